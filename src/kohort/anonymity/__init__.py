@@ -1,0 +1,1 @@
+"""Makers of anonymous tables, and the checker that judges them."""

@@ -1,0 +1,1 @@
+"""Tables, roles, domains, encodings and splits: everything that happens before a site exists."""

@@ -1,0 +1,78 @@
+"""Errors a person can act on.
+
+Every error says in one line what went wrong and what to do next, and carries the exit code of the command line.
+No error ever holds the value of a cell: columns, counts and file names only.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+__all__ = [
+    "ConfigError",
+    "DataError",
+    "IntegrityError",
+    "KohortError",
+    "RefusedError",
+    "ResourceError",
+    "SiteError",
+    "nearest",
+]
+
+
+class KohortError(Exception):
+    """Base of every error kohort raises on purpose; `exit_code` is what the command line ends with."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message}. {self.hint}" if self.hint else self.message
+
+
+class ConfigError(KohortError):
+    """The command line or the plan is wrong."""
+
+    exit_code = 2
+
+
+class DataError(KohortError):
+    """A table cannot be used as it is."""
+
+    exit_code = 3
+
+
+class RefusedError(KohortError):
+    """A site's policy forbids it, or the privacy that was asked for cannot be met."""
+
+    exit_code = 4
+
+
+class SiteError(KohortError):
+    """A site or the network failed, or too few sites are left."""
+
+    exit_code = 5
+
+
+class IntegrityError(KohortError):
+    """Bytes are not what they claim to be: a broken chain, a bad signature, a malformed payload."""
+
+    exit_code = 6
+
+
+class ResourceError(KohortError):
+    """The machine ran out of disk, memory or file handles."""
+
+    exit_code = 7
+
+
+def nearest(word: str, choices: Iterable[str]) -> str:
+    """A sentence that names the closest of `choices`, or lists them when none is close."""
+    known = sorted(choices)
+    close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
+    return f"Did you mean {close[0]!r}?" if close else f"Valid: {', '.join(known)}"

@@ -1,0 +1,1 @@
+"""Sites, plans, the wire and the engines that drive a plan."""

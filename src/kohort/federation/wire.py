@@ -1,0 +1,287 @@
+"""What travels: arrays, metrics and blobs, as bytes that round-trip exactly.
+
+Layout (little-endian, every part padded with zeros to 8 bytes):
+
+    "KHRT" | version u32 | header length u64 | header JSON | metrics, 8 bytes each | arrays | blobs
+
+The header names and sizes the parts and holds no values, so a thousand sites that answer the same question send the same
+header and their replies stack into one matrix. There is one byte form for a payload and one payload for a byte form.
+
+Guarantee: hostile bytes give an IntegrityError. Sizes are checked against the bytes that are really there before an
+array is made, arrays are views of the received buffer, and nothing is ever executed.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kohort.errors import IntegrityError
+
+__all__ = ["Layout", "Parcels", "Payload", "Scalar", "decode", "encode", "encode_many", "stack_parcels"]
+
+Scalar = int | float | bool
+_MAGIC, _VERSION, _PREFIX = b"KHRT", 1, struct.Struct("<4sIQ")
+_DTYPES = {
+    name: np.dtype(name) for name in ("<f4", "<f8", "<i1", "<i2", "<i4", "<i8", "<u1", "<u2", "<u4", "<u8", "|b1")
+}
+_DTYPES |= {"|i1": np.dtype("i1"), "|u1": np.dtype("u1")}
+_SCALARS = {"f": "<d", "i": "<q", "b": "<q"}
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.:/-]{0,63}")
+_LARGEST_HEADER, _MOST_PARTS, _MOST_AXES = 1 << 20, 4096, 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Payload:
+    """Named arrays, numbers and byte strings."""
+
+    arrays: Mapping[str, NDArray[Any]] = field(default_factory=lambda: MappingProxyType({}))
+    metrics: Mapping[str, Scalar] = field(default_factory=lambda: MappingProxyType({}))
+    blobs: Mapping[str, bytes] = field(default_factory=lambda: MappingProxyType({}))
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where each part of a payload of one header lies."""
+
+    header: bytes
+    metrics: tuple[tuple[str, str, int], ...]
+    arrays: tuple[tuple[str, np.dtype[Any], tuple[int, ...], int], ...]
+    blobs: tuple[tuple[str, int, int], ...]
+    size: int
+
+
+def encode(payload: Payload) -> bytes:
+    """The bytes of a payload."""
+    arrays = {name: _plain(name, array) for name, array in payload.arrays.items()}
+    layout = _layout_of(
+        tuple((name, _scalar_kind(name, value)) for name, value in payload.metrics.items()),
+        tuple((name, array.dtype.str, array.shape) for name, array in arrays.items()),
+        tuple((name, len(blob)) for name, blob in payload.blobs.items()),
+    )
+    out = bytearray(layout.size)
+    out[: len(layout.header)] = layout.header
+    for name, kind, at in layout.metrics:
+        try:
+            struct.pack_into(_SCALARS[kind], out, at, payload.metrics[name])
+        except struct.error as error:
+            raise IntegrityError(f"metric {name!r} does not fit 64 bits") from error
+    for name, _, _, at in layout.arrays:
+        data = arrays[name].tobytes()
+        out[at : at + len(data)] = data
+    for name, length, at in layout.blobs:
+        out[at : at + length] = payload.blobs[name]
+    return bytes(out)
+
+
+def decode(data: bytes | memoryview) -> Payload:
+    """The payload of bytes from anywhere. Arrays are read-only views of `data`."""
+    layout = _read_layout(data)
+    metrics = {name: _read_scalar(data, kind, at) for name, kind, at in layout.metrics}
+    arrays = {}
+    for name, dtype, shape, at in layout.arrays:
+        array = np.frombuffer(data, dtype=dtype, count=math.prod(shape), offset=at).reshape(shape)
+        if dtype.kind == "b" and (array.view(np.uint8) > 1).any():
+            raise IntegrityError(f"array {name!r} holds bytes that are no truth values")
+        array.flags.writeable = False
+        arrays[name] = array
+    blobs = {name: bytes(data[at : at + length]) for name, length, at in layout.blobs}
+    payload = Payload(arrays=arrays, metrics=metrics, blobs=blobs)
+    _refuse_dirty_padding(data, layout)
+    return payload
+
+
+class Parcels:
+    """The byte forms of many replies with one header, as the rows of one matrix."""
+
+    def __init__(self, matrix: NDArray[np.uint8], layout: Layout) -> None:
+        self.matrix = matrix
+        self.layout = layout
+
+    def __len__(self) -> int:
+        return len(self.matrix)
+
+    def views(self) -> list[memoryview]:
+        """Each reply's bytes, without copying."""
+        flat = memoryview(self.matrix.reshape(-1))
+        size = self.layout.size
+        return [flat[start : start + size] for start in range(0, size * len(self.matrix), size)]
+
+    def take(self, indices: Sequence[int]) -> Parcels:
+        """The parcels at `indices`."""
+        return Parcels(self.matrix[list(indices)], self.layout)
+
+    def array(self, name: str) -> NDArray[Any]:
+        """The named arrays of all parcels, stacked."""
+        for found, dtype, shape, at in self.layout.arrays:
+            if found == name:
+                part = self.matrix[:, at : at + dtype.itemsize * math.prod(shape)]
+                return np.ascontiguousarray(part).view(dtype).reshape(len(self.matrix), *shape)
+        raise KeyError(name)
+
+    def metric(self, name: str) -> NDArray[Any]:
+        """The named metric of all parcels."""
+        for found, kind, at in self.layout.metrics:
+            if found == name:
+                column = np.ascontiguousarray(self.matrix[:, at : at + 8])
+                values: NDArray[Any] = column.view(_SCALARS[kind]).reshape(-1)
+                return values.astype(bool) if kind == "b" else values
+        raise KeyError(name)
+
+
+def encode_many(arrays: Mapping[str, NDArray[Any]], metrics: Mapping[str, NDArray[Any]]) -> Parcels:
+    """Encode stacked replies: row i holds exactly the bytes `encode` gives for site i's own arrays and metrics."""
+    stacks = {name: _plain(name, array) for name, array in arrays.items()}
+    layout = _layout_of(
+        tuple(
+            (name, {"f": "f", "i": "i", "u": "i", "b": "b"}[np.asarray(v).dtype.kind]) for name, v in metrics.items()
+        ),
+        tuple((name, stack.dtype.str, stack.shape[1:]) for name, stack in stacks.items()),
+        (),
+    )
+    count = len(next(iter((stacks | dict(metrics)).values())))
+    matrix = np.zeros((count, layout.size), dtype=np.uint8)
+    matrix[:, : len(layout.header)] = np.frombuffer(layout.header, dtype=np.uint8)
+    for name, kind, at in layout.metrics:
+        values = np.ascontiguousarray(metrics[name]).astype(_SCALARS[kind], copy=False)
+        matrix[:, at : at + 8] = values.view(np.uint8).reshape(count, 8)
+    for name, _, _, at in layout.arrays:
+        data = stacks[name].reshape(count, -1).view(np.uint8)
+        matrix[:, at : at + data.shape[1]] = data
+    return Parcels(matrix, layout)
+
+
+def stack_parcels(data: Sequence[bytes | memoryview]) -> Parcels | None:
+    """Parcels of replies that share one header, checked; None when they do not (then decode them one by one)."""
+    if not data or len({len(item) for item in data}) != 1:
+        return None
+    layout = _read_layout(data[0])
+    end = len(layout.header)
+    if layout.blobs or any(bytes(item[:end]) != layout.header for item in data):
+        return None
+    for item in data:
+        _refuse_dirty_padding(item, layout)
+    return Parcels(np.frombuffer(b"".join(data), dtype=np.uint8).reshape(len(data), layout.size), layout)
+
+
+def _plain(name: str, array: NDArray[Any]) -> NDArray[Any]:
+    array = np.ascontiguousarray(array) if array.ndim else np.asarray(array)
+    dtype = array.dtype.newbyteorder("<")
+    if dtype.str not in _DTYPES:
+        raise IntegrityError(f"array {name!r} has a type that does not travel", hint="Send numbers or truth values")
+    return array.astype(dtype, copy=False)
+
+
+def _scalar_kind(name: str, value: Scalar) -> str:
+    if isinstance(value, bool | np.bool_):
+        return "b"
+    if isinstance(value, int | np.integer):
+        return "i"
+    if isinstance(value, float | np.floating):
+        return "f"
+    raise IntegrityError(f"metric {name!r} is not a number")
+
+
+def _read_scalar(data: bytes | memoryview, kind: str, at: int) -> Scalar:
+    value: Scalar = struct.unpack_from(_SCALARS[kind], data, at)[0]
+    if kind == "b":
+        if value not in {0, 1}:
+            raise IntegrityError("a truth value is neither 0 nor 1")
+        return bool(value)
+    return value
+
+
+def _padded(length: int) -> int:
+    return (length + 7) & ~7
+
+
+@lru_cache(maxsize=256)
+def _layout_of(
+    metrics: tuple[tuple[str, str], ...],
+    arrays: tuple[tuple[str, str, tuple[int, ...]], ...],
+    blobs: tuple[tuple[str, int], ...],
+) -> Layout:
+    parts = {
+        "a": [[name, kind, list(shape)] for name, kind, shape in arrays],
+        "b": [[name, length] for name, length in blobs],
+        "m": [[name, kind] for name, kind in metrics],
+    }
+    names = [part[0] for group in parts.values() for part in group]
+    if len(set(names)) != len(names) or not all(_NAME.fullmatch(str(name)) for name in names):
+        raise IntegrityError("a payload's parts need distinct, plain names")
+    text = json.dumps(parts, separators=(",", ":"), ensure_ascii=True).encode()
+    text = text.ljust(_padded(len(text)))
+    if len(text) > _LARGEST_HEADER or len(names) > _MOST_PARTS:
+        raise IntegrityError("a payload has too many parts")
+    header = _PREFIX.pack(_MAGIC, _VERSION, len(text)) + text
+    at = len(header)
+    placed_metrics, placed_arrays, placed_blobs = [], [], []
+    for name, kind in metrics:
+        placed_metrics.append((name, kind, at))
+        at += 8
+    for name, dtype_name, shape in arrays:
+        dtype = _DTYPES[dtype_name]
+        placed_arrays.append((name, dtype, shape, at))
+        at += _padded(dtype.itemsize * math.prod(shape))
+    for name, length in blobs:
+        placed_blobs.append((name, length, at))
+        at += _padded(length)
+    return Layout(header, tuple(placed_metrics), tuple(placed_arrays), tuple(placed_blobs), at)
+
+
+def _read_layout(data: bytes | memoryview) -> Layout:
+    if len(data) < _PREFIX.size:
+        raise IntegrityError("a payload is cut short")
+    magic, version, length = _PREFIX.unpack_from(data)
+    if magic != _MAGIC:
+        raise IntegrityError("these bytes are no kohort payload")
+    if version != _VERSION:
+        raise IntegrityError(f"a payload of format {version} came in, this kohort reads format {_VERSION}")
+    if length > _LARGEST_HEADER or _PREFIX.size + length > len(data):
+        raise IntegrityError("a payload's header is cut short")
+    header = bytes(data[: _PREFIX.size + length])
+    layout = _parse_header(header)
+    if layout.size != len(data):
+        raise IntegrityError("a payload's size is not what its header says")
+    return layout
+
+
+@lru_cache(maxsize=256)
+def _parse_header(header: bytes) -> Layout:
+    try:
+        parts = json.loads(header[_PREFIX.size :])
+        metrics = tuple((str(name), str(kind)) for name, kind in parts["m"])
+        arrays = tuple((str(name), str(kind), tuple(shape)) for name, kind, shape in parts["a"])
+        blobs = tuple((str(name), length) for name, length in parts["b"])
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise IntegrityError("a payload's header is malformed") from error
+    sizes = [length for _, length in blobs] + [axis for _, _, shape in arrays for axis in shape]
+    if (
+        any(type(size) is not int or not 0 <= size < 1 << 48 for size in sizes)
+        or any(kind not in _SCALARS for _, kind in metrics)
+        or any(kind not in _DTYPES or len(shape) > _MOST_AXES for _, kind, shape in arrays)
+    ):
+        raise IntegrityError("a payload's header is malformed")
+    layout = _layout_of(metrics, arrays, blobs)
+    if layout.header != header:
+        raise IntegrityError("a payload's header is not in its one form")
+    return layout
+
+
+def _refuse_dirty_padding(data: bytes | memoryview, layout: Layout) -> None:
+    """Padding that is not zero would be a second byte form, and a place to hide things."""
+    ends = [(at + dtype.itemsize * math.prod(shape)) for _, dtype, shape, at in layout.arrays]
+    ends += [at + length for _, length, at in layout.blobs]
+    for end in ends:
+        if end % 8 and any(data[end : _padded(end)]):
+            raise IntegrityError("a payload's padding is not empty")

@@ -1,0 +1,61 @@
+"""Files that are whole or absent.
+
+`write_atomic` replaces a file in one step: a crash, a full disk or an interrupt leaves the old file or none, never half
+of the new one.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from kohort.errors import ConfigError, ResourceError
+
+__all__ = ["disk_errors", "require_new", "write_atomic"]
+
+_OUT_OF_RESOURCES = {errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.EFBIG}
+
+
+@contextmanager
+def disk_errors(path: Path) -> Iterator[None]:
+    """Turn the operating system's write errors into one clear line with the right exit code."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _OUT_OF_RESOURCES:
+            raise ResourceError(
+                f"cannot write {path}: {os.strerror(error.errno or 0).lower()}",
+                hint="Free some space or choose another --out",
+            ) from error
+        raise ConfigError(
+            f"cannot write {path}: {os.strerror(error.errno or 0).lower()}", hint="Choose another --out"
+        ) from error
+
+
+def require_new(path: Path, *, force: bool) -> None:
+    """Refuse to touch existing output unless the user said so."""
+    if not force and path.exists() and not (path.is_dir() and not any(path.iterdir())):
+        raise ConfigError(f"{path} exists", hint="Choose another --out, or add --force to replace it")
+
+
+def write_atomic(path: Path, content: bytes, *, durable: bool = False, private: bool = False) -> None:
+    """Write `content` to a temporary neighbour, then rename it over `path`; `private` means mode 0600."""
+    with disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+                if durable:
+                    file.flush()
+                    os.fsync(file.fileno())
+            Path(temporary).chmod(0o600 if private else 0o644)
+            Path(temporary).replace(path)
+        except BaseException:
+            with suppress(OSError):
+                Path(temporary).unlink()
+            raise

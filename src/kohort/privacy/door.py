@@ -1,0 +1,99 @@
+"""The door: the one function every release passes.
+
+It asks the site's policy, writes the ledger line, and only then hands the bytes on. A refused release leaves a line and
+no byte. Many sites pass in one call, each judged by its own policy and written to its own chain: the batch is a loop
+over the same checks, never a way around them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from kohort.privacy.guarantee import DP, Aggregate, Guarantee, KAnonymous, KKm, Public, Raw
+from kohort.privacy.ledger import Book, Chain, Occasion
+from kohort.privacy.policy import Policy
+
+__all__ = ["Keeper", "Refusal", "door"]
+
+_METRICS_SHARE_THE_CLAIM = (Aggregate, KAnonymous, KKm, Public, Raw)
+
+
+class Keeper(Protocol):
+    """What the door needs of a site."""
+
+    name: str
+    policy: Policy
+    chain: Chain
+
+    @property
+    def count(self) -> int:
+        """How many rows the site holds."""
+        ...
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A release that stayed inside, and why."""
+
+    site: str
+    reason: str
+
+
+def door(
+    sites: Sequence[Keeper],
+    parcels: Sequence[bytes | memoryview],
+    *,
+    book: Book,
+    occasion: Occasion,
+    guarantees: Sequence[Guarantee],
+    rows: Sequence[int],
+    metrics: Sequence[str] = (),
+) -> list[Refusal | None]:
+    """Judge, write down, let out: the result tells for each site whether its parcel may travel.
+
+    Guarantee: a parcel whose entry is None has a ledger line that describes it; a parcel with a Refusal has a refusal
+    line and must be dropped by the caller, who holds no other way to send it.
+    """
+    verdicts: list[Refusal | None] = []
+    allowed: list[int] = []
+    for index, (site, guarantee) in enumerate(zip(sites, guarantees, strict=True)):
+        reason = _reason_against(site, guarantee, rows[index], occasion, metrics)
+        if reason is None:
+            allowed.append(index)
+            verdicts.append(None)
+            if isinstance(guarantee, DP):
+                spent = site.chain.spent
+                spent[occasion.to] = spent.get(occasion.to, 0.0) + guarantee.epsilon
+        else:
+            book.refuse(site.chain, occasion, guarantee=guarantee, reason=reason)
+            verdicts.append(Refusal(site.name, reason))
+    if len(allowed) == len(sites):
+        chains = [site.chain for site in sites]
+        book.record(chains, occasion, guarantees=guarantees, rows=rows, parcels=parcels)
+    elif allowed:
+        book.record(
+            [sites[i].chain for i in allowed],
+            occasion,
+            guarantees=[guarantees[i] for i in allowed],
+            rows=[rows[i] for i in allowed],
+            parcels=[parcels[i] for i in allowed],
+        )
+    return verdicts
+
+
+def _reason_against(
+    site: Keeper, guarantee: Guarantee, rows: int, occasion: Occasion, metrics: Sequence[str]
+) -> str | None:
+    if not 0 <= rows <= site.count:
+        return f"the release speaks of {rows} rows, the site holds {site.count}"
+    if isinstance(guarantee, Aggregate | Raw) and guarantee.rows != rows:
+        return f"the claim speaks of {guarantee.rows} rows, the release of {rows}"
+    policy = site.policy
+    if metrics and not isinstance(guarantee, _METRICS_SHARE_THE_CLAIM):
+        private = [name for name in metrics if name not in policy.public]
+        if private:
+            return f"{', '.join(private)} would leave in clear and the policy does not declare it public"
+    spent = sum(site.chain.spent.values()) if isinstance(guarantee, DP) else 0.0
+    return policy.judge(guarantee, task=occasion.what, spent=spent)

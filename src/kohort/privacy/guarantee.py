@@ -1,0 +1,154 @@
+"""What a release claims about the rows behind it.
+
+A guarantee describes; it never judges. The site's policy decides whether the description is good enough, and the ledger
+keeps it word for word. Two releases with equal guarantees are equally protected, so guarantees compare by value.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+from kohort.errors import IntegrityError
+
+__all__ = [
+    "DP",
+    "Aggregate",
+    "Domain",
+    "Encrypted",
+    "Guarantee",
+    "KAnonymous",
+    "KKm",
+    "Public",
+    "Raw",
+    "SecureSum",
+    "parse_guarantee",
+]
+
+_KINDS: dict[str, type[Guarantee]] = {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Guarantee:
+    """Base of all guarantees. `kind` is the word users see in ledgers, reports and JSON."""
+
+    kind: ClassVar[str] = ""
+
+    def __init_subclass__(cls) -> None:
+        _KINDS[cls.kind] = cls
+
+    @cached_property
+    def text(self) -> str:
+        """Canonical JSON, made once: a thousand sites write it a thousand times a round."""
+        return json.dumps({"kind": self.kind, **asdict(self)}, sort_keys=True, separators=(",", ":"))
+
+    def __str__(self) -> str:
+        inside = ", ".join(f"{name}={value}" for name, value in asdict(self).items() if value not in (None, "", ()))
+        return f"{self.kind}({inside})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Raw(Guarantee):
+    """Rows as they are. No protection."""
+
+    kind: ClassVar[str] = "raw"
+    rows: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Public(Guarantee):
+    """Declared public by the site's operator, such as its row count or its public key."""
+
+    kind: ClassVar[str] = "public"
+    what: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Domain(Guarantee):
+    """The values or the range that occur in `columns`, without counts: learned from private rows, hence a disclosure."""
+
+    kind: ClassVar[str] = "domain"
+    columns: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Aggregate(Guarantee):
+    """One number or vector computed from `rows` rows of one site. Not a protection by itself."""
+
+    kind: ClassVar[str] = "aggregate"
+    rows: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class KAnonymous(Guarantee):
+    """Every released class holds at least `k` rows, `l` sensitive values, and lies within `t` of the table."""
+
+    kind: ClassVar[str] = "k-anonymous"
+    k: int
+    l: int = 1  # noqa: E741 - the literature's own letter
+    t: float | None = None
+    rows: int = 0
+    verified: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class KKm(Guarantee):
+    """Quasi-identifiers plus any `m` items of a row point to at least `k` rows."""
+
+    kind: ClassVar[str] = "k-km"
+    k: int
+    m: int
+    rows: int = 0
+    verified: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class DP(Guarantee):
+    """(epsilon, delta)-differential privacy of the named `event` for one `unit` under `relation`.
+
+    `simulated` marks noise from a seeded generator: right in distribution, worthless against whoever knows the seed.
+    """
+
+    kind: ClassVar[str] = "dp"
+    epsilon: float
+    delta: float
+    unit: str = "row"
+    relation: str = "add-or-remove-one"
+    event: str = ""
+    scope: str = "all rows"
+    simulated: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Encrypted(Guarantee):
+    """Ciphertext under `scheme`; only `opens` can decrypt."""
+
+    kind: ClassVar[str] = "encrypted"
+    scheme: str
+    opens: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class SecureSum(Guarantee):
+    """A share of a sum over `sites` sites of which only the total opens, while at most `colluders` of them collude."""
+
+    kind: ClassVar[str] = "secure-sum"
+    sites: int
+    threshold: int
+    colluders: int
+    opens: str
+
+
+def parse_guarantee(fields: dict[str, Any]) -> Guarantee:
+    """The guarantee a ledger line describes. An unknown kind or field is refused, never guessed."""
+    rest = dict(fields)
+    kind = _KINDS.get(str(rest.pop("kind", "")))
+    if kind is None:
+        raise IntegrityError("a ledger line names a guarantee this version does not know")
+    try:
+        made = kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in rest.items()})
+    except TypeError as error:
+        raise IntegrityError(f"a ledger line describes a {kind.kind} guarantee with the wrong fields") from error
+    return made

@@ -1,0 +1,247 @@
+"""The ledger: one hash chain a site, append-only, of every release and every refusal.
+
+A line binds the line before it, so nothing in the middle can change unseen; the signed head (`head.json`) binds the last
+one, so the tail cannot be cut. Payloads appear as digests keyed with a secret of the site: a plain hash of a small
+payload could be guessed. `kohort.privacy.verify` checks all of this with code of its own.
+
+Many simulated sites share one file (their chains stay separate), because a thousand open files cost more than the
+training they record. A real site's book holds its own chain alone and is written through to the disk line by line.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kohort.files import disk_errors, write_atomic
+from kohort.privacy.guarantee import Guarantee
+from kohort.privacy.signing import Signer
+
+__all__ = ["GENESIS", "Book", "Chain", "Disclosure", "Occasion", "canonical"]
+
+GENESIS = "0" * 64
+LEDGER_FILE, HEAD_FILE = "ledger.jsonl", "head.json"
+
+
+def canonical(value: object) -> str:
+    """The one JSON text of a value: sorted keys, no spaces, no NaN."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+class Chain:
+    """The growing end of one site's ledger."""
+
+    __slots__ = ("head", "key", "length", "name_text", "receipt", "site", "spent")
+
+    def __init__(self, site: str, *, secret: bytes) -> None:
+        self.site = site
+        self.name_text = json.dumps(site, ensure_ascii=False)
+        self.length = 0
+        self.head = GENESIS
+        self.receipt = ""
+        self.spent: dict[str, float] = {}
+        # Hashing the key once and copying the state is what keeps a thousand digests a round cheap.
+        self.key = hashlib.blake2b(key=secret, digest_size=32)
+
+    def digest(self, payload: bytes | memoryview) -> str:
+        """The keyed digest of a payload: proof for the site, no help to a guesser."""
+        state = self.key.copy()
+        state.update(payload)
+        return state.hexdigest()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Occasion:
+    """What is common to the lines one request causes: task, recipient, carrier, request hash."""
+
+    what: str
+    to: str = "hub"
+    via: str = ""
+    request: str = ""
+    round: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Disclosure:
+    """One row of the summary: what a recipient was given, how often, from how many rows, under which guarantee."""
+
+    recipient: str
+    what: str
+    kind: str
+    guarantee: str
+    releases: int
+    rows: int
+    size: int
+
+    def to_mapping(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return dict(vars(self))
+
+
+class _Tally:
+    """Running totals of one (recipient, task, kind of guarantee)."""
+
+    def __init__(self, guarantee: Guarantee) -> None:
+        self.weakest = guarantee
+        self.releases = 0
+        self.size = 0
+        self.rows_by_site: dict[str, int] = {}
+
+
+class Book:
+    """Chains, their file and their signed head. `folder=None` keeps the lines in memory."""
+
+    def __init__(self, *, signer: Signer, folder: Path | None = None, run: str = "", durable: bool = False) -> None:
+        self.run = run
+        self.chains: dict[str, Chain] = {}
+        self.lines: list[str] = []
+        self._signer = signer
+        self._folder = folder
+        self._durable = durable
+        self._tallies: dict[tuple[str, str, str], _Tally] = {}
+        self._refusals: dict[str, str] = {}
+        self._file = None
+        if folder is not None:
+            with disk_errors(folder):
+                folder.mkdir(parents=True, exist_ok=True)
+                self._file = (folder / LEDGER_FILE).open("ab", buffering=0)
+
+    def open_chain(self, site: str, *, secret: bytes, binding: Mapping[str, Any]) -> Chain:
+        """Start a site's chain with the line that binds its schema and policy."""
+        chain = self.chains[site] = Chain(site, secret=secret)
+        common = f'"event":"open","binding":{canonical(dict(binding))}'
+        self._write([self._line(chain, common)])
+        return chain
+
+    def record(
+        self,
+        chains: Sequence[Chain],
+        occasion: Occasion,
+        *,
+        guarantees: Sequence[Guarantee],
+        rows: Sequence[int],
+        parcels: Sequence[bytes | memoryview],
+    ) -> None:
+        """One line a site for what is about to leave. Written before a byte is sent."""
+        common = self._common("release", occasion)
+        lines = [
+            self._line(
+                chain,
+                f'{common},"guarantee":{guarantee.text},"rows":{count},"size":{len(parcel)},'
+                f'"digest":"{chain.digest(parcel)}"',
+            )
+            for chain, guarantee, count, parcel in zip(chains, guarantees, rows, parcels, strict=True)
+        ]
+        self._write(lines)
+        self._count(chains, occasion, guarantees, rows, [len(parcel) for parcel in parcels])
+
+    def refuse(self, chain: Chain, occasion: Occasion, *, guarantee: Guarantee, reason: str) -> None:
+        """The line of a release that stayed inside."""
+        common = self._common("refusal", occasion)
+        self._write([self._line(chain, f'{common},"guarantee":{guarantee.text},"reason":{canonical(reason)}')])
+        self._refusals[chain.site] = reason
+
+    def note(self, chain: Chain, occasion: Occasion, *, reason: str) -> None:
+        """A line about the run itself, such as a site that did not answer or whose reply was excluded."""
+        self._write([self._line(chain, f'{self._common("note", occasion)},"reason":{canonical(reason)}')])
+
+    def seal(self, *, receipts: tuple[int, str], hub_key: str) -> None:
+        """Sign every chain's length and hash, and write `head.json`."""
+        head = self.head(receipts=receipts, hub_key=hub_key)
+        if self._folder is not None:
+            write_atomic(self._folder / HEAD_FILE, (canonical(head) + "\n").encode(), durable=self._durable)
+
+    def head(self, *, receipts: tuple[int, str], hub_key: str) -> dict[str, Any]:
+        """The signed statement of where every chain ends."""
+        statement = {
+            "version": 1,
+            "run": self.run,
+            "chains": {name: [chain.length, chain.head] for name, chain in self.chains.items()},
+            "receipts": list(receipts),
+            "site_key": self._signer.public,
+            "hub_key": hub_key,
+        }
+        return {**statement, "signature": self._signer.sign(canonical(statement).encode())}
+
+    def sign_heads(self, chains: Sequence[Chain]) -> tuple[str, str]:
+        """One digest over the ends of `chains`, and the sites' signature over it."""
+        digest = hashlib.blake2b("".join([chain.head for chain in chains]).encode(), digest_size=32).hexdigest()
+        return digest, self._signer.sign(digest.encode())
+
+    def disclosures(self) -> list[Disclosure]:
+        """What left, by recipient, task and kind; rows count each site once."""
+        return [
+            Disclosure(
+                recipient=recipient,
+                what=what,
+                kind=kind,
+                guarantee=str(tally.weakest),
+                releases=tally.releases,
+                rows=sum(tally.rows_by_site.values()),
+                size=tally.size,
+            )
+            for (recipient, what, kind), tally in self._tallies.items()
+        ]
+
+    @property
+    def refusals(self) -> dict[str, str]:
+        """The last reason each refusing site gave."""
+        return dict(self._refusals)
+
+    def close(self) -> None:
+        """Flush to the disk and let go of the file."""
+        if self._file is not None:
+            os.fsync(self._file.fileno())
+            self._file.close()
+            self._file = None
+
+    def _common(self, event: str, occasion: Occasion) -> str:
+        moment = f',"time":{int(time.time())}' if self._durable else ""  # simulated ledgers are reproducible
+        return (
+            f'"event":"{event}","what":{canonical(occasion.what)},"to":{canonical(occasion.to)},'
+            f'"via":{canonical(occasion.via)},"round":{occasion.round},"request":"{occasion.request}"{moment}'
+        )
+
+    def _line(self, chain: Chain, middle: str) -> str:
+        body = (
+            f'{{"site":{chain.name_text},"seq":{chain.length},"prev":"{chain.head}",'
+            f'"receipt":"{chain.receipt}",{middle}'
+        )
+        chain.head = hashlib.blake2b(body.encode(), digest_size=32).hexdigest()
+        chain.length += 1
+        return f'{body},"hash":"{chain.head}"}}\n'
+
+    def _write(self, lines: list[str]) -> None:
+        if self._file is None:
+            self.lines.extend(lines)
+            return
+        with disk_errors(Path(self._file.name)):
+            remaining = memoryview("".join(lines).encode())
+            while remaining:
+                remaining = remaining[self._file.write(remaining) :]
+            if self._durable:
+                os.fsync(self._file.fileno())
+
+    def _count(
+        self,
+        chains: Sequence[Chain],
+        occasion: Occasion,
+        guarantees: Sequence[Guarantee],
+        rows: Sequence[int],
+        sizes: Sequence[int],
+    ) -> None:
+        for kind in {guarantee.kind for guarantee in guarantees}:
+            members = [i for i, guarantee in enumerate(guarantees) if guarantee.kind == kind]
+            place = (occasion.to, occasion.what, kind)
+            tally = self._tallies.get(place)
+            if tally is None:
+                tally = self._tallies[place] = _Tally(guarantees[members[0]])
+            tally.releases += len(members)
+            tally.rows_by_site.update([(chains[i].site, rows[i]) for i in members])
+            tally.size += sum([sizes[i] for i in members])

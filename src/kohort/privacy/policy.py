@@ -1,0 +1,144 @@
+"""What a site allows to leave, and under which guarantee.
+
+The policy belongs to the site. A plan can tighten it, never loosen it. `judge` is total: a guarantee this file does not
+know is refused.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Annotated, Any
+
+from annotated_types import Ge, Gt, Le
+
+from kohort.privacy.guarantee import (
+    DP,
+    Aggregate,
+    Domain,
+    Encrypted,
+    Guarantee,
+    KAnonymous,
+    KKm,
+    Public,
+    Raw,
+    SecureSum,
+)
+
+__all__ = ["Policy"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Policy:
+    """A site's rules. The defaults suit a careful site; simulated sites of a study may relax them, and ledgers show it."""
+
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 - read by pydantic, not a field
+
+    raw: bool = False
+    """Whether rows may leave as they are (pooled baselines, the paper's partial mode)."""
+    domain: bool = True
+    """Whether the values and ranges that occur may be told when the schema does not declare them."""
+    min_rows: Annotated[int, Ge(1)] = 100
+    """Fewest rows behind an update that is neither noised nor inside a secure sum."""
+    min_k: Annotated[int, Ge(2)] = 5
+    min_l: Annotated[int, Ge(1)] = 1
+    max_t: Annotated[float, Gt(0), Le(1)] = 1.0
+    min_sum_sites: Annotated[int, Ge(2)] = 3
+    epsilon: Annotated[float, Gt(0)] | None = None
+    """Largest total epsilon of this data set over all runs and recipients; none when unset."""
+    delta: Annotated[float, Gt(0), Le(1)] = 1e-3
+    public: tuple[str, ...] = ("rows",)
+    """Metrics the operator declares public; others need the guarantee of the release they travel in."""
+    tasks: tuple[str, ...] = ("*",)
+    """Patterns of the task names this site answers."""
+    trust_counts: bool = False
+    """Whether a count reported by other sites is good enough to let raw rows out."""
+
+    def judge(self, guarantee: Guarantee, *, task: str, spent: float = 0.0) -> str | None:
+        """None when the release may leave, otherwise the reason why not (columns and counts only, no cell)."""
+        if isinstance(guarantee, DP):  # depends on what was spent before, so it is never cached
+            return self._judge_dp(guarantee, spent)
+        return _judge(self, guarantee, task)
+
+    def _judge_dp(self, claim: DP, spent: float) -> str | None:
+        if claim.delta > self.delta:
+            return f"delta {claim.delta:g} is above the policy's {self.delta:g}"
+        if self.epsilon is not None and spent + claim.epsilon > self.epsilon * (1 + 1e-12):
+            return f"epsilon {claim.epsilon:g} on top of {spent:g} spent exceeds the policy's {self.epsilon:g}"
+        return None
+
+    def tightened(self, other: Policy) -> Policy:
+        """The rules both policies agree to: each field from whichever is stricter."""
+        both = [limit for limit in (self.epsilon, other.epsilon) if limit is not None]
+        return Policy(
+            raw=self.raw and other.raw,
+            domain=self.domain and other.domain,
+            min_rows=max(self.min_rows, other.min_rows),
+            min_k=max(self.min_k, other.min_k),
+            min_l=max(self.min_l, other.min_l),
+            max_t=min(self.max_t, other.max_t),
+            min_sum_sites=max(self.min_sum_sites, other.min_sum_sites),
+            epsilon=min(both, default=None),
+            delta=min(self.delta, other.delta),
+            public=tuple(name for name in self.public if name in other.public),
+            tasks=tuple(task for task in self.tasks if other.answers(task))
+            or tuple(task for task in other.tasks if self.answers(task)),
+            trust_counts=self.trust_counts and other.trust_counts,
+        )
+
+    def answers(self, task: str) -> bool:
+        """Whether a task of this name is answered here."""
+        return any(fnmatch.fnmatchcase(task, pattern) for pattern in self.tasks)
+
+    def to_mapping(self) -> dict[str, Any]:
+        """Plain values for the ledger's first line."""
+        return {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in vars(self).items()
+            if not name.startswith("_")
+        }
+
+
+@lru_cache(maxsize=65536)
+def _judge(policy: Policy, guarantee: Guarantee, task: str) -> str | None:
+    if not policy.answers(task):
+        return f"the policy does not answer the task {task!r}"
+    match guarantee:
+        case Public():
+            return None
+        case Domain(columns=columns):
+            return None if policy.domain else f"the policy keeps the domain of {len(columns)} columns private"
+        case Raw():
+            return None if policy.raw else "the policy forbids raw rows"
+        case Aggregate(rows=rows):
+            return (
+                None
+                if rows >= policy.min_rows
+                else f"an update from {rows} rows is below the policy's min_rows {policy.min_rows}"
+            )
+        case KAnonymous():
+            return _judge_classes(policy, guarantee)
+        case KKm(k=k, verified=verified):
+            if not verified:
+                return "the (k, k^m) claim was not verified"
+            return None if k >= policy.min_k else f"k = {k} is below the policy's min_k {policy.min_k}"
+        case SecureSum(sites=sites):
+            least = policy.min_sum_sites
+            return None if sites >= least else f"a secure sum over {sites} sites is below the policy's {least}"
+        case Encrypted(opens=opens):
+            return None if opens not in {"", "hub"} else "ciphertext that the hub itself can open is not protected"
+        case _:
+            return f"the policy knows no guarantee of kind {guarantee.kind!r}"
+
+
+def _judge_classes(policy: Policy, claim: KAnonymous) -> str | None:
+    if not claim.verified:
+        return "the k-anonymity claim was not verified"
+    if claim.k < policy.min_k:
+        return f"k = {claim.k} is below the policy's min_k {policy.min_k}"
+    if claim.l < policy.min_l:
+        return f"l = {claim.l} is below the policy's min_l {policy.min_l}"
+    if policy.max_t < 1 and (claim.t is None or claim.t > policy.max_t):
+        return f"t = {claim.t} is above the policy's max_t {policy.max_t}"
+    return None

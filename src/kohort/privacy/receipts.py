@@ -1,0 +1,74 @@
+"""The hub's receipts: after every exchange it counter-signs where the sites' chains stood.
+
+The receipt's hash enters each site's next line, so neither side can later deny or rewrite an exchange alone. A head that
+goes back (a shorter chain than last time) is refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+
+from kohort.errors import IntegrityError
+from kohort.files import disk_errors
+from kohort.privacy.ledger import GENESIS, Book, Chain, Occasion, canonical
+from kohort.privacy.signing import Signer
+
+__all__ = ["RECEIPTS_FILE", "Receipts"]
+
+RECEIPTS_FILE = "receipts.jsonl"
+
+
+class Receipts:
+    """The hub's own chain of receipts."""
+
+    def __init__(self, *, signer: Signer, folder: Path | None = None) -> None:
+        self.length = 0
+        self.head = GENESIS
+        self.lines: list[str] = []
+        self._signer = signer
+        self._seen: dict[str, int] = {}
+        self._file = None
+        if folder is not None:
+            with disk_errors(folder):
+                folder.mkdir(parents=True, exist_ok=True)
+                self._file = (folder / RECEIPTS_FILE).open("ab", buffering=0)
+
+    @property
+    def public(self) -> str:
+        """The hub's public key."""
+        return self._signer.public
+
+    def issue(self, book: Book, chains: Sequence[Chain], occasion: Occasion) -> str:
+        """Counter-sign the heads of `chains` and hand the receipt's hash back to each of them."""
+        seen = self._seen
+        for chain in chains:
+            if chain.length < seen.get(chain.site, 0):
+                raise IntegrityError(f"the ledger of site {chain.site!r} went back", hint="Its file was replaced")
+            seen[chain.site] = chain.length
+        heads, site_signature = book.sign_heads(chains)
+        body = (
+            f'{{"seq":{self.length},"prev":"{self.head}","request":"{occasion.request}",'
+            f'"sites":{len(chains)},"heads":"{heads}","site_signature":"{site_signature}",'
+            f'"hub_signature":"{self._signer.sign(canonical([self.head, occasion.request, heads]).encode())}"'
+        )
+        self.head = hashlib.blake2b(body.encode(), digest_size=32).hexdigest()
+        self.length += 1
+        self._write(f'{body},"hash":"{self.head}"}}\n')
+        for chain in chains:
+            chain.receipt = self.head
+        return self.head
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _write(self, line: str) -> None:
+        if self._file is None:
+            self.lines.append(line)
+            return
+        with disk_errors(Path(self._file.name)):
+            self._file.write(line.encode())

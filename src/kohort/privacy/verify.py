@@ -1,0 +1,210 @@
+"""Check a ledger folder: chains, signatures, heads and receipts.
+
+This file shares no code with the writer: it works on the bytes as they lie on the disk, so a changed byte, a missing
+line or a cut tail is found wherever it is. Not found: site and hub rewriting everything together; so reports print the
+head, and a head printed elsewhere is the proof.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+from kohort.errors import ConfigError, IntegrityError
+from kohort.privacy.guarantee import parse_guarantee
+
+__all__ = ["Verified", "find_ledger", "read_lines", "verify_ledger"]
+
+_START = "0" * 64
+_LINE = re.compile(rb'\A(\{.*),"hash":"([0-9a-f]{64})"\}\Z', re.DOTALL)
+_FIELDS = {
+    "open": {"binding"},
+    "release": {"what", "to", "via", "round", "request", "guarantee", "rows", "size", "digest"},
+    "refusal": {"what", "to", "via", "round", "request", "guarantee", "reason"},
+    "note": {"what", "to", "via", "round", "request", "reason"},
+}
+_ALWAYS = {"site", "seq", "prev", "receipt", "event"}
+
+
+@dataclass
+class Verified:
+    """What a sound ledger holds."""
+
+    sites: int = 0
+    lines: int = 0
+    releases: int = 0
+    refusals: int = 0
+    receipts: int = 0
+    head: str = ""
+
+
+@dataclass
+class _End:
+    length: int = 0
+    hash: str = _START
+    receipt: str = ""
+
+
+@dataclass
+class _Walk:
+    ends: dict[str, _End] = field(default_factory=dict)
+    by_request: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
+    receipts_quoted: list[tuple[str, str]] = field(default_factory=list)
+
+
+def find_ledger(folder: Path) -> Path:
+    """The ledger folder of a run folder, or the folder itself."""
+    for candidate in (folder / "ledger", folder):
+        if (candidate / "ledger.jsonl").is_file():
+            return candidate
+    raise ConfigError(f"{folder} holds no ledger", hint="Give the folder a run was written to")
+
+
+def read_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """The lines as mappings, unverified; for showing."""
+    for raw in path.read_bytes().splitlines():
+        yield _parse(raw, path.name)
+
+
+def verify_ledger(folder: Path) -> Verified:
+    """Verify everything under `folder` (a run folder or a ledger folder) or raise IntegrityError with the place."""
+    place = find_ledger(folder)
+    head = _read_head(place / "head.json")
+    result = Verified(sites=len(head["chains"]), head=_fingerprint(head))
+    walk = _walk_chains(place / "ledger.jsonl", result)
+    for site, (length, last) in head["chains"].items():
+        end = walk.ends.pop(site, _End())
+        if (end.length, end.hash) != (length, last):
+            raise IntegrityError(f"the ledger of site {site!r} does not end where its signed head says")
+    if walk.ends:
+        raise IntegrityError(f"{len(walk.ends)} chains are not covered by the signed head")
+    _walk_receipts(place / "receipts.jsonl", head, walk, result)
+    return result
+
+
+def _parse(raw: bytes, name: str) -> dict[str, Any]:
+    try:
+        line = json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        raise IntegrityError(f"{name} holds a line that is not JSON") from error
+    if not isinstance(line, dict):
+        raise IntegrityError(f"{name} holds a line that is not an object")
+    return line
+
+
+def _raw_lines(path: Path) -> list[bytes]:
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise IntegrityError(f"{path.name} is missing or unreadable") from error
+    if content and not content.endswith(b"\n"):
+        raise IntegrityError(f"{path.name} is cut in the middle of a line")
+    return content.split(b"\n")[:-1]
+
+
+def _canonical(value: object) -> bytes:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+
+
+def _holds(public: str, message: bytes, signature: str) -> bool:
+    try:
+        Ed25519PublicKey.from_public_bytes(bytes.fromhex(public)).verify(bytes.fromhex(signature), message)
+    except (InvalidSignature, ValueError, TypeError):
+        return False
+    return True
+
+
+def _read_head(path: Path) -> dict[str, Any]:
+    lines = _raw_lines(path)
+    if len(lines) != 1:
+        raise IntegrityError(f"{path.name} should hold one line")
+    head = _parse(lines[0], path.name)
+    if _canonical(head) != lines[0]:
+        raise IntegrityError(f"{path.name} was rewritten")
+    statement = {key: value for key, value in head.items() if key != "signature"}
+    if set(statement) != {"version", "run", "chains", "receipts", "site_key", "hub_key"} or statement["version"] != 1:
+        raise IntegrityError(f"{path.name} is not a head of this version")
+    signature = head.get("signature")
+    if not isinstance(signature, str) or not _holds(head["site_key"], _canonical(statement), signature):
+        raise IntegrityError("the signature of the head does not hold")
+    if signature != signature.lower() or head["site_key"] != head["site_key"].lower():
+        raise IntegrityError(f"{path.name} was rewritten")
+    return head
+
+
+def _fingerprint(head: dict[str, Any]) -> str:
+    return hashlib.blake2b(_canonical(head["chains"]), digest_size=16).hexdigest()
+
+
+def _checked(raw: bytes, name: str, number: int) -> tuple[dict[str, Any], str]:
+    """A line whose own hash holds, and that hash."""
+    match = _LINE.match(raw)
+    if match is None:
+        raise IntegrityError(f"{name}, line {number}: malformed")
+    body, claimed = match.groups()
+    actual = hashlib.blake2b(body, digest_size=32).hexdigest()
+    if actual != claimed.decode():
+        raise IntegrityError(f"{name}, line {number}: the hash does not hold, the line was changed")
+    return _parse(raw, name), actual
+
+
+def _walk_chains(path: Path, result: Verified) -> _Walk:
+    walk = _Walk()
+    for number, raw in enumerate(_raw_lines(path), 1):
+        line, own = _checked(raw, path.name, number)
+        event = line.get("event")
+        fields = set(line) - {"hash", "time"} - _ALWAYS
+        if event not in _FIELDS or fields != _FIELDS[event] or not set(line) >= _ALWAYS:
+            raise IntegrityError(f"{path.name}, line {number}: not a line of this version")
+        end = walk.ends.setdefault(str(line["site"]), _End())
+        if line["prev"] != end.hash or line["seq"] != end.length:
+            raise IntegrityError(f"{path.name}, line {number}: the chain is broken, a line is missing or moved")
+        if (event == "open") != (end.length == 0):
+            raise IntegrityError(f"{path.name}, line {number}: a chain must open once, with its binding")
+        if "guarantee" in line:
+            parse_guarantee(line["guarantee"])
+        if line["receipt"] != end.receipt:
+            walk.receipts_quoted.append((str(line["site"]), line["receipt"]))
+            end.receipt = line["receipt"]
+        end.hash, end.length = own, end.length + 1
+        if event in {"release", "refusal"}:
+            walk.by_request.setdefault(line["request"], []).append((str(line["site"]), own))
+        result.lines += 1
+        result.releases += event == "release"
+        result.refusals += event == "refusal"
+    return walk
+
+
+def _walk_receipts(path: Path, head: dict[str, Any], walk: _Walk, result: Verified) -> None:
+    last, known = _START, set()
+    for number, raw in enumerate(_raw_lines(path), 1):
+        line, own = _checked(raw, path.name, number)
+        if line["prev"] != last or line["seq"] != number - 1:
+            raise IntegrityError(f"{path.name}, line {number}: the chain of receipts is broken")
+        ends: dict[str, str] = {}
+        for site, line_hash in walk.by_request.get(line["request"], []):
+            ends[site] = line_hash
+        heads = hashlib.blake2b("".join(ends.values()).encode(), digest_size=32).hexdigest()
+        if heads != line["heads"] or len(ends) != line["sites"]:
+            raise IntegrityError(f"{path.name}, line {number}: the receipt speaks of other ledger lines")
+        message = _canonical([last, line["request"], heads])
+        if not _holds(head["site_key"], heads.encode(), line["site_signature"]) or not _holds(
+            head["hub_key"], message, line["hub_signature"]
+        ):
+            raise IntegrityError(f"{path.name}, line {number}: a signature does not hold")
+        last = own
+        known.add(own)
+        result.receipts += 1
+    if [result.receipts, last] != head["receipts"]:
+        raise IntegrityError(f"{path.name} does not end where the signed head says")
+    for site, receipt in walk.receipts_quoted:
+        if receipt not in known:
+            raise IntegrityError(f"the ledger of site {site!r} quotes a receipt the hub did not issue")

@@ -1,0 +1,1 @@
+"""One self-contained page that shows what a run learned and what it gave away."""

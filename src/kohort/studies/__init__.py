@@ -1,0 +1,1 @@
+"""Re-runs of published tables and figures, ours beside theirs."""
