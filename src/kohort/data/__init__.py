@@ -1,1 +1,1 @@
-"""Tables, roles, domains, encodings and splits: everything that happens before a site exists."""
+"""Tables, what their columns mean, how they become numbers, and how they are spread over sites."""

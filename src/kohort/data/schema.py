@@ -82,9 +82,7 @@ class ColumnSpec:
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> ColumnSpec:
         """The inverse of `to_mapping`."""
-        _refuse_unknown(
-            mapping, ("roles", "kind", "categories", "bounds", "bins", "other", "nullable"), "column"
-        )
+        _refuse_unknown(mapping, ("roles", "kind", "categories", "bounds", "bins", "other", "nullable"), "column")
         return cls(
             roles=frozenset(_role(name) for name in mapping.get("roles", ())),
             kind=mapping.get("kind"),
@@ -179,13 +177,9 @@ class Schema:
             raise ConfigError(f"no schema file {str(path)!r}", hint="Check the path") from None
         except (OSError, UnicodeDecodeError) as problem:
             kind = type(problem).__name__
-            raise ConfigError(
-                f"cannot read the schema file {str(path)!r} ({kind})", hint="Check it"
-            ) from None
+            raise ConfigError(f"cannot read the schema file {str(path)!r} ({kind})", hint="Check it") from None
         except tomllib.TOMLDecodeError as problem:
-            raise ConfigError(
-                f"{str(path)!r} is not valid TOML: {problem}", hint="Correct that line"
-            ) from None
+            raise ConfigError(f"{str(path)!r} is not valid TOML: {problem}", hint="Correct that line") from None
         arguments = content.get("schema", content)
         if not isinstance(arguments, dict):
             raise ConfigError(f"'schema' in {str(path)!r} is not a table", hint="Write [schema] and its keys")
@@ -231,8 +225,10 @@ class Schema:
             if name in self.dropped:
                 continue
             own = columns.get(name, ColumnSpec())
-            merged = known if not _declares(own) else own
-            if own.declared_kind in (None, known.declared_kind) and _declares(own):
+            merged = own
+            if not _declares(own):
+                merged = known
+            elif own.declared_kind in (None, known.declared_kind):
                 merged = replace(
                     own,
                     kind=own.kind or known.kind,
@@ -259,9 +255,7 @@ class Schema:
             if not spec.roles and fallback is None:
                 without.append(name)
             else:
-                resolved[name] = (
-                    spec if spec.roles else replace(spec, roles=frozenset({cast(Role, fallback)}))
-                )
+                resolved[name] = spec if spec.roles else replace(spec, roles=frozenset({cast(Role, fallback)}))
         if without:
             raise ConfigError(
                 f"columns without a role: {', '.join(without)}",
@@ -327,9 +321,7 @@ def _role(name: str) -> Role:
     try:
         return Role(name)
     except ValueError:
-        raise ConfigError(
-            f"unknown role {name!r}", hint=nearest(name, [role.value for role in Role])
-        ) from None
+        raise ConfigError(f"unknown role {name!r}", hint=nearest(name, [role.value for role in Role])) from None
 
 
 def _refuse_unknown(mapping: Mapping[str, Any], known: Sequence[str], what: str) -> None:
@@ -344,9 +336,7 @@ def _names(names: Iterable[str], argument: str) -> tuple[str, ...]:
     found = tuple(names)
     repeated = sorted({name for name in found if found.count(name) > 1})
     if repeated:
-        raise ConfigError(
-            f"{argument} lists a column twice: {', '.join(repeated)}", hint="List each name once"
-        )
+        raise ConfigError(f"{argument} lists a column twice: {', '.join(repeated)}", hint="List each name once")
     return found
 
 
@@ -366,9 +356,7 @@ def _check_column(name: str, spec: ColumnSpec) -> None:
     if {Role.TARGET, Role.ITEMS} <= spec.roles:
         raise ConfigError(f"column {name!r} is the target and also items", hint="A target is one value a row")
     if spec.kind is not None and spec.kind not in get_args(ColumnKind):
-        raise ConfigError(
-            f"column {name!r} has an unknown kind", hint=nearest(str(spec.kind), get_args(ColumnKind))
-        )
+        raise ConfigError(f"column {name!r} has an unknown kind", hint=nearest(str(spec.kind), get_args(ColumnKind)))
     _check_declarations(name, spec)
 
 
@@ -379,22 +367,14 @@ def _check_declarations(name: str, spec: ColumnSpec) -> None:
         hint = "Bounds and bins are for numbers; categories and other are for categories and items"
         raise ConfigError(f"column {name!r} is declared both as a number and as a category", hint=hint)
     if textual and spec.kind == "number":
-        raise ConfigError(
-            f"column {name!r} is a number with categories", hint='Use kind = "category" or bounds'
-        )
+        raise ConfigError(f"column {name!r} is a number with categories", hint='Use kind = "category" or bounds')
     if spec.bounds is not None:
         ordered = len(spec.bounds) == 2 and spec.bounds[0] <= spec.bounds[1]
         if not ordered or not all(math.isfinite(bound) for bound in spec.bounds):
-            raise ConfigError(
-                f"the bounds of column {name!r} are not [low, high]", hint="Give two finite numbers"
-            )
+            raise ConfigError(f"the bounds of column {name!r} are not [low, high]", hint="Give two finite numbers")
     if spec.bins is not None:
         rising = all(low < high for low, high in zip(spec.bins, spec.bins[1:], strict=False))
         if not spec.bins or not rising or not all(math.isfinite(cut) for cut in spec.bins):
-            raise ConfigError(
-                f"the bins of column {name!r} do not rise", hint="Give finite, rising cut points"
-            )
-    if spec.categories is not None and (
-        not spec.categories or len(set(spec.categories)) != len(spec.categories)
-    ):
+            raise ConfigError(f"the bins of column {name!r} do not rise", hint="Give finite, rising cut points")
+    if spec.categories is not None and (not spec.categories or len(set(spec.categories)) != len(spec.categories)):
         raise ConfigError(f"the categories of column {name!r} are empty or repeat", hint="List each one once")

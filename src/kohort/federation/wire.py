@@ -4,8 +4,8 @@ Layout (little-endian, every part padded with zeros to 8 bytes):
 
     "KHRT" | version u32 | header length u64 | header JSON | metrics, 8 bytes each | arrays | blobs
 
-The header names and sizes the parts and holds no values, so a thousand sites that answer the same question send the same
-header and their replies stack into one matrix. There is one byte form for a payload and one payload for a byte form.
+The header names and sizes the parts and holds no values, so a thousand sites that answer the same question send the
+same header and their replies stack into one matrix. A payload has one byte form, and a byte form one payload.
 
 Guarantee: hostile bytes give an IntegrityError. Sizes are checked against the bytes that are really there before an
 array is made, arrays are views of the received buffer, and nothing is ever executed.
@@ -113,7 +113,7 @@ class Parcels:
 
     def views(self) -> list[memoryview]:
         """Each reply's bytes, without copying."""
-        flat = memoryview(self.matrix.reshape(-1))
+        flat = memoryview(self.matrix.reshape(-1).data)
         size = self.layout.size
         return [flat[start : start + size] for start in range(0, size * len(self.matrix), size)]
 
@@ -211,7 +211,7 @@ def _layout_of(
     arrays: tuple[tuple[str, str, tuple[int, ...]], ...],
     blobs: tuple[tuple[str, int], ...],
 ) -> Layout:
-    parts = {
+    parts: dict[str, list[list[Any]]] = {
         "a": [[name, kind, list(shape)] for name, kind, shape in arrays],
         "b": [[name, length] for name, length in blobs],
         "m": [[name, kind] for name, kind in metrics],

@@ -67,7 +67,7 @@ class Public(Guarantee):
 
 @dataclass(frozen=True, kw_only=True)
 class Domain(Guarantee):
-    """The values or the range that occur in `columns`, without counts: learned from private rows, hence a disclosure."""
+    """The values or the range that occur in `columns`, without counts; learned from private rows: a disclosure."""
 
     kind: ClassVar[str] = "domain"
     columns: tuple[str, ...]

@@ -1,7 +1,7 @@
 """The ledger: one hash chain a site, append-only, of every release and every refusal.
 
-A line binds the line before it, so nothing in the middle can change unseen; the signed head (`head.json`) binds the last
-one, so the tail cannot be cut. Payloads appear as digests keyed with a secret of the site: a plain hash of a small
+A line binds the line before it, so nothing in the middle can change unseen; the signed head (`head.json`) binds the
+last one, so the tail cannot be cut. Payloads appear as digests keyed with a secret of the site: a plain hash of a small
 payload could be guessed. `kohort.privacy.verify` checks all of this with code of its own.
 
 Many simulated sites share one file (their chains stay separate), because a thousand open files cost more than the
@@ -188,6 +188,15 @@ class Book:
             )
             for (recipient, what, kind), tally in self._tallies.items()
         ]
+
+    def claims(self) -> list[Guarantee]:
+        """One example of every kind of claim that left."""
+        return [tally.weakest for tally in self._tallies.values()]
+
+    def fingerprint(self) -> str:
+        """A short hash of all chains' ends: print it somewhere else, and nobody can rewrite the ledger unseen."""
+        ends = canonical({name: [chain.length, chain.head] for name, chain in self.chains.items()})
+        return hashlib.blake2b(ends.encode(), digest_size=16).hexdigest()
 
     @property
     def refusals(self) -> dict[str, str]:

@@ -31,7 +31,7 @@ __all__ = ["Policy"]
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """A site's rules. The defaults suit a careful site; simulated sites of a study may relax them, and ledgers show it."""
+    """A site's rules. The defaults suit a careful site; simulated sites may relax them, and their ledgers show it."""
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 - read by pydantic, not a field
 

@@ -1,7 +1,7 @@
 """The hub's receipts: after every exchange it counter-signs where the sites' chains stood.
 
-The receipt's hash enters each site's next line, so neither side can later deny or rewrite an exchange alone. A head that
-goes back (a shorter chain than last time) is refused.
+The receipt's hash enters each site's next line, so neither side can later deny or rewrite an exchange alone. A head
+that goes back (a shorter chain than last time) is refused.
 """
 
 from __future__ import annotations
@@ -18,6 +18,10 @@ from kohort.privacy.signing import Signer
 __all__ = ["RECEIPTS_FILE", "Receipts"]
 
 RECEIPTS_FILE = "receipts.jsonl"
+
+
+def _by_site(chain: Chain) -> str:
+    return chain.site
 
 
 class Receipts:
@@ -43,6 +47,7 @@ class Receipts:
     def issue(self, book: Book, chains: Sequence[Chain], occasion: Occasion) -> str:
         """Counter-sign the heads of `chains` and hand the receipt's hash back to each of them."""
         seen = self._seen
+        chains = sorted(chains, key=_by_site)  # so that the checker needs no other order than names
         for chain in chains:
             if chain.length < seen.get(chain.site, 0):
                 raise IntegrityError(f"the ledger of site {chain.site!r} went back", hint="Its file was replaced")

@@ -192,7 +192,7 @@ def _walk_receipts(path: Path, head: dict[str, Any], walk: _Walk, result: Verifi
         ends: dict[str, str] = {}
         for site, line_hash in walk.by_request.get(line["request"], []):
             ends[site] = line_hash
-        heads = hashlib.blake2b("".join(ends.values()).encode(), digest_size=32).hexdigest()
+        heads = hashlib.blake2b("".join(ends[site] for site in sorted(ends)).encode(), digest_size=32).hexdigest()
         if heads != line["heads"] or len(ends) != line["sites"]:
             raise IntegrityError(f"{path.name}, line {number}: the receipt speaks of other ledger lines")
         message = _canonical([last, line["request"], heads])

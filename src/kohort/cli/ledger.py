@@ -1,0 +1,65 @@
+"""`kohort ledger`: show what left, and verify that nobody changed the record."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kohort.cli.common import JsonOption, emit, say, stdout
+
+__all__ = ["register"]
+
+FolderArgument = Annotated[Path, typer.Argument(metavar="DIR", help="A run folder, or a site's ledger folder.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    ledger = typer.Typer(
+        name="ledger",
+        help="Show or verify the ledgers of a run.",
+        no_args_is_help=True,
+        rich_markup_mode=None,
+    )
+    ledger.command("show")(show)
+    ledger.command("verify")(verify)
+    app.add_typer(ledger)
+
+
+def show(folder: FolderArgument, json: JsonOption = False) -> None:
+    """What every site gave away, by recipient.
+
+    Example: kohort ledger show out/fedavg
+    """
+    from kohort.privacy.summary import summarise
+
+    rows = summarise(folder)
+    if json:
+        emit({"disclosed": [row.to_mapping() for row in rows]})
+        return
+    from rich.table import Table
+
+    table = Table("site", "to", "via", "what", "guarantee", "releases", "refused", "rows", "bytes", "epsilon")
+    for row in rows:
+        epsilon = "" if row.epsilon is None else f"{row.epsilon:.4g}"
+        counts = (str(row.releases), str(row.refusals), str(row.rows), str(row.size), epsilon)
+        table.add_row(row.site, row.recipient, row.via, row.what, row.guarantee, *counts)
+    stdout().print(table)
+
+
+def verify(folder: FolderArgument, json: JsonOption = False) -> None:
+    """Check chains, signatures, heads and receipts; exits with 6 when anything was changed, moved or cut.
+
+    Example: kohort ledger verify out/fedavg
+    """
+    from kohort.privacy.verify import verify_ledger
+
+    found = verify_ledger(folder)
+    if json:
+        emit({"sound": True, **vars(found)})
+    else:
+        say(
+            f"sound: {found.sites} sites, {found.lines} lines, {found.releases} releases, {found.refusals} refusals, "
+            f"{found.receipts} receipts; head {found.head}"
+        )

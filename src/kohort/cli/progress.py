@@ -1,0 +1,55 @@
+"""A live bar with round, accuracy and seconds left on a terminal; a plain line now and then elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from kohort.cli.common import say, stderr
+
+if TYPE_CHECKING:
+    from kohort.experiment import Progress
+
+__all__ = ["round_bar"]
+
+
+@contextmanager
+def round_bar(title: str, *, quiet: bool = False) -> Iterator[Callable[[Progress], None]]:
+    """A watcher for `run`. On a terminal a bar; otherwise ten lines at most; nothing when `quiet` and no terminal."""
+    if not sys.stderr.isatty():
+        yield _silent if quiet else _plain_lines(title)
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as RichProgress
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("accuracy {task.fields[accuracy]:.4f}"),
+        TimeRemainingColumn(compact=True, elapsed_when_finished=True),
+    )
+    with RichProgress(*columns, console=stderr(), transient=True) as bar:
+        task = bar.add_task(title, total=None, accuracy=0.0)
+
+        def watch(progress: Progress) -> None:
+            bar.update(task, total=progress.rounds, completed=progress.round, accuracy=progress.accuracy)
+
+        yield watch
+
+
+def _silent(progress: Progress) -> None:
+    del progress
+
+
+def _plain_lines(title: str) -> Callable[[Progress], None]:
+    def watch(progress: Progress) -> None:
+        if progress.round % max(1, progress.rounds // 10) == 0 or progress.round == progress.rounds:
+            say(
+                f"{title}: round {progress.round}/{progress.rounds}, accuracy {progress.accuracy:.4f}, "
+                f"{progress.seconds:.1f} s"
+            )
+
+    return watch

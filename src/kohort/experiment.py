@@ -1,0 +1,323 @@
+"""Run a plan from beginning to end: rows, sites, approval, enrolment, method, evaluation, files.
+
+`run` is what the command line, the Python face and the studies all call. It keeps its word about files: nothing is
+written before the plan and the data are found good, every file is whole or absent, and `run.json` comes last.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import perf_counter, process_time
+from typing import Any
+
+import polars as pl
+
+from kohort.config import PlanFile
+from kohort.data.domain import Domain, declared_domain
+from kohort.data.table import write_table
+from kohort.evaluate.utility import accuracy_of, evaluate_model
+from kohort.export import save_model
+from kohort.federation.engine import LocalEngine, drive
+from kohort.federation.enrol import encoder_for, enrol
+from kohort.federation.plan import Hub, Mark, Result
+from kohort.federation.setting import Setting
+from kohort.federation.site import Holding, Site
+from kohort.files import disk_errors, require_new, write_atomic
+from kohort.learn.model import Model, encode_rows
+from kohort.methods.registry import find_method
+from kohort.privacy.guarantee import DP
+from kohort.privacy.ledger import Book, Disclosure
+from kohort.privacy.receipts import Receipts
+from kohort.privacy.signing import Signer
+from kohort.rng import Streams
+from kohort.simulation import Population, populate, set_aside_unseen
+
+__all__ = ["Outcome", "Progress", "run"]
+
+HISTORY_ROWS = 50_000
+"""While a run is under way, accuracy is measured on at most this many test rows; the final measures use all."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """What a watcher is told after every round."""
+
+    round: int
+    rounds: int
+    accuracy: float
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What a run gives back."""
+
+    plan: PlanFile
+    seed: int | None
+    model: Model
+    metrics: dict[str, Any]
+    history: list[dict[str, float]]
+    rounds: int
+    stopped_by: str
+    sites: tuple[str, ...]
+    site_rows: dict[str, int]
+    disclosed: list[Disclosure]
+    refused: dict[str, str]
+    dropped: dict[str, str]
+    seconds: dict[str, float]
+    bytes: dict[str, int]
+    watt_hours: float
+    notes: tuple[str, ...]
+    ledger_head: str
+    epsilon: float | None = None
+    delta: float | None = None
+    unit: str | None = None
+    received: pl.DataFrame | None = field(default=None, repr=False)
+    received_path: str | None = None
+
+    @property
+    def accuracy(self) -> float:
+        """Share of right classes on the test rows (R2 for a number)."""
+        return float(self.metrics["accuracy"] if "accuracy" in self.metrics else self.metrics["r2"])
+
+    def to_mapping(self) -> dict[str, Any]:
+        """The JSON object of `kohort run`."""
+        return {
+            "method": self.plan.method,
+            "engine": "local",
+            "seed": self.seed,
+            "sites": len(self.sites),
+            "site_rows": self.site_rows,
+            "rounds": self.rounds,
+            "stopped_by": self.stopped_by,
+            "metrics": self.metrics,
+            "history": self.history,
+            "seconds": self.seconds,
+            "bytes": self.bytes,
+            "watt_hours": self.watt_hours,
+            "disclosed": [item.to_mapping() for item in self.disclosed],
+            "epsilon": self.epsilon,
+            "delta": self.delta,
+            "unit": self.unit,
+            "refused": self.refused,
+            "dropped": self.dropped,
+            "received": self.received_path,
+            "notes": list(self.notes),
+            "ledger_head": self.ledger_head,
+        }
+
+
+def run(
+    plan: PlanFile,
+    *,
+    out: Path | None = None,
+    seed: int | None = None,
+    secure_random: bool = False,
+    force: bool = False,
+    tables: dict[str, pl.DataFrame] | None = None,
+    watch: Callable[[Progress], None] = lambda _: None,
+    many: bool = True,
+) -> Outcome:
+    """Run `plan`. With `out`, writes model, ledger and `run.json` there; `many=False` asks sites one by one."""
+    began, cpu_began = perf_counter(), process_time()
+    streams = Streams.choose(seed, secure=secure_random)
+    method = find_method(plan.method)
+    if out is not None:
+        require_new(out, force=force)
+    population = populate(plan, streams, tables=tables)
+    folder = None if out is None else _fresh_folder(out)
+    book = Book(
+        signer=Signer.from_secret(streams.bytes("signer", "sites")),
+        folder=None if folder is None else folder / "ledger",
+        run=(run_id := streams.bytes("run", length=8).hex()),
+    )
+    receipts = Receipts(
+        signer=Signer.from_secret(streams.bytes("signer", "hub")),
+        folder=None if folder is None else folder / "ledger",
+    )
+    setting = Setting(
+        run=run_id,
+        plan_hash=plan.digest(),
+        method=method.name,
+        config=plan.config,
+        schema=population.schema,
+        encoding=plan.data.encoding,
+        missing=plan.data.missing,
+        model=plan.model,
+        train=plan.train,
+    )
+    engine = LocalEngine(
+        sites=_simulated_sites(population, plan, streams, book),
+        setting=setting,
+        streams=streams,
+        receipts=receipts,
+        quorum=plan.sites.quorum,
+        many=many,
+    )
+    try:
+        agreed = engine.approve(lambda rows: method.claims(plan.config, rows))
+        engine.declared = {name: site.count for name, site in engine.sites.items()}
+        domain, rows = drive(enrol(agreed, declared=declared_domain(setting.schema, missing=setting.missing)), engine)
+        hub = _hub(setting, streams, domain, rows)
+        usable = set_aside_unseen(hub.encoder, population.test)
+        observer = _Observer(hub, population.test.filter(pl.Series(usable)), watch, began)
+        result = drive(method.plan(plan.config, hub), engine, observe=observer)
+    finally:
+        book.seal(receipts=(receipts.length, receipts.head), hub_key=receipts.public)
+        book.close()
+        receipts.close()
+    model = Model(hub.network, result.weights, hub.encoder)
+    metrics = _evaluate(model, population, usable)
+    outcome = _outcome(
+        plan=plan,
+        seed=streams.seed,
+        model=model,
+        metrics=metrics,
+        history=observer.history,
+        result=result,
+        population=population,
+        hub=hub,
+        engine=engine,
+        book=book,
+        aside=int((~usable).sum()),
+        wall=perf_counter() - began,
+        cpu=process_time() - cpu_began,
+        folder=folder,
+    )
+    if folder is not None:
+        _write(outcome, folder)
+    return outcome
+
+
+def _fresh_folder(out: Path) -> Path:
+    with disk_errors(out):
+        if out.exists():
+            shutil.rmtree(out)
+        out.mkdir(parents=True)
+    return out
+
+
+def _simulated_sites(population: Population, plan: PlanFile, streams: Streams, book: Book) -> dict[str, Site]:
+    bounds = population.starts.tolist()
+    return {
+        name: Site(
+            name=name,
+            holding=Holding(population.frame, bounds[index], bounds[index + 1]),
+            schema=population.schema,
+            policy=plan.policy,
+            streams=Streams(streams.bytes("site", name), streams.seed),
+            book=book,
+        )
+        for index, name in enumerate(population.names)
+    }
+
+
+def _hub(setting: Setting, streams: Streams, domain: Domain, rows: dict[str, int]) -> Hub:
+    encoder = encoder_for(setting, domain)
+    return Hub(
+        sites=tuple(rows),
+        rows=rows,
+        encoder=encoder,
+        network=setting.model.network(encoder),
+        setting=setting,
+        streams=Streams(streams.bytes("hub"), streams.seed),
+    )
+
+
+class _Observer:
+    """Measures every round on test rows, keeps the history, tells the watcher."""
+
+    def __init__(self, hub: Hub, test: pl.DataFrame, watch: Callable[[Progress], None], began: float) -> None:
+        self.history: list[dict[str, float]] = []
+        self._hub = hub
+        self._rows = encode_rows(hub.encoder, test.head(HISTORY_ROWS))
+        self._watch = watch
+        self._began = began
+
+    def __call__(self, mark: Mark) -> None:
+        accuracy = accuracy_of(Model(self._hub.network, mark.weights, self._hub.encoder), self._rows)
+        self.history.append({"round": mark.round + 1, "accuracy": accuracy, **mark.metrics})
+        self._watch(
+            Progress(round=mark.round + 1, rounds=mark.rounds, accuracy=accuracy, seconds=perf_counter() - self._began)
+        )
+
+
+def _evaluate(model: Model, population: Population, usable: Any) -> dict[str, Any]:
+    groups = None
+    if population.test_sites is not None:
+        groups = [site for site, good in zip(population.test_sites, usable, strict=True) if good]
+    metrics = evaluate_model(model, population.test.filter(pl.Series(usable)), groups=groups)
+    by_site = metrics.pop("by_group", None)
+    return metrics if by_site is None else {**metrics, "by_site": by_site}
+
+
+def _outcome(
+    *,
+    plan: PlanFile,
+    seed: int | None,
+    model: Model,
+    metrics: dict[str, Any],
+    history: list[dict[str, float]],
+    result: Result,
+    population: Population,
+    hub: Hub,
+    engine: LocalEngine,
+    book: Book,
+    aside: int,
+    wall: float,
+    cpu: float,
+    folder: Path | None,
+) -> Outcome:
+    costs = engine.costs
+    notes = [*population.notes, *result.notes]
+    if aside:
+        notes.append(f"{aside} test rows hold categories that occur at no site and were set aside")
+    refused = {item.site: item.reason for item in engine.excluded if item.kind == "refused"}
+    dropped = {item.site: item.reason for item in engine.excluded if item.kind != "refused"}
+    claims = [guarantee for guarantee in book.claims() if isinstance(guarantee, DP)]
+    return Outcome(
+        plan=plan,
+        seed=seed,
+        model=model,
+        metrics=metrics,
+        history=history,
+        rounds=result.rounds,
+        stopped_by=result.stopped_by,
+        sites=hub.sites,
+        site_rows=dict(hub.rows),
+        disclosed=book.disclosures(),
+        refused=refused,
+        dropped=dropped,
+        seconds={
+            "slowest_site": costs.slowest_site,
+            "hub": costs.hub,
+            "transfer": costs.most_bytes_a_site / plan.costs.bytes_per_second,
+            "cpu_total": cpu,
+            "wall": wall,
+        },
+        bytes={"up": costs.bytes_up, "down": costs.bytes_down},
+        watt_hours=cpu * plan.costs.watts / 3600,
+        notes=tuple(notes),
+        ledger_head=book.fingerprint(),
+        epsilon=max((sum(chain.spent.values()) for chain in book.chains.values()), default=0.0) if claims else None,
+        delta=max(claim.delta for claim in claims) if claims else None,
+        unit=claims[0].unit if claims else None,
+        received=result.received,
+        received_path=None if folder is None or result.received is None else str(folder / "hub" / "received.parquet"),
+    )
+
+
+def _write(outcome: Outcome, folder: Path) -> None:
+    mapping = outcome.to_mapping()
+    summary = {
+        key: mapping[key] for key in ("method", "seed", "rounds", "disclosed", "epsilon", "delta", "ledger_head")
+    }
+    save_model(outcome.model, folder / "model", about=summary)
+    if outcome.received is not None:
+        write_table(outcome.received, folder / "hub" / "received.parquet")
+    write_atomic(folder / "plan.json", (json.dumps(outcome.plan.to_mapping(), indent=1) + "\n").encode())
+    write_atomic(folder / "run.json", (json.dumps(mapping, indent=1) + "\n").encode())

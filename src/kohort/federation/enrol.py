@@ -1,0 +1,108 @@
+"""Enrolment, the opening of every run: agree on the columns' domains, encode at each site, declare the rows.
+
+When the schema declares every domain, nothing is asked about values. Otherwise each site tells the values and ranges
+that occur in its rows, which is a disclosure: it passes the door and stands in the ledger as `domain`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator, Sequence
+from typing import Any
+
+import numpy as np
+
+from kohort.data.domain import Domain, learn_domain, merge_domains
+from kohort.data.encode import Encoder
+from kohort.errors import IntegrityError
+from kohort.federation.plan import Ask, Expect, Mark, Replies
+from kohort.federation.setting import Setting
+from kohort.federation.site import Site
+from kohort.federation.task import Release, Releases, Request, Task
+from kohort.federation.training import ROWS, setting_of
+from kohort.federation.wire import Payload
+from kohort.learn.model import encode_rows
+from kohort.privacy.guarantee import Domain as DomainClaim
+from kohort.privacy.guarantee import Public
+from kohort.privacy.ledger import canonical
+
+__all__ = ["DESCRIBE", "PREPARE", "encoder_for", "enrol"]
+
+_ROW_COUNT = Public(what="row count")
+
+
+def encoder_for(setting: Setting, domain: Domain) -> Encoder:
+    """The encoder every participant builds from the agreed schema and domain."""
+    return Encoder(setting.schema, domain, encoding=setting.encoding, dtype=setting.model.dtype)
+
+
+def _describe(site: Site, request: Request) -> Release:
+    del request  # the question is in the approved plan
+    setting = setting_of(site)
+    domain = learn_domain(site.holding.rows(), setting.schema, missing=setting.missing)
+    payload = Payload(blobs={"domain": canonical(domain.to_mapping()).encode()})
+    return Release(payload=payload, guarantee=DomainClaim(columns=domain.learned), rows=site.count)
+
+
+def _read_domain(blob: bytes) -> Domain:
+    try:
+        return Domain.from_mapping(json.loads(blob))
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise IntegrityError("a domain came in malformed") from error
+
+
+def _prepare_one(site: Site, request: Request) -> Release:
+    encoder = _adopt([site], request)
+    frame = site.holding.rows()
+    site.memory[ROWS] = encode_rows(encoder, frame)
+    return Release(payload=Payload(metrics={"rows": site.count}), guarantee=_ROW_COUNT, rows=site.count)
+
+
+def _prepare_many(sites: Sequence[Site], request: Request) -> Releases | None:
+    """Encode the one frame the sites are parts of, once, and give each its part without copying."""
+    frame = sites[0].holding.frame
+    if any(site.holding.frame is not frame for site in sites):
+        return None
+    encoder = _adopt(sites, request)
+    whole = encode_rows(encoder, frame)
+    for site in sites:
+        site.memory[ROWS] = whole.part(site.holding.start, site.holding.stop)
+    counts = [site.count for site in sites]
+    return Releases(
+        arrays={},
+        metrics={"rows": np.asarray(counts, dtype=np.int64)},
+        guarantees=[_ROW_COUNT] * len(sites),
+        rows=counts,
+    )
+
+
+def _adopt(sites: Sequence[Site], request: Request) -> Encoder:
+    setting = setting_of(sites[0])
+    encoder = encoder_for(setting, _read_domain(request.payload.blobs["domain"]))
+    network = setting.model.network(encoder)
+    for site in sites:
+        site.memory["encoder"] = encoder
+        site.memory["network"] = network
+    return encoder
+
+
+DESCRIBE = Task(name="describe", one=_describe)
+PREPARE = Task(name="prepare", one=_prepare_one, many=_prepare_many)
+
+
+def enrol(
+    sites: tuple[str, ...], *, declared: Domain | None
+) -> Generator[Ask | Mark, Any, tuple[Domain, dict[str, int]]]:
+    """Agree on a domain (unless `declared` holds one for every column) and learn who has how many rows."""
+    domain = declared
+    if domain is None:
+        described: Replies = yield Ask(task=DESCRIBE, to=sites, expect=Expect(blobs=("domain",)))
+        domain = merge_domains([_read_domain(payload.blobs["domain"]) for payload in described.payloads()])
+        sites = described.sites
+    prepared: Replies = yield Ask(
+        task=PREPARE,
+        to=sites,
+        payload=Payload(blobs={"domain": canonical(domain.to_mapping()).encode()}),
+        expect=Expect(metrics=("rows",)),
+    )
+    return domain, dict(zip(prepared.sites, prepared.metric("rows").tolist(), strict=True))

@@ -1,0 +1,124 @@
+"""Plans: generators that yield requests, receive replies, and return a result. No IO, no clock, no hidden randomness.
+
+A method writes a plan; an engine drives it. The plan sees replies that were validated: finite, of the expected shape,
+and speaking of no more rows than the site declared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from kohort.data.encode import Encoder
+from kohort.federation.setting import Setting
+from kohort.federation.task import Task
+from kohort.federation.wire import Parcels, Payload, decode
+from kohort.learn.network import FloatArray, Network
+from kohort.rng import Streams
+
+__all__ = ["Ask", "Excluded", "Expect", "Hub", "Mark", "Plan", "Replies", "Result"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Expect:
+    """What a good reply looks like. `arrays` maps a name to (dtype, shape); an axis of None may have any length."""
+
+    arrays: Mapping[str, tuple[str, tuple[int | None, ...]]] = field(default_factory=dict)
+    metrics: tuple[str, ...] = ()
+    blobs: tuple[str, ...] = ()
+    largest: float = 1e9
+    """No honest number is larger: a reply above it is excluded."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ask:
+    """A request to `to`: one payload for all, or one each."""
+
+    task: Task
+    to: Sequence[str]
+    payload: Payload = field(default_factory=Payload)
+    each: Mapping[str, Payload] | None = None
+    round: int = 0
+    expect: Expect = field(default_factory=Expect)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mark:
+    """A round is done and `weights` is the model so far: what observers evaluate, show and checkpoint."""
+
+    round: int
+    rounds: int
+    weights: FloatArray
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Excluded:
+    """A site whose answer does not count, and why: refused, failed, malformed."""
+
+    site: str
+    kind: str
+    reason: str
+
+
+class Replies:
+    """The validated answers to an Ask, in the order the sites were asked."""
+
+    def __init__(
+        self, sites: Sequence[str], body: Parcels | Sequence[bytes], excluded: Sequence[Excluded] = ()
+    ) -> None:
+        self.sites = tuple(sites)
+        self.excluded = tuple(excluded)
+        self._body = body
+
+    def __len__(self) -> int:
+        return len(self.sites)
+
+    def array(self, name: str) -> NDArray[Any]:
+        """The named array of every site, stacked on a first axis."""
+        if isinstance(self._body, Parcels):
+            return self._body.array(name)
+        return np.stack([payload.arrays[name] for payload in self.payloads()])
+
+    def metric(self, name: str) -> NDArray[Any]:
+        """The named number of every site."""
+        if isinstance(self._body, Parcels):
+            return self._body.metric(name)
+        return np.asarray([payload.metrics[name] for payload in self.payloads()])
+
+    def payloads(self) -> Iterator[Payload]:
+        """Every site's payload, decoded one at a time."""
+        parts = self._body.views() if isinstance(self._body, Parcels) else self._body
+        for part in parts:
+            yield decode(part)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """What a plan returns: the model's weights, why it ended, and rows the hub was given, if any."""
+
+    weights: FloatArray
+    rounds: int
+    stopped_by: str
+    received: pl.DataFrame | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hub:
+    """The coordinator as a plan sees it: the agreed setting, who is enrolled, and the hub's own randomness."""
+
+    sites: tuple[str, ...]
+    rows: Mapping[str, int]
+    encoder: Encoder
+    network: Network
+    setting: Setting
+    streams: Streams
+
+
+Plan = Generator[Ask | Mark, Any, Result]

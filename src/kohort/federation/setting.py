@@ -1,0 +1,128 @@
+"""What every participant of a run agrees on before round 1: model, training, schema, and the plan's hash.
+
+A site reads its parameters here, from the plan its operator approved, and never from a request: a hub cannot change
+them while a run is under way.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+from annotated_types import Ge, Gt, Le
+
+from kohort.data.encode import Encoder
+from kohort.data.schema import Schema
+from kohort.errors import ConfigError, nearest
+from kohort.learn.network import Network
+from kohort.learn.training import Training
+
+__all__ = ["ModelSection", "Setting", "Stop", "TrainSection"]
+
+MODEL_KINDS = ("linear", "logistic", "svm", "perceptron", "mlp", "onelayer")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSection:
+    """`[model]`: which network to train."""
+
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 - read by pydantic, not a field
+
+    kind: str = "mlp"
+    """linear | logistic | svm | perceptron | mlp | onelayer"""
+    hidden: tuple[Annotated[int, Ge(1)], ...] = (12,)
+    """Units of each hidden layer of an mlp."""
+    activation: Literal["relu", "tanh", "sigmoid"] = "relu"
+    dtype: Literal["float32", "float64"] = "float32"
+
+    def network(self, encoder: Encoder) -> Network:
+        """The network this section describes for the columns and the target of `encoder`."""
+        if self.kind not in MODEL_KINDS:
+            raise ConfigError(f"unknown model {self.kind!r}", hint=nearest(self.kind, MODEL_KINDS))
+        classes = len(encoder.classes or ())
+        loss, outputs = self._loss(classes)
+        return Network(
+            inputs=encoder.width,
+            hidden=self.hidden if self.kind == "mlp" else (),
+            outputs=outputs,
+            activation=self.activation,
+            loss=loss,
+            dtype=self.dtype,
+        )
+
+    def _loss(self, classes: int) -> tuple[Any, int]:
+        if not classes:
+            if self.kind not in {"linear", "mlp", "onelayer"}:
+                raise ConfigError(
+                    f"model {self.kind!r} tells classes apart, but the target is a number",
+                    hint="Use linear or mlp, or declare the target's categories",
+                )
+            return "squared", 1
+        if self.kind in {"svm", "perceptron"}:
+            return ("hinge" if self.kind == "svm" else "perceptron"), (1 if classes == 2 else classes)
+        if self.kind in {"logistic", "linear", "onelayer"} and classes == 2:
+            return "logistic", 1
+        return "softmax", classes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stop:
+    """`train.stop`: end early when `metric` has not improved by `min_delta` for `patience` rounds."""
+
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 - read by pydantic, not a field
+
+    metric: Literal["loss"] = "loss"
+    """The mean training loss over the rows of the sites that answered."""
+    patience: Annotated[int, Ge(1)] = 10
+    min_delta: Annotated[float, Ge(0)] = 1e-4
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainSection:
+    """`[train]`: how the sites train and how the hub puts their answers together."""
+
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 - read by pydantic, not a field
+
+    rounds: Annotated[int, Ge(1)] = 100
+    local_epochs: Annotated[int, Ge(1)] = 1
+    batch: Annotated[int, Ge(0)] = 64
+    """Rows a step; 0 is the whole site."""
+    optimizer: Literal["sgd", "momentum", "adam"] = "adam"
+    lr: Annotated[float, Gt(0)] = 0.001
+    momentum: Annotated[float, Ge(0), Le(1)] = 0.9
+    l2: Annotated[float, Ge(0)] = 0.0
+    state: Literal["restart", "keep"] = "restart"
+    """Whether a site's optimiser starts afresh every round."""
+    fraction: Annotated[float, Gt(0), Le(1)] = 1.0
+    """Share of the sites asked each round."""
+    stop: Stop | None = None
+    aggregate: str = "mean"
+    hub: str = "plain"
+    correction: str = "none"
+
+    def training(self, *, prox: float = 0.0) -> Training:
+        """The kernel's view of this section."""
+        return Training(
+            epochs=self.local_epochs,
+            batch=self.batch,
+            optimizer=self.optimizer,
+            lr=self.lr,
+            momentum=self.momentum,
+            l2=self.l2,
+            prox=prox,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """The approved plan as a site sees it."""
+
+    run: str
+    plan_hash: str
+    method: str
+    config: Any
+    schema: Schema
+    encoding: Literal["label", "onehot"] = "label"
+    missing: Literal["drop", "category"] = "drop"
+    model: ModelSection = field(default_factory=ModelSection)
+    train: TrainSection = field(default_factory=TrainSection)

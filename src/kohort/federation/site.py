@@ -1,0 +1,192 @@
+"""A site: one holder of private rows, with its policy, its ledger chain and its own randomness.
+
+Guarantee: what `answer` returns has passed the door. There is no other way from a task to the outside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+import polars as pl
+
+from kohort.data.schema import Schema
+from kohort.errors import KohortError
+from kohort.federation.setting import Setting
+from kohort.federation.task import Release, Request, find_task
+from kohort.federation.wire import Parcels, encode, encode_many
+from kohort.privacy.door import Refusal, door
+from kohort.privacy.guarantee import Aggregate
+from kohort.privacy.ledger import Book, Chain, Occasion
+from kohort.privacy.policy import Policy
+from kohort.rng import Streams
+
+__all__ = ["Answers", "Failure", "Holding", "Site", "answer"]
+
+
+@dataclass(frozen=True, eq=False)
+class Holding:
+    """A site's rows: `frame` from `start` to `stop`. Simulated sites hold consecutive parts of one frame."""
+
+    frame: pl.DataFrame
+    start: int
+    stop: int
+
+    @property
+    def count(self) -> int:
+        """How many rows."""
+        return self.stop - self.start
+
+    def rows(self) -> pl.DataFrame:
+        """The site's own rows; no copy."""
+        return self.frame.slice(self.start, self.count)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A site that could not answer, and why."""
+
+    site: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answers:
+    """What left a group of sites: parcels (of the sites in `sites`), refusals and failures."""
+
+    sites: list[Site]
+    parcels: Parcels | list[bytes]
+    refusals: list[Refusal]
+    failures: list[Failure]
+    seconds: float
+    slowest: float
+
+
+class Site:
+    """One holder of private rows."""
+
+    def __init__(
+        self, *, name: str, holding: Holding, schema: Schema, policy: Policy, streams: Streams, book: Book
+    ) -> None:
+        self.name = name
+        self.holding = holding
+        self.schema = schema
+        self.policy = policy
+        self.streams = streams
+        self.row_key = streams.key("rows")
+        self.memory: dict[str, Any] = {}
+        """What tasks keep between requests: encoded rows, optimiser state. Never leaves."""
+        self.setting: Setting | None = None
+        self._book = book
+        self.chain: Chain = book.open_chain(
+            name,
+            secret=streams.bytes("ledger"),
+            binding={
+                "schema": schema.fingerprint(),
+                "policy": policy.to_mapping(),
+                "rows_public": "rows" in policy.public,
+            },
+        )
+        self._aggregates: dict[int, Aggregate] = {}
+
+    @property
+    def count(self) -> int:
+        """How many rows the site holds."""
+        return self.holding.count
+
+    @property
+    def book(self) -> Book:
+        """The book this site's chain is in."""
+        return self._book
+
+    def aggregate(self, rows: int) -> Aggregate:
+        """The claim of an update from `rows` rows; the same object every round."""
+        known = self._aggregates.get(rows)
+        if known is None:
+            known = self._aggregates[rows] = Aggregate(rows=rows)
+        return known
+
+    def handle(self, request: Request) -> Answers:
+        """Answer one request through the door."""
+        return answer([self], request, many=False)
+
+
+def answer(sites: Sequence[Site], request: Request, *, many: bool = True) -> Answers:
+    """Run the request's task at every site and pass the results through the door, together when the task can."""
+    task = find_task(request.task)
+    if many and task.many is not None and len(sites) > 1:
+        together = _answer_together(sites, request)
+        if together is not None:
+            return together
+    parts = [_answer_alone(site, request) for site in sites]
+    return Answers(
+        sites=[site for part in parts for site in part.sites],
+        parcels=[parcel for part in parts if isinstance(part.parcels, list) for parcel in part.parcels],
+        refusals=[refusal for part in parts for refusal in part.refusals],
+        failures=[failure for part in parts for failure in part.failures],
+        seconds=sum(part.seconds for part in parts),
+        slowest=max((part.slowest for part in parts), default=0.0),
+    )
+
+
+def _answer_alone(site: Site, request: Request) -> Answers:
+    began = perf_counter()
+    try:
+        release: Release = find_task(request.task).one(site, request)
+    except KohortError as error:
+        site.book.note(site.chain, _occasion(request, "hub"), reason=error.message)
+        elapsed = perf_counter() - began
+        failures = [Failure(site.name, error.message)]
+        return Answers(sites=[], parcels=[], refusals=[], failures=failures, seconds=elapsed, slowest=elapsed)
+    parcel = encode(release.payload)
+    verdicts = door(
+        [site],
+        [parcel],
+        book=site.book,
+        occasion=_occasion(request, release.to),
+        guarantees=[release.guarantee],
+        rows=[release.rows],
+        metrics=tuple(release.payload.metrics),
+    )
+    elapsed = perf_counter() - began
+    if verdicts[0] is not None:
+        return Answers(sites=[], parcels=[], refusals=[verdicts[0]], failures=[], seconds=elapsed, slowest=elapsed)
+    return Answers(sites=[site], parcels=[parcel], refusals=[], failures=[], seconds=elapsed, slowest=elapsed)
+
+
+def _answer_together(sites: Sequence[Site], request: Request) -> Answers | None:
+    began = perf_counter()
+    task = find_task(request.task)
+    assert task.many is not None  # noqa: S101 - the caller checked
+    try:
+        releases = task.many(sites, request)
+    except KohortError:
+        return None  # one of them failed: asking one by one tells which, and lets the others answer
+    if releases is None:
+        return None
+    parcels = encode_many(releases.arrays, releases.metrics)
+    rows = list(releases.rows)
+    verdicts = door(
+        sites,
+        parcels.views(),
+        book=sites[0].book,
+        occasion=_occasion(request, releases.to),
+        guarantees=releases.guarantees,
+        rows=rows,
+        metrics=tuple(releases.metrics),
+    )
+    refusals = [verdict for verdict in verdicts if verdict is not None]
+    answered = list(sites)
+    if refusals:
+        kept = [index for index, verdict in enumerate(verdicts) if verdict is None]
+        answered, parcels = [sites[index] for index in kept], parcels.take(kept)
+    elapsed = perf_counter() - began
+    # The sites worked in one call; a site's part of the time is its part of the rows.
+    slowest = elapsed * max(rows, default=0) / max(1, sum(rows))
+    return Answers(sites=answered, parcels=parcels, refusals=refusals, failures=[], seconds=elapsed, slowest=slowest)
+
+
+def _occasion(request: Request, to: str) -> Occasion:
+    return Occasion(what=request.task, to=to, request=request.digest, round=request.round)

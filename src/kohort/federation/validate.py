@@ -1,0 +1,125 @@
+"""Replies are judged before they are aggregated.
+
+Guarantee: whatever passes is of the expected names, types and shapes, finite, not absurdly large, and speaks of at
+least one row and no more rows than its site declared. Whatever does not is excluded and named, and the others count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kohort.errors import IntegrityError
+from kohort.federation.plan import Excluded, Expect
+from kohort.federation.wire import Parcels, Payload, decode, stack_parcels
+
+__all__ = ["validate"]
+
+_FITS = "the reply does not have the expected parts"
+
+
+def validate(
+    sites: Sequence[str], body: Parcels | Sequence[bytes], expect: Expect, declared: Mapping[str, int]
+) -> tuple[list[str], Parcels | list[bytes], list[Excluded]]:
+    """The sites and replies that count, and the excluded ones with the reason."""
+    parcels = body if isinstance(body, Parcels) else _stack(body)
+    if parcels is None:
+        return _validate_each(sites, list(body) if not isinstance(body, Parcels) else [], expect, declared)
+    reasons = _judge_stack(sites, parcels, expect, declared)
+    good = [index for index, reason in enumerate(reasons) if not reason]
+    if len(good) == len(sites):
+        return list(sites), parcels, []
+    excluded = [Excluded(site, "excluded", reason) for site, reason in zip(sites, reasons, strict=True) if reason]
+    return [sites[index] for index in good], parcels.take(good), excluded
+
+
+def _stack(body: Sequence[bytes]) -> Parcels | None:
+    try:
+        return stack_parcels(body)
+    except IntegrityError:
+        return None  # at least one is malformed: judging one by one tells which
+
+
+def _judge_stack(sites: Sequence[str], parcels: Parcels, expect: Expect, declared: Mapping[str, int]) -> list[str]:
+    layout = parcels.layout
+    found = {name: (dtype.str, shape) for name, dtype, shape, _ in layout.arrays}
+    if not _fits(found, {name for name, _, _ in layout.metrics}, set(), expect):
+        return [_FITS] * len(sites)
+    reasons = [""] * len(sites)
+    for name in found:
+        _fill(reasons, _judge_numbers(parcels.array(name).reshape(len(sites), -1), expect.largest), name)
+    for name, kind, _ in layout.metrics:
+        values = parcels.metric(name)
+        if kind == "f":
+            _fill(reasons, _judge_numbers(values[:, None], expect.largest), name)
+        if name == "rows":
+            allowed = np.asarray([declared.get(site, 0) for site in sites])
+            _fill(reasons, np.where((values > 0) & (values <= allowed), 0, 3), name)
+    return reasons
+
+
+_VERDICTS = ("", "is not finite", "is absurdly large", "is not between 1 and the declared rows")
+
+
+def _judge_numbers(stack: NDArray[Any], largest: float) -> NDArray[np.int64]:
+    """0 good, 1 not finite, 2 too large, for each row of a stack."""
+    if stack.dtype.kind != "f" or stack.shape[1] == 0:
+        return np.zeros(len(stack), dtype=np.int64)
+    top = np.maximum(stack.max(axis=1), -stack.min(axis=1))  # NaN spreads through max and min
+    return np.where(np.isfinite(top), np.where(top <= largest, 0, 2), 1)
+
+
+def _fill(reasons: list[str], verdicts: NDArray[np.int64], name: str) -> None:
+    for index in np.flatnonzero(verdicts):
+        reasons[index] = reasons[index] or f"{name} {_VERDICTS[verdicts[index]]}"
+
+
+def _fits(
+    arrays: Mapping[str, tuple[str, tuple[int, ...]]], metrics: set[str], blobs: set[str], expect: Expect
+) -> bool:
+    if set(arrays) != set(expect.arrays) or metrics != set(expect.metrics) or blobs != set(expect.blobs):
+        return False
+    for name, (dtype, shape) in expect.arrays.items():
+        got_dtype, got_shape = arrays[name]
+        if np.dtype(got_dtype) != np.dtype(dtype) or len(got_shape) != len(shape):
+            return False
+        if any(want is not None and want != got for want, got in zip(shape, got_shape, strict=True)):
+            return False
+    return True
+
+
+def _validate_each(
+    sites: Sequence[str], body: list[bytes], expect: Expect, declared: Mapping[str, int]
+) -> tuple[list[str], list[bytes], list[Excluded]]:
+    kept_sites, kept, excluded = [], [], []
+    for site, item in zip(sites, body, strict=True):
+        reason = _judge_one(item, expect, declared.get(site, 0))
+        if reason:
+            excluded.append(Excluded(site, "excluded", reason))
+        else:
+            kept_sites.append(site)
+            kept.append(item)
+    return kept_sites, kept, excluded
+
+
+def _judge_one(item: bytes, expect: Expect, declared: int) -> str:
+    try:
+        payload: Payload = decode(item)
+    except IntegrityError as error:
+        return error.message
+    found = {name: (array.dtype.str, array.shape) for name, array in payload.arrays.items()}
+    if not _fits(found, set(payload.metrics), set(payload.blobs), expect):
+        return _FITS
+    for name, array in payload.arrays.items():
+        verdict = _judge_numbers(array.reshape(1, -1), expect.largest)[0]
+        if verdict:
+            return f"{name} {_VERDICTS[verdict]}"
+    for name, value in payload.metrics.items():
+        if isinstance(value, float) and not abs(value) <= expect.largest:
+            return f"{name} is not finite or absurdly large"
+        if name == "rows" and not 0 < value <= declared:
+            return f"{name} {_VERDICTS[3]}"
+    return ""

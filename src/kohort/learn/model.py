@@ -1,0 +1,88 @@
+"""A trained model: network, weights and the encoder that turns tables into its inputs.
+
+Numbers to predict are trained on the scale [0, 1] of the column's domain, so that one learning rate suits them all, and
+are given back on their own scale.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from kohort.data.encode import Encoder
+from kohort.errors import ConfigError
+from kohort.learn.network import FloatArray, Network, probabilities, scores
+from kohort.learn.network import predict as predict_codes
+from kohort.learn.rows import Rows
+
+__all__ = ["Model", "encode_rows"]
+
+
+def _target_range(encoder: Encoder) -> tuple[float, float]:
+    """Offset and width of a numeric target; (0, 1) for classes."""
+    if encoder.classes is not None or encoder.schema.target is None:
+        return 0.0, 1.0
+    bounds = encoder.domain.columns[encoder.schema.target].bounds
+    if bounds is None:
+        raise ConfigError(f"target {encoder.schema.target!r} has no bounds", hint="Declare them in data.bounds")
+    low, high = bounds
+    return low, (high - low) or 1.0
+
+
+def encode_rows(encoder: Encoder, frame: pl.DataFrame, *, generalised: bool = False) -> Rows:
+    """Rows ready for training: inputs scaled to [0, 1], classes as codes, a numeric target scaled to [0, 1]."""
+    low, width = _target_range(encoder)
+    target = encoder.target(frame)
+    if (low, width) != (0.0, 1.0):
+        target = ((target.astype(np.float64) - low) / width).astype(target.dtype)
+    return Rows(encoder.transform(frame, generalised=generalised), np.ascontiguousarray(target))
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """What a run returns, what is exported, and what predicts."""
+
+    network: Network
+    weights: FloatArray
+    encoder: Encoder
+
+    @property
+    def task(self) -> str:
+        """classification or regression."""
+        return self.encoder.task
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Class names in the order of their codes; empty for regression."""
+        return self.encoder.classes or ()
+
+    def codes(self, x: FloatArray) -> NDArray[Any]:
+        """Class codes of encoded rows, or numbers on the target's own scale."""
+        found = predict_codes(self.network, self.weights, x)
+        if self.task == "classification":
+            return found
+        low, width = _target_range(self.encoder)
+        return found.astype(np.float64) * width + low
+
+    def positive_scores(self, x: FloatArray) -> FloatArray:
+        """[rows, classes] scores that rank rows for each class: probabilities where there are any."""
+        if self.network.loss in {"softmax", "logistic"}:
+            return probabilities(self.network, self.weights, x)
+        raw = scores(self.network, self.weights, x)
+        return np.hstack([-raw, raw]) if raw.shape[1] == 1 else raw
+
+    def predict(self, frame: pl.DataFrame) -> pl.Series:
+        """The predicted class names or numbers of a table's rows."""
+        found = self.codes(self.encoder.transform(frame))
+        name = str(self.encoder.schema.target)
+        if self.task == "regression":
+            return pl.Series(name, found)
+        return pl.Series(self.classes, dtype=pl.String).gather(found).alias(name)
+
+    def predict_proba(self, frame: pl.DataFrame) -> NDArray[Any]:
+        """Class probabilities [rows, classes]."""
+        return probabilities(self.network, self.weights, self.encoder.transform(frame))

@@ -1,0 +1,267 @@
+"""Training dense networks at many sites at once.
+
+Guarantees: `fit_many` gives every site exactly the weights that `fit_one` gives it alone, bit for bit, on any number of
+threads. The order of rows is a function of (key, round, epoch) only: nothing is remembered between calls, so a run
+can be resumed at any round. Rows, weights and states that are passed in are never changed.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kohort.errors import ConfigError, DataError, nearest
+from kohort.learn.network import FloatArray, Network
+from kohort.learn.rows import Rows, StackedRows, stack
+
+__all__ = ["Fitted", "Optimizer", "OptimiserState", "Training", "fit_many", "fit_one", "row_order"]
+
+Optimizer = Literal["sgd", "momentum", "adam"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """How a site trains: passes over its rows, rows a mini-batch (0: all of them), optimiser, penalties.
+
+    Optimisers follow torch.optim: `momentum` is SGD with momentum and no dampening, `l2` is weight decay added to the
+    gradient of weights and biases alike. `prox` adds prox * (weights - anchor), the pull of FedProx. The gradient of a
+    mini-batch is sum_i(weight_i * gradient_i) / rows of that mini-batch; the last one of a pass may be smaller.
+    """
+
+    epochs: int = 1
+    batch: int = 64
+    optimizer: Optimizer = "adam"
+    lr: float = 0.001
+    momentum: float = 0.9
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-8
+    l2: float = 0.0
+    prox: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.optimizer not in get_args(Optimizer):
+            known = get_args(Optimizer)
+            raise ConfigError(f"unknown optimizer {self.optimizer!r}", hint=nearest(str(self.optimizer), known))
+        for name, low, high, closed in (
+            ("epochs", 1, np.inf, True),
+            ("batch", 0, np.inf, True),
+            ("lr", 0, np.inf, False),
+            ("momentum", 0, 1, True),
+            ("beta1", 0, 1, True),
+            ("beta2", 0, 1, True),
+            ("epsilon", 0, np.inf, True),
+            ("l2", 0, np.inf, True),
+            ("prox", 0, np.inf, True),
+        ):
+            value = getattr(self, name)
+            if not (low <= value < high) or (not closed and value == low):
+                least = f"{low} or more" if closed else f"more than {low}"
+                raise ConfigError(f"{name} = {value} is out of range", hint=f"Use {least} and less than {high}")
+        for name in ("epochs", "batch"):
+            if int(getattr(self, name)) != getattr(self, name):
+                raise ConfigError(f"{name} = {getattr(self, name)} is no whole number", hint="Use a whole number")
+
+
+@dataclass(frozen=True, eq=False)
+class OptimiserState:
+    """What an optimiser remembers of each site: first and second moments [sites, parameters] and steps taken.
+
+    Pass the state of one call to the next to keep it over rounds; pass None to restart. Kept, two calls of one epoch
+    each take the very steps of one longer run with the same mini-batches. Momentum uses `first` only; its `second`
+    has no rows.
+    """
+
+    first: FloatArray
+    second: FloatArray
+    steps: NDArray[np.int64]
+
+    def take(self, indices: Any) -> OptimiserState:
+        """The states of the sites at `indices`, in that order."""
+        second = self.second[indices] if self.second.shape[0] else self.second
+        return OptimiserState(self.first[indices], second, self.steps[indices])
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """What training gave: weights [sites, parameters], mean losses (when asked), steps taken, optimiser state.
+
+    A loss is the mean over all rows seen during the call, measured as they were trained on and without penalties; NaN
+    for a site without rows, whose weights stay as they were. `state` is None for plain SGD, which remembers nothing.
+    """
+
+    weights: FloatArray
+    losses: NDArray[np.float64] | None
+    steps: NDArray[np.int64]
+    state: OptimiserState | None
+
+
+def fit_many(
+    network: Network,
+    weights: FloatArray,
+    rows: StackedRows,
+    *,
+    training: Training,
+    keys: NDArray[np.uint64],
+    round: int,
+    state: OptimiserState | None = None,
+    anchor: FloatArray | None = None,
+    shift: FloatArray | None = None,
+    measure_loss: bool = False,
+    keep_state: bool = True,
+    threads: int = 1,
+) -> Fitted:
+    """Train every site of `rows` from `weights`, [parameters] for all alike or [sites, parameters].
+
+    `keys` gives each site its own row orders. `anchor` is where `prox` pulls to, by default the starting weights.
+    `shift` [sites, parameters] is added to every mini-batch gradient (the correction c - c_i of SCAFFOLD).
+    `keep_state=False` saves the memory of the optimiser state when no `state` was given and none is wanted back.
+    """
+    from kohort.learn import kernel
+
+    sites, parameters = rows.sites, network.parameter_count
+    _check_rows(network, rows)
+    start = _as_matrix("weights", weights, network, sites)
+    trained = np.array(np.broadcast_to(start, (sites, parameters)), order="C")
+    empty = np.empty((0, parameters), dtype=network.dtype)
+    pulled_to = start if anchor is None else _as_matrix("anchor", anchor, network, sites)
+    pulls = training.prox > 0 and pulled_to.shape[0] > 0
+    moments = _moments(training, network, state, sites, keep_state)
+    losses = np.full(sites, np.nan) if measure_loss else np.empty(0)
+    taken = np.zeros(sites, dtype=np.int64)
+    misfits = np.zeros(sites, dtype=np.int64)
+    site_keys = np.ascontiguousarray(keys, dtype=np.uint64)
+    if site_keys.shape != (sites,):
+        raise ConfigError(f"{site_keys.size} row-order keys for {sites} sites", hint="Give one key a site")
+    if round < 0 or threads < 1:
+        raise ConfigError(f"round {round} on {threads} threads", hint="Use round 0 or later and 1 thread or more")
+
+    def train(begin: int, end: int) -> None:
+        kernel.train_sites(
+            begin, end, rows.x, rows.y, np.empty(0, dtype=network.dtype) if rows.weight is None else rows.weight,
+            rows.starts, rows.counts, site_keys, round, np.array(network.sizes, dtype=np.int64),
+            kernel.ACTIVATIONS[network.activation], kernel.LOSSES[network.loss],
+            int(training.epochs), int(training.batch), kernel.OPTIMIZERS[training.optimizer], float(training.lr),
+            float(training.momentum), float(training.beta1), float(training.beta2), float(training.epsilon),
+            float(training.l2), float(training.prox),
+            trained, pulled_to if pulls else trained[:1], empty if shift is None else _as_matrix("shift", shift, network, sites),
+            moments.first, moments.second, moments.steps, taken, losses, misfits, measure_loss,
+        )  # fmt: skip
+
+    parts = _even_parts(rows.counts, threads)
+    if len(parts) == 1:
+        train(*parts[0])
+    else:
+        with ThreadPoolExecutor(max_workers=len(parts)) as pool:
+            for job in [pool.submit(train, begin, end) for begin, end in parts]:
+                job.result()
+    if misfits.any():
+        raise DataError(
+            f"{int(misfits.sum())} rows at {int((misfits > 0).sum())} sites have a target that is no class code",
+            hint=f"Encode the target as 0 to {network.classes - 1}",
+        )
+    remembers = training.optimizer != "sgd" and moments.first.shape[0] == sites
+    return Fitted(trained, losses if measure_loss else None, taken, moments if remembers else None)
+
+
+def fit_one(
+    network: Network,
+    weights: FloatArray,
+    rows: Rows,
+    *,
+    training: Training,
+    key: int,
+    round: int,
+    state: OptimiserState | None = None,
+    anchor: FloatArray | None = None,
+    shift: FloatArray | None = None,
+    measure_loss: bool = False,
+    keep_state: bool = True,
+) -> Fitted:
+    """Train one site: `fit_many` with a single site, so every array it returns has a first axis of length 1."""
+    return fit_many(
+        network,
+        weights,
+        stack([rows]),
+        training=training,
+        keys=np.array([key], dtype=np.uint64),
+        round=round,
+        state=state,
+        anchor=anchor,
+        shift=shift,
+        measure_loss=measure_loss,
+        keep_state=keep_state,
+    )
+
+
+def row_order(key: int, round: int, epoch: int, n: int) -> NDArray[np.int64]:
+    """The order in which a site with this `key` reads its `n` rows in one pass, when a mini-batch is less than all."""
+    from kohort.learn import kernel
+
+    order = np.empty(n, dtype=np.int64)
+    kernel.shuffled(order, n, np.uint64(key), round, epoch)
+    return order
+
+
+def _check_rows(network: Network, rows: StackedRows) -> None:
+    if rows.x.shape[1] != network.inputs:
+        raise DataError(
+            f"rows with {rows.x.shape[1]} features do not fit a network with {network.inputs} inputs",
+            hint="Build the network from the encoder of the table",
+        )
+    if rows.x.dtype.name != network.dtype:
+        raise ConfigError(
+            f"rows are {rows.x.dtype.name} and the network is {network.dtype}",
+            hint="Make the rows with the dtype of the network",
+        )
+
+
+def _as_matrix(name: str, given: FloatArray, network: Network, sites: int) -> FloatArray:
+    """`given` as a matrix of the network's dtype with one row for all sites or one row each."""
+    matrix = np.ascontiguousarray(np.atleast_2d(given), dtype=network.dtype)
+    shared = given.ndim == 1 and name != "shift"
+    if matrix.shape != (1 if shared else sites, network.parameter_count):
+        raise ConfigError(
+            f"{name} of shape {given.shape} do not fit {sites} sites of {network.parameter_count} parameters",
+            hint=f"Use [{sites}, {network.parameter_count}]" + ("" if name == "shift" else ", or one vector for all"),
+        )
+    return matrix
+
+
+def _moments(
+    training: Training, network: Network, state: OptimiserState | None, sites: int, keep: bool
+) -> OptimiserState:
+    """A fresh or copied state that the kernel may write to; no rows where nothing is to be kept."""
+    parameters = network.parameter_count
+    rows = sites if training.optimizer != "sgd" and (keep or state is not None) else 0
+    second_rows = rows if training.optimizer == "adam" else 0
+    if state is None or training.optimizer == "sgd":
+        return OptimiserState(
+            np.zeros((rows, parameters), dtype=network.dtype),
+            np.zeros((second_rows, parameters), dtype=network.dtype),
+            np.zeros(sites, dtype=np.int64),
+        )
+    given = (state.first.shape, state.second.shape, state.steps.shape)
+    if given != ((rows, parameters), (second_rows, parameters), (sites,)):
+        raise ConfigError(
+            f"an optimiser state of shapes {given} does not fit {sites} sites trained with {training.optimizer}",
+            hint="Pass the state of the last call for the same sites, or None to restart",
+        )
+    return OptimiserState(
+        np.array(state.first, dtype=network.dtype, order="C"),
+        np.array(state.second, dtype=network.dtype, order="C"),
+        np.array(state.steps, dtype=np.int64),
+    )
+
+
+def _even_parts(counts: NDArray[np.int64], parts: int) -> list[tuple[int, int]]:
+    """Consecutive ranges of sites, at most `parts`, with about the same number of rows each."""
+    sites = len(counts)
+    rows_before = np.concatenate([[0], np.cumsum(counts)])
+    goals = rows_before[-1] * np.arange(1, parts) / parts
+    cuts = np.unique(np.concatenate([[0], np.searchsorted(rows_before, goals), [sites]]))
+    return [(int(begin), int(end)) for begin, end in zip(cuts[:-1], cuts[1:], strict=True)]
