@@ -14,12 +14,12 @@ import polars as pl
 from numpy.typing import NDArray
 
 from kohort.config import DataSection, PlanFile
-from kohort.data.datasets import open_table
+from kohort.data.datasets import Dataset, open_table
 from kohort.data.domain import category_text
 from kohort.data.encode import Encoder
 from kohort.data.schema import Role, Schema
 from kohort.data.split import Assignment, assign_sites, assignment_of_parts, hold_out
-from kohort.data.table import handle_missing
+from kohort.data.table import check_finite, handle_missing
 from kohort.errors import ConfigError, DataError
 from kohort.rng import Streams
 
@@ -66,7 +66,7 @@ def schema_of(section: DataSection, columns: list[str], *, codebook: Schema | No
 
 
 def populate(plan: PlanFile, streams: Streams, *, tables: dict[str, pl.DataFrame] | None = None) -> Population:
-    """Read, check, hold out and deal out. `tables` (one a site) replaces `data.table` when given from Python."""
+    """Read, check, hold out and deal out. `tables` replaces `data.table`: one a site if split is "files", else one."""
     frame, schema, assignment = _read(plan, streams, tables)
     notes = list(assignment.notes)
     if schema.target is None:
@@ -115,11 +115,14 @@ def _read(
         tables = {path.stem: open_table(str(path)).frame for path in paths}
         if len(tables) < len(paths):
             raise ConfigError("two site files have the same name", hint="Name each file after its site")
-    if tables is not None:
+    if tables is not None and plan.sites.split == "files":
         return _read_parts(plan, tables)
-    if not isinstance(section.table, str):
+    if tables is not None:
+        opened = Dataset(frame=check_finite(next(iter(tables.values()))), source="memory")
+    elif isinstance(section.table, str):
+        opened = open_table(section.table)
+    else:
         raise ConfigError("data.table lists several files", hint='Set sites.split = "files", or give one table')
-    opened = open_table(section.table)
     schema = schema_of(section, opened.frame.columns, codebook=opened.schema_defaults, default=opened.default_role)
     frame = _usable_rows(opened.frame, schema, plan)
     if isinstance(section.target, str) and frame.height == 0:
@@ -149,7 +152,7 @@ def _read_parts(plan: PlanFile, tables: dict[str, pl.DataFrame]) -> tuple[pl.Dat
         lacking = [column for column in wanted if column not in table.columns]
         if lacking:
             raise DataError(f"the table of site {name!r} lacks columns: {', '.join(lacking)}", hint="Add them")
-        parts.append(_usable_rows(table.select(wanted), schema, plan))
+        parts.append(_usable_rows(check_finite(table.select(wanted)), schema, plan))
     empty = [name for name, part in zip(tables, parts, strict=True) if part.height == 0]
     if empty:
         raise DataError(f"{len(empty)} sites have no usable row: {', '.join(empty)}", hint='Try missing = "category"')

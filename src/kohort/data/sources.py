@@ -12,6 +12,7 @@ import io
 import re
 import urllib.request
 import zipfile
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from xml.etree import ElementTree
@@ -31,6 +32,20 @@ GITHUB = "https://raw.githubusercontent.com"
 SHEET = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
 HOW_TO_GO_ON = "Set KOHORT_DATA to a folder that holds the file, or try again with a network"
 
+# What parsers and unpackers raise on bytes of another kind.
+MALFORMED = (
+    DataError,
+    zipfile.BadZipFile,
+    gzip.BadGzipFile,
+    zlib.error,
+    EOFError,
+    ElementTree.ParseError,
+    KeyError,
+    IndexError,
+    ValueError,
+    pl.exceptions.PolarsError,
+)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
@@ -45,10 +60,8 @@ def download(name: str, source: Source) -> pl.DataFrame:
     content = _fetch(name, source.url)
     try:
         return _compact(source.parse(content))
-    except (zipfile.BadZipFile, gzip.BadGzipFile, EOFError, ElementTree.ParseError, KeyError, IndexError, ValueError):
-        raise _not_as_expected(name) from None
-    except pl.exceptions.PolarsError:
-        raise _not_as_expected(name) from None
+    except MALFORMED:
+        raise DataError(f"the public source of {name!r} is not what it was", hint=HOW_TO_GO_ON) from None
 
 
 def snake_case(name: str) -> str:
@@ -90,14 +103,13 @@ def _fetch(name: str, url: str) -> bytes:
     return b"".join(pieces)
 
 
-def _not_as_expected(name: str) -> DataError:
-    return DataError(f"the public source of {name!r} is not what it was", hint=HOW_TO_GO_ON)
-
-
 def _member(content: bytes, ending: str) -> bytes:
-    """The one file of a zip archive whose name ends so."""
+    """The file of a zip archive whose name ends so."""
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        found = next(entry for entry in archive.infolist() if entry.filename.lower().endswith(ending.lower()))
+        matching = [entry for entry in archive.infolist() if entry.filename.lower().endswith(ending.lower())]
+        if not matching:
+            raise KeyError(ending)
+        found = matching[0]
         if found.file_size > MAX_BYTES:
             raise ResourceError(f"an archive member exceeds {MAX_BYTES:,} bytes", hint=HOW_TO_GO_ON)
         return archive.read(found)

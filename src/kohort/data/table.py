@@ -216,7 +216,7 @@ def _parse_csv(content: bytes, name: str, null_markers: Sequence[str], separator
 
 
 def _header(content: bytes, name: str, separator: str) -> list[str]:
-    rows = csv.reader(io.StringIO(content.decode("utf-8"), newline=""), delimiter=separator)
+    rows = csv.reader(io.TextIOWrapper(io.BytesIO(content), encoding="utf-8", newline=""), delimiter=separator)
     try:
         header = next(rows)
     except (StopIteration, csv.Error):
@@ -236,12 +236,15 @@ def _header(content: bytes, name: str, separator: str) -> list[str]:
 def _check_row_widths(content: bytes, name: str, separator: str, width: int) -> None:
     """Every line must have as many fields as the header: readers fill or cut the others without a word."""
     octets = np.frombuffer(content, dtype=np.uint8)
-    # Parity of the quotes so far tells inside from outside; doubled quotes cancel. uint8 may wrap: parity stays.
-    outside = (np.cumsum(octets == ord('"'), dtype=np.uint8) & 1) == 0
-    line_ends = np.flatnonzero((octets == ord("\n")) & outside)
-    separators = np.flatnonzero((octets == ord(separator)) & outside)
-    if not outside[-1]:
-        raise DataError(f"{name} has a quote that never closes", hint="Double the quotes inside quoted cells")
+    ends, between = octets == ord("\n"), octets == ord(separator)
+    if b'"' in content:
+        # Parity of the quotes so far tells inside from outside; doubled quotes cancel. uint8 may wrap: parity stays.
+        inside = (np.cumsum(octets == ord('"'), dtype=np.uint8) & 1).astype(bool)
+        if inside[-1]:
+            raise DataError(f"{name} has a quote that never closes", hint="Double the quotes inside quoted cells")
+        ends &= ~inside
+        between &= ~inside
+    line_ends, separators = np.flatnonzero(ends), np.flatnonzero(between)
     fields = np.diff(np.searchsorted(separators, line_ends), prepend=0) + 1
     wrong = np.flatnonzero(fields != width)
     if wrong.size:
@@ -254,7 +257,7 @@ def _check_row_widths(content: bytes, name: str, separator: str, width: int) -> 
 
 def _best_type(column: pl.Series) -> pl.Series:
     """Integer, float, boolean or text: the first that loses nothing. Codes such as 007 stay text."""
-    known = column.drop_nulls()
+    known = column.drop_nulls().unique()
     if known.is_empty():
         return column
     if not known.str.contains(r"^[+-]?0\d").any():

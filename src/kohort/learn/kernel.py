@@ -5,10 +5,11 @@ many at once, or spread over threads gives the same bits. A number that is not f
 no comparison here replaces a NaN, and the compiler may reorder sums but may not assume that NaN does not occur.
 
 Layout: a chunk of at most `MAX_LANES` rows is held feature by feature, [unit, row], so that every inner loop runs over
-adjacent rows whatever the width of a layer, and a mini-batch of any size needs the memory of one chunk. For each chunk:
-forward keeps the activations of every layer; backward keeps the deltas (the loss differentiated by what enters a unit)
-of every layer; `_scale` then weighs each row's deltas; only then are gradients formed. A row's gradient norm is
-sum over layers of |delta|^2 (|activation below|^2 + 1), so clipping row by row belongs between `_backward` and `_scale`.
+adjacent rows whatever the width of a layer, and a mini-batch of any size needs the memory of one chunk. For each chunk,
+`_forward` keeps the activations of every layer; `_output_deltas` and `_backward` keep the deltas (the loss
+differentiated by what enters a unit) of every layer; only then does `_add_gradient` form gradients. A row's gradient has
+the squared norm sum over layers of |delta|^2 (|activation below|^2 + 1), so clipping row by row is a matter of calling
+`_scale` on all deltas between `_backward` and `_add_gradient`.
 
 Compiled on the first call for each number type, and cached on disk.
 """
@@ -20,19 +21,13 @@ Compiled on the first call for each number type, and cached on disk.
 from __future__ import annotations
 
 import math
-from typing import Any, Final
+from typing import Final
 
-import numba
 import numpy as np
-from numpy.typing import NDArray
 
-__all__ = [
-    "ACTIVATIONS",
-    "LOSSES",
-    "OPTIMIZERS",
-    "shuffled",
-    "train_sites",
-]
+from kohort.learn.compiled import exp, fused, in_order, shuffled
+
+__all__ = ["ACTIVATIONS", "LOSSES", "OPTIMIZERS", "train_sites"]
 
 ACTIVATIONS: Final = {"relu": 0, "tanh": 1, "sigmoid": 2}
 LOSSES: Final = {"softmax": 0, "logistic": 1, "hinge": 2, "perceptron": 3, "squared": 4}
@@ -47,123 +42,64 @@ MAX_LANES: Final = 128
 # Lanes are filled up with empty rows to a multiple of this, so that no inner loop needs a scalar remainder.
 LANE_STEP: Final = 8
 
-Floats = NDArray[np.floating[Any]]
-Ints = NDArray[np.int64]
-
-# Sums may be reordered and fused; NaN and infinity keep their meaning (no "nnan", no "ninf").
-_compiled = numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
-_nearly_exact = numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
-_exact = numba.njit(cache=True, nogil=True, error_model="numpy")
-
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
-_MIX_2 = np.uint64(0x94D049BB133111EB)
-_LOW_HALF = np.uint64(0xFFFFFFFF)
-_S27, _S30, _S31, _S32 = np.uint64(27), np.uint64(30), np.uint64(31), np.uint64(32)
+# Plain literals would make Numba compile a version of the called function for each of them.
+_ZERO, _ONE, _NO_BIAS = np.int64(0), np.int64(1), np.int64(-1)
 
 
-@_exact
-def _mixed(value):
-    """The finaliser of splitmix64: a bijection of 64-bit numbers in which every input bit moves every output bit."""
-    value = (value ^ (value >> _S30)) * _MIX_1
-    value = (value ^ (value >> _S27)) * _MIX_2
-    return value ^ (value >> _S31)
-
-
-@_exact
-def shuffled(order, count, key, round_number, epoch):
-    """Fill `order[:count]` with the permutation that (key, round, epoch) names: Fisher-Yates over a counter hash."""
-    stream = _mixed(key + _GOLDEN)
-    stream = _mixed(stream ^ (np.uint64(round_number) + _GOLDEN))
-    stream = _mixed(stream ^ (np.uint64(epoch) + _GOLDEN))
-    for index in range(count):
-        order[index] = index
-    for last in range(count - 1, 0, -1):
-        number = _mixed(stream + np.uint64(last) * _GOLDEN)
-        bound = np.uint64(last + 1)
-        # The high word of number * bound: below `bound`, and even to within bound / 2^64.
-        low = ((number & _LOW_HALF) * bound) >> _S32
-        other = np.int64(((number >> _S32) * bound + low) >> _S32)
-        order[last], order[other] = order[other], order[last]
-
-
-@_nearly_exact
-def _exp(value):
-    """e to the power `value`, in float64 and without a branch, so that loops over it become vector instructions.
-
-    exp(value) = 2^n * exp(rest) with |rest| <= ln(2) / 2: a Taylor polynomial for the rest, and n added to the exponent
-    bits. Good to 1e-15; clamped to [e^-708, e^709] instead of 0 and infinity; NaN stays NaN.
-    """
-    x = np.float64(value)
-    x = -708.0 if x < -708.0 else x
-    x = 709.0 if x > 709.0 else x
-    # Adding 1.5 * 2^52 rounds to a whole number and leaves it in the low bits of the mantissa.
-    rounded = x * 1.4426950408889634 + 6755399441055744.0
-    n = rounded - 6755399441055744.0
-    rest = (x - n * 0.6931471803691238) - n * 1.9082149292705877e-10
-    power = 1.0 / 479001600.0
-    power = power * rest + 1.0 / 39916800.0
-    power = power * rest + 1.0 / 3628800.0
-    power = power * rest + 1.0 / 362880.0
-    power = power * rest + 1.0 / 40320.0
-    power = power * rest + 1.0 / 5040.0
-    power = power * rest + 1.0 / 720.0
-    power = power * rest + 1.0 / 120.0
-    power = power * rest + 1.0 / 24.0
-    power = power * rest + 1.0 / 6.0
-    power = power * rest + 0.5
-    power = power * rest + 1.0
-    power = power * rest + 1.0
-    bits = np.float64(power).view(np.int64) + (np.float64(rounded).view(np.int64) << 52)
-    result = np.int64(bits).view(np.float64)
-    return x if x != x else result  # noqa: PLR0124 - true for NaN only
-
-
-@_compiled
+@fused
 def _combine(out, first_row, rows, factors, start, row_step, term_step, terms, bias, values, source, lanes):
-    """out[r] = bias[r] + sum over t of factors[r, t] * values[t], lanes side by side; bias < 0: no bias.
+    """out[r] = bias[r] + sum over t of factors[r, t] * values[t], lanes side by side, or without bias when `bias` < 0.
 
-    Two rows and four terms at a time. Where fewer are left, the missing row goes to the spare last row of `out`
-    and the missing terms repeat the last one with factor 0, which saves a second version of the inner loop.
+    Two rows at a time, an odd last one together with the spare last row of `out`, and four terms at a time after
+    the terms % 4 that come first one by one.
     """
     zero = out.dtype.type(0)
     for row in range(0, rows, 2):
         paired = row + 1 < rows
-        target0 = first_row + row
-        target1 = target0 + 1 if paired else out.shape[0] - 1
-        at0 = start + row * row_step
-        at1 = at0 + row_step if paired else at0
+        t0 = first_row + row
+        t1 = t0 + 1 if paired else out.shape[0] - 1
+        f0 = start + row * row_step
+        f1 = f0 + row_step if paired else f0
         bias0 = factors[bias + row] if bias >= 0 else zero
         bias1 = factors[bias + row + 1] if bias >= 0 and paired else zero
-        for term in range(0, terms, 4):
-            left = terms - 1 - term
-            v0 = source + term
-            v1 = v0 + min(1, left)
-            v2 = v0 + min(2, left)
-            v3 = v0 + min(3, left)
-            f00 = factors[at0]
-            f10 = factors[at1]
-            f01 = factors[at0 + term_step] if left >= 1 else zero
-            f11 = factors[at1 + term_step] if left >= 1 else zero
-            f02 = factors[at0 + 2 * term_step] if left >= 2 else zero
-            f12 = factors[at1 + 2 * term_step] if left >= 2 else zero
-            f03 = factors[at0 + 3 * term_step] if left >= 3 else zero
-            f13 = factors[at1 + 3 * term_step] if left >= 3 else zero
-            if term == 0:
-                for lane in range(lanes):
-                    x0, x1, x2, x3 = values[v0, lane], values[v1, lane], values[v2, lane], values[v3, lane]
-                    out[target0, lane] = bias0 + f00 * x0 + f01 * x1 + f02 * x2 + f03 * x3
-                    out[target1, lane] = bias1 + f10 * x0 + f11 * x1 + f12 * x2 + f13 * x3
+        term = 0
+        while term < terms:
+            v = source + term
+            if (terms - term) % 4:
+                a0, b0 = factors[f0], factors[f1]
+                if term == 0:
+                    for lane in range(lanes):
+                        out[t0, lane] = bias0 + a0 * values[v, lane]
+                        out[t1, lane] = bias1 + b0 * values[v, lane]
+                else:
+                    for lane in range(lanes):
+                        out[t0, lane] += a0 * values[v, lane]
+                        out[t1, lane] += b0 * values[v, lane]
+                done = 1
             else:
-                for lane in range(lanes):
-                    x0, x1, x2, x3 = values[v0, lane], values[v1, lane], values[v2, lane], values[v3, lane]
-                    out[target0, lane] += f00 * x0 + f01 * x1 + f02 * x2 + f03 * x3
-                    out[target1, lane] += f10 * x0 + f11 * x1 + f12 * x2 + f13 * x3
-            at0 += 4 * term_step
-            at1 += 4 * term_step
+                a0, a1 = factors[f0], factors[f0 + term_step]
+                b0, b1 = factors[f1], factors[f1 + term_step]
+                a2, a3 = factors[f0 + 2 * term_step], factors[f0 + 3 * term_step]
+                b2, b3 = factors[f1 + 2 * term_step], factors[f1 + 3 * term_step]
+                if term == 0:
+                    for lane in range(lanes):
+                        x0, x1 = values[v, lane], values[v + 1, lane]
+                        x2, x3 = values[v + 2, lane], values[v + 3, lane]
+                        out[t0, lane] = bias0 + a0 * x0 + a1 * x1 + a2 * x2 + a3 * x3
+                        out[t1, lane] = bias1 + b0 * x0 + b1 * x1 + b2 * x2 + b3 * x3
+                else:
+                    for lane in range(lanes):
+                        x0, x1 = values[v, lane], values[v + 1, lane]
+                        x2, x3 = values[v + 2, lane], values[v + 3, lane]
+                        out[t0, lane] += a0 * x0 + a1 * x1 + a2 * x2 + a3 * x3
+                        out[t1, lane] += b0 * x0 + b1 * x1 + b2 * x2 + b3 * x3
+                done = 4
+            term += done
+            f0 += done * term_step
+            f1 += done * term_step
 
 
-@_compiled
+@fused
 def _activate(layer, activation):
     """Apply the activation function to one layer, all lanes of it in one run."""
     number = layer.dtype.type
@@ -174,15 +110,15 @@ def _activate(layer, activation):
             layer[i] = zero if layer[i] < zero else layer[i]
     elif activation == _TANH:
         for i in range(layer.shape[0]):
-            small = _exp(-2.0 * abs(layer[i]))
+            small = exp(-2.0 * abs(layer[i]))
             size = (1.0 - small) / (1.0 + small)
             layer[i] = number(-size if layer[i] < zero else size)
     else:
         for i in range(layer.shape[0]):
-            layer[i] = number(1.0 / (1.0 + _exp(-layer[i])))
+            layer[i] = number(1.0 / (1.0 + exp(-layer[i])))
 
 
-@_compiled
+@fused
 def _times_slope(deltas, acts, activation):
     """Multiply the deltas of one layer with the derivative of its activation function, told from its activations."""
     one = acts.dtype.type(1)
@@ -198,24 +134,23 @@ def _times_slope(deltas, acts, activation):
             deltas[i] = deltas[i] * (acts[i] * (one - acts[i]))
 
 
-@_compiled
+@fused
 def _forward(sizes, weights, acts, lanes, activation):
     """Activations of every layer from those of the inputs; the last layer keeps its raw scores."""
     depth = sizes.shape[0] - 1
-    below = 0
-    position = 0
+    below = position = _ZERO
     for layer in range(depth):
         fan_in = sizes[layer]
         fan_out = sizes[layer + 1]
         bias = position + fan_in * fan_out
-        _combine(acts, below + fan_in, fan_out, weights, position, 1, fan_out, fan_in, bias, acts, below, lanes)
+        _combine(acts, below + fan_in, fan_out, weights, position, _ONE, fan_out, fan_in, bias, acts, below, lanes)
         if layer < depth - 1:
             _activate(acts[below + fan_in : below + fan_in + fan_out].reshape(-1), activation)
         position = bias + fan_out
         below += fan_in
 
 
-@_compiled
+@fused
 def _output_deltas(scores, targets, deltas, peaks, totals, lanes, loss):
     """The loss of each row differentiated by each score. `peaks` and `totals` are scratch, one number a lane."""
     number = scores.dtype.type
@@ -230,7 +165,7 @@ def _output_deltas(scores, targets, deltas, peaks, totals, lanes, loss):
                 peaks[lane] = scores[unit, lane] if scores[unit, lane] > peaks[lane] else peaks[lane]
         for unit in range(outputs):
             for lane in range(lanes):
-                deltas[unit, lane] = number(_exp(scores[unit, lane] - peaks[lane]))
+                deltas[unit, lane] = number(exp(scores[unit, lane] - peaks[lane]))
                 totals[lane] += deltas[unit, lane]
         for unit in range(outputs):
             code = number(unit)
@@ -238,7 +173,7 @@ def _output_deltas(scores, targets, deltas, peaks, totals, lanes, loss):
                 deltas[unit, lane] = deltas[unit, lane] / totals[lane] - (one if targets[lane] == code else zero)
     elif loss == _LOGISTIC:
         for lane in range(lanes):
-            deltas[0, lane] = number(1.0 / (1.0 + _exp(-scores[0, lane]))) - targets[lane]
+            deltas[0, lane] = number(1.0 / (1.0 + exp(-scores[0, lane]))) - targets[lane]
     elif loss == _SQUARED:
         for lane in range(lanes):
             error = scores[0, lane] - targets[lane]
@@ -252,38 +187,33 @@ def _output_deltas(scores, targets, deltas, peaks, totals, lanes, loss):
                 deltas[unit, lane] = zero if side * scores[unit, lane] > margin else -side
 
 
-@_compiled
-def _losses_total(scores, first_row, outputs, targets, row_weights, lanes, loss):
-    """Weighted sum of the losses of the rows, in float64."""
+@fused
+def _losses_total(scores, targets, row_weights, peaks, totals, used, loss):
+    """Weighted sum of the losses of the rows, in float64; `peaks` and `totals` are what `_output_deltas` left."""
+    outputs = scores.shape[0]
     total = 0.0
-    for lane in range(lanes):
-        value = 0.0
+    for lane in range(used):
+        target = targets[lane]
         if loss == _SOFTMAX:
-            peak = np.float64(scores[first_row, lane])
-            for unit in range(1, outputs):
-                peak = max(peak, np.float64(scores[first_row + unit, lane]))
-            mass = 0.0
-            for unit in range(outputs):
-                mass += math.exp(np.float64(scores[first_row + unit, lane]) - peak)
-            value = math.log(mass) + peak - scores[first_row + np.int64(targets[lane]), lane]
+            value = math.log(np.float64(totals[lane])) + peaks[lane] - scores[np.int64(target), lane]
         elif loss == _LOGISTIC:
-            score = np.float64(scores[first_row, lane])
-            value = math.log1p(math.exp(-abs(score))) + max(score, 0.0) - score * targets[lane]
+            score = np.float64(scores[0, lane])
+            value = math.log(1.0 + exp(-abs(score))) + (0.0 if score < 0.0 else score) - score * target
         elif loss == _SQUARED:
-            error = np.float64(scores[first_row, lane]) - targets[lane]
+            error = np.float64(scores[0, lane]) - target
             value = error * error
         else:
             margin = 1.0 if loss == _HINGE else 0.0
+            value = 0.0
             for unit in range(outputs):
-                code = 1 if outputs == 1 else unit
-                side = 1.0 if targets[lane] == code else -1.0
-                gap = margin - side * scores[first_row + unit, lane]
+                side = 1.0 if target == (1 if outputs == 1 else unit) else -1.0
+                gap = margin - side * scores[unit, lane]
                 value += 0.0 if gap < 0.0 else gap
         total += value * row_weights[lane]
     return total
 
 
-@_compiled
+@fused
 def _backward(sizes, weights, acts, deltas, lanes, activation):
     """Deltas of every hidden layer from those of the outputs. Row u of `deltas` belongs to row inputs + u of `acts`."""
     depth = sizes.shape[0] - 1
@@ -295,12 +225,12 @@ def _backward(sizes, weights, acts, deltas, lanes, activation):
         position -= (fan_in + 1) * fan_out
         above -= fan_out
         first = above - fan_in
-        _combine(deltas, first, fan_in, weights, position, fan_out, 1, fan_out, -1, deltas, above, lanes)
+        _combine(deltas, first, fan_in, weights, position, fan_out, _ONE, fan_out, _NO_BIAS, deltas, above, lanes)
         below = sizes[0] + first
         _times_slope(deltas[first:above].reshape(-1), acts[below : below + fan_in].reshape(-1), activation)
 
 
-@_compiled
+@fused
 def _scale(deltas, scales, lanes):
     """Weigh each row's deltas, and so its share of the gradient; empty lanes weigh nothing."""
     for unit in range(deltas.shape[0]):
@@ -308,78 +238,60 @@ def _scale(deltas, scales, lanes):
             deltas[unit, lane] = deltas[unit, lane] * scales[lane]
 
 
-@_compiled
-def _add_gradient(sizes, acts, deltas, gradient, lanes):
-    """gradient += activations below, transposed, times deltas, for every layer.
+@fused
+def _add_layer_gradient(acts, below, fan_in, deltas, above, fan_out, gradient, position, lanes):
+    """gradient += activations below, transposed, times deltas; then the sums of the deltas for the biases.
 
     Four inputs and two outputs at a time; where fewer are left, the last one is repeated and its sum thrown away.
     """
     zero = acts.dtype.type(0)
-    position = 0
-    below = 0
-    above = 0
+    for unit in range(0, fan_in, 4):
+        more = fan_in - 1 - unit
+        a0 = below + unit
+        a1, a2, a3 = a0 + min(1, more), a0 + min(2, more), a0 + min(3, more)
+        for out in range(0, fan_out, 2):
+            paired = out + 1 < fan_out
+            d0 = above + out
+            d1 = d0 + 1 if paired else d0
+            s00 = s01 = s10 = s11 = s20 = s21 = s30 = s31 = zero
+            for lane in range(lanes):
+                x0, x1 = deltas[d0, lane], deltas[d1, lane]
+                s00 += acts[a0, lane] * x0
+                s01 += acts[a0, lane] * x1
+                s10 += acts[a1, lane] * x0
+                s11 += acts[a1, lane] * x1
+                s20 += acts[a2, lane] * x0
+                s21 += acts[a2, lane] * x1
+                s30 += acts[a3, lane] * x0
+                s31 += acts[a3, lane] * x1
+            at = position + unit * fan_out + out
+            for row, (left, right) in enumerate(((s00, s01), (s10, s11), (s20, s21), (s30, s31))):
+                if row <= more:
+                    gradient[at + row * fan_out] += left
+                    if paired:
+                        gradient[at + row * fan_out + 1] += right
+    bias = position + fan_in * fan_out
+    for out in range(fan_out):
+        total = zero
+        for lane in range(lanes):
+            total += deltas[above + out, lane]
+        gradient[bias + out] += total
+
+
+@fused
+def _add_gradient(sizes, acts, deltas, gradient, lanes):
+    """Add the gradient of every layer, from its deltas and the activations below it."""
+    position = below = above = _ZERO
     for layer in range(sizes.shape[0] - 1):
         fan_in = sizes[layer]
         fan_out = sizes[layer + 1]
-        for unit in range(0, fan_in, 4):
-            more = fan_in - 1 - unit
-            a0 = below + unit
-            a1, a2, a3 = a0 + min(1, more), a0 + min(2, more), a0 + min(3, more)
-            for out in range(0, fan_out, 2):
-                paired = out + 1 < fan_out
-                d0 = above + out
-                d1 = d0 + 1 if paired else d0
-                s00 = s01 = s10 = s11 = s20 = s21 = s30 = s31 = zero
-                for lane in range(lanes):
-                    x0, x1 = deltas[d0, lane], deltas[d1, lane]
-                    s00 += acts[a0, lane] * x0
-                    s01 += acts[a0, lane] * x1
-                    s10 += acts[a1, lane] * x0
-                    s11 += acts[a1, lane] * x1
-                    s20 += acts[a2, lane] * x0
-                    s21 += acts[a2, lane] * x1
-                    s30 += acts[a3, lane] * x0
-                    s31 += acts[a3, lane] * x1
-                at = position + unit * fan_out + out
-                gradient[at] += s00
-                if more >= 1:
-                    gradient[at + fan_out] += s10
-                if more >= 2:
-                    gradient[at + 2 * fan_out] += s20
-                if more >= 3:
-                    gradient[at + 3 * fan_out] += s30
-                if paired:
-                    gradient[at + 1] += s01
-                    if more >= 1:
-                        gradient[at + fan_out + 1] += s11
-                    if more >= 2:
-                        gradient[at + 2 * fan_out + 1] += s21
-                    if more >= 3:
-                        gradient[at + 3 * fan_out + 1] += s31
-        bias = position + fan_in * fan_out
-        for out in range(0, fan_out, 4):
-            more = fan_out - 1 - out
-            d0 = above + out
-            d1, d2, d3 = d0 + min(1, more), d0 + min(2, more), d0 + min(3, more)
-            s00 = s10 = s20 = s30 = zero
-            for lane in range(lanes):
-                s00 += deltas[d0, lane]
-                s10 += deltas[d1, lane]
-                s20 += deltas[d2, lane]
-                s30 += deltas[d3, lane]
-            gradient[bias + out] += s00
-            if more >= 1:
-                gradient[bias + out + 1] += s10
-            if more >= 2:
-                gradient[bias + out + 2] += s20
-            if more >= 3:
-                gradient[bias + out + 3] += s30
-        position = bias + fan_out
+        _add_layer_gradient(acts, below, fan_in, deltas, above, fan_out, gradient, position, lanes)
+        position += (fan_in + 1) * fan_out
         below += fan_in
         above += fan_out
 
 
-@_compiled
+@fused
 def _step(weights, gradient, first, second, done, optimizer, lr, momentum, beta1, beta2, epsilon):
     """One optimiser step, with the conventions of torch.optim; `done` steps came before."""
     number = weights.dtype.type
@@ -407,7 +319,7 @@ def _step(weights, gradient, first, second, done, optimizer, lr, momentum, beta1
             weights[p] -= rate * m / (math.sqrt(v) * unbias + small)
 
 
-@_exact
+@in_order
 def _misfits(y, start, count, loss, outputs):
     """How many targets are no class code of the network."""
     if loss == _SQUARED:
@@ -420,7 +332,7 @@ def _misfits(y, start, count, loss, outputs):
     return found
 
 
-@_compiled
+@fused
 def _gather(x, y, row_weight, start, order, begin, used, lanes, share, acts, targets, weights, scales):
     """Bring rows order[begin : begin + used] into lanes; the lanes left over become empty rows that weigh nothing."""
     zero = acts.dtype.type(0)
@@ -441,7 +353,7 @@ def _gather(x, y, row_weight, start, order, begin, used, lanes, share, acts, tar
         scales[lane] = zero
 
 
-@_compiled
+@fused
 def train_sites(
     begin_site, end_site, x, y, row_weight, starts, counts, keys, round_number, sizes, activation, loss,
     epochs, batch, optimizer, lr, momentum, beta1, beta2, epsilon, l2, prox,
@@ -508,11 +420,13 @@ def train_sites(
                 for begin in range(batch_begin, batch_end, width):
                     used = min(width, batch_end - begin)
                     lanes = -(-used // LANE_STEP) * LANE_STEP
-                    _gather(x, y, row_weight, start, order, begin, used, lanes, share, acts, targets, row_weights, scales)
+                    _gather(
+                        x, y, row_weight, start, order, begin, used, lanes, share, acts, targets, row_weights, scales
+                    )
                     _forward(sizes, own, acts, lanes, activation)
-                    if measure:
-                        total += _losses_total(acts, units - outputs, outputs, targets, row_weights, used, loss)
                     _output_deltas(scores, targets, score_deltas, peaks, totals, lanes, loss)
+                    if measure:
+                        total += _losses_total(scores, targets, row_weights, peaks, totals, used, loss)
                     _scale(score_deltas, scales, lanes)
                     _backward(sizes, own, acts, deltas, lanes, activation)
                     _add_gradient(sizes, acts, deltas, gradient, lanes)

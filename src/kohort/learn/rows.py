@@ -37,7 +37,7 @@ class Rows:
         if self.x.ndim != 2 or any(array.shape != (self.x.shape[0],) for array in arrays[1:]):
             shapes = ", ".join(str(array.shape) for array in arrays)
             raise DataError(f"rows of shapes {shapes} do not fit together", hint="Use x [n, d], y [n], weight [n]")
-        if self.x.dtype.name not in ("float32", "float64") or any(a.dtype != self.x.dtype for a in arrays):
+        if self.x.dtype not in (np.float32, np.float64) or any(a.dtype != self.x.dtype for a in arrays):
             names = ", ".join(array.dtype.name for array in arrays)
             raise DataError(f"rows of types {names} cannot be trained on", hint="Use Rows.of, which converts them")
         if not all(array.flags.c_contiguous for array in arrays):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -18,9 +19,12 @@ from kohort.errors import ConfigError, DataError, nearest
 from kohort.learn.network import FloatArray, Network
 from kohort.learn.rows import Rows, StackedRows, stack
 
-__all__ = ["Fitted", "Optimizer", "OptimiserState", "Training", "fit_many", "fit_one", "row_order"]
+__all__ = ["Fitted", "OptimiserState", "Optimizer", "Training", "fit_many", "fit_one", "row_order"]
 
 Optimizer = Literal["sgd", "momentum", "adam"]
+
+# In the order in which the kernel takes them.
+_RATES = ("lr", "momentum", "beta1", "beta2", "epsilon", "l2", "prox")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,32 +129,46 @@ def fit_many(
 
     sites, parameters = rows.sites, network.parameter_count
     _check_rows(network, rows)
-    start = _as_matrix("weights", weights, network, sites)
-    trained = np.array(np.broadcast_to(start, (sites, parameters)), order="C")
-    empty = np.empty((0, parameters), dtype=network.dtype)
-    pulled_to = start if anchor is None else _as_matrix("anchor", anchor, network, sites)
-    pulls = training.prox > 0 and pulled_to.shape[0] > 0
-    moments = _moments(training, network, state, sites, keep_state)
-    losses = np.full(sites, np.nan) if measure_loss else np.empty(0)
-    taken = np.zeros(sites, dtype=np.int64)
-    misfits = np.zeros(sites, dtype=np.int64)
-    site_keys = np.ascontiguousarray(keys, dtype=np.uint64)
-    if site_keys.shape != (sites,):
-        raise ConfigError(f"{site_keys.size} row-order keys for {sites} sites", hint="Give one key a site")
     if round < 0 or threads < 1:
         raise ConfigError(f"round {round} on {threads} threads", hint="Use round 0 or later and 1 thread or more")
+    if np.shape(keys) != (sites,):
+        raise ConfigError(f"{np.size(keys)} row-order keys for {sites} sites", hint="Give one key a site")
+    start = _as_matrix("weights", weights, network, sites)
+    home = start if anchor is None else _as_matrix("anchor", anchor, network, sites)
+    nothing = np.empty((0, parameters), dtype=network.dtype)
+    trained = np.array(np.broadcast_to(start, (sites, parameters)), order="C")
+    moments = _moments(training, network, state, sites, keep_state)
+    losses = np.full(sites if measure_loss else 0, np.nan)
+    taken = np.zeros(sites, dtype=np.int64)
+    misfits = np.zeros(sites, dtype=np.int64)
+    given = (
+        _frozen(rows.x),
+        _frozen(rows.y),
+        _frozen(nothing[:, 0] if rows.weight is None else rows.weight),
+        _frozen(rows.starts, np.int64),
+        _frozen(rows.counts, np.int64),
+        _frozen(keys, np.uint64),
+        int(round),
+    )
+    model = (
+        np.array(network.sizes, dtype=np.int64),
+        kernel.ACTIVATIONS[network.activation],
+        kernel.LOSSES[network.loss],
+    )
+    options = (
+        int(training.epochs),
+        int(training.batch),
+        kernel.OPTIMIZERS[training.optimizer],
+        *(float(getattr(training, name)) for name in _RATES),
+    )
+    corrections = (
+        _frozen(home),
+        _frozen(nothing if shift is None else _as_matrix("shift", shift, network, sites)),
+    )
+    results = (moments.first, moments.second, moments.steps, taken, losses, misfits)
 
     def train(begin: int, end: int) -> None:
-        kernel.train_sites(
-            begin, end, rows.x, rows.y, np.empty(0, dtype=network.dtype) if rows.weight is None else rows.weight,
-            rows.starts, rows.counts, site_keys, round, np.array(network.sizes, dtype=np.int64),
-            kernel.ACTIVATIONS[network.activation], kernel.LOSSES[network.loss],
-            int(training.epochs), int(training.batch), kernel.OPTIMIZERS[training.optimizer], float(training.lr),
-            float(training.momentum), float(training.beta1), float(training.beta2), float(training.epsilon),
-            float(training.l2), float(training.prox),
-            trained, pulled_to if pulls else trained[:1], empty if shift is None else _as_matrix("shift", shift, network, sites),
-            moments.first, moments.second, moments.steps, taken, losses, misfits, measure_loss,
-        )  # fmt: skip
+        kernel.train_sites(begin, end, *given, *model, *options, trained, *corrections, *results, bool(measure_loss))
 
     parts = _even_parts(rows.counts, threads)
     if len(parts) == 1:
@@ -200,10 +218,10 @@ def fit_one(
 
 def row_order(key: int, round: int, epoch: int, n: int) -> NDArray[np.int64]:
     """The order in which a site with this `key` reads its `n` rows in one pass, when a mini-batch is less than all."""
-    from kohort.learn import kernel
+    from kohort.learn.compiled import shuffled
 
     order = np.empty(n, dtype=np.int64)
-    kernel.shuffled(order, n, np.uint64(key), round, epoch)
+    shuffled(order, n, np.uint64(key), round, epoch)
     return order
 
 
@@ -230,6 +248,16 @@ def _as_matrix(name: str, given: FloatArray, network: Network, sites: int) -> Fl
             hint=f"Use [{sites}, {network.parameter_count}]" + ("" if name == "shift" else ", or one vector for all"),
         )
     return matrix
+
+
+def _frozen(array: NDArray[Any], dtype: Any = None) -> NDArray[Any]:
+    """A view of `array` that cannot be written to, copied only when its type or layout is another.
+
+    Arrays from files and wires come read-only or unaligned; Numba would compile the kernel anew for each such kind.
+    """
+    view = np.require(array, dtype=dtype, requirements=["C", "A"]).view()
+    view.flags.writeable = False
+    return view
 
 
 def _moments(
@@ -264,4 +292,4 @@ def _even_parts(counts: NDArray[np.int64], parts: int) -> list[tuple[int, int]]:
     rows_before = np.concatenate([[0], np.cumsum(counts)])
     goals = rows_before[-1] * np.arange(1, parts) / parts
     cuts = np.unique(np.concatenate([[0], np.searchsorted(rows_before, goals), [sites]]))
-    return [(int(begin), int(end)) for begin, end in zip(cuts[:-1], cuts[1:], strict=True)]
+    return [(int(begin), int(end)) for begin, end in pairwise(cuts)]

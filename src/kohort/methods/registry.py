@@ -6,14 +6,12 @@ command line, the plan's schema, the report and the contract tests.
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import entry_points
 from typing import Any
 
+from kohort.discovery import discover
 from kohort.errors import ConfigError, nearest
 from kohort.federation.plan import Hub, Plan
 from kohort.federation.task import Task
@@ -45,18 +43,7 @@ class Method:
 @cache
 def methods() -> dict[str, Method]:
     """Every registered method by name."""
-    package = importlib.import_module("kohort.methods")
-    found: dict[str, Method] = {}
-    for module in sorted(pkgutil.iter_modules(package.__path__), key=lambda item: item.name):
-        method = getattr(importlib.import_module(f"{package.__name__}.{module.name}"), "METHOD", None)
-        if isinstance(method, Method):
-            _add(found, method)
-    for point in entry_points(group=GROUP):
-        method = point.load()
-        if not isinstance(method, Method):
-            raise ConfigError(f"the entry point {point.name!r} does not name a Method", hint="Point it at METHOD")
-        _add(found, method)
-    return found
+    return discover("kohort.methods", attribute="METHOD", kind=Method, group=GROUP)
 
 
 def find_method(name: str) -> Method:
@@ -65,9 +52,3 @@ def find_method(name: str) -> Method:
     if name not in known:
         raise ConfigError(f"unknown method {name!r}", hint=nearest(name, known))
     return known[name]
-
-
-def _add(found: dict[str, Method], method: Method) -> None:
-    if method.name in found:
-        raise ConfigError(f"two methods are called {method.name!r}", hint="Rename or uninstall one of them")
-    found[method.name] = method

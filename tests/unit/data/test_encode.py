@@ -261,7 +261,7 @@ def test_bad_targets() -> None:
 def test_bad_settings() -> None:
     with pytest.raises(ConfigError, match="onehot"):
         make(encoding="one-hot")
-    with pytest.raises(ConfigError, match="float32"):
+    with pytest.raises(ConfigError, match="float64"):
         make(dtype="float16")
     encoder = make()
     with pytest.raises(ConfigError, match="lacks columns"):

@@ -6,6 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kohort.errors import ConfigError, DataError
+from kohort.learn.compiled import exp
+from kohort.learn.kernel import train_sites
 from kohort.learn.network import Network, loss_of
 from kohort.learn.reference import fit_reference, gradient_reference, loss_reference
 from kohort.learn.rows import Rows, stack
@@ -346,3 +348,39 @@ def test_shapes_that_do_not_fit_are_refused():
 def test_training_options_are_checked(wrong):
     with pytest.raises(ConfigError, match=next(iter(wrong))):
         Training(**wrong)
+
+
+def test_inputs_from_files_and_wires_are_trained_on_without_another_compilation():
+    network = Network(inputs=3, hidden=(4,), outputs=2)
+    generator = np.random.default_rng(0)
+    plain = make_rows(network, 20, generator)
+    weights = network.start(generator)
+    options = {"training": Training(batch=8, prox=0.1), "key": 5, "round": 0}
+    expected = fit_one(network, weights, plain, **options).weights
+    compiled = len(train_sites.signatures)
+
+    locked = Rows(np.frombuffer(plain.x.tobytes(), np.float32).reshape(20, 3), plain.y)
+    unaligned = np.frombuffer(b"?" + weights.tobytes(), np.float32, offset=1)
+    assert not locked.x.flags.writeable
+    assert not unaligned.flags.aligned
+    assert np.array_equal(fit_one(network, unaligned, locked, **options).weights, expected)
+    assert len(train_sites.signatures) == compiled
+
+
+def test_exp_is_exact_to_the_last_digits_and_keeps_nan():
+    values = np.concatenate([np.linspace(-708, 709, 20_001), [0.0, -1e-300, 1e-9]])
+    np.testing.assert_allclose([exp(value) for value in values], np.exp(values), rtol=1e-15)
+    assert exp(-1e9) < 1e-300
+    assert exp(1e9) > 1e300
+    assert np.isnan(exp(np.nan))
+
+
+@pytest.mark.parametrize(("loss", "outputs"), [("softmax", 3), ("logistic", 1)])
+def test_scores_far_out_give_finite_losses_and_weights(loss, outputs):
+    network = Network(inputs=1, outputs=outputs, loss=loss)
+    weights = np.full(network.parameter_count, 50.0, np.float32)
+    rows = Rows.of([[1e4], [-1e4]] * 4, [0, 1] * 4)
+    training = Training(batch=0, optimizer="sgd", lr=0.1)
+    fitted = fit_one(network, weights, rows, training=training, key=0, round=0, measure_loss=True)
+    assert np.isfinite(fitted.weights).all()
+    assert np.isfinite(fitted.losses).all()

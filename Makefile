@@ -1,0 +1,40 @@
+# Every target starts from nothing: it makes .venv, installs what it needs, and does its work.
+
+PYTHON ?= python3
+EXTRAS ?= dev
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: demo test lint bench clean
+
+demo: $(VENV)/.base
+	$(BIN)/kohort demo --out out/demo
+
+test: $(VENV)/.$(EXTRAS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+lint: $(VENV)/.$(EXTRAS)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+bench: $(VENV)/.bench
+	$(BIN)/python -m bench
+
+clean:
+	rm -rf $(VENV) build dist out .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+# Some machines forbid Python to write bytecode on import; without it every start is five times slower.
+$(VENV)/.base: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) --editable .
+	$(BIN)/python -m compileall -q src
+	touch $@
+
+$(VENV)/.%: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) --editable ".[$*]"
+	$(BIN)/python -m compileall -q src
+	touch $@

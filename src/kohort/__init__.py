@@ -1,0 +1,47 @@
+"""kohort: many sites, each with a private table, train one model together.
+
+Every fact that leaves a site is either refused or written down with the guarantee it carries.
+
+    import kohort
+    outcome = kohort.Federation(table, target="income", sites=10).run("fedavg", rounds=60)
+
+Names are loaded when they are first used, so that importing kohort costs nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kohort.data.schema import Schema
+    from kohort.errors import KohortError
+    from kohort.experiment import Outcome, run
+    from kohort.export import load_model, save_model
+    from kohort.face import Federation
+    from kohort.learn.model import Model
+    from kohort.privacy.policy import Policy
+
+__all__ = ["Federation", "KohortError", "Model", "Outcome", "Policy", "Schema", "load_model", "run", "save_model"]
+
+_HOMES = {
+    "Federation": "kohort.face",
+    "KohortError": "kohort.errors",
+    "Model": "kohort.learn.model",
+    "Outcome": "kohort.experiment",
+    "Policy": "kohort.privacy.policy",
+    "Schema": "kohort.data.schema",
+    "load_model": "kohort.export",
+    "run": "kohort.experiment",
+    "save_model": "kohort.export",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'kohort' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

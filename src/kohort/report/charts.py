@@ -1,0 +1,221 @@
+"""The charts of a report, as inline SVG.
+
+Ink and grid are `currentColor`, so a chart follows the page from light to dark; series colours keep a contrast of at
+least 3 to 1 on both grounds. Every figure of a chart also stands in a table of the page, and text out of a run enters
+only as data, which the renderer escapes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from kohort.report.words import Kind, kind_named, kinds_in_order
+
+if TYPE_CHECKING:
+    import altair as alt
+
+    from kohort.report.runs import Run
+
+__all__ = ["SERIES", "bytes_by_kind", "score_by_round", "score_by_site", "score_spread", "seconds_by_part"]
+
+SERIES = ("#3b82c4", "#d07a1e", "#2f9e64", "#9a6dd0", "#d6504b", "#1f93a5", "#a9744f", "#c2649a")
+_DASHES = ([1, 0], [6, 3], [2, 2], [8, 3, 2, 3])
+_WIDTH = 720
+_POINTS_A_LINE = 400
+_BINS = 40
+_PARTS = (("slowest_site", "slowest site", SERIES[0]), ("hub", "hub", SERIES[1]), ("transfer", "transfer", SERIES[2]))
+
+Rows = list[dict[str, Any]]
+
+
+def score_by_round(runs: Sequence[Run], *, title: str) -> str | None:
+    """One line a run; a run without rounds is a level line at its final figure. None when there is nothing to draw."""
+    import altair as alt
+
+    lines: Rows = []
+    levels: Rows = []
+    for run in runs:
+        points = [point for point in run.history if _is_number(point.get("accuracy")) and _is_number(point.get("round"))]
+        if len(points) > 1:
+            lines += [{"run": run.label, "round": p["round"], "score": p["accuracy"]} for p in _thinned(points)]
+        elif _is_number(run.score):
+            levels.append({"run": run.label, "score": run.score})
+    if not lines:
+        return None
+    y = alt.Y("score:Q", title=title, scale=alt.Scale(zero=False, nice=True), axis=alt.Axis(format=".2f"))
+    color, dash = _run_scales(runs)
+    drawn: list[alt.Chart] = [
+        alt.Chart(alt.Data(values=lines))
+        .mark_line(strokeWidth=2.25, strokeJoin="round")
+        .encode(x=alt.X("round:Q", title="round", axis=alt.Axis(tickMinStep=1)), y=y, color=color, strokeDash=dash)
+    ]
+    if levels:
+        drawn.append(alt.Chart(alt.Data(values=levels)).mark_rule(strokeWidth=2).encode(y=y, color=color, strokeDash=dash))
+    return _svg(alt.layer(*drawn).properties(width=_WIDTH, height=260))
+
+
+def bytes_by_kind(runs: Sequence[Run]) -> str | None:
+    """What left the sites in each run, as bars of megabytes by kind of guarantee."""
+    rows = [
+        {"run": run.label, "kind": kind_named(item.kind).label, "size": item.size / 1e6, "rank": rank}
+        for run in runs
+        for rank, item in enumerate(run.disclosed)
+    ]
+    kinds = kinds_in_order({item.kind for run in runs for item in run.disclosed})
+    return _bars(rows, runs, part="kind", value="size", title="megabytes that left the sites", kinds=kinds)
+
+
+def seconds_by_part(runs: Sequence[Run]) -> str | None:
+    """Where the time would go if the sites worked side by side: slowest site, hub, transfer."""
+    rows = [
+        {"run": run.label, "part": label, "seconds": run.seconds[key]}
+        for run in runs
+        for key, label, _ in _PARTS
+        if _is_number(run.seconds.get(key))
+    ]
+    kinds = [Kind(key, label, "", color, "") for key, label, color in _PARTS]
+    return _bars(rows, runs, part="part", value="seconds", title="seconds, sites side by side", kinds=kinds)
+
+
+def score_by_site(runs: Sequence[Run], sites: Sequence[str], *, title: str) -> str | None:
+    """One line a site, one dot a run."""
+    import altair as alt
+
+    rows = [
+        {"run": run.label, "site": site, "score": score}
+        for run in runs
+        for site in sites
+        if _is_number(score := run.score_of(run.by_site.get(site, {})))
+    ]
+    if not rows:
+        return None
+    y = alt.Y("site:N", sort=list(sites), title=None, axis=alt.Axis(grid=False, labelLimit=220, ticks=False, domain=False))
+    x = alt.X("score:Q", title=title, scale=alt.Scale(zero=False, nice=True), axis=alt.Axis(format=".2f"))
+    base = alt.Chart(alt.Data(values=rows))
+    span = base.mark_rule(color="currentColor", opacity=0.25, strokeWidth=1.5).encode(
+        y=y, x=alt.X("min(score):Q", title=title), x2="max(score):Q"
+    )
+    dots = base.mark_point(filled=True, size=90, opacity=1).encode(y=y, x=x, color=_run_scales(runs)[0])
+    return _svg(alt.layer(span, dots).properties(width=_WIDTH - 120, height=alt.Step(24)))
+
+
+def score_spread(runs: Sequence[Run], *, title: str) -> str | None:
+    """How many sites got which figure, one stepped line a run: for more sites than a page can name."""
+    import altair as alt
+
+    scores = {
+        run.label: [score for found in run.by_site.values() if _is_number(score := run.score_of(found))] for run in runs
+    }
+    known = [score for found in scores.values() for score in found if score is not None]
+    if not known:
+        return None
+    low, high = min(known), max(known)
+    step = (high - low) / _BINS or 1.0
+    rows: Rows = []
+    for label, found in scores.items():
+        sites = [0] * (_BINS + 1)
+        for score in found:
+            sites[int((float(score or 0) - low) / step)] += 1
+        rows += [{"run": label, "score": low + step * (place + 0.5), "sites": n} for place, n in enumerate(sites)]
+    color, dash = _run_scales(runs)
+    chart = (
+        alt.Chart(alt.Data(values=rows))
+        .mark_line(interpolate="step", strokeWidth=2)
+        .encode(
+            x=alt.X("score:Q", title=title, scale=alt.Scale(zero=False), axis=alt.Axis(format=".2f")),
+            y=alt.Y("sites:Q", title="sites", axis=alt.Axis(tickMinStep=1)),
+            color=color,
+            strokeDash=dash,
+        )
+        .properties(width=_WIDTH, height=220)
+    )
+    return _svg(chart)
+
+
+def _bars(
+    rows: Rows, runs: Sequence[Run], *, part: str, value: str, title: str, kinds: Sequence[Kind]
+) -> str | None:
+    import altair as alt
+
+    if not rows:
+        return None
+    order = {kind.label: place for place, kind in enumerate(kinds)}
+    values = [{**row, "rank": order[row[part]]} for row in rows]
+    scale = alt.Scale(domain=[kind.label for kind in kinds], range=[kind.color for kind in kinds])
+    chart = (
+        alt.Chart(alt.Data(values=values))
+        .mark_bar(cornerRadius=2, height={"band": 0.72})
+        .encode(
+            y=alt.Y(
+                "run:N",
+                sort=[run.label for run in runs],
+                title=None,
+                axis=alt.Axis(grid=False, labelLimit=220, ticks=False, domain=False),
+            ),
+            x=alt.X(f"sum({value}):Q", title=title),
+            color=alt.Color(f"{part}:N", scale=scale, legend=_legend(len(kinds))),
+            order=alt.Order("rank:Q"),
+        )
+        .properties(width=_WIDTH - 120, height=alt.Step(34))
+    )
+    return _svg(chart)
+
+
+def _run_scales(runs: Sequence[Run]) -> tuple[alt.Color, alt.StrokeDash]:
+    """The same colour and dash for a run in every chart; dashes tell runs apart once the colours have gone round."""
+    import altair as alt
+
+    labels = [run.label for run in runs]
+    colors = [SERIES[place % len(SERIES)] for place in range(len(labels))]
+    dashes = [_DASHES[place // len(SERIES) % len(_DASHES)] for place in range(len(labels))]
+    legend = _legend(len(labels)) if len(labels) > 1 else None
+    return (
+        alt.Color("run:N", scale=alt.Scale(domain=labels, range=colors), legend=legend),
+        alt.StrokeDash("run:N", scale=alt.Scale(domain=labels, range=dashes), legend=legend),
+    )
+
+
+def _legend(entries: int) -> alt.Legend:
+    import altair as alt
+
+    return alt.Legend(orient="top", title=None, columns=min(entries, 5), labelLimit=180)
+
+
+def _svg(chart: alt.Chart | alt.LayerChart) -> str:
+    import vl_convert
+
+    ink: Mapping[str, Any] = {"labelColor": "currentColor", "titleColor": "currentColor"}
+    drawn = (
+        chart.configure(aria=False, background="transparent", font="sans-serif", padding=4)
+        .configure_view(stroke=None)
+        .configure_axis(
+            **ink,
+            gridColor="currentColor",
+            gridOpacity=0.14,
+            domainColor="currentColor",
+            domainOpacity=0.4,
+            tickColor="currentColor",
+            tickOpacity=0.4,
+            labelFontSize=12,
+            titleFontSize=12,
+            titleFontWeight="normal",
+            titlePadding=10,
+            labelPadding=6,
+        )
+        .configure_legend(**ink, labelFontSize=12, symbolSize=120, symbolStrokeWidth=2.5, columnPadding=24, offset=12)
+    )
+    return str(vl_convert.vegalite_to_svg(drawn.to_dict()))
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
+def _thinned(points: Sequence[Mapping[str, Any]]) -> Iterable[Mapping[str, Any]]:
+    """At most so many points a line, the first and the last among them."""
+    if len(points) <= _POINTS_A_LINE:
+        return points
+    last = len(points) - 1
+    return [points[round(place * last / (_POINTS_A_LINE - 1))] for place in range(_POINTS_A_LINE)]

@@ -1,0 +1,132 @@
+"""The words of a report: one plain sentence for every kind of guarantee, and numbers as people write them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+__all__ = ["Kind", "count", "kind_named", "kinds_in_order", "measure", "seconds", "size"]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How a kind of guarantee is shown. `tone`: open, partial, guarded or public."""
+
+    name: str
+    label: str
+    tone: str
+    color: str
+    sentence: str
+
+
+_KINDS = (
+    Kind(
+        "raw",
+        "raw rows",
+        "open",
+        "#d6504b",
+        "Rows left as they are: the recipient reads every released value, and nothing protects the people behind them.",
+    ),
+    Kind(
+        "aggregate",
+        "aggregates",
+        "partial",
+        "#d07a1e",
+        "Numbers computed from many rows of one site, such as trained weights. No row leaves, yet a determined "
+        "recipient can learn about rows from them, most of all where a site has few.",
+    ),
+    Kind(
+        "domain",
+        "value ranges",
+        "partial",
+        "#a9744f",
+        "Which categories and which smallest and largest values occur in a column, without counts: little, but learned "
+        "from private rows.",
+    ),
+    Kind(
+        "k-anonymous",
+        "k-anonymous rows",
+        "guarded",
+        "#3b82c4",
+        "Rows blurred until each looks like at least k - 1 others in what could identify a person; with l and t, their "
+        "sensitive values are also varied and close to the whole table's.",
+    ),
+    Kind(
+        "k-km",
+        "(k, k^m)-anonymous rows",
+        "guarded",
+        "#6f6fd8",
+        "Rows blurred until whoever knows a person's identifying traits and any m of their codes is left with at least "
+        "k candidates.",
+    ),
+    Kind(
+        "dp",
+        "noised results",
+        "guarded",
+        "#2f9e64",
+        "Results with calibrated noise: whether any one unit took part changes what can be seen by a factor of at most "
+        "e to the epsilon, except with probability delta.",
+    ),
+    Kind(
+        "encrypted",
+        "ciphertext",
+        "guarded",
+        "#1f93a5",
+        "Sealed data that the carrier cannot read; only the named key-holder can open it.",
+    ),
+    Kind(
+        "secure-sum",
+        "shares of a secure sum",
+        "guarded",
+        "#9a6dd0",
+        "Shares that are noise on their own: only the total over the sites opens, as long as not too many of them "
+        "collude.",
+    ),
+    Kind(
+        "public",
+        "public facts",
+        "public",
+        "#7b8591",
+        "Facts the site's operator declared public, such as its number of rows.",
+    ),
+)
+_BY_NAME = {kind.name: kind for kind in _KINDS}
+
+
+def kind_named(name: str) -> Kind:
+    """How to show a kind; one from a plug-in is shown by its own name, and as no protection."""
+    unknown = "A kind of guarantee that an extension added; its method says what it means."
+    return _BY_NAME.get(name) or Kind(name, name, "partial", "#c2649a", unknown)
+
+
+def kinds_in_order(names: set[str]) -> list[Kind]:
+    """The kinds of these names, least protected first, public facts last."""
+    rank = {kind.name: place for place, kind in enumerate(_KINDS)}
+    return [kind_named(name) for name in sorted(names, key=lambda name: (rank.get(name, 2.5), name))]
+
+
+def count(value: float) -> str:
+    """`21,113`."""
+    return f"{value:,.0f}"
+
+
+def measure(value: float | None) -> str:
+    """Four decimals for a share, three significant digits or more for larger numbers, a dash for none."""
+    if value is None or not math.isfinite(value):
+        return "–"  # noqa: RUF001 - an en dash is what a reader expects in an empty cell
+    return f"{value:.4f}" if abs(value) < 100 else f"{value:,.0f}"
+
+
+def size(value: float) -> str:
+    """Bytes in the unit that reads best."""
+    for unit, step in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if value >= step:
+            return f"{value / step:.2f} {unit}" if value < 100 * step else f"{value / step:,.0f} {unit}"
+    return f"{value:.0f} B"
+
+
+def seconds(value: float) -> str:
+    """A duration in the unit that reads best."""
+    if value < 0.1:
+        return f"{value * 1000:.1f} ms"
+    return f"{value:.2f} s" if value < 100 else f"{value:,.0f} s"
