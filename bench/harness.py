@@ -14,7 +14,7 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
@@ -144,10 +144,10 @@ def main(wanted: Sequence[str]) -> int:
 def run_here(name: str) -> None:
     """Run one benchmark in this process and write its result file."""
     module = importlib.import_module(discover()[name])
-    rows: list[Row] = module.measure()
+    rows = _as_rows(module.measure())
     result = {
         "name": name,
-        "summary": module.SUMMARY,
+        "summary": getattr(module, "SUMMARY", None) or _first_paragraph(module.__doc__ or name),
         "date": datetime.datetime.now(tz=datetime.UTC).date().isoformat(),
         "machine": _machine(),
         "versions": _versions(),
@@ -155,6 +155,20 @@ def run_here(name: str) -> None:
     }
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+
+
+def _as_rows(measured: Any) -> list[Row]:
+    """Rows as benchmarks give them; a mapping with rows of ours_ms and peer_ms is read as plain comparisons."""
+    if not isinstance(measured, Mapping):
+        return list(measured)
+    return [
+        Row.faster(row["setting"], ours=row["ours_ms"] / 1000, peer=row["peer"], theirs=row["peer_ms"] / 1000)
+        for row in measured["rows"]
+    ]
+
+
+def _first_paragraph(text: str) -> str:
+    return " ".join(text.strip().split("\n\n")[0].split())
 
 
 def write_page() -> None:
@@ -182,19 +196,25 @@ def _table(result: dict[str, Any]) -> list[str]:
     lines = ["| setting | kohort | peer | peer's figure | ratio | target | met |", "|---|---:|---|---:|---:|---|---|"]
     for row in result["rows"]:
         peer_value = NOT_INSTALLED if row["peer_value"] is None else _figure(row["peer_value"], row["unit"])
-        ratio = "" if row["ratio"] is None else f"{row['ratio']:.3g}x"
+        ratio = "" if row["ratio"] is None else f"{_three_digits(row['ratio'])}x"
         target = "" if row["target"] is None else f"{row['goal']} {row['target']:g}x"
         met = {True: "yes", False: "**no**", None: ""}[row["met"]]
         ours = _figure(row["ours"], row["unit"])
         lines.append(f"| {row['setting']} | {ours} | {row['peer']} | {peer_value} | {ratio} | {target} | {met} |")
-    notes: Iterable[str] = dict.fromkeys(row["note"] for row in result["rows"] if row["note"] not in {"", NOT_INSTALLED})
+    notes: Iterable[str] = dict.fromkeys(
+        row["note"] for row in result["rows"] if row["note"] not in {"", NOT_INSTALLED}
+    )
     return [*lines, *(line for note in notes for line in ("", note))]
 
 
 def _figure(value: float, unit: str) -> str:
     if unit == "s" and value < 1:
         return f"{value * 1000:.3g} ms"
-    return f"{value:.3g} {unit}" if value < 1000 else f"{value:,.0f} {unit}"
+    return f"{_three_digits(value)} {unit}"
+
+
+def _three_digits(value: float) -> str:
+    return f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
 
 
 def _provenance(result: dict[str, Any]) -> str:

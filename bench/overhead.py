@@ -29,7 +29,10 @@ REPETITIONS = 8
 
 
 def measure() -> list[Row]:
-    return [_compare(Federation(sites=10, rows=2_000, rounds=60)), _compare(Federation(sites=1_000, rows=200, rounds=20))]
+    return [
+        _compare(Federation(sites=10, rows=2_000, rounds=60)),
+        _compare(Federation(sites=1_000, rows=200, rounds=20)),
+    ]
 
 
 def _compare(federation: Federation) -> Row:

@@ -10,6 +10,7 @@ import hashlib
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_type_hints
 
@@ -17,6 +18,7 @@ from annotated_types import Ge, Gt, Le, Lt
 
 from kohort.errors import ConfigError, nearest
 from kohort.federation.setting import ModelSection, TrainSection
+from kohort.federation.trouble import Trouble
 from kohort.methods.registry import find_method, methods
 from kohort.privacy.ledger import canonical
 from kohort.privacy.policy import Policy
@@ -33,6 +35,7 @@ __all__ = [
 ]
 
 _FORBID = {"extra": "forbid"}
+DEFAULT_METHOD = "fedavg"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +65,8 @@ class DataSection:
     encoding: Literal["label", "onehot"] = "label"
     test: Annotated[float, Gt(0), Lt(1)] | str = 0.3
     """Share of the rows kept for testing, or a table of their own."""
+    validation: Annotated[float, Gt(0), Lt(1)] | None = None
+    """Share of the training rows the hub holds to judge updates by (`train.reject`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,13 +77,17 @@ class SitesSection:
 
     count: Annotated[int, Ge(1)] = 10
     split: str = "iid"
-    """iid | interval:COLUMN | column:NAME | dirichlet | sorted | files"""
+    """iid | interval:COLUMN (equal rows) | width:COLUMN | column:NAME | dirichlet | sorted | files"""
     clusters: Annotated[int, Ge(1)] | str | None = None
     alpha: Annotated[float, Gt(0)] | tuple[Annotated[float, Gt(0)], ...] = 1.0
     low_risk: Annotated[float, Gt(0), Lt(1)] | None = None
     min_rows: Annotated[int, Ge(1)] = 1
     quorum: Annotated[float, Gt(0), Le(1)] = 0.5
     """Smallest share of the asked sites whose answers must count for a run to go on."""
+    deadline: Annotated[float, Gt(0)] | None = None
+    """Seconds a site has for an answer; later ones are left out and named."""
+    trouble: Trouble = field(default_factory=Trouble)
+    """Simulated drop-outs, lateness and lies."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +109,7 @@ class PlanFile:
     sites: SitesSection = field(default_factory=SitesSection)
     model: ModelSection = field(default_factory=ModelSection)
     train: TrainSection = field(default_factory=TrainSection)
-    method: str = "fedavg"
+    method: str = DEFAULT_METHOD
     config: Any = None
     policy: Policy = field(default_factory=Policy)
     costs: CostSection = field(default_factory=CostSection)
@@ -176,7 +185,7 @@ def load_plan(raw: Mapping[str, Any]) -> PlanFile:
     section = raw.get("method", {})
     if not isinstance(section, Mapping):
         raise ConfigError("method is not a section", hint='Write [method] and name = "fedavg"')
-    name = section.get("name", "fedavg")
+    name = section.get("name", DEFAULT_METHOD)
     method = find_method(str(name))
     own = {key: value for key, value in section.items() if key != "name"}
     return PlanFile(**made, method=method.name, config=_validate(method.config, own, "method"))
@@ -191,7 +200,14 @@ def json_schema() -> dict[str, Any]:
     for method in methods().values():
         own = TypeAdapter(method.config).json_schema()
         name = {"const": method.name, "description": method.summary}
-        variants.append({**own, "properties": {"name": name, **own.get("properties", {})}})
+        required = [*([] if method.name == DEFAULT_METHOD else ["name"]), *own.get("required", [])]
+        variants.append({**own, "properties": {"name": name, **own.get("properties", {})}, "required": required})
+    # References start at the document's root, so that is where the definitions have to lie.
+    definitions: dict[str, Any] = {}
+    for part in (*properties.values(), *variants):
+        for name, definition in part.pop("$defs", {}).items():
+            if definitions.setdefault(name, definition) != definition:
+                raise ConfigError(f"two parts of the plan are both called {name!r}", hint="Rename one of them")
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "kohort plan",
@@ -199,17 +215,19 @@ def json_schema() -> dict[str, Any]:
         "properties": {**properties, "method": {"oneOf": variants}},
         "required": ["data"],
         "additionalProperties": False,
+        "$defs": definitions,
     }
 
 
 def _validate(section: type[Any], values: Any, place: str) -> Any:
     from pydantic import TypeAdapter, ValidationError
 
+    _refuse_infinite(values, place)
     try:
         return TypeAdapter(section).validate_python(values)
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
-        where = [str(part) for part in first["loc"]]
+        where = _keys_in(values, first["loc"])
         full = ".".join([place, *where])
         if first["type"] in {"unexpected_keyword_argument", "extra_forbidden"}:
             valid = _valid_keys(section, where[:-1])
@@ -217,6 +235,29 @@ def _validate(section: type[Any], values: Any, place: str) -> Any:
         if first["type"] in {"missing", "missing_argument"}:
             raise ConfigError(f"the plan lacks {full!r}", hint="Add it") from None
         raise ConfigError(f"{full!r} in the plan: {first['msg'].lower()}", hint="Correct it") from None
+
+
+def _keys_in(values: Any, location: Sequence[str | int]) -> list[str]:
+    """`location` without the words the validator puts between keys, such as the alternatives of a union."""
+    keys, current = [], values
+    for part in location[:-1]:
+        if isinstance(current, Mapping) and part in current:
+            keys.append(str(part))
+            current = current[part]
+    last = location[-1] if location else ""
+    return [*keys, str(last)] if isinstance(current, Mapping) else keys
+
+
+def _refuse_infinite(value: Any, place: str) -> None:
+    """TOML knows inf and nan; no key of a plan can mean them, and its hash could not be formed."""
+    if isinstance(value, float) and not isfinite(value):
+        raise ConfigError(f"{place!r} in the plan is not a finite number", hint="Correct it")
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            _refuse_infinite(item, f"{place}.{key}")
+    elif isinstance(value, list | tuple):
+        for item in value:
+            _refuse_infinite(item, place)
 
 
 def _valid_keys(section: type[Any], path: Sequence[str]) -> list[str]:

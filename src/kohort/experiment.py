@@ -6,34 +6,39 @@ written before the plan and the data are found good, every file is whole or abse
 
 from __future__ import annotations
 
-import json
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 from time import perf_counter, process_time
 from typing import Any
 
+import numpy as np
 import polars as pl
 
 from kohort.config import PlanFile
 from kohort.data.domain import Domain, declared_domain
 from kohort.data.table import write_table
+from kohort.errors import ConfigError
 from kohort.evaluate.utility import accuracy_of, evaluate_model
 from kohort.export import save_model
-from kohort.federation.engine import LocalEngine, drive
-from kohort.federation.enrol import encoder_for, enrol
-from kohort.federation.plan import Hub, Mark, Result
+from kohort.federation.checkpoint import Checkpoint
+from kohort.federation.engine import Costs, LocalEngine, drive
+from kohort.federation.enrol import PREPARE, encoder_for, enrol
+from kohort.federation.plan import Excluded, Hub, Mark, Result
 from kohort.federation.setting import Setting
 from kohort.federation.site import Holding, Site
-from kohort.files import disk_errors, require_new, write_atomic
+from kohort.federation.training import kept_by, put_back
+from kohort.files import require_new
 from kohort.learn.model import Model, encode_rows
 from kohort.methods.registry import find_method
 from kohort.privacy.guarantee import DP
-from kohort.privacy.ledger import Book, Disclosure
+from kohort.privacy.ledger import LEDGER_FILE, Book, Disclosure
 from kohort.privacy.receipts import Receipts
+from kohort.privacy.reopen import drop_cut_lines, reopen
 from kohort.privacy.signing import Signer
 from kohort.rng import Streams
+from kohort.runfolder import RunFolder
 from kohort.simulation import Population, populate, set_aside_unseen
 
 __all__ = ["Outcome", "Progress", "run"]
@@ -117,30 +122,32 @@ def run(
     out: Path | None = None,
     seed: int | None = None,
     secure_random: bool = False,
+    resume: bool = False,
     force: bool = False,
     tables: dict[str, pl.DataFrame] | None = None,
     watch: Callable[[Progress], None] = lambda _: None,
     many: bool = True,
 ) -> Outcome:
-    """Run `plan`. With `out`, writes model, ledger and `run.json` there; `many=False` asks sites one by one."""
+    """Run `plan`. With `out`, writes model, ledger and `run.json` there.
+
+    `resume` goes on with an interrupted run in `out`, to the same bytes as if it had never stopped (or begins it, when
+    nothing was begun there). `many=False` asks sites one by one. A `watch` that raises stops the run after a round,
+    with everything in place to resume it.
+    """
     began, cpu_began = perf_counter(), process_time()
-    streams = Streams.choose(seed, secure=secure_random)
     method = find_method(plan.method)
-    if out is not None:
-        require_new(out, force=force)
+    folder = None if out is None else RunFolder(out)
+    goes_on = resume and folder is not None and folder.can_resume
+    streams = (
+        folder.streams(seed, secure=secure_random) if goes_on and folder else Streams.choose(seed, secure=secure_random)
+    )
+    if folder is not None and not goes_on:
+        require_new(folder.path, force=force or (resume and not (folder.path / "run.json").exists()))
     population = populate(plan, streams, tables=tables)
-    folder = None if out is None else _fresh_folder(out)
-    book = Book(
-        signer=Signer.from_secret(streams.bytes("signer", "sites")),
-        folder=None if folder is None else folder / "ledger",
-        run=(run_id := streams.bytes("run", length=8).hex()),
-    )
-    receipts = Receipts(
-        signer=Signer.from_secret(streams.bytes("signer", "hub")),
-        folder=None if folder is None else folder / "ledger",
-    )
+    checkpoint, notes = _open_folder(folder, plan, population, streams, goes_on=goes_on, force=force or resume)
+    book, receipts = _open_ledger(folder, streams, goes_on=goes_on)
     setting = Setting(
-        run=run_id,
+        run=book.run,
         plan_hash=plan.digest(),
         method=method.name,
         config=plan.config,
@@ -150,39 +157,49 @@ def run(
         model=plan.model,
         train=plan.train,
     )
-    engine = LocalEngine(
-        sites=_simulated_sites(population, plan, streams, book),
-        setting=setting,
-        streams=streams,
-        receipts=receipts,
-        quorum=plan.sites.quorum,
-        many=many,
-    )
     try:
-        agreed = engine.approve(lambda rows: method.claims(plan.config, rows))
+        engine = LocalEngine(
+            sites=_simulated_sites(population, plan, streams, book),
+            setting=setting,
+            streams=streams,
+            receipts=receipts,
+            quorum=plan.sites.quorum,
+            deadline=inf if plan.sites.deadline is None else plan.sites.deadline,
+            many=many,
+        )
+        tasks = [PREPARE.name, *(task.name for task in method.tasks)]
+        agreed = engine.approve(lambda rows: method.claims(plan.config, rows), tasks=tasks)
         engine.declared = {name: site.count for name, site in engine.sites.items()}
         domain, rows = drive(enrol(agreed, declared=declared_domain(setting.schema, missing=setting.missing)), engine)
-        hub = _hub(setting, streams, domain, rows)
+        engine.declared = rows
+        engine.make_trouble(plan.sites.trouble)
+        hub = _hub(setting, streams, domain, rows, population, checkpoint)
+        for name, kept in (checkpoint.sites if checkpoint is not None else {}).items():
+            put_back(engine.sites[name], dict(kept))
         usable = set_aside_unseen(hub.encoder, population.test)
-        observer = _Observer(hub, population.test.filter(pl.Series(usable)), watch, began)
+        test = population.test.filter(pl.Series(usable))
+        observer = _Observer(hub, engine, test, watch, began, folder, checkpoint)
         result = drive(method.plan(plan.config, hub), engine, observe=observer)
     finally:
-        book.seal(receipts=(receipts.length, receipts.head), hub_key=receipts.public)
-        book.close()
-        receipts.close()
+        try:
+            book.seal(receipts=(receipts.length, receipts.head), hub_key=receipts.public)
+        finally:
+            book.close()
+            receipts.close()
+    if not np.isfinite(result.weights).all():
+        raise ConfigError("the training diverged: the weights are not finite", hint="Lower train.lr")
     model = Model(hub.network, result.weights, hub.encoder)
-    metrics = _evaluate(model, population, usable)
     outcome = _outcome(
         plan=plan,
         seed=streams.seed,
         model=model,
-        metrics=metrics,
+        metrics=_evaluate(model, population, usable),
         history=observer.history,
         result=result,
-        population=population,
         hub=hub,
         engine=engine,
         book=book,
+        notes=[*population.notes, *notes, *result.notes],
         aside=int((~usable).sum()),
         wall=perf_counter() - began,
         cpu=process_time() - cpu_began,
@@ -193,12 +210,35 @@ def run(
     return outcome
 
 
-def _fresh_folder(out: Path) -> Path:
-    with disk_errors(out):
-        if out.exists():
-            shutil.rmtree(out)
-        out.mkdir(parents=True)
-    return out
+def _open_folder(
+    folder: RunFolder | None, plan: PlanFile, population: Population, streams: Streams, *, goes_on: bool, force: bool
+) -> tuple[Checkpoint | None, tuple[str, ...]]:
+    """The checkpoint to go on from, or a fresh folder that says which run is under way in it."""
+    if folder is None:
+        return None, ()
+    table = population.fingerprint()
+    if goes_on:
+        folder.check_same(plan, table)
+        return folder.latest()
+    folder.begin(force=force)
+    folder.identify(plan, streams, table)
+    return None, ()
+
+
+def _open_ledger(folder: RunFolder | None, streams: Streams, *, goes_on: bool) -> tuple[Book, Receipts]:
+    place = None if folder is None else folder.ledger
+    has_ledger = goes_on and place is not None and (place / LEDGER_FILE).is_file()
+    if has_ledger and place is not None:
+        drop_cut_lines(place)
+    book = Book(
+        signer=Signer.from_secret(streams.bytes("signer", "sites")),
+        folder=place,
+        run=streams.bytes("run", length=8).hex(),
+    )
+    receipts = Receipts(signer=Signer.from_secret(streams.bytes("signer", "hub")), folder=place)
+    if has_ledger and place is not None:
+        reopen(place, book, receipts)
+    return book, receipts
 
 
 def _simulated_sites(population: Population, plan: PlanFile, streams: Streams, book: Book) -> dict[str, Site]:
@@ -216,8 +256,16 @@ def _simulated_sites(population: Population, plan: PlanFile, streams: Streams, b
     }
 
 
-def _hub(setting: Setting, streams: Streams, domain: Domain, rows: dict[str, int]) -> Hub:
+def _hub(
+    setting: Setting,
+    streams: Streams,
+    domain: Domain,
+    rows: dict[str, int],
+    population: Population,
+    checkpoint: Checkpoint | None,
+) -> Hub:
     encoder = encoder_for(setting, domain)
+    own = population.validation
     return Hub(
         sites=tuple(rows),
         rows=rows,
@@ -225,24 +273,56 @@ def _hub(setting: Setting, streams: Streams, domain: Domain, rows: dict[str, int
         network=setting.model.network(encoder),
         setting=setting,
         streams=Streams(streams.bytes("hub"), streams.seed),
+        validation=None if own is None else encode_rows(encoder, own.filter(pl.Series(set_aside_unseen(encoder, own)))),
+        resume=None if checkpoint is None else checkpoint.resume,
     )
 
 
 class _Observer:
-    """Measures every round on test rows, keeps the history, tells the watcher."""
+    """Measures every round on test rows, keeps the history and the checkpoints, tells the watcher."""
 
-    def __init__(self, hub: Hub, test: pl.DataFrame, watch: Callable[[Progress], None], began: float) -> None:
+    def __init__(
+        self,
+        hub: Hub,
+        engine: LocalEngine,
+        test: pl.DataFrame,
+        watch: Callable[[Progress], None],
+        began: float,
+        folder: RunFolder | None,
+        checkpoint: Checkpoint | None,
+    ) -> None:
         self.history: list[dict[str, float]] = []
         self._hub = hub
+        self._engine = engine
         self._rows = encode_rows(hub.encoder, test.head(HISTORY_ROWS))
         self._watch = watch
         self._began = began
+        self._folder = folder
+        self._checkpoint = checkpoint
 
     def __call__(self, mark: Mark) -> None:
+        if mark.resumed and self._checkpoint is not None:
+            facts = self._checkpoint.facts
+            self.history = list(facts["history"])
+            self._engine.costs = Costs(**facts["costs"])
+            self._engine.excluded = [Excluded(**item) for item in facts["excluded"]]
+            return
         accuracy = accuracy_of(Model(self._hub.network, mark.weights, self._hub.encoder), self._rows)
         self.history.append({"round": mark.round + 1, "accuracy": accuracy, **mark.metrics})
-        self._watch(
-            Progress(round=mark.round + 1, rounds=mark.rounds, accuracy=accuracy, seconds=perf_counter() - self._began)
+        if self._folder is not None:
+            self._save(mark, self._folder)
+        seconds = perf_counter() - self._began
+        self._watch(Progress(round=mark.round + 1, rounds=mark.rounds, accuracy=accuracy, seconds=seconds))
+
+    def _save(self, mark: Mark, folder: RunFolder) -> None:
+        facts = {
+            "history": self.history,
+            "costs": vars(self._engine.costs),
+            "excluded": [vars(item) for item in self._engine.excluded],
+        }
+        sites = {name: kept for name, site in self._engine.sites.items() if (kept := kept_by(site))}
+        folder.checkpoints.save(
+            Checkpoint(round=mark.round, weights=mark.weights, state=mark.state, sites=sites, facts=facts)
         )
 
 
@@ -263,17 +343,16 @@ def _outcome(
     metrics: dict[str, Any],
     history: list[dict[str, float]],
     result: Result,
-    population: Population,
     hub: Hub,
     engine: LocalEngine,
     book: Book,
+    notes: list[str],
     aside: int,
     wall: float,
     cpu: float,
-    folder: Path | None,
+    folder: RunFolder | None,
 ) -> Outcome:
     costs = engine.costs
-    notes = [*population.notes, *result.notes]
     if aside:
         notes.append(f"{aside} test rows hold categories that occur at no site and were set aside")
     refused = {item.site: item.reason for item in engine.excluded if item.kind == "refused"}
@@ -307,17 +386,18 @@ def _outcome(
         delta=max(claim.delta for claim in claims) if claims else None,
         unit=claims[0].unit if claims else None,
         received=result.received,
-        received_path=None if folder is None or result.received is None else str(folder / "hub" / "received.parquet"),
+        received_path=None
+        if folder is None or result.received is None
+        else str(folder.path / "hub" / "received.parquet"),
     )
 
 
-def _write(outcome: Outcome, folder: Path) -> None:
+def _write(outcome: Outcome, folder: RunFolder) -> None:
     mapping = outcome.to_mapping()
     summary = {
         key: mapping[key] for key in ("method", "seed", "rounds", "disclosed", "epsilon", "delta", "ledger_head")
     }
-    save_model(outcome.model, folder / "model", about=summary)
+    save_model(outcome.model, folder.path / "model", about=summary)
     if outcome.received is not None:
-        write_table(outcome.received, folder / "hub" / "received.parquet")
-    write_atomic(folder / "plan.json", (json.dumps(outcome.plan.to_mapping(), indent=1) + "\n").encode())
-    write_atomic(folder / "run.json", (json.dumps(mapping, indent=1) + "\n").encode())
+        write_table(outcome.received, folder.path / "hub" / "received.parquet", force=True)
+    folder.finish(outcome.plan, mapping)

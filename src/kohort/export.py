@@ -44,7 +44,7 @@ def save_model(model: Model, folder: Path, *, about: dict[str, Any] | None = Non
     }
     card["sha256"] = _card_hash(card)
     write_atomic(folder / WEIGHTS_FILE, weights)
-    write_atomic(folder / CARD_FILE, (json.dumps(card, indent=1, sort_keys=True) + "\n").encode())
+    write_atomic(folder / CARD_FILE, _card_bytes(card))
 
 
 def load_model(path: Path) -> Model:
@@ -54,7 +54,8 @@ def load_model(path: Path) -> Model:
 
     folder = _find(path)
     try:
-        card = json.loads((folder / CARD_FILE).read_bytes())
+        text = (folder / CARD_FILE).read_bytes()
+        card = json.loads(text)
         if not isinstance(card, dict):
             raise ValueError
         weights = (folder / WEIGHTS_FILE).read_bytes()
@@ -64,7 +65,11 @@ def load_model(path: Path) -> Model:
         raise ConfigError(
             f"the model in {folder} has format {card.get('format')}, this kohort reads {FORMAT}", hint="Update kohort"
         )
-    if card.get("sha256") != _card_hash(card) or card.get("weights_sha256") != hashlib.sha256(weights).hexdigest():
+    if (
+        _card_bytes(card) != text
+        or card.get("sha256") != _card_hash(card)
+        or card.get("weights_sha256") != hashlib.sha256(weights).hexdigest()
+    ):
         raise IntegrityError(f"the model in {folder} was altered after it was written", hint="Export it again")
     try:
         network = Network(**card["network"])
@@ -73,6 +78,10 @@ def load_model(path: Path) -> Model:
     except (KeyError, TypeError, SafetensorError, KohortError) as error:
         raise IntegrityError(f"the model in {folder} does not fit together", hint="Export it again") from error
     return model
+
+
+def _card_bytes(card: dict[str, Any]) -> bytes:
+    return (json.dumps(card, indent=1, sort_keys=True) + "\n").encode()
 
 
 def _card_hash(card: dict[str, Any]) -> str:

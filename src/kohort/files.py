@@ -11,11 +11,12 @@ import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from io import FileIO
 from pathlib import Path
 
 from kohort.errors import ConfigError, ResourceError
 
-__all__ = ["disk_errors", "require_new", "write_atomic"]
+__all__ = ["disk_errors", "require_new", "write_atomic", "write_whole"]
 
 _OUT_OF_RESOURCES = {errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.EFBIG}
 
@@ -38,8 +39,17 @@ def disk_errors(path: Path) -> Iterator[None]:
 
 def require_new(path: Path, *, force: bool) -> None:
     """Refuse to touch existing output unless the user said so."""
-    if not force and path.exists() and not (path.is_dir() and not any(path.iterdir())):
+    with disk_errors(path):
+        exists = path.exists() and not (path.is_dir() and not any(path.iterdir()))
+    if exists and not force:
         raise ConfigError(f"{path} exists", hint="Choose another --out, or add --force to replace it")
+
+
+def write_whole(file: FileIO, content: bytes) -> None:
+    """Write all of `content`: an unbuffered write may take a part and say so only in its result."""
+    remaining = memoryview(content)
+    while remaining:
+        remaining = remaining[file.write(remaining) :]
 
 
 def write_atomic(path: Path, content: bytes, *, durable: bool = False, private: bool = False) -> None:

@@ -5,6 +5,7 @@ The rows of all sites lie in one frame, sorted by site, and every simulated site
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,15 @@ class Population:
     clusters: NDArray[np.int64] | None = None
     low_risk: NDArray[np.bool_] | None = None
     notes: tuple[str, ...] = ()
+    validation: pl.DataFrame | None = None
+    """Rows the hub holds itself, to judge updates by."""
+
+    def fingerprint(self) -> str:
+        """A hash of all rows, so that a run is not resumed on another table. Not to be published: it is unkeyed."""
+        digest = hashlib.blake2b(digest_size=16)
+        for frame in (self.frame, self.test):
+            digest.update(frame.hash_rows(seed=0).to_numpy().tobytes())
+        return digest.hexdigest()
 
 
 def schema_of(section: DataSection, columns: list[str], *, codebook: Schema | None, default: Role | None) -> Schema:
@@ -72,14 +82,16 @@ def populate(plan: PlanFile, streams: Streams, *, tables: dict[str, pl.DataFrame
     if schema.target is None:
         raise ConfigError("the plan names no target", hint="Set data.target to the column to predict")
     is_test, test, test_sites = _hold_out(plan, streams, frame, schema, assignment)
-    site = assignment.site[~is_test]
+    at_hub = _hub_share(plan, streams, is_test)
+    at_sites = ~is_test & ~at_hub
+    site = assignment.site[at_sites]
     order = np.argsort(site, kind="stable")
     sizes = np.bincount(site, minlength=len(assignment.names))
     kept = np.flatnonzero(sizes)
     if len(kept) < len(sizes):
         notes.append(f"{len(sizes) - len(kept)} sites kept no row for training and were left out")
-    training = frame.filter(pl.Series(~is_test))[order]
-    low_risk = None if assignment.low_risk is None else assignment.low_risk[~is_test][order]
+    training = frame.filter(pl.Series(at_sites))[order]
+    low_risk = None if assignment.low_risk is None else assignment.low_risk[at_sites][order]
     return Population(
         schema=schema,
         frame=training,
@@ -90,6 +102,7 @@ def populate(plan: PlanFile, streams: Streams, *, tables: dict[str, pl.DataFrame
         clusters=None if assignment.cluster is None else assignment.cluster[kept],
         low_risk=low_risk,
         notes=tuple(notes),
+        validation=frame.filter(pl.Series(at_hub)) if at_hub.any() else None,
     )
 
 
@@ -104,6 +117,15 @@ def set_aside_unseen(encoder: Encoder, frame: pl.DataFrame) -> NDArray[np.bool_]
         known = text.is_in(list(domain.categories)) | (text.is_null() if domain.missing else pl.lit(False))
         usable &= pl.select(known).to_series().fill_null(domain.missing).to_numpy()
     return usable
+
+
+def _hub_share(plan: PlanFile, streams: Streams, is_test: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """The training rows the hub holds itself, for `train.reject`."""
+    chosen = np.zeros(len(is_test), dtype=bool)
+    if plan.data.validation is not None:
+        training = np.flatnonzero(~is_test)
+        chosen[training] = hold_out(len(training), plan.data.validation, streams.generator("validation"))
+    return chosen
 
 
 def _read(

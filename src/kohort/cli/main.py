@@ -63,7 +63,8 @@ def main() -> NoReturn:
     """Run the command line; exits with the codes of the manual and never with a traceback unless `--debug`."""
     debug = "--debug" in sys.argv
     try:
-        code = build()(standalone_mode=False)
+        # People add it at the end of the line that failed, so it counts wherever it stands.
+        code = build()([word for word in sys.argv[1:] if word != "--debug"], standalone_mode=False)
         sys.stdout.flush()
         sys.exit(code if isinstance(code, int) else 0)
     except KohortError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ from kohort.cli.common import say, stderr
 if TYPE_CHECKING:
     from kohort.experiment import Progress
 
-__all__ = ["round_bar"]
+__all__ = ["between_rounds", "round_bar"]
 
 
 @contextmanager
@@ -38,6 +39,37 @@ def round_bar(title: str, *, quiet: bool = False) -> Iterator[Callable[[Progress
             bar.update(task, total=progress.rounds, completed=progress.round, accuracy=progress.accuracy)
 
         yield watch
+
+
+@contextmanager
+def between_rounds(watch: Callable[[Progress], None]) -> Iterator[Callable[[Progress], None]]:
+    """Hold the first Ctrl-C back until the round is done and saved; the second one stops at once."""
+    asked = False
+    begun = False
+
+    def remember(number: int, frame: object) -> None:
+        nonlocal asked
+        del number, frame
+        if asked or not begun:
+            raise KeyboardInterrupt
+        asked = True
+        say("stopping after this round; press Ctrl-C again to stop at once")
+
+    def checked(progress: Progress) -> None:
+        nonlocal begun
+        begun = True
+        watch(progress)
+        if asked:
+            raise KeyboardInterrupt
+
+    former = signal.signal(signal.SIGINT, remember)
+    try:
+        yield checked
+    except KeyboardInterrupt:
+        say("interrupted; go on with --resume")
+        raise
+    finally:
+        signal.signal(signal.SIGINT, former)
 
 
 def _silent(progress: Progress) -> None:

@@ -24,6 +24,7 @@ def run(
     set_: Annotated[list[str] | None, typer.Option("--set", metavar="a.b=v", help="Change a key of the plan.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of a reproducible run (0 when unset).")] = None,
     secure_random: Annotated[bool, typer.Option(help="Randomness from the operating system; no seed.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run in DIR.")] = False,
     force: ForceOption = False,
     json: JsonOption = False,
 ) -> None:
@@ -31,20 +32,25 @@ def run(
 
     Example: kohort run examples/fedavg.toml --out out/fedavg
     """
-    from kohort.cli.progress import round_bar
+    from kohort.cli.progress import between_rounds, round_bar
     from kohort.config import read_plan
     from kohort.errors import ConfigError, nearest
     from kohort.experiment import run as carry_out
+    from kohort.runfolder import stored_result
 
     if engine != "local":
         raise ConfigError(f"unknown engine {engine!r}", hint=nearest(engine, ["local"]))
     read = read_plan(plan, overrides=set_ or [])
-    with round_bar(read.method, quiet=json) as watch:
-        outcome = carry_out(read, out=out, seed=seed, secure_random=secure_random, force=force, watch=watch)
+    result = stored_result(out, read, seed) if resume else None
+    if result is None:
+        with round_bar(read.method, quiet=json) as watch, between_rounds(watch) as checked:
+            result = carry_out(
+                read, out=out, seed=seed, secure_random=secure_random, resume=resume, force=force, watch=checked
+            ).to_mapping()
     if json:
-        emit(outcome.to_mapping())
+        emit(result)
         return
     from kohort.cli.tables import outcome_table
 
-    stdout().print(outcome_table([outcome.to_mapping()]))
-    stdout().print(f"{outcome.rounds} rounds, ended by: {outcome.stopped_by}. Written to {out}", markup=False)
+    stdout().print(outcome_table([result]))
+    stdout().print(f"{result['rounds']} rounds, ended by: {result['stopped_by']}. Written to {out}", markup=False)

@@ -19,7 +19,7 @@ from kohort.errors import ConfigError, DataError, nearest
 
 __all__ = ["Assignment", "assign_sites", "assignment_of_parts", "hold_out"]
 
-SPLITS = ("iid", "interval:COLUMN", "column:NAME", "dirichlet", "sorted")
+SPLITS = ("iid", "interval:COLUMN", "width:COLUMN", "column:NAME", "dirichlet", "sorted")
 MAX_CLASSES = 20
 TARGET_QUANTILES = 10
 Integers = NDArray[np.int64]
@@ -73,7 +73,8 @@ def assign_sites(
 ) -> Assignment:
     """Give every row of `frame` a site.
 
-    `split`: "iid" (shuffled, equal parts), "interval:COLUMN" (equal widths of the column's range), "column:NAME" (one
+    `split`: "iid" (shuffled, equal parts), "interval:COLUMN" (intervals of the column with about equal rows),
+    "width:COLUMN" (intervals of equal width), "column:NAME" (one
     site a value), "dirichlet" (each class is spread by a Dirichlet draw: over clusters, then over the sites of each
     cluster), "sorted" (by target, then equal parts). With `clusters` a number, `count` is the sites of a cluster; with
     "column:NAME" or "labels" each value of that column, or of the target, is a cluster of `count` sites. `alpha` is one
@@ -131,8 +132,8 @@ def hold_out(n: int, share: float, generator: np.random.Generator) -> NDArray[np
 
 
 def _check_order(frame: pl.DataFrame, order: _Order) -> None:
-    takes_column = order.kind in ("interval", "column")
-    known = order.kind in ("iid", "interval", "column", "dirichlet", "sorted")
+    takes_column = order.kind in ("interval", "width", "column")
+    known = order.kind in ("iid", "interval", "width", "column", "dirichlet", "sorted")
     if not known or takes_column != bool(order.column):
         given = f"{order.kind}:{order.column}" if order.column else order.kind
         raise ConfigError(f"unknown split {given!r}", hint=nearest(given, SPLITS))
@@ -174,8 +175,9 @@ def _split_rows(frame: pl.DataFrame, order: _Order, clusters: int | None, genera
     groups = clusters or 1
     sites = groups * order.count
     _enough_rows(frame.height, sites, order.min_rows)
-    if order.kind == "interval":
-        return _group(_by_interval(frame, order.column, sites, order.min_rows), clusters)
+    if order.kind in ("interval", "width"):
+        found = _by_interval(frame, order.column, sites, order.min_rows, equal_widths=order.kind == "width")
+        return _group(found, clusters)
     names = _numbered("site-", sites)
     if clusters is not None:
         tails = _numbered("-site-", order.count)
@@ -229,14 +231,16 @@ def _in_natural_clusters(
     return Assignment(site=site, names=tuple(names), cluster=np.array(cluster), notes=tuple(notes))
 
 
-def _by_interval(frame: pl.DataFrame, column: str, sites: int, min_rows: int) -> Assignment:
+def _by_interval(frame: pl.DataFrame, column: str, sites: int, min_rows: int, *, equal_widths: bool) -> Assignment:
     _refuse_nulls(frame[column])
     if not frame[column].dtype.is_numeric():
         hint = f'Use "column:{column}" for one site a value'
         raise ConfigError(f"column {column!r} is not a number and has no intervals", hint=hint)
     values = number(frame[column]).to_numpy()
+    cuts = np.linspace(0.0, 1.0, sites + 1)
     low, high = float(values.min()), float(values.max())
-    edges = np.linspace(low, high, sites + 1)
+    # Quantiles are values that occur, so equal values always share a site.
+    edges = low + (high - low) * cuts if equal_widths else np.quantile(values, cuts, method="higher").astype(float)
     interval = np.clip(np.searchsorted(edges, values, side="right") - 1, 0, sites - 1)
     sizes = np.bincount(interval, minlength=sites)
     # An interval that is too small joins the next one; what is left over at the end joins the last site.

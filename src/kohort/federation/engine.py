@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
-from math import ceil
+from math import ceil, inf
 from time import perf_counter
 from typing import Any, Protocol, TypeVar
 
@@ -17,9 +17,10 @@ from kohort.federation.plan import Ask, Excluded, Mark, Replies
 from kohort.federation.setting import Setting
 from kohort.federation.site import Answers, Site, answer
 from kohort.federation.task import Request
+from kohort.federation.trouble import Trouble, absent_sites, liars
 from kohort.federation.validate import validate
 from kohort.federation.wire import Parcels, Payload
-from kohort.privacy.guarantee import Guarantee
+from kohort.privacy.guarantee import DP, Guarantee
 from kohort.privacy.ledger import Occasion
 from kohort.privacy.receipts import Receipts
 from kohort.rng import Streams
@@ -88,21 +89,26 @@ class LocalEngine:
     excluded: list[Excluded] = field(default_factory=list)
     declared: dict[str, int] = field(default_factory=dict)
     """Rows each site declared when it enrolled; replies may not speak of more."""
-    _requests: int = 0
+    trouble: Trouble = field(default_factory=Trouble)
+    deadline: float = inf
+    """Seconds a site has for an answer; a later one is left out. A site's part of a joint call goes by its rows."""
 
-    def approve(self, claims: Claims) -> tuple[str, ...]:
+    def make_trouble(self, trouble: Trouble) -> None:
+        """Let simulated sites drop out, be late or lie from now on."""
+        self.trouble = trouble
+        for name, liar in liars(trouble, tuple(self.sites), self.streams).items():
+            self.sites[name].liar = liar
+
+    def approve(self, claims: Claims, *, tasks: Sequence[str] = ()) -> tuple[str, ...]:
         """Let every site judge what the plan will ask, before any byte leaves; the sites that agree take part."""
         agreed = []
+        plan = f"{self.setting.method}.plan"
         for site in self.sites.values():
             site.setting = self.setting
-            against = [
-                (claim, reason)
-                for claim in claims(site.count)
-                if (reason := site.policy.judge(claim, task=f"{self.setting.method}.plan")) is not None
-            ]
-            if against:
-                claim, reason = against[0]
-                occasion = Occasion(what=f"{self.setting.method}.plan", request=self.setting.plan_hash)
+            against = _first_objection(site, claims(site.count), [plan, *tasks])
+            if against is not None:
+                claim, reason = against
+                occasion = Occasion(what=plan, request=self.setting.plan_hash)
                 site.book.refuse(site.chain, occasion, guarantee=claim, reason=reason)
                 self.excluded.append(Excluded(site.name, "refused", reason))
             else:
@@ -117,46 +123,68 @@ class LocalEngine:
 
     def exchange(self, ask: Ask) -> Replies:
         """One question, one door passage a site, one receipt."""
-        asked = [self.sites[name] for name in ask.to]
+        absent = absent_sites(self.trouble, ask.to, self.streams, task=ask.task.name, round_number=ask.round)
+        asked = [self.sites[name] for name in ask.to if name not in absent]
         if ask.each is None:
             answers = [self._carry(asked, ask, ask.payload)]
         else:
             answers = [self._carry([site], ask, ask.each[site.name]) for site in asked]
-        joined = answers[0] if len(answers) == 1 else _join(answers)
-        excluded = [Excluded(refusal.site, "refused", refusal.reason) for refusal in joined.refusals]
+        # Sites work and transfer side by side, so an exchange takes as long as the slowest of them.
+        self.costs.most_bytes_a_site += max((most for _, most in answers), default=0)
+        joined = answers[0][0] if len(answers) == 1 else _join([part for part, _ in answers])
+        self.costs.slowest_site += max(joined.times, default=0.0)
+        self.costs.sites += sum(joined.times)
+        excluded = [Excluded(site, kind, f"no answer before the deadline ({kind})") for site, kind in absent.items()]
+        excluded += [Excluded(refusal.site, "refused", refusal.reason) for refusal in joined.refusals]
         excluded += [Excluded(failure.site, "failed", failure.reason) for failure in joined.failures]
-        names = [site.name for site in joined.sites]
-        kept, body, bad = validate(names, joined.parcels, ask.expect, self.declared)
-        for item in bad:
-            site = self.sites[item.site]
-            site.book.note(site.chain, Occasion(what=ask.task.name, round=ask.round), reason=item.reason)
+        on_time, parcels, late = self._punctual(joined)
+        kept, body, bad = validate(on_time, parcels, ask.expect, self.declared)
+        excluded += late
         excluded += bad
+        for item in excluded:
+            if item.kind not in {"refused", "failed"}:  # those two stand in the ledger already
+                site = self.sites[item.site]
+                site.book.note(site.chain, Occasion(what=ask.task.name, round=ask.round), reason=item.reason)
         self.excluded += excluded
-        if len(kept) < self._least(len(asked)):
+        if len(kept) < self._least(len(ask.to)):
             self._give_up(ask, len(kept), excluded)
         return Replies(kept, body, excluded)
 
-    def _carry(self, sites: Sequence[Site], ask: Ask, payload: Payload) -> Answers:
-        self._requests += 1
+    def _punctual(self, answers: Answers) -> tuple[list[str], Parcels | list[bytes], list[Excluded]]:
+        """The answers that came before the deadline, and the sites whose answers did not."""
+        names = [site.name for site in answers.sites]
+        if max(answers.times, default=0.0) <= self.deadline:
+            return names, answers.parcels, []
+        kept = [index for index, took in enumerate(answers.times) if took <= self.deadline]
+        parcels = answers.parcels
+        late = [name for name, took in zip(names, answers.times, strict=True) if took > self.deadline]
+        return (
+            [names[index] for index in kept],
+            parcels.take(kept) if isinstance(parcels, Parcels) else [parcels[index] for index in kept],
+            [Excluded(name, "late", "the answer came after the deadline") for name in late],
+        )
+
+    def _carry(self, sites: Sequence[Site], ask: Ask, payload: Payload) -> tuple[Answers, int]:
+        """The answers of `sites`, and the most bytes one of them moved."""
         request = Request(
             run=self.setting.run,
             plan_hash=self.setting.plan_hash,
             task=ask.task.name,
             round=ask.round,
             attempt=0,
-            nonce=self.streams.bytes("nonce", self._requests, length=12).hex(),
+            nonce=self.streams.bytes("nonce", ask.task.name, ask.round, length=12).hex(),
             payload=payload,
         )
         answers = answer(sites, request, many=self.many)
-        self._count(sites, request, answers)
+        most = self._count(sites, request, answers)
         answered = {refusal.site for refusal in answers.refusals}
         chains = [site.chain for site in answers.sites] + [self.sites[name].chain for name in answered]
         if chains:
             occasion = Occasion(what=request.task, request=request.digest, round=request.round)
             self.receipts.issue(sites[0].book, chains, occasion)
-        return answers
+        return answers, most
 
-    def _count(self, sites: Sequence[Site], request: Request, answers: Answers) -> None:
+    def _count(self, sites: Sequence[Site], request: Request, answers: Answers) -> int:
         parcels = answers.parcels
         sizes = (
             [parcels.layout.size] * len(parcels)
@@ -165,9 +193,7 @@ class LocalEngine:
         )
         self.costs.bytes_up += sum(sizes)
         self.costs.bytes_down += len(request.encoded) * len(sites)
-        self.costs.most_bytes_a_site += max(sizes, default=0) + len(request.encoded)
-        self.costs.slowest_site += answers.slowest
-        self.costs.sites += answers.seconds
+        return max(sizes, default=0) + len(request.encoded)
 
     def _least(self, asked: int) -> int:
         return max(1, ceil(self.quorum * asked))
@@ -184,6 +210,19 @@ class LocalEngine:
         )
 
 
+def _first_objection(site: Site, claims: Sequence[Guarantee], tasks: Sequence[str]) -> tuple[Guarantee, str] | None:
+    """The first claim the site's policy will not let out under one of these tasks, and why."""
+    spent = sum(site.chain.spent.values())
+    for claim in claims:
+        for task in tasks:
+            reason = site.policy.judge(claim, task=task, spent=spent)
+            if reason is not None:
+                return claim, reason
+        if isinstance(claim, DP):
+            spent += claim.epsilon
+    return None
+
+
 def _join(answers: Sequence[Answers]) -> Answers:
     parcels = [
         bytes(parcel)
@@ -195,6 +234,5 @@ def _join(answers: Sequence[Answers]) -> Answers:
         parcels=parcels,
         refusals=[refusal for part in answers for refusal in part.refusals],
         failures=[failure for part in answers for failure in part.failures],
-        seconds=sum(part.seconds for part in answers),
-        slowest=max((part.slowest for part in answers), default=0.0),
+        times=[took for part in answers for took in part.times],
     )

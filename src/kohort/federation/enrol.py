@@ -51,6 +51,10 @@ def _read_domain(blob: bytes) -> Domain:
         raise IntegrityError("a domain came in malformed") from error
 
 
+def _domain_in(payload: Payload) -> Domain:
+    return _read_domain(payload.blobs["domain"])
+
+
 def _prepare_one(site: Site, request: Request) -> Release:
     encoder = _adopt([site], request)
     frame = site.holding.rows()
@@ -96,8 +100,9 @@ def enrol(
     """Agree on a domain (unless `declared` holds one for every column) and learn who has how many rows."""
     domain = declared
     if domain is None:
-        described: Replies = yield Ask(task=DESCRIBE, to=sites, expect=Expect(blobs=("domain",)))
-        domain = merge_domains([_read_domain(payload.blobs["domain"]) for payload in described.payloads()])
+        expect = Expect(blobs=("domain",), check=_domain_in)
+        described: Replies = yield Ask(task=DESCRIBE, to=sites, expect=expect)
+        domain = merge_domains([_domain_in(payload) for payload in described.payloads()])
         sites = described.sites
     prepared: Replies = yield Ask(
         task=PREPARE,

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import polars as pl
+from numpy.typing import NDArray
 
 from kohort.federation.plan import Hub
+from kohort.federation.rounds import Update
 from kohort.learn.model import encode_rows
 from kohort.learn.network import FloatArray
 from kohort.learn.training import OptimiserState, fit_one
@@ -19,15 +24,10 @@ class HubTrainer:
         self._hub = hub
         self._rows = encode_rows(hub.encoder, received)
         self._key = hub.streams.key("rows")
-        self._state: OptimiserState | None = None
+        self._optimiser: OptimiserState | None = None
 
-    @property
-    def count(self) -> int:
-        """How many rows the hub was given."""
-        return self._rows.count
-
-    def train(self, weights: FloatArray, round_number: int) -> tuple[FloatArray, float]:
-        """One round from `weights`: the new weights and the mean training loss (NaN unless stopping needs it)."""
+    def train(self, round_number: int, weights: FloatArray) -> Update:
+        """One round from `weights`."""
         train = self._hub.setting.train
         keep = train.state == "keep"
         fitted = fit_one(
@@ -37,13 +37,20 @@ class HubTrainer:
             training=train.training(),
             key=self._key,
             round=round_number,
-            state=self._state if keep else None,
+            state=self._optimiser,
             measure_loss=train.stop is not None,
             keep_state=keep,
         )
-        self._state = fitted.state
-        return fitted.weights[0], float("nan") if fitted.losses is None else float(fitted.losses[0])
+        self._optimiser = fitted.state if keep else None
+        loss = None if fitted.losses is None else float(fitted.losses[0])
+        return Update(weights=fitted.weights[0], rows=self._rows.count, loss=loss)
 
-    def metrics(self, loss: float) -> dict[str, float]:
-        """What a Mark shows of a hub round."""
-        return {} if self._hub.setting.train.stop is None else {"loss": loss}
+    def state(self) -> dict[str, NDArray[Any]]:
+        """What a checkpoint must hold of it."""
+        kept = self._optimiser
+        return {} if kept is None else {"first": kept.first, "second": kept.second, "steps": kept.steps}
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Go on from a checkpoint."""
+        if "first" in state:
+            self._optimiser = OptimiserState(state["first"].copy(), state["second"].copy(), state["steps"].copy())

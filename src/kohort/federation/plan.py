@@ -6,7 +6,7 @@ and speaking of no more rows than the site declared.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,9 +19,10 @@ from kohort.federation.setting import Setting
 from kohort.federation.task import Task
 from kohort.federation.wire import Parcels, Payload, decode
 from kohort.learn.network import FloatArray, Network
+from kohort.learn.rows import Rows
 from kohort.rng import Streams
 
-__all__ = ["Ask", "Excluded", "Expect", "Hub", "Mark", "Plan", "Replies", "Result"]
+__all__ = ["Ask", "Excluded", "Expect", "Hub", "Mark", "Plan", "Replies", "Result", "Resume"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +34,8 @@ class Expect:
     blobs: tuple[str, ...] = ()
     largest: float = 1e9
     """No honest number is larger: a reply above it is excluded."""
+    check: Callable[[Payload], object] | None = None
+    """Reads what types and shapes cannot tell, such as a blob; a reply it raises a KohortError for is excluded."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +58,10 @@ class Mark:
     rounds: int
     weights: FloatArray
     metrics: Mapping[str, float] = field(default_factory=dict)
+    state: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    """What the plan needs besides the weights to go on from here."""
+    resumed: bool = False
+    """True once, when an interrupted run has come to where its checkpoint was taken; nothing new happened."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +117,15 @@ class Result:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Resume:
+    """The last round an interrupted run finished, its weights, and what its plan kept."""
+
+    round: int
+    weights: FloatArray
+    state: Mapping[str, NDArray[Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Hub:
     """The coordinator as a plan sees it: the agreed setting, who is enrolled, and the hub's own randomness."""
 
@@ -119,6 +135,10 @@ class Hub:
     network: Network
     setting: Setting
     streams: Streams
+    validation: Rows | None = None
+    """The hub's own rows, to judge updates by."""
+    resume: Resume | None = None
+    """Where an interrupted run goes on."""
 
 
 Plan = Generator[Ask | Mark, Any, Result]

@@ -1,29 +1,67 @@
 """The loop every iterative method shares: choose sites, ask them to train, aggregate, mark the round, stop when done.
 
-A method adds what is its own: what the hub contributes besides the sites (`contribute`), or another task.
+A method adds what is its own: which sites train, with which task, and whether the hub takes part as one more
+participant. Aggregators, hub optimisers, corrections, selection, early stopping and resuming work for all of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from math import ceil
-from typing import Any
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kohort.errors import ConfigError
 from kohort.federation.aggregate import find_aggregator
+from kohort.federation.corrections import find_correction
+from kohort.federation.hub_optimisers import find_hub_optimiser
+from kohort.federation.options import named
 from kohort.federation.plan import Ask, Hub, Mark, Replies
+from kohort.federation.selection import select_sites
 from kohort.federation.setting import Stop
-from kohort.federation.task import Task
-from kohort.federation.training import TRAIN, expected_update
+from kohort.federation.training import expected_update, training_task
 from kohort.federation.wire import Payload
-from kohort.learn.network import FloatArray
+from kohort.learn.network import FloatArray, loss_of
 
-__all__ = ["Patience", "choose_sites", "federated_rounds"]
+__all__ = ["Ended", "Participant", "Patience", "Update", "federated_rounds"]
 
-Contribution = tuple[FloatArray, int]
-Contribute = Callable[[int, FloatArray], Contribution | None]
+State = dict[str, NDArray[Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Update:
+    """One participant's weights after a round, the rows behind them, and its mean loss when stopping needs it."""
+
+    weights: FloatArray
+    rows: int
+    loss: float | None = None
+
+
+class Participant(Protocol):
+    """Whoever trains beside the sites: the hub, on rows it was given."""
+
+    def train(self, round_number: int, weights: FloatArray) -> Update:
+        """One round from `weights`."""
+        ...
+
+    def state(self) -> State:
+        """What a checkpoint must hold of it."""
+        ...
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Go on from a checkpoint."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    """How the loop ended."""
+
+    weights: FloatArray
+    rounds: int
+    stopped_by: str
 
 
 class Patience:
@@ -31,66 +69,180 @@ class Patience:
 
     def __init__(self, rule: Stop | None) -> None:
         self._rule = rule
-        self._best = np.inf
-        self._waited = 0
+        self.best = np.inf
+        self.waited = 0
+
+    def is_over(self, value: float | None) -> bool:
+        """Whether `value` is one round too many without an improvement."""
+        if self._rule is None or value is None:
+            return False
+        if value < self.best - self._rule.min_delta:
+            self.best, self.waited = value, 0
+        else:
+            self.waited += 1
+        return self.waited >= self._rule.patience
 
     @property
     def reason(self) -> str:
         """What to say when it is over."""
-        return f"no improvement of the loss for {self._waited} rounds"
-
-    def is_over(self, value: float) -> bool:
-        """Whether `value` is one round too many without an improvement."""
-        if self._rule is None:
-            return False
-        if value < self._best - self._rule.min_delta:
-            self._best, self._waited = value, 0
-        else:
-            self._waited += 1
-        return self._waited >= self._rule.patience
-
-
-def choose_sites(hub: Hub, round_number: int) -> tuple[str, ...]:
-    """The sites asked in a round: all of them, or a fresh random share, in their usual order."""
-    wanted = max(1, ceil(hub.setting.train.fraction * len(hub.sites)))
-    if wanted == len(hub.sites):
-        return hub.sites
-    picked = hub.streams.generator("select", round_number).choice(len(hub.sites), size=wanted, replace=False)
-    return tuple(hub.sites[index] for index in sorted(picked))
+        return f"no improvement of the loss for {self.waited} rounds"
 
 
 def federated_rounds(
-    hub: Hub, weights: FloatArray, *, task: Task = TRAIN, contribute: Contribute = lambda *_: None
-) -> Generator[Ask | Mark, Any, tuple[FloatArray, int, str]]:
-    """Train until the rounds are used up or the loss stays put; returns weights, rounds done and what ended it."""
-    train = hub.setting.train
-    aggregate = find_aggregator(train.aggregate)
-    patience = Patience(train.stop)
-    expect = expected_update(hub.network, hub.setting)
-    for round_number in range(train.rounds):
-        replies: Replies = yield Ask(
-            task=task,
-            to=choose_sites(hub, round_number),
-            payload=Payload(arrays={"weights": weights}),
-            round=round_number,
-            expect=expect,
+    hub: Hub,
+    weights: FloatArray,
+    *,
+    sites: tuple[str, ...] | None = None,
+    participant: Participant | None = None,
+) -> Generator[Ask | Mark, Any, Ended]:
+    """Train until the rounds are used up or the loss stays put. `sites` are those that train, by default all."""
+    loop = _Loop(hub, hub.sites if sites is None else sites, participant)
+    weights, first = loop.resume(weights)
+    rounds = hub.setting.train.rounds
+    if hub.resume is not None:
+        yield Mark(round=first - 1, rounds=rounds, weights=weights, state=hub.resume.state, resumed=True)
+        if loop.is_over:
+            return Ended(weights=weights, rounds=first, stopped_by=loop.patience.reason)
+    for round_number in range(first, rounds):
+        chosen = loop.choose(round_number)
+        updates = [] if participant is None else [participant.train(round_number, weights)]
+        replies: Replies | None = None
+        if chosen:
+            replies = yield loop.ask(chosen, weights, round_number)
+        weights, loss = loop.combine(weights, chosen, replies, updates)
+        loop.is_over = loop.patience.is_over(loss)
+        metrics = {} if loss is None else {"loss": loss}
+        yield Mark(round=round_number, rounds=rounds, weights=weights, metrics=metrics, state=loop.state())
+        if loop.is_over:
+            return Ended(weights=weights, rounds=round_number + 1, stopped_by=loop.patience.reason)
+    return Ended(weights=weights, rounds=rounds, stopped_by="rounds")
+
+
+class _Loop:
+    """What the hub keeps from round to round."""
+
+    def __init__(self, hub: Hub, sites: tuple[str, ...], participant: Participant | None) -> None:
+        train = hub.setting.train
+        self.patience = Patience(train.stop)
+        self.is_over = False
+        self._hub = hub
+        self._sites = sites
+        self._places = {site: index for index, site in enumerate(sites)}
+        self._participant = participant
+        self._task = training_task(hub.setting)
+        self._expect = expected_update(hub.network, hub.setting)
+        self._aggregate = find_aggregator(train.aggregate)
+        self._optimiser = find_hub_optimiser(train.hub)
+        self._optimiser_state: State = self._optimiser.start(hub.network.parameter_count)
+        self._asked = np.zeros(len(sites), dtype=np.int64)
+        self._answered = np.zeros(len(sites), dtype=np.int64)
+        self._control: FloatArray | None = None
+        if find_correction(train.correction).scaffold:
+            self._control = np.zeros(hub.network.parameter_count, dtype=hub.network.dtype)
+            _check_scaffold(hub)
+        if train.reject is not None and hub.validation is None:
+            raise ConfigError("train.reject needs rows to judge by", hint="Set data.validation to a share of the rows")
+
+    def choose(self, round_number: int) -> tuple[str, ...]:
+        if not self._sites:
+            return ()
+        generator = self._hub.streams.generator("select", round_number)
+        train = self._hub.setting.train
+        return select_sites(self._sites, train, generator, asked=self._asked, answered=self._answered)
+
+    def ask(self, chosen: tuple[str, ...], weights: FloatArray, round_number: int) -> Ask:
+        arrays: State = {"weights": weights}
+        if self._control is not None:
+            arrays["control"] = self._control
+        return Ask(task=self._task, to=chosen, payload=Payload(arrays=arrays), round=round_number, expect=self._expect)
+
+    def combine(
+        self, weights: FloatArray, chosen: tuple[str, ...], replies: Replies | None, updates: list[Update]
+    ) -> tuple[FloatArray, float | None]:
+        """New weights and mean loss from the sites' replies and the other participants' updates."""
+        stack = (
+            np.stack([update.weights for update in updates]) if updates else np.empty((0, len(weights)), weights.dtype)
         )
-        stack, rows = _with_hub(replies, contribute(round_number, weights))
-        weights = aggregate(stack, rows)
-        metrics: dict[str, float] = {}
-        if train.stop is not None:
-            metrics["loss"] = float(np.average(replies.metric("loss"), weights=replies.metric("rows")))
-        yield Mark(round=round_number, rounds=train.rounds, weights=weights, metrics=metrics)
-        if train.stop is not None and patience.is_over(metrics["loss"]):
-            return weights, round_number + 1, patience.reason
-    return weights, train.rounds, "rounds"
+        rows = np.asarray([update.rows for update in updates], dtype=np.int64)
+        losses = np.asarray([np.nan if update.loss is None else update.loss for update in updates])
+        if replies is not None:
+            self._remember(chosen, replies)
+            stack = np.concatenate([replies.array("weights"), stack]) if updates else replies.array("weights")
+            rows = np.concatenate([replies.metric("rows").astype(np.int64), rows])
+            if self._hub.setting.train.stop is not None:
+                losses = np.concatenate([replies.metric("loss"), losses])
+        if len(rows) == 0:
+            return weights, None  # nobody was chosen: the round passes
+        kept = self._believed(stack)
+        aggregated = self._aggregate(stack[kept], rows[kept], weights, self._hub.network)
+        moved, self._optimiser_state = self._optimiser.step(weights, aggregated, self._optimiser_state)
+        if self._control is not None and replies is not None:
+            self._move_control(replies, kept)
+        stops = self._hub.setting.train.stop is not None
+        return moved, float(np.average(losses[kept], weights=rows[kept])) if stops else None
+
+    def _remember(self, chosen: tuple[str, ...], replies: Replies) -> None:
+        if self._hub.setting.train.select == "reliable":
+            self._asked[[self._places[site] for site in chosen]] += 1
+            self._answered[[self._places[site] for site in replies.sites]] += 1
+
+    def _believed(self, stack: FloatArray) -> NDArray[np.int64] | slice:
+        """Updates whose error on the hub's validation rows is no outlier; at least half of them."""
+        limit, rows = self._hub.setting.train.reject, self._hub.validation
+        if limit is None or rows is None or len(stack) < 3:
+            return slice(None)
+        errors = np.asarray([loss_of(self._hub.network, weights, rows.x, rows.y) for weights in stack])
+        middle = np.median(errors)
+        spread = 1.4826 * np.median(np.abs(errors - middle))  # a normal sample's standard deviation, robustly
+        return np.flatnonzero(errors <= middle + limit * spread)
+
+    def _move_control(self, replies: Replies, kept: NDArray[np.int64] | slice) -> None:
+        """c moves by the sites' mean change, in proportion to the rows that took part."""
+        changes, rows = replies.array("control"), replies.metric("rows").astype(np.int64)
+        members = np.arange(len(rows) + 1)[kept]
+        members = members[members < len(rows)]
+        mean = self._aggregate(changes[members], rows[members], np.zeros_like(changes[0]), self._hub.network)
+        share = rows[members].sum() / sum(self._hub.rows[site] for site in self._sites)
+        assert self._control is not None  # noqa: S101 - the caller checked
+        self._control = (self._control + share * mean).astype(changes.dtype)
+
+    def state(self) -> State:
+        """Everything a checkpoint needs besides the weights."""
+        kept: State = {f"optimiser.{name}": array for name, array in self._optimiser_state.items()}
+        kept["patience"] = np.asarray([self.patience.best, self.patience.waited, self.is_over])
+        if self._hub.setting.train.select == "reliable":
+            kept |= {"asked": self._asked, "answered": self._answered}
+        if self._control is not None:
+            kept["control"] = self._control
+        if self._participant is not None:
+            kept |= {f"participant.{name}": array for name, array in self._participant.state().items()}
+        return kept
+
+    def resume(self, weights: FloatArray) -> tuple[FloatArray, int]:
+        """The weights and the round to start with: the given ones and 0, or those of the checkpoint."""
+        saved = self._hub.resume
+        if saved is None:
+            return weights, 0
+        state = saved.state
+        self._optimiser_state = _part(state, "optimiser.")
+        best, waited, over = state["patience"].tolist()
+        self.patience.best, self.patience.waited, self.is_over = best, int(waited), bool(over)
+        if "asked" in state:
+            self._asked, self._answered = state["asked"].copy(), state["answered"].copy()
+        if self._control is not None:
+            self._control = state["control"].copy()
+        if self._participant is not None:
+            self._participant.restore(_part(state, "participant."))
+        return saved.weights, saved.round + 1
 
 
-def _with_hub(replies: Replies, own: Contribution | None) -> tuple[FloatArray, NDArray[np.int64]]:
-    """Stack and row counts of the sites, with the hub's own update as one more participant when there is one."""
-    stack: FloatArray = replies.array("weights")
-    rows: NDArray[np.int64] = replies.metric("rows").astype(np.int64)
-    if own is None:
-        return stack, rows
-    update, count = own
-    return np.concatenate([stack, update[None, :]]), np.append(rows, count)
+def _part(state: Mapping[str, NDArray[Any]], prefix: str) -> State:
+    return {name.removeprefix(prefix): array.copy() for name, array in state.items() if name.startswith(prefix)}
+
+
+def _check_scaffold(hub: Hub) -> None:
+    train = hub.setting.train
+    if train.optimizer != "sgd":
+        raise ConfigError("SCAFFOLD's control variates are defined for plain SGD", hint='Set train.optimizer = "sgd"')
+    if named(train.aggregate)[0] == "fedma":
+        raise ConfigError("SCAFFOLD needs units in a fixed order, and fedma moves them", hint="Drop one of the two")

@@ -6,6 +6,7 @@ them while a run is under way.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -14,11 +15,14 @@ from annotated_types import Ge, Gt, Le
 from kohort.data.encode import Encoder
 from kohort.data.schema import Schema
 from kohort.errors import ConfigError, nearest
+from kohort.federation.corrections import find_correction
 from kohort.learn.network import Network
 from kohort.learn.training import Training
 
 __all__ = ["ModelSection", "Setting", "Stop", "TrainSection"]
 
+Choice = str | Mapping[str, str | float | int | bool]
+"""A name with options: "trimmed:0.2", "fedadam:lr=0.01,tau=0.001", or {name = "fedadam", lr = 0.01}."""
 MODEL_KINDS = ("linear", "logistic", "svm", "perceptron", "mlp", "onelayer")
 
 
@@ -95,12 +99,19 @@ class TrainSection:
     """Whether a site's optimiser starts afresh every round."""
     fraction: Annotated[float, Gt(0), Le(1)] = 1.0
     """Share of the sites asked each round."""
+    select: Literal["random", "poisson", "reliable"] = "random"
+    """How a share is chosen: so many at random, each site by its own coin, or those that answered most so far."""
     stop: Stop | None = None
-    aggregate: str = "mean"
-    hub: str = "plain"
-    correction: str = "none"
+    aggregate: Choice = "mean"
+    """mean | median | trimmed:SHARE | krum | multi-krum | clip | fedma"""
+    hub: Choice = "plain"
+    """plain | momentum | fedadam | fedyogi | fedadagrad, with options as in "fedadam:lr=0.01" """
+    correction: Choice = "none"
+    """none | fedprox:MU | scaffold"""
+    reject: Annotated[float, Gt(0)] | None = None
+    """Leave out updates whose error on the hub's validation rows is so many deviations above the median."""
 
-    def training(self, *, prox: float = 0.0) -> Training:
+    def training(self) -> Training:
         """The kernel's view of this section."""
         return Training(
             epochs=self.local_epochs,
@@ -109,7 +120,7 @@ class TrainSection:
             lr=self.lr,
             momentum=self.momentum,
             l2=self.l2,
-            prox=prox,
+            prox=find_correction(self.correction).prox,
         )
 
 

@@ -6,7 +6,7 @@ Guarantee: what `answer` returns has passed the door. There is no other way from
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
 
@@ -14,9 +14,11 @@ import polars as pl
 
 from kohort.data.schema import Schema
 from kohort.errors import KohortError
+from kohort.federation.outbox import Outbox
 from kohort.federation.setting import Setting
 from kohort.federation.task import Release, Request, find_task
-from kohort.federation.wire import Parcels, encode, encode_many
+from kohort.federation.trouble import Liar
+from kohort.federation.wire import Parcels, Payload, encode, encode_many
 from kohort.privacy.door import Refusal, door
 from kohort.privacy.guarantee import Aggregate
 from kohort.privacy.ledger import Book, Chain, Occasion
@@ -60,8 +62,8 @@ class Answers:
     parcels: Parcels | list[bytes]
     refusals: list[Refusal]
     failures: list[Failure]
-    seconds: float
-    slowest: float
+    times: list[float]
+    """Seconds each of `sites` took; in a joint call, its part by rows."""
 
 
 class Site:
@@ -79,6 +81,10 @@ class Site:
         self.memory: dict[str, Any] = {}
         """What tasks keep between requests: encoded rows, optimiser state. Never leaves."""
         self.setting: Setting | None = None
+        self.liar: Liar | None = None
+        """Simulated dishonesty; None at an honest site."""
+        self.outbox: Outbox | None = None
+        """Where a real site keeps its replies; simulated sites answer the same request alike anyway."""
         self._book = book
         self.chain: Chain = book.open_chain(
             name,
@@ -126,21 +132,29 @@ def answer(sites: Sequence[Site], request: Request, *, many: bool = True) -> Ans
         parcels=[parcel for part in parts if isinstance(part.parcels, list) for parcel in part.parcels],
         refusals=[refusal for part in parts for refusal in part.refusals],
         failures=[failure for part in parts for failure in part.failures],
-        seconds=sum(part.seconds for part in parts),
-        slowest=max((part.slowest for part in parts), default=0.0),
+        times=[took for part in parts for took in part.times],
     )
+
+
+def _as_sent(site: Site, request: Request, payload: Payload) -> Payload:
+    """The payload of an honest site, or what a simulated liar makes of it."""
+    if site.liar is None or "weights" not in payload.arrays:
+        return payload
+    lie = site.liar.distort(payload.arrays["weights"], request.payload.arrays["weights"], request.round)
+    return replace(payload, arrays={**payload.arrays, "weights": lie})
 
 
 def _answer_alone(site: Site, request: Request) -> Answers:
     began = perf_counter()
+    stored = None if site.outbox is None else site.outbox.find(request.digest)
+    if stored is not None:  # answered before a crash: the same request gets the same bytes
+        return Answers(sites=[site], parcels=[stored], refusals=[], failures=[], times=[0.0])
     try:
         release: Release = find_task(request.task).one(site, request)
     except KohortError as error:
         site.book.note(site.chain, _occasion(request, "hub"), reason=error.message)
-        elapsed = perf_counter() - began
-        failures = [Failure(site.name, error.message)]
-        return Answers(sites=[], parcels=[], refusals=[], failures=failures, seconds=elapsed, slowest=elapsed)
-    parcel = encode(release.payload)
+        return Answers(sites=[], parcels=[], refusals=[], failures=[Failure(site.name, error.message)], times=[])
+    parcel = encode(_as_sent(site, request, release.payload))
     verdicts = door(
         [site],
         [parcel],
@@ -150,10 +164,12 @@ def _answer_alone(site: Site, request: Request) -> Answers:
         rows=[release.rows],
         metrics=tuple(release.payload.metrics),
     )
+    if site.outbox is not None and verdicts[0] is None:
+        site.outbox.store(request.digest, parcel)
     elapsed = perf_counter() - began
     if verdicts[0] is not None:
-        return Answers(sites=[], parcels=[], refusals=[verdicts[0]], failures=[], seconds=elapsed, slowest=elapsed)
-    return Answers(sites=[site], parcels=[parcel], refusals=[], failures=[], seconds=elapsed, slowest=elapsed)
+        return Answers(sites=[], parcels=[], refusals=[verdicts[0]], failures=[], times=[])
+    return Answers(sites=[site], parcels=[parcel], refusals=[], failures=[], times=[elapsed])
 
 
 def _answer_together(sites: Sequence[Site], request: Request) -> Answers | None:
@@ -166,7 +182,12 @@ def _answer_together(sites: Sequence[Site], request: Request) -> Answers | None:
         return None  # one of them failed: asking one by one tells which, and lets the others answer
     if releases is None:
         return None
-    parcels = encode_many(releases.arrays, releases.metrics)
+    arrays = releases.arrays
+    for index, site in enumerate(sites):
+        if site.liar is not None and "weights" in arrays:
+            lie = site.liar.distort(arrays["weights"][index], request.payload.arrays["weights"], request.round)
+            arrays["weights"][index] = lie
+    parcels = encode_many(arrays, releases.metrics)
     rows = list(releases.rows)
     verdicts = door(
         sites,
@@ -182,10 +203,10 @@ def _answer_together(sites: Sequence[Site], request: Request) -> Answers | None:
     if refusals:
         kept = [index for index, verdict in enumerate(verdicts) if verdict is None]
         answered, parcels = [sites[index] for index in kept], parcels.take(kept)
-    elapsed = perf_counter() - began
-    # The sites worked in one call; a site's part of the time is its part of the rows.
-    slowest = elapsed * max(rows, default=0) / max(1, sum(rows))
-    return Answers(sites=answered, parcels=parcels, refusals=refusals, failures=[], seconds=elapsed, slowest=slowest)
+        rows = [rows[index] for index in kept]
+    a_row = (perf_counter() - began) / max(1, sum(rows))
+    times = [a_row * count for count in rows]
+    return Answers(sites=answered, parcels=parcels, refusals=refusals, failures=[], times=times)
 
 
 def _occasion(request: Request, to: str) -> Occasion:

@@ -3,26 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kohort.errors import SiteError
+from kohort.federation.corrections import find_correction
 from kohort.federation.plan import Expect
 from kohort.federation.setting import Setting
 from kohort.federation.site import Site
 from kohort.federation.task import Release, Releases, Request, Task
 from kohort.federation.wire import Payload
-from kohort.learn.network import Network
+from kohort.learn.network import FloatArray, Network
 from kohort.learn.rows import Rows, stack
 from kohort.learn.training import Fitted, OptimiserState, fit_many
 
-__all__ = ["OPTIMISER", "ROWS", "TRAIN", "expected_update", "network_of", "setting_of"]
+__all__ = [
+    "CONTROL",
+    "OPTIMISER",
+    "ROWS",
+    "TRAIN",
+    "TRAIN_SCAFFOLD",
+    "expected_update",
+    "kept_by",
+    "network_of",
+    "put_back",
+    "setting_of",
+    "training_task",
+]
 
 ROWS = "rows"
 """Where a site keeps the encoded rows it trains on."""
 OPTIMISER = "optimiser"
 """Where a site keeps its optimiser's state when the plan says so."""
+CONTROL = "control"
+"""Where a site keeps its control variate (SCAFFOLD's c_i)."""
 
 
 def setting_of(site: Site) -> Setting:
@@ -40,37 +57,88 @@ def network_of(site: Site) -> Network:
     return network
 
 
+def training_task(setting: Setting) -> Task:
+    """The task a plan's correction needs."""
+    return TRAIN_SCAFFOLD if find_correction(setting.train.correction).scaffold else TRAIN
+
+
 def expected_update(network: Network, setting: Setting) -> Expect:
     """What a training reply looks like."""
+    parts = ("weights", "control") if find_correction(setting.train.correction).scaffold else ("weights",)
+    flat = (np.dtype(network.dtype).str, (network.parameter_count,))
     return Expect(
-        arrays={"weights": (np.dtype(network.dtype).str, (network.parameter_count,))},
-        metrics=_metrics(setting),
+        arrays=dict.fromkeys(parts, flat), metrics=("rows", "loss") if setting.train.stop is not None else ("rows",)
     )
 
 
-def _metrics(setting: Setting) -> tuple[str, ...]:
-    return ("rows", "loss") if setting.train.stop is not None else ("rows",)
+def kept_by(site: Site) -> dict[str, NDArray[Any]]:
+    """What a checkpoint must hold of a site so that its next round goes on as if nothing had happened."""
+    kept: dict[str, NDArray[Any]] = {}
+    state = site.memory.get(OPTIMISER)
+    if state is not None:
+        kept |= {"first": state.first, "second": state.second, "steps": state.steps}
+    if CONTROL in site.memory:
+        kept[CONTROL] = site.memory[CONTROL]
+    return kept
 
 
-def _fit(sites: Sequence[Site], request: Request) -> Fitted:
+def put_back(site: Site, kept: dict[str, NDArray[Any]]) -> None:
+    """The inverse of `kept_by`."""
+    if "first" in kept:
+        site.memory[OPTIMISER] = OptimiserState(kept["first"].copy(), kept["second"].copy(), kept["steps"].copy())
+    if CONTROL in kept:
+        site.memory[CONTROL] = kept[CONTROL].copy()
+
+
+@dataclass(frozen=True, eq=False)
+class _Trained:
+    """What training gave, stacked over the sites."""
+
+    arrays: dict[str, NDArray[Any]]
+    losses: NDArray[np.float64] | None
+    counts: list[int]
+
+
+def _train(sites: Sequence[Site], request: Request) -> _Trained:
     setting, network = setting_of(sites[0]), network_of(sites[0])
     rows: list[Rows] = [site.memory[ROWS] for site in sites]
     keep = setting.train.state == "keep"
+    start = request.payload.arrays["weights"]
+    shift = None
+    if "control" in request.payload.arrays:
+        own = np.stack([site.memory.get(CONTROL, np.zeros_like(start)) for site in sites])
+        shift = request.payload.arrays["control"] - own
     fitted = fit_many(
         network,
-        request.payload.arrays["weights"],
+        start,
         stack(rows),
         training=setting.train.training(),
         keys=np.fromiter((site.row_key for site in sites), dtype=np.uint64, count=len(sites)),
         round=request.round,
         state=_kept_state(sites) if keep else None,
+        shift=shift,
         measure_loss=setting.train.stop is not None,
         keep_state=keep,
     )
     if keep and fitted.state is not None:
         for index, site in enumerate(sites):
             site.memory[OPTIMISER] = fitted.state.take(slice(index, index + 1))
-    return fitted
+    arrays: dict[str, NDArray[Any]] = {"weights": fitted.weights}
+    if shift is not None:
+        arrays["control"] = _new_controls(sites, start, shift, fitted, setting.train.lr)
+    return _Trained(arrays, fitted.losses, [part.count for part in rows])
+
+
+def _new_controls(
+    sites: Sequence[Site], start: FloatArray, shift: NDArray[Any], fitted: Fitted, lr: float
+) -> NDArray[Any]:
+    """SCAFFOLD, option II: c_i becomes c_i - c + (x - y_i) / (K lr). Keeps c_i at the sites, returns its change."""
+    steps = np.maximum(fitted.steps, 1)[:, None]
+    moved = (start.astype(np.float64) - fitted.weights) / (steps * lr)
+    changes: NDArray[Any] = np.where(fitted.steps[:, None] > 0, moved - shift, 0.0).astype(start.dtype)
+    for index, site in enumerate(sites):
+        site.memory[CONTROL] = site.memory.get(CONTROL, np.zeros_like(start)) + changes[index]
+    return changes
 
 
 def _kept_state(sites: Sequence[Site]) -> OptimiserState | None:
@@ -89,27 +157,27 @@ def _kept_state(sites: Sequence[Site]) -> OptimiserState | None:
 
 
 def _train_one(site: Site, request: Request) -> Release:
-    fitted = _fit([site], request)
-    count = site.memory[ROWS].count
+    trained = _train([site], request)
+    count = trained.counts[0]
     metrics: dict[str, Any] = {"rows": count}
-    if fitted.losses is not None:
-        metrics["loss"] = float(fitted.losses[0])
-    payload = Payload(arrays={"weights": fitted.weights[0]}, metrics=metrics)
+    if trained.losses is not None:
+        metrics["loss"] = float(trained.losses[0])
+    payload = Payload(arrays={name: array[0] for name, array in trained.arrays.items()}, metrics=metrics)
     return Release(payload=payload, guarantee=site.aggregate(count), rows=count)
 
 
 def _train_many(sites: Sequence[Site], request: Request) -> Releases:
-    fitted = _fit(sites, request)
-    counts = [site.memory[ROWS].count for site in sites]
-    metrics: dict[str, Any] = {"rows": np.asarray(counts, dtype=np.int64)}
-    if fitted.losses is not None:
-        metrics["loss"] = fitted.losses
+    trained = _train(sites, request)
+    metrics: dict[str, Any] = {"rows": np.asarray(trained.counts, dtype=np.int64)}
+    if trained.losses is not None:
+        metrics["loss"] = trained.losses
     return Releases(
-        arrays={"weights": fitted.weights},
+        arrays=trained.arrays,
         metrics=metrics,
-        guarantees=[site.aggregate(count) for site, count in zip(sites, counts, strict=True)],
-        rows=counts,
+        guarantees=[site.aggregate(count) for site, count in zip(sites, trained.counts, strict=True)],
+        rows=trained.counts,
     )
 
 
 TRAIN = Task(name="train", one=_train_one, many=_train_many)
+TRAIN_SCAFFOLD = Task(name="train.scaffold", one=_train_one, many=_train_many)

@@ -6,13 +6,13 @@ least one row and no more rows than its site declared. Whatever does not is excl
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kohort.errors import IntegrityError
+from kohort.errors import IntegrityError, KohortError
 from kohort.federation.plan import Excluded, Expect
 from kohort.federation.wire import Parcels, Payload, decode, stack_parcels
 
@@ -57,8 +57,19 @@ def _judge_stack(sites: Sequence[str], parcels: Parcels, expect: Expect, declare
             _fill(reasons, _judge_numbers(values[:, None], expect.largest), name)
         if name == "rows":
             allowed = np.asarray([declared.get(site, 0) for site in sites])
-            _fill(reasons, np.where((values > 0) & (values <= allowed), 0, 3), name)
+            _fill(reasons, np.where((kind == "i") & (values > 0) & (values <= allowed), 0, 3), name)
+    if expect.check is not None:
+        for index, part in enumerate(parcels.views()):
+            reasons[index] = reasons[index] or _reason_of(expect.check, decode(part))
     return reasons
+
+
+def _reason_of(check: Callable[[Payload], object], payload: Payload) -> str:
+    try:
+        check(payload)
+    except KohortError as error:
+        return error.message
+    return ""
 
 
 _VERDICTS = ("", "is not finite", "is absurdly large", "is not between 1 and the declared rows")
@@ -67,6 +78,8 @@ _VERDICTS = ("", "is not finite", "is absurdly large", "is not between 1 and the
 def _judge_numbers(stack: NDArray[Any], largest: float) -> NDArray[np.int64]:
     """0 good, 1 not finite, 2 too large, for each row of a stack."""
     if stack.dtype.kind != "f" or stack.shape[1] == 0:
+        return np.zeros(len(stack), dtype=np.int64)
+    if -largest <= stack.min() and stack.max() <= largest:  # one look at all of it; NaN compares as false
         return np.zeros(len(stack), dtype=np.int64)
     top = np.maximum(stack.max(axis=1), -stack.min(axis=1))  # NaN spreads through max and min
     return np.where(np.isfinite(top), np.where(top <= largest, 0, 2), 1)
@@ -120,6 +133,6 @@ def _judge_one(item: bytes, expect: Expect, declared: int) -> str:
     for name, value in payload.metrics.items():
         if isinstance(value, float) and not abs(value) <= expect.largest:
             return f"{name} is not finite or absurdly large"
-        if name == "rows" and not 0 < value <= declared:
+        if name == "rows" and not (type(value) is int and 0 < value <= declared):
             return f"{name} {_VERDICTS[3]}"
-    return ""
+    return "" if expect.check is None else _reason_of(expect.check, payload)

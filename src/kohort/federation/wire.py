@@ -32,13 +32,14 @@ __all__ = ["Layout", "Parcels", "Payload", "Scalar", "decode", "encode", "encode
 
 Scalar = int | float | bool
 _MAGIC, _VERSION, _PREFIX = b"KHRT", 1, struct.Struct("<4sIQ")
+# One spelling a type ("|i1", never "<i1"), or a payload would have two byte forms.
 _DTYPES = {
-    name: np.dtype(name) for name in ("<f4", "<f8", "<i1", "<i2", "<i4", "<i8", "<u1", "<u2", "<u4", "<u8", "|b1")
+    name: np.dtype(name) for name in ("<f4", "<f8", "|i1", "<i2", "<i4", "<i8", "|u1", "<u2", "<u4", "<u8", "|b1")
 }
-_DTYPES |= {"|i1": np.dtype("i1"), "|u1": np.dtype("u1")}
 _SCALARS = {"f": "<d", "i": "<q", "b": "<q"}
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.:/-]{0,63}")
 _LARGEST_HEADER, _MOST_PARTS, _MOST_AXES = 1 << 20, 4096, 8
+_LAYOUTS_KEPT = 32  # a run uses a handful; hostile headers must not pile up
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,8 +92,8 @@ def decode(data: bytes | memoryview) -> Payload:
     arrays = {}
     for name, dtype, shape, at in layout.arrays:
         array = np.frombuffer(data, dtype=dtype, count=math.prod(shape), offset=at).reshape(shape)
-        if dtype.kind == "b" and (array.view(np.uint8) > 1).any():
-            raise IntegrityError(f"array {name!r} holds bytes that are no truth values")
+        if dtype.kind == "b":
+            _refuse_untruths(array.view(np.uint8))
         array.flags.writeable = False
         arrays[name] = array
     blobs = {name: bytes(data[at : at + length]) for name, length, at in layout.blobs}
@@ -122,20 +123,21 @@ class Parcels:
         return Parcels(self.matrix[list(indices)], self.layout)
 
     def array(self, name: str) -> NDArray[Any]:
-        """The named arrays of all parcels, stacked."""
+        """The named arrays of all parcels, stacked: a read-only view of their bytes."""
         for found, dtype, shape, at in self.layout.arrays:
             if found == name:
                 part = self.matrix[:, at : at + dtype.itemsize * math.prod(shape)]
-                return np.ascontiguousarray(part).view(dtype).reshape(len(self.matrix), *shape)
+                stack = part.view(dtype).reshape(len(self.matrix), *shape)
+                stack.flags.writeable = False
+                return stack
         raise KeyError(name)
 
     def metric(self, name: str) -> NDArray[Any]:
         """The named metric of all parcels."""
         for found, kind, at in self.layout.metrics:
             if found == name:
-                column = np.ascontiguousarray(self.matrix[:, at : at + 8])
-                values: NDArray[Any] = column.view(_SCALARS[kind]).reshape(-1)
-                return values.astype(bool) if kind == "b" else values
+                values: NDArray[Any] = self.matrix[:, at : at + 8].view(_SCALARS[kind]).reshape(-1)
+                return values.astype(bool if kind == "b" else values.dtype)
         raise KeyError(name)
 
 
@@ -171,7 +173,14 @@ def stack_parcels(data: Sequence[bytes | memoryview]) -> Parcels | None:
         return None
     for item in data:
         _refuse_dirty_padding(item, layout)
-    return Parcels(np.frombuffer(b"".join(data), dtype=np.uint8).reshape(len(data), layout.size), layout)
+    parcels = Parcels(np.frombuffer(b"".join(data), dtype=np.uint8).reshape(len(data), layout.size), layout)
+    for _, kind, at in layout.metrics:
+        if kind == "b":
+            _refuse_untruths(np.ascontiguousarray(parcels.matrix[:, at : at + 8]).view("<u8"))
+    for _, dtype, shape, at in layout.arrays:
+        if dtype.kind == "b":
+            _refuse_untruths(parcels.matrix[:, at : at + math.prod(shape)])
+    return parcels
 
 
 def _plain(name: str, array: NDArray[Any]) -> NDArray[Any]:
@@ -201,11 +210,17 @@ def _read_scalar(data: bytes | memoryview, kind: str, at: int) -> Scalar:
     return value
 
 
+def _refuse_untruths(values: NDArray[Any]) -> None:
+    """Any other byte would be a second form of true."""
+    if (values > 1).any():
+        raise IntegrityError("a truth value is neither 0 nor 1")
+
+
 def _padded(length: int) -> int:
     return (length + 7) & ~7
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=_LAYOUTS_KEPT)
 def _layout_of(
     metrics: tuple[tuple[str, str], ...],
     arrays: tuple[tuple[str, str, tuple[int, ...]], ...],
@@ -256,7 +271,7 @@ def _read_layout(data: bytes | memoryview) -> Layout:
     return layout
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=_LAYOUTS_KEPT)
 def _parse_header(header: bytes) -> Layout:
     try:
         parts = json.loads(header[_PREFIX.size :])
@@ -270,6 +285,8 @@ def _parse_header(header: bytes) -> Layout:
         any(type(size) is not int or not 0 <= size < 1 << 48 for size in sizes)
         or any(kind not in _SCALARS for _, kind in metrics)
         or any(kind not in _DTYPES or len(shape) > _MOST_AXES for _, kind, shape in arrays)
+        # NumPy counts the axes beside an empty one, too: (0, 2^47, 2^47) holds nothing and is still too large for it.
+        or any(math.prod(axis or 1 for axis in shape) >= 1 << 48 for _, _, shape in arrays)
     ):
         raise IntegrityError("a payload's header is malformed")
     layout = _layout_of(metrics, arrays, blobs)

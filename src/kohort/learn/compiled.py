@@ -22,7 +22,7 @@ def _compiler(*, fastmath: set[str]) -> Callable[[Callable[..., Any]], Callable[
     """Compile on the first call, outside the interpreter lock, for any number type."""
 
     def prepare(function: Callable[..., Any]) -> Callable[..., Any]:
-        options = {"nogil": True, "error_model": "numpy", "fastmath": fastmath}
+        options: dict[str, Any] = {"nogil": True, "error_model": "numpy", "fastmath": fastmath}
         try:
             prepared = numba.njit(cache=True, **options)(function)
         except RuntimeError:
@@ -77,9 +77,9 @@ def exp(value):
     exp(value) = 2^n * exp(rest) with |rest| <= ln(2) / 2: a Taylor polynomial for the rest, and n added to the exponent
     bits. Good to 1e-15 of the result; e^-708 and e^709 stand for everything beyond; NaN stays NaN.
     """
-    x = np.float64(value)
-    x = -708.0 if x < -708.0 else x
-    x = 709.0 if x > 709.0 else x
+    wide = np.float64(value)
+    least = -708.0 if wide < -708.0 else wide
+    x = 709.0 if least > 709.0 else least
     # Adding 1.5 * 2^52 rounds to a whole number and leaves it in the low bits of the mantissa.
     rounded = x * 1.4426950408889634 + 6755399441055744.0
     n = rounded - 6755399441055744.0

@@ -7,16 +7,16 @@ no comparison here replaces a NaN, and the compiler may reorder sums but may not
 Layout: a chunk of at most `MAX_LANES` rows is held feature by feature, [unit, row], so that every inner loop runs over
 adjacent rows whatever the width of a layer, and a mini-batch of any size needs the memory of one chunk. For each chunk,
 `_forward` keeps the activations of every layer; `_output_deltas` and `_backward` keep the deltas (the loss
-differentiated by what enters a unit) of every layer; only then does `_add_gradient` form gradients. A row's gradient has
-the squared norm sum over layers of |delta|^2 (|activation below|^2 + 1), so clipping row by row is a matter of calling
-`_scale` on all deltas between `_backward` and `_add_gradient`.
+differentiated by what enters a unit) of every layer; only then does `_add_gradient` form gradients. A row's gradient
+has the squared norm sum over layers of |delta|^2 (|activation below|^2 + 1), so clipping row by row is a matter of
+calling `_scale` on all deltas between `_backward` and `_add_gradient`.
 
 Compiled on the first call for each number type, and cached on disk.
 """
 
 # The kernel is written for Numba: functions take what they need by position and get their types from the call.
 # mypy: allow-untyped-defs, allow-untyped-calls
-# ruff: noqa: PLR0912, PLR0915, PLR0917
+# ruff: noqa: PLR0912, PLR0915
 
 from __future__ import annotations
 

@@ -8,8 +8,9 @@ over chunks of rows, so memory stays bounded however long the table is. Training
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -35,7 +36,7 @@ DType = Literal["float32", "float64"]
 FloatArray = NDArray[np.floating[Any]]
 
 # Bounds the largest hidden activation to a few megabytes for the usual widths, and keeps BLAS calls long enough.
-_CHUNK_ROWS = 32_768
+_CHUNK_ROWS = 16_384
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,9 +154,10 @@ def scores(network: Network, weights: FloatArray, x: FloatArray) -> FloatArray:
     """The raw outputs [rows, outputs] of the last layer, before any softmax or sigmoid."""
     _check_width(network, x)
     out = np.empty((x.shape[0], network.outputs), dtype=network.dtype)
-    for begin in range(0, x.shape[0], _CHUNK_ROWS):
-        part = slice(begin, begin + _CHUNK_ROWS)
-        out[part] = _forward(network, weights, x[part])
+    with _one_blas_thread():
+        for begin in range(0, x.shape[0], _CHUNK_ROWS):
+            part = slice(begin, begin + _CHUNK_ROWS)
+            out[part] = _forward(network, weights, x[part])
     return out
 
 
@@ -174,10 +176,10 @@ def predict(network: Network, weights: FloatArray, x: FloatArray) -> NDArray[Any
     """Class codes (int64 [rows]), or numbers when the loss is squared."""
     raw = scores(network, weights, x)
     if network.loss == "squared":
-        return raw[:, 0]
+        return np.asarray(raw[:, 0])
     if network.outputs == 1:
-        return (raw[:, 0] > 0).astype(np.int64)
-    return np.argmax(raw, axis=1).astype(np.int64)
+        return np.asarray(raw[:, 0] > 0, dtype=np.int64)
+    return np.asarray(np.argmax(raw, axis=1), dtype=np.int64)
 
 
 def loss_of(
@@ -190,11 +192,26 @@ def loss_of(
     if x.shape[0] == 0:
         return float("nan")
     total = 0.0
-    for begin in range(0, x.shape[0], _CHUNK_ROWS):
-        part = slice(begin, begin + _CHUNK_ROWS)
-        losses = _row_losses(network, _forward(network, weights, x[part]).astype(np.float64), y[part])
-        total += float(losses.sum() if weight is None else losses @ weight[part])
-    return total / x.shape[0]
+    with _one_blas_thread():
+        for begin in range(0, x.shape[0], _CHUNK_ROWS):
+            part = slice(begin, begin + _CHUNK_ROWS)
+            losses = _row_losses(network, _forward(network, weights, x[part]).astype(np.float64), y[part])
+            total += float(losses.sum() if weight is None else losses @ weight[part])
+    return total / len(x)
+
+
+@cache
+def _blas() -> Any:
+    # Finding the libraries takes milliseconds, so it is done once.
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController()
+
+
+def _one_blas_thread() -> AbstractContextManager[Any]:
+    """Products this small lose more by sharing work among threads than they win, and one thread sums in one order."""
+    limit: AbstractContextManager[Any] = _blas().limit(limits=1, user_api="blas")
+    return limit
 
 
 def _check_width(network: Network, x: FloatArray) -> None:
@@ -223,26 +240,28 @@ def _forward(network: Network, weights: FloatArray, x: FloatArray) -> FloatArray
 
 def _row_losses(network: Network, raw: FloatArray, y: FloatArray) -> FloatArray:
     if network.loss == "squared":
-        return np.square(raw[:, 0] - y)
+        return np.asarray(np.square(raw[:, 0] - y))
     if network.loss == "logistic":
-        return np.logaddexp(0.0, raw[:, 0]) - y * raw[:, 0]
+        return np.asarray(np.logaddexp(0.0, raw[:, 0]) - y * raw[:, 0])
     codes = y.astype(np.int64)
+    if codes.min() < 0 or codes.max() >= network.classes:
+        raise DataError("some targets are no class codes", hint=f"Encode the target as 0 to {network.classes - 1}")
     if network.loss == "softmax":
         peak = raw.max(axis=1)
         log_sum = np.log(np.exp(raw - peak[:, None]).sum(axis=1)) + peak
-        return log_sum - raw[np.arange(len(codes)), codes]
+        return np.asarray(log_sum - raw[np.arange(len(codes)), codes])
     hot = codes[:, None] == (np.arange(network.outputs) if network.outputs > 1 else 1)
     margin = 1.0 if network.loss == "hinge" else 0.0
-    return np.maximum(0.0, margin - np.where(hot, raw, -raw)).sum(axis=1)
+    return np.asarray(np.maximum(0.0, margin - np.where(hot, raw, -raw)).sum(axis=1))
 
 
 def _softmax(raw: FloatArray) -> FloatArray:
-    shifted = np.exp(raw - raw.max(axis=1, keepdims=True))
-    shifted /= shifted.sum(axis=1, keepdims=True)
-    return shifted
+    shares: FloatArray = np.exp(raw - raw.max(axis=1, keepdims=True))
+    shares /= shares.sum(axis=1, keepdims=True)
+    return shares
 
 
 def _sigmoid(values: FloatArray) -> FloatArray:
     # exp of a large positive number overflows to infinity, and 1 / infinity is the right answer, 0.
     with np.errstate(over="ignore"):
-        return 1 / (1 + np.exp(-values))
+        return np.asarray(1 / (1 + np.exp(-values)))

@@ -139,9 +139,9 @@ def _slope_of_row(network: Network, scores: Vector, target: float) -> Vector:
     if network.loss == "squared":
         return 2 * (scores - target)
     if network.loss == "logistic":
-        return 1 / (1 + np.exp(-scores)) - target
+        return np.asarray(1 / (1 + np.exp(-scores)) - target)
     if network.loss == "softmax":
-        return np.exp(scores) / np.exp(scores).sum() - (np.arange(network.outputs) == target)
+        return np.asarray(np.exp(scores) / np.exp(scores).sum() - (np.arange(network.outputs) == target))
     side = _sides(network, target)
     margin = 1.0 if network.loss == "hinge" else 0.0
     # On the edge itself the row still counts: a perceptron that starts at zero has to learn from its first row.

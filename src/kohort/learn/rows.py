@@ -29,8 +29,9 @@ class Rows:
     x: FloatArray
     y: FloatArray
     weight: FloatArray | None = None
-    # Where the arrays live. Kept because asking NumPy for an address costs more than stacking a site does.
-    _places: tuple[_Place, ...] = field(init=False, repr=False)
+    # What `stack` has to know of each of many sites, asked for once: NumPy takes its time to answer.
+    _kind: tuple[int, str, int] = field(init=False, repr=False)
+    _place: _Place = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         arrays = (self.x, self.y) if self.weight is None else (self.x, self.y, self.weight)
@@ -42,7 +43,8 @@ class Rows:
             raise DataError(f"rows of types {names} cannot be trained on", hint="Use Rows.of, which converts them")
         if not all(array.flags.c_contiguous for array in arrays):
             raise DataError("rows are not contiguous in memory", hint="Use Rows.of, which copies them into order")
-        object.__setattr__(self, "_places", tuple(_place(array) for array in arrays))
+        object.__setattr__(self, "_kind", (self.x.shape[1], self.x.dtype.char, len(arrays)))
+        object.__setattr__(self, "_place", _place_of(arrays))
 
     @classmethod
     def of(cls, x: Any, y: Any, *, weight: Any = None, dtype: DType = "float32") -> Rows:
@@ -110,55 +112,60 @@ def stack(sites: Sequence[Rows]) -> StackedRows:
     """Many sites side by side; without a copy when all are slices of the same arrays, else concatenated."""
     if not sites:
         raise DataError("there is no site to stack", hint="Give at least one")
-    first = sites[0]
-    for rows in sites:
-        if rows.x.shape[1] != first.x.shape[1] or rows.x.dtype != first.x.dtype:
-            raise DataError("sites differ in columns or number type", hint="Encode every site with the same encoder")
-    if any(len(rows._places) != len(first._places) for rows in sites):
+    kinds = {rows._kind for rows in sites}
+    if len({kind[:2] for kind in kinds}) > 1:
+        raise DataError("sites differ in columns or number type", hint="Encode every site with the same encoder")
+    if len(kinds) > 1:
         raise DataError("some sites have row weights and some have none", hint="Weight the rows of all sites or none")
-    counts = np.array([rows.count for rows in sites], dtype=np.int64)
+    counts = np.array([rows._place.count for rows in sites], dtype=np.int64)
     return _share(sites, counts) or _concatenate(sites, counts)
 
 
 @dataclass(frozen=True)
 class _Place:
-    """The array that owns some memory, and where in it, in items, a slice begins."""
+    """Where the arrays of some rows live: in which owners of memory, and how many items from their beginning."""
 
-    owner: NDArray[Any]
-    offset: int
+    count: int
+    owners: tuple[NDArray[Any], ...]
+    owner_ids: tuple[int, ...]
+    offsets: tuple[int, ...]
 
 
-def _place(array: NDArray[Any]) -> _Place:
+def _place_of(arrays: Sequence[NDArray[Any]]) -> _Place:
+    found = [_owner_and_offset(array) for array in arrays]
+    owners = tuple(owner for owner, _ in found)
+    return _Place(len(arrays[0]), owners, tuple(map(id, owners)), tuple(offset for _, offset in found))
+
+
+def _owner_and_offset(array: NDArray[Any]) -> tuple[NDArray[Any], int]:
     owner = array
     while isinstance(owner.base, np.ndarray):
         owner = owner.base
     begin = array.__array_interface__["data"][0] - owner.__array_interface__["data"][0]
     usable = owner.flags.c_contiguous and owner.dtype == array.dtype and begin % array.itemsize == 0
-    return _Place(owner, begin // array.itemsize) if usable else _Place(array, 0)
+    return (owner, begin // array.itemsize) if usable else (array, 0)
 
 
 def _share(sites: Sequence[Rows], counts: NDArray[np.int64]) -> StackedRows | None:
     """The stack as a view of the arrays the sites were cut from; None when they do not line up."""
-    filled = [rows for rows in sites if rows.count]
-    if not filled:
+    places = [rows._place for rows in sites if rows._place.count]
+    if len({place.owner_ids for place in places}) != 1:
         return None
-    owners = [place.owner for place in filled[0]._places]
-    if any(p.owner is not owner for rows in filled for p, owner in zip(rows._places, owners, strict=True)):
-        return None
-    width = filled[0].x.shape[1]
-    offsets = np.array([[place.offset for place in rows._places] for rows in filled], dtype=np.int64)
+    filled = counts > 0
+    width = sites[0].x.shape[1]
+    offsets = np.array([place.offsets for place in places], dtype=np.int64)
     lowest = offsets.min(axis=0)
     starts, rest = np.divmod(offsets[:, 0] - lowest[0], max(width, 1))
     # Features, targets and weights must be cut at the same rows, or one start a site could not serve all three.
     if rest.any() or (offsets[:, 1:] - lowest[1:] != starts[:, None]).any():
         return None
-    size = int((starts + counts[counts > 0]).max())
+    size = int((starts + counts[filled]).max())
     shared = [
         owner.reshape(-1)[low : low + size * (width if position == 0 else 1)]
-        for position, (owner, low) in enumerate(zip(owners, lowest.tolist(), strict=True))
+        for position, (owner, low) in enumerate(zip(places[0].owners, lowest.tolist(), strict=True))
     ]
     all_starts = np.zeros(len(sites), dtype=np.int64)
-    all_starts[counts > 0] = starts
+    all_starts[filled] = starts
     weight = shared[2] if len(shared) == 3 else None
     return StackedRows(shared[0].reshape(size, width), shared[1], weight, all_starts, counts)
 

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from kohort.errors import IntegrityError
 from kohort.federation.hubwork import HubTrainer
-from kohort.federation.plan import Ask, Expect, Hub, Mark, Plan, Replies, Result
-from kohort.federation.rounds import Patience
+from kohort.federation.plan import Ask, Expect, Hub, Plan, Replies, Result
+from kohort.federation.rounds import federated_rounds
 from kohort.federation.site import Site
 from kohort.federation.tables import pack_table, unpack_table
 from kohort.federation.task import Release, Request, Task
@@ -44,21 +45,20 @@ SHIP = Task(name="central.ship", one=_ship)
 def plan(config: Central, hub: Hub) -> Plan:
     """Collect every row once, then train as a single participant on the rows in site order."""
     del config
-    replies: Replies = yield Ask(task=SHIP, to=hub.sites, expect=Expect(metrics=("rows",), blobs=("table",)))
     columns = (*hub.setting.schema.inputs, str(hub.setting.schema.target))
-    received = pl.concat(
-        [unpack_table(payload.blobs["table"], expect=columns) for payload in replies.payloads()], how="vertical_relaxed"
-    )
-    trainer = HubTrainer(hub, received)
+
+    def table_in(payload: Payload) -> pl.DataFrame:
+        table = unpack_table(payload.blobs["table"], expect=columns)
+        if table.height != payload.metrics["rows"]:
+            raise IntegrityError("a table came in with another number of rows than it was announced with")
+        return table
+
+    expect = Expect(metrics=("rows",), blobs=("table",), check=table_in)
+    replies: Replies = yield Ask(task=SHIP, to=hub.sites, expect=expect)
+    received = pl.concat([table_in(payload) for payload in replies.payloads()], how="vertical_relaxed")
     weights = hub.network.start(hub.streams.generator("start"))
-    train = hub.setting.train
-    patience = Patience(train.stop)
-    for round_number in range(train.rounds):
-        weights, loss = trainer.train(weights, round_number)
-        yield Mark(round=round_number, rounds=train.rounds, weights=weights, metrics=trainer.metrics(loss))
-        if patience.is_over(loss):
-            return Result(weights=weights, rounds=round_number + 1, stopped_by=patience.reason, received=received)
-    return Result(weights=weights, rounds=train.rounds, stopped_by="rounds", received=received)
+    ended = yield from federated_rounds(hub, weights, sites=(), participant=HubTrainer(hub, received))
+    return Result(weights=ended.weights, rounds=ended.rounds, stopped_by=ended.stopped_by, received=received)
 
 
 def claims(config: Central, rows: int) -> Sequence[Guarantee]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from kohort.federation.plan import Hub, Plan, Result
 from kohort.federation.rounds import federated_rounds
-from kohort.federation.training import TRAIN
+from kohort.federation.training import TRAIN, TRAIN_SCAFFOLD
 from kohort.methods.registry import Method
 from kohort.privacy.guarantee import Aggregate, Guarantee
 
@@ -32,8 +32,8 @@ def plan(config: FedAvg, hub: Hub) -> Plan:
     """Each round: the chosen sites train from the hub's weights, the hub averages what comes back."""
     del config
     weights = hub.network.start(hub.streams.generator("start"))
-    weights, rounds, stopped_by = yield from federated_rounds(hub, weights)
-    return Result(weights=weights, rounds=rounds, stopped_by=stopped_by)
+    ended = yield from federated_rounds(hub, weights)
+    return Result(weights=ended.weights, rounds=ended.rounds, stopped_by=ended.stopped_by)
 
 
 def claims(config: FedAvg, rows: int) -> Sequence[Guarantee]:
@@ -48,6 +48,6 @@ METHOD = Method(
     config=FedAvg,
     plan=plan,
     claims=claims,
-    tasks=(TRAIN,),
+    tasks=(TRAIN, TRAIN_SCAFFOLD),
     cites="McMahan et al. 2017",
 )

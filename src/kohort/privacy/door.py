@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from kohort.privacy.guarantee import DP, Aggregate, Guarantee, KAnonymous, KKm, Public, Raw
+from kohort.privacy.guarantee import DP, Aggregate, Guarantee, KAnonymous, KKm, Raw
 from kohort.privacy.ledger import Book, Chain, Occasion
 from kohort.privacy.policy import Policy
 
 __all__ = ["Keeper", "Refusal", "door"]
 
-_METRICS_SHARE_THE_CLAIM = (Aggregate, KAnonymous, KKm, Public, Raw)
+_METRICS_SHARE_THE_CLAIM = (Aggregate, KAnonymous, KKm, Raw)
 
 
 class Keeper(Protocol):
@@ -58,28 +58,42 @@ def door(
     """
     verdicts: list[Refusal | None] = []
     allowed: list[int] = []
+
+    def let_out() -> None:
+        if len(allowed) == len(sites):
+            chains = [site.chain for site in sites]
+            book.record(chains, occasion, guarantees=guarantees, rows=rows, parcels=parcels)
+        elif allowed:
+            book.record(
+                [sites[i].chain for i in allowed],
+                occasion,
+                guarantees=[guarantees[i] for i in allowed],
+                rows=[rows[i] for i in allowed],
+                parcels=[parcels[i] for i in allowed],
+            )
+        allowed.clear()
+
     for index, (site, guarantee) in enumerate(zip(sites, guarantees, strict=True)):
-        reason = _reason_against(site, guarantee, rows[index], occasion, metrics)
+        chain = site.chain
+        case = (site.policy, guarantee, rows[index], site.count, occasion.what, metrics)
+        # Judging the same case again gives the same verdict, unless it spends a budget. Tuples compare by identity
+        # first, so a site that makes the same claim every round is judged in full once.
+        if case == chain.passed:
+            reason = None
+        else:
+            reason = _reason_against(site, guarantee, rows[index], occasion, metrics)
+            chain.passed = case if reason is None and not isinstance(guarantee, DP) else None
         if reason is None:
             allowed.append(index)
             verdicts.append(None)
             if isinstance(guarantee, DP):
-                spent = site.chain.spent
+                spent = chain.spent
                 spent[occasion.to] = spent.get(occasion.to, 0.0) + guarantee.epsilon
         else:
+            let_out()  # lines stand in the order of the sites, as when they are asked one by one
             book.refuse(site.chain, occasion, guarantee=guarantee, reason=reason)
             verdicts.append(Refusal(site.name, reason))
-    if len(allowed) == len(sites):
-        chains = [site.chain for site in sites]
-        book.record(chains, occasion, guarantees=guarantees, rows=rows, parcels=parcels)
-    elif allowed:
-        book.record(
-            [sites[i].chain for i in allowed],
-            occasion,
-            guarantees=[guarantees[i] for i in allowed],
-            rows=[rows[i] for i in allowed],
-            parcels=[parcels[i] for i in allowed],
-        )
+    let_out()
     return verdicts
 
 

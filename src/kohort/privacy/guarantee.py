@@ -143,6 +143,8 @@ class SecureSum(Guarantee):
 
 def parse_guarantee(fields: dict[str, Any]) -> Guarantee:
     """The guarantee a ledger line describes. An unknown kind or field is refused, never guessed."""
+    if not isinstance(fields, dict):
+        raise IntegrityError("a ledger line describes no guarantee")
     rest = dict(fields)
     kind = _KINDS.get(str(rest.pop("kind", "")))
     if kind is None:

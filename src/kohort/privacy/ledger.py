@@ -19,13 +19,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kohort.files import disk_errors, write_atomic
-from kohort.privacy.guarantee import Guarantee
+from kohort.errors import IntegrityError
+from kohort.files import disk_errors, write_atomic, write_whole
+from kohort.privacy.guarantee import DP, Guarantee, parse_guarantee
 from kohort.privacy.signing import Signer
 
 __all__ = ["GENESIS", "Book", "Chain", "Disclosure", "Occasion", "canonical"]
 
 GENESIS = "0" * 64
+_UNKEYED = hashlib.blake2b(digest_size=32)  # copying a fresh state costs a fifth of making one
 LEDGER_FILE, HEAD_FILE = "ledger.jsonl", "head.json"
 
 
@@ -37,7 +39,7 @@ def canonical(value: object) -> str:
 class Chain:
     """The growing end of one site's ledger."""
 
-    __slots__ = ("head", "key", "length", "name_text", "receipt", "site", "spent")
+    __slots__ = ("head", "key", "length", "name_text", "passed", "receipt", "site", "spent")
 
     def __init__(self, site: str, *, secret: bytes) -> None:
         self.site = site
@@ -46,6 +48,8 @@ class Chain:
         self.head = GENESIS
         self.receipt = ""
         self.spent: dict[str, float] = {}
+        self.passed: object = None
+        """The last case the door judged good for this site, so that it need not judge the very same one again."""
         # Hashing the key once and copying the state is what keeps a thousand digests a round cheap.
         self.key = hashlib.blake2b(key=secret, digest_size=32)
 
@@ -84,6 +88,21 @@ class Disclosure:
         return dict(vars(self))
 
 
+def _once(occasion: Occasion) -> str:
+    """What makes a refusal or a note the same as one that was already written."""
+    return f"{occasion.request} {occasion.what} {occasion.round}"
+
+
+def _next_line(chain: Chain, middle: str) -> str:
+    """The next line of a chain, which then ends with it."""
+    body = f'{{"site":{chain.name_text},"seq":{chain.length},"prev":"{chain.head}","receipt":"{chain.receipt}",{middle}'
+    state = _UNKEYED.copy()
+    state.update(body.encode())
+    chain.head = head = state.hexdigest()
+    chain.length += 1
+    return f'{body},"hash":"{head}"}}\n'
+
+
 class _Tally:
     """Running totals of one (recipient, task, kind of guarantee)."""
 
@@ -106,18 +125,64 @@ class Book:
         self._durable = durable
         self._tallies: dict[tuple[str, str, str], _Tally] = {}
         self._refusals: dict[str, str] = {}
+        self._answered: dict[tuple[str, str, str], str] = {}
+        self._written = hashlib.blake2b(digest_size=32)  # the chains bind each site's lines, this the order of them all
         self._file = None
         if folder is not None:
+            self._path = folder / LEDGER_FILE
             with disk_errors(folder):
                 folder.mkdir(parents=True, exist_ok=True)
-                self._file = (folder / LEDGER_FILE).open("ab", buffering=0)
+                self._file = self._path.open("ab", buffering=0)
 
     def open_chain(self, site: str, *, secret: bytes, binding: Mapping[str, Any]) -> Chain:
-        """Start a site's chain with the line that binds its schema and policy."""
+        """Start a site's chain with the line that binds its schema and policy, or take up the chain of a former run."""
+        known = self.chains.get(site)
         chain = self.chains[site] = Chain(site, secret=secret)
-        common = f'"event":"open","binding":{canonical(dict(binding))}'
-        self._write([self._line(chain, common)])
+        line = _next_line(chain, f'"event":"open","binding":{canonical(dict(binding))}')
+        if known is None:
+            self._write([line])
+        elif self._answered.get((site, "open", "")) != chain.head:
+            raise IntegrityError(f"the ledger of site {site!r} was opened under another schema or policy")
+        else:
+            chain.length, chain.head, chain.receipt = known.length, known.head, known.receipt
+            chain.spent = known.spent
         return chain
+
+    def adopt(self, content: bytes, history: Sequence[Mapping[str, Any]]) -> None:
+        """Take up the verified lines of an interrupted run: what was answered then is not written twice."""
+        self._written.update(content)
+        for line in history:
+            site, event = str(line["site"]), str(line["event"])
+            chain = self.chains.setdefault(site, Chain(site, secret=GENESIS.encode()))
+            chain.length, chain.head, chain.receipt = line["seq"] + 1, line["hash"], line["receipt"]
+            if event == "open":
+                self._answered[site, event, ""] = line["hash"]
+                continue
+            occasion = Occasion(
+                what=line["what"], to=line["to"], via=line["via"], request=line["request"], round=line["round"]
+            )
+            if event != "release":
+                self._answered[site, event, _once(occasion)] = line["reason"]
+                if event == "refusal":
+                    self._refusals[site] = line["reason"]
+                continue
+            claim = parse_guarantee(line["guarantee"])
+            self._answered[site, event, occasion.request] = line["digest"]
+            self._count([chain], occasion, [claim], [line["rows"]], [line["size"]])
+            if isinstance(claim, DP):
+                chain.spent[occasion.to] = chain.spent.get(occasion.to, 0.0) + claim.epsilon
+
+    def has_answered(self, chain: Chain, occasion: Occasion, parcel: bytes | memoryview) -> bool:
+        """Whether this very parcel already left for this very request; another parcel for it is an error."""
+        known = self._answered.get((chain.site, "release", occasion.request))
+        if known is None:
+            return False
+        if known != chain.digest(parcel):
+            raise IntegrityError(
+                f"site {chain.site!r} would answer the same request with other bytes",
+                hint="The code or the data changed since the run was interrupted; start a new run",
+            )
+        return True
 
     def record(
         self,
@@ -129,27 +194,33 @@ class Book:
         parcels: Sequence[bytes | memoryview],
     ) -> None:
         """One line a site for what is about to leave. Written before a byte is sent."""
+        if self._answered:
+            fresh = [i for i, chain in enumerate(chains) if not self.has_answered(chain, occasion, parcels[i])]
+            chains, guarantees = [chains[i] for i in fresh], [guarantees[i] for i in fresh]
+            rows, parcels = [rows[i] for i in fresh], [parcels[i] for i in fresh]
         common = self._common("release", occasion)
-        lines = [
-            self._line(
-                chain,
-                f'{common},"guarantee":{guarantee.text},"rows":{count},"size":{len(parcel)},'
-                f'"digest":"{chain.digest(parcel)}"',
-            )
-            for chain, guarantee, count, parcel in zip(chains, guarantees, rows, parcels, strict=True)
-        ]
+        lines, sizes = [], []
+        for chain, guarantee, count, parcel in zip(chains, guarantees, rows, parcels, strict=True):
+            size = len(parcel)
+            sizes.append(size)
+            claim = f'"guarantee":{guarantee.text},"rows":{count},"size":{size},"digest":"{chain.digest(parcel)}"'
+            lines.append(_next_line(chain, f"{common},{claim}"))
         self._write(lines)
-        self._count(chains, occasion, guarantees, rows, [len(parcel) for parcel in parcels])
+        self._count(chains, occasion, guarantees, rows, sizes)
 
     def refuse(self, chain: Chain, occasion: Occasion, *, guarantee: Guarantee, reason: str) -> None:
         """The line of a release that stayed inside."""
+        if self._answered.get((chain.site, "refusal", _once(occasion))) == reason:
+            return
         common = self._common("refusal", occasion)
-        self._write([self._line(chain, f'{common},"guarantee":{guarantee.text},"reason":{canonical(reason)}')])
+        self._write([_next_line(chain, f'{common},"guarantee":{guarantee.text},"reason":{canonical(reason)}')])
         self._refusals[chain.site] = reason
 
     def note(self, chain: Chain, occasion: Occasion, *, reason: str) -> None:
         """A line about the run itself, such as a site that did not answer or whose reply was excluded."""
-        self._write([self._line(chain, f'{self._common("note", occasion)},"reason":{canonical(reason)}')])
+        if self._answered.get((chain.site, "note", _once(occasion))) == reason:
+            return
+        self._write([_next_line(chain, f'{self._common("note", occasion)},"reason":{canonical(reason)}')])
 
     def seal(self, *, receipts: tuple[int, str], hub_key: str) -> None:
         """Sign every chain's length and hash, and write `head.json`."""
@@ -163,6 +234,7 @@ class Book:
             "version": 1,
             "run": self.run,
             "chains": {name: [chain.length, chain.head] for name, chain in self.chains.items()},
+            "lines": self._written.hexdigest(),
             "receipts": list(receipts),
             "site_key": self._signer.public,
             "hub_key": hub_key,
@@ -217,23 +289,14 @@ class Book:
             f'"via":{canonical(occasion.via)},"round":{occasion.round},"request":"{occasion.request}"{moment}'
         )
 
-    def _line(self, chain: Chain, middle: str) -> str:
-        body = (
-            f'{{"site":{chain.name_text},"seq":{chain.length},"prev":"{chain.head}",'
-            f'"receipt":"{chain.receipt}",{middle}'
-        )
-        chain.head = hashlib.blake2b(body.encode(), digest_size=32).hexdigest()
-        chain.length += 1
-        return f'{body},"hash":"{chain.head}"}}\n'
-
     def _write(self, lines: list[str]) -> None:
+        content = "".join(lines).encode()
+        self._written.update(content)
         if self._file is None:
             self.lines.extend(lines)
             return
-        with disk_errors(Path(self._file.name)):
-            remaining = memoryview("".join(lines).encode())
-            while remaining:
-                remaining = remaining[self._file.write(remaining) :]
+        with disk_errors(self._path):
+            write_whole(self._file, content)
             if self._durable:
                 os.fsync(self._file.fileno())
 
@@ -245,8 +308,11 @@ class Book:
         rows: Sequence[int],
         sizes: Sequence[int],
     ) -> None:
-        for kind in {guarantee.kind for guarantee in guarantees}:
-            members = [i for i, guarantee in enumerate(guarantees) if guarantee.kind == kind]
+        kinds = dict.fromkeys(guarantee.kind for guarantee in guarantees)  # a set would give them in any order
+        for kind in kinds:
+            members: Sequence[int] = range(len(chains))
+            if len(kinds) > 1:
+                members = [i for i, guarantee in enumerate(guarantees) if guarantee.kind == kind]
             place = (occasion.to, occasion.what, kind)
             tally = self._tallies.get(place)
             if tally is None:

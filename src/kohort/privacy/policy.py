@@ -9,6 +9,7 @@ from __future__ import annotations
 import fnmatch
 from dataclasses import dataclass
 from functools import lru_cache
+from math import inf
 from typing import Annotated, Any
 
 from annotated_types import Ge, Gt, Le
@@ -57,11 +58,15 @@ class Policy:
 
     def judge(self, guarantee: Guarantee, *, task: str, spent: float = 0.0) -> str | None:
         """None when the release may leave, otherwise the reason why not (columns and counts only, no cell)."""
+        if not self.answers(task):
+            return f"the policy does not answer the task {task!r}"
         if isinstance(guarantee, DP):  # depends on what was spent before, so it is never cached
             return self._judge_dp(guarantee, spent)
-        return _judge(self, guarantee, task)
+        return _judge(self, guarantee)
 
     def _judge_dp(self, claim: DP, spent: float) -> str | None:
+        if not 0 <= claim.epsilon < inf or not 0 <= claim.delta <= 1:  # NaN and negative claims would refill a budget
+            return f"epsilon {claim.epsilon:g} and delta {claim.delta:g} are no guarantee"
         if claim.delta > self.delta:
             return f"delta {claim.delta:g} is above the policy's {self.delta:g}"
         if self.epsilon is not None and spent + claim.epsilon > self.epsilon * (1 + 1e-12):
@@ -82,14 +87,13 @@ class Policy:
             epsilon=min(both, default=None),
             delta=min(self.delta, other.delta),
             public=tuple(name for name in self.public if name in other.public),
-            tasks=tuple(task for task in self.tasks if other.answers(task))
-            or tuple(task for task in other.tasks if self.answers(task)),
+            tasks=_common_tasks(self.tasks, other.tasks),
             trust_counts=self.trust_counts and other.trust_counts,
         )
 
     def answers(self, task: str) -> bool:
         """Whether a task of this name is answered here."""
-        return any(fnmatch.fnmatchcase(task, pattern) for pattern in self.tasks)
+        return _answers(self.tasks, task)
 
     def to_mapping(self) -> dict[str, Any]:
         """Plain values for the ledger's first line."""
@@ -100,10 +104,30 @@ class Policy:
         }
 
 
+@lru_cache(maxsize=1024)
+def _answers(patterns: tuple[str, ...], task: str) -> bool:
+    return any(fnmatch.fnmatchcase(task, pattern) for pattern in patterns)
+
+
+def _common_tasks(mine: tuple[str, ...], theirs: tuple[str, ...]) -> tuple[str, ...]:
+    """Patterns that let through nothing either side keeps out: each from one side and covered by the other."""
+    both = [task for task in mine if any(_covers(pattern, task) for pattern in theirs)]
+    both += [task for task in theirs if task not in both and any(_covers(pattern, task) for pattern in mine)]
+    return tuple(both)
+
+
+def _covers(pattern: str, other: str) -> bool:
+    """Whether every name `other` matches is surely matched by `pattern`; when in doubt, no."""
+    if pattern == other:
+        return True
+    if not set(other) & set("*?["):
+        return fnmatch.fnmatchcase(other, pattern)
+    prefix = pattern[:-1]
+    return pattern.endswith("*") and not set(prefix) & set("*?[") and other.startswith(prefix)
+
+
 @lru_cache(maxsize=65536)
-def _judge(policy: Policy, guarantee: Guarantee, task: str) -> str | None:
-    if not policy.answers(task):
-        return f"the policy does not answer the task {task!r}"
+def _judge(policy: Policy, guarantee: Guarantee) -> str | None:
     match guarantee:
         case Public():
             return None
@@ -139,6 +163,6 @@ def _judge_classes(policy: Policy, claim: KAnonymous) -> str | None:
         return f"k = {claim.k} is below the policy's min_k {policy.min_k}"
     if claim.l < policy.min_l:
         return f"l = {claim.l} is below the policy's min_l {policy.min_l}"
-    if policy.max_t < 1 and (claim.t is None or claim.t > policy.max_t):
+    if policy.max_t < 1 and (claim.t is None or not claim.t <= policy.max_t):
         return f"t = {claim.t} is above the policy's max_t {policy.max_t}"
     return None

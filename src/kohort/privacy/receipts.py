@@ -7,21 +7,19 @@ that goes back (a shorter chain than last time) is refused.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
 from kohort.errors import IntegrityError
-from kohort.files import disk_errors
+from kohort.files import disk_errors, write_whole
 from kohort.privacy.ledger import GENESIS, Book, Chain, Occasion, canonical
 from kohort.privacy.signing import Signer
 
 __all__ = ["RECEIPTS_FILE", "Receipts"]
 
 RECEIPTS_FILE = "receipts.jsonl"
-
-
-def _by_site(chain: Chain) -> str:
-    return chain.site
 
 
 class Receipts:
@@ -33,11 +31,13 @@ class Receipts:
         self.lines: list[str] = []
         self._signer = signer
         self._seen: dict[str, int] = {}
+        self._issued: dict[str, str] = {}
         self._file = None
         if folder is not None:
+            self._path = folder / RECEIPTS_FILE
             with disk_errors(folder):
                 folder.mkdir(parents=True, exist_ok=True)
-                self._file = (folder / RECEIPTS_FILE).open("ab", buffering=0)
+                self._file = self._path.open("ab", buffering=0)
 
     @property
     def public(self) -> str:
@@ -46,8 +46,10 @@ class Receipts:
 
     def issue(self, book: Book, chains: Sequence[Chain], occasion: Occasion) -> str:
         """Counter-sign the heads of `chains` and hand the receipt's hash back to each of them."""
+        if occasion.request in self._issued:
+            return self._issued[occasion.request]
         seen = self._seen
-        chains = sorted(chains, key=_by_site)  # so that the checker needs no other order than names
+        chains = sorted(chains, key=attrgetter("site"))  # so that the checker needs no other order than names
         for chain in chains:
             if chain.length < seen.get(chain.site, 0):
                 raise IntegrityError(f"the ledger of site {chain.site!r} went back", hint="Its file was replaced")
@@ -65,6 +67,14 @@ class Receipts:
             chain.receipt = self.head
         return self.head
 
+    def adopt(self, book: Book, history: Sequence[Mapping[str, Any]], sites_of: Mapping[str, Sequence[str]]) -> None:
+        """Take up the verified receipts of an interrupted run; `sites_of` tells whose lines each request caused."""
+        for line in history:
+            self.length, self.head = line["seq"] + 1, line["hash"]
+            self._issued[line["request"]] = line["hash"]
+            for site in sites_of.get(line["request"], ()):
+                book.chains[site].receipt = line["hash"]
+
     def close(self) -> None:
         """Let go of the file."""
         if self._file is not None:
@@ -75,5 +85,5 @@ class Receipts:
         if self._file is None:
             self.lines.append(line)
             return
-        with disk_errors(Path(self._file.name)):
-            self._file.write(line.encode())
+        with disk_errors(self._path):
+            write_whole(self._file, line.encode())

@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from kohort.errors import ConfigError, IntegrityError
 from kohort.privacy.guarantee import parse_guarantee
 
-__all__ = ["Verified", "find_ledger", "read_lines", "verify_ledger"]
+__all__ = ["Verified", "checked_chain", "checked_receipts", "find_ledger", "read_lines", "verify_ledger"]
 
 _START = "0" * 64
 _LINE = re.compile(rb'\A(\{.*),"hash":"([0-9a-f]{64})"\}\Z', re.DOTALL)
@@ -32,6 +32,7 @@ _FIELDS = {
     "note": {"what", "to", "via", "round", "request", "reason"},
 }
 _ALWAYS = {"site", "seq", "prev", "receipt", "event"}
+_HEAD = {"version", "run", "chains", "lines", "receipts", "site_key", "hub_key"}
 
 
 @dataclass
@@ -63,29 +64,41 @@ class _Walk:
 def find_ledger(folder: Path) -> Path:
     """The ledger folder of a run folder, or the folder itself."""
     for candidate in (folder / "ledger", folder):
-        if (candidate / "ledger.jsonl").is_file():
+        # Any of the three will do: where one of them was taken away, the others show that there was a ledger.
+        if any((candidate / name).is_file() for name in ("ledger.jsonl", "head.json", "receipts.jsonl")):
             return candidate
     raise ConfigError(f"{folder} holds no ledger", hint="Give the folder a run was written to")
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
     """The lines as mappings, unverified; for showing."""
-    for raw in path.read_bytes().splitlines():
+    for raw in _raw_lines(path):
         yield _parse(raw, path.name)
 
 
 def verify_ledger(folder: Path) -> Verified:
     """Verify everything under `folder` (a run folder or a ledger folder) or raise IntegrityError with the place."""
     place = find_ledger(folder)
+    try:
+        return _verify(place)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        # Hashes need no secret, so a forger can write lines of any shape that hold by themselves.
+        raise IntegrityError("the ledger holds parts of the wrong kind") from error
+
+
+def _verify(place: Path) -> Verified:
     head = _read_head(place / "head.json")
     result = Verified(sites=len(head["chains"]), head=_fingerprint(head))
-    walk = _walk_chains(place / "ledger.jsonl", result)
+    lines = _raw_lines(place / "ledger.jsonl")
+    walk = _walk_chains(lines, result)
     for site, (length, last) in head["chains"].items():
         end = walk.ends.pop(site, _End())
         if (end.length, end.hash) != (length, last):
             raise IntegrityError(f"the ledger of site {site!r} does not end where its signed head says")
     if walk.ends:
         raise IntegrityError(f"{len(walk.ends)} chains are not covered by the signed head")
+    if hashlib.blake2b(b"".join(line + b"\n" for line in lines), digest_size=32).hexdigest() != head["lines"]:
+        raise IntegrityError("the lines of the ledger are not in the order they were written in")
     _walk_receipts(place / "receipts.jsonl", head, walk, result)
     return result
 
@@ -116,10 +129,11 @@ def _canonical(value: object) -> bytes:
 
 def _holds(public: str, message: bytes, signature: str) -> bool:
     try:
-        Ed25519PublicKey.from_public_bytes(bytes.fromhex(public)).verify(bytes.fromhex(signature), message)
+        key, claimed = bytes.fromhex(public), bytes.fromhex(signature)
+        Ed25519PublicKey.from_public_bytes(key).verify(claimed, message)
     except (InvalidSignature, ValueError, TypeError):
         return False
-    return True
+    return key.hex() == public and claimed.hex() == signature  # capitals and spaces would read the same
 
 
 def _read_head(path: Path) -> dict[str, Any]:
@@ -130,13 +144,11 @@ def _read_head(path: Path) -> dict[str, Any]:
     if _canonical(head) != lines[0]:
         raise IntegrityError(f"{path.name} was rewritten")
     statement = {key: value for key, value in head.items() if key != "signature"}
-    if set(statement) != {"version", "run", "chains", "receipts", "site_key", "hub_key"} or statement["version"] != 1:
+    if set(statement) != _HEAD or statement["version"] != 1:
         raise IntegrityError(f"{path.name} is not a head of this version")
     signature = head.get("signature")
     if not isinstance(signature, str) or not _holds(head["site_key"], _canonical(statement), signature):
         raise IntegrityError("the signature of the head does not hold")
-    if signature != signature.lower() or head["site_key"] != head["site_key"].lower():
-        raise IntegrityError(f"{path.name} was rewritten")
     return head
 
 
@@ -156,19 +168,46 @@ def _checked(raw: bytes, name: str, number: int) -> tuple[dict[str, Any], str]:
     return _parse(raw, name), actual
 
 
-def _walk_chains(path: Path, result: Verified) -> _Walk:
-    walk = _Walk()
+def checked_chain(path: Path) -> list[dict[str, Any]]:
+    """The lines of a ledger whose hashes and order hold; heads and receipts are not looked at."""
+    lines = []
+    ends: dict[str, _End] = {}
     for number, raw in enumerate(_raw_lines(path), 1):
         line, own = _checked(raw, path.name, number)
+        end = ends.setdefault(str(line["site"]), _End())
+        if line["prev"] != end.hash or line["seq"] != end.length:
+            raise IntegrityError(f"{path.name}, line {number}: the chain is broken, a line is missing or moved")
+        end.hash, end.length = own, end.length + 1
+        lines.append(line)
+    return lines
+
+
+def checked_receipts(path: Path) -> list[dict[str, Any]]:
+    """The receipts whose hashes and order hold; signatures are not looked at."""
+    lines, last = [], _START
+    for number, raw in enumerate(_raw_lines(path), 1):
+        line, own = _checked(raw, path.name, number)
+        if line["prev"] != last or line["seq"] != number - 1:
+            raise IntegrityError(f"{path.name}, line {number}: the chain of receipts is broken")
+        last = own
+        lines.append(line)
+    return lines
+
+
+def _walk_chains(lines: list[bytes], result: Verified) -> _Walk:
+    walk = _Walk()
+    name = "ledger.jsonl"
+    for number, raw in enumerate(lines, 1):
+        line, own = _checked(raw, name, number)
         event = line.get("event")
         fields = set(line) - {"hash", "time"} - _ALWAYS
         if event not in _FIELDS or fields != _FIELDS[event] or not set(line) >= _ALWAYS:
-            raise IntegrityError(f"{path.name}, line {number}: not a line of this version")
+            raise IntegrityError(f"{name}, line {number}: not a line of this version")
         end = walk.ends.setdefault(str(line["site"]), _End())
         if line["prev"] != end.hash or line["seq"] != end.length:
-            raise IntegrityError(f"{path.name}, line {number}: the chain is broken, a line is missing or moved")
+            raise IntegrityError(f"{name}, line {number}: the chain is broken, a line is missing or moved")
         if (event == "open") != (end.length == 0):
-            raise IntegrityError(f"{path.name}, line {number}: a chain must open once, with its binding")
+            raise IntegrityError(f"{name}, line {number}: a chain must open once, with its binding")
         if "guarantee" in line:
             parse_guarantee(line["guarantee"])
         if line["receipt"] != end.receipt:

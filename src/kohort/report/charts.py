@@ -22,7 +22,9 @@ __all__ = ["SERIES", "bytes_by_kind", "score_by_round", "score_by_site", "score_
 
 SERIES = ("#3b82c4", "#d07a1e", "#2f9e64", "#9a6dd0", "#d6504b", "#1f93a5", "#a9744f", "#c2649a")
 _DASHES = ([1, 0], [6, 3], [2, 2], [8, 3, 2, 3])
-_WIDTH = 720
+_WIDTH = 936
+"""Width of a chart with its labels: the page's column, so that text keeps its size there."""
+_SHAPES = ("circle", "diamond", "square", "triangle-up", "cross", "triangle-down")
 _POINTS_A_LINE = 400
 _BINS = 40
 _PARTS = (("slowest_site", "slowest site", SERIES[0]), ("hub", "hub", SERIES[1]), ("transfer", "transfer", SERIES[2]))
@@ -37,22 +39,37 @@ def score_by_round(runs: Sequence[Run], *, title: str) -> str | None:
     lines: Rows = []
     levels: Rows = []
     for run in runs:
-        points = [point for point in run.history if _is_number(point.get("accuracy")) and _is_number(point.get("round"))]
+        points = [
+            point for point in run.history if _is_number(point.get("accuracy")) and _is_number(point.get("round"))
+        ]
         if len(points) > 1:
             lines += [{"run": run.label, "round": p["round"], "score": p["accuracy"]} for p in _thinned(points)]
         elif _is_number(run.score):
             levels.append({"run": run.label, "score": run.score})
     if not lines:
         return None
-    y = alt.Y("score:Q", title=title, scale=alt.Scale(zero=False, nice=True), axis=alt.Axis(format=".2f"))
+    first, last = min(row["round"] for row in lines), max(row["round"] for row in lines)
+    y = alt.Y("score:Q", title=title, scale=alt.Scale(zero=False, nice=True), axis=alt.Axis(format=".2f", tickCount=6))
     color, dash = _run_scales(runs)
     drawn: list[alt.Chart] = [
-        alt.Chart(alt.Data(values=lines))
+        alt.Chart(alt.InlineData(values=lines))
         .mark_line(strokeWidth=2.25, strokeJoin="round")
-        .encode(x=alt.X("round:Q", title="round", axis=alt.Axis(tickMinStep=1)), y=y, color=color, strokeDash=dash)
+        .encode(
+            x=alt.X(
+                "round:Q",
+                title="round",
+                scale=alt.Scale(zero=False, nice=False),
+                axis=alt.Axis(grid=False, format="d", tickCount=min(10, int(last - first))),
+            ),
+            y=y,
+            color=color,
+            strokeDash=dash,
+        )
     ]
     if levels:
-        drawn.append(alt.Chart(alt.Data(values=levels)).mark_rule(strokeWidth=2).encode(y=y, color=color, strokeDash=dash))
+        drawn.append(
+            alt.Chart(alt.InlineData(values=levels)).mark_rule(strokeWidth=2).encode(y=y, color=color, strokeDash=dash)
+        )
     return _svg(alt.layer(*drawn).properties(width=_WIDTH, height=260))
 
 
@@ -91,14 +108,20 @@ def score_by_site(runs: Sequence[Run], sites: Sequence[str], *, title: str) -> s
     ]
     if not rows:
         return None
-    y = alt.Y("site:N", sort=list(sites), title=None, axis=alt.Axis(grid=False, labelLimit=220, ticks=False, domain=False))
-    x = alt.X("score:Q", title=title, scale=alt.Scale(zero=False, nice=True), axis=alt.Axis(format=".2f"))
-    base = alt.Chart(alt.Data(values=rows))
+    y = alt.Y(
+        "site:N", sort=list(sites), title=None, axis=alt.Axis(grid=False, labelLimit=220, ticks=False, domain=False)
+    )
+    scale = alt.Scale(zero=False, nice=False, padding=12)
+    x = alt.X("score:Q", title=title, scale=scale, axis=alt.Axis(format=".2f", tickCount=8))
+    base = alt.Chart(alt.InlineData(values=rows))
     span = base.mark_rule(color="currentColor", opacity=0.25, strokeWidth=1.5).encode(
         y=y, x=alt.X("min(score):Q", title=title), x2="max(score):Q"
     )
-    dots = base.mark_point(filled=True, size=90, opacity=1).encode(y=y, x=x, color=_run_scales(runs)[0])
-    return _svg(alt.layer(span, dots).properties(width=_WIDTH - 120, height=alt.Step(24)))
+    labels = [run.label for run in runs]
+    shapes = [_SHAPES[place % len(_SHAPES)] for place in range(len(labels))]
+    shape = alt.Shape("run:N", scale=alt.Scale(domain=labels, range=shapes), legend=_legend_of(labels))
+    dots = base.mark_point(filled=True, size=90, opacity=0.9).encode(y=y, x=x, color=_run_scales(runs)[0], shape=shape)
+    return _svg(alt.layer(span, dots).properties(width=_WIDTH, height=alt.Step(24)))
 
 
 def score_spread(runs: Sequence[Run], *, title: str) -> str | None:
@@ -121,10 +144,15 @@ def score_spread(runs: Sequence[Run], *, title: str) -> str | None:
         rows += [{"run": label, "score": low + step * (place + 0.5), "sites": n} for place, n in enumerate(sites)]
     color, dash = _run_scales(runs)
     chart = (
-        alt.Chart(alt.Data(values=rows))
+        alt.Chart(alt.InlineData(values=rows))
         .mark_line(interpolate="step", strokeWidth=2)
         .encode(
-            x=alt.X("score:Q", title=title, scale=alt.Scale(zero=False), axis=alt.Axis(format=".2f")),
+            x=alt.X(
+                "score:Q",
+                title=title,
+                scale=alt.Scale(zero=False),
+                axis=alt.Axis(grid=False, format=".2f", tickCount=10),
+            ),
             y=alt.Y("sites:Q", title="sites", axis=alt.Axis(tickMinStep=1)),
             color=color,
             strokeDash=dash,
@@ -134,9 +162,7 @@ def score_spread(runs: Sequence[Run], *, title: str) -> str | None:
     return _svg(chart)
 
 
-def _bars(
-    rows: Rows, runs: Sequence[Run], *, part: str, value: str, title: str, kinds: Sequence[Kind]
-) -> str | None:
+def _bars(rows: Rows, runs: Sequence[Run], *, part: str, value: str, title: str, kinds: Sequence[Kind]) -> str | None:
     import altair as alt
 
     if not rows:
@@ -145,8 +171,8 @@ def _bars(
     values = [{**row, "rank": order[row[part]]} for row in rows]
     scale = alt.Scale(domain=[kind.label for kind in kinds], range=[kind.color for kind in kinds])
     chart = (
-        alt.Chart(alt.Data(values=values))
-        .mark_bar(cornerRadius=2, height={"band": 0.72})
+        alt.Chart(alt.InlineData(values=values))
+        .mark_bar(height={"band": 0.72})
         .encode(
             y=alt.Y(
                 "run:N",
@@ -154,11 +180,11 @@ def _bars(
                 title=None,
                 axis=alt.Axis(grid=False, labelLimit=220, ticks=False, domain=False),
             ),
-            x=alt.X(f"sum({value}):Q", title=title),
+            x=alt.X(f"sum({value}):Q", title=title, axis=alt.Axis(tickCount=6)),
             color=alt.Color(f"{part}:N", scale=scale, legend=_legend(len(kinds))),
             order=alt.Order("rank:Q"),
         )
-        .properties(width=_WIDTH - 120, height=alt.Step(34))
+        .properties(width=_WIDTH, height=alt.Step(34))
     )
     return _svg(chart)
 
@@ -170,11 +196,15 @@ def _run_scales(runs: Sequence[Run]) -> tuple[alt.Color, alt.StrokeDash]:
     labels = [run.label for run in runs]
     colors = [SERIES[place % len(SERIES)] for place in range(len(labels))]
     dashes = [_DASHES[place // len(SERIES) % len(_DASHES)] for place in range(len(labels))]
-    legend = _legend(len(labels)) if len(labels) > 1 else None
+    legend = _legend_of(labels)
     return (
         alt.Color("run:N", scale=alt.Scale(domain=labels, range=colors), legend=legend),
         alt.StrokeDash("run:N", scale=alt.Scale(domain=labels, range=dashes), legend=legend),
     )
+
+
+def _legend_of(labels: Sequence[str]) -> alt.Legend | None:
+    return _legend(len(labels)) if len(labels) > 1 else None
 
 
 def _legend(entries: int) -> alt.Legend:
@@ -183,12 +213,19 @@ def _legend(entries: int) -> alt.Legend:
     return alt.Legend(orient="top", title=None, columns=min(entries, 5), labelLimit=180)
 
 
-def _svg(chart: alt.Chart | alt.LayerChart) -> str:
+def _svg(chart: alt.Chart | alt.LayerChart | alt.FacetChart) -> str:
+    import altair as alt
     import vl_convert
 
     ink: Mapping[str, Any] = {"labelColor": "currentColor", "titleColor": "currentColor"}
     drawn = (
-        chart.configure(aria=False, background="transparent", font="sans-serif", padding=4)
+        chart.configure(
+            aria=False,
+            autosize=alt.AutoSizeParams(type="fit-x", contains="padding"),
+            background="transparent",
+            font="sans-serif",
+            padding=2,
+        )
         .configure_view(stroke=None)
         .configure_axis(
             **ink,
@@ -204,7 +241,9 @@ def _svg(chart: alt.Chart | alt.LayerChart) -> str:
             titlePadding=10,
             labelPadding=6,
         )
-        .configure_legend(**ink, labelFontSize=12, symbolSize=120, symbolStrokeWidth=2.5, columnPadding=24, offset=12)
+        .configure_legend(
+            **ink, labelFontSize=12, symbolSize=120, symbolStrokeWidth=2.5, columnPadding=24, rowPadding=6, offset=12
+        )
     )
     return str(vl_convert.vegalite_to_svg(drawn.to_dict()))
 

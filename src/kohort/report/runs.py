@@ -17,14 +17,16 @@ from annotated_types import Ge
 
 from kohort.errors import ConfigError, IntegrityError
 from kohort.privacy.verify import verify_ledger
+from kohort.report.words import printable
 
-__all__ = ["FAILED_FILE", "RUN_FILE", "Given", "Run", "check_run", "read_plan_of", "read_runs"]
+__all__ = ["FAILED_FILE", "RUN_FILE", "Given", "Run", "Sound", "check_run", "read_plan_of", "read_runs"]
 
 RUN_FILE = "run.json"
 FAILED_FILE = "failed.json"
 """Stands in for `run.json` where a run ended with an error that is worth reporting."""
 
 Count = Annotated[int, Ge(0)]
+Measures = dict[str, float | None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +40,15 @@ class Given:
     what: str = ""
     releases: Count = 1
     size: Count = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sound:
+    """What verifying a ledger found."""
+
+    lines: Count
+    releases: Count
+    refusals: Count
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +66,7 @@ class Run:
     site_rows: dict[str, int] = field(default_factory=dict)
     rounds: Count = 0
     stopped_by: str = ""
-    metrics: dict[str, Any] = field(default_factory=dict)
+    metrics: dict[str, float | list[list[int]] | dict[str, Measures] | None] = field(default_factory=dict)
     history: list[dict[str, float | None]] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
     bytes: dict[str, int] = field(default_factory=dict)
@@ -68,8 +79,8 @@ class Run:
     dropped: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     ledger_head: str = ""
-    ledger: dict[str, Any] | None = None
-    """What verifying the ledger found; none when there was no ledger to verify."""
+    ledger: Sound | None = None
+    """None when there was no ledger to verify."""
 
     @property
     def label(self) -> str:
@@ -89,27 +100,29 @@ class Run:
     def score_of(self, metrics: Mapping[str, Any]) -> float | None:
         """The same figure out of other measures, such as one site's."""
         value = metrics.get("accuracy" if self.is_classifier else "r2")
-        return None if value is None else float(value)
+        return float(value) if isinstance(value, int | float) else None
 
     @property
-    def by_site(self) -> dict[str, dict[str, Any]]:
+    def by_site(self) -> dict[str, Measures]:
         """Measures on the test rows of each site; empty when the test rows belong to no site."""
-        found: dict[str, dict[str, Any]] = self.metrics.get("by_site") or {}
-        return found
+        found = self.metrics.get("by_site")
+        return found if isinstance(found, dict) else {}
 
 
 def check_run(raw: object, *, where: str) -> Run:
-    """`raw` as a run, or IntegrityError that says which key of `where` is wrong, without its value."""
+    """`raw` as a run with printable names; if it is none, IntegrityError names the key that is wrong, not its value."""
     from pydantic import TypeAdapter, ValidationError
 
     if not isinstance(raw, Mapping):
         raise IntegrityError(f"{where} does not hold a run", hint="Run the plan again")
     try:
-        run = TypeAdapter(Run).validate_python(dict(raw))
+        run = TypeAdapter(Run).validate_python(printable(raw))
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
         key = ".".join(str(part) for part in first["loc"][:1])
-        raise IntegrityError(f"{where} is damaged: {key!r} is missing or malformed", hint="Run the plan again") from None
+        raise IntegrityError(
+            f"{where} is damaged: {key!r} is missing or malformed", hint="Run the plan again"
+        ) from None
     if not run.error and run.score is None:
         raise IntegrityError(f"{where} is damaged: 'metrics' is missing or malformed", hint="Run the plan again")
     return run
@@ -119,15 +132,17 @@ def read_runs(folder: Path) -> list[dict[str, Any]]:
     """The run of a run folder, or every run one level below `folder`, each named after its folder."""
     if _holds_run(folder):
         return [_read_run(folder)]
-    found = sorted(place for place in _folders_in(folder) if _holds_run(place))
+    found = [place for place in _folders_in(folder) if _holds_run(place)]
     if not found:
-        raise ConfigError(f"{folder} holds no {RUN_FILE}", hint="Give the --out folder of a run, or one that holds several")
+        raise ConfigError(
+            f"{folder} holds no {RUN_FILE}", hint="Give the --out folder of a run, or one that holds several"
+        )
     return [{**_read_run(place), "name": place.name} for place in found]
 
 
 def read_plan_of(folder: Path) -> dict[str, Any] | None:
     """The plan the first run of `folder` followed, when it lies there."""
-    places = [folder, *sorted(_folders_in(folder))]
+    places = [folder, *_folders_in(folder)]
     path = next((place / "plan.json" for place in places if (place / "plan.json").is_file()), None)
     return None if path is None else _read_object(path)
 
@@ -137,7 +152,12 @@ def _holds_run(folder: Path) -> bool:
 
 
 def _folders_in(folder: Path) -> Sequence[Path]:
-    return [place for place in folder.iterdir() if place.is_dir()] if folder.is_dir() else []
+    try:
+        return sorted(place for place in folder.iterdir() if place.is_dir())
+    except OSError as error:
+        raise ConfigError(
+            f"{folder} is not a folder that can be read", hint="Give the --out folder of a run"
+        ) from error
 
 
 def _read_run(folder: Path) -> dict[str, Any]:
@@ -148,7 +168,7 @@ def _read_run(folder: Path) -> dict[str, Any]:
     if bool(run.error) == finished:
         raise IntegrityError(f"{path} does not say how the run ended", hint="Run the plan again")
     if not (folder / "ledger").is_dir():
-        return raw
+        return {**raw, "ledger": None}  # a file does not vouch for itself
     found = verify_ledger(folder)
     if finished and found.head != run.ledger_head:
         raise IntegrityError(

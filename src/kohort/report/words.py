@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-__all__ = ["Kind", "count", "kind_named", "kinds_in_order", "measure", "seconds", "size"]
+__all__ = ["Kind", "count", "kind_named", "kinds_in_order", "measure", "printable", "seconds", "size"]
 
 
 @dataclass(frozen=True)
@@ -64,8 +66,8 @@ _KINDS = (
         "noised results",
         "guarded",
         "#2f9e64",
-        "Results with calibrated noise: whether any one unit took part changes what can be seen by a factor of at most "
-        "e to the epsilon, except with probability delta.",
+        "Results with calibrated noise: whether any one unit took part changes the chance of any result by a factor of "
+        "at most e to the epsilon, give or take delta.",
     ),
     Kind(
         "encrypted",
@@ -103,6 +105,21 @@ def kinds_in_order(names: set[str]) -> list[Kind]:
     """The kinds of these names, least protected first, public facts last."""
     rank = {kind.name: place for place, kind in enumerate(_KINDS)}
     return [kind_named(name) for name in sorted(names, key=lambda name: (rank.get(name, 2.5), name))]
+
+
+def printable(value: Any) -> Any:
+    """`value` with every character that has no shape of its own spelt out, in all texts and keys.
+
+    Names come from elsewhere. A NUL ends the chart renderer's process, a lone surrogate cannot be written as UTF-8, and
+    a mark that turns the reading direction can make one name look like another.
+    """
+    if isinstance(value, str):
+        return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in value)
+    if isinstance(value, Mapping):
+        return {printable(key): printable(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [printable(item) for item in value]
+    return value
 
 
 def count(value: float) -> str:

@@ -89,7 +89,7 @@ def test_sorted_is_pathological() -> None:
 
 def test_intervals_have_equal_widths_and_names() -> None:
     frame = pl.DataFrame({"age": list(range(17, 91))})
-    found = assign_sites(frame, split="interval:age", count=10, generator=rng())
+    found = assign_sites(frame, split="width:age", count=10, generator=rng())
     # Edges every 7.3 years from 17 to 90.
     expected = [min(int((age - 17) / 7.3), 9) for age in range(17, 91)]
     assert found.site.tolist() == expected
@@ -98,9 +98,22 @@ def test_intervals_have_equal_widths_and_names() -> None:
     assert found.notes == ()
 
 
+def test_intervals_have_about_equal_rows_and_never_part_equal_values() -> None:
+    values = np.random.default_rng(3).integers(17, 91, size=5000)
+    found = assign_sites(pl.DataFrame({"age": values}), split="interval:age", count=10, generator=rng())
+    assert len(found.names) == 10
+    assert found.sizes.min() > 300
+    assert found.sizes.max() < 700
+    for site in range(10):
+        inside = values[found.site == site]
+        assert not np.isin(inside, values[found.site != site]).any()
+        low, high = map(int, found.names[site].removeprefix("age ").split("-"))
+        assert low <= inside.min() <= inside.max() <= high
+
+
 def test_an_empty_interval_joins_the_next() -> None:
     frame = pl.DataFrame({"x": [0.0, 1.0, 2.0, 9.0, 10.0]})
-    found = assign_sites(frame, split="interval:x", count=5, generator=rng())
+    found = assign_sites(frame, split="width:x", count=5, generator=rng())
     assert found.sizes.tolist() == [2, 1, 2]
     assert "2 interval(s)" in found.notes[0]
     assert found.names == ("x 0-2", "x 2-4", "x 4-10")
@@ -108,7 +121,7 @@ def test_an_empty_interval_joins_the_next() -> None:
 
 def test_a_constant_column_is_one_site() -> None:
     frame = pl.DataFrame({"x": [5, 5, 5]})
-    found = assign_sites(frame, split="interval:x", count=3, generator=rng())
+    found = assign_sites(frame, split="width:x", count=3, generator=rng())
     assert found.sizes.tolist() == [3]
 
 

@@ -116,3 +116,5 @@ def test_rows_and_weights_that_do_not_fit_are_refused():
         network.flatten([(np.zeros((2, 3)), np.zeros(3))])
     with pytest.raises(DataError, match="4 rows"):
         loss_of(network, weights, np.zeros((4, 2), np.float32), np.zeros(3, np.float32))
+    with pytest.raises(DataError, match="class codes"):
+        loss_of(network, weights, np.zeros((4, 2), np.float32), np.array([0, 1, 2, 0], np.float32))

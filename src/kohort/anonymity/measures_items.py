@@ -1,0 +1,155 @@
+"""k^m-anonymity of a column of item sets (Terrovitis et al., 2008; with classes: Poulis et al., 2013).
+
+`km` is the smallest number of rows an attacker is left with who knows a row's class and up to m of its items: the
+minimum, over every row and every combination of 0 to m items of that row, of the rows of the class that hold the
+combination. Knowing no item leaves the class, so `km` is never above k.
+
+Guarantee: exact. Every combination that occurs is counted; the work stops early only when the answer is 1, below which
+nothing can fall. Memory is bounded by a batch of combinations, or by the table's item occurrences if there are more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from kohort.anonymity.measures_classes import Classes
+from kohort.data.table import ITEM_SEPARATOR
+from kohort.errors import ConfigError, DataError
+
+__all__ = ["ITEM_SEPARATORS", "item_sets", "smallest_support"]
+
+Integers = NDArray[np.int64]
+
+ITEM_SEPARATORS = (ITEM_SEPARATOR, "|")
+BATCH = 1 << 23
+COUNTERS = 1 << 20
+
+
+@dataclass(frozen=True)
+class ItemSets:
+    """The distinct items of each row as rising codes; row r holds items[ends[r - 1]:ends[r]]."""
+
+    items: Integers
+    ends: Integers
+    row_of: Integers
+    distinct: int
+
+
+@dataclass(frozen=True)
+class _Prefixes:
+    """Combinations of one size, one entry a row that holds one: the combination's number and where its last item is.
+
+    Entries of one combination stand together, and combinations are numbered in that order.
+    """
+
+    number: Integers
+    position: Integers
+
+
+def item_sets(frame: pl.DataFrame, columns: Sequence[str]) -> ItemSets:
+    """The union of the item columns of each row. Missing and empty items are no items.
+
+    A list holds items; a text holds items with `;` between them, or `|` if no text of the column has a `;`.
+    """
+    pairs = pl.concat([_exploded(frame[name]) for name in columns]).drop_nulls("item").filter(pl.col("item") != "")
+    known = pairs["item"].unique().sort()
+    codes = pairs["item"].cast(pl.Enum(known)).to_physical().cast(pl.Int64).to_numpy()
+    distinct = max(len(known), 1)
+    row_of, items = np.divmod(np.unique(pairs["row"].cast(pl.Int64).to_numpy() * distinct + codes), distinct)
+    ends = np.cumsum(np.bincount(row_of, minlength=frame.height))
+    return ItemSets(items, ends.astype(np.int64), row_of, distinct)
+
+
+def smallest_support(classes: Classes, sets: ItemSets, *, m: int) -> int:
+    """The smallest number of rows that share a class and a combination of at most `m` items."""
+    if m < 1:
+        raise ConfigError(f"m is {m}", hint="Use m = 1, 2 or 3: how many items an attacker may know")
+    best = int(classes.sizes.min())
+    if not len(sets.items):
+        return best
+    single = _numbered(classes.of_row[sets.row_of] * sets.distinct + sets.items, np.arange(len(sets.items)))
+    return _descend(single, sets, m - 1, min(best, int(np.bincount(single.number).min())))
+
+
+def _descend(prefixes: _Prefixes, sets: ItemSets, more: int, best: int) -> int:
+    """The smaller of `best` and the smallest support of a combination with 1 to `more` later items of a row."""
+    if more == 0:
+        return best
+    for batch in _batches(prefixes, sets):
+        if best == 1:
+            return best
+        keys, position = _extensions(batch, sets)
+        if not len(keys):
+            continue
+        if more == 1:
+            best = min(best, _smallest_count(keys))
+        else:
+            longer = _numbered(keys, position)
+            best = _descend(longer, sets, more - 1, min(best, int(np.bincount(longer.number).min())))
+    return best
+
+
+def _extensions(prefixes: _Prefixes, sets: ItemSets) -> tuple[Integers, Integers]:
+    """Every combination with one more item, each later item of the same row in turn: its key, and where the item is."""
+    following = _followers(prefixes, sets)
+    within = np.arange(int(following.sum())) - np.repeat(np.cumsum(following) - following, following)
+    position = np.repeat(prefixes.position + 1, following) + within
+    return np.repeat(prefixes.number, following) * sets.distinct + sets.items[position], position
+
+
+def _smallest_count(keys: Integers) -> int:
+    """How often the rarest key occurs: by counters where the keys are dense enough, else by sorting."""
+    if int(keys.max()) < len(keys) + COUNTERS:
+        counts = np.bincount(keys)
+        return int(counts[counts > 0].min())
+    ordered = np.sort(keys)
+    starts = np.flatnonzero(np.diff(ordered, prepend=ordered[0] - 1))
+    return int(np.diff(starts, append=len(ordered)).min())
+
+
+def _followers(prefixes: _Prefixes, sets: ItemSets) -> Integers:
+    return sets.ends[sets.row_of[prefixes.position]] - prefixes.position - 1
+
+
+def _batches(prefixes: _Prefixes, sets: ItemSets) -> Iterator[_Prefixes]:
+    """Cut between combinations, so that each batch extends to about BATCH entries."""
+    work = np.cumsum(_followers(prefixes, sets))
+    starts = np.flatnonzero(np.diff(prefixes.number, prepend=-1))
+    done, start = 0, 0
+    while start < len(work):
+        fits = int(np.searchsorted(work, done + BATCH, side="right"))
+        at = int(np.searchsorted(starts, fits, side="right")) - 1
+        end = int(starts[at])
+        if end <= start:
+            later = int(np.searchsorted(starts, start, side="right"))
+            end = int(starts[later]) if later < len(starts) else len(work)
+        if fits == len(work):
+            end = len(work)
+        number = prefixes.number[start:end]
+        yield _Prefixes(number - number[0], prefixes.position[start:end])
+        done, start = int(work[end - 1]), end
+
+
+def _numbered(keys: Integers, position: Integers) -> _Prefixes:
+    order = np.argsort(keys, kind="stable")
+    ordered = keys[order]
+    number = np.cumsum(np.diff(ordered, prepend=ordered[:1]) != 0)
+    return _Prefixes(number.astype(np.int64), position[order])
+
+
+def _exploded(column: pl.Series) -> pl.DataFrame:
+    if isinstance(column.dtype, pl.List):
+        lists = column.cast(pl.List(pl.String))
+    elif column.dtype == pl.String:
+        usual, other = ITEM_SEPARATORS
+        separator = usual if column.str.contains(usual, literal=True).any() else other
+        lists = column.str.split(separator).list.eval(pl.element().str.strip_chars())
+    else:
+        hint = "An items column holds lists, or texts with ; or | between items"
+        raise DataError(f"column {column.name!r} of type {column.dtype} holds no item sets", hint=hint)
+    return pl.DataFrame({"item": lists}).with_row_index("row").explode("item")

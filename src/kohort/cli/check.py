@@ -1,0 +1,155 @@
+"""`kohort check`: how anonymous a table is, and how easily its rows are found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kohort.cli.common import JsonOption, emit, names, say, stdout
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from kohort.anonymity.measures import Anonymity
+    from kohort.anonymity.risk import Risk
+    from kohort.anonymity.risk_identifiers import ColumnWarning
+
+__all__ = ["register"]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("check")(check)
+
+
+def check(
+    table: Annotated[str, typer.Argument(metavar="TABLE", help="A named dataset, a path, or - for CSV on stdin.")],
+    quasi: Annotated[str, typer.Option("--quasi", metavar="a,b", help="Quasi-identifiers.")],
+    sensitive: Annotated[str | None, typer.Option("--sensitive", metavar="s", help="Sensitive columns.")] = None,
+    items: Annotated[str | None, typer.Option("--items", metavar="col", help="Columns that hold sets.")] = None,
+    m: Annotated[int | None, typer.Option("--m", help="Items an attacker may know (2 when unset).")] = None,
+    identifiers: Annotated[str | None, typer.Option(metavar="a,b", help="Columns known to be identifiers.")] = None,
+    population: Annotated[int | None, typer.Option(metavar="N", help="Rows of the population it comes from.")] = None,
+    missing: Annotated[str, typer.Option(help="category: null is a value. drop: only complete rows.")] = "category",
+    json: JsonOption = False,
+) -> None:
+    """Measure k, l, t, k^m and the risk of re-identification.
+
+    Example: kohort check adult:train --quasi age,race,sex --sensitive income
+    """
+    from kohort.anonymity.measures import measure
+    from kohort.anonymity.risk import assess_risk, distinction_and_separation
+    from kohort.anonymity.risk_identifiers import identifier_warnings
+    from kohort.data.datasets import open_table
+    from kohort.data.table import Missing, handle_missing
+    from kohort.errors import ConfigError
+
+    columns, private, sets = names(quasi), names(sensitive), names(items)
+    if not columns:
+        raise ConfigError("no quasi-identifier is named", hint="Give --quasi a,b")
+    if m is not None and not sets:
+        raise ConfigError("--m needs --items", hint="Name the column that holds the sets")
+    opened = open_table(table).frame
+    how: Missing = missing  # type: ignore[assignment] # any other word is refused by handle_missing
+    frame = handle_missing(opened, opened.columns, how)
+    found = measure(frame, quasi=columns, sensitive=private, items=sets or None, m=2 if m is None else m)
+    risk = assess_risk(frame, quasi=columns, population_size=population)
+    identifying = distinction_and_separation(frame, quasi=columns)
+    warnings = identifier_warnings(frame, quasi=columns, sensitive=private, items=sets, identifiers=names(identifiers))
+    if json:
+        emit(
+            {
+                **found.to_mapping(),
+                "risk": risk.to_mapping(),
+                "identifying": [one.to_mapping() for one in identifying],
+                "warnings": [one.to_mapping() for one in warnings],
+                "dropped_rows": opened.height - frame.height,
+            }
+        )
+        return
+    for line in _warning_lines(warnings):
+        say(line)
+    if frame.height < opened.height:
+        say(f"note: {opened.height - frame.height:,} rows with missing values are left out")
+    console = stdout()
+    console.print(_figures(found, risk))
+    console.print(_columns(identifying))
+    console.print(_verdict(found), markup=False)
+
+
+def _figures(found: Anonymity, risk: Risk) -> Table:
+    from rich.table import Table
+
+    rows: list[tuple[str, int | float | None, str]] = [
+        ("rows", found.rows, ""),
+        ("classes", found.classes, f"{found.average_class:,.1f} rows on average, {found.largest_class:,} at most"),
+        ("k", found.k, "rows of the smallest class"),
+        ("unique rows", found.uniques, f"{risk.sample_uniqueness:.2%} of the rows"),
+        ("k^m", found.km, f"fewest rows that share a class and up to {found.m} items"),
+        ("l (distinct)", found.l_distinct, "fewest values in a class"),
+        ("l (entropy)", found.l_entropy, "smallest exp(entropy) of a class"),
+        ("recursive (c, 2)", found.recursive_c, "holds for every c above"),
+        ("t (EMD)", found.t_emd, "largest distance of a class from the table"),
+        ("t (KL)", found.t_kl, "the same in nats"),
+        ("alpha", found.alpha, "largest share of one value in a class"),
+        ("beta", found.beta, "largest relative gain in belief"),
+        ("beta (enhanced)", found.beta_enhanced, "the same, none if a bound is broken"),
+        ("delta", found.delta, "largest |ln| of shares, none if a value is absent from a class"),
+        ("prosecutor risk", risk.prosecutor_max, f"highest; {risk.prosecutor_mean:.4g} on average"),
+        ("journalist risk", risk.journalist_max, f"highest; {risk.journalist_mean or 0:.4g} on average"),
+        ("marketer risk", risk.marketer, "share of rows expected to be matched"),
+        *((f"risk above {limit:g}", count, "rows") for limit, count in risk.rows_above.items()),
+    ]
+    if risk.population is not None:
+        meaning = f"estimated ({risk.population.model}), of {risk.population.population_size:,} rows"
+        rows.append(("unique in population", risk.population.share, meaning))
+    table = Table("measure", "value", "meaning")
+    for name, value, meaning in rows:
+        if value is not None:
+            table.add_row(name, _text(value), meaning)
+    return table
+
+
+def _columns(identifying: Iterable[Any]) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table("quasi-identifier", "distinction", "separation")
+    for one in identifying:
+        name = one.columns[0] if len(one.columns) == 1 else "all together"
+        table.add_row(Text(name), f"{one.distinction:.4f}", f"{one.separation:.4f}")
+    return table
+
+
+def _verdict(found: Anonymity) -> str:
+    if found.k == 1:
+        shown = f"not anonymous: {found.uniques:,} of {found.rows:,} rows are unique on the quasi-identifiers"
+    else:
+        shown = f"{found.k}-anonymous: every row shares its quasi-identifiers with at least {found.k - 1:,} others"
+    if found.km is not None and found.km < found.k:
+        shown += f"; who knows up to {found.m} items is left with {found.km:,} rows"
+    if found.l_distinct == 1:
+        told = ", ".join(one.column for one in found.sensitive if one.l_distinct == 1)
+        shown += f"; some class has a single value of {told}, which gives it away"
+    return shown
+
+
+def _warning_lines(warnings: Iterable[ColumnWarning]) -> list[str]:
+    """One line a suspicion; the columns without a role share one."""
+    suspicions, undeclared = [], []
+    for one in warnings:
+        if one.reason == "undeclared":
+            undeclared.append(one.column)
+        else:
+            suspicions.append(f"warning: {one.message}")
+    if undeclared:
+        suspicions.append(f"warning: not looked at, for no role was given: {', '.join(undeclared)}")
+    return suspicions
+
+
+def _text(value: float) -> str:
+    if isinstance(value, int):
+        return f"{value:,}"
+    return "none" if value == float("inf") else f"{value:.6g}"

@@ -1,0 +1,49 @@
+"""`kohort report`: one self-contained page about finished runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kohort.cli.common import ForceOption, JsonOption, emit, say
+
+__all__ = ["register"]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("report")(report)
+
+
+def report(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A run folder, or a folder that holds several.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="The page; DIR/report.html when unset.")
+    ] = None,
+    title: Annotated[str, typer.Option(help="Title of the page.")] = "",
+    force: ForceOption = False,
+    json: JsonOption = False,
+) -> None:
+    """Write one HTML page about a run, or about several side by side, and its JSON twin.
+
+    Verifies the ledger of every run first; exits with 6 when a run or its ledger was changed.
+
+    Example: kohort report out/fedavg
+    """
+    from kohort.files import require_new
+    from kohort.report.page import twin_of, write_report
+    from kohort.report.runs import read_plan_of, read_runs
+
+    page = out if out is not None else folder / "report.html"
+    for path in (page, twin_of(page)):
+        require_new(path, force=force)
+    runs = read_runs(folder)
+    methods = list(dict.fromkeys(run["method"] for run in runs))
+    heading = title or (f"A run of {methods[0]}" if len(runs) == 1 else f"{len(runs)} runs side by side")
+    twin = write_report(page, runs, title=heading, plan=read_plan_of(folder))
+    if json:
+        emit({"out": str(page), "json": str(twin), "runs": len(runs)})
+    else:
+        say(f"{len(runs)} {'run' if len(runs) == 1 else 'runs'}, ledgers verified where present. Written to {page}")

@@ -1,0 +1,106 @@
+"""What all tests share: drawn examples are the same on every machine, and small tables are made, never read."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import HealthCheck, settings
+
+settings.register_profile(
+    "kohort", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
+)
+settings.load_profile("kohort")
+
+PLAN = """
+[data]
+table = "{table}"
+target = "outcome"
+quasi = ["age"]
+features = ["dose", "ward"]
+
+[sites]
+count = 3
+
+[model]
+hidden = [4]
+
+[train]
+rounds = 2
+batch = 16
+lr = 0.01
+
+[policy]
+min_rows = 1
+"""
+
+
+def small_table(rows: int = 120, *, seed: int = 7) -> pl.DataFrame:
+    """Two numbers, a category and a class that depends on them."""
+    random = np.random.default_rng(seed)
+    age = random.integers(18, 91, rows)
+    dose = random.normal(5.0, 2.0, rows).round(3)
+    ward = random.choice(["north", "south", "west"], rows)
+    ill = (age / 90 + dose / 10 + random.normal(0, 0.2, rows)) > 1.1
+    return pl.DataFrame({"age": age, "dose": dose, "ward": ward, "outcome": np.where(ill, "ill", "well")})
+
+
+@pytest.fixture
+def table_file(tmp_path: Path) -> Path:
+    """A small CSV."""
+    path = tmp_path / "table.csv"
+    small_table().write_csv(path)
+    return path
+
+
+@pytest.fixture
+def plan_file(tmp_path: Path, table_file: Path) -> Path:
+    """A plan for the small CSV: three sites, two rounds."""
+    path = tmp_path / "plan.toml"
+    path.write_text(PLAN.format(table=table_file))
+    return path
+
+
+Kohort = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def kohort() -> Kohort:
+    """Run the command line in a process of its own, as a user does."""
+
+    def call(*arguments: object, env: dict[str, str] | None = None, **options: Any) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "kohort.cli.main", *map(str, arguments)],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+            env={**os.environ, **(env or {})},
+            **options,
+        )
+
+    return call
+
+
+@pytest.fixture
+def kohort_here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
+    """Run the command line in this process: exit code, stdout and stderr. For tests that plant a fault."""
+    from kohort.cli.main import main
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["kohort", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        captured = capsys.readouterr()
+        code = ended.value.code
+        assert isinstance(code, int)
+        return code, captured.out, captured.err
+
+    return call
