@@ -24,8 +24,8 @@ LIARS, SCALE = 0.2, 10
 SUMMARY = (
     f"Accuracy on the published Adult test rows after {ROUNDS} rounds (SGD 0.3, MLP 12) over {SITES} sites with random "
     f"rows, of which {LIARS:.0%} send updates with the sign flipped and {SCALE} times the size; mean of {len(SEEDS)} "
-    "seeds. A robust aggregator may lose 3 points against the weighted mean when nobody lies; the attacked weighted mean "
-    "must be no better than always saying the commonest class, or the attack would prove nothing."
+    "seeds. A robust aggregator may lose 3 points against the weighted mean when nobody lies; the attacked mean must "
+    "be no better than always saying the commonest class, or the attack would prove nothing."
 )
 ALLOWED_LOSS = 3.0
 ROBUST = ("trimmed", "median", "multi-krum")

@@ -20,7 +20,7 @@ from kohort.experiment import Progress, run
 from kohort.files import disk_errors, write_atomic
 from kohort.methods.registry import Method, find_method, methods
 from kohort.report.page import write_report
-from kohort.report.runs import FAILED_FILE, read_runs
+from kohort.report.runs import FAILED_FILE, read_runs, read_shared_plan
 
 __all__ = ["MARK", "ROUNDS", "TITLE", "Watch", "demo_plan", "prepare_folder", "run_demo"]
 
@@ -84,13 +84,12 @@ def run_demo(
     """
     _compile_kernel()
     errors: list[KohortError] = []
-    plans: list[PlanFile] = []
     for method in methods().values():
         place = folder / method.name
         try:
-            plans.append(demo_plan(method, rounds=rounds))
+            plan = demo_plan(method, rounds=rounds)
             with watching(method) as watch:
-                run(plans[-1], out=place, seed=seed, force=True, watch=watch)
+                run(plan, out=place, seed=seed, force=True, watch=watch)
         except ResourceError:
             raise
         except KohortError as error:
@@ -98,7 +97,7 @@ def run_demo(
             failed = {"method": method.name, "error": str(error)}
             write_atomic(place / FAILED_FILE, (json.dumps(failed, indent=1) + "\n").encode())
     runs = read_runs(folder)
-    write_report(folder / "report.html", runs, title=TITLE, plan=_shared(plans))
+    write_report(folder / "report.html", runs, title=TITLE, plan=read_shared_plan(folder))
     if len(errors) == len(runs):
         raise errors[0]
     return runs
@@ -130,11 +129,3 @@ def _merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, An
         inner = result.get(key)
         result[key] = _merged(inner, value) if isinstance(inner, Mapping) and isinstance(value, Mapping) else value
     return result
-
-
-def _shared(plans: list[PlanFile]) -> dict[str, Any] | None:
-    """The sections on which all plans agree."""
-    written = [plan.to_mapping() for plan in plans]
-    if not written:
-        return None
-    return {key: value for key, value in written[0].items() if all(other.get(key) == value for other in written)}

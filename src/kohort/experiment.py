@@ -144,8 +144,13 @@ def run(
     if folder is not None and not goes_on:
         require_new(folder.path, force=force or (resume and not (folder.path / "run.json").exists()))
     population = populate(plan, streams, tables=tables)
-    checkpoint, notes = _open_folder(folder, plan, population, streams, goes_on=goes_on, force=force or resume)
+    if folder is not None:
+        _open_folder(folder, plan, population, streams, goes_on=goes_on, force=force or resume)
     book, receipts = _open_ledger(folder, streams, goes_on=goes_on)
+    checkpoint: Checkpoint | None = None
+    notes: tuple[str, ...] = ()
+    if folder is not None and goes_on:
+        checkpoint, notes = folder.checkpoints.latest(ledger_lines=book.length)
     setting = Setting(
         run=book.run,
         plan_hash=plan.digest(),
@@ -170,7 +175,9 @@ def run(
         tasks = [PREPARE.name, *(task.name for task in method.tasks)]
         agreed = engine.approve(lambda rows: method.claims(plan.config, rows), tasks=tasks)
         engine.declared = {name: site.count for name, site in engine.sites.items()}
-        domain, rows = drive(enrol(agreed, declared=declared_domain(setting.schema, missing=setting.missing)), engine)
+        declared = declared_domain(setting.schema, missing=setting.missing)
+        columns = (*setting.schema.inputs, str(setting.schema.target))
+        domain, rows = drive(enrol(agreed, declared=declared, columns=columns), engine)
         engine.declared = rows
         engine.make_trouble(plan.sites.trouble)
         hub = _hub(setting, streams, domain, rows, population, checkpoint)
@@ -178,7 +185,7 @@ def run(
             put_back(engine.sites[name], dict(kept))
         usable = set_aside_unseen(hub.encoder, population.test)
         test = population.test.filter(pl.Series(usable))
-        observer = _Observer(hub, engine, test, watch, began, folder, checkpoint)
+        observer = _Observer(hub, engine, test, watch, began, folder, checkpoint, book)
         result = drive(method.plan(plan.config, hub), engine, observe=observer)
     finally:
         try:
@@ -211,18 +218,15 @@ def run(
 
 
 def _open_folder(
-    folder: RunFolder | None, plan: PlanFile, population: Population, streams: Streams, *, goes_on: bool, force: bool
-) -> tuple[Checkpoint | None, tuple[str, ...]]:
-    """The checkpoint to go on from, or a fresh folder that says which run is under way in it."""
-    if folder is None:
-        return None, ()
+    folder: RunFolder, plan: PlanFile, population: Population, streams: Streams, *, goes_on: bool, force: bool
+) -> None:
+    """Make sure an interrupted run is this one, or make a fresh folder that says which run is under way in it."""
     table = population.fingerprint()
     if goes_on:
         folder.check_same(plan, table)
-        return folder.latest()
-    folder.begin(force=force)
-    folder.identify(plan, streams, table)
-    return None, ()
+    else:
+        folder.begin(force=force)
+        folder.identify(plan, streams, table)
 
 
 def _open_ledger(folder: RunFolder | None, streams: Streams, *, goes_on: bool) -> tuple[Book, Receipts]:
@@ -290,7 +294,9 @@ class _Observer:
         began: float,
         folder: RunFolder | None,
         checkpoint: Checkpoint | None,
+        book: Book,
     ) -> None:
+        self._book = book
         self.history: list[dict[str, float]] = []
         self._hub = hub
         self._engine = engine
@@ -322,7 +328,14 @@ class _Observer:
         }
         sites = {name: kept for name, site in self._engine.sites.items() if (kept := kept_by(site))}
         folder.checkpoints.save(
-            Checkpoint(round=mark.round, weights=mark.weights, state=mark.state, sites=sites, facts=facts)
+            Checkpoint(
+                round=mark.round,
+                weights=mark.weights,
+                state=mark.state,
+                sites=sites,
+                ledger_lines=self._book.length,
+                facts=facts,
+            )
         )
 
 

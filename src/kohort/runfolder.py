@@ -15,7 +15,7 @@ from typing import Any
 
 from kohort.config import PlanFile
 from kohort.errors import ConfigError, IntegrityError
-from kohort.federation.checkpoint import Checkpoint, Checkpoints
+from kohort.federation.checkpoint import Checkpoints
 from kohort.files import disk_errors, require_new, write_atomic
 from kohort.rng import Streams
 
@@ -92,10 +92,6 @@ class RunFolder:
             raise ConfigError(
                 "the rows are not those of the interrupted run", hint="Restore the table, or start anew with --force"
             )
-
-    def latest(self) -> tuple[Checkpoint | None, tuple[str, ...]]:
-        """The newest whole checkpoint, and what to say about damaged ones."""
-        return self.checkpoints.latest()
 
     def finish(self, plan: PlanFile, result: dict[str, Any]) -> None:
         """Write plan and result; the run is over and its state goes."""

@@ -23,7 +23,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from kohort.anonymity.measures_classes import Classes, as_frame, group_rows, require_columns
+from kohort.anonymity.measures_classes import Classes, as_frame, group_rows, require_columns, sorted_distinct
 from kohort.anonymity.measures_sensitive import value_codes
 from kohort.data.cells import SUPPRESSED, Label, canonical_text, parse_cell
 from kohort.data.hierarchy import Hierarchy
@@ -150,7 +150,7 @@ def _kept_rows(rows: int, released: int, kept: Sequence[int] | NDArray[np.intege
         return np.arange(released)
     found = np.asarray(kept, dtype=np.int64)
     in_range = bool(((found >= 0) & (found < rows)).all())
-    if found.shape != (released,) or not in_range or len(np.unique(found)) != released:
+    if found.shape != (released,) or not in_range or len(sorted_distinct(found)) != released:
         hint = "Give one number between 0 and the last input row for each released row, none twice"
         raise DataError(f"kept does not match {released:,} released and {rows:,} input rows", hint=hint)
     return found
@@ -189,7 +189,7 @@ def _number_penalties(source: pl.Series, inputs: pl.Series, classes: Classes) ->
 def _category_penalties(source: pl.Series, inputs: pl.Series, classes: Classes) -> Floats:
     codes, _ = value_codes(inputs)
     span = int(codes.max()) + 1
-    pairs = np.unique(classes.of_row * span + codes)
+    pairs = sorted_distinct(classes.of_row * span + codes)
     in_class = np.bincount(pairs // span, minlength=classes.count)
     return np.where(in_class == 1, 0.0, in_class / source.n_unique())
 

@@ -17,7 +17,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from kohort.anonymity.measures_classes import Classes
+from kohort.anonymity.measures_classes import Classes, sorted_distinct
 from kohort.data.table import ITEM_SEPARATOR
 from kohort.errors import ConfigError, DataError
 
@@ -60,7 +60,8 @@ def item_sets(frame: pl.DataFrame, columns: Sequence[str]) -> ItemSets:
     known = pairs["item"].unique().sort()
     codes = pairs["item"].cast(pl.Enum(known)).to_physical().cast(pl.Int64).to_numpy()
     distinct = max(len(known), 1)
-    row_of, items = np.divmod(np.unique(pairs["row"].cast(pl.Int64).to_numpy() * distinct + codes), distinct)
+    keys = sorted_distinct(pairs["row"].cast(pl.Int64).to_numpy() * distinct + codes)
+    row_of, items = np.divmod(keys, distinct)
     ends = np.cumsum(np.bincount(row_of, minlength=frame.height))
     return ItemSets(items, ends.astype(np.int64), row_of, distinct)
 

@@ -34,7 +34,7 @@ def report(
     """
     from kohort.files import require_new
     from kohort.report.page import twin_of, write_report
-    from kohort.report.runs import read_plan_of, read_runs
+    from kohort.report.runs import read_runs, read_shared_plan
 
     page = out if out is not None else folder / "report.html"
     for path in (page, twin_of(page)):
@@ -42,7 +42,7 @@ def report(
     runs = read_runs(folder)
     methods = list(dict.fromkeys(run["method"] for run in runs))
     heading = title or (f"A run of {methods[0]}" if len(runs) == 1 else f"{len(runs)} runs side by side")
-    twin = write_report(page, runs, title=heading, plan=read_plan_of(folder))
+    twin = write_report(page, runs, title=heading, plan=read_shared_plan(folder))
     if json:
         emit({"out": str(page), "json": str(twin), "runs": len(runs)})
     else:

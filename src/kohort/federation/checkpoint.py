@@ -36,6 +36,8 @@ class Checkpoint:
     state: Mapping[str, NDArray[Any]]
     sites: SiteState
     """What each site keeps between rounds, by site name."""
+    ledger_lines: int
+    """How many lines the ledger held."""
     facts: Mapping[str, Any]
     """History, costs and exclusions so far: plain JSON values."""
 
@@ -57,14 +59,23 @@ class Checkpoints:
         digest = hashlib.blake2b(content, digest_size=32).digest()
         write_atomic(self._folder / f"checkpoint-{checkpoint.round % 2}.khrt", digest + content)
 
-    def latest(self) -> tuple[Checkpoint | None, tuple[str, ...]]:
-        """The newest whole checkpoint, and what to say about damaged ones."""
+    def latest(self, *, ledger_lines: int) -> tuple[Checkpoint | None, tuple[str, ...]]:
+        """The newest whole checkpoint the ledger reaches up to, and what to say about the others.
+
+        A machine that lost power may have kept a checkpoint and lost the ledger lines before it; going on from there
+        would leave releases unrecorded, so such a checkpoint does not count.
+        """
         found, notes = [], []
         for path in sorted(self._folder.glob("checkpoint-*.khrt")):
             try:
-                found.append(_read(path))
+                checkpoint = _read(path)
             except IntegrityError:
                 notes.append(f"{path.name} is damaged; the checkpoint before it is used")
+                continue
+            if checkpoint.ledger_lines <= ledger_lines:
+                found.append(checkpoint)
+            else:
+                notes.append(f"{path.name} is ahead of the ledger; the checkpoint before it is used")
         return max(found, key=lambda item: item.round, default=None), tuple(notes)
 
 
@@ -77,7 +88,12 @@ def _to_payload(checkpoint: Checkpoint) -> Payload:
             keepers.setdefault(name, []).append(site)
     for name, sites in keepers.items():
         arrays[f"site/{name}"] = np.stack([checkpoint.sites[site][name] for site in sites])
-    facts = {"round": checkpoint.round, "keepers": keepers, "facts": dict(checkpoint.facts)}
+    facts = {
+        "round": checkpoint.round,
+        "keepers": keepers,
+        "ledger_lines": checkpoint.ledger_lines,
+        "facts": dict(checkpoint.facts),
+    }
     return Payload(arrays=arrays, blobs={"facts": json.dumps(facts).encode()})
 
 
@@ -94,5 +110,10 @@ def _read(path: Path) -> Checkpoint:
             sites.setdefault(site, {})[name] = kept
     state = {name.removeprefix("plan/"): array for name, array in payload.arrays.items() if name.startswith("plan/")}
     return Checkpoint(
-        round=facts["round"], weights=payload.arrays["weights"], state=state, sites=sites, facts=facts["facts"]
+        round=facts["round"],
+        weights=payload.arrays["weights"],
+        state=state,
+        sites=sites,
+        ledger_lines=facts["ledger_lines"],
+        facts=facts["facts"],
     )

@@ -128,7 +128,7 @@ class LocalEngine:
         if ask.each is None:
             answers = [self._carry(asked, ask, ask.payload)]
         else:
-            answers = [self._carry([site], ask, ask.each[site.name]) for site in asked]
+            answers = [self._carry([site], ask, ask.each[site.name], site.name) for site in asked]
         # Sites work and transfer side by side, so an exchange takes as long as the slowest of them.
         self.costs.most_bytes_a_site += max((most for _, most in answers), default=0)
         joined = answers[0][0] if len(answers) == 1 else _join([part for part, _ in answers])
@@ -164,15 +164,18 @@ class LocalEngine:
             [Excluded(name, "late", "the answer came after the deadline") for name in late],
         )
 
-    def _carry(self, sites: Sequence[Site], ask: Ask, payload: Payload) -> tuple[Answers, int]:
-        """The answers of `sites`, and the most bytes one of them moved."""
+    def _carry(self, sites: Sequence[Site], ask: Ask, payload: Payload, alone: str = "") -> tuple[Answers, int]:
+        """The answers of `sites`, and the most bytes one of them moved. `alone` names the one site of its own request.
+
+        Two sites may be asked the same thing, each for itself: the name keeps their requests and receipts apart.
+        """
         request = Request(
             run=self.setting.run,
             plan_hash=self.setting.plan_hash,
             task=ask.task.name,
             round=ask.round,
             attempt=0,
-            nonce=self.streams.bytes("nonce", ask.task.name, ask.round, length=12).hex(),
+            nonce=self.streams.bytes("nonce", ask.task.name, ask.round, alone, length=12).hex(),
             payload=payload,
         )
         answers = answer(sites, request, many=self.many)

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Generator, Sequence
-from typing import Any
+from math import isfinite
+from typing import Any, get_args
 
 import numpy as np
 
 from kohort.data.domain import Domain, learn_domain, merge_domains
 from kohort.data.encode import Encoder
+from kohort.data.schema import ColumnKind
 from kohort.errors import IntegrityError
 from kohort.federation.plan import Ask, Expect, Mark, Replies
 from kohort.federation.setting import Setting
@@ -51,8 +53,18 @@ def _read_domain(blob: bytes) -> Domain:
         raise IntegrityError("a domain came in malformed") from error
 
 
-def _domain_in(payload: Payload) -> Domain:
-    return _read_domain(payload.blobs["domain"])
+def _domain_in(payload: Payload, columns: Sequence[str]) -> Domain:
+    """A site's domain, if it is of these columns and could be anyone's: endless bounds would spoil it for all."""
+    domain = _read_domain(payload.blobs["domain"])
+    if columns and set(domain.columns) != set(columns):
+        raise IntegrityError(
+            f"a domain came in of {len(domain.columns)} columns that are not the agreed {len(columns)}"
+        )
+    for name, column in domain.columns.items():
+        low, high = column.bounds or (0.0, 0.0)
+        if column.kind not in get_args(ColumnKind) or not (isfinite(low) and isfinite(high) and low <= high):
+            raise IntegrityError(f"a domain came in malformed in column {name!r}")
+    return domain
 
 
 def _prepare_one(site: Site, request: Request) -> Release:
@@ -95,14 +107,17 @@ PREPARE = Task(name="prepare", one=_prepare_one, many=_prepare_many)
 
 
 def enrol(
-    sites: tuple[str, ...], *, declared: Domain | None
+    sites: tuple[str, ...], *, declared: Domain | None, columns: Sequence[str] = ()
 ) -> Generator[Ask | Mark, Any, tuple[Domain, dict[str, int]]]:
-    """Agree on a domain (unless `declared` holds one for every column) and learn who has how many rows."""
+    """Agree on a domain (unless `declared` holds one for every column) and learn who has how many rows.
+
+    A site whose domain is not of `columns` (when given), or is malformed, takes no part.
+    """
     domain = declared
     if domain is None:
-        expect = Expect(blobs=("domain",), check=_domain_in)
+        expect = Expect(blobs=("domain",), check=lambda payload: _domain_in(payload, columns))
         described: Replies = yield Ask(task=DESCRIBE, to=sites, expect=expect)
-        domain = merge_domains([_domain_in(payload) for payload in described.payloads()])
+        domain = merge_domains([_domain_in(payload, columns) for payload in described.payloads()])
         sites = described.sites
     prepared: Replies = yield Ask(
         task=PREPARE,

@@ -95,7 +95,7 @@ class _Adaptive(ABC):
     corrected for where they start: with a large beta1 the first rounds are short on purpose.
     """
 
-    lr: Rate = 0.01
+    lr: Rate = 0.1
     beta1: Decay = 0.9
     tau: Rate = 1e-3
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from kohort.federation.setting import Setting
 from kohort.federation.site import Site
 from kohort.federation.task import Release, Releases, Request, Task
 from kohort.federation.wire import Payload
-from kohort.learn.network import FloatArray, Network
+from kohort.learn.network import Network
 from kohort.learn.rows import Rows, stack
 from kohort.learn.training import Fitted, OptimiserState, fit_many
 
@@ -125,17 +125,18 @@ def _train(sites: Sequence[Site], request: Request) -> _Trained:
             site.memory[OPTIMISER] = fitted.state.take(slice(index, index + 1))
     arrays: dict[str, NDArray[Any]] = {"weights": fitted.weights}
     if shift is not None:
-        arrays["control"] = _new_controls(sites, start, shift, fitted, setting.train.lr)
+        arrays["control"] = _changed_controls(sites, request.payload.arrays, fitted, setting.train.lr)
     return _Trained(arrays, fitted.losses, [part.count for part in rows])
 
 
-def _new_controls(
-    sites: Sequence[Site], start: FloatArray, shift: NDArray[Any], fitted: Fitted, lr: float
+def _changed_controls(
+    sites: Sequence[Site], sent: Mapping[str, NDArray[Any]], fitted: Fitted, lr: float
 ) -> NDArray[Any]:
     """SCAFFOLD, option II: c_i becomes c_i - c + (x - y_i) / (K lr). Keeps c_i at the sites, returns its change."""
+    start, control = sent["weights"], sent["control"]
     steps = np.maximum(fitted.steps, 1)[:, None]
     moved = (start.astype(np.float64) - fitted.weights) / (steps * lr)
-    changes: NDArray[Any] = np.where(fitted.steps[:, None] > 0, moved - shift, 0.0).astype(start.dtype)
+    changes: NDArray[Any] = np.where(fitted.steps[:, None] > 0, moved - control, 0.0).astype(start.dtype)
     for index, site in enumerate(sites):
         site.memory[CONTROL] = site.memory.get(CONTROL, np.zeros_like(start)) + changes[index]
     return changes

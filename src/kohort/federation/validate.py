@@ -25,6 +25,8 @@ def validate(
     sites: Sequence[str], body: Parcels | Sequence[bytes], expect: Expect, declared: Mapping[str, int]
 ) -> tuple[list[str], Parcels | list[bytes], list[Excluded]]:
     """The sites and replies that count, and the excluded ones with the reason."""
+    if not sites:
+        return [], [], []
     parcels = body if isinstance(body, Parcels) else _stack(body)
     if parcels is None:
         return _validate_each(sites, list(body) if not isinstance(body, Parcels) else [], expect, declared)

@@ -271,6 +271,11 @@ class Book:
         return hashlib.blake2b(ends.encode(), digest_size=16).hexdigest()
 
     @property
+    def length(self) -> int:
+        """Lines of all chains together."""
+        return sum(chain.length for chain in self.chains.values())
+
+    @property
     def refusals(self) -> dict[str, str]:
         """The last reason each refusing site gave."""
         return dict(self._refusals)

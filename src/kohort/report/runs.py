@@ -19,9 +19,10 @@ from kohort.errors import ConfigError, IntegrityError
 from kohort.privacy.verify import verify_ledger
 from kohort.report.words import printable
 
-__all__ = ["FAILED_FILE", "RUN_FILE", "Given", "Run", "Sound", "check_run", "read_plan_of", "read_runs"]
+__all__ = ["FAILED_FILE", "RUN_FILE", "Given", "Run", "Sound", "check_run", "read_runs", "read_shared_plan"]
 
 RUN_FILE = "run.json"
+PLAN_FILE = "plan.json"
 FAILED_FILE = "failed.json"
 """Stands in for `run.json` where a run ended with an error that is worth reporting."""
 
@@ -140,11 +141,28 @@ def read_runs(folder: Path) -> list[dict[str, Any]]:
     return [{**_read_run(place), "name": place.name} for place in found]
 
 
-def read_plan_of(folder: Path) -> dict[str, Any] | None:
-    """The plan the first run of `folder` followed, when it lies there."""
-    places = [folder, *_folders_in(folder)]
-    path = next((place / "plan.json" for place in places if (place / "plan.json").is_file()), None)
-    return None if path is None else _read_object(path)
+def read_shared_plan(folder: Path) -> dict[str, Any] | None:
+    """What the plans of all runs of `folder` agree on; none when no plan lies there."""
+    places = [folder] if _holds_run(folder) else _folders_in(folder)
+    found = [_read_object(place / PLAN_FILE) for place in places if (place / PLAN_FILE).is_file()]
+    if not found:
+        return None
+    shared = found[0]
+    for other in found[1:]:
+        shared = _agreed(shared, other)
+    return shared
+
+
+def _agreed(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys on which both agree, section by section."""
+    result: dict[str, Any] = {}
+    for key in first.keys() & second.keys():
+        one, other = first[key], second[key]
+        if one == other:
+            result[key] = one
+        elif isinstance(one, Mapping) and isinstance(other, Mapping):
+            result[key] = _agreed(one, other)
+    return {key: result[key] for key in first if key in result}
 
 
 def _holds_run(folder: Path) -> bool:

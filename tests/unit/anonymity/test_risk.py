@@ -140,8 +140,8 @@ def test_zayatz_by_hand_and_at_the_ends() -> None:
 
 @needs_data
 def test_arx_figures_before_anonymisation() -> None:
-    # ARX 3.9, adult.csv with all nine columns as quasi-identifiers: average prosecutor risk 0.6465751608,
-    # highest 1.0, sample uniqueness 0.5142895.
+    # ARX, risk analysis of its own example table data/adult.csv, all nine columns as quasi-identifiers: average
+    # prosecutor risk 0.6465751608, highest 1.0, sample uniqueness 0.5142895.
     frame = open_table("arx_adult").frame
     risk = assess_risk(frame, quasi=frame.columns)
     assert risk.prosecutor_mean == pytest.approx(0.6465751608, abs=5e-11)

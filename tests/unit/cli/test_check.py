@@ -86,7 +86,9 @@ def test_people_get_a_table_and_a_verdict(kohort_here, table) -> None:
     assert "no role was given: secret_name" in err
     assert "zebra" not in out + err
     assert "2-anonymous" in kohort_here("check", table, "--quasi", "job")[1]
-    assert "rows with missing values are left out" in kohort_here("check", table, "--quasi", "job", "--missing", "drop")[2]
+    assert (
+        "rows with missing values are left out" in kohort_here("check", table, "--quasi", "job", "--missing", "drop")[2]
+    )
 
 
 def test_csv_from_standard_input(kohort_here, monkeypatch, tmp_path) -> None:

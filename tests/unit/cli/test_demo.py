@@ -31,12 +31,14 @@ def boastful(monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_the_demo_runs_every_method_and_shows_the_one_that_is_refused(
-    tmp_path: Path, boastful: str, kohort_here: Call
+    tmp_path: Path, boastful: str, kohort_here: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("COLUMNS", "240")
     out = tmp_path / "demo"
-    code, shown, said = kohort_here("demo", "--out", out, "--rounds", "1", "--json")
+    code, shown, said = kohort_here("demo", "--out", out, "--rounds", "1")
     assert code == 0, said
-    result = json.loads(shown)
+    assert "did not finish: 10 of 10 sites refuse the plan" in shown
+    result = json.loads((out / "report.json").read_text())
     assert {run["method"] for run in result["runs"]} == set(registry.methods())
     assert boastful in registry.methods()
     for run in result["runs"]:
@@ -48,7 +50,6 @@ def test_the_demo_runs_every_method_and_shows_the_one_that_is_refused(
     page = (out / "report.html").read_text()
     assert all(name in page for name in registry.methods())
     assert "refuse the plan" in page
-    assert json.loads((out / "report.json").read_text())["runs"] == result["runs"]
 
     code, _, said = kohort_here("report", out, "--force")
     assert code == 0, said
@@ -63,8 +64,11 @@ def test_the_demo_ends_with_a_table_and_what_to_look_at(tmp_path: Path, kohort: 
     *_, first, second = done.stderr.strip().splitlines()
     assert str(out / "report.html") in first
     assert "kohort ledger show" in second
-    again = kohort("demo", "--out", out, "--rounds", "1")
+    again = kohort("demo", "--out", out, "--rounds", "1", "--json")
     assert again.returncode == 0, again.stderr
+    result = json.loads(again.stdout)
+    assert result["report"] == str(out / "report.html")
+    assert result["runs"] == json.loads((out / "report.json").read_text())["runs"]
 
 
 def test_a_folder_that_is_not_a_demo_s_is_kept(tmp_path: Path, kohort_here: Call) -> None:

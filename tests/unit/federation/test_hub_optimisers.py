@@ -28,7 +28,7 @@ def slow_momentum(x, deltas, *, momentum=0.9, lr=1.0):
         yield x
 
 
-def slow_adaptive(x, deltas, *, rule, lr=0.01, beta1=0.9, beta2=0.99, tau=1e-3):
+def slow_adaptive(x, deltas, *, rule, lr=0.1, beta1=0.9, beta2=0.99, tau=1e-3):
     """Reddi et al. 2021 (arXiv 2003.00295), Algorithm 2, with v_{-1} = tau^2."""
     m, v = 0.0, tau**2
     for delta in deltas:

@@ -12,7 +12,7 @@ from runs_for_pages import failed, finished
 from kohort.config import read_plan
 from kohort.errors import ConfigError, IntegrityError
 from kohort.experiment import run
-from kohort.report.runs import read_plan_of, read_runs
+from kohort.report.runs import read_runs, read_shared_plan
 
 
 def write(folder: Path, content: object, *, name: str = "run.json") -> Path:
@@ -32,7 +32,16 @@ def test_one_run_or_several(tmp_path: Path) -> None:
         ("c", "partial"),
     ]
     assert read_runs(tmp_path / "a")[0]["method"] == "fedavg"
-    assert read_plan_of(tmp_path) is None
+    assert read_shared_plan(tmp_path) is None
+
+
+def test_a_shared_plan_holds_only_what_all_runs_share(tmp_path: Path) -> None:
+    for name, rounds in (("a", 3), ("b", 4)):
+        folder = write(tmp_path / name, finished())
+        plan = {"data": {"table": "t"}, "train": {"rounds": rounds, "lr": 0.1}, "method": {"name": name}}
+        write(folder, plan, name="plan.json")
+    assert read_shared_plan(tmp_path) == {"data": {"table": "t"}, "train": {"lr": 0.1}, "method": {}}
+    assert read_shared_plan(tmp_path / "b") == plan
 
 
 def test_no_run_is_an_error_of_the_user(tmp_path: Path) -> None:
@@ -82,7 +91,7 @@ def test_the_ledger_beside_a_run_is_verified(tmp_path: Path, plan_file: Path) ->
     run(read_plan(plan_file), out=folder, seed=1)
     found = read_runs(folder)[0]
     assert found["ledger"]["releases"] > 0
-    assert read_plan_of(folder) is not None
+    assert read_shared_plan(folder) is not None
 
     original = (folder / "run.json").read_text()
     (folder / "run.json").write_text(original.replace(found["ledger_head"], "0" * 32))
