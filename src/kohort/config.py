@@ -63,8 +63,8 @@ class DataSection:
     nullable: tuple[str, ...] = ()
     missing: Literal["drop", "category"] = "drop"
     encoding: Literal["label", "onehot"] = "label"
-    test: Annotated[float, Gt(0), Lt(1)] | str = 0.3
-    """Share of the rows kept for testing, or a table of their own."""
+    test: Annotated[float, Ge(0), Lt(1)] | str = 0.3
+    """Share of the rows kept for testing, or a table of their own; 0 keeps none, and nothing is measured."""
     validation: Annotated[float, Gt(0), Lt(1)] | None = None
     """Share of the training rows the hub holds to judge updates by (`train.reject`)."""
 

@@ -53,7 +53,8 @@ class Progress:
 
     round: int
     rounds: int
-    accuracy: float
+    accuracy: float | None
+    """On test rows; none when the plan keeps none."""
     seconds: float
 
 
@@ -87,6 +88,8 @@ class Outcome:
     @property
     def accuracy(self) -> float:
         """Share of right classes on the test rows (R2 for a number)."""
+        if not self.metrics:
+            raise ConfigError("nothing was measured: the plan keeps no test rows", hint="Set data.test above 0")
         return float(self.metrics["accuracy"] if "accuracy" in self.metrics else self.metrics["r2"])
 
     def to_mapping(self) -> dict[str, Any]:
@@ -300,7 +303,7 @@ class _Observer:
         self.history: list[dict[str, float]] = []
         self._hub = hub
         self._engine = engine
-        self._rows = encode_rows(hub.encoder, test.head(HISTORY_ROWS))
+        self._rows = encode_rows(hub.encoder, test.head(HISTORY_ROWS)) if test.height else None
         self._watch = watch
         self._began = began
         self._folder = folder
@@ -313,8 +316,11 @@ class _Observer:
             self._engine.costs = Costs(**facts["costs"])
             self._engine.excluded = [Excluded(**item) for item in facts["excluded"]]
             return
-        accuracy = accuracy_of(Model(self._hub.network, mark.weights, self._hub.encoder), self._rows)
-        self.history.append({"round": mark.round + 1, "accuracy": accuracy, **mark.metrics})
+        accuracy = None
+        if self._rows is not None:
+            accuracy = accuracy_of(Model(self._hub.network, mark.weights, self._hub.encoder), self._rows)
+        measured = {} if accuracy is None else {"accuracy": accuracy}
+        self.history.append({"round": mark.round + 1, **measured, **mark.metrics})
         if self._folder is not None:
             self._save(mark, self._folder)
         seconds = perf_counter() - self._began
@@ -340,6 +346,8 @@ class _Observer:
 
 
 def _evaluate(model: Model, population: Population, usable: Any) -> dict[str, Any]:
+    if population.test.height == 0:
+        return {}
     groups = None
     if population.test_sites is not None:
         groups = [site for site, good in zip(population.test_sites, usable, strict=True) if good]

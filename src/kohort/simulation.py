@@ -38,6 +38,7 @@ class Population:
     starts: NDArray[np.int64]
     """Site i holds rows starts[i] to starts[i + 1]."""
     test: pl.DataFrame
+    """Rows no site trains on; none when `data.test` is 0."""
     test_sites: tuple[str, ...] | None
     clusters: NDArray[np.int64] | None = None
     low_risk: NDArray[np.bool_] | None = None
@@ -200,6 +201,8 @@ def _hold_out(
         if lacking:
             raise DataError(f"the test table lacks columns: {', '.join(lacking)}", hint="Add them, or set data.test")
         return np.zeros(frame.height, dtype=bool), _usable_rows(opened.frame, schema, plan), None
+    if share == 0:
+        return np.zeros(frame.height, dtype=bool), frame.clear(), None
     is_test = hold_out(frame.height, share, streams.generator("test"))
     if not is_test.any() or is_test.all():
         raise DataError(f"{frame.height} rows cannot be split into training and test rows", hint="Change data.test")

@@ -29,14 +29,14 @@ def round_bar(title: str, *, quiet: bool = False) -> Iterator[Callable[[Progress
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("accuracy {task.fields[accuracy]:.4f}"),
+        TextColumn("{task.fields[score]}"),
         TimeRemainingColumn(compact=True, elapsed_when_finished=True),
     )
     with RichProgress(*columns, console=stderr(), transient=True) as bar:
-        task = bar.add_task(title, total=None, accuracy=0.0)
+        task = bar.add_task(title, total=None, score="")
 
         def watch(progress: Progress) -> None:
-            bar.update(task, total=progress.rounds, completed=progress.round, accuracy=progress.accuracy)
+            bar.update(task, total=progress.rounds, completed=progress.round, score=_score(progress))
 
         yield watch
 
@@ -76,12 +76,14 @@ def _silent(progress: Progress) -> None:
     del progress
 
 
+def _score(progress: Progress) -> str:
+    return "" if progress.accuracy is None else f"accuracy {progress.accuracy:.4f}"
+
+
 def _plain_lines(title: str) -> Callable[[Progress], None]:
     def watch(progress: Progress) -> None:
         if progress.round % max(1, progress.rounds // 10) == 0 or progress.round == progress.rounds:
-            say(
-                f"{title}: round {progress.round}/{progress.rounds}, accuracy {progress.accuracy:.4f}, "
-                f"{progress.seconds:.1f} s"
-            )
+            parts = (f"round {progress.round}/{progress.rounds}", _score(progress), f"{progress.seconds:.1f} s")
+            say(f"{title}: {', '.join(part for part in parts if part)}")
 
     return watch

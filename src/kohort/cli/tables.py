@@ -1,4 +1,4 @@
-"""Tables for people."""
+"""Tables for people, readable in eighty columns."""
 
 from __future__ import annotations
 
@@ -10,43 +10,40 @@ if TYPE_CHECKING:
 
 __all__ = ["outcome_table"]
 
+_CLASSES = (("accuracy", "accuracy"), ("F1", "f1"), ("AUC", "auc"))
+_NUMBERS = (("R2", "r2"), ("RMSE", "rmse"), ("MAE", "mae"))
+
 
 def outcome_table(runs: Sequence[Mapping[str, Any]]) -> Table:
     """One line a run: how good, what was disclosed to whom, how long."""
     from rich.table import Table
 
-    table = Table("method", "sites", "rounds", "accuracy", "F1", "AUC", "what left the sites", "MB up", "seconds")
+    measures = _NUMBERS if runs and "r2" in runs[0]["metrics"] else _CLASSES
+    table = Table()
+    table.add_column("method", no_wrap=True)
+    for title, _ in measures:
+        table.add_column(title, justify="right", no_wrap=True)
+    table.add_column("what left the sites")
+    table.add_column("MB up", justify="right", no_wrap=True)
+    table.add_column("s", justify="right", no_wrap=True)
     for run in runs:
-        metrics = run["metrics"]
-        first, second, third = (
-            (metrics["accuracy"], metrics["f1"], metrics["auc"])
-            if "accuracy" in metrics
-            else (metrics["r2"], metrics["rmse"], metrics["mae"])
-        )
         table.add_row(
             run["method"],
-            str(run["sites"]),
-            str(run["rounds"]),
-            _number(first),
-            _number(second),
-            _number(third),
+            *(_number(run["metrics"].get(key)) for _, key in measures),
             "\n".join(_disclosed(run["disclosed"])),
             f"{run['bytes']['up'] / 1e6:.2f}",
             f"{run['seconds']['wall']:.1f}",
         )
-    if runs and "accuracy" not in runs[0]["metrics"]:
-        for column, name in zip(table.columns[3:6], ("R2", "RMSE", "MAE"), strict=True):
-            column.header = name
     return table
 
 
 def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4f}" if abs(value) < 100 else f"{value:,.0f}"
+    return "-" if value is None else f"{value:.3f}" if abs(value) < 100 else f"{value:,.0f}"
 
 
 def _disclosed(entries: Sequence[Mapping[str, Any]]) -> list[str]:
     lines = [
-        f"{entry['kind']}: {entry['what']}, {entry['rows']:,} rows, {entry['releases']:,} times to {entry['recipient']}"
+        f"{entry['kind']}: {entry['rows']:,} rows to {entry['recipient']}"
         for entry in entries
         if entry["kind"] != "public"
     ]

@@ -58,7 +58,7 @@ def _domain_in(payload: Payload, columns: Sequence[str]) -> Domain:
     domain = _read_domain(payload.blobs["domain"])
     if columns and set(domain.columns) != set(columns):
         raise IntegrityError(
-            f"a domain came in of {len(domain.columns)} columns that are not the agreed {len(columns)}"
+            f"a domain of {len(domain.columns)} columns came in that are not the agreed {len(columns)}"
         )
     for name, column in domain.columns.items():
         low, high = column.bounds or (0.0, 0.0)

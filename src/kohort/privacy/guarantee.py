@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from math import inf
 from typing import Any, ClassVar
 
 from kohort.errors import IntegrityError
@@ -39,6 +40,11 @@ class Guarantee:
     def __init_subclass__(cls) -> None:
         _KINDS[cls.kind] = cls
 
+    @property
+    def strength(self) -> tuple[float, ...]:
+        """Orders claims of one kind, the weakest first; claims that do not differ in strength are equal."""
+        return ()
+
     @cached_property
     def text(self) -> str:
         """Canonical JSON, made once: a thousand sites write it a thousand times a round."""
@@ -55,6 +61,11 @@ class Raw(Guarantee):
 
     kind: ClassVar[str] = "raw"
     rows: int
+
+    @property
+    def strength(self) -> tuple[float, ...]:
+        """More rows, less protection."""
+        return (-self.rows,)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +91,11 @@ class Aggregate(Guarantee):
     kind: ClassVar[str] = "aggregate"
     rows: int
 
+    @property
+    def strength(self) -> tuple[float, ...]:
+        """Fewer rows hide less behind an aggregate."""
+        return (self.rows,)
+
 
 @dataclass(frozen=True, kw_only=True)
 class KAnonymous(Guarantee):
@@ -92,6 +108,11 @@ class KAnonymous(Guarantee):
     rows: int = 0
     verified: bool = False
 
+    @property
+    def strength(self) -> tuple[float, ...]:
+        """By k, then l, then t, of which none is the weakest."""
+        return (self.k, self.l, -inf if self.t is None else -self.t)
+
 
 @dataclass(frozen=True, kw_only=True)
 class KKm(Guarantee):
@@ -102,6 +123,11 @@ class KKm(Guarantee):
     m: int
     rows: int = 0
     verified: bool = False
+
+    @property
+    def strength(self) -> tuple[float, ...]:
+        """By k, then m."""
+        return (self.k, self.m)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,6 +145,11 @@ class DP(Guarantee):
     event: str = ""
     scope: str = "all rows"
     simulated: bool = True
+
+    @property
+    def strength(self) -> tuple[float, ...]:
+        """By epsilon, then delta."""
+        return (-self.epsilon, -self.delta)
 
 
 @dataclass(frozen=True, kw_only=True)

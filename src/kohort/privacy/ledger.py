@@ -16,6 +16,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,9 @@ def _next_line(chain: Chain, middle: str) -> str:
     chain.head = head = state.hexdigest()
     chain.length += 1
     return f'{body},"hash":"{head}"}}\n'
+
+
+_strength = attrgetter("strength")
 
 
 class _Tally:
@@ -262,7 +266,7 @@ class Book:
         ]
 
     def claims(self) -> list[Guarantee]:
-        """One example of every kind of claim that left."""
+        """The weakest claim of every kind that left."""
         return [tally.weakest for tally in self._tallies.values()]
 
     def fingerprint(self) -> str:
@@ -320,8 +324,11 @@ class Book:
                 members = [i for i, guarantee in enumerate(guarantees) if guarantee.kind == kind]
             place = (occasion.to, occasion.what, kind)
             tally = self._tallies.get(place)
+            weakest = min([guarantees[i] for i in members], key=_strength)
             if tally is None:
-                tally = self._tallies[place] = _Tally(guarantees[members[0]])
+                tally = self._tallies[place] = _Tally(weakest)
+            elif weakest.strength < tally.weakest.strength:
+                tally.weakest = weakest
             tally.releases += len(members)
             tally.rows_by_site.update([(chains[i].site, rows[i]) for i in members])
             tally.size += sum([sizes[i] for i in members])

@@ -67,13 +67,13 @@ def test_liars_ruin_the_mean_and_not_the_robust_ones() -> None:
     clean = outcome().accuracy
     assert outcome(sites=HOSTILE).accuracy < clean - 0.2
     for robust in ("median", "trimmed:0.25", "multi-krum"):
-        assert outcome(sites=HOSTILE, aggregate=robust).accuracy > clean - 0.03
+        assert outcome(sites=HOSTILE, aggregate=robust).accuracy > clean - 0.05
 
 
 def test_outlying_updates_are_rejected_by_the_hubs_own_rows() -> None:
     clean = outcome().accuracy
     saved = outcome(sites=HOSTILE, data={"validation": 0.1}, reject=5.0)
-    assert saved.accuracy > clean - 0.03
+    assert saved.accuracy > clean - 0.05
 
 
 def test_a_site_that_sends_nan_is_left_out_and_named() -> None:

@@ -1,0 +1,108 @@
+"""Files are whole or absent, existing output is kept, and a full disk has its own exit code."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kohort.errors import ConfigError, ResourceError
+from kohort.files import disk_errors, require_new, write_atomic, write_whole
+
+
+def test_written_whole_with_the_wanted_mode(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "folder" / "file"
+    write_atomic(path, b"content")
+    assert path.read_bytes() == b"content"
+    assert path.stat().st_mode & 0o777 == 0o644
+    write_atomic(path, b"secret", private=True, durable=True)
+    assert path.read_bytes() == b"secret"
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert [item.name for item in path.parent.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize("broken", ["write", "replace", "fsync", "chmod"])
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "full"), KeyboardInterrupt()])
+def test_a_failure_leaves_the_old_file_and_nothing_else(
+    broken: str, error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise error
+
+    if broken == "write":
+        real = os.fdopen
+
+        def fdopen(*arguments: Any) -> Any:
+            file = real(*arguments)
+
+            class Failing:
+                def __enter__(self) -> Failing:
+                    return self
+
+                def __exit__(self, *_: Any) -> None:
+                    file.close()
+
+                write = staticmethod(fail)
+
+            return Failing()
+
+        monkeypatch.setattr(os, "fdopen", fdopen)
+    elif broken == "fsync":
+        monkeypatch.setattr(os, "fsync", fail)
+    else:
+        monkeypatch.setattr(Path, broken, fail)
+    with pytest.raises(ResourceError if isinstance(error, OSError) else KeyboardInterrupt):
+        write_atomic(path, b"new", durable=True)
+    monkeypatch.undo()
+    assert path.read_bytes() == b"old"
+    assert [item.name for item in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.EFBIG])
+def test_out_of_resources_is_exit_7(number: int) -> None:
+    with pytest.raises(ResourceError) as caught, disk_errors(Path("out")):
+        raise OSError(number, "x")
+    assert caught.value.exit_code == 7
+    assert "out" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "number", [errno.EACCES, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG, errno.EISDIR, errno.EIO]
+)
+def test_other_write_errors_are_exit_2(number: int) -> None:
+    with pytest.raises(ConfigError) as caught, disk_errors(Path("out")):
+        raise OSError(number, "x")
+    assert caught.value.exit_code == 2
+
+
+def test_existing_output_is_kept_unless_forced(tmp_path: Path) -> None:
+    require_new(tmp_path, force=False)  # empty
+    require_new(tmp_path / "absent", force=False)
+    (tmp_path / "file").write_text("x")
+    for path in (tmp_path, tmp_path / "file"):
+        with pytest.raises(ConfigError, match="--force"):
+            require_new(path, force=False)
+        require_new(path, force=True)
+    with pytest.raises(ConfigError):
+        require_new(tmp_path / ("n" * 300), force=False)
+
+
+def test_write_whole_goes_on_after_a_short_write() -> None:
+    class Short:
+        taken = b""
+
+        def write(self, part: memoryview) -> int:
+            self.taken += bytes(part[:3])
+            return min(3, len(part))
+
+    file: Any = Short()
+    write_whole(file, b"0123456789")
+    assert file.taken == b"0123456789"
+    write_whole(file, b"")
+    assert file.taken == b"0123456789"
