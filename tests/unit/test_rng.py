@@ -50,7 +50,7 @@ def test_seeds_tell_streams_apart(one: int, other: int) -> None:
 
 
 def test_known_values_stay() -> None:
-    """Resuming a run and repeating a published one need the same numbers for ever. Made with this library, version 0.1."""
+    """Resuming a run and repeating a published one need the same numbers for ever. Source: this library, 0.1.0."""
     streams = Streams.seeded(42)
     assert streams.bytes("start", 0, length=16).hex() == "c0bab0608f499b7dc27f0107e914e19d"
     assert streams.key("rows") == 18309291367039773307

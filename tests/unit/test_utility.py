@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from sklearn import metrics as reference
@@ -26,6 +26,7 @@ def drawn(seed: int, rows: int, classes: int) -> tuple[NDArray[np.int64], NDArra
 seeds, sizes = st.integers(0, 2**32 - 1), st.integers(1, 60)
 
 
+@settings(max_examples=40)
 @given(seeds, sizes)
 def test_two_classes_equal_scikit_learn(seed: int, rows: int) -> None:
     truth, found, scores = drawn(seed, rows, 2)
@@ -46,6 +47,7 @@ def test_two_classes_equal_scikit_learn(seed: int, rows: int) -> None:
         assert ours["auc"] is None
 
 
+@settings(max_examples=30)
 @given(seeds, sizes, st.integers(3, 6))
 def test_more_classes_are_macro_means(seed: int, rows: int, classes: int) -> None:
     truth, found, scores = drawn(seed, rows, classes)
@@ -75,6 +77,7 @@ def test_the_area_is_the_chance_that_a_positive_ranks_higher(pairs: list[tuple[b
     assert ours == (pytest.approx(np.mean(wins)) if wins else None)
 
 
+@settings(max_examples=40)
 @given(seeds, st.integers(2, 60))
 def test_regression_equals_scikit_learn(seed: int, rows: int) -> None:
     random = np.random.default_rng(seed)

@@ -1,4 +1,4 @@
-"""How good a model is: the usual measures, from plain counts.
+"""How good a model is: the usual measures, from plain counts, each with the interval it would move in.
 
 For two classes, `precision`, `recall`, `f1` and `specificity` are the positive class's, which is the last one in the
 order of class names ("<=50K", ">50K"). For more classes they are means over the classes (macro), and `auc` is the mean
@@ -15,8 +15,10 @@ import polars as pl
 from numpy.typing import NDArray
 
 from kohort.errors import DataError
+from kohort.evaluate.intervals import Blocks, Floats, intervals_of
 from kohort.learn.model import Model, encode_rows
 from kohort.learn.rows import Rows
+from kohort.rng import Streams
 
 __all__ = ["accuracy_of", "area_under_curve", "classification", "evaluate_model", "regression"]
 
@@ -29,100 +31,200 @@ def accuracy_of(model: Model, rows: Rows) -> float:
     return float(regression(_own_scale(model, rows.y), found)["r2"])
 
 
-def evaluate_model(model: Model, frame: pl.DataFrame, *, groups: Sequence[str] | None = None) -> dict[str, Any]:
-    """All measures on a table, and by group (one label a row, such as its site) when given."""
+def evaluate_model(
+    model: Model,
+    frame: pl.DataFrame,
+    *,
+    groups: Sequence[str] | None = None,
+    resamples: int = 0,
+    group_resamples: int = 0,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """All measures on a table, and by group (one label a row, such as its site) when given.
+
+    With `resamples`, "intervals" holds the 95 % bootstrap interval of each measure over that many resamples, and with
+    `group_resamples` so does every group. The resampling has a `seed` of its own: a model is always judged the same.
+    """
     rows = encode_rows(model.encoder, frame)
     found = model.codes(rows.x)
-    ranked = model.positive_scores(rows.x) if model.task == "classification" else None
+    streams = Streams.seeded(seed)
+    is_classifier = model.task == "classification"
+    truth = rows.y.astype(np.int64) if is_classifier else _own_scale(model, rows.y)
+    ranked = model.positive_scores(rows.x) if is_classifier else None
 
-    def measure(chosen: Any) -> dict[str, Any]:
+    def measure(chosen: Any, resamples: int, *names: str) -> dict[str, Any]:
+        generator = streams.generator("bootstrap", *names)
         if ranked is None:
-            return dict(regression(_own_scale(model, rows.y[chosen]), found[chosen]))
-        codes = rows.y[chosen].astype(np.int64)
-        return classification(codes, found[chosen], scores=ranked[chosen], classes=len(model.classes))
+            return regression(truth[chosen], found[chosen], resamples=resamples, generator=generator)
+        return classification(
+            truth[chosen],
+            found[chosen],
+            scores=ranked[chosen],
+            classes=len(model.classes),
+            resamples=resamples,
+            generator=generator,
+        )
 
-    result = measure(slice(None))
+    result = measure(slice(None), resamples)
     if groups is not None:
-        labels = np.asarray(groups)
-        names, codes = np.unique(labels, return_inverse=True)
+        names, codes = np.unique(np.asarray(groups), return_inverse=True)
+        parts = np.split(np.argsort(codes, kind="stable"), np.cumsum(np.bincount(codes))[:-1])
         result["by_group"] = {
-            str(name): {"rows": int((codes == index).sum()), **_headline(measure(codes == index))}
-            for index, name in enumerate(names)
+            str(name): {"rows": len(part), **_without_confusion(measure(part, group_resamples, str(name)))}
+            for name, part in zip(names, parts, strict=True)
         }
     return result
 
 
 def classification(
-    truth: NDArray[np.int64], found: NDArray[np.int64], *, scores: NDArray[Any] | None, classes: int
+    truth: NDArray[np.int64],
+    found: NDArray[np.int64],
+    *,
+    scores: NDArray[Any] | None,
+    classes: int,
+    resamples: int = 0,
+    generator: np.random.Generator | None = None,
 ) -> dict[str, Any]:
     """Accuracy, precision, recall, F1 (positive class or macro), macro F1, specificity, AUC and confusion matrix."""
-    if len(truth) == 0:
-        raise DataError("there are no rows to evaluate on", hint="Give a table with rows, or a larger data.test")
-    confusion = np.bincount(truth * classes + found, minlength=classes * classes).reshape(classes, classes)
-    hits = np.diag(confusion).astype(float)
-    precision = _ratio(hits, confusion.sum(axis=0))
-    recall = _ratio(hits, confusion.sum(axis=1))
-    f1 = _ratio(2 * precision * recall, precision + recall)
-    specificity = _ratio(
-        confusion.sum() - confusion.sum(axis=0) - confusion.sum(axis=1) + hits,
-        confusion.sum() - confusion.sum(axis=1),
-    )
-    chosen = slice(1, 2) if classes == 2 else slice(None)
-    return {
-        "accuracy": float(hits.sum() / confusion.sum()),
-        "f1": float(f1[chosen].mean()),
-        "f1_macro": float(f1.mean()),
-        "precision": float(precision[chosen].mean()),
-        "recall": float(recall[chosen].mean()),
-        "specificity": float(specificity[chosen].mean()),
-        "auc": None if scores is None else _mean_auc(truth, scores, classes),
-        "confusion": confusion.tolist(),
-    }
+    _require_rows(len(truth))
+    cells = truth * classes + found
+    confusion = np.bincount(cells, minlength=classes * classes).reshape(classes, classes)
+    judged = () if scores is None else (1,) if classes == 2 else range(classes)
+    areas = [_pair_shares(truth == code, scores[:, code]) for code in judged] if scores is not None else []
+    known = [area for area, _ in areas if area is not None]
+    result: dict[str, Any] = {name: float(value) for name, value in _rates(confusion).items()}
+    result["auc"] = float(np.mean(known)) if known else None
+    result["confusion"] = confusion.tolist()
+    if not resamples or generator is None:
+        return result
+
+    blocks = Blocks(len(truth), generator)
+    columns = [blocks.counts(cells, classes * classes)]
+    for code, (area, shares) in zip(judged, areas, strict=True):
+        if area is not None:
+            positive = truth == code
+            columns += [blocks.sums(shares * positive)[:, None], blocks.sums(shares * ~positive)[:, None]]
+
+    def measure(sums: Floats) -> dict[str, Floats]:
+        drawn = sums[:, : classes * classes].reshape(-1, classes, classes)
+        values = _rates(drawn)
+        if known:
+            rows = drawn.sum(axis=2)
+            both = iter(sums[:, classes * classes :].T)
+            values["auc"] = np.mean(
+                [
+                    _resampled_area(area, next(both), next(both), rows[:, code], rows.sum(axis=1) - rows[:, code])
+                    for code, (area, _) in zip(judged, areas, strict=True)
+                    if area is not None
+                ],
+                axis=0,
+            )
+        return values
+
+    intervals = intervals_of(np.hstack(columns), measure, generator, resamples=resamples)
+    return {**result, "intervals": {"auc": None, **intervals}}
 
 
-def regression(truth: NDArray[Any], found: NDArray[Any]) -> dict[str, float]:
+def regression(
+    truth: NDArray[Any],
+    found: NDArray[Any],
+    *,
+    resamples: int = 0,
+    generator: np.random.Generator | None = None,
+) -> dict[str, Any]:
     """Root mean squared error, mean absolute error and R2."""
-    if len(truth) == 0:
-        raise DataError("there are no rows to evaluate on", hint="Give a table with rows, or a larger data.test")
+    _require_rows(len(truth))
     difference = found.astype(np.float64) - truth
-    spread = float(((truth - truth.mean()) ** 2).sum())
-    squared = float((difference**2).sum())
-    return {
-        "rmse": float(np.sqrt(squared / len(truth))),
-        "mae": float(np.abs(difference).mean()),
-        "r2": 1.0 - squared / spread if spread > 0 else 0.0,
-    }
+    centred = truth - truth.mean()  # a sum of squares of large numbers would lose the small differences
+    columns = (np.ones(len(truth)), difference**2, np.abs(difference), centred, centred**2)
+    whole = np.array([[column.sum() for column in columns]])
+    result: dict[str, Any] = {name: float(value[0]) for name, value in _errors(whole).items()}
+    if not resamples or generator is None:
+        return result
+    blocks = Blocks(len(truth), generator)
+    sums = np.stack([blocks.sums(column) for column in columns], axis=1)
+    return {**result, "intervals": intervals_of(sums, _errors, generator, resamples=resamples)}
 
 
 def area_under_curve(positive: NDArray[np.bool_], score: NDArray[Any]) -> float | None:
     """Chance that a positive row scores above a negative one, ties counting half; None without both kinds."""
+    return _pair_shares(positive, score)[0]
+
+
+def _pair_shares(positive: NDArray[np.bool_], score: NDArray[Any]) -> tuple[float | None, Floats]:
+    """The area under the curve, and for each row the share of rows of the other kind that it is on the right side of.
+
+    The area is the mean share of the positive rows, and of the negative ones too (DeLong et al., 1988).
+    """
     hits = int(positive.sum())
     misses = len(positive) - hits
     if hits == 0 or misses == 0:
-        return None
-    _, inverse, counts = np.unique(score, return_inverse=True, return_counts=True)
-    middle_ranks = np.cumsum(counts) - (counts - 1) / 2
-    rank_sum = float(middle_ranks[inverse][positive].sum())
-    return (rank_sum - hits * (hits + 1) / 2) / (hits * misses)
+        return None, np.zeros(len(positive))
+    _, place, counts = np.unique(score, return_inverse=True, return_counts=True)
+    hits_at = np.bincount(place[positive], minlength=len(counts))
+    misses_at = counts - hits_at
+    misses_below = (np.cumsum(misses_at) - misses_at / 2) / misses
+    hits_above = (hits - np.cumsum(hits_at) + hits_at / 2) / hits
+    area = float(misses_below @ hits_at) / hits
+    return area, np.where(positive, misses_below[place], hits_above[place])
 
 
-def _mean_auc(truth: NDArray[np.int64], scores: NDArray[Any], classes: int) -> float | None:
-    chosen = [1] if classes == 2 else range(classes)
-    areas = [area_under_curve(truth == code, scores[:, code]) for code in chosen]
-    known = [area for area in areas if area is not None]
-    return float(np.mean(known)) if known else None
+def _resampled_area(area: float, of_hits: Floats, of_misses: Floats, hits: Floats, misses: Floats) -> Floats:
+    """The area when rows count as often as they were drawn, to first order: the mean shares of both kinds move it."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.asarray(np.clip(of_hits / hits + of_misses / misses - area, 0.0, 1.0))
 
 
-def _ratio(over: NDArray[Any], under: NDArray[Any]) -> NDArray[np.float64]:
-    ratio: NDArray[np.float64] = np.divide(over, under, out=np.zeros(len(over)), where=np.asarray(under) > 0)
-    return ratio
+def _rates(confusion: NDArray[Any]) -> dict[str, Floats]:
+    """Measures of one confusion matrix, or of many [..., classes, classes] at once."""
+    classes = confusion.shape[-1]
+    hits = np.diagonal(confusion, axis1=-2, axis2=-1).astype(np.float64)
+    predicted, actual = confusion.sum(axis=-2), confusion.sum(axis=-1)
+    total = actual.sum(axis=-1)
+    precision, recall = _ratio(hits, predicted), _ratio(hits, actual)
+    f1 = _ratio(2 * precision * recall, precision + recall)
+    others = total[..., None] - actual
+    specificity = _ratio(others - predicted + hits, others)
+    chosen = (..., slice(1, 2)) if classes == 2 else (..., slice(None))
+    return {
+        "accuracy": _ratio(hits.sum(axis=-1), total),
+        "f1": f1[chosen].mean(axis=-1),
+        "f1_macro": f1.mean(axis=-1),
+        "precision": precision[chosen].mean(axis=-1),
+        "recall": recall[chosen].mean(axis=-1),
+        "specificity": specificity[chosen].mean(axis=-1),
+    }
 
 
-def _own_scale(model: Model, scaled: NDArray[Any]) -> NDArray[np.float64]:
+def _errors(sums: Floats) -> dict[str, Floats]:
+    """Measures from sums [..., 5] of ones, squared and absolute differences, and centred targets and their squares."""
+    rows, squared, absolute, targets, squared_targets = np.moveaxis(sums, -1, 0)
+    spread = squared_targets - targets**2 / rows
+    # What is left of a constant target is rounding.
+    varies = spread > 1e-12 * squared_targets
+    return {
+        "rmse": np.sqrt(squared / rows),
+        "mae": absolute / rows,
+        "r2": np.where(varies, 1.0 - squared / np.where(varies, spread, 1.0), 0.0),
+    }
+
+
+def _ratio(over: NDArray[Any], under: NDArray[Any]) -> Floats:
+    """`over` / `under`, and 0 where there is nothing to divide by."""
+    under = np.asarray(under)
+    return np.asarray(np.divide(over, under, out=np.zeros(np.shape(over)), where=under > 0))
+
+
+def _require_rows(count: int) -> None:
+    if count == 0:
+        raise DataError("there are no rows to evaluate on", hint="Give a table with rows, or a larger data.test")
+
+
+def _own_scale(model: Model, scaled: NDArray[Any]) -> Floats:
     bounds = model.encoder.domain.columns[str(model.encoder.schema.target)].bounds
     low, high = bounds if bounds is not None else (0.0, 1.0)
     return scaled.astype(np.float64) * ((high - low) or 1.0) + low
 
 
-def _headline(measures: dict[str, Any]) -> dict[str, Any]:
+def _without_confusion(measures: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in measures.items() if name != "confusion"}

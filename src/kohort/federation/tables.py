@@ -67,10 +67,9 @@ def _column(payload: Payload, index: int, description: dict[str, Any]) -> pl.Ser
         raise IntegrityError("a table came in malformed")
     if description["kind"] == "text":
         known = pl.Series([str(value) for value in description["values"]], dtype=pl.String)
-        if len(values) and not absent.all():
-            used = values[~absent]
-            if values.dtype != np.int32 or used.min() < 0 or used.max() >= len(known):
-                raise IntegrityError("a table came in malformed")
+        used = values[~absent]
+        if values.dtype != np.int32 or (len(used) and (used.min() < 0 or used.max() >= len(known))):
+            raise IntegrityError("a table came in malformed")
         series = known.gather(np.where(absent, 0, values)) if len(known) else pl.Series([None] * len(values))
         series = series.cast(pl.String)
     elif description["kind"] in {"integer", "number"}:

@@ -1,0 +1,343 @@
+"""Any `torch.nn.Module` as one flat vector, trained by the rules of the dense kernel. Needs the extra `kohort[torch]`.
+
+Guarantees: rows come in the order, mini-batches and with the losses and optimisers of `kohort.learn.training`; what a
+site learns depends on its own rows, key and starting weights alone, because every site gets a module the factory has
+just built, one thread and random numbers keyed by (key, round, epoch). So sites one by one equal many at once, bit for
+bit, and a run can be resumed at any round. torch's global settings and random state are left as they were found.
+
+The flat vector holds the parameters in the order of `named_parameters()`, each row by row, then the persistent float
+buffers in the order of `named_buffers()`. Buffers are not trained by the optimiser: what the module itself makes of
+them (the running means of BatchNorm) travels and is averaged with the rest. Buffers of whole numbers stay as the
+factory makes them and do not travel; a module that changes one while it trains is refused, save for the count of
+batches that BatchNorm keeps and only needs when it has no momentum.
+
+It is slower than the dense kernel: a Python loop and an automatic derivative for every mini-batch of every site, where
+the kernel trains all sites in one compiled call.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import inspect
+import math
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.nn import functional
+
+from kohort.errors import ConfigError, DataError, KohortError, SiteError
+from kohort.learn.network import DType, FloatArray, Loss, Network
+from kohort.learn.rows import Rows, StackedRows
+from kohort.learn.training import Fitted, OptimiserState, Training, row_order
+
+__all__ = ["Part", "TorchModel", "find_factory"]
+
+_BUILD_SEED = 0
+"""Modules for training and scoring are built with this seed, so that what does not travel is alike everywhere."""
+_PARTS_NAMED = 8
+
+
+@dataclass(frozen=True)
+class Part:
+    """A parameter or a buffer and its place in the flat vector."""
+
+    name: str
+    shape: tuple[int, ...]
+    begin: int
+    trained: bool
+    """Whether the optimiser moves it: false for buffers and for parameters that need no gradient."""
+
+    @property
+    def end(self) -> int:
+        """One past its last number."""
+        return self.begin + math.prod(self.shape)
+
+    def __str__(self) -> str:
+        return f"{self.name} {'x'.join(map(str, self.shape)) or '1'}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TorchModel:
+    """A module by the name of its factory, "package.module:factory": `factory(inputs=, outputs=)` gives the module.
+
+    The module maps rows [n, inputs] to raw scores [n, outputs], without a softmax or a sigmoid at the end.
+    """
+
+    factory: str
+    inputs: int
+    outputs: int
+    loss: Loss = "softmax"
+    dtype: DType = "float32"
+    parts: tuple[Part, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        Network(inputs=self.inputs, outputs=self.outputs, loss=self.loss, dtype=self.dtype)  # the same rules
+        with _pinned(_BUILD_SEED):
+            module = self._build()
+            object.__setattr__(self, "parts", _parts_of(module, self.factory))
+            self._try_out(module)
+
+    @classmethod
+    def from_mapping(cls, mapping: Mapping[str, Any]) -> TorchModel:
+        """The inverse of `to_mapping`; refuses a factory that makes another module by now."""
+        model = cls(**{name: mapping[name] for name in ("factory", "inputs", "outputs", "loss", "dtype")})
+        stored = [(str(name), tuple(shape)) for name, shape in mapping["parts"]]
+        found = [(part.name, part.shape) for part in model.parts]
+        if stored != found:
+            other = next(name for name, shape in [*stored, *found] if (stored + found).count((name, shape)) != 2)
+            raise ConfigError(
+                f"the model was made of {len(stored)} parts and {model.factory!r} makes {len(found)} parts by now, "
+                f"which differ at {other!r}",
+                hint="Install the version of the module the model was trained with",
+            )
+        return model
+
+    def to_mapping(self) -> dict[str, Any]:
+        """Plain values: the factory's name, what it is called with, and what the vector consists of."""
+        return {
+            "kind": "torch",
+            "factory": self.factory,
+            "inputs": self.inputs,
+            "outputs": self.outputs,
+            "loss": self.loss,
+            "dtype": self.dtype,
+            "parts": [[part.name, list(part.shape)] for part in self.parts],
+        }
+
+    @property
+    def parameter_count(self) -> int:
+        """Length of the flat vector, buffers included."""
+        return self.parts[-1].end
+
+    @property
+    def classes(self) -> int:
+        """How many classes the module tells apart; 0 when it predicts a number."""
+        return 0 if self.loss == "squared" else max(2, self.outputs)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """That this is the slow way."""
+        return (
+            f"the torch module {self.factory!r} trains slower than a network of kohort's own: a Python loop and "
+            "autograd a site and mini-batch, where the dense kernel trains all sites in one compiled call",
+        )
+
+    def start(self, generator: np.random.Generator) -> FloatArray:
+        """The numbers the factory's module is made with, under a seed drawn from `generator`."""
+        seed = int(generator.integers(0, 2**63))
+        drawn = []
+        for _ in range(2):
+            with _pinned(seed):
+                module = self._build()
+                drawn.append((module, self._numbers_in(module)))
+        (first, numbers), (second, again) = drawn
+        if first is second or not np.array_equal(numbers, again, equal_nan=True):
+            raise ConfigError(
+                f"factory {self.factory!r} does not start alike twice from one seed",
+                hint="Make a new module in every call, and draw its numbers from torch alone",
+            )
+        return numbers
+
+    def tensors(self, weights: FloatArray) -> dict[str, FloatArray]:
+        """Parameters and buffers by their names in the module, as its `state_dict` has them."""
+        self._check_length(weights)
+        return {
+            f"module.{part.name}": weights[part.begin : part.end].reshape(part.shape).copy() for part in self.parts
+        }
+
+    def forward(self, weights: FloatArray, x: FloatArray) -> FloatArray:
+        """Raw scores [rows, outputs], in evaluation mode."""
+        self._check_length(weights)
+        with _pinned(_BUILD_SEED), torch.no_grad():
+            module = self._build()
+            self._attach(module, _tensor(np.array(weights, dtype=self.dtype)), None)
+            module.eval()
+            scores: FloatArray = self._scores(module, np.array(x, dtype=self.dtype)).numpy()
+        return scores
+
+    def fit(
+        self,
+        weights: FloatArray,
+        rows: StackedRows,
+        *,
+        training: Training,
+        keys: NDArray[np.uint64],
+        round: int,
+        state: OptimiserState | None = None,
+        anchor: FloatArray | None = None,
+        shift: FloatArray | None = None,
+        measure_loss: bool = False,
+        keep_state: bool = True,
+        threads: int = 1,
+    ) -> Fitted:
+        """`kohort.learn.training.fit_many` for this module. `threads` has no effect: sites train one after another."""
+        del threads
+        sites = rows.sites
+        self._check_rows(rows, keys, round)
+        start = self._matrix("weights", weights, sites)
+        home = start if anchor is None else self._matrix("anchor", anchor, sites)
+        shifts = None if shift is None else self._matrix("shift", np.atleast_2d(shift), sites)
+        trained = np.array(np.broadcast_to(start, (sites, self.parameter_count)), order="C")
+        moments = self._moments(training, state, sites)
+        losses = np.full(sites, np.nan)
+        taken = np.zeros(sites, dtype=np.int64)
+        for site in np.flatnonzero(rows.counts > 0).tolist():
+            local = _Local(
+                own=_tensor(trained[site]),
+                home=_tensor(np.array(home[site if len(home) > 1 else 0])),
+                shift=None if shifts is None else _tensor(np.array(shifts[site])),
+                first=_tensor(moments.first[site]),
+                second=_tensor(moments.second[site]),
+                done=int(moments.steps[site]),
+            )
+            losses[site] = self._fit_site(local, rows.site(site), training, int(keys[site]), round)
+            taken[site] = local.done - moments.steps[site]
+        moments.steps[:] += taken
+        return Fitted(
+            trained,
+            losses if measure_loss else None,
+            taken,
+            _remembered(moments, training) if keep_state or state is not None else None,
+        )
+
+    def _fit_site(self, local: _Local, rows: Rows, training: Training, key: int, round: int) -> float:
+        """Train one site in place; its mean loss."""
+        size = min(training.batch, rows.count) if training.batch else rows.count
+        total = 0.0
+        with _pinned(_BUILD_SEED):
+            module = self._build()
+            gradient = torch.zeros_like(local.own)
+            self._attach(module, local.own, gradient)
+            module.train()
+            whole = _whole_number_buffers(module)
+            for epoch in range(training.epochs):
+                order = row_order(key, round, epoch, rows.count) if size < rows.count else np.arange(rows.count)
+                torch.default_generator.manual_seed(_noise_seed(key, round, epoch))
+                for begin in range(0, rows.count, size):
+                    batch = order[begin : begin + size]
+                    gradient.zero_()
+                    total += self._differentiate(module, rows, batch)
+                    local.step(gradient, training, self._frozen)
+            self._check_unchanged(module, whole)
+            self._gather_buffers(module, local.own)
+        return total / (rows.count * training.epochs)
+
+    def _differentiate(self, module: torch.nn.Module, rows: Rows, batch: NDArray[np.int64]) -> float:
+        """Add the gradient of a mini-batch to the parameters' own, and give the sum of its rows' losses."""
+        try:
+            # Indexing copies, so a module that works in place cannot change the site's rows.
+            scores = self._scores(module, rows.x[batch])
+            losses = self._row_losses(scores, _tensor(rows.y[batch]))
+            if rows.weight is not None:
+                losses = losses * _tensor(rows.weight[batch])
+            torch.autograd.backward(losses.sum() / len(batch))
+        except KohortError:
+            raise
+        except Exception as error:
+            # Messages of torch can hold values of cells ("index 17 is out of range"), so only their type is told.
+            raise SiteError(
+                f"module {self.factory!r} failed with {type(error).__name__} on a mini-batch of {len(batch)} rows",
+                hint="BatchNorm cannot train on one row: choose another train.batch"
+                if len(batch) == 1
+                else "Try the module on rows of your own",
+            ) from None
+        return float(losses.detach().double().sum())
+
+    def _scores(self, module: torch.nn.Module, x: FloatArray) -> torch.Tensor:
+        scores = module(_tensor(x))
+        wanted = (x.shape[0], self.outputs)
+        if not isinstance(scores, torch.Tensor) or tuple(scores.shape) != wanted or scores.dtype != self._number:
+            given = f"{scores.dtype} {tuple(scores.shape)}" if isinstance(scores, torch.Tensor) else type(scores).__name__
+            raise ConfigError(
+                f"module {self.factory!r} answers {x.shape[0]} rows with {given} instead of {self._number} {wanted}",
+                hint="Return raw scores [rows, outputs] in the number type of the rows",
+            )
+        return scores
+
+    def _row_losses(self, scores: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        if self.loss == "softmax":
+            return functional.cross_entropy(scores, y.long(), reduction="none")
+        if self.loss == "logistic":
+            return functional.binary_cross_entropy_with_logits(scores[:, 0], y, reduction="none")
+        if self.loss == "squared":
+            return torch.square(scores[:, 0] - y)
+        codes = torch.arange(self.outputs) if self.outputs > 1 else torch.ones(1)
+        side = (y[:, None] == codes).to(scores.dtype) * 2 - 1
+        # clamp, unlike relu, has a slope on the edge itself, as the dense kernel does.
+        return torch.clamp((1.0 if self.loss == "hinge" else 0.0) - side * scores, min=0.0).sum(dim=1)
+
+    def _build(self) -> torch.nn.Module:
+        make = find_factory(self.factory)
+        try:
+            with torch.device("cpu"):
+                module = make(inputs=self.inputs, outputs=self.outputs)
+        except Exception as error:
+            raise ConfigError(
+                f"factory {self.factory!r} failed with {type(error).__name__}: {error}",
+                hint=f"It was asked for {self.inputs} inputs and {self.outputs} outputs",
+            ) from error
+        if not isinstance(module, torch.nn.Module):
+            raise ConfigError(
+                f"factory {self.factory!r} gave a {type(module).__name__}", hint="Return a torch.nn.Module"
+            )
+        _refuse_strange(module, self.factory)
+        return module.to(self._number)
+
+    def _try_out(self, module: torch.nn.Module) -> None:
+        """Train and score made-up rows once: what fails here would fail at every site, and may be told in full."""
+        try:
+            for mode, count in ((True, 2), (False, 1)):
+                module.train(mode)
+                scores = self._scores(module, np.zeros((count, self.inputs), dtype=self.dtype))
+                if mode:
+                    torch.autograd.backward(self._row_losses(scores, torch.zeros(count, dtype=self._number)).sum())
+        except KohortError:
+            raise
+        except Exception as error:
+            raise ConfigError(
+                f"module {self.factory!r} cannot be trained: {type(error).__name__}: {error}",
+                hint=f"It was given 2 rows of {self.inputs} zeros",
+            ) from error
+
+    def _attach(self, module: torch.nn.Module, flat: torch.Tensor, gradient: torch.Tensor | None) -> None:
+        """Make the module live in `flat`, and its gradients in `gradient`: what is written there is the module's."""
+        found = _parts_of(module, self.factory)
+        if found != self.parts:
+            raise ConfigError(
+                f"factory {self.factory!r} made {_listed(self.parts)} at first and {_listed(found)} later",
+                hint="Make the same module in every call",
+            )
+        owners = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        for part in self.parts:
+            owners[part.name].data = flat[part.begin : part.end].view(part.shape)
+            if gradient is not None and part.trained:
+                owners[part.name].grad = gradient[part.begin : part.end].view(part.shape)
+
+    def _gather_buffers(self, module: torch.nn.Module, flat: torch.Tensor) -> None:
+        """Some modules replace a buffer instead of writing into it."""
+        buffers = dict(module.named_buffers())
+        for part in self.parts:
+            if part.name in buffers:
+                flat[part.begin : part.end] = buffers[part.name].detach().reshape(-1)
+
+    def _numbers_in(self, module: torch.nn.Module) -> FloatArray:
+        owners = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        flat = np.empty(self.parameter_count, dtype=self.dtype)
+        for part in self.parts:
+            flat[part.begin : part.end] = owners[part.name].detach().reshape(-1).numpy()
+        return flat
+
+    @property
+    def _number(self) -> torch.dtype:
+        return torch.float32 if self.dtype == "float32" else torch.float64
+
+    @property
+    def _frozen(self) -> tuple[slice, ...]:
+        return tuple(slice(part.begin, part.end) for part in self.parts if not part.trained)
