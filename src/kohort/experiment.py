@@ -16,10 +16,12 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from kohort.card import model_card
 from kohort.config import PlanFile
 from kohort.data.domain import Domain, declared_domain
 from kohort.data.table import write_table
 from kohort.errors import ConfigError
+from kohort.evaluate.intervals import RESAMPLES
 from kohort.evaluate.utility import accuracy_of, evaluate_model
 from kohort.export import save_model
 from kohort.federation.checkpoint import Checkpoint
@@ -45,6 +47,8 @@ __all__ = ["Outcome", "Progress", "run"]
 
 HISTORY_ROWS = 50_000
 """While a run is under way, accuracy is measured on at most this many test rows; the final measures use all."""
+INTERVAL_ROWS, INTERVAL_SITES = 200_000, 40
+"""Beyond so many test rows, or sites, a run leaves out the intervals, or those of the sites; `evaluate` never does."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +58,8 @@ class Progress:
     round: int
     rounds: int
     accuracy: float | None
-    """On test rows; none when the plan keeps none."""
+    """On test rows, R2 for a number; none when the plan keeps no test rows."""
+    measure: str = "accuracy"
     seconds: float
 
 
@@ -139,6 +144,7 @@ def run(
     """
     began, cpu_began = perf_counter(), process_time()
     method = find_method(plan.method)
+    plan.model.check()
     folder = None if out is None else RunFolder(out)
     goes_on = resume and folder is not None and folder.can_resume
     streams = (
@@ -180,7 +186,13 @@ def run(
         engine.declared = {name: site.count for name, site in engine.sites.items()}
         declared = declared_domain(setting.schema, missing=setting.missing)
         columns = (*setting.schema.inputs, str(setting.schema.target))
-        domain, rows = drive(enrol(agreed, declared=declared, columns=columns), engine)
+        enrolment = enrol(
+            agreed,
+            declared=declared,
+            columns=columns,
+            settle=lambda domain: setting.model.network(encoder_for(setting, domain)),
+        )
+        domain, rows = drive(enrolment, engine)
         engine.declared = rows
         engine.make_trouble(plan.sites.trouble)
         hub = _hub(setting, streams, domain, rows, population, checkpoint)
@@ -209,7 +221,7 @@ def run(
         hub=hub,
         engine=engine,
         book=book,
-        notes=[*population.notes, *notes, *result.notes],
+        notes=[*population.notes, *notes, *hub.network.notes, *result.notes],
         aside=int((~usable).sum()),
         wall=perf_counter() - began,
         cpu=process_time() - cpu_began,
@@ -324,7 +336,10 @@ class _Observer:
         if self._folder is not None:
             self._save(mark, self._folder)
         seconds = perf_counter() - self._began
-        self._watch(Progress(round=mark.round + 1, rounds=mark.rounds, accuracy=accuracy, seconds=seconds))
+        measure = "accuracy" if self._hub.encoder.task == "classification" else "R2"
+        self._watch(
+            Progress(round=mark.round + 1, rounds=mark.rounds, accuracy=accuracy, measure=measure, seconds=seconds)
+        )
 
     def _save(self, mark: Mark, folder: RunFolder) -> None:
         facts = {
@@ -351,7 +366,15 @@ def _evaluate(model: Model, population: Population, usable: Any) -> dict[str, An
     groups = None
     if population.test_sites is not None:
         groups = [site for site, good in zip(population.test_sites, usable, strict=True) if good]
-    metrics = evaluate_model(model, population.test.filter(pl.Series(usable)), groups=groups)
+    resamples = RESAMPLES if population.test.height <= INTERVAL_ROWS else 0
+    few_sites = groups is not None and len(set(groups)) <= INTERVAL_SITES
+    metrics = evaluate_model(
+        model,
+        population.test.filter(pl.Series(usable)),
+        groups=groups,
+        resamples=resamples,
+        group_resamples=resamples if few_sites else 0,
+    )
     by_site = metrics.pop("by_group", None)
     return metrics if by_site is None else {**metrics, "by_site": by_site}
 
@@ -418,7 +441,8 @@ def _write(outcome: Outcome, folder: RunFolder) -> None:
     summary = {
         key: mapping[key] for key in ("method", "seed", "rounds", "disclosed", "epsilon", "delta", "ledger_head")
     }
-    save_model(outcome.model, folder.path / "model", about=summary)
+    page = model_card(outcome.model, run=mapping, plan=outcome.plan.to_mapping())
+    save_model(outcome.model, folder.path / "model", about=summary, page=page)
     if outcome.received is not None:
         write_table(outcome.received, folder.path / "hub" / "received.parquet", force=True)
     folder.finish(outcome.plan, mapping)

@@ -1,7 +1,9 @@
 """Models as files: weights in safetensors, everything else in JSON, bound together by a hash.
 
 `model.json` holds the format version, the network, the schema, the encoder's domain, the versions it was made with and
-the hash of `model.safetensors`. Reading executes nothing; an altered file is refused.
+the hash of `model.safetensors`. An altered file is refused. Reading executes nothing that is in the files; a torch
+module is built by its factory, which the file names and which must be installed where the model is read. Files of
+format 1 stay readable in every later version. `README.md` is for people and is not read.
 """
 
 from __future__ import annotations
@@ -9,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
-from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -18,41 +19,43 @@ from kohort.data.encode import Encoder
 from kohort.errors import ConfigError, IntegrityError, KohortError
 from kohort.files import write_atomic
 from kohort.learn.model import Model
-from kohort.learn.network import Network
+from kohort.learn.trainable import network_from_mapping
 
 __all__ = ["FORMAT", "load_model", "save_model"]
 
 FORMAT = 1
-WEIGHTS_FILE, CARD_FILE = "model.safetensors", "model.json"
+WEIGHTS_FILE, CARD_FILE, PAGE_FILE = "model.safetensors", "model.json", "README.md"
 
 
-def save_model(model: Model, folder: Path, *, about: dict[str, Any] | None = None) -> None:
-    """Write a model into `folder`; `about` is what the model card says of the run."""
+def save_model(
+    model: Model, folder: str | Path, *, about: dict[str, Any] | None = None, page: str | None = None
+) -> None:
+    """Write a model into `folder`; `about` is what `model.json` says of the run, `page` the card for people."""
     from safetensors.numpy import save
 
-    tensors = {"weights": model.weights}
-    for index, (matrix, bias) in enumerate(model.network.layers(model.weights)):
-        tensors[f"layer{index}.matrix"], tensors[f"layer{index}.bias"] = matrix.copy(), bias.copy()
-    weights = save(tensors)
+    place = Path(folder)
+    weights = save({"weights": model.weights, **model.network.tensors(model.weights)})
     card = {
         "format": FORMAT,
-        "network": asdict(model.network),
+        "network": model.network.to_mapping(),
         "encoder": model.encoder.to_mapping(),
         "weights_sha256": hashlib.sha256(weights).hexdigest(),
         "versions": {"kohort": version("kohort"), "numpy": version("numpy"), "python": platform.python_version()},
         "about": about or {},
     }
     card["sha256"] = _card_hash(card)
-    write_atomic(folder / WEIGHTS_FILE, weights)
-    write_atomic(folder / CARD_FILE, _card_bytes(card))
+    if page is not None:
+        write_atomic(place / PAGE_FILE, page.encode())
+    write_atomic(place / WEIGHTS_FILE, weights)
+    write_atomic(place / CARD_FILE, _card_bytes(card))
 
 
-def load_model(path: Path) -> Model:
+def load_model(path: str | Path) -> Model:
     """Read a model from its folder, from a run folder that holds one, or from its `model.json`."""
     from safetensors import SafetensorError
     from safetensors.numpy import load
 
-    folder = _find(path)
+    folder = _find(Path(path))
     try:
         text = (folder / CARD_FILE).read_bytes()
         card = json.loads(text)
@@ -61,36 +64,39 @@ def load_model(path: Path) -> Model:
         weights = (folder / WEIGHTS_FILE).read_bytes()
     except (OSError, ValueError, RecursionError) as error:
         raise IntegrityError(f"the model in {folder} is incomplete or damaged", hint="Export it again") from error
-    if card.get("format") != FORMAT:
-        raise ConfigError(
-            f"the model in {folder} has format {card.get('format')}, this kohort reads {FORMAT}", hint="Update kohort"
-        )
     if (
         _card_bytes(card) != text
         or card.get("sha256") != _card_hash(card)
         or card.get("weights_sha256") != hashlib.sha256(weights).hexdigest()
     ):
         raise IntegrityError(f"the model in {folder} was altered after it was written", hint="Export it again")
+    if card.get("format") != FORMAT:
+        raise ConfigError(
+            f"the model in {folder} has format {card.get('format')}, this kohort reads {FORMAT}", hint="Update kohort"
+        )
     try:
-        network = Network(**card["network"])
+        network = network_from_mapping(card["network"])
         model = Model(network, load(weights)["weights"], Encoder.from_mapping(card["encoder"]))
-        network.layers(model.weights)
-    except (KeyError, TypeError, SafetensorError, KohortError) as error:
+        network.tensors(model.weights)
+    except (KeyError, TypeError, AttributeError, SafetensorError, KohortError) as error:
+        if isinstance(error, ConfigError) and card["network"].get("kind") == "torch":
+            raise  # the files are whole: the module they name is missing here, or has changed
         raise IntegrityError(f"the model in {folder} does not fit together", hint="Export it again") from error
     return model
 
 
 def _card_bytes(card: dict[str, Any]) -> bytes:
-    return (json.dumps(card, indent=1, sort_keys=True) + "\n").encode()
+    """The card's text. Keys stay in their order: that of the columns is the order of the network's inputs."""
+    return (json.dumps(card, indent=1) + "\n").encode()
 
 
 def _card_hash(card: dict[str, Any]) -> str:
-    text = json.dumps({key: value for key, value in card.items() if key != "sha256"}, sort_keys=True)
+    text = json.dumps({key: value for key, value in card.items() if key != "sha256"})
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _find(path: Path) -> Path:
-    for folder in (path, path / "model", path.parent):
+    for folder in (path.parent,) if path.is_file() else (path, path / "model"):
         if (folder / CARD_FILE).is_file():
             return folder
     raise ConfigError(f"there is no model at {path}", hint="Give a run folder or the folder of model.json")

@@ -31,15 +31,12 @@ def sections_and_keys() -> Iterator[tuple[str, str]]:
 
 @pytest.mark.parametrize(("section", "key"), list(sections_and_keys()))
 def test_a_misspelt_key_names_the_nearest(section: str, key: str) -> None:
-    wrong = f"{key[:-1]}{key[-1]}{key[-1]}x"
+    wrong = f"{key}x"
     with pytest.raises(ConfigError) as caught:
         load_plan({**SMALL, section: {**SMALL.get(section, {}), wrong: 1}})
     assert f"'{section}.{wrong}'" in caught.value.message
-    if (section, key) == ("method", "name"):
-        return
-    suggested = caught.value.hint.split("'")[1] if "'" in caught.value.hint else caught.value.hint
-    assert key in suggested or suggested.startswith("Valid: ") or suggested in caught.value.hint
-    assert "Did you mean" in caught.value.hint or key in caught.value.hint
+    if (section, key) != ("method", "name"):  # the method's own keys are listed, its name is not one of them
+        assert key in caught.value.hint
 
 
 @pytest.mark.parametrize(
@@ -162,14 +159,6 @@ def test_plans_from_files(tmp_path: Path) -> None:
     assert read_plan(path, overrides=["train.rounds=3"]).train.rounds == 3
 
 
-def leaves(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            yield from leaves(inner, f"{place}.{key}" if place else key)
-    else:
-        yield place, value
-
-
 CHANGED: dict[str, Any] = {
     "data.table": "u.csv", "data.target": "z", "data.quasi": ["q"], "data.sensitive": ["s"], "data.identifiers": ["i"],
     "data.items": ["m"], "data.features": "rest", "data.drop": ["d"], "data.kinds": {"a": "number"},
@@ -179,7 +168,8 @@ CHANGED: dict[str, Any] = {
     "model.kind": "logistic", "model.activation": "tanh", "model.dtype": "float64", "train.optimizer": "sgd",
     "train.state": "keep", "train.stop": {"patience": 4}, "train.aggregate": "median", "train.hub": "momentum",
     "train.correction": "fedprox:0.1", "train.select": "poisson", "policy.tasks": ["train"], "policy.public": [],
-    "method.name": "central",
+    "method.name": "central", "sites.trouble": {"drop": 0.5}, "sites.deadline": 3.0, "train.reject": 2.0,
+    "data.validation": 0.1, "policy.epsilon": 2.0,
 }  # fmt: skip
 
 
@@ -189,13 +179,11 @@ def test_the_hash_is_stable_and_covers_every_key() -> None:
     assert load_plan(plan.to_mapping()) == plan
     assert load_plan(plan.to_mapping()).digest() == plan.digest()
     seen = {plan.digest()}
-    places = {place: value for place, value in leaves(plan.to_mapping())} | {
-        f"{section}.{key}": value
-        for section, values in plan.to_mapping().items()
-        for key, value in values.items()
-        if not isinstance(value, dict) or not value
-    }
-    for place, value in places.items():
+    places = {
+        (section, key): value for section, values in plan.to_mapping().items() for key, value in values.items()
+    } | dict.fromkeys(tuple(place.split(".", 1)) for place in CHANGED)
+    for (section, key), value in places.items():
+        place = f"{section}.{key}"
         if place in CHANGED:
             new = CHANGED[place]
         elif isinstance(value, bool):
@@ -203,12 +191,11 @@ def test_the_hash_is_stable_and_covers_every_key() -> None:
         elif isinstance(value, int):
             new = value + 1
         elif isinstance(value, float):
-            new = value * 0.5
+            new = value * 0.5 or 0.25
         elif isinstance(value, list) and value and isinstance(value[0], int):
             new = [7, 7]
         else:
-            continue
-        section, key = place.split(".", 1)
+            raise AssertionError(f"say in CHANGED how {place} can change")
         raw = {**SMALL, section: {**SMALL.get(section, {}), key: new}}
         digest = load_plan(raw).digest()
         assert digest not in seen, f"{place} is not part of the plan's hash"

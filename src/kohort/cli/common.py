@@ -29,7 +29,9 @@ def stdout() -> Console:
     """Where tables for people go."""
     from rich.console import Console
 
-    return Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+    if sys.stdout.isatty():
+        return Console(highlight=False)
+    return Console(highlight=False, soft_wrap=True, width=160)  # a file or a pipe has no edge to cut words at
 
 
 def emit(result: Mapping[str, Any]) -> None:

@@ -77,7 +77,7 @@ def _silent(progress: Progress) -> None:
 
 
 def _score(progress: Progress) -> str:
-    return "" if progress.accuracy is None else f"accuracy {progress.accuracy:.4f}"
+    return "" if progress.accuracy is None else f"{progress.measure} {progress.accuracy:.4f}"
 
 
 def _plain_lines(title: str) -> Callable[[Progress], None]:

@@ -3,26 +3,29 @@
 Resampling rows with replacement is giving each row a random weight, and every measure here is a function of weighted
 sums over rows. So a thousand resamples are one product of a weight matrix with a table of sums, whatever the measure.
 
-Beyond `BLOCKS` rows, rows are first summed up in that many blocks, drawn at random, and blocks are resampled instead of
-rows. A random block is an independent sum of rows, so the spread of the resampled totals stays the same; the cost no
-longer grows with the table.
+Beyond `Resampling.blocks` rows, rows are first summed up in that many blocks, drawn at random, and blocks are resampled
+instead of rows. A random block is an independent sum of rows, so the spread of the resampled totals stays the same; the
+cost no longer grows with the table.
 
-Guarantees: the same rows and the same generator give the same interval; with at most `BLOCKS` rows the resampling is
-the plain bootstrap; intervals are percentiles (Efron, 1979). They speak of the rows drawn, not of the training: another
-seed or other sites move a model further. A measure that is the same in every resample has an interval of no width.
+Guarantees: the same rows and the same generator give the same interval; where there is a block for every row the
+resampling is the plain bootstrap; intervals are percentiles (Efron, 1979). They speak of the rows drawn, not of the
+training: another seed or other sites move a model further. A measure that is the same in every resample has an interval
+of no width.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["BLOCKS", "LEVEL", "RESAMPLES", "Blocks", "Interval", "intervals_of"]
+__all__ = ["BLOCKS", "LEVEL", "RESAMPLES", "Blocks", "Interval", "Resampling", "intervals_of"]
 
 Floats = NDArray[np.float64]
-Interval = tuple[float, float]
+Interval = list[float]
+"""Low and high, as JSON has it."""
 Measure = Callable[[Floats], Mapping[str, Floats]]
 """From sums [resamples, columns] to the value of each measure in each resample; NaN where it has none."""
 
@@ -32,17 +35,27 @@ BLOCKS = 2048
 _WEIGHTS_AT_ONCE = 1 << 20
 
 
+@dataclass(frozen=True, kw_only=True)
+class Resampling:
+    """How often rows are drawn anew, from what randomness, and in how many blocks at most."""
+
+    resamples: int = RESAMPLES
+    blocks: int = BLOCKS
+    generator: np.random.Generator
+
+
 class Blocks:
     """Which block each row belongs to, and the sums of columns over blocks."""
 
-    def __init__(self, rows: int, generator: np.random.Generator) -> None:
-        self.count = min(rows, BLOCKS)
+    def __init__(self, rows: int, resampling: Resampling) -> None:
+        most = resampling.blocks
+        self.count = min(rows, most)
         # Row i alone in block i, or any row in any block: tables are sorted, and neighbours are alike.
-        self._of_row = np.arange(rows) if rows <= BLOCKS else generator.permutation(rows) % BLOCKS
+        self._of_row = np.arange(rows) if rows <= most else resampling.generator.permutation(rows) % most
 
     def sums(self, values: NDArray[np.generic]) -> Floats:
         """The sum of `values` (one a row) in every block."""
-        return np.bincount(self._of_row, weights=values, minlength=self.count)
+        return np.asarray(np.bincount(self._of_row, weights=values, minlength=self.count), dtype=np.float64)
 
     def counts(self, codes: NDArray[np.int64], size: int) -> Floats:
         """How often each code below `size` occurs in every block, [blocks, size]."""
@@ -51,28 +64,28 @@ class Blocks:
 
 
 def intervals_of(
-    sums: Floats, measure: Measure, generator: np.random.Generator, *, resamples: int = RESAMPLES, level: float = LEVEL
+    sums: Floats, measure: Measure, resampling: Resampling, *, level: float = LEVEL
 ) -> dict[str, Interval | None]:
     """The middle `level` of each measure over resamples of the blocks in `sums` [blocks, columns].
 
     None for a measure that fewer than half of the resamples define, such as an AUC where one class hardly occurs.
     """
-    parts = [measure(weights @ sums) for weights in _weights(len(sums), resamples, generator)]
+    parts = [measure(weights @ sums) for weights in _weights(len(sums), resampling)]
     tails = ((1 - level) / 2, (1 + level) / 2)
     found: dict[str, Interval | None] = {}
     for name in parts[0]:
         values = np.concatenate([part[name] for part in parts])
         known = values[np.isfinite(values)]
-        low, high = np.quantile(known, tails) if 2 * len(known) >= resamples else (np.nan, np.nan)
-        found[name] = None if np.isnan(low) else (float(low), float(high))
+        low, high = np.quantile(known, tails) if 2 * len(known) >= len(values) else (np.nan, np.nan)
+        found[name] = None if np.isnan(low) else [float(low), float(high)]
     return found
 
 
-def _weights(blocks: int, resamples: int, generator: np.random.Generator) -> Iterator[Floats]:
+def _weights(blocks: int, resampling: Resampling) -> Iterator[Floats]:
     """How often each block is drawn in each resample, [some resamples, blocks]; as many blocks drawn as there are."""
     most = max(1, _WEIGHTS_AT_ONCE // blocks)
-    for begin in range(0, resamples, most):
-        some = min(most, resamples - begin)
-        drawn = generator.integers(0, blocks, size=(some, blocks), dtype=np.int64)
+    for begin in range(0, resampling.resamples, most):
+        some = min(most, resampling.resamples - begin)
+        drawn = resampling.generator.integers(0, blocks, size=(some, blocks), dtype=np.int64)
         drawn += np.arange(some)[:, None] * blocks
         yield np.bincount(drawn.ravel(), minlength=some * blocks).reshape(some, blocks).astype(np.float64)

@@ -19,6 +19,7 @@ from kohort.federation import robust
 from kohort.federation.matching import in_order_of, match_units
 from kohort.federation.options import bind, named
 from kohort.learn.network import FloatArray, Network
+from kohort.learn.trainable import Trainable
 
 __all__ = [
     "Aggregator",
@@ -36,7 +37,7 @@ __all__ = [
 ]
 
 Rows = NDArray[np.int64]
-Aggregate = Callable[[FloatArray, Rows, FloatArray, Network], FloatArray]
+Aggregate = Callable[[FloatArray, Rows, FloatArray, Trainable], FloatArray]
 """(stack [S, P], rows [S], start [P], network) -> weights [P]: an aggregator whose options are set."""
 
 
@@ -44,7 +45,7 @@ class Aggregator(Protocol):
     """A function a plan can name in `train.aggregate`; further keyword-only parameters are its options."""
 
     def __call__(
-        self, stack: FloatArray, rows: Rows, /, *, start: FloatArray, network: Network, **options: Any
+        self, stack: FloatArray, rows: Rows, /, *, start: FloatArray, network: Trainable, **options: Any
     ) -> FloatArray:
         """One weight vector from a `stack` [S, P] of sites that began at `start` [P] and trained on `rows` [S] rows."""
         ...
@@ -79,7 +80,7 @@ def find_aggregator(spec: str | Mapping[str, Any]) -> Aggregate:
         raise ConfigError(f"unknown aggregator {name!r} in train.aggregate", hint=nearest(name, _AGGREGATORS))
     ready = bind(_AGGREGATORS[name], options, f"aggregator {name!r}", later=_GIVEN)
 
-    def aggregate(stack: FloatArray, rows: Rows, start: FloatArray, network: Network) -> FloatArray:
+    def aggregate(stack: FloatArray, rows: Rows, start: FloatArray, network: Trainable) -> FloatArray:
         return ready(stack, rows, start=start, network=network)
 
     return aggregate
@@ -92,7 +93,7 @@ def weighted_mean(stack: FloatArray, rows: Rows) -> FloatArray:
 
 
 @aggregator("mean")
-def mean(stack: FloatArray, rows: Rows, *, start: FloatArray, network: Network) -> FloatArray:
+def mean(stack: FloatArray, rows: Rows, *, start: FloatArray, network: Trainable) -> FloatArray:
     """The mean weighted by rows (McMahan et al. 2017).
 
     Breakdown point 1: a single lying site moves it anywhere. Assumes every site honest.
@@ -102,7 +103,7 @@ def mean(stack: FloatArray, rows: Rows, *, start: FloatArray, network: Network) 
 
 
 @aggregator("median")
-def median(stack: FloatArray, rows: Rows, *, start: FloatArray, network: Network) -> FloatArray:
+def median(stack: FloatArray, rows: Rows, *, start: FloatArray, network: Trainable) -> FloatArray:
     """The median of every coordinate over the sites (Yin et al., ICML 2018), every site counting once.
 
     Breakdown point ceil(S / 2), the highest there is: with fewer liars every coordinate stays between the smallest and
@@ -120,7 +121,7 @@ def trimmed(
     rows: Rows,
     *,
     start: FloatArray,
-    network: Network,
+    network: Trainable,
     share: Annotated[float, Gt(0), Lt(0.5)] = 0.2,
 ) -> FloatArray:
     """The mean of every coordinate without its smallest and largest `share` of the sites (Yin et al., ICML 2018).
@@ -139,7 +140,7 @@ def krum(
     rows: Rows,
     *,
     start: FloatArray,
-    network: Network,
+    network: Trainable,
     colluders: Annotated[int, Ge(0)] | None = None,
 ) -> FloatArray:
     """The one site nearest to its S - f - 2 nearest others (Blanchard et al., NeurIPS 2017), f = `colluders`.
@@ -161,7 +162,7 @@ def multi_krum(
     rows: Rows,
     *,
     start: FloatArray,
-    network: Network,
+    network: Trainable,
     colluders: Annotated[int, Ge(0)] | None = None,
     keep: Annotated[int, Ge(1)] | None = None,
 ) -> FloatArray:
@@ -190,7 +191,7 @@ def clip(
     rows: Rows,
     *,
     start: FloatArray,
-    network: Network,
+    network: Trainable,
     norm: Annotated[float, Gt(0)] | None = None,
 ) -> FloatArray:
     """The mean weighted by rows of the updates `weights - start`, longer ones shortened to `norm`.
@@ -207,7 +208,7 @@ def clip(
 
 
 @aggregator("fedma")
-def fedma(stack: FloatArray, rows: Rows, *, start: FloatArray, network: Network) -> FloatArray:
+def fedma(stack: FloatArray, rows: Rows, *, start: FloatArray, network: Trainable) -> FloatArray:
     """Matched averaging of dense layers (Wang et al., ICLR 2020): hidden units are matched, then averaged by rows.
 
     Units are matched layer by layer with the Hungarian algorithm, every site to the running mean of the sites with more

@@ -7,7 +7,7 @@ that occur in its rows, which is a disclosure: it passes the door and stands in 
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from math import isfinite
 from typing import Any, get_args
 
@@ -107,11 +107,16 @@ PREPARE = Task(name="prepare", one=_prepare_one, many=_prepare_many)
 
 
 def enrol(
-    sites: tuple[str, ...], *, declared: Domain | None, columns: Sequence[str] = ()
+    sites: tuple[str, ...],
+    *,
+    declared: Domain | None,
+    columns: Sequence[str] = (),
+    settle: Callable[[Domain], object] = lambda _: None,
 ) -> Generator[Ask | Mark, Any, tuple[Domain, dict[str, int]]]:
     """Agree on a domain (unless `declared` holds one for every column) and learn who has how many rows.
 
-    A site whose domain is not of `columns` (when given), or is malformed, takes no part.
+    A site whose domain is not of `columns` (when given), or is malformed, takes no part. `settle` is what the hub makes
+    of the agreed domain before it asks on: what it raises is wrong with the plan or the data, not with the sites.
     """
     domain = declared
     if domain is None:
@@ -119,6 +124,7 @@ def enrol(
         described: Replies = yield Ask(task=DESCRIBE, to=sites, expect=expect)
         domain = merge_domains([_domain_in(payload, columns) for payload in described.payloads()])
         sites = described.sites
+    settle(domain)
     prepared: Replies = yield Ask(
         task=PREPARE,
         to=sites,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
@@ -12,7 +13,8 @@ from kohort.federation.plan import Hub
 from kohort.federation.rounds import Update
 from kohort.learn.model import encode_rows
 from kohort.learn.network import FloatArray
-from kohort.learn.training import OptimiserState, fit_one
+from kohort.learn.rows import stack
+from kohort.learn.training import OptimiserState
 
 __all__ = ["HubTrainer"]
 
@@ -30,12 +32,11 @@ class HubTrainer:
         """One round from `weights`."""
         train = self._hub.setting.train
         keep = train.state == "keep"
-        fitted = fit_one(
-            self._hub.network,
+        fitted = self._hub.network.fit(
             weights,
-            self._rows,
+            stack([self._rows]),
             training=train.training(),
-            key=self._key,
+            keys=np.array([self._key], dtype=np.uint64),
             round=round_number,
             state=self._optimiser,
             measure_loss=train.stop is not None,

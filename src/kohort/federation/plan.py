@@ -18,8 +18,9 @@ from kohort.data.encode import Encoder
 from kohort.federation.setting import Setting
 from kohort.federation.task import Task
 from kohort.federation.wire import Parcels, Payload, decode
-from kohort.learn.network import FloatArray, Network
+from kohort.learn.network import FloatArray
 from kohort.learn.rows import Rows
+from kohort.learn.trainable import Trainable
 from kohort.rng import Streams
 
 __all__ = ["Ask", "Excluded", "Expect", "Hub", "Mark", "Plan", "Replies", "Result", "Resume"]
@@ -132,7 +133,7 @@ class Hub:
     sites: tuple[str, ...]
     rows: Mapping[str, int]
     encoder: Encoder
-    network: Network
+    network: Trainable
     setting: Setting
     streams: Streams
     validation: Rows | None = None

@@ -16,7 +16,8 @@ from kohort.data.encode import Encoder
 from kohort.data.schema import Schema
 from kohort.errors import ConfigError, nearest
 from kohort.federation.corrections import find_correction
-from kohort.learn.network import Network
+from kohort.learn.network import Loss, Network
+from kohort.learn.trainable import Trainable, is_torch, require_torch, torch_model
 from kohort.learn.training import Training
 
 __all__ = ["ModelSection", "Setting", "Stop", "TrainSection"]
@@ -33,17 +34,31 @@ class ModelSection:
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 - read by pydantic, not a field
 
     kind: str = "mlp"
-    """linear | logistic | svm | perceptron | mlp | onelayer"""
+    """linear | logistic | svm | perceptron | mlp | onelayer | torch:package.module:factory"""
     hidden: tuple[Annotated[int, Ge(1)], ...] = (12,)
     """Units of each hidden layer of an mlp."""
     activation: Literal["relu", "tanh", "sigmoid"] = "relu"
     dtype: Literal["float32", "float64"] = "float32"
+    loss: Loss | None = None
+    """What a torch module is trained with: softmax for classes and squared for numbers unless it says otherwise."""
 
-    def network(self, encoder: Encoder) -> Network:
-        """The network this section describes for the columns and the target of `encoder`."""
+    def check(self) -> None:
+        """Refuse what cannot be trained here whatever the table is: an unknown kind, a module that is not installed."""
+        if is_torch(self.kind):
+            require_torch(self.kind)
+            return
         if self.kind not in MODEL_KINDS:
             raise ConfigError(f"unknown model {self.kind!r}", hint=nearest(self.kind, MODEL_KINDS))
+        if self.loss is not None:
+            raise ConfigError(f"model {self.kind!r} has its own loss", hint="Drop model.loss, it is for torch modules")
+
+    def network(self, encoder: Encoder) -> Trainable:
+        """The network this section describes for the columns and the target of `encoder`."""
+        self.check()
         classes = len(encoder.classes or ())
+        if is_torch(self.kind):
+            loss, outputs = self._torch_loss(classes)
+            return torch_model(self.kind, inputs=encoder.width, outputs=outputs, loss=loss, dtype=self.dtype)
         loss, outputs = self._loss(classes)
         return Network(
             inputs=encoder.width,
@@ -53,6 +68,18 @@ class ModelSection:
             loss=loss,
             dtype=self.dtype,
         )
+
+    def _torch_loss(self, classes: int) -> tuple[Loss, int]:
+        loss: Loss = self.loss or ("softmax" if classes else "squared")
+        if (loss == "squared") == bool(classes) or (loss == "logistic" and classes != 2):
+            raise ConfigError(
+                f"loss {loss!r} does not fit a target of {classes} classes"
+                if classes
+                else f"loss {loss!r} is no number's",
+                hint="Use softmax for classes, logistic for two of them, squared for numbers",
+            )
+        single = loss in {"squared", "logistic"} or (loss in {"hinge", "perceptron"} and classes == 2)
+        return loss, 1 if single else classes
 
     def _loss(self, classes: int) -> tuple[Any, int]:
         if not classes:

@@ -59,7 +59,14 @@ def summed(
     """Run one sum over all enrolled sites and return the opened total."""
     chosen = find_scheme(scheme)
     fixed = FixedPoint(bound=bound, scale=scale, sites=len(hub.sites))
-    context = SumContext(run=hub.setting.run, round=round_number, sites=hub.sites, length=length, fixed=fixed)
+    context = SumContext(
+        run=hub.setting.run,
+        round=round_number,
+        request=f"{hub.setting.plan_hash}:{task.name}",
+        sites=hub.sites,
+        length=length,
+        fixed=fixed,
+    )
     side = chosen.hub_side(context)
     inboxes = dict.fromkeys(hub.sites, b"")
     for step in range(chosen.steps):
@@ -103,6 +110,7 @@ def _side(site: Site, request: Request, name: str, step: int) -> tuple[SiteSide,
     context = SumContext(
         run=setting_of(site).run,
         round=request.round,
+        request=f"{setting_of(site).plan_hash}:{name}",
         sites=sites,
         length=int(metrics["length"]),
         fixed=FixedPoint(bound=float(metrics["bound"]), scale=float(metrics["scale"]), sites=len(sites)),

@@ -16,9 +16,9 @@ from kohort.federation.setting import Setting
 from kohort.federation.site import Site
 from kohort.federation.task import Release, Releases, Request, Task
 from kohort.federation.wire import Payload
-from kohort.learn.network import Network
 from kohort.learn.rows import Rows, stack
-from kohort.learn.training import Fitted, OptimiserState, fit_many
+from kohort.learn.trainable import Trainable
+from kohort.learn.training import Fitted, OptimiserState
 
 __all__ = [
     "CONTROL",
@@ -49,10 +49,10 @@ def setting_of(site: Site) -> Setting:
     return site.setting
 
 
-def network_of(site: Site) -> Network:
+def network_of(site: Site) -> Trainable:
     """The network, built at the site from the approved plan."""
-    network = site.memory.get("network")
-    if not isinstance(network, Network):
+    network: Trainable | None = site.memory.get("network")
+    if network is None:
         raise SiteError(f"site {site.name!r} was asked to train before it enrolled")
     return network
 
@@ -62,7 +62,7 @@ def training_task(setting: Setting) -> Task:
     return TRAIN_SCAFFOLD if find_correction(setting.train.correction).scaffold else TRAIN
 
 
-def expected_update(network: Network, setting: Setting) -> Expect:
+def expected_update(network: Trainable, setting: Setting) -> Expect:
     """What a training reply looks like."""
     parts = ("weights", "control") if find_correction(setting.train.correction).scaffold else ("weights",)
     flat = (np.dtype(network.dtype).str, (network.parameter_count,))
@@ -108,8 +108,7 @@ def _train(sites: Sequence[Site], request: Request) -> _Trained:
     if "control" in request.payload.arrays:
         own = np.stack([site.memory.get(CONTROL, np.zeros_like(start)) for site in sites])
         shift = request.payload.arrays["control"] - own
-    fitted = fit_many(
-        network,
+    fitted = network.fit(
         start,
         stack(rows),
         training=setting.train.training(),

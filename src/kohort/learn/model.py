@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 
 from kohort.data.encode import Encoder
 from kohort.errors import ConfigError
-from kohort.learn.network import FloatArray, Network, probabilities, scores
+from kohort.learn.network import FloatArray, probabilities, scores
 from kohort.learn.network import predict as predict_codes
 from kohort.learn.rows import Rows
+from kohort.learn.trainable import Trainable
 
 __all__ = ["Model", "encode_rows"]
 
@@ -46,7 +47,7 @@ def encode_rows(encoder: Encoder, frame: pl.DataFrame, *, generalised: bool = Fa
 class Model:
     """What a run returns, what is exported, and what predicts."""
 
-    network: Network
+    network: Trainable
     weights: FloatArray
     encoder: Encoder
 

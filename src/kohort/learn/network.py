@@ -1,4 +1,4 @@
-"""What a dense network is: its shape, its weights as one flat vector, and what it says about rows.
+"""What a dense network is: its shape, its weights as one flat vector, and what it, or any other model, says of rows.
 
 Guarantees: the weights of a network are one flat vector (for every layer the matrix [inputs, outputs] row by row, then
 the bias), so that averaging, masking and encrypting models is arithmetic on vectors. Everything here is plain NumPy
@@ -9,14 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache, cached_property
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, Unpack, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kohort.errors import ConfigError, DataError, nearest
+
+if TYPE_CHECKING:
+    from kohort.learn.rows import StackedRows
+    from kohort.learn.trainable import FitOptions, Trainable
+    from kohort.learn.training import Fitted
 
 __all__ = [
     "Activation",
@@ -101,6 +106,11 @@ class Network:
             return 0
         return max(2, self.outputs)
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Nothing to warn of."""
+        return ()
+
     def start(self, generator: np.random.Generator) -> FloatArray:
         """Starting weights: zero biases and uniform weights, also for a linear model (no hidden layer).
 
@@ -146,22 +156,55 @@ class Network:
             bias[...] = given_bias
         return flat
 
+    def forward(self, weights: FloatArray, x: FloatArray) -> FloatArray:
+        """The raw outputs [rows, outputs] of one chunk of rows."""
+        layers = self.layers(np.asarray(weights, dtype=self.dtype))
+        values = x.astype(self.dtype, copy=False)
+        for depth, (matrix, bias) in enumerate(layers):
+            values = values @ matrix
+            values += bias
+            if depth < len(layers) - 1:
+                if self.activation == "relu":
+                    np.maximum(values, 0, out=values)
+                elif self.activation == "tanh":
+                    np.tanh(values, out=values)
+                else:
+                    values = _sigmoid(values)
+        return values
+
+    def fit(self, weights: FloatArray, rows: StackedRows, **options: Unpack[FitOptions]) -> Fitted:
+        """Train every site of `rows` from `weights`: `kohort.learn.training.fit_many`."""
+        from kohort.learn.training import fit_many
+
+        return fit_many(self, weights, rows, **options)
+
+    def tensors(self, weights: FloatArray) -> dict[str, FloatArray]:
+        """Matrix and bias of every layer by name, copied."""
+        named: dict[str, FloatArray] = {}
+        for index, (matrix, bias) in enumerate(self.layers(weights)):
+            named |= {f"layer{index}.matrix": matrix.copy(), f"layer{index}.bias": bias.copy()}
+        return named
+
+    def to_mapping(self) -> dict[str, Any]:
+        """The fields as plain values."""
+        return asdict(self)
+
     def _fans(self) -> Iterator[tuple[int, int]]:
         return zip(self.sizes[:-1], self.sizes[1:], strict=True)
 
 
-def scores(network: Network, weights: FloatArray, x: FloatArray) -> FloatArray:
+def scores(network: Trainable, weights: FloatArray, x: FloatArray) -> FloatArray:
     """The raw outputs [rows, outputs] of the last layer, before any softmax or sigmoid."""
     _check_width(network, x)
     out = np.empty((x.shape[0], network.outputs), dtype=network.dtype)
     with _one_blas_thread():
         for begin in range(0, x.shape[0], _CHUNK_ROWS):
             part = slice(begin, begin + _CHUNK_ROWS)
-            out[part] = _forward(network, weights, x[part])
+            out[part] = network.forward(weights, x[part])
     return out
 
 
-def probabilities(network: Network, weights: FloatArray, x: FloatArray) -> FloatArray:
+def probabilities(network: Trainable, weights: FloatArray, x: FloatArray) -> FloatArray:
     """Class probabilities [rows, classes]; two columns for a logistic network."""
     if network.loss not in ("softmax", "logistic"):
         raise ConfigError(
@@ -172,7 +215,7 @@ def probabilities(network: Network, weights: FloatArray, x: FloatArray) -> Float
     return _softmax(raw) if network.loss == "softmax" else np.hstack([_sigmoid(-raw), _sigmoid(raw)])
 
 
-def predict(network: Network, weights: FloatArray, x: FloatArray) -> NDArray[Any]:
+def predict(network: Trainable, weights: FloatArray, x: FloatArray) -> NDArray[Any]:
     """Class codes (int64 [rows]), or numbers when the loss is squared."""
     raw = scores(network, weights, x)
     if network.loss == "squared":
@@ -183,7 +226,7 @@ def predict(network: Network, weights: FloatArray, x: FloatArray) -> NDArray[Any
 
 
 def loss_of(
-    network: Network, weights: FloatArray, x: FloatArray, y: FloatArray, *, weight: FloatArray | None = None
+    network: Trainable, weights: FloatArray, x: FloatArray, y: FloatArray, *, weight: FloatArray | None = None
 ) -> float:
     """Mean loss over the rows, sum_i(weight_i * loss_i) / rows, without any penalty term; NaN for no rows."""
     _check_width(network, x)
@@ -195,7 +238,7 @@ def loss_of(
     with _one_blas_thread():
         for begin in range(0, x.shape[0], _CHUNK_ROWS):
             part = slice(begin, begin + _CHUNK_ROWS)
-            losses = _row_losses(network, _forward(network, weights, x[part]).astype(np.float64), y[part])
+            losses = _row_losses(network, network.forward(weights, x[part]).astype(np.float64), y[part])
             total += float(losses.sum() if weight is None else losses @ weight[part])
     return total / len(x)
 
@@ -214,7 +257,7 @@ def _one_blas_thread() -> AbstractContextManager[Any]:
     return limit
 
 
-def _check_width(network: Network, x: FloatArray) -> None:
+def _check_width(network: Trainable, x: FloatArray) -> None:
     if x.ndim != 2 or x.shape[1] != network.inputs:
         raise DataError(
             f"rows of shape {x.shape} do not fit a network with {network.inputs} inputs",
@@ -222,23 +265,7 @@ def _check_width(network: Network, x: FloatArray) -> None:
         )
 
 
-def _forward(network: Network, weights: FloatArray, x: FloatArray) -> FloatArray:
-    layers = network.layers(np.asarray(weights, dtype=network.dtype))
-    values = x.astype(network.dtype, copy=False)
-    for depth, (matrix, bias) in enumerate(layers):
-        values = values @ matrix
-        values += bias
-        if depth < len(layers) - 1:
-            if network.activation == "relu":
-                np.maximum(values, 0, out=values)
-            elif network.activation == "tanh":
-                np.tanh(values, out=values)
-            else:
-                values = _sigmoid(values)
-    return values
-
-
-def _row_losses(network: Network, raw: FloatArray, y: FloatArray) -> FloatArray:
+def _row_losses(network: Trainable, raw: FloatArray, y: FloatArray) -> FloatArray:
     if network.loss == "squared":
         return np.asarray(np.square(raw[:, 0] - y))
     if network.loss == "logistic":

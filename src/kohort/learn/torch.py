@@ -18,11 +18,9 @@ the kernel trains all sites in one compiled call.
 from __future__ import annotations
 
 import hashlib
-import importlib
-import inspect
 import math
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -34,33 +32,23 @@ from torch.nn import functional
 
 from kohort.errors import ConfigError, DataError, KohortError, SiteError
 from kohort.learn.network import DType, FloatArray, Loss, Network
+from kohort.learn.parts import Part, lay_out, require_same, require_vector
 from kohort.learn.rows import Rows, StackedRows
-from kohort.learn.training import Fitted, OptimiserState, Training, row_order
+from kohort.learn.trainable import find_factory
+from kohort.learn.training import (
+    Fitted,
+    OptimiserState,
+    Training,
+    as_matrix,
+    check_rows,
+    moments_for,
+    row_order,
+)
 
-__all__ = ["Part", "TorchModel", "find_factory"]
+__all__ = ["TorchModel"]
 
 _BUILD_SEED = 0
 """Modules for training and scoring are built with this seed, so that what does not travel is alike everywhere."""
-_PARTS_NAMED = 8
-
-
-@dataclass(frozen=True)
-class Part:
-    """A parameter or a buffer and its place in the flat vector."""
-
-    name: str
-    shape: tuple[int, ...]
-    begin: int
-    trained: bool
-    """Whether the optimiser moves it: false for buffers and for parameters that need no gradient."""
-
-    @property
-    def end(self) -> int:
-        """One past its last number."""
-        return self.begin + math.prod(self.shape)
-
-    def __str__(self) -> str:
-        return f"{self.name} {'x'.join(map(str, self.shape)) or '1'}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,15 +76,7 @@ class TorchModel:
     def from_mapping(cls, mapping: Mapping[str, Any]) -> TorchModel:
         """The inverse of `to_mapping`; refuses a factory that makes another module by now."""
         model = cls(**{name: mapping[name] for name in ("factory", "inputs", "outputs", "loss", "dtype")})
-        stored = [(str(name), tuple(shape)) for name, shape in mapping["parts"]]
-        found = [(part.name, part.shape) for part in model.parts]
-        if stored != found:
-            other = next(name for name, shape in [*stored, *found] if (stored + found).count((name, shape)) != 2)
-            raise ConfigError(
-                f"the model was made of {len(stored)} parts and {model.factory!r} makes {len(found)} parts by now, "
-                f"which differ at {other!r}",
-                hint="Install the version of the module the model was trained with",
-            )
+        require_same([(str(name), tuple(shape)) for name, shape in mapping["parts"]], model.parts, model.factory)
         return model
 
     def to_mapping(self) -> dict[str, Any]:
@@ -147,14 +127,12 @@ class TorchModel:
 
     def tensors(self, weights: FloatArray) -> dict[str, FloatArray]:
         """Parameters and buffers by their names in the module, as its `state_dict` has them."""
-        self._check_length(weights)
-        return {
-            f"module.{part.name}": weights[part.begin : part.end].reshape(part.shape).copy() for part in self.parts
-        }
+        require_vector(weights, self.parts, self.factory)
+        return {f"module.{part.name}": weights[part.place].reshape(part.shape).copy() for part in self.parts}
 
     def forward(self, weights: FloatArray, x: FloatArray) -> FloatArray:
         """Raw scores [rows, outputs], in evaluation mode."""
-        self._check_length(weights)
+        require_vector(weights, self.parts, self.factory)
         with _pinned(_BUILD_SEED), torch.no_grad():
             module = self._build()
             self._attach(module, _tensor(np.array(weights, dtype=self.dtype)), None)
@@ -180,32 +158,34 @@ class TorchModel:
         """`kohort.learn.training.fit_many` for this module. `threads` has no effect: sites train one after another."""
         del threads
         sites = rows.sites
-        self._check_rows(rows, keys, round)
-        start = self._matrix("weights", weights, sites)
-        home = start if anchor is None else self._matrix("anchor", anchor, sites)
-        shifts = None if shift is None else self._matrix("shift", np.atleast_2d(shift), sites)
+        check_rows(self, rows)
+        _check_targets(self, rows)
+        if round < 0 or np.shape(keys) != (sites,):
+            raise ConfigError(f"{np.size(keys)} row-order keys for {sites} sites in round {round}", hint="One a site")
+        for given in (weights, *(() if anchor is None else (anchor,)), *(() if shift is None else (shift,))):
+            require_vector(given, self.parts, self.factory)
+        start = as_matrix("weights", weights, self, sites)
+        home = start if anchor is None else as_matrix("anchor", anchor, self, sites)
+        shifts = None if shift is None else as_matrix("shift", shift, self, sites)
         trained = np.array(np.broadcast_to(start, (sites, self.parameter_count)), order="C")
-        moments = self._moments(training, state, sites)
+        moments = moments_for(training, self, state, sites, keep_state)
         losses = np.full(sites, np.nan)
         taken = np.zeros(sites, dtype=np.int64)
         for site in np.flatnonzero(rows.counts > 0).tolist():
+            own = _tensor(trained[site])
             local = _Local(
-                own=_tensor(trained[site]),
+                own=own,
                 home=_tensor(np.array(home[site if len(home) > 1 else 0])),
                 shift=None if shifts is None else _tensor(np.array(shifts[site])),
-                first=_tensor(moments.first[site]),
-                second=_tensor(moments.second[site]),
+                first=_tensor(moments.first[site]) if len(moments.first) else torch.zeros_like(own),
+                second=_tensor(moments.second[site]) if len(moments.second) else torch.zeros_like(own),
                 done=int(moments.steps[site]),
             )
             losses[site] = self._fit_site(local, rows.site(site), training, int(keys[site]), round)
             taken[site] = local.done - moments.steps[site]
-        moments.steps[:] += taken
-        return Fitted(
-            trained,
-            losses if measure_loss else None,
-            taken,
-            _remembered(moments, training) if keep_state or state is not None else None,
-        )
+            moments.steps[site] = local.done
+        remembers = len(moments.first) == sites
+        return Fitted(trained, losses if measure_loss else None, taken, moments if remembers else None)
 
     def _fit_site(self, local: _Local, rows: Rows, training: Training, key: int, round: int) -> float:
         """Train one site in place; its mean loss."""
@@ -216,7 +196,7 @@ class TorchModel:
             gradient = torch.zeros_like(local.own)
             self._attach(module, local.own, gradient)
             module.train()
-            whole = _whole_number_buffers(module)
+            counts = {name: buffer.clone() for name, buffer in _whole_numbers(module).items()}
             for epoch in range(training.epochs):
                 order = row_order(key, round, epoch, rows.count) if size < rows.count else np.arange(rows.count)
                 torch.default_generator.manual_seed(_noise_seed(key, round, epoch))
@@ -225,7 +205,7 @@ class TorchModel:
                     gradient.zero_()
                     total += self._differentiate(module, rows, batch)
                     local.step(gradient, training, self._frozen)
-            self._check_unchanged(module, whole)
+            _refuse_changed(counts, _whole_numbers(module), self.factory)
             self._gather_buffers(module, local.own)
         return total / (rows.count * training.epochs)
 
@@ -254,7 +234,9 @@ class TorchModel:
         scores = module(_tensor(x))
         wanted = (x.shape[0], self.outputs)
         if not isinstance(scores, torch.Tensor) or tuple(scores.shape) != wanted or scores.dtype != self._number:
-            given = f"{scores.dtype} {tuple(scores.shape)}" if isinstance(scores, torch.Tensor) else type(scores).__name__
+            given = (
+                f"{scores.dtype} {tuple(scores.shape)}" if isinstance(scores, torch.Tensor) else type(scores).__name__
+            )
             raise ConfigError(
                 f"module {self.factory!r} answers {x.shape[0]} rows with {given} instead of {self._number} {wanted}",
                 hint="Return raw scores [rows, outputs] in the number type of the rows",
@@ -292,6 +274,7 @@ class TorchModel:
 
     def _try_out(self, module: torch.nn.Module) -> None:
         """Train and score made-up rows once: what fails here would fail at every site, and may be told in full."""
+        counts = {name: buffer.clone() for name, buffer in _whole_numbers(module).items()}
         try:
             for mode, count in ((True, 2), (False, 1)):
                 module.train(mode)
@@ -305,33 +288,29 @@ class TorchModel:
                 f"module {self.factory!r} cannot be trained: {type(error).__name__}: {error}",
                 hint=f"It was given 2 rows of {self.inputs} zeros",
             ) from error
+        _refuse_changed(counts, _whole_numbers(module), self.factory)
 
     def _attach(self, module: torch.nn.Module, flat: torch.Tensor, gradient: torch.Tensor | None) -> None:
         """Make the module live in `flat`, and its gradients in `gradient`: what is written there is the module's."""
-        found = _parts_of(module, self.factory)
-        if found != self.parts:
-            raise ConfigError(
-                f"factory {self.factory!r} made {_listed(self.parts)} at first and {_listed(found)} later",
-                hint="Make the same module in every call",
-            )
-        owners = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        require_same([(part.name, part.shape) for part in self.parts], _parts_of(module, self.factory), self.factory)
+        owners = _owners(module)
         for part in self.parts:
-            owners[part.name].data = flat[part.begin : part.end].view(part.shape)
+            owners[part.name].data = flat[part.place].view(part.shape)
             if gradient is not None and part.trained:
-                owners[part.name].grad = gradient[part.begin : part.end].view(part.shape)
+                owners[part.name].grad = gradient[part.place].view(part.shape)
 
     def _gather_buffers(self, module: torch.nn.Module, flat: torch.Tensor) -> None:
         """Some modules replace a buffer instead of writing into it."""
         buffers = dict(module.named_buffers())
         for part in self.parts:
             if part.name in buffers:
-                flat[part.begin : part.end] = buffers[part.name].detach().reshape(-1)
+                flat[part.place] = buffers[part.name].detach().reshape(-1)
 
     def _numbers_in(self, module: torch.nn.Module) -> FloatArray:
-        owners = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        owners = _owners(module)
         flat = np.empty(self.parameter_count, dtype=self.dtype)
         for part in self.parts:
-            flat[part.begin : part.end] = owners[part.name].detach().reshape(-1).numpy()
+            flat[part.place] = owners[part.name].detach().reshape(-1).numpy()
         return flat
 
     @property
@@ -340,4 +319,151 @@ class TorchModel:
 
     @property
     def _frozen(self) -> tuple[slice, ...]:
-        return tuple(slice(part.begin, part.end) for part in self.parts if not part.trained)
+        return tuple(part.place for part in self.parts if not part.trained)
+
+
+@dataclass
+class _Local:
+    """One site while it trains: its weights and what its optimiser remembers, in memory shared with the result."""
+
+    own: torch.Tensor
+    home: torch.Tensor
+    shift: torch.Tensor | None
+    first: torch.Tensor
+    second: torch.Tensor
+    done: int
+
+    def step(self, gradient: torch.Tensor, training: Training, frozen: Sequence[slice]) -> None:
+        """One optimiser step with the conventions of torch.optim, and of the dense kernel."""
+        if self.shift is not None:
+            gradient.add_(self.shift)
+        if training.l2:
+            gradient.add_(self.own, alpha=training.l2)
+        if training.prox:
+            gradient.add_(self.own - self.home, alpha=training.prox)
+        for part in frozen:
+            gradient[part] = 0
+        self.done += 1
+        if training.optimizer == "sgd":
+            self.own.sub_(gradient, alpha=training.lr)
+        elif training.optimizer == "momentum":
+            self.first.mul_(training.momentum).add_(gradient)
+            self.own.sub_(self.first, alpha=training.lr)
+        else:
+            self.first.mul_(training.beta1).add_(gradient, alpha=1 - training.beta1)
+            self.second.mul_(training.beta2).addcmul_(gradient, gradient, value=1 - training.beta2)
+            rate = training.lr / (1 - training.beta1**self.done)
+            spread = self.second.sqrt().div_(math.sqrt(1 - training.beta2**self.done)).add_(training.epsilon)
+            self.own.addcdiv_(self.first, spread, value=-rate)
+
+
+def _check_targets(model: TorchModel, rows: StackedRows) -> None:
+    codes = np.arange(model.classes)
+    misfits = [int((~np.isin(rows.site(site).y, codes)).sum()) for site in range(rows.sites)]
+    if model.loss != "squared" and any(misfits):
+        raise DataError(
+            f"{sum(misfits)} rows at {np.count_nonzero(misfits)} sites have a target that is no class code",
+            hint=f"Encode the target as 0 to {model.classes - 1}",
+        )
+
+
+@contextmanager
+def _pinned(seed: int) -> Iterator[None]:
+    """One thread, repeatable algorithms and random numbers, gradients on; afterwards everything as it was before."""
+    threads, number = torch.get_num_threads(), torch.get_default_dtype()
+    repeatable, warns = (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+    )
+    torch.set_num_threads(1)
+    torch.set_default_dtype(torch.float32)
+    torch.use_deterministic_algorithms(True)
+    try:
+        with torch.random.fork_rng(devices=[]), torch.inference_mode(False), torch.enable_grad():
+            torch.default_generator.manual_seed(seed)
+            yield
+    finally:
+        torch.set_num_threads(threads)
+        torch.set_default_dtype(number)
+        torch.use_deterministic_algorithms(repeatable, warn_only=warns)
+
+
+def _noise_seed(key: int, round: int, epoch: int) -> int:
+    """The seed of dropout in one pass over one site's rows."""
+    return int.from_bytes(hashlib.blake2b(struct.pack("<QQQ", key, round, epoch), digest_size=8).digest(), "little")
+
+
+def _tensor(array: NDArray[Any]) -> torch.Tensor:
+    """A tensor in the memory of `array`."""
+    return torch.from_numpy(array)
+
+
+def _parts_of(module: torch.nn.Module, factory: str) -> tuple[Part, ...]:
+    kept = module.state_dict(keep_vars=True)
+    parts = lay_out(
+        [
+            *((name, item.shape, item.requires_grad) for name, item in module.named_parameters()),
+            *(
+                (name, item.shape, False)
+                for name, item in module.named_buffers()
+                if name in kept and item.dtype.is_floating_point
+            ),
+        ]
+    )
+    if not any(part.trained and part.end > part.begin for part in parts):
+        raise ConfigError(
+            f"module {factory!r} has {len(parts)} parameters and buffers and nothing to train",
+            hint="Give it parameters that require gradients",
+        )
+    return parts
+
+
+def _owners(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
+
+
+def _refuse_strange(module: torch.nn.Module, factory: str) -> None:
+    """Only plain 32 and 64 bit floats in main memory can be averaged, masked and encrypted as vectors."""
+    kept = module.state_dict(keep_vars=True)
+    buffers = [(name, item) for name, item in module.named_buffers() if name in kept]
+    numbers = [*module.named_parameters(), *((name, item) for name, item in buffers if not _is_whole(item))]
+    for name, tensor in numbers:
+        if torch.nn.parameter.is_lazy(tensor):
+            found = "has no shape yet"
+        elif tensor.layout != torch.strided:
+            found = "is sparse"
+        elif tensor.dtype not in {torch.float32, torch.float64}:
+            found = f"holds {str(tensor.dtype).removeprefix('torch.')}"
+        elif tensor.device.type != "cpu":
+            found = f"is on the device {tensor.device.type}"
+        else:
+            continue
+        raise ConfigError(
+            f"{name!r} of module {factory!r} {found}, 1 of its {len(numbers)} parameters and buffers",
+            hint="Use dense float32 or float64 parameters of known shape on the CPU",
+        )
+
+
+def _is_whole(tensor: torch.Tensor) -> bool:
+    return not (tensor.dtype.is_floating_point or tensor.dtype.is_complex)
+
+
+def _whole_numbers(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """The buffers of whole numbers that must not change, because they do not travel."""
+    found = {}
+    for place, inner in module.named_modules():
+        for name, buffer in inner.named_buffers(recurse=False):
+            unused = name == "num_batches_tracked" and getattr(inner, "momentum", None) is not None
+            if _is_whole(buffer) and not unused:
+                found[f"{place}.{name}".removeprefix(".")] = buffer
+    return found
+
+
+def _refuse_changed(before: Mapping[str, torch.Tensor], after: Mapping[str, torch.Tensor], factory: str) -> None:
+    changed = [name for name, buffer in before.items() if name not in after or not torch.equal(buffer, after[name])]
+    if changed:
+        raise ConfigError(
+            f"module {factory!r} changes {len(changed)} buffers of whole numbers while it trains, "
+            f"and they do not travel: {', '.join(changed)}",
+            hint="Give BatchNorm a momentum, and keep counts in float buffers",
+        )

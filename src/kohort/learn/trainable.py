@@ -6,9 +6,11 @@ the door and the ledger see a flat vector in either case. Importing this imports
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import re
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NotRequired, Protocol, TypedDict, Unpack
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NotRequired, Protocol, TypedDict, Unpack, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +22,15 @@ if TYPE_CHECKING:
     from kohort.learn.rows import StackedRows
     from kohort.learn.training import Fitted, OptimiserState, Training
 
-__all__ = ["FitOptions", "Trainable", "is_torch", "network_from_mapping", "require_torch", "torch_model"]
+__all__ = [
+    "FitOptions",
+    "Trainable",
+    "find_factory",
+    "is_torch",
+    "network_from_mapping",
+    "require_torch",
+    "torch_model",
+]
 
 _PREFIX = "torch:"
 _IMPORTABLE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
@@ -107,7 +117,31 @@ def is_torch(kind: str) -> bool:
 
 def require_torch(kind: str) -> None:
     """Refuse a `model.kind` whose spelling is wrong, or whose factory or torch itself is not installed here."""
-    _torch_backend().find_factory(_factory_in(kind))
+    name = _factory_in(kind)
+    _torch_backend()
+    find_factory(name)
+
+
+def find_factory(name: str) -> Callable[..., Any]:
+    """The function or class "package.module:factory" that is installed here and takes `inputs` and `outputs`."""
+    place, _, attribute = name.partition(":")
+    try:
+        factory = getattr(importlib.import_module(place), attribute)
+        takes = inspect.signature(factory).parameters
+    except Exception as error:
+        # Importing runs the module, which may fail in any way; whatever happens is about code, not about rows.
+        raise ConfigError(
+            f"cannot import {attribute!r} from {place!r} ({type(error).__name__}: {error})",
+            hint="Install the module where kohort runs, at the hub and at every site, or set PYTHONPATH to its folder",
+        ) from error
+    # Asked for by these names, nothing is ever called that was not written to be a factory.
+    others = [item for item in takes.values() if item.name not in {"inputs", "outputs"} and item.default is item.empty]
+    others = [item for item in others if item.kind not in {item.VAR_POSITIONAL, item.VAR_KEYWORD}]
+    if not {"inputs", "outputs"} <= set(takes) or others:
+        raise ConfigError(
+            f"{name!r} does not take inputs and outputs alone", hint="Define it as factory(inputs: int, outputs: int)"
+        )
+    return cast(Callable[..., Any], factory)
 
 
 def torch_model(kind: str, *, inputs: int, outputs: int, loss: Loss, dtype: DType) -> Trainable:
@@ -143,6 +177,7 @@ def _torch_backend() -> Any:
         from kohort.learn import torch
     except ImportError as error:
         raise ConfigError(
-            "a torch module was asked for and torch cannot be imported", hint="Install it with: pip install 'kohort[torch]'"
+            "a torch module was asked for and torch cannot be imported",
+            hint="Install it with: pip install 'kohort[torch]'",
         ) from error
     return torch

@@ -10,7 +10,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,21 @@ from kohort.errors import ConfigError, DataError, nearest
 from kohort.learn.network import FloatArray, Network
 from kohort.learn.rows import Rows, StackedRows, stack
 
-__all__ = ["Fitted", "OptimiserState", "Optimizer", "Training", "fit_many", "fit_one", "row_order"]
+if TYPE_CHECKING:
+    from kohort.learn.trainable import Trainable
+
+__all__ = [
+    "Fitted",
+    "OptimiserState",
+    "Optimizer",
+    "Training",
+    "as_matrix",
+    "check_rows",
+    "fit_many",
+    "fit_one",
+    "moments_for",
+    "row_order",
+]
 
 Optimizer = Literal["sgd", "momentum", "adam"]
 
@@ -128,16 +142,16 @@ def fit_many(
     from kohort.learn import kernel
 
     sites, parameters = rows.sites, network.parameter_count
-    _check_rows(network, rows)
+    check_rows(network, rows)
     if round < 0 or threads < 1:
         raise ConfigError(f"round {round} on {threads} threads", hint="Use round 0 or later and 1 thread or more")
     if np.shape(keys) != (sites,):
         raise ConfigError(f"{np.size(keys)} row-order keys for {sites} sites", hint="Give one key a site")
-    start = _as_matrix("weights", weights, network, sites)
-    home = start if anchor is None else _as_matrix("anchor", anchor, network, sites)
+    start = as_matrix("weights", weights, network, sites)
+    home = start if anchor is None else as_matrix("anchor", anchor, network, sites)
     nothing = np.empty((0, parameters), dtype=network.dtype)
     trained = np.array(np.broadcast_to(start, (sites, parameters)), order="C")
-    moments = _moments(training, network, state, sites, keep_state)
+    moments = moments_for(training, network, state, sites, keep_state)
     losses = np.full(sites if measure_loss else 0, np.nan)
     taken = np.zeros(sites, dtype=np.int64)
     misfits = np.zeros(sites, dtype=np.int64)
@@ -163,7 +177,7 @@ def fit_many(
     )
     corrections = (
         _frozen(home),
-        _frozen(nothing if shift is None else _as_matrix("shift", shift, network, sites)),
+        _frozen(nothing if shift is None else as_matrix("shift", shift, network, sites)),
     )
     results = (moments.first, moments.second, moments.steps, taken, losses, misfits)
 
@@ -225,7 +239,8 @@ def row_order(key: int, round: int, epoch: int, n: int) -> NDArray[np.int64]:
     return order
 
 
-def _check_rows(network: Network, rows: StackedRows) -> None:
+def check_rows(network: Trainable, rows: StackedRows) -> None:
+    """Refuse rows of another width or number type than the network reads."""
     if rows.x.shape[1] != network.inputs:
         raise DataError(
             f"rows with {rows.x.shape[1]} features do not fit a network with {network.inputs} inputs",
@@ -238,7 +253,7 @@ def _check_rows(network: Network, rows: StackedRows) -> None:
         )
 
 
-def _as_matrix(name: str, given: FloatArray, network: Network, sites: int) -> FloatArray:
+def as_matrix(name: str, given: FloatArray, network: Trainable, sites: int) -> FloatArray:
     """`given` as a matrix of the network's dtype with one row for all sites or one row each."""
     matrix = np.ascontiguousarray(np.atleast_2d(given), dtype=network.dtype)
     shared = given.ndim == 1 and name != "shift"
@@ -260,10 +275,10 @@ def _frozen(array: NDArray[Any], dtype: Any = None) -> NDArray[Any]:
     return view
 
 
-def _moments(
-    training: Training, network: Network, state: OptimiserState | None, sites: int, keep: bool
+def moments_for(
+    training: Training, network: Trainable, state: OptimiserState | None, sites: int, keep: bool
 ) -> OptimiserState:
-    """A fresh or copied state that the kernel may write to; no rows where nothing is to be kept."""
+    """A fresh or copied state that training may write to; no rows where nothing is to be kept."""
     parameters = network.parameter_count
     rows = sites if training.optimizer != "sgd" and (keep or state is not None) else 0
     second_rows = rows if training.optimizer == "adam" else 0

@@ -201,7 +201,7 @@ def _board(runs: tuple[Run, ...], *, is_classifier: bool) -> Board:
 
 def _site_line(name: str, runs: Sequence[Run]) -> SiteLine:
     measures = [run.by_site.get(name, {}) for run in runs]
-    test_rows = next((int(found["rows"] or 0) for found in measures if "rows" in found), None)
+    test_rows = next((int(rows) for found in measures if isinstance(rows := found.get("rows"), int | float)), None)
     return SiteLine(
         name=name,
         rows=next((run.site_rows[name] for run in runs if name in run.site_rows), None),

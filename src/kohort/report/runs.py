@@ -27,7 +27,8 @@ FAILED_FILE = "failed.json"
 """Stands in for `run.json` where a run ended with an error that is worth reporting."""
 
 Count = Annotated[int, Ge(0)]
-Measures = dict[str, float | None]
+Bounds = dict[str, tuple[float, float] | None]
+Measures = dict[str, float | Bounds | None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +68,7 @@ class Run:
     site_rows: dict[str, int] = field(default_factory=dict)
     rounds: Count = 0
     stopped_by: str = ""
-    metrics: dict[str, float | list[list[int]] | dict[str, Measures] | None] = field(default_factory=dict)
+    metrics: dict[str, float | list[list[int]] | dict[str, Measures] | Bounds | None] = field(default_factory=dict)
     history: list[dict[str, float | None]] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
     bytes: dict[str, int] = field(default_factory=dict)
@@ -91,7 +92,7 @@ class Run:
     @property
     def is_classifier(self) -> bool:
         """Whether classes were predicted, rather than a number."""
-        return "accuracy" in self.metrics
+        return "r2" not in self.metrics
 
     @property
     def score(self) -> float | None:
@@ -103,11 +104,17 @@ class Run:
         value = metrics.get("accuracy" if self.is_classifier else "r2")
         return float(value) if isinstance(value, int | float) else None
 
+    def interval(self, measure: str) -> tuple[float, float] | None:
+        """Between which figures a measure would lie on other test rows, when the run says so."""
+        found = self.metrics.get("intervals")
+        bounds = found.get(measure) if isinstance(found, dict) else None
+        return bounds if isinstance(bounds, tuple) else None
+
     @property
     def by_site(self) -> dict[str, Measures]:
         """Measures on the test rows of each site; empty when the test rows belong to no site."""
         found = self.metrics.get("by_site")
-        return found if isinstance(found, dict) else {}
+        return {name: item for name, item in found.items() if isinstance(item, dict)} if isinstance(found, dict) else {}
 
 
 def check_run(raw: object, *, where: str) -> Run:
@@ -124,7 +131,8 @@ def check_run(raw: object, *, where: str) -> Run:
         raise IntegrityError(
             f"{where} is damaged: {key!r} is missing or malformed", hint="Run the plan again"
         ) from None
-    if not run.error and run.score is None:
+    unmeasured = raw.get("metrics") == {}  # the plan kept no test rows
+    if not run.error and run.score is None and not unmeasured:
         raise IntegrityError(f"{where} is damaged: 'metrics' is missing or malformed", hint="Run the plan again")
     return run
 

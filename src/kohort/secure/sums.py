@@ -69,6 +69,8 @@ class SumContext:
 
     run: str
     round: int
+    request: str
+    """What this sum is for: task, plan and attempt; keys are derived from it, so no two sums share one."""
     sites: tuple[str, ...]
     length: int
     fixed: FixedPoint

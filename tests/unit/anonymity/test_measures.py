@@ -257,6 +257,16 @@ def test_km_equals_the_slow_reference(batch: int, counters: int, rows, m: int) -
         assert km_anonymity(frame, quasi=["q"], items="i", m=m) == slow_km(rows, m)
 
 
+@pytest.mark.parametrize(("m", "expected"), [(1, 14), (2, 7), (3, 3), (4, 1), (5, 1)])
+def test_km_falls_with_every_item_the_attacker_knows(m: int, expected: int) -> None:
+    # Each subset of a, b, c, d once, each pair and each three of them twice: the rows that hold m given items are the
+    # copies of the subsets that contain them, as 1 + 2 * 3 + 2 * 3 + 1 for one item.
+    copies = {1: 1, 2: 2, 3: 2, 4: 1}
+    rows = [list(one) for size in copies for one in itertools.combinations("abcd", size) for _ in range(copies[size])]
+    assert expected == slow_km([(1, row) for row in rows], m)
+    assert km_anonymity(pl.DataFrame({"i": rows}), items="i", m=m) == expected
+
+
 def test_items_as_text_and_from_several_columns() -> None:
     frame = pl.DataFrame(
         {"i": ["a;b", "b; a", None, "a;b;"], "j": ["c|d", "c", "c", ""], "l": [["c"], ["c"], [], None]}

@@ -1,0 +1,262 @@
+"""Mondrian as one loop over a stack of row ranges; the columns and the row index are permuted in place.
+
+A range of rows is cut on one column, or is a class. Rows that lie on the wrong side of a cut are swapped pairwise in
+every column that still varies within the range; a column that no longer does is never touched again below it.
+
+Guarantees: every class meets the rule if the whole table does; every row is in one class; the result depends on the
+arrays alone.
+"""
+
+# Written for Numba: positional arguments, types from the call.
+# mypy: allow-untyped-defs, allow-untyped-calls
+# ruff: noqa: PLR0912, PLR0915, PLR0917
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+
+from kohort.anonymity.kernels.rules import class_meets
+
+__all__ = ["partition"]
+
+compiled = numba.njit(cache=True, nogil=True, error_model="numpy")
+
+NO_CUT = -1
+# In look-ahead, only this many of the widest columns are tried: forty quasi-identifiers must still finish.
+LOOKED_AT = 12
+
+
+@compiled
+def partition(
+    columns, index, quasi, is_number, distinct, offsets, points, rule,
+    s_offsets, share, cumulative, prefix, ordered, relaxed, look_ahead, stop_rows,
+):  # fmt: skip
+    """Sort rows into classes; returns the first position of each class in `index`, and its end.
+
+    `columns` holds the quasi-identifiers, then the sensitive columns. Only the first `quasi` lines are cut on. A range
+    of at most `stop_rows` rows is not cut any further.
+    """
+    rows = len(index)
+    k = int(rule[0])
+    simple = rule[1] == 0 and rule[4] == 0
+    width = columns.shape[0]
+    capacity = 128
+    starts = np.empty(capacity, np.int64)
+    ends = np.empty(capacity, np.int64)
+    varies = np.ones((capacity, width), np.bool_)
+    starts[0], ends[0], depth = 0, rows, 1
+    bounds = np.empty(rows // max(k, 1) + 2, np.int64)
+    classes = 0
+    low = np.empty(quasi, np.int64)
+    high = np.empty(quasi, np.int64)
+    span = np.empty(quasi)
+    score = np.empty(quasi)
+    cuts = np.empty(quasi, np.int64)
+    histogram = np.zeros(distinct.max() + 1, np.int64)
+    swaps = np.empty(rows // 2 + 1, np.int64)
+    counts = np.zeros(max(s_offsets[-1], 1), np.int64)
+    touched = np.empty(rows if not simple else 1, np.int64)
+    seen = np.zeros((2, distinct.max()), np.bool_)
+    while depth:
+        depth -= 1
+        start, end = starts[depth], ends[depth]
+        size = end - start
+        cut_made = False
+        middle = start
+        if size > stop_rows and size >= 2 * k:
+            for c in range(quasi):
+                span[c] = -1.0
+                if not varies[depth, c]:
+                    continue
+                a, b = columns[c, start], columns[c, start]
+                line = columns[c]
+                for i in range(start + 1, end):
+                    value = line[i]
+                    a = min(a, value)
+                    b = max(b, value)
+                low[c], high[c] = a, b
+                if a == b:
+                    varies[depth, c] = False
+                elif is_number[c]:
+                    span[c] = min(points[offsets[c] + b] - points[offsets[c] + a], 1.0)
+                else:
+                    span[c] = (b - a + 1) / distinct[c]
+            order = np.argsort(-span, kind="mergesort")
+            if look_ahead:
+                _look(columns, start, end, quasi, varies[depth], order, span, low, high, is_number, distinct,
+                      offsets, points, k, relaxed, histogram, seen, score, cuts)  # fmt: skip
+                order = np.argsort(score, kind="mergesort")
+            for place in range(quasi):
+                c = order[place]
+                if span[c] < 0.0 or (look_ahead and score[c] == np.inf):
+                    break
+                cut = cuts[c] if look_ahead else _middle(columns[c], start, end, low[c], high[c], k, relaxed, histogram)
+                if cut == NO_CUT:
+                    continue
+                middle = _divide(columns, index, varies[depth], start, end, c, cut, relaxed, swaps)
+                if simple or (
+                    class_meets(columns, start, middle, rule, s_offsets, share, cumulative, prefix, ordered, counts,
+                                touched)
+                    and class_meets(columns, middle, end, rule, s_offsets, share, cumulative, prefix, ordered, counts,
+                                    touched)
+                ):  # fmt: skip
+                    cut_made = True
+                    break
+        if not cut_made:
+            bounds[classes] = start
+            classes += 1
+            continue
+        if depth + 2 > capacity:
+            starts, ends, varies = _grown(starts), _grown(ends), _grown_lines(varies)
+            capacity *= 2
+        # The left part goes on top, so that classes come out in the order of their rows.
+        for c in range(width):
+            varies[depth + 1, c] = varies[depth, c]
+        starts[depth], ends[depth] = middle, end
+        starts[depth + 1], ends[depth + 1] = start, middle
+        depth += 2
+    return bounds[:classes].copy()
+
+
+@compiled
+def _grown(array):
+    out = np.empty(2 * len(array), array.dtype)
+    out[: len(array)] = array
+    return out
+
+
+@compiled
+def _grown_lines(array):
+    out = np.ones((2 * array.shape[0], array.shape[1]), array.dtype)
+    out[: array.shape[0]] = array
+    return out
+
+
+@compiled
+def _middle(line, start, end, low, high, k, relaxed, histogram):
+    """The last code of the left part: as near to half the rows as codes allow, k on both sides; or NO_CUT."""
+    size = end - start
+    for value in range(low, high + 1):
+        histogram[value] = 0
+    for i in range(start, end):
+        histogram[line[i]] += 1
+    if relaxed:
+        below = 0
+        for value in range(low, high + 1):
+            below += histogram[value]
+            if 2 * below >= size:
+                return value
+    best, best_gap, below = NO_CUT, size, 0
+    for value in range(low, high):
+        below += histogram[value]
+        if histogram[value] == 0 or below < k:
+            continue
+        if size - below < k:
+            break
+        gap = abs(2 * below - size)
+        if gap < best_gap:
+            best, best_gap = value, gap
+    return best
+
+
+@compiled
+def _divide(columns, index, varies, start, end, cut_column, cut, relaxed, swaps):
+    """Bring the rows at or below the cut to the front; where the rest begins. Relaxed parts are halves: ties fill up."""
+    line = columns[cut_column]
+    size = end - start
+    if relaxed:
+        below, level = 0, 0
+        for i in range(start, end):
+            below += line[i] < cut
+            level += line[i] == cut
+        ties = min(max(size // 2 - below, 0), level)
+        left = below + ties
+    else:
+        left, ties = 0, size
+        for i in range(start, end):
+            left += line[i] <= cut
+    middle = start + left
+    found = 0
+    for i in range(start, middle):
+        value = line[i]
+        stays = value < cut or (value == cut and ties > 0)
+        if value == cut:
+            ties -= 1
+        swaps[found] = i
+        found += not stays
+    partner = middle
+    for place in range(found):
+        i = swaps[place]
+        while True:
+            value = line[partner]
+            if value < cut:
+                break
+            if value == cut and ties > 0:
+                ties -= 1
+                break
+            partner += 1
+        index[i], index[partner] = index[partner], index[i]
+        for c in range(columns.shape[0]):
+            if varies[c]:
+                columns[c, i], columns[c, partner] = columns[c, partner], columns[c, i]
+        partner += 1
+    return middle
+
+
+@compiled
+def _look(columns, start, end, quasi, varies, order, span, low, high, is_number, distinct, offsets, points, k, relaxed,
+          histogram, seen, score, cuts):  # fmt: skip
+    """Loss of the two parts of the middle cut of each of the widest columns; infinite where there is no cut."""
+    for c in range(quasi):
+        score[c] = np.inf
+    tried = 0
+    for place in range(quasi):
+        j = order[place]
+        if span[j] < 0.0 or tried == LOOKED_AT:
+            break
+        cut = _middle(columns[j], start, end, low[j], high[j], k, relaxed, histogram)
+        cuts[j] = cut
+        if cut == NO_CUT:
+            continue
+        tried += 1
+        score[j] = _loss_after(columns, start, end, quasi, varies, j, cut, low, high, is_number, distinct, offsets,
+                               points, seen)  # fmt: skip
+
+
+@compiled
+def _loss_after(columns, start, end, quasi, varies, j, cut, low, high, is_number, distinct, offsets, points, seen):
+    by = columns[j]
+    left = 0
+    for i in range(start, end):
+        left += by[i] <= cut
+    right = end - start - left
+    total = 0.0
+    for c in range(quasi):
+        if not varies[c]:
+            continue
+        line = columns[c]
+        if is_number[c]:
+            a0, b0, a1, b1 = high[c], low[c], high[c], low[c]
+            for i in range(start, end):
+                value = np.int64(line[i])
+                if by[i] <= cut:
+                    a0, b0 = min(a0, value), max(b0, value)
+                else:
+                    a1, b1 = min(a1, value), max(b1, value)
+            base = offsets[c]
+            total += left * min(points[base + b0] - points[base + a0], 1.0)
+            total += right * min(points[base + b1] - points[base + a1], 1.0)
+        else:
+            for value in range(low[c], high[c] + 1):
+                seen[0, value] = False
+                seen[1, value] = False
+            for i in range(start, end):
+                seen[np.int64(by[i] > cut), line[i]] = True
+            first, second = 0, 0
+            for value in range(low[c], high[c] + 1):
+                first += seen[0, value]
+                second += seen[1, value]
+            total += (left * first if first > 1 else 0) / distinct[c]
+            total += (right * second if second > 1 else 0) / distinct[c]
+    return total

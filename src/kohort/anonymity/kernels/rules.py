@@ -1,0 +1,118 @@
+"""Whether a class meets a rule, judged from its rows.
+
+The rows of a class lie at `start` to `end` of the last `len(offsets) - 1` lines of `columns`, the coded sensitive
+columns. Time grows with the rows of the class, never with the number of values a sensitive column has.
+"""
+
+# Written for Numba: positional arguments, types from the call.
+# mypy: allow-untyped-defs, allow-untyped-calls
+# ruff: noqa: PLR0917
+
+from __future__ import annotations
+
+import math
+
+import numba
+import numpy as np
+
+__all__ = ["class_meets"]
+
+K, L_KIND, L, C, T_KIND, T = 0, 1, 2, 3, 4, 5
+DISTINCT, ENTROPY, RECURSIVE = 1, 2, 3
+EMD = 1
+ROUNDING = 1e-10
+
+compiled = numba.njit(cache=True, nogil=True, error_model="numpy")
+
+
+@compiled
+def class_meets(columns, start, end, rule, offsets, share, cumulative, prefix, ordered, counts, touched):
+    """k, then l and t of every sensitive column. `counts` comes in and goes out as zeros."""
+    if end - start < rule[K]:
+        return False
+    if rule[L_KIND] == 0 and rule[T_KIND] == 0:
+        return True
+    sensitive = len(offsets) - 1
+    first = columns.shape[0] - sensitive
+    met = True
+    for s in range(sensitive):
+        base = offsets[s]
+        seen = 0
+        for i in range(start, end):
+            value = columns[first + s, i]
+            if counts[base + value] == 0:
+                touched[seen] = value
+                seen += 1
+            counts[base + value] += 1
+        met = _diverse(counts, base, touched, seen, end - start, rule) and _close(
+            counts, base, touched, seen, end - start, rule, s, offsets, share, cumulative, prefix, ordered
+        )
+        for i in range(seen):
+            counts[base + touched[i]] = 0
+        if not met:
+            break
+    return met
+
+
+@compiled
+def _diverse(counts, base, touched, seen, size, rule):
+    if rule[L_KIND] == DISTINCT:
+        return seen >= rule[L]
+    if rule[L_KIND] == ENTROPY:
+        entropy = 0.0
+        for i in range(seen):
+            p = counts[base + touched[i]] / size
+            entropy -= p * math.log(p)
+        return math.exp(entropy) >= rule[L] - ROUNDING
+    if rule[L_KIND] == RECURSIVE:
+        rising = np.empty(seen, np.int64)
+        for i in range(seen):
+            rising[i] = counts[base + touched[i]]
+        rising.sort()
+        tail = 0
+        for i in range(seen - int(rule[L]) + 1):
+            tail += rising[i]
+        return tail > 0 and rising[seen - 1] / tail < rule[C]
+    return True
+
+
+@compiled
+def _close(counts, base, touched, seen, size, rule, s, offsets, share, cumulative, prefix, ordered):
+    if rule[T_KIND] == 0:
+        return True
+    if rule[T_KIND] == EMD and ordered[s]:
+        distance = _ordered_distance(counts, base, touched, seen, size, s, offsets, cumulative, prefix)
+        return distance <= rule[T]
+    distance = 0.0
+    for i in range(seen):
+        p = counts[base + touched[i]] / size
+        q = share[base + touched[i]]
+        if rule[T_KIND] == EMD:
+            distance += max(p - q, 0.0)
+        else:
+            distance += p * math.log(p / q)
+    return distance <= rule[T]
+
+
+@compiled
+def _ordered_distance(counts, base, touched, seen, size, s, offsets, cumulative, prefix):
+    """Area between the cumulative distributions of class and table, over the number of steps.
+
+    Between two values of the class its own distribution is flat and the table's rises, so they cross once at most.
+    """
+    distinct = offsets[s + 1] - base
+    if distinct == 1:
+        return 0.0
+    values = np.sort(touched[:seen])
+    shift = base + s
+    area = prefix[shift + values[0]]
+    reached = 0
+    for i in range(seen):
+        reached += counts[base + values[i]]
+        level = reached / size
+        begin = values[i]
+        finish = values[i + 1] if i + 1 < seen else distinct
+        crossing = begin + np.searchsorted(cumulative[base + begin : base + finish], level)
+        area += level * (crossing - begin) - (prefix[shift + crossing] - prefix[shift + begin])
+        area += (prefix[shift + finish] - prefix[shift + crossing]) - level * (finish - crossing)
+    return area / (distinct - 1)

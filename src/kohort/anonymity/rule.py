@@ -1,0 +1,150 @@
+"""The privacy a released class must have: k rows, l sensitive values, within t of the table.
+
+A `Rule` is what was asked; `SensitiveColumns` is what the compiled loops need to judge a class by it. Nothing here is
+shared with the checker, which judges the finished table.
+
+Guarantee: `require_feasible` refuses a rule exactly when the whole table as one class does not meet it. That is enough:
+every measure here is such that if all classes of a table meet the rule, so does their union.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from kohort.errors import ConfigError, RefusedError, nearest
+
+__all__ = ["LKind", "Rule", "SensitiveColumns", "TKind"]
+
+LKind = Literal["distinct", "entropy", "recursive"]
+TKind = Literal["emd", "kl"]
+
+# Sums of rounded shares may miss a bound that they meet exactly.
+ROUNDING = 1e-10
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """k, l and t of every class; l = 0 and t = 0 ask for nothing. `c` belongs to recursive (c, l)-diversity."""
+
+    k: int
+    l: float = 0  # noqa: E741 - the literature's own letter
+    l_kind: LKind = "distinct"
+    c: float = 3.0
+    t: float = 0.0
+    t_kind: TKind = "emd"
+
+    def __post_init__(self) -> None:
+        if self.k < 1:
+            raise ConfigError(f"k is {self.k}", hint="Use a whole number from 1 on")
+        if self.l_kind not in get_args(LKind):
+            raise ConfigError(f"unknown kind of l {self.l_kind!r}", hint=nearest(self.l_kind, get_args(LKind)))
+        if self.t_kind not in get_args(TKind):
+            raise ConfigError(f"unknown kind of t {self.t_kind!r}", hint=nearest(self.t_kind, get_args(TKind)))
+        if not math.isfinite(self.l) or self.l < 0 or (self.l_kind != "entropy" and self.l != int(self.l)):
+            raise ConfigError(f"l is {self.l:g}", hint="Use 0, or a whole number from 1 on")
+        if not math.isfinite(self.t) or self.t < 0:
+            raise ConfigError(f"t is {self.t:g}", hint="Use 0 for none, or a distance above 0")
+        if not math.isfinite(self.c) or self.c <= 0:
+            raise ConfigError(f"c is {self.c:g}", hint="Use a number above 0")
+
+    @property
+    def looks_at_sensitive(self) -> bool:
+        """Whether sizes alone do not decide."""
+        return self.l > 0 or self.t > 0
+
+    def as_array(self) -> NDArray[np.float64]:
+        """The form the compiled loops read: k, l kind (0: none), l, c, t kind (0: none), t."""
+        l_code = 0 if self.l == 0 else 1 + get_args(LKind).index(self.l_kind)
+        t_code = 0 if self.t == 0 else 1 + get_args(TKind).index(self.t_kind)
+        return np.array([self.k, l_code, self.l, self.c, t_code, self.t + ROUNDING], dtype=np.float64)
+
+
+@dataclass(frozen=True)
+class SensitiveColumns:
+    """Rank codes of the sensitive columns, and the table's distribution over them, one column after the other.
+
+    `codes[s]` counts from 0 in column s; its values are at `offsets[s]` to `offsets[s + 1]` of the flat arrays.
+    """
+
+    names: tuple[str, ...]
+    codes: NDArray[np.int32]
+    offsets: NDArray[np.int64]
+    share: NDArray[np.float64]
+    cumulative: NDArray[np.float64]
+    prefix: NDArray[np.float64]  # prefix[offsets[s] + s + i]: sum of the first i entries of cumulative of column s
+    ordered: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, frame: pl.DataFrame, names: Sequence[str]) -> SensitiveColumns:
+        """Code the columns: ranks of the sorted values, null before all others."""
+        columns = [_ranks(frame[name]) for name in names]
+        counts = [np.bincount(codes) for codes in columns]
+        shares = [found / frame.height for found in counts]
+        cumulative = [np.cumsum(found) / frame.height for found in counts]
+        prefixes = [np.concatenate(([0.0], np.cumsum(found))) for found in cumulative]
+        empty = [np.zeros(0)]
+        return cls(
+            names=tuple(names),
+            codes=np.array(columns, dtype=np.int32).reshape(len(columns), frame.height),
+            offsets=np.concatenate(([0], np.cumsum([len(found) for found in counts]))).astype(np.int64),
+            share=np.concatenate(shares or empty),
+            cumulative=np.concatenate(cumulative or empty),
+            prefix=np.concatenate(prefixes or empty),
+            ordered=np.array([frame.schema[name].is_numeric() for name in names], dtype=np.bool_),
+        )
+
+    def distinct(self, position: int) -> int:
+        """How many values a column has."""
+        return int(self.offsets[position + 1] - self.offsets[position])
+
+
+def require_feasible(rule: Rule, sensitive: SensitiveColumns, rows: int) -> None:
+    """Refuse what no partition of this table can meet, and say what could be met."""
+    if rule.looks_at_sensitive and not sensitive.names:
+        raise ConfigError("l and t are about a sensitive column and none is named", hint="Name one as sensitive")
+    if rows < rule.k:
+        raise RefusedError(f"{rows:,} rows cannot be {rule.k:,}-anonymous", hint=f"k of at most {rows:,} can be met")
+    for position, name in enumerate(sensitive.names if rule.l > 0 else ()):
+        counts = np.round(sensitive.share[sensitive.offsets[position] : sensitive.offsets[position + 1]] * rows)
+        _require_diverse(rule, name, np.sort(counts)[::-1])
+
+
+def _require_diverse(rule: Rule, name: str, falling: NDArray[np.float64]) -> None:
+    distinct = len(falling)
+    if rule.l_kind == "distinct" and distinct < rule.l:
+        raise RefusedError(
+            f"column {name!r} has {distinct} values, so no class can have l = {rule.l:g}",
+            hint=f"l of at most {distinct} can be met",
+        )
+    if rule.l_kind == "entropy":
+        shares = falling / falling.sum()
+        reached = float(np.exp(-(shares * np.log(shares)).sum()))
+        if reached < rule.l - ROUNDING:
+            raise RefusedError(
+                f"the whole column {name!r} has entropy l = {reached:.3f}, below {rule.l:g}",
+                hint=f"Entropy l of at most {math.floor(reached * 1000) / 1000:g} can be met",
+            )
+    if rule.l_kind == "recursive":
+        tail = falling[int(rule.l) - 1 :].sum()
+        if tail == 0 or falling[0] / tail >= rule.c:
+            reached = falling[0] / tail if tail else math.inf
+            hint = f"Use c above {reached:.3f}" if tail else f"l of at most {distinct} can be met"
+            raise RefusedError(
+                f"the whole column {name!r} is not recursively ({rule.c:g}, {rule.l:g})-diverse", hint=hint
+            )
+
+
+def _ranks(column: pl.Series) -> NDArray[np.int64]:
+    if isinstance(column.dtype, pl.List):
+        raise ConfigError(f"column {column.name!r} holds lists", hint="A sensitive column has one value a row")
+    ranks = column.rank("dense").cast(pl.Int64)
+    first = 1 if column.null_count() == 0 else 0
+    found: NDArray[np.int64] = ranks.fill_null(0).to_numpy() - first
+    return found

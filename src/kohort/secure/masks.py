@@ -1,0 +1,429 @@
+"""`masks`: a sum by double masking (Bonawitz et al., CCS 2017), of which only the total over the survivors opens.
+
+Each site hides its vector under a mask of its own and one mask with each neighbour; the neighbours' masks cancel in the
+sum. Seeds are Shamir-shared among the neighbours, so that the masks of sites that drop out can be removed. For each
+neighbour a site hands out either the pairwise share (it dropped) or the self share (it answered), never both, and only
+for a survivor list that enough neighbours signed: a hub that lies about who survived gets nothing.
+
+Steps: 0 keys, 1 shares, 2 masked vectors, 3 signatures over the survivors, 4 shares of the seeds to remove.
+
+Guarantee: the hub, with fewer than `threshold` of a site's neighbours colluding, learns the sum over at least
+max(3, colluders + 2) survivors, and nothing else about it. A vector that arrives after its site was declared dropped
+stays masked by the self mask. Keys are fresh for every sum. A lying site can change the total; nobody's honesty is proven.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from struct import Struct
+from typing import ClassVar
+
+import numpy as np
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+from kohort.errors import IntegrityError, RefusedError, SiteError
+from kohort.privacy.guarantee import Guarantee, Public, SecureSum
+from kohort.privacy.signing import Signer, signature_holds
+from kohort.rng import Streams
+from kohort.secure.shamir import PRIME, combine, split
+from kohort.secure.sums import HubSide, Integers, SiteSide, SumContext, SumScheme
+
+__all__ = ["SCHEME", "Masks", "neighbours_of", "threshold_for"]
+
+ALL_PAIRS, NEIGHBOURS, SPARSE_THRESHOLD = 100, 80, 29
+_SEED, _KEY = 16, 32
+_KEYS = Struct("<32s32s32s")
+_SEALED = Struct("<I60s")
+_OPENED = Struct("<IB16s")
+
+
+def neighbours_of(count: int, seed: bytes) -> list[tuple[int, ...]]:
+    """Who masks with whom: everybody up to 100 sites; above, 80 neighbours each on a ring shuffled by a public seed."""
+    return list(_graph(count, seed))
+
+
+@lru_cache(maxsize=8)
+def _graph(count: int, seed: bytes) -> tuple[tuple[int, ...], ...]:
+    if count <= ALL_PAIRS:
+        return tuple(tuple(other for other in range(count) if other != site) for site in range(count))
+    order = np.random.Generator(np.random.Philox(key=int.from_bytes(seed[:16], "little"))).permutation(count)
+    reach = [step for step in range(-NEIGHBOURS // 2, NEIGHBOURS // 2 + 1) if step]
+    found: list[tuple[int, ...]] = [()] * count
+    for place, site in enumerate(order):
+        found[site] = tuple(sorted(int(order[(place + step) % count]) for step in reach))
+    return tuple(found)
+
+
+def threshold_for(count: int) -> int:
+    """How many shares open a seed: above two thirds of all sites, or 29 of the 80 neighbours."""
+    return SPARSE_THRESHOLD if count > ALL_PAIRS else 2 * count // 3 + 1
+
+
+def colluders_for(count: int) -> int:
+    """How many sites may collude with a hub that lies about survivors: below a third of all; a tenth when sparse."""
+    return count // 10 if count > ALL_PAIRS else (count + 2) // 3 - 1
+
+
+def least_survivors(count: int) -> int:
+    """Fewer survivors would show too much of each other's numbers, so nothing opens."""
+    return max(3, colluders_for(count) + 2)
+
+
+def _hash(*parts: bytes) -> bytes:
+    digest = hashlib.blake2b(digest_size=32)
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "little") + part)
+    return digest.digest()
+
+
+def _stream(key: bytes, length: int) -> Integers:
+    """`length` pseudo-random integers modulo 2^64: ChaCha20 under `key`, which is used for nothing else."""
+    encryptor = Cipher(algorithms.ChaCha20(key, bytes(16)), mode=None).encryptor()
+    return np.frombuffer(encryptor.update(bytes(8 * length)), dtype="<u8")
+
+
+def _private(seed: bytes, purpose: bytes) -> X25519PrivateKey:
+    return X25519PrivateKey.from_private_bytes(_hash(b"x25519", purpose, seed))
+
+
+def _public(key: X25519PrivateKey) -> bytes:
+    return key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
+
+
+def _agree(own: X25519PrivateKey, other: bytes, *binding: bytes) -> bytes:
+    """A key for exactly this pair and this sum (HKDF by keyed BLAKE2b, as both secrets are uniform)."""
+    try:
+        shared = own.exchange(X25519PublicKey.from_public_bytes(other))
+    except ValueError as error:
+        raise IntegrityError("a key that came in for a secure sum is not valid") from error
+    return _hash(b"agree", shared, *binding)
+
+
+def _transcript(context: SumContext) -> bytes:
+    return _hash(
+        context.run.encode(), str(context.round).encode(), context.request.encode(), *map(str.encode, context.sites)
+    )
+
+
+def _survivors_text(context: SumContext, survivors: Sequence[int]) -> bytes:
+    return _hash(b"survivors", _transcript(context), np.asarray(survivors, dtype="<u4").tobytes())
+
+
+@dataclass
+class _Peer:
+    mask_key: bytes
+    seal_key: bytes
+    commitment: bytes
+    shares: tuple[int, int] | None = None
+    """Shares of the peer's pairwise seed and self seed that it gave to us."""
+
+
+@dataclass
+class _MaskingSite:
+    """One site's part. Holds its seeds, never sends them, and opens each peer once at most."""
+
+    context: SumContext
+    name: str
+    streams: Streams
+    peers: dict[int, _Peer] = field(default_factory=dict)
+    survivors: tuple[int, ...] = ()
+    opened: bool = False
+
+    def __post_init__(self) -> None:
+        if self.name not in self.context.sites:
+            raise RefusedError(f"site {self.name!r} is not among the sites of this sum")
+        if len(set(self.context.sites)) != len(self.context.sites):
+            raise RefusedError("a site is listed twice in a secure sum")
+        if len(self.context.sites) < 3:
+            raise RefusedError(
+                "a secure sum over fewer than three sites would show each other's numbers", hint="Add sites"
+            )
+        self.index = self.context.sites.index(self.name)
+        self.binding = _transcript(self.context)
+        self.threshold = threshold_for(len(self.context.sites))
+        self.neighbours = _graph(len(self.context.sites), self.binding)[self.index]
+        self.keeps_own = len(self.context.sites) <= ALL_PAIRS
+        """Among few sites each also keeps a share of its own seed, so that two thirds of all are enough to open."""
+        self.own_share = 0
+        names = ("masks", self.context.run, self.context.round, self.context.request)
+        self.pair_seed = self.streams.bytes(*names, "pair", length=_SEED - 1) + b"\0"  # below the prime 2^127 - 1
+        self.self_seed = self.streams.bytes(*names, "self", length=_SEED - 1) + b"\0"
+        self.mask_key = _private(self.pair_seed, b"mask")
+        self.seal_key = _private(self.streams.bytes(*names, "seal"), b"seal")
+        self.signer = Signer.from_secret(self.streams.bytes(*names, "sign"))
+
+    def claim(self, step: int, rows: int) -> Guarantee:
+        """Keys and signatures are public; everything else is protected by the sum."""
+        del rows
+        if step in {0, 3}:
+            return Public(what="keys of a secure sum")
+        return SecureSum(
+            sites=len(self.context.sites),
+            threshold=self.threshold,
+            colluders=colluders_for(len(self.context.sites)),
+            opens="hub: the total",
+        )
+
+    def answer(self, step: int, inbox: bytes, vector: Integers | None) -> bytes:
+        """The site's message at `step`."""
+        match step:
+            case 0:
+                signing = bytes.fromhex(self.signer.public)
+                commitment = _hash(b"self", self.self_seed)
+                return _KEYS.pack(_public(self.mask_key), _public(self.seal_key), commitment) + signing
+            case 1:
+                return self._share(inbox)
+            case 2:
+                return self._mask(inbox, vector)
+            case 3:
+                return self._sign(inbox)
+            case 4:
+                return self._open(inbox)
+            case _:
+                raise IntegrityError("a secure sum by masks has five steps")
+
+    def _share(self, inbox: bytes) -> bytes:
+        """Seal to each neighbour its shares of our two seeds."""
+        keys = _unpack_keys(inbox)
+        self.signing_keys = {index: key[3] for index, key in keys.items()}
+        self.peers = {
+            index: _Peer(mask_key=keys[index][0], seal_key=keys[index][1], commitment=keys[index][2])
+            for index in self.neighbours
+            if index in keys
+        }
+        points = [index + 1 for index in (*self.peers, *((self.index,) if self.keeps_own else ()))]
+        if len(points) < self.threshold:
+            raise SiteError(f"only {len(self.peers)} peers take part in the secure sum, {self.threshold} are needed")
+        pair = split(int.from_bytes(self.pair_seed, "little"), points, self.threshold, self._coefficients("pair"))
+        own = split(int.from_bytes(self.self_seed, "little"), points, self.threshold, self._coefficients("self"))
+        self.own_share = own.get(self.index + 1, 0)
+        out = []
+        for index, peer in self.peers.items():
+            box = ChaCha20Poly1305(self._seal(peer, self.index, index))
+            content = pair[index + 1].to_bytes(_SEED, "little") + own[index + 1].to_bytes(_SEED, "little")
+            out.append(_SEALED.pack(index, bytes(12) + box.encrypt(bytes(12), content, self.binding)))
+        return b"".join(out)
+
+    def _coefficients(self, what: str) -> list[int]:
+        names = ("masks", self.context.run, self.context.round, self.context.request, "shamir", what)
+        return [
+            int.from_bytes(self.streams.bytes(*names, number), "little") % PRIME for number in range(self.threshold - 1)
+        ]
+
+    def _seal(self, peer: _Peer, sender: int, receiver: int) -> bytes:
+        """One key for one direction: it seals a single message, so a fixed nonce is safe."""
+        direction = f"{sender}>{receiver}".encode()
+        return _agree(self.seal_key, peer.seal_key, b"seal", self.binding, direction)
+
+    def _mask(self, inbox: bytes, vector: Integers | None) -> bytes:
+        """Read the shares that came in, and send the vector under the self mask and the masks with those peers."""
+        if vector is None or len(vector) != self.context.length:
+            raise IntegrityError("a site takes part in a secure sum with a vector of the agreed length")
+        for index, sealed in _each(inbox, _SEALED):
+            peer = self.peers.get(index)
+            if peer is None:
+                raise IntegrityError("a share came in from a site that is no peer")
+            try:
+                content = ChaCha20Poly1305(self._seal(peer, index, self.index)).decrypt(
+                    sealed[:12], sealed[12:], self.binding
+                )
+            except InvalidTag as error:
+                raise IntegrityError(f"the share of site {self.context.sites[index]!r} was altered") from error
+            peer.shares = (int.from_bytes(content[:_SEED], "little"), int.from_bytes(content[_SEED:], "little"))
+        masked = vector + _stream(_hash(b"own mask", self.self_seed, self.binding), len(vector))
+        partners = [index for index, peer in self.peers.items() if peer.shares is not None]
+        if len(partners) + self.keeps_own < self.threshold:
+            raise SiteError(f"only {len(partners)} peers shared their seeds, {self.threshold} are needed")
+        for index in partners:
+            mask = _stream(_agree(self.mask_key, self.peers[index].mask_key, b"mask", self.binding), len(vector))
+            masked = masked + mask if index > self.index else masked - mask
+        return masked.astype("<u8").tobytes()
+
+    def _sign(self, inbox: bytes) -> bytes:
+        """Sign the survivor list, once, if it can be right."""
+        survivors = tuple(int(index) for index in np.frombuffer(inbox, dtype="<u4"))
+        least = least_survivors(len(self.context.sites))
+        if self.survivors:
+            raise IntegrityError("a second survivor list came in for the same sum")
+        if (
+            self.index not in survivors
+            or len(set(survivors)) != len(survivors)
+            or max(survivors) >= len(self.context.sites)
+        ):
+            raise IntegrityError("the survivor list of a secure sum cannot be right")
+        if len(survivors) < least:
+            raise RefusedError(f"{len(survivors)} sites are left in the secure sum, {least} are needed to open it")
+        self.survivors = survivors
+        return bytes.fromhex(self.signer.sign(_survivors_text(self.context, survivors)))
+
+    def _open(self, inbox: bytes) -> bytes:
+        """Hand out, for each neighbour, one of its two shares: never both, and only for a list enough peers signed."""
+        if not self.survivors or self.opened:
+            raise IntegrityError("a secure sum opens once, after its survivors were signed")
+        message = _survivors_text(self.context, self.survivors)
+        signed = {
+            index
+            for index, signature in _each(inbox, Struct("<I64s"))
+            if index in self.survivors
+            and (index in self.peers or index == self.index)
+            and signature_holds(self.signing_keys.get(index, b"").hex(), message, signature.hex())
+        }
+        if len(signed) < self.threshold:
+            raise IntegrityError(f"{len(signed)} peers signed the survivors of a secure sum, {self.threshold} must")
+        self.opened = True
+        out = [_OPENED.pack(self.index, True, self.own_share.to_bytes(_SEED, "little"))] if self.keeps_own else []
+        alive = set(self.survivors)
+        for index, peer in self.peers.items():
+            if peer.shares is not None:
+                survived = index in alive
+                out.append(_OPENED.pack(index, survived, peer.shares[1 if survived else 0].to_bytes(_SEED, "little")))
+        return b"".join(out)
+
+
+def _unpack_keys(data: bytes) -> dict[int, tuple[bytes, bytes, bytes, bytes]]:
+    record = Struct("<I32s32s32s32s")
+    return {index: (mask, seal, commitment, sign) for index, mask, seal, commitment, sign in _each(data, record)}
+
+
+def _each(data: bytes, record: Struct) -> list[tuple]:  # type: ignore[type-arg]
+    if len(data) % record.size:
+        raise IntegrityError("a message of a secure sum is cut short")
+    return list(record.iter_unpack(data))
+
+
+@dataclass
+class _MaskingHub:
+    """The hub's part: routes sealed shares it cannot read, adds masked vectors, removes the masks that are left over."""
+
+    context: SumContext
+    keys: dict[int, bytes] = field(default_factory=dict)
+    masked: dict[int, Integers] = field(default_factory=dict)
+    sharers: tuple[int, ...] = ()
+    result: Integers | None = None
+
+    def route(self, step: int, answers: Mapping[str, bytes]) -> Mapping[str, bytes]:
+        """What each site gets next."""
+        by_index = {self.context.sites.index(site): data for site, data in answers.items()}
+        match step:
+            case 0:
+                self.keys = {index: data for index, data in by_index.items() if len(data) == _KEYS.size + _KEY}
+                return self._broadcast(self.keys, {index: self._keys_for(index) for index in self.keys})
+            case 1:
+                self.sharers = tuple(sorted(by_index))
+                return self._broadcast(by_index, self._shares_by_receiver(by_index))
+            case 2:
+                self._collect(by_index)
+                survivors = np.asarray(sorted(self.masked), dtype="<u4").tobytes()
+                return self._broadcast(self.masked, dict.fromkeys(self.masked, survivors))
+            case 3:
+                signatures = {index: data for index, data in by_index.items() if len(data) == 64}
+                graph = _graph(len(self.context.sites), _transcript(self.context))
+                record = Struct("<I64s")
+                return self._broadcast(
+                    signatures,
+                    {
+                        index: b"".join(
+                            record.pack(other, signatures[other])
+                            for other in (*graph[index], index)
+                            if other in signatures
+                        )
+                        for index in signatures
+                    },
+                )
+            case _:
+                self._unmask(by_index)
+                return {}
+
+    def total(self) -> tuple[Integers, tuple[str, ...]]:
+        """The opened sum and the survivors in it."""
+        if self.result is None:
+            raise SiteError("the secure sum was not opened")
+        return self.result, tuple(self.context.sites[index] for index in sorted(self.masked))
+
+    def _broadcast(self, members: Mapping[int, object], messages: Mapping[int, bytes]) -> dict[str, bytes]:
+        return {self.context.sites[index]: messages.get(index, b"") for index in sorted(members)}
+
+    def _keys_for(self, index: int) -> bytes:
+        graph = _graph(len(self.context.sites), _transcript(self.context))
+        return b"".join(
+            other.to_bytes(4, "little") + self.keys[other]
+            for other in sorted((*graph[index], index))
+            if other in self.keys
+        )
+
+    def _shares_by_receiver(self, by_index: Mapping[int, bytes]) -> dict[int, bytes]:
+        inboxes: dict[int, list[bytes]] = {index: [] for index in by_index}
+        for sender, data in by_index.items():
+            for receiver, sealed in _each(data, _SEALED):
+                if receiver in inboxes:
+                    inboxes[receiver].append(_SEALED.pack(sender, sealed))
+        return {index: b"".join(parts) for index, parts in inboxes.items()}
+
+    def _collect(self, by_index: Mapping[int, bytes]) -> None:
+        for index, data in by_index.items():
+            if len(data) != 8 * self.context.length:
+                raise IntegrityError(f"site {self.context.sites[index]!r} sent a vector of another length")
+            self.masked[index] = np.frombuffer(data, dtype="<u8")
+
+    def _unmask(self, by_index: Mapping[int, bytes]) -> None:
+        """Recover the self seeds of survivors and the pairwise seeds of those who dropped, and take their masks out."""
+        self_shares: dict[int, dict[int, int]] = {}
+        pair_shares: dict[int, dict[int, int]] = {}
+        for helper, data in by_index.items():
+            for index, survived, share in _each(data, _OPENED):
+                book = self_shares if survived else pair_shares
+                book.setdefault(index, {})[helper + 1] = int.from_bytes(share, "little")
+        binding = _transcript(self.context)
+        graph = _graph(len(self.context.sites), binding)
+        threshold = threshold_for(len(self.context.sites))
+        total: Integers = np.zeros(self.context.length, dtype=np.uint64)
+        for vector in self.masked.values():
+            total = total + vector
+        for index in self.masked:
+            seed = combine(self_shares.get(index, {}), threshold).to_bytes(_SEED, "little")
+            if not hmac.compare_digest(_hash(b"self", seed), self.keys[index][64:96]):
+                raise IntegrityError(
+                    f"the seed recovered for site {self.context.sites[index]!r} is not the announced one"
+                )
+            total = total - _stream(_hash(b"own mask", seed, binding), self.context.length)
+        for index in sorted(set(self.sharers) - set(self.masked)):
+            partners = [other for other in graph[index] if other in self.masked]
+            if not partners:
+                continue
+            seed = combine(pair_shares.get(index, {}), threshold).to_bytes(_SEED, "little")
+            key = _private(seed, b"mask")
+            if not hmac.compare_digest(_public(key), self.keys[index][:_KEY]):
+                raise IntegrityError(
+                    f"the seed recovered for site {self.context.sites[index]!r} is not the announced one"
+                )
+            for other in partners:
+                mask = _stream(_agree(key, self.keys[other][:_KEY], b"mask", binding), self.context.length)
+                total = total + mask if other > index else total - mask
+        self.result = total
+
+
+class Masks(SumScheme):
+    """Double masking."""
+
+    name: ClassVar[str] = "masks"
+    steps: ClassVar[int] = 5
+    contributes_at: ClassVar[int] = 2
+
+    def site_side(self, context: SumContext, name: str, streams: Streams) -> SiteSide:
+        """The part of the site called `name`."""
+        return _MaskingSite(context, name, streams)
+
+    def hub_side(self, context: SumContext) -> HubSide:
+        """The hub's part."""
+        return _MaskingHub(context)
+
+
+SCHEME = Masks()
