@@ -16,15 +16,30 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from kohort.data.schema import Schema
     from kohort.errors import KohortError
+    from kohort.estimator import FederatedClassifier, FederatedRegressor
     from kohort.experiment import Outcome, run
     from kohort.export import load_model, save_model
     from kohort.face import Federation
     from kohort.learn.model import Model
     from kohort.privacy.policy import Policy
 
-__all__ = ["Federation", "KohortError", "Model", "Outcome", "Policy", "Schema", "load_model", "run", "save_model"]
+__all__ = [
+    "FederatedClassifier",
+    "FederatedRegressor",
+    "Federation",
+    "KohortError",
+    "Model",
+    "Outcome",
+    "Policy",
+    "Schema",
+    "load_model",
+    "run",
+    "save_model",
+]
 
 _HOMES = {
+    "FederatedClassifier": "kohort.estimator",
+    "FederatedRegressor": "kohort.estimator",
     "Federation": "kohort.face",
     "KohortError": "kohort.errors",
     "Model": "kohort.learn.model",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ from suite import carry_out, check_law_1, check_law_2, check_law_4, check_round_
 
 from kohort.errors import KohortError
 from kohort.federation import site as site_module
-from kohort.federation import training as training_module
+from kohort.federation import task as task_module
+from kohort.federation.training import TRAIN
 from kohort.privacy.ledger import Book
 
 
@@ -47,15 +49,18 @@ def test_a_ledger_that_understates_sizes_breaks_law_1(tmp_path: Path, monkeypatc
 
 
 def test_a_fast_path_off_by_one_bit_breaks_law_4(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = training_module.fit_many
+    honest = TRAIN.many
+    assert honest is not None
 
-    def bent(network: Any, weights: Any, rows: Any, **options: Any) -> Any:
-        fitted = real(network, weights, rows, **options)
-        if len(fitted.weights) > 1:
-            fitted.weights[0, 0] = np.nextafter(fitted.weights[0, 0], np.float32(np.inf))
-        return fitted
+    def bent(sites: Any, request: Any) -> Any:
+        releases = honest(sites, request)
+        assert releases is not None
+        weights = releases.arrays["weights"]
+        weights[0, 0] = np.nextafter(weights[0, 0], np.float32(np.inf))
+        return releases
 
-    monkeypatch.setattr(training_module, "fit_many", bent)
+    monkeypatch.setitem(task_module._TASKS, TRAIN.name, TRAIN)
+    replace(TRAIN, many=bent)  # making a task registers it
     with pytest.raises(AssertionError):
         check_law_4("fedavg", tmp_path)
 

@@ -144,8 +144,8 @@ class _Loop:
             raise ConfigError("train.reject needs rows to judge by", hint="Set data.validation to a share of the rows")
 
     def choose(self, round_number: int) -> tuple[str, ...]:
-        if not self._sites:
-            return ()
+        if not self._sites or self._hub.setting.train.fraction >= 1:
+            return self._sites
         generator = self._hub.streams.generator("select", round_number)
         train = self._hub.setting.train
         return select_sites(self._sites, train, generator, asked=self._asked, answered=self._answered)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import is_
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,10 @@ from kohort.federation.setting import Setting
 from kohort.federation.site import Site
 from kohort.federation.task import Release, Releases, Request, Task
 from kohort.federation.wire import Payload
-from kohort.learn.rows import Rows, stack
+from kohort.learn.rows import Rows, StackedRows, stack
 from kohort.learn.trainable import Trainable
-from kohort.learn.training import Fitted, OptimiserState
+from kohort.learn.training import Fitted, OptimiserState, Training
+from kohort.privacy.guarantee import Aggregate
 
 __all__ = [
     "CONTROL",
@@ -38,6 +40,8 @@ ROWS = "rows"
 """Where a site keeps the encoded rows it trains on."""
 OPTIMISER = "optimiser"
 """Where a site keeps its optimiser's state when the plan says so."""
+GROUP = "group"
+"""Where the first of a group of sites keeps what they share in a joint call."""
 CONTROL = "control"
 """Where a site keeps its control variate (SCAFFOLD's c_i)."""
 
@@ -91,17 +95,48 @@ def put_back(site: Site, kept: dict[str, NDArray[Any]]) -> None:
 
 
 @dataclass(frozen=True, eq=False)
+class _Group:
+    """What stays the same as long as the same sites train on the same rows; making it anew each round would be slow."""
+
+    rows: list[Rows]
+    stacked: StackedRows
+    keys: NDArray[np.uint64]
+    training: Training
+    counts: list[int]
+    guarantees: list[Aggregate]
+
+
+def _group_of(sites: Sequence[Site]) -> _Group:
+    rows: list[Rows] = [site.memory[ROWS] for site in sites]
+    known = sites[0].memory.get(GROUP)
+    if known is not None and len(known.rows) == len(rows) and all(map(is_, known.rows, rows)):
+        group: _Group = known
+        return group
+    counts = [part.count for part in rows]
+    group = _Group(
+        rows=rows,
+        stacked=stack(rows),
+        keys=np.fromiter((site.row_key for site in sites), dtype=np.uint64, count=len(sites)),
+        training=setting_of(sites[0]).train.training(),
+        counts=counts,
+        guarantees=[site.aggregate(count) for site, count in zip(sites, counts, strict=True)],
+    )
+    sites[0].memory[GROUP] = group
+    return group
+
+
+@dataclass(frozen=True, eq=False)
 class _Trained:
     """What training gave, stacked over the sites."""
 
     arrays: dict[str, NDArray[Any]]
     losses: NDArray[np.float64] | None
-    counts: list[int]
+    group: _Group
 
 
 def _train(sites: Sequence[Site], request: Request) -> _Trained:
     setting, network = setting_of(sites[0]), network_of(sites[0])
-    rows: list[Rows] = [site.memory[ROWS] for site in sites]
+    group = _group_of(sites)
     keep = setting.train.state == "keep"
     start = request.payload.arrays["weights"]
     shift = None
@@ -110,9 +145,9 @@ def _train(sites: Sequence[Site], request: Request) -> _Trained:
         shift = request.payload.arrays["control"] - own
     fitted = network.fit(
         start,
-        stack(rows),
-        training=setting.train.training(),
-        keys=np.fromiter((site.row_key for site in sites), dtype=np.uint64, count=len(sites)),
+        group.stacked,
+        training=group.training,
+        keys=group.keys,
         round=request.round,
         state=_kept_state(sites) if keep else None,
         shift=shift,
@@ -125,7 +160,7 @@ def _train(sites: Sequence[Site], request: Request) -> _Trained:
     arrays: dict[str, NDArray[Any]] = {"weights": fitted.weights}
     if shift is not None:
         arrays["control"] = _changed_controls(sites, request.payload.arrays, fitted, setting.train.lr)
-    return _Trained(arrays, fitted.losses, [part.count for part in rows])
+    return _Trained(arrays, fitted.losses, group)
 
 
 def _changed_controls(
@@ -158,24 +193,24 @@ def _kept_state(sites: Sequence[Site]) -> OptimiserState | None:
 
 def _train_one(site: Site, request: Request) -> Release:
     trained = _train([site], request)
-    count = trained.counts[0]
+    count = trained.group.counts[0]
     metrics: dict[str, Any] = {"rows": count}
     if trained.losses is not None:
         metrics["loss"] = float(trained.losses[0])
     payload = Payload(arrays={name: array[0] for name, array in trained.arrays.items()}, metrics=metrics)
-    return Release(payload=payload, guarantee=site.aggregate(count), rows=count)
+    return Release(payload=payload, guarantee=trained.group.guarantees[0], rows=count)
 
 
 def _train_many(sites: Sequence[Site], request: Request) -> Releases:
     trained = _train(sites, request)
-    metrics: dict[str, Any] = {"rows": np.asarray(trained.counts, dtype=np.int64)}
+    metrics: dict[str, Any] = {"rows": np.asarray(trained.group.counts, dtype=np.int64)}
     if trained.losses is not None:
         metrics["loss"] = trained.losses
     return Releases(
         arrays=trained.arrays,
         metrics=metrics,
-        guarantees=[site.aggregate(count) for site, count in zip(sites, trained.counts, strict=True)],
-        rows=trained.counts,
+        guarantees=trained.group.guarantees,
+        rows=trained.group.counts,
     )
 
 

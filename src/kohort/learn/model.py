@@ -14,6 +14,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from kohort.data.encode import Encoder
+from kohort.data.table import FrameKind, from_native, to_native
 from kohort.errors import ConfigError
 from kohort.learn.network import FloatArray, probabilities, scores
 from kohort.learn.network import predict as predict_codes
@@ -76,14 +77,23 @@ class Model:
         raw = scores(self.network, self.weights, x)
         return np.hstack([-raw, raw]) if raw.shape[1] == 1 else raw
 
-    def predict(self, frame: pl.DataFrame) -> pl.Series:
-        """The predicted class names or numbers of a table's rows."""
-        found = self.codes(self.encoder.transform(frame))
+    def predict(self, frame: Any) -> Any:
+        """The predicted class names or numbers of a table's rows, as a column of the caller's kind of frame."""
+        table, kind = (frame, FrameKind.POLARS) if isinstance(frame, pl.DataFrame) else from_native(frame)
+        found = self.codes(self.encoder.transform(table))
         name = str(self.encoder.schema.target)
         if self.task == "regression":
-            return pl.Series(name, found)
-        return pl.Series(self.classes, dtype=pl.String).gather(found).alias(name)
+            column = pl.Series(name, found)
+        else:
+            column = pl.Series(self.classes, dtype=pl.String).gather(found).alias(name)
+        if kind is FrameKind.POLARS:
+            return column
+        native = to_native(column.to_frame(), kind)[name]
+        if kind is FrameKind.PANDAS:
+            native.index = frame.index  # or pandas would set it beside the wrong rows
+        return native
 
-    def predict_proba(self, frame: pl.DataFrame) -> NDArray[Any]:
+    def predict_proba(self, frame: Any) -> NDArray[Any]:
         """Class probabilities [rows, classes]."""
-        return probabilities(self.network, self.weights, self.encoder.transform(frame))
+        table = frame if isinstance(frame, pl.DataFrame) else from_native(frame)[0]
+        return probabilities(self.network, self.weights, self.encoder.transform(table))

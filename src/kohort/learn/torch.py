@@ -30,7 +30,7 @@ import torch
 from numpy.typing import NDArray
 from torch.nn import functional
 
-from kohort.errors import ConfigError, DataError, KohortError, SiteError
+from kohort.errors import ConfigError, KohortError, SiteError
 from kohort.learn.network import DType, FloatArray, Loss, Network
 from kohort.learn.parts import Part, lay_out, require_same, require_vector
 from kohort.learn.rows import Rows, StackedRows
@@ -41,6 +41,7 @@ from kohort.learn.training import (
     Training,
     as_matrix,
     check_rows,
+    check_targets,
     moments_for,
     row_order,
 )
@@ -67,7 +68,7 @@ class TorchModel:
 
     def __post_init__(self) -> None:
         Network(inputs=self.inputs, outputs=self.outputs, loss=self.loss, dtype=self.dtype)  # the same rules
-        with _pinned(_BUILD_SEED):
+        with _pinned():
             module = self._build()
             object.__setattr__(self, "parts", _parts_of(module, self.factory))
             self._try_out(module)
@@ -112,13 +113,11 @@ class TorchModel:
     def start(self, generator: np.random.Generator) -> FloatArray:
         """The numbers the factory's module is made with, under a seed drawn from `generator`."""
         seed = int(generator.integers(0, 2**63))
-        drawn = []
-        for _ in range(2):
-            with _pinned(seed):
-                module = self._build()
-                drawn.append((module, self._numbers_in(module)))
-        (first, numbers), (second, again) = drawn
-        if first is second or not np.array_equal(numbers, again, equal_nan=True):
+        with _pinned():
+            modules = [self._build(seed), self._build(seed)]
+            parts = [[item.detach().reshape(-1).numpy() for item in _travelling(made).values()] for made in modules]
+            numbers, again = (np.concatenate(numbers) for numbers in parts)
+        if modules[0] is modules[1] or not np.array_equal(numbers, again, equal_nan=True):
             raise ConfigError(
                 f"factory {self.factory!r} does not start alike twice from one seed",
                 hint="Make a new module in every call, and draw its numbers from torch alone",
@@ -133,11 +132,11 @@ class TorchModel:
     def forward(self, weights: FloatArray, x: FloatArray) -> FloatArray:
         """Raw scores [rows, outputs], in evaluation mode."""
         require_vector(weights, self.parts, self.factory)
-        with _pinned(_BUILD_SEED), torch.no_grad():
-            module = self._build()
-            self._attach(module, _tensor(np.array(weights, dtype=self.dtype)), None)
+        with _pinned(), torch.no_grad():
+            module = self._attached(_tensor(np.array(weights, dtype=self.dtype)))
             module.eval()
-            scores: FloatArray = self._scores(module, np.array(x, dtype=self.dtype)).numpy()
+            with self._telling_no_cell(x.shape[0]):
+                scores: FloatArray = self._scores(module, np.array(x, dtype=self.dtype)).numpy()
         return scores
 
     def fit(
@@ -159,7 +158,7 @@ class TorchModel:
         del threads
         sites = rows.sites
         check_rows(self, rows)
-        _check_targets(self, rows)
+        check_targets(self, rows)
         if round < 0 or np.shape(keys) != (sites,):
             raise ConfigError(f"{np.size(keys)} row-order keys for {sites} sites in round {round}", hint="One a site")
         for given in (weights, *(() if anchor is None else (anchor,)), *(() if shift is None else (shift,))):
@@ -171,64 +170,77 @@ class TorchModel:
         moments = moments_for(training, self, state, sites, keep_state)
         losses = np.full(sites, np.nan)
         taken = np.zeros(sites, dtype=np.int64)
-        for site in np.flatnonzero(rows.counts > 0).tolist():
-            own = _tensor(trained[site])
-            local = _Local(
-                own=own,
-                home=_tensor(np.array(home[site if len(home) > 1 else 0])),
-                shift=None if shifts is None else _tensor(np.array(shifts[site])),
-                first=_tensor(moments.first[site]) if len(moments.first) else torch.zeros_like(own),
-                second=_tensor(moments.second[site]) if len(moments.second) else torch.zeros_like(own),
-                done=int(moments.steps[site]),
-            )
-            losses[site] = self._fit_site(local, rows.site(site), training, int(keys[site]), round)
-            taken[site] = local.done - moments.steps[site]
-            moments.steps[site] = local.done
+        with _pinned():
+            for site in np.flatnonzero(rows.counts > 0).tolist():
+                own = _tensor(trained[site])
+                local = _Local(
+                    own=own,
+                    home=_tensor(np.array(home[site if len(home) > 1 else 0])),
+                    shift=None if shifts is None else _tensor(np.array(shifts[site])),
+                    first=_tensor(moments.first[site]) if len(moments.first) else torch.zeros_like(own),
+                    second=_tensor(moments.second[site]) if len(moments.second) else torch.zeros_like(own),
+                    done=int(moments.steps[site]),
+                )
+                losses[site] = self._fit_site(local, rows.site(site), training, int(keys[site]), round)
+                taken[site] = local.done - moments.steps[site]
+                moments.steps[site] = local.done
         remembers = len(moments.first) == sites
         return Fitted(trained, losses if measure_loss else None, taken, moments if remembers else None)
 
     def _fit_site(self, local: _Local, rows: Rows, training: Training, key: int, round: int) -> float:
         """Train one site in place; its mean loss."""
         size = min(training.batch, rows.count) if training.batch else rows.count
+        module = self._attached(local.own)
+        module.train()
+        counts = _whole_numbers(module)
         total = 0.0
-        with _pinned(_BUILD_SEED):
-            module = self._build()
-            gradient = torch.zeros_like(local.own)
-            self._attach(module, local.own, gradient)
-            module.train()
-            counts = {name: buffer.clone() for name, buffer in _whole_numbers(module).items()}
-            for epoch in range(training.epochs):
-                order = row_order(key, round, epoch, rows.count) if size < rows.count else np.arange(rows.count)
-                torch.default_generator.manual_seed(_noise_seed(key, round, epoch))
-                for begin in range(0, rows.count, size):
-                    batch = order[begin : begin + size]
-                    gradient.zero_()
-                    total += self._differentiate(module, rows, batch)
-                    local.step(gradient, training, self._frozen)
-            _refuse_changed(counts, _whole_numbers(module), self.factory)
-            self._gather_buffers(module, local.own)
+        for epoch in range(training.epochs):
+            order = row_order(key, round, epoch, rows.count) if size < rows.count else np.arange(rows.count)
+            torch.default_generator.manual_seed(_noise_seed(key, round, epoch))
+            for begin in range(0, rows.count, size):
+                loss, gradient = self._differentiate(module, rows, order[begin : begin + size])
+                local.step(gradient, training, self._frozen)
+                total += loss
+        _refuse_changed(counts, _whole_numbers(module), self.factory)
+        buffers = dict(module.named_buffers())
+        for part in self.parts:
+            if part.name in buffers:  # some modules replace a buffer instead of writing into it
+                local.own[part.place] = buffers[part.name].detach().reshape(-1)
         return total / (rows.count * training.epochs)
 
-    def _differentiate(self, module: torch.nn.Module, rows: Rows, batch: NDArray[np.int64]) -> float:
-        """Add the gradient of a mini-batch to the parameters' own, and give the sum of its rows' losses."""
-        try:
+    def _differentiate(
+        self, module: torch.nn.Module, rows: Rows, batch: NDArray[np.int64]
+    ) -> tuple[float, torch.Tensor]:
+        """The sum of the losses of a mini-batch's rows, and the gradient of their mean as a flat vector."""
+        trained = [part for part in self.parts if part.trained]
+        with self._telling_no_cell(len(batch)):
             # Indexing copies, so a module that works in place cannot change the site's rows.
-            scores = self._scores(module, rows.x[batch])
-            losses = self._row_losses(scores, _tensor(rows.y[batch]))
+            losses = self._row_losses(self._scores(module, rows.x[batch]), _tensor(rows.y[batch]))
             if rows.weight is not None:
                 losses = losses * _tensor(rows.weight[batch])
-            torch.autograd.backward(losses.sum() / len(batch))
-        except KohortError:
+            owners = dict(module.named_parameters())
+            slopes = torch.autograd.grad(
+                losses.sum() / len(batch), [owners[part.name] for part in trained], materialize_grads=True
+            )
+        gradient = torch.zeros(self.parameter_count, dtype=self._number)
+        for part, slope in zip(trained, slopes, strict=True):
+            gradient[part.place] = slope.to_dense().reshape(-1)
+        return float(losses.detach().double().sum()), gradient
+
+    @contextmanager
+    def _telling_no_cell(self, rows: int) -> Iterator[None]:
+        """Messages of torch can hold values of cells ("index 17 is out of range"), so only their type is told."""
+        try:
+            yield
+        except (KohortError, MemoryError):
             raise
         except Exception as error:
-            # Messages of torch can hold values of cells ("index 17 is out of range"), so only their type is told.
             raise SiteError(
-                f"module {self.factory!r} failed with {type(error).__name__} on a mini-batch of {len(batch)} rows",
+                f"module {self.factory!r} failed with {type(error).__name__} on {rows} rows",
                 hint="BatchNorm cannot train on one row: choose another train.batch"
-                if len(batch) == 1
+                if rows == 1
                 else "Try the module on rows of your own",
             ) from None
-        return float(losses.detach().double().sum())
 
     def _scores(self, module: torch.nn.Module, x: FloatArray) -> torch.Tensor:
         scores = module(_tensor(x))
@@ -255,8 +267,9 @@ class TorchModel:
         # clamp, unlike relu, has a slope on the edge itself, as the dense kernel does.
         return torch.clamp((1.0 if self.loss == "hinge" else 0.0) - side * scores, min=0.0).sum(dim=1)
 
-    def _build(self) -> torch.nn.Module:
+    def _build(self, seed: int = _BUILD_SEED) -> torch.nn.Module:
         make = find_factory(self.factory)
+        torch.default_generator.manual_seed(seed)
         try:
             with torch.device("cpu"):
                 module = make(inputs=self.inputs, outputs=self.outputs)
@@ -274,13 +287,15 @@ class TorchModel:
 
     def _try_out(self, module: torch.nn.Module) -> None:
         """Train and score made-up rows once: what fails here would fail at every site, and may be told in full."""
-        counts = {name: buffer.clone() for name, buffer in _whole_numbers(module).items()}
+        counts = _whole_numbers(module)
         try:
             for mode, count in ((True, 2), (False, 1)):
                 module.train(mode)
                 scores = self._scores(module, np.zeros((count, self.inputs), dtype=self.dtype))
                 if mode:
-                    torch.autograd.backward(self._row_losses(scores, torch.zeros(count, dtype=self._number)).sum())
+                    owners = [item for item in module.parameters() if item.requires_grad]
+                    losses = self._row_losses(scores, torch.zeros(count, dtype=self._number))
+                    torch.autograd.grad(losses.sum(), owners, allow_unused=True)
         except KohortError:
             raise
         except Exception as error:
@@ -290,28 +305,14 @@ class TorchModel:
             ) from error
         _refuse_changed(counts, _whole_numbers(module), self.factory)
 
-    def _attach(self, module: torch.nn.Module, flat: torch.Tensor, gradient: torch.Tensor | None) -> None:
-        """Make the module live in `flat`, and its gradients in `gradient`: what is written there is the module's."""
+    def _attached(self, flat: torch.Tensor) -> torch.nn.Module:
+        """A new module that lives in `flat`: what is written there is the module's."""
+        module = self._build()
         require_same([(part.name, part.shape) for part in self.parts], _parts_of(module, self.factory), self.factory)
-        owners = _owners(module)
+        owners = _travelling(module)
         for part in self.parts:
             owners[part.name].data = flat[part.place].view(part.shape)
-            if gradient is not None and part.trained:
-                owners[part.name].grad = gradient[part.place].view(part.shape)
-
-    def _gather_buffers(self, module: torch.nn.Module, flat: torch.Tensor) -> None:
-        """Some modules replace a buffer instead of writing into it."""
-        buffers = dict(module.named_buffers())
-        for part in self.parts:
-            if part.name in buffers:
-                flat[part.place] = buffers[part.name].detach().reshape(-1)
-
-    def _numbers_in(self, module: torch.nn.Module) -> FloatArray:
-        owners = _owners(module)
-        flat = np.empty(self.parameter_count, dtype=self.dtype)
-        for part in self.parts:
-            flat[part.place] = owners[part.name].detach().reshape(-1).numpy()
-        return flat
+        return module
 
     @property
     def _number(self) -> torch.dtype:
@@ -357,30 +358,17 @@ class _Local:
             self.own.addcdiv_(self.first, spread, value=-rate)
 
 
-def _check_targets(model: TorchModel, rows: StackedRows) -> None:
-    codes = np.arange(model.classes)
-    misfits = [int((~np.isin(rows.site(site).y, codes)).sum()) for site in range(rows.sites)]
-    if model.loss != "squared" and any(misfits):
-        raise DataError(
-            f"{sum(misfits)} rows at {np.count_nonzero(misfits)} sites have a target that is no class code",
-            hint=f"Encode the target as 0 to {model.classes - 1}",
-        )
-
-
 @contextmanager
-def _pinned(seed: int) -> Iterator[None]:
-    """One thread, repeatable algorithms and random numbers, gradients on; afterwards everything as it was before."""
+def _pinned() -> Iterator[None]:
+    """One thread, repeatable algorithms, gradients on, and random numbers to seed; afterwards all as it was before."""
     threads, number = torch.get_num_threads(), torch.get_default_dtype()
-    repeatable, warns = (
-        torch.are_deterministic_algorithms_enabled(),
-        torch.is_deterministic_algorithms_warn_only_enabled(),
-    )
+    repeatable = torch.are_deterministic_algorithms_enabled()
+    warns = torch.is_deterministic_algorithms_warn_only_enabled()
     torch.set_num_threads(1)
     torch.set_default_dtype(torch.float32)
     torch.use_deterministic_algorithms(True)
     try:
         with torch.random.fork_rng(devices=[]), torch.inference_mode(False), torch.enable_grad():
-            torch.default_generator.manual_seed(seed)
             yield
     finally:
         torch.set_num_threads(threads)
@@ -398,18 +386,15 @@ def _tensor(array: NDArray[Any]) -> torch.Tensor:
     return torch.from_numpy(array)
 
 
-def _parts_of(module: torch.nn.Module, factory: str) -> tuple[Part, ...]:
+def _travelling(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Parameters, then persistent buffers that are not whole numbers: what the flat vector holds, in its order."""
     kept = module.state_dict(keep_vars=True)
-    parts = lay_out(
-        [
-            *((name, item.shape, item.requires_grad) for name, item in module.named_parameters()),
-            *(
-                (name, item.shape, False)
-                for name, item in module.named_buffers()
-                if name in kept and item.dtype.is_floating_point
-            ),
-        ]
-    )
+    buffers = {name: item for name, item in module.named_buffers() if name in kept and not _is_whole(item)}
+    return {**dict(module.named_parameters()), **buffers}
+
+
+def _parts_of(module: torch.nn.Module, factory: str) -> tuple[Part, ...]:
+    parts = lay_out((name, item.shape, item.requires_grad) for name, item in _travelling(module).items())
     if not any(part.trained and part.end > part.begin for part in parts):
         raise ConfigError(
             f"module {factory!r} has {len(parts)} parameters and buffers and nothing to train",
@@ -418,16 +403,10 @@ def _parts_of(module: torch.nn.Module, factory: str) -> tuple[Part, ...]:
     return parts
 
 
-def _owners(module: torch.nn.Module) -> dict[str, torch.Tensor]:
-    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
-
-
 def _refuse_strange(module: torch.nn.Module, factory: str) -> None:
     """Only plain 32 and 64 bit floats in main memory can be averaged, masked and encrypted as vectors."""
-    kept = module.state_dict(keep_vars=True)
-    buffers = [(name, item) for name, item in module.named_buffers() if name in kept]
-    numbers = [*module.named_parameters(), *((name, item) for name, item in buffers if not _is_whole(item))]
-    for name, tensor in numbers:
+    numbers = _travelling(module)
+    for name, tensor in numbers.items():
         if torch.nn.parameter.is_lazy(tensor):
             found = "has no shape yet"
         elif tensor.layout != torch.strided:
@@ -449,13 +428,13 @@ def _is_whole(tensor: torch.Tensor) -> bool:
 
 
 def _whole_numbers(module: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """The buffers of whole numbers that must not change, because they do not travel."""
+    """Copies of the buffers of whole numbers that must not change, because they do not travel."""
     found = {}
     for place, inner in module.named_modules():
         for name, buffer in inner.named_buffers(recurse=False):
             unused = name == "num_batches_tracked" and getattr(inner, "momentum", None) is not None
             if _is_whole(buffer) and not unused:
-                found[f"{place}.{name}".removeprefix(".")] = buffer
+                found[f"{place}.{name}".removeprefix(".")] = buffer.clone()
     return found
 
 

@@ -29,6 +29,7 @@ __all__ = [
     "Training",
     "as_matrix",
     "check_rows",
+    "check_targets",
     "fit_many",
     "fit_one",
     "moments_for",
@@ -191,11 +192,7 @@ def fit_many(
         with ThreadPoolExecutor(max_workers=len(parts)) as pool:
             for job in [pool.submit(train, begin, end) for begin, end in parts]:
                 job.result()
-    if misfits.any():
-        raise DataError(
-            f"{int(misfits.sum())} rows at {int((misfits > 0).sum())} sites have a target that is no class code",
-            hint=f"Encode the target as 0 to {network.classes - 1}",
-        )
+    _refuse_misfits(misfits, network)
     remembers = training.optimizer != "sgd" and moments.first.shape[0] == sites
     return Fitted(trained, losses if measure_loss else None, taken, moments if remembers else None)
 
@@ -250,6 +247,22 @@ def check_rows(network: Trainable, rows: StackedRows) -> None:
         raise ConfigError(
             f"rows are {rows.x.dtype.name} and the network is {network.dtype}",
             hint="Make the rows with the dtype of the network",
+        )
+
+
+def check_targets(network: Trainable, rows: StackedRows) -> None:
+    """Refuse targets that are no class codes, as the kernel does while it trains."""
+    if network.classes:
+        parts = [rows.site(site).y for site in range(rows.sites)]
+        misfits = [int(((y < 0) | (y >= network.classes) | (y != np.floor(y))).sum()) for y in parts]
+        _refuse_misfits(np.array(misfits, dtype=np.int64), network)
+
+
+def _refuse_misfits(misfits: NDArray[np.int64], network: Trainable) -> None:
+    if misfits.any():
+        raise DataError(
+            f"{int(misfits.sum())} rows at {int((misfits > 0).sum())} sites have a target that is no class code",
+            hint=f"Encode the target as 0 to {network.classes - 1}",
         )
 
 

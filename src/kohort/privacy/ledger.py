@@ -130,7 +130,7 @@ class Book:
         self._tallies: dict[tuple[str, str, str], _Tally] = {}
         self._refusals: dict[str, str] = {}
         self._answered: dict[tuple[str, str, str], str] = {}
-        self._written = hashlib.blake2b(digest_size=32)  # the chains bind each site's lines, this the order of them all
+        self._order = hashlib.blake2b(digest_size=32)  # the chains bind each site's lines, this the order of them all
         self._file = None
         if folder is not None:
             self._path = folder / LEDGER_FILE
@@ -152,10 +152,10 @@ class Book:
             chain.spent = known.spent
         return chain
 
-    def adopt(self, content: bytes, history: Sequence[Mapping[str, Any]]) -> None:
+    def adopt(self, history: Sequence[Mapping[str, Any]]) -> None:
         """Take up the verified lines of an interrupted run: what was answered then is not written twice."""
-        self._written.update(content)
         for line in history:
+            self._order.update(line["hash"].encode())
             site, event = str(line["site"]), str(line["event"])
             chain = self.chains.setdefault(site, Chain(site, secret=GENESIS.encode()))
             chain.length, chain.head, chain.receipt = line["seq"] + 1, line["hash"], line["receipt"]
@@ -238,7 +238,7 @@ class Book:
             "version": 1,
             "run": self.run,
             "chains": {name: [chain.length, chain.head] for name, chain in self.chains.items()},
-            "lines": self._written.hexdigest(),
+            "order": self._order.hexdigest(),
             "receipts": list(receipts),
             "site_key": self._signer.public,
             "hub_key": hub_key,
@@ -300,7 +300,7 @@ class Book:
 
     def _write(self, lines: list[str]) -> None:
         content = "".join(lines).encode()
-        self._written.update(content)
+        self._order.update("".join([line[-67:-3] for line in lines]).encode())  # the hash each line ends with
         if self._file is None:
             self.lines.extend(lines)
             return

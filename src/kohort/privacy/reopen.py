@@ -33,7 +33,7 @@ def drop_cut_lines(folder: Path) -> None:
 def reopen(folder: Path, book: Book, receipts: Receipts) -> None:
     """Load what an interrupted run wrote into a fresh `book` and `receipts` of the same folder."""
     lines = checked_chain(folder / LEDGER_FILE)
-    book.adopt((folder / LEDGER_FILE).read_bytes(), lines)
+    book.adopt(lines)
     sites_of: dict[str, list[str]] = {}
     for line in lines:
         if line["event"] in {"release", "refusal"}:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kohort.errors import IntegrityError
 from kohort.privacy.guarantee import DP, KAnonymous, KKm, parse_guarantee
 from kohort.privacy.verify import find_ledger, read_lines
 
@@ -39,8 +41,17 @@ class Total:
 
 def summarise(folder: Path) -> list[Total]:
     """One total for each (site, recipient, carrier, task, kind) of a ledger."""
+    try:
+        return _total(read_lines(find_ledger(folder) / "ledger.jsonl"))
+    except (KeyError, TypeError) as error:  # nothing was verified, so a line may hold anything
+        raise IntegrityError(
+            "the ledger holds a line that is none of its kinds", hint="Check it with kohort ledger verify"
+        ) from error
+
+
+def _total(lines: Iterable[dict[str, Any]]) -> list[Total]:
     totals: dict[tuple[str, ...], Total] = {}
-    for line in read_lines(find_ledger(folder) / "ledger.jsonl"):
+    for line in lines:
         if line["event"] not in {"release", "refusal"}:
             continue
         claim = parse_guarantee(line["guarantee"])

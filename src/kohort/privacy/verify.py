@@ -32,7 +32,7 @@ _FIELDS = {
     "note": {"what", "to", "via", "round", "request", "reason"},
 }
 _ALWAYS = {"site", "seq", "prev", "receipt", "event"}
-_HEAD = {"version", "run", "chains", "lines", "receipts", "site_key", "hub_key"}
+_HEAD = {"version", "run", "chains", "order", "receipts", "site_key", "hub_key"}
 
 
 @dataclass
@@ -56,6 +56,7 @@ class _End:
 
 @dataclass
 class _Walk:
+    order: Any = field(default_factory=lambda: hashlib.blake2b(digest_size=32))
     ends: dict[str, _End] = field(default_factory=dict)
     by_request: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
     receipts_quoted: list[tuple[str, str]] = field(default_factory=list)
@@ -97,7 +98,7 @@ def _verify(place: Path) -> Verified:
             raise IntegrityError(f"the ledger of site {site!r} does not end where its signed head says")
     if walk.ends:
         raise IntegrityError(f"{len(walk.ends)} chains are not covered by the signed head")
-    if hashlib.blake2b(b"".join(line + b"\n" for line in lines), digest_size=32).hexdigest() != head["lines"]:
+    if walk.order.hexdigest() != head["order"]:
         raise IntegrityError("the lines of the ledger are not in the order they were written in")
     _walk_receipts(place / "receipts.jsonl", head, walk, result)
     return result
@@ -214,6 +215,7 @@ def _walk_chains(lines: list[bytes], result: Verified) -> _Walk:
             walk.receipts_quoted.append((str(line["site"]), line["receipt"]))
             end.receipt = line["receipt"]
         end.hash, end.length = own, end.length + 1
+        walk.order.update(own.encode())
         if event in {"release", "refusal"}:
             walk.by_request.setdefault(line["request"], []).append((str(line["site"]), own))
         result.lines += 1

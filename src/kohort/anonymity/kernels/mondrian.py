@@ -53,6 +53,7 @@ def partition(
     span = np.empty(quasi)
     score = np.empty(quasi)
     cuts = np.empty(quasi, np.int64)
+    order = np.empty(quasi, np.int64)
     histogram = np.zeros(distinct.max() + 1, np.int64)
     swaps = np.empty(rows // 2 + 1, np.int64)
     counts = np.zeros(max(s_offsets[-1], 1), np.int64)
@@ -82,11 +83,11 @@ def partition(
                     span[c] = min(points[offsets[c] + b] - points[offsets[c] + a], 1.0)
                 else:
                     span[c] = (b - a + 1) / distinct[c]
-            order = np.argsort(-span, kind="mergesort")
+            _rising_order(-span, order)
             if look_ahead:
                 _look(columns, start, end, quasi, varies[depth], order, span, low, high, is_number, distinct,
                       offsets, points, k, relaxed, histogram, seen, score, cuts)  # fmt: skip
-                order = np.argsort(score, kind="mergesort")
+                _rising_order(score, order)
             for place in range(quasi):
                 c = order[place]
                 if span[c] < 0.0 or (look_ahead and score[c] == np.inf):
@@ -117,6 +118,17 @@ def partition(
         starts[depth + 1], ends[depth + 1] = start, middle
         depth += 2
     return bounds[:classes].copy()
+
+
+@compiled
+def _rising_order(keys, order):
+    """Positions of a few keys from the smallest up; equal keys stay in their order."""
+    for i in range(len(keys)):
+        place = i
+        while place > 0 and keys[order[place - 1]] > keys[i]:
+            order[place] = order[place - 1]
+            place -= 1
+        order[place] = i
 
 
 @compiled

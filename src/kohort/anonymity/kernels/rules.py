@@ -15,7 +15,7 @@ import math
 import numba
 import numpy as np
 
-__all__ = ["class_meets"]
+__all__ = ["class_meets", "first_not_below"]
 
 K, L_KIND, L, C, T_KIND, T = 0, 1, 2, 3, 4, 5
 DISTINCT, ENTROPY, RECURSIVE = 1, 2, 3
@@ -65,15 +65,48 @@ def _diverse(counts, base, touched, seen, size, rule):
             entropy -= p * math.log(p)
         return math.exp(entropy) >= rule[L] - ROUNDING
     if rule[L_KIND] == RECURSIVE:
-        rising = np.empty(seen, np.int64)
-        for i in range(seen):
-            rising[i] = counts[base + touched[i]]
-        rising.sort()
-        tail = 0
-        for i in range(seen - int(rule[L]) + 1):
-            tail += rising[i]
-        return tail > 0 and rising[seen - 1] / tail < rule[C]
+        return _recursive(counts, base, touched, seen, size, rule)
     return True
+
+
+@compiled
+def _recursive(counts, base, touched, seen, size, rule):
+    """r_1 < c (r_l + ... + r_m). The l - 1 largest counts are taken off one by one: l is small, m may not be."""
+    if seen < rule[L]:
+        return False
+    tail = size
+    top = 0
+    ceiling = size + 1
+    taken = 0
+    while taken < rule[L] - 1:
+        largest, repeats = 0, 0
+        for i in range(seen):
+            count = counts[base + touched[i]]
+            if count < ceiling and count > largest:
+                largest, repeats = count, 1
+            elif count == largest:
+                repeats += 1
+        top = max(top, largest)
+        off = min(repeats, int(rule[L]) - 1 - taken)
+        tail -= off * largest
+        taken += off
+        ceiling = largest
+    if taken == 0:
+        for i in range(seen):
+            top = max(top, counts[base + touched[i]])
+    return tail > 0 and top / tail < rule[C]
+
+
+@compiled
+def first_not_below(array, start, end, level):
+    """Position of the first entry of a rising stretch that is not below `level`; `end` if there is none."""
+    while start < end:
+        half = (start + end) // 2
+        if array[half] < level:
+            start = half + 1
+        else:
+            end = half
+    return start
 
 
 @compiled
@@ -112,7 +145,7 @@ def _ordered_distance(counts, base, touched, seen, size, s, offsets, cumulative,
         level = reached / size
         begin = values[i]
         finish = values[i + 1] if i + 1 < seen else distinct
-        crossing = begin + np.searchsorted(cumulative[base + begin : base + finish], level)
+        crossing = first_not_below(cumulative, base + begin, base + finish, level) - base
         area += level * (crossing - begin) - (prefix[shift + crossing] - prefix[shift + begin])
         area += (prefix[shift + finish] - prefix[shift + crossing]) - level * (finish - crossing)
     return area / (distinct - 1)

@@ -1,0 +1,322 @@
+"""Federated training behind scikit-learn's face: `FederatedClassifier` and `FederatedRegressor`.
+
+    FederatedClassifier(rounds=60).fit(X, y, sites=hospital_of_each_row).predict(new_rows)
+    FederatedClassifier().fit([north, south, west], "outcome")
+
+**The sites are simulated.** Every row is in this process already, so a policy protects nobody here; unless `policy`
+says otherwise, sites answer however few rows they have (`min_rows = 1`, where a real site asks for 100). What a
+federation of such sites would have disclosed stands in `outcome_`.
+
+Guarantees: the same parameters and rows give the same model; arrays behave as scikit-learn prescribes (its estimator
+checks pass); text columns of frames are read as categories; a class unknown to a site is known to all, for the set of
+classes is declared, and so is no disclosure. No rows are kept for testing unless `data` says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import narwhals as nw
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_array, check_consistent_length, check_is_fitted, column_or_1d, validate_data
+
+from kohort.config import PlanFile, load_plan
+from kohort.data.cells import canonical_text
+from kohort.data.table import from_native
+from kohort.experiment import Outcome, run
+from kohort.learn.network import scores
+
+__all__ = ["FederatedClassifier", "FederatedRegressor"]
+
+SIMULATED_POLICY = {"min_rows": 1}
+NO_PROBABILITIES = ("svm", "perceptron")
+
+
+@dataclass(frozen=True)
+class _Given:
+    """Rows as they were given: a frame or an array, the target beside it, and the site of each row when known."""
+
+    x: Any
+    y: Any
+    sites: Any
+    target: str | None
+
+
+class _Federated(BaseEstimator):  # type: ignore[misc] # scikit-learn has no types
+    """What classifier and regressor share: parameters, and the way from rows to a plan."""
+
+    def __init__(
+        self,
+        *,
+        method: str = "fedavg",
+        n_sites: int = 5,
+        split: str = "iid",
+        rounds: int = 50,
+        local_epochs: int = 5,
+        batch: int = 32,
+        optimizer: str = "adam",
+        lr: float = 0.01,
+        model: str = "mlp",
+        hidden: Sequence[int] = (12,),
+        dtype: str = "float64",
+        seed: int = 0,
+        policy: Mapping[str, Any] | None = None,
+        train: Mapping[str, Any] | None = None,
+        data: Mapping[str, Any] | None = None,
+        method_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.method = method
+        self.n_sites = n_sites
+        self.split = split
+        self.rounds = rounds
+        self.local_epochs = local_epochs
+        self.batch = batch
+        self.optimizer = optimizer
+        self.lr = lr
+        self.model = model
+        self.hidden = hidden
+        self.dtype = dtype
+        self.seed = seed
+        self.policy = policy
+        self.train = train
+        self.data = data
+        self.method_options = method_options
+
+    def _train(self, given: _Given, target: pl.Series, declared: Mapping[str, Any]) -> Outcome:
+        frame = self._as_frame(given.x, reset=False)
+        name = given.target or _free_name("target", frame.columns)
+        is_array = not _is_frame(given.x)
+        kinds = dict.fromkeys(frame.columns, "number") if is_array else {}
+        data: dict[str, Any] = {
+            "table": "in-memory table",
+            "target": name,
+            "features": "rest",
+            "test": 0,
+            **{key: {name: value} for key, value in declared.items()},
+        }
+        data["kinds"] = {**kinds, **data.get("kinds", {})}
+        for key, value in (self.data or {}).items():
+            if key in {"table", "target"}:
+                raise ValueError(f"data may not hold {key!r}: X and y of fit say it")
+            data[key] = {**data[key], **value} if isinstance(data.get(key), dict) else value
+        if "missing" not in data and any(column.null_count() for column in frame):
+            found = [f"{column.name} ({column.null_count():,})" for column in frame if column.null_count()]
+            raise ValueError(
+                f"X has missing values in: {', '.join(found)}. Choose data={{'missing': 'category'}} to learn from "
+                "them, or data={'missing': 'drop'} to leave those rows out"
+            )
+        whole = frame.with_columns(target.alias(name))
+        tables, sites = self._deal(whole, given.sites)
+        return run(self._plan(data, sites), seed=self.seed, tables=tables)
+
+    def _plan(self, data: Mapping[str, Any], sites: Mapping[str, Any]) -> PlanFile:
+        hidden = (self.hidden,) if isinstance(self.hidden, int | np.integer) else self.hidden
+        return load_plan(
+            {
+                "data": data,
+                "sites": sites,
+                "model": {"kind": self.model, "hidden": [int(units) for units in hidden], "dtype": self.dtype},
+                "train": {
+                    "rounds": self.rounds,
+                    "local_epochs": self.local_epochs,
+                    "batch": self.batch,
+                    "optimizer": self.optimizer,
+                    "lr": self.lr,
+                    **(self.train or {}),
+                },
+                "policy": dict(SIMULATED_POLICY if self.policy is None else self.policy),
+                "method": {"name": self.method, **(self.method_options or {})},
+            }
+        )
+
+    def _deal(self, frame: pl.DataFrame, sites: Any) -> tuple[dict[str, pl.DataFrame], dict[str, Any]]:
+        """One table a site, or one table and how to deal it out."""
+        if sites is None:
+            if frame.height < self.n_sites:
+                raise ValueError(f"n_samples={frame.height} rows cannot be dealt out to n_sites={self.n_sites} sites")
+            return {"": frame}, {"count": self.n_sites, "split": self.split}
+        labels = column_or_1d(np.asarray(sites))
+        check_consistent_length(frame, labels)
+        names, codes = np.unique(labels, return_inverse=True)
+        if len(names) == 1:
+            return {"": frame}, {"count": 1, "split": "iid"}
+        parts = np.split(np.argsort(codes, kind="stable"), np.cumsum(np.bincount(codes))[:-1])
+        return {str(name): frame[part] for name, part in zip(names, parts, strict=True)}, {"split": "files"}
+
+    def _as_frame(self, X: Any, *, reset: bool) -> pl.DataFrame:
+        """X as a table; names and numbers of columns are remembered or compared as scikit-learn does it."""
+        if _is_frame(X):
+            validate_data(self, X, reset=reset, skip_check_array=True)
+            return from_native(X)[0]
+        checked = validate_data(self, X, reset=reset, dtype=np.float64)
+        return pl.DataFrame(checked, schema=[f"x{place}" for place in range(checked.shape[1])])
+
+    def _inputs(self, X: Any) -> NDArray[Any]:
+        check_is_fitted(self, "outcome_")
+        return np.asarray(self.outcome_.model.encoder.transform(self._as_frame(X, reset=False)))
+
+
+class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
+    """A classifier trained over simulated sites.
+
+    Parameters
+    ----------
+    method : one of `kohort methods`; `method_options` holds the keys of its own section of a plan.
+    n_sites, split : how rows are dealt out when `fit` is not told their sites ("iid", "interval:COLUMN", "dirichlet").
+    rounds, local_epochs, batch, optimizer, lr : training; `train` holds further keys of `[train]`, such as `aggregate`.
+    model, hidden, dtype : "mlp" with these hidden layers, "logistic", "linear", "svm" or "perceptron".
+    seed : the same seed gives the same model.
+    policy : keys of `[policy]`. **None is {"min_rows": 1}: simulated sites that answer however few rows they have.**
+    data : further keys of `[data]`, such as `quasi`, `bounds`, `missing` or `test`.
+
+    Attributes
+    ----------
+    classes_, n_features_in_, feature_names_in_ : as in scikit-learn.
+    outcome_ : what `kohort.run` gave back: `outcome_.model`, `outcome_.history`, and the ledger's summary
+        `outcome_.disclosed` with its head `outcome_.ledger_head`.
+    """
+
+    def fit(self, X: Any, y: Any, sites: Any = None) -> Self:
+        """Train on rows, `sites` naming the site of each; or on a list or mapping of tables, one a site.
+
+        With frames, `y` may be the name of the column to predict.
+        """
+        given, target = _sort_out(self, X, y, sites, numeric=False)
+        check_classification_targets(target)
+        self.classes_, codes = np.unique(target, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise ValueError(f"{type(self).__name__} needs two classes at least, and y has {len(self.classes_)} class")
+        texts = [canonical_text(value) for value in self.classes_.tolist()]
+        if len(set(texts)) < len(texts):
+            texts = [str(code) for code in range(len(texts))]
+        column = pl.Series(texts, dtype=pl.String).gather(codes)
+        self.outcome_ = self._train(given, column, {"categories": texts})
+        return self
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """The class of every row."""
+        x = self._inputs(X)
+        found: NDArray[Any] = self.classes_[self.outcome_.model.codes(x)]
+        return found
+
+    @available_if(lambda self: self.model not in NO_PROBABILITIES)  # type: ignore[untyped-decorator]
+    def predict_proba(self, X: Any) -> NDArray[Any]:
+        """Class probabilities, in the order of `classes_`."""
+        x = self._inputs(X)
+        return np.asarray(self.outcome_.model.positive_scores(x))
+
+    def decision_function(self, X: Any) -> NDArray[Any]:
+        """Scores before any softmax: one a class, or for two classes one number that is positive for the second."""
+        x = self._inputs(X)
+        model = self.outcome_.model
+        raw = scores(model.network, model.weights, x)
+        if len(self.classes_) > 2:
+            return np.asarray(raw)
+        return np.asarray(raw[:, 0] if raw.shape[1] == 1 else raw[:, 1] - raw[:, 0])
+
+
+class FederatedRegressor(RegressorMixin, _Federated):  # type: ignore[misc]
+    """A regressor trained over simulated sites; parameters and attributes as of `FederatedClassifier`, without classes.
+
+    `model` is "mlp" or "linear".
+    """
+
+    def fit(self, X: Any, y: Any, sites: Any = None) -> Self:
+        """Train on rows, `sites` naming the site of each; or on a list or mapping of tables, one a site.
+
+        With frames, `y` may be the name of the column to predict.
+        """
+        given, target = _sort_out(self, X, y, sites, numeric=True)
+        self.outcome_ = self._train(given, pl.Series(target), {"kinds": "number"})
+        return self
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """The number for every row."""
+        x = self._inputs(X)
+        return np.asarray(self.outcome_.model.codes(x))
+
+
+def _sort_out(estimator: _Federated, X: Any, y: Any, sites: Any, *, numeric: bool) -> tuple[_Given, NDArray[Any]]:
+    """Rows in one piece, and the target checked as scikit-learn checks it."""
+    given = _in_one_piece(X, y, sites)
+    estimator._as_frame(given.x, reset=True)
+    if given.y is None:
+        raise ValueError(f"{type(estimator).__name__} requires y to be passed, but the target y is None")
+    options: dict[str, Any] = {"dtype": np.float64} if numeric else {"dtype": None}
+    target = column_or_1d(check_array(given.y, ensure_2d=False, input_name="y", **options), warn=True)
+    check_consistent_length(given.x, target)
+    return given, target
+
+
+def _in_one_piece(X: Any, y: Any, sites: Any) -> _Given:
+    if not _is_several_tables(X):
+        return _split_target(X, y, sites)
+    if sites is not None:
+        raise ValueError("several tables are one a site; leave out sites=")
+    tables = list(X.values()) if isinstance(X, Mapping) else list(X)
+    names = (
+        [str(name) for name in X] if isinstance(X, Mapping) else [f"site-{place + 1:02d}" for place in range(len(X))]
+    )
+    if isinstance(y, str):
+        pairs = [_split_target(table, y, None) for table in tables]
+    else:
+        targets = list(y.values()) if isinstance(y, Mapping) else list(y)
+        if len(targets) != len(tables):
+            raise ValueError(f"{len(tables)} tables need {len(tables)} targets, and y has {len(targets)}")
+        pairs = [_split_target(table, target, None) for table, target in zip(tables, targets, strict=True)]
+    for part in pairs:
+        check_consistent_length(part.x, part.y)
+    lengths = [len(part.y) for part in pairs]
+    return _Given(
+        x=_stacked([part.x for part in pairs]),
+        y=np.concatenate([np.asarray(part.y) for part in pairs]),
+        sites=np.repeat(names, lengths),
+        target=pairs[0].target,
+    )
+
+
+def _split_target(X: Any, y: Any, sites: Any) -> _Given:
+    if not isinstance(y, str):
+        return _Given(X, y, sites, None)
+    if not _is_frame(X):
+        raise ValueError("y names a column, and X is not a frame")
+    frame = nw.from_native(X, eager_only=True)
+    if y not in frame.columns:
+        raise ValueError(f"the table has no column {y!r}")
+    return _Given(frame.drop(y).to_native(), frame[y].to_numpy(), sites, y)
+
+
+def _stacked(parts: Sequence[Any]) -> Any:
+    if not all(_is_frame(part) for part in parts):
+        return np.vstack([check_array(part, dtype=np.float64) for part in parts])
+    frames = [from_native(part)[0] for part in parts]
+    columns = frames[0].columns
+    odd = sorted({name for frame in frames for name in set(columns) ^ set(frame.columns)})
+    if odd:
+        raise ValueError(f"the tables differ in columns: {', '.join(odd)}")
+    return pl.concat([frame.select(columns) for frame in frames], how="vertical_relaxed")
+
+
+def _is_several_tables(X: Any) -> bool:
+    if isinstance(X, Mapping) and not hasattr(X, "shape"):  # some sparse matrices are mappings too
+        return True
+    return isinstance(X, list | tuple) and bool(X) and all(_is_frame(part) or np.ndim(part) == 2 for part in X)
+
+
+def _is_frame(X: Any) -> bool:
+    """A frame with names for its columns; one of pandas with other labels is an array to scikit-learn."""
+    named = nw.dependencies.is_into_dataframe(X)
+    return bool(named) and all(isinstance(column, str) for column in getattr(X, "column_names", X.columns))
+
+
+def _free_name(wanted: str, taken: Sequence[str]) -> str:
+    while wanted in taken:
+        wanted += "_"
+    return wanted
