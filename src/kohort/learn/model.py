@@ -6,6 +6,7 @@ are given back on their own scale.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,13 +16,15 @@ from numpy.typing import NDArray
 
 from kohort.data.encode import Encoder
 from kohort.data.table import FrameKind, from_native, to_native
-from kohort.errors import ConfigError
+from kohort.errors import ConfigError, DataError
 from kohort.learn.network import FloatArray, probabilities, scores
 from kohort.learn.network import predict as predict_codes
 from kohort.learn.rows import Rows
 from kohort.learn.trainable import Trainable
 
 __all__ = ["Model", "encode_rows"]
+
+_CHUNK_ROWS = 32_768
 
 
 def _target_range(encoder: Encoder) -> tuple[float, float]:
@@ -80,7 +83,7 @@ class Model:
     def predict(self, frame: Any) -> Any:
         """The predicted class names or numbers of a table's rows, as a column of the caller's kind of frame."""
         table, kind = (frame, FrameKind.POLARS) if isinstance(frame, pl.DataFrame) else from_native(frame)
-        found = self.codes(self.encoder.transform(table))
+        found = np.concatenate([self.codes(x) for x in self._encoded(table)])
         name = str(self.encoder.schema.target)
         if self.task == "regression":
             column = pl.Series(name, found)
@@ -96,4 +99,13 @@ class Model:
     def predict_proba(self, frame: Any) -> NDArray[Any]:
         """Class probabilities [rows, classes]."""
         table = frame if isinstance(frame, pl.DataFrame) else from_native(frame)[0]
-        return probabilities(self.network, self.weights, self.encoder.transform(table))
+        return np.concatenate([probabilities(self.network, self.weights, x) for x in self._encoded(table)])
+
+    def _encoded(self, frame: pl.DataFrame) -> Iterator[FloatArray]:
+        """Rows as the network reads them, a part at a time: long tables of many categories take little memory."""
+        try:
+            for begin in range(0, max(frame.height, 1), _CHUNK_ROWS):
+                yield self.encoder.transform(frame.slice(begin, _CHUNK_ROWS))
+        except DataError:
+            self.encoder.transform(frame)  # raises the same error with the counts of the whole table
+            raise

@@ -192,13 +192,15 @@ class TorchModel:
         size = min(training.batch, rows.count) if training.batch else rows.count
         module = self._attached(local.own)
         module.train()
+        owners = dict(module.named_parameters())
+        movers = [owners[part.name] for part in self.parts if part.trained]
         counts = _whole_numbers(module)
         total = 0.0
         for epoch in range(training.epochs):
             order = row_order(key, round, epoch, rows.count) if size < rows.count else np.arange(rows.count)
             torch.default_generator.manual_seed(_noise_seed(key, round, epoch))
             for begin in range(0, rows.count, size):
-                loss, gradient = self._differentiate(module, rows, order[begin : begin + size])
+                loss, gradient = self._differentiate(module, movers, rows, order[begin : begin + size])
                 local.step(gradient, training, self._frozen)
                 total += loss
         _refuse_changed(counts, _whole_numbers(module), self.factory)
@@ -209,23 +211,18 @@ class TorchModel:
         return total / (rows.count * training.epochs)
 
     def _differentiate(
-        self, module: torch.nn.Module, rows: Rows, batch: NDArray[np.int64]
+        self, module: torch.nn.Module, movers: Sequence[torch.Tensor], rows: Rows, batch: NDArray[np.int64]
     ) -> tuple[float, torch.Tensor]:
         """The sum of the losses of a mini-batch's rows, and the gradient of their mean as a flat vector."""
-        trained = [part for part in self.parts if part.trained]
         with self._telling_no_cell(len(batch)):
             # Indexing copies, so a module that works in place cannot change the site's rows.
             losses = self._row_losses(self._scores(module, rows.x[batch]), _tensor(rows.y[batch]))
             if rows.weight is not None:
                 losses = losses * _tensor(rows.weight[batch])
-            owners = dict(module.named_parameters())
-            slopes = torch.autograd.grad(
-                losses.sum() / len(batch), [owners[part.name] for part in trained], materialize_grads=True
-            )
-        gradient = torch.zeros(self.parameter_count, dtype=self._number)
-        for part, slope in zip(trained, slopes, strict=True):
-            gradient[part.place] = slope.to_dense().reshape(-1)
-        return float(losses.detach().double().sum()), gradient
+            slopes = iter(torch.autograd.grad(losses.sum() / len(batch), movers, materialize_grads=True))
+        still = torch.zeros(self.parameter_count, dtype=self._number) if self._frozen else losses
+        flat = [next(slopes).to_dense().reshape(-1) if part.trained else still[part.place] for part in self.parts]
+        return float(losses.detach().double().sum()), torch.cat(flat)
 
     @contextmanager
     def _telling_no_cell(self, rows: int) -> Iterator[None]:
@@ -362,18 +359,17 @@ class _Local:
 def _pinned() -> Iterator[None]:
     """One thread, repeatable algorithms, gradients on, and random numbers to seed; afterwards all as it was before."""
     threads, number = torch.get_num_threads(), torch.get_default_dtype()
-    repeatable = torch.are_deterministic_algorithms_enabled()
-    warns = torch.is_deterministic_algorithms_warn_only_enabled()
+    strictness = torch.get_deterministic_debug_mode()
     torch.set_num_threads(1)
     torch.set_default_dtype(torch.float32)
-    torch.use_deterministic_algorithms(True)
+    torch.set_deterministic_debug_mode("error")
     try:
         with torch.random.fork_rng(devices=[]), torch.inference_mode(False), torch.enable_grad():
             yield
     finally:
         torch.set_num_threads(threads)
         torch.set_default_dtype(number)
-        torch.use_deterministic_algorithms(repeatable, warn_only=warns)
+        torch.set_deterministic_debug_mode(strictness)
 
 
 def _noise_seed(key: int, round: int, epoch: int) -> int:

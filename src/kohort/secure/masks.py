@@ -9,7 +9,7 @@ Steps: 0 keys, 1 shares, 2 masked vectors, 3 signatures over the survivors, 4 sh
 
 Guarantee: the hub, with fewer than `threshold` of a site's neighbours colluding, learns the sum over at least
 max(3, colluders + 2) survivors, and nothing else about it. A vector that arrives after its site was declared dropped
-stays masked by the self mask. Keys are fresh for every sum. A lying site can change the total; nobody's honesty is proven.
+stays masked by the self mask. Keys are fresh for every sum. A lying site can change the total: honesty is not proven.
 """
 
 from __future__ import annotations
@@ -301,7 +301,7 @@ def _each(data: bytes, record: Struct) -> list[tuple]:  # type: ignore[type-arg]
 
 @dataclass
 class _MaskingHub:
-    """The hub's part: routes sealed shares it cannot read, adds masked vectors, removes the masks that are left over."""
+    """The hub's part: routes sealed shares it cannot read, adds masked vectors, removes the masks left over."""
 
     context: SumContext
     keys: dict[int, bytes] = field(default_factory=dict)

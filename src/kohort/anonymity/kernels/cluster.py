@@ -4,7 +4,7 @@ A cluster starts with the row farthest from the cluster before it and takes the 
 and again (Byun et al., 2007). Each row's loss as the next member is kept up to date: only the columns that the last
 member changed are added up again, so one step costs a few passes over the rows that are left.
 
-Guarantee: if `cluster_block` succeeds, every cluster meets the rule; where it cannot see to that, it says so.
+Guarantee: every cluster meets the rule, before and after rows without one are housed; a row that cannot be is told.
 """
 
 # Written for Numba: positional arguments, types from the call.
@@ -18,7 +18,7 @@ import numpy as np
 
 from kohort.anonymity.kernels.rules import DISTINCT, L_KIND, T_KIND, K, L, class_meets, first_not_below
 
-__all__ = ["classes_loss", "cluster_block"]
+__all__ = ["classes_loss", "grow_clusters", "house_rows"]
 
 compiled = numba.njit(cache=True, nogil=True, error_model="numpy")
 
@@ -55,10 +55,10 @@ def classes_loss(columns, starts, quasi, is_number, distinct, offsets, points):
 
 
 @compiled
-def cluster_block(
+def grow_clusters(
     columns, quasi, is_number, distinct, offsets, points, rule, s_offsets, share, cumulative, prefix, ordered, seed_row
 ):
-    """Clusters of all rows of `columns`: their order and the start of each; no starts at all when it cannot be done."""
+    """Cluster of each row of `columns`, -1 for a row that found none; and the number of clusters, which all meet the rule."""
     rows = columns.shape[1]
     sensitive = len(s_offsets) - 1
     k = int(rule[K])
@@ -135,10 +135,7 @@ def cluster_block(
     for i in range(rows):
         if label[i] == -2:
             label[i] = -1
-    if not _house(columns, quasi, is_number, distinct, offsets, points, rule, s_offsets, share, cumulative, prefix,
-                  ordered, label, clusters, counts, touched):  # fmt: skip
-        return np.arange(rows), np.zeros(0, np.int64)
-    return _by_label(label, clusters)
+    return label, clusters
 
 
 @compiled
@@ -232,9 +229,14 @@ def _nearest(columns, quasi, active, left, loss, rule, s_offsets, share, cluster
 
 
 @compiled
-def _house(columns, quasi, is_number, distinct, offsets, points, rule, s_offsets, share, cumulative, prefix, ordered,
-           label, clusters, counts, touched):  # fmt: skip
-    """Give every row without a cluster to the one whose loss it raises least and which still meets the rule."""
+def house_rows(columns, quasi, is_number, distinct, offsets, points, rule, s_offsets, share, cumulative, prefix,
+               ordered, label, clusters):  # fmt: skip
+    """Give every row without a cluster to the one whose loss it raises least and which still meets the rule.
+
+    Changes `label`; whether every row found a cluster.
+    """
+    counts = np.zeros(max(s_offsets[-1], 1), np.int64)
+    touched = np.empty(columns.shape[1], np.int64)
     rows = columns.shape[1]
     sensitive = len(s_offsets) - 1
     simple = (rule[L_KIND] == 0 or rule[L_KIND] == DISTINCT) and rule[T_KIND] == 0
@@ -317,18 +319,3 @@ def _enter(columns, row, j, quasi, is_number, words, low, high, held, bits, size
             if not (bits[j, word] >> bit) & np.uint64(1):
                 bits[j, word] |= np.uint64(1) << bit
                 held[j, c] += 1
-
-
-@compiled
-def _by_label(label, clusters):
-    starts = np.zeros(clusters + 1, np.int64)
-    for j in label:
-        starts[j + 1] += 1
-    for j in range(clusters):
-        starts[j + 1] += starts[j]
-    place = starts.copy()
-    order = np.empty(len(label), np.int64)
-    for i in range(len(label)):
-        order[place[label[i]]] = i
-        place[label[i]] += 1
-    return order, starts
