@@ -211,7 +211,7 @@ def test_early_stopping_says_what_ended_the_run(plan_file: Path) -> None:
 # ---- interrupted, full, out of memory ---------------------------------------------------------------------------
 
 
-def test_an_interrupt_is_exit_130_and_the_run_can_go_on(plan_file: Path, tmp_path: Path) -> None:
+def test_an_interrupt_is_exit_130_and_leaves_a_sound_ledger(plan_file: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     command = [sys.executable, "-m", "kohort.cli.main", "run", str(plan_file), "--out", str(out)]
     rounds = ["--set", "train.rounds=4000"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,9 @@ import numpy as np
 import polars as pl
 import pytest
 
-from kohort.config import load_plan
+from kohort import export
+from kohort.config import PlanFile, load_plan
+from kohort.data.table import read_table
 from kohort.errors import ConfigError, IntegrityError, KohortError
 from kohort.experiment import Outcome, run
 from kohort.export import load_model, save_model
@@ -123,3 +126,81 @@ def _numbers(value: Any) -> Iterator[float]:
     elif isinstance(value, dict | list):
         for inner in value.values() if isinstance(value, dict) else value:
             yield from _numbers(inner)
+
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "model-v1"
+"""Written by kohort 0.1.0 and never written again: categories, bins, a set of codes, "other" and missing values.
+
+`expected.json` is what that version predicted for `rows.csv`, probabilities rounded to six digits.
+"""
+
+
+def test_a_model_of_format_1_is_read_for_ever() -> None:
+    model = load_model(GOLDEN)
+    rows = read_table(GOLDEN / "rows.csv")
+    expected = json.loads((GOLDEN / "expected.json").read_bytes())
+    assert list(model.classes) == expected["classes"]
+    assert model.predict(rows).to_list() == expected["predicted"]
+    assert np.abs(model.predict_proba(rows) - np.array(expected["probabilities"])).max() < 2e-6
+    shuffled = rows.select(sorted(rows.columns, reverse=True))
+    assert model.predict(shuffled).to_list() == expected["predicted"]
+
+
+def test_another_format_is_named_and_not_guessed(tmp_path: Path) -> None:
+    save_model(load_model(GOLDEN), tmp_path)
+    card = json.loads((tmp_path / "model.json").read_bytes())
+    card["format"] = 2
+    (tmp_path / "model.json").write_bytes(export._card_bytes(card))
+    with pytest.raises(IntegrityError):  # the number alone was changed
+        load_model(tmp_path)
+    card["sha256"] = export._card_hash(card)
+    (tmp_path / "model.json").write_bytes(export._card_bytes(card))
+    with pytest.raises(ConfigError, match=r"format 2.*Update kohort"):
+        load_model(tmp_path)
+
+
+def test_a_model_is_not_found_by_its_neighbours(tmp_path: Path) -> None:
+    save_model(load_model(GOLDEN), str(tmp_path))
+    load_model(str(tmp_path))
+    load_model(tmp_path / "model.safetensors")
+    with pytest.raises(ConfigError, match="no model"):
+        load_model(tmp_path / "misspelt")
+
+
+def test_the_card_for_people(tmp_path: Path) -> None:
+    shifted = table().with_columns(pl.col("x") + 777_000)
+    outcome = run(_carded("y"), seed=3, tables={"": shifted}, out=tmp_path / "run")
+    page = (tmp_path / "run" / "model" / "README.md").read_text()
+    assert "Predicts `y`, one of `down`, `up`, from 2 columns. 2 sites with 63 rows" in page
+    assert "| `group` | feature | one of 3 categories | 1 input | learned from rows | refused | refused |" in page
+    assert "| `x` | feature | number, scaled by its range | 1 input | learned from rows | refused | - |" in page
+    low, high = outcome.metrics["intervals"]["accuracy"]
+    assert f"| accuracy | {outcome.metrics['accuracy']:.4f} | {low:.4f} to {high:.4f} |" in page
+    assert "**aggregates**" in page
+    assert "**value ranges**" in page
+    assert outcome.ledger_head in page
+    assert not re.search(r"77[67][,.]?\d{3}", page), "no cell is on the card, not even as the end of a range"
+    run(_carded("y"), seed=3, tables={"": shifted}, out=tmp_path / "again")
+    assert (tmp_path / "again" / "model" / "README.md").read_text() == page
+
+
+def test_names_cannot_break_the_card(tmp_path: Path) -> None:
+    name = "a|b`c\n# d"
+    renamed = table().rename({"x": name}).with_columns(y=pl.col("y").replace("up", "<img src=x>|`"))
+    run(_carded("y", feature=name), seed=3, tables={"": renamed}, out=tmp_path / "run")
+    page = (tmp_path / "run" / "model" / "README.md").read_text()
+    assert not any(line.startswith("# d") for line in page.splitlines())
+    row = next(line for line in page.splitlines() if "scaled by its range" in line)
+    assert len(re.findall(r"(?<!\\)\|", row)) == 8, "seven cells"
+    assert "`` <img src=x>\\|` ``" in page, "as code, so that no browser reads it"
+
+
+def _carded(target: str, *, feature: str = "x") -> PlanFile:
+    return load_plan(
+        {
+            "data": {"table": "in-memory table", "target": target, "features": [feature, "group"], "drop": ["z"]},
+            "sites": {"count": 2},
+            "train": {"rounds": 1},
+            "policy": {"min_rows": 1},
+        }
+    )

@@ -128,7 +128,8 @@ def classification(
         return values
 
     intervals = intervals_of(np.hstack(columns), measure, resampling)
-    return {**result, "intervals": {"auc": None, **intervals}}
+    intervals.setdefault("auc", None)
+    return {**result, "intervals": intervals}
 
 
 def regression(truth: NDArray[Any], found: NDArray[Any], *, resampling: Resampling | None = None) -> dict[str, Any]:

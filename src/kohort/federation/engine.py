@@ -199,7 +199,7 @@ class LocalEngine:
         return max(sizes, default=0) + len(request.encoded)
 
     def _least(self, asked: int) -> int:
-        return max(1, ceil(self.quorum * asked))
+        return max(1, ceil(self.quorum * asked - 1e-9))  # 0.07 * 100 is a little above 7
 
     def _give_up(self, ask: Ask, kept: int, excluded: Sequence[Excluded]) -> None:
         reason = excluded[0].reason if excluded else "none answered"

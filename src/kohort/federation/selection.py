@@ -31,6 +31,6 @@ def select_sites(
         picked = np.flatnonzero(generator.random(len(sites)) < train.fraction)
     else:
         chance = (answered + 1) / (asked + 2) if train.select == "reliable" else np.ones(len(sites))
-        wanted = max(1, ceil(train.fraction * len(sites)))
+        wanted = max(1, ceil(train.fraction * len(sites) - 1e-9))  # 0.07 * 100 is a little above 7
         picked = generator.choice(len(sites), size=wanted, replace=False, p=chance / chance.sum())
     return tuple(sites[index] for index in sorted(picked))

@@ -72,10 +72,9 @@ class ModelSection:
     def _torch_loss(self, classes: int) -> tuple[Loss, int]:
         loss: Loss = self.loss or ("softmax" if classes else "squared")
         if (loss == "squared") == bool(classes) or (loss == "logistic" and classes != 2):
+            target = f"of {classes} classes" if classes else "that is a number"
             raise ConfigError(
-                f"loss {loss!r} does not fit a target of {classes} classes"
-                if classes
-                else f"loss {loss!r} is no number's",
+                f"loss {loss!r} does not fit a target {target}",
                 hint="Use softmax for classes, logistic for two of them, squared for numbers",
             )
         single = loss in {"squared", "logistic"} or (loss in {"hinge", "perceptron"} and classes == 2)

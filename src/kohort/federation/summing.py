@@ -1,7 +1,8 @@
 """Carry a secure sum through requests and replies: the sites' side as a task, the hub's side as a sub-plan.
 
-A method says which vector a site contributes; the scheme (none, masks, encryption) says how it is protected. Every
-message of the conversation is a release with the scheme's own claim, so it passes the door and stands in the ledger.
+A method says which integers a site contributes; the scheme (none, masks, encryption) says how they are protected, and
+the sites take it from the approved plan, not from the hub. Every message of the conversation is a release with the
+scheme's own claim, so it passes the door and stands in the ledger.
 """
 
 from __future__ import annotations
@@ -10,43 +11,50 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from kohort.errors import SiteError
+from kohort.errors import RefusedError, SiteError
 from kohort.federation.plan import Ask, Expect, Hub, Mark, Replies
+from kohort.federation.setting import Setting
 from kohort.federation.site import Site
 from kohort.federation.task import Release, Request, Task
 from kohort.federation.training import setting_of
 from kohort.federation.wire import Payload
-from kohort.secure.sums import FixedPoint, SiteSide, SumContext, find_scheme
+from kohort.secure.sums import Integers, SiteSide, SumContext, find_scheme
 
 __all__ = ["Total", "sum_task", "summed"]
 
-Contribution = tuple[NDArray[Any], int]
+LONGEST = 1 << 26
 
 
 @dataclass(frozen=True)
 class Total:
     """An opened sum and the sites whose vectors are in it."""
 
-    values: NDArray[np.float64]
+    values: Integers
     sites: tuple[str, ...]
 
 
-def sum_task(name: str, contribute: Callable[[Site, Request], Contribution]) -> Task:
-    """A task through which a site takes part in a sum; `contribute` gives its vector and the rows behind it."""
+def sum_task(
+    name: str,
+    contribute: Callable[[Site, Request, int], tuple[Integers, int]],
+    *,
+    scheme: Callable[[Setting], str],
+    modulus: int = 0,
+) -> Task:
+    """A task through which a site takes part in a sum.
+
+    `contribute(site, request, length)` gives its integers and the rows behind them; `scheme` reads the protection from
+    the approved plan.
+    """
 
     def one(site: Site, request: Request) -> Release:
         step = int(request.payload.metrics["step"])
-        side, context = _side(site, request, name, step)
-        scheme = find_scheme(_text(request, "scheme"))
+        chosen = scheme(setting_of(site))
+        side, context = _side(site, request, name, step, chosen, modulus)
         vector, rows = None, 0
-        if step == scheme.contributes_at:
-            values, rows = contribute(site, request)
-            if values.shape != (context.length,):
-                raise SiteError(f"task {name!r} gives {values.size} numbers to a sum of {context.length}")
-            vector = context.fixed.encode(values)
+        if step == find_scheme(chosen).contributes_at:
+            vector, rows = contribute(site, request, context.length)
+            if vector.shape != (context.length,):
+                raise SiteError(f"task {name!r} gives {vector.size} numbers to a sum of {context.length}")
         blob = side.answer(step, request.payload.blobs["inbox"], vector)
         return Release(payload=Payload(blobs={"answer": blob}), guarantee=side.claim(step, rows), rows=rows)
 
@@ -54,26 +62,31 @@ def sum_task(name: str, contribute: Callable[[Site, Request], Contribution]) -> 
 
 
 def summed(
-    hub: Hub, task: Task, *, scheme: str, length: int, bound: float, scale: float, round_number: int = 0
+    hub: Hub,
+    task: Task,
+    *,
+    scheme: str,
+    length: int,
+    modulus: int = 0,
+    round_number: int = 0,
+    blobs: dict[str, bytes] | None = None,
 ) -> Generator[Ask | Mark, Any, Total]:
-    """Run one sum over all enrolled sites and return the opened total."""
+    """Run one sum over all enrolled sites and return the opened total. `blobs` go to every site with each step."""
     chosen = find_scheme(scheme)
-    fixed = FixedPoint(bound=bound, scale=scale, sites=len(hub.sites))
-    context = SumContext(
-        run=hub.setting.run,
-        round=round_number,
-        request=f"{hub.setting.plan_hash}:{task.name}",
-        sites=hub.sites,
-        length=length,
-        fixed=fixed,
-    )
+    context = _context(hub.setting, task.name, round_number, hub.sites, length, modulus)
     side = chosen.hub_side(context)
     inboxes = dict.fromkeys(hub.sites, b"")
+    names = "\n".join(hub.sites).encode()
     for step in range(chosen.steps):
         replies: Replies = yield Ask(
             task=task,
             to=tuple(inboxes),
-            each={site: _message(step, inbox, context, scheme) for site, inbox in inboxes.items()},
+            each={
+                site: Payload(
+                    metrics={"step": step, "length": length}, blobs={**(blobs or {}), "inbox": inbox, "sites": names}
+                )
+                for site, inbox in inboxes.items()
+            },
             round=round_number,
             expect=Expect(blobs=("answer",)),
         )
@@ -82,21 +95,23 @@ def summed(
         }
         inboxes = dict(side.route(step, answers))
     total, members = side.total()
-    return Total(fixed.decode(total), members)
+    return Total(total, members)
 
 
-def _message(step: int, inbox: bytes, context: SumContext, scheme: str) -> Payload:
-    return Payload(
-        metrics={"step": step, "length": context.length, "bound": context.fixed.bound, "scale": context.fixed.scale},
-        blobs={"inbox": inbox, "scheme": scheme.encode(), "sites": "\n".join(context.sites).encode()},
+def _context(
+    setting: Setting, task: str, round_number: int, sites: tuple[str, ...], length: int, modulus: int
+) -> SumContext:
+    return SumContext(
+        run=setting.run,
+        round=round_number,
+        request=f"{setting.plan_hash}:{task}",
+        sites=sites,
+        length=length,
+        modulus=modulus,
     )
 
 
-def _text(request: Request, name: str) -> str:
-    return request.payload.blobs[name].decode(errors="replace")
-
-
-def _side(site: Site, request: Request, name: str, step: int) -> tuple[SiteSide, SumContext]:
+def _side(site: Site, request: Request, name: str, step: int, scheme: str, modulus: int) -> tuple[SiteSide, SumContext]:
     """The site's part of this sum: begun at the first step, remembered until the last."""
     place = f"sum:{name}:{request.round}"
     if step > 0:
@@ -105,16 +120,11 @@ def _side(site: Site, request: Request, name: str, step: int) -> tuple[SiteSide,
             raise SiteError(f"site {site.name!r} was asked for step {step} of a sum that was not begun here")
         side, context = known
         return side, context
-    sites = tuple(_text(request, "sites").split("\n"))
-    metrics = request.payload.metrics
-    context = SumContext(
-        run=setting_of(site).run,
-        round=request.round,
-        request=f"{setting_of(site).plan_hash}:{name}",
-        sites=sites,
-        length=int(metrics["length"]),
-        fixed=FixedPoint(bound=float(metrics["bound"]), scale=float(metrics["scale"]), sites=len(sites)),
-    )
-    side = find_scheme(_text(request, "scheme")).site_side(context, site.name, site.streams)
+    length = int(request.payload.metrics["length"])
+    if not 0 < length <= LONGEST:
+        raise RefusedError(f"a sum of {length} numbers is out of range")
+    sites = tuple(request.payload.blobs["sites"].decode(errors="replace").split("\n"))
+    context = _context(setting_of(site), name, request.round, sites, length, modulus)
+    side = find_scheme(scheme).site_side(context, site.name, site.streams)
     site.memory[place] = (side, context)
     return side, context

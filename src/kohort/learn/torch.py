@@ -220,7 +220,7 @@ class TorchModel:
             if rows.weight is not None:
                 losses = losses * _tensor(rows.weight[batch])
             slopes = iter(torch.autograd.grad(losses.sum() / len(batch), movers, materialize_grads=True))
-        still = torch.zeros(self.parameter_count, dtype=self._number) if self._frozen else losses
+        still = torch.zeros(self.parameter_count, dtype=self._number)
         flat = [next(slopes).to_dense().reshape(-1) if part.trained else still[part.place] for part in self.parts]
         return float(losses.detach().double().sum()), torch.cat(flat)
 

@@ -162,10 +162,11 @@ def network_from_mapping(mapping: Mapping[str, Any]) -> Trainable:
 
 def _factory_in(kind: str) -> str:
     name = kind.removeprefix(_PREFIX)
-    if not _IMPORTABLE.fullmatch(name):
+    is_path = "/" in name or "\\" in name or ".py:" in name
+    if is_path or not _IMPORTABLE.fullmatch(name):
         reason = (
             "a plan cannot point to a file, because no code may come with a plan"
-            if "/" in name or "\\" in name or ".py:" in name
+            if is_path
             else "that is no importable name"
         )
         raise ConfigError(f"cannot use model {kind!r}: {reason}", hint=f"{_SPELLING}, of a module installed here")

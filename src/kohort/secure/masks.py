@@ -33,6 +33,7 @@ from kohort.errors import IntegrityError, RefusedError, SiteError
 from kohort.privacy.guarantee import Guarantee, Public, SecureSum
 from kohort.privacy.signing import Signer, signature_holds
 from kohort.rng import Streams
+from kohort.secure.modular import P61, add, reduce_stream, subtract
 from kohort.secure.shamir import PRIME, combine, split
 from kohort.secure.sums import HubSide, Integers, SiteSide, SumContext, SumScheme
 
@@ -84,10 +85,10 @@ def _hash(*parts: bytes) -> bytes:
     return digest.digest()
 
 
-def _stream(key: bytes, length: int) -> Integers:
-    """`length` pseudo-random integers modulo 2^64: ChaCha20 under `key`, which is used for nothing else."""
+def _stream(key: bytes, length: int, modulus: int) -> Integers:
+    """`length` pseudo-random residues: ChaCha20 under `key`, which is used for nothing else."""
     encryptor = Cipher(algorithms.ChaCha20(key, bytes(16)), mode=None).encryptor()
-    return np.frombuffer(encryptor.update(bytes(8 * length)), dtype="<u8")
+    return reduce_stream(np.frombuffer(encryptor.update(bytes(8 * length)), dtype="<u8"), modulus)
 
 
 def _private(seed: bytes, purpose: bytes) -> X25519PrivateKey:
@@ -238,13 +239,16 @@ class _MaskingSite:
             except InvalidTag as error:
                 raise IntegrityError(f"the share of site {self.context.sites[index]!r} was altered") from error
             peer.shares = (int.from_bytes(content[:_SEED], "little"), int.from_bytes(content[_SEED:], "little"))
-        masked = vector + _stream(_hash(b"own mask", self.self_seed, self.binding), len(vector))
+        modulus = self.context.modulus
+        own_mask = _stream(_hash(b"own mask", self.self_seed, self.binding), len(vector), modulus)
+        masked = add(vector, own_mask, modulus)
         partners = [index for index, peer in self.peers.items() if peer.shares is not None]
         if len(partners) + self.keeps_own < self.threshold:
             raise SiteError(f"only {len(partners)} peers shared their seeds, {self.threshold} are needed")
         for index in partners:
-            mask = _stream(_agree(self.mask_key, self.peers[index].mask_key, b"mask", self.binding), len(vector))
-            masked = masked + mask if index > self.index else masked - mask
+            key = _agree(self.mask_key, self.peers[index].mask_key, b"mask", self.binding)
+            mask = _stream(key, len(vector), modulus)
+            masked = add(masked, mask, modulus) if index > self.index else subtract(masked, mask, modulus)
         return masked.astype("<u8").tobytes()
 
     def _sign(self, inbox: bytes) -> bytes:
@@ -371,7 +375,10 @@ class _MaskingHub:
         for index, data in by_index.items():
             if len(data) != 8 * self.context.length:
                 raise IntegrityError(f"site {self.context.sites[index]!r} sent a vector of another length")
-            self.masked[index] = np.frombuffer(data, dtype="<u8")
+            vector = np.frombuffer(data, dtype="<u8")
+            if self.context.modulus and (vector >= P61).any():
+                raise IntegrityError(f"site {self.context.sites[index]!r} sent numbers outside the agreed range")
+            self.masked[index] = vector
 
     def _unmask(self, by_index: Mapping[int, bytes]) -> None:
         """Recover the self seeds of survivors and the pairwise seeds of those who dropped, and take their masks out."""
@@ -385,15 +392,17 @@ class _MaskingHub:
         graph = _graph(len(self.context.sites), binding)
         threshold = threshold_for(len(self.context.sites))
         total: Integers = np.zeros(self.context.length, dtype=np.uint64)
+        modulus = self.context.modulus
         for vector in self.masked.values():
-            total = total + vector
+            total = add(total, vector, modulus)
         for index in self.masked:
             seed = combine(self_shares.get(index, {}), threshold).to_bytes(_SEED, "little")
             if not hmac.compare_digest(_hash(b"self", seed), self.keys[index][64:96]):
                 raise IntegrityError(
                     f"the seed recovered for site {self.context.sites[index]!r} is not the announced one"
                 )
-            total = total - _stream(_hash(b"own mask", seed, binding), self.context.length)
+            own_mask = _stream(_hash(b"own mask", seed, binding), self.context.length, modulus)
+            total = subtract(total, own_mask, modulus)
         for index in sorted(set(self.sharers) - set(self.masked)):
             partners = [other for other in graph[index] if other in self.masked]
             if not partners:
@@ -405,8 +414,9 @@ class _MaskingHub:
                     f"the seed recovered for site {self.context.sites[index]!r} is not the announced one"
                 )
             for other in partners:
-                mask = _stream(_agree(key, self.keys[other][:_KEY], b"mask", binding), self.context.length)
-                total = total + mask if other > index else total - mask
+                shared = _agree(key, self.keys[other][:_KEY], b"mask", binding)
+                mask = _stream(shared, self.context.length, modulus)
+                total = add(total, mask, modulus) if other > index else subtract(total, mask, modulus)
         self.result = total
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from kohort.errors import IntegrityError
 from kohort.privacy.guarantee import Aggregate, Guarantee
 from kohort.rng import Streams
+from kohort.secure.modular import add
 from kohort.secure.sums import HubSide, Integers, SiteSide, SumContext, SumScheme
 
 __all__ = ["SCHEME", "Plain"]
@@ -37,7 +38,7 @@ class _Hub:
         for site, data in answers.items():
             if len(data) != 8 * self._context.length:
                 raise IntegrityError(f"site {site!r} sent a vector of another length")
-            self._total += np.frombuffer(data, dtype="<u8")
+            self._total = add(self._total, np.frombuffer(data, dtype="<u8"), self._context.modulus)
         self._sites = tuple(answers)
         return {}
 

@@ -65,7 +65,7 @@ class FixedPoint:
 
 @dataclass(frozen=True, kw_only=True)
 class SumContext:
-    """What binds one sum: the run, the round and the request's hash, who takes part, and the numbers' form."""
+    """What binds one sum: the run, the round and the request's hash, who takes part, and in which integers."""
 
     run: str
     round: int
@@ -73,7 +73,8 @@ class SumContext:
     """What this sum is for: task, plan and attempt; keys are derived from it, so no two sums share one."""
     sites: tuple[str, ...]
     length: int
-    fixed: FixedPoint
+    modulus: int = 0
+    """What is added modulo: 0 for 2^64, or the prime 2^61 - 1."""
 
 
 class SiteSide(Protocol):

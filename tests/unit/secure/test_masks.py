@@ -13,6 +13,7 @@ from kohort.errors import IntegrityError, KohortError, RefusedError, SiteError
 from kohort.privacy.guarantee import SecureSum
 from kohort.rng import Streams
 from kohort.secure.masks import SCHEME, colluders_for, least_survivors, neighbours_of, threshold_for
+from kohort.secure.modular import P61, add, multiply, subtract
 from kohort.secure.shamir import PRIME, combine, split
 from kohort.secure.sums import FixedPoint, SumContext, find_scheme
 
@@ -26,8 +27,11 @@ def context(count: int, length: int = 5) -> SumContext:
         request="test",
         sites=tuple(f"s{i}" for i in range(count)),
         length=length,
-        fixed=FixedPoint(bound=100.0, scale=2**20, sites=count),
     )
+
+
+def fixed(made: SumContext) -> FixedPoint:
+    return FixedPoint(bound=100.0, scale=2**20, sites=len(made.sites))
 
 
 def vectors(made: SumContext, seed: int = 0) -> dict[str, np.ndarray]:
@@ -51,14 +55,14 @@ def converse(
         for site, inbox in inboxes.items():
             if (drops or {}).get(site, 99) <= step:
                 continue
-            vector = made.fixed.encode(values[site]) if step == SCHEME.contributes_at else None
+            vector = fixed(made).encode(values[site]) if step == SCHEME.contributes_at else None
             reply = sides[site].answer(step, inbox, vector)
             changed = reply if tamper is None else tamper(step, site, reply)
             if changed is not None:
                 answers[site] = changed
         inboxes = dict(hub.route(step, answers))
     total, survivors = hub.total()
-    return made.fixed.decode(total), survivors
+    return fixed(made).decode(total), survivors
 
 
 @pytest.mark.parametrize("count", [3, 4, 10, 33])
@@ -66,8 +70,8 @@ def test_the_total_is_the_plain_sum_to_the_last_bit(count: int) -> None:
     made = context(count)
     values = vectors(made)
     total, survivors = converse(made, values)
-    plain = sum((made.fixed.encode(value) for value in values.values()), np.zeros(made.length, dtype=np.uint64))
-    assert np.array_equal(total, made.fixed.decode(plain))
+    plain = sum((fixed(made).encode(value) for value in values.values()), np.zeros(made.length, dtype=np.uint64))
+    assert np.array_equal(total, fixed(made).decode(plain))
     assert survivors == made.sites
 
 
@@ -111,7 +115,7 @@ def test_what_the_hub_sees_of_one_site_looks_uniform_and_two_inputs_cannot_be_to
     for masked in seen.values():
         counts = np.bincount((masked >> np.uint64(60)).astype(int), minlength=16)
         assert ((counts - 125) ** 2 / 125).sum() < 45  # chi-square, 15 degrees, far in the tail
-    bare = made.fixed.encode(np.full(made.length, 50.0))
+    bare = fixed(made).encode(np.full(made.length, 50.0))
     counts = np.bincount((bare >> np.uint64(60)).astype(int), minlength=16)
     assert ((counts - 125) ** 2 / 125).sum() > 45  # the test does notice an unmasked vector
 
@@ -130,7 +134,7 @@ def test_a_late_vector_of_a_site_declared_dropped_stays_masked() -> None:
     total, survivors = converse(made, values, tamper=hold_back)
     assert "s1" not in survivors
     # The hub now knows s1's pairwise masks. What is left of its late vector is still under its self mask.
-    everything = made.fixed.encode(values["s1"])
+    everything = fixed(made).encode(values["s1"])
     assert not np.array_equal(np.frombuffer(late["s1"], dtype="<u8"), everything)
     side = SCHEME.site_side(made, "s1", Streams.seeded(1))
     assert side.claim(2, 10) == SecureSum(sites=6, threshold=5, colluders=1, opens="hub: the total")
@@ -186,6 +190,33 @@ def test_altered_messages_are_refused(step: int) -> None:
         converse(made, vectors(made), tamper=flip)
 
 
+def test_sums_modulo_the_prime_keep_their_meaning() -> None:
+    made = SumContext(run="r", round=1, request="prime", sites=("a", "b", "c", "d"), length=50, modulus=P61)
+    generator = np.random.default_rng(2)
+    values = {site: generator.integers(0, P61, size=50, dtype=np.uint64) for site in made.sites}
+    sides = {site: SCHEME.site_side(made, site, Streams.seeded(i)) for i, site in enumerate(made.sites)}
+    hub = SCHEME.hub_side(made)
+    inboxes = dict.fromkeys(made.sites, b"")
+    for step in range(SCHEME.steps):
+        answers = {
+            site: sides[site].answer(step, inbox, values[site] if step == 2 else None)
+            for site, inbox in inboxes.items()
+            if not (site == "b" and step >= 2)
+        }
+        inboxes = dict(hub.route(step, answers))
+    total, survivors = hub.total()
+    assert survivors == ("a", "c", "d")
+    assert total.tolist() == [sum(int(values[site][i]) for site in survivors) % P61 for i in range(50)]
+
+
+@given(st.lists(st.tuples(st.integers(0, P61 - 1), st.integers(0, P61 - 1)), min_size=1, max_size=20))
+def test_modular_arithmetic_equals_pythons(pairs: list[tuple[int, int]]) -> None:
+    left, right = (np.array(side, dtype=np.uint64) for side in zip(*pairs, strict=True))
+    assert multiply(left, right).tolist() == [a * b % P61 for a, b in pairs]
+    assert add(left, right, P61).tolist() == [(a + b) % P61 for a, b in pairs]
+    assert subtract(left, right, P61).tolist() == [(a - b) % P61 for a, b in pairs]
+
+
 def test_too_few_sites_are_refused() -> None:
     with pytest.raises(RefusedError, match="fewer than three"):
         SCHEME.site_side(context(2), "s0", Streams.seeded(0))
@@ -195,11 +226,11 @@ def test_too_few_sites_are_refused() -> None:
 
 def test_overflow_is_refused_before_anything_is_sent() -> None:
     with pytest.raises(RefusedError, match="outside the public bound"):
-        context(3).fixed.encode(np.array([101.0]))
+        fixed(context(3)).encode(np.array([101.0]))
     with pytest.raises(RefusedError, match="64 bits"):
         FixedPoint(bound=1e9, scale=2**40, sites=10)
     with pytest.raises(RefusedError):
-        context(3).fixed.encode(np.array([np.nan]))
+        fixed(context(3)).encode(np.array([np.nan]))
 
 
 @given(st.integers(0, PRIME - 1), st.integers(2, 8), st.integers(0, 5), st.randoms(use_true_random=False))

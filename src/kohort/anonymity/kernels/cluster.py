@@ -104,7 +104,7 @@ def grow_clusters(
             _join(local, left, quasi, is_number, distinct, begin, place, table, member, low, high, held, loss, size)
             if size >= k:
                 met = class_meets(
-                    inside, 0, size, rule, s_offsets, share, cumulative, prefix, ordered, counts, touched
+                    inside, np.int64(0), size, rule, s_offsets, share, cumulative, prefix, ordered, counts, touched
                 )
                 if met or size >= cap:
                     break
@@ -287,14 +287,14 @@ def house_rows(columns, quasi, is_number, distinct, offsets, points, rule, s_off
                     j = other
             cost[j] = np.inf
             if not simple:
-                found = 0
+                found = np.int64(0)
                 for i in range(rows):
                     if label[i] == j or i == row:
                         for s in range(sensitive):
                             inside[s, found] = columns[quasi + s, i]
                         found += 1
                 if not class_meets(
-                    inside, 0, found, rule, s_offsets, share, cumulative, prefix, ordered, counts, touched
+                    inside, np.int64(0), found, rule, s_offsets, share, cumulative, prefix, ordered, counts, touched
                 ):
                     continue
             label[row] = j

@@ -117,7 +117,7 @@ def partition(
         starts[depth], ends[depth] = middle, end
         starts[depth + 1], ends[depth + 1] = start, middle
         depth += 2
-    return bounds[:classes].copy()
+    return bounds[:classes]
 
 
 @compiled
@@ -134,14 +134,17 @@ def _rising_order(keys, order):
 @compiled
 def _grown(array):
     out = np.empty(2 * len(array), array.dtype)
-    out[: len(array)] = array
+    for i in range(len(array)):
+        out[i] = array[i]
     return out
 
 
 @compiled
 def _grown_lines(array):
     out = np.ones((2 * array.shape[0], array.shape[1]), array.dtype)
-    out[: array.shape[0]] = array
+    for i in range(array.shape[0]):
+        for j in range(array.shape[1]):
+            out[i, j] = array[i, j]
     return out
 
 

@@ -37,7 +37,7 @@ def class_meets(columns, start, end, rule, offsets, share, cumulative, prefix, o
     met = True
     for s in range(sensitive):
         base = offsets[s]
-        seen = 0
+        seen = np.int64(0)
         for i in range(start, end):
             value = columns[first + s, i]
             if counts[base + value] == 0:
@@ -75,7 +75,7 @@ def _recursive(counts, base, touched, seen, size, rule):
     if seen < rule[L]:
         return False
     tail = size
-    top = 0
+    top = np.int64(0)
     ceiling = size + 1
     taken = 0
     while taken < rule[L] - 1:

@@ -1,0 +1,78 @@
+"""Bytes that others rely on: payloads, ledger lines and plan hashes must not change without a new format number.
+
+Source of every figure here: this library, version 0.1.0. A change that breaks one needs a new version of that format.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from kohort.federation.task import Request
+from kohort.federation.wire import Payload, decode, encode
+from kohort.privacy.guarantee import DP, Aggregate, Domain
+from kohort.privacy.ledger import Book, Occasion
+from kohort.privacy.receipts import Receipts
+from kohort.privacy.signing import Signer
+
+PAYLOAD = Payload(
+    arrays={"weights": np.array([1.0, -0.0], dtype=np.float32), "flags": np.array([[True], [False]])},
+    metrics={"rows": 7, "loss": 0.5, "done": False},
+    blobs={"note": b"abc"},
+)
+WIRE = (
+    "4b4852540100000078000000000000007b2261223a5b5b2277656967687473222c223c6634222c5b325d5d2c5b22666c6167"
+    "73222c227c6231222c5b322c315d5d5d2c2262223a5b5b226e6f7465222c335d5d2c226d223a5b5b22726f7773222c226922"
+    "5d2c5b226c6f7373222c2266225d2c5b22646f6e65222c2262225d5d7d202020202020200700000000000000000000000000"
+    "e03f00000000000000000000803f0000008001000000000000006162630000000000"
+)
+
+
+def test_the_wire() -> None:
+    assert encode(PAYLOAD).hex() == WIRE
+    assert decode(bytes.fromhex(WIRE)).metrics == {"rows": 7, "loss": 0.5, "done": False}
+
+
+def test_the_request() -> None:
+    asked = Request(run="r", plan_hash="p", task="train", round=3, attempt=0, nonce="n", payload=PAYLOAD)
+    assert asked.digest == "29c8ddd2711900891c882896d2ed3ec1457eb4a0dff6baafe1f115e9d264c585"
+
+
+def test_guarantees() -> None:
+    assert Aggregate(rows=5).text == '{"kind":"aggregate","rows":5}'
+    assert Domain(columns=("a", "b")).text == '{"columns":["a","b"],"kind":"domain"}'
+    assert DP(epsilon=1.0, delta=1e-5).text == (
+        '{"delta":1e-05,"epsilon":1.0,"event":"","kind":"dp","relation":"add-or-remove-one","scope":"all rows",'
+        '"simulated":true,"unit":"row"}'
+    )
+
+
+def test_the_ledger() -> None:
+    book = Book(signer=Signer.from_secret(b"s" * 32), run="r")
+    receipts = Receipts(signer=Signer.from_secret(b"h" * 32))
+    chain = book.open_chain("a", secret=b"k" * 32, binding={"schema": "x"})
+    occasion = Occasion(what="train", request="0" * 64, round=1)
+    book.record([chain], occasion, guarantees=[Aggregate(rows=5)], rows=[5], parcels=[b"bytes"])
+    receipts.issue(book, [chain], occasion)
+    book.note(chain, occasion, reason="why")
+    assert "".join(book.lines) == LEDGER
+    assert receipts.head == "504c6d1436d9d64d4f7a1de31df733e5df5cd9ca559d279b22936f66bbf46d4f"
+    head = book.head(receipts=(receipts.length, receipts.head), hub_key=receipts.public)
+    assert head["signature"] == (
+        "c594d70d558292ee491dd14d49253d4fb0569ce58a026feed184af2102f8bc0c624e45c10fde4dfe43f51abeae51bc4ea95793072f3acf10a0b87774d6b6e20b"
+    )
+
+
+LEDGER = (
+    '{"site":"a","seq":0,"prev":"0000000000000000000000000000000000000000000000000000000000000000","recei'
+    'pt":"","event":"open","binding":{"schema":"x"},"hash":"2889b48dea7596b7c0b543f0e6d2165d852a04abbca4a'
+    '5eab47706ecb75ada2d"}\n'
+    '{"site":"a","seq":1,"prev":"2889b48dea7596b7c0b543f0e6d2165d852a04abbca4a5eab47706ecb75ada2d","recei'
+    'pt":"","event":"release","what":"train","to":"hub","via":"","round":1,"request":"0000000000000000000'
+    '000000000000000000000000000000000000000000000","guarantee":{"kind":"aggregate","rows":5},"rows":5,"s'
+    'ize":5,"digest":"c2a0379f081ba1a503fe27fe9889f8526ed777bf22fc34086f0ac6995382fb01","hash":"f59ab575a'
+    '3439b74c1d2fd1dd3aaf5c5e4f41ebb93fcd6ec3e1f304577ff15e9"}\n'
+    '{"site":"a","seq":2,"prev":"f59ab575a3439b74c1d2fd1dd3aaf5c5e4f41ebb93fcd6ec3e1f304577ff15e9","recei'
+    'pt":"504c6d1436d9d64d4f7a1de31df733e5df5cd9ca559d279b22936f66bbf46d4f","event":"note","what":"train"'
+    ',"to":"hub","via":"","round":1,"request":"0000000000000000000000000000000000000000000000000000000000'
+    '000000","reason":"why","hash":"314abe551ac5931b2f4879b7b5d592f14b60c8736b8ffa4da38853ac2edee2f2"}\n'
+)
