@@ -2,7 +2,7 @@
 
 A number becomes its rank among the sorted distinct values, null first. A category becomes its place in order of
 falling frequency (ties by value), so that a cut between codes parts common values from rare ones; a date keeps its
-order. Null is a value.
+order, and with `by_value` every category does. Null is a value.
 
 Guarantees: `values[code]` is the value a code stands for; the loss of a class is the one information loss is defined
 by: for numbers the covered range, 1 where null and numbers mix; for categories the share of the values, 0 for one.
@@ -80,12 +80,8 @@ class CodedTable:
         parts = [column.points if column.is_number else np.zeros(column.distinct) for column in self.columns]
         return np.concatenate(parts)
 
-    def taken(self, chosen: Sequence[int] | None) -> tuple[int, ...]:
-        """Positions of the chosen columns; all when none is chosen."""
-        return tuple(range(len(self.columns))) if chosen is None else tuple(chosen)
 
-
-def code_table(frame: pl.DataFrame, quasi: Sequence[str]) -> CodedTable:
+def code_table(frame: pl.DataFrame, quasi: Sequence[str], *, by_value: bool = False) -> CodedTable:
     """Code the quasi-identifiers of a table."""
     names = tuple(dict.fromkeys(quasi))
     if not names:
@@ -95,7 +91,7 @@ def code_table(frame: pl.DataFrame, quasi: Sequence[str]) -> CodedTable:
         raise DataError(f"the table has no column {absent[0]!r}", hint=nearest(absent[0], frame.columns))
     if frame.height == 0:
         raise DataError("the table has no rows", hint="Give a table with at least one row")
-    coded = [_code(frame[name]) for name in names]
+    coded = [_code(frame[name], by_value=by_value) for name in names]
     widest = max(column.distinct for column, _ in coded)
     codes = np.empty((len(coded), frame.height), dtype=np.uint16 if widest <= 1 << 16 else np.uint32)
     for position, (_, found) in enumerate(coded):
@@ -103,13 +99,13 @@ def code_table(frame: pl.DataFrame, quasi: Sequence[str]) -> CodedTable:
     return CodedTable(tuple(column for column, _ in coded), codes)
 
 
-def _code(column: pl.Series) -> tuple[CodedColumn, NDArray[np.uint32]]:
+def _code(column: pl.Series, *, by_value: bool) -> tuple[CodedColumn, NDArray[np.uint32]]:
     if isinstance(column.dtype, pl.List):
         hint = "Declare it as items, or leave it out of the quasi-identifiers"
         raise DataError(f"quasi-identifier {column.name!r} holds lists", hint=hint)
     if column.dtype.is_numeric():
         return _code_number(column)
-    return _code_category(column)
+    return _code_category(column, by_value=by_value or column.dtype.is_temporal())
 
 
 def _code_number(column: pl.Series) -> tuple[CodedColumn, NDArray[np.uint32]]:
@@ -125,10 +121,10 @@ def _code_number(column: pl.Series) -> tuple[CodedColumn, NDArray[np.uint32]]:
     return CodedColumn(column.name, True, known, points), codes
 
 
-def _code_category(column: pl.Series) -> tuple[CodedColumn, NDArray[np.uint32]]:
+def _code_category(column: pl.Series, *, by_value: bool) -> tuple[CodedColumn, NDArray[np.uint32]]:
     ranks = _dense_rank(column)
     known = column.unique().sort(nulls_last=False)
-    if not column.dtype.is_temporal():
+    if not by_value:
         order = np.argsort(-np.bincount(ranks, minlength=len(known)), kind="stable")
         place = np.empty(len(order), dtype=np.uint32)
         place[order] = np.arange(len(order), dtype=np.uint32)

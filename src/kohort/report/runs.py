@@ -131,7 +131,8 @@ def check_run(raw: object, *, where: str) -> Run:
         raise IntegrityError(
             f"{where} is damaged: {key!r} is missing or malformed", hint="Run the plan again"
         ) from None
-    unmeasured = raw.get("metrics") == {}  # the plan kept no test rows
+    # Without test rows a run measures nothing, neither in the end nor after a round.
+    unmeasured = raw.get("metrics") == {} and not any("accuracy" in point for point in run.history)
     if not run.error and run.score is None and not unmeasured:
         raise IntegrityError(f"{where} is damaged: 'metrics' is missing or malformed", hint="Run the plan again")
     return run

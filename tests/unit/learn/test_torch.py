@@ -207,32 +207,32 @@ def go(plan, **options):
 
 
 @pytest.mark.parametrize(
-    "train",
+    ("method", "train"),
     [
-        {"optimizer": "sgd"},
-        {"optimizer": "momentum", "state": "keep", "lr": 0.01},
-        {"optimizer": "adam", "lr": 0.003, "local_epochs": 2},
-        {"optimizer": "adam", "lr": 0.003, "state": "keep", "l2": 0.01, "stop": {"patience": 5}},
-        {"optimizer": "sgd", "correction": "fedprox:0.1", "aggregate": "median"},
-        {"optimizer": "sgd", "correction": "scaffold"},
-        {"optimizer": "sgd", "hub": "fedadam:lr=0.01", "fraction": 0.7},
+        ("fedavg", {"optimizer": "sgd"}),
+        ("fedavg", {"optimizer": "momentum", "state": "keep", "lr": 0.01}),
+        ("fedavg", {"optimizer": "adam", "lr": 0.003, "local_epochs": 2}),
+        ("fedavg", {"optimizer": "adam", "lr": 0.003, "state": "keep", "l2": 0.01, "stop": {"patience": 5}}),
+        ("fedavg", {"optimizer": "sgd", "correction": "fedprox:0.1", "aggregate": "median"}),
+        ("fedavg", {"optimizer": "sgd", "correction": "scaffold"}),
+        ("fedavg", {"optimizer": "sgd", "hub": "fedadam:lr=0.01", "fraction": 0.7}),
+        ("central", {"optimizer": "momentum", "lr": 0.01}),
+        ("central", {"optimizer": "adam", "lr": 0.003, "state": "keep"}),
     ],
-    ids=lambda train: "-".join(str(value) for value in train.values()),
+    ids=str,
 )
-@pytest.mark.parametrize("method", ["fedavg", "central"])
-def test_a_run_with_a_module_agrees_with_the_dense_kernel_after_5_rounds(train, method):
-    if method == "central" and "correction" in train:
-        pytest.skip("corrections are for sites")
+def test_a_run_with_a_module_agrees_with_the_dense_kernel_after_5_rounds(method, train):
+    starts = []
 
     def same_start(self, generator):
-        return Network(inputs=self.inputs, hidden=(5,), outputs=self.outputs).start(generator)
+        starts.append(Network(inputs=self.inputs, hidden=(5,), outputs=self.outputs).start(generator))
+        return starts[-1]
 
     dense = go(plan_of({"kind": "mlp", "hidden": [5]}, method=method, **train))
     with mock.patch.object(TorchModel, "start", same_start):
         module = go(plan_of({"kind": f"torch:{named(dense_relu)}"}, method=method, **train))
     assert module.rounds == dense.rounds == 5
-    start = same_start(dense.model.network, np.random.default_rng(0))
-    assert np.abs(dense.model.weights - start).max() > 0.01  # it learned something
+    assert np.abs(dense.model.weights - starts[0]).max() > 0.02  # far more than the tolerance below
     np.testing.assert_allclose(module.model.weights, dense.model.weights, rtol=0, atol=1e-5)
     assert module.metrics["confusion"] == dense.metrics["confusion"]
     assert any("slower" in note for note in module.notes)

@@ -18,7 +18,7 @@ import numpy as np
 
 from kohort.anonymity.kernels.rules import class_meets
 
-__all__ = ["partition"]
+__all__ = ["divide", "partition"]
 
 compiled = numba.njit(cache=True, nogil=True, error_model="numpy")
 
@@ -95,7 +95,7 @@ def partition(
                 cut = cuts[c] if look_ahead else _middle(columns[c], start, end, low[c], high[c], k, relaxed, histogram)
                 if cut == NO_CUT:
                     continue
-                middle = _divide(columns, index, varies[depth], start, end, c, cut, relaxed, swaps)
+                middle = divide(columns, index, varies[depth], start, end, c, cut, relaxed, swaps)
                 if simple or (
                     class_meets(columns, start, middle, rule, s_offsets, share, cumulative, prefix, ordered, counts,
                                 touched)
@@ -176,7 +176,7 @@ def _middle(line, start, end, low, high, k, relaxed, histogram):
 
 
 @compiled
-def _divide(columns, index, varies, start, end, cut_column, cut, relaxed, swaps):
+def divide(columns, index, varies, start, end, cut_column, cut, relaxed, swaps):
     """Bring the rows at or below the cut to the front; where the rest begins. Relaxed parts are halves: ties fill up."""
     line = columns[cut_column]
     size = end - start

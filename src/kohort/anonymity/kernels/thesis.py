@@ -1,8 +1,7 @@
 """Mondrian as Saleh (2022) has it: widest relative span first, numbers at the median, categories by halves of the values.
 
-Numbers below the median go left, the others right. The values of a category are taken in the order in which the rows of
-the part show them; the first half of the values goes left. Rows keep their order, so the result is a function of the
-table.
+Numbers below the median go left, the others right. Of the values of a category that a part holds, in their order, the
+first half goes left. The codes of a category must follow the order of its values.
 """
 
 # Written for Numba: positional arguments, types from the call.
@@ -14,6 +13,7 @@ from __future__ import annotations
 import numba
 import numpy as np
 
+from kohort.anonymity.kernels.mondrian import divide
 from kohort.anonymity.kernels.rules import class_meets
 
 __all__ = ["thesis_partition"]
@@ -23,25 +23,28 @@ compiled = numba.njit(cache=True, nogil=True, error_model="numpy")
 
 @compiled
 def thesis_partition(
-    columns, index, quasi, is_number, distinct, offsets, points, rule, s_offsets, share, cumulative, prefix, ordered
-):
-    """Sort rows into classes; the first position of each class in `index`, which is permuted along with `columns`."""
+    columns, index, quasi, is_number, distinct, offsets, values, scale, rule, s_offsets, share, cumulative, prefix,
+    ordered,
+):  # fmt: skip
+    """Sort rows into classes; the first position of each class in `index`, which is permuted along with `columns`.
+
+    `scale` is the span of each column over the whole table: the range of a number, the number of values of a category.
+    """
     rows = len(index)
     bounds = np.empty(rows // int(rule[0]) + 2, np.int64)
     stack = np.empty((rows + 2, 2), np.int64)
     stack[0, 0], stack[0, 1], depth, classes = 0, rows, 1, 0
     span = np.empty(quasi)
     histogram = np.zeros(distinct.max(), np.int64)
-    goes_left = np.zeros(distinct.max(), np.bool_)
-    spare = np.empty(rows, np.int64)
-    moved = np.empty(rows, columns.dtype)
+    swaps = np.empty(rows // 2 + 1, np.int64)
+    varies = np.ones(columns.shape[0], np.bool_)
     counts = np.zeros(max(s_offsets[-1], 1), np.int64)
     touched = np.empty(rows, np.int64)
     while depth:
         depth -= 1
         start, end = stack[depth, 0], stack[depth, 1]
         for c in range(quasi):
-            span[c] = _relative_span(columns[c], start, end, is_number[c], distinct[c], offsets[c], points, histogram)
+            span[c] = _relative_span(columns[c], start, end, is_number[c], scale[c], offsets[c], values, histogram)
         middle = start
         done = False
         while not done:
@@ -52,14 +55,12 @@ def thesis_partition(
             if span[widest] < 0.0:
                 break
             span[widest] = -1.0
-            _choose_side(columns[widest], start, end, is_number[widest], offsets[widest], points, histogram, goes_left,
-                         distinct[widest])  # fmt: skip
-            middle = _divide(columns, index, start, end, widest, goes_left, spare, moved)
+            cut = _last_left(columns[widest], start, end, is_number[widest], offsets[widest], values, histogram,
+                             distinct[widest])  # fmt: skip
+            middle = start if cut < 0 else divide(columns, index, varies, start, end, widest, cut, False, swaps)
             done = class_meets(
                 columns, start, middle, rule, s_offsets, share, cumulative, prefix, ordered, counts, touched
             ) and class_meets(columns, middle, end, rule, s_offsets, share, cumulative, prefix, ordered, counts, touched)
-            if not done:
-                _restore(columns, index, start, end)
         if done:
             stack[depth, 0], stack[depth, 1] = middle, end
             stack[depth + 1, 0], stack[depth + 1, 1] = start, middle
@@ -71,7 +72,7 @@ def thesis_partition(
 
 
 @compiled
-def _relative_span(line, start, end, is_number, distinct, offset, points, histogram):
+def _relative_span(line, start, end, is_number, scale, offset, values, histogram):
     low, high, found = line[start], line[start], 0
     for i in range(start, end):
         histogram[line[i]] = 0
@@ -81,31 +82,27 @@ def _relative_span(line, start, end, is_number, distinct, offset, points, histog
         histogram[line[i]] += 1
     if low == high:
         return -1.0
-    return points[offset + high] - points[offset + low] if is_number else found / distinct
+    return ((values[offset + high] - values[offset + low]) if is_number else found) / scale
 
 
 @compiled
-def _choose_side(line, start, end, is_number, offset, points, histogram, goes_left, distinct):
+def _last_left(line, start, end, is_number, offset, values, histogram, distinct):
+    """The last code that goes left, -1 if none does."""
     size = end - start
-    if not is_number:
-        for i in range(start, end):
-            histogram[line[i]] = 0
-        found = 0
-        for i in range(start, end):
-            found += histogram[line[i]] == 0
-            histogram[line[i]] = 1
-        shown = 0
-        for i in range(start, end):
-            value = line[i]
-            if histogram[value] == 1:
-                histogram[value] = 2
-                goes_left[value] = shown < found // 2
-                shown += 1
-        return
     for value in range(distinct):
         histogram[value] = 0
     for i in range(start, end):
         histogram[line[i]] += 1
+    if not is_number:
+        found = 0
+        for value in range(distinct):
+            found += histogram[value] > 0
+        shown = 0
+        for value in range(distinct):
+            shown += histogram[value] > 0
+            if shown == found // 2:
+                return value
+        return -1
     below, lower, upper = 0, -1, -1
     for value in range(distinct):
         below += histogram[value]
@@ -113,50 +110,9 @@ def _choose_side(line, start, end, is_number, offset, points, histogram, goes_le
             lower = value
         if upper < 0 and below > size // 2:
             upper = value
-    median = (points[offset + lower] + points[offset + upper]) / 2
+    median = (values[offset + lower] + values[offset + upper]) / 2
+    last = -1
     for value in range(distinct):
-        goes_left[value] = points[offset + value] < median
-
-
-@compiled
-def _divide(columns, index, start, end, chosen, goes_left, spare, moved):
-    """Left rows to the front, both sides in the order they had."""
-    left = 0
-    for i in range(start, end):
-        left += goes_left[columns[chosen, i]]
-    middle = start + left
-    one, two = start, middle
-    for i in range(start, end):
-        if goes_left[columns[chosen, i]]:
-            spare[i] = one
-            one += 1
-        else:
-            spare[i] = two
-            two += 1
-    for c in range(columns.shape[0]):
-        for i in range(start, end):
-            moved[spare[i]] = columns[c, i]
-        for i in range(start, end):
-            columns[c, i] = moved[i]
-    shifted = np.empty(end - start, np.int64)
-    for i in range(start, end):
-        shifted[spare[i] - start] = index[i]
-    for i in range(start, end):
-        index[i] = shifted[i - start]
-    return middle
-
-
-@compiled
-def _restore(columns, index, start, end):
-    """Back to the order of the table: the order of the rows decides how the values of a category are halved."""
-    order = np.argsort(index[start:end])
-    shifted = np.empty(end - start, np.int64)
-    for i in range(end - start):
-        shifted[i] = index[start + order[i]]
-    for i in range(end - start):
-        index[start + i] = shifted[i]
-    for c in range(columns.shape[0]):
-        for i in range(end - start):
-            shifted[i] = columns[c, start + order[i]]
-        for i in range(end - start):
-            columns[c, start + i] = shifted[i]
+        if values[offset + value] < median:
+            last = value
+    return last
