@@ -1,13 +1,14 @@
 """Count keys over all sites: the hub sees totals of opaque keys, a site learns which of its own are frequent.
 
 Keys are fingerprinted under a secret the hub does not know. Every site adds min(count, cap) for each of its keys to a
-table of cells that travels inside a secure sum. A cell holds, modulo p = 2^61 - 1, (C, S, Q, H) = sums of (c, c f, c f^2,
-c h) over the keys that fall into it, f and h being two fingerprints; it holds a single key iff C Q = S^2 (Cauchy-Schwarz;
-otherwise the chance is about 2 / p). Each key lies in three cells; single keys are taken out until none is left.
+table of cells that travels inside a secure sum. A cell holds, modulo p = 2^61 - 1, (C, S, Q, H) = sums of (c, c f, c
+f^2, c h) over the keys that fall into it, f and h being two fingerprints; it holds a single key iff C Q = S^2
+(Cauchy-Schwarz; otherwise the chance is about 2 / p). Each key lies in three cells; single keys are taken out until
+none is left.
 
-Guarantee: a key that was approved has the claimed total, but for an error below 2^-40, while sites follow the protocol.
-Two keys with the same f give a mean of their h that matches neither, so neither is approved. What does not peel is
-withheld. Capping never changes whether a total reaches the cap.
+Guarantee: a key that was approved has the claimed total, but for an error below 2^-40, while sites follow the
+protocol. Two keys with the same f give a mean of their h that matches neither, so neither is approved. What does not
+peel is withheld. Capping never changes whether a total reaches the cap.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """A secret that all sites of a group know and the hub does not.
 
 Every site contributes 32 bytes, sealed to each peer with a fresh key; the secret is a hash over all contributions.
-Before it is used, the sites compare a hash of what they derived: a hub that kept a contribution from somebody is noticed.
+Before it is used, the sites compare a hash of what they derived: a hub that kept a contribution from somebody is
+noticed.
 
 Steps: 0 keys, 1 sealed contributions, 2 hash of the secret, 3 comparison.
 
