@@ -1,9 +1,7 @@
 """From classes to released cells: intervals, value sets, taxonomy labels, suppression marks.
 
 `set_cells` needs no taxonomy: a class gets the tightest interval or set of values that holds its rows. `label_cells`
-climbs a hierarchy: a class gets the lowest label that stands above all its values. A label whose leaves are
-neighbouring numbers is released as the interval of those numbers, which says the same and can be read without the
-hierarchy.
+climbs a hierarchy: a class gets the lowest label that stands above all its values.
 
 Guarantees: all rows of a class get the same cell; the cell covers every value of the class; a column in which nothing
 was generalised comes out as it went in, type included; every text reads back with `kohort.data.cells`.
@@ -11,7 +9,7 @@ was generalised comes out as it went in, type included; every text reads back wi
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,13 +19,21 @@ from numpy.typing import NDArray
 
 from kohort.anonymity.coding import CodedColumn, CodedTable
 from kohort.anonymity.partition import Integers, Partition
-from kohort.data.cells import SUPPRESSED, Cell, Interval, ValueSet, canonical_text, format_cell
-from kohort.data.hierarchy import Hierarchy
+from kohort.anonymity.taxonomy import Ladder
+from kohort.data.cells import (
+    SUPPRESSED,
+    Cell,
+    Interval,
+    Label,
+    Suppressed,
+    ValueSet,
+    canonical_text,
+    format_cell,
+)
 
-__all__ = ["ColumnCells", "label_cells", "release", "set_cells", "taxonomy_cell"]
+__all__ = ["ColumnCells", "cells_at", "label_cells", "release", "set_cells"]
 
 BITS = 64
-PlainValue = str | float | bool | None
 
 
 @dataclass(frozen=True)
@@ -121,84 +127,35 @@ def _distinct_groups(
     return list(known), of_class
 
 
-def label_cells(
-    table: CodedTable, partition: Partition, hierarchies: Mapping[str, Hierarchy]
-) -> tuple[ColumnCells, ...]:
-    """The lowest label above all values of a class, column by column; each column needs a hierarchy that covers it."""
+def label_cells(table: CodedTable, partition: Partition, steps: Sequence[Ladder]) -> tuple[ColumnCells, ...]:
+    """The lowest label above all values of a class, column by column."""
+    first = partition.starts[:-1]
     made = []
-    for column, codes in zip(table.columns, table.codes, strict=True):
-        hierarchy = hierarchies[column.name]
-        ordered = codes[partition.order].astype(np.int64)
-        ladders = ladder(column, hierarchy)
+    for ladder, codes in zip(steps, table.codes, strict=True):
+        ordered = codes[partition.order]
         level = np.zeros(partition.count, np.int64)
-        open_ = np.ones(partition.count, dtype=np.bool_)
-        for step, names in enumerate(ladders):
-            held = names[ordered]
-            level[open_] = step
-            open_ &= np.maximum.reduceat(held, partition.starts[:-1]) != np.minimum.reduceat(
-                held, partition.starts[:-1]
-            )
-        if open_.any():
-            # A hierarchy without one root: what has no common label is not told at all.
-            level[open_] = len(ladders)
-        first = ordered[partition.starts[:-1]]
-        made.append(_cells_at(column, hierarchy, level, first))
+        apart = np.ones(partition.count, dtype=np.bool_)
+        for step, labels in enumerate(ladder.labels):
+            held = labels[ordered]
+            level[apart] = step
+            apart &= np.maximum.reduceat(held, first) != np.minimum.reduceat(held, first)
+        made.append(cells_at(ladder, level, ordered[first].astype(np.int64)))
     return tuple(made)
 
 
-def ladder(column: CodedColumn, hierarchy: Hierarchy) -> list[Integers]:
-    """For each level the number of the label of each code; null has a label of its own below the root."""
-    texts = [None if value is None else canonical_text(value) for value in column.values.to_list()]
-    hierarchy.check_covers(text for text in texts if text is not None)
-    steps = []
-    for level in range(hierarchy.levels):
-        known: dict[str | None, int] = {}
-        root_of_null = hierarchy.chains[0][-1] if level == hierarchy.levels - 1 else None
-        names = [root_of_null if text is None else hierarchy.ancestor(text, level) for text in texts]
-        steps.append(np.array([known.setdefault(name, len(known)) for name in names], dtype=np.int64))
-    return steps
-
-
-def _cells_at(column: CodedColumn, hierarchy: Hierarchy, level: Integers, first: Integers) -> ColumnCells:
-    keys, of_class = np.unique(level * column.distinct + first, return_inverse=True)
-    values = column.values.to_list()
-    cells: list[Any] = []
-    for key in keys.tolist():
-        step, code = divmod(key, column.distinct)
-        if step == 0:
-            cells.append(values[code])
-        elif step == hierarchy.levels or values[code] is None:
-            cells.append(None if step < hierarchy.levels - 1 else SUPPRESSED)
-        else:
-            cells.append(taxonomy_cell(column, hierarchy, canonical_text(values[code]), step))
-    return ColumnCells(column.name, tuple(cells), of_class, bool((level > 0).any()))
-
-
-def taxonomy_cell(column: CodedColumn, hierarchy: Hierarchy, value: str, level: int) -> Cell | str:
-    """The label as a cell; as an interval where it stands for neighbouring numbers of a number column."""
-    cell = hierarchy.cell(value, level)
-    if not column.is_number or (cell is SUPPRESSED and column.has_null):
-        return cell
-    neighbours = _number_order(hierarchy)
-    below = [neighbours.get(leaf, -1) for leaf in hierarchy.leaves_at(level, hierarchy.ancestor(value, level))]
-    if min(below) < 0 or max(below) - min(below) != len(below) - 1:
-        return cell
-    ends = [float(leaf) for leaf in hierarchy.leaves_at(level, hierarchy.ancestor(value, level))]
-    return Interval(min(ends), max(ends))
-
-
-def _number_order(hierarchy: Hierarchy) -> dict[str, int]:
-    """Place of each leaf among the leaves that are numbers, by size."""
-    numbers = []
-    for leaf in hierarchy.values:
-        try:
-            numbers.append((float(leaf), leaf))
-        except ValueError:
-            continue
-    return {leaf: place for place, (_, leaf) in enumerate(sorted(numbers))}
+def cells_at(ladder: Ladder, level: Integers, code: Integers) -> ColumnCells:
+    """The cells of classes of which each has a level and the code of one of its rows."""
+    keys, of_class = np.unique(level * ladder.column.distinct + code, return_inverse=True)
+    found: dict[tuple[int, int], int] = {}
+    places = np.empty(len(keys), np.int64)
+    for position, key in enumerate(keys.tolist()):
+        step, held = divmod(key, ladder.column.distinct)
+        places[position] = found.setdefault((step, int(ladder.labels[step][held])), len(found))
+    cells = tuple(ladder.cells[step][label] for step, label in found)
+    return ColumnCells(ladder.column.name, cells, places[of_class], bool((level > 0).any()))
 
 
 def _text(cell: Any) -> str | None:
-    if cell is None or isinstance(cell, (str, float, bool)) or not isinstance(cell, (int,)):
-        return format_cell(cell)
-    return str(cell)
+    """Dates and other values without a form of their own are written as they print."""
+    known = cell is None or isinstance(cell, (str, int, float, Interval, ValueSet, Label, Suppressed))
+    return format_cell(cell if known else str(cell))

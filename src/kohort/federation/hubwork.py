@@ -22,9 +22,9 @@ __all__ = ["HubTrainer"]
 class HubTrainer:
     """Trains on `received` rows with the hub's own row order; optimiser state kept or restarted as at the sites."""
 
-    def __init__(self, hub: Hub, received: pl.DataFrame) -> None:
+    def __init__(self, hub: Hub, received: pl.DataFrame, *, generalised: bool = False) -> None:
         self._hub = hub
-        self._rows = encode_rows(hub.encoder, received)
+        self._rows = encode_rows(hub.encoder, received, generalised=generalised)
         self._key = hub.streams.key("rows")
         self._optimiser: OptimiserState | None = None
 

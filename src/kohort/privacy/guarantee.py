@@ -57,10 +57,11 @@ class Guarantee:
 
 @dataclass(frozen=True, kw_only=True)
 class Raw(Guarantee):
-    """Rows as they are. No protection."""
+    """Rows as they are. No protection. `counted_by` names others on whose word they were let out, if anyone's."""
 
     kind: ClassVar[str] = "raw"
     rows: int
+    counted_by: str = ""
 
     @property
     def strength(self) -> tuple[float, ...]:

@@ -49,7 +49,9 @@ class Policy:
     epsilon: Annotated[float, Gt(0)] | None = None
     """Largest total epsilon of this data set over all runs and recipients; none when unset."""
     delta: Annotated[float, Gt(0), Le(1)] = 1e-3
-    public: tuple[str, ...] = ("rows",)
+    min_gate_k: Annotated[int, Ge(1)] = 1
+    """Fewest rows of its own a site wants behind a key before a gate shares rows with it, whatever the plan's k is."""
+    public: tuple[str, ...] = ("rows", "shared", "kept")
     """Metrics the operator declares public; others need the guarantee of the release they travel in."""
     tasks: tuple[str, ...] = ("*",)
     """Patterns of the task names this site answers."""
@@ -82,6 +84,7 @@ class Policy:
             min_rows=max(self.min_rows, other.min_rows),
             min_k=max(self.min_k, other.min_k),
             min_l=max(self.min_l, other.min_l),
+            min_gate_k=max(self.min_gate_k, other.min_gate_k),
             max_t=min(self.max_t, other.max_t),
             min_sum_sites=max(self.min_sum_sites, other.min_sum_sites),
             epsilon=min(both, default=None),
@@ -133,8 +136,12 @@ def _judge(policy: Policy, guarantee: Guarantee) -> str | None:
             return None
         case Domain(columns=columns):
             return None if policy.domain else f"the policy keeps the domain of {len(columns)} columns private"
-        case Raw():
-            return None if policy.raw else "the policy forbids raw rows"
+        case Raw(counted_by=counted_by):
+            if not policy.raw:
+                return "the policy forbids raw rows"
+            if counted_by and not policy.trust_counts:
+                return f"raw rows would leave on the word of {counted_by}, and the policy does not trust counts"
+            return None
         case Aggregate(rows=rows):
             return (
                 None
