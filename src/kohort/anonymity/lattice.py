@@ -4,8 +4,8 @@ A node says how far each column climbs its hierarchy. At each node the rows that
 there; groups that meet the rule become classes, the others wait for a dearer node. So every class has its own node.
 Nodes are visited best first, by the mean loss of their labels over the table, and never twice.
 
-A lattice of many columns is too large to visit: after `node_budget` nodes the walk turns into a few climbs, each from
-the bottom along the column that frees most rows for the least added loss, each up to a higher limit, the last one to
+A lattice of many columns is too large to visit: after `node_budget` nodes (or, if it is not set, after a fixed number
+of cells looked at) the walk turns into a few climbs, each from the bottom along the column that frees most rows for the least added loss, each up to a higher limit, the last one to
 the top. So fifteen or forty quasi-identifiers finish too.
 
 Rows that are left at the very top are too few or too uniform for a class of their own. They join the class that costs
@@ -27,9 +27,11 @@ from numpy.typing import NDArray
 from kohort.anonymity.partition import Integers, Partition, Problem
 from kohort.anonymity.taxonomy import Ladder
 
-__all__ = ["Recoding", "default_budget", "lattice"]
+__all__ = ["Recoding", "lattice"]
 
-WORK = 3_000_000_000
+CELLS = 1_500_000_000
+# A node costs this many rows even if none is left to look at.
+OVERHEAD = 200
 CLIMBS = 8
 HASHED_TWICE = 2
 
@@ -43,19 +45,13 @@ class Recoding:
     nodes: int
 
 
-def default_budget(rows: int, columns: int) -> int:
-    """Nodes to visit before the climbs: fewer for larger tables, so that time stays in bounds."""
-    return int(np.clip(WORK // (rows * columns), 200, 20_000))
-
-
 def lattice(
     problem: Problem, steps: Sequence[Ladder], *, node_budget: int | None = None, suppression_limit: float = 0.0
 ) -> Recoding:
     """Classes by labels. At most `suppression_limit` (a share) of the rows may be suppressed, and only if they must."""
     table = problem.table
-    budget = default_budget(table.rows, len(table.columns)) if node_budget is None else node_budget
     walk = _Walk.start(problem, steps)
-    _best_first(walk, budget)
+    _best_first(walk, node_budget)
     for climb in range(CLIMBS):
         if walk.active:
             _climb(walk, limit=(climb + 1) / CLIMBS)
@@ -162,14 +158,16 @@ def _mean_costs(ladder: Ladder, codes: Any) -> NDArray[np.float64]:
     return np.array([float((shares * cost[labels]).sum()) for labels, cost in pairs])
 
 
-def _best_first(walk: _Walk, budget: int) -> None:
+def _best_first(walk: _Walk, budget: int | None) -> None:
     bottom = tuple(0 for _ in walk.top)
     queue = [(0.0, bottom)]
     walk.seen.add(bottom)
-    for _ in range(budget):
-        if not queue or not walk.active:
+    cells = 0
+    while queue and walk.active:
+        if (cells >= CELLS) if budget is None else (walk.visited >= budget):
             return
         _, node = heapq.heappop(queue)
+        cells += (walk.active + OVERHEAD) * len(node)
         groups, large = walk.look(node)
         if large:
             walk.emit(groups)

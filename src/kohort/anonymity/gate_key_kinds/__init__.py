@@ -1,0 +1,1 @@
+"""Key functions of the gate, one file each; every module with a `KEY` is one."""

@@ -1,0 +1,278 @@
+"""Keys: which rows of a table look the same to someone who knows their quasi-identifiers.
+
+A key function turns the quasi-identifiers into what counts as "the same": the values as they are, bins, masked text, or
+any function of one's own, such as a similarity for images. Named key functions are found in
+`kohort.anonymity.gate_key_kinds` and under the entry point group `kohort.gate_keys`; a plan or a command line can only
+name one of these, never bring code.
+
+Guarantees: two rows share a group if and only if their key values are equal, null being a value; groups are numbered in
+the order of their first rows; `texts` gives different groups different bytes, and any two sites the same bytes for the
+same values: a number has one text whatever its type, and null differs from the empty text.
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from typing import Any, TypeAlias
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from kohort.data.table import from_native
+from kohort.discovery import discover
+from kohort.errors import ConfigError, DataError, nearest
+
+__all__ = ["GateKey", "KeyFunction", "Keys", "group_keys", "number_rows", "read_columns"]
+
+Integers: TypeAlias = NDArray[np.int64]
+KeyFunction: TypeAlias = Callable[[pl.DataFrame], Any]
+"""The quasi-identifiers in, one key a row out: a frame or series, an array [n] or [n, d], or a list of plain values."""
+
+KINDS, ENTRY_POINTS = "kohort.anonymity.gate_key_kinds", "kohort.gate_keys"
+PART_SEPARATOR = ";"
+
+# Long tables are grouped in parts of this many rows: that bounds the memory a grouping takes on top of the table.
+PART_ROWS = 1 << 20
+SAMPLE_ROWS = 2048
+REPEATS_OF_FEW_GROUPS = 64
+
+NULL, PLAIN, OCTETS, SEVERAL = b"\x00", b"\x01", b"\x02", b"\x03"
+NANOSECONDS = {"ns": 1, "us": 1_000, "ms": 1_000_000}
+
+
+@dataclass(frozen=True, kw_only=True)
+class GateKey:
+    """A named key function. `make` reads what follows the name and a colon, and gives the function."""
+
+    name: str
+    make: Callable[[str], KeyFunction]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Keys:
+    """Which group each row is in. `first_rows` holds the row that opens each group; `values` the key of every row."""
+
+    codes: Integers
+    first_rows: Integers
+    values: pl.DataFrame = field(repr=False)
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return len(self.codes)
+
+    @property
+    def groups(self) -> int:
+        """Number of groups."""
+        return len(self.first_rows)
+
+    @cached_property
+    def texts(self) -> list[bytes]:
+        """One byte string a group, the same at every site that holds the same values."""
+        columns = [_encode_column(column) for column in self.values[self.first_rows]]
+        return [b"".join(parts) for parts in zip(*columns, strict=True)]
+
+    def fingerprint_bytes(self, group: int) -> bytes:
+        """The bytes of one group."""
+        return self.texts[group]
+
+
+def group_keys(frame: Any, quasi: Sequence[str], *, key: str | KeyFunction | None = None) -> Keys:
+    """Group the rows by their quasi-identifiers, seen through a key function.
+
+    `key` is a name (`exact`, `bins:age=20,40,60`, `mask:zip=3`, several joined by `;`, or an installed one) or a function
+    of the quasi-identifiers.
+    """
+    if isinstance(quasi, str) or not quasi:
+        raise ConfigError("no list of quasi-identifiers is given", hint="Name at least one column")
+    columns = read_columns(frame, quasi)
+    values = _key_values(columns, key)
+    codes, first_rows = number_rows(values)
+    return Keys(codes=codes, first_rows=first_rows, values=values)
+
+
+def read_columns(frame: Any, names: Sequence[str]) -> pl.DataFrame:
+    """These columns of any frame kohort reads; each must be there and hold one value a row."""
+    known = frame if isinstance(frame, pl.DataFrame) else from_native(frame)[0]
+    wanted = list(dict.fromkeys(names))
+    for name in wanted:
+        if name not in known.columns:
+            raise DataError(f"the table has no column {name!r}", hint=nearest(name, known.columns))
+    found, _ = from_native(known.select(wanted))
+    if found.height == 0:
+        raise DataError("the table has no rows", hint="Give a table with at least one row")
+    lists = [name for name, dtype in found.schema.items() if isinstance(dtype, pl.List)]
+    if lists:
+        hint = "A column of the gate has one value a row; leave sets of items out"
+        raise DataError(f"columns hold lists: {', '.join(lists)}", hint=hint)
+    return found
+
+
+def number_rows(values: pl.DataFrame) -> tuple[Integers, Integers]:
+    """The group of each row and the first row of each group, groups in the order of their first rows."""
+    # Aliases, for a column may be called like one the grouping makes.
+    plain = values.select(pl.col(name).alias(f"key{position}") for position, name in enumerate(values.columns))
+    if plain.height > SAMPLE_ROWS and _has_many_groups(plain):
+        return _number_by_hash(plain)
+    if plain.height <= PART_ROWS:
+        return _number_by_value(plain)
+    return _number_in_parts(plain)
+
+
+def _has_many_groups(values: pl.DataFrame) -> bool:
+    """Whether a spread-out sample hardly repeats itself."""
+    sample = values[np.linspace(0, values.height - 1, SAMPLE_ROWS).astype(np.int64)]
+    return SAMPLE_ROWS - sample.n_unique() < REPEATS_OF_FEW_GROUPS
+
+
+def _number_by_value(values: pl.DataFrame) -> tuple[Integers, Integers]:
+    members = values.with_row_index("row").group_by(values.columns, maintain_order=True).agg(pl.col("row"))["row"]
+    sizes = members.list.len().to_numpy().astype(np.int64)
+    rows = members.explode(empty_as_null=False).to_numpy()
+    codes = np.empty(values.height, np.int64)
+    codes[rows] = np.repeat(np.arange(len(sizes)), sizes)
+    return codes, rows[np.cumsum(sizes) - sizes].astype(np.int64)
+
+
+def _number_in_parts(values: pl.DataFrame) -> tuple[Integers, Integers]:
+    """Group part by part, then group the first rows of all parts' groups."""
+    codes = np.empty(values.height, np.int64)
+    heads: list[Integers] = []
+    known = 0
+    for start in range(0, values.height, PART_ROWS):
+        part_codes, part_heads = _number_by_value(values.slice(start, PART_ROWS))
+        codes[start : start + len(part_codes)] = part_codes + known
+        heads.append(part_heads + start)
+        known += len(part_heads)
+    all_heads = np.concatenate(heads)
+    head_codes, first_heads = _number_by_value(values[all_heads])
+    return head_codes[codes], all_heads[first_heads]
+
+
+def _number_by_hash(values: pl.DataFrame) -> tuple[Integers, Integers]:
+    """Sort the hashes of the rows, then compare every row with the first of its group: equal hashes prove nothing."""
+    hashes = _row_hashes(values)
+    order = hashes.arg_sort().to_numpy()
+    ordered = hashes.to_numpy()[order]
+    opens = np.concatenate(([True], ordered[1:] != ordered[:-1]))
+    starts = np.flatnonzero(opens)
+    first_of_row = np.empty(values.height, order.dtype)
+    first_of_row[order] = np.repeat(np.minimum.reduceat(order, starts), np.diff(starts, append=values.height))
+    firsts = pl.Series(first_of_row)
+    if any(column.ne_missing(column.gather(firsts)).any() for column in values):
+        return _number_by_value(values)
+    first_rows = np.flatnonzero(first_of_row == np.arange(values.height, dtype=order.dtype))
+    number = np.empty(values.height, np.int64)
+    number[first_rows] = np.arange(len(first_rows))
+    return number[first_of_row], first_rows.astype(np.int64)
+
+
+def _row_hashes(values: pl.DataFrame) -> pl.Series:
+    return values.hash_rows()
+
+
+@cache
+def _kinds() -> dict[str, GateKey]:
+    return discover(KINDS, attribute="KEY", kind=GateKey, group=ENTRY_POINTS)
+
+
+def _key_values(columns: pl.DataFrame, key: str | KeyFunction | None) -> pl.DataFrame:
+    if key is None:
+        return columns
+    functions = [_named(part) for part in key.split(PART_SEPARATOR)] if isinstance(key, str) else [key]
+    found = columns
+    for function in functions:
+        found = _as_values(function(found), rows=columns.height)
+    return found
+
+
+def _named(text: str) -> KeyFunction:
+    name, _, argument = text.strip().partition(":")
+    kind = _kinds().get(name)
+    if kind is None:
+        raise ConfigError(f"unknown key function {name!r}", hint=nearest(name, _kinds()))
+    return kind.make(argument)
+
+
+def _as_values(found: Any, *, rows: int) -> pl.DataFrame:
+    """What a key function gave, as columns. Python values become bytes, for they may be of any kind, row by row."""
+    values = _as_columns(found)
+    if values.height != rows:
+        hint = "A key function gives one key a row"
+        raise ConfigError(f"the key function gave {values.height:,} keys for {rows:,} rows", hint=hint)
+    return values
+
+
+def _as_columns(found: Any) -> pl.DataFrame:
+    if isinstance(found, pl.DataFrame):
+        return from_native(found)[0]
+    if isinstance(found, pl.Series):
+        return from_native(found.to_frame("key"))[0]
+    if isinstance(found, np.ndarray) and found.dtype.kind in "biufU" and found.ndim in (1, 2):
+        table = found.reshape(len(found), -1)
+        return from_native(pl.DataFrame({f"key{i}": table[:, i] for i in range(table.shape[1])}))[0]
+    try:
+        encoded = [_encode(value) for value in found]
+    except TypeError:
+        hint = "Give a series, an array, or a list of texts, numbers, dates, bytes and tuples of these"
+        raise ConfigError("the key function gave no list of plain values", hint=hint) from None
+    return pl.DataFrame({"key": pl.Series(encoded, dtype=pl.Binary)})
+
+
+def _encode_column(column: pl.Series) -> list[bytes]:
+    if column.dtype == pl.Binary:
+        return column.to_list()  # Python values, encoded when they came from a key function
+    if isinstance(column.dtype, (pl.Datetime, pl.Time)):
+        return [_encode(text) for text in _moment_texts(column)]
+    if isinstance(column.dtype, pl.Duration):
+        factor = NANOSECONDS[column.dtype.time_unit]
+        spans: list[int | None] = column.to_physical().to_list()
+        return [_encode(None if span is None else span * factor) for span in spans]
+    if isinstance(column.dtype, pl.Date):
+        column = column.cast(pl.String)
+    return [_encode(value) for value in column.to_list()]
+
+
+def _moment_texts(column: pl.Series) -> list[str | None]:
+    """Universal time, fractions of a second without trailing zeros: equal moments have equal texts in every unit."""
+    if isinstance(column.dtype, pl.Time):
+        texts = column.dt.to_string("%H:%M:%S%.9f")
+    else:
+        if column.dtype.time_zone is not None:  # type: ignore[attr-defined] # a Datetime here
+            column = column.dt.convert_time_zone("UTC").dt.replace_time_zone(None)
+        texts = column.dt.to_string("%Y-%m-%d %H:%M:%S%.9f")
+    return texts.str.strip_chars_end("0").str.strip_chars_end(".").to_list()
+
+
+def _encode(value: Any) -> bytes:
+    """Bytes that tell every value from every other and say where they end, so that several can be joined."""
+    plain = value.item() if isinstance(value, np.generic) else value
+    if plain is None or (isinstance(plain, float) and math.isnan(plain)):
+        return NULL
+    if isinstance(plain, (bytes, bytearray)):
+        return OCTETS + len(plain).to_bytes(8, "big") + bytes(plain)
+    if isinstance(plain, (tuple, list, np.ndarray)):
+        return SEVERAL + len(plain).to_bytes(8, "big") + b"".join(_encode(member) for member in plain)
+    octets = _text(plain).encode()
+    return PLAIN + len(octets).to_bytes(8, "big") + octets
+
+
+def _text(value: object) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, float):
+        if math.isinf(value):
+            raise DataError("a key function gave an infinite number", hint="Give finite numbers")
+        return str(int(value)) if value.is_integer() else repr(value)
+    if isinstance(value, datetime.date) and not isinstance(value, datetime.datetime):
+        return value.isoformat()
+    raise TypeError(type(value).__name__)

@@ -1,0 +1,131 @@
+"""`kohort anonymize`: generalise the quasi-identifiers of a table until every class is large and diverse enough."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kohort.cli.common import ForceOption, JsonOption, emit, names, say, stdout
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from kohort.anonymity.anonymise import Report
+    from kohort.data.hierarchy import Hierarchy
+
+__all__ = ["register"]
+
+KEEP_EXACT = {"yes": True, "no": False, "thesis": "thesis"}
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("anonymize")(anonymize)
+
+
+def anonymize(
+    table: Annotated[str, typer.Argument(metavar="TABLE", help="A named dataset, a path, or - for CSV on stdin.")],
+    quasi: Annotated[str, typer.Option("--quasi", metavar="a,b", help="Quasi-identifiers.")],
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="CSV, Parquet or Arrow, by its ending.")],
+    sensitive: Annotated[str | None, typer.Option("--sensitive", metavar="s", help="Sensitive columns.")] = None,
+    target: Annotated[str | None, typer.Option("--target", metavar="y", help="What is to be predicted.")] = None,
+    k: Annotated[int, typer.Option("--k", help="Rows of the smallest class.")] = 10,
+    l: Annotated[float, typer.Option("--l", help="Sensitive values of every class; 0 for none.")] = 0,  # noqa: E741
+    t: Annotated[float, typer.Option("--t", help="Largest distance of a class from the table; 0 for none.")] = 0.0,
+    l_kind: Annotated[str, typer.Option("--l-kind", help="distinct, entropy or recursive.")] = "distinct",
+    c: Annotated[float, typer.Option("--c", help="The c of recursive (c, l)-diversity.")] = 3.0,
+    t_kind: Annotated[str, typer.Option("--t-kind", help="emd or kl.")] = "emd",
+    algorithm: Annotated[str, typer.Option(help="auto, mondrian, thesis, cluster or lattice.")] = "auto",
+    hierarchies: Annotated[
+        str, typer.Option(metavar="auto|intervals|DIR", help="auto, intervals, or a folder of one CSV a column.")
+    ] = "auto",
+    keep_exact: Annotated[str, typer.Option(help="yes, no, or thesis (unguarded: may break k).")] = "yes",
+    suppression: Annotated[float, typer.Option(help="Share of rows that may be left out, if they must.")] = 0.0,
+    missing: Annotated[str, typer.Option(help="category: null is a value. drop: only complete rows.")] = "category",
+    write_hierarchies: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Also write the hierarchies that labels come from.")
+    ] = None,
+    force: ForceOption = False,
+    json: JsonOption = False,
+) -> None:
+    """Release a table in which every row hides among k.
+
+    Example: kohort anonymize adult:train --quasi age,race,sex --sensitive income --k 10 --l 2 --out a.parquet
+    """
+    from kohort.anonymity.anonymise import anonymise
+    from kohort.data.datasets import open_table
+    from kohort.data.table import write_table
+    from kohort.errors import ConfigError, nearest
+    from kohort.files import require_new
+
+    columns = names(quasi)
+    if not columns:
+        raise ConfigError("no quasi-identifier is named", hint="Give --quasi a,b")
+    if keep_exact not in KEEP_EXACT:
+        raise ConfigError(f"unknown --keep-exact {keep_exact!r}", hint=nearest(keep_exact, KEEP_EXACT))
+    require_new(out, force=force)
+    made = anonymise(
+        open_table(table).frame,
+        quasi=columns,
+        sensitive=names(sensitive),
+        target=target,
+        k=k,
+        l=l,
+        t=t,
+        c=c,
+        l_kind=l_kind,  # type: ignore[arg-type] # any other word is refused there
+        t_kind=t_kind,  # type: ignore[arg-type]
+        algorithm=algorithm,  # type: ignore[arg-type]
+        hierarchies=_hierarchies(hierarchies),
+        keep_exact=KEEP_EXACT[keep_exact],  # type: ignore[arg-type]
+        suppression_limit=suppression,
+        missing=missing,  # type: ignore[arg-type]
+    )
+    write_table(made.frame, out, force=force)
+    if write_hierarchies is not None:
+        for name, hierarchy in made.hierarchies.items():
+            hierarchy.write(write_hierarchies / f"{name}.csv", force=force)
+    if json:
+        emit({**made.report.to_mapping(), "out": str(out)})
+        return
+    stdout().print(_figures(made.report))
+    if not made.report.verified:
+        say(f"warning: the release breaks its rule: {'; '.join(made.report.problems)}")
+    stdout().print(f"Written to {out}", markup=False)
+
+
+def _hierarchies(text: str) -> Any:
+    if text in ("auto", "intervals"):
+        return text
+    from kohort.data.hierarchy import read_hierarchies
+
+    found: dict[str, Hierarchy] = read_hierarchies(text)
+    return found
+
+
+def _figures(report: Report) -> Table:
+    from rich.table import Table
+
+    table = Table("figure", "value", "meaning")
+    meanings = {
+        "rows": "rows of the input",
+        "rows_out": "rows released",
+        "classes": f"by {report.algorithm}",
+        "k": "rows of the smallest class",
+        "l_distinct": "fewest sensitive values of a class",
+        "l_entropy": "smallest exp(entropy) of a class",
+        "t_emd": "largest distance of a class from the table (EMD)",
+        "t_kl": "the same (KL, nats)",
+        "ncp": "mean share of the range or of the values that a cell stands for",
+        "entropy_loss": "share of the association with the target that is lost",
+        "suppressed_rows": "rows left out",
+        "suppressed_cells": "cells that say nothing",
+        "seconds": "time it took",
+    }
+    for name, meaning in meanings.items():
+        value = getattr(report, name)
+        if value is not None:
+            table.add_row(name, f"{value:,}" if isinstance(value, int) else f"{value:.4f}", meaning)
+    return table

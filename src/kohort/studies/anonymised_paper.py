@@ -1,0 +1,270 @@
+"""The figures the thesis prints (Saleh: Comparison of the Effects of Data Privacy Preserving Methods on Machine
+Learning Algorithms in IoT, Marmara University, 2022), as data. Each constant names its table.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+__all__ = [
+    "ASSOCIATION",
+    "CLASSIFIERS",
+    "EDUCATION",
+    "EDUCATION_GROUPS",
+    "FEDERATED",
+    "PARTITIONS",
+    "SILO_LOSS",
+    "Scores",
+]
+
+Scores = dict[str, tuple[float, float]]
+"""Classifier to (accuracy, macro F1)."""
+
+# Table 2.2: each value of education, its most frequent income, and that income's share (truncated at four decimals).
+EDUCATION: Final[dict[str, tuple[str, float]]] = {
+    "Prof-school": (">50K", 0.7398),
+    "Doctorate": (">50K", 0.7255),
+    "Masters": (">50K", 0.5491),
+    "Preschool": ("<=50K", 0.9879),
+    "11th": ("<=50K", 0.9492),
+    "1st-4th": ("<=50K", 0.9676),
+    "5th-6th": ("<=50K", 0.9469),
+    "9th": ("<=50K", 0.9457),
+    "10th": ("<=50K", 0.9373),
+    "7th-8th": ("<=50K", 0.9350),
+    "12th": ("<=50K", 0.9269),
+    "HS-grad": ("<=50K", 0.8414),
+    "Some-college": ("<=50K", 0.8103),
+    "Assoc-voc": ("<=50K", 0.7467),
+    "Assoc-acdm": ("<=50K", 0.7420),
+    "Bachelors": ("<=50K", 0.5871),
+}
+
+# Section 2.5: the six groups of education at rho = 10.
+EDUCATION_GROUPS: Final = (
+    frozenset({"HS-grad", "Some-college"}),
+    frozenset({"Assoc-acdm", "Assoc-voc"}),
+    frozenset({"Prof-school", "Doctorate"}),
+    frozenset({"Bachelors"}),
+    frozenset({"Masters"}),
+    frozenset({"11th", "10th", "7th-8th", "5th-6th", "9th", "12th", "1st-4th", "Preschool"}),
+)
+
+# Tables 5.1 (none) and 5.2 (k = 3): association of each Mammographic column with severity, truncated at three decimals.
+ASSOCIATION: Final[dict[str, dict[str, float]]] = {
+    "none": {"bi_rads": 0.361, "age": 0.221, "shape": 0.266, "margin": 0.279, "density": 0.005},
+    "k3": {"bi_rads": 0.259, "age": 0.242, "shape": 0.209, "margin": 0.218, "density": 0.007},
+}
+
+# Tables 5.3 (Mammographic), 5.4 (Adult), 5.5 (Housing): partitions, and information loss as a share.
+PARTITIONS: Final[dict[str, dict[str, tuple[int, float]]]] = {
+    "mammographic": {
+        "k3-exact": (199, 0.1329),
+        "k3": (199, 0.1738),
+        "l2": (125, 0.6350),
+        "t0.2": (33, 0.9837),
+        "t0.3": (74, 0.8971),
+        "t0.4": (119, 0.6537),
+    },
+    "adult": {
+        "k3-exact": (9246, 0.0576),
+        "k3": (9246, 0.0746),
+        "l2": (4919, 0.0929),
+        "t0.2": (2925, 0.3266),
+        "t0.3": (7134, 0.0792),
+        "t0.4": (7863, 0.0807),
+    },
+    "housing": {
+        "k3-exact": (5351, 0.4399),
+        "k3": (5351, 0.4402),
+        "l2": (2391, 0.6583),
+        "l3": (769, 0.7182),
+        "t0.2": (131, 0.6742),
+        "t0.3": (538, 0.6652),
+        "t0.4": (1040, 0.6532),
+    },
+}
+
+# Tables 5.6 (none), 5.7 (k3-exact), and 5.8 Adult, 5.9 Mammographic, 5.10 Housing (k3, l2, t0.2).
+CLASSIFIERS: Final[dict[str, dict[str, Scores]]] = {
+    "mammographic": {
+        "none": {
+            "extra trees": (0.767, 0.766),
+            "random forest": (0.779, 0.778),
+            "gradient boosting": (0.771, 0.771),
+            "SVM": (0.779, 0.778),
+            "logistic regression": (0.819, 0.819),
+            "SGD": (0.526, 0.481),
+            "Gaussian NB": (0.790, 0.790),
+            "KNN": (0.823, 0.822),
+            "MLP": (0.791, 0.790),
+        },
+        "k3-exact": {
+            "extra trees": (0.726, 0.722),
+            "random forest": (0.738, 0.737),
+            "gradient boosting": (0.767, 0.765),
+            "SVM": (0.718, 0.716),
+            "logistic regression": (0.738, 0.737),
+            "SGD": (0.670, 0.643),
+            "Gaussian NB": (0.742, 0.742),
+            "KNN": (0.730, 0.729),
+            "MLP": (0.767, 0.766),
+        },
+        "k3": {
+            "extra trees": (0.746, 0.746),
+            "random forest": (0.767, 0.766),
+            "gradient boosting": (0.767, 0.766),
+            "SVM": (0.714, 0.713),
+            "logistic regression": (0.694, 0.693),
+            "SGD": (0.526, 0.481),
+            "Gaussian NB": (0.694, 0.693),
+            "KNN": (0.694, 0.693),
+            "MLP": (0.759, 0.759),
+        },
+        "l2": {
+            "extra trees": (0.654, 0.651),
+            "random forest": (0.686, 0.685),
+            "gradient boosting": (0.666, 0.664),
+            "SVM": (0.730, 0.730),
+            "logistic regression": (0.642, 0.635),
+            "SGD": (0.570, 0.566),
+            "Gaussian NB": (0.646, 0.640),
+            "KNN": (0.646, 0.641),
+            "MLP": (0.714, 0.713),
+        },
+        "t0.2": {
+            "extra trees": (0.546, 0.511),
+            "random forest": (0.558, 0.471),
+            "gradient boosting": (0.546, 0.511),
+            "SVM": (0.558, 0.471),
+            "logistic regression": (0.558, 0.471),
+            "SGD": (0.550, 0.480),
+            "Gaussian NB": (0.534, 0.515),
+            "KNN": (0.558, 0.471),
+            "MLP": (0.502, 0.449),
+        },
+    },
+    "housing": {
+        "none": {
+            "extra trees": (0.963, 0.963),
+            "random forest": (0.974, 0.974),
+            "gradient boosting": (0.985, 0.985),
+            "SVM": (0.612, 0.612),
+            "logistic regression": (0.596, 0.532),
+            "SGD": (0.594, 0.450),
+            "Gaussian NB": (0.664, 0.635),
+            "KNN": (0.861, 0.854),
+            "MLP": (0.588, 0.540),
+        },
+        "k3-exact": {
+            "extra trees": (0.762, 0.751),
+            "random forest": (0.772, 0.761),
+            "gradient boosting": (0.783, 0.771),
+            "SVM": (0.476, 0.305),
+            "logistic regression": (0.490, 0.399),
+            "SGD": (0.458, 0.242),
+            "Gaussian NB": (0.501, 0.451),
+            "KNN": (0.558, 0.499),
+            "MLP": (0.457, 0.413),
+        },
+        "k3": {
+            "extra trees": (0.765, 0.755),
+            "random forest": (0.770, 0.759),
+            "gradient boosting": (0.783, 0.772),
+            "SVM": (0.475, 0.303),
+            "logistic regression": (0.499, 0.404),
+            "SGD": (0.451, 0.229),
+            "Gaussian NB": (0.499, 0.459),
+            "KNN": (0.558, 0.506),
+            "MLP": (0.458, 0.411),
+        },
+        "l2": {
+            "extra trees": (0.625, 0.599),
+            "random forest": (0.624, 0.597),
+            "gradient boosting": (0.652, 0.626),
+            "SVM": (0.465, 0.273),
+            "logistic regression": (0.558, 0.483),
+            "SGD": (0.346, 0.309),
+            "Gaussian NB": (0.567, 0.546),
+            "KNN": (0.617, 0.577),
+            "MLP": (0.451, 0.404),
+        },
+        "t0.2": {
+            "extra trees": (0.470, 0.419),
+            "random forest": (0.467, 0.424),
+            "gradient boosting": (0.481, 0.416),
+            "SVM": (0.462, 0.271),
+            "logistic regression": (0.470, 0.373),
+            "SGD": (0.452, 0.248),
+            "Gaussian NB": (0.361, 0.284),
+            "KNN": (0.468, 0.376),
+            "MLP": (0.442, 0.394),
+        },
+    },
+    "adult": {
+        "none": {
+            "extra trees": (0.858, 0.788),
+            "random forest": (0.857, 0.791),
+            "gradient boosting": (0.874, 0.816),
+            "SVM": (0.760, 0.432),
+            "logistic regression": (0.789, 0.601),
+            "SGD": (0.239, 0.193),
+            "Gaussian NB": (0.794, 0.645),
+            "KNN": (0.854, 0.789),
+            "MLP": (0.742, 0.591),
+        },
+        "k3-exact": {
+            "extra trees": (0.830, 0.754),
+            "random forest": (0.840, 0.767),
+            "gradient boosting": (0.863, 0.795),
+            "SVM": (0.760, 0.432),
+            "logistic regression": (0.799, 0.644),
+            "SGD": (0.761, 0.435),
+            "Gaussian NB": (0.793, 0.643),
+            "KNN": (0.838, 0.766),
+            "MLP": (0.738, 0.583),
+        },
+        "k3": {
+            "extra trees": (0.830, 0.753),
+            "random forest": (0.837, 0.764),
+            "gradient boosting": (0.865, 0.800),
+            "SVM": (0.760, 0.432),
+            "logistic regression": (0.788, 0.595),
+            "SGD": (0.760, 0.432),
+            "Gaussian NB": (0.790, 0.640),
+            "KNN": (0.840, 0.767),
+            "MLP": (0.729, 0.573),
+        },
+        "l2": {
+            "extra trees": (0.797, 0.703),
+            "random forest": (0.807, 0.715),
+            "gradient boosting": (0.848, 0.757),
+            "SVM": (0.760, 0.432),
+            "logistic regression": (0.794, 0.609),
+            "SGD": (0.761, 0.433),
+            "Gaussian NB": (0.794, 0.643),
+            "KNN": (0.820, 0.722),
+            "MLP": (0.735, 0.578),
+        },
+        "t0.2": {
+            "extra trees": (0.784, 0.647),
+            "random forest": (0.775, 0.672),
+            "gradient boosting": (0.831, 0.707),
+            "SVM": (0.760, 0.432),
+            "logistic regression": (0.799, 0.641),
+            "SGD": (0.761, 0.434),
+            "Gaussian NB": (0.792, 0.644),
+            "KNN": (0.800, 0.664),
+            "MLP": (0.741, 0.575),
+        },
+    },
+}
+
+# Tables 7.1 (not anonymised) and 7.2 (each silo anonymised): the positive class's precision, recall and F1.
+FEDERATED: Final[dict[str, dict[str, float]]] = {
+    "none": {"accuracy": 0.850, "precision": 0.727, "recall": 0.616, "f1": 0.667},
+    "k3": {"accuracy": 0.835, "precision": 0.695, "recall": 0.561, "f1": 0.621},
+}
+
+# Section 7.1: information loss of the three silos.
+SILO_LOSS: Final = (0.0613, 0.0597, 0.0630)
