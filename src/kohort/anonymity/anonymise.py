@@ -113,7 +113,8 @@ def anonymise(
 ) -> Anonymised:
     """Generalise the quasi-identifiers of a pandas, polars or pyarrow frame until every class meets the rule.
 
-    `c` belongs to recursive (c, l)-diversity. `split`, `relaxed` and `dimensions` are Mondrian's, `node_budget` and
+    Entropy loss and automatic hierarchies are about the target; without one, about the first sensitive column. `c`
+    belongs to recursive (c, l)-diversity. `split`, `relaxed` and `dimensions` are Mondrian's, `node_budget` and
     `suppression_limit` (a share of the rows that may be left out, if they must) the lattice's.
     """
     began = time.perf_counter()
@@ -233,7 +234,8 @@ def _report(
 
     found = measure(after, quasi=quasi, sensitive=sensitive)
     names = [one.name for one in cells]
-    lost = None if target is None else entropy_loss(before[kept], after, quasi=names, target=target)
+    about = target if target is not None else next(iter(sensitive), None)
+    lost = None if about is None else entropy_loss(before[kept], after, quasi=names, target=about)
     return {
         "rows": before.height,
         "rows_out": after.height,

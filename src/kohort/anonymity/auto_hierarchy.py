@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import polars as pl
 
@@ -75,7 +76,7 @@ def group_values(found: Sequence[Association], rho: float) -> tuple[tuple[str, .
 
 def automatic_hierarchy(frame: pl.DataFrame, column: str, target: str, *, rhos: Sequence[float]) -> Hierarchy:
     """Values, groups for each rho, nothing. Several rhos must divide one another, the smallest first."""
-    if any(coarse % fine for fine, coarse in zip(rhos, rhos[1:], strict=False)):
+    if any(coarse % fine for fine, coarse in pairwise(rhos)):
         raise ConfigError("the rhos do not divide one another", hint="Use such as 5, 10, 50")
     found = frequent_targets(frame, column, target)
     if not found:

@@ -86,9 +86,7 @@ def _partition(problem: Problem, options: Classing, chosen: str) -> Partition:
     trivial = problem.rule.k == 1 and not problem.rule.looks_at_sensitive
     if chosen == "cluster" and not trivial:
         return cluster(problem, jobs=options.jobs)
-    return mondrian(
-        problem, split=options.split or "median", relaxed=options.relaxed, dimensions=options.dimensions
-    )
+    return mondrian(problem, split=options.split or "median", relaxed=options.relaxed, dimensions=options.dimensions)
 
 
 def _hierarchies(frame: pl.DataFrame, problem: Problem, options: Classing) -> dict[str, Hierarchy]:
@@ -107,9 +105,7 @@ def _hierarchies(frame: pl.DataFrame, problem: Problem, options: Classing) -> di
 def _by_lattice(frame: pl.DataFrame, problem: Problem, options: Classing) -> Classed:
     given = _hierarchies(frame, problem, options)
     steps = ladders(problem.table, given)
-    found = lattice(
-        problem, steps, node_budget=options.node_budget, suppression_limit=options.suppression_limit
-    )
+    found = lattice(problem, steps, node_budget=options.node_budget, suppression_limit=options.suppression_limit)
     candidates: list[tuple[Partition, Integers]] = [(found.partition, found.suppressed)]
     if problem.rule.looks_at_sensitive:
         # A walk from below lets diverse rows go first and strands the others; a walk from above does not.

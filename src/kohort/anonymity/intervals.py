@@ -76,7 +76,7 @@ def mask_hierarchy(column: str, values: Iterable[str], *, from_left: bool = Fals
 
 def suppression_hierarchy(column: str, values: Iterable[str]) -> Hierarchy:
     """The value, or nothing."""
-    return Hierarchy.of(column, {text: (ROOT_LABEL,) for text in dict.fromkeys(values)})
+    return Hierarchy.of(column, dict.fromkeys(values, (ROOT_LABEL,)))
 
 
 def data_independent(

@@ -1,12 +1,12 @@
-"""Local recoding with hierarchies: walk the lattice of levels from the cheapest node up, and let classes out on the way.
+"""Local recoding with hierarchies: walk the lattice of levels from the cheapest node up, let classes out on the way.
 
 A node says how far each column climbs its hierarchy. At each node the rows that are left are grouped by their labels
 there; groups that meet the rule become classes, the others wait for a dearer node. So every class has its own node.
 Nodes are visited best first, by the mean loss of their labels over the table, and never twice.
 
 A lattice of many columns is too large to visit: after `node_budget` nodes (or, if it is not set, after a fixed number
-of cells looked at) the walk turns into a few climbs, each from the bottom along the column that frees most rows for the least added loss, each up to a higher limit, the last one to
-the top. So fifteen or forty quasi-identifiers finish too.
+of cells looked at) the walk turns into a few climbs, each from the bottom along the column that frees most rows for the
+least added loss, each up to a higher limit, the last one to the top. So forty quasi-identifiers finish too.
 
 Rows that are left at the very top are too few or too uniform for a class of their own. They join the class that costs
 least; within the suppression limit they are suppressed instead, and no other row ever is.
@@ -124,9 +124,7 @@ class _Walk:
 
     def above(self, node: tuple[int, ...]) -> list[tuple[int, ...]]:
         """The nodes one step up."""
-        return [
-            (*node[:c], node[c] + 1, *node[c + 1 :]) for c in range(len(node)) if node[c] < self.top[c]
-        ]
+        return [(*node[:c], node[c] + 1, *node[c + 1 :]) for c in range(len(node)) if node[c] < self.top[c]]
 
     def look(self, node: Sequence[int]) -> tuple[int, int]:
         """Groups of the waiting rows at a node, and rows in groups of at least k."""

@@ -12,7 +12,7 @@ Guarantee: every class meets the rule (k, l and t, judged inside each cut). Same
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -54,8 +54,6 @@ def _with_dimensions(problem: Problem, dimensions: Sequence[str]) -> Problem:
     if not dimensions:
         raise ConfigError("no dimension to cut on", hint="Name at least one quasi-identifier")
     chosen = [position for position, name in enumerate(names) if name in set(dimensions)]
-    table = CodedTable(
-        tuple(problem.table.columns[position] for position in chosen),
-        np.ascontiguousarray(problem.table.codes[chosen]),
-    )
+    codes: Any = problem.table.codes
+    table = CodedTable(tuple(problem.table.columns[position] for position in chosen), codes[chosen])
     return Problem(table, problem.sensitive, problem.rule)

@@ -66,8 +66,9 @@ class Problem:
         if not self.rule.looks_at_sensitive:
             return quasi.copy() if rows is None else quasi[:, rows]
         fits = private.max(initial=0) <= np.iinfo(quasi.dtype).max
-        joined: Codes = np.concatenate([quasi, private]).astype(quasi.dtype if fits else np.uint32, copy=False)
-        return joined if rows is None else joined[:, rows]
+        joined: Any = np.concatenate([quasi, private]).astype(quasi.dtype if fits else np.uint32, copy=False)
+        found: Codes = joined if rows is None else joined[:, rows]
+        return found
 
     @cached_property
     def shape(self) -> tuple[Any, ...]:

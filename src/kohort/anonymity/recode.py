@@ -100,7 +100,7 @@ def _value_set_cells(column: CodedColumn, ordered: Integers, partition: Partitio
     if column.distinct <= BITS:
         masks = np.bitwise_or.reduceat(np.left_shift(np.uint64(1), ordered.astype(np.uint64)), partition.starts[:-1])
         kinds, of_class = np.unique(masks, return_inverse=True)
-        groups = [[code for code in range(column.distinct) if kind >> code & 1] for kind in kinds.tolist()]
+        groups = [tuple(code for code in range(column.distinct) if kind >> code & 1) for kind in kinds.tolist()]
     else:
         groups, of_class = _distinct_groups(column, ordered, partition)
     values = column.values.to_list()

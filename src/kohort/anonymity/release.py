@@ -1,9 +1,9 @@
-"""Rows that may be shipped: every column but the target generalised, so that each row hides in its own batch.
+"""Rows that may be shipped: every column but the target is the same for all rows of a class of at least k.
 
-Classes are made by Mondrian on a public grid, so no cut point tells a value. Numbers go out as the class's mean
+Classes are made by clustering on a public grid, so no cut point tells a value. Numbers go out as the class's mean
 rounded to 1/50 of the public range, or as the middle of the class's cells when fewer than three rows are off the
 lower end or one row makes up most of the mean: an exact mean would give single values back. Columns with public bins
-go out as a bin. Categories go out as the set of values in the class.
+go out as a bin, categories as the commonest value of the class.
 
 Guarantee: the batch by itself meets k and, over the sensitive column, l; the checker, which shares no code with this
 file, has verified the rows that are returned. A batch too small for that is not released.
@@ -17,12 +17,11 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from kohort.anonymity.cluster import cluster
 from kohort.anonymity.coding import code_table
 from kohort.anonymity.measures import unmet
-from kohort.anonymity.mondrian import mondrian
 from kohort.anonymity.partition import Partition, Problem
 from kohort.anonymity.rule import Rule, SensitiveColumns
-from kohort.data.cells import ValueSet, format_cell
 from kohort.data.domain import ColumnDomain, Domain, category_text, number
 from kohort.data.schema import Schema
 from kohort.errors import IntegrityError, RefusedError
@@ -57,7 +56,7 @@ def generalise_batch(
             f"{frame.height} rows cannot be released in classes of {k} with {l} values of {target!r}",
             hint="They wait for more rows, or lower release_k and release_l",
         )
-    classes = mondrian(Problem(code_table(on_grid, columns), sensitive, rule), split="look-ahead")
+    classes = cluster(Problem(code_table(on_grid, columns), sensitive, rule))
     released = pl.DataFrame(
         [_released(frame[name], classes, schema, domain.columns[name]) for name in columns] + [frame[target]]
     )
@@ -96,7 +95,7 @@ def _released(column: pl.Series, classes: Partition, schema: Schema, domain: Col
         return _released_bins(column, classes, bins)
     if domain.kind == "number":
         return _released_numbers(column, classes, domain)
-    return _released_sets(category_text(column), classes)
+    return _released_categories(category_text(column), classes)
 
 
 def _released_bins(column: pl.Series, classes: Partition, bins: Sequence[float]) -> pl.Series:
@@ -122,12 +121,12 @@ def _released_numbers(column: pl.Series, classes: Partition, domain: ColumnDomai
     return pl.Series(column.name, np.where(telling, middles, means)[classes.labels])
 
 
-def _released_sets(column: pl.Series, classes: Partition) -> pl.Series:
-    """The set of values in each class, as text; a class with one value shows it plainly."""
-    pairs = pl.DataFrame({"class": classes.labels, "value": column}).unique().sort("class", "value", nulls_last=True)
-    sets = pairs.group_by("class", maintain_order=True).agg("value")["value"].to_list()
-    texts = [format_cell(ValueSet(tuple(found)) if len(found) > 1 else found[0]) for found in sets]
-    return pl.Series(column.name, texts, dtype=pl.String).gather(classes.labels)
+def _released_categories(column: pl.Series, classes: Partition) -> pl.Series:
+    """The commonest value of each class; of equally common ones the first by name."""
+    tally = pl.DataFrame({"class": classes.labels, "value": column}).group_by("class", "value").len()
+    ordered = tally.sort("class", "len", "value", descending=[False, True, False], nulls_last=True)
+    commonest = ordered.unique("class", keep="first", maintain_order=True)["value"]
+    return commonest.gather(classes.labels).alias(column.name)
 
 
 def _sums(values: Floats, classes: Partition) -> Floats:

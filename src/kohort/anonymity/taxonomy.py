@@ -28,7 +28,7 @@ Integers = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Ladder:
-    """One column. On level `i`, `labels[i][code]` numbers the label, `cells[i][label]` is released, `cost[i][label]`."""
+    """One column. On level i, `labels[i][code]` numbers the label that is released as `cells[i]` at `cost[i]`."""
 
     column: CodedColumn
     labels: tuple[Integers, ...]

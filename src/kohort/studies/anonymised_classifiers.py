@@ -132,8 +132,10 @@ def score(job: Job) -> Scored:
     """Train on the job's rows and measure on its test rows."""
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.metrics import accuracy_score, precision_recall_fscore_support
+    from threadpoolctl import threadpool_limits
 
-    with warnings.catch_warnings():
+    # Jobs run side by side; threads inside one would only get in each other's way.
+    with threadpool_limits(limits=1), warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # defaults are compared as they are, done or not
         found = _fitted(job).predict(job.x_test)
     precision, recall, f1, _ = precision_recall_fscore_support(job.y_test, found, average="macro", zero_division=0)

@@ -37,7 +37,7 @@ __all__ = ["Released", "education_groups", "release", "told", "told_by_column"]
 Integers = NDArray[np.int64]
 SILENT: Final = -1
 LAST_BUCKET: Final = 1 - 1e-6
-"""The text's last percentile range ends with 100 and holds it; the printed floor would put 100 % into one of its own."""
+"""The last percentile range of the text ends with 100 and holds it; the printed floor gives 100 a range of its own."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

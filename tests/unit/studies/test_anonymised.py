@@ -11,7 +11,9 @@ import numpy as np
 import polars as pl
 import pytest
 
+from kohort.anonymity.loss import theils_u
 from kohort.config import read_plan
+from kohort.data.cells import SUPPRESSED, Label, canonical_text, parse_cell
 from kohort.errors import ConfigError
 from kohort.studies import anonymised
 from kohort.studies import anonymised_protocols as protocols
@@ -21,7 +23,7 @@ from kohort.studies.anonymised_loss import association_tables, education_tables,
 from kohort.studies.anonymised_paper import CLASSIFIERS as PRINTED
 from kohort.studies.anonymised_paper import EDUCATION, PARTITIONS
 from kohort.studies.anonymised_protocols import Effort, score_case
-from kohort.studies.anonymised_release import release
+from kohort.studies.anonymised_release import release, told
 from kohort.studies.anonymised_silo import silo_plan
 from kohort.studies.anonymised_tables import VARIANTS, Case, case_named
 from kohort.studies.registry import find_study
@@ -39,12 +41,13 @@ def adult() -> Case:
 
 
 def tiny_case(rows: int = 240) -> Case:
+    """Columns that Tables 5.1 and 5.2 know, rows made up."""
     random = np.random.default_rng(3)
-    age, ward = random.integers(20, 70, rows), random.choice(["a", "b", "c", "d"], rows)
-    ill = (age > 45) ^ (ward == "d") ^ (random.random(rows) < 0.1)
-    frame = pl.DataFrame({"age": age, "ward": ward, "dose": random.random(rows), "ill": np.where(ill, "yes", "no")})
+    age, shape = random.integers(20, 70, rows), random.choice(["a", "b", "c", "d"], rows)
+    ill = (age > 45) ^ (shape == "d") ^ (random.random(rows) < 0.1)
+    frame = pl.DataFrame({"age": age, "shape": shape, "dose": random.random(rows), "ill": np.where(ill, "yes", "no")})
     variants = tuple(VARIANTS[key] for key in ("k3-exact", "k3", "l2", "t0.2"))
-    return Case(name="mammographic", title="Tiny", frame=frame, quasi=("age", "ward"), target="ill", variants=variants)
+    return Case(name="mammographic", title="Tiny", frame=frame, quasi=("age", "shape"), target="ill", variants=variants)
 
 
 def test_education_shares_are_those_of_table_2_2(adult: Case) -> None:
@@ -101,6 +104,32 @@ def test_a_row_has_a_difference_only_between_numbers() -> None:
     assert row("a", "yes", "no")["delta"] is None
 
 
+def test_a_silent_cell_tells_nothing_and_all_others_what_theil_s_u_says() -> None:
+    random = np.random.default_rng(0)
+    target = random.integers(0, 3, 500)
+    cells = (target + random.integers(0, 2, 500)) % 4
+    frame = pl.DataFrame({"cell": cells, "target": target})
+    assert told(cells, target) == pytest.approx(theils_u(frame, of="target", given="cell"))
+    hidden = np.where(random.random(500) < 0.5, -1, cells)
+    assert 0 < told(hidden, target, silent=-1) < told(cells, target)
+    assert told(np.full(500, -1), target, silent=-1) == 0.0
+    marked = np.where(target == 0, -1, 7)  # the mark goes with one target value: counted as a value it would tell all
+    assert told(marked, target, silent=-1) < told(marked, target)
+
+
+def test_a_release_keeps_rows_and_columns_and_its_labels_cover_the_values() -> None:
+    case = tiny_case()
+    made = release(case.frame, case, VARIANTS["k3"])
+    assert made.frame.columns == case.frame.columns
+    assert made.frame["dose"].equals(case.frame["dose"])
+    for name in case.quasi:
+        for value, text in zip(case.frame[name].to_list(), made.frame[name].to_list(), strict=True):
+            cell = parse_cell(text)
+            assert cell is SUPPRESSED or (
+                isinstance(cell, Label) and canonical_text(value) in made.hierarchies[name].leaves(cell.text)
+            )
+
+
 def separable(classifier: str, seed: int = 0) -> Job:
     random = np.random.default_rng(1)
     x = random.random((200, 2))
@@ -111,8 +140,8 @@ def separable(classifier: str, seed: int = 0) -> Job:
 @pytest.mark.parametrize("classifier", CLASSIFIERS)
 def test_every_classifier_learns_a_line_and_repeats_itself(classifier: str) -> None:
     first, again = run_jobs([separable(classifier), separable(classifier)], processes=1)
-    assert first.accuracy > 0.85
-    assert first.f1 > 0.85
+    assert first.accuracy > 0.8
+    assert first.f1 > 0.8
     assert first == again
 
 

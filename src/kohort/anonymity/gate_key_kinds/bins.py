@@ -7,6 +7,7 @@ stays null, a bin of its own.
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import numpy as np
 import polars as pl
@@ -24,7 +25,7 @@ def _make(argument: str) -> KeyFunction:
         cuts = [float(part) for part in listed.split(",")]
     except ValueError:
         cuts = []
-    rising = all(low < high for low, high in zip(cuts, cuts[1:], strict=False))
+    rising = all(low < high for low, high in pairwise(cuts))
     if not name or not cuts or not rising or not all(map(math.isfinite, cuts)):
         raise ConfigError("the key function 'bins' needs rising cut points", hint="Write bins:COLUMN=20,40,60")
 

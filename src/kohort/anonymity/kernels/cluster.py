@@ -9,18 +9,16 @@ Guarantee: every cluster meets the rule, before and after rows without one are h
 
 # Written for Numba: positional arguments, types from the call.
 # mypy: allow-untyped-defs, allow-untyped-calls
-# ruff: noqa: PLR0912, PLR0915, PLR0917
+# ruff: noqa: PLR0912, PLR0915
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
-from kohort.anonymity.kernels.rules import DISTINCT, L_KIND, T_KIND, K, L, class_meets, first_not_below
+from kohort.anonymity.kernels.compiled import compiled
+from kohort.anonymity.kernels.rules import DISTINCT, L_KIND, T_KIND, K, L, class_meets, first_not_below, largest_of, sort_first
 
 __all__ = ["classes_loss", "grow_clusters", "house_rows"]
-
-compiled = numba.njit(cache=True, nogil=True, error_model="numpy")
 
 WORD = 64
 # Rows without a cluster are tried on this many clusters before the block is given up.
@@ -32,10 +30,11 @@ def classes_loss(columns, starts, quasi, is_number, distinct, offsets, points):
     """Loss of each class, summed over its rows and columns; class j is at `starts[j]` to `starts[j + 1]`."""
     classes = len(starts) - 1
     loss = np.zeros(classes)
-    last_seen = np.empty(distinct.max(), np.int64)
+    last_seen = np.empty(largest_of(distinct), np.int64)
     for c in range(quasi):
         line = columns[c]
-        last_seen[:] = -1
+        for v in range(len(last_seen)):
+            last_seen[v] = -1
         for j in range(classes):
             start, end = starts[j], starts[j + 1]
             if is_number[c]:
@@ -58,7 +57,7 @@ def classes_loss(columns, starts, quasi, is_number, distinct, offsets, points):
 def grow_clusters(
     columns, quasi, is_number, distinct, offsets, points, rule, s_offsets, share, cumulative, prefix, ordered, seed_row
 ):
-    """Cluster of each row of `columns`, -1 for a row that found none; and the number of clusters, which all meet the rule."""
+    """Cluster of each row of `columns`, -1 for a row that found none, and how many there are; all meet the rule."""
     rows = columns.shape[1]
     sensitive = len(s_offsets) - 1
     k = int(rule[K])
@@ -82,7 +81,8 @@ def grow_clusters(
     left = rows
     loss = np.zeros(rows)
     label = np.empty(rows, np.int64)
-    label[:] = -1
+    for i in range(rows):
+        label[i] = -1
     clusters = 0
     chosen = min(seed_row, rows - 1)
     while left >= k:
@@ -146,10 +146,13 @@ def _local_codes(columns, quasi):
     begin = np.zeros(quasi + 1, np.int64)
     values = np.empty(quasi * rows, np.int64)
     found = np.empty(rows, np.int64)
+    ordered = np.empty(rows, np.int64)
     for c in range(quasi):
         for i in range(rows):
             found[i] = columns[c, i]
-        ordered = np.sort(found)
+        for i in range(rows):
+            ordered[i] = found[i]
+        sort_first(ordered, rows)
         end = begin[c]
         for i in range(rows):
             if i == 0 or ordered[i] != ordered[i - 1]:

@@ -6,18 +6,15 @@ table whose hits are compared label by label: no collision can put two different
 
 # Written for Numba: positional arguments, types from the call.
 # mypy: allow-untyped-defs, allow-untyped-calls
-# ruff: noqa: PLR0917
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
+from kohort.anonymity.kernels.compiled import compiled
 from kohort.anonymity.kernels.rules import L_KIND, T_KIND, K, class_meets
 
 __all__ = ["count_groups", "emit_groups"]
-
-compiled = numba.njit(cache=True, nogil=True, error_model="numpy")
 
 FREE = -1
 

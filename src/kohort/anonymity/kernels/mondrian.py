@@ -9,18 +9,16 @@ arrays alone.
 
 # Written for Numba: positional arguments, types from the call.
 # mypy: allow-untyped-defs, allow-untyped-calls
-# ruff: noqa: PLR0912, PLR0915, PLR0917
+# ruff: noqa: PLR0912, PLR0915
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
-from kohort.anonymity.kernels.rules import class_meets
+from kohort.anonymity.kernels.compiled import compiled
+from kohort.anonymity.kernels.rules import class_meets, largest_of
 
 __all__ = ["divide", "partition"]
-
-compiled = numba.njit(cache=True, nogil=True, error_model="numpy")
 
 NO_CUT = -1
 # In look-ahead, only this many of the widest columns are tried: forty quasi-identifiers must still finish.
@@ -54,11 +52,12 @@ def partition(
     score = np.empty(quasi)
     cuts = np.empty(quasi, np.int64)
     order = np.empty(quasi, np.int64)
-    histogram = np.zeros(distinct.max() + 1, np.int64)
+    values = largest_of(distinct)
+    histogram = np.zeros(values, np.int64)
     swaps = np.empty(rows // 2 + 1, np.int64)
     counts = np.zeros(max(s_offsets[-1], 1), np.int64)
     touched = np.empty(rows if not simple else 1, np.int64)
-    seen = np.zeros((2, distinct.max()), np.bool_)
+    seen = np.zeros((2, values), np.bool_)
     while depth:
         depth -= 1
         start, end = starts[depth], ends[depth]
@@ -83,7 +82,9 @@ def partition(
                     span[c] = min(points[offsets[c] + b] - points[offsets[c] + a], 1.0)
                 else:
                     span[c] = (b - a + 1) / distinct[c]
-            _rising_order(-span, order)
+            for c in range(quasi):
+                score[c] = -span[c]
+            _rising_order(score, order)
             if look_ahead:
                 _look(columns, start, end, quasi, varies[depth], order, span, low, high, is_number, distinct,
                       offsets, points, k, relaxed, histogram, seen, score, cuts)  # fmt: skip
@@ -96,13 +97,13 @@ def partition(
                 if cut == NO_CUT:
                     continue
                 middle = divide(columns, index, varies[depth], start, end, c, cut, relaxed, swaps)
-                if simple or (
-                    class_meets(columns, start, middle, rule, s_offsets, share, cumulative, prefix, ordered, counts,
-                                touched)
-                    and class_meets(columns, middle, end, rule, s_offsets, share, cumulative, prefix, ordered, counts,
-                                    touched)
-                ):  # fmt: skip
-                    cut_made = True
+                cut_made = True
+                for side in range(0 if simple else 2):
+                    one, two = (start, middle) if side == 0 else (middle, end)
+                    cut_made = cut_made and class_meets(
+                        columns, one, two, rule, s_offsets, share, cumulative, prefix, ordered, counts, touched
+                    )
+                if cut_made:
                     break
         if not cut_made:
             bounds[classes] = start
@@ -177,7 +178,7 @@ def _middle(line, start, end, low, high, k, relaxed, histogram):
 
 @compiled
 def divide(columns, index, varies, start, end, cut_column, cut, relaxed, swaps):
-    """Bring the rows at or below the cut to the front; where the rest begins. Relaxed parts are halves: ties fill up."""
+    """Bring the rows up to the cut to the front; where the rest begins. Relaxed parts are halves: ties fill up."""
     line = columns[cut_column]
     size = end - start
     if relaxed:
@@ -270,8 +271,8 @@ def _loss_after(columns, start, end, quasi, varies, j, cut, low, high, is_number
                 seen[np.int64(by[i] > cut), line[i]] = True
             first, second = 0, 0
             for value in range(low[c], high[c] + 1):
-                first += seen[0, value]
-                second += seen[1, value]
-            total += (left * first if first > 1 else 0) / distinct[c]
-            total += (right * second if second > 1 else 0) / distinct[c]
+                first += 1 if seen[0, value] else 0
+                second += 1 if seen[1, value] else 0
+            total += left * (first if first > 1 else 0) / distinct[c]
+            total += right * (second if second > 1 else 0) / distinct[c]
     return total

@@ -1,4 +1,4 @@
-"""Mondrian as Saleh (2022) has it: widest relative span first, numbers at the median, categories by halves of the values.
+"""Mondrian as Saleh (2022) has it: the column of the widest relative span first, numbers cut at the median.
 
 Numbers below the median go left, the others right. Of the values of a category that a part holds, in their order, the
 first half goes left. The codes of a category must follow the order of its values.
@@ -6,19 +6,16 @@ first half goes left. The codes of a category must follow the order of its value
 
 # Written for Numba: positional arguments, types from the call.
 # mypy: allow-untyped-defs, allow-untyped-calls
-# ruff: noqa: PLR0912, PLR0915, PLR0917
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
+from kohort.anonymity.kernels.compiled import compiled
 from kohort.anonymity.kernels.mondrian import divide
-from kohort.anonymity.kernels.rules import class_meets
+from kohort.anonymity.kernels.rules import class_meets, largest_of
 
 __all__ = ["thesis_partition"]
-
-compiled = numba.njit(cache=True, nogil=True, error_model="numpy")
 
 
 @compiled
@@ -35,7 +32,7 @@ def thesis_partition(
     stack = np.empty((rows + 2, 2), np.int64)
     stack[0, 0], stack[0, 1], depth, classes = 0, rows, 1, 0
     span = np.empty(quasi)
-    histogram = np.zeros(distinct.max(), np.int64)
+    histogram = np.zeros(largest_of(distinct), np.int64)
     swaps = np.empty(rows // 2 + 1, np.int64)
     varies = np.ones(columns.shape[0], np.bool_)
     counts = np.zeros(max(s_offsets[-1], 1), np.int64)
@@ -58,9 +55,12 @@ def thesis_partition(
             cut = _last_left(columns[widest], start, end, is_number[widest], offsets[widest], values, histogram,
                              distinct[widest])  # fmt: skip
             middle = start if cut < 0 else divide(columns, index, varies, start, end, widest, cut, False, swaps)
-            done = class_meets(
-                columns, start, middle, rule, s_offsets, share, cumulative, prefix, ordered, counts, touched
-            ) and class_meets(columns, middle, end, rule, s_offsets, share, cumulative, prefix, ordered, counts, touched)
+            done = True
+            for side in range(2):
+                one, two = (start, middle) if side == 0 else (middle, end)
+                done = done and class_meets(
+                    columns, one, two, rule, s_offsets, share, cumulative, prefix, ordered, counts, touched
+                )
         if done:
             stack[depth, 0], stack[depth, 1] = middle, end
             stack[depth + 1, 0], stack[depth + 1, 1] = start, middle

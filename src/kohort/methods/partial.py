@@ -1,0 +1,334 @@
+"""Partially-federated learning (Fisichella, Lax, Russo: Partially-federated learning: A new approach to achieving
+privacy and effectiveness, Information Sciences 614, 2022).
+
+A gate at each site lets rows that hide in a crowd go to the hub; the rest is learned where it lies. The hub trains on
+what it was given as one more participant, and all weights are averaged by rows. k = 1 is central learning, k above
+the largest group is federated averaging, exactly.
+
+Threat model: the hub is curious; it sees what was shared and each site's weights. In the paper rows are shipped raw,
+and most are unique on the shipped columns though their quasi-identifiers are not; `released = "generalised"`, the
+default, ships every column but the target generalised to a real k within each batch, verified. With `count =
+"secure"` the hub sees capped totals of opaque keys; hub and one colluding site see the totals of keys that site can
+name; a lying site can force approvals, so raw rows then need a policy that trusts counts. Guarantee:
+KAnonymous(release_k, release_l) or Raw for shared rows, Aggregate for the weights of the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import polars as pl
+from annotated_types import Ge, Gt, Le
+from numpy.typing import NDArray
+
+from kohort.anonymity.gate import apply_gate, count_unit
+from kohort.anonymity.gate_keys import group_keys
+from kohort.anonymity.release import generalise_batch
+from kohort.errors import ConfigError, RefusedError
+from kohort.federation.counting import Approved, KeyCounts, SecureCount, is_approved
+from kohort.federation.hubwork import HubTrainer
+from kohort.federation.plan import Ask, Expect, Hub, Mark, Plan, Replies, Result
+from kohort.federation.rounds import federated_rounds
+from kohort.federation.setting import Setting
+from kohort.federation.site import Site
+from kohort.federation.tables import pack_table, unpack_table
+from kohort.federation.task import Release, Request, Task
+from kohort.federation.training import ROWS, TRAIN, TRAIN_SCAFFOLD, setting_of
+from kohort.federation.wire import Payload
+from kohort.learn.model import encode_rows
+from kohort.methods.registry import Method
+from kohort.privacy.guarantee import Aggregate, Guarantee, KAnonymous, Public, Raw, SecureSum
+from kohort.secure.counting import Fingerprints, fingerprints
+from kohort.secure.masks import colluders_for, threshold_for
+
+__all__ = ["METHOD", "Gate", "Partial", "Secure"]
+
+SENDER, BATCH = "sender", "batch"
+OPEN_SECRET = b"everybody knows this secret".ljust(32, b".")
+_KEYS, _MASK = "partial.keys", "partial.mask"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gate:
+    """`[method.gate]`: which rows may go to the hub, who counts, and how they go."""
+
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 - read by pydantic, not a field
+
+    rule: str = "k-anonymity"
+    k: Annotated[int, Ge(1)] = 100
+    """Not used by paper-l, which has l instead."""
+    l: Annotated[int, Ge(1)] | None = None  # noqa: E741 - the literature's own letter
+    t: Annotated[float, Gt(0), Le(1)] | None = None
+    strict: bool = False
+    """More than k, as the paper's text says, instead of at least k."""
+    overlap: Annotated[int, Ge(1)] = 1
+    """At how many sites one person may be: a count across sites then demands so many times k."""
+    key: str = "exact"
+    count: Literal["secure", "local", "global"] = "secure"
+    """Over all sites without showing counts; over own rows; over all sites in clear (simulation only)."""
+    released: Literal["generalised", "raw"] = "generalised"
+    release_k: Annotated[int, Ge(2)] = 10
+    release_l: Annotated[int, Ge(1)] = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Secure:
+    """`[method.secure]`: how sums are protected."""
+
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 - read by pydantic, not a field
+
+    sum: str = "masks"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Partial:
+    """`[method]` of a partial federation."""
+
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 - read by pydantic, not a field
+
+    gate: Gate = field(default_factory=Gate)
+    secure: Secure = field(default_factory=Secure)
+
+
+def _config(setting: Setting) -> Partial:
+    config = setting.config
+    if not isinstance(config, Partial):
+        raise RefusedError("the approved plan is not a partial federation")
+    return config
+
+
+def _threshold(gate: Gate) -> int:
+    """The total a key must reach: k or, for the paper's second algorithm, l; one more if strict; times the overlap."""
+    least = gate.l if count_unit(gate.rule) == "key+sensitive" and gate.l is not None else gate.k
+    return (least + gate.strict) * gate.overlap
+
+
+@dataclass(frozen=True, eq=False)
+class _OwnKeys:
+    """A site's rows by key: the number of each row's key, and the keys with their counts."""
+
+    codes: NDArray[np.int64]
+    counts: KeyCounts
+
+
+def _own_keys(site: Site) -> _OwnKeys:
+    known = site.memory.get(_KEYS)
+    if isinstance(known, _OwnKeys):
+        return known
+    gate, schema = _config(setting_of(site)).gate, site.schema
+    frame = site.holding.rows()
+    columns = [*schema.quasi, *((str(schema.target),) if count_unit(gate.rule) == "key+sensitive" else ())]
+    keys = group_keys(frame, columns, key=gate.key)
+    if schema.identifiers:
+        people = frame.select(schema.identifiers).hash_rows().to_numpy()
+        pairs = np.unique(np.stack([keys.codes.astype(np.uint64), people], axis=1), axis=0)
+        counts = np.bincount(pairs[:, 0].astype(np.int64), minlength=len(keys.texts))
+    else:
+        counts = np.bincount(keys.codes, minlength=len(keys.texts))
+    made = _OwnKeys(
+        keys.codes, KeyCounts(keys=list(keys.texts), counts=counts, rows=frame.height, cap=_threshold(gate))
+    )
+    site.memory[_KEYS] = made
+    return made
+
+
+COUNT = SecureCount(
+    "partial.count",
+    counts_of=lambda site: _own_keys(site).counts,
+    scheme=lambda setting: _config(setting).secure.sum,
+)
+
+
+def _tell_counts(site: Site, request: Request) -> Release:
+    """`count = "global"`: the paper's count in clear. The keys can be guessed, so this is as good as raw."""
+    del request
+    own = _own_keys(site).counts
+    prints = fingerprints(OPEN_SECRET, own.keys)
+    arrays = {"f": prints.f, "h": prints.h, "counts": own.counts.astype(np.int64)}
+    return Release(payload=Payload(arrays=arrays), guarantee=Raw(rows=own.rows), rows=own.rows)
+
+
+TELL_COUNTS = Task(name="partial.counts", one=_tell_counts)
+
+
+def _shared_rows(site: Site, request: Request) -> NDArray[np.bool_]:
+    """The gate's decision for every row of this site."""
+    gate, schema = _config(setting_of(site)).gate, site.schema
+    own = _own_keys(site)
+    if gate.count == "local":
+        frame = site.holding.rows()
+        mask = apply_gate(
+            frame,
+            quasi=schema.quasi,
+            sensitive=schema.target,
+            identifier=schema.identifiers[0] if schema.identifiers else None,
+            rule=gate.rule,
+            k=None if gate.rule == "paper-l" else gate.k,
+            l=gate.l,
+            t=gate.t,
+            strict=gate.strict,
+            key=gate.key,
+        ).mask
+    else:
+        prints: Fingerprints = (
+            COUNT.prints(site) if gate.count == "secure" else fingerprints(OPEN_SECRET, own.counts.keys)
+        )
+        mask = is_approved(prints, request.payload.arrays["f"], request.payload.arrays["h"])[own.codes]
+    # A careful site also wants a crowd among its own rows.
+    decided: NDArray[np.bool_] = mask & (own.counts.counts[own.codes] >= site.policy.min_gate_k)
+    return decided
+
+
+def _share(site: Site, request: Request) -> Release:
+    """Ship what the gate lets through; keep the rest for training here."""
+    setting = setting_of(site)
+    gate, schema, encoder = _config(setting).gate, site.schema, site.memory["encoder"]
+    frame = site.holding.rows()
+    mask = _shared_rows(site, request)
+    shared, guarantee = _releasable(site, frame.filter(pl.Series(mask)), gate)
+    if shared is None:  # too few for a batch: they wait here
+        mask = np.zeros(frame.height, dtype=bool)
+    kept = frame.filter(pl.Series(~mask))
+    trains = kept.height >= site.policy.min_rows
+    site.memory[ROWS] = encode_rows(encoder, kept) if trains else None
+    columns = (*schema.inputs, str(schema.target))
+    table = pack_table((frame.head(0) if shared is None else shared).select(columns))
+    payload = Payload(metrics={"shared": int(mask.sum()), "kept": kept.height if trains else 0}, blobs={"table": table})
+    return Release(payload=payload, guarantee=guarantee, rows=int(mask.sum()))
+
+
+def _releasable(site: Site, frame: pl.DataFrame, gate: Gate) -> tuple[pl.DataFrame | None, Guarantee]:
+    """The rows as they may go, with the claim; None when nothing goes."""
+    if frame.height == 0:
+        return None, Public(what="row counts")
+    if gate.released == "raw":
+        return frame, Raw(rows=frame.height, counted_by="" if gate.count == "local" else "other sites")
+    k, l = max(gate.release_k, site.policy.min_k), max(gate.release_l, site.policy.min_l)  # noqa: E741
+    domain = site.memory["encoder"].domain
+    try:
+        batch = generalise_batch(frame, schema=site.schema, domain=domain, k=k, l=l)
+    except RefusedError:
+        return None, Public(what="row counts")
+    return batch, KAnonymous(k=k, l=l, rows=batch.height, verified=True)
+
+
+SHARE = Task(name="partial.share", one=_share)
+
+
+def _count(config: Partial, hub: Hub) -> Generator[Ask | Mark, Any, Approved | None]:
+    """Who may go, by the plan's way of counting; None when every site decides for itself."""
+    gate = config.gate
+    if gate.count == "local":
+        return None
+    if gate.rule not in {"k-anonymity", "paper-l"}:
+        raise ConfigError(
+            f"rule {gate.rule!r} looks at distributions, which a count across sites does not open",
+            hint='Set method.gate.count = "local", or use k-anonymity',
+        )
+    if gate.count == "secure":
+        if len(hub.sites) < 3:
+            raise RefusedError(
+                f"a secure count needs three sites, {len(hub.sites)} take part: two would see each other's counts",
+                hint='Add sites, or set method.gate.count = "local"',
+            )
+        found = yield from COUNT.run(hub, threshold=_threshold(gate))
+        return found
+    told: Replies = yield Ask(
+        task=TELL_COUNTS,
+        to=hub.sites,
+        expect=Expect(arrays={"f": ("<u8", (None,)), "h": ("<u8", (None,)), "counts": ("<i8", (None,))}),
+    )
+    totals: dict[tuple[int, int], int] = {}
+    for payload in told.payloads():
+        parts = (payload.arrays[name].tolist() for name in ("f", "h", "counts"))
+        for f, h, count in zip(*parts, strict=True):
+            totals[f, h] = totals.get((f, h), 0) + count
+    good = [key for key, total in totals.items() if total >= _threshold(gate)]
+    f, h = (np.asarray([key[part] for key in good], dtype=np.uint64) for part in (0, 1))
+    return Approved(f, h, len(totals), 0)
+
+
+def plan(config: Partial, hub: Hub) -> Plan:
+    """Count, share, then train: sites on what they kept, the hub on what it was given."""
+    approved = yield from _count(config, hub)
+    empty = np.empty(0, dtype=np.uint64)
+    answers: Replies = yield Ask(
+        task=SHARE,
+        to=hub.sites,
+        payload=Payload(
+            arrays={"f": empty if approved is None else approved.f, "h": empty if approved is None else approved.h}
+        ),
+        expect=Expect(metrics=("shared", "kept"), blobs=("table",)),
+    )
+    columns = (*hub.setting.schema.inputs, str(hub.setting.schema.target))
+    tables, trainers = [], []
+    for site, payload in zip(answers.sites, answers.payloads(), strict=True):
+        if payload.metrics["kept"]:
+            trainers.append(site)
+        if payload.metrics["shared"]:
+            table = unpack_table(payload.blobs["table"], expect=columns)
+            tables.append(table.with_columns(pl.lit(site).alias(SENDER), pl.lit(1).alias(BATCH)))
+    received = pl.concat(tables, how="vertical_relaxed") if tables else None
+    generalised = config.gate.released == "generalised"
+    hub_part = None if received is None else HubTrainer(hub, received, generalised=generalised)
+    weights = hub.network.start(hub.streams.generator("start"))
+    ended = yield from federated_rounds(hub, weights, sites=tuple(trainers), participant=hub_part)
+    return Result(
+        weights=ended.weights,
+        rounds=ended.rounds,
+        stopped_by=ended.stopped_by,
+        received=received,
+        notes=_notes(config, hub, approved, received, columns, trainers),
+    )
+
+
+def _notes(
+    config: Partial,
+    hub: Hub,
+    approved: Approved | None,
+    received: pl.DataFrame | None,
+    columns: Sequence[str],
+    trainers: Sequence[str],
+) -> tuple[str, ...]:
+    rows = sum(hub.rows.values())
+    if received is None:
+        return ("no row passed the gate: the run was federated averaging",)
+    notes = [f"{received.height:,} of {rows:,} rows were shared, {config.gate.released}"]
+    if config.gate.released == "raw":
+        alone = received.select(columns).is_unique().sum()
+        notes.append(f"{alone:,} of {received.height:,} shipped rows are unique on the shipped columns")
+    if len(trainers) < len(hub.sites):
+        notes.append(f"{len(hub.sites) - len(trainers)} sites kept too few rows to train on, or none")
+    if approved is not None and approved.withheld_cells:
+        notes.append(f"{approved.withheld_cells} cells of the count could not be read; their keys were withheld")
+    return tuple(notes)
+
+
+def claims(config: Partial, rows: int) -> Sequence[Guarantee]:
+    """A site gives away its gate's share of rows, and weights trained on the rest."""
+    gate = config.gate
+    made: list[Guarantee] = [Aggregate(rows=rows)]
+    if gate.released == "raw":
+        made.append(Raw(rows=rows, counted_by="" if gate.count == "local" else "other sites"))
+    else:
+        made.append(KAnonymous(k=gate.release_k, l=gate.release_l, rows=rows, verified=True))
+    if gate.count == "global":
+        made.append(Raw(rows=rows))
+    if gate.count == "secure" and config.secure.sum == "masks":
+        made.append(SecureSum(sites=3, threshold=threshold_for(3), colluders=colluders_for(3), opens="hub: the total"))
+    return tuple(made)
+
+
+METHOD = Method(
+    name="partial",
+    summary="Rows that hide in a crowd go to the hub, the rest is learned where it lies.",
+    config=Partial,
+    plan=plan,
+    claims=claims,
+    tasks=(*COUNT.tasks, TELL_COUNTS, SHARE, TRAIN, TRAIN_SCAFFOLD),
+    cites="Fisichella, Lax, Russo 2022",
+    example="[method.gate]\nk = 5\nrelease_k = 5",
+)
