@@ -93,8 +93,10 @@ def _cuts(problem: Problem, rows: list[int], *, look_ahead: bool) -> list[tuple[
         low, high = min(held), max(held)
         if low == high:
             continue
-        span = min(column.points[high] - column.points[low], 1.0) if column.is_number else 0.0
-        span = span if column.is_number else (high - low + 1) / column.distinct
+        if column.is_number:
+            span = min(column.points[high] - column.points[low], 1.0)
+        else:
+            span = (high - low + 1) / column.distinct
         best: tuple[int, int] | None = None
         for value in sorted(set(held))[:-1]:
             below = sum(code <= value for code in held)
@@ -108,8 +110,8 @@ def _cuts(problem: Problem, rows: list[int], *, look_ahead: bool) -> list[tuple[
         left = [row for row in rows if codes[row] <= best[1]]
         right = [row for row in rows if codes[row] > best[1]]
         loss = len(left) * class_loss(problem, left) + len(right) * class_loss(problem, right)
-        candidates.append(((loss if look_ahead else -span), -span, position, left, right))
-    return [(left, right) for *_, left, right in sorted(candidates, key=lambda one: one[:3])]
+        candidates.append((loss if look_ahead else -span, position, left, right))
+    return [(left, right) for _, _, left, right in sorted(candidates, key=lambda one: one[:2])]
 
 
 def thesis_classes(problem: Problem, values: Sequence[Sequence[float]]) -> set[frozenset[int]]:

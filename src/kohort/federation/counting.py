@@ -29,6 +29,9 @@ from kohort.secure.sums import Integers
 
 __all__ = ["Approved", "KeyCounts", "SecureCount", "is_approved"]
 
+ATTEMPTS = 3
+"""How often a table that does not peel is tried again, twice as large; what is left then is withheld."""
+
 
 @dataclass(frozen=True, eq=False)
 class KeyCounts:
@@ -89,8 +92,14 @@ class SecureCount:
         scheme = self._scheme(hub.setting)
         sized = yield from summed(hub, self.size, scheme=scheme, length=SKETCH, modulus=P61)
         cells = cells_for(estimate(sized.values))
-        added = yield from summed(hub, self.table, scheme=scheme, length=FIELDS * cells, modulus=P61)
-        counted = peel(added.values, cells)
+        for attempt in range(ATTEMPTS):
+            added = yield from summed(
+                hub, self.table, scheme=scheme, length=FIELDS * cells, modulus=P61, round_number=attempt
+            )
+            counted = peel(added.values, cells)
+            if not counted.stuck_cells:
+                break
+            cells *= 2  # the same counts in a larger table: nothing new is told, and everything peels
         frequent = counted.totals >= threshold
         return Approved(counted.f[frequent], counted.h[frequent], len(counted.f), counted.stuck_cells)
 

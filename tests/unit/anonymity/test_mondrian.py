@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 import pytest
+from anonymity_tables import RULES, as_sets, problem_of, tables
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,7 +15,6 @@ from kohort.anonymity.partition import Partition, Problem
 from kohort.anonymity.reference import class_loss, meets, strict_mondrian
 from kohort.anonymity.rule import Rule, SensitiveColumns
 from kohort.errors import ConfigError
-from anonymity_tables import RULES, as_sets, problem_of, tables
 
 
 @settings(max_examples=150, deadline=None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 import pytest
+from anonymity_tables import RULES, problem_of, tables
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,7 +13,6 @@ from kohort.anonymity.kernels.rules import class_meets, sort_first
 from kohort.anonymity.reference import meets
 from kohort.anonymity.rule import Rule, SensitiveColumns, require_feasible
 from kohort.errors import ConfigError, RefusedError
-from anonymity_tables import RULES, problem_of, tables
 
 
 @settings(max_examples=200, deadline=None)

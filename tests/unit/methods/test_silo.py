@@ -90,6 +90,51 @@ def test_a_site_trains_on_classes_of_k_rows(sites: dict[str, Any], encoding: str
             assert np.array_equal(np.delete(trained.x, quasi, axis=1), np.delete(raw, quasi, axis=1))
 
 
+@pytest.mark.parametrize(
+    "anonymise",
+    [
+        {"algorithm": "mondrian"},
+        {"algorithm": "thesis"},
+        {"algorithm": "lattice", "hierarchies": "intervals", "keep_exact": False},
+        {"algorithm": "lattice", "hierarchies": "intervals", "suppression_limit": 0.1},
+        {"l": 2, "t": 0.4, "t_kind": "kl"},
+    ],
+    ids=str,
+)
+def test_every_way_to_anonymise_is_trained_on(sites: dict[str, Any], anonymise: dict[str, Any]) -> None:
+    outcome = run(plan(anonymise=anonymise), seed=1, tables=tables())
+    assert set(sites) == set(SIZES)
+    for site in sites.values():
+        trained: Any = site.memory[ROWS]
+        quasi = [place for place, name in enumerate(outcome.model.encoder.feature_names) if name != "dose"]
+        assert 0 < trained.count <= site.count
+        assert np.unique(trained.x[:, quasi], axis=0, return_counts=True)[1].min() >= 4
+    left = sum(site.memory[ROWS].count for site in sites.values())
+    suppressed = sum(site.count for site in sites.values()) - left
+    assert any("suppressed" in note for note in outcome.notes) == (suppressed > 0)
+
+
+def test_hierarchies_come_from_a_folder_at_the_site(tmp_path: Path, sites: dict[str, Any]) -> None:
+    decades = [f"{age};{age // 10 * 10} to {age // 10 * 10 + 9};*" for age in range(20, 80)]
+    (tmp_path / "age.csv").write_text("\n".join(decades) + "\n")
+    (tmp_path / "ward.csv").write_text("north;outer;*\nsouth;outer;*\nwest;inner;*\n")
+    run(plan(anonymise={"hierarchies": str(tmp_path)}), seed=1, tables=tables())
+    assert all(site.memory[ROWS].count for site in sites.values())
+    with pytest.raises(SiteError, match="no folder"):
+        run(plan(anonymise={"hierarchies": str(tmp_path / "absent")}), seed=1, tables=tables())
+
+
+def test_a_category_that_looks_like_a_generalised_cell_is_read_as_it_is(sites: dict[str, Any]) -> None:
+    """Columns that anonymising leaves alone are encoded plainly, whatever their texts look like."""
+    marks = {"north": "*", "south": "[1, 2]", "west": "{a, b}"}
+    changed = {name: table.with_columns(kind=pl.col("ward").replace_strict(marks)) for name, table in tables().items()}
+    outcome = run(plan(), seed=1, tables=changed)
+    place = outcome.model.encoder.feature_names.index("kind")
+    for site in sites.values():
+        plain = outcome.model.encoder.transform(site.holding.rows())[:, place]
+        assert np.array_equal(site.memory[ROWS].x[:, place], plain)
+
+
 def test_the_ledger_holds_the_verdict_and_only_counts_leave(tmp_path: Path) -> None:
     run(plan(anonymise={"l": 2}), out=tmp_path / "run", seed=1, tables=tables())
     lines = [line for line in ledger_lines(tmp_path / "run") if line.get("what") == "silo.anonymise"]
