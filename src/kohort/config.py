@@ -86,6 +86,8 @@ class SitesSection:
     """Smallest share of the asked sites whose answers must count for a run to go on."""
     deadline: Annotated[float, Gt(0)] | None = None
     """Seconds a site has for an answer; later ones are left out and named."""
+    arrive: str | None = None
+    """Rows come in over time, as in "20%/10 rounds"; for methods that share rows."""
     trouble: Trouble = field(default_factory=Trouble)
     """Simulated drop-outs, lateness and lies."""
 

@@ -24,6 +24,7 @@ from kohort.errors import ConfigError
 from kohort.evaluate.intervals import RESAMPLES
 from kohort.evaluate.utility import accuracy_of, evaluate_model
 from kohort.export import save_model
+from kohort.federation.arrival import Arrival, parse_arrival
 from kohort.federation.checkpoint import Checkpoint
 from kohort.federation.engine import Costs, LocalEngine, drive
 from kohort.federation.enrol import PREPARE, encoder_for, enrol
@@ -33,7 +34,7 @@ from kohort.federation.site import Holding, Site
 from kohort.federation.training import kept_by, put_back
 from kohort.files import require_new
 from kohort.learn.model import Model, encode_rows
-from kohort.methods.registry import find_method
+from kohort.methods.registry import Method, find_method
 from kohort.privacy.guarantee import DP
 from kohort.privacy.ledger import LEDGER_FILE, Book, Disclosure
 from kohort.privacy.receipts import Receipts
@@ -170,6 +171,7 @@ def run(
         missing=plan.data.missing,
         model=plan.model,
         train=plan.train,
+        arrival=_arrival(plan, method),
     )
     try:
         engine = LocalEngine(
@@ -230,6 +232,13 @@ def run(
     if folder is not None:
         _write(outcome, folder)
     return outcome
+
+
+def _arrival(plan: PlanFile, method: Method) -> Arrival | None:
+    arrival = parse_arrival(plan.sites.arrive)
+    if arrival is not None and not method.arrivals:
+        raise ConfigError(f"method {method.name!r} takes all rows at once", hint="Drop sites.arrive, or use partial")
+    return arrival
 
 
 def _open_folder(

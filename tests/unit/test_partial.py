@@ -122,7 +122,9 @@ def test_raw_runs_say_how_many_rows_are_unique() -> None:
     found = outcome()
     assert found.received is not None
     alone = int(found.received.select("age", "sex", "hours", "y").is_unique().sum())
-    assert f"{alone:,} of {found.received.height:,} shipped rows are unique on the shipped columns" in found.notes
+    share = f"{alone / found.received.height:.1%}"
+    said = f"{alone:,} of {found.received.height:,} shipped rows ({share}) are unique on the shipped columns"
+    assert said in found.notes
 
 
 def test_persons_are_counted_once() -> None:
@@ -172,3 +174,49 @@ def test_one_by_one_is_the_same(tmp_path: Path) -> None:
     other = outcome(gate={"released": "generalised"}, out=tmp_path / "b", many=False)
     assert same_model(one, other)
     assert (tmp_path / "a/ledger/ledger.jsonl").read_bytes() == (tmp_path / "b/ledger/ledger.jsonl").read_bytes()
+
+
+ARRIVING = {"count": 4, "arrive": "25%/2 rounds"}
+
+
+@pytest.mark.parametrize("released", ["raw", "generalised"])
+def test_rows_that_arrive_are_gated_and_never_shipped_twice(released: str) -> None:
+    frame = table().with_columns(hours=pl.int_range(pl.len()) % 80, mark=pl.int_range(pl.len()))
+    parts = {"gate": {"k": 20, "released": released}, "train": {"rounds": 8}, "frame": frame}
+    found = outcome(sites=ARRIVING, data={"features": ["hours", "mark"]}, **parts)
+    assert found.received is not None
+    assert set(found.received["batch"].unique()) <= {1, 2, 3, 4}
+    assert found.received["batch"].n_unique() > 1
+    if released == "raw":
+        assert found.received["mark"].is_unique().all()
+    else:
+        seen = measure(found.received, quasi=["age", "sex", "hours", "mark", "sender", "batch"], sensitive=["y"])
+        assert seen.k >= 5
+    at_once = outcome(gate={"k": 20, "released": released}, data={"features": ["hours", "mark"]}, frame=frame)
+    assert at_once.received is not None
+    assert found.received.height <= at_once.received.height
+
+
+def test_all_rows_at_once_is_an_arrival_of_everything() -> None:
+    assert same_model(outcome(), outcome(sites={"arrive": "100%/1 round"}))
+
+
+def test_an_interrupted_run_with_arrivals_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
+    whole = outcome(out=tmp_path / "whole", sites=ARRIVING, train={"rounds": 8, "optimizer": "adam", "state": "keep"})
+
+    def stop(progress: Any) -> None:
+        if progress.round == 5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(whole.plan, seed=SEED, out=tmp_path / "cut", tables={"": table()}, watch=stop)
+    run(whole.plan, seed=SEED, out=tmp_path / "cut", tables={"": table()}, resume=True)
+    for name in ("model/model.safetensors", "ledger/ledger.jsonl", "ledger/receipts.jsonl"):
+        assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+def test_only_methods_that_gate_take_arrivals_and_the_schedule_is_checked() -> None:
+    with pytest.raises(ConfigError, match="all rows at once"):
+        outcome("fedavg", sites=ARRIVING)
+    with pytest.raises(ConfigError, match="20%/10 rounds"):
+        outcome(sites={"arrive": "sometimes"})

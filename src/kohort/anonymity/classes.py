@@ -62,6 +62,9 @@ class Classed:
 
 def classify(frame: pl.DataFrame, problem: Problem, options: Classing) -> Classed:
     """Make the classes and their cells."""
+    if not isinstance(options.hierarchies, Mapping) and options.hierarchies not in ("auto", "intervals"):
+        word = str(options.hierarchies)
+        raise ConfigError(f"unknown hierarchies {word!r}", hint=nearest(word, ("auto", "intervals")))
     chosen = options.algorithm
     if chosen == "auto":
         chosen = "cluster" if options.hierarchies == "auto" else "lattice"
@@ -95,9 +98,6 @@ def _hierarchies(frame: pl.DataFrame, problem: Problem, options: Classing) -> di
         return {name: options.hierarchies[name] for name in names if name in options.hierarchies}
     if options.hierarchies == "intervals" or options.target is None:
         return data_independent(frame, names)
-    if options.hierarchies != "auto":
-        word = str(options.hierarchies)
-        raise ConfigError(f"unknown hierarchies {word!r}", hint=nearest(word, ("auto", "intervals")))
     target = options.target
     return {name: automatic_hierarchy(frame, name, target, rhos=LATTICE_RHOS) for name in names}
 

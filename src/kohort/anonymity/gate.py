@@ -21,7 +21,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from kohort.anonymity.gate_keys import KeyFunction, Keys, group_keys, number_rows, read_columns
+from kohort.anonymity.gate_groups import group_rows
+from kohort.anonymity.gate_keys import KeyFunction, Keys, group_keys, read_columns
 from kohort.data.table import from_native
 from kohort.discovery import discover
 from kohort.errors import ConfigError, DataError, nearest
@@ -132,8 +133,7 @@ class Gated:
         if not columns or self.shared == 0:
             return int(self.shared == 1)
         shared = known.select(list(dict.fromkeys(columns))).filter(pl.Series(self.mask))
-        codes, _ = number_rows(sets_as_text(shared))
-        return int((np.bincount(codes) == 1).sum())
+        return int((group_rows(sets_as_text(shared)).sizes == 1).sum())
 
 
 def apply_gate(
@@ -191,15 +191,15 @@ def count_keys(
     if chosen.count_unit == "key":
         return keys
     value = read_columns(frame, [str(sensitive)]).to_series().alias("value")
-    codes, first_rows = number_rows(pl.DataFrame({"key": keys.codes, "value": value}))
     names = {name: f"key{position}" for position, name in enumerate(keys.values.columns)}
-    return Keys(codes=codes, first_rows=first_rows, values=keys.values.rename(names).with_columns(value))
+    joined = group_rows(pl.DataFrame({"key": keys.codes, "value": value}))
+    return Keys(partition=joined, values=keys.values.rename(names).with_columns(value))
 
 
 def count_groups(keys: Keys, persons: Integers | None = None) -> Integers:
     """Rows of each group, or distinct persons where their codes are given."""
     if persons is None:
-        return np.bincount(keys.codes, minlength=keys.groups).astype(np.int64, copy=False)
+        return keys.partition.sizes
     people = int(persons.max(initial=0)) + 1
     pairs = np.sort(keys.codes * people + persons)
     distinct = pairs[np.concatenate(([True], pairs[1:] != pairs[:-1]))]
@@ -242,7 +242,7 @@ def sets_as_text(frame: pl.DataFrame) -> pl.DataFrame:
 def _sensitive_codes(frame: Any, name: str) -> tuple[Integers, SensitiveKind]:
     column = read_columns(frame, [name]).to_series()
     if not column.dtype.is_numeric():
-        return number_rows(column.to_frame())[0], "category"
+        return group_rows(column.to_frame()).codes, "category"
     ranks = column.rank("dense").cast(pl.Int64)
     # Ranks count from 1, which leaves 0 for null.
     lowest = 0 if column.null_count() else 1

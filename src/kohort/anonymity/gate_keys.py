@@ -5,9 +5,9 @@ any function of one's own, such as a similarity for images. Named key functions 
 `kohort.anonymity.gate_key_kinds` and under the entry point group `kohort.gate_keys`; a plan or a command line can only
 name one of these, never bring code.
 
-Guarantees: two rows share a group if and only if their key values are equal, null being a value; groups are numbered in
-the order of their first rows; `texts` gives different groups different bytes, and any two sites the same bytes for the
-same values: a number has one text whatever its type, and null differs from the empty text.
+Guarantees: two rows share a group if and only if their key values are equal, null being a value; `texts` gives
+different groups different bytes, and any two sites the same bytes for the same values: a number has one text whatever
+its type, and null differs from the empty text.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from kohort.anonymity.gate_groups import Groups, group_rows
 from kohort.data.table import from_native
 from kohort.discovery import discover
 from kohort.errors import ConfigError, DataError, nearest
 
-__all__ = ["GateKey", "KeyFunction", "Keys", "group_keys", "number_rows", "read_columns"]
+__all__ = ["GateKey", "KeyFunction", "Keys", "group_keys", "read_columns"]
 
 Integers: TypeAlias = NDArray[np.int64]
 KeyFunction: TypeAlias = Callable[[pl.DataFrame], Any]
@@ -35,11 +36,6 @@ KeyFunction: TypeAlias = Callable[[pl.DataFrame], Any]
 
 KINDS, ENTRY_POINTS = "kohort.anonymity.gate_key_kinds", "kohort.gate_keys"
 PART_SEPARATOR = ";"
-
-# Long tables are grouped in parts of this many rows: that bounds the memory a grouping takes on top of the table.
-PART_ROWS = 1 << 20
-SAMPLE_ROWS = 2048
-REPEATS_OF_FEW_GROUPS = 24
 
 NULL, PLAIN, OCTETS, SEVERAL = b"\x00", b"\x01", b"\x02", b"\x03"
 NANOSECONDS = {"ns": 1, "us": 1_000, "ms": 1_000_000}
@@ -55,26 +51,39 @@ class GateKey:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Keys:
-    """Which group each row is in. `first_rows` holds the row that opens each group; `values` the key of every row."""
+    """Which rows share a key: their partition into groups, and the key of every row."""
 
-    codes: Integers
-    first_rows: Integers
+    partition: Groups
     values: pl.DataFrame = field(repr=False)
+
+    @classmethod
+    def of(cls, values: pl.DataFrame) -> Keys:
+        """Group rows by these columns, as they are."""
+        return cls(partition=group_rows(values), values=values)
+
+    @property
+    def codes(self) -> Integers:
+        """The number of each row's group; the numbers mean nothing outside this object."""
+        return self.partition.codes
 
     @property
     def rows(self) -> int:
         """Number of rows."""
-        return len(self.codes)
+        return self.values.height
 
     @property
     def groups(self) -> int:
         """Number of groups."""
-        return len(self.first_rows)
+        return self.partition.count
+
+    def to_rows(self, of_group: NDArray[Any]) -> NDArray[Any]:
+        """One value a group in, one value a row out."""
+        return self.partition.to_rows(of_group)
 
     @cached_property
     def texts(self) -> list[bytes]:
         """One byte string a group, the same at every site that holds the same values."""
-        columns = [_encode_column(column) for column in self.values[self.first_rows]]
+        columns = [_encode_column(column) for column in self.values[self.partition.first_rows]]
         return [b"".join(parts) for parts in zip(*columns, strict=True)]
 
     def fingerprint_bytes(self, group: int) -> bytes:
@@ -90,10 +99,7 @@ def group_keys(frame: Any, quasi: Sequence[str], *, key: str | KeyFunction | Non
     """
     if isinstance(quasi, str) or not quasi:
         raise ConfigError("no list of quasi-identifiers is given", hint="Name at least one column")
-    columns = read_columns(frame, quasi)
-    values = _key_values(columns, key)
-    codes, first_rows = number_rows(values)
-    return Keys(codes=codes, first_rows=first_rows, values=values)
+    return Keys.of(_key_values(read_columns(frame, quasi), key))
 
 
 def read_columns(frame: Any, names: Sequence[str]) -> pl.DataFrame:
@@ -111,70 +117,6 @@ def read_columns(frame: Any, names: Sequence[str]) -> pl.DataFrame:
         hint = "A column of the gate has one value a row; leave sets of items out"
         raise DataError(f"columns hold lists: {', '.join(lists)}", hint=hint)
     return found
-
-
-def number_rows(values: pl.DataFrame) -> tuple[Integers, Integers]:
-    """The group of each row and the first row of each group, groups in the order of their first rows."""
-    # Aliases, for a column may be called like one the grouping makes.
-    plain = values.select(pl.col(name).alias(f"key{position}") for position, name in enumerate(values.columns))
-    if plain.height > SAMPLE_ROWS and _has_many_groups(plain):
-        return _number_by_hash(plain)
-    if plain.height <= PART_ROWS:
-        return _number_by_value(plain)
-    return _number_in_parts(plain)
-
-
-def _has_many_groups(values: pl.DataFrame) -> bool:
-    """Whether a spread-out sample hardly repeats itself."""
-    sample = values[np.linspace(0, values.height - 1, SAMPLE_ROWS).astype(np.int64)]
-    return SAMPLE_ROWS - sample.n_unique() < REPEATS_OF_FEW_GROUPS
-
-
-def _number_by_value(values: pl.DataFrame) -> tuple[Integers, Integers]:
-    members = values.with_row_index("row").group_by(values.columns, maintain_order=True).agg(pl.col("row"))["row"]
-    sizes = members.list.len().to_numpy().astype(np.int64)
-    rows = members.explode().to_numpy()
-    # Half the width while rows are scattered: what costs here is memory, not arithmetic.
-    codes = np.empty(values.height, rows.dtype)
-    codes[rows] = np.repeat(np.arange(len(sizes), dtype=rows.dtype), sizes)
-    return codes.astype(np.int64), rows[np.cumsum(sizes) - sizes].astype(np.int64)
-
-
-def _number_in_parts(values: pl.DataFrame) -> tuple[Integers, Integers]:
-    """Group part by part, then group the first rows of all parts' groups."""
-    codes = np.empty(values.height, np.int64)
-    heads: list[Integers] = []
-    known = 0
-    for start in range(0, values.height, PART_ROWS):
-        part_codes, part_heads = _number_by_value(values.slice(start, PART_ROWS))
-        codes[start : start + len(part_codes)] = part_codes + known
-        heads.append(part_heads + start)
-        known += len(part_heads)
-    all_heads = np.concatenate(heads)
-    head_codes, first_heads = _number_by_value(values[all_heads])
-    return head_codes[codes], all_heads[first_heads]
-
-
-def _number_by_hash(values: pl.DataFrame) -> tuple[Integers, Integers]:
-    """Sort the hashes of the rows, then compare every row with the first of its group: equal hashes prove nothing."""
-    hashes = _row_hashes(values)
-    order = hashes.arg_sort().to_numpy()
-    ordered = hashes.to_numpy()[order]
-    opens = np.concatenate(([True], ordered[1:] != ordered[:-1]))
-    starts = np.flatnonzero(opens)
-    first_of_row = np.empty(values.height, order.dtype)
-    first_of_row[order] = np.repeat(np.minimum.reduceat(order, starts), np.diff(starts, append=values.height))
-    firsts = pl.Series(first_of_row)
-    if any(column.ne_missing(column.gather(firsts)).any() for column in values):
-        return _number_by_value(values)
-    first_rows = np.flatnonzero(first_of_row == np.arange(values.height, dtype=order.dtype))
-    number = np.empty(values.height, np.int64)
-    number[first_rows] = np.arange(len(first_rows))
-    return number[first_of_row], first_rows.astype(np.int64)
-
-
-def _row_hashes(values: pl.DataFrame) -> pl.Series:
-    return values.hash_rows()
 
 
 @cache

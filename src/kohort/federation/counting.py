@@ -70,8 +70,11 @@ class SecureCount:
         """What a method that counts has to register."""
         return (self.secret, self.size, self.table)
 
-    def run(self, hub: Hub, *, threshold: int) -> Generator[Ask | Mark, Any, Approved]:
-        """Agree on a secret, learn how large the table must be, add the tables, and read the frequent keys."""
+    def run(self, hub: Hub, *, threshold: int, stage: int = 0) -> Generator[Ask | Mark, Any, Approved]:
+        """Agree on a secret, learn how large the table must be, add the tables, and read the frequent keys.
+
+        `stage` numbers the counts of a run; each has a secret and masks of its own.
+        """
         side = GroupHub(hub.sites)
         inboxes = dict.fromkeys(hub.sites, b"")
         names = "\n".join(hub.sites).encode()
@@ -83,6 +86,7 @@ class SecureCount:
                     site: Payload(metrics={"step": step}, blobs={"inbox": inbox, "sites": names})
                     for site, inbox in inboxes.items()
                 },
+                round=stage,
                 expect=Expect(blobs=("answer",)),
             )
             answers = {
@@ -90,11 +94,18 @@ class SecureCount:
             }
             inboxes = side.route(step, answers)
         scheme = self._scheme(hub.setting)
-        sized = yield from summed(hub, self.size, scheme=scheme, length=SKETCH, modulus=P61)
+        sized = yield from summed(
+            hub, self.size, scheme=scheme, length=SKETCH, modulus=P61, round_number=stage * ATTEMPTS
+        )
         cells = cells_for(estimate(sized.values))
         for attempt in range(ATTEMPTS):
             added = yield from summed(
-                hub, self.table, scheme=scheme, length=FIELDS * cells, modulus=P61, round_number=attempt
+                hub,
+                self.table,
+                scheme=scheme,
+                length=FIELDS * cells,
+                modulus=P61,
+                round_number=stage * ATTEMPTS + attempt,
             )
             counted = peel(added.values, cells)
             if not counted.stuck_cells:
@@ -109,7 +120,7 @@ class SecureCount:
         if step == 0:
             sites = tuple(request.payload.blobs["sites"].decode(errors="replace").split("\n"))
             setting = setting_of(site)
-            binding = f"{setting.run}:{setting.plan_hash}:{self._name}".encode()
+            binding = f"{setting.run}:{setting.plan_hash}:{self._name}:{request.round}".encode()
             site.memory[place] = GroupSite(sites, site.name, binding, site.streams)
         side = site.memory.get(place)
         if not isinstance(side, GroupSite):

@@ -6,7 +6,7 @@ participant. Aggregators, hub optimisers, corrections, selection, early stopping
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -18,14 +18,14 @@ from kohort.federation.aggregate import find_aggregator
 from kohort.federation.corrections import find_correction
 from kohort.federation.hub_optimisers import find_hub_optimiser
 from kohort.federation.options import named
-from kohort.federation.plan import Ask, Hub, Mark, Replies
+from kohort.federation.plan import Ask, Hub, Mark, Replies, Resume
 from kohort.federation.selection import select_sites
 from kohort.federation.setting import Stop
 from kohort.federation.training import expected_update, training_task
 from kohort.federation.wire import Payload
 from kohort.learn.network import FloatArray, loss_of
 
-__all__ = ["Ended", "Participant", "Patience", "Update", "federated_rounds"]
+__all__ = ["BeforeRound", "Crew", "Ended", "Participant", "Patience", "Update", "federated_rounds"]
 
 State = dict[str, NDArray[Any]]
 
@@ -88,24 +88,46 @@ class Patience:
         return f"no improvement of the loss for {self.waited} rounds"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Crew:
+    """Who trains: these sites, and the hub when it was given rows."""
+
+    sites: tuple[str, ...]
+    participant: Participant | None = None
+
+
+BeforeRound = Callable[[int], Generator[Ask | Mark, Any, Crew | None]]
+"""What a method does before a round, such as gating rows that arrived; a new crew, or None when it stays the same."""
+
+
+def _stays(round_number: int) -> Generator[Ask | Mark, Any, Crew | None]:
+    del round_number
+    return None
+    yield  # a generator that asks nothing
+
+
 def federated_rounds(
     hub: Hub,
     weights: FloatArray,
     *,
-    sites: tuple[str, ...] | None = None,
-    participant: Participant | None = None,
+    crew: Crew | None = None,
+    before: BeforeRound = _stays,
 ) -> Generator[Ask | Mark, Any, Ended]:
-    """Train until the rounds are used up or the loss stays put. `sites` are those that train, by default all."""
-    loop = _Loop(hub, hub.sites if sites is None else sites, participant)
-    weights, first = loop.resume(weights)
+    """Train until the rounds are used up or the loss stays put. Without a `crew` all sites train."""
+    loop = _Loop(hub, crew or Crew(sites=hub.sites))
     rounds = hub.setting.train.rounds
+    first = 0
     if hub.resume is not None:
+        for passed in range(hub.resume.round + 1):  # what came before is asked again, and gets the same answers
+            loop.take((yield from before(passed)))
+        weights, first = loop.resume(hub.resume)
         yield Mark(round=first - 1, rounds=rounds, weights=weights, state=hub.resume.state, resumed=True)
         if loop.is_over:
             return Ended(weights=weights, rounds=first, stopped_by=loop.patience.reason)
     for round_number in range(first, rounds):
+        loop.take((yield from before(round_number)))
         chosen = loop.choose(round_number)
-        updates = [] if participant is None else [participant.train(round_number, weights)]
+        updates = loop.train_here(round_number, weights)
         replies: Replies | None = None
         if chosen:
             replies = yield loop.ask(chosen, weights, round_number)
@@ -121,21 +143,21 @@ def federated_rounds(
 class _Loop:
     """What the hub keeps from round to round."""
 
-    def __init__(self, hub: Hub, sites: tuple[str, ...], participant: Participant | None) -> None:
+    def __init__(self, hub: Hub, crew: Crew) -> None:
         train = hub.setting.train
         self.patience = Patience(train.stop)
         self.is_over = False
         self._hub = hub
-        self._sites = sites
-        self._places = {site: index for index, site in enumerate(sites)}
-        self._participant = participant
+        self._sites = crew.sites
+        self._participant = crew.participant
+        self._places = {site: index for index, site in enumerate(hub.sites)}
         self._task = training_task(hub.setting)
         self._expect = expected_update(hub.network, hub.setting)
         self._aggregate = find_aggregator(train.aggregate)
         self._optimiser = find_hub_optimiser(train.hub)
         self._optimiser_state: State = self._optimiser.start(hub.network.parameter_count)
-        self._asked = np.zeros(len(sites), dtype=np.int64)
-        self._answered = np.zeros(len(sites), dtype=np.int64)
+        self._asked = np.zeros(len(hub.sites), dtype=np.int64)
+        self._answered = np.zeros(len(hub.sites), dtype=np.int64)
         self._control: FloatArray | None = None
         if find_correction(train.correction).scaffold:
             self._control = np.zeros(hub.network.parameter_count, dtype=hub.network.dtype)
@@ -148,7 +170,20 @@ class _Loop:
             return self._sites
         generator = self._hub.streams.generator("select", round_number)
         train = self._hub.setting.train
-        return select_sites(self._sites, train, generator, asked=self._asked, answered=self._answered)
+        here = [self._places[site] for site in self._sites]
+        return select_sites(self._sites, train, generator, asked=self._asked[here], answered=self._answered[here])
+
+    def take(self, crew: Crew | None) -> None:
+        """Go on with another crew; the hub's optimiser keeps what it remembers."""
+        if crew is None:
+            return
+        if self._participant is not None and crew.participant is not None:
+            crew.participant.restore(self._participant.state())
+        self._sites, self._participant = crew.sites, crew.participant
+
+    def train_here(self, round_number: int, weights: FloatArray) -> list[Update]:
+        """The hub's own part of a round, if it takes part."""
+        return [] if self._participant is None else [self._participant.train(round_number, weights)]
 
     def ask(self, chosen: tuple[str, ...], weights: FloatArray, round_number: int) -> Ask:
         arrays: State = {"weights": weights}
@@ -218,11 +253,8 @@ class _Loop:
             kept |= {f"participant.{name}": array for name, array in self._participant.state().items()}
         return kept
 
-    def resume(self, weights: FloatArray) -> tuple[FloatArray, int]:
-        """The weights and the round to start with: the given ones and 0, or those of the checkpoint."""
-        saved = self._hub.resume
-        if saved is None:
-            return weights, 0
+    def resume(self, saved: Resume) -> tuple[FloatArray, int]:
+        """The weights and the round to go on with."""
         state = saved.state
         self._optimiser_state = _part(state, "optimiser.")
         best, waited, over = state["patience"].tolist()

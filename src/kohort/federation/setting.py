@@ -15,6 +15,7 @@ from annotated_types import Ge, Gt, Le
 from kohort.data.encode import Encoder
 from kohort.data.schema import Schema
 from kohort.errors import ConfigError, nearest
+from kohort.federation.arrival import Arrival
 from kohort.federation.corrections import find_correction
 from kohort.learn.network import Loss, Network
 from kohort.learn.trainable import Trainable, is_torch, require_torch, torch_model
@@ -163,3 +164,5 @@ class Setting:
     missing: Literal["drop", "category"] = "drop"
     model: ModelSection = field(default_factory=ModelSection)
     train: TrainSection = field(default_factory=TrainSection)
+    arrival: Arrival | None = None
+    """How rows come in over time; None when all are there."""

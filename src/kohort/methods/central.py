@@ -14,7 +14,7 @@ import polars as pl
 from kohort.errors import IntegrityError
 from kohort.federation.hubwork import HubTrainer
 from kohort.federation.plan import Ask, Expect, Hub, Plan, Replies, Result
-from kohort.federation.rounds import federated_rounds
+from kohort.federation.rounds import Crew, federated_rounds
 from kohort.federation.site import Site
 from kohort.federation.tables import pack_table, unpack_table
 from kohort.federation.task import Release, Request, Task
@@ -57,7 +57,7 @@ def plan(config: Central, hub: Hub) -> Plan:
     replies: Replies = yield Ask(task=SHIP, to=hub.sites, expect=expect)
     received = pl.concat([table_in(payload) for payload in replies.payloads()], how="vertical_relaxed")
     weights = hub.network.start(hub.streams.generator("start"))
-    ended = yield from federated_rounds(hub, weights, sites=(), participant=HubTrainer(hub, received))
+    ended = yield from federated_rounds(hub, weights, crew=Crew(sites=(), participant=HubTrainer(hub, received)))
     return Result(weights=ended.weights, rounds=ended.rounds, stopped_by=ended.stopped_by, received=received)
 
 

@@ -31,7 +31,7 @@ from kohort.errors import ConfigError, RefusedError
 from kohort.federation.counting import Approved, KeyCounts, SecureCount, is_approved
 from kohort.federation.hubwork import HubTrainer
 from kohort.federation.plan import Ask, Expect, Hub, Mark, Plan, Replies, Result
-from kohort.federation.rounds import federated_rounds
+from kohort.federation.rounds import Crew, federated_rounds
 from kohort.federation.setting import Setting
 from kohort.federation.site import Site
 from kohort.federation.tables import pack_table, unpack_table
@@ -48,7 +48,7 @@ __all__ = ["METHOD", "Gate", "Partial", "Secure"]
 
 SENDER, BATCH = "sender", "batch"
 OPEN_SECRET = b"everybody knows this secret".ljust(32, b".")
-_KEYS, _MASK = "partial.keys", "partial.mask"
+_KEYS, _SHIPPED, _GRANTED = "partial.keys", "partial.shipped", "partial.granted"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,18 +108,26 @@ def _threshold(gate: Gate) -> int:
 
 @dataclass(frozen=True, eq=False)
 class _OwnKeys:
-    """A site's rows by key: the number of each row's key, and the keys with their counts."""
+    """The rows that are there, by key: the number of each row's key, and the keys with their counts."""
 
+    round: int
+    present: NDArray[np.bool_]
+    """Which of all the site's rows are there."""
+    frame: pl.DataFrame
     codes: NDArray[np.int64]
     counts: KeyCounts
 
 
-def _own_keys(site: Site) -> _OwnKeys:
+def _open_stage(site: Site, round_number: int) -> _OwnKeys:
+    """Look at the rows that are there now, once a stage."""
     known = site.memory.get(_KEYS)
-    if isinstance(known, _OwnKeys):
+    if isinstance(known, _OwnKeys) and known.round == round_number:
         return known
-    gate, schema = _config(setting_of(site)).gate, site.schema
-    frame = site.holding.rows()
+    gate, schema, arrival = _config(setting_of(site)).gate, site.schema, setting_of(site).arrival
+    present = np.ones(site.count, dtype=bool)
+    if arrival is not None:
+        present = arrival.present(site.count, round_number, site.streams)
+    frame = site.holding.rows().filter(pl.Series(present))
     columns = [*schema.quasi, *((str(schema.target),) if count_unit(gate.rule) == "key+sensitive" else ())]
     keys = group_keys(frame, columns, key=gate.key)
     if schema.identifiers:
@@ -129,10 +137,20 @@ def _own_keys(site: Site) -> _OwnKeys:
     else:
         counts = np.bincount(keys.codes, minlength=len(keys.texts))
     made = _OwnKeys(
-        keys.codes, KeyCounts(keys=list(keys.texts), counts=counts, rows=frame.height, cap=_threshold(gate))
+        round=round_number,
+        present=present,
+        frame=frame,
+        codes=keys.codes,
+        counts=KeyCounts(keys=list(keys.texts), counts=counts, rows=frame.height, cap=_threshold(gate)),
     )
     site.memory[_KEYS] = made
     return made
+
+
+def _own_keys(site: Site) -> _OwnKeys:
+    """The keys of the stage that was opened last."""
+    known = site.memory.get(_KEYS)
+    return known if isinstance(known, _OwnKeys) else _open_stage(site, 0)
 
 
 COUNT = SecureCount(
@@ -140,6 +158,17 @@ COUNT = SecureCount(
     counts_of=lambda site: _own_keys(site).counts,
     scheme=lambda setting: _config(setting).secure.sum,
 )
+
+
+def _news(site: Site, request: Request) -> Release:
+    """How many rows came in since the last stage; opens the stage at this site."""
+    before = site.memory.get(_KEYS)
+    own = _open_stage(site, request.round)
+    new = own.frame.height - (before.frame.height if isinstance(before, _OwnKeys) else 0)
+    return Release(payload=Payload(metrics={"new": new}), guarantee=Public(what="row counts"), rows=0)
+
+
+NEWS = Task(name="partial.news", one=_news)
 
 
 def _tell_counts(site: Site, request: Request) -> Release:
@@ -159,9 +188,8 @@ def _shared_rows(site: Site, request: Request) -> NDArray[np.bool_]:
     gate, schema = _config(setting_of(site)).gate, site.schema
     own = _own_keys(site)
     if gate.count == "local":
-        frame = site.holding.rows()
         mask = apply_gate(
-            frame,
+            own.frame,
             quasi=schema.quasi,
             sensitive=schema.target,
             identifier=schema.identifiers[0] if schema.identifiers else None,
@@ -176,7 +204,10 @@ def _shared_rows(site: Site, request: Request) -> NDArray[np.bool_]:
         prints: Fingerprints = (
             COUNT.prints(site) if gate.count == "secure" else fingerprints(OPEN_SECRET, own.counts.keys)
         )
-        mask = is_approved(prints, request.payload.arrays["f"], request.payload.arrays["h"])[own.codes]
+        approved = is_approved(prints, request.payload.arrays["f"], request.payload.arrays["h"])
+        granted: set[bytes] = site.memory.setdefault(_GRANTED, set())
+        granted.update(key for key, good in zip(own.counts.keys, approved, strict=True) if good)  # approval is sticky
+        mask = np.asarray([key in granted for key in own.counts.keys], dtype=bool)[own.codes]
     # A careful site also wants a crowd among its own rows.
     decided: NDArray[np.bool_] = mask & (own.counts.counts[own.codes] >= site.policy.min_gate_k)
     return decided
@@ -186,12 +217,15 @@ def _share(site: Site, request: Request) -> Release:
     """Ship what the gate lets through; keep the rest for training here."""
     setting = setting_of(site)
     gate, schema, encoder = _config(setting).gate, site.schema, site.memory["encoder"]
-    frame = site.holding.rows()
-    mask = _shared_rows(site, request)
+    own = _own_keys(site)
+    frame = own.frame
+    shipped: NDArray[np.bool_] = site.memory.setdefault(_SHIPPED, np.zeros(site.count, dtype=bool))
+    mask = _shared_rows(site, request) & ~shipped[own.present]  # no row is shipped twice
     shared, guarantee = _releasable(site, frame.filter(pl.Series(mask)), gate)
     if shared is None:  # too few for a batch: they wait here
         mask = np.zeros(frame.height, dtype=bool)
-    kept = frame.filter(pl.Series(~mask))
+    shipped[np.flatnonzero(own.present)[mask]] = True
+    kept = frame.filter(pl.Series(~shipped[own.present]))
     trains = kept.height >= site.policy.min_rows
     site.memory[ROWS] = encode_rows(encoder, kept) if trains else None
     columns = (*schema.inputs, str(schema.target))
@@ -218,9 +252,10 @@ def _releasable(site: Site, frame: pl.DataFrame, gate: Gate) -> tuple[pl.DataFra
 SHARE = Task(name="partial.share", one=_share)
 
 
-def _count(config: Partial, hub: Hub) -> Generator[Ask | Mark, Any, Approved | None]:
-    """Who may go, by the plan's way of counting; None when every site decides for itself."""
+def _count(config: Partial, hub: Hub, round_number: int) -> Generator[Ask | Mark, Any, Approved | None]:
+    """Who may go, by the plan's way of counting; None when sites decide alone, or when nothing new may be told."""
     gate = config.gate
+    news: Replies = yield Ask(task=NEWS, to=hub.sites, round=round_number, expect=Expect(metrics=("new",)))
     if gate.count == "local":
         return None
     if gate.rule not in {"k-anonymity", "paper-l"}:
@@ -228,82 +263,113 @@ def _count(config: Partial, hub: Hub) -> Generator[Ask | Mark, Any, Approved | N
             f"rule {gate.rule!r} looks at distributions, which a count across sites does not open",
             hint='Set method.gate.count = "local", or use k-anonymity',
         )
+    new = news.metric("new")
+    if round_number and ((new > 0).sum() < 3 or new.sum() < _threshold(gate)):
+        return None  # two counts that differ by a few rows would show those rows' keys
     if gate.count == "secure":
         if len(hub.sites) < 3:
             raise RefusedError(
                 f"a secure count needs three sites, {len(hub.sites)} take part: two would see each other's counts",
                 hint='Add sites, or set method.gate.count = "local"',
             )
-        found = yield from COUNT.run(hub, threshold=_threshold(gate))
+        found = yield from COUNT.run(hub, threshold=_threshold(gate), stage=round_number)
         return found
     told: Replies = yield Ask(
         task=TELL_COUNTS,
         to=hub.sites,
+        round=round_number,
         expect=Expect(arrays={"f": ("<u8", (None,)), "h": ("<u8", (None,)), "counts": ("<i8", (None,))}),
     )
+    return _add_counts(told, _threshold(gate))
+
+
+def _add_counts(told: Replies, threshold: int) -> Approved:
     totals: dict[tuple[int, int], int] = {}
     for payload in told.payloads():
         parts = (payload.arrays[name].tolist() for name in ("f", "h", "counts"))
         for f, h, count in zip(*parts, strict=True):
             totals[f, h] = totals.get((f, h), 0) + count
-    good = [key for key, total in totals.items() if total >= _threshold(gate)]
+    good = [key for key, total in totals.items() if total >= threshold]
     f, h = (np.asarray([key[part] for key in good], dtype=np.uint64) for part in (0, 1))
     return Approved(f, h, len(totals), 0)
 
 
+class _Stages:
+    """Before the first round, and whenever rows arrive: count, share, and say who trains on what."""
+
+    def __init__(self, config: Partial, hub: Hub) -> None:
+        self.received: pl.DataFrame | None = None
+        self.crew = Crew(sites=hub.sites)
+        self.withheld_cells = 0
+        self._config = config
+        self._hub = hub
+        self._columns = (*hub.setting.schema.inputs, str(hub.setting.schema.target))
+        self._batches = 0
+
+    def before(self, round_number: int) -> Generator[Ask | Mark, Any, Crew | None]:
+        arrival = self._hub.setting.arrival
+        if round_number and (arrival is None or not arrival.brings_rows(round_number)):
+            return None
+        approved = yield from _count(self._config, self._hub, round_number)
+        nothing = np.empty(0, dtype=np.uint64)
+        answers: Replies = yield Ask(
+            task=SHARE,
+            to=self._hub.sites,
+            payload=Payload(
+                arrays={"f": nothing, "h": nothing} if approved is None else {"f": approved.f, "h": approved.h}
+            ),
+            round=round_number,
+            expect=Expect(metrics=("shared", "kept"), blobs=("table",)),
+        )
+        self.withheld_cells += 0 if approved is None else approved.withheld_cells
+        self._collect(answers)
+        return self.crew
+
+    def _collect(self, answers: Replies) -> None:
+        self._batches += 1
+        tables = [] if self.received is None else [self.received]
+        trainers = []
+        for site, payload in zip(answers.sites, answers.payloads(), strict=True):
+            if payload.metrics["kept"]:
+                trainers.append(site)
+            if payload.metrics["shared"]:
+                table = unpack_table(payload.blobs["table"], expect=self._columns)
+                tables.append(table.with_columns(pl.lit(site).alias(SENDER), pl.lit(self._batches).alias(BATCH)))
+        self.received = pl.concat(tables, how="vertical_relaxed") if tables else None
+        hub_part = None
+        if self.received is not None:
+            generalised = self._config.gate.released == "generalised"
+            hub_part = HubTrainer(self._hub, self.received, generalised=generalised)
+        self.crew = Crew(sites=tuple(trainers), participant=hub_part)
+
+
 def plan(config: Partial, hub: Hub) -> Plan:
-    """Count, share, then train: sites on what they kept, the hub on what it was given."""
-    approved = yield from _count(config, hub)
-    empty = np.empty(0, dtype=np.uint64)
-    answers: Replies = yield Ask(
-        task=SHARE,
-        to=hub.sites,
-        payload=Payload(
-            arrays={"f": empty if approved is None else approved.f, "h": empty if approved is None else approved.h}
-        ),
-        expect=Expect(metrics=("shared", "kept"), blobs=("table",)),
-    )
-    columns = (*hub.setting.schema.inputs, str(hub.setting.schema.target))
-    tables, trainers = [], []
-    for site, payload in zip(answers.sites, answers.payloads(), strict=True):
-        if payload.metrics["kept"]:
-            trainers.append(site)
-        if payload.metrics["shared"]:
-            table = unpack_table(payload.blobs["table"], expect=columns)
-            tables.append(table.with_columns(pl.lit(site).alias(SENDER), pl.lit(1).alias(BATCH)))
-    received = pl.concat(tables, how="vertical_relaxed") if tables else None
-    generalised = config.gate.released == "generalised"
-    hub_part = None if received is None else HubTrainer(hub, received, generalised=generalised)
+    """Count, share, then train: sites on what they kept, the hub on what it was given; again when rows arrive."""
+    stages = _Stages(config, hub)
     weights = hub.network.start(hub.streams.generator("start"))
-    ended = yield from federated_rounds(hub, weights, sites=tuple(trainers), participant=hub_part)
+    ended = yield from federated_rounds(hub, weights, before=stages.before)
     return Result(
         weights=ended.weights,
         rounds=ended.rounds,
         stopped_by=ended.stopped_by,
-        received=received,
-        notes=_notes(config, hub, approved, received, columns, trainers),
+        received=stages.received,
+        notes=_notes(config, hub, stages),
     )
 
 
-def _notes(
-    config: Partial,
-    hub: Hub,
-    approved: Approved | None,
-    received: pl.DataFrame | None,
-    columns: Sequence[str],
-    trainers: Sequence[str],
-) -> tuple[str, ...]:
-    rows = sum(hub.rows.values())
+def _notes(config: Partial, hub: Hub, stages: _Stages) -> tuple[str, ...]:
+    rows, received, trainers = sum(hub.rows.values()), stages.received, stages.crew.sites
     if received is None:
         return ("no row passed the gate: the run was federated averaging",)
     notes = [f"{received.height:,} of {rows:,} rows were shared, {config.gate.released}"]
     if config.gate.released == "raw":
-        alone = received.select(columns).is_unique().sum()
-        notes.append(f"{alone:,} of {received.height:,} shipped rows are unique on the shipped columns")
+        alone = received.drop(SENDER, BATCH).is_unique().sum()
+        share = f"{alone / received.height:.1%}"
+        notes.append(f"{alone:,} of {received.height:,} shipped rows ({share}) are unique on the shipped columns")
     if len(trainers) < len(hub.sites):
         notes.append(f"{len(hub.sites) - len(trainers)} sites kept too few rows to train on, or none")
-    if approved is not None and approved.withheld_cells:
-        notes.append(f"{approved.withheld_cells} cells of the count could not be read; their keys were withheld")
+    if stages.withheld_cells:
+        notes.append(f"{stages.withheld_cells} cells of the count could not be read; their keys were withheld")
     return tuple(notes)
 
 
@@ -328,7 +394,8 @@ METHOD = Method(
     config=Partial,
     plan=plan,
     claims=claims,
-    tasks=(*COUNT.tasks, TELL_COUNTS, SHARE, TRAIN, TRAIN_SCAFFOLD),
+    tasks=(NEWS, *COUNT.tasks, TELL_COUNTS, SHARE, TRAIN, TRAIN_SCAFFOLD),
     cites="Fisichella, Lax, Russo 2022",
+    arrivals=True,
     example="[method.gate]\nk = 5\nrelease_k = 5",
 )

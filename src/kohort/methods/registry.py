@@ -36,6 +36,8 @@ class Method:
     """What a site with so many rows will be asked to release; judged by its policy before anything leaves."""
     tasks: tuple[Task, ...]
     cites: str
+    arrivals: bool = False
+    """Whether it can go on with rows that arrive between rounds."""
     example: str = ""
     """TOML lines of `[method]` the contract tests run it with, when the defaults need more."""
 

@@ -51,7 +51,7 @@ class Policy:
     delta: Annotated[float, Gt(0), Le(1)] = 1e-3
     min_gate_k: Annotated[int, Ge(1)] = 1
     """Fewest rows of its own a site wants behind a key before a gate shares rows with it, whatever the plan's k is."""
-    public: tuple[str, ...] = ("rows", "shared", "kept")
+    public: tuple[str, ...] = ("rows", "new", "shared", "kept")
     """Metrics the operator declares public; others need the guarantee of the release they travel in."""
     tasks: tuple[str, ...] = ("*",)
     """Patterns of the task names this site answers."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil, log
+from math import ceil, log, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,7 +75,7 @@ def estimate(total: Integers) -> int:
     if empty == 0:
         return int(SKETCH * log(SKETCH) * 2)
     found = -SKETCH * log(empty / SKETCH)
-    return ceil(found + 4 * max(found, 1.0) ** 0.5)
+    return ceil(found + 4 * sqrt(max(found, 1.0)))
 
 
 def cells_for(keys: int) -> int:

@@ -34,14 +34,14 @@ def lines_by_k(path: Path, *, title: str, rows: Rows) -> Path:
     return _write(path, alt.hconcat(*panels, spacing=40).properties(title=title))
 
 
-def association_bars(path: Path, *, title: str, values: Mapping[str, float]) -> Path:
-    """Association of each column with the target, the columns in table order."""
+def association_bars(path: Path, *, title: str, values: Mapping[str, float], top: float) -> Path:
+    """Association of each column with the target, the columns in table order; the axis ends at `top`."""
     import altair as alt
 
     rows = [{"column": name, "association": value} for name, value in values.items()]
     data = alt.Chart(alt.InlineData(values=rows))
     y = alt.Y("column:N", sort=list(values), title=None, axis=alt.Axis(grid=False, ticks=False, domain=False))
-    x = alt.X("association:Q", title="association with the target", scale=alt.Scale(zero=True))
+    x = alt.X("association:Q", title="association with the target", scale=alt.Scale(domain=[0, top], nice=True))
     text = alt.Text("association:Q", format=".3f")
     bars = data.mark_bar(color=SERIES[0], height={"band": 0.7}).encode(y=y, x=x)
     labels = data.mark_text(align="left", dx=4, color=_INK).encode(y=y, x=x, text=text)

@@ -32,7 +32,7 @@ __all__ = [
 # The first figure of each table: loss by k, then the associations for none, k, l and t.
 FIRST_FIGURE: Final = {"mammographic": 1, "adult": 6, "housing": 11}
 SOURCES: Final = {"mammographic": "Table 5.3", "adult": "Table 5.4", "housing": "Table 5.5"}
-SHOWN: Final = ("none", "k3", "l2", "t0.2")
+SHOWN: Final = ("k3", "l2", "t0.2")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,11 +152,10 @@ def write_figures(out: Path, case: Case, found: dict[str, Measured], ks: Sequenc
             by_k.append({"variant": name, "k": k, "loss": item.loss, "partitions": item.partitions})
     title = f"{case.title}: information loss and partitions by k"
     files = [lines_by_k(out / f"figure-5-{first:02}.svg", title=title, rows=by_k)]
-    for place, key in enumerate(SHOWN, start=first + 1):
-        if key == "none":
-            label, values = "as it is", association(case.frame, columns=case.quasi, target=case.target)
-        else:
-            label, values = VARIANTS[key].label, found[key].associations
-        path = out / f"figure-5-{place:02}.svg"
-        files.append(association_bars(path, title=f"{case.title}: association by column, {label}", values=values))
+    shown = {"as it is": association(case.frame, columns=case.quasi, target=case.target)}
+    shown |= {VARIANTS[key].label: found[key].associations for key in SHOWN}
+    top = max(value for values in shown.values() for value in values.values())
+    for place, (label, values) in enumerate(shown.items(), start=first + 1):
+        title = f"{case.title}: association by column, {label}"
+        files.append(association_bars(out / f"figure-5-{place:02}.svg", title=title, values=values, top=top))
     return files

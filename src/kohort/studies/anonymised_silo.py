@@ -120,9 +120,11 @@ def _silo_losses(out: Path, adult: Case, population: Population) -> tuple[dict[s
             rows.append(row(f"silo {place}, {variant.label}", SILO_LOSS[place - 1], loss))
             if variant.key == "k3-exact":
                 shown = {"as it is": before, "3-anonymous": after}
+        top = max(value for values in shown.values() for value in values.values())
         for number, (when, values) in enumerate(shown.items(), start=2 * place - 1):
             path = out / f"figure-7-{number}.svg"
-            figures.append(association_bars(path, title=f"Silo {place}: association by column, {when}", values=values))
+            title = f"Silo {place}: association by column, {when}"
+            figures.append(association_bars(path, title=title, values=values, top=top))
     return {"name": "Information loss of the silos", "source": "Section 7.1", "rows": rows}, figures
 
 

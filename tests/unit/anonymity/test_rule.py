@@ -63,8 +63,9 @@ def test_the_refusal_says_what_can_be_met():
         {"k": 2, "t": -0.1},
         {"k": 2, "t": float("nan")},
         {"k": 2, "c": 0},
-    ]
-    + [{"k": 2, "l_kind": "distinkt"}, {"k": 2, "t_kind": "em"}],
+        {"k": 2, "l_kind": "distinkt"},
+        {"k": 2, "t_kind": "em"},
+    ],
 )
 def test_a_rule_that_means_nothing_is_an_error(bad):
     with pytest.raises(ConfigError):

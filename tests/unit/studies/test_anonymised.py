@@ -181,7 +181,7 @@ def test_fewer_rows_to_fit_are_fewer_rows() -> None:
 
 
 def test_charts_are_files_that_name_what_they_show(tmp_path: Path) -> None:
-    bars = association_bars(tmp_path / "a.svg", title="by column", values={"age": 0.2, "ward": 0.1})
+    bars = association_bars(tmp_path / "a.svg", title="by column", values={"age": 0.2, "ward": 0.1}, top=0.3)
     rows = [{"variant": name, "k": k, "loss": k / 20, "partitions": 90 // k} for name in ("x", "y") for k in (3, 9)]
     lines = lines_by_k(tmp_path / "b.svg", title="by k", rows=rows)
     for path, words in ((bars, ("age", "ward", "by column")), (lines, ("by k", "partitions", "information loss"))):

@@ -30,7 +30,7 @@ def decide(given: GateInput) -> Mask:
     if given.persons is not None:
         diverse &= count_groups(given.keys, given.persons) >= wanted
     passes: Mask = diverse & given.reach(given.k)
-    return passes[given.keys.codes]
+    return given.keys.to_rows(passes)
 
 
 RULE = GateRule(name="l-diversity", decide=decide, needs=("l",), takes=("k",), needs_sensitive=True)

@@ -17,7 +17,7 @@ __all__ = ["RULE"]
 
 def decide(given: GateInput) -> Mask:
     """Share a row if its key and label together occur often enough."""
-    return given.reach(given.l)[given.keys.codes]
+    return given.keys.to_rows(given.reach(given.l))
 
 
 RULE = GateRule(name="paper-l", decide=decide, needs=("l",), needs_sensitive=True, count_unit="key+sensitive")

@@ -24,7 +24,7 @@ def decide(given: GateInput) -> Mask:
     found = count_values(given)
     distance = _ordered_distance(found) if given.sensitive_kind == "number" else _equal_distance(found)
     passes: Mask = (distance <= (given.t or 0.0) + ROUNDING) & given.reach(given.k)
-    return passes[given.keys.codes]
+    return given.keys.to_rows(passes)
 
 
 def _equal_distance(found: ValueCounts) -> NDArray[np.float64]:

@@ -16,7 +16,17 @@ from __future__ import annotations
 import numpy as np
 
 from kohort.anonymity.kernels.compiled import compiled
-from kohort.anonymity.kernels.rules import DISTINCT, L_KIND, T_KIND, K, L, class_meets, first_not_below, largest_of, sort_first
+from kohort.anonymity.kernels.rules import (
+    DISTINCT,
+    L_KIND,
+    T_KIND,
+    K,
+    L,
+    class_meets,
+    first_not_below,
+    largest_of,
+    sort_first,
+)
 
 __all__ = ["classes_loss", "grow_clusters", "house_rows"]
 

@@ -1,0 +1,138 @@
+"""`kohort gate`: which rows of a table could be shared, and what they would still give away."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kohort.cli.common import ForceOption, JsonOption, emit, names, say, stdout
+
+if TYPE_CHECKING:
+    from kohort.anonymity.gate_files import GatedTable
+
+__all__ = ["register"]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("gate")(gate)
+
+
+def gate(
+    table: Annotated[str, typer.Argument(metavar="TABLE", help="A named dataset, a path, or - for CSV on stdin.")],
+    quasi: Annotated[str, typer.Option("--quasi", metavar="a,b", help="Quasi-identifiers.")],
+    rule: Annotated[str, typer.Option("--rule", help="k-anonymity, paper-l, l-diversity, t-closeness, or installed.")],
+    sensitive: Annotated[str | None, typer.Option(metavar="s", help="Sensitive column.")] = None,
+    identifier: Annotated[
+        str | None, typer.Option(metavar="p", help="Column that names the person: persons are counted, not rows.")
+    ] = None,
+    k: Annotated[int | None, typer.Option("--k", help="Rows (or persons) a key needs.")] = None,
+    l: Annotated[float | None, typer.Option("--l", help="Sensitive values a class needs; paper-l: rows.")] = None,  # noqa: E741
+    t: Annotated[float | None, typer.Option("--t", help="Largest distance of a class from the table.")] = None,
+    l_kind: Annotated[str, typer.Option("--l-kind", help="distinct or entropy.")] = "distinct",
+    strict: Annotated[bool, typer.Option("--strict", help="More than k (or, in paper-l, l), not at least.")] = False,
+    missing: Annotated[str, typer.Option(help="category: null is a value. drop: only complete rows.")] = "category",
+    key: Annotated[
+        str | None, typer.Option("--key", help="exact, bins:COLUMN=1,2,3, mask:COLUMN=3; several joined by ;")
+    ] = None,
+    columns: Annotated[
+        str | None, typer.Option("--columns", metavar="a,b", help="Shared columns (all but the identifier).")
+    ] = None,
+    out_shared: Annotated[Path | None, typer.Option("--out-shared", metavar="FILE", help="Rows to share.")] = None,
+    out_kept: Annotated[Path | None, typer.Option("--out-kept", metavar="FILE", help="Rows to keep.")] = None,
+    force: ForceOption = False,
+    json: JsonOption = False,
+) -> None:
+    """Split a table into rows that may be shared and rows that are kept.
+
+    Rows that pass are whole rows: the output says how many of them are unique on the columns that would be shared.
+
+    Example: kohort gate adult:train --missing drop --quasi age,race,sex --rule k-anonymity --k 100
+    """
+    from kohort.anonymity.gate_files import gate_table
+    from kohort.errors import ConfigError
+
+    quasi_names, sensitive_names = names(quasi), names(sensitive)
+    if not quasi_names:
+        raise ConfigError("no quasi-identifier is named", hint="Give --quasi a,b")
+    if len(sensitive_names) > 1:
+        raise ConfigError("the gate looks at one sensitive column", hint="Name one with --sensitive")
+    found = gate_table(
+        table,
+        quasi=quasi_names,
+        sensitive=sensitive_names[0] if sensitive_names else None,
+        identifier=identifier,
+        missing=missing,  # type: ignore[arg-type] # any other word is refused there
+        shared_columns=names(columns),
+        out_shared=out_shared,
+        out_kept=out_kept,
+        force=force,
+        rule=rule,
+        k=k,
+        l=l,
+        t=t,
+        l_kind=l_kind,
+        strict=strict,
+        key=key,
+    )
+    result = _result(found, identifier, out_shared, out_kept)
+    for note in result["notes"]:
+        say(f"note: {note}")
+    if json:
+        emit(result)
+    else:
+        _show(result)
+
+
+def _result(
+    found: GatedTable, identifier: str | None, out_shared: Path | None, out_kept: Path | None
+) -> dict[str, Any]:
+    gated = found.gated
+    rows = len(gated.mask)
+    return {
+        "rows": rows,
+        "shared": gated.shared,
+        "kept": rows - gated.shared,
+        "share": gated.share,
+        "groups": gated.groups,
+        "largest_group": gated.largest_group,
+        "counted": "rows" if identifier is None else "persons",
+        "rule": gated.rule,
+        "shared_columns": list(found.shared_columns),
+        "unique_on_shared_columns": found.unique,
+        "dropped_rows": found.dropped_rows,
+        "notes": _notes(found),
+        "out_shared": None if out_shared is None else str(out_shared),
+        "out_kept": None if out_kept is None else str(out_kept),
+    }
+
+
+def _notes(found: GatedTable) -> list[str]:
+    gated, notes = found.gated, []
+    if gated.shared == 0:
+        notes.append(f"no row passes: the largest of {gated.groups:,} groups counts {gated.largest_group:,}")
+    elif gated.shared == len(gated.mask):
+        notes.append("every row passes")
+    if found.dropped_rows:
+        notes.append(f"{found.dropped_rows:,} rows with missing values are left out of both parts")
+    if gated.rule == "paper-l" and gated.shared:
+        notes.append("paper-l selects rows whose label agrees with many others; it does not hide the label")
+    if found.unique:
+        notes.append(
+            f"{found.unique:,} of {gated.shared:,} shared rows are unique on the {len(found.shared_columns)} shared "
+            "columns: generalise them before they leave, or share fewer columns"
+        )
+    return notes
+
+
+def _show(result: dict[str, Any]) -> None:
+    from rich.table import Table
+
+    table = Table("figure", "value")
+    for name in ("rows", "shared", "kept", "groups", "largest_group", "unique_on_shared_columns"):
+        table.add_row(name.replace("_", " "), f"{result[name]:,}")
+    console = stdout()
+    console.print(table)
+    console.print(f"{result['rule']}: {result['share']:.2%} of the rows may be shared", markup=False)
