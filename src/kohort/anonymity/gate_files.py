@@ -9,6 +9,7 @@ identifier is never in the shared file; each file is there as a whole or not at 
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -201,10 +202,21 @@ def _write(table: pl.LazyFrame, wanted: Mask, path: Path, *, force: bool) -> Non
         with tempfile.NamedTemporaryFile(prefix=f".{path.name}.", dir=path.parent, delete=False) as made:
             temporary = Path(made.name)
         try:
-            rows.sink_parquet(temporary)
+            _sink(rows, temporary)
             temporary.chmod(0o644)
             temporary.replace(path)
         except BaseException:
             with suppress(OSError):
                 temporary.unlink()
             raise
+
+
+def _sink(rows: pl.LazyFrame, path: Path) -> None:
+    """Write in parts; a full disk is the operating system's error, whatever the writer wraps it in."""
+    try:
+        rows.sink_parquet(path)
+    except pl.exceptions.PolarsError as problem:
+        wrapped = re.search(r"\(os error (\d+)\)", str(problem))
+        if wrapped is None:
+            raise
+        raise OSError(int(wrapped.group(1)), "writing failed") from None

@@ -255,7 +255,7 @@ def _loss_after(columns, start, end, quasi, varies, j, cut, low, high, is_number
         if is_number[c]:
             a0, b0, a1, b1 = high[c], low[c], high[c], low[c]
             for i in range(start, end):
-                value = np.int64(line[i])
+                value = int(line[i])
                 if by[i] <= cut:
                     a0, b0 = min(a0, value), max(b0, value)
                 else:
