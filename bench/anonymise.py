@@ -1,4 +1,4 @@
-"""Anonymising: speed against anonypy and against one Polars group-by, loss against its bounds, time and memory at scale."""
+"""Anonymising: speed against anonypy and one Polars group-by, loss against its bounds, time and memory at scale."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ __all__ = ["NAME", "SUMMARY", "measure"]
 
 NAME = "anonymise"
 SUMMARY = (
-    "Adult, 30,162 complete rows, 8 quasi-identifiers. Mondrian against anonypy's partitioning (k = 10) and, on a million "
-    "rows drawn from it, against one Polars group-by over the same coded columns. Loss (NCP) against its bounds. "
+    "Adult, 30,162 complete rows, 8 quasi-identifiers. Mondrian against anonypy's partitioning (k = 10) and, on a "
+    "million rows drawn from it, against one Polars group-by over the same coded columns. Loss (NCP) against its bounds. "
     "`kohort anonymize` on a million rows, Parquet to Parquet, in a process of its own; Mondrian on ten million."
 )
 QUASI = ["age", "workclass", "education", "marital_status", "occupation", "race", "sex", "native_country"]
@@ -137,7 +137,8 @@ _MEASURED = """
 import resource, sys
 from kohort.cli.main import main
 table, out, quasi = sys.argv[1:]
-sys.argv = ["kohort", "anonymize", table, "--quasi", quasi, "--sensitive", "income", "--k", "10", "--out", out, "--json"]
+options = ["--quasi", quasi, "--sensitive", "income", "--k", "10", "--out", out, "--json"]
+sys.argv = ["kohort", "anonymize", table, *options]
 try:
     main()
 except SystemExit as ended:

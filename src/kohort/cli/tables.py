@@ -43,7 +43,7 @@ def _number(value: float | None) -> str:
 
 def _disclosed(entries: Sequence[Mapping[str, Any]]) -> list[str]:
     lines = [
-        f"{entry['kind']}: {entry['rows']:,} rows to {entry['recipient']}"
+        f"{entry['kind']}: from {entry['rows']:,} rows" if entry["rows"] else f"{entry['kind']}: {entry['what']}"
         for entry in entries
         if entry["kind"] != "public"
     ]
