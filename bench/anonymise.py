@@ -28,7 +28,7 @@ __all__ = ["NAME", "SUMMARY", "measure"]
 NAME = "anonymise"
 SUMMARY = (
     "Adult, 30,162 complete rows, 8 quasi-identifiers. Mondrian against anonypy's partitioning (k = 10) and, on a "
-    "million rows drawn from it, against one Polars group-by over the same coded columns. Loss (NCP) against its bounds. "
+    "million rows drawn from it, against one Polars group-by over the same coded columns. NCP against its bounds. "
     "`kohort anonymize` on a million rows, Parquet to Parquet, in a process of its own; Mondrian on ten million."
 )
 QUASI = ["age", "workclass", "education", "marital_status", "occupation", "race", "sex", "native_country"]

@@ -8,8 +8,8 @@
 | thesis    | Mondrian as in Saleh (2022) | automatic groups of values by target, else suppression |
 | lattice   | best-first walk over the levels of the hierarchies | labels |
 
-With `hierarchies` ("intervals", or a mapping) every algorithm releases labels. There is no randomness: same table, same
-release.
+With `hierarchies` ("intervals", a registered technique, or a mapping) every algorithm releases labels. There is no
+randomness: same table, same release.
 
 Guarantee: the released table has been judged by `kohort.anonymity.measures`, which shares no code with what made it; a
 rule that does not hold there is an error and nothing is returned. The one exception is `keep_exact="thesis"`, the
@@ -21,7 +21,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 import polars as pl
@@ -34,14 +34,16 @@ from kohort.anonymity.mondrian import Split
 from kohort.anonymity.partition import Integers, Problem
 from kohort.anonymity.recode import ColumnCells, release
 from kohort.anonymity.rule import LKind, Rule, SensitiveColumns, TKind, require_feasible
+from kohort.anonymity.techniques import CutOptions, class_techniques
 from kohort.data.hierarchy import Hierarchy
 from kohort.data.table import Missing, from_native, handle_missing, to_native
 from kohort.errors import ConfigError, DataError, IntegrityError, nearest
 
 __all__ = ["Algorithm", "Anonymised", "Report", "anonymise"]
 
-Algorithm = Literal["auto", "mondrian", "thesis", "cluster", "lattice"]
-Hierarchies = Literal["auto", "intervals"] | Mapping[str, Hierarchy]
+# A registered technique is a word too.
+Algorithm = Literal["auto", "mondrian", "thesis", "cluster", "lattice"] | str
+Hierarchies = Literal["auto", "intervals"] | str | Mapping[str, Hierarchy]
 KeepExact = bool | Literal["thesis"]
 
 
@@ -102,6 +104,7 @@ def anonymise(
     t_kind: TKind = "emd",
     algorithm: Algorithm = "auto",
     hierarchies: Hierarchies = "auto",
+    levels: Mapping[str, int] | None = None,
     keep_exact: KeepExact = True,
     missing: Missing = "category",
     split: Split | None = None,
@@ -114,8 +117,9 @@ def anonymise(
     """Generalise the quasi-identifiers of a pandas, polars or pyarrow frame until every class meets the rule.
 
     Entropy loss and automatic hierarchies are about the target; without one, about the first sensitive column. `c`
-    belongs to recursive (c, l)-diversity. `split`, `relaxed` and `dimensions` are Mondrian's, `node_budget` and
-    `suppression_limit` (a share of the rows that may be left out, if they must) the lattice's.
+    belongs to recursive (c, l)-diversity. `split`, `relaxed` and `dimensions` are Mondrian's; `node_budget` and
+    `suppression_limit` (a share of the rows that may be left out, if they must) the lattice's; `levels` puts every row
+    on the same given levels of its hierarchies.
     """
     began = time.perf_counter()
     given, kind = from_native(frame)
@@ -130,12 +134,10 @@ def anonymise(
         algorithm=algorithm,
         hierarchies=hierarchies,
         target=target if target is not None else next(iter(sensitive), None),
-        split=split,
-        relaxed=relaxed,
-        dimensions=dimensions,
+        cuts=CutOptions(split=split, relaxed=relaxed, dimensions=dimensions, jobs=jobs),
+        levels=levels,
         node_budget=node_budget,
         suppression_limit=suppression_limit,
-        jobs=jobs,
         finish=_finisher(problem, keep_exact),
     )
     made = classify(table, problem, options)
@@ -190,8 +192,9 @@ def _check_request(
             other = "the target" if name == target else "sensitive"
             hint = "What is generalised cannot be what is protected or predicted: choose one of the two"
             raise ConfigError(f"quasi-identifier {name!r} is also {other}", hint=hint)
-    if algorithm not in get_args(Algorithm):
-        raise ConfigError(f"unknown algorithm {algorithm!r}", hint=nearest(algorithm, get_args(Algorithm)))
+    known = ("auto", "lattice", *class_techniques())
+    if algorithm not in known:
+        raise ConfigError(f"unknown algorithm {algorithm!r}", hint=nearest(algorithm, known))
     if keep_exact not in (True, False, "thesis"):
         raise ConfigError(f"unknown way to keep exact rows {keep_exact!r}", hint='Use True, False or "thesis"')
     if not 0.0 <= suppression_limit <= 1.0:

@@ -1,30 +1,27 @@
-"""Which algorithm makes the classes, and which cells they are released with.
+"""From a problem to classes and the cells they are released with.
 
-A register, not a chain of conditions: an algorithm is a function from a table and a problem to classes and cells.
+Guarantee: every class meets the rule if the whole table does; every cell covers the values of its class.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import polars as pl
 
-from kohort.anonymity.auto_hierarchy import LATTICE_RHOS, automatic_hierarchy
 from kohort.anonymity.choose_rho import choose_rhos
-from kohort.anonymity.cluster import cluster
 from kohort.anonymity.coding import code_table
-from kohort.anonymity.intervals import data_independent
-from kohort.anonymity.lattice import lattice
-from kohort.anonymity.mondrian import Split, mondrian
+from kohort.anonymity.lattice import lattice, node_classes
+from kohort.anonymity.mondrian import mondrian
 from kohort.anonymity.partition import Integers, Partition, Problem
-from kohort.anonymity.recode import ColumnCells, label_cells, set_cells
+from kohort.anonymity.recode import ColumnCells, cells_at, label_cells, set_cells
 from kohort.anonymity.taxonomy import Ladder, ladders
-from kohort.anonymity.thesis import thesis_mondrian
+from kohort.anonymity.techniques import CutOptions, find_class_technique, find_hierarchy_technique
 from kohort.data.hierarchy import Hierarchy
-from kohort.errors import ConfigError, nearest
+from kohort.errors import ConfigError, RefusedError
 
 __all__ = ["Classed", "Classing", "classify"]
 
@@ -34,14 +31,12 @@ class Classing:
     """What was asked for. `finish` is applied to a finished partition (keep-exact)."""
 
     algorithm: str
-    hierarchies: Literal["auto", "intervals"] | Mapping[str, Hierarchy]
+    hierarchies: str | Mapping[str, Hierarchy]
     target: str | None
-    split: Split | None
-    relaxed: bool
-    dimensions: Sequence[str] | None
+    cuts: CutOptions
+    levels: Mapping[str, int] | None
     node_budget: int | None
     suppression_limit: float
-    jobs: int | None
     finish: Callable[[Partition], Partition]
 
     def without_suppression(self) -> Classing:
@@ -62,44 +57,59 @@ class Classed:
 
 def classify(frame: pl.DataFrame, problem: Problem, options: Classing) -> Classed:
     """Make the classes and their cells."""
-    if not isinstance(options.hierarchies, Mapping) and options.hierarchies not in ("auto", "intervals"):
-        word = str(options.hierarchies)
-        raise ConfigError(f"unknown hierarchies {word!r}", hint=nearest(word, ("auto", "intervals")))
+    if isinstance(options.hierarchies, str):
+        find_hierarchy_technique(options.hierarchies)
     chosen = options.algorithm
     if chosen == "auto":
-        chosen = "cluster" if options.hierarchies == "auto" else "lattice"
+        chosen = "cluster" if options.hierarchies == "auto" and options.levels is None else "lattice"
+    if options.levels is not None:
+        if chosen != "lattice":
+            raise ConfigError("levels are for hierarchies", hint="Use algorithm lattice, or leave the levels out")
+        return _at_levels(frame, problem, options, options.levels)
     if chosen == "lattice":
         return _by_lattice(frame, problem, options)
-    partition = options.finish(_partition(problem, options, chosen))
+    partition = options.finish(find_class_technique(chosen)(problem, options.cuts))
     nobody = np.zeros(0, np.int64)
-    if options.hierarchies == "auto":
-        if chosen == "thesis" and options.target is not None:
-            rhos = choose_rhos(frame, problem.table, partition, target=options.target, jobs=options.jobs)
-            cells = tuple(found for _, _, found in rhos.values())
-            return Classed(partition, cells, nobody, {name: one for name, (_, one, _) in rhos.items()}, chosen)
-        return Classed(partition, set_cells(problem.table, partition), nobody, {}, chosen)
-    given = _hierarchies(frame, problem, options)
-    cells = label_cells(problem.table, partition, ladders(problem.table, given))
-    return Classed(partition, cells, nobody, given, chosen)
+    if options.hierarchies != "auto":
+        given = _hierarchies(frame, problem, options)
+        cells = label_cells(problem.table, partition, ladders(problem.table, given))
+        return Classed(partition, cells, nobody, given, chosen)
+    if chosen == "thesis" and options.target is not None:
+        rhos = choose_rhos(frame, problem.table, partition, target=options.target, jobs=options.cuts.jobs)
+        cells = tuple(found for _, _, found in rhos.values())
+        return Classed(partition, cells, nobody, {name: one for name, (_, one, _) in rhos.items()}, chosen)
+    return Classed(partition, set_cells(problem.table, partition), nobody, {}, chosen)
 
 
-def _partition(problem: Problem, options: Classing, chosen: str) -> Partition:
-    if chosen == "thesis":
-        return thesis_mondrian(problem)
-    trivial = problem.rule.k == 1 and not problem.rule.looks_at_sensitive
-    if chosen == "cluster" and not trivial:
-        return cluster(problem, jobs=options.jobs)
-    return mondrian(problem, split=options.split or "median", relaxed=options.relaxed, dimensions=options.dimensions)
-
-
-def _hierarchies(frame: pl.DataFrame, problem: Problem, options: Classing) -> dict[str, Hierarchy]:
+def _hierarchies(frame: pl.DataFrame, problem: Problem, options: Classing) -> Mapping[str, Hierarchy]:
     names = [column.name for column in problem.table.columns]
-    if isinstance(options.hierarchies, Mapping):
-        return {name: options.hierarchies[name] for name in names if name in options.hierarchies}
-    if options.hierarchies == "intervals" or options.target is None:
-        return data_independent(frame, names)
-    target = options.target
-    return {name: automatic_hierarchy(frame, name, target, rhos=LATTICE_RHOS) for name in names}
+    if isinstance(options.hierarchies, str):
+        return find_hierarchy_technique(options.hierarchies)(frame, names, options.target)
+    return {name: options.hierarchies[name] for name in names if name in options.hierarchies}
+
+
+def _at_levels(frame: pl.DataFrame, problem: Problem, options: Classing, levels: Mapping[str, int]) -> Classed:
+    """Every row on the same levels: one node of the lattice, refused if a class there does not meet the rule."""
+    given = _hierarchies(frame, problem, options)
+    steps = ladders(problem.table, given)
+    unknown = sorted(set(levels) - {ladder.column.name for ladder in steps})
+    if unknown:
+        raise ConfigError(f"levels are given for other columns: {', '.join(unknown)}", hint="Name quasi-identifiers")
+    node = [levels.get(ladder.column.name, 0) for ladder in steps]
+    for ladder, level in zip(steps, node, strict=True):
+        if not 0 <= level < ladder.levels:
+            hint = f"Use 0 to {ladder.levels - 1}"
+            raise ConfigError(f"the hierarchy of column {ladder.column.name!r} has no level {level}", hint=hint)
+    partition, left = node_classes(problem, steps, node)
+    if left:
+        hint = "Raise a level, or let the lattice choose them"
+        raise RefusedError(f"{left:,} rows are in classes that do not meet the rule at these levels", hint=hint)
+    first = partition.order[partition.starts[:-1]]
+    cells = tuple(
+        cells_at(ladder, np.full(partition.count, level), codes[first].astype(np.int64))
+        for ladder, level, codes in zip(steps, node, problem.table.codes, strict=True)
+    )
+    return Classed(partition, cells, np.zeros(0, np.int64), given, "lattice")
 
 
 def _by_lattice(frame: pl.DataFrame, problem: Problem, options: Classing) -> Classed:

@@ -20,6 +20,7 @@ from typing import Any, get_args
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
+from polars.io.plugins import register_io_source
 
 from kohort.anonymity.gate import Gated, apply_gate, sets_as_text
 from kohort.data.datasets import open_table
@@ -165,44 +166,49 @@ def _spread(mask: Mask, complete: Mask) -> Mask:
 
 
 def _count_unique(table: pl.LazyFrame, passes: Mask) -> int:
-    """Rows whose 128-bit hash no other passing row has; that two different rows share one is beyond chance."""
-    parts = []
-    for start in range(0, len(passes), PART_ROWS):
-        wanted = pl.Series(passes[start : start + PART_ROWS])
-        part, _ = from_native(table.slice(start, PART_ROWS).collect().filter(wanted))
-        plain = sets_as_text(part)
-        parts.append([plain.hash_rows(seed).to_numpy() for seed in SEEDS])
-    first, second = (np.concatenate(hashes) for hashes in zip(*parts, strict=True))
-    if len(first) < 2:
-        return len(first)
-    order = pl.Series(first).arg_sort().to_numpy()
-    sorted_first, sorted_second = first[order], second[order]
-    same_first = sorted_first[1:] == sorted_first[:-1]
-    if (same_first & (sorted_second[1:] != sorted_second[:-1])).any():
-        # Some rows share the first hash alone: let the second decide the order among them.
-        order = np.lexsort((second, first))
-        sorted_first, sorted_second = first[order], second[order]
-        same_first = (sorted_first[1:] == sorted_first[:-1]) & (sorted_second[1:] == sorted_second[:-1])
-    repeated = np.concatenate((same_first, [False])) | np.concatenate(([False], same_first))
+    """Passing rows that no other passing row equals, told apart by two 64-bit hashes of each row.
+
+    Rows that share a hash by chance make the count of its singles too low. Where both counts agree they are right;
+    where they do not, the pairs are counted. Either way an error takes two chance matches at once.
+    """
+    if not passes.any():
+        return 0
+    hashes = []
+    for part in _parts(table, passes):
+        plain = sets_as_text(from_native(part)[0])
+        hashes.append([plain.hash_rows(seed).to_numpy() for seed in SEEDS])
+    first, second = (np.concatenate(parts) for parts in zip(*hashes, strict=True))
+    del hashes
+    by_first, by_second = (_count_singles(ordered[1:] == ordered[:-1]) for ordered in map(np.sort, (first, second)))
+    if by_first == by_second:
+        return by_first
+    order = np.lexsort((second, first))
+    first, second = first[order], second[order]
+    return _count_singles((first[1:] == first[:-1]) & (second[1:] == second[:-1]))
+
+
+def _count_singles(as_previous: Mask) -> int:
+    """How many sorted entries differ from both neighbours; `as_previous` says which equal the one before, from 1 on."""
+    repeated = np.concatenate(([False], as_previous)) | np.concatenate((as_previous, [False]))
     return int((~repeated).sum())
 
 
+def _parts(table: pl.LazyFrame, wanted: Mask) -> Iterator[pl.DataFrame]:
+    """The wanted rows in table order, part by part."""
+    for start in range(0, len(wanted), PART_ROWS):
+        yield table.slice(start, PART_ROWS).collect().filter(pl.Series(wanted[start : start + PART_ROWS]))
+
+
 def _write(table: pl.LazyFrame, wanted: Mask, path: Path, *, force: bool) -> None:
-    names = table.collect_schema().names()
-    marker = "wanted"
-    while marker in names:
-        marker += "_"
-    picked = pl.concat([table, pl.LazyFrame({marker: wanted})], how="horizontal")
-    rows = picked.filter(pl.col(marker)).drop(marker)
     if ENDINGS[path.suffix.lower()] != "parquet":
-        write_table(rows.collect(), path, force=force)
+        write_table(pl.concat(_parts(table, wanted)), path, force=force)
         return
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(prefix=f".{path.name}.", dir=path.parent, delete=False) as made:
             temporary = Path(made.name)
         try:
-            _sink(rows, temporary)
+            _sink(table, wanted, temporary)
             temporary.chmod(0o644)
             temporary.replace(path)
         except BaseException:
@@ -211,10 +217,14 @@ def _write(table: pl.LazyFrame, wanted: Mask, path: Path, *, force: bool) -> Non
             raise
 
 
-def _sink(rows: pl.LazyFrame, path: Path) -> None:
-    """Write in parts; a full disk is the operating system's error, whatever the writer wraps it in."""
+def _sink(table: pl.LazyFrame, wanted: Mask, path: Path) -> None:
+    """Write Parquet part by part; a full disk is the operating system's error, whatever the writer wraps it in."""
+
+    def source(*_: object) -> Iterator[pl.DataFrame]:
+        return _parts(table, wanted)  # all of it: the writer asks for no columns, rows or filter of its own
+
     try:
-        rows.sink_parquet(path)
+        register_io_source(source, schema=table.collect_schema()).sink_parquet(path)
     except pl.exceptions.PolarsError as problem:
         wrapped = re.search(r"\(os error (\d+)\)", str(problem))
         if wrapped is None:

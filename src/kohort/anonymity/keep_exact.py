@@ -23,7 +23,10 @@ KeepExact = Literal["yes", "no", "thesis"]
 
 def split_exact(problem: Problem, partition: Partition, *, guarded: bool = True) -> Partition:
     """The partition with exact groups as classes of their own."""
-    groups = _exact_groups(problem, partition)
+    if guarded and partition.sizes.max() < 2 * problem.rule.k:
+        # Two parts of at least k rows need twice as many.
+        return partition
+    groups = _exact_groups(problem, partition, least=2 * problem.rule.k if guarded else 0)
     sizes = np.bincount(groups)
     of_class = np.empty(len(sizes), np.int64)
     of_class[groups] = partition.labels
@@ -39,12 +42,20 @@ def split_exact(problem: Problem, partition: Partition, *, guarded: bool = True)
     return Partition.of_labels(labels)
 
 
-def _exact_groups(problem: Problem, partition: Partition) -> Integers:
-    """A number for each row: rows of one class with equal quasi-identifiers share it."""
-    group = partition.labels
+def _exact_groups(problem: Problem, partition: Partition, *, least: int) -> Integers:
+    """A number for each row: rows of one class with equal quasi-identifiers share it.
+
+    Classes of fewer than `least` rows are not looked into: each is one group.
+    """
+    labels = partition.labels
+    inside = np.flatnonzero(partition.sizes[labels] >= least)
+    group = labels[inside]
     for codes, column in zip(problem.table.codes, problem.table.columns, strict=True):
-        _, group = np.unique(group * column.distinct + codes, return_inverse=True)
-    return group.astype(np.int64)
+        _, group = np.unique(group * column.distinct + codes[inside], return_inverse=True)
+    groups = labels.copy()
+    groups[inside] = partition.count + group
+    _, dense = np.unique(groups, return_inverse=True)
+    return dense.astype(np.int64)
 
 
 def _guarded(

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from kohort.anonymity.partition import Integers, Partition, Problem
 from kohort.anonymity.taxonomy import Ladder
 
-__all__ = ["Recoding", "lattice"]
+__all__ = ["Recoding", "lattice", "node_classes"]
 
 CELLS = 1_500_000_000
 # A node costs this many rows even if none is left to look at.
@@ -63,6 +63,15 @@ def lattice(
     if len(left):
         _join_left(walk, left)
     return Recoding(Partition.of_labels(walk.class_of), np.zeros(0, np.int64), walk.visited)
+
+
+def node_classes(problem: Problem, steps: Sequence[Ladder], node: Sequence[int]) -> tuple[Partition, int]:
+    """The groups of one node as classes, and how many rows are in groups that do not meet the rule."""
+    walk = _Walk.start(problem, steps)
+    groups, _ = walk.look(node)
+    partition = Partition.of_labels(walk.scratch[2])
+    walk.emit(groups)
+    return partition, walk.active
 
 
 @dataclass

@@ -41,6 +41,9 @@ def anonymize(
     hierarchies: Annotated[
         str, typer.Option(metavar="auto|intervals|DIR", help="auto, intervals, or a folder of one CSV a column.")
     ] = "auto",
+    levels: Annotated[
+        str | None, typer.Option(metavar="a=1,b=2", help="Put every row on these levels of its hierarchies.")
+    ] = None,
     keep_exact: Annotated[str, typer.Option(help="yes, no, or thesis (unguarded: may break k).")] = "yes",
     suppression: Annotated[float, typer.Option(help="Share of rows that may be left out, if they must.")] = 0.0,
     missing: Annotated[str, typer.Option(help="category: null is a value. drop: only complete rows.")] = "category",
@@ -77,8 +80,9 @@ def anonymize(
         c=c,
         l_kind=l_kind,  # type: ignore[arg-type] # any other word is refused there
         t_kind=t_kind,  # type: ignore[arg-type]
-        algorithm=algorithm,  # type: ignore[arg-type]
+        algorithm=algorithm,
         hierarchies=_hierarchies(hierarchies),
+        levels=_levels(levels),
         keep_exact=KEEP_EXACT[keep_exact],  # type: ignore[arg-type]
         suppression_limit=suppression,
         missing=missing,  # type: ignore[arg-type]
@@ -96,11 +100,23 @@ def anonymize(
     stdout().print(f"Written to {out}", markup=False)
 
 
+def _levels(text: str | None) -> dict[str, int] | None:
+    if text is None:
+        return None
+    from kohort.errors import ConfigError
+
+    try:
+        return {name: int(level) for name, level in (part.split("=") for part in names(text))}
+    except ValueError:
+        raise ConfigError("--levels is not a list of column=level", hint="Write such as age=2,sex=1") from None
+
+
 def _hierarchies(text: str) -> Any:
-    if text in ("auto", "intervals"):
-        return text
+    from kohort.anonymity.techniques import hierarchy_techniques
     from kohort.data.hierarchy import read_hierarchies
 
+    if text in hierarchy_techniques():
+        return text
     found: dict[str, Hierarchy] = read_hierarchies(text)
     return found
 

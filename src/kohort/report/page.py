@@ -324,6 +324,7 @@ def _environment() -> Environment:
     made.filters |= {
         "count": words.count,
         "measure": words.measure,
+        "bound": words.bound,
         "size": words.size,
         "seconds": words.seconds,
         "kind": words.kind_named,

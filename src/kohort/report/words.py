@@ -134,6 +134,11 @@ def measure(value: float | None) -> str:
     return f"{value:.4f}" if abs(value) < 100 else f"{value:,.0f}"
 
 
+def bound(value: float) -> str:
+    """An end of an interval: one digit less than the figure itself, which is more than it deserves."""
+    return f"{value:.3f}" if abs(value) < 100 else f"{value:,.0f}"
+
+
 def size(value: float) -> str:
     """Bytes in the unit that reads best."""
     for unit, step in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):

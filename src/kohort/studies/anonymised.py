@@ -11,13 +11,19 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
 from typing import Any, Final
 
 from kohort.errors import ConfigError
 from kohort.studies.anonymised_charts import points_by_loss
 from kohort.studies.anonymised_classifiers import CLASSIFIERS as NINE
 from kohort.studies.anonymised_classifiers import SVM_ROWS
+from kohort.studies.anonymised_conclusions import (
+    PRINTED,
+    conclusions,
+    extra_variants,
+    protocol_notes,
+    rank_correlation,
+)
 from kohort.studies.anonymised_loss import (
     Measured,
     association_tables,
@@ -28,20 +34,15 @@ from kohort.studies.anonymised_loss import (
     unguarded_table,
     write_figures,
 )
-from kohort.studies.anonymised_paper import CLASSIFIERS, PARTITIONS
+from kohort.studies.anonymised_paper import CLASSIFIERS
 from kohort.studies.anonymised_protocols import PROTOCOLS, Effort, Found, score_case
 from kohort.studies.anonymised_silo import chapter_seven
-from kohort.studies.anonymised_tables import CASES, VARIANTS, Case, Variant, case_named, k_variants
+from kohort.studies.anonymised_tables import CASES, VARIANTS, Case, case_named
 from kohort.studies.registry import Say, Study
 
 __all__ = ["FULL", "QUICK", "STUDY", "Depth", "run_study"]
 
-# Which variants the classifier tables print, and where.
-PRINTED: Final = ("k3-exact", "k3", "l2", "t0.2")
 OWN_TABLE: Final = {"adult": "Table 5.8", "mammographic": "Table 5.9", "housing": "Table 5.10"}
-EXTRA_K: Final = (6, 10, 15)
-TELLING: Final = 0.02
-"""A difference in accuracy between the protocols that is worth a note."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,8 +102,8 @@ def run_study(
     notes += broken
     scores = {case.name: _score(case, depth, workers, say) for case in cases}
     tables += [table for case in cases for table in _classifier_tables(case, scores[case.name], depth)]
-    notes += _protocol_notes(cases, scores)
-    ranked, points = _rank_correlation(cases, losses, scores, depth)
+    notes += protocol_notes(cases, scores)
+    ranked, points = rank_correlation(cases, losses, scores, classifiers=depth.classifiers)
     tables.append(ranked)
     figures.append(
         points_by_loss(out / "figure-loss-accuracy.svg", title="Gradient boosting, raw test rows", rows=points)
@@ -113,7 +114,7 @@ def run_study(
         tables += more
         figures += drawn
         notes += said
-    tables.append(_conclusions(cases, losses, scores))
+    tables.append(conclusions(cases, losses, scores))
     return {"name": STUDY.name, "tables": tables, "figures": [path.name for path in figures], "notes": notes}
 
 
@@ -131,13 +132,7 @@ def _score(case: Case, depth: Depth, processes: int, say: Say) -> Found:
         classifiers=depth.classifiers, repeats=depth.repeats[case.name], fit_rows=depth.fit_rows, processes=processes
     )
     say(f"{case.title}: anonymising for {len(depth.classifiers)} classifiers")
-    return score_case(case, [VARIANTS[key] for key in PRINTED], effort, say, extra=_extra(case))
-
-
-def _extra(case: Case) -> list[Variant]:
-    """Settings beyond the printed classifier tables, for the rank correlation."""
-    others = [variant for variant in case.variants if variant.key not in PRINTED]
-    return [*others, *(k_variants(k)[0] for k in EXTRA_K)]
+    return score_case(case, [VARIANTS[key] for key in PRINTED], effort, say, extra=extra_variants(case))
 
 
 def _classifier_tables(case: Case, found: Found, depth: Depth) -> Iterable[dict[str, Any]]:
@@ -157,97 +152,6 @@ def _classifier_tables(case: Case, found: Found, depth: Depth) -> Iterable[dict[
                     rows.append(row(f"{classifier}: {name}", printed.get(measure), figure.mean, sd=figure.sd))
             name = f"{case.title}, {label}" if key == "none" else f"{case.title}, {label}, {how}"
             yield {"name": name, "source": sources.get(key, OWN_TABLE[case.name]), "rows": rows}
-
-
-def _rank_correlation(
-    cases: Sequence[Case], losses: Mapping[str, Mapping[str, Measured]], scores: Mapping[str, Found], depth: Depth
-) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Spearman's rho of information loss and accuracy: the thesis's own figures, ours, and all our settings."""
-    rows, points = [], []
-    for case in cases:
-        found, measured = scores[case.name], dict(losses[case.name])
-        printed = [key for key in PRINTED if key in PARTITIONS[case.name]]
-        paper = _spearman(
-            [0.0, *(PARTITIONS[case.name][key][1] for key in printed)],
-            [fmean(CLASSIFIERS[case.name][key][name][0] for name in NINE) for key in ("none", *printed)],
-        )
-        for protocol, how in PROTOCOLS.items():
-            means = [
-                fmean(found[protocol, key, name, "accuracy"].mean for name in depth.classifiers)
-                for key in ("none", *printed)
-            ]
-            ours = _spearman([0.0, *(measured[key].loss for key in printed)], means)
-            rows.append(row(f"{case.title}, mean of the classifiers, printed settings, {how}", paper, ours))
-        for variant in _extra(case):
-            measured.setdefault(variant.key, measure_variant(case, variant))
-        for protocol, how in PROTOCOLS.items():
-            pairs = [(0.0, found[protocol, "none", "gradient boosting", "accuracy"].mean)]
-            pairs += [
-                (item.loss, found[protocol, key, "gradient boosting", "accuracy"].mean)
-                for key, item in measured.items()
-            ]
-            rows.append(
-                row(
-                    f"{case.title}, gradient boosting, {len(pairs)} settings, {how}",
-                    None,
-                    _spearman(*map(list, zip(*pairs, strict=True))),
-                )
-            )
-            if protocol == "raw":
-                points += [{"table": case.title, "loss": loss, "accuracy": accuracy} for loss, accuracy in pairs]
-    return {"name": "Rank correlation of information loss and accuracy", "source": "Section 5.3", "rows": rows}, points
-
-
-def _spearman(first: Sequence[float], second: Sequence[float]) -> float | None:
-    from scipy.stats import spearmanr
-
-    if len(set(first)) < 2 or len(set(second)) < 2:
-        return None  # a ranking of equals says nothing
-    return float(spearmanr(first, second).statistic)
-
-
-def _conclusions(
-    cases: Sequence[Case], losses: Mapping[str, Mapping[str, Measured]], scores: Mapping[str, Found]
-) -> dict[str, Any]:
-    """What the thesis concludes, and whether it holds here."""
-    rows = []
-    for case in cases:
-        ordered = [losses[case.name][key].loss for key in ("k3", "l2", "t0.2")]
-        rows.append(row(f"{case.title}: loss of k < l < t", "yes", _yes(ordered == sorted(set(ordered)))))
-        exact, plain = losses[case.name]["k3-exact"].loss, losses[case.name]["k3"].loss
-        rows.append(row(f"{case.title}: keeping exact values loses no more", "yes", _yes(exact <= plain)))
-    if "adult" in scores:
-        found = scores["adult"]
-        for protocol, how in PROTOCOLS.items():
-            for key in PRINTED if protocol == "after" else ("none", *PRINTED):
-                accuracies = {
-                    name: figure.mean
-                    for (place, variant, name, measure), figure in found.items()
-                    if (place, variant, measure) == (protocol, key, "accuracy")
-                }
-                best = max(accuracies, key=accuracies.__getitem__)
-                label = "as it is" if key == "none" else VARIANTS[key].label
-                rows.append(row(f"Adult, {label}, {how}: best classifier", "gradient boosting", best))
-    return {"name": "What the thesis concludes", "source": "Sections 5.1-5.4", "rows": rows}
-
-
-def _protocol_notes(cases: Sequence[Case], scores: Mapping[str, Found]) -> list[str]:
-    """Where the two protocols tell different stories about the strongest classifier."""
-    notes = []
-    for case in cases:
-        found = scores[case.name]
-        after, raw = (found[protocol, "k3", "gradient boosting", "accuracy"].mean for protocol in ("after", "raw"))
-        if after - raw > TELLING:
-            notes.append(
-                f"{case.title}, k = 3: gradient boosting has {after:.3f} when the table is split after anonymising and "
-                f"{raw:.3f} on raw test rows. Groups made by looking at the labels of all rows carry labels of test "
-                "rows into the table, and test cells are generalised like training cells; neither is so in use."
-            )
-    return notes
-
-
-def _yes(holds: bool) -> str:
-    return "yes" if holds else "no"
 
 
 def _notes(depth: Depth) -> list[str]:

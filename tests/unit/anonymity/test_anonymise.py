@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -13,9 +15,13 @@ from anonymity_tables import QUASI, RULES, tables
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kohort.anonymity import techniques
 from kohort.anonymity.anonymise import anonymise
 from kohort.anonymity.measures import measure, unmet
-from kohort.data.hierarchy import Hierarchy
+from kohort.anonymity.mondrian import mondrian
+from kohort.anonymity.partition import Partition
+from kohort.data.datasets import load_dataset
+from kohort.data.hierarchy import Hierarchy, read_hierarchies
 from kohort.errors import ConfigError, DataError, IntegrityError, RefusedError
 
 WAYS = (
@@ -115,21 +121,65 @@ def test_the_unguarded_step_is_reported_as_what_it_breaks():
     assert anonymise(frame, quasi=["a"], k=2, algorithm="thesis").report.verified
 
 
-def test_a_release_that_the_checker_rejects_is_an_error(monkeypatch):
-    from kohort.anonymity import classes
+@pytest.fixture
+def own_technique():
+    """Register a technique for one test."""
+    before = dict(techniques._CLASSES), dict(techniques._HIERARCHIES)
+    yield techniques
+    for register, kept in zip((techniques._CLASSES, techniques._HIERARCHIES), before, strict=True):
+        register.clear()
+        register.update(kept)
 
-    broken = classes.mondrian
 
-    def one_class_too_many(problem, **options):
-        found = broken(problem, **options)
+def test_a_release_that_the_checker_rejects_is_an_error(own_technique):
+    @own_technique.class_technique("broken")
+    def one_class_too_many(problem, options):
+        found = mondrian(problem)
         labels = found.labels.copy()
         labels[found.order[0]] = labels.max() + 1
-        return type(found).of_labels(labels)
+        return Partition.of_labels(labels)
 
-    monkeypatch.setattr(classes, "mondrian", one_class_too_many)
     frame = pl.DataFrame({"a": [1, 2, 3, 4, 5, 6]})
     with pytest.raises(IntegrityError, match="k is 1, not 2"):
-        anonymise(frame, quasi=["a"], k=2, algorithm="mondrian")
+        anonymise(frame, quasi=["a"], k=2, algorithm="broken")
+
+
+def test_techniques_register_by_name(own_technique):
+    @own_technique.hierarchy_technique("halves")
+    def halves(frame, names, target):
+        return {
+            name: Hierarchy.of(name, {str(v): ("low" if v < 3 else "high", "*") for v in frame[name].unique()})
+            for name in names
+        }
+
+    frame = pl.DataFrame({"a": [1, 2, 3, 4]})
+    made = anonymise(frame, quasi=["a"], k=2, hierarchies="halves")
+    assert made.frame["a"].to_list() == ["[1, 2]", "[1, 2]", "[3, 4]", "[3, 4]"]
+    for name in ("mondrian", "auto", "lattice"):
+        with pytest.raises(ConfigError, match="already"):
+            own_technique.class_technique(name)
+    with pytest.raises(ConfigError, match="already"):
+        own_technique.hierarchy_technique("intervals")
+
+
+def test_every_row_on_given_levels():
+    # Golden: these levels of the ARX hierarchies give k = 5 on ARX's own Adult table.
+    folder = Path(os.environ.get("KOHORT_DATA", ""))
+    if not (folder / "arx_adult.parquet").is_file():
+        pytest.skip("arx_adult.parquet is not in KOHORT_DATA")
+    frame = load_dataset("arx_adult").frame
+    levels = {"sex": 1, "age": 2, "race": 1, "marital_status": 1, "education": 3, "native_country": 2}
+    levels |= {"workclass": 2, "occupation": 1, "salary_class": 1}
+    given_ = read_hierarchies(folder / "hierarchies" / "adult")
+    made = anonymise(frame, quasi=list(levels), k=5, hierarchies=given_, levels=levels)
+    assert (made.report.k, made.report.verified) == (5, True)
+    with pytest.raises(RefusedError, match="at these levels"):
+        anonymise(frame, quasi=list(levels), k=6, hierarchies=given_, levels=levels)
+    for wrong in ({"sex": 9}, {"nope": 1}):
+        with pytest.raises(ConfigError):
+            anonymise(frame, quasi=list(levels), k=5, hierarchies=given_, levels=wrong)
+    with pytest.raises(ConfigError, match="levels are for hierarchies"):
+        anonymise(frame, quasi=list(levels), k=5, algorithm="mondrian", levels=levels)
 
 
 def test_what_cannot_be_met_is_refused_with_what_can():

@@ -16,13 +16,14 @@ from kohort.config import read_plan
 from kohort.data.cells import SUPPRESSED, Label, canonical_text, parse_cell
 from kohort.errors import ConfigError
 from kohort.studies import anonymised
+from kohort.studies import anonymised_conclusions as conclude
 from kohort.studies import anonymised_protocols as protocols
 from kohort.studies.anonymised_charts import association_bars, lines_by_k
 from kohort.studies.anonymised_classifiers import CLASSIFIERS, Job, run_jobs
 from kohort.studies.anonymised_loss import association_tables, education_tables, measure_variant, row
 from kohort.studies.anonymised_paper import CLASSIFIERS as PRINTED
 from kohort.studies.anonymised_paper import EDUCATION, PARTITIONS
-from kohort.studies.anonymised_protocols import Effort, score_case
+from kohort.studies.anonymised_protocols import Effort, Figure, Found, score_case
 from kohort.studies.anonymised_release import release, told
 from kohort.studies.anonymised_silo import silo_plan
 from kohort.studies.anonymised_tables import VARIANTS, Case, case_named
@@ -128,6 +129,30 @@ def test_a_release_keeps_rows_and_columns_and_its_labels_cover_the_values() -> N
             assert cell is SUPPRESSED or (
                 isinstance(cell, Label) and canonical_text(value) in made.hierarchies[name].leaves(cell.text)
             )
+
+
+def found_of(after: float, raw: float) -> Found:
+    """Gradient boosting and KNN at k = 3 under both protocols."""
+    found: Found = {}
+    for protocol, accuracy in (("after", after), ("raw", raw)):
+        found[protocol, "k3", "gradient boosting", "accuracy"] = Figure(mean=accuracy, sd=None)
+        found[protocol, "k3", "KNN", "accuracy"] = Figure(mean=0.6, sd=None)
+    return found
+
+
+def test_a_gap_between_the_protocols_is_said_and_a_small_one_is_not() -> None:
+    case = tiny_case()
+    (note,) = conclude.protocol_notes([case], {case.name: found_of(0.79, 0.41)})
+    assert "0.790" in note
+    assert "0.410" in note
+    assert conclude.protocol_notes([case], {case.name: found_of(0.79, 0.78)}) == []
+
+
+def test_ranks_and_best_classifier() -> None:
+    assert conclude._spearman([0.0, 0.1, 0.5, 0.9], [0.9, 0.8, 0.7, 0.1]) == pytest.approx(-1.0)
+    assert conclude._spearman([0.0, 0.1], [0.5, 0.5]) is None
+    assert conclude._best(found_of(0.79, 0.41), "after", "k3") == "gradient boosting"
+    assert conclude._best(found_of(0.79, 0.41), "raw", "k3") == "KNN"
 
 
 def separable(classifier: str, seed: int = 0) -> Job:

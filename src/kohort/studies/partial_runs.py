@@ -1,0 +1,237 @@
+"""The study's plans, and their runs by seed.
+
+Every figure is a run of the real method through doors and ledgers. The paper counts groups over all 30,162 rows; here
+sites hold the 70 % they train on, so a threshold of the paper becomes 0.7 times as many rows, and one above the largest
+group becomes one nothing can reach.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any, Final, Literal
+
+import numpy as np
+import polars as pl
+
+from kohort.config import PlanFile, load_plan
+from kohort.experiment import Outcome, run
+from kohort.federation.tables import pack_table
+from kohort.rng import Streams
+from kohort.simulation import populate
+from kohort.studies.partial_paper import LARGEST
+
+__all__ = [
+    "E2_WIDTH",
+    "PAPER",
+    "TUNED",
+    "Found",
+    "Runs",
+    "Training",
+    "adult_plan",
+    "gate_for",
+    "interval_of",
+    "paper_gate",
+    "random_share",
+    "row",
+    "row_of",
+]
+
+Letter = Literal["k", "l"]
+Gate = Mapping[str, Any]
+
+TEST: Final = 0.3
+NOBODY: Final = 30_163
+"""More rows than the table has."""
+E2_WIDTH: Final = 88
+TRUSTING: Final = {"raw": True, "trust_counts": True, "min_rows": 1}
+
+
+@dataclass(frozen=True)
+class Training:
+    """How everybody trains."""
+
+    name: str
+    optimizer: str
+    lr: float
+
+
+PAPER = Training("paper's setting", "adam", 0.001)
+TUNED = Training("tuned", "sgd", 0.3)
+
+
+def adult_plan(
+    training: Training,
+    *,
+    rounds: int,
+    gate: Gate | None,
+    encoding: str = "label",
+    split: str = "interval:age",
+    train: Mapping[str, Any] | None = None,
+    policy: Mapping[str, Any] | None = None,
+) -> PlanFile:
+    """Adult as the paper prepares it, over ten sites; without a gate, federated averaging."""
+    own = {"name": "fedavg"} if gate is None else {"name": "partial", "gate": dict(gate)}
+    return load_plan(
+        {
+            "data": {
+                "table": "adult:train",
+                "target": "income",
+                "quasi": ["age", "race", "sex"],
+                "sensitive": ["income"],
+                "drop": ["fnlwgt", "education"],
+                "missing": "drop",
+                "encoding": encoding,
+                "test": TEST,
+                "bins": {"hours_per_week": [25, 40, 60], "capital_gain": [0, 7298], "capital_loss": [0, 1887]},
+            },
+            "sites": {"count": 10, "split": split},
+            "model": {"kind": "mlp", "hidden": [12 if encoding == "label" else E2_WIDTH]},
+            "train": {
+                "rounds": rounds, "batch": 64, "optimizer": training.optimizer, "lr": training.lr, **(train or {}),
+            },
+            "method": own,
+            "policy": dict(policy or {}),
+        }
+    )  # fmt: skip
+
+
+def gate_for(letter: Letter, threshold: int) -> Gate:
+    """The paper's gate at a threshold of its own scale: raw rows, counted in clear over all sites."""
+    scaled = NOBODY if threshold >= LARGEST[letter] else max(1, round(threshold * (1 - TEST)))
+    rule = {"rule": "k-anonymity", "k": scaled} if letter == "k" else {"rule": "paper-l", "l": scaled}
+    return {**rule, "count": "global", "released": "raw"}
+
+
+def paper_gate(training: Training, letter: Letter, threshold: int, *, rounds: int, encoding: str = "label") -> PlanFile:
+    """One point of the paper's dial; k or l = 1 is central learning, above the largest group it is FedAvg."""
+    return adult_plan(training, rounds=rounds, gate=gate_for(letter, threshold), encoding=encoding, policy=TRUSTING)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """What the study keeps of a run."""
+
+    accuracy: float
+    curve: tuple[float, ...]
+    """Accuracy on the test rows after every round."""
+    rows: int
+    shared: int
+    unique: int
+    """Shared rows that no other shared row equals."""
+    row_bytes: int
+    """The most bytes one site shipped as rows."""
+    seconds: Mapping[str, float] = field(repr=False)
+    plan: PlanFile = field(repr=False)
+
+    @property
+    def share(self) -> float:
+        """Rows the hub was given, of all training rows."""
+        return self.shared / self.rows
+
+
+class Runs:
+    """Runs by plan and seed, each made once."""
+
+    def __init__(self, seeds: Sequence[int]) -> None:
+        self.seeds = tuple(seeds)
+        self._known: dict[tuple[str, int], Found] = {}
+
+    def of(self, plan: PlanFile) -> list[Found]:
+        """One run a seed."""
+        return [self._one(plan, seed) for seed in self.seeds]
+
+    def accuracies(self, plan: PlanFile) -> list[float]:
+        """Accuracy on the test rows, one a seed."""
+        return [found.accuracy for found in self.of(plan)]
+
+    def curve(self, plan: PlanFile) -> list[float]:
+        """Mean accuracy over the seeds after every round."""
+        return [float(value) for value in np.mean([found.curve for found in self.of(plan)], axis=0)]
+
+    def _one(self, plan: PlanFile, seed: int) -> Found:
+        place = (plan.digest(), seed)
+        if place not in self._known:
+            self._known[place] = found_of(run(plan, seed=seed))
+        return self._known[place]
+
+
+def found_of(outcome: Outcome) -> Found:
+    """The figures of a finished run."""
+    received = outcome.received
+    by_site = [] if received is None else received.drop("batch").partition_by("sender", include_key=False)
+    return Found(
+        accuracy=outcome.accuracy,
+        curve=tuple(point["accuracy"] for point in outcome.history),
+        rows=sum(outcome.site_rows.values()),
+        shared=0 if received is None else received.height,
+        unique=0 if received is None else int(received.drop("sender", "batch").is_unique().sum()),
+        row_bytes=max((len(pack_table(part)) for part in by_site), default=0),
+        seconds=dict(outcome.seconds),
+        plan=outcome.plan,
+    )
+
+
+def random_share(plan: PlanFile, shared: int, *, seed: int) -> float:
+    """Accuracy when the hub is given so many rows drawn at random, everything else as in `plan`.
+
+    The hub is one more participant of the mean, so this is federated averaging with one site more, holding the drawn
+    rows. Sites left without a row take no part.
+    """
+    population = populate(plan, Streams.seeded(seed))
+    drawn = np.zeros(population.frame.height, dtype=bool)
+    generator = Streams.seeded(seed).generator("random share")
+    drawn[generator.permutation(len(drawn))[:shared]] = True
+    tables = {
+        name: population.frame[begin:end].filter(pl.Series(~drawn[begin:end]))
+        for name, (begin, end) in zip(population.names, pairwise(population.starts.tolist()), strict=True)
+    }
+    tables["hub"] = population.frame.filter(pl.Series(drawn))
+    columns = population.schema.columns
+    mapping = plan.to_mapping()
+    with tempfile.TemporaryDirectory() as folder:
+        test = Path(folder) / "test.parquet"
+        population.test.write_parquet(test)
+        mapping["data"] |= {
+            "table": "memory",
+            "test": str(test),
+            "features": "rest",
+            "drop": [],
+            "categories": {name: spec.categories for name, spec in columns.items() if spec.categories is not None},
+            "bounds": {name: spec.bounds for name, spec in columns.items() if spec.bounds is not None},
+        }
+        mapping["sites"]["split"] = "files"
+        mapping["method"] = {"name": "fedavg"}
+        outcome = run(
+            load_plan(mapping), seed=seed, tables={name: part for name, part in tables.items() if part.height}
+        )
+    return outcome.accuracy
+
+
+def row(
+    setting: str, paper: Any, ours: Any, *, sd: float | None = None, interval: Sequence[float] | None = None
+) -> dict[str, Any]:
+    """One line of a table, with the difference where both are numbers."""
+    numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in (paper, ours))
+    line = {"setting": setting, "paper": paper, "ours": ours, "sd": sd, "delta": ours - paper if numbers else None}
+    return line if interval is None else {**line, "interval": list(interval)}
+
+
+def row_of(setting: str, paper: float | None, values: Sequence[float], *, interval: bool = False) -> dict[str, Any]:
+    """One line from a value a seed."""
+    sd = stdev(values) if len(values) > 1 else None
+    return row(setting, paper, fmean(values), sd=sd, interval=interval_of(values) if interval else None)
+
+
+def interval_of(values: Sequence[float]) -> tuple[float, float] | None:
+    """Student's 95 % interval of the mean; none for a single value."""
+    if len(values) < 2:
+        return None
+    from scipy.stats import t
+
+    half = float(t.ppf(0.975, len(values) - 1)) * stdev(values) / len(values) ** 0.5
+    return fmean(values) - half, fmean(values) + half
