@@ -141,9 +141,18 @@ def test_persons_are_counted_once() -> None:
 def test_what_cannot_be_counted_is_refused() -> None:
     with pytest.raises(RefusedError, match="three sites"):
         outcome(sites={"count": 2})
-    with pytest.raises(ConfigError, match="distributions"):
-        outcome(gate={"rule": "l-diversity", "l": 2})
-    outcome(gate={"rule": "l-diversity", "l": 2, "count": "local"})
+
+
+@pytest.mark.parametrize("rule", [{"rule": "l-diversity", "l": 2}, {"rule": "t-closeness", "t": 0.3}])
+def test_numbers_are_counted_by_all_and_variety_by_each(rule: dict[str, Any]) -> None:
+    plain = outcome(gate={"k": 20})
+    for count in ("secure", "local"):
+        varied = outcome(gate={**rule, "k": 20, "count": count})
+        assert plain.received is not None
+        if varied.received is not None:
+            assert varied.received.height <= plain.received.height
+            for _, part in varied.received.group_by("sender", "age", "sex"):
+                assert part["y"].n_unique() >= rule.get("l", 1)
 
 
 def test_sites_that_drop_out_of_the_count_do_not_stop_it() -> None:

@@ -24,10 +24,9 @@ import polars as pl
 from annotated_types import Ge, Gt, Le
 from numpy.typing import NDArray
 
-from kohort.anonymity.gate import apply_gate, count_unit
-from kohort.anonymity.gate_keys import group_keys
+from kohort.anonymity.gate import apply_gate, count_groups, count_keys, count_unit, person_codes
 from kohort.anonymity.release import generalise_batch
-from kohort.errors import ConfigError, RefusedError
+from kohort.errors import RefusedError
 from kohort.federation.counting import Approved, KeyCounts, SecureCount, is_approved
 from kohort.federation.hubwork import HubTrainer
 from kohort.federation.plan import Ask, Expect, Hub, Mark, Plan, Replies, Result
@@ -128,14 +127,9 @@ def _open_stage(site: Site, round_number: int) -> _OwnKeys:
     if arrival is not None:
         present = arrival.present(site.count, round_number, site.streams)
     frame = site.holding.rows().filter(pl.Series(present))
-    columns = [*schema.quasi, *((str(schema.target),) if count_unit(gate.rule) == "key+sensitive" else ())]
-    keys = group_keys(frame, columns, key=gate.key)
-    if schema.identifiers:
-        people = frame.select(schema.identifiers).hash_rows().to_numpy()
-        pairs = np.unique(np.stack([keys.codes.astype(np.uint64), people], axis=1), axis=0)
-        counts = np.bincount(pairs[:, 0].astype(np.int64), minlength=len(keys.texts))
-    else:
-        counts = np.bincount(keys.codes, minlength=len(keys.texts))
+    identifier = schema.identifiers[0] if schema.identifiers else None
+    keys = count_keys(frame, quasi=schema.quasi, sensitive=schema.target, rule=gate.rule, key=gate.key)
+    counts = count_groups(keys, None if identifier is None else person_codes(frame, identifier))
     made = _OwnKeys(
         round=round_number,
         present=present,
@@ -187,27 +181,29 @@ def _shared_rows(site: Site, request: Request) -> NDArray[np.bool_]:
     """The gate's decision for every row of this site."""
     gate, schema = _config(setting_of(site)).gate, site.schema
     own = _own_keys(site)
-    if gate.count == "local":
-        mask = apply_gate(
-            own.frame,
-            quasi=schema.quasi,
-            sensitive=schema.target,
-            identifier=schema.identifiers[0] if schema.identifiers else None,
-            rule=gate.rule,
-            k=None if gate.rule == "paper-l" else gate.k,
-            l=gate.l,
-            t=gate.t,
-            strict=gate.strict,
-            key=gate.key,
-        ).mask
-    else:
+    counts = None
+    if gate.count != "local":
         prints: Fingerprints = (
             COUNT.prints(site) if gate.count == "secure" else fingerprints(OPEN_SECRET, own.counts.keys)
         )
         approved = is_approved(prints, request.payload.arrays["f"], request.payload.arrays["h"])
         granted: set[bytes] = site.memory.setdefault(_GRANTED, set())
         granted.update(key for key, good in zip(own.counts.keys, approved, strict=True) if good)  # approval is sticky
-        mask = np.asarray([key in granted for key in own.counts.keys], dtype=bool)[own.codes]
+        counts = np.asarray([2 * _threshold(gate) if key in granted else 0 for key in own.counts.keys], dtype=np.int64)
+    # How many there are was counted by all; how varied they are is judged on the rows at hand.
+    mask = apply_gate(
+        own.frame,
+        quasi=schema.quasi,
+        sensitive=schema.target,
+        identifier=schema.identifiers[0] if schema.identifiers else None,
+        rule=gate.rule,
+        k=None if gate.rule == "paper-l" else gate.k,
+        l=gate.l,
+        t=gate.t,
+        strict=gate.strict,
+        key=gate.key,
+        counts=counts,
+    ).mask
     # A careful site also wants a crowd among its own rows.
     decided: NDArray[np.bool_] = mask & (own.counts.counts[own.codes] >= site.policy.min_gate_k)
     return decided
@@ -258,11 +254,6 @@ def _count(config: Partial, hub: Hub, round_number: int) -> Generator[Ask | Mark
     news: Replies = yield Ask(task=NEWS, to=hub.sites, round=round_number, expect=Expect(metrics=("new",)))
     if gate.count == "local":
         return None
-    if gate.rule not in {"k-anonymity", "paper-l"}:
-        raise ConfigError(
-            f"rule {gate.rule!r} looks at distributions, which a count across sites does not open",
-            hint='Set method.gate.count = "local", or use k-anonymity',
-        )
     new = news.metric("new")
     if round_number and ((new > 0).sum() < 3 or new.sum() < _threshold(gate)):
         return None  # two counts that differ by a few rows would show those rows' keys
