@@ -80,7 +80,7 @@ def kohort() -> Kohort:
             [sys.executable, "-m", "kohort.cli.main", *map(str, arguments)],
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=600,
             check=False,
             env={**os.environ, **(env or {})},
             **options,

@@ -169,7 +169,7 @@ def test_a_run_gives_intervals_for_all_rows_and_for_every_site() -> None:
         assert low <= measured["accuracy"] <= high
     page = render([first.to_mapping()], title="intervals")
     low, high = first.metrics["intervals"]["accuracy"]
-    assert f"{low:.4f} to {high:.4f}" in page
+    assert f"{low:.3f}–{high:.3f}" in page  # noqa: RUF001 - the en dash of a range
 
 
 def test_many_test_rows_or_many_sites_have_no_intervals(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,13 +69,14 @@ def _best_of_block(problem: Problem, columns: Any) -> tuple[Integers, Integers]:
     """Order and starts of the best partition of one block, which itself meets the rule."""
     from kohort.anonymity.kernels.cluster import classes_loss
 
-    found = [_cut_on(problem, columns)]
-    losses = [float(classes_loss(columns[:, found[0][0]], found[0][1], *problem.shape).sum())]
+    columns, shape = _local(problem, columns)
+    found = [_cut_on(problem, shape, columns)]
+    losses = [float(classes_loss(columns[:, found[0][0]], found[0][1], *shape).sum())]
     for growth in GROWTH if problem.rule.looks_at_sensitive else GROWTH[:1]:
-        grown = _clusters(problem, columns, least=int(np.ceil(problem.rule.k * growth)))
+        grown = _clusters(problem, shape, columns, least=int(np.ceil(problem.rule.k * growth)))
         if grown is None:
             continue
-        loss = float(classes_loss(columns[:, grown[0]], grown[1], *problem.shape).sum())
+        loss = float(classes_loss(columns[:, grown[0]], grown[1], *shape).sum())
         worse = loss > losses[-1] and len(losses) > 1
         found.append(grown)
         losses.append(loss)
@@ -84,23 +85,42 @@ def _best_of_block(problem: Problem, columns: Any) -> tuple[Integers, Integers]:
     return found[int(np.argmin(losses))]
 
 
-def _cut_on(problem: Problem, columns: Any) -> tuple[Integers, Integers]:
+def _local(problem: Problem, columns: Any) -> tuple[Any, tuple[Any, ...]]:
+    """The block in codes that count only its own values where the table has more of them than the block has rows.
+
+    Otherwise every block of a table with a million values would clear arrays for a million values.
+    """
+    quasi, is_number, distinct, offsets, points = problem.shape
+    if distinct.max() <= columns.shape[1]:
+        return columns, problem.shape
+    from kohort.anonymity.kernels.cluster import local_codes
+
+    codes, values, begin = local_codes(columns, quasi)
+    local = columns.copy()
+    local[:quasi] = codes
+    of_column = np.repeat(np.arange(quasi), np.diff(begin))
+    return local, (quasi, is_number, distinct, begin, points[offsets[of_column] + values[: begin[-1]]])
+
+
+def _cut_on(problem: Problem, shape: tuple[Any, ...], columns: Any) -> tuple[Integers, Integers]:
     from kohort.anonymity.kernels.mondrian import partition
 
     order = np.arange(columns.shape[1], dtype=np.int64)
-    starts = partition(columns.copy(), order, *problem.shape, *problem.demands, False, True, 0)
+    starts = partition(columns.copy(), order, *shape, *problem.demands, False, True, 0)
     return order, np.append(starts, len(order))
 
 
-def _clusters(problem: Problem, columns: Any, *, least: int) -> tuple[Integers, Integers] | None:
+def _clusters(
+    problem: Problem, shape: tuple[Any, ...], columns: Any, *, least: int
+) -> tuple[Integers, Integers] | None:
     """Clusters of at least `least` rows; None where some row finds no cluster that stays within the rule."""
     from kohort.anonymity.kernels.cluster import grow_clusters, house_rows
 
     if columns.shape[1] < least:
         return None
     demands = (replace(problem.rule, k=least).as_array(), *problem.demands[1:])
-    labels, count = grow_clusters(columns, *problem.shape, *demands, 0)
-    if not house_rows(columns, *problem.shape, *demands, labels, count):
+    labels, count = grow_clusters(columns, *shape, *demands, 0)
+    if not house_rows(columns, *shape, *demands, labels, count):
         return None
     found = Partition.of_labels(labels)
     return found.order, found.starts

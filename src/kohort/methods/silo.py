@@ -23,9 +23,9 @@ from annotated_types import Ge, Le
 
 from kohort.data.blocks import encode_generalised
 from kohort.data.encode import Encoder
-from kohort.data.hierarchy import Hierarchy, read_hierarchies
+from kohort.data.hierarchy import read_hierarchies
 from kohort.data.schema import Schema
-from kohort.errors import ConfigError
+from kohort.errors import ConfigError, nearest
 from kohort.federation.plan import Ask, Expect, Hub, Plan, Replies, Result
 from kohort.federation.rounds import federated_rounds
 from kohort.federation.site import Site
@@ -57,9 +57,10 @@ class Anonymise:
     t: Annotated[float, Ge(0)] = 0.0
     l_kind: Literal["distinct", "entropy", "recursive"] = "distinct"
     t_kind: Literal["emd", "kl"] = "emd"
-    algorithm: Literal["auto", "mondrian", "thesis", "cluster", "lattice"] = "auto"
+    algorithm: str = "auto"
+    """auto | lattice | cluster | mondrian | thesis | a registered technique"""
     hierarchies: str = "auto"
-    """auto | intervals | a folder with one CSV a column, at the site"""
+    """auto | intervals | a registered technique | a folder with one CSV a column, at the site"""
     keep_exact: bool = True
     suppression_limit: Annotated[float, Ge(0), Le(1)] = 0.0
     """Share of a site's rows that may be left out, if they must."""
@@ -77,13 +78,9 @@ class Silo:
 def anonymise_rows(frame: pl.DataFrame, schema: Schema, config: Anonymise) -> Anonymised:
     """`frame`, one site's rows, anonymised and verified; same rows, same result."""
     from kohort.anonymity.anonymise import anonymise
+    from kohort.anonymity.techniques import hierarchy_techniques
 
-    hierarchies: Literal["auto", "intervals"] | dict[str, Hierarchy]
-    match config.hierarchies:
-        case "auto" | "intervals" as word:
-            hierarchies = word
-        case folder:
-            hierarchies = read_hierarchies(folder)
+    word = config.hierarchies
     return anonymise(
         frame,
         quasi=schema.quasi,
@@ -95,7 +92,7 @@ def anonymise_rows(frame: pl.DataFrame, schema: Schema, config: Anonymise) -> An
         t=config.t,
         t_kind=config.t_kind,
         algorithm=config.algorithm,
-        hierarchies=hierarchies,
+        hierarchies=word if word in hierarchy_techniques() else read_hierarchies(word),
         keep_exact=config.keep_exact,
         suppression_limit=config.suppression_limit,
     )
@@ -138,7 +135,7 @@ ANONYMISE = Task(name="silo.anonymise", one=_anonymise)
 
 def plan(config: Silo, hub: Hub) -> Plan:
     """Every site anonymises its rows; those that could train from then on as in federated averaging."""
-    _require_columns(config.anonymise, hub.setting.schema)
+    _check(config.anonymise, hub.setting.schema)
     replies: Replies = yield Ask(task=ANONYMISE, to=hub.sites, expect=Expect(metrics=("rows", "classes")))
     left = dict(zip(replies.sites, replies.metric("rows").tolist(), strict=True))
     weights = hub.network.start(hub.streams.generator("start"))
@@ -165,7 +162,13 @@ def _verdict(config: Anonymise, rows: int) -> KAnonymous:
     return KAnonymous(k=config.k, l=max(config.l, 1), t=t, rows=rows, verified=True)
 
 
-def _require_columns(config: Anonymise, schema: Schema) -> None:
+def _check(config: Anonymise, schema: Schema) -> None:
+    """What would fail at every site is the plan's fault, and is said once."""
+    from kohort.anonymity.techniques import class_techniques
+
+    algorithms = ("auto", "lattice", *class_techniques())
+    if config.algorithm not in algorithms:
+        raise ConfigError(f"unknown algorithm {config.algorithm!r}", hint=nearest(config.algorithm, algorithms))
     if not schema.quasi:
         raise ConfigError("silo has no quasi-identifiers to anonymise", hint="Name them in data.quasi")
     protected = {*schema.sensitive, *([] if schema.target is None else [schema.target])}

@@ -1,6 +1,10 @@
 """Partially-federated learning (Fisichella, Lax, Russo: Partially-federated learning: A new approach to achieving
 privacy and effectiveness, Information Sciences 614, 2022): Figures 3-8 and Tables 1-2, ours beside the paper's, in the
-paper's setting and with a tuned optimiser; then what the paper leaves open."""
+paper's setting and with a tuned optimiser; then what the paper leaves open.
+
+KOHORT_PROCESSES sets how many runs are made side by side; the figures do not depend on it, and running times are always
+measured alone.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +25,19 @@ from kohort.studies.partial_figures import (
     load_reduction,
 )
 from kohort.studies.partial_paper import ACCURACY, LARGEST
-from kohort.studies.partial_release import SPLITS, counts, other_aggregators, releases
-from kohort.studies.partial_runs import E2_WIDTH, PAPER, TUNED, Letter, Runs, Training, paper_gate, row
+from kohort.studies.partial_release import Case, counts, other_aggregators, releases
+from kohort.studies.partial_runs import (
+    E2_WIDTH,
+    PAPER,
+    TUNED,
+    Letter,
+    Runs,
+    Training,
+    paper_gate,
+    processes_here,
+    row,
+    row_of,
+)
 from kohort.studies.partial_times import running_times
 from kohort.studies.registry import Say, Study
 
@@ -39,72 +54,84 @@ class Depth:
     """How much of the study is run."""
 
     seeds: tuple[int, ...]
-    release_seeds: tuple[int, ...]
+    variant_seeds: tuple[int, ...]
+    """Of the other aggregators."""
     rounds: int
     ks: tuple[int, ...]
     ls: tuple[int, ...]
     tuned_ks: tuple[int, ...]
     tuned_ls: tuple[int, ...]
+    component_ls: tuple[int, ...]
     epochs: tuple[int, ...]
     """Of Figure 3."""
+    batches: tuple[int, ...]
     timed_ks: tuple[int, ...]
     timed_ls: tuple[int, ...]
     repetitions: int
-    release_rounds: tuple[int, ...]
-    splits: tuple[str, ...] = tuple(SPLITS)
+    releases: tuple[Case, ...]
 
 
 DIAL_K: Final = (1, 100, 200, 300, 400, 500, ABOVE)
 DIAL_L: Final = (1, 50, 100, 150, 200, 250, 300, 350, LARGEST["l"])
 FULL = Depth(
     seeds=(0, 1, 2, 3, 4),
-    release_seeds=(0, 1, 2, 3, 4),
+    variant_seeds=(0, 1, 2, 3, 4),
     rounds=100,
     ks=DIAL_K,
     ls=DIAL_L,
     tuned_ks=DIAL_K,
     tuned_ls=DIAL_L,
+    component_ls=DIAL_L,
     epochs=(10, 50, 100, 200, 400),
+    batches=(32, 64, 128),
     timed_ks=DIAL_K,
     timed_ls=(100, 200, 300),
     repetitions=3,
-    release_rounds=(60, 100),
+    releases=(
+        ("interval:age", PAPER, (60, 100)),
+        ("interval:age", TUNED, (20,)),
+        ("iid", PAPER, (60, 100)),
+        ("iid", TUNED, (20,)),
+    ),
 )
 QUICK = Depth(
     seeds=(0, 1),
-    release_seeds=(0, 1),
+    variant_seeds=(0,),
     rounds=100,
     ks=DIAL_K,
     ls=(1, 100, 200, 300, LARGEST["l"]),
     tuned_ks=(1, 100, ABOVE),
-    tuned_ls=(1, 200, LARGEST["l"]),
-    epochs=(10, 40, 100),
+    tuned_ls=(1, LARGEST["l"]),
+    component_ls=(1, 200, LARGEST["l"]),
+    epochs=(20, 60),
+    batches=(64,),
     timed_ks=(1, 300, ABOVE),
-    timed_ls=(200,),
+    timed_ls=(),
     repetitions=1,
-    release_rounds=(60,),
+    releases=(("interval:age", PAPER, (60,)), ("interval:age", TUNED, (20,))),
 )
 
 
 def run_study(out: Path, quick: bool, say: Say) -> dict[str, Any]:
     """Run it all; figures go into `out`."""
     depth = QUICK if quick else FULL
-    runs, others = Runs(depth.seeds), Runs(depth.release_seeds)
-    rounds = depth.rounds
+    runs = Runs(depth.seeds, processes=processes_here())
+    rounds, first = depth.rounds, depth.seeds[0]
     by_k = accuracy_by_threshold(out, runs, "k", both(depth.ks, depth.tuned_ks), rounds=rounds, say=say)
     by_l = accuracy_by_threshold(out, runs, "l", both(depth.ls, depth.tuned_ls), rounds=rounds, say=say)
     parts = [
-        encodings(out, epochs=depth.epochs, seed=depth.seeds[0], say=say),
+        Part(tables=(_ends(runs, depth),)),
+        encodings(out, epochs=depth.epochs, seed=first, processes=runs.processes, say=say),
         load_reduction(out, runs, depth.ks, depth.ls, rounds=rounds),
         by_k,
         by_l,
-        by_batch(runs, rounds=rounds, say=say),
-        error_components(out, runs, depth.ls, rounds=rounds, say=say),
+        by_batch(runs, batches=depth.batches, rounds=rounds, say=say),
+        error_components(out, runs, depth.component_ls, rounds=rounds, say=say),
         running_times(out, ks=depth.timed_ks, ls=depth.timed_ls, rounds=rounds, repetitions=depth.repetitions, say=say),
         Part(tables=(_conclusions(runs, depth), _speed(runs, depth))),
-        releases(others, rounds=depth.release_rounds, splits=depth.splits, say=say),
-        other_aggregators(others, rounds=depth.release_rounds[0], say=say),
-        counts(seed=depth.seeds[0], say=say),
+        releases(runs, depth.releases, say=say),
+        other_aggregators(runs, seeds=depth.variant_seeds, rounds=rounds, mark=min(60, rounds), say=say),
+        counts(seed=first, say=say),
     ]
     return {
         "name": STUDY.name,
@@ -112,6 +139,22 @@ def run_study(out: Path, quick: bool, say: Say) -> dict[str, Any]:
         "figures": [path.name for part in parts for path in part.figures],
         "notes": [*_notes(runs, depth), *(note for part in parts for note in part.notes)],
     }
+
+
+def _ends(runs: Runs, depth: Depth) -> dict[str, Any]:
+    """The two ends of the dial, which the paper's text gives as numbers, after 20, 60 and all rounds."""
+    rows = []
+    for training in (PAPER, TUNED):
+        for name, k, printed in (("central", 1, ACCURACY["central"]), ("FedAvg", ABOVE, ACCURACY["fedavg"])):
+            found = runs.of(paper_gate(training, "k", k, rounds=depth.rounds))
+            for mark in _marks(depth.rounds):
+                values = [item.curve[mark - 1] for item in found]
+                rows.append(row_of(f"{name}, {training.name}, {mark} rounds", printed, values))
+    return {"name": "Central learning and FedAvg on ten age sites", "source": "Section 6, after 100", "rows": rows}
+
+
+def _marks(rounds: int) -> tuple[int, ...]:
+    return (*(mark for mark in (20, 60) if mark < rounds), rounds)
 
 
 def _mean(runs: Runs, training: Training, letter: Letter, threshold: int, rounds: int) -> float:
@@ -176,8 +219,7 @@ def _notes(runs: Runs, depth: Depth) -> list[str]:
     told = "; ".join(
         f"{training.name} {ends[training, 1][mark - 1]:.3f} and {ends[training, ABOVE][mark - 1]:.3f} after {mark}"
         for training in (PAPER, TUNED)
-        for mark in (20, 60, rounds)
-        if mark <= rounds
+        for mark in _marks(rounds)
     )
     gap = 100 * (ends[TUNED, 1][-1] - ends[TUNED, ABOVE][-1])
     notes = [
@@ -206,7 +248,10 @@ def _notes(runs: Runs, depth: Depth) -> list[str]:
         f"{TUNED.lr} follows that row.",
     ]
     if depth is QUICK:
-        notes.append(f"Quick: {len(depth.seeds)} seeds, fewer thresholds, Figure 3 to {depth.epochs[-1]} epochs.")
+        notes.append(
+            f"Quick: {len(depth.seeds)} seeds, fewer thresholds, one batch, Figure 3 to {depth.epochs[-1]} epochs, no "
+            "running time by l, no releases on iid sites."
+        )
     return notes
 
 

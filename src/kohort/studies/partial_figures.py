@@ -11,6 +11,7 @@ from typing import Any, Final
 import polars as pl
 
 from kohort.anonymity.gate import apply_gate
+from kohort.config import PlanFile
 from kohort.data.datasets import open_table
 from kohort.evaluate.utility import accuracy_of
 from kohort.experiment import run
@@ -32,6 +33,7 @@ from kohort.studies.partial_runs import (
     random_share,
     row,
     row_of,
+    spread,
 )
 from kohort.studies.registry import Say
 
@@ -50,7 +52,6 @@ QUASI: Final = ("age", "race", "sex")
 ENCODINGS: Final = {"label": "E1", "onehot": "E2"}
 ENDS: Final = {"FedAvg": LARGEST["k"] + 1, "central": 1}
 FINE: Final = {"k": (*range(1, 560, 6), 554, 555), "l": (*range(1, 406, 6), 402, 403)}
-BATCHES: Final = (32, 64, 128)
 MARKS: Final = (20, 60)
 """Rounds before the last whose accuracy is printed too."""
 
@@ -68,36 +69,44 @@ Dial = Mapping[Training, Sequence[int]]
 """The thresholds to run, by setting."""
 
 
-def encodings(out: Path, *, epochs: Sequence[int], seed: int, say: Say) -> Part:
+def encodings(out: Path, *, epochs: Sequence[int], seed: int, processes: int, say: Say) -> Part:
     """Figure 3: training and test accuracy for both encodings, pooled and federated."""
+    say(f"Figure 3: both encodings, {epochs[-1]} epochs")
+    cases = [(encoding, end, epoch) for encoding in ENCODINGS for end in ENDS for epoch in reversed(epochs)]
+    jobs = [
+        (paper_gate(PAPER, "k", ENDS[end], rounds=epoch, encoding=encoding), seed) for encoding, end, epoch in cases
+    ]
+    found = dict(zip(cases, spread(_train_and_test, jobs, processes), strict=True))
     rows, points = [], []
-    ended: dict[tuple[str, str], float] = {}
     for encoding, name in ENCODINGS.items():
-        for end, threshold in ENDS.items():
-            say(f"Figure 3: encoding {name}, {end}, {epochs[-1]} epochs")
-            plans = [paper_gate(PAPER, "k", threshold, rounds=epoch, encoding=encoding) for epoch in epochs]
-            frame = populate(plans[0], Streams.seeded(seed)).frame
-            for epoch, plan in zip(epochs, plans, strict=True):
-                outcome = run(plan, seed=seed)
-                trained = accuracy_of(outcome.model, encode_rows(outcome.model.encoder, frame))
+        for end in ENDS:
+            for epoch in epochs:
+                trained, tested, _ = found[encoding, end, epoch]
                 points.append({"panel": name, "series": f"{end}, training", "x": epoch, "y": trained})
-                printed = _printed_in_figure_3(name, end, epoch)
                 if epoch in {100, epochs[-1]}:
-                    rows.append(row(f"{name}, {end}, {epoch} epochs: test", printed, outcome.accuracy))
+                    printed = _printed_in_figure_3(name, end, epoch)
+                    rows.append(row(f"{name}, {end}, {epoch} epochs: test", printed, tested))
                     rows.append(row(f"{name}, {end}, {epoch} epochs: training", None, trained))
-            ended[name, end] = outcome.accuracy
+            curve = found[encoding, end, epochs[-1]][2]
             points += [
-                {"panel": name, "series": f"{end}, test", "x": point["round"], "y": point["accuracy"]}
-                for point in outcome.history
+                {"panel": name, "series": f"{end}, test", "x": place, "y": value}
+                for place, value in enumerate(curve, start=1)
             ]
     for end in ENDS:
-        lower = ended["E2", end] < ended["E1", end]
+        lower = found["onehot", end, epochs[-1]][1] < found["label", end, epochs[-1]][1]
         rows.append(row(f"E2 is below E1, {end}, {epochs[-1]} epochs", "yes", "yes" if lower else "no"))
     figure = draw_lines(
         out / "figure-3.svg", title="Accuracy by epoch, paper's setting", rows=points, x="epoch", y="accuracy"
     )
     table = {"name": "Accuracy of the model by encoding, paper's setting", "source": "Figure 3", "rows": rows}
     return Part(tables=(table,), figures=(figure,))
+
+
+def _train_and_test(plan: PlanFile, seed: int) -> tuple[float, float, list[float]]:
+    """Accuracy on the training rows and on the test rows at the end, and on the test rows after every round."""
+    outcome = run(plan, seed=seed)
+    rows = encode_rows(outcome.model.encoder, populate(plan, Streams.seeded(seed)).frame)
+    return accuracy_of(outcome.model, rows), outcome.accuracy, [point["accuracy"] for point in outcome.history]
 
 
 def _printed_in_figure_3(encoding: str, end: str, epoch: int) -> float | None:
@@ -157,9 +166,10 @@ def accuracy_by_threshold(out: Path, runs: Runs, letter: Letter, dial: Dial, *, 
     """Figure 5 (k), or Figures 6 and 7 (l): accuracy by epoch and at the end, in the paper's setting and tuned."""
     points, ends, tables = [], [], []
     for training, thresholds in dial.items():
+        say(f"Accuracy by {letter}, {training.name}: {len(thresholds)} thresholds, {len(runs.seeds)} seeds")
+        runs.prepare([paper_gate(training, letter, threshold, rounds=rounds) for threshold in thresholds])
         rows = []
         for threshold in thresholds:
-            say(f"{letter} = {threshold}, {training.name}")
             plan = paper_gate(training, letter, threshold, rounds=rounds)
             found = runs.of(plan)
             points += [
@@ -191,14 +201,21 @@ def _printed_end(letter: str, threshold: int) -> float | None:
     return ACCURACY["fedavg"] if threshold >= LARGEST[letter] else None
 
 
-def by_batch(runs: Runs, *, rounds: int, say: Say) -> Part:
+def by_batch(runs: Runs, *, batches: Sequence[int], rounds: int, say: Say) -> Part:
     """How the two ends depend on the batch, which the paper does not print."""
+    say("Accuracy by batch")
+    plans = {
+        (batch, end): adult_plan(
+            PAPER, rounds=rounds, gate=gate_for("k", threshold), train={"batch": batch}, policy=TRUSTING
+        )
+        for batch in batches
+        for end, threshold in ENDS.items()
+    }
+    runs.prepare(list(plans.values()))
     rows = []
-    for batch in BATCHES:
+    for batch in batches:
         for end, threshold in ENDS.items():
-            say(f"Batches of {batch}: {end}")
-            gate = gate_for("k", threshold)
-            found = runs.of(adult_plan(PAPER, rounds=rounds, gate=gate, train={"batch": batch}, policy=TRUSTING))
+            found = runs.of(plans[batch, end])
             for mark in (*(mark for mark in MARKS if mark < rounds), rounds):
                 printed = _printed_end("k", threshold) if mark == 100 else None
                 rows.append(row_of(f"{end}, {batch}, {mark} rounds", printed, [item.curve[mark - 1] for item in found]))
@@ -208,17 +225,23 @@ def by_batch(runs: Runs, *, rounds: int, say: Say) -> Part:
 
 def error_components(out: Path, runs: Runs, ls: Sequence[int], *, rounds: int, say: Say) -> Part:
     """Figure 8: the loss against central learning when as many rows go at random, and what Algorithm 2 adds."""
+    say("Figure 8: as many rows at random")
+    plans = {threshold: paper_gate(PAPER, "l", threshold, rounds=rounds) for threshold in ls}
     central = runs.accuracies(paper_gate(PAPER, "l", 1, rounds=rounds))
+    # All rows at random are all rows, and none are none: only in between there is something to draw.
+    jobs = [
+        (plans[threshold], found.shared, seed)
+        for threshold in ls
+        for found, seed in zip(runs.of(plans[threshold]), runs.seeds, strict=True)
+        if 0 < found.shared < found.rows
+    ]
+    places = [(plan.digest(), seed) for plan, _, seed in jobs]
+    random = dict(zip(places, spread(random_share, jobs, runs.processes), strict=True))
     rows, points = [], []
     for threshold in ls:
-        say(f"Figure 8: l = {threshold}")
-        plan = paper_gate(PAPER, "l", threshold, rounds=rounds)
-        found = runs.of(plan)
-        if threshold == 1:
-            drawn = central
-        else:
-            pairs = zip(found, runs.seeds, strict=True)
-            drawn = [random_share(plan, item.shared, seed=seed) for item, seed in pairs]
+        found = runs.of(plans[threshold])
+        digest = plans[threshold].digest()
+        drawn = [random.get((digest, seed), item.accuracy) for item, seed in zip(found, runs.seeds, strict=True)]
         parts = {
             "component 1": [whole - part for whole, part in zip(central, drawn, strict=True)],
             "component 2": [part - item.accuracy for part, item in zip(drawn, found, strict=True)],

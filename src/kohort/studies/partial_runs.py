@@ -7,18 +7,20 @@ group becomes one nothing can reach.
 
 from __future__ import annotations
 
+import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 import numpy as np
 import polars as pl
 
 from kohort.config import PlanFile, load_plan
+from kohort.errors import ConfigError
 from kohort.experiment import Outcome, run
 from kohort.federation.tables import pack_table
 from kohort.rng import Streams
@@ -36,13 +38,16 @@ __all__ = [
     "gate_for",
     "interval_of",
     "paper_gate",
+    "processes_here",
     "random_share",
     "row",
     "row_of",
+    "spread",
 ]
 
 Letter = Literal["k", "l"]
 Gate = Mapping[str, Any]
+T = TypeVar("T")
 
 TEST: Final = 0.3
 NOBODY: Final = 30_163
@@ -122,7 +127,7 @@ class Found:
     rows: int
     shared: int
     unique: int
-    """Shared rows that no other shared row equals."""
+    """Shared rows that no other shared row equals in every column but the target."""
     row_bytes: int
     """The most bytes one site shipped as rows."""
     seconds: Mapping[str, float] = field(repr=False)
@@ -135,15 +140,23 @@ class Found:
 
 
 class Runs:
-    """Runs by plan and seed, each made once."""
+    """Runs by plan and seed, each made once, several side by side."""
 
-    def __init__(self, seeds: Sequence[int]) -> None:
+    def __init__(self, seeds: Sequence[int], *, processes: int = 1) -> None:
         self.seeds = tuple(seeds)
+        self.processes = processes
         self._known: dict[tuple[str, int], Found] = {}
 
-    def of(self, plan: PlanFile) -> list[Found]:
+    def prepare(self, plans: Sequence[PlanFile], *, seeds: Sequence[int] | None = None) -> None:
+        """Make what is still missing of these plans."""
+        wanted = {(plan.digest(), seed): (plan, seed) for plan in plans for seed in seeds or self.seeds}
+        missing = {place: job for place, job in wanted.items() if place not in self._known}
+        self._known |= dict(zip(missing, spread(_made, list(missing.values()), self.processes), strict=True))
+
+    def of(self, plan: PlanFile, *, seeds: Sequence[int] | None = None) -> list[Found]:
         """One run a seed."""
-        return [self._one(plan, seed) for seed in self.seeds]
+        self.prepare([plan], seeds=seeds)
+        return [self._known[plan.digest(), seed] for seed in seeds or self.seeds]
 
     def accuracies(self, plan: PlanFile) -> list[float]:
         """Accuracy on the test rows, one a seed."""
@@ -153,11 +166,29 @@ class Runs:
         """Mean accuracy over the seeds after every round."""
         return [float(value) for value in np.mean([found.curve for found in self.of(plan)], axis=0)]
 
-    def _one(self, plan: PlanFile, seed: int) -> Found:
-        place = (plan.digest(), seed)
-        if place not in self._known:
-            self._known[place] = found_of(run(plan, seed=seed))
-        return self._known[place]
+
+def _made(plan: PlanFile, seed: int) -> Found:
+    return found_of(run(plan, seed=seed))
+
+
+def spread(function: Callable[..., T], jobs: Sequence[tuple[Any, ...]], processes: int) -> list[T]:
+    """`function` of every job, in order; so many at a time, which changes nothing but the time it takes."""
+    if processes == 1 or len(jobs) < 2:
+        return [function(*job) for job in jobs]
+    from sklearn.utils.parallel import Parallel, delayed
+
+    made: list[T] = Parallel(n_jobs=processes)(delayed(function)(*job) for job in jobs)
+    return made
+
+
+def processes_here() -> int:
+    """How many runs are made side by side: KOHORT_PROCESSES, or one a core."""
+    text = os.environ.get("KOHORT_PROCESSES", "")
+    if not text:
+        return os.cpu_count() or 1
+    if not text.isdecimal() or int(text) < 1:
+        raise ConfigError(f"KOHORT_PROCESSES is {text!r}", hint="Give a whole number from 1 on")
+    return int(text)
 
 
 def found_of(outcome: Outcome) -> Found:
@@ -169,14 +200,14 @@ def found_of(outcome: Outcome) -> Found:
         curve=tuple(point["accuracy"] for point in outcome.history),
         rows=sum(outcome.site_rows.values()),
         shared=0 if received is None else received.height,
-        unique=0 if received is None else int(received.drop("sender", "batch").is_unique().sum()),
+        unique=0 if received is None else int(received.drop("sender", "batch", "income").is_unique().sum()),
         row_bytes=max((len(pack_table(part)) for part in by_site), default=0),
         seconds=dict(outcome.seconds),
         plan=outcome.plan,
     )
 
 
-def random_share(plan: PlanFile, shared: int, *, seed: int) -> float:
+def random_share(plan: PlanFile, shared: int, seed: int) -> float:
     """Accuracy when the hub is given so many rows drawn at random, everything else as in `plan`.
 
     The hub is one more participant of the mean, so this is federated averaging with one site more, holding the drawn

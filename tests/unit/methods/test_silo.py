@@ -193,6 +193,17 @@ def test_without_quasi_identifiers_there_is_nothing_to_anonymise() -> None:
         run(plan(data={"quasi": []}), seed=1, tables=tables())
 
 
+def test_an_unknown_algorithm_is_the_plan_s_fault() -> None:
+    with pytest.raises(ConfigError, match="mondrain") as caught:
+        run(plan(anonymise={"algorithm": "mondrain"}), seed=1, tables=tables())
+    assert "mondrian" in caught.value.hint
+
+
+def test_a_target_cannot_be_a_quasi_identifier() -> None:
+    with pytest.raises(ConfigError, match="outcome"):
+        run(plan(data={"quasi": ["age", "outcome"]}), seed=1, tables=tables())
+
+
 def test_l_and_t_need_a_sensitive_column() -> None:
     with pytest.raises(ConfigError, match="sensitive"):
         run(plan(anonymise={"l": 2}, data={"sensitive": []}), seed=1, tables=tables())

@@ -23,12 +23,12 @@ from kohort.anonymity.kernels.rules import (
     K,
     L,
     class_meets,
+    code_count,
     first_not_below,
-    largest_of,
     sort_first,
 )
 
-__all__ = ["classes_loss", "grow_clusters", "house_rows"]
+__all__ = ["classes_loss", "grow_clusters", "house_rows", "local_codes"]
 
 WORD = 64
 # Rows without a cluster are tried on this many clusters before the block is given up.
@@ -40,7 +40,7 @@ def classes_loss(columns, starts, quasi, is_number, distinct, offsets, points):
     """Loss of each class, summed over its rows and columns; class j is at `starts[j]` to `starts[j + 1]`."""
     classes = len(starts) - 1
     loss = np.zeros(classes)
-    last_seen = np.empty(largest_of(distinct), np.int64)
+    last_seen = np.empty(code_count(columns, quasi), np.int64)
     for c in range(quasi):
         line = columns[c]
         for v in range(len(last_seen)):
@@ -71,7 +71,7 @@ def grow_clusters(
     rows = columns.shape[1]
     sensitive = len(s_offsets) - 1
     k = int(rule[K])
-    local, values, begin = _local_codes(columns, quasi)
+    local, values, begin = local_codes(columns, quasi)
     total_values = begin[quasi]
     place = np.zeros(total_values)
     for c in range(quasi):
@@ -149,7 +149,7 @@ def grow_clusters(
 
 
 @compiled
-def _local_codes(columns, quasi):
+def local_codes(columns, quasi):
     """Codes that count only the values of this block, in the same order, and the values they stand for."""
     rows = columns.shape[1]
     local = np.empty((quasi, rows), np.int32)
@@ -262,7 +262,10 @@ def house_rows(columns, quasi, is_number, distinct, offsets, points, rule, s_off
         return False
     words = np.zeros(quasi + 1, np.int64)
     for c in range(quasi):
-        words[c + 1] = words[c] + (0 if is_number[c] else (distinct[c] + WORD - 1) // WORD)
+        highest = 0
+        for i in range(rows):
+            highest = max(highest, columns[c, i])
+        words[c + 1] = words[c] + (0 if is_number[c] else highest // WORD + 1)
     low = np.zeros((clusters, quasi), np.int64)
     high = np.zeros((clusters, quasi), np.int64)
     held = np.zeros((clusters, quasi), np.int64)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import numpy as np
 
 from kohort.anonymity.kernels.compiled import compiled
-from kohort.anonymity.kernels.rules import class_meets, largest_of
+from kohort.anonymity.kernels.rules import class_meets, code_count
 
 __all__ = ["divide", "partition"]
 
@@ -52,7 +52,7 @@ def partition(
     score = np.empty(quasi)
     cuts = np.empty(quasi, np.int64)
     order = np.empty(quasi, np.int64)
-    values = largest_of(distinct)
+    values = code_count(columns, quasi)
     histogram = np.zeros(values, np.int64)
     swaps = np.empty(rows // 2 + 1, np.int64)
     counts = np.zeros(max(s_offsets[-1], 1), np.int64)

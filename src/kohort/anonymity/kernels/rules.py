@@ -15,7 +15,7 @@ import numpy as np
 
 from kohort.anonymity.kernels.compiled import compiled
 
-__all__ = ["class_meets", "first_not_below", "largest_of", "sort_first"]
+__all__ = ["class_meets", "code_count", "first_not_below", "sort_first"]
 
 K, L_KIND, L, C, T_KIND, T = 0, 1, 2, 3, 4, 5
 DISTINCT, ENTROPY, RECURSIVE = 1, 2, 3
@@ -113,12 +113,13 @@ def sort_first(array, count):
 
 
 @compiled
-def largest_of(array):
-    """The largest entry, 0 if there is none."""
+def code_count(columns, quasi):
+    """One more than the largest code of the quasi-identifiers: how long an array indexed by code must be."""
     found = 0
-    for value in array:
-        found = max(found, value)
-    return found
+    for c in range(quasi):
+        for i in range(columns.shape[1]):
+            found = max(found, columns[c, i])
+    return np.int64(found) + 1
 
 
 @compiled

@@ -13,7 +13,7 @@ import numpy as np
 
 from kohort.anonymity.kernels.compiled import compiled
 from kohort.anonymity.kernels.mondrian import divide
-from kohort.anonymity.kernels.rules import class_meets, largest_of
+from kohort.anonymity.kernels.rules import class_meets, code_count
 
 __all__ = ["thesis_partition"]
 
@@ -32,7 +32,7 @@ def thesis_partition(
     stack = np.empty((rows + 2, 2), np.int64)
     stack[0, 0], stack[0, 1], depth, classes = 0, rows, 1, 0
     span = np.empty(quasi)
-    histogram = np.zeros(largest_of(distinct), np.int64)
+    histogram = np.zeros(code_count(columns, quasi), np.int64)
     swaps = np.empty(rows // 2 + 1, np.int64)
     varies = np.ones(columns.shape[0], np.bool_)
     counts = np.zeros(max(s_offsets[-1], 1), np.int64)
