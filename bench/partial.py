@@ -1,8 +1,8 @@
 """What partially-federated learning costs: the secure count in CPU time, and a whole run on Adult.
 
 A secure count is the agreement on a secret, the masked sum that tells how many keys there are, the masked sum of the
-tables (double masking, Shamir shares, signatures), and taking the keys out of the total. Hub and sites run in one process
-and their CPU time is added up. The engine is left out: doors and ledgers have a benchmark of their own.
+tables (double masking, Shamir shares, signatures), and taking the keys out of the total. Hub and sites run in one
+process and their CPU time is added up. The engine is left out: doors and ledgers have a benchmark of their own.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ CPU_LIMITS = {10: 0.5, 100: 8.0}
 RUN_LIMIT = 15.0
 REPETITIONS = 3
 SUMMARY = (
-    f"Secure counts of {KEYS:,} keys, hub and all sites together, in CPU seconds: the masked sum of a closed domain (one "
-    "count a key), and the whole count of open keys (secret, size, table, peeling) with every key known to a third of "
-    f"the sites. Then a partial run on Adult as in examples/partial.toml, {ROUNDS} rounds, in seconds of the clock. "
-    "Best of several."
+    f"Secure counts of {KEYS:,} keys, hub and all sites together, in CPU seconds: the masked sum of a closed domain "
+    "(one count a key), and the whole count of open keys (secret, size, table, peeling) with every key known to a "
+    f"third of the sites. Then a partial run on Adult as in examples/partial.toml, {ROUNDS} rounds, in seconds of the "
+    "clock. Best of several."
 )
 
 EXAMPLE = Path(__file__).resolve().parent.parent / "examples" / "partial.toml"

@@ -135,7 +135,8 @@ def load_reduction(out: Path, runs: Runs, ks: Sequence[int], ls: Sequence[int], 
             for value in FINE[letter]
         ]
     used = []
-    for letter, thresholds in (("k", ks), ("l", ls)):
+    dials: tuple[tuple[Letter, Sequence[int]], ...] = (("k", ks), ("l", ls))
+    for letter, thresholds in dials:
         for threshold in thresholds:
             found = runs.of(paper_gate(PAPER, letter, threshold, rounds=rounds))
             used.append(row_of(f"{letter} = {threshold}", None, [item.share for item in found]))
