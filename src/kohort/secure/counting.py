@@ -27,8 +27,9 @@ from kohort.secure.sums import Integers
 __all__ = ["FIELDS", "Counted", "Fingerprints", "cells_for", "estimate", "fingerprints", "peel", "sketch", "table"]
 
 FIELDS, TABLES = 4, 3
-SKETCH = 1 << 15
+SKETCH = 1 << 13
 _CELLS_A_KEY, _SPARE_CELLS = 1.5, 48
+_WORD = 2**64 - 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,7 +138,17 @@ def _places(f: Integers, cells: int) -> list[NDArray[np.int64]]:
 
 
 def _places_of(f: int, cells: int) -> list[int]:
-    return [int(places[0]) for places in _places(np.array([f], dtype=np.uint64), cells)]
+    """`_places` of one key, on plain integers: peeling asks one key at a time."""
+    size = cells // TABLES
+    return [_mix_one(f, number + 1) % size + number * size for number in range(TABLES)]
+
+
+def _mix_one(number: int, salt: int) -> int:
+    """`_mix` of one number."""
+    mixed = (number + salt * 0x9E3779B97F4A7C15) & _WORD
+    mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & _WORD
+    mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & _WORD
+    return mixed ^ (mixed >> 31)
 
 
 def _sum_by(places: NDArray[np.int64], numbers: Integers, cells: int) -> Integers:

@@ -25,7 +25,7 @@ from typing import ClassVar
 import numpy as np
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
@@ -86,8 +86,8 @@ def _hash(*parts: bytes) -> bytes:
 
 
 def _stream(key: bytes, length: int, modulus: int) -> Integers:
-    """`length` pseudo-random residues: ChaCha20 under `key`, which is used for nothing else."""
-    encryptor = Cipher(algorithms.ChaCha20(key, bytes(16)), mode=None).encryptor()
+    """`length` pseudo-random residues: AES-256 in counter mode under `key`, which is used for nothing else."""
+    encryptor = Cipher(algorithms.AES256(key), modes.CTR(bytes(16))).encryptor()
     return reduce_stream(np.frombuffer(encryptor.update(bytes(8 * length)), dtype="<u8"), modulus)
 
 

@@ -16,17 +16,17 @@ Integers = NDArray[np.uint64]
 def add(left: Integers, right: Integers, modulus: int) -> Integers:
     """left + right; `modulus` 0 means 2^64."""
     total = left + right
-    return total if modulus == 0 else _fold(total)
+    return total if modulus == 0 else _reduced(total)
 
 
 def subtract(left: Integers, right: Integers, modulus: int) -> Integers:
     """left - right; `modulus` 0 means 2^64."""
-    return left - right if modulus == 0 else _fold(left + (_P - right))
+    return left - right if modulus == 0 else _reduced(left + (_P - right))
 
 
 def reduce_stream(words: Integers, modulus: int) -> Integers:
     """Uniform 64-bit words as uniform residues; modulo the prime the bias is below 2^-60."""
-    return words if modulus == 0 else _fold(words & _LOW)
+    return words if modulus == 0 else _reduced(words & _LOW)
 
 
 def multiply(left: Integers, right: Integers) -> Integers:
@@ -41,7 +41,12 @@ def multiply(left: Integers, right: Integers) -> Integers:
     return _fold(_fold(_fold(np.uint64(2) * _fold(high * upper)) + _fold(low * lower)) + _fold(carried))
 
 
+def _reduced(numbers: Integers) -> Integers:
+    """Numbers below 2 p as residues: taking p off a smaller one wraps around and loses against the number itself."""
+    smaller: Integers = np.minimum(numbers, numbers - _P)
+    return smaller
+
+
 def _fold(numbers: Integers) -> Integers:
     """Numbers below 2^64 as residues below 2^61 - 1."""
-    folded = (numbers & _LOW) + (numbers >> _SHIFT)
-    return np.where(folded >= _P, folded - _P, folded)
+    return _reduced((numbers & _LOW) + (numbers >> _SHIFT))

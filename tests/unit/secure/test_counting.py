@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from kohort.errors import IntegrityError, RefusedError
 from kohort.rng import Streams
-from kohort.secure.counting import cells_for, estimate, fingerprints, peel, sketch, table
+from kohort.secure.counting import _places, _places_of, cells_for, estimate, fingerprints, peel, sketch, table
 from kohort.secure.group import STEPS, GroupHub, GroupSite
 from kohort.secure.modular import P61, add
 
@@ -71,6 +71,12 @@ def test_over_a_thousand_federations_at_most_one_in_a_hundred_keys_is_withheld()
         wanted, lost, false = wanted + len(right), lost + len(right - got), false + len(got - right)
     assert false == 0
     assert lost <= 0.01 * wanted
+
+
+@given(st.lists(st.integers(1, P61 - 1), min_size=1, max_size=20), st.integers(1, 10_000))
+def test_the_places_of_one_key_are_those_of_many(keys: list[int], size: int) -> None:
+    together = np.stack(_places(np.array(keys, dtype=np.uint64), 3 * size), axis=1)
+    assert together.tolist() == [_places_of(key, 3 * size) for key in keys]
 
 
 def test_ten_thousand_keys_peel() -> None:
