@@ -56,6 +56,7 @@ class GroupSite:
     streams: Streams
     secret: bytes | None = None
     keys: dict[int, bytes] = field(default_factory=dict)
+    shared: dict[int, bytes] = field(default_factory=dict)
     derived: bytes = b""
 
     def __post_init__(self) -> None:
@@ -95,11 +96,12 @@ class GroupSite:
 
     def _box(self, peer: int, sender: int, receiver: int) -> ChaCha20Poly1305:
         """One key for one direction of one pair: it seals a single message, so a fixed nonce is safe."""
-        try:
-            shared = self.key.exchange(X25519PublicKey.from_public_bytes(self.keys[peer]))
-        except ValueError as error:
-            raise IntegrityError("a key that came in for the group's secret is not valid") from error
-        return ChaCha20Poly1305(_digest(b"box", shared, self.binding, f"{sender}>{receiver}".encode()))
+        if peer not in self.shared:  # both directions come from one exchange
+            try:
+                self.shared[peer] = self.key.exchange(X25519PublicKey.from_public_bytes(self.keys[peer]))
+            except ValueError as error:
+                raise IntegrityError("a key that came in for the group's secret is not valid") from error
+        return ChaCha20Poly1305(_digest(b"box", self.shared[peer], self.binding, f"{sender}>{receiver}".encode()))
 
     def _seal(self, peer: int, sender: int, receiver: int) -> bytes:
         return self._box(peer, sender, receiver).encrypt(bytes(12), self.contribution, self.binding)

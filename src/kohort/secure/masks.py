@@ -99,13 +99,16 @@ def _public(key: X25519PrivateKey) -> bytes:
     return key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
 
 
-def _agree(own: X25519PrivateKey, other: bytes, *binding: bytes) -> bytes:
-    """A key for exactly this pair and this sum (HKDF by keyed BLAKE2b, as both secrets are uniform)."""
+def _exchange(own: X25519PrivateKey, other: bytes) -> bytes:
     try:
-        shared = own.exchange(X25519PublicKey.from_public_bytes(other))
+        return own.exchange(X25519PublicKey.from_public_bytes(other))
     except ValueError as error:
         raise IntegrityError("a key that came in for a secure sum is not valid") from error
-    return _hash(b"agree", shared, *binding)
+
+
+def _agree(own: X25519PrivateKey, other: bytes, *binding: bytes) -> bytes:
+    """A key for exactly this pair and this sum."""
+    return _hash(b"agree", _exchange(own, other), *binding)
 
 
 def _transcript(context: SumContext) -> bytes:
@@ -123,6 +126,8 @@ class _Peer:
     mask_key: bytes
     seal_key: bytes
     commitment: bytes
+    sealed_by: bytes = b""
+    """What both sides derive the sealing keys from."""
     shares: tuple[int, int] | None = None
     """Shares of the peer's pairwise seed and self seed that it gave to us."""
 
@@ -221,8 +226,9 @@ class _MaskingSite:
 
     def _seal(self, peer: _Peer, sender: int, receiver: int) -> bytes:
         """One key for one direction: it seals a single message, so a fixed nonce is safe."""
-        direction = f"{sender}>{receiver}".encode()
-        return _agree(self.seal_key, peer.seal_key, b"seal", self.binding, direction)
+        if not peer.sealed_by:
+            peer.sealed_by = _exchange(self.seal_key, peer.seal_key)  # both directions come from one exchange
+        return _hash(b"agree", peer.sealed_by, b"seal", self.binding, f"{sender}>{receiver}".encode())
 
     def _mask(self, inbox: bytes, vector: Integers | None) -> bytes:
         """Read the shares that came in, and send the vector under the self mask and the masks with those peers."""
@@ -273,13 +279,13 @@ class _MaskingSite:
         if not self.survivors or self.opened:
             raise IntegrityError("a secure sum opens once, after its survivors were signed")
         message = _survivors_text(self.context, self.survivors)
-        signed = {
-            index
-            for index, signature in _each(inbox, Struct("<I64s"))
-            if index in self.survivors
-            and (index in self.peers or index == self.index)
-            and signature_holds(self.signing_keys.get(index, b"").hex(), message, signature.hex())
-        }
+        signed: set[int] = set()
+        for index, signature in _each(inbox, Struct("<I64s")):
+            if len(signed) >= self.threshold:
+                break  # enough have signed; checking the rest would cost time and change nothing
+            mine = index in self.survivors and (index in self.peers or index == self.index)
+            if mine and signature_holds(self.signing_keys.get(index, b"").hex(), message, signature.hex()):
+                signed.add(index)
         if len(signed) < self.threshold:
             raise IntegrityError(f"{len(signed)} peers signed the survivors of a secure sum, {self.threshold} must")
         self.opened = True
