@@ -171,6 +171,7 @@ def run(
         missing=plan.data.missing,
         model=plan.model,
         train=plan.train,
+        own_rows=method.own_rows,
         arrival=_arrival(plan, method),
     )
     try:

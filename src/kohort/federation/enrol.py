@@ -70,7 +70,8 @@ def _domain_in(payload: Payload, columns: Sequence[str]) -> Domain:
 def _prepare_one(site: Site, request: Request) -> Release:
     encoder = _adopt([site], request)
     frame = site.holding.rows()
-    site.memory[ROWS] = encode_rows(encoder, frame)
+    if not setting_of(site).own_rows:
+        site.memory[ROWS] = encode_rows(encoder, frame)
     return Release(payload=Payload(metrics={"rows": site.count}), guarantee=_ROW_COUNT, rows=site.count)
 
 
@@ -80,9 +81,10 @@ def _prepare_many(sites: Sequence[Site], request: Request) -> Releases | None:
     if any(site.holding.frame is not frame for site in sites):
         return None
     encoder = _adopt(sites, request)
-    whole = encode_rows(encoder, frame)
-    for site in sites:
-        site.memory[ROWS] = whole.part(site.holding.start, site.holding.stop)
+    if not setting_of(sites[0]).own_rows:
+        whole = encode_rows(encoder, frame)
+        for site in sites:
+            site.memory[ROWS] = whole.part(site.holding.start, site.holding.stop)
     counts = [site.count for site in sites]
     return Releases(
         arrays={},

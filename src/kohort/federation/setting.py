@@ -164,5 +164,7 @@ class Setting:
     missing: Literal["drop", "category"] = "drop"
     model: ModelSection = field(default_factory=ModelSection)
     train: TrainSection = field(default_factory=TrainSection)
+    own_rows: bool = False
+    """Whether the method makes the rows to train on by a task of its own, so that enrolment must not."""
     arrival: Arrival | None = None
     """How rows come in over time; None when all are there."""

@@ -106,8 +106,16 @@ class _Group:
     guarantees: list[Aggregate]
 
 
+def _rows_of(site: Site) -> Rows:
+    """What the site may train on; none before its method's own tasks put it there, whatever the hub asks first."""
+    rows = site.memory.get(ROWS)
+    if not isinstance(rows, Rows):
+        raise SiteError(f"site {site.name!r} was asked to train before it had rows to train on")
+    return rows
+
+
 def _group_of(sites: Sequence[Site]) -> _Group:
-    rows: list[Rows] = [site.memory[ROWS] for site in sites]
+    rows = [_rows_of(site) for site in sites]
     known = sites[0].memory.get(GROUP)
     if known is not None and len(known.rows) == len(rows) and all(map(is_, known.rows, rows)):
         group: _Group = known

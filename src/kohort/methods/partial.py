@@ -387,6 +387,7 @@ METHOD = Method(
     claims=claims,
     tasks=(NEWS, *COUNT.tasks, TELL_COUNTS, SHARE, TRAIN, TRAIN_SCAFFOLD),
     cites="Fisichella, Lax, Russo 2022",
+    own_rows=True,
     arrivals=True,
     example="[method.gate]\nk = 5\nrelease_k = 5",
 )

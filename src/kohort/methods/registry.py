@@ -36,6 +36,8 @@ class Method:
     """What a site with so many rows will be asked to release; judged by its policy before anything leaves."""
     tasks: tuple[Task, ...]
     cites: str
+    own_rows: bool = False
+    """Whether a task of its own makes the rows sites train on; until it ran, a site has none to train on."""
     arrivals: bool = False
     """Whether it can go on with rows that arrive between rounds."""
     example: str = ""

@@ -8,7 +8,8 @@ Guarantee: Aggregate of the rows that are left. Nothing k-anonymous is sent: the
 site trains on has k rows (and l, t) stands in the ledger with the counts, and a site whose policy wants a larger k
 refuses the plan. So what an attack on the weights could at best give back is a generalised row, in its
 quasi-identifiers; all other columns are trained on as they are. Whether a person took part (membership) is not hidden,
-nor is anything that holds for a whole class: for that, use differential privacy.
+nor is anything that holds for a whole class: for that, use differential privacy. A hub that asks for training before
+anonymising gets nothing: until then a site has no rows to train on.
 """
 
 from __future__ import annotations
@@ -116,9 +117,6 @@ def _anonymise(site: Site, request: Request) -> Release:
     del request  # what to do is in the approved plan
     setting = setting_of(site)
     config: Silo = setting.config
-    raw: Rows = site.memory[ROWS]
-    # From here on there is nothing to train on until the anonymised rows are in place, whatever goes wrong between.
-    site.memory[ROWS] = raw.part(0, 0)
     frame = site.holding.rows().select(*setting.schema.inputs, str(setting.schema.target))
     made = anonymise_rows(frame, setting.schema, config.anonymise)
     rows = encode_anonymised(site.memory["encoder"], made, frame)
@@ -190,5 +188,6 @@ METHOD = Method(
     claims=claims,
     tasks=(ANONYMISE, TRAIN, TRAIN_SCAFFOLD),
     cites="Saleh 2022",
+    own_rows=True,
     example="anonymise = {k = 5}",
 )

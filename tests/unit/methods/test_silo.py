@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ from kohort.data.encode import Encoder, learn_domain
 from kohort.errors import ConfigError, RefusedError, SiteError
 from kohort.experiment import Progress, run
 from kohort.federation.training import ROWS
-from kohort.methods import silo
+from kohort.methods import fedavg, silo
+from kohort.methods.registry import find_method
 from kohort.methods.silo import Anonymise, anonymise_rows, claims, encode_anonymised
 from kohort.privacy.guarantee import Aggregate, KAnonymous
 from kohort.simulation import schema_of
@@ -160,7 +162,7 @@ def test_a_silo_too_small_for_k_takes_no_part_and_trains_on_nothing(sites: dict[
     outcome = run(plan(anonymise={"k": 9}), seed=1, tables=tables({**SIZES, "tiny": 9}))
     assert set(outcome.dropped) == {"tiny"}
     assert "9-anonymous" in outcome.dropped["tiny"]
-    assert sites["tiny"].memory[ROWS].count == 0
+    assert ROWS not in sites["tiny"].memory
     assert outcome.rounds == 3
 
 
@@ -240,3 +242,16 @@ def test_a_number_to_predict_keeps_its_scale() -> None:
     rows = encode_anonymised(encoder, anonymise_rows(frame, schema, Anonymise(k=3)), frame)
     assert rows.y.min() == 0.0
     assert rows.y.max() == 1.0
+
+
+@pytest.mark.parametrize("name", ["silo", "partial"])
+def test_a_hub_that_skips_the_methods_own_task_gets_nothing_trained(
+    name: str, sites: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Enrolment leaves no rows to train on, so raw ones cannot be had by asking for them early."""
+    impatient = replace(find_method(name), plan=lambda config, hub: fedavg.plan(fedavg.FedAvg(), hub))
+    monkeypatch.setattr("kohort.experiment.find_method", lambda _: impatient)
+    made = plan() if name == "silo" else load_plan({**plan().to_mapping(), "method": {"name": "partial"}})
+    with pytest.raises(SiteError, match="before it had rows"):
+        run(made, seed=1, tables=tables())
+    assert all(ROWS not in site.memory for site in sites.values())
