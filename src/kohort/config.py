@@ -80,7 +80,8 @@ class SitesSection:
     """iid | interval:COLUMN (equal rows) | width:COLUMN | column:NAME | dirichlet | sorted | files"""
     clusters: Annotated[int, Ge(1)] | str | None = None
     alpha: Annotated[float, Gt(0)] | tuple[Annotated[float, Gt(0)], ...] = 1.0
-    low_risk: Annotated[float, Gt(0), Lt(1)] | None = None
+    low_risk: Annotated[float, Gt(0), Lt(1)] | str | None = None
+    """Share of each site's rows that carry a low risk, or "below:COLUMN:NUMBER" for those below it."""
     min_rows: Annotated[int, Ge(1)] = 1
     quorum: Annotated[float, Gt(0), Le(1)] = 0.5
     """Smallest share of the asked sites whose answers must count for a run to go on."""

@@ -6,9 +6,8 @@ written before the plan and the data are found good, every file is whole or abse
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from math import inf
 from pathlib import Path
 from time import perf_counter, process_time
 from typing import Any
@@ -24,17 +23,16 @@ from kohort.errors import ConfigError
 from kohort.evaluate.intervals import RESAMPLES
 from kohort.evaluate.utility import accuracy_of, evaluate_model
 from kohort.export import save_model
-from kohort.federation.arrival import Arrival, parse_arrival
 from kohort.federation.checkpoint import Checkpoint
-from kohort.federation.engine import Costs, LocalEngine, drive
+from kohort.federation.engine import Costs, drive
 from kohort.federation.enrol import PREPARE, encoder_for, enrol
+from kohort.federation.keyholding import needs_key_holder
 from kohort.federation.plan import Excluded, Hub, Mark, Result
 from kohort.federation.setting import Setting
-from kohort.federation.site import Holding, Site
-from kohort.federation.training import kept_by, put_back
 from kohort.files import require_new
 from kohort.learn.model import Model, encode_rows
-from kohort.methods.registry import Method, find_method
+from kohort.methods.registry import find_method
+from kohort.privacy.budget import dp_facts
 from kohort.privacy.guarantee import DP
 from kohort.privacy.ledger import LEDGER_FILE, Book, Disclosure
 from kohort.privacy.receipts import Receipts
@@ -42,7 +40,9 @@ from kohort.privacy.reopen import drop_cut_lines, reopen
 from kohort.privacy.signing import Signer
 from kohort.rng import Streams
 from kohort.runfolder import RunFolder
-from kohort.simulation import Population, populate, set_aside_unseen
+from kohort.secure.keyholder import KEY_HOLDER
+from kohort.simulation import Population, set_aside_unseen
+from kohort.venue import RunEngine, Simulation, Venue, setting_for
 
 __all__ = ["Outcome", "Progress", "run"]
 
@@ -69,6 +69,7 @@ class Outcome:
     """What a run gives back."""
 
     plan: PlanFile
+    engine: str = "local"
     seed: int | None
     model: Model
     metrics: dict[str, Any]
@@ -88,6 +89,8 @@ class Outcome:
     epsilon: float | None = None
     delta: float | None = None
     unit: str | None = None
+    dp: dict[str, Any] | None = None
+    """What the budget speaks of and what other accounts say; none without differential privacy."""
     received: pl.DataFrame | None = field(default=None, repr=False)
     received_path: str | None = None
 
@@ -102,7 +105,7 @@ class Outcome:
         """The JSON object of `kohort run`."""
         return {
             "method": self.plan.method,
-            "engine": "local",
+            "engine": self.engine,
             "seed": self.seed,
             "sites": len(self.sites),
             "site_rows": self.site_rows,
@@ -117,6 +120,7 @@ class Outcome:
             "epsilon": self.epsilon,
             "delta": self.delta,
             "unit": self.unit,
+            **({} if self.dp is None else {"dp": self.dp}),
             "refused": self.refused,
             "dropped": self.dropped,
             "received": self.received_path,
@@ -136,14 +140,16 @@ def run(
     tables: dict[str, pl.DataFrame] | None = None,
     watch: Callable[[Progress], None] = lambda _: None,
     many: bool = True,
+    venue: Venue | None = None,
 ) -> Outcome:
-    """Run `plan`. With `out`, writes model, ledger and `run.json` there.
+    """Run `plan` at `venue`, by default in this process. With `out`, writes model, ledger and `run.json` there.
 
     `resume` goes on with an interrupted run in `out`, to the same bytes as if it had never stopped (or begins it, when
     nothing was begun there). `many=False` asks sites one by one. A `watch` that raises stops the run after a round,
     with everything in place to resume it.
     """
     began, cpu_began = perf_counter(), process_time()
+    place = venue or Simulation(tables=tables, many=many)
     method = find_method(plan.method)
     plan.model.check()
     folder = None if out is None else RunFolder(out)
@@ -153,7 +159,7 @@ def run(
     )
     if folder is not None and not goes_on:
         require_new(folder.path, force=force or (resume and not (folder.path / "run.json").exists()))
-    population = populate(plan, streams, tables=tables)
+    population = place.populate(plan, streams)
     if folder is not None:
         _open_folder(folder, plan, population, streams, goes_on=goes_on, force=force or resume)
     book, receipts = _open_ledger(folder, streams, goes_on=goes_on)
@@ -161,32 +167,13 @@ def run(
     notes: tuple[str, ...] = ()
     if folder is not None and goes_on:
         checkpoint, notes = folder.checkpoints.latest(ledger_lines=book.length)
-    setting = Setting(
-        run=book.run,
-        plan_hash=plan.digest(),
-        method=method.name,
-        config=plan.config,
-        schema=population.schema,
-        encoding=plan.data.encoding,
-        missing=plan.data.missing,
-        model=plan.model,
-        train=plan.train,
-        own_rows=method.own_rows,
-        arrival=_arrival(plan, method),
-    )
+    setting = setting_for(plan, schema=population.schema, run=book.run)
     try:
-        engine = LocalEngine(
-            sites=_simulated_sites(population, plan, streams, book),
-            setting=setting,
-            streams=streams,
-            receipts=receipts,
-            quorum=plan.sites.quorum,
-            deadline=inf if plan.sites.deadline is None else plan.sites.deadline,
-            many=many,
+        engine = place.engine(
+            plan=plan, population=population, setting=setting, streams=streams, book=book, receipts=receipts
         )
         tasks = [PREPARE.name, *(task.name for task in method.tasks)]
         agreed = engine.approve(lambda rows: method.claims(plan.config, rows), tasks=tasks)
-        engine.declared = {name: site.count for name, site in engine.sites.items()}
         declared = declared_domain(setting.schema, missing=setting.missing)
         columns = (*setting.schema.inputs, str(setting.schema.target))
         enrolment = enrol(
@@ -199,8 +186,8 @@ def run(
         engine.declared = rows
         engine.make_trouble(plan.sites.trouble)
         hub = _hub(setting, streams, domain, rows, population, checkpoint)
-        for name, kept in (checkpoint.sites if checkpoint is not None else {}).items():
-            put_back(engine.sites[name], dict(kept))
+        if checkpoint is not None:
+            engine.put_back(checkpoint.sites)
         usable = set_aside_unseen(hub.encoder, population.test)
         test = population.test.filter(pl.Series(usable))
         observer = _Observer(hub, engine, test, watch, began, folder, checkpoint, book)
@@ -216,6 +203,7 @@ def run(
     model = Model(hub.network, result.weights, hub.encoder)
     outcome = _outcome(
         plan=plan,
+        venue=place.name,
         seed=streams.seed,
         model=model,
         metrics=_evaluate(model, population, usable),
@@ -233,13 +221,6 @@ def run(
     if folder is not None:
         _write(outcome, folder)
     return outcome
-
-
-def _arrival(plan: PlanFile, method: Method) -> Arrival | None:
-    arrival = parse_arrival(plan.sites.arrive)
-    if arrival is not None and not method.arrivals:
-        raise ConfigError(f"method {method.name!r} takes all rows at once", hint="Drop sites.arrive, or use partial")
-    return arrival
 
 
 def _open_folder(
@@ -270,21 +251,6 @@ def _open_ledger(folder: RunFolder | None, streams: Streams, *, goes_on: bool) -
     return book, receipts
 
 
-def _simulated_sites(population: Population, plan: PlanFile, streams: Streams, book: Book) -> dict[str, Site]:
-    bounds = population.starts.tolist()
-    return {
-        name: Site(
-            name=name,
-            holding=Holding(population.frame, bounds[index], bounds[index + 1]),
-            schema=population.schema,
-            policy=plan.policy,
-            streams=Streams(streams.bytes("site", name), streams.seed),
-            book=book,
-        )
-        for index, name in enumerate(population.names)
-    }
-
-
 def _hub(
     setting: Setting,
     streams: Streams,
@@ -304,7 +270,16 @@ def _hub(
         streams=Streams(streams.bytes("hub"), streams.seed),
         validation=None if own is None else encode_rows(encoder, own.filter(pl.Series(set_aside_unseen(encoder, own)))),
         resume=None if checkpoint is None else checkpoint.resume,
+        clusters=_clusters(population, rows),
+        key_holder=KEY_HOLDER if needs_key_holder(setting) else None,
     )
+
+
+def _clusters(population: Population, sites: Iterable[str]) -> dict[str, str] | None:
+    if population.clusters is None:
+        return None
+    clusters = dict(zip(population.names, population.clusters.tolist(), strict=True))
+    return {site: f"cluster-{clusters[site] + 1:02d}" for site in sites}
 
 
 class _Observer:
@@ -313,7 +288,7 @@ class _Observer:
     def __init__(
         self,
         hub: Hub,
-        engine: LocalEngine,
+        engine: RunEngine,
         test: pl.DataFrame,
         watch: Callable[[Progress], None],
         began: float,
@@ -339,7 +314,7 @@ class _Observer:
             self._engine.excluded = [Excluded(**item) for item in facts["excluded"]]
             return
         accuracy = None
-        if self._rows is not None:
+        if self._rows is not None and not mark.hidden:
             accuracy = accuracy_of(Model(self._hub.network, mark.weights, self._hub.encoder), self._rows)
         measured = {} if accuracy is None else {"accuracy": accuracy}
         self.history.append({"round": mark.round + 1, **measured, **mark.metrics})
@@ -357,13 +332,12 @@ class _Observer:
             "costs": vars(self._engine.costs),
             "excluded": [vars(item) for item in self._engine.excluded],
         }
-        sites = {name: kept for name, site in self._engine.sites.items() if (kept := kept_by(site))}
         folder.checkpoints.save(
             Checkpoint(
                 round=mark.round,
                 weights=mark.weights,
                 state=mark.state,
-                sites=sites,
+                sites=self._engine.kept(),
                 ledger_lines=self._book.length,
                 facts=facts,
             )
@@ -392,13 +366,14 @@ def _evaluate(model: Model, population: Population, usable: Any) -> dict[str, An
 def _outcome(
     *,
     plan: PlanFile,
+    venue: str,
     seed: int | None,
     model: Model,
     metrics: dict[str, Any],
     history: list[dict[str, float]],
     result: Result,
     hub: Hub,
-    engine: LocalEngine,
+    engine: RunEngine,
     book: Book,
     notes: list[str],
     aside: int,
@@ -412,8 +387,12 @@ def _outcome(
     refused = {item.site: item.reason for item in engine.excluded if item.kind == "refused"}
     dropped = {item.site: item.reason for item in engine.excluded if item.kind != "refused"}
     claims = [guarantee for guarantee in book.claims() if isinstance(guarantee, DP)]
+    spent = [(chain.budget.epsilon, chain.budget.delta) for chain in book.chains.values()]
+    if result.claim is not None and not claims:  # noise the hub added itself stands in no site's ledger
+        claims, spent = [result.claim], [(result.claim.epsilon, result.claim.delta)]
     return Outcome(
         plan=plan,
+        engine=venue,
         seed=seed,
         model=model,
         metrics=metrics,
@@ -436,9 +415,10 @@ def _outcome(
         watt_hours=cpu * plan.costs.watts / 3600,
         notes=tuple(notes),
         ledger_head=book.fingerprint(),
-        epsilon=max((sum(chain.spent.values()) for chain in book.chains.values()), default=0.0) if claims else None,
-        delta=max(claim.delta for claim in claims) if claims else None,
+        epsilon=max((epsilon for epsilon, _ in spent), default=0.0) if claims else None,
+        delta=max((delta for _, delta in spent), default=0.0) if claims else None,
         unit=claims[0].unit if claims else None,
+        dp=dp_facts(claims) if claims else None,
         received=result.received,
         received_path=None
         if folder is None or result.received is None

@@ -24,7 +24,7 @@ from kohort.data.table import check_finite, handle_missing
 from kohort.errors import ConfigError, DataError
 from kohort.rng import Streams
 
-__all__ = ["Population", "populate", "schema_of", "set_aside_unseen"]
+__all__ = ["Population", "populate", "schema_of", "set_aside_unseen", "usable_rows"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +41,10 @@ class Population:
     """Rows no site trains on; none when `data.test` is 0."""
     test_sites: tuple[str, ...] | None
     clusters: NDArray[np.int64] | None = None
-    low_risk: NDArray[np.bool_] | None = None
+    low: NDArray[np.int64] | None = None
+    """How many of each site's rows, the first ones, carry a low risk."""
+    low_by_row: bool = False
+    """Whether that is told from each row alone."""
     notes: tuple[str, ...] = ()
     validation: pl.DataFrame | None = None
     """Rows the hub holds itself, to judge updates by."""
@@ -86,13 +89,13 @@ def populate(plan: PlanFile, streams: Streams, *, tables: dict[str, pl.DataFrame
     at_hub = _hub_share(plan, streams, is_test)
     at_sites = ~is_test & ~at_hub
     site = assignment.site[at_sites]
-    order = np.argsort(site, kind="stable")
+    low = np.zeros(len(site), dtype=bool) if assignment.low_risk is None else assignment.low_risk[at_sites]
+    order = np.lexsort((~low, site))  # low-risk rows first, so that both parts are slices
     sizes = np.bincount(site, minlength=len(assignment.names))
     kept = np.flatnonzero(sizes)
     if len(kept) < len(sizes):
         notes.append(f"{len(sizes) - len(kept)} sites kept no row for training and were left out")
     training = frame.filter(pl.Series(at_sites))[order]
-    low_risk = None if assignment.low_risk is None else assignment.low_risk[at_sites][order]
     return Population(
         schema=schema,
         frame=training,
@@ -101,7 +104,8 @@ def populate(plan: PlanFile, streams: Streams, *, tables: dict[str, pl.DataFrame
         test=test,
         test_sites=test_sites,
         clusters=None if assignment.cluster is None else assignment.cluster[kept],
-        low_risk=low_risk,
+        low=None if assignment.low_risk is None else np.bincount(site[low], minlength=len(sizes))[kept],
+        low_by_row=isinstance(plan.sites.low_risk, str),
         notes=tuple(notes),
         validation=frame.filter(pl.Series(at_hub)) if at_hub.any() else None,
     )
@@ -147,7 +151,7 @@ def _read(
     else:
         raise ConfigError("data.table lists several files", hint='Set sites.split = "files", or give one table')
     schema = schema_of(section, opened.frame.columns, codebook=opened.schema_defaults, default=opened.default_role)
-    frame = _usable_rows(opened.frame, schema, plan)
+    frame = usable_rows(opened.frame, schema, plan)
     if isinstance(section.target, str) and frame.height == 0:
         raise DataError("no row is left after dropping those with missing values", hint='Try missing = "category"')
     assignment = assign_sites(
@@ -175,7 +179,7 @@ def _read_parts(plan: PlanFile, tables: dict[str, pl.DataFrame]) -> tuple[pl.Dat
         lacking = [column for column in wanted if column not in table.columns]
         if lacking:
             raise DataError(f"the table of site {name!r} lacks columns: {', '.join(lacking)}", hint="Add them")
-        parts.append(_usable_rows(check_finite(table.select(wanted)), schema, plan))
+        parts.append(usable_rows(check_finite(table.select(wanted)), schema, plan))
     empty = [name for name, part in zip(tables, parts, strict=True) if part.height == 0]
     if empty:
         raise DataError(f"{len(empty)} sites have no usable row: {', '.join(empty)}", hint='Try missing = "category"')
@@ -183,7 +187,7 @@ def _read_parts(plan: PlanFile, tables: dict[str, pl.DataFrame]) -> tuple[pl.Dat
     return frame, schema, assignment_of_parts([part.height for part in parts], tuple(tables))
 
 
-def _usable_rows(frame: pl.DataFrame, schema: Schema, plan: PlanFile) -> pl.DataFrame:
+def usable_rows(frame: pl.DataFrame, schema: Schema, plan: PlanFile) -> pl.DataFrame:
     """Kept columns only; rows with missing values dropped when the plan says so, rows without a target always."""
     frame = frame.select(list(schema.columns))
     if plan.data.missing == "drop":
@@ -200,7 +204,7 @@ def _hold_out(
         lacking = [column for column in schema.columns if column not in opened.frame.columns]
         if lacking:
             raise DataError(f"the test table lacks columns: {', '.join(lacking)}", hint="Add them, or set data.test")
-        return np.zeros(frame.height, dtype=bool), _usable_rows(opened.frame, schema, plan), None
+        return np.zeros(frame.height, dtype=bool), usable_rows(opened.frame, schema, plan), None
     if share == 0:
         return np.zeros(frame.height, dtype=bool), frame.clear(), None
     is_test = hold_out(frame.height, share, streams.generator("test"))

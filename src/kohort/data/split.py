@@ -68,7 +68,7 @@ def assign_sites(
     target: str | None = None,
     clusters: int | str | None = None,
     alpha: float | Sequence[float] = 0.5,
-    low_risk: float | None = None,
+    low_risk: float | str | None = None,
     min_rows: int = 1,
 ) -> Assignment:
     """Give every row of `frame` a site.
@@ -79,7 +79,7 @@ def assign_sites(
     cluster), "sorted" (by target, then equal parts). With `clusters` a number, `count` is the sites of a cluster; with
     "column:NAME" or "labels" each value of that column, or of the target, is a cluster of `count` sites. `alpha` is one
     number, or those of [cluster, site, risk]. `low_risk` marks that share of each site's rows, skewed over the classes
-    by the risk alpha when three are given, at random otherwise.
+    by the risk alpha when three are given, at random otherwise; "below:COLUMN:NUMBER" marks the rows below a number.
     """
     kind, _, column = split.partition(":")
     order = _Order(
@@ -98,6 +98,8 @@ def assign_sites(
         found = _split_rows(frame, order, clusters, generator)
     if low_risk is None:
         return found
+    if isinstance(low_risk, str):
+        return replace(found, low_risk=_below(frame, low_risk))
     if not 0 <= low_risk <= 1:
         raise ConfigError(f"low_risk = {low_risk} is not a share", hint="Use a number from 0 to 1")
     if isinstance(alpha, (int, float)) or len(alpha) < 3:
@@ -382,6 +384,23 @@ def _take_from_largest(sizes: Integers, needed: int, floor: int) -> Integers:
     trimmed = np.flatnonzero(given > 0)[:surplus]
     given[trimmed] -= 1
     return given
+
+
+def _below(frame: pl.DataFrame, rule: str) -> NDArray[np.bool_]:
+    """The rows whose column lies below a number: told from each row alone."""
+    kind, _, rest = rule.partition(":")
+    column, _, text = rest.rpartition(":")
+    try:
+        limit = float(text)
+    except ValueError:
+        limit = np.nan
+    if kind != "below" or not column or not np.isfinite(limit):
+        raise ConfigError(f"cannot read low_risk = {rule!r}", hint='Write a share, or "below:COLUMN:NUMBER"')
+    if column not in frame.columns:
+        raise DataError(f"the table has no column {column!r} to tell the risk by", hint=nearest(column, frame.columns))
+    if not frame[column].dtype.is_numeric():
+        raise ConfigError(f"column {column!r} is not a number and has nothing below one", hint="Name a number")
+    return (number(frame[column]) < limit).fill_null(value=False).to_numpy()
 
 
 def _risk_weights(

@@ -6,28 +6,47 @@ validated, and gives the plan what is left. It counts every byte it carried, and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil, inf
 from time import perf_counter
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
 
-from kohort.errors import RefusedError, SiteError
+from numpy.typing import NDArray
+
+from kohort.errors import IntegrityError, RefusedError, SiteError
 from kohort.federation.plan import Ask, Excluded, Mark, Replies
 from kohort.federation.setting import Setting
-from kohort.federation.site import Answers, Site, answer
+from kohort.federation.site import Answers, Failure, Site, answer
 from kohort.federation.task import Request
+from kohort.federation.training import kept_by, put_back
 from kohort.federation.trouble import Trouble, absent_sites, liars
 from kohort.federation.validate import validate
 from kohort.federation.wire import Parcels, Payload
+from kohort.privacy.budget import account_name
 from kohort.privacy.guarantee import DP, Guarantee
 from kohort.privacy.ledger import Occasion
 from kohort.privacy.receipts import Receipts
 from kohort.rng import Streams
 
-__all__ = ["Costs", "Engine", "LocalEngine", "drive"]
+if TYPE_CHECKING:
+    from kohort.secure.sealed import PublicIdentity
+
+__all__ = [
+    "Claims",
+    "Costs",
+    "Engine",
+    "LocalEngine",
+    "drive",
+    "first_objection",
+    "give_up",
+    "least_answers",
+    "stop_if_tampered",
+]
 
 T = TypeVar("T")
+AT_A_TIME = 64
+"""Replies that are held at a time where a plan takes them as they come."""
 Claims = Callable[[int], Sequence[Guarantee]]
 
 
@@ -41,6 +60,7 @@ class Costs:
     slowest_site: float = 0.0
     sites: float = 0.0
     hub: float = 0.0
+    key_holder: float = 0.0
 
 
 class Engine(Protocol):
@@ -72,6 +92,11 @@ def drive(
             observe(step)
         else:
             reply = engine.exchange(step)
+            if step.take is not None and not reply.taken:
+                began = perf_counter()
+                for site, payload in zip(reply.sites, reply.payloads(), strict=True):
+                    step.take(site, payload)
+                engine.costs.hub += perf_counter() - began
 
 
 @dataclass
@@ -92,6 +117,8 @@ class LocalEngine:
     trouble: Trouble = field(default_factory=Trouble)
     deadline: float = inf
     """Seconds a site has for an answer; a later one is left out. A site's part of a joint call goes by its rows."""
+    parties: dict[str, Site] = field(default_factory=dict)
+    """Who takes part without rows: a key-holder. Asked by name, alone; never dropped, late or lying."""
 
     def make_trouble(self, trouble: Trouble) -> None:
         """Let simulated sites drop out, be late or lie from now on."""
@@ -103,9 +130,12 @@ class LocalEngine:
         """Let every site judge what the plan will ask, before any byte leaves; the sites that agree take part."""
         agreed = []
         plan = f"{self.setting.method}.plan"
-        for site in self.sites.values():
+        self.declared = {name: site.count for name, site in self.sites.items()}
+        for site in (*self.parties.values(), *self.sites.values()):
             site.setting = self.setting
-            against = _first_objection(site, claims(site.count), [plan, *tasks])
+            site.find_peer = self._find_peer
+        for site in self.sites.values():
+            against = first_objection(site, claims(site.count), [plan, *tasks])
             if against is not None:
                 claim, reason = against
                 occasion = Occasion(what=plan, request=self.setting.plan_hash)
@@ -113,7 +143,7 @@ class LocalEngine:
                 self.excluded.append(Excluded(site.name, "refused", reason))
             else:
                 agreed.append(site.name)
-        if len(agreed) < self._least(len(self.sites)):
+        if len(agreed) < least_answers(self.quorum, len(self.sites)):
             reason = self.excluded[-1].reason if self.excluded else "there are no sites"
             raise RefusedError(
                 f"{len(self.sites) - len(agreed)} of {len(self.sites)} sites refuse the plan: {reason}",
@@ -121,34 +151,83 @@ class LocalEngine:
             )
         return tuple(agreed)
 
+    def _find_peer(self, name: str) -> PublicIdentity | None:
+        """The roster of every simulated site: the plan's sites, and its key-holder."""
+        found = self.sites.get(name) or self.parties.get(name)
+        return None if found is None else found.identity.public
+
+    def kept(self) -> dict[str, dict[str, NDArray[Any]]]:
+        """What a checkpoint must hold of the sites."""
+        return {name: kept for name, site in self.sites.items() if (kept := kept_by(site))}
+
+    def put_back(self, kept: Mapping[str, Mapping[str, NDArray[Any]]]) -> None:
+        """The inverse of `kept`."""
+        for name, state in kept.items():
+            put_back(self.sites[name], dict(state))
+
     def exchange(self, ask: Ask) -> Replies:
-        """One question, one door passage a site, one receipt."""
+        """One question, one door passage a site, one receipt (or a few, when the replies are taken as they come)."""
+        if len(ask.to) == 1 and ask.to[0] in self.parties:
+            return self._consult(ask)
         absent = absent_sites(self.trouble, ask.to, self.streams, task=ask.task.name, round_number=ask.round)
         asked = [self.sites[name] for name in ask.to if name not in absent]
-        if ask.each is None:
-            answers = [self._carry(asked, ask, ask.payload)]
-        else:
-            answers = [self._carry([site], ask, ask.each[site.name], site.name) for site in asked]
-        # Sites work and transfer side by side, so an exchange takes as long as the slowest of them.
-        self.costs.most_bytes_a_site += max((most for _, most in answers), default=0)
-        joined = answers[0][0] if len(answers) == 1 else _join([part for part, _ in answers])
-        self.costs.slowest_site += max(joined.times, default=0.0)
-        self.costs.sites += sum(joined.times)
         excluded = [Excluded(site, kind, f"no answer before the deadline ({kind})") for site, kind in absent.items()]
-        excluded += [Excluded(refusal.site, "refused", refusal.reason) for refusal in joined.refusals]
-        excluded += [Excluded(failure.site, "failed", failure.reason) for failure in joined.failures]
-        on_time, parcels, late = self._punctual(joined)
-        kept, body, bad = validate(on_time, parcels, ask.expect, self.declared)
-        excluded += late
-        excluded += bad
+        kept: list[str] = []
+        body: Parcels | list[bytes] = []
+        slowest, most = 0.0, 0
+        at_a_time = len(asked) if ask.take is None else AT_A_TIME
+        for start in range(0, max(1, len(asked)), max(1, at_a_time)):
+            joined, largest = self._ask(asked[start : start + at_a_time], ask, f"from {start}" if start else "")
+            slowest, most = max(slowest, *joined.times, 0.0), max(most, largest)
+            self.costs.sites += sum(joined.times)
+            stop_if_tampered(joined.failures)
+            on_time, parcels, late = self._punctual(joined)
+            good, body, bad = validate(on_time, parcels, ask.expect, self.declared)
+            excluded += [Excluded(refusal.site, "refused", refusal.reason) for refusal in joined.refusals]
+            excluded += [Excluded(failure.site, "failed", failure.reason) for failure in joined.failures]
+            excluded += [*late, *bad]
+            kept += good
+            if ask.take is not None:
+                self._hand_over(ask.take, good, body)
+        # Sites work and transfer side by side, so an exchange takes as long as the slowest of them.
+        self.costs.most_bytes_a_site += most
+        self.costs.slowest_site += slowest
         for item in excluded:
             if item.kind not in {"refused", "failed"}:  # those two stand in the ledger already
                 site = self.sites[item.site]
                 site.book.note(site.chain, Occasion(what=ask.task.name, round=ask.round), reason=item.reason)
         self.excluded += excluded
-        if len(kept) < self._least(len(ask.to)):
-            self._give_up(ask, len(kept), excluded)
-        return Replies(kept, body, excluded)
+        if len(kept) < least_answers(self.quorum, len(ask.to)):
+            give_up(ask, len(kept), excluded)
+        return Replies(kept, body, excluded) if ask.take is None else Replies(kept, [], excluded, taken=True)
+
+    def _ask(self, sites: Sequence[Site], ask: Ask, part: str) -> tuple[Answers, int]:
+        """The answers of `sites`, and the most bytes one of them moved. `part` names a part of a larger question."""
+        if ask.each is None:
+            return self._carry(sites, ask, ask.payload, part)
+        answers = [self._carry([site], ask, ask.each[site.name], site.name) for site in sites]
+        most = max((most for _, most in answers), default=0)
+        return answers[0][0] if len(answers) == 1 else _join([part for part, _ in answers]), most
+
+    def _hand_over(self, take: Callable[[str, Payload], None], sites: list[str], body: Parcels | list[bytes]) -> None:
+        """Let the plan work on replies at once; that is the hub's time."""
+        began = perf_counter()
+        for site, payload in zip(sites, Replies(sites, body).payloads(), strict=True):
+            take(site, payload)
+        self.costs.hub += perf_counter() - began
+
+    def _consult(self, ask: Ask) -> Replies:
+        """Ask a party without rows. There is no quorum of one: what it refuses or cannot do ends the run."""
+        joined, _ = self._ask([self.parties[name] for name in ask.to], ask, "")
+        self.costs.key_holder += sum(joined.times)
+        stop_if_tampered(joined.failures)
+        against = [item.reason for item in joined.refusals] + [item.reason for item in joined.failures]
+        if against:
+            raise RefusedError(f"{ask.to[0]!r} does not answer {ask.task.name!r}: {against[0]}")
+        kept, body, bad = validate([site.name for site in joined.sites], joined.parcels, ask.expect, {})
+        if bad:
+            raise IntegrityError(f"{bad[0].site!r} answered {ask.task.name!r} with something else: {bad[0].reason}")
+        return Replies(kept, body)
 
     def _punctual(self, answers: Answers) -> tuple[list[str], Parcels | list[bytes], list[Excluded]]:
         """The answers that came before the deadline, and the sites whose answers did not."""
@@ -181,7 +260,7 @@ class LocalEngine:
         answers = answer(sites, request, many=self.many)
         most = self._count(sites, request, answers)
         answered = {refusal.site for refusal in answers.refusals}
-        chains = [site.chain for site in answers.sites] + [self.sites[name].chain for name in answered]
+        chains = [site.chain for site in answers.sites] + [site.chain for site in sites if site.name in answered]
         if chains:
             occasion = Occasion(what=request.task, request=request.digest, round=request.round)
             self.receipts.issue(sites[0].book, chains, occasion)
@@ -198,31 +277,51 @@ class LocalEngine:
         self.costs.bytes_down += len(request.encoded) * len(sites)
         return max(sizes, default=0) + len(request.encoded)
 
-    def _least(self, asked: int) -> int:
-        return max(1, ceil(self.quorum * asked - 1e-9))  # 0.07 * 100 is a little above 7
 
-    def _give_up(self, ask: Ask, kept: int, excluded: Sequence[Excluded]) -> None:
-        reason = excluded[0].reason if excluded else "none answered"
-        message = (
-            f"{kept} of {len(ask.to)} sites answered {ask.task.name!r} in round {ask.round}, fewer than the quorum"
-        )
-        if excluded and all(item.kind == "refused" for item in excluded):
-            raise RefusedError(f"{message}: {reason}", hint="The sites' policies forbid it; ask for less")
-        raise SiteError(
-            f"{message}: {reason}", hint="Mend the sites that are named in the ledger, or lower sites.quorum"
-        )
+def least_answers(quorum: float, asked: int) -> int:
+    """How many of `asked` sites must answer."""
+    return max(1, ceil(quorum * asked - 1e-9))  # 0.07 * 100 is a little above 7
 
 
-def _first_objection(site: Site, claims: Sequence[Guarantee], tasks: Sequence[str]) -> tuple[Guarantee, str] | None:
-    """The first claim the site's policy will not let out under one of these tasks, and why."""
-    spent = sum(site.chain.spent.values())
+def give_up(ask: Ask, kept: int, excluded: Sequence[Excluded]) -> NoReturn:
+    """End a run in which too few sites answered, with the reason of the first that did not."""
+    reason = excluded[0].reason if excluded else "none answered"
+    message = f"{kept} of {len(ask.to)} sites answered {ask.task.name!r} in round {ask.round}, fewer than the quorum"
+    if excluded and all(item.kind == "refused" for item in excluded):
+        raise RefusedError(f"{message}: {reason}", hint="The sites' policies forbid it; ask for less")
+    raise SiteError(f"{message}: {reason}", hint="Mend the sites that are named in the ledger, or lower sites.quorum")
+
+
+def stop_if_tampered(failures: Sequence[Failure]) -> None:
+    """End a run in which somebody between the sites changed, repeated or redirected what they were handed."""
+    for failure in failures:
+        if failure.tampered:
+            raise IntegrityError(f"site {failure.site!r} was handed something else than it should: {failure.reason}")
+
+
+def first_objection(site: Site, claims: Sequence[Guarantee], tasks: Sequence[str]) -> tuple[Guarantee, str] | None:
+    """The first claim the site's policy will not let out under one of these tasks, and why.
+
+    What this run paid before it was interrupted is part of what the plan claims, so it does not count twice.
+    """
+    setting = site.setting
+    own = "" if setting is None else account_name(setting.run, setting.plan_hash)
+    spent, spent_delta = site.chain.budget.without(own)
+    paid: dict[str, tuple[float, float]] = {}
     for claim in claims:
+        account = claim.account if isinstance(claim, DP) else ""
         for task in tasks:
-            reason = site.policy.judge(claim, task=task, spent=spent)
+            reason = site.policy.judge(
+                claim, task=task, spent=spent, spent_delta=spent_delta, paid=paid.get(account, (0.0, 0.0))
+            )
             if reason is not None:
                 return claim, reason
         if isinstance(claim, DP):
-            spent += claim.epsilon
+            epsilon, delta = claim.spent
+            spent, spent_delta = spent + epsilon, spent_delta + delta
+            if account:
+                before = paid.get(account, (0.0, 0.0))
+                paid[account] = (before[0] + epsilon, before[1] + delta)
     return None
 
 

@@ -21,6 +21,7 @@ from kohort.federation.wire import Parcels, Payload, decode
 from kohort.learn.network import FloatArray
 from kohort.learn.rows import Rows
 from kohort.learn.trainable import Trainable
+from kohort.privacy.guarantee import DP
 from kohort.rng import Streams
 
 __all__ = ["Ask", "Excluded", "Expect", "Hub", "Mark", "Plan", "Replies", "Result", "Resume"]
@@ -49,6 +50,8 @@ class Ask:
     each: Mapping[str, Payload] | None = None
     round: int = 0
     expect: Expect = field(default_factory=Expect)
+    take: Callable[[str, Payload], None] | None = None
+    """Gets every validated reply with its site, as it comes in: of many large replies, few are held at a time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +64,8 @@ class Mark:
     metrics: Mapping[str, float] = field(default_factory=dict)
     state: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     """What the plan needs besides the weights to go on from here."""
+    hidden: bool = False
+    """Whether the hub does not know the model: `weights` is then the last one it knew, and nothing is measured."""
     resumed: bool = False
     """True once, when an interrupted run has come to where its checkpoint was taken; nothing new happened."""
 
@@ -78,10 +83,17 @@ class Replies:
     """The validated answers to an Ask, in the order the sites were asked."""
 
     def __init__(
-        self, sites: Sequence[str], body: Parcels | Sequence[bytes], excluded: Sequence[Excluded] = ()
+        self,
+        sites: Sequence[str],
+        body: Parcels | Sequence[bytes],
+        excluded: Sequence[Excluded] = (),
+        *,
+        taken: bool = False,
     ) -> None:
         self.sites = tuple(sites)
         self.excluded = tuple(excluded)
+        self.taken = taken
+        """Whether the engine handed the replies to the Ask's `take` already; there are none here then."""
         self._body = body
 
     def __len__(self) -> int:
@@ -115,6 +127,8 @@ class Result:
     stopped_by: str
     received: pl.DataFrame | None = None
     notes: tuple[str, ...] = ()
+    claim: DP | None = None
+    """What noise the hub added itself promises of the model; what sites promise stands in their ledgers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,6 +154,10 @@ class Hub:
     """The hub's own rows, to judge updates by."""
     resume: Resume | None = None
     """Where an interrupted run goes on."""
+    clusters: Mapping[str, str] | None = None
+    """The trusted cluster of each site; None when none were given."""
+    key_holder: str | None = None
+    """Who opens encrypted sums; None when the plan has none to open."""
 
 
 Plan = Generator[Ask | Mark, Any, Result]

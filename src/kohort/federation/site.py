@@ -5,15 +5,16 @@ Guarantee: what `answer` returns has passed the door. There is no other way from
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
 from kohort.data.schema import Schema
-from kohort.errors import KohortError
+from kohort.errors import IntegrityError, KohortError
 from kohort.federation.outbox import Outbox
 from kohort.federation.setting import Setting
 from kohort.federation.task import Release, Request, find_task
@@ -25,6 +26,9 @@ from kohort.privacy.ledger import Book, Chain, Occasion
 from kohort.privacy.policy import Policy
 from kohort.rng import Streams
 
+if TYPE_CHECKING:
+    from kohort.secure.sealed import Identity, PublicIdentity
+
 __all__ = ["Answers", "Failure", "Holding", "Site", "answer"]
 
 
@@ -35,6 +39,10 @@ class Holding:
     frame: pl.DataFrame
     start: int
     stop: int
+    low: int | None = None
+    """How many of them, the first ones, carry a low risk; None when nobody told them apart."""
+    low_by_row: bool = False
+    """Whether that was told from each row alone, so that no other row can move one from part to part."""
 
     @property
     def count(self) -> int:
@@ -52,6 +60,8 @@ class Failure:
 
     site: str
     reason: str
+    tampered: bool = False
+    """Whether what it was handed does not hold what it claims: a broken seal, another key, a repeat."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +93,8 @@ class Site:
         self.setting: Setting | None = None
         self.liar: Liar | None = None
         """Simulated dishonesty; None at an honest site."""
+        self.find_peer: Callable[[str], PublicIdentity | None] = lambda _: None
+        """The site's own roster: the public keys of a peer its operator trusts, or None for a stranger."""
         self.outbox: Outbox | None = None
         """Where a real site keeps its replies; simulated sites answer the same request alike anyway."""
         self._book = book
@@ -101,6 +113,13 @@ class Site:
     def count(self) -> int:
         """How many rows the site holds."""
         return self.holding.count
+
+    @cached_property
+    def identity(self) -> Identity:
+        """The keys peers know this site by; a real site sets its own, from its key file."""
+        from kohort.secure.sealed import Identity
+
+        return Identity.from_secret(self.name, self.streams.bytes("identity"))
 
     @property
     def book(self) -> Book:
@@ -153,13 +172,13 @@ def _answer_alone(site: Site, request: Request) -> Answers:
         release: Release = find_task(request.task).one(site, request)
     except KohortError as error:
         site.book.note(site.chain, _occasion(request, "hub"), reason=error.message)
-        return Answers(sites=[], parcels=[], refusals=[], failures=[Failure(site.name, error.message)], times=[])
+        return Answers(sites=[], parcels=[], refusals=[], failures=[_failure(site, error)], times=[])
     parcel = encode(_as_sent(site, request, release.payload))
     verdicts = door(
         [site],
         [parcel],
         book=site.book,
-        occasion=_occasion(request, release.to),
+        occasion=_occasion(request, release.to, release.via),
         guarantees=[release.guarantee],
         rows=[release.rows],
         metrics=tuple(release.payload.metrics),
@@ -170,6 +189,10 @@ def _answer_alone(site: Site, request: Request) -> Answers:
     if verdicts[0] is not None:
         return Answers(sites=[], parcels=[], refusals=[verdicts[0]], failures=[], times=[])
     return Answers(sites=[site], parcels=[parcel], refusals=[], failures=[], times=[elapsed])
+
+
+def _failure(site: Site, error: KohortError) -> Failure:
+    return Failure(site.name, error.message, tampered=isinstance(error, IntegrityError))
 
 
 def _answer_together(sites: Sequence[Site], request: Request) -> Answers | None:
@@ -209,5 +232,5 @@ def _answer_together(sites: Sequence[Site], request: Request) -> Answers | None:
     return Answers(sites=answered, parcels=parcels, refusals=refusals, failures=[], times=times)
 
 
-def _occasion(request: Request, to: str) -> Occasion:
-    return Occasion(what=request.task, to=to, request=request.digest, round=request.round)
+def _occasion(request: Request, to: str, via: str = "") -> Occasion:
+    return Occasion(what=request.task, to=to, via=via, request=request.digest, round=request.round)

@@ -11,18 +11,20 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any
 
-from kohort.errors import RefusedError, SiteError
+import numpy as np
+
+from kohort.errors import ConfigError, SiteError
+from kohort.federation.keyholding import KEYS, OPEN, sum_context, trust_of
 from kohort.federation.plan import Ask, Expect, Hub, Mark, Replies
 from kohort.federation.setting import Setting
 from kohort.federation.site import Site
 from kohort.federation.task import Release, Request, Task
 from kohort.federation.training import setting_of
 from kohort.federation.wire import Payload
-from kohort.secure.sums import Integers, SiteSide, SumContext, find_scheme
+from kohort.secure.encrypted import EncryptedSum, join
+from kohort.secure.sums import Integers, SiteSide, SumContext, SumScheme, find_scheme
 
 __all__ = ["Total", "sum_task", "summed"]
-
-LONGEST = 1 << 26
 
 
 @dataclass(frozen=True)
@@ -39,19 +41,20 @@ def sum_task(
     *,
     scheme: Callable[[Setting], str],
     modulus: int = 0,
+    bits: int = 40,
 ) -> Task:
     """A task through which a site takes part in a sum.
 
     `contribute(site, request, length)` gives its integers and the rows behind them; `scheme` reads the protection from
-    the approved plan.
+    the approved plan. `bits`: how many the signed total of a sum modulo 2^64 may have where it is encrypted.
     """
 
     def one(site: Site, request: Request) -> Release:
         step = int(request.payload.metrics["step"])
-        chosen = scheme(setting_of(site))
-        side, context = _side(site, request, name, step, chosen, modulus)
+        chosen = find_scheme(scheme(setting_of(site)))
+        side, context = _side(site, request, name, step, chosen, modulus, bits)
         vector, rows = None, 0
-        if step == find_scheme(chosen).contributes_at:
+        if step == chosen.contributes_at:
             vector, rows = contribute(site, request, context.length)
             if vector.shape != (context.length,):
                 raise SiteError(f"task {name!r} gives {vector.size} numbers to a sum of {context.length}")
@@ -68,15 +71,18 @@ def summed(
     scheme: str,
     length: int,
     modulus: int = 0,
+    bits: int = 40,
     round_number: int = 0,
     blobs: dict[str, bytes] | None = None,
 ) -> Generator[Ask | Mark, Any, Total]:
     """Run one sum over all enrolled sites and return the opened total. `blobs` go to every site with each step."""
     chosen = find_scheme(scheme)
-    context = _context(hub.setting, task.name, round_number, hub.sites, length, modulus)
+    names = "\n".join(hub.sites).encode()
+    context = sum_context(hub.setting, task.name, round_number, names, length=length, modulus=modulus, bits=bits)
+    if isinstance(chosen, EncryptedSum):
+        return (yield from _encrypted(hub, task, chosen, context, names, blobs or {}))
     side = chosen.hub_side(context)
     inboxes = dict.fromkeys(hub.sites, b"")
-    names = "\n".join(hub.sites).encode()
     for step in range(chosen.steps):
         replies: Replies = yield Ask(
             task=task,
@@ -98,20 +104,50 @@ def summed(
     return Total(total, members)
 
 
-def _context(
-    setting: Setting, task: str, round_number: int, sites: tuple[str, ...], length: int, modulus: int
-) -> SumContext:
-    return SumContext(
-        run=setting.run,
-        round=round_number,
-        request=f"{setting.plan_hash}:{task}",
-        sites=sites,
-        length=length,
-        modulus=modulus,
+def _encrypted(
+    hub: Hub, task: Task, scheme: EncryptedSum, context: SumContext, names: bytes, blobs: dict[str, bytes]
+) -> Generator[Ask | Mark, Any, Total]:
+    """A key from the key-holder, one message from every site, added as it comes in, and one total to open."""
+    if hub.key_holder is None:
+        raise ConfigError(
+            f"a sum by {scheme.name!r} needs a key-holder, and this run has none", hint="Use method.secure.sum = masks"
+        )
+    which = Payload(
+        metrics={"length": context.length, "modulus": context.modulus, "bits": context.bits},
+        blobs={"scheme": scheme.name.encode(), "task": task.name.encode(), "sites": names},
     )
+    # The task's name keeps the requests of two sums of one round apart.
+    keys: Replies = yield Ask(
+        task=KEYS, to=(hub.key_holder,), payload=which, round=context.round, expect=Expect(blobs=("offer",))
+    )
+    offer = next(keys.payloads()).blobs["offer"]
+    side = scheme.adding(context)
+    yield Ask(
+        task=task,
+        to=hub.sites,
+        payload=Payload(metrics={"step": 0, "length": context.length}, blobs={**blobs, "inbox": offer, "sites": names}),
+        round=context.round,
+        expect=Expect(blobs=("answer",)),
+        take=lambda site, payload: side.take(site, payload.blobs["answer"]),
+    )
+    index = {site: number for number, site in enumerate(context.sites)}
+    claimed = np.fromiter((index[site] for site in side.claimed), dtype=np.uint32, count=len(side.claimed))
+    opened: Replies = yield Ask(
+        task=OPEN,
+        to=(hub.key_holder,),
+        payload=Payload(
+            arrays={"claimed": claimed}, metrics=which.metrics, blobs={**which.blobs, "totals": join(side.totals())}
+        ),
+        round=context.round,
+        expect=Expect(arrays={"total": ("<u8", (context.length,))}),
+    )
+    side.opened(next(opened.payloads()).arrays["total"])
+    return Total(*side.total())
 
 
-def _side(site: Site, request: Request, name: str, step: int, scheme: str, modulus: int) -> tuple[SiteSide, SumContext]:
+def _side(
+    site: Site, request: Request, name: str, step: int, scheme: SumScheme, modulus: int, bits: int
+) -> tuple[SiteSide, SumContext]:
     """The site's part of this sum: begun at the first step, remembered until the last."""
     place = f"sum:{name}:{request.round}"
     if step > 0:
@@ -120,11 +156,16 @@ def _side(site: Site, request: Request, name: str, step: int, scheme: str, modul
             raise SiteError(f"site {site.name!r} was asked for step {step} of a sum that was not begun here")
         side, context = known
         return side, context
-    length = int(request.payload.metrics["length"])
-    if not 0 < length <= LONGEST:
-        raise RefusedError(f"a sum of {length} numbers is out of range")
-    sites = tuple(request.payload.blobs["sites"].decode(errors="replace").split("\n"))
-    context = _context(setting_of(site), name, request.round, sites, length, modulus)
-    side = find_scheme(scheme).site_side(context, site.name, site.streams)
-    site.memory[place] = (side, context)
+    context = sum_context(
+        setting_of(site),
+        name,
+        request.round,
+        request.payload.blobs["sites"],
+        length=int(request.payload.metrics["length"]),
+        modulus=modulus,
+        bits=bits,
+    )
+    side = scheme.site_side(context, site.name, site.streams, trust_of(site) if scheme.key_holder else None)
+    if scheme.steps > 1:
+        site.memory[place] = (side, context)
     return side, context

@@ -62,6 +62,8 @@ class Release:
     guarantee: Guarantee
     rows: int
     to: str = "hub"
+    via: str = ""
+    """Who carries it, when that is not the recipient; it is then sealed."""
 
 
 @dataclass(frozen=True, kw_only=True)

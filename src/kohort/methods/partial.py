@@ -39,9 +39,9 @@ from kohort.federation.training import ROWS, TRAIN, TRAIN_SCAFFOLD, setting_of
 from kohort.federation.wire import Payload
 from kohort.learn.model import encode_rows
 from kohort.methods.registry import Method
-from kohort.privacy.guarantee import Aggregate, Guarantee, KAnonymous, Public, Raw, SecureSum
+from kohort.privacy.guarantee import Aggregate, Guarantee, KAnonymous, Public, Raw
 from kohort.secure.counting import Fingerprints, fingerprints
-from kohort.secure.masks import colluders_for, threshold_for
+from kohort.secure.sums import find_scheme
 
 __all__ = ["METHOD", "Gate", "Partial", "Secure"]
 
@@ -374,8 +374,8 @@ def claims(config: Partial, rows: int) -> Sequence[Guarantee]:
         made.append(KAnonymous(k=gate.release_k, l=gate.release_l, rows=rows, verified=True))
     if gate.count == "global":
         made.append(Raw(rows=rows))
-    if gate.count == "secure" and config.secure.sum == "masks":
-        made.append(SecureSum(sites=3, threshold=threshold_for(3), colluders=colluders_for(3), opens="hub: the total"))
+    if gate.count == "secure":
+        made.append(find_scheme(config.secure.sum).claim(3, rows))
     return tuple(made)
 
 

@@ -35,7 +35,7 @@ from kohort.privacy.signing import Signer, signature_holds
 from kohort.rng import Streams
 from kohort.secure.modular import P61, add, reduce_stream, subtract
 from kohort.secure.shamir import PRIME, combine, split
-from kohort.secure.sums import HubSide, Integers, SiteSide, SumContext, SumScheme
+from kohort.secure.sums import HubSide, Integers, SiteSide, SumContext, SumScheme, Trust
 
 __all__ = ["SCHEME", "Masks", "neighbours_of", "threshold_for"]
 
@@ -171,12 +171,7 @@ class _MaskingSite:
         del rows
         if step in {0, 3}:
             return Public(what="keys of a secure sum")
-        return SecureSum(
-            sites=len(self.context.sites),
-            threshold=self.threshold,
-            colluders=colluders_for(len(self.context.sites)),
-            opens="hub: the total",
-        )
+        return _claim(len(self.context.sites))
 
     def answer(self, step: int, inbox: bytes, vector: Integers | None) -> bytes:
         """The site's message at `step`."""
@@ -433,13 +428,25 @@ class Masks(SumScheme):
     steps: ClassVar[int] = 5
     contributes_at: ClassVar[int] = 2
 
-    def site_side(self, context: SumContext, name: str, streams: Streams) -> SiteSide:
+    def site_side(self, context: SumContext, name: str, streams: Streams, trust: Trust | None = None) -> SiteSide:
         """The part of the site called `name`."""
+        del trust  # sites that mask trust each other's signatures alone
         return _MaskingSite(context, name, streams)
 
     def hub_side(self, context: SumContext) -> HubSide:
         """The hub's part."""
         return _MaskingHub(context)
+
+    def claim(self, sites: int, rows: int) -> Guarantee:
+        """A share of the sum."""
+        del rows
+        return _claim(sites)
+
+
+def _claim(sites: int) -> SecureSum:
+    return SecureSum(
+        sites=sites, threshold=threshold_for(sites), colluders=colluders_for(sites), opens="hub: the total"
+    )
 
 
 SCHEME = Masks()

@@ -11,7 +11,7 @@ from kohort.errors import IntegrityError
 from kohort.privacy.guarantee import Aggregate, Guarantee
 from kohort.rng import Streams
 from kohort.secure.modular import add
-from kohort.secure.sums import HubSide, Integers, SiteSide, SumContext, SumScheme
+from kohort.secure.sums import HubSide, Integers, SiteSide, SumContext, SumScheme, Trust
 
 __all__ = ["SCHEME", "Plain"]
 
@@ -53,14 +53,19 @@ class Plain(SumScheme):
     steps: ClassVar[int] = 1
     contributes_at: ClassVar[int] = 0
 
-    def site_side(self, context: SumContext, name: str, streams: Streams) -> SiteSide:
+    def site_side(self, context: SumContext, name: str, streams: Streams, trust: Trust | None = None) -> SiteSide:
         """A site that sends its vector."""
-        del context, name, streams
+        del context, name, streams, trust
         return _Site()
 
     def hub_side(self, context: SumContext) -> HubSide:
         """A hub that adds."""
         return _Hub(context)
+
+    def claim(self, sites: int, rows: int) -> Guarantee:
+        """The vector itself."""
+        del sites
+        return Aggregate(rows=rows)
 
 
 SCHEME = Plain()

@@ -8,10 +8,11 @@ protects, nothing else.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
-from typing import Any, ClassVar, Protocol
+from functools import cache, cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +22,20 @@ from kohort.errors import ConfigError, RefusedError, nearest
 from kohort.privacy.guarantee import Guarantee
 from kohort.rng import Streams
 
-__all__ = ["FixedPoint", "HubSide", "Integers", "SiteSide", "SumContext", "SumScheme", "find_scheme", "schemes"]
+if TYPE_CHECKING:
+    from kohort.secure.parties import Identity, PublicIdentity
+
+__all__ = [
+    "FixedPoint",
+    "HubSide",
+    "Integers",
+    "SiteSide",
+    "SumContext",
+    "SumScheme",
+    "Trust",
+    "find_scheme",
+    "schemes",
+]
 
 Integers = NDArray[np.uint64]
 _HALF = 2**63
@@ -75,6 +89,32 @@ class SumContext:
     length: int
     modulus: int = 0
     """What is added modulo: 0 for 2^64, or the prime 2^61 - 1."""
+    bits: int = 40
+    """Signed bits of a total modulo 2^64; encryption refuses larger ones, and needs several slots above 40."""
+
+    @cached_property
+    def members(self) -> frozenset[str]:
+        """The sites, to look one up."""
+        return frozenset(self.sites)
+
+    @cached_property
+    def transcript(self) -> bytes:
+        """A hash of all of it: what keys and tags of this sum are bound to."""
+        digest = hashlib.blake2b(digest_size=32, person=b"kohort-sum")
+        numbers = f"{self.round} {self.length} {self.modulus} {self.bits} {len(self.sites)}"
+        for part in (self.run, self.request, numbers, *self.sites):
+            data = part.encode()
+            digest.update(len(data).to_bytes(8, "little") + data)
+        return digest.digest()
+
+
+@dataclass(frozen=True, eq=False)
+class Trust:
+    """Whom a site relies on in a sum that somebody else opens: its own keys, the key-holder's, and its own minimum."""
+
+    identity: Identity
+    key_holder: PublicIdentity
+    min_sites: int
 
 
 class SiteSide(Protocol):
@@ -108,13 +148,19 @@ class SumScheme:
     steps: ClassVar[int]
     contributes_at: ClassVar[int]
     """The step at which a site's vector is needed."""
+    key_holder: ClassVar[bool] = False
+    """Whether the total is opened by a party that is neither the hub nor a site; sites then need `trust` in it."""
 
-    def site_side(self, context: SumContext, name: str, streams: Streams) -> SiteSide:
+    def site_side(self, context: SumContext, name: str, streams: Streams, trust: Trust | None = None) -> SiteSide:
         """The part of the site called `name`."""
         raise NotImplementedError
 
     def hub_side(self, context: SumContext) -> HubSide:
         """The hub's part."""
+        raise NotImplementedError
+
+    def claim(self, sites: int, rows: int) -> Guarantee:
+        """What a plan with such a sum over `sites` sites asks each of them to let out, for policies to judge before."""
         raise NotImplementedError
 
 
