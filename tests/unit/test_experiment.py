@@ -287,7 +287,7 @@ def test_out_of_memory_is_exit_7(
     def starve(*_: Any, **__: Any) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("kohort.experiment.populate", starve)
+    monkeypatch.setattr("kohort.venue.populate", starve)
     code, _, said = kohort_here("run", plan_file, "--out", tmp_path / "out")
     assert code == 7
     assert "memory" in said

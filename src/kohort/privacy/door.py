@@ -75,20 +75,25 @@ def door(
 
     for index, (site, guarantee) in enumerate(zip(sites, guarantees, strict=True)):
         chain = site.chain
+        # An answer that left before the run was interrupted leaves again as it was: the same noise costs nothing twice.
+        if isinstance(guarantee, DP) and book.has_answered(chain, occasion, parcels[index]):
+            allowed.append(index)
+            verdicts.append(None)
+            continue
         case = (site.policy, guarantee, rows[index], site.count, occasion.what, metrics)
         # Judging the same case again gives the same verdict, unless it spends a budget. Tuples compare by identity
         # first, so a site that makes the same claim every round is judged in full once.
-        if case == chain.passed:
+        if case == chain.passed and not _asks_again(chain, guarantee, occasion):
             reason = None
         else:
             reason = _reason_against(site, guarantee, rows[index], occasion, metrics)
-            chain.passed = case if reason is None and not isinstance(guarantee, DP) else None
+            spends = isinstance(guarantee, DP) and guarantee.spends
+            chain.passed = case if reason is None and not spends else None
         if reason is None:
             allowed.append(index)
             verdicts.append(None)
             if isinstance(guarantee, DP):
-                spent = chain.spent
-                spent[occasion.to] = spent.get(occasion.to, 0.0) + guarantee.epsilon
+                chain.budget.charge(guarantee, to=occasion.to, what=occasion.what, round=occasion.round)
         else:
             let_out()  # lines stand in the order of the sites, as when they are asked one by one
             book.refuse(site.chain, occasion, guarantee=guarantee, reason=reason)
@@ -109,5 +114,21 @@ def _reason_against(
         private = [name for name in metrics if name not in policy.public]
         if private:
             return f"{', '.join(private)} would leave in clear and the policy does not declare it public"
-    spent = sum(site.chain.spent.values()) if isinstance(guarantee, DP) else 0.0
-    return policy.judge(guarantee, task=occasion.what, spent=spent)
+    if not isinstance(guarantee, DP):
+        return policy.judge(guarantee, task=occasion.what)
+    if _asks_again(site.chain, guarantee, occasion):
+        return f"round {occasion.round} was answered under the account before, and fresh noise for it is not paid for"
+    budget = site.chain.budget
+    return policy.judge(
+        guarantee,
+        task=occasion.what,
+        spent=budget.epsilon,
+        spent_delta=budget.delta,
+        paid=budget.paid_by(guarantee),
+    )
+
+
+def _asks_again(chain: Chain, guarantee: Guarantee, occasion: Occasion) -> bool:
+    return isinstance(guarantee, DP) and chain.budget.is_again(
+        guarantee, to=occasion.to, what=occasion.what, round=occasion.round
+    )

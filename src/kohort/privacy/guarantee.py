@@ -7,7 +7,7 @@ keeps it word for word. Two releases with equal guarantees are equally protected
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from math import inf
 from typing import Any, ClassVar
@@ -49,6 +49,11 @@ class Guarantee:
     def text(self) -> str:
         """Canonical JSON, made once: a thousand sites write it a thousand times a round."""
         return json.dumps({"kind": self.kind, **asdict(self)}, sort_keys=True, separators=(",", ":"))
+
+    @property
+    def shown(self) -> str:
+        """As ledgers and reports show it to people."""
+        return str(self)
 
     def __str__(self) -> str:
         inside = ", ".join(f"{name}={value}" for name, value in asdict(self).items() if value not in (None, "", ()))
@@ -135,7 +140,13 @@ class KKm(Guarantee):
 class DP(Guarantee):
     """(epsilon, delta)-differential privacy of the named `event` for one `unit` under `relation`.
 
+    `epsilon` is what the whole of `event` costs. `charge` is the part of it this very release newly spends, all of it
+    when None: a plan pays for all its releases with the first one, and the later ones, with a charge of 0, name the
+    same `account`. Delta is spent whenever epsilon is.
+
     `simulated` marks noise from a seeded generator: right in distribution, worthless against whoever knows the seed.
+    `void` marks a delta so large that the claim promises nothing. `trust` says whom the claim relies on, such as the
+    sites of a secure sum that add the rest of the noise; `epsilon_all` is what is left when all of those collude.
     """
 
     kind: ClassVar[str] = "dp"
@@ -146,11 +157,56 @@ class DP(Guarantee):
     event: str = ""
     scope: str = "all rows"
     simulated: bool = True
+    accountant: str = "pld"
+    charge: float | None = None
+    account: str = ""
+    void: bool = False
+    trust: str = ""
+    epsilon_all: float | None = None
+
+    @property
+    def spends(self) -> bool:
+        """Whether this release takes from the budget; only an exact charge of 0 does not."""
+        return self.charge != 0
+
+    @property
+    def spent(self) -> tuple[float, float]:
+        """The epsilon and the delta this release takes from the budget."""
+        if not self.spends:
+            return 0.0, 0.0
+        return (self.epsilon if self.charge is None else self.charge), self.delta
 
     @property
     def strength(self) -> tuple[float, ...]:
-        """By epsilon, then delta."""
-        return (-self.epsilon, -self.delta)
+        """A void claim is the weakest, then by epsilon, then delta, then whether the noise can be known."""
+        return (not self.void, -self.epsilon, -self.delta, not self.simulated)
+
+    @cached_property
+    def text(self) -> str:
+        """Canonical JSON without what a plain claim does not say, so that older lines and newer ones read alike."""
+        return json.dumps({"kind": self.kind, **self._said()}, sort_keys=True, separators=(",", ":"))
+
+    @property
+    def shown(self) -> str:
+        """As people read it; seeded noise and a void claim are named before any number."""
+        marks = ", ".join(word for word, holds in (("simulated", self.simulated), ("void", self.void)) if holds)
+        parts = [f"epsilon {self.epsilon:.4g}", f"delta {self.delta:.3g}", f"for each {self.unit}", self.scope]
+        if self.trust:
+            parts.append(self.trust)
+        if self.epsilon_all is not None:
+            parts.append(f"epsilon {self.epsilon_all:.4g} if all others collude")
+        return f"DP{f'({marks})' if marks else ''}: {', '.join(parts)}"
+
+    def __str__(self) -> str:
+        return f"{self.kind}({', '.join(f'{name}={value}' for name, value in self._said().items() if value != '')})"
+
+    def _said(self) -> dict[str, Any]:
+        unsaid = {field.name: field.default for field in fields(self) if field.name in _DP_UNSAID}
+        return {name: value for name, value in asdict(self).items() if name not in unsaid or value != unsaid[name]}
+
+
+_DP_UNSAID = frozenset({"accountant", "charge", "account", "void", "trust", "epsilon_all"})
+"""Fields of a DP claim that are left out of its text while they say nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,11 +229,11 @@ class SecureSum(Guarantee):
     opens: str
 
 
-def parse_guarantee(fields: dict[str, Any]) -> Guarantee:
+def parse_guarantee(described: dict[str, Any]) -> Guarantee:
     """The guarantee a ledger line describes. An unknown kind or field is refused, never guessed."""
-    if not isinstance(fields, dict):
+    if not isinstance(described, dict):
         raise IntegrityError("a ledger line describes no guarantee")
-    rest = dict(fields)
+    rest = dict(described)
     kind = _KINDS.get(str(rest.pop("kind", "")))
     if kind is None:
         raise IntegrityError("a ledger line names a guarantee this version does not know")

@@ -22,6 +22,7 @@ from typing import Any
 
 from kohort.errors import IntegrityError
 from kohort.files import disk_errors, write_atomic, write_whole
+from kohort.privacy.budget import Budget
 from kohort.privacy.guarantee import DP, Guarantee, parse_guarantee
 from kohort.privacy.signing import Signer
 
@@ -40,7 +41,7 @@ def canonical(value: object) -> str:
 class Chain:
     """The growing end of one site's ledger."""
 
-    __slots__ = ("head", "key", "length", "name_text", "passed", "receipt", "site", "spent")
+    __slots__ = ("budget", "head", "key", "length", "name_text", "passed", "receipt", "site")
 
     def __init__(self, site: str, *, secret: bytes) -> None:
         self.site = site
@@ -48,11 +49,16 @@ class Chain:
         self.length = 0
         self.head = GENESIS
         self.receipt = ""
-        self.spent: dict[str, float] = {}
+        self.budget = Budget()
         self.passed: object = None
         """The last case the door judged good for this site, so that it need not judge the very same one again."""
         # Hashing the key once and copying the state is what keeps a thousand digests a round cheap.
         self.key = hashlib.blake2b(key=secret, digest_size=32)
+
+    @property
+    def spent(self) -> dict[str, float]:
+        """Epsilon spent by recipient."""
+        return self.budget.spent
 
     def digest(self, payload: bytes | memoryview) -> str:
         """The keyed digest of a payload: proof for the site, no help to a guesser."""
@@ -138,18 +144,26 @@ class Book:
                 folder.mkdir(parents=True, exist_ok=True)
                 self._file = self._path.open("ab", buffering=0)
 
-    def open_chain(self, site: str, *, secret: bytes, binding: Mapping[str, Any]) -> Chain:
-        """Start a site's chain with the line that binds its schema and policy, or take up the chain of a former run."""
+    def open_chain(
+        self, site: str, *, secret: bytes, binding: Mapping[str, Any], budget: Budget | None = None
+    ) -> Chain:
+        """Start a site's chain with the line that binds its schema and policy, or take up the chain of a former run.
+
+        `budget` is what the site's data set spent in other runs, for a site that keeps count of it; the chain adds to
+        it what its own lines spend.
+        """
         known = self.chains.get(site)
         chain = self.chains[site] = Chain(site, secret=secret)
         line = _next_line(chain, f'"event":"open","binding":{canonical(dict(binding))}')
+        if budget is not None:
+            chain.budget.add(budget)
         if known is None:
             self._write([line])
         elif self._answered.get((site, "open", "")) != chain.head:
             raise IntegrityError(f"the ledger of site {site!r} was opened under another schema or policy")
         else:
             chain.length, chain.head, chain.receipt = known.length, known.head, known.receipt
-            chain.spent = known.spent
+            chain.budget.add(known.budget)
         return chain
 
     def adopt(self, history: Sequence[Mapping[str, Any]]) -> None:
@@ -174,7 +188,7 @@ class Book:
             self._answered[site, event, occasion.request] = line["digest"]
             self._count([chain], occasion, [claim], [line["rows"]], [line["size"]])
             if isinstance(claim, DP):
-                chain.spent[occasion.to] = chain.spent.get(occasion.to, 0.0) + claim.epsilon
+                chain.budget.charge(claim, to=occasion.to, what=occasion.what, round=occasion.round)
 
     def has_answered(self, chain: Chain, occasion: Occasion, parcel: bytes | memoryview) -> bool:
         """Whether this very parcel already left for this very request; another parcel for it is an error."""
@@ -257,7 +271,7 @@ class Book:
                 recipient=recipient,
                 what=what,
                 kind=kind,
-                guarantee=str(tally.weakest),
+                guarantee=tally.weakest.shown,
                 releases=tally.releases,
                 rows=sum(tally.rows_by_site.values()),
                 size=tally.size,

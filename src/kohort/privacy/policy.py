@@ -29,6 +29,9 @@ from kohort.privacy.guarantee import (
 
 __all__ = ["Policy"]
 
+_ROUNDING = 1 + 1e-12
+"""Sums of floating-point numbers may end a last digit apart from what was meant."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
@@ -49,6 +52,9 @@ class Policy:
     epsilon: Annotated[float, Gt(0)] | None = None
     """Largest total epsilon of this data set over all runs and recipients; none when unset."""
     delta: Annotated[float, Gt(0), Le(1)] = 1e-3
+    """Largest total delta, over all runs and recipients as well."""
+    void_dp: bool = False
+    """Whether a claim of differential privacy that is void by its delta may leave; for simulated sites of a study."""
     min_gate_k: Annotated[int, Ge(1)] = 1
     """Fewest rows of its own a site wants behind a key before a gate shares rows with it, whatever the plan's k is."""
     public: tuple[str, ...] = ("rows", "new", "shared", "kept")
@@ -58,21 +64,42 @@ class Policy:
     trust_counts: bool = False
     """Whether a count reported by other sites is good enough to let raw rows out."""
 
-    def judge(self, guarantee: Guarantee, *, task: str, spent: float = 0.0) -> str | None:
-        """None when the release may leave, otherwise the reason why not (columns and counts only, no cell)."""
+    def judge(
+        self,
+        guarantee: Guarantee,
+        *,
+        task: str,
+        spent: float = 0.0,
+        spent_delta: float = 0.0,
+        paid: tuple[float, float] = (0.0, 0.0),
+    ) -> str | None:
+        """None when the release may leave, otherwise the reason why not (columns and counts only, no cell).
+
+        `spent` and `spent_delta` are what the data set has spent before, `paid` is the part of it that went into the
+        account a DP claim names.
+        """
         if not self.answers(task):
             return f"the policy does not answer the task {task!r}"
         if isinstance(guarantee, DP):  # depends on what was spent before, so it is never cached
-            return self._judge_dp(guarantee, spent)
+            return self._judge_dp(guarantee, spent, spent_delta, paid)
         return _judge(self, guarantee)
 
-    def _judge_dp(self, claim: DP, spent: float) -> str | None:
-        if not 0 <= claim.epsilon < inf or not 0 <= claim.delta <= 1:  # NaN and negative claims would refill a budget
-            return f"epsilon {claim.epsilon:g} and delta {claim.delta:g} are no guarantee"
-        if claim.delta > self.delta:
-            return f"delta {claim.delta:g} is above the policy's {self.delta:g}"
-        if self.epsilon is not None and spent + claim.epsilon > self.epsilon * (1 + 1e-12):
-            return f"epsilon {claim.epsilon:g} on top of {spent:g} spent exceeds the policy's {self.epsilon:g}"
+    def _judge_dp(self, claim: DP, spent: float, spent_delta: float, paid: tuple[float, float]) -> str | None:
+        epsilon, delta = claim.spent
+        # NaN and negative claims would refill a budget
+        if not 0 <= claim.epsilon < inf or not 0 <= claim.delta <= 1 or not 0 <= epsilon < inf:
+            return f"epsilon {claim.epsilon:g} (charged {epsilon:g}) and delta {claim.delta:g} are no guarantee"
+        if claim.void and not self.void_dp:
+            return f"delta {claim.delta:g} is too large for the units behind it, so the claim is void"
+        if (paid[0] + epsilon) * _ROUNDING < claim.epsilon or (paid[1] + delta) * _ROUNDING < claim.delta:
+            return (
+                f"a charge of {epsilon:g} on top of {paid[0]:g} paid does not cover epsilon {claim.epsilon:g} "
+                f"and delta {claim.delta:g}"
+            )
+        if delta > 0 and spent_delta + delta > self.delta * _ROUNDING:
+            return f"delta {delta:g} on top of {spent_delta:g} spent is above the policy's {self.delta:g}"
+        if self.epsilon is not None and epsilon > 0 and spent + epsilon > self.epsilon * _ROUNDING:
+            return f"epsilon {epsilon:g} on top of {spent:g} spent exceeds the policy's {self.epsilon:g}"
         return None
 
     def tightened(self, other: Policy) -> Policy:
@@ -89,6 +116,7 @@ class Policy:
             min_sum_sites=max(self.min_sum_sites, other.min_sum_sites),
             epsilon=min(both, default=None),
             delta=min(self.delta, other.delta),
+            void_dp=self.void_dp and other.void_dp,
             public=tuple(name for name in self.public if name in other.public),
             tasks=_common_tasks(self.tasks, other.tasks),
             trust_counts=self.trust_counts and other.trust_counts,

@@ -60,7 +60,7 @@ def _total(lines: Iterable[dict[str, Any]]) -> list[Total]:
         if line["event"] == "refusal":
             total.refusals += 1
             continue
-        total.guarantee = str(claim)
+        total.guarantee = claim.shown
         total.releases += 1
         total.rows = max(total.rows, line["rows"])
         total.size += line["size"]
@@ -71,6 +71,7 @@ def _total(lines: Iterable[dict[str, Any]]) -> list[Total]:
         elif isinstance(claim, KKm):
             total.k = claim.k if total.k is None else min(total.k, claim.k)
         elif isinstance(claim, DP):
-            total.epsilon = (total.epsilon or 0.0) + claim.epsilon
-            total.delta = (total.delta or 0.0) + claim.delta
+            epsilon, delta = claim.spent
+            total.epsilon = (total.epsilon or 0.0) + epsilon
+            total.delta = (total.delta or 0.0) + delta
     return list(totals.values())

@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ _FIELDS = {
     "refusal": {"what", "to", "via", "round", "request", "guarantee", "reason"},
     "note": {"what", "to", "via", "round", "request", "reason"},
 }
+_ROUNDING = 1 + 1e-9
 _ALWAYS = {"site", "seq", "prev", "receipt", "event"}
 _HEAD = {"version", "run", "chains", "order", "receipts", "site_key", "hub_key"}
 
@@ -45,6 +47,9 @@ class Verified:
     refusals: int = 0
     receipts: int = 0
     head: str = ""
+    epsilon: float = 0.0
+    """The most one site spent, by its own lines."""
+    delta: float = 0.0
 
 
 @dataclass
@@ -52,6 +57,11 @@ class _End:
     length: int = 0
     hash: str = _START
     receipt: str = ""
+    policy: dict[str, Any] = field(default_factory=dict)
+    epsilon: float = 0.0
+    delta: float = 0.0
+    accounts: dict[str, tuple[float, float]] = field(default_factory=dict)
+    answered: dict[str, set[tuple[str, str, int]]] = field(default_factory=dict)
 
 
 @dataclass
@@ -209,8 +219,15 @@ def _walk_chains(lines: list[bytes], result: Verified) -> _Walk:
             raise IntegrityError(f"{name}, line {number}: the chain is broken, a line is missing or moved")
         if (event == "open") != (end.length == 0):
             raise IntegrityError(f"{name}, line {number}: a chain must open once, with its binding")
+        if event == "open" and isinstance(line["binding"].get("policy"), dict):
+            end.policy = line["binding"]["policy"]
         if "guarantee" in line:
             parse_guarantee(line["guarantee"])
+            if event == "release" and line["guarantee"]["kind"] == "dp":
+                against = _spend(end, line["guarantee"], (line["to"], line["what"], line["round"]))
+                if against:
+                    raise IntegrityError(f"{name}, line {number}: {against}")
+                result.epsilon, result.delta = max(result.epsilon, end.epsilon), max(result.delta, end.delta)
         if line["receipt"] != end.receipt:
             walk.receipts_quoted.append((str(line["site"]), line["receipt"]))
             end.receipt = line["receipt"]
@@ -222,6 +239,36 @@ def _walk_chains(lines: list[bytes], result: Verified) -> _Walk:
         result.releases += event == "release"
         result.refusals += event == "refusal"
     return walk
+
+
+def _spend(end: _End, claim: dict[str, Any], question: tuple[str, str, int]) -> str:
+    """Add up what a private release spent; what is wrong with it, if anything is."""
+    charge = claim["epsilon"] if claim.get("charge") is None else claim["charge"]
+    if not all(isinstance(value, int | float) and 0 <= value < inf for value in (charge, claim["epsilon"])):
+        return "epsilon is no number of its kind"
+    if not isinstance(claim["delta"], int | float) or not 0 <= claim["delta"] <= 1:
+        return "delta is no number of its kind"
+    # A charge of exactly 0 spends nothing; a claim of epsilon 0 without a charge still spends its delta.
+    delta = 0.0 if claim.get("charge") == 0 else claim["delta"]
+    account = claim.get("account", "")
+    paid = end.accounts.get(account, (0.0, 0.0)) if account else (0.0, 0.0)
+    paid = (paid[0] + charge, paid[1] + delta)
+    if paid[0] * _ROUNDING < claim["epsilon"] or paid[1] * _ROUNDING < claim["delta"]:
+        return f"epsilon {claim['epsilon']:g} is claimed and {paid[0]:g} was paid for it"
+    if account:
+        end.accounts[account] = paid
+        answered = end.answered.setdefault(account, set())
+        if question in answered and claim.get("charge") == 0:
+            return "the same round was answered twice for one payment"
+        answered.add(question)
+    end.epsilon, end.delta = end.epsilon + charge, end.delta + delta
+    for what, spent in (("epsilon", end.epsilon), ("delta", end.delta)):
+        limit = end.policy.get(what)
+        if isinstance(limit, int | float) and spent > limit * _ROUNDING:
+            return f"{what} {spent:g} is spent, more than the {limit:g} the site's policy allows"
+    if claim.get("void") and end.policy and not end.policy.get("void_dp"):
+        return "a void claim left, which the site's policy forbids"
+    return ""
 
 
 def _walk_receipts(path: Path, head: dict[str, Any], walk: _Walk, result: Verified) -> None:

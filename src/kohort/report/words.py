@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Kind", "count", "kind_named", "kinds_in_order", "measure", "printable", "seconds", "size"]
+__all__ = ["Kind", "budget", "count", "kind_named", "kinds_in_order", "measure", "printable", "seconds", "size"]
 
 
 @dataclass(frozen=True)
@@ -120,6 +120,30 @@ def printable(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [printable(item) for item in value]
     return value
+
+
+def budget(run: Mapping[str, Any]) -> str:
+    """A run's privacy budget with everything it must not be read without; empty when nothing was noised."""
+    if run.get("epsilon") is None:
+        return ""
+    facts = run.get("dp") or {}
+    marks = ", ".join(word for word in ("simulated", "void") if facts.get(word))
+    said = f"DP{f'({marks})' if marks else ''}: epsilon {run['epsilon']:.4g}, delta {run['delta'] or 0:.3g} "
+    said += f"for each {run['unit']}"
+    said += f", {facts['scope']}" if facts.get("scope") else ""
+    if facts.get("epsilon_all") is not None:
+        said += f"; epsilon {facts['epsilon_all']:.4g} if all others collude"
+    beside = [
+        f"{name} {facts[key]:.4g}"
+        for key, name in (("rdp", "Rényi"), ("basic", "Rényi and basic composition"))
+        if facts.get(key) is not None
+    ]
+    said += f" (other accounts: {', '.join(beside)})" if beside else ""
+    if facts.get("simulated"):
+        said += ". The noise came from a seed: whoever knows the seed can take it off"
+    if facts.get("void"):
+        said += ". Delta is above 1/(10 n): the claim promises nothing"
+    return said
 
 
 def count(value: float) -> str:

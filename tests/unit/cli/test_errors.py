@@ -255,7 +255,7 @@ def test_a_bug_is_exit_1_without_traceback_and_without_the_cell(
     def broken(*_: Any, **__: Any) -> None:
         raise ZeroDivisionError(f"could not divide {CANARY}")
 
-    monkeypatch.setattr("kohort.experiment.populate", broken)
+    monkeypatch.setattr("kohort.venue.populate", broken)
     code, told, said = kohort_here("run", plan_file, "--out", tmp_path / "out")
     assert code == 1
     assert is_one_clear_line(said)
@@ -277,7 +277,7 @@ def test_an_interrupt_is_exit_130(
     def interrupted(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("kohort.experiment.populate", interrupted)
+    monkeypatch.setattr("kohort.venue.populate", interrupted)
     code, told, said = kohort_here("run", plan_file, "--out", tmp_path / "out")
     assert code == 130
     assert "interrupted" in said
