@@ -6,10 +6,11 @@ no comparison here replaces a NaN, and the compiler may reorder sums but may not
 
 Layout: a chunk of at most `MAX_LANES` rows is held feature by feature, [unit, row], so that every inner loop runs over
 adjacent rows whatever the width of a layer, and a mini-batch of any size needs the memory of one chunk. For each chunk,
-`_forward` keeps the activations of every layer; `_output_deltas` and `_backward` keep the deltas (the loss
-differentiated by what enters a unit) of every layer; only then does `_add_gradient` form gradients. A row's gradient
+`forward` keeps the activations of every layer; `output_deltas` and `backward` keep the deltas (the loss
+differentiated by what enters a unit) of every layer; only then does `add_gradient` form gradients. A row's gradient
 has the squared norm sum over layers of |delta|^2 (|activation below|^2 + 1), so clipping row by row is a matter of
-calling `_scale` on all deltas between `_backward` and `_add_gradient`.
+calling `scale` on all deltas between `backward` and `add_gradient`. `private_kernel` does so with these same functions;
+Numba does not notice a change here when it looks for that kernel in its cache, so touch that file too.
 
 Compiled on the first call for each number type, and cached on disk.
 """
@@ -27,7 +28,22 @@ import numpy as np
 
 from kohort.learn.compiled import exp, fused, in_order, shuffled
 
-__all__ = ["ACTIVATIONS", "LOSSES", "OPTIMIZERS", "train_sites"]
+__all__ = [
+    "ACTIVATIONS",
+    "LANE_STEP",
+    "LOSSES",
+    "MAX_LANES",
+    "OPTIMIZERS",
+    "add_gradient",
+    "backward",
+    "count_misfits",
+    "forward",
+    "gather",
+    "optimiser_step",
+    "output_deltas",
+    "scale",
+    "train_sites",
+]
 
 ACTIVATIONS: Final = {"relu": 0, "tanh": 1, "sigmoid": 2}
 LOSSES: Final = {"softmax": 0, "logistic": 1, "hinge": 2, "perceptron": 3, "squared": 4}
@@ -135,7 +151,7 @@ def _times_slope(deltas, acts, activation):
 
 
 @fused
-def _forward(sizes, weights, acts, lanes, activation):
+def forward(sizes, weights, acts, lanes, activation):
     """Activations of every layer from those of the inputs; the last layer keeps its raw scores."""
     depth = sizes.shape[0] - 1
     below = position = _ZERO
@@ -151,7 +167,7 @@ def _forward(sizes, weights, acts, lanes, activation):
 
 
 @fused
-def _output_deltas(scores, targets, deltas, peaks, totals, lanes, loss):
+def output_deltas(scores, targets, deltas, peaks, totals, lanes, loss):
     """The loss of each row differentiated by each score. `peaks` and `totals` are scratch, one number a lane."""
     number = scores.dtype.type
     one, zero = number(1), number(0)
@@ -189,7 +205,7 @@ def _output_deltas(scores, targets, deltas, peaks, totals, lanes, loss):
 
 @fused
 def _losses_total(scores, targets, row_weights, peaks, totals, used, loss):
-    """Weighted sum of the losses of the rows, in float64; `peaks` and `totals` are what `_output_deltas` left."""
+    """Weighted sum of the losses of the rows, in float64; `peaks` and `totals` are what `output_deltas` left."""
     outputs = scores.shape[0]
     total = 0.0
     for lane in range(used):
@@ -214,7 +230,7 @@ def _losses_total(scores, targets, row_weights, peaks, totals, used, loss):
 
 
 @fused
-def _backward(sizes, weights, acts, deltas, lanes, activation):
+def backward(sizes, weights, acts, deltas, lanes, activation):
     """Deltas of every hidden layer from those of the outputs. Row u of `deltas` belongs to row inputs + u of `acts`."""
     depth = sizes.shape[0] - 1
     position = weights.shape[0]
@@ -231,7 +247,7 @@ def _backward(sizes, weights, acts, deltas, lanes, activation):
 
 
 @fused
-def _scale(deltas, scales, lanes):
+def scale(deltas, scales, lanes):
     """Weigh each row's deltas, and so its share of the gradient; empty lanes weigh nothing."""
     for unit in range(deltas.shape[0]):
         for lane in range(lanes):
@@ -279,7 +295,7 @@ def _add_layer_gradient(acts, below, fan_in, deltas, above, fan_out, gradient, p
 
 
 @fused
-def _add_gradient(sizes, acts, deltas, gradient, lanes):
+def add_gradient(sizes, acts, deltas, gradient, lanes):
     """Add the gradient of every layer, from its deltas and the activations below it."""
     position = below = above = _ZERO
     for layer in range(sizes.shape[0] - 1):
@@ -292,7 +308,7 @@ def _add_gradient(sizes, acts, deltas, gradient, lanes):
 
 
 @fused
-def _step(weights, gradient, first, second, done, optimizer, lr, momentum, beta1, beta2, epsilon):
+def optimiser_step(weights, gradient, first, second, done, optimizer, lr, momentum, beta1, beta2, epsilon):
     """One optimiser step, with the conventions of torch.optim; `done` steps came before."""
     number = weights.dtype.type
     rate = number(lr)
@@ -320,7 +336,7 @@ def _step(weights, gradient, first, second, done, optimizer, lr, momentum, beta1
 
 
 @in_order
-def _misfits(y, start, count, loss, outputs):
+def count_misfits(y, start, count, loss, outputs):
     """How many targets are no class code of the network."""
     if loss == _SQUARED:
         return 0
@@ -333,7 +349,7 @@ def _misfits(y, start, count, loss, outputs):
 
 
 @fused
-def _gather(x, y, row_weight, start, order, begin, used, lanes, share, acts, targets, weights, scales):
+def gather(x, y, row_weight, start, order, begin, used, lanes, share, acts, targets, weights, scales):
     """Bring rows order[begin : begin + used] into lanes; the lanes left over become empty rows that weigh nothing."""
     zero = acts.dtype.type(0)
     one = acts.dtype.type(1)
@@ -394,7 +410,7 @@ def train_sites(
     for site in range(begin_site, end_site):
         count = counts[site]
         start = starts[site]
-        misfits[site] = _misfits(y, start, count, loss, outputs)
+        misfits[site] = count_misfits(y, start, count, loss, outputs)
         if count == 0 or misfits[site]:
             continue
         own = weights[site]
@@ -420,16 +436,16 @@ def train_sites(
                 for begin in range(batch_begin, batch_end, width):
                     used = min(width, batch_end - begin)
                     lanes = -(-used // LANE_STEP) * LANE_STEP
-                    _gather(
+                    gather(
                         x, y, row_weight, start, order, begin, used, lanes, share, acts, targets, row_weights, scales
                     )
-                    _forward(sizes, own, acts, lanes, activation)
-                    _output_deltas(scores, targets, score_deltas, peaks, totals, lanes, loss)
+                    forward(sizes, own, acts, lanes, activation)
+                    output_deltas(scores, targets, score_deltas, peaks, totals, lanes, loss)
                     if measure:
                         total += _losses_total(scores, targets, row_weights, peaks, totals, used, loss)
-                    _scale(score_deltas, scales, lanes)
-                    _backward(sizes, own, acts, deltas, lanes, activation)
-                    _add_gradient(sizes, acts, deltas, gradient, lanes)
+                    scale(score_deltas, scales, lanes)
+                    backward(sizes, own, acts, deltas, lanes, activation)
+                    add_gradient(sizes, acts, deltas, gradient, lanes)
                 if shift.shape[0]:
                     for p in range(parameters):
                         gradient[p] += shift[site, p]
@@ -439,7 +455,9 @@ def train_sites(
                 if pull != 0:
                     for p in range(parameters):
                         gradient[p] += pull * (own[p] - home[p])
-                _step(own, gradient, own_first, own_second, done[site], optimizer, lr, momentum, beta1, beta2, epsilon)
+                optimiser_step(
+                    own, gradient, own_first, own_second, done[site], optimizer, lr, momentum, beta1, beta2, epsilon
+                )
                 done[site] += 1
                 taken[site] += 1
         if measure:
