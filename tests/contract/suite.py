@@ -31,6 +31,7 @@ from kohort.federation.wire import Parcels, decode, encode
 from kohort.methods.registry import find_method
 from kohort.privacy.verify import verify_ledger
 from kohort.rng import Streams
+from kohort.secure.keyholder import KEY_HOLDER
 
 SITE_SIZES = {"a-small": 31, "b-large": 140, "c-odd": 67, "d-even": 64}
 
@@ -123,7 +124,7 @@ def carry_out(plan: PlanFile, folder: Path, *, seed: int = 5, many: bool = True)
 def check_law_1(ran: Ran) -> None:
     """Every reply the engine was handed has one ledger line with its size and keyed digest, and every line a reply."""
     root = Streams.seeded(ran.seed)
-    keys = {name: Streams(root.bytes("site", name), ran.seed).bytes("ledger") for name in SITE_SIZES}
+    keys = {name: Streams(root.bytes("site", name), ran.seed).bytes("ledger") for name in (*SITE_SIZES, KEY_HOLDER)}
     carried = Counter(
         (site, task, number, len(parcel), hashlib.blake2b(parcel, key=keys[site], digest_size=32).hexdigest())
         for site, task, number, parcel in ran.carried.replies

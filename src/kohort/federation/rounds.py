@@ -7,7 +7,7 @@ participant. Aggregators, hub optimisers, corrections, selection, early stopping
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -21,11 +21,12 @@ from kohort.federation.options import named
 from kohort.federation.plan import Ask, Hub, Mark, Replies, Resume
 from kohort.federation.selection import select_sites
 from kohort.federation.setting import Stop
+from kohort.federation.task import Task
 from kohort.federation.training import expected_update, training_task
 from kohort.federation.wire import Payload
 from kohort.learn.network import FloatArray, loss_of
 
-__all__ = ["BeforeRound", "Crew", "Ended", "Participant", "Patience", "Update", "federated_rounds"]
+__all__ = ["BeforeRound", "Crew", "Ended", "Participant", "Patience", "Phase", "Tail", "Update", "federated_rounds"]
 
 State = dict[str, NDArray[Any]]
 
@@ -106,52 +107,109 @@ def _stays(round_number: int) -> Generator[Ask | Mark, Any, Crew | None]:
     yield  # a generator that asks nothing
 
 
+@dataclass(frozen=True, kw_only=True)
+class Phase:
+    """Where these rounds stand in a plan of several phases, and what is special about them."""
+
+    task: Task | None = None
+    """Asked instead of the plan's usual training task."""
+    metrics: Mapping[str, int] = field(default_factory=dict)
+    """Sent with every request."""
+    first_round: int = 0
+    """Rounds of the phases before."""
+    last_round: int | None = None
+    """Rounds of the whole plan."""
+    own_start: bool = False
+    """Whether sites begin with models of their own, which the hub does not know."""
+    noise: Callable[[int, FloatArray, FloatArray], FloatArray] | None = None
+    """Takes round, weights before, and the sites' weights [sites, parameters]; returns the new weights (noise at the
+    hub) instead of the aggregator."""
+    tail: float = 0.0
+    """Average the weights of the last share of the rounds."""
+
+
 def federated_rounds(
     hub: Hub,
     weights: FloatArray,
     *,
     crew: Crew | None = None,
     before: BeforeRound = _stays,
+    phase: Phase | None = None,
 ) -> Generator[Ask | Mark, Any, Ended]:
     """Train until the rounds are used up or the loss stays put. Without a `crew` all sites train."""
-    loop = _Loop(hub, crew or Crew(sites=hub.sites))
-    rounds = hub.setting.train.rounds
-    first = 0
-    if hub.resume is not None:
+    phase = phase or Phase()
+    loop = _Loop(hub, crew or Crew(sites=hub.sites), phase)
+    first = phase.first_round
+    end = first + hub.setting.train.rounds
+    rounds = phase.last_round or end
+    tail = Tail(end - round(phase.tail * hub.setting.train.rounds))
+    if hub.resume is not None and hub.resume.round >= first:
         for passed in range(hub.resume.round + 1):  # what came before is asked again, and gets the same answers
             loop.take((yield from before(passed)))
         weights, first = loop.resume(hub.resume)
+        tail.restore(hub.resume.state)
         yield Mark(round=first - 1, rounds=rounds, weights=weights, state=hub.resume.state, resumed=True)
         if loop.is_over:
             return Ended(weights=weights, rounds=first, stopped_by=loop.patience.reason)
-    for round_number in range(first, rounds):
+    for round_number in range(first, end):
         loop.take((yield from before(round_number)))
         chosen = loop.choose(round_number)
         updates = loop.train_here(round_number, weights)
         replies: Replies | None = None
         if chosen:
             replies = yield loop.ask(chosen, weights, round_number)
-        weights, loss = loop.combine(weights, chosen, replies, updates)
+        weights, loss = loop.combine(weights, chosen, replies, updates, round_number)
+        tail.take(round_number, weights)
         loop.is_over = loop.patience.is_over(loss)
         metrics = {} if loss is None else {"loss": loss}
-        yield Mark(round=round_number, rounds=rounds, weights=weights, metrics=metrics, state=loop.state())
+        state = {**loop.state(), **tail.state()}
+        yield Mark(round=round_number, rounds=rounds, weights=weights, metrics=metrics, state=state)
         if loop.is_over:
             return Ended(weights=weights, rounds=round_number + 1, stopped_by=loop.patience.reason)
-    return Ended(weights=weights, rounds=rounds, stopped_by="rounds")
+    return Ended(weights=tail.averaged(weights), rounds=end, stopped_by="rounds")
+
+
+class Tail:
+    """The running sum of the weights of the last rounds, from round `begin` on."""
+
+    def __init__(self, begin: int) -> None:
+        self._begin = begin
+        self._sum: NDArray[np.float64] | None = None
+        self._count = 0
+
+    def take(self, round_number: int, weights: FloatArray) -> None:
+        """Add the weights of a round, if it is one of the last."""
+        if round_number >= self._begin:
+            self._sum = weights.astype(np.float64) if self._sum is None else self._sum + weights
+            self._count += 1
+
+    def averaged(self, weights: FloatArray) -> FloatArray:
+        """The mean of what was added; `weights` when nothing was."""
+        return weights if self._sum is None else (self._sum / self._count).astype(weights.dtype)
+
+    def state(self) -> State:
+        """What a checkpoint must hold of it."""
+        return {} if self._sum is None else {"tail.sum": self._sum, "tail.count": np.asarray([self._count])}
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Go on from a checkpoint."""
+        if "tail.sum" in state:
+            self._sum, self._count = state["tail.sum"].copy(), int(state["tail.count"][0])
 
 
 class _Loop:
     """What the hub keeps from round to round."""
 
-    def __init__(self, hub: Hub, crew: Crew) -> None:
+    def __init__(self, hub: Hub, crew: Crew, phase: Phase) -> None:
         train = hub.setting.train
+        self._phase = phase
         self.patience = Patience(train.stop)
         self.is_over = False
         self._hub = hub
         self._sites = crew.sites
         self._participant = crew.participant
         self._places = {site: index for index, site in enumerate(hub.sites)}
-        self._task = training_task(hub.setting)
+        self._task = phase.task or training_task(hub.setting)
         self._expect = expected_update(hub.network, hub.setting)
         self._aggregate = find_aggregator(train.aggregate)
         self._optimiser = find_hub_optimiser(train.hub)
@@ -186,13 +244,20 @@ class _Loop:
         return [] if self._participant is None else [self._participant.train(round_number, weights)]
 
     def ask(self, chosen: tuple[str, ...], weights: FloatArray, round_number: int) -> Ask:
-        arrays: State = {"weights": weights}
+        phase = self._phase
+        arrays: State = {} if phase.own_start and round_number == phase.first_round else {"weights": weights}
         if self._control is not None:
             arrays["control"] = self._control
-        return Ask(task=self._task, to=chosen, payload=Payload(arrays=arrays), round=round_number, expect=self._expect)
+        payload = Payload(arrays=arrays, metrics=dict(phase.metrics))
+        return Ask(task=self._task, to=chosen, payload=payload, round=round_number, expect=self._expect)
 
     def combine(
-        self, weights: FloatArray, chosen: tuple[str, ...], replies: Replies | None, updates: list[Update]
+        self,
+        weights: FloatArray,
+        chosen: tuple[str, ...],
+        replies: Replies | None,
+        updates: list[Update],
+        round_number: int,
     ) -> tuple[FloatArray, float | None]:
         """New weights and mean loss from the sites' replies and the other participants' updates."""
         stack = (
@@ -208,6 +273,8 @@ class _Loop:
                 losses = np.concatenate([replies.metric("loss"), losses])
         if len(rows) == 0:
             return weights, None  # nobody was chosen: the round passes
+        if self._phase.noise is not None:
+            return self._phase.noise(round_number, weights, stack), None
         kept = self._believed(stack)
         aggregated = self._aggregate(stack[kept], rows[kept], weights, self._hub.network)
         moved, self._optimiser_state = self._optimiser.step(weights, aggregated, self._optimiser_state)

@@ -23,13 +23,17 @@ from kohort.learn.training import Fitted, OptimiserState, Training
 from kohort.privacy.guarantee import Aggregate
 
 __all__ = [
+    "CLIP",
     "CONTROL",
+    "MODEL",
     "OPTIMISER",
     "ROWS",
     "TRAIN",
     "TRAIN_SCAFFOLD",
     "expected_update",
+    "keep_state",
     "kept_by",
+    "kept_state",
     "network_of",
     "put_back",
     "setting_of",
@@ -44,6 +48,10 @@ GROUP = "group"
 """Where the first of a group of sites keeps what they share in a joint call."""
 CONTROL = "control"
 """Where a site keeps its control variate (SCAFFOLD's c_i)."""
+CLIP = "clip"
+"""Where a site keeps the bound its adaptive clipping has come to."""
+MODEL = "model"
+"""Where a site keeps a model of its own, trained with its peers, that the hub does not know."""
 
 
 def setting_of(site: Site) -> Setting:
@@ -81,8 +89,7 @@ def kept_by(site: Site) -> dict[str, NDArray[Any]]:
     state = site.memory.get(OPTIMISER)
     if state is not None:
         kept |= {"first": state.first, "second": state.second, "steps": state.steps}
-    if CONTROL in site.memory:
-        kept[CONTROL] = site.memory[CONTROL]
+    kept |= {name: site.memory[name] for name in (CONTROL, CLIP, MODEL) if name in site.memory}
     return kept
 
 
@@ -90,8 +97,9 @@ def put_back(site: Site, kept: dict[str, NDArray[Any]]) -> None:
     """The inverse of `kept_by`."""
     if "first" in kept:
         site.memory[OPTIMISER] = OptimiserState(kept["first"].copy(), kept["second"].copy(), kept["steps"].copy())
-    if CONTROL in kept:
-        site.memory[CONTROL] = kept[CONTROL].copy()
+    for name in (CONTROL, CLIP, MODEL):
+        if name in kept:
+            site.memory[name] = kept[name].copy()
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,14 +165,13 @@ def _train(sites: Sequence[Site], request: Request) -> _Trained:
         training=group.training,
         keys=group.keys,
         round=request.round,
-        state=_kept_state(sites) if keep else None,
+        state=kept_state(sites) if keep else None,
         shift=shift,
         measure_loss=setting.train.stop is not None,
         keep_state=keep,
     )
-    if keep and fitted.state is not None:
-        for index, site in enumerate(sites):
-            site.memory[OPTIMISER] = fitted.state.take(slice(index, index + 1))
+    if keep:
+        keep_state(sites, fitted)
     arrays: dict[str, NDArray[Any]] = {"weights": fitted.weights}
     if shift is not None:
         arrays["control"] = _changed_controls(sites, request.payload.arrays, fitted, setting.train.lr)
@@ -184,7 +191,7 @@ def _changed_controls(
     return changes
 
 
-def _kept_state(sites: Sequence[Site]) -> OptimiserState | None:
+def kept_state(sites: Sequence[Site]) -> OptimiserState | None:
     """The sites' optimiser states side by side; a site that never trained starts at zero."""
     known = [site.memory.get(OPTIMISER) for site in sites]
     example = next((state for state in known if state is not None), None)
@@ -197,6 +204,13 @@ def _kept_state(sites: Sequence[Site]) -> OptimiserState | None:
         np.concatenate([state.second for state in states]),
         np.concatenate([state.steps for state in states]),
     )
+
+
+def keep_state(sites: Sequence[Site], fitted: Fitted) -> None:
+    """Let every site keep its optimiser's state for the next round."""
+    if fitted.state is not None:
+        for index, site in enumerate(sites):
+            site.memory[OPTIMISER] = fitted.state.take(slice(index, index + 1))
 
 
 def _train_one(site: Site, request: Request) -> Release:

@@ -1,45 +1,100 @@
 """Federated averaging (McMahan, Moore, Ramage, Hampson, Agüera y Arcas: Communication-Efficient Learning of Deep
-Networks from Decentralized Data, AISTATS 2017).
+Networks from Decentralized Data, AISTATS 2017), plain, over secure sums, and under differential privacy.
 
 Threat model: the hub is curious and follows the protocol. It sees every site's weights after local training, its row
 count, and, with early stopping, its training loss. Weights of a small site can give rows back (gradient inversion), so
-a policy has `min_rows`. Sites see the averaged model of each round.
-Guarantee: Aggregate of the site's rows, and none beyond.
+a policy has `min_rows`. Sites see the averaged model of each round. With `method.secure` the hub sees only sums; with
+`method.dp` what it sees is noised, at the site, in shares inside the sum, or by the hub itself, as the budget says.
+Guarantee: Aggregate of the site's rows; SecureSum with `method.secure`; DP with `method.dp`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
-from kohort.federation.plan import Hub, Plan, Result
-from kohort.federation.rounds import federated_rounds
+from kohort.errors import ConfigError
+from kohort.federation.accounts import RESERVE, planned_claims, reserve, spends
+from kohort.federation.hub_noise import hub_noise
+from kohort.federation.job_training import TRAIN_JOB
+from kohort.federation.jobs import DPSection, Job, SecureSection
+from kohort.federation.plan import Ask, Hub, Mark, Plan, Replies, Result
+from kohort.federation.rounds import Ended, Phase, federated_rounds
+from kohort.federation.setting import TrainSection
+from kohort.federation.summed_rounds import SUM_UPDATES, summed_rounds
 from kohort.federation.training import TRAIN, TRAIN_SCAFFOLD
+from kohort.learn.network import FloatArray
 from kohort.methods.registry import Method
-from kohort.privacy.guarantee import Aggregate, Guarantee
+from kohort.privacy.accounting import calibrate
+from kohort.privacy.guarantee import DP, Aggregate, Guarantee
+from kohort.secure.sums import find_scheme
 
 __all__ = ["METHOD", "FedAvg"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class FedAvg:
-    """Nothing of its own: rounds, epochs, fraction and stopping are `[train]`."""
+    """How updates are protected; rounds, epochs, fraction and stopping are `[train]`."""
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 - read by pydantic, not a field
+
+    dp: DPSection | None = None
+    """A budget; with train.batch = 0 and one local epoch, full-batch DP-FedSGD."""
+    secure: SecureSection | None = None
+    """Sum updates so that the hub sees only totals; with a budget, sites add the noise in shares."""
+
+    def jobs(self, train: TrainSection) -> tuple[Job, ...]:
+        """One phase over all rows."""
+        return (Job(train=train, dp=self.dp),)
 
 
 def plan(config: FedAvg, hub: Hub) -> Plan:
     """Each round: the chosen sites train from the hub's weights, the hub averages what comes back."""
-    del config
     weights = hub.network.start(hub.streams.generator("start"))
-    ended = yield from federated_rounds(hub, weights)
+    if config.dp is not None and hub.setting.train.stop is not None:
+        raise ConfigError("watching the loss would cost budget", hint="Drop train.stop, or method.dp")
+    (job,) = config.jobs(hub.setting.train)
+    if spends(job, config.secure) is not None:
+        reserved: Replies = yield reserve(hub.sites)
+        hub = replace(hub, sites=reserved.sites)
+    if config.secure is not None:
+        ended = yield from summed_rounds(hub, weights, sigma=_shared_sigma(job))
+    elif config.dp is not None:
+        return (yield from _private(config.dp, hub, weights))
+    else:
+        ended = yield from federated_rounds(hub, weights)
     return Result(weights=ended.weights, rounds=ended.rounds, stopped_by=ended.stopped_by)
 
 
+def _private(dp: DPSection, hub: Hub, weights: FloatArray) -> Generator[Ask | Mark, Any, Result]:
+    """Noise at the sites, or at the hub."""
+    noise, claim = None, None
+    if dp.mechanism == "hub":
+        noise, claim = hub_noise(hub, dp, rounds=hub.setting.train.rounds, sites=len(hub.sites))
+    phase = Phase(task=TRAIN_JOB, metrics={"phase": 0}, noise=noise, tail=dp.tail)
+    ended: Ended = yield from federated_rounds(hub, weights, phase=phase)
+    return Result(weights=ended.weights, rounds=ended.rounds, stopped_by=ended.stopped_by, claim=claim)
+
+
+def _shared_sigma(job: Job) -> float:
+    """The noise multiplier of the total: the same at every site, for it depends on no site's rows."""
+    if job.dp is None:
+        return 0.0
+    dp = job.dp
+    rounds = job.train.rounds
+    return calibrate(epsilon=dp.epsilon, delta=dp.delta, rate=1.0, steps=rounds, accountant=dp.accountant)
+
+
 def claims(config: FedAvg, rows: int) -> Sequence[Guarantee]:
-    """A site gives away weights trained on all its rows."""
-    del config
-    return (Aggregate(rows=rows),)
+    """A site gives away weights trained on all its rows, or a share of their sum, or noisy ones."""
+    (job,) = config.jobs(TrainSection())
+    made: list[Guarantee] = list[Guarantee](planned_claims((job,), config.secure))
+    if config.secure is not None:
+        made.append(find_scheme(config.secure.sum).claim(3, rows))
+    elif not any(isinstance(claim, DP) for claim in made):
+        made.append(Aggregate(rows=rows))
+    return tuple(made)
 
 
 METHOD = Method(
@@ -48,6 +103,6 @@ METHOD = Method(
     config=FedAvg,
     plan=plan,
     claims=claims,
-    tasks=(TRAIN, TRAIN_SCAFFOLD),
+    tasks=(RESERVE, TRAIN, TRAIN_SCAFFOLD, TRAIN_JOB, SUM_UPDATES),
     cites="McMahan et al. 2017",
 )

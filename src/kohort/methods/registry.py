@@ -40,6 +40,8 @@ class Method:
     """Whether a task of its own makes the rows sites train on; until it ran, a site has none to train on."""
     arrivals: bool = False
     """Whether it can go on with rows that arrive between rounds."""
+    fixed_rounds: bool = False
+    """Whether it runs its rounds to the end, so that a plan with `train.stop` is refused."""
     example: str = ""
     """TOML lines of `[method]` the contract tests run it with, when the defaults need more."""
 

@@ -58,17 +58,17 @@ def plan(*, anonymise: dict[str, Any] | None = None, **sections: dict[str, Any])
 @pytest.fixture
 def sites(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """The sites of the next run, to look into their memories afterwards."""
-    from kohort import experiment
+    from kohort import venue
 
     caught: dict[str, Any] = {}
-    real = experiment._simulated_sites
+    real = venue.simulated_sites
 
     def keep(*arguments: Any) -> Any:
         made = real(*arguments)
         caught.update(made)
         return made
 
-    monkeypatch.setattr(experiment, "_simulated_sites", keep)
+    monkeypatch.setattr(venue, "simulated_sites", keep)
     return caught
 
 
