@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ settings.register_profile(
     "kohort", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
 )
 settings.load_profile("kohort")
+# What is calibrated in tests is remembered for the tests alone.
+os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="kohort-tests-")
 
 PLAN = """
 [data]

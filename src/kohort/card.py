@@ -144,9 +144,7 @@ def _disclosed(run: Mapping[str, Any]) -> list[str]:
     kinds = words.kinds_in_order({item["kind"] for item in entries})
     lines += ["", *(f"- **{kind.label}**: {kind.sentence}" for kind in kinds)]
     if run.get("epsilon") is not None:
-        lines.append(
-            f"- **privacy budget**: epsilon {run['epsilon']:.4g}, delta {run['delta'] or 0:.3g} for each {run['unit']}."
-        )
+        lines.append(f"- **privacy budget**: {words.budget(run)}.")
     return lines
 
 

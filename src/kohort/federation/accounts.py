@@ -14,6 +14,7 @@ from typing import TypedDict
 
 from kohort.errors import RefusedError
 from kohort.federation.jobs import (
+    PURE,
     DPSection,
     Job,
     SecureSection,
@@ -32,6 +33,7 @@ from kohort.federation.wire import Payload
 from kohort.privacy.accounting import (
     Accountant,
     Event,
+    PureEvent,
     calibrate,
     check_budget,
     compose_parallel,
@@ -104,7 +106,7 @@ class SiteAccount:
     """Noise multiplier of each job; 0 where a job has no noise at the site."""
     judge_sigma: float
     """Noise of the one query that judges models; 0 when there is none."""
-    events: tuple[Event, ...]
+    events: tuple[Event | PureEvent, ...]
     epsilon: float
     delta: float
     unit: str
@@ -134,7 +136,7 @@ class _Charge:
 
     epsilon: float
     delta: float
-    event: Event
+    event: Event | PureEvent
     part: str
 
 
@@ -151,10 +153,14 @@ def _open(site: Site, setting: Setting, named: Sequence[str]) -> SiteAccount:
         rows = rows_of(site, job)
         require_rows(site, rows, FEWEST_ROWS)
         void |= check_budget(
-            epsilon=dp.epsilon, delta=dp.delta, units=rows.count, allow_large_delta=dp.allow_large_delta
+            epsilon=dp.epsilon,
+            delta=dp.delta,
+            units=rows.count,
+            allow_large_delta=dp.allow_large_delta,
+            pure=dp.mechanism in PURE,
         )
         charge = _charge(job, dp, rows.count)
-        sigmas.append(charge.event.sigma)
+        sigmas.append(charge.event.sigma if isinstance(charge.event, Event) else 0.0)
         charges.append(charge)
     judge, judge_sigma = judge_of(setting), 0.0
     if judge is not None and judge.rows == "high":
@@ -183,7 +189,11 @@ def _open(site: Site, setting: Setting, named: Sequence[str]) -> SiteAccount:
 
 def _charge(job: Job, dp: DPSection, count: int) -> _Charge:
     """The noise of a whole phase at a site with `count` rows."""
-    steps, rate = job.train.rounds, 1.0
+    if dp.mechanism in PURE:
+        if job.train.rounds != 1:
+            raise RefusedError(f"{dp.mechanism} perturbation releases once", hint="Set the phase's rounds to 1")
+        return _Charge(epsilon=dp.epsilon, delta=0.0, event=PureEvent(epsilon=dp.epsilon), part=job.rows)
+    steps, rate = (1 if dp.mechanism == "statistics" else job.train.rounds), 1.0
     if dp.mechanism == "dp-sgd":
         a_round, rate = job.steps_and_rate(count)
         steps *= a_round
@@ -217,6 +227,8 @@ def _trust(
         return {"trust": "", "epsilon_all": None}
     shares = shares_of(site, named, secure.colluders)
     event, delta = charges[0].event, charges[0].delta
+    if not isinstance(event, Event):
+        raise RefusedError("a single noisy release has no noise to share", hint="Drop method.secure")
     alone = Event(sigma=event.sigma / sqrt(shares.needed), rate=event.rate, steps=event.steps)
     trust = f"at most {shares.colluders} of {shares.sites} sites collude with the hub, {shares.quorum} answer"
     if secure.sum == "none":
@@ -249,6 +261,7 @@ def claim_of(site: Site, *, reserving: bool = False) -> DP:
         epsilon=account.epsilon,
         delta=account.delta,
         unit=account.unit,
+        relation="replace-one" if any(isinstance(e, PureEvent) for e in account.events) else "add-or-remove-one",
         event=describe(account.events),
         scope=account.scope,
         simulated=not site.streams.is_secure,

@@ -128,12 +128,12 @@ class SecureCount:
         blob = side.answer(step, request.payload.blobs["inbox"])
         return Release(payload=Payload(blobs={"answer": blob}), guarantee=side.claim(step), rows=0)
 
-    def prints(self, site: Site) -> Fingerprints:
-        """This site's keys as everybody in the group would fingerprint them."""
+    def prints(self, site: Site, keys: list[bytes] | None = None) -> Fingerprints:
+        """This site's keys, or any `keys` it can name, as everybody in the group would fingerprint them."""
         side = site.memory.get(f"{self._name}.group")
         if not isinstance(side, GroupSite) or side.secret is None:
             raise SiteError(f"site {site.name!r} was asked to count before the group agreed on a secret")
-        return fingerprints(side.secret, self._counts_of(site).keys)
+        return fingerprints(side.secret, self._counts_of(site).keys if keys is None else keys)
 
     def _sketch(self, site: Site, request: Request, length: int) -> tuple[Integers, int]:
         del request

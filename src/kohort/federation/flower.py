@@ -47,7 +47,7 @@ __all__ = [
 ]
 
 SECRET_HEADER = "x-kohort-hub"  # noqa: S105 - the name of a header
-POLL_SECONDS = 0.1
+POLL_SECONDS = 0.2
 """How often the hub looks for answers; Flower's own `send_and_receive` looks every three seconds."""
 _PART, _LETTER = "kohort", "letter"
 _ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
@@ -248,12 +248,21 @@ class FlowerRun:
 
     def __init__(self, grid: Any) -> None:
         self._grid = grid
+        self._silent: dict[int, float] = {}
         self.nodes: dict[str, int] = {}
         """The node of each site."""
 
     def online(self) -> dict[int, bytes]:
-        """The nodes that are connected now, with their keys."""
-        return {node.node_id: node.public_key for node in self._grid.get_nodes()}
+        """The nodes that are connected now, with their keys.
+
+        Flower takes a node for connected up to a minute after its last heartbeat. One that let a deadline pass and was
+        not heard of since does not count: nobody waits for the dead twice.
+        """
+        here = {node.node_id: node for node in self._grid.get_nodes()}
+        for number in list(self._silent):
+            if number in here and here[number].online_until > self._silent[number]:
+                del self._silent[number]
+        return {number: node.public_key for number, node in here.items() if number not in self._silent}
 
     def carry(self, letters: Mapping[str, bytes], *, deadline: float) -> tuple[dict[str, bytes], dict[str, str]]:
         """Push one message a site, and collect answers until all are there or the time is over."""
@@ -263,10 +272,11 @@ class FlowerRun:
         came = self.exchange(sent, deadline=deadline)
         names = {node: name for name, node in self.nodes.items()}
         answers = {names[node]: letter for node, letter in came.items()}
-        for name in letters:
-            if name not in answers and name not in missing:
-                missing[name] = f"no answer within {deadline:g} seconds"
-        return answers, missing
+        late = [name for name in letters if name not in answers and name not in missing]
+        if late:
+            known = {node.node_id: node.online_until for node in self._grid.get_nodes()}
+            self._silent |= {self.nodes[name]: known.get(self.nodes[name], 0.0) for name in late}
+        return answers, missing | dict.fromkeys(late, f"no answer within {deadline:g} seconds")
 
     def exchange(self, letters: Mapping[int, bytes], *, deadline: float) -> dict[int, bytes]:
         """The same by node number."""

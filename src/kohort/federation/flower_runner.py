@@ -25,8 +25,10 @@ from typing import Any
 from kohort.errors import IntegrityError, SiteError
 from kohort.federation.flower import _ACQUIRE, bundle_hash, client_app, quiet
 
-__all__ = ["SiteRunner", "supernode_command"]
+__all__ = ["NODE_FILE", "SiteRunner", "supernode_command"]
 
+NODE_FILE = "KOHORT_NODE_FILE"
+"""Where a SuperNode keeps the number the SuperLink knows it by."""
 POLL_VARIABLE = "FLWR_SUPEREXEC_TASK_POLL_INTERVAL"
 BUSY_POLL, IDLE_POLL = 0.1, 1.0
 """Seconds between looks for a task, within a minute of the last one and later."""
@@ -187,6 +189,7 @@ def _supernode() -> None:
     from flwr.supernode import start_client_internal
     from flwr.supernode.cli.flower_supernode import flower_supernode
 
+    _rejoin(Path(os.environ[NODE_FILE]))
     start_parent_process_monitor(os.getppid())  # a site that is killed leaves no node behind
     internals: Any = start_client_internal
     if not callable(getattr(internals, "_pull_and_store_message", None)):
@@ -203,6 +206,29 @@ def _supernode() -> None:
     internals._pull_and_store_message = pulled
     internals.time = SimpleNamespace(sleep=lambda seconds: time.sleep(min(seconds, pace.seconds)))
     flower_supernode()
+
+
+def _rejoin(place: Path) -> None:
+    """Let a node that was killed connect again at once, instead of when the SuperLink has given its old self up."""
+    import httpx
+    from flwr.proto.fleet_pb2 import DeactivateNodeRequest
+    from flwr.supernode.fleet_http_client import FleetHttpClient
+
+    activate: Any = FleetHttpClient.ActivateNode
+
+    def activated(client: Any, request: Any) -> Any:
+        try:
+            response = activate(client, request)
+        except httpx.HTTPStatusError:
+            if not place.is_file():
+                raise
+            client.DeactivateNode(DeactivateNodeRequest(node_id=int(place.read_text())))
+            response = activate(client, request)
+        place.write_text(str(response.node_id))
+        return response
+
+    internals: Any = FleetHttpClient
+    internals.ActivateNode = activated
 
 
 if __name__ == "__main__":

@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kohort.errors import SiteError
+from kohort.errors import ConfigError, RefusedError, SiteError
 from kohort.federation.accounts import account_of, answer_once, claim_of
-from kohort.federation.jobs import DPSection, Job, jobs_of, rows_of
+from kohort.federation.jobs import PURE, DPSection, Job, jobs_of, rows_of
 from kohort.federation.site import Site
 from kohort.federation.task import Release, Releases, Request, Task
 from kohort.federation.training import CLIP, MODEL, OPTIMISER, keep_state, kept_state, network_of, setting_of
 from kohort.federation.wire import Payload
-from kohort.learn.network import FloatArray
+from kohort.learn.network import FloatArray, Network
 from kohort.learn.rows import stack
 from kohort.privacy.guarantee import Guarantee
 
@@ -43,8 +43,10 @@ def train_job(sites: Sequence[Site], request: Request, number: int, start: Float
     jobs = jobs_of(setting_of(sites[0]))
     if not 0 <= number < len(jobs):
         raise SiteError(f"the approved plan has {len(jobs)} phases, not {number + 1}")
-    job = jobs[number]
-    _begin_afresh(sites, request, first_round=sum(earlier.train.rounds for earlier in jobs[:number]))
+    job, first_round = jobs[number], sum(earlier.train.rounds for earlier in jobs[:number])
+    if not 0 <= request.round - first_round < job.train.rounds:
+        raise RefusedError(f"phase {number + 1} of the approved plan has no round {request.round}")
+    _begin_afresh(sites, request, first_round=first_round)
     counts = [rows_of(site, job).count for site in sites]
     if min(counts) == 0:
         raise SiteError("a site has no rows for this phase")
@@ -58,7 +60,11 @@ def train_job(sites: Sequence[Site], request: Request, number: int, start: Float
         answer_once(site, request)
     sigmas = np.asarray([account_of(site).sigmas[number] for site in sites])
     keys = tuple(site.streams.bytes("dp", request.digest) for site in sites)
-    if job.dp.mechanism == "after":
+    if job.dp.mechanism == "statistics":
+        raise RefusedError("the approved plan releases statistics and no weights")
+    if job.dp.mechanism in PURE:
+        weights = _perturbed(sites, job, job.dp, keys)
+    elif job.dp.mechanism == "after":
         weights = _noised(_plain(sites, request, job, start), start, job.dp, sigmas, keys)
     else:
         weights = _private(sites, job, job.dp, start, sigmas, keys)
@@ -136,6 +142,27 @@ def _private(
     if adaptive is not None:
         sites[0].memory[CLIP] = fitted.next_clip
     return fitted.weights
+
+
+def _perturbed(sites: Sequence[Site], job: Job, dp: DPSection, keys: tuple[bytes, ...]) -> FloatArray:
+    from kohort.learn.perturbation import fit_perturbed
+
+    network = network_of(sites[0])
+    if not isinstance(network, Network):
+        raise ConfigError("perturbation is for logistic regression", hint='Use model.kind = "logistic"')
+    return np.stack(
+        [
+            fit_perturbed(
+                network,
+                rows_of(site, job),
+                kind="output" if dp.mechanism == "output" else "objective",
+                epsilon=dp.epsilon,
+                penalty=job.train.l2,
+                key=key,
+            )
+            for site, key in zip(sites, keys, strict=True)
+        ]
+    )
 
 
 def _clipped(weights: FloatArray, start: FloatArray, clip: float) -> FloatArray:

@@ -34,7 +34,9 @@ __all__ = [
 ]
 
 Part = Literal["all", "low", "high"]
-Mechanism = Literal["dp-sgd", "after", "hub"]
+Mechanism = Literal["dp-sgd", "after", "hub", "output", "objective", "statistics"]
+PURE = frozenset({"output", "objective"})
+"""Mechanisms with delta 0, which release once."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +47,9 @@ class DPSection:
 
     mechanism: Mechanism = "dp-sgd"
     """dp-sgd: noise on clipped gradients, at the site | after: noise on the clipped update, at the site | hub: noise on
-    the sum of clipped updates, at the hub, which sees them."""
+    the sum of clipped updates, at the hub, which sees them | output, objective: one release of a logistic regression
+    with noise on its weights or its loss, without any delta | statistics: one release of noisy sums from which the hub
+    solves a one-layer classifier."""
     unit: Literal["row", "person", "site"] = "row"
     """Whose presence is hidden. A person has the rows with one identifier value, of which one is used."""
     epsilon: Annotated[float, Gt(0)] = 1.0
@@ -63,9 +67,13 @@ class DPSection:
     def __post_init__(self) -> None:
         if self.mechanism == "hub" and self.unit != "site":
             raise ConfigError("noise at the hub hides a whole site", hint='Set dp.unit = "site"')
-        if self.mechanism == "dp-sgd" and self.unit == "site":
-            raise ConfigError("dp-sgd hides rows or persons", hint='Use dp.mechanism = "hub" or "after" for sites')
-        if self.delta == 0:
+        if self.mechanism in {"dp-sgd", "statistics"} and self.unit == "site":
+            raise ConfigError(
+                f"{self.mechanism} hides rows or persons", hint='Use dp.mechanism = "hub" or "after" for sites'
+            )
+        if self.mechanism in PURE and (self.delta != 0 or self.unit != "row"):
+            raise ConfigError(f"{self.mechanism} perturbation hides rows and has no delta", hint="Set dp.delta = 0")
+        if self.delta == 0 and self.mechanism not in PURE:
             raise ConfigError("Gaussian noise needs a delta above 0", hint="Set dp.delta, at most 1 / (10 n)")
         if self.quantile is not None and self.mechanism != "dp-sgd":
             raise ConfigError("adaptive clipping is for dp-sgd", hint="Drop dp.quantile")

@@ -68,6 +68,8 @@ class Mark:
     """Whether the hub does not know the model: `weights` is then the last one it knew, and nothing is measured."""
     resumed: bool = False
     """True once, when an interrupted run has come to where its checkpoint was taken; nothing new happened."""
+    network: Trainable | None = None
+    """The network `weights` belong to, when it is not the plan's `[model]`."""
 
 
 @dataclass(frozen=True)
@@ -129,6 +131,10 @@ class Result:
     notes: tuple[str, ...] = ()
     claim: DP | None = None
     """What noise the hub added itself promises of the model; what sites promise stands in their ledgers."""
+    network: Trainable | None = None
+    """The network `weights` belong to, when the method makes one of its own rather than the plan's `[model]`."""
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    """What the hub keeps of the run, by name; written into `DIR/hub/`."""
 
 
 @dataclass(frozen=True, kw_only=True)

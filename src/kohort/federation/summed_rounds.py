@@ -65,6 +65,8 @@ def _contribute(site: Site, request: Request, length: int) -> tuple[Integers, in
     shares = shares_of(site, named, secure.colluders)
     rows = rows_of(site, job)
     sigma = 0.0
+    if not 0 <= request.round < job.train.rounds:
+        raise RefusedError(f"the approved plan has no round {request.round}")
     if job.dp is not None:
         answer_once(site, request)
         sigma = account_of(site).sigmas[0]
@@ -165,8 +167,10 @@ def _moved(
 
 def _check(job: Job, hub: Hub) -> None:
     train = job.train
-    if job.dp is not None and job.dp.mechanism == "after":
-        raise ConfigError("noise after training is each site's own", hint="Drop method.secure, or use dp-sgd or hub")
+    if job.dp is not None and job.dp.mechanism not in {"dp-sgd", "hub"}:
+        raise ConfigError(
+            f"the noise of {job.dp.mechanism!r} is each site's own", hint="Drop method.secure, or use dp-sgd or hub"
+        )
     if job.dp is not None and job.dp.mechanism == "dp-sgd":
         if train.batch != 0 or train.local_epochs != 1 or train.optimizer == "adam":
             raise ConfigError(

@@ -16,7 +16,7 @@ floating-point noise does not protect from is said in `private_draws`.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -69,16 +69,17 @@ class PrivateSteps:
     """The private side of training: bound, noise, sampling and steps of every site, and the keys to draw them with.
 
     `clip` bounds the L2 norm of one row's gradient, all layers, weights and biases together. `sigma` [sites]: noise on
-    the sum of clipped gradients has standard deviation sigma * clip. `rate` [sites]: the chance of each row to be in a
-    batch; exactly 1.0 takes every row and samples nothing. `steps` [sites]: steps of this call. `keys`: 32 bytes a
-    site, never used for two requests. `tail`: answer with the mean of the weights after the last share of the steps.
+    the sum of clipped gradients has standard deviation sigma * clip; 0 adds none and guarantees nothing. `rate`
+    [sites]: the chance of each row to be in a batch; exactly 1.0 takes every row and samples nothing. `steps` [sites]:
+    steps of this call. `keys`: 32 bytes a site, never used for two requests. `tail`: answer with the mean of the
+    weights after the last share of the steps.
     """
 
     clip: float
     sigma: NDArray[np.float64]
     rate: NDArray[np.float64]
     steps: NDArray[np.int64]
-    keys: tuple[bytes, ...]
+    keys: tuple[bytes, ...] = field(repr=False)
     adaptive: AdaptiveClip | None = None
     tail: float = 0.0
 
@@ -106,7 +107,7 @@ class PrivateSteps:
     def histories(self, taken: NDArray[np.int64]) -> tuple[Histories, Histories]:
         """Room for the clips and noisy shares of so many steps a site; every clip is the first one until it moves."""
         given = None if self.adaptive is None else self.adaptive.start
-        first = np.full(len(taken), self.clip) if given is None else np.asarray(given, dtype=np.float64)
+        first = np.full(len(taken), float(self.clip)) if given is None else np.asarray(given, dtype=np.float64)
         clips = np.split(np.repeat(first, taken + 1), np.cumsum(taken + 1)[:-1])
         none = np.full(taken.sum() if self.adaptive is not None else 0, np.nan)
         return tuple(clips), tuple(np.split(none, np.cumsum(taken)[:-1]))

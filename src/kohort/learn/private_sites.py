@@ -47,7 +47,8 @@ def train_sites(
     data, shape = _rows_of(network, rows), _shape_of(network)
     options = (OPTIMIZERS[training.optimizer], *(float(getattr(training, name)) for name in _RATES))
     starts, counts = rows.starts.tolist(), rows.counts.tolist()
-    sigmas, rates, done = private.sigma.tolist(), private.rate.tolist(), moments.steps.tolist()
+    sigmas, rates = (np.asarray(numbers, dtype=np.float64).tolist() for numbers in (private.sigma, private.rate))
+    done = moments.steps.tolist()
     home = _read_only(start)
     forgotten = np.empty((2, network.parameter_count), dtype=network.dtype)
     active = [site for site, history in enumerate(clips) if len(history) > 1]

@@ -19,6 +19,7 @@ from kohort.federation.accounts import RESERVE, planned_claims, reserve, spends
 from kohort.federation.hub_noise import hub_noise
 from kohort.federation.job_training import TRAIN_JOB
 from kohort.federation.jobs import DPSection, Job, SecureSection
+from kohort.federation.noisy_statistics import STATISTICS, noisy_statistics
 from kohort.federation.plan import Ask, Hub, Mark, Plan, Replies, Result
 from kohort.federation.rounds import Ended, Phase, federated_rounds
 from kohort.federation.setting import TrainSection
@@ -69,6 +70,9 @@ def plan(config: FedAvg, hub: Hub) -> Plan:
 
 def _private(dp: DPSection, hub: Hub, weights: FloatArray) -> Generator[Ask | Mark, Any, Result]:
     """Noise at the sites, or at the hub."""
+    if dp.mechanism == "statistics":
+        solved: Ended = yield from noisy_statistics(hub)
+        return Result(weights=solved.weights, rounds=solved.rounds, stopped_by=solved.stopped_by)
     noise, claim = None, None
     if dp.mechanism == "hub":
         noise, claim = hub_noise(hub, dp, rounds=hub.setting.train.rounds, sites=len(hub.sites))
@@ -103,6 +107,6 @@ METHOD = Method(
     config=FedAvg,
     plan=plan,
     claims=claims,
-    tasks=(RESERVE, TRAIN, TRAIN_SCAFFOLD, TRAIN_JOB, SUM_UPDATES),
+    tasks=(RESERVE, TRAIN, TRAIN_SCAFFOLD, TRAIN_JOB, STATISTICS, SUM_UPDATES),
     cites="McMahan et al. 2017",
 )

@@ -92,6 +92,8 @@ class Hybrid:
         for phase in self.phases:
             if phase.kind == "peers":
                 neighbours(phase.topology, ("a", "b", "c"), "a")
+            if phase.dp is not None and phase.dp.mechanism == "statistics":
+                raise ConfigError("statistics are released once, not in phases", hint='Use method.name = "fedavg"')
             if phase.kind == "peers" and phase.dp is not None and phase.dp.mechanism == "hub":
                 raise ConfigError("no hub sees what peers exchange", hint="Use dp.mechanism = dp-sgd or after")
         if self.judge is not None and self.phases[-1].kind != "server":

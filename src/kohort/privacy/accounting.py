@@ -12,23 +12,21 @@ that no other party chooses or sees; noise is real-valued here, and floating poi
 
 from __future__ import annotations
 
-import logging
 import math
-import re
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Literal
 
 from kohort.errors import ConfigError, RefusedError
 from kohort.privacy.accounting_cache import recall, remember
+from kohort.privacy.accounting_composition import Relation, parts_of, privacy_loss, quiet, renyi
+from kohort.privacy.accounting_events import AnyEvent, Event, PureEvent, describe, parse_events
 from kohort.privacy.accounting_gaussian import gaussian_delta, gaussian_epsilon, gaussian_mu
 
 __all__ = [
     "MIN_UNITS",
     "Accountant",
+    "AnyEvent",
     "Event",
     "PureEvent",
     "calibrate",
@@ -42,7 +40,6 @@ __all__ = [
 ]
 
 Accountant = Literal["pld", "rdp", "basic"]
-Relation = Literal["add-or-remove-one", "replace-one"]
 
 MIN_UNITS = 10
 """Fewest units (rows, persons or sites) a differentially private release may speak of: noise that hides one of fewer
@@ -53,40 +50,6 @@ SLACK = 2e-3
 """How far below its target a calibrated epsilon may end."""
 _LEAST_NOISE, _MOST_NOISE = 0.05, 1e7
 """Between these a calibration searches; a sample so small that less noise would do gets the least."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Event:
-    """`steps` releases of a Gaussian mechanism with noise `sigma` (in units of the clip) on a Poisson sample.
-
-    Every unit is in a step's sample with probability `rate`, independently; 1.0 means all units in every step.
-    """
-
-    sigma: float
-    rate: float = 1.0
-    steps: int = 1
-
-    def __post_init__(self) -> None:
-        if not 0 < self.sigma < math.inf:
-            raise ConfigError(f"a noise multiplier of {self.sigma:g} is none", hint="Give a sigma above 0")
-        if not 0 < self.rate <= 1:
-            raise ConfigError(f"a sampling rate of {self.rate:g} is none", hint="Give a rate above 0, at most 1")
-        if self.steps < 1 or self.steps != int(self.steps):
-            raise ConfigError(f"{self.steps} is no number of steps", hint="Give a whole number of at least 1")
-
-
-@dataclass(frozen=True, kw_only=True)
-class PureEvent:
-    """One release that is epsilon-differentially private by itself, such as Laplace noise or output perturbation."""
-
-    epsilon: float
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.epsilon < math.inf:
-            raise ConfigError(f"epsilon {self.epsilon:g} is no guarantee", hint="Give an epsilon of at least 0")
-
-
-AnyEvent = Event | PureEvent
 
 
 def epsilon_of(
@@ -114,15 +77,15 @@ def delta_of(
     """The delta of all events together at `epsilon`: an upper bound."""
     if not 0 <= epsilon < math.inf:
         raise ConfigError(f"epsilon {epsilon:g} is no guarantee", hint="Give an epsilon of at least 0")
-    parts = _parts(events, relation)
+    parts = parts_of(events, relation)
     if accountant == "rdp":
-        with _quiet():
-            return float(min(1.0, _rdp_accountant(parts).get_delta(epsilon)))
+        with quiet():
+            return float(min(1.0, renyi(parts).get_delta(epsilon)))
     if accountant != "pld":
         raise ConfigError(f"{accountant!r} gives no delta", hint="Valid: pld, rdp")
     if not parts.sampled and not parts.pure:
         return gaussian_delta(parts.mu, epsilon)
-    return float(min(1.0, _composed(parts).get_delta_for_epsilon(epsilon)))
+    return float(min(1.0, privacy_loss(parts).get_delta_for_epsilon(epsilon)))
 
 
 def calibrate(
@@ -199,41 +162,6 @@ def compose_parallel(parts: Sequence[tuple[float, float]], *, disjoint: bool, un
         float(join([epsilon for epsilon, _ in parts] or [0.0])),
         float(join([delta for _, delta in parts] or [0.0])),
     )
-
-
-def describe(events: Sequence[AnyEvent]) -> str:
-    """The one readable text of a list of events, as it stands in a guarantee: `600 x gaussian(sigma=8, rate=0.1)`."""
-    return "; ".join(
-        f"pure(epsilon={_number(event.epsilon)})"
-        if isinstance(event, PureEvent)
-        else f"{event.steps} x gaussian(sigma={_number(event.sigma)}, rate={_number(event.rate)})"
-        for event in events
-    )
-
-
-_PURE = re.compile(r"\Apure\(epsilon=(\S+)\)\Z")
-_GAUSSIAN = re.compile(r"\A(\d+) x gaussian\(sigma=(\S+), rate=(\S+)\)\Z")
-
-
-def parse_events(text: str) -> tuple[AnyEvent, ...]:
-    """The events a text of `describe` stands for; anything else is refused."""
-    events: list[AnyEvent] = []
-    for part in text.split("; ") if text else ():
-        pure, gaussian = _PURE.match(part), _GAUSSIAN.match(part)
-        try:
-            if pure:
-                events.append(PureEvent(epsilon=float(pure[1])))
-            elif gaussian:
-                events.append(Event(steps=int(gaussian[1]), sigma=float(gaussian[2]), rate=float(gaussian[3])))
-        except ValueError:
-            pure = gaussian = None
-        if not pure and not gaussian:
-            raise ConfigError("this is not the text of a list of events", hint="Such a text is made by describe()")
-    return tuple(events)
-
-
-def _number(value: float) -> str:
-    return repr(float(value)).removesuffix(".0")
 
 
 def _check_delta(delta: float) -> None:
@@ -324,7 +252,7 @@ def _search(
 
 def _first_guess(epsilon: float, delta: float, candidate: Event, before: tuple[AnyEvent, ...]) -> float:
     """The sigma at which the central limit of all events together has the epsilon asked for."""
-    left = gaussian_mu(epsilon, delta) ** 2 - _parts(before, "add-or-remove-one").variance
+    left = gaussian_mu(epsilon, delta) ** 2 - parts_of(before, "add-or-remove-one").variance
     ratio = max(left, 1e-3 * epsilon**2) / (candidate.steps * candidate.rate**2)
     return 1 / math.sqrt(math.log1p(ratio)) if candidate.rate < 1 else 1 / math.sqrt(ratio)
 
@@ -337,7 +265,7 @@ def _round_up(sigma: float) -> float:
 
 
 def _epsilon(events: tuple[AnyEvent, ...], delta: float, accountant: Accountant, relation: Relation) -> float:
-    parts = _parts(events, relation)
+    parts = parts_of(events, relation)
     if not parts.sampled and not parts.mu and delta == 0:
         return math.fsum(parts.pure.elements())
     if accountant == "pld":
@@ -345,12 +273,12 @@ def _epsilon(events: tuple[AnyEvent, ...], delta: float, accountant: Accountant,
             return gaussian_epsilon(parts.mu, delta)
         if delta == 0:
             return math.inf
-        return float(_composed(parts).get_epsilon_for_delta(delta))
+        return float(privacy_loss(parts).get_epsilon_for_delta(delta))
     if delta == 0:
         return math.inf
     if accountant == "rdp":
-        with _quiet():
-            return float(_rdp_accountant(parts).get_epsilon(delta))
+        with quiet():
+            return float(renyi(parts).get_epsilon(delta))
     if accountant == "basic":
         share = delta / max(1, len(events))
         return math.fsum(
@@ -358,110 +286,3 @@ def _epsilon(events: tuple[AnyEvent, ...], delta: float, accountant: Accountant,
             for event in events
         )
     raise ConfigError(f"there is no accountant {accountant!r}", hint="Valid: pld, rdp, basic")
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Parts:
-    """Events sorted by how they compose: all full-batch Gaussians are one, equal others are counted."""
-
-    mu: float
-    sampled: Counter[tuple[float, float]]
-    pure: Counter[float]
-
-    @property
-    def spreads(self) -> list[tuple[float, int]]:
-        """Standard deviation of one step's privacy loss, and how many such steps there are."""
-        found = [(self.mu, 1)] if self.mu else []
-        for (sigma, rate), steps in self.sampled.items():
-            moment = math.expm1(min(1 / sigma**2, 60.0))
-            found.append((min(rate * math.sqrt(moment), _reach(sigma)), steps))
-        return found + [(epsilon, count) for epsilon, count in self.pure.items() if epsilon]
-
-    @property
-    def variance(self) -> float:
-        """Of the whole privacy loss, by the central limit."""
-        return math.fsum(steps * spread**2 for spread, steps in self.spreads)
-
-
-def _reach(sigma: float) -> float:
-    """The largest privacy loss of one step, up to chances nobody counts."""
-    return 1 / (2 * sigma**2) + 8 / sigma
-
-
-def _parts(events: Sequence[AnyEvent], relation: Relation) -> _Parts:
-    if relation not in {"add-or-remove-one", "replace-one"}:
-        raise ConfigError(
-            f"there is no relation {relation!r}", hint="Valid: add-or-remove-one, replace-one (full batches)"
-        )
-    twice = 2.0 if relation == "replace-one" else 1.0  # replacing is removing and adding
-    precision = 0.0
-    sampled: Counter[tuple[float, float]] = Counter()
-    pure: Counter[float] = Counter()
-    for event in events:
-        if isinstance(event, PureEvent):
-            pure[twice * event.epsilon] += 1
-        elif event.rate == 1:
-            precision += event.steps * (twice / event.sigma) ** 2
-        elif twice > 1:
-            raise ConfigError("sampled steps are accounted for add-or-remove-one only", hint="Use that relation")
-        else:
-            sampled[event.sigma, event.rate] += event.steps
-    return _Parts(mu=math.sqrt(precision), sampled=sampled, pure=pure)
-
-
-def _interval(parts: _Parts) -> float:
-    """How finely privacy losses are told apart: epsilon gains tenths of a percent, and a calibration takes a moment.
-
-    Rounding a loss to a grid adds about a sixth of the squared interval to its variance at every step.
-    """
-    steps = sum(count for _, count in parts.spreads) or 1
-    total = math.sqrt(parts.variance)
-    fine = 0.12 * total / math.sqrt(steps)
-    single = max((_reach(sigma) for sigma, _ in parts.sampled), default=0.0)
-    widest = max((total**2 / 2 + 8 * total) / 5e5, single / 2e4)
-    return min(max(fine, widest, 1e-9), max(1e-2, widest))
-
-
-def _composed(parts: _Parts) -> Any:
-    """The privacy loss distribution of all parts; every rounding is upwards."""
-    import dp_accounting.pld.privacy_loss_distribution as pld
-    from dp_accounting.pld.common import DifferentialPrivacyParameters
-
-    interval = _interval(parts)
-    total = pld.identity(value_discretization_interval=interval)
-    if parts.mu:
-        total = total.compose(pld.from_gaussian_mechanism(1 / parts.mu, value_discretization_interval=interval))
-    for (sigma, rate), steps in sorted(parts.sampled.items()):
-        one = pld.from_gaussian_mechanism(sigma, value_discretization_interval=interval, sampling_prob=rate)
-        total = total.compose(one.self_compose(steps))
-    for epsilon, count in sorted(parts.pure.items()):
-        one = pld.from_privacy_parameters(DifferentialPrivacyParameters(epsilon, 0.0), interval)
-        total = total.compose(one.self_compose(count))
-    return total
-
-
-def _rdp_accountant(parts: _Parts) -> Any:
-    import dp_accounting
-    from dp_accounting import rdp
-
-    account = rdp.RdpAccountant()
-    if parts.mu:
-        account.compose(dp_accounting.GaussianDpEvent(1 / parts.mu))
-    for (sigma, rate), steps in sorted(parts.sampled.items()):
-        account.compose(dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(sigma)), steps)
-    for epsilon, count in sorted(parts.pure.items()):
-        # An epsilon-DP release has a Rényi divergence of at most order times epsilon^2 / 2 (Bun and Steinke, TCC 2016).
-        account.compose(dp_accounting.ZCDpEvent(epsilon**2 / 2), count)
-    return account
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Without the library's warnings about orders it leaves out: leaving one out only makes the bound larger."""
-    logger = logging.getLogger("absl")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)

@@ -17,6 +17,7 @@ from annotated_types import Ge
 
 from kohort.errors import ConfigError, IntegrityError
 from kohort.privacy.verify import verify_ledger
+from kohort.report import words
 from kohort.report.words import printable
 
 __all__ = ["FAILED_FILE", "RUN_FILE", "Given", "Run", "Sound", "check_run", "read_runs", "read_shared_plan"]
@@ -77,6 +78,8 @@ class Run:
     epsilon: float | None = None
     delta: float | None = None
     unit: str | None = None
+    dp: dict[str, bool | float | str | None] | None = None
+    """Scope, trust and other accounts of the budget."""
     refused: dict[str, str] = field(default_factory=dict)
     dropped: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -88,6 +91,11 @@ class Run:
     def label(self) -> str:
         """What the page calls it."""
         return self.name or self.method
+
+    @property
+    def budget(self) -> str:
+        """The privacy budget with everything it must not be read without; empty when nothing was noised."""
+        return words.budget({"epsilon": self.epsilon, "delta": self.delta, "unit": self.unit, "dp": self.dp})
 
     @property
     def is_classifier(self) -> bool:

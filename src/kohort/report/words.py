@@ -129,7 +129,7 @@ def budget(run: Mapping[str, Any]) -> str:
     facts = run.get("dp") or {}
     marks = ", ".join(word for word in ("simulated", "void") if facts.get(word))
     said = f"DP{f'({marks})' if marks else ''}: epsilon {run['epsilon']:.4g}, delta {run['delta'] or 0:.3g} "
-    said += f"for each {run['unit']}"
+    said += f"for each {run.get('unit') or 'row'}"
     said += f", {facts['scope']}" if facts.get("scope") else ""
     if facts.get("epsilon_all") is not None:
         said += f"; epsilon {facts['epsilon_all']:.4g} if all others collude"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ def carry_out(method: dict[str, Any], **options: Any) -> Outcome:
     raw = {
         "data": {"table": "memory", "target": "ill", "features": "rest", "identifiers": ["person"]},
         "sites": sites,
-        "model": {"kind": "logistic"},
+        "model": {"kind": "logistic", **options.pop("model", {})},
         "train": {"batch": 16, "optimizer": "sgd", "lr": 4.0, "rounds": 3, **options.pop("train", {})},
         "method": method,
         "policy": {"min_rows": 1, **options.pop("policy", {})},
@@ -324,3 +325,48 @@ def test_budgets_no_site_can_keep_end_the_run(dp: dict[str, Any]) -> None:
 def test_a_batch_larger_than_a_site_is_said() -> None:
     with pytest.raises(Exception, match="batch of 900 rows"):
         carry_out(fedavg(dp={"epsilon": 1.0, "delta": 1e-4}), train={"batch": 900})
+
+
+@pytest.mark.parametrize("mechanism", ["output", "objective"])
+def test_pure_mechanisms_release_once_and_claim_no_delta(mechanism: str) -> None:
+    dp = {"epsilon": 2.0, "delta": 0.0, "mechanism": mechanism}
+    outcome = carry_out(fedavg(dp=dp), train={"rounds": 1, "l2": 0.01})
+    assert (outcome.epsilon, outcome.delta) == (2.0, 0.0)
+    assert outcome.metrics["accuracy"] > 0.6
+    with pytest.raises(Exception, match="releases once"):
+        carry_out(fedavg(dp=dp), train={"rounds": 2, "l2": 0.01})
+
+
+def test_noisy_statistics_are_one_release_and_near_the_rounds() -> None:
+    outcome = carry_out(fedavg(dp={"epsilon": 1.0, "delta": 1e-4, "mechanism": "statistics"}))
+    assert outcome.metrics["accuracy"] > 0.75
+    assert outcome.epsilon is not None
+    assert outcome.epsilon <= 1.0
+    released = next(item for item in outcome.disclosed if item.what == "dp.statistics")
+    assert released.releases == 6
+    with pytest.raises(ConfigError, match="one-layer"):
+        carry_out(fedavg(dp={"epsilon": 1.0, "delta": 1e-4, "mechanism": "statistics"}), model={"kind": "mlp"})
+
+
+def test_a_round_beyond_the_plan_is_refused() -> None:
+    """A hub that goes on asking after the phase's last round gets no further noisy answer."""
+    from kohort.federation import job_training
+
+    seen: list[str] = []
+    train_job = job_training.train_job
+
+    def late(sites: Any, request: Any, number: int, start: Any) -> Any:
+        trained = train_job(sites, request, number, start)
+        try:
+            train_job(sites, replace(request, round=99), number, start)
+        except RefusedError as error:
+            seen.append(error.message)
+        return trained
+
+    job_training.train_job = late
+    try:
+        carry_out(fedavg(dp={"epsilon": 1.0, "delta": 1e-4}), train={"batch": 0})
+    finally:
+        job_training.train_job = train_job
+    assert seen
+    assert all("no round 99" in message for message in seen)
