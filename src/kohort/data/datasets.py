@@ -23,6 +23,9 @@ import numpy as np
 import polars as pl
 
 from kohort.data.codebook import adult_codebook
+from kohort.data.codebook_measured import dry_bean_codebook, higgs_codebook, skin_codebook
+from kohort.data.mimic import TARGET as MIMIC3_TARGET
+from kohort.data.mimic import find_mimic3, load_mimic3, mimic3_codebook
 from kohort.data.schema import Role, Schema
 from kohort.data.sources import SOURCES, download
 from kohort.data.table import ENDINGS, read_table, write_table
@@ -73,6 +76,16 @@ class _Entry:
     variants: dict[str, Callable[[pl.DataFrame], pl.DataFrame]] = field(default_factory=dict)
     shape: Callable[[pl.DataFrame], pl.DataFrame] = lambda frame: frame
     notes: tuple[str, ...] = ()
+    folder: _Folder | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Folder:
+    """A dataset that is a folder of tables: how they are found, and how each variant (`""`: none) reads them."""
+
+    find: Callable[[Path], dict[str, Path] | None]
+    read: dict[str, Callable[[dict[str, Path]], tuple[pl.DataFrame, tuple[str, ...]]]]
+    layout: str
 
 
 def load_dataset(name: str) -> Dataset:
@@ -81,17 +94,21 @@ def load_dataset(name: str) -> Dataset:
     entry = REGISTRY.get(base)
     if entry is None:
         raise ConfigError(f"no dataset named {base!r}", hint=nearest(base, REGISTRY))
-    if variant and variant not in entry.variants:
-        known = ", ".join(f"{base}:{known}" for known in entry.variants) or "none"
+    if variant and variant not in _variants(entry):
+        known = ", ".join(f"{base}:{known}" for known in _variants(entry)) or "none"
         raise ConfigError(f"{base!r} has no variant {variant!r}", hint=f"Variants: {known}")
-    frame, found = _locate(base, entry)
-    shaped = (entry.variants[variant] if variant else entry.shape)(frame)
+    if entry.folder is not None:
+        shaped, notes = _from_folder(base, entry.folder, variant)
+        found = FOLDER_VARIABLE
+    else:
+        frame, found = _locate(base, entry)
+        shaped, notes = (entry.variants[variant] if variant else entry.shape)(frame), ()
     return Dataset(
         frame=shaped,
         schema_defaults=_known_columns(entry.codebook(), shaped.columns),
         default_role=Role.FEATURE,
         target=entry.target,
-        notes=entry.notes,
+        notes=(*entry.notes, *notes),
         source=f"{name} ({found}); {entry.source}; {entry.licence}",
     )
 
@@ -120,7 +137,7 @@ def list_datasets() -> list[DatasetInfo]:
             licence=entry.licence,
             source=entry.source,
             target=entry.target,
-            variants=tuple(f"{name}:{variant}" for variant in entry.variants),
+            variants=tuple(f"{name}:{variant}" for variant in _variants(entry)),
         )
         for name, entry in REGISTRY.items()
     ]
@@ -169,15 +186,36 @@ def _locate(name: str, entry: _Entry) -> tuple[pl.DataFrame, str]:
     if cached.is_file():
         return _verified(read_table(cached), entry, f"the cached file {str(cached)!r}"), "cache"
     if name not in SOURCES:
-        wanted = "a folder in the MIMIC-III layout" if name == "mimic3" else f"{entry.file}.parquet"
-        hint = f"Set {FOLDER_VARIABLE} to a folder that holds {wanted}"
-        raise DataError(f"dataset {name!r} is not here and cannot be downloaded", hint=hint)
+        raise _not_here(name, f"{entry.file}.parquet")
     frame = _verified(download(name, SOURCES[name]), entry, "the public source")
     write_table(frame, cached, force=True)
     return frame, "public source"
 
 
+def _not_here(name: str, wanted: str) -> DataError:
+    hint = f"Set {FOLDER_VARIABLE} to a folder that holds {wanted}"
+    return DataError(f"dataset {name!r} is not here and cannot be downloaded", hint=hint)
+
+
+def _variants(entry: _Entry) -> tuple[str, ...]:
+    return tuple(entry.variants if entry.folder is None else (variant for variant in entry.folder.read if variant))
+
+
+def _tables_in_folder(folder: _Folder) -> dict[str, Path] | None:
+    root = os.environ.get(FOLDER_VARIABLE)
+    return folder.find(Path(root)) if root else None
+
+
+def _from_folder(name: str, folder: _Folder, variant: str) -> tuple[pl.DataFrame, tuple[str, ...]]:
+    files = _tables_in_folder(folder)
+    if files is None:
+        raise _not_here(name, folder.layout)
+    return folder.read[variant](files)
+
+
 def _where(name: str, entry: _Entry) -> str:
+    if entry.folder is not None:
+        return FOLDER_VARIABLE if _tables_in_folder(entry.folder) else f"not here, needs {FOLDER_VARIABLE}"
     if _user_file(entry) is not None:
         return FOLDER_VARIABLE
     if entry.file == "adult":
@@ -271,6 +309,7 @@ REGISTRY: dict[str, _Entry] = {
         licence=CC_BY,
         source="UCI Dry Bean (Koklu and Ozkan, 2020)",
         target="class",
+        codebook=dry_bean_codebook,
         variants={"x10": _copies(10)},
     ),
     "skin": _Entry(
@@ -278,12 +317,14 @@ REGISTRY: dict[str, _Entry] = {
         licence=CC_BY,
         source="UCI Skin Segmentation (Bhatt and Dhall, 2012)",
         target="skin",
+        codebook=skin_codebook,
     ),
     "higgs": _Entry(
         file="higgs_sample",
         licence=CC_BY,
         source="UCI HIGGS (Whiteson, 2014), sample",
         target="label",
+        codebook=higgs_codebook,
         variants={"x4": _copies(4)},
         notes=("10,984 of the 11,000,000 published rows",),
     ),
@@ -305,7 +346,13 @@ REGISTRY: dict[str, _Entry] = {
         file="mimic3",
         licence="PhysioNet credentialed use",
         source="MIMIC-III (Johnson et al., 2016)",
-        target=None,
+        target=MIMIC3_TARGET,
+        codebook=mimic3_codebook,
+        folder=_Folder(
+            find=find_mimic3,
+            read={"": load_mimic3, "48h": lambda files: load_mimic3(files, min_hours=48.0)},
+            layout="the tables of MIMIC-III (PATIENTS, ADMISSIONS, ICUSTAYS, DIAGNOSES_ICD)",
+        ),
     ),
     "miniboone": _Entry(
         file="miniboone",
