@@ -41,6 +41,7 @@ from kohort.privacy.accounting import (
     epsilon_of,
     grid_rate,
 )
+from kohort.privacy.budget import account_name
 from kohort.privacy.guarantee import DP
 
 __all__ = [
@@ -173,7 +174,7 @@ def _open(site: Site, setting: Setting, named: Sequence[str]) -> SiteAccount:
     unit = _unit(jobs)
     epsilon, delta = _total(charges, accountant, disjoint=site.holding.low_by_row, unit=unit)
     return SiteAccount(
-        name=f"{setting.run}:{setting.plan_hash[:16]}",
+        name=account_name(setting.run, setting.plan_hash),
         sigmas=tuple(sigmas),
         judge_sigma=judge_sigma,
         events=tuple(charge.event for charge in charges),

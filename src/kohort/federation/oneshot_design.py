@@ -7,8 +7,8 @@ sites, on the order of adding, or on the scheme that adds. What a site sends is 
 
 from __future__ import annotations
 
-import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Annotated, Literal
 
 import numpy as np
@@ -49,6 +49,8 @@ class OneShotSection:
     """Units of a random tanh layer that all sites draw alike; 0 for none."""
     scale: Annotated[float, Gt(0)] = 2.0
     """How steep those units are, for inputs in [-1, 1]."""
+    seed: Annotated[int, Ge(0)] = 0
+    """What those units are drawn from; public, and the same for all who join later."""
     patches: Annotated[int, Ge(1)] = 1
     """So many random layers, solved each by itself; their mean is the model."""
     columns: Annotated[int, Ge(0)] = 0
@@ -166,20 +168,19 @@ class Layout:
         object.__setattr__(self, "_grid", 2.0**self.section.precision)
 
     @classmethod
-    def of(cls, setting: Setting, encoder: Encoder, cells: Cells, *, clip: float | None = None) -> Layout:
-        """What the approved plan makes of these columns. The random layers are drawn from the plan's hash."""
-        section = section_of(setting)
+    def of(cls, section: OneShotSection, encoder: Encoder, cells: Cells, *, clip: float | None = None) -> Layout:
+        """What the approved plan makes of these columns."""
         numeric = np.zeros(cells.inputs, dtype=bool)
         read = cells.target >= 0
         numeric[cells.target[read]] = ~is_indicator(encoder)[read]
         members: tuple[RandomFeatures, ...] = ()
         if section.features:
-            members = patches(
+            members = _drawn(
                 count=section.patches,
                 columns=min(section.columns or cells.inputs, cells.inputs),
                 kind="tanh",
                 size=section.features,
-                seed=hashlib.blake2b(setting.plan_hash.encode(), digest_size=32, person=b"kohort-oneshot").digest(),
+                seed=section.seed.to_bytes(16, "little"),
                 inputs=cells.inputs,
                 scale=section.scale,
             )
@@ -237,8 +238,6 @@ class Layout:
             own = unsigned(coefficients[0], self.numeric)
             wide = OneLayer(inputs=len(self.cells.target), classes=design.classes, activation=design.activation)
             return network_of(wide, np.concatenate([own[:1], self.cells.spread(own[1:])]), dtype=dtype)
-        from dataclasses import replace
-
         members = [replace(member, size=size) for member, size in zip(self.members, sizes, strict=True)]
         made, flat = network_of_features(design, members, coefficients, signed=self.numeric)
         (hidden, offsets), top = made.layers(flat)
@@ -254,3 +253,5 @@ class Layout:
 
 
 _Fitted = tuple[Network, FloatArray]
+_drawn = lru_cache(maxsize=4)(patches)
+"""Simulated sites share the layers, which they would all draw alike."""

@@ -1,8 +1,8 @@
 """The sites' part of a one-shot fit: statistics of their rows as integers of the agreed grid, for a secure sum.
 
 A site takes what to sum from the plan its operator approved. Under differential privacy it clips its rows and adds its
-share of the noise before rounding; the planned noise is there when `quorum` sites answer and at most `colluders` of them
-show theirs.
+share of the noise before rounding; the planned noise is there when `quorum` sites answer and at most `colluders` of
+them show theirs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,16 @@ from kohort.learn.closed_form_newton import Curvature, newton_length, newton_sta
 from kohort.learn.rows import Rows, stack
 from kohort.secure.sums import Integers
 
-__all__ = ["NEWTON", "STATISTICS", "curvature_of", "deviation_of", "dp_of", "layout_of", "rows_taking_part", "scheme_of"]
+__all__ = [
+    "NEWTON",
+    "STATISTICS",
+    "curvature_of",
+    "deviation_of",
+    "dp_of",
+    "layout_of",
+    "rows_taking_part",
+    "scheme_of",
+]
 
 _LAYOUT = "oneshot.layout"
 _MOST_CURVATURE = 50_000
@@ -51,7 +60,7 @@ def dp_of(setting: Setting) -> DPSection | None:
 def layout_of(setting: Setting, encoder: Encoder, cells: Cells) -> Layout:
     """What the plan makes of these columns, clipped where there is a budget."""
     dp = dp_of(setting)
-    return Layout.of(setting, encoder, cells, clip=None if dp is None else dp.clip)
+    return Layout.of(section_of(setting), encoder, cells, clip=None if dp is None else dp.clip)
 
 
 def deviation_of(layout: Layout, sigma: float, shares: Shares) -> float:
