@@ -63,10 +63,12 @@ class Training:
     name: str
     optimizer: str
     lr: float
+    batch: int
 
 
-PAPER = Training("paper's setting", "adam", 0.001)
-TUNED = Training("tuned", "sgd", 0.3)
+# The paper prints no batch. With 128, FedAvg ends at the paper's own 0.80 after its 100 epochs; see the table by batch.
+PAPER = Training("paper's setting", "adam", 0.001, 128)
+TUNED = Training("tuned", "sgd", 0.3, 64)
 
 
 def adult_plan(
@@ -97,7 +99,8 @@ def adult_plan(
             "sites": {"count": 10, "split": split},
             "model": {"kind": "mlp", "hidden": [12 if encoding == "label" else E2_WIDTH]},
             "train": {
-                "rounds": rounds, "batch": 64, "optimizer": training.optimizer, "lr": training.lr, **(train or {}),
+                "rounds": rounds, "batch": training.batch, "optimizer": training.optimizer, "lr": training.lr,
+                **(train or {}),
             },
             "method": own,
             "policy": dict(policy or {}),
