@@ -17,11 +17,12 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from kohort.anonymity import measures_sensitive as per_class
 from kohort.anonymity.measures_classes import as_frame, group_rows, require_columns
-from kohort.anonymity.measures_items import item_sets, smallest_support
-from kohort.anonymity.measures_sensitive import TOLERANCE
+from kohort.anonymity.measures_items import item_sets, smallest_class, smallest_support
+from kohort.anonymity.measures_sensitive import TOLERANCE, value_codes
 from kohort.errors import ConfigError, nearest
 
 __all__ = [
@@ -173,22 +174,25 @@ def measure(
     sensitive: Sequence[str] = (),
     items: str | Sequence[str] | None = None,
     m: int = 2,
+    persons: str | None = None,
 ) -> Anonymity:
     """Everything the checker knows about a pandas, polars or pyarrow frame.
 
-    Without quasi-identifiers all rows are one class. Several items columns are one set of items a row.
+    Without quasi-identifiers all rows are one class. Several items columns are one set of items a row. `persons` names
+    the column that says who a row is about: k and k^m then count persons; all else stays about rows.
     """
     table = as_frame(frame)
     keys, private = require_columns(table, quasi), require_columns(table, sensitive)
     item_columns = require_columns(table, _item_names(items))
     classes = group_rows(table, keys)
     sizes, counts = np.unique(classes.sizes, return_counts=True)
-    km = smallest_support(classes, item_sets(table, item_columns), m=m) if item_columns else None
+    who = None if persons is None else _person_codes(table, persons)
+    km = smallest_support(classes, item_sets(table, item_columns), m=m, persons=who) if item_columns else None
     return Anonymity(
         quasi=keys,
         rows=classes.rows,
         classes=classes.count,
-        k=int(sizes[0]),
+        k=int(sizes[0]) if who is None else smallest_class(classes, who),
         uniques=int(counts[0]) if sizes[0] == 1 else 0,
         largest_class=int(sizes[-1]),
         histogram=tuple(zip(sizes.tolist(), counts.tolist(), strict=True)),
@@ -248,6 +252,7 @@ def unmet(
     beta: float | None = None,
     beta_kind: BetaKind = "basic",
     delta: float | None = None,
+    persons: str | None = None,
 ) -> tuple[str, ...]:
     """The asked rules that do not hold, each with what was found; empty when all hold.
 
@@ -264,7 +269,7 @@ def unmet(
     if l is not None and l_kind == "recursive" and (c is None or l != int(l)):
         raise ConfigError("recursive diversity needs c, and a whole l", hint="Give c, such as c=3.0")
     table = as_frame(frame)
-    found = measure(table, quasi=quasi, sensitive=sensitive, items=items, m=2 if m is None else m)
+    found = measure(table, quasi=quasi, sensitive=sensitive, items=items, m=2 if m is None else m, persons=persons)
     problems = [] if found.k >= k else [f"k is {found.k}, not {k}"]
     if found.km is not None and found.km < k:
         problems.append(f"some combination of up to {m} items points to {found.km} rows, not {k}")
@@ -320,6 +325,14 @@ def _spread(frame: Any, quasi: Sequence[str], sensitive: str) -> per_class.Sprea
     table = as_frame(frame)
     require_columns(table, [sensitive])
     return per_class.spread(group_rows(table, quasi), table[sensitive])
+
+
+def _person_codes(table: pl.DataFrame, column: str) -> NDArray[np.int64]:
+    """Who each row is about; rows that do not say are about different persons."""
+    require_columns(table, [column])
+    known, _ = value_codes(table[column])
+    silent = table[column].is_null().to_numpy()
+    return np.where(silent, known.max(initial=0) + 1 + np.arange(table.height), known)
 
 
 def _holds(value: float, sign: str, bound: float) -> bool:

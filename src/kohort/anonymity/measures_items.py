@@ -6,6 +6,7 @@ combination. Knowing no item leaves the class, so `km` is never above k.
 
 Guarantee: exact. Every combination that occurs is counted; the work stops early only when the answer is 1, below which
 nothing can fall. Memory is bounded by a batch of combinations, or by the table's item occurrences if there are more.
+Where rows are told who they are about, "rows" above reads "persons": a person counts once, in however many rows.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from kohort.anonymity.measures_classes import Classes, sorted_distinct
 from kohort.data.table import ITEM_SEPARATOR
 from kohort.errors import ConfigError, DataError
 
-__all__ = ["ITEM_SEPARATORS", "item_sets", "smallest_support"]
+__all__ = ["ITEM_SEPARATORS", "item_sets", "smallest_class", "smallest_support"]
 
 Integers = NDArray[np.int64]
 
@@ -66,18 +67,24 @@ def item_sets(frame: pl.DataFrame, columns: Sequence[str]) -> ItemSets:
     return ItemSets(items, ends.astype(np.int64), row_of, distinct)
 
 
-def smallest_support(classes: Classes, sets: ItemSets, *, m: int) -> int:
-    """The smallest number of rows that share a class and a combination of at most `m` items."""
+def smallest_class(classes: Classes, persons: Integers) -> int:
+    """The smallest number of persons in a class; `persons` numbers who each row is about."""
+    return _smallest_count(classes.of_row, persons)
+
+
+def smallest_support(classes: Classes, sets: ItemSets, *, m: int, persons: Integers | None = None) -> int:
+    """The smallest number of rows, or of persons, that share a class and a combination of at most `m` items."""
     if m < 1:
         raise ConfigError(f"m is {m}", hint="Use m = 1, 2 or 3: how many items an attacker may know")
-    best = int(classes.sizes.min())
+    best = int(classes.sizes.min()) if persons is None else smallest_class(classes, persons)
     if not len(sets.items):
         return best
+    holder = None if persons is None else persons[sets.row_of]
     single = _numbered(classes.of_row[sets.row_of] * sets.distinct + sets.items, np.arange(len(sets.items)))
-    return _descend(single, sets, m - 1, min(best, int(np.bincount(single.number).min())))
+    return _descend(single, sets, m - 1, min(best, _smallest_number(single, holder)), holder)
 
 
-def _descend(prefixes: _Prefixes, sets: ItemSets, more: int, best: int) -> int:
+def _descend(prefixes: _Prefixes, sets: ItemSets, more: int, best: int, holder: Integers | None) -> int:
     """The smaller of `best` and the smallest support of a combination with 1 to `more` later items of a row."""
     if more == 0:
         return best
@@ -88,11 +95,17 @@ def _descend(prefixes: _Prefixes, sets: ItemSets, more: int, best: int) -> int:
         if not len(keys):
             continue
         if more == 1:
-            best = min(best, _smallest_count(keys))
+            best = min(best, _smallest_count(keys, None if holder is None else holder[position]))
         else:
             longer = _numbered(keys, position)
-            best = _descend(longer, sets, more - 1, min(best, int(np.bincount(longer.number).min())))
+            best = _descend(longer, sets, more - 1, min(best, _smallest_number(longer, holder)), holder)
     return best
+
+
+def _smallest_number(prefixes: _Prefixes, holder: Integers | None) -> int:
+    if holder is None:
+        return int(np.bincount(prefixes.number).min())
+    return _smallest_count(prefixes.number, holder[prefixes.position])
 
 
 def _extensions(prefixes: _Prefixes, sets: ItemSets) -> tuple[Integers, Integers]:
@@ -103,8 +116,14 @@ def _extensions(prefixes: _Prefixes, sets: ItemSets) -> tuple[Integers, Integers
     return np.repeat(prefixes.number, following) * sets.distinct + sets.items[position], position
 
 
-def _smallest_count(keys: Integers) -> int:
-    """How often the rarest key occurs: by counters where the keys are dense enough, else by sorting."""
+def _smallest_count(keys: Integers, persons: Integers | None = None) -> int:
+    """How often the rarest key occurs, or with how many persons: by counters where the keys are dense, else sorted."""
+    if persons is not None:
+        order = np.lexsort((persons, keys))
+        ordered_keys, ordered_persons = keys[order], persons[order]
+        new = np.diff(ordered_keys, prepend=ordered_keys[:1] - 1) != 0
+        new |= np.diff(ordered_persons, prepend=ordered_persons[:1] - 1) != 0
+        keys = ordered_keys[new]
     if int(keys.max()) < len(keys) + COUNTERS:
         counts = np.bincount(keys)
         return int(counts[counts > 0].min())

@@ -1,4 +1,7 @@
-"""`kohort anonymize`: generalise the quasi-identifiers of a table until every class is large and diverse enough."""
+"""`kohort anonymize`: generalise the quasi-identifiers of a table until every class is large and diverse enough.
+
+With `--items` the sets of items that rows hold are generalised too, to (k, k^m)-anonymity.
+"""
 
 from __future__ import annotations
 
@@ -31,13 +34,15 @@ def anonymize(
     out: Annotated[Path, typer.Option("--out", metavar="FILE", help="CSV, Parquet or Arrow, by its ending.")],
     sensitive: Annotated[str | None, typer.Option("--sensitive", metavar="s", help="Sensitive columns.")] = None,
     target: Annotated[str | None, typer.Option("--target", metavar="y", help="What is to be predicted.")] = None,
+    items: Annotated[str | None, typer.Option("--items", metavar="col", help="Columns that hold sets.")] = None,
     k: Annotated[int, typer.Option("--k", help="Rows of the smallest class.")] = 10,
     l: Annotated[float, typer.Option("--l", help="Sensitive values of every class; 0 for none.")] = 0,  # noqa: E741
     t: Annotated[float, typer.Option("--t", help="Largest distance of a class from the table; 0 for none.")] = 0.0,
     l_kind: Annotated[str, typer.Option("--l-kind", help="distinct, entropy or recursive.")] = "distinct",
     c: Annotated[float, typer.Option("--c", help="The c of recursive (c, l)-diversity.")] = 3.0,
     t_kind: Annotated[str, typer.Option("--t-kind", help="emd or kl.")] = "emd",
-    algorithm: Annotated[str, typer.Option(help="auto, mondrian, thesis, cluster or lattice.")] = "auto",
+    m: Annotated[int | None, typer.Option("--m", help="Items an attacker may know: 1 to 3 (2 when unset).")] = None,
+    algorithm: Annotated[str, typer.Option(help="auto, mondrian, thesis, cluster, lattice or kkm.")] = "auto",
     hierarchies: Annotated[
         str, typer.Option(metavar="auto|intervals|DIR", help="auto, intervals, or a folder of one CSV a column.")
     ] = "auto",
@@ -46,6 +51,16 @@ def anonymize(
     ] = None,
     keep_exact: Annotated[str, typer.Option(help="yes, no, or thesis (unguarded: may break k).")] = "yes",
     suppression: Annotated[float, typer.Option(help="Share of rows that may be left out, if they must.")] = 0.0,
+    delta: Annotated[float, typer.Option(help="kkm: relational loss up to which classes may be joined.")] = 0.95,
+    merge: Annotated[str, typer.Option(help="kkm: join classes that pay, all that delta allows, or none.")] = "paying",
+    item_hierarchy: Annotated[
+        str, typer.Option(metavar="none|auto|icd9|FILE", help="kkm: groups of items, or labels of a hierarchy.")
+    ] = "none",
+    item_groups: Annotated[str, typer.Option(help="kkm: per-cluster or table-wide.")] = "per-cluster",
+    item_suppression: Annotated[float, typer.Option(help="kkm: share of items that may be suppressed.")] = 1.0,
+    person: Annotated[
+        str | None, typer.Option(metavar="id", help="kkm: count persons, not rows; the column is not released.")
+    ] = None,
     missing: Annotated[str, typer.Option(help="category: null is a value. drop: only complete rows.")] = "category",
     write_hierarchies: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Also write the hierarchies that labels come from.")
@@ -56,8 +71,9 @@ def anonymize(
     """Release a table in which every row hides among k.
 
     Example: kohort anonymize adult:train --quasi age,race,sex --sensitive income --k 10 --l 2 --out a.parquet
+
+    With items: kohort anonymize diabetes_130us --quasi age,gender,race --items diagnoses --k 10 --m 2 --out d.parquet
     """
-    from kohort.anonymity.anonymise import anonymise
     from kohort.data.datasets import open_table
     from kohort.data.table import write_table
     from kohort.errors import ConfigError, nearest
@@ -69,35 +85,100 @@ def anonymize(
     if keep_exact not in KEEP_EXACT:
         raise ConfigError(f"unknown --keep-exact {keep_exact!r}", hint=nearest(keep_exact, KEEP_EXACT))
     require_new(out, force=force)
-    made = anonymise(
-        open_table(table).frame,
-        quasi=columns,
-        sensitive=names(sensitive),
-        target=target,
-        k=k,
-        l=l,
-        t=t,
-        c=c,
-        l_kind=l_kind,  # type: ignore[arg-type] # any other word is refused there
-        t_kind=t_kind,  # type: ignore[arg-type]
-        algorithm=algorithm,
-        hierarchies=_hierarchies(hierarchies),
-        levels=_levels(levels),
-        keep_exact=KEEP_EXACT[keep_exact],  # type: ignore[arg-type]
-        suppression_limit=suppression,
-        missing=missing,  # type: ignore[arg-type]
-    )
+    frame = open_table(table).frame
+    sets = names(items)
+    if not sets and (algorithm == "kkm" or m is not None or person is not None):
+        raise ConfigError("(k, k^m)-anonymity is about item sets and none is named", hint="Give --items COLUMN")
+    if sets:
+        if algorithm not in ("auto", "kkm"):
+            hint = "Use --algorithm kkm, or leave --items out"
+            raise ConfigError(f"--items goes with --algorithm kkm, not {algorithm}", hint=hint)
+        _check_kkm_options(l=l, t=t, levels=levels, suppression=suppression)
+        from kohort.anonymity.kkm import anonymise_items
+
+        made: Any = anonymise_items(
+            frame,
+            quasi=columns,
+            items=sets,
+            sensitive=names(sensitive),
+            target=target,
+            k=k,
+            m=2 if m is None else m,
+            delta=delta,
+            merge=merge,  # type: ignore[arg-type] # any other word is refused there
+            groups=item_groups,  # type: ignore[arg-type]
+            item_hierarchy=_item_hierarchy(item_hierarchy, sets[0]),
+            hierarchies=_given_hierarchies(hierarchies, frame, columns, target),
+            suppression_limit=item_suppression,
+            identifier=person,
+            missing=missing,  # type: ignore[arg-type]
+        )
+    else:
+        from kohort.anonymity.anonymise import anonymise
+
+        made = anonymise(
+            frame,
+            quasi=columns,
+            sensitive=names(sensitive),
+            target=target,
+            k=k,
+            l=l,
+            t=t,
+            c=c,
+            l_kind=l_kind,  # type: ignore[arg-type] # any other word is refused there
+            t_kind=t_kind,  # type: ignore[arg-type]
+            algorithm=algorithm,
+            hierarchies=_hierarchies(hierarchies),
+            levels=_levels(levels),
+            keep_exact=KEEP_EXACT[keep_exact],  # type: ignore[arg-type]
+            suppression_limit=suppression,
+            missing=missing,  # type: ignore[arg-type]
+        )
     write_table(made.frame, out, force=force)
     if write_hierarchies is not None:
-        for name, hierarchy in made.hierarchies.items():
+        written = dict(made.hierarchies)
+        if sets and made.item_hierarchy is not None:
+            written[sets[0]] = made.item_hierarchy
+        for name, hierarchy in written.items():
             hierarchy.write(write_hierarchies / f"{name}.csv", force=force)
     if json:
-        emit({**made.report.to_mapping(), "out": str(out)})
+        emit({**(made.to_mapping() if sets else made.report.to_mapping()), "out": str(out)})
         return
     stdout().print(_figures(made.report))
     if not made.report.verified:
         say(f"warning: the release breaks its rule: {'; '.join(made.report.problems)}")
     stdout().print(f"Written to {out}", markup=False)
+
+
+def _check_kkm_options(*, l: float, t: float, levels: str | None, suppression: float) -> None:  # noqa: E741
+    """What other algorithms take and this one does not is refused rather than passed over."""
+    from kohort.errors import ConfigError
+
+    if l or t:
+        hint = "Leave them out, or anonymise without --items"
+        raise ConfigError("--l and --t are not enforced together with --items", hint=hint)
+    if levels is not None:
+        raise ConfigError("--levels is for lattice, not for item sets", hint="Leave it out")
+    if suppression:
+        hint = "Use --item-suppression for the share of items"
+        raise ConfigError("--suppression is about rows, and with --items no row is left out", hint=hint)
+
+
+def _item_hierarchy(text: str, column: str) -> Any:
+    from kohort.anonymity.item_hierarchy import ITEM_HIERARCHIES
+    from kohort.data.hierarchy import Hierarchy
+
+    return text if text in ITEM_HIERARCHIES else Hierarchy.read(text, column)
+
+
+def _given_hierarchies(text: str, frame: Any, quasi: tuple[str, ...], target: str | None) -> Any:
+    """Hierarchies of the quasi-identifiers for (k, k^m); with auto there are none, and cells are intervals and sets."""
+    if text == "auto":
+        return None
+    from kohort.anonymity.techniques import find_hierarchy_technique
+
+    found = _hierarchies(text)
+    return find_hierarchy_technique(found)(frame, quasi, target) if isinstance(found, str) else found
 
 
 def _levels(text: str | None) -> dict[str, int] | None:
@@ -134,8 +215,10 @@ def _figures(report: Report) -> Table:
         "l_entropy": "smallest exp(entropy) of a class",
         "t_emd": "largest distance of a class from the table (EMD)",
         "t_kl": "the same (KL, nats)",
+        "km": "fewest rows that share a class and up to m items",
         "ncp": "mean share of the range or of the values that a cell stands for",
         "entropy_loss": "share of the association with the target that is lost",
+        "item_loss": "mean share of the items that a released item stands for; suppressed: 1",
         "suppressed_rows": "rows left out",
         "suppressed_cells": "cells that say nothing",
         "seconds": "time it took",

@@ -30,6 +30,9 @@ def check(
     sensitive: Annotated[str | None, typer.Option("--sensitive", metavar="s", help="Sensitive columns.")] = None,
     items: Annotated[str | None, typer.Option("--items", metavar="col", help="Columns that hold sets.")] = None,
     m: Annotated[int | None, typer.Option("--m", help="Items an attacker may know (2 when unset).")] = None,
+    person: Annotated[
+        str | None, typer.Option(metavar="id", help="Who a row is about: k and k^m count persons, not rows.")
+    ] = None,
     identifiers: Annotated[str | None, typer.Option(metavar="a,b", help="Columns known to be identifiers.")] = None,
     population: Annotated[int | None, typer.Option(metavar="N", help="Rows of the population it comes from.")] = None,
     missing: Annotated[str, typer.Option(help="category: null is a value. drop: only complete rows.")] = "category",
@@ -54,10 +57,12 @@ def check(
     opened = open_table(table).frame
     how: Missing = missing  # type: ignore[assignment] # any other word is refused by handle_missing
     frame = handle_missing(opened, opened.columns, how)
-    found = measure(frame, quasi=columns, sensitive=private, items=sets or None, m=2 if m is None else m)
+    known_items = 2 if m is None else m
+    found = measure(frame, quasi=columns, sensitive=private, items=sets or None, m=known_items, persons=person)
     risk = assess_risk(frame, quasi=columns, population_size=population)
     identifying = distinction_and_separation(frame, quasi=columns)
-    warnings = identifier_warnings(frame, quasi=columns, sensitive=private, items=sets, identifiers=names(identifiers))
+    known = [*names(identifiers), *([] if person is None else [person])]
+    warnings = identifier_warnings(frame, quasi=columns, sensitive=private, items=sets, identifiers=known)
     if json:
         emit(
             {
