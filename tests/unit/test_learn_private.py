@@ -377,6 +377,22 @@ def test_wrong_keys_shapes_and_targets_are_refused():
         fit_private(network, np.zeros(6, np.float32), stack([rows]), training=Training(), private=private_steps())
 
 
+def test_whole_numbers_do_and_keys_are_not_shown():
+    network = Network(inputs=4, outputs=2)
+    rows = stack([make_rows(network, 40, np.random.default_rng(0))])
+    private = PrivateSteps(
+        clip=2,
+        sigma=np.array([3]),
+        rate=np.array([1]),
+        steps=np.array([2]),
+        keys=(b"a secret key of thirty-two bytes",),
+        adaptive=AdaptiveClip(quantile=1, rate=1, sigma_b=2),
+    )
+    assert "secret" not in repr(private)
+    fitted = fit_private(network, np.zeros(10, np.float32), rows, training=Training(lr=1), private=private)
+    assert len(set(fitted.clips[0].tolist())) == 3
+
+
 def test_inputs_are_left_as_they_were():
     network = Network(inputs=4, hidden=(3,), outputs=2)
     rows = stack([make_rows(network, 40, np.random.default_rng(0))])

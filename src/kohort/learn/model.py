@@ -22,7 +22,7 @@ from kohort.learn.network import predict as predict_codes
 from kohort.learn.rows import Rows
 from kohort.learn.trainable import Trainable
 
-__all__ = ["Model", "encode_rows"]
+__all__ = ["Model", "encode_rows", "with_target"]
 
 _CHUNK_ROWS = 32_768
 
@@ -40,11 +40,16 @@ def _target_range(encoder: Encoder) -> tuple[float, float]:
 
 def encode_rows(encoder: Encoder, frame: pl.DataFrame, *, generalised: bool = False) -> Rows:
     """Rows ready for training: inputs scaled to [0, 1], classes as codes, a numeric target scaled to [0, 1]."""
+    return with_target(encoder, encoder.transform(frame, generalised=generalised), frame)
+
+
+def with_target(encoder: Encoder, x: FloatArray, frame: pl.DataFrame) -> Rows:
+    """Rows of inputs that were encoded already: the target and the weights of the rows come from `frame`."""
     low, width = _target_range(encoder)
     target = encoder.target(frame)
     if (low, width) != (0.0, 1.0):
         target = ((target.astype(np.float64) - low) / width).astype(target.dtype)
-    return Rows(encoder.transform(frame, generalised=generalised), np.ascontiguousarray(target))
+    return Rows(x, np.ascontiguousarray(target), encoder.row_weights(target))
 
 
 @dataclass(frozen=True, eq=False)

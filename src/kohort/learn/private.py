@@ -155,7 +155,8 @@ def fit_private(
     if len(private.keys) != rows.sites:
         raise ConfigError(f"{len(private.keys)} noise keys for {rows.sites} sites", hint="Give one key a site")
     if not isinstance(network, Network):
-        from kohort.learn.torch import TorchModel, fit_private_module
+        from kohort.learn.torch import TorchModel
+        from kohort.learn.torch_private import fit_private_module
 
         if not isinstance(network, TorchModel):
             raise ConfigError("this model has no private training", hint="Use a dense network or a torch module")
