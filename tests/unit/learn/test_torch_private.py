@@ -134,7 +134,7 @@ def test_rows_in_parts_and_empty_batches(monkeypatch):
     start = model.start(generator)
     options = {"training": Training(optimizer="sgd", lr=0.1), "private": private_steps(rate=0.01, steps=9)}
     whole = fit_private(model, start, rows, **options).weights
-    monkeypatch.setattr("kohort.learn.torch._GRADIENT_NUMBERS", 1)
+    monkeypatch.setattr("kohort.learn.torch_private._GRADIENT_NUMBERS", 1)
     np.testing.assert_allclose(fit_private(model, start, rows, **options).weights, whole, atol=1e-12)
 
 
