@@ -21,7 +21,7 @@ from math import ceil, log, sqrt
 import numpy as np
 from numpy.typing import NDArray
 
-from kohort.secure.modular import P61, add, multiply
+from kohort.secure.modular import P61, join_halves, multiply
 from kohort.secure.sums import Integers
 
 __all__ = ["FIELDS", "Counted", "Fingerprints", "cells_for", "estimate", "fingerprints", "peel", "sketch", "table"]
@@ -53,12 +53,10 @@ class Counted:
 def fingerprints(secret: bytes, keys: Sequence[bytes]) -> Fingerprints:
     """The fingerprints of keys under a group's secret."""
     state = hashlib.blake2b(key=secret, digest_size=16, person=b"kohort-count")
-    raw = bytearray()
-    for key in keys:
-        made = state.copy()
-        made.update(key)
-        raw += made.digest()
-    words = np.frombuffer(bytes(raw), dtype="<u8").reshape(len(keys), 2)
+    made = [state.copy() for _ in keys]
+    for digest, key in zip(made, keys, strict=True):
+        digest.update(key)
+    words = np.frombuffer(b"".join([digest.digest() for digest in made]), dtype="<u8").reshape(len(keys), 2)
     usable = words % np.uint64(P61 - 1) + np.uint64(1)
     return Fingerprints(np.ascontiguousarray(usable[:, 0]), np.ascontiguousarray(usable[:, 1]))
 
@@ -89,11 +87,8 @@ def table(prints: Fingerprints, counts: NDArray[np.int64], cells: int) -> Intege
     c = counts.astype(np.uint64)
     once = multiply(c, prints.f)
     values = (c, once, multiply(once, prints.f), multiply(c, prints.h))
-    out = np.zeros((FIELDS, cells), dtype=np.uint64)
-    for places in _places(prints.f, cells):
-        for field, numbers in enumerate(values):
-            out[field] = add(out[field], _sum_by(places, numbers, cells), P61)
-    return out.reshape(-1)
+    places = np.concatenate(_places(prints.f, cells))  # the tables' cells are apart, so one pass fills all of them
+    return np.concatenate([_sum_by(places, np.tile(numbers, TABLES), cells) for numbers in values])
 
 
 def peel(total: Integers, cells: int) -> Counted:
@@ -155,5 +150,4 @@ def _sum_by(places: NDArray[np.int64], numbers: Integers, cells: int) -> Integer
     """Sums modulo p by cell, exact: halves of 31 bits stay whole numbers in the floats bincount adds."""
     low = np.bincount(places, weights=(numbers & np.uint64(2**31 - 1)).astype(float), minlength=cells)
     high = np.bincount(places, weights=(numbers >> np.uint64(31)).astype(float), minlength=cells)
-    shifted = multiply(high.astype(np.uint64) % np.uint64(P61), np.full(cells, 2**31, dtype=np.uint64))
-    return add(shifted, low.astype(np.uint64) % np.uint64(P61), P61)
+    return join_halves(high.astype(np.uint64), low.astype(np.uint64))

@@ -33,10 +33,8 @@ _KEY, _BOX, _HASH = Struct("<I32s"), Struct("<I48s"), Struct("<I32s")
 
 
 def _digest(*parts: bytes) -> bytes:
-    made = hashlib.blake2b(digest_size=32, person=b"kohort-group")
-    for part in parts:
-        made.update(len(part).to_bytes(8, "little") + part)
-    return made.digest()
+    framed = b"".join([len(part).to_bytes(8, "little") + part for part in parts])
+    return hashlib.blake2b(framed, digest_size=32, person=b"kohort-group").digest()
 
 
 def _each(data: bytes, record: Struct) -> dict[int, bytes]:

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from kohort.errors import IntegrityError, RefusedError
 
-__all__ = ["BFV", "CKKS", "SEED", "Adder", "PublicKey", "Ring", "SecretKey", "Slots"]
+__all__ = ["BFV", "CKKS", "SEED", "Adder", "PublicKey", "Ring", "SecretKey", "Slots", "library"]
 
 Slots = NDArray[np.int64]
 SEED = 64
@@ -321,3 +321,10 @@ def _ciphertext(ring: Ring, data: bytes) -> Any:
     if item.size() != 2 or item.parms_id() != context.first_parms_id():
         raise IntegrityError("a ciphertext does not have the agreed form")
     return item
+
+
+def library() -> Any:
+    """The library itself, for `kohort.secure.paper_ckks`."""
+    import tenseal
+
+    return tenseal

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from struct import Struct
@@ -25,7 +25,7 @@ from typing import ClassVar
 import numpy as np
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
@@ -33,7 +33,7 @@ from kohort.errors import IntegrityError, RefusedError, SiteError
 from kohort.privacy.guarantee import Guarantee, Public, SecureSum
 from kohort.privacy.signing import Signer, signature_holds
 from kohort.rng import Streams
-from kohort.secure.modular import P61, add, reduce_stream, subtract
+from kohort.secure.modular import P61, RunningSum, subtract
 from kohort.secure.shamir import PRIME, combine, split
 from kohort.secure.sums import HubSide, Integers, SiteSide, SumContext, SumScheme, Trust
 
@@ -44,6 +44,13 @@ _SEED, _KEY = 16, 32
 _KEYS = Struct("<32s32s32s")
 _SEALED = Struct("<I60s")
 _OPENED = Struct("<IB16s")
+_ANNOUNCED = Struct("<I32s32s32s32s")
+_SIGNED = Struct("<I64s")
+_INDEX, _ROUTE = Struct("<I"), Struct("<II")
+_COUNTER = modes.CTR(bytes(16))
+_BLOCK = 8192
+"""Numbers masked at a time: few enough that zeros, stream and sums stay in the processor's cache."""
+_ZEROS = bytes(8 * _BLOCK)
 
 
 def neighbours_of(count: int, seed: bytes) -> list[tuple[int, ...]]:
@@ -79,16 +86,34 @@ def least_survivors(count: int) -> int:
 
 
 def _hash(*parts: bytes) -> bytes:
-    digest = hashlib.blake2b(digest_size=32)
-    for part in parts:
-        digest.update(len(part).to_bytes(8, "little") + part)
-    return digest.digest()
+    framed = b"".join([len(part).to_bytes(8, "little") + part for part in parts])
+    return hashlib.blake2b(framed, digest_size=32).digest()
 
 
-def _stream(key: bytes, length: int, modulus: int) -> Integers:
-    """`length` pseudo-random residues: AES-256 in counter mode under `key`, which is used for nothing else."""
-    encryptor = Cipher(algorithms.AES256(key), modes.CTR(bytes(16))).encryptor()
-    return reduce_stream(np.frombuffer(encryptor.update(bytes(8 * length)), dtype="<u8"), modulus)
+def _masked(vector: Integers, plus: Iterable[bytes], minus: Iterable[bytes], modulus: int) -> Integers:
+    """`vector` with the masks of the keys in `plus` added and those in `minus` taken off.
+
+    A mask is AES-256 in counter mode under its key, which is used for nothing else, read as pseudo-random residues.
+    """
+    adding, taking = ([_keystream(key) for key in keys] for keys in (plus, minus))
+    out = np.empty(len(vector), dtype=np.uint64)
+    room = bytearray(8 * min(_BLOCK, len(vector)) + 16)  # the cipher wants up to a block more than it writes
+    written = np.frombuffer(room, dtype="<u8")
+    for start in range(0, len(vector), _BLOCK):
+        plain = vector[start : start + _BLOCK]
+        words = written[: len(plain)]
+        zeros = _ZEROS[: 8 * len(plain)]
+        added, taken = RunningSum(plain, modulus), RunningSum(np.zeros_like(plain), modulus)
+        for total, streams in ((added, adding), (taken, taking)):
+            for stream in streams:
+                stream.update_into(zeros, room)
+                total.add(words)
+        out[start : start + _BLOCK] = subtract(added.value(), taken.value(), modulus)
+    return out
+
+
+def _keystream(key: bytes) -> CipherContext:
+    return Cipher(algorithms.AES256(key), _COUNTER).encryptor()
 
 
 def _private(seed: bytes, purpose: bytes) -> X25519PrivateKey:
@@ -106,19 +131,25 @@ def _exchange(own: X25519PrivateKey, other: bytes) -> bytes:
         raise IntegrityError("a key that came in for a secure sum is not valid") from error
 
 
-def _agree(own: X25519PrivateKey, other: bytes, *binding: bytes) -> bytes:
-    """A key for exactly this pair and this sum."""
-    return _hash(b"agree", _exchange(own, other), *binding)
+def _derived(secret: bytes, purpose: bytes, binding: bytes, route: bytes = b"") -> bytes:
+    """A key for exactly this purpose, this sum and, if given, this way: BLAKE2b keyed with the secret."""
+    return hashlib.blake2b(binding + route, digest_size=32, key=secret, person=purpose).digest()
 
 
+def _pair_mask(own: X25519PrivateKey, other: bytes, binding: bytes) -> bytes:
+    """The key of the mask of exactly this pair in this sum."""
+    return _derived(_exchange(own, other), b"pair mask", binding)
+
+
+def _own_mask(seed: bytes, binding: bytes) -> bytes:
+    """The key of a site's own mask in this sum."""
+    return _derived(seed, b"own mask", binding)
+
+
+@lru_cache(maxsize=8)
 def _transcript(context: SumContext) -> bytes:
-    return _hash(
-        context.run.encode(), str(context.round).encode(), context.request.encode(), *map(str.encode, context.sites)
-    )
-
-
-def _survivors_text(context: SumContext, survivors: Sequence[int]) -> bytes:
-    return _hash(b"survivors", _transcript(context), np.asarray(survivors, dtype="<u4").tobytes())
+    """What binds keys and signatures to this sum. Public, and long to hash with many sites: so once a sum."""
+    return context.transcript
 
 
 @dataclass
@@ -140,7 +171,7 @@ class _MaskingSite:
     name: str
     streams: Streams
     peers: dict[int, _Peer] = field(default_factory=dict)
-    survivors: tuple[int, ...] = ()
+    survivors: frozenset[int] = frozenset()
     opened: bool = False
 
     def __post_init__(self) -> None:
@@ -214,16 +245,16 @@ class _MaskingSite:
         return b"".join(out)
 
     def _coefficients(self, what: str) -> list[int]:
+        """Uniform numbers below the prime (256 bits reduced: a bias below 2^-128), drawn out of one named key."""
         names = ("masks", self.context.run, self.context.round, self.context.request, "shamir", what)
-        return [
-            int.from_bytes(self.streams.bytes(*names, number), "little") % PRIME for number in range(self.threshold - 1)
-        ]
+        drawn = hashlib.shake_256(self.streams.bytes(*names)).digest(32 * (self.threshold - 1))
+        return [int.from_bytes(drawn[at : at + 32], "little") % PRIME for at in range(0, len(drawn), 32)]
 
     def _seal(self, peer: _Peer, sender: int, receiver: int) -> bytes:
         """One key for one direction: it seals a single message, so a fixed nonce is safe."""
         if not peer.sealed_by:
             peer.sealed_by = _exchange(self.seal_key, peer.seal_key)  # both directions come from one exchange
-        return _hash(b"agree", peer.sealed_by, b"seal", self.binding, f"{sender}>{receiver}".encode())
+        return _derived(peer.sealed_by, b"seal", self.binding, _ROUTE.pack(sender, receiver))
 
     def _mask(self, inbox: bytes, vector: Integers | None) -> bytes:
         """Read the shares that came in, and send the vector under the self mask and the masks with those peers."""
@@ -240,62 +271,65 @@ class _MaskingSite:
             except InvalidTag as error:
                 raise IntegrityError(f"the share of site {self.context.sites[index]!r} was altered") from error
             peer.shares = (int.from_bytes(content[:_SEED], "little"), int.from_bytes(content[_SEED:], "little"))
-        modulus = self.context.modulus
-        own_mask = _stream(_hash(b"own mask", self.self_seed, self.binding), len(vector), modulus)
-        masked = add(vector, own_mask, modulus)
         partners = [index for index, peer in self.peers.items() if peer.shares is not None]
         if len(partners) + self.keeps_own < self.threshold:
             raise SiteError(f"only {len(partners)} peers shared their seeds, {self.threshold} are needed")
-        for index in partners:
-            key = _agree(self.mask_key, self.peers[index].mask_key, b"mask", self.binding)
-            mask = _stream(key, len(vector), modulus)
-            masked = add(masked, mask, modulus) if index > self.index else subtract(masked, mask, modulus)
-        return masked.astype("<u8").tobytes()
+        keys = {index: _pair_mask(self.mask_key, self.peers[index].mask_key, self.binding) for index in partners}
+        masked = _masked(
+            vector,
+            plus=[_own_mask(self.self_seed, self.binding), *(key for index, key in keys.items() if index > self.index)],
+            minus=[key for index, key in keys.items() if index < self.index],
+            modulus=self.context.modulus,
+        )
+        return masked.astype("<u8", copy=False).tobytes()
 
     def _sign(self, inbox: bytes) -> bytes:
         """Sign the survivor list, once, if it can be right."""
-        survivors = tuple(int(index) for index in np.frombuffer(inbox, dtype="<u4"))
+        listed = [index for (index,) in _each(inbox, _INDEX)]
+        survivors = frozenset(listed)
         least = least_survivors(len(self.context.sites))
         if self.survivors:
             raise IntegrityError("a second survivor list came in for the same sum")
-        if (
-            self.index not in survivors
-            or len(set(survivors)) != len(survivors)
-            or max(survivors) >= len(self.context.sites)
-        ):
+        if self.index not in survivors or len(survivors) != len(listed) or max(survivors) >= len(self.context.sites):
             raise IntegrityError("the survivor list of a secure sum cannot be right")
         if len(survivors) < least:
             raise RefusedError(f"{len(survivors)} sites are left in the secure sum, {least} are needed to open it")
         self.survivors = survivors
-        return bytes.fromhex(self.signer.sign(_survivors_text(self.context, survivors)))
+        self.survivors_text = _hash(b"survivors", self.binding, inbox)
+        self.signature = bytes.fromhex(self.signer.sign(self.survivors_text))
+        return self.signature
 
     def _open(self, inbox: bytes) -> bytes:
         """Hand out, for each neighbour, one of its two shares: never both, and only for a list enough peers signed."""
         if not self.survivors or self.opened:
             raise IntegrityError("a secure sum opens once, after its survivors were signed")
-        message = _survivors_text(self.context, self.survivors)
         signed: set[int] = set()
-        for index, signature in _each(inbox, Struct("<I64s")):
+        for index, signature in _each(inbox, _SIGNED):
             if len(signed) >= self.threshold:
                 break  # enough have signed; checking the rest would cost time and change nothing
-            mine = index in self.survivors and (index in self.peers or index == self.index)
-            if mine and signature_holds(self.signing_keys.get(index, b"").hex(), message, signature.hex()):
+            if index not in signed and self._has_signed(index, signature):
                 signed.add(index)
         if len(signed) < self.threshold:
             raise IntegrityError(f"{len(signed)} peers signed the survivors of a secure sum, {self.threshold} must")
         self.opened = True
         out = [_OPENED.pack(self.index, True, self.own_share.to_bytes(_SEED, "little"))] if self.keeps_own else []
-        alive = set(self.survivors)
         for index, peer in self.peers.items():
             if peer.shares is not None:
-                survived = index in alive
+                survived = index in self.survivors
                 out.append(_OPENED.pack(index, survived, peer.shares[1 if survived else 0].to_bytes(_SEED, "little")))
         return b"".join(out)
 
+    def _has_signed(self, index: int, signature: bytes) -> bool:
+        """Whether this is the signature of a survivor among the peers, or our own, over the list we signed."""
+        if index == self.index:
+            return hmac.compare_digest(signature, self.signature)  # signing gives the same bytes each time
+        if index not in self.survivors or index not in self.peers:
+            return False
+        return signature_holds(self.signing_keys[index].hex(), self.survivors_text, signature.hex())
+
 
 def _unpack_keys(data: bytes) -> dict[int, tuple[bytes, bytes, bytes, bytes]]:
-    record = Struct("<I32s32s32s32s")
-    return {index: (mask, seal, commitment, sign) for index, mask, seal, commitment, sign in _each(data, record)}
+    return {index: (mask, seal, commitment, sign) for index, mask, seal, commitment, sign in _each(data, _ANNOUNCED)}
 
 
 def _each(data: bytes, record: Struct) -> list[tuple]:  # type: ignore[type-arg]
@@ -314,9 +348,12 @@ class _MaskingHub:
     sharers: tuple[int, ...] = ()
     result: Integers | None = None
 
+    def __post_init__(self) -> None:
+        self.indices = {site: index for index, site in enumerate(self.context.sites)}
+
     def route(self, step: int, answers: Mapping[str, bytes]) -> Mapping[str, bytes]:
         """What each site gets next."""
-        by_index = {self.context.sites.index(site): data for site, data in answers.items()}
+        by_index = {self.indices[site]: data for site, data in answers.items()}
         match step:
             case 0:
                 self.keys = {index: data for index, data in by_index.items() if len(data) == _KEYS.size + _KEY}
@@ -331,13 +368,12 @@ class _MaskingHub:
             case 3:
                 signatures = {index: data for index, data in by_index.items() if len(data) == 64}
                 graph = _graph(len(self.context.sites), _transcript(self.context))
-                record = Struct("<I64s")
                 return self._broadcast(
                     signatures,
                     {
                         index: b"".join(
-                            record.pack(other, signatures[other])
-                            for other in (*graph[index], index)
+                            _SIGNED.pack(other, signatures[other])
+                            for other in (index, *graph[index])
                             if other in signatures
                         )
                         for index in signatures
@@ -392,18 +428,18 @@ class _MaskingHub:
         binding = _transcript(self.context)
         graph = _graph(len(self.context.sites), binding)
         threshold = threshold_for(len(self.context.sites))
-        total: Integers = np.zeros(self.context.length, dtype=np.uint64)
         modulus = self.context.modulus
-        for vector in self.masked.values():
-            total = add(total, vector, modulus)
-        for index in self.masked:
+        added = RunningSum(np.zeros(self.context.length, dtype=np.uint64), modulus)
+        own_masks = []
+        for index, vector in self.masked.items():
+            added.add(vector)
             seed = combine(self_shares.get(index, {}), threshold).to_bytes(_SEED, "little")
             if not hmac.compare_digest(_hash(b"self", seed), self.keys[index][64:96]):
                 raise IntegrityError(
                     f"the seed recovered for site {self.context.sites[index]!r} is not the announced one"
                 )
-            own_mask = _stream(_hash(b"own mask", seed, binding), self.context.length, modulus)
-            total = subtract(total, own_mask, modulus)
+            own_masks.append(_own_mask(seed, binding))
+        total = _masked(added.value(), plus=[], minus=own_masks, modulus=modulus)
         for index in sorted(set(self.sharers) - set(self.masked)):
             partners = [other for other in graph[index] if other in self.masked]
             if not partners:
@@ -414,10 +450,13 @@ class _MaskingHub:
                 raise IntegrityError(
                     f"the seed recovered for site {self.context.sites[index]!r} is not the announced one"
                 )
-            for other in partners:
-                shared = _agree(key, self.keys[other][:_KEY], b"mask", binding)
-                mask = _stream(shared, self.context.length, modulus)
-                total = add(total, mask, modulus) if other > index else subtract(total, mask, modulus)
+            shared = {other: _pair_mask(key, self.keys[other][:_KEY], binding) for other in partners}
+            total = _masked(
+                total,
+                plus=[made for other, made in shared.items() if other > index],
+                minus=[made for other, made in shared.items() if other < index],
+                modulus=modulus,
+            )
         self.result = total
 
 
