@@ -6,13 +6,16 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test e2e lint bench clean
 
 demo: $(VENV)/.base
 	$(BIN)/kohort demo --out out/demo
 
 test: $(VENV)/.$(EXTRAS)
 	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+e2e: $(VENV)/.$(EXTRAS)
+	$(BIN)/python -m pytest -m e2e tests/e2e
 
 lint: $(VENV)/.$(EXTRAS)
 	$(BIN)/ruff check .

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_type_hints
@@ -30,6 +30,7 @@ __all__ = [
     "SitesSection",
     "apply_overrides",
     "json_schema",
+    "key_of",
     "load_plan",
     "read_plan",
 ]
@@ -120,11 +121,11 @@ class PlanFile:
     def to_mapping(self) -> dict[str, Any]:
         """The plan as it is written in TOML, every default spelt out."""
         sections = {
-            item.name: _plain(asdict(getattr(self, item.name)))
+            item.name: _plain(getattr(self, item.name))
             for item in fields(self)
             if item.name not in {"method", "config"}
         }
-        own = _plain(asdict(self.config)) if is_dataclass(self.config) and not isinstance(self.config, type) else {}
+        own = _plain(self.config) if is_dataclass(self.config) and not isinstance(self.config, type) else {}
         return {**sections, "method": {"name": self.method, **own}}
 
     def digest(self) -> str:
@@ -274,12 +275,12 @@ def _valid_keys(section: type[Any], path: Sequence[str]) -> list[str]:
         if following is None:
             continue
         current = following
-    return [item.name for item in fields(current)] if is_dataclass(current) else []
+    return [key_of(item.name) for item in fields(current)] if is_dataclass(current) else []
 
 
 def _keys_of_method(section: Mapping[str, Any], name: Any) -> dict[str, Any]:
     """What of a `[method]` section still makes sense when `--set method.name` chooses another method."""
-    allowed = {item.name for item in fields(find_method(str(name)).config)}
+    allowed = {key_of(item.name) for item in fields(find_method(str(name)).config)}
     return {key: value for key, value in section.items() if key in allowed}
 
 
@@ -296,7 +297,14 @@ def _deep_copy(value: Any) -> Any:
     return value
 
 
+def key_of(name: str) -> str:
+    """The key of a field in TOML: a word Python keeps for itself, such as lambda, has an underscore behind it."""
+    return name.removesuffix("_")
+
+
 def _plain(value: Any) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        value = {key_of(item.name): getattr(value, item.name) for item in fields(value)}
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items() if item is not None}
     if isinstance(value, list | tuple):

@@ -6,7 +6,7 @@ written before the plan and the data are found good, every file is whole or abse
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter, process_time
@@ -18,6 +18,7 @@ import polars as pl
 from kohort.card import model_card
 from kohort.config import PlanFile
 from kohort.data.domain import Domain, declared_domain
+from kohort.data.encode import Encoder
 from kohort.data.table import write_table
 from kohort.errors import ConfigError
 from kohort.evaluate.intervals import RESAMPLES
@@ -29,8 +30,10 @@ from kohort.federation.enrol import PREPARE, encoder_for, enrol
 from kohort.federation.keyholding import needs_key_holder
 from kohort.federation.plan import Excluded, Hub, Mark, Result
 from kohort.federation.setting import Setting
-from kohort.files import require_new
+from kohort.files import require_new, write_atomic
+from kohort.learn.mapped import MappedEncoder
 from kohort.learn.model import Model, encode_rows
+from kohort.learn.rows import Rows
 from kohort.methods.registry import find_method
 from kohort.privacy.budget import dp_facts
 from kohort.privacy.guarantee import DP
@@ -48,6 +51,7 @@ __all__ = ["Outcome", "Progress", "run"]
 
 HISTORY_ROWS = 50_000
 """While a run is under way, accuracy is measured on at most this many test rows; the final measures use all."""
+HubFiles = Mapping[str, bytes]
 INTERVAL_ROWS, INTERVAL_SITES = 200_000, 40
 """Beyond so many test rows, or sites, a run leaves out the intervals, or those of the sites; `evaluate` never does."""
 
@@ -93,6 +97,10 @@ class Outcome:
     """What the budget speaks of and what other accounts say; none without differential privacy."""
     received: pl.DataFrame | None = field(default=None, repr=False)
     received_path: str | None = None
+    files: HubFiles = field(default_factory=dict, repr=False)
+    """What the hub keeps of the run, by name."""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """What else the method tells about the run."""
 
     @property
     def accuracy(self) -> float:
@@ -121,6 +129,7 @@ class Outcome:
             "delta": self.delta,
             "unit": self.unit,
             **({} if self.dp is None else {"dp": self.dp}),
+            **({"facts": dict(self.facts)} if self.facts else {}),
             "refused": self.refused,
             "dropped": self.dropped,
             "received": self.received_path,
@@ -174,12 +183,10 @@ def run(
         )
         tasks = [PREPARE.name, *(task.name for task in method.tasks)]
         agreed = engine.approve(lambda rows: method.claims(plan.config, rows), tasks=tasks)
-        declared = declared_domain(setting.schema, missing=setting.missing)
-        columns = (*setting.schema.inputs, str(setting.schema.target))
         enrolment = enrol(
             agreed,
-            declared=declared,
-            columns=columns,
+            declared=declared_domain(setting.schema, missing=setting.missing),
+            columns=(*setting.schema.inputs, str(setting.schema.target)),
             settle=lambda domain: setting.model.network(encoder_for(setting, domain)),
         )
         domain, rows = drive(enrolment, engine)
@@ -200,7 +207,7 @@ def run(
             receipts.close()
     if not np.isfinite(result.weights).all():
         raise ConfigError("the training diverged: the weights are not finite", hint="Lower train.lr")
-    model = Model(hub.network, result.weights, hub.encoder)
+    model = Model(result.network or hub.network, result.weights, result.encoder or hub.encoder)
     outcome = _outcome(
         plan=plan,
         venue=place.name,
@@ -213,6 +220,7 @@ def run(
         engine=engine,
         book=book,
         notes=[*population.notes, *notes, *hub.network.notes, *result.notes],
+        told=_placed(model, test),
         aside=int((~usable).sum()),
         wall=perf_counter() - began,
         cpu=process_time() - cpu_began,
@@ -282,6 +290,11 @@ def _clusters(population: Population, sites: Iterable[str]) -> dict[str, str] | 
     return {site: f"cluster-{clusters[site] + 1:02d}" for site in sites}
 
 
+def _spread(test: pl.DataFrame) -> pl.DataFrame:
+    """At most `HISTORY_ROWS` test rows, from all over the table: its first ones may all be of one kind."""
+    return test.gather_every(max(1, -(-test.height // HISTORY_ROWS)))
+
+
 class _Observer:
     """Measures every round on test rows, keeps the history and the checkpoints, tells the watcher."""
 
@@ -300,7 +313,11 @@ class _Observer:
         self.history: list[dict[str, float]] = []
         self._hub = hub
         self._engine = engine
-        self._rows = encode_rows(hub.encoder, test.head(HISTORY_ROWS)) if test.height else None
+        self._test = _spread(test)
+        self._encoder = hub.encoder
+        self._rows: Rows | None = None
+        if self._test.height and not hub.setting.own_rows:
+            self._encoded(hub.encoder)  # rows the model could not read are found before any budget is spent
         self._watch = watch
         self._began = began
         self._folder = folder
@@ -314,8 +331,9 @@ class _Observer:
             self._engine.excluded = [Excluded(**item) for item in facts["excluded"]]
             return
         accuracy = None
-        if self._rows is not None and not mark.hidden:
-            accuracy = accuracy_of(Model(self._hub.network, mark.weights, self._hub.encoder), self._rows)
+        if self._test.height and not mark.hidden:
+            network, encoder = mark.network or self._hub.network, mark.encoder or self._hub.encoder
+            accuracy = accuracy_of(Model(network, mark.weights, encoder), self._encoded(encoder))
         measured = {} if accuracy is None else {"accuracy": accuracy}
         self.history.append({"round": mark.round + 1, **measured, **mark.metrics})
         if self._folder is not None:
@@ -325,6 +343,12 @@ class _Observer:
         self._watch(
             Progress(round=mark.round + 1, rounds=mark.rounds, accuracy=accuracy, measure=measure, seconds=seconds)
         )
+
+    def _encoded(self, encoder: Encoder) -> Rows:
+        """The test rows as the model reads them; the same until the encoder changes."""
+        if self._rows is None or self._encoder is not encoder:
+            self._rows, self._encoder = encode_rows(encoder, self._test), encoder
+        return self._rows
 
     def _save(self, mark: Mark, folder: RunFolder) -> None:
         facts = {
@@ -342,6 +366,22 @@ class _Observer:
                 facts=facts,
             )
         )
+
+
+@dataclass(frozen=True)
+class _Told:
+    """What is to be said about test rows that a model reads under published classes."""
+
+    notes: tuple[str, ...] = ()
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+def _placed(model: Model, test: pl.DataFrame) -> _Told:
+    if not isinstance(model.encoder, MappedEncoder) or not test.height:
+        return _Told()
+    flagged = model.encoder.place(test).flagged_count
+    note = f"no class is legitimate for {flagged:,} of {test.height:,} test rows; they got the nearest one"
+    return _Told((note,), {"test_rows": test.height, "test_rows_without_class": flagged})
 
 
 def _evaluate(model: Model, population: Population, usable: Any) -> dict[str, Any]:
@@ -376,6 +416,7 @@ def _outcome(
     engine: RunEngine,
     book: Book,
     notes: list[str],
+    told: _Told,
     aside: int,
     wall: float,
     cpu: float,
@@ -413,13 +454,15 @@ def _outcome(
         },
         bytes={"up": costs.bytes_up, "down": costs.bytes_down},
         watt_hours=cpu * plan.costs.watts / 3600,
-        notes=tuple(notes),
+        notes=(*notes, *told.notes),
         ledger_head=book.fingerprint(),
         epsilon=max((epsilon for epsilon, _ in spent), default=0.0) if claims else None,
         delta=max((delta for _, delta in spent), default=0.0) if claims else None,
         unit=claims[0].unit if claims else None,
         dp=dp_facts(claims) if claims else None,
         received=result.received,
+        files=result.files,
+        facts={**result.facts, **told.facts},
         received_path=None
         if folder is None or result.received is None
         else str(folder.path / "hub" / "received.parquet"),
@@ -435,4 +478,6 @@ def _write(outcome: Outcome, folder: RunFolder) -> None:
     save_model(outcome.model, folder.path / "model", about=summary, page=page)
     if outcome.received is not None:
         write_table(outcome.received, folder.path / "hub" / "received.parquet", force=True)
+    for name, content in outcome.files.items():
+        write_atomic(folder.path / "hub" / name, content)
     folder.finish(outcome.plan, mapping)

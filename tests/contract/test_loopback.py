@@ -13,6 +13,7 @@ from suite import SITE_SIZES, Ran, carry_out, listening, plan_of, tables
 
 pytest.importorskip("flwr")
 
+from kohort.config import load_plan
 from kohort.deployment_loopback import LoopBackVenue
 from kohort.errors import RefusedError
 from kohort.experiment import run
@@ -48,6 +49,16 @@ def test_letters_change_no_bit(method: str, training: str, tmp_path: Path) -> No
     assert hub.releases == len(local.carried.replies)
     own = [line for desk in venue.desks.values() for line in desk.book.lines]
     assert sum('"event":"release"' in line for line in own) == hub.releases
+
+
+@pytest.mark.parametrize("scheme", ["none", "masks", "bfv", "ckks"])
+def test_secure_sums_and_their_key_holder_pass_letters_too(scheme: str, tmp_path: Path) -> None:
+    described = plan_of("partial").to_mapping()
+    described["method"]["secure"]["sum"] = scheme
+    plan = load_plan(described)
+    venue = _same(carry_out(plan, tmp_path / "local", many=False), tmp_path / "loopback", plan)
+    assert ("key-holder" in venue.desks) == (scheme in {"bfv", "ckks"})
+    verify_ledger(tmp_path / "loopback")
 
 
 @pytest.mark.parametrize("method", ALL)

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from kohort.cli.common import ForceOption, JsonOption, emit, stdout
 
+if TYPE_CHECKING:
+    from kohort.venue import Venue
+
 __all__ = ["register"]
+
+ENGINES = ("local", "flower")
 
 
 def register(app: typer.Typer) -> None:
@@ -20,7 +27,11 @@ def register(app: typer.Typer) -> None:
 def run(
     plan: Annotated[Path, typer.Argument(metavar="PLAN.toml", help="The plan to carry out.")],
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for model, ledger and run.json.")],
-    engine: Annotated[str, typer.Option(help="local: every site in this process.")] = "local",
+    engine: Annotated[
+        str, typer.Option(help="local: every site in this process; flower: sites on other machines.")
+    ] = "local",
+    hub: Annotated[Path | None, typer.Option(metavar="HUB", help="The hub's folder, for --engine flower.")] = None,
+    wait: Annotated[float, typer.Option(min=0, help="Seconds to wait for sites to connect (flower).")] = 60.0,
     set_: Annotated[list[str] | None, typer.Option("--set", metavar="a.b=v", help="Change a key of the plan.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of a reproducible run (0 when unset).")] = None,
     secure_random: Annotated[bool, typer.Option(help="Randomness from the operating system; no seed.")] = False,
@@ -38,14 +49,20 @@ def run(
     from kohort.experiment import run as carry_out
     from kohort.runfolder import stored_result
 
-    if engine != "local":
-        raise ConfigError(f"unknown engine {engine!r}", hint=nearest(engine, ["local"]))
+    if engine not in ENGINES:
+        raise ConfigError(f"unknown engine {engine!r}", hint=nearest(engine, ENGINES))
     read = read_plan(plan, overrides=set_ or [])
     result = stored_result(out, read, seed) if resume else None
     if result is None:
-        with round_bar(read.method, quiet=json) as watch, between_rounds(watch) as checked:
+        # Sites on other machines draw their own randomness; the hub does so too, unless a test gives a seed.
+        secure = secure_random or (engine == "flower" and seed is None)
+        with (
+            _venue(engine, hub, out, wait) as venue,
+            round_bar(read.method, quiet=json) as watch,
+            between_rounds(watch) as checked,
+        ):
             result = carry_out(
-                read, out=out, seed=seed, secure_random=secure_random, resume=resume, force=force, watch=checked
+                read, out=out, seed=seed, secure_random=secure, resume=resume, force=force, watch=checked, venue=venue
             ).to_mapping()
     if json:
         emit(result)
@@ -54,3 +71,20 @@ def run(
 
     stdout().print(outcome_table([result]))
     stdout().print(f"{result['rounds']} rounds, ended by: {result['stopped_by']}. Written to {out}", markup=False)
+
+
+@contextmanager
+def _venue(engine: str, hub: Path | None, out: Path, wait: float) -> Iterator[Venue | None]:
+    """Where the plan is carried out; None is this process."""
+    if engine == "local":
+        yield None
+        return
+    from kohort.deployment_hub import HubFolder
+    from kohort.errors import ConfigError
+
+    if hub is None:
+        raise ConfigError("--engine flower needs the hub's folder", hint="Add --hub HUB")
+    folder = HubFolder(hub)
+    with folder.venue(wait=wait) as venue:
+        folder.remember_run(out)
+        yield venue

@@ -259,8 +259,10 @@ class LocalEngine:
         )
         answers = answer(sites, request, many=self.many)
         most = self._count(sites, request, answers)
-        answered = {refusal.site for refusal in answers.refusals}
-        chains = [site.chain for site in answers.sites] + [site.chain for site in sites if site.name in answered]
+        chains = [site.chain for site in answers.sites]
+        if answers.refusals:
+            refused = {refusal.site for refusal in answers.refusals}
+            chains += [site.chain for site in sites if site.name in refused]
         if chains:
             occasion = Occasion(what=request.task, request=request.digest, round=request.round)
             self.receipts.issue(sites[0].book, chains, occasion)

@@ -35,7 +35,13 @@ _ROW_COUNT = Public(what="row count")
 
 def encoder_for(setting: Setting, domain: Domain) -> Encoder:
     """The encoder every participant builds from the agreed schema and domain."""
-    return Encoder(setting.schema, domain, encoding=setting.encoding, dtype=setting.model.dtype)
+    return Encoder(
+        setting.schema,
+        domain,
+        encoding=setting.encoding,
+        dtype=setting.model.dtype,
+        class_weights=setting.train.class_weights,
+    )
 
 
 def _describe(site: Site, request: Request) -> Release:

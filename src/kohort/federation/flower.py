@@ -39,6 +39,7 @@ __all__ = [
     "bundle_hash",
     "client_app",
     "flower_run",
+    "hasten",
     "node_states",
     "quiet",
     "register_node",
@@ -49,6 +50,8 @@ __all__ = [
 SECRET_HEADER = "x-kohort-hub"  # noqa: S105 - the name of a header
 POLL_SECONDS = 0.2
 """How often the hub looks for answers; Flower's own `send_and_receive` looks every three seconds."""
+LONGEST_UPLOAD = 30.0
+"""Seconds a message's parts may take from its announcement on: a sender that died is waited for no longer."""
 _PART, _LETTER = "kohort", "letter"
 _ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
 _DATE = (1980, 1, 1, 0, 0, 0)
@@ -70,6 +73,19 @@ def _require_flower(home: Path | None = None) -> None:
         import flwr  # noqa: F401
     except ImportError as error:
         raise ConfigError("Flower is not installed", hint='Install it with: pip install "kohort[flower]"') from error
+
+
+def hasten() -> None:
+    """Look again soon for a message part that is not there yet, and not for hours.
+
+    Flower announces a message before its parts are uploaded, and looks for a missing part again after one second, then
+    two, for up to two hours.
+    """
+    from flwr.supercore.inflatable import inflatable_utils
+
+    for function in (inflatable_utils.pull_objects, inflatable_utils.pull_and_inflate_object_from_tree):
+        defaults: Any = function
+        defaults.__kwdefaults__.update(initial_backoff=0.05, backoff_cap=0.5, max_time=LONGEST_UPLOAD)
 
 
 @cache
@@ -317,6 +333,7 @@ def flower_run(connection: Connection, *, superexec: bytes) -> Iterator[FlowerRu
     from flwr.supercore.task_identity import TaskIdentity
     from flwr.superlink.grid import HttpGrid
 
+    hasten()
     with _control(connection) as control:
         control.StartRun(StartRunRequest(fab=fab_to_proto(Fab(bundle_hash(), bundle(), {}))))
     acquiring = _client(

@@ -23,12 +23,14 @@ from types import SimpleNamespace
 from typing import Any
 
 from kohort.errors import IntegrityError, SiteError
-from kohort.federation.flower import _ACQUIRE, bundle_hash, client_app, quiet
+from kohort.federation.flower import _ACQUIRE, bundle_hash, client_app, hasten, quiet
 
-__all__ = ["NODE_FILE", "SiteRunner", "supernode_command"]
+__all__ = ["BAD_CERTIFICATE", "NODE_FILE", "NOT_LET_IN", "SiteRunner", "supernode_command"]
 
 NODE_FILE = "KOHORT_NODE_FILE"
 """Where a SuperNode keeps the number the SuperLink knows it by."""
+NOT_LET_IN, BAD_CERTIFICATE = "kohort: the hub did not let this node in", "SSL/TLS handshake error detected"
+"""What a SuperNode's log says when hub or site does not believe the other; the second is Flower's own line."""
 POLL_VARIABLE = "FLWR_SUPEREXEC_TASK_POLL_INTERVAL"
 BUSY_POLL, IDLE_POLL = 0.1, 1.0
 """Seconds between looks for a task, within a minute of the last one and later."""
@@ -115,6 +117,7 @@ class SiteRunner:
         from flwr.supercore.constant import TaskType
         from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor
 
+        hasten()
         app = client_app(self.answer)
         client = self._client()
         wanted = AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP])
@@ -189,6 +192,7 @@ def _supernode() -> None:
     from flwr.supernode import start_client_internal
     from flwr.supernode.cli.flower_supernode import flower_supernode
 
+    hasten()
     _rejoin(Path(os.environ[NODE_FILE]))
     start_parent_process_monitor(os.getppid())  # a site that is killed leaves no node behind
     internals: Any = start_client_internal
@@ -221,6 +225,7 @@ def _rejoin(place: Path) -> None:
             response = activate(client, request)
         except httpx.HTTPStatusError:
             if not place.is_file():
+                sys.stderr.write(f"{NOT_LET_IN}\n")
                 raise
             client.DeactivateNode(DeactivateNodeRequest(node_id=int(place.read_text())))
             response = activate(client, request)

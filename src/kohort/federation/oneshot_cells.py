@@ -21,7 +21,7 @@ from kohort.data.blocks import CategoryBlock
 from kohort.data.encode import Encoder
 from kohort.errors import IntegrityError, RefusedError, SiteError
 from kohort.federation.counting import KeyCounts, SecureCount, is_approved
-from kohort.federation.jobs import secure_of
+from kohort.federation.jobs import jobs_of, secure_of
 from kohort.federation.oneshot_design import Cells, is_indicator, section_of
 from kohort.federation.plan import Ask, Expect, Hub, Mark, Replies
 from kohort.federation.setting import Setting
@@ -38,9 +38,9 @@ _FREQUENT, _OTHERS = "oneshot.frequent", "oneshot.others"
 _ABSENT = "~"
 
 
-def needs_cells(encoder: Encoder) -> bool:
-    """Whether some feature is an indicator."""
-    return bool(is_indicator(encoder).any())
+def needs_cells(setting: Setting, encoder: Encoder) -> bool:
+    """Whether some feature is an indicator. A noisy total hides a person without a count, which would cost budget."""
+    return bool(is_indicator(encoder).any()) and jobs_of(setting)[0].dp is None
 
 
 def rows_at(site: Site) -> Rows:
@@ -54,7 +54,7 @@ def rows_at(site: Site) -> Rows:
 def cells_at(site: Site) -> tuple[Cells, NDArray[np.bool_] | None]:
     """What this site found out about rare categories, and which of its rows take part (None: all)."""
     encoder: Encoder = site.memory["encoder"]
-    if not needs_cells(encoder):
+    if not needs_cells(setting_of(site), encoder):
         return Cells.whole(encoder.width), None
     frequent, others = site.memory.get(_FREQUENT), site.memory.get(_OTHERS)
     if frequent is None or others is None:
@@ -62,14 +62,14 @@ def cells_at(site: Site) -> tuple[Cells, NDArray[np.bool_] | None]:
     cells = Cells.merged(encoder, frequent, others)
     if not cells.left_out:
         return cells, None
-    return cells, ~_rare_rows(site, encoder, frequent)[:, [not other for other in others]].any(axis=1)
+    return cells, np.asarray(~_rare_rows(site, encoder, frequent)[:, ~others].any(axis=1))
 
 
 def _counted_by_person(site: Site, present: NDArray[np.bool_]) -> NDArray[np.int64]:
     """How many persons, or rows where no identifier is declared, have each column of `present`."""
     identifiers = site.schema.identifiers
     if not identifiers:
-        return present.sum(axis=0, dtype=np.int64)
+        return np.asarray(present.sum(axis=0, dtype=np.int64))
     person = site.holding.rows()[identifiers[0]].rank("dense").to_numpy().astype(np.int64)
     seen = [len(np.unique(person[column])) for column in present.T]
     return np.asarray(seen, dtype=np.int64)
@@ -86,7 +86,7 @@ def _keys(encoder: Encoder) -> list[bytes]:
 def _stands_alone(encoder: Encoder) -> NDArray[np.bool_]:
     """Indicators that do not add up to one with others: items, missing values."""
     found = [not isinstance(block, CategoryBlock) for block in encoder.blocks for _ in block.features]
-    return is_indicator(encoder) & np.asarray(found, dtype=bool)
+    return np.asarray(is_indicator(encoder) & np.asarray(found, dtype=bool))
 
 
 def _present(site: Site, encoder: Encoder) -> NDArray[np.bool_]:

@@ -47,7 +47,7 @@ class OneShotSection:
     activation: Activation = "logistic"
     features: Annotated[int, Ge(0)] = 0
     """Units of a random tanh layer that all sites draw alike; 0 for none."""
-    scale: Annotated[float, Gt(0)] = 2.0
+    scale: Annotated[float, Gt(0)] = 4.0
     """How steep those units are, for inputs in [-1, 1]."""
     seed: Annotated[int, Ge(0)] = 0
     """What those units are drawn from; public, and the same for all who join later."""
@@ -249,7 +249,7 @@ class Layout:
             loss=made.loss,
             dtype=dtype,
         )
-        return network, network.flatten([(self.cells.spread(hidden), offsets), top])
+        return network, network.flatten([(self.cells.spread(np.asarray(hidden, dtype=np.float64)), offsets), top])
 
 
 _Fitted = tuple[Network, FloatArray]

@@ -96,24 +96,31 @@ def check_total(layout: Layout, totals: Floats) -> None:
             )
 
 
-def fit(layout: Layout, totals: Floats) -> Fit:
-    """Solve every member over all rows."""
+def fit(layout: Layout, totals: Floats, *, noise: float = 0.0) -> Fit:
+    """Solve every member over all rows.
+
+    `noise` is the deviation of what was added to each number of a total. Noise of that size moves a Gram matrix by its
+    deviation times the root of its width or so; a smaller penalty would let it speak, and dividing by noisy deviations
+    of columns would raise it, so noisy totals are not standardised. All of that is public and costs no budget.
+    """
     section, design = layout.section, layout.design
+    least = noise * float(np.sqrt(section.deals * design.width)) * design.slopes[1] ** 2
     coefficients, sizes, penalties = [], [], []
     scaling, gram = None, np.zeros((0, 0))
     for folds in totals:
-        size, penalty = design.inputs, section.lambda_
-        if penalty == "folds":
+        size, penalty = design.inputs, 0.0 if section.lambda_ == "folds" else section.lambda_
+        if section.lambda_ == "folds":
             wanted = sorted({max(1, size // 4), max(1, size // 2), size}) if layout.members else None
-            chosen = choose(design, folds, penalties=PENALTIES, sizes=wanted)
+            chosen = choose(design, folds, penalties=PENALTIES, sizes=wanted, standardise=not noise)
             size, penalty = chosen.inputs, chosen.penalty
         total = unpack(design, folds.sum(axis=0))
         smaller, part = _leading(design, total, size)
-        solver = Solver(smaller, part)
+        solver = Solver(smaller, part, standardise=not noise)
+        penalty = max(penalty, least)
         scaling, gram = solver.scaling, part.gram
-        coefficients.append(solver.weights(float(penalty)))
+        coefficients.append(solver.weights(penalty))
         sizes.append(size)
-        penalties.append(float(penalty))
+        penalties.append(penalty)
     if scaling is None:
         raise DataError("there is nothing to fit")
     return Fit(layout, coefficients, sizes, penalties, scaling, gram)

@@ -60,7 +60,7 @@ def _send(site: Site, request: Request) -> Release:
             f"site {site.name!r} has {rows.count} rows, fewer than {least}, and sits out: U S would tell them",
             hint="Use the default mode, or lower method.oneshot.min_rows",
         )
-    made = factor_of_site(layout.design, layout.transform(rows.x), rows.y)
+    made = factor_of_site(layout.design, layout.inputs(rows.x), rows.y)
     keys = _keys(setting_of(site))
     return Release(
         payload=Payload(

@@ -50,6 +50,8 @@ class OneShotState:
     encoder: Encoder
     cells: Cells
     clip: float | None
+    noise: float
+    """Deviation of the noise in every number of a batch's sums; 0 without a budget."""
     batches: tuple[Batch, ...]
     left: tuple[Batch, ...] = ()
 
@@ -77,7 +79,7 @@ class OneShotState:
             total += batch.total  # modulo 2^64, as all sums are
         values = decoded(self.layout, total)
         check_total(self.layout, values)
-        return fit(self.layout, values)
+        return fit(self.layout, values, noise=self.noise * float(np.sqrt(len(self.batches))))
 
     def model(self) -> Model:
         """The model over all batches that are in."""
@@ -151,6 +153,7 @@ def _facts(state: OneShotState) -> dict[str, Any]:
         "section": asdict(state.section),
         "encoder": state.encoder.to_mapping(),
         "clip": state.clip,
+        "noise": state.noise,
         "inputs": state.cells.inputs,
         "left_out": list(state.cells.left_out),
     }
@@ -187,6 +190,7 @@ def load_state(source: Path | bytes) -> OneShotState:
         encoder=Encoder.from_mapping(facts["encoder"]),
         cells=cells,
         clip=facts["clip"],
+        noise=facts["noise"],
         batches=batches[: facts["present"]],
         left=batches[facts["present"] :],
     )

@@ -70,6 +70,8 @@ class Mark:
     """True once, when an interrupted run has come to where its checkpoint was taken; nothing new happened."""
     network: Trainable | None = None
     """The network `weights` belong to, when it is not the plan's `[model]`."""
+    encoder: Encoder | None = None
+    """How rows become the model's inputs, when it is not the hub's way."""
 
 
 @dataclass(frozen=True)
@@ -135,6 +137,10 @@ class Result:
     """The network `weights` belong to, when the method makes one of its own rather than the plan's `[model]`."""
     files: Mapping[str, bytes] = field(default_factory=dict)
     """What the hub keeps of the run, by name; written into `DIR/hub/`."""
+    encoder: Encoder | None = None
+    """How new rows become the model's inputs, when it is not the hub's way: under published classes, for one."""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """What else there is to tell about the run, as plain values."""
 
 
 @dataclass(frozen=True, kw_only=True)

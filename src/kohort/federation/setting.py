@@ -122,6 +122,8 @@ class TrainSection:
     lr: Annotated[float, Gt(0)] = 0.001
     momentum: Annotated[float, Ge(0), Le(1)] = 0.9
     l2: Annotated[float, Ge(0)] = 0.0
+    class_weights: Mapping[str, Annotated[float, Gt(0)]] | None = None
+    """How much a row of each class counts in the loss, 1 where unsaid. Public numbers, such as 1 / its known share."""
     state: Literal["restart", "keep"] = "restart"
     """Whether a site's optimiser starts afresh every round."""
     fraction: Annotated[float, Gt(0), Le(1)] = 1.0

@@ -110,9 +110,15 @@ class Site:
         self._aggregates: dict[int, Aggregate] = {}
 
     @property
-    def count(self) -> int:
-        """How many rows the site holds."""
-        return self.holding.count
+    def holding(self) -> Holding:
+        """The site's rows."""
+        return self._holding
+
+    @holding.setter
+    def holding(self, holding: Holding) -> None:
+        self._holding = holding
+        self.count = holding.count
+        """How many rows the site holds; the door asks every site in every round."""
 
     @cached_property
     def identity(self) -> Identity:
@@ -206,8 +212,8 @@ def _answer_together(sites: Sequence[Site], request: Request) -> Answers | None:
     if releases is None:
         return None
     arrays = releases.arrays
-    for index, site in enumerate(sites):
-        if site.liar is not None and "weights" in arrays:
+    for index, site in enumerate(sites) if "weights" in arrays else ():
+        if site.liar is not None:
             lie = site.liar.distort(arrays["weights"][index], request.payload.arrays["weights"], request.round)
             arrays["weights"][index] = lie
     parcels = encode_many(arrays, releases.metrics)

@@ -7,6 +7,7 @@ least one row and no more rows than its site declared. Whatever does not is excl
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -31,9 +32,9 @@ def validate(
     if parcels is None:
         return _validate_each(sites, list(body) if not isinstance(body, Parcels) else [], expect, declared)
     reasons = _judge_stack(sites, parcels, expect, declared)
-    good = [index for index, reason in enumerate(reasons) if not reason]
-    if len(good) == len(sites):
+    if not any(reasons):
         return list(sites), parcels, []
+    good = [index for index, reason in enumerate(reasons) if not reason]
     excluded = [Excluded(site, "excluded", reason) for site, reason in zip(sites, reasons, strict=True) if reason]
     return [sites[index] for index in good], parcels.take(good), excluded
 
@@ -54,12 +55,10 @@ def _judge_stack(sites: Sequence[str], parcels: Parcels, expect: Expect, declare
     for name in found:
         _fill(reasons, _judge_numbers(parcels.array(name).reshape(len(sites), -1), expect.largest), name)
     for name, kind, _ in layout.metrics:
-        values = parcels.metric(name)
         if kind == "f":
-            _fill(reasons, _judge_numbers(values[:, None], expect.largest), name)
+            _fill(reasons, _judge_numbers(parcels.metric(name)[:, None], expect.largest), name)
         if name == "rows":
-            allowed = np.asarray([declared.get(site, 0) for site in sites])
-            _fill(reasons, np.where((kind == "i") & (values > 0) & (values <= allowed), 0, 3), name)
+            _fill(reasons, _judge_rows(sites, parcels.metric(name), declared) if kind == "i" else 3, name)
     if expect.check is not None:
         for index, part in enumerate(parcels.views()):
             reasons[index] = reasons[index] or _reason_of(expect.check, decode(part))
@@ -77,29 +76,43 @@ def _reason_of(check: Callable[[Payload], object], payload: Payload) -> str:
 _VERDICTS = ("", "is not finite", "is absurdly large", "is not between 1 and the declared rows")
 
 
-def _judge_numbers(stack: NDArray[Any], largest: float) -> NDArray[np.int64]:
+Verdicts = NDArray[np.int64] | int
+"""A verdict for every site, or one for all of them."""
+
+
+def _judge_numbers(stack: NDArray[Any], largest: float) -> Verdicts:
     """0 good, 1 not finite, 2 too large, for each row of a stack."""
     if stack.dtype.kind != "f" or stack.shape[1] == 0:
-        return np.zeros(len(stack), dtype=np.int64)
+        return 0
     if -largest <= stack.min() and stack.max() <= largest:  # one look at all of it; NaN compares as false
-        return np.zeros(len(stack), dtype=np.int64)
+        return 0
     top = np.maximum(stack.max(axis=1), -stack.min(axis=1))  # NaN spreads through max and min
     return np.where(np.isfinite(top), np.where(top <= largest, 0, 2), 1)
 
 
-def _fill(reasons: list[str], verdicts: NDArray[np.int64], name: str) -> None:
-    for index in np.flatnonzero(verdicts):
+def _judge_rows(sites: Sequence[str], rows: NDArray[Any], declared: Mapping[str, int]) -> Verdicts:
+    allowed = np.fromiter(map(declared.get, sites, repeat(0)), dtype=np.int64, count=len(sites))
+    wrong = (rows < 1) | (rows > allowed)
+    return np.where(wrong, 3, 0) if wrong.any() else 0
+
+
+def _fill(reasons: list[str], verdicts: Verdicts, name: str) -> None:
+    if isinstance(verdicts, int):
+        if verdicts == 0:
+            return
+        verdicts = np.full(len(reasons), verdicts)
+    for index in verdicts.nonzero()[0]:
         reasons[index] = reasons[index] or f"{name} {_VERDICTS[verdicts[index]]}"
 
 
 def _fits(
     arrays: Mapping[str, tuple[str, tuple[int, ...]]], metrics: set[str], blobs: set[str], expect: Expect
 ) -> bool:
-    if set(arrays) != set(expect.arrays) or metrics != set(expect.metrics) or blobs != set(expect.blobs):
+    if arrays.keys() != expect.arrays.keys() or metrics != set(expect.metrics) or blobs != set(expect.blobs):
         return False
     for name, (dtype, shape) in expect.arrays.items():
         got_dtype, got_shape = arrays[name]
-        if np.dtype(got_dtype) != np.dtype(dtype) or len(got_shape) != len(shape):
+        if (got_dtype != dtype and np.dtype(got_dtype) != np.dtype(dtype)) or len(got_shape) != len(shape):
             return False
         if any(want is not None and want != got for want, got in zip(shape, got_shape, strict=True)):
             return False
@@ -129,7 +142,7 @@ def _judge_one(item: bytes, expect: Expect, declared: int) -> str:
     if not _fits(found, set(payload.metrics), set(payload.blobs), expect):
         return _FITS
     for name, array in payload.arrays.items():
-        verdict = _judge_numbers(array.reshape(1, -1), expect.largest)[0]
+        verdict = int(np.max(_judge_numbers(array.reshape(1, -1), expect.largest)))
         if verdict:
             return f"{name} {_VERDICTS[verdict]}"
     for name, value in payload.metrics.items():

@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kohort.errors import IntegrityError
+from kohort.privacy.hashing import ByteRows
 
 __all__ = ["Layout", "Parcels", "Payload", "Scalar", "decode", "encode", "encode_many", "stack_parcels"]
 
@@ -37,6 +38,7 @@ _DTYPES = {
     name: np.dtype(name) for name in ("<f4", "<f8", "|i1", "<i2", "<i4", "<i8", "|u1", "<u2", "<u4", "<u8", "|b1")
 }
 _SCALARS = {"f": "<d", "i": "<q", "b": "<q"}
+_METRIC_KINDS = {"f": "f", "i": "i", "u": "i", "b": "b"}
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.:/-]{0,63}")
 _LARGEST_HEADER, _MOST_PARTS, _MOST_AXES = 1 << 20, 4096, 8
 _LAYOUTS_KEPT = 32  # a run uses a handful; hostile headers must not pile up
@@ -112,11 +114,9 @@ class Parcels:
     def __len__(self) -> int:
         return len(self.matrix)
 
-    def views(self) -> list[memoryview]:
+    def views(self) -> ByteRows:
         """Each reply's bytes, without copying."""
-        flat = memoryview(self.matrix.reshape(-1).data)
-        size = self.layout.size
-        return [flat[start : start + size] for start in range(0, size * len(self.matrix), size)]
+        return ByteRows(self.matrix)
 
     def take(self, indices: Sequence[int]) -> Parcels:
         """The parcels at `indices`."""
@@ -145,13 +145,11 @@ def encode_many(arrays: Mapping[str, NDArray[Any]], metrics: Mapping[str, NDArra
     """Encode stacked replies: row i holds exactly the bytes `encode` gives for site i's own arrays and metrics."""
     stacks = {name: _plain(name, array) for name, array in arrays.items()}
     layout = _layout_of(
-        tuple(
-            (name, {"f": "f", "i": "i", "u": "i", "b": "b"}[np.asarray(v).dtype.kind]) for name, v in metrics.items()
-        ),
+        tuple((name, _METRIC_KINDS[np.asarray(values).dtype.kind]) for name, values in metrics.items()),
         tuple((name, stack.dtype.str, stack.shape[1:]) for name, stack in stacks.items()),
         (),
     )
-    count = len(next(iter((stacks | dict(metrics)).values())))
+    count = len(next(iter((*stacks.values(), *metrics.values()))))
     matrix = np.zeros((count, layout.size), dtype=np.uint8)
     matrix[:, : len(layout.header)] = np.frombuffer(layout.header, dtype=np.uint8)
     for name, kind, at in layout.metrics:
@@ -185,10 +183,16 @@ def stack_parcels(data: Sequence[bytes | memoryview]) -> Parcels | None:
 
 def _plain(name: str, array: NDArray[Any]) -> NDArray[Any]:
     array = np.ascontiguousarray(array) if array.ndim else np.asarray(array)
-    dtype = array.dtype.newbyteorder("<")
-    if dtype.str not in _DTYPES:
+    dtype = _travelling(array.dtype)
+    if dtype is None:
         raise IntegrityError(f"array {name!r} has a type that does not travel", hint="Send numbers or truth values")
     return array.astype(dtype, copy=False)
+
+
+@lru_cache(maxsize=_LAYOUTS_KEPT)
+def _travelling(dtype: np.dtype[Any]) -> np.dtype[Any] | None:
+    """The little-endian form of a type, if it may travel."""
+    return _DTYPES.get(dtype.newbyteorder("<").str)
 
 
 def _scalar_kind(name: str, value: Scalar) -> str:

@@ -1,0 +1,128 @@
+"""`kohort hub`: the coordinator of a federation of machines, on Flower."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kohort.cli.common import JsonOption, emit, say, stdout
+
+__all__ = ["register"]
+
+HubArgument = Annotated[Path, typer.Argument(metavar="HUB", help="The hub's folder.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    hub = typer.Typer(
+        name="hub", help="Coordinate sites on other machines.", no_args_is_help=True, rich_markup_mode=None
+    )
+    hub.command("init")(init)
+    hub.command("add")(add)
+    hub.command("start")(start)
+    hub.command("status")(status)
+    hub.command("forget")(forget)
+    hub.command("renew")(renew)
+    app.add_typer(hub)
+
+
+def init(
+    hub: HubArgument,
+    address: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where sites reach the hub.")],
+    name: Annotated[str, typer.Option(help="What sites call it.")] = "hub",
+    insecure: Annotated[bool, typer.Option("--insecure", help="No TLS, no node keys: loopback only.")] = False,
+) -> None:
+    """Make a hub: its keys, an authority, a certificate, and the invitation that sites are given.
+
+    Example: kohort hub init hub --address hub.example.org:9092
+    """
+    from kohort.deployment_hub import HubFolder
+
+    made = HubFolder.init(hub, address=address, name=name, insecure=insecure)
+    from kohort.deployment_files import Invitation
+
+    fingerprint = Invitation.read(made.path / "invitation.json").hub.fingerprint
+    if insecure:
+        say("INSECURE: no TLS and no node keys. Whoever is on this machine can read and answer. For tests only")
+    say(f"give every site {made.path / 'invitation.json'}, and tell its operator this fingerprint another way:")
+    stdout().print(fingerprint)
+
+
+def add(
+    hub: HubArgument,
+    registration: Annotated[Path, typer.Argument(metavar="REGISTRATION", help="The site's registration.json.")],
+) -> None:
+    """Let a site in, after comparing the fingerprint its operator told you.
+
+    Example: kohort hub add hub north/registration.json
+    """
+    from kohort.deployment_files import Registration
+    from kohort.deployment_hub import HubFolder
+
+    site = HubFolder(hub).add(Registration.read(registration))
+    say(f"added {site.name}. Compare its fingerprint with what its operator tells you; if it differs: forget it")
+    stdout().print(site.fingerprint)
+
+
+def start(hub: HubArgument) -> None:
+    """Serve sites until stopped with Ctrl-C.
+
+    Example: kohort hub start hub
+    """
+    from kohort.deployment_hub import HubFolder
+
+    folder = HubFolder(hub)
+    settings = folder.settings
+    if settings["insecure"]:
+        say("INSECURE: no TLS and no node keys. Whoever is on this machine can read and answer. For tests only")
+    say(f"serving {len(folder.sites())} sites at {settings['address']}")
+    folder.start()
+
+
+def status(hub: HubArgument, json: JsonOption = False) -> None:
+    """Which sites are connected, since when, and what the last run is doing.
+
+    Example: kohort hub status hub
+    """
+    from kohort.deployment_hub import HubFolder
+
+    sites, last = HubFolder(hub).status()
+    if json:
+        emit({"sites": [site.to_mapping() for site in sites], "last": last})
+        return
+    from rich.table import Table
+
+    table = Table("site", "status", "since", "receipts", "fingerprint")
+    for site in sites:
+        table.add_row(site.name, site.status, site.since, str(site.receipts), site.fingerprint[:16])
+    stdout().print(table)
+    if last:
+        when = datetime.fromtimestamp(last["at"], UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+        say(f"last: {last['method']}, round {last['round'] + 1}, {last['task']}, {when}")
+
+
+def forget(hub: HubArgument, site: Annotated[str, typer.Argument(metavar="SITE", help="Its name.")]) -> None:
+    """Let a site in no more, and drop the rows it gave. Models stay: nothing can be taken out of them.
+
+    Example: kohort hub forget hub north
+    """
+    from kohort.deployment_hub import HubFolder
+
+    changed = HubFolder(hub).forget(site)
+    say(f"forgot {site}; rows dropped from {len(changed)} tables")
+    for place in changed:
+        stdout().print(place, markup=False)
+
+
+def renew(hub: HubArgument) -> None:
+    """Issue a new server certificate of the same authority; restart the hub afterwards.
+
+    Example: kohort hub renew hub
+    """
+    from kohort.deployment_hub import HubFolder
+
+    HubFolder(hub).renew()
+    say("issued a new certificate; restart the hub to use it. Sites need nothing new")

@@ -1,0 +1,136 @@
+"""`kohort site`: one holder of private rows in a federation of machines, on Flower."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kohort.cli.common import say, stdout
+
+__all__ = ["register"]
+
+SiteArgument = Annotated[Path, typer.Argument(metavar="SITE", help="The site's folder.")]
+PASSPHRASE = "KOHORT_PASSPHRASE"  # noqa: S105 - the name of a variable
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    site = typer.Typer(
+        name="site", help="Take part with rows that stay here.", no_args_is_help=True, rich_markup_mode=None
+    )
+    site.command("init")(init)
+    site.command("trust")(trust)
+    site.command("revoke")(revoke)
+    site.command("approve")(approve)
+    site.command("start")(start)
+    app.add_typer(site)
+
+
+def init(
+    site: SiteArgument,
+    name: Annotated[str, typer.Option(help="What hub and peers call this site.")],
+    invitation: Annotated[Path, typer.Option(help="The hub's invitation.json.")],
+    table: Annotated[Path | None, typer.Option(help="The site's rows; a key-holder has none.")] = None,
+    plan: Annotated[Path | None, typer.Option(help="Take the columns' roles from this plan.")] = None,
+) -> None:
+    """Make a site: its keys, site.toml (table, roles, policy) and the registration for the hub.
+
+    With KOHORT_PASSPHRASE set, the key file is locked with it. Example: kohort site init north --name north
+    --table north.csv --invitation invitation.json --plan plan.toml
+    """
+    from kohort.config import read_plan
+    from kohort.deployment_files import Invitation, Registration
+    from kohort.deployment_site import SiteFolder
+
+    read = Invitation.read(invitation)
+    SiteFolder.init(
+        site,
+        name=name,
+        table=table,
+        invitation=read,
+        plan=None if plan is None else read_plan(plan),
+        passphrase=os.environ.get(PASSPHRASE),
+    )
+    say(f"the hub's fingerprint, to compare with what its operator tells you: {read.hub.fingerprint}")
+    say(f"read {site / 'site.toml'}, then give the hub {site / 'registration.json'} and tell this fingerprint:")
+    stdout().print(Registration.read(site / "registration.json").site.fingerprint)
+
+
+def trust(
+    site: SiteArgument,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A peer's name.")],
+    fingerprint: Annotated[str, typer.Argument(metavar="FINGERPRINT", help="As its operator told you.")],
+) -> None:
+    """Let a peer count towards a minimum, and be given shares and secrets.
+
+    Example: kohort site trust north south 3f2a...
+    """
+    from kohort.deployment_site import SiteFolder
+
+    SiteFolder(site).trust(name, fingerprint)
+    say(f"{name} is trusted from now on")
+
+
+def revoke(
+    site: SiteArgument,
+    fingerprint: Annotated[str, typer.Argument(metavar="FINGERPRINT", help="A key that holds no more.")],
+) -> None:
+    """Trust a fingerprint never again, whoever has it.
+
+    Example: kohort site revoke north 3f2a...
+    """
+    from kohort.deployment_site import SiteFolder
+
+    SiteFolder(site).distrust(fingerprint)
+    say("revoked")
+
+
+def approve(
+    site: SiteArgument,
+    plan: Annotated[str | None, typer.Argument(metavar="PLAN", help="A plan file, or a hash from the ledger.")] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", metavar="a.b=v", help="As the hub will run it.")] = None,
+    withdraw: Annotated[bool, typer.Option("--withdraw", help="Approve it no more.")] = False,
+) -> None:
+    """Allow a plan, exactly as it is; without a plan, list what is allowed.
+
+    Example: kohort site approve north plan.toml
+    """
+    from kohort.config import read_plan
+    from kohort.deployment_site import SiteFolder
+
+    approvals = SiteFolder(site).approvals
+    if plan is None:
+        for known, note in approvals.listed().items():
+            stdout().print(f"{known} {note}", markup=False)
+        return
+    is_hash = len(plan) == 64 and not Path(plan).exists()
+    plan_hash = plan if is_hash else read_plan(Path(plan), overrides=set_ or []).digest()
+    if withdraw:
+        approvals.withdraw(plan_hash)
+        say("withdrawn")
+        return
+    approvals.approve(plan_hash, note="" if is_hash else Path(plan).name)
+    say("approved:")
+    stdout().print(plan_hash)
+
+
+def start(
+    site: SiteArgument,
+    insecure: Annotated[bool, typer.Option("--insecure", help="No TLS, no node keys: loopback only.")] = False,
+    retries: Annotated[int, typer.Option(min=0, help="How often to try again when the hub does not answer.")] = 30,
+) -> None:
+    """Answer the hub's questions until stopped with Ctrl-C.
+
+    Example: kohort site start north
+    """
+    from kohort.deployment_site import SiteFolder
+
+    if insecure:
+        say("INSECURE: no TLS and no node keys. Whoever is on this machine can read and answer. For tests only")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # so that the SuperNode is ended, too
+    SiteFolder(site).start(insecure=insecure, retries=retries, passphrase=os.environ.get(PASSPHRASE))

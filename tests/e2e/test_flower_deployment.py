@@ -1,0 +1,390 @@
+"""A hub and its sites as real processes: every method, drop-outs, crashes, intruders, and what the hub gets to see."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import time
+import tomllib
+import zipfile
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from flower_federation import Federation, federation, plan_with, tables_of
+
+pytest.importorskip("flwr")
+
+from kohort.config import PlanFile, apply_overrides, load_plan, read_plan
+from kohort.data.datasets import open_table
+from kohort.deployment_files import Invitation, Registration, free_port
+from kohort.deployment_hub import HubFolder
+from kohort.deployment_site import SiteFolder
+from kohort.errors import DataError
+from kohort.experiment import run
+from kohort.federation import flower
+from kohort.methods.registry import find_method, methods
+from kohort.privacy.verify import verify_ledger
+from kohort.secure.certificates import issue_server_certificate, make_node_key, node_public_key
+
+pytestmark = pytest.mark.e2e
+
+
+def model_of(folder: Path) -> bytes:
+    return (folder / "model" / "model.safetensors").read_bytes()
+
+
+def lines_of(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "ledger" / "ledger.jsonl").read_bytes().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
+    """Three sites and a key-holder."""
+    root = tmp_path_factory.mktemp("three")
+    plan = plan_with(root, rounds=2)
+    made = Federation(root, plan)
+    try:
+        made.found(tables_of(3))
+        made.join_key_holder(*tables_of(3))
+        made.start_hub()
+        made.start_sites(*tables_of(3), "key-holder")
+        yield made
+    finally:
+        made.close()
+
+
+def variant(made: Federation, name: str, changes: list[str]) -> Path:
+    """The plan with keys changed, as a file; approved by everybody."""
+    described = apply_overrides(tomllib.loads(made.plan.read_text()), changes)
+    path = made.root / f"{name}.json"
+    path.write_text(json.dumps(load_plan(described).to_mapping()))
+    toml = made.root / f"{name}.toml"
+    toml.write_text(as_toml(json.loads(path.read_text())))
+    assert read_plan(toml).digest() == load_plan(described).digest()
+    made.approve(toml, *tables_of(3), "key-holder")
+    return toml
+
+
+def as_toml(described: dict[str, Any]) -> str:
+    """TOML of a plan's mapping."""
+    lines = []
+    for section, values in described.items():
+        lines.append(f"[{section}]")
+        lines += [f"{json.dumps(key)} = {inline(value)}" for key, value in values.items()]
+    return "\n".join(lines) + "\n"
+
+
+def inline(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{json.dumps(key)} = {inline(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(inline(item) for item in value) + "]"
+    return json.dumps(value)
+
+
+def method_plan(made: Federation, method: str) -> Path:
+    own = tomllib.loads(find_method(method).example)
+    own = own.get("method", own)
+    return variant(
+        made, method, [f"method.name={method}", *(f"method.{key}={inline(value)}" for key, value in own.items())]
+    )
+
+
+@pytest.mark.parametrize("method", sorted(methods()))
+def test_every_method_gives_the_model_of_one_process(three: Federation, method: str) -> None:
+    plan = method_plan(three, method)
+    out, local = three.root / f"{method}-flower", three.root / f"{method}-local"
+    over_flower = three.run_here(out, plan)
+    here = run(read_plan(plan), seed=1, out=local)
+    assert over_flower.metrics["accuracy"] == here.accuracy
+    assert model_of(out) == model_of(local)
+    assert over_flower.bytes == here.bytes
+    assert verify_ledger(out).releases == verify_ledger(local).releases
+
+
+def test_sums_that_only_a_key_holder_opens(three: Federation) -> None:
+    plan = variant(three, "bfv", ["method.name=partial", 'method.secure={sum = "bfv"}', "method.gate={k = 3}"])
+    over_flower = three.run_here(three.root / "bfv", plan)
+    here = run(read_plan(plan), seed=1, out=three.root / "bfv-local")
+    assert model_of(three.root / "bfv") == model_of(three.root / "bfv-local")
+    assert over_flower.dropped == {}
+    assert verify_ledger(three.site("key-holder")).releases > 0
+    assert here.bytes == over_flower.bytes
+
+
+def test_a_plan_nobody_approved_is_refused_and_both_sides_say_so(three: Federation) -> None:
+    changed = variant(three, "unapproved", ["train.rounds=3"])
+    for name in tables_of(3):
+        SiteFolder(three.site(name)).approvals.withdraw(read_plan(changed).digest())
+    before = {name: verify_ledger(three.site(name)).refusals for name in tables_of(3)}
+    said = three.kohort("run", changed, "--engine", "flower", "--hub", three.hub, "--out", three.root / "no", code=4)
+    assert "approve" in said
+    for name in tables_of(3):
+        assert verify_ledger(three.site(name)).refusals == before[name] + 1
+    assert sum(line["event"] == "refusal" for line in lines_of(three.root / "no")) == 3
+
+
+def test_the_hub_never_sees_who_a_row_is_about(three: Federation) -> None:
+    canaries = [value.encode() for table in tables_of(3).values() for value in table["person"][:67]]
+    assert len(canaries) > 200
+
+    def found_in(folder: Path) -> set[bytes]:
+        files = [path for path in folder.rglob("*") if path.is_file()]
+        contents = [path.read_bytes() for path in files]
+        return {canary for canary in canaries if any(canary in content for content in contents)}
+
+    assert found_in(three.root / "tables") == set(canaries), "the scan would not find them anywhere"
+    if not (three.root / "partial-flower").exists():  # when this test runs alone
+        three.run_here(three.root / "partial-flower", method_plan(three, "partial"))
+    seen = [three.hub, *three.root.glob("*-flower")]
+    assert [found_in(place) for place in seen] == [set()] * len(seen)
+    logs = [three.root / "hub.process.log"]
+    assert not any(canary in path.read_bytes() for path in logs for canary in canaries)
+
+
+def test_an_altered_bundle_is_turned_away_unopened(
+    three: Federation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    marker = tmp_path / "it-ran"
+    genuine = flower.bundle()
+    (tmp_path / "genuine.zip").write_bytes(genuine)
+    with zipfile.ZipFile(tmp_path / "genuine.zip") as old, zipfile.ZipFile(tmp_path / "altered.zip", "w") as new:
+        for name in old.namelist():
+            text = old.read(name)
+            new.writestr(name, f"open({str(marker)!r}, 'w')\n".encode() if name.endswith(".py") else text)
+    altered = (tmp_path / "altered.zip").read_bytes()
+    monkeypatch.setattr(flower, "bundle", lambda: altered)
+    victims = tables_of(3)
+    with HubFolder(three.hub).venue(wait=60) as venue:
+        numbers = {name: venue.run.nodes[name] for name in victims}
+        assert venue.run.exchange(dict.fromkeys(numbers.values(), b"letter"), deadline=60) == {}
+    for name in victims:
+        assert three.processes[name].wait(60) == 6
+        notes = [line for line in lines_of(three.site(name)) if line["event"] == "note"]
+        assert notes[-1]["what"] == "app bundle"
+        assert "nothing of it was unpacked" in notes[-1]["reason"]
+        verify_ledger(three.site(name))
+    assert not marker.exists()
+    for name in victims:
+        three.kill(name)
+
+
+# Drop-outs and crashes
+
+
+def test_ten_sites_lose_three_in_a_round_and_get_them_back(tmp_path: Path) -> None:
+    deadline = 30.0
+    plan = plan_with(tmp_path, sites=10, rounds=8, deadline=deadline)
+    lost = ("site-02", "site-05", "site-09")
+    with federation(tmp_path, plan, tables_of(10)) as made:
+        running = made.spawn(
+            "run", "run", plan, "--engine", "flower", "--hub", made.hub, "--out", tmp_path / "out", "--json",
+            "--wait", 240,
+        )  # fmt: skip
+        made.wait_for(lambda: made.round() >= 1, "the second round", 300)
+        at = made.round()
+        for name in lost:
+            made.kill(name)
+        killed = time.monotonic()
+        made.wait_for(lambda: made.round() > at + 1 or running.poll() is not None, "a round without the three", 120)
+        waited = time.monotonic() - killed
+        made.start_sites(*lost)
+        assert running.wait(400) == 0, made.logs()
+    # Both rounds that were under way while they died: at most one of them waits, and never beyond the deadline.
+    assert waited < deadline + 10 + 2 * 15
+    lines = lines_of(tmp_path / "out")
+    silent = {line["site"] for line in lines if line["event"] == "note"}
+    assert silent == set(lost)
+    back = {
+        line["site"] for line in lines if line["event"] == "release" and line["round"] == 7 and line["what"] == "train"
+    }
+    assert back >= set(lost), "the three did not come back"
+    assert verify_ledger(tmp_path / "out").sites == 10
+    for name in lost:
+        verify_ledger(made.site(name))
+
+
+def test_a_hub_killed_at_a_random_round_goes_on_to_the_same_model(tmp_path: Path) -> None:
+    rounds = 6
+    plan = plan_with(tmp_path, rounds=rounds)
+    at = random.SystemRandom().randrange(1, rounds - 1)
+    words = ["run", plan, "--engine", "flower", "--out", tmp_path / "out", "--seed", 1, "--json"]
+    with federation(tmp_path, plan, tables_of(3)) as made:
+        made.spawn("run", *words, "--hub", made.hub)
+        made.wait_for(lambda: made.round() >= at, f"round {at}", 300)
+        made.kill("run")
+        made.kill("hub.process")
+        assert not (tmp_path / "out" / "run.json").exists()
+        made.start_hub()
+        result = json.loads(made.kohort(*words, "--hub", made.hub, "--resume", "--wait", 120, timeout=400))
+    run(read_plan(plan), seed=1, out=tmp_path / "local")
+    assert result["rounds"] == rounds
+    assert model_of(tmp_path / "out") == model_of(tmp_path / "local"), f"killed in round {at}"
+    assert verify_ledger(tmp_path / "out").releases == verify_ledger(tmp_path / "local").releases
+    for name in tables_of(3):
+        assert verify_ledger(made.site(name)).releases == rounds + 2
+
+
+# Intruders and mistakes
+
+
+@pytest.fixture(scope="module")
+def hub_alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
+    root = tmp_path_factory.mktemp("alone")
+    made = Federation(root, plan_with(root), retries=1)
+    try:
+        made.found(tables_of(3))
+        made.start_hub()
+        yield made
+    finally:
+        made.close()
+
+
+def started(made: Federation, name: str) -> subprocess.CompletedProcess[str]:
+    """`kohort site start`, which is expected to end by itself."""
+    return subprocess.run(
+        [os.sys.executable, "-m", "kohort.cli.main", "site", "start", str(made.site(name)), "--retries", "1"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_a_key_nobody_registered_is_not_let_in(hub_alone: Federation) -> None:
+    name = "site-00"
+    make_node_key(hub_alone.site(name) / "node.key", force=True)
+    ended = started(hub_alone, name)
+    assert ended.returncode == 6, ended.stderr
+    assert "does not know its node key" in ended.stderr
+    known = {node["key"] for node in flower.node_states(HubFolder(hub_alone.hub).connection)}
+    assert not any(node_public_key(hub_alone.site(name) / "node.key").split()[1] in key for key in known)
+
+
+def test_the_rest_of_the_superlink_answers_to_the_hub_alone(hub_alone: Federation) -> None:
+    import httpx
+
+    address = HubFolder(hub_alone.hub).connection.address
+    with httpx.Client(verify=False) as outsider:  # noqa: S501 - an outsider would not mind
+        for path in ("/v1/control/start-run", "/v1/control/register-node", "/v1/runtime/acquire-task", "/docs"):
+            assert outsider.post(f"https://{address}{path}", content=b"").status_code == 404
+        wrong = {flower.SECRET_HEADER: "00" * 32}
+        assert outsider.post(f"https://{address}/v1/control/list-nodes", headers=wrong).status_code == 404
+
+
+def test_another_authority_is_not_believed(hub_alone: Federation, tmp_path: Path) -> None:
+    HubFolder.init(tmp_path / "impostor", address="127.0.0.1:9")
+    name = "site-01"
+    (hub_alone.site(name) / "ca.pem").write_bytes((tmp_path / "impostor" / "ca.pem").read_bytes())
+    ended = started(hub_alone, name)
+    assert ended.returncode == 6, ended.stderr
+    assert "certificate" in ended.stderr
+
+
+def test_an_expired_certificate_is_said_before_serving(tmp_path: Path) -> None:
+    made = Federation(tmp_path, tmp_path / "none")
+    HubFolder.init(made.hub, address=f"127.0.0.1:{free_port()}")
+    issue_server_certificate(made.hub, ["127.0.0.1"], now=datetime.now(UTC) - timedelta(days=500), force=True)
+    assert "expired" in made.kohort("hub", "start", made.hub, code=6)
+    made.kohort("hub", "renew", made.hub)
+
+
+def test_a_hub_that_is_not_there_and_a_port_in_use(hub_alone: Federation, tmp_path: Path) -> None:
+    said = hub_alone.kohort("hub", "start", hub_alone.hub, code=5)
+    assert "in use" in said
+    away = Federation(tmp_path, plan_with(tmp_path), retries=1)
+    away.found(tables_of(3))
+    ended = started(away, "site-00")
+    assert ended.returncode == 5, ended.stderr
+    assert (away.site("site-00") / "ledger" / "ledger.jsonl").is_file()
+    said = away.kohort("run", away.plan, "--engine", "flower", "--hub", away.hub, "--out", tmp_path / "o", code=5)
+    assert "kohort hub start" in said
+
+
+def test_without_tls_only_on_this_machine(tmp_path: Path) -> None:
+    made = Federation(tmp_path, tmp_path / "none")
+    said = made.kohort("hub", "init", made.hub, "--address", "hub.example.org:9092", "--insecure", code=4)
+    assert "this very machine" in said
+    made.kohort("hub", "init", made.hub, "--address", "127.0.0.1:9092", "--insecure")
+    tables_of(1)["site-00"].write_csv(tmp_path / "t.csv")
+    plan_with(tmp_path, sites=1)
+    words = ["--name", "a", "--table", tmp_path / "t.csv", "--plan", tmp_path / "plan.toml"]
+    made.kohort("site", "init", tmp_path / "a", *words, "--invitation", made.hub / "invitation.json")
+    assert "no TLS" in made.kohort("site", "start", tmp_path / "a", code=2)
+
+
+def test_insecure_loopback_works_and_says_so_loudly(tmp_path: Path) -> None:
+    plan = plan_with(tmp_path, rounds=1)
+    with federation(tmp_path, plan, tables_of(3), insecure=True) as made:
+        result = made.run(tmp_path / "out", "--seed", 1)
+        assert "INSECURE" in (tmp_path / "site-00.log").read_text()
+    assert (result["sites"], result["dropped"]) == (3, {})
+
+
+# Adult
+
+
+def adult() -> pl.DataFrame:
+    try:
+        return open_table("adult").frame
+    except DataError:
+        pytest.skip("needs the Adult table in KOHORT_DATA")
+
+
+ADULT = """
+[data]
+table = [{tables}]
+target = "income"
+quasi = ["age", "sex"]
+sensitive = ["income"]
+features = ["education_num", "hours_per_week", "marital_status"]
+test = "{root}/test.csv"
+[sites]
+split = "files"
+[train]
+rounds = 4
+[policy]
+min_rows = 1
+raw = true
+min_k = 2
+[method]
+name = "{method}"
+"""
+
+
+def test_adult_over_three_sites_is_as_accurate_as_in_one_process(tmp_path: Path) -> None:
+    columns = ["age", "sex", "education_num", "hours_per_week", "marital_status", "income"]
+    rows = adult().select(columns).drop_nulls().head(8000)
+    names = ["site-00", "site-01", "site-02"]
+    tables = {name: rows[number * 2000 : (number + 1) * 2000] for number, name in enumerate(names)}
+    rows[6000:].write_csv(tmp_path / "test.csv")
+    listed = ", ".join(f'"{tmp_path}/tables/{name}.csv"' for name in names)
+    plan = tmp_path / "plan.toml"
+    plan.write_text(ADULT.format(tables=listed, root=tmp_path, method="fedavg"))
+    with federation(tmp_path, plan, tables) as made:
+        for method in ("fedavg", "partial"):
+            chosen = tmp_path / f"{method}.toml"
+            chosen.write_text(ADULT.format(tables=listed, root=tmp_path, method=method))
+            made.approve(chosen, *names)
+            over_flower = made.run_here(tmp_path / method, chosen)
+            here = run(read_plan(chosen), seed=1, out=tmp_path / f"{method}-local")
+            assert over_flower.accuracy == here.accuracy
+            assert model_of(tmp_path / method) == model_of(tmp_path / f"{method}-local")
+            assert here.accuracy > 0.6
+
+
+def test_registrations_and_invitations_are_checked(tmp_path: Path) -> None:
+    HubFolder.init(tmp_path / "hub", address="127.0.0.1:9092")
+    invitation = Invitation.read(tmp_path / "hub" / "invitation.json")
+    assert invitation.ca.startswith("-----BEGIN CERTIFICATE")
+    made = Federation(tmp_path, tmp_path / "none")
+    (tmp_path / "bad.json").write_text('{"kohort": "registration", "version": 1}')
+    assert "damaged" in made.kohort("hub", "add", tmp_path / "hub", tmp_path / "bad.json", code=6)
+    assert isinstance(PlanFile, type)
+    assert Registration.__doc__
