@@ -25,17 +25,16 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from kohort.anonymity.measures_classes import as_frame, require_columns
+from kohort.anonymity.measures_classes import as_frame, require_columns, sorted_distinct
+from kohort.anonymity.measures_items import item_sets
 from kohort.data.cells import Label, ValueSet, parse_cell
 from kohort.data.hierarchy import Hierarchy
-from kohort.data.table import ITEM_SEPARATOR
 from kohort.errors import ConfigError, DataError
 
 __all__ = ["ItemLoss", "item_losses", "log_utility_loss", "row_utility_loss", "value_penalty", "weighted_ncp"]
 
 Integers = NDArray[np.int64]
 LOG_2 = math.log(2.0)
-FLAGS = 100_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,22 +85,27 @@ def item_losses(
     weights: Mapping[str, float] | None = None,
 ) -> ItemLoss:
     """Losses of the items of a release; `kept` says which input row each released row is, `hierarchy` reads labels."""
+    from kohort.anonymity.kernels.item_cover import smallest_cover
+
     source, released = as_frame(before), as_frame(after)
     names = require_columns(source, [items] if isinstance(items, str) else items)
     rows = np.arange(released.height) if kept is None else np.asarray(kept, dtype=np.int64)
     if len(rows) != released.height or (kept is None and source.height != released.height):
         hint = "Say in kept which input row each released row is"
         raise DataError(f"{source.height:,} rows became {released.height:,}", hint=hint)
-    had_row, had, domain = _pairs(source, names)
-    cell_row, cells, texts = _pairs(released, names)
-    cell_row = rows[cell_row]
-    order = np.argsort(cell_row, kind="stable")
-    cell_row, cells = cell_row[order], cells[order]
-    sizes, members = _meanings(texts, domain, hierarchy)
+    own_sets, shown = item_sets(source, names), item_sets(released, names)
+    had_row, had, domain = own_sets.row_of, own_sets.items, own_sets.known.to_list()
+    cell_row, cells = rows[shown.row_of], shown.items
+    if kept is not None:
+        order = np.argsort(cell_row, kind="stable")
+        cell_row, cells = cell_row[order], cells[order]
+    sizes, members = _meanings(shown.known, domain, hierarchy)
     item_weights = np.array([(weights or {}).get(item, 1.0) for item in domain], dtype=np.float64)
     if ((item_weights < 0) | ~np.isfinite(item_weights)).any():
         raise ConfigError("an item weight is not between 0 and 1", hint="Use weights from 0 to 1")
-    best, used = _smallest_cover(had_row, had, cell_row, cells, sizes, members, len(domain))
+    cell_starts = np.concatenate(([0], np.cumsum(np.bincount(cell_row, minlength=source.height))))
+    member_starts = np.concatenate(([0], np.cumsum(sizes)))
+    best, used = smallest_cover(had_row, had, cell_starts, cells, member_starts, members)
     suppressed = best == 0
     share = np.where(suppressed, 1.0, np.where(best <= 1, 0.0, best / max(len(domain), 1)))
     bits = np.log(np.maximum(best, 1)) / math.log(max(len(domain), 2))
@@ -117,92 +121,42 @@ def item_losses(
     )
 
 
-def _pairs(frame: pl.DataFrame, names: Sequence[str]) -> tuple[Integers, Integers, list[str]]:
-    """Row and item code of every occurrence, each once a row, rows rising; and the items."""
-    parts = [pl.DataFrame({"row": np.arange(frame.height), "item": _lists(frame[name])}) for name in names]
-    found = pl.concat(parts).explode("item").drop_nulls("item").filter(pl.col("item") != "")
-    known = found["item"].unique().sort()
-    codes = found["item"].cast(pl.Enum(known)).to_physical().cast(pl.Int64).to_numpy()
-    width = max(len(known), 1)
-    keys = np.sort(found["row"].to_numpy() * width + codes)
-    keys = keys[np.diff(keys, prepend=-1) != 0]
-    row, item = np.divmod(keys, width)
-    return row, item, known.to_list()
-
-
-def _lists(column: pl.Series) -> pl.Series:
-    if isinstance(column.dtype, pl.List):
-        return column.cast(pl.List(pl.String))
-    separator = ITEM_SEPARATOR if column.str.contains(ITEM_SEPARATOR, literal=True).any() else "|"
-    return column.str.split(separator).list.eval(pl.element().str.strip_chars())
-
-
-def _meanings(texts: list[str], domain: list[str], hierarchy: Hierarchy | None) -> tuple[Integers, Integers]:
-    """How many items of the table each cell stands for, and all (cell, item) pairs as one sorted key each."""
+def _meanings(texts: pl.Series, domain: list[str], hierarchy: Hierarchy | None) -> tuple[Integers, Integers]:
+    """How many items of the table each cell stands for; and these items, rising, cell after cell."""
+    width = max(len(domain), 1)
+    cells = pl.DataFrame({"text": texts}).with_row_index("cell")
+    text = pl.col("text")
+    # Most sets need no unescaping, and there may be many long ones.
+    is_plain_set = text.str.starts_with("{") & text.str.ends_with("}") & ~text.str.contains("\\", literal=True)
+    sets = cells.filter(is_plain_set)
+    inside = text.str.strip_prefix("{").str.strip_suffix("}").str.split(", ")
+    within = sets.select(pl.col("cell").cast(pl.Int64), item=inside).explode("item")
+    within = within.select("cell", item=pl.col("item").cast(pl.Enum(domain), strict=False)).drop_nulls("item")
+    keys = [within["cell"].to_numpy() * width + within["item"].to_physical().cast(pl.Int64).to_numpy()]
     place = {item: code for code, item in enumerate(domain)}
-    sizes, keys = np.zeros(len(texts), np.int64), []
-    for number, text in enumerate(texts):
-        # Most sets need no unescaping, and there may be many long ones.
-        plain_set = text.startswith("{") and text.endswith("}") and "\\" not in text
-        cell = ValueSet(tuple(text[1:-1].split(", "))) if plain_set else parse_cell(text)
-        if isinstance(cell, ValueSet):
-            inside = [place[value] for value in cell.values if value in place]
-        elif isinstance(cell, Label):
-            if hierarchy is None:
-                raise ConfigError("items were released as labels", hint="Pass the hierarchy they come from")
-            inside = [place[value] for value in hierarchy.leaves(cell.text) if value in place]
-        else:
-            inside = [place[cell]] if isinstance(cell, str) and cell in place else []
-        sizes[number] = len(inside)
-        keys.append(np.array(sorted(inside), dtype=np.int64) + number * max(len(domain), 1))
-    return sizes, np.concatenate(keys) if keys else np.zeros(0, np.int64)
+    for number, other in cells.filter(~is_plain_set).iter_rows():
+        found = [place[item] for item in _stands_for(other, hierarchy) if item in place]
+        keys.append(np.array(found, dtype=np.int64) + number * width)
+    of_cell, members = np.divmod(sorted_distinct(np.concatenate(keys)), width)
+    return np.bincount(of_cell, minlength=len(texts)), members
 
 
-def _smallest_cover(
-    had_row: Integers,
-    had: Integers,
-    cell_row: Integers,
-    cells: Integers,
-    sizes: Integers,
-    members: Integers,
-    width: int,
-) -> tuple[Integers, int]:
-    """Size of the smallest cell of its row that stands for each occurrence, 0 if none does; and how many cells do."""
-    best = np.zeros(len(had), np.int64)
-    if not len(cells) or not len(had):
-        return best, 0
-    ends = np.cumsum(np.bincount(cell_row, minlength=int(had_row[-1]) + 1))
-    end = ends[had_row]
-    begin = end - np.bincount(cell_row, minlength=int(had_row[-1]) + 1)[had_row]
-    used = np.zeros(len(cells), dtype=np.bool_)
-    for offset in range(int((end - begin).max(initial=0))):
-        at = begin + offset
-        there = np.flatnonzero(at < end)
-        cell = cells[at[there]]
-        key = cell * width + had[there]
-        covers = _is_among(members, key, len(sizes) * width)
-        hit, size = there[covers], sizes[cell[covers]]
-        best[hit] = np.where(best[hit] == 0, size, np.minimum(best[hit], size))
-        used[at[hit]] = True
-    return best, int(used.sum())
-
-
-def _is_among(members: Integers, keys: Integers, span: int) -> NDArray[np.bool_]:
-    """Whether each key is one of the sorted members; all are below `span`."""
-    if span <= FLAGS:
-        flags = np.zeros(span, dtype=np.bool_)
-        flags[members] = True
-        return flags[keys]
-    if not len(members):
-        return np.zeros(len(keys), dtype=np.bool_)
-    found: NDArray[np.bool_] = members[np.minimum(np.searchsorted(members, keys), len(members) - 1)] == keys
-    return found
+def _stands_for(text: str, hierarchy: Hierarchy | None) -> Sequence[str | None]:
+    """The values that a cell may be."""
+    cell = parse_cell(text)
+    if isinstance(cell, ValueSet):
+        return cell.values
+    if isinstance(cell, Label):
+        if hierarchy is None:
+            raise ConfigError("items were released as labels", hint="Pass the hierarchy they come from")
+        return hierarchy.leaves(cell.text)
+    return (cell,) if isinstance(cell, str) else ()
 
 
 def _cell_weights(members: Integers, sizes: Integers, item_weights: NDArray[np.float64]) -> NDArray[np.float64]:
     """w(u): the mean weight of the items a cell stands for."""
     of_cell = np.repeat(np.arange(len(sizes)), sizes)
-    total = np.bincount(of_cell, item_weights[members % max(len(item_weights), 1)], minlength=len(sizes))
+    total = np.bincount(of_cell, item_weights[members], minlength=len(sizes))
     found: NDArray[np.float64] = total / np.maximum(sizes, 1)
     return found
 
@@ -211,12 +165,18 @@ def _utility_loss(row: Integers, cells: Integers, sizes: Integers, weights: NDAr
     """Eq 6, in logarithms: every exponent below is at most 0."""
     if not len(cells):
         return 0.0
-    size = np.maximum(sizes[cells], 1).astype(np.float64)
+    of_cell = np.maximum(sizes, 1).astype(np.float64)
     starts = np.flatnonzero(np.diff(row, prepend=-1))
-    together = np.add.reduceat(size, starts)
-    own = np.repeat(together, np.diff(starts, append=len(row)))
-    ratio = np.exp((size - own) * LOG_2 + np.log1p(-np.exp2(-size)) - np.log1p(-np.exp2(-own)))
+    of_row = np.add.reduceat(of_cell[cells], starts)
+    lengths = np.diff(starts, append=len(row))
+    ratio = np.exp(_log_powers(of_cell)[cells] - np.repeat(_log_powers(of_row), lengths))
     return float((ratio * weights[cells]).sum()) / rows
+
+
+def _log_powers(sizes: NDArray[np.float64]) -> NDArray[np.float64]:
+    """log(2^size - 1) of each size."""
+    found: NDArray[np.float64] = sizes * LOG_2 + np.log1p(-np.exp2(-sizes))
+    return found
 
 
 def _log_power(size: float) -> float:

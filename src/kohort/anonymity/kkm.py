@@ -32,9 +32,9 @@ from kohort.anonymity.kkm_items import (
     Generalised,
     ItemRows,
     collect_items,
+    distinct,
     generalise,
     item_weights,
-    numbered,
     read_items,
     release_items,
 )
@@ -187,7 +187,7 @@ def anonymise_items(
     _check_suppression(loss, suppression_limit)
     held = cell >= 0
     width = max(len(listed), 1)
-    pairs, _ = numbered(partition.labels[rows.row_of[held]] * width + cell[held], partition.count * width)
+    pairs = distinct(partition.labels[rows.row_of[held]] * width + cell[held], partition.count * width)
     return KKmResult(
         frame=to_native(released if identifier is None else released.drop(identifier), kind),
         kept=np.arange(table.height),
@@ -329,9 +329,10 @@ class _Maker:
         """Rows of each cluster that hold each item, up to k; many items share columns, which only blurs the choice."""
         clusters = int(labels.max()) + 1
         width = max(min(len(self.rows.items), SUPPORT_CELLS // clusters), 1)
-        keys, counts = np.unique(labels[self.rows.row_of] * width + self.rows.leaf % width, return_counts=True)
+        keys = np.sort(labels[self.rows.row_of] * width + self.rows.leaf % width)
+        first = np.flatnonzero(np.diff(keys, prepend=-1))
         found = np.zeros(clusters * width, np.uint16)
-        found[keys] = np.minimum(counts, min(self.k, LARGEST_SUPPORT))
+        found[keys[first]] = np.minimum(np.diff(first, append=len(keys)), min(self.k, LARGEST_SUPPORT))
         return found.reshape(clusters, width)
 
 

@@ -39,12 +39,13 @@ PAIRS = 8_000_000
 LARGEST_BLOCK = 2_048
 SMALLEST_BLOCK = 32
 # Merging: how many clusters a seed looks at, how many it tries, how many seeds in a row may fail before merging ends,
-# and how many rows may be tried in unions altogether.
+# and how many rows may be tried in unions altogether. A try takes as long as so many rows before it has begun.
 NEIGHBOURS = 256
 SHORTLIST = 32
 TRIES = 2
 PATIENCE = 32
 TRIED_ROWS = 400_000
+ROWS_A_TRY = 150
 
 
 @dataclass(frozen=True)
@@ -200,7 +201,7 @@ def merge_clusters(
                 continue
             union = np.concatenate([members[seed], members[partner]])
             if merge == "paying":
-                budget -= len(union)
+                budget -= len(union) + ROWS_A_TRY
                 after = float(item_loss([union])[0])
                 if gain - after / occurrences <= cost:
                     continue

@@ -22,11 +22,14 @@ from kohort.data.cells import Label, ValueSet, format_cell
 from kohort.data.table import ITEM_SEPARATOR
 from kohort.errors import ConfigError, DataError, nearest
 
-__all__ = ["Generalised", "ItemRows", "collect_items", "generalise", "numbered", "read_items", "release_items"]
+__all__ = ["Generalised", "ItemRows", "collect_items", "distinct", "generalise", "read_items", "release_items"]
 
 OTHER_SEPARATOR = "|"
 LARGEST_KEY = 2.0**62
 COUNTED_KEYS = 50_000_000
+# Combinations of two items at most, of so many items in a class, are counted in a square.
+PAIRS = 2
+LARGEST_SQUARE = 4_000
 
 
 @dataclass(frozen=True)
@@ -136,22 +139,29 @@ def generalise(
     Rows of a class stand together, and in it those of a person; classes are numbered 0, 1, ... in that order. The
     result belongs to the occurrences of these rows, in that order.
     """
-    from kohort.anonymity.kernels.items import generalise_items
-
-    scopes = 1 if table_wide else int(classes[-1]) + 1
     if (len(tree.size) + 1.0) ** 3 * (int(classes[-1]) + 1 if table_wide else 1) > LARGEST_KEY:
         raise ConfigError(f"{len(tree.items):,} items are too many", hint="Generalise the items, or drop rare ones")
     places, row_starts = rows.places(order)
+    leaf = rows.leaf[places]
     new_unit = (np.diff(classes, prepend=-1) != 0) | (np.diff(persons, prepend=persons[0] - 1) != 0)
     first_rows = np.flatnonzero(new_unit)
     unit_classes = classes[first_rows]
-    bounds = [0, len(first_rows)] if table_wide else np.searchsorted(unit_classes, np.arange(scopes + 1))
+    class_starts = np.searchsorted(unit_classes, np.arange(int(classes[-1]) + 2))
+    one_row_each = len(first_rows) == len(order)
+    if one_row_each and m <= PAIRS and not (tree.is_tree or table_wide):
+        from kohort.anonymity.kernels.item_pairs import generalise_pairs
+
+        width = min(len(tree.items), int(np.diff(row_starts[class_starts]).max(initial=0)))
+        if width <= LARGEST_SQUARE:
+            return Generalised(*generalise_pairs(class_starts, row_starts, leaf, weights, len(tree.items), width, k, m))
+    from kohort.anonymity.kernels.items import generalise_items
+
     node, lost = generalise_items(
-        np.asarray(bounds, dtype=np.int64),
+        np.array([0, len(first_rows)]) if table_wide else class_starts,
         unit_classes,
         np.append(first_rows, len(order)),
         row_starts,
-        rows.leaf[places],
+        leaf,
         weights,
         tree.parent,
         tree.size,
@@ -179,12 +189,12 @@ def release_items(
     group, number = numbered(scope * width + node[kept], scopes * width)
     cells = _tree_cells(tree, group % width) if tree.is_tree else _group_cells(tree, number, rows.leaf[kept])
     meanings = dict(cells)
-    distinct = {text: place for place, text in enumerate(sorted(meanings))}
-    of_group = np.array([distinct[text] for text, _ in cells], dtype=np.int64)
+    places = {text: place for place, text in enumerate(sorted(meanings))}
+    of_group = np.array([places[text] for text, _ in cells], dtype=np.int64)
     cell = np.full(len(node), -1)
     cell[kept] = of_group[number]
-    listed = [(text, meanings[text]) for text in distinct]
-    texts = pl.Series("cell", list(distinct), dtype=pl.String)
+    listed = [(text, meanings[text]) for text in places]
+    texts = pl.Series("cell", list(places), dtype=pl.String)
     columns = []
     for place, name in enumerate(rows.names):
         chosen = rows.column[kept] == place
@@ -195,14 +205,23 @@ def release_items(
 def numbered(keys: Integers, span: int) -> tuple[Integers, Integers]:
     """The distinct keys, rising, and which of them each one is; all are below `span`, which may be huge."""
     if span > COUNTED_KEYS:
-        distinct, number = np.unique(keys, return_inverse=True)
-        return distinct, number.astype(np.int64)
+        found, number = np.unique(keys, return_inverse=True)
+        return found, number.astype(np.int64)
+    found = distinct(keys, span)
+    place = np.empty(span, np.int64)
+    place[found] = np.arange(len(found))
+    return found, place[keys]
+
+
+def distinct(keys: Integers, span: int) -> Integers:
+    """The distinct keys, rising; all are below `span`, which may be huge."""
+    if span > COUNTED_KEYS:
+        ordered = np.sort(keys)
+        found: Integers = ordered[np.diff(ordered, prepend=-1) != 0]
+        return found
     there = np.zeros(span, dtype=np.bool_)
     there[keys] = True
-    distinct = np.flatnonzero(there)
-    place = np.empty(span, np.int64)
-    place[distinct] = np.arange(len(distinct))
-    return distinct, place[keys]
+    return np.flatnonzero(there)
 
 
 def _occurrences(column: pl.Series, number: int) -> pl.DataFrame:
@@ -236,7 +255,7 @@ def _tree_cells(tree: ItemTree, nodes: Integers) -> list[tuple[str, tuple[str, .
 
 def _group_cells(tree: ItemTree, number: Integers, leaf: Integers) -> list[tuple[str, tuple[str, ...]]]:
     width = max(len(tree.items), 1)
-    keys, _ = numbered(number * width + leaf, (int(number.max(initial=-1)) + 1) * width)
+    keys = distinct(number * width + leaf, (int(number.max(initial=-1)) + 1) * width)
     of_group, codes = np.divmod(keys, width)
     ends = np.flatnonzero(np.diff(of_group, append=-1)) + 1
     # Items are sorted, as the members of a set are, so its text is that of its members side by side.
@@ -245,9 +264,9 @@ def _group_cells(tree: ItemTree, number: Integers, leaf: Integers) -> list[tuple
     listed = codes.tolist()
     for end in ends.tolist():
         inside = listed[begin:end]
-        members = tuple(tree.items[code] for code in inside)
+        members = tuple(map(tree.items.__getitem__, inside))
         alone = len(members) == 1
-        text = str(format_cell(members[0])) if alone else "{" + ", ".join(escaped[code] for code in inside) + "}"
+        text = str(format_cell(members[0])) if alone else "{" + ", ".join(map(escaped.__getitem__, inside)) + "}"
         made.append((text, members))
         begin = end
     return made

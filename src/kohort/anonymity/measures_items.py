@@ -29,16 +29,22 @@ Integers = NDArray[np.int64]
 ITEM_SEPARATORS = (ITEM_SEPARATOR, "|")
 BATCH = 1 << 23
 COUNTERS = 1 << 20
+LARGEST_KEY = 1 << 62
 
 
 @dataclass(frozen=True)
 class ItemSets:
-    """The distinct items of each row as rising codes; row r holds items[ends[r - 1]:ends[r]]."""
+    """The distinct items of each row as rising codes into `known`; row r holds items[ends[r - 1]:ends[r]]."""
 
     items: Integers
     ends: Integers
     row_of: Integers
-    distinct: int
+    known: pl.Series
+
+    @property
+    def distinct(self) -> int:
+        """How many items the table has; 1 where it has none, so that codes can be told from rows."""
+        return max(len(self.known), 1)
 
 
 @dataclass(frozen=True)
@@ -58,13 +64,14 @@ def item_sets(frame: pl.DataFrame, columns: Sequence[str]) -> ItemSets:
     A list holds items; a text holds items with `;` between them, or `|` if no text of the column has a `;`.
     """
     pairs = pl.concat([_exploded(frame[name]) for name in columns]).drop_nulls("item").filter(pl.col("item") != "")
-    known = pairs["item"].unique().sort()
-    codes = pairs["item"].cast(pl.Enum(known)).to_physical().cast(pl.Int64).to_numpy()
-    distinct = max(len(known), 1)
-    keys = sorted_distinct(pairs["row"].cast(pl.Int64).to_numpy() * distinct + codes)
-    row_of, items = np.divmod(keys, distinct)
+    # Cells of many items are long texts: each is looked up once.
+    holders = pairs.group_by("item", maintain_order=True).agg("row")
+    codes = np.repeat(np.arange(holders.height), holders["row"].list.len().to_numpy())
+    rows = holders["row"].explode(empty_as_null=False).to_numpy().astype(np.int64)
+    distinct = max(holders.height, 1)
+    row_of, items = np.divmod(sorted_distinct(rows * distinct + codes), distinct)
     ends = np.cumsum(np.bincount(row_of, minlength=frame.height))
-    return ItemSets(items, ends.astype(np.int64), row_of, distinct)
+    return ItemSets(items, ends.astype(np.int64), row_of, holders["item"])
 
 
 def smallest_class(classes: Classes, persons: Integers) -> int:
@@ -111,8 +118,8 @@ def _smallest_number(prefixes: _Prefixes, holder: Integers | None) -> int:
 def _extensions(prefixes: _Prefixes, sets: ItemSets) -> tuple[Integers, Integers]:
     """Every combination with one more item, each later item of the same row in turn: its key, and where the item is."""
     following = _followers(prefixes, sets)
-    within = np.arange(int(following.sum())) - np.repeat(np.cumsum(following) - following, following)
-    position = np.repeat(prefixes.position + 1, following) + within
+    ends = np.cumsum(following)
+    position = np.arange(int(ends[-1])) + np.repeat(prefixes.position + 1 - ends + following, following)
     return np.repeat(prefixes.number, following) * sets.distinct + sets.items[position], position
 
 
@@ -156,8 +163,12 @@ def _batches(prefixes: _Prefixes, sets: ItemSets) -> Iterator[_Prefixes]:
 
 
 def _numbered(keys: Integers, position: Integers) -> _Prefixes:
-    order = np.argsort(keys, kind="stable")
-    ordered = keys[order]
+    if int(keys.max(initial=0)) < LARGEST_KEY // len(keys):
+        # One key for both: a plain sort is several times faster than a sort of places.
+        ordered, order = np.divmod(np.sort(keys * len(keys) + np.arange(len(keys))), len(keys))
+    else:
+        order = np.argsort(keys, kind="stable")
+        ordered = keys[order]
     number = np.cumsum(np.diff(ordered, prepend=ordered[:1]) != 0)
     return _Prefixes(number.astype(np.int64), position[order])
 

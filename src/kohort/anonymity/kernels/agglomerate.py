@@ -10,7 +10,7 @@ Guarantees: every group ends with at least k, if all together have; the result d
 
 # Written for Numba: positional arguments, types from the call.
 # mypy: allow-untyped-defs, allow-untyped-calls
-# ruff: noqa: PLR0912
+# ruff: noqa: PLR0912, PLR0915
 
 from __future__ import annotations
 
@@ -76,37 +76,51 @@ def _make_groups(codes, size, shape):
 
 
 @inner
-def _union_loss(a, b, groups, shape):
-    """What one row loses in the union of two groups: the weighted sum over the columns."""
-    total = 0.0
+def _union_losses(a, others, count, total, groups, shape):
+    """What one row loses in the union of a with each of the others: the weighted sum over the columns."""
+    # Column by column over all the others: each array is taken out of its tuple once, which is not for free.
+    low, high, level, bits = groups.low, groups.high, groups.level, groups.bits
+    points, labels, costs = shape.points, shape.labels, shape.costs
+    for i in range(count):
+        total[i] = 0.0
     for c in range(len(shape.kind)):
-        if shape.distinct[c] == 1:
+        kind, distinct, weight = shape.kind[c], shape.distinct[c], shape.weight[c]
+        base, begin, levels = shape.offsets[c], shape.ladder[c], shape.levels[c]
+        first_word, last_word = shape.words[c], shape.words[c + 1]
+        if distinct == 1:
             continue
-        if shape.kind[c] == NUMBER:
-            base = shape.offsets[c]
-            below, top = min(groups.low[a, c], groups.low[b, c]), max(groups.high[a, c], groups.high[b, c])
-            lost = min(shape.points[base + top] - shape.points[base + below], 1.0)
-        elif shape.kind[c] == CATEGORY:
-            found = np.int64(0)
-            for w in range(shape.words[c], shape.words[c + 1]):
-                found += _ones(groups.bits[a, w] | groups.bits[b, w])
-            lost = found / shape.distinct[c] if found > 1 else 0.0
+        if kind == NUMBER:
+            for i in range(count):
+                b = others[i]
+                below, top = min(low[a, c], low[b, c]), max(high[a, c], high[b, c])
+                total[i] += weight * min(points[base + top] - points[base + below], 1.0)
+        elif kind == CATEGORY:
+            for i in range(count):
+                found = np.int64(0)
+                for w in range(first_word, last_word):
+                    found += _ones(bits[a, w] | bits[others[i], w])
+                total[i] += weight * found / distinct if found > 1 else 0.0
         else:
-            lost = shape.costs[_label(a, b, c, groups, shape)]
-        total += shape.weight[c] * lost
-    return total
+            for i in range(count):
+                b = others[i]
+                height = max(level[a, c], level[b, c])
+                height = _level(labels, begin, distinct, levels, height, low[a, c], low[b, c])
+                total[i] += weight * costs[begin + height * distinct + low[a, c]]
 
 
 @inner
-def _join_groups(a, b, groups, shape):
-    """Let group a be the union of both."""
-    groups.loss[a] = _union_loss(a, b, groups, shape)
+def _join_groups(a, b, loss, groups, shape):
+    """Let group a be the union of both, in which one row has this loss."""
+    low, high, level = groups.low, groups.high, groups.level
+    groups.loss[a] = loss
     for c in range(len(shape.kind)):
         if shape.kind[c] == LADDER:
-            at = _label(a, b, c, groups, shape)
-            groups.level[a, c] = (at - shape.ladder[c]) // shape.distinct[c]
-        groups.low[a, c] = min(groups.low[a, c], groups.low[b, c])
-        groups.high[a, c] = max(groups.high[a, c], groups.high[b, c])
+            height = max(level[a, c], level[b, c])
+            level[a, c] = _level(
+                shape.labels, shape.ladder[c], shape.distinct[c], shape.levels[c], height, low[a, c], low[b, c]
+            )
+        low[a, c] = min(low[a, c], low[b, c])
+        high[a, c] = max(high[a, c], high[b, c])
         for w in range(shape.words[c], shape.words[c + 1]):
             groups.bits[a, w] |= groups.bits[b, w]
     groups.size[a] += groups.size[b]
@@ -122,49 +136,60 @@ def agglomerate(codes, size, owner, k, shape):
     groups = _make_groups(codes, size, shape)
     owner = owner.copy()
     alive = np.empty(count, np.int64)
-    living = 0
+    # Numbers that are passed on have their type from the start: a constant would be compiled for by itself.
+    living = np.int64(0)
+    losses = np.empty(count)
+    other = np.empty(1, np.int64)
     for i in range(count):
         if owner[i] == i:
             alive[living] = i
             living += 1
         else:
-            _join_groups(owner[i], i, groups, shape)
-    groups.size[:] = size
-    near = np.full(count, -1)
-    gap = np.full(count, np.inf)
+            _join_groups(owner[i], i, 0.0, groups, shape)
     for i in range(living):
-        if groups.size[alive[i]] < k:
-            _find_nearest(alive[i], alive, living, near, gap, k, groups, shape)
+        other[0] = alive[i]
+        _union_losses(alive[i], other, np.int64(1), losses, groups, shape)
+        groups.loss[alive[i]] = losses[0]
+    sizes, own_loss = groups.size, groups.loss
+    for i in range(count):
+        sizes[i] = size[i]
+    # Groups that lack company know how near another one is, or (near is -1) that none is nearer than gap.
+    near = np.full(count, -1)
+    gap = np.full(count, -1.0)
     while living > 1:
-        a = -1
+        a = np.int64(-1)
         for i in range(living):
             x = alive[i]
-            if groups.size[x] < k and (a < 0 or gap[x] < gap[a]):
+            if sizes[x] < k and (a < 0 or gap[x] < gap[a]):
                 a = x
         if a < 0:
             break
         b = near[a]
-        _join_groups(a, b, groups, shape)
-        owner[b] = a
-        kept = 0
-        for i in range(living):
-            if alive[i] != b:
-                alive[kept] = alive[i]
-                kept += 1
-        living = kept
-        gap[a], near[a] = np.inf, -1
+        joining = b >= 0
+        if joining:
+            other[0] = b
+            _union_losses(a, other, np.int64(1), losses, groups, shape)
+            _join_groups(a, b, losses[0], groups, shape)
+            owner[b] = a
+            living = _without(b, alive, living)
+        near[a], gap[a] = -1, np.inf
+        _union_losses(a, alive, living, losses, groups, shape)
         for i in range(living):
             x = alive[i]
-            if x == a or groups.size[x] >= k:
+            if x == a:
                 continue
-            if near[x] == a or near[x] == b:
-                _find_nearest(x, alive, living, near, gap, k, groups, shape)
-            else:
-                found = _gap(x, a, k, groups, shape)
+            added = (sizes[x] + sizes[a]) * losses[i] - sizes[x] * own_loss[x] - sizes[a] * own_loss[a]
+            if sizes[a] < k:
+                found = added / (sizes[a] + (sizes[x] if sizes[x] < k else 0.0))
+                if found < gap[a] or near[a] < 0:
+                    near[a], gap[a] = x, found
+            if joining and sizes[x] < k:
+                found = added / (sizes[x] + (sizes[a] if sizes[a] < k else 0.0))
                 if found < gap[x]:
                     near[x], gap[x] = a, found
-        if groups.size[a] < k:
-            _find_nearest(a, alive, living, near, gap, k, groups, shape)
+                elif near[x] == a or near[x] == b:
+                    # It went away, and no other is nearer than it was: to be looked for when it is this one's turn.
+                    near[x] = a if found == gap[x] else -1
     for i in range(count):
         top = i
         while owner[top] != top:
@@ -174,40 +199,30 @@ def agglomerate(codes, size, owner, k, shape):
 
 
 @inner
-def _find_nearest(x, alive, living, near, gap, k, groups, shape):
-    near[x], gap[x] = -1, np.inf
+def _without(b, alive, living):
+    """Take one out of the list of the living, whose order stays, and say how many are left."""
+    kept = np.int64(0)
     for i in range(living):
-        if alive[i] != x:
-            found = _gap(x, alive[i], k, groups, shape)
-            if near[x] < 0 or found < gap[x]:
-                near[x], gap[x] = alive[i], found
+        if alive[i] != b:
+            alive[kept] = alive[i]
+            kept += 1
+    return kept
 
 
 @inner
-def _gap(a, b, k, groups, shape):
-    """Distance of a group that lacks company from another."""
-    together = (groups.size[a] + groups.size[b]) * _union_loss(a, b, groups, shape)
-    added = together - groups.size[a] * groups.loss[a] - groups.size[b] * groups.loss[b]
-    return added / (groups.size[a] + (groups.size[b] if groups.size[b] < k else 0.0))
-
-
-@inner
-def _label(a, b, c, groups, shape):
-    """Where the lowest label above both groups stands in `labels` and `costs`."""
-    distinct = shape.distinct[c]
-    level = max(groups.level[a, c], groups.level[b, c])
-    at = shape.ladder[c] + level * distinct
-    while level < shape.levels[c] - 1 and shape.labels[at + groups.low[a, c]] != shape.labels[at + groups.low[b, c]]:
+def _level(labels, begin, distinct, levels, level, one, other):
+    """The lowest level from this one on where two codes share a label."""
+    at = begin + level * distinct
+    while level < levels - 1 and labels[at + one] != labels[at + other]:
         level += 1
         at += distinct
-    return at + groups.low[a, c]
+    return level
 
 
 @inner
 def _ones(word):
-    """Bits that are set."""
-    found = np.int64(0)
-    while word != np.uint64(0):
-        word &= word - np.uint64(1)
-        found += 1
-    return found
+    """Bits that are set: summed in pairs, fours, eights, then all eights by one multiplication."""
+    word -= (word >> np.uint64(1)) & np.uint64(0x5555555555555555)
+    word = (word & np.uint64(0x3333333333333333)) + ((word >> np.uint64(2)) & np.uint64(0x3333333333333333))
+    word = (word + (word >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
+    return np.int64((word * np.uint64(0x0101010101010101)) >> np.uint64(56))

@@ -1,8 +1,7 @@
 """How many persons of a class hold each combination of up to three items, kept up to date while items move.
 
-A unit is one person's rows in one class. Combinations live in a hash table with open addressing, those of one or two
-items of a single class in a square where that is small; for every node the number of combinations it is in that too few
-hold is kept beside them.
+A unit is one person's rows in one class. Combinations live in a hash table with open addressing; for every node the
+number of combinations it is in that too few hold is kept beside them.
 
 Guarantees: counts are exact after every change; a person counts once for a combination, in however many rows it is.
 """
@@ -40,14 +39,13 @@ class Units(NamedTuple):
 
 class Counts(NamedTuple):
     """Combinations and their holders; `filled[0]` places are in use. `bad[c, x]`: combinations of x in class c that too
-    few hold; `bad_total[x]`: in all classes together. `pairs[x, y]` with x <= y: holders of both; 1 x 1 if not used."""
+    few hold; `bad_total[x]`: in all classes together."""
 
     keys: Any
     holders: Any
     filled: Any
     bad: Any
     bad_total: Any
-    pairs: Any
 
 
 class Buffers(NamedTuple):
@@ -97,7 +95,7 @@ def make_room(counts, more):
             place = _place(keys, counts_keys[i])
             keys[place], holders[place] = counts_keys[i], counts_holders[i]
     filled[0] = live
-    return Counts(keys, holders, filled, counts.bad, counts.bad_total, counts.pairs)
+    return Counts(keys, holders, filled, counts.bad, counts.bad_total)
 
 
 @inner
@@ -169,15 +167,10 @@ def _held_before(buffers, rows, x, y, z):
 @inner
 def _change(x, y, z, sign, c, base, counts, k):
     """One holder more or less of the combination of x, y and z, of which some may be the same node."""
-    if z == y and counts.pairs.shape[0] > 1:
-        before = counts.pairs[min(x, y), max(x, y)]
-        after = before + sign
-        counts.pairs[min(x, y), max(x, y)] = after
-    else:
-        place = _find(x, y, z, c, base, counts)
-        before = counts.holders[place]
-        after = before + sign
-        counts.holders[place] = after
+    place = _find(x, y, z, c, base, counts)
+    before = counts.holders[place]
+    after = before + sign
+    counts.holders[place] = after
     change = (1 if 0 < after < k else 0) - (1 if 0 < before < k else 0)
     if change != 0:
         _blame(counts, c, x, change)

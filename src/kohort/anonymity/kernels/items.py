@@ -35,8 +35,6 @@ from kohort.anonymity.kernels.item_counts import (
 __all__ = ["generalise_items"]
 
 NOWHERE = -1
-# Nodes up to which pairs are counted in a square of all of them.
-LARGEST_SQUARE = 2_000
 
 
 class Tree(NamedTuple):
@@ -90,16 +88,13 @@ def generalise_items(scopes, of_class, unit_starts, row_starts, leaf, weight, pa
         np.zeros(1, np.int64),
     )
     lost = np.empty(len(leaf))
-    alone = len(scopes) - 1 == of_class[-1] - of_class[0] + 1
-    square = nodes if alone and nodes <= LARGEST_SQUARE else 1
-    pairs = np.zeros((square, square), np.int32)
     for s in range(len(scopes) - 1):
         start, end = scopes[s], scopes[s + 1]
         if end > start:
             classes = of_class[end - 1] - of_class[start] + 1
             bad = np.zeros((classes, nodes), np.int32)
             keys, holders = np.full(SMALLEST_TABLE, -1), np.zeros(SMALLEST_TABLE, np.int32)
-            counts = Counts(keys, holders, np.zeros(1, np.int64), bad, np.zeros(nodes, np.int64), pairs)
+            counts = Counts(keys, holders, np.zeros(1, np.int64), bad, np.zeros(nodes, np.int64))
             _solve_scope(np.arange(start, end), units, tree, lists, buffers, counts, k, m)
             for o in range(row_starts[unit_starts[start]], row_starts[unit_starts[end]]):
                 x = units.node[o]
@@ -165,9 +160,7 @@ def _solve_scope(members, units, tree, lists, buffers, counts, k, m):
     for i in range(actives):
         marked[active[i]] = True
         _add_up(tree, lists, active[i], 1.0)
-    hashed = m > 2 or counts.pairs.shape[0] == 1
-    if hashed:
-        counts = make_room(counts, most_combinations(units, members, np.int64(len(members)), m))
+    counts = make_room(counts, most_combinations(units, members, np.int64(len(members)), m))
     count_units(members, np.int64(len(members)), np.int64(1), first_class, units, marked, buffers, counts, k, m)
     marked[:] = False
     moving = np.empty(len(active), np.int64)
@@ -210,16 +203,12 @@ def _solve_scope(members, units, tree, lists, buffers, counts, k, m):
         _join(target, moving, movers, units, tree, lists)
         _add_up(tree, lists, target, 1.0)
         marked[target] = True
-        if hashed:
-            counts = make_room(counts, most_combinations(units, touched, count, m))
+        counts = make_room(counts, most_combinations(units, touched, count, m))
         count_units(touched, count, np.int64(1), first_class, units, marked, buffers, counts, k, m)
         marked[target] = False
     for i in range(actives):
         x = active[i]
         head[x], tail[x], held[x], heavy[x] = -1, -1, 0, 0.0
-        if counts.pairs.shape[0] > 1:
-            for j in range(actives):
-                counts.pairs[x, active[j]] = 0
     if tree.above:
         for o in range(start, end):
             x = leaf[o]
