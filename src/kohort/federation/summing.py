@@ -8,7 +8,8 @@ scheme's own claim, so it passes the door and stands in the ledger.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -55,7 +56,7 @@ def sum_task(
         side, context = _side(site, request, name, step, chosen, modulus, bits)
         vector, rows = None, 0
         if step == chosen.contributes_at:
-            vector, rows = contribute(site, request, context.length)
+            vector, rows = contribute(site, _with_sites(request, context), context.length)
             if vector.shape != (context.length,):
                 raise SiteError(f"task {name!r} gives {vector.size} numbers to a sum of {context.length}")
         blob = side.answer(step, request.payload.blobs["inbox"], vector)
@@ -84,7 +85,8 @@ def summed(
     side = chosen.hub_side(context)
     inboxes = dict.fromkeys(hub.sites, b"")
     for step in range(chosen.steps):
-        numbers, texts = {"step": step, "length": length}, {**(blobs or {}), "sites": names}
+        numbers = {"step": step, "length": length}
+        texts = {**(blobs or {}), **({"sites": names} if step == 0 else {})}  # a site remembers who takes part
         each = {site: Payload(metrics=numbers, blobs={**texts, "inbox": inbox}) for site, inbox in inboxes.items()}
         alike = len(set(inboxes.values())) == 1  # one question to all is made, hashed and receipted once
         replies: Replies = yield Ask(
@@ -142,6 +144,19 @@ def _encrypted(
     )
     side.opened(next(opened.payloads()).arrays["total"])
     return Total(*side.total())
+
+
+def _with_sites(request: Request, context: SumContext) -> Request:
+    """The request with the names of the sites, which travel with the first step alone."""
+    if "sites" in request.payload.blobs:
+        return request
+    blobs = {**request.payload.blobs, "sites": _names(context)}
+    return replace(request, payload=replace(request.payload, blobs=blobs))
+
+
+@lru_cache(maxsize=4)
+def _names(context: SumContext) -> bytes:
+    return "\n".join(context.sites).encode()
 
 
 def _side(

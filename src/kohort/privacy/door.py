@@ -56,6 +56,38 @@ def door(
     Guarantee: a parcel whose entry is None has a ledger line that describes it; a parcel with a Refusal has a refusal
     line and must be dropped by the caller, who holds no other way to send it.
     """
+    # Judging the same case again gives the same verdict, unless it spends a budget. Lists compare their members by
+    # identity first, so sites that make the same claims every round are judged in full once.
+    case = (
+        [site.policy for site in sites],
+        list(guarantees),
+        list(rows),
+        [site.count for site in sites],
+        occasion.what,
+        metrics,
+    )
+    if case == book.passed:
+        book.record([site.chain for site in sites], occasion, guarantees=guarantees, rows=rows, parcels=parcels)
+        return [None] * len(sites)
+    verdicts = _judge_each(
+        sites, parcels, book=book, occasion=occasion, guarantees=guarantees, rows=rows, metrics=metrics
+    )
+    spends_never = not any(isinstance(guarantee, DP) for guarantee in guarantees)
+    book.passed = case if spends_never and not any(verdicts) else None
+    return verdicts
+
+
+def _judge_each(
+    sites: Sequence[Keeper],
+    parcels: Sequence[bytes | memoryview],
+    *,
+    book: Book,
+    occasion: Occasion,
+    guarantees: Sequence[Guarantee],
+    rows: Sequence[int],
+    metrics: Sequence[str],
+) -> list[Refusal | None]:
+    """The door without its memory: site by site, the lines in the order of the sites."""
     verdicts: list[Refusal | None] = []
     allowed: list[int] = []
 
@@ -81,9 +113,7 @@ def door(
             verdicts.append(None)
             continue
         case = (site.policy, guarantee, rows[index], site.count, occasion.what, metrics)
-        # Judging the same case again gives the same verdict, unless it spends a budget. Tuples compare by identity
-        # first, so a site that makes the same claim every round is judged in full once.
-        if case == chain.passed and not _asks_again(chain, guarantee, occasion):
+        if case == chain.passed and not _asks_again(chain, guarantee, occasion):  # in another company the last time
             reason = None
         else:
             reason = _reason_against(site, guarantee, rows[index], occasion, metrics)

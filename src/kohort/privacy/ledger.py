@@ -16,14 +16,17 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from kohort.errors import IntegrityError
 from kohort.files import disk_errors, write_atomic, write_whole
 from kohort.privacy.budget import Budget
 from kohort.privacy.guarantee import DP, Guarantee, parse_guarantee
+from kohort.privacy.hashing import sizes_of
+from kohort.privacy.panel import Panel
 from kohort.privacy.signing import Signer
 
 __all__ = ["GENESIS", "Book", "Chain", "Disclosure", "Occasion", "canonical"]
@@ -41,7 +44,7 @@ def canonical(value: object) -> str:
 class Chain:
     """The growing end of one site's ledger."""
 
-    __slots__ = ("budget", "head", "key", "length", "name_text", "passed", "receipt", "site")
+    __slots__ = ("budget", "head", "key", "length", "name_text", "passed", "receipt", "secret", "site")
 
     def __init__(self, site: str, *, secret: bytes) -> None:
         self.site = site
@@ -52,6 +55,7 @@ class Chain:
         self.budget = Budget()
         self.passed: object = None
         """The last case the door judged good for this site, so that it need not judge the very same one again."""
+        self.secret = secret
         # Hashing the key once and copying the state is what keeps a thousand digests a round cheap.
         self.key = hashlib.blake2b(key=secret, digest_size=32)
 
@@ -95,6 +99,9 @@ class Disclosure:
         return dict(vars(self))
 
 
+_quoted = lru_cache(maxsize=256)(canonical)  # the few names of tasks and recipients come again every round
+
+
 def _once(occasion: Occasion) -> str:
     """What makes a refusal or a note the same as one that was already written."""
     return f"{occasion.request} {occasion.what} {occasion.round}"
@@ -123,6 +130,10 @@ class _Tally:
         self.rows_by_site: dict[str, int] = {}
 
 
+_Shares = list[tuple[_Tally, int, int]]
+"""Totals, and the releases and bytes that some sites add to each of them."""
+
+
 class Book:
     """Chains, their file and their signed head. `folder=None` keeps the lines in memory."""
 
@@ -130,12 +141,15 @@ class Book:
         self.run = run
         self.chains: dict[str, Chain] = {}
         self.lines: list[str] = []
+        self.passed: object = None
+        """The last case the door judged good for all its sites, so that it need not judge the very same one again."""
         self._signer = signer
         self._folder = folder
         self._durable = durable
         self._tallies: dict[tuple[str, str, str], _Tally] = {}
         self._refusals: dict[str, str] = {}
         self._answered: dict[tuple[str, str, str], str] = {}
+        self._panels: dict[tuple[str, str], tuple[Panel, _Shares]] = {}
         self._order = hashlib.blake2b(digest_size=32)  # the chains bind each site's lines, this the order of them all
         self._file = None
         if folder is not None:
@@ -158,7 +172,7 @@ class Book:
         if budget is not None:
             chain.budget.add(budget)
         if known is None:
-            self._write([line])
+            self._write(line)
         elif self._answered.get((site, "open", "")) != chain.head:
             raise IntegrityError(f"the ledger of site {site!r} was opened under another schema or policy")
         else:
@@ -168,6 +182,7 @@ class Book:
 
     def adopt(self, history: Sequence[Mapping[str, Any]]) -> None:
         """Take up the verified lines of an interrupted run: what was answered then is not written twice."""
+        self._panels.clear()
         for line in history:
             self._order.update(line["hash"].encode())
             site, event = str(line["site"]), str(line["event"])
@@ -214,31 +229,36 @@ class Book:
         """One line a site for what is about to leave. Written before a byte is sent."""
         if self._answered:
             fresh = [i for i, chain in enumerate(chains) if not self.has_answered(chain, occasion, parcels[i])]
-            chains, guarantees = [chains[i] for i in fresh], [guarantees[i] for i in fresh]
-            rows, parcels = [rows[i] for i in fresh], [parcels[i] for i in fresh]
-        common = self._common("release", occasion)
-        lines, sizes = [], []
-        for chain, guarantee, count, parcel in zip(chains, guarantees, rows, parcels, strict=True):
-            size = len(parcel)
-            sizes.append(size)
-            claim = f'"guarantee":{guarantee.text},"rows":{count},"size":{size},"digest":"{chain.digest(parcel)}"'
-            lines.append(_next_line(chain, f"{common},{claim}"))
-        self._write(lines)
-        self._count(chains, occasion, guarantees, rows, sizes)
+            if len(fresh) < len(chains):
+                chains, guarantees = [chains[i] for i in fresh], [guarantees[i] for i in fresh]
+                rows, parcels = [rows[i] for i in fresh], [parcels[i] for i in fresh]
+        sizes = sizes_of(parcels)
+        place = (occasion.to, occasion.what)
+        panel, shares = self._panels.get(place, (None, []))
+        is_known = panel is not None and panel.fits(list(chains), guarantees, list(rows), sizes)
+        if panel is None or not is_known:
+            panel = Panel(chains, guarantees, rows, sizes)
+        self._append(*panel.write(self._common("release", occasion), parcels))
+        if is_known:  # the same rows of the same sites under the same claims as the last time: they only add up
+            for tally, releases, size in shares:
+                tally.releases += releases
+                tally.size += size
+        else:
+            self._panels[place] = panel, self._count(chains, occasion, guarantees, rows, sizes)
 
     def refuse(self, chain: Chain, occasion: Occasion, *, guarantee: Guarantee, reason: str) -> None:
         """The line of a release that stayed inside."""
         if self._answered.get((chain.site, "refusal", _once(occasion))) == reason:
             return
         common = self._common("refusal", occasion)
-        self._write([_next_line(chain, f'{common},"guarantee":{guarantee.text},"reason":{canonical(reason)}')])
+        self._write(_next_line(chain, f'{common},"guarantee":{guarantee.text},"reason":{canonical(reason)}'))
         self._refusals[chain.site] = reason
 
     def note(self, chain: Chain, occasion: Occasion, *, reason: str) -> None:
         """A line about the run itself, such as a site that did not answer or whose reply was excluded."""
         if self._answered.get((chain.site, "note", _once(occasion))) == reason:
             return
-        self._write([_next_line(chain, f'{self._common("note", occasion)},"reason":{canonical(reason)}')])
+        self._write(_next_line(chain, f'{self._common("note", occasion)},"reason":{canonical(reason)}'))
 
     def seal(self, *, receipts: tuple[int, str], hub_key: str) -> None:
         """Sign every chain's length and hash, and write `head.json`."""
@@ -308,18 +328,21 @@ class Book:
     def _common(self, event: str, occasion: Occasion) -> str:
         moment = f',"time":{int(time.time())}' if self._durable else ""  # simulated ledgers are reproducible
         return (
-            f'"event":"{event}","what":{canonical(occasion.what)},"to":{canonical(occasion.to)},'
-            f'"via":{canonical(occasion.via)},"round":{occasion.round},"request":"{occasion.request}"{moment}'
+            f'"event":"{event}","what":{_quoted(occasion.what)},"to":{_quoted(occasion.to)},'
+            f'"via":{_quoted(occasion.via)},"round":{occasion.round},"request":"{occasion.request}"{moment}'
         )
 
-    def _write(self, lines: list[str]) -> None:
-        content = "".join(lines).encode()
-        self._order.update("".join([line[-67:-3] for line in lines]).encode())  # the hash each line ends with
+    def _write(self, line: str) -> None:
+        self._append(line.encode(), line[-67:-3].encode())
+
+    def _append(self, lines: bytes | memoryview, hashes: bytes) -> None:
+        """Add whole lines, which end with `hashes`."""
+        self._order.update(hashes)
         if self._file is None:
-            self.lines.extend(lines)
+            self.lines.extend(f"{line}\n" for line in str(lines, "utf-8").split("\n")[:-1])
             return
         with disk_errors(self._path):
-            write_whole(self._file, content)
+            write_whole(self._file, cast(bytes, lines))  # any buffer will do
             if self._durable:
                 os.fsync(self._file.fileno())
 
@@ -330,7 +353,9 @@ class Book:
         guarantees: Sequence[Guarantee],
         rows: Sequence[int],
         sizes: Sequence[int],
-    ) -> None:
+    ) -> _Shares:
+        """Add releases to the totals; what each total got, for the next time the same sites release the same."""
+        shares = []
         kinds = dict.fromkeys(guarantee.kind for guarantee in guarantees)  # a set would give them in any order
         for kind in kinds:
             members: Sequence[int] = range(len(chains))
@@ -343,6 +368,9 @@ class Book:
                 tally = self._tallies[place] = _Tally(weakest)
             elif weakest.strength < tally.weakest.strength:
                 tally.weakest = weakest
+            size = sum([sizes[i] for i in members])
             tally.releases += len(members)
             tally.rows_by_site.update([(chains[i].site, rows[i]) for i in members])
-            tally.size += sum([sizes[i] for i in members])
+            tally.size += size
+            shares.append((tally, len(members), size))
+        return shares

@@ -20,6 +20,7 @@ from kohort.privacy.signing import Signer
 __all__ = ["RECEIPTS_FILE", "Receipts"]
 
 RECEIPTS_FILE = "receipts.jsonl"
+_site = attrgetter("site")
 
 
 class Receipts:
@@ -49,11 +50,12 @@ class Receipts:
         if occasion.request in self._issued:
             return self._issued[occasion.request]
         seen = self._seen
-        chains = sorted(chains, key=attrgetter("site"))  # so that the checker needs no other order than names
+        chains = sorted(chains, key=_site)  # so that the checker needs no other order than names
         for chain in chains:
-            if chain.length < seen.get(chain.site, 0):
-                raise IntegrityError(f"the ledger of site {chain.site!r} went back", hint="Its file was replaced")
-            seen[chain.site] = chain.length
+            site, length = chain.site, chain.length
+            if length < seen.get(site, 0):
+                raise IntegrityError(f"the ledger of site {site!r} went back", hint="Its file was replaced")
+            seen[site] = length
         heads, site_signature = book.sign_heads(chains)
         body = (
             f'{{"seq":{self.length},"prev":"{self.head}","request":"{occasion.request}",'
