@@ -2,8 +2,9 @@
 
 `model.json` holds the format version, the network, the schema, the encoder's domain, the versions it was made with and
 the hash of `model.safetensors`. An altered file is refused. Reading executes nothing that is in the files; a torch
-module is built by its factory, which the file names and which must be installed where the model is read. Files of
-format 1 stay readable in every later version. `README.md` is for people and is not read.
+module is built by its factory, which the file names and which must be installed where the model is read. Format 2 adds
+the published classes that rows are placed under before such a model predicts; who reads only format 1 refuses it. Files
+of format 1 stay readable in every later version. `README.md` is for people and is not read.
 """
 
 from __future__ import annotations
@@ -15,15 +16,15 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from kohort.data.encode import Encoder
 from kohort.errors import ConfigError, IntegrityError, KohortError
 from kohort.files import write_atomic
+from kohort.learn.mapped import MappedEncoder, encoder_from_mapping
 from kohort.learn.model import Model
 from kohort.learn.trainable import network_from_mapping
 
 __all__ = ["FORMAT", "load_model", "save_model"]
 
-FORMAT = 1
+FORMAT, MAPPED_FORMAT = 1, 2
 WEIGHTS_FILE, CARD_FILE, PAGE_FILE = "model.safetensors", "model.json", "README.md"
 
 
@@ -36,7 +37,7 @@ def save_model(
     place = Path(folder)
     weights = save({"weights": model.weights, **model.network.tensors(model.weights)})
     card = {
-        "format": FORMAT,
+        "format": _format_of(model),
         "network": model.network.to_mapping(),
         "encoder": model.encoder.to_mapping(),
         "weights_sha256": hashlib.sha256(weights).hexdigest(),
@@ -70,19 +71,26 @@ def load_model(path: str | Path) -> Model:
         or card.get("weights_sha256") != hashlib.sha256(weights).hexdigest()
     ):
         raise IntegrityError(f"the model in {folder} was altered after it was written", hint="Export it again")
-    if card.get("format") != FORMAT:
+    if card.get("format") not in (FORMAT, MAPPED_FORMAT):
         raise ConfigError(
-            f"the model in {folder} has format {card.get('format')}, this kohort reads {FORMAT}", hint="Update kohort"
+            f"the model in {folder} has format {card.get('format')}, this kohort reads {FORMAT} and {MAPPED_FORMAT}",
+            hint="Update kohort",
         )
     try:
         network = network_from_mapping(card["network"])
-        model = Model(network, load(weights)["weights"], Encoder.from_mapping(card["encoder"]))
+        model = Model(network, load(weights)["weights"], encoder_from_mapping(card["encoder"]))
         network.tensors(model.weights)
+        if _format_of(model) != card["format"]:
+            raise IntegrityError("the format does not say whether the model places rows under classes")
     except (KeyError, TypeError, AttributeError, SafetensorError, KohortError) as error:
         if isinstance(error, ConfigError) and card["network"].get("kind") == "torch":
             raise  # the files are whole: the module they name is missing here, or has changed
         raise IntegrityError(f"the model in {folder} does not fit together", hint="Export it again") from error
     return model
+
+
+def _format_of(model: Model) -> int:
+    return MAPPED_FORMAT if isinstance(model.encoder, MappedEncoder) else FORMAT
 
 
 def _card_bytes(card: dict[str, Any]) -> bytes:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
 import numpy as np
 import polars as pl
@@ -18,15 +18,31 @@ from numpy.typing import NDArray
 
 from kohort.data.cells import Cell, Interval, Label, Suppressed, ValueSet, parse_cell
 from kohort.data.domain import OTHER, ColumnDomain, category_text, item_lists, number
-from kohort.data.hierarchy import Hierarchy
 from kohort.data.schema import ColumnSpec
 from kohort.errors import ConfigError, DataError
 
-__all__ = ["Block", "CategoryBlock", "Encoding", "ItemsBlock", "NumberBlock", "block_for", "encode_generalised"]
+__all__ = [
+    "Block",
+    "CategoryBlock",
+    "Encoding",
+    "ItemsBlock",
+    "NumberBlock",
+    "Taxonomy",
+    "block_for",
+    "encode_generalised",
+]
 
 Encoding = Literal["label", "onehot"]
 Floats: TypeAlias = NDArray[np.floating]
 MISSING_MARK = "?missing"
+
+
+class Taxonomy(Protocol):
+    """Whatever can tell the values below a label: a hierarchy, or a published mapping."""
+
+    def leaves(self, label: str) -> tuple[str, ...]:
+        """The values a label stands for."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,12 +105,12 @@ class CategoryBlock:
             found = filled.to_series().cast(pl.Int64)
         return found.to_numpy()
 
-    def encode_cell(self, cell: Cell | str | None, hierarchy: Hierarchy | None) -> NDArray[np.float64] | None:
+    def encode_cell(self, cell: Cell | str | None, hierarchy: Taxonomy | None) -> NDArray[np.float64] | None:
         """The mean over the values the cell could stand for; None when none of them is in the domain."""
         codes = self._codes_of_cell(cell, hierarchy)
         return self.rows_of_codes[codes].mean(axis=0) if codes else None
 
-    def _codes_of_cell(self, cell: Cell | str | None, hierarchy: Hierarchy | None) -> list[int]:
+    def _codes_of_cell(self, cell: Cell | str | None, hierarchy: Taxonomy | None) -> list[int]:
         if isinstance(cell, Suppressed):
             return list(range(self.size))
         if isinstance(cell, Label):
@@ -170,7 +186,7 @@ class NumberBlock:
         scaled: NDArray[np.float64] = (values / 2 - low / 2) / span
         return scaled
 
-    def encode_cell(self, cell: Cell | str | None, hierarchy: Hierarchy | None) -> NDArray[np.float64] | None:
+    def encode_cell(self, cell: Cell | str | None, hierarchy: Taxonomy | None) -> NDArray[np.float64] | None:
         """The mean over the numbers the cell could stand for; None when it stands for no number."""
         if isinstance(cell, Suppressed):
             return self._row(float(np.mean(self.scale(np.array(self._bounds)))) if self.spec.bins is None else 0.5, 0.0)
@@ -233,12 +249,29 @@ class ItemsBlock:
         row, items = self._exploded(column, out)
         out[row, self.one_item.codes(items)] = 1
 
-    def encode_generalised(self, column: pl.Series, out: Floats, hierarchy: Hierarchy | None) -> None:
+    def encode_generalised(self, column: pl.Series, out: Floats, hierarchy: Taxonomy | None) -> None:
         """As `encode`, for items that may be generalised: the encodings of the items add up, to 1 at most."""
         row, items = self._exploded(column, out)
-        added = np.zeros((len(items), self.one_item.size))
-        encode_generalised(self.one_item, items, added, hierarchy)
-        np.add.at(out[:, : self.one_item.size], row, added.astype(out.dtype))
+        labels = items.unique(maintain_order=True)
+        if not len(labels):
+            return
+        shares = np.zeros((len(labels), self.one_item.size))
+        try:
+            encode_generalised(self.one_item, labels, shares, hierarchy)
+        except DataError:
+            every = np.zeros((len(items), self.one_item.size))
+            encode_generalised(self.one_item, items, every, hierarchy)  # raises with the count of all rows
+            raise
+        # Each label stands for few of many items: only those are added.
+        label_of, item = np.nonzero(shares)
+        held = np.bincount(label_of, minlength=len(labels))
+        first = np.cumsum(held) - held
+        place = items.cast(pl.Enum(labels)).to_physical().cast(pl.Int64).to_numpy()
+        spread = held[place]
+        within = np.arange(int(spread.sum())) - np.repeat(np.cumsum(spread) - spread, spread)
+        chosen = np.repeat(first[place], spread) + within
+        added = shares[label_of[chosen], item[chosen]].astype(out.dtype)
+        np.add.at(out, (np.repeat(row, spread), item[chosen]), added)
         np.minimum(out, 1, out=out)
 
     def _exploded(self, column: pl.Series, out: Floats) -> tuple[NDArray[np.int64], pl.Series]:
@@ -260,7 +293,7 @@ def block_for(name: str, spec: ColumnSpec, domain: ColumnDomain, encoding: Encod
     return (NumberBlock if domain.kind == "number" else ItemsBlock)(name=name, spec=spec, domain=domain)
 
 
-def encode_generalised(block: Block, column: pl.Series, out: Floats, hierarchy: Hierarchy | None) -> None:
+def encode_generalised(block: Block, column: pl.Series, out: Floats, hierarchy: Taxonomy | None) -> None:
     """Encode a column of cell texts; each distinct text is parsed once."""
     if isinstance(block, ItemsBlock):
         block.encode_generalised(column, out, hierarchy)
@@ -292,7 +325,7 @@ def unseen_error(name: str, count: int) -> DataError:
     return DataError(f"column {name!r} has {count:,} row(s) with a value outside its known categories", hint=hint)
 
 
-def leaves_of(name: str, label: Label, hierarchy: Hierarchy | None) -> tuple[str, ...]:
+def leaves_of(name: str, label: Label, hierarchy: Taxonomy | None) -> tuple[str, ...]:
     """The values below a label, which only a hierarchy can tell."""
     if hierarchy is None:
         hint = "Give the hierarchies the table was generalised with"

@@ -18,9 +18,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from kohort.data.blocks import Block, CategoryBlock, Encoding, block_for, encode_generalised
+from kohort.data.blocks import Block, CategoryBlock, Encoding, Taxonomy, block_for, encode_generalised
 from kohort.data.domain import ColumnDomain, Domain, learn_domain, merge_domains, number
-from kohort.data.hierarchy import Hierarchy
 from kohort.data.schema import Schema
 from kohort.errors import ConfigError, DataError, nearest
 
@@ -38,6 +37,8 @@ class Encoder:
     domain: Domain
     encoding: Encoding = "label"
     dtype: FloatName = "float32"
+    class_weights: Mapping[str, float] | None = None
+    """How much a row of each class counts in training, 1 where unsaid; public, as it is the same at every site."""
 
     def __post_init__(self) -> None:
         if self.encoding not in get_args(Encoding):
@@ -52,6 +53,10 @@ class Encoder:
         if self.classes is not None and len(self.classes) < 2:
             hint = "Learning needs at least two classes: check the target column and the filters before it"
             raise DataError(f"target {self.schema.target!r} has {len(self.classes)} class only", hint=hint)
+        unknown = [name for name in self.class_weights or {} if name not in (self.classes or ())]
+        if unknown:
+            hint = nearest(unknown[0], self.classes) if self.classes else "The target is a number and has no classes"
+            raise ConfigError(f"a class that does not exist has a weight: {unknown[0]!r}", hint=hint)
 
     @property
     def _needed(self) -> tuple[str, ...]:
@@ -96,7 +101,7 @@ class Encoder:
         frame: pl.DataFrame,
         *,
         generalised: bool = False,
-        hierarchies: Mapping[str, Hierarchy] | None = None,
+        hierarchies: Mapping[str, Taxonomy] | None = None,
     ) -> NDArray[np.floating]:
         """The inputs as numbers. With `generalised`, text columns may hold the cell forms of `kohort.data.cells`."""
         absent = [name for name in self.schema.inputs if name not in frame.columns]
@@ -131,8 +136,15 @@ class Encoder:
         block = CategoryBlock(name=name, spec=self.schema.columns[name], domain=domain, encoding="label")
         return block.codes(frame[name]).astype(self.dtype)
 
+    def row_weights(self, target: NDArray[np.floating]) -> NDArray[np.floating] | None:
+        """The weight of every row by the code of its class; None when all count alike."""
+        if not self.class_weights:
+            return None
+        by_class = np.array([self.class_weights.get(name, 1.0) for name in self.classes or ()], dtype=self.dtype)
+        return by_class[target.astype(np.int64)]
+
     def to_mapping(self) -> dict[str, Any]:
-        """Plain JSON values that `from_mapping` reads back exactly."""
+        """Plain JSON values that `from_mapping` reads back: all that prediction needs, so no class weights."""
         return {
             "schema": self.schema.to_mapping(),
             "domain": self.domain.to_mapping(),

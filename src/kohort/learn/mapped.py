@@ -5,9 +5,9 @@ A model that learned from generalised rows is fed generalised rows: each new row
 items, such as {C, D}, gives each of its items an equal share of 1; shares of one item add up, to 1 at most. The columns
 that no class speaks of are encoded as they are.
 
-Guarantees: rows that were trained on are encoded by the same code as rows to predict, so the same class gives the same
-numbers; the mapping form reads back to an encoder that gives the same bytes, and mappings for another schema than the
-encoder's are an IntegrityError.
+Guarantees: released rows, which a site trains on, and rows to predict are encoded by the same code, so the same cells
+give the same numbers; the mapping form reads back to an encoder that gives the same bytes, and mappings for another
+schema than the encoder's are an IntegrityError.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from kohort.data.cells import Label, parse_cell
 from kohort.data.encode import Encoder
 from kohort.errors import ConfigError, DataError, IntegrityError, nearest
 
-__all__ = ["MappedEncoder", "encode_in_classes", "encoder_from_mapping"]
+__all__ = ["MappedEncoder", "encode_in_classes", "encode_released", "encoder_from_mapping"]
 
 _MAPPINGS = "mappings"
 
@@ -135,18 +135,22 @@ def encode_in_classes(
         legitimate=nothing + 1,
         violated=nothing,
     )
-    under = generalised(frame, mapping, given)
+    return encode_released(encoder, generalised(frame, mapping, given), mapping)
+
+
+def encode_released(encoder: Encoder, released: pl.DataFrame, mapping: SiteMapping) -> NDArray[np.floating]:
+    """The inputs of rows a site released: cells in the columns its mapping speaks of, plain values in the others."""
     labels = {column.name: _Labels(column.labels) for column in mapping.columns}
     if mapping.items is not None:
         labels[mapping.items] = _item_labels(mapping.groups)
-    out = np.empty((rows, encoder.width), dtype=encoder.dtype)
+    out = np.empty((released.height, encoder.width), dtype=encoder.dtype)
     start = 0
     for block in encoder.blocks:
         stop = start + len(block.features)
         if block.name in labels:
-            encode_generalised(block, under[block.name], out[:, start:stop], labels[block.name])
+            encode_generalised(block, released[block.name], out[:, start:stop], labels[block.name])
         else:
-            block.encode(frame[block.name], out[:, start:stop])
+            block.encode(released[block.name], out[:, start:stop])
         start = stop
     return out
 
