@@ -15,7 +15,7 @@ test: $(VENV)/.$(EXTRAS)
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 e2e: $(VENV)/.$(EXTRAS)
-	$(BIN)/python -m pytest -m e2e tests/e2e
+	$(BIN)/python -m pytest -m e2e -n 2 tests/e2e
 
 lint: $(VENV)/.$(EXTRAS)
 	$(BIN)/ruff check .

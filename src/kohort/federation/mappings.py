@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from kohort.anonymity.mapping import SiteMapping, union
 from kohort.anonymity.mapping_rows import costs, map_rows
 from kohort.errors import IntegrityError, RefusedError, SiteError
-from kohort.federation.peers import KEYS, _learn_peers, _members, _run_identity, pack_boxes, unpack_boxes
+from kohort.federation.peers import KEYS, learn_peers, members_of, pack_boxes, run_identity, unpack_boxes
 from kohort.federation.plan import Ask, Expect, Hub, Mark, Replies
 from kohort.federation.site import Site
 from kohort.federation.task import Release, Request, Task
@@ -117,13 +117,13 @@ PUBLISH = Task(name="mappings.publish", one=_publish)
 
 def _seal(site: Site, request: Request) -> Release:
     """The site's mapping, sealed to every peer."""
-    setting, own, members = setting_of(site), _published(site), _members(site, request)
-    _learn_peers(site, request.payload.blobs["keys"], members)
+    setting, own, members = setting_of(site), _published(site), members_of(site, request)
+    learn_peers(site, request.payload.blobs["keys"], members)
     known = site.memory["peers.known"]
     boxes = {
         name: seal(
             own.mapping.to_bytes(),
-            sender=_run_identity(site),
+            sender=run_identity(site),
             recipient=known[name],
             run=setting.run,
             round=request.round,
@@ -170,8 +170,8 @@ PLACE = Task(name="mappings.place", one=_place)
 
 def _opened(site: Site, request: Request) -> dict[str, bytes]:
     """The mappings the peers sealed for this site."""
-    setting, members = setting_of(site), _members(site, request)
-    _learn_peers(site, request.payload.blobs["keys"], members)
+    setting, members = setting_of(site), members_of(site, request)
+    learn_peers(site, request.payload.blobs["keys"], members)
     memory: SequenceMemory = site.memory.setdefault(_SEQUENCES, SequenceMemory())
     found = {}
     for name, box in unpack_boxes(request.payload.blobs["inbox"]).items():
@@ -180,7 +180,7 @@ def _opened(site: Site, request: Request) -> dict[str, bytes]:
             raise RefusedError(f"a sealed mapping came from {name!r}, who is no peer of site {site.name!r}")
         found[name] = open_sealed(
             box,
-            recipient=_run_identity(site),
+            recipient=run_identity(site),
             sender=sender,
             run=setting.run,
             round=request.round - 1,

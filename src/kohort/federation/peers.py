@@ -34,7 +34,19 @@ from kohort.secure.replay import SequenceMemory
 from kohort.secure.roster import Roster
 from kohort.secure.sealed import Identity, PublicIdentity, open_sealed, seal
 
-__all__ = ["EXCHANGE", "KEYS", "SETTLE", "PeerPhase", "neighbours", "peer_rounds"]
+__all__ = [
+    "EXCHANGE",
+    "KEYS",
+    "SETTLE",
+    "PeerPhase",
+    "learn_peers",
+    "members_of",
+    "neighbours",
+    "pack_boxes",
+    "peer_rounds",
+    "run_identity",
+    "unpack_boxes",
+]
 
 _RUN_IDENTITY, _PEERS, _SEQUENCES = "peers.identity", "peers.known", "peers.sequences"
 _COUNT, _SIZE = Struct("<Q"), Struct("<I")
@@ -86,7 +98,7 @@ def _field(data: bytes, place: int) -> tuple[bytes, int]:
     return data[place + _SIZE.size : end], end
 
 
-def _run_identity(site: Site) -> Identity:
+def run_identity(site: Site) -> Identity:
     """The site's signer with an exchange key for this run alone."""
     known = site.memory.get(_RUN_IDENTITY)
     if known is None:
@@ -96,7 +108,7 @@ def _run_identity(site: Site) -> Identity:
     return identity
 
 
-def _members(site: Site, request: Request) -> tuple[str, ...]:
+def members_of(site: Site, request: Request) -> tuple[str, ...]:
     """The site's cluster, as the hub names it; a stranger among them is refused, whoever names it."""
     members = tuple(request.payload.blobs["members"].decode(errors="replace").split("\n"))
     if site.name not in members or len(set(members)) != len(members):
@@ -119,15 +131,15 @@ def _roster(site: Site, members: Sequence[str]) -> Roster:
 def _keys(site: Site, request: Request) -> Release:
     """The site's key for this run, signed over the run, the plan and the cluster it is for."""
     setting = setting_of(site)
-    roster = _roster(site, _members(site, request))
-    key = announce_run_key(_run_identity(site), run=setting.run, plan_hash=setting.plan_hash, roster_hash=roster.hash())
+    roster = _roster(site, members_of(site, request))
+    key = announce_run_key(run_identity(site), run=setting.run, plan_hash=setting.plan_hash, roster_hash=roster.hash())
     return Release(payload=Payload(blobs={"key": key.to_bytes()}), guarantee=Public(what="run key"), rows=0)
 
 
 KEYS = Task(name="peers.keys", one=_keys)
 
 
-def _learn_peers(site: Site, announced: bytes, members: Sequence[str]) -> None:
+def learn_peers(site: Site, announced: bytes, members: Sequence[str]) -> None:
     """The run keys of the peers, each signed by the identity the site's own roster names."""
     known: dict[str, PublicIdentity] = site.memory.setdefault(_PEERS, {})
     keys = {name: blob for name, blob in unpack_boxes(announced).items() if name not in known and name != site.name}
@@ -168,7 +180,7 @@ def _open_boxes(site: Site, request: Request, members: Sequence[str]) -> list[_R
             raise RefusedError(f"a sealed message came from {name!r}, who is no peer of site {site.name!r}")
         payload = open_sealed(
             box,
-            recipient=_run_identity(site),
+            recipient=run_identity(site),
             sender=sender,
             run=setting.run,
             round=request.round - 1,
@@ -191,8 +203,8 @@ def _averaged(own: FloatArray, rows: int, received: Sequence[_Received]) -> Floa
 
 def _current(site: Site, request: Request, number: int) -> tuple[FloatArray, tuple[str, ...]]:
     """The model to go on from, and the members of the site's cluster."""
-    members = _members(site, request)
-    _learn_peers(site, request.payload.blobs["keys"], members)
+    members = members_of(site, request)
+    learn_peers(site, request.payload.blobs["keys"], members)
     sent = request.payload.arrays.get("weights")
     if sent is not None:
         return sent, members
@@ -215,7 +227,7 @@ def _exchange(site: Site, request: Request) -> Release:
     boxes = {
         name: seal(
             message,
-            sender=_run_identity(site),
+            sender=run_identity(site),
             recipient=site.memory[_PEERS][name],
             run=setting.run,
             round=request.round,

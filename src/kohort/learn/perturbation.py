@@ -34,6 +34,8 @@ def fit_perturbed(
         raise ConfigError(f"{kind} perturbation is for logistic regression", hint='Use model.kind = "logistic"')
     if not (penalty > 0 and epsilon > 0):
         raise ConfigError(f"{kind} perturbation needs a penalty and an epsilon above 0", hint="Set train.l2")
+    if rows.weight is not None:
+        raise ConfigError(f"{kind} perturbation counts every row once", hint="Drop train.class_weights")
     z, side = _unit_rows(rows)
     if kind == "output":
         found = _minimise(z, side, penalty, np.zeros(z.shape[1]))
