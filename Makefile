@@ -1,8 +1,10 @@
 # Every target starts from nothing: it makes .venv, installs what it needs, and does its work.
 
 PYTHON ?= python3
-EXTRAS ?= dev
+EXTRAS ?= dev,flower
 VENV := .venv
+# Which of the deployment tests: `make e2e E2E='e2e and not long'` leaves out those that take a minute each.
+E2E ?= e2e
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
@@ -15,7 +17,7 @@ test: $(VENV)/.$(EXTRAS)
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 e2e: $(VENV)/.$(EXTRAS)
-	$(BIN)/python -m pytest -m e2e -n 2 tests/e2e
+	$(BIN)/python -m pytest -m '$(E2E)' tests/e2e
 
 lint: $(VENV)/.$(EXTRAS)
 	$(BIN)/ruff check .

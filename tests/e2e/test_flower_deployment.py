@@ -178,6 +178,7 @@ def test_an_altered_bundle_is_turned_away_unopened(
 # Drop-outs and crashes
 
 
+@pytest.mark.long
 def test_ten_sites_lose_three_in_a_round_and_get_them_back(tmp_path: Path) -> None:
     deadline = 30.0
     plan = plan_with(tmp_path, sites=10, rounds=8, deadline=deadline)
@@ -210,6 +211,7 @@ def test_ten_sites_lose_three_in_a_round_and_get_them_back(tmp_path: Path) -> No
         verify_ledger(made.site(name))
 
 
+@pytest.mark.long
 def test_a_hub_killed_at_a_random_round_goes_on_to_the_same_model(tmp_path: Path) -> None:
     rounds = 6
     plan = plan_with(tmp_path, rounds=rounds)
@@ -358,6 +360,7 @@ name = "{method}"
 """
 
 
+@pytest.mark.long
 def test_adult_over_three_sites_is_as_accurate_as_in_one_process(tmp_path: Path) -> None:
     columns = ["age", "sex", "education_num", "hours_per_week", "marital_status", "income"]
     rows = adult().select(columns).drop_nulls().head(8000)
