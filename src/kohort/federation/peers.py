@@ -356,15 +356,11 @@ class _Relay:
                     self._inboxes[recipient][sender] = box
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """The boxes on their way, for a checkpoint."""
-        return {
-            f"inbox.{site}": np.frombuffer(pack_boxes(boxes), dtype=np.uint8) for site, boxes in self._inboxes.items()
-        }
+        """The boxes on their way, for a checkpoint; one array, because a site may have any name."""
+        bundle = pack_boxes({site: pack_boxes(boxes) for site, boxes in self._inboxes.items()})
+        return {"inboxes": np.frombuffer(bundle, dtype=np.uint8)}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Go on with the boxes of a checkpoint."""
-        self._inboxes = {
-            name.removeprefix("inbox."): unpack_boxes(array.tobytes())
-            for name, array in state.items()
-            if name.startswith("inbox.")
-        }
+        bundle = unpack_boxes(state["inboxes"].tobytes())
+        self._inboxes = {site: unpack_boxes(boxes) for site, boxes in bundle.items()}

@@ -257,8 +257,9 @@ METHOD = Method(
     example=(
         'clusters = "labels:2"\n'
         "phases = [\n"
-        '  {kind = "peers", rows = "all", rounds = 2},\n'
-        '  {kind = "server", rows = "all", rounds = 2, batch = 0, dp = {epsilon = 2.0, delta = 1e-4}},\n'
+        '  {kind = "peers", rows = "all", rounds = 20, optimizer = "sgd", lr = 0.3},\n'
+        '  {kind = "server", rows = "all", rounds = 5, optimizer = "sgd", lr = 0.3, batch = 0,'
+        " dp = {epsilon = 2.0, delta = 1e-5}},\n"
         "]"
     ),
 )

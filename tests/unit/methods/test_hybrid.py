@@ -232,8 +232,10 @@ def test_resume_gives_the_same_model_and_never_a_smaller_epsilon(method: str, tm
     """Stopped after every possible round, a run goes on to the same bytes and the same account."""
     config = hybrid(PEERS, SERVER) if method == "hybrid" else {"name": "fedavg", "dp": SERVER["dp"]}
     train = {"batch": 0} if method == "fedavg" else {}
+    # A site may have any name; these have spaces.
+    sites = {"count": 3, "split": "interval:age"}
     tight = {"epsilon": 1.0}  # what was paid before the interruption must not be asked for again
-    whole = carry_out(config, train=train, policy=tight, out=tmp_path / "whole")
+    whole = carry_out(config, train=train, policy=tight, sites=sites, out=tmp_path / "whole")
 
     class StopNowError(Exception):
         pass
@@ -247,8 +249,8 @@ def test_resume_gives_the_same_model_and_never_a_smaller_epsilon(method: str, tm
 
         out = tmp_path / f"cut-{number}"
         with pytest.raises(StopNowError):
-            carry_out(config, train=train, policy=tight, out=out, watch=stop)
-        again = carry_out(config, train=train, policy=tight, out=out, resume=True)
+            carry_out(config, train=train, policy=tight, sites=sites, out=out, watch=stop)
+        again = carry_out(config, train=train, policy=tight, sites=sites, out=out, resume=True)
         assert np.array_equal(again.model.weights, whole.model.weights)
         assert again.epsilon == whole.epsilon
         assert (out / "ledger" / "ledger.jsonl").read_bytes() == (tmp_path / "whole/ledger/ledger.jsonl").read_bytes()
