@@ -257,8 +257,8 @@ METHOD = Method(
     example=(
         'clusters = "labels:2"\n'
         "phases = [\n"
-        '  {kind = "peers", rows = "all", rounds = 20, optimizer = "sgd", lr = 0.3},\n'
-        '  {kind = "server", rows = "all", rounds = 5, optimizer = "sgd", lr = 0.3, batch = 0,'
+        '  {kind = "peers", rows = "all", rounds = 3, local_epochs = 7, optimizer = "sgd", lr = 0.3},\n'
+        '  {kind = "server", rows = "all", rounds = 2, optimizer = "sgd", lr = 0.3, batch = 0,'
         " dp = {epsilon = 2.0, delta = 1e-5}},\n"
         "]"
     ),
