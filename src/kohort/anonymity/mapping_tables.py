@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -181,9 +182,9 @@ def _categories(column: QuasiColumn, texts: Sequence[str | None], cell_of: Integ
             held[at] = domain
             continue
         if isinstance(cell, Label):
-            members: tuple[str | None, ...] = column.labels[cell.text]
+            members: tuple[Any, ...] = column.labels[cell.text]
         else:
-            members = cell.values if isinstance(cell, ValueSet) else (cell,)  # type: ignore[assignment]
+            members = cell.values if isinstance(cell, ValueSet) else (cell,)
         for member in members:
             covers[at, known if member is None else place[member]] = True
         held[at] = len(members)

@@ -20,7 +20,6 @@ from kohort.federation.jobs import (
     SecureSection,
     jobs_of,
     judge_of,
-    require_rows,
     rows_of,
     secure_of,
 )
@@ -57,8 +56,6 @@ __all__ = [
     "spends",
 ]
 
-FEWEST_ROWS = 10
-"""Units below which noise that hides one of them leaves nothing to learn, so a site sits out."""
 _ACCOUNT = "dp.account"
 _ANSWERED = "dp.answered"
 PARTS = {"all": "all rows", "low": "low-risk rows", "high": "high-risk rows"}
@@ -152,7 +149,6 @@ def _open(site: Site, setting: Setting, named: Sequence[str]) -> SiteAccount:
             sigmas.append(0.0)
             continue
         rows = rows_of(site, job)
-        require_rows(site, rows, FEWEST_ROWS)
         void |= check_budget(
             epsilon=dp.epsilon,
             delta=dp.delta,

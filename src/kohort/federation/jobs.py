@@ -28,7 +28,6 @@ __all__ = [
     "SecureSection",
     "jobs_of",
     "judge_of",
-    "require_rows",
     "rows_of",
     "secure_of",
 ]
@@ -215,12 +214,3 @@ def _first_of_each_person(site: Site) -> np.ndarray[tuple[int], np.dtype[np.bool
     column = site.holding.rows()[identifiers[0]]
     first: np.ndarray[tuple[int], np.dtype[np.bool_]] = column.is_first_distinct().to_numpy()
     return first
-
-
-def require_rows(site: Site, rows: Rows, least: int) -> None:
-    """Refuse to train on fewer rows than make sense."""
-    if rows.count < least:
-        raise DataError(
-            f"site {site.name!r} has {rows.count} rows for this phase and needs {least}",
-            hint="Leave it out, or raise sites.min_rows",
-        )

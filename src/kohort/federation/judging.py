@@ -91,10 +91,9 @@ JUDGE = Task(name="peers.judge", one=_judge)
 
 
 def prefers_later(
-    hub: Hub, section: JudgeSection, *, earlier: FloatArray, later: FloatArray, number: int, round_number: int
+    hub: Hub, *, earlier: FloatArray, later: FloatArray, number: int, round_number: int
 ) -> Generator[Ask | Mark, Any, bool]:
     """Whether the later model gets more held-out rows of all sites right."""
-    del section  # the sites read it from the approved plan
     replies: Replies = yield Ask(
         task=JUDGE,
         to=hub.sites,

@@ -22,16 +22,15 @@ from numpy.typing import NDArray
 
 from kohort.anonymity.mapping import SiteMapping, union
 from kohort.anonymity.mapping_rows import costs, map_rows
-from kohort.errors import IntegrityError, RefusedError, SiteError
-from kohort.federation.peers import KEYS, learn_peers, members_of, pack_boxes, run_identity, unpack_boxes
+from kohort.errors import IntegrityError, SiteError
+from kohort.federation.peers import KEYS, learn_peers, members_of, open_boxes, pack_boxes, run_identity, unpack_boxes
 from kohort.federation.plan import Ask, Expect, Hub, Mark, Replies
 from kohort.federation.site import Site
 from kohort.federation.task import Release, Request, Task
 from kohort.federation.training import setting_of
 from kohort.federation.wire import Payload
 from kohort.privacy.guarantee import KKm
-from kohort.secure.replay import SequenceMemory
-from kohort.secure.sealed import open_sealed, seal
+from kohort.secure.sealed import seal
 
 __all__ = [
     "KEYS",
@@ -47,7 +46,7 @@ __all__ = [
     "sealed_to_peers",
 ]
 
-_PUBLISHED, _KNOWN, _SEQUENCES = "mappings.published", "mappings.known", "mappings.sequences"
+_PUBLISHED, _KNOWN = "mappings.published", "mappings.known"
 _COUNTS = ("rows", "own", "union", "dearer", "suppressed", "items")
 
 
@@ -170,24 +169,9 @@ PLACE = Task(name="mappings.place", one=_place)
 
 def _opened(site: Site, request: Request) -> dict[str, bytes]:
     """The mappings the peers sealed for this site."""
-    setting, members = setting_of(site), members_of(site, request)
+    members = members_of(site, request)
     learn_peers(site, request.payload.blobs["keys"], members)
-    memory: SequenceMemory = site.memory.setdefault(_SEQUENCES, SequenceMemory())
-    found = {}
-    for name, box in unpack_boxes(request.payload.blobs["inbox"]).items():
-        sender = site.memory["peers.known"].get(name)
-        if name not in members or sender is None:
-            raise RefusedError(f"a sealed mapping came from {name!r}, who is no peer of site {site.name!r}")
-        found[name] = open_sealed(
-            box,
-            recipient=run_identity(site),
-            sender=sender,
-            run=setting.run,
-            round=request.round - 1,
-            plan_hash=setting.plan_hash,
-            memory=memory,
-        )
-    return found
+    return open_boxes(site, request, members)
 
 
 def place_rows(frame: pl.DataFrame, own: Published, known: Sequence[SiteMapping]) -> Placed:

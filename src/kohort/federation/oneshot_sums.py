@@ -7,6 +7,7 @@ them show theirs.
 
 from __future__ import annotations
 
+from functools import partial
 from math import sqrt
 
 import numpy as np
@@ -124,7 +125,7 @@ def _statistics(site: Site, request: Request, length: int) -> tuple[Integers, in
             stack([rows]),
             folds=folds,
             keys=keys,
-            transform=lambda x, part=part: layout.transform(x, part),  # type: ignore[misc]
+            transform=partial(layout.transform, part=part),
         )[0]
         for part in range(layout.parts)
     ]

@@ -42,6 +42,7 @@ __all__ = [
     "learn_peers",
     "members_of",
     "neighbours",
+    "open_boxes",
     "pack_boxes",
     "peer_rounds",
     "run_identity",
@@ -168,17 +169,16 @@ class _Received:
     rows: int
 
 
-def _open_boxes(site: Site, request: Request, members: Sequence[str]) -> list[_Received]:
-    """What the neighbours sealed in the round before."""
-    setting, network = setting_of(site), network_of(site)
+def open_boxes(site: Site, request: Request, members: Sequence[str]) -> dict[str, bytes]:
+    """What the peers sealed for this site in the round before, by sender."""
+    setting = setting_of(site)
     memory: SequenceMemory = site.memory.setdefault(_SEQUENCES, SequenceMemory())
-    size = _COUNT.size + network.parameter_count * np.dtype(network.dtype).itemsize
-    received = []
+    opened = {}
     for name, box in unpack_boxes(request.payload.blobs["inbox"]).items():
         sender = site.memory[_PEERS].get(name)
         if name not in members or sender is None:
             raise RefusedError(f"a sealed message came from {name!r}, who is no peer of site {site.name!r}")
-        payload = open_sealed(
+        opened[name] = open_sealed(
             box,
             recipient=run_identity(site),
             sender=sender,
@@ -187,6 +187,15 @@ def _open_boxes(site: Site, request: Request, members: Sequence[str]) -> list[_R
             plan_hash=setting.plan_hash,
             memory=memory,
         )
+    return opened
+
+
+def _models(site: Site, request: Request, members: Sequence[str]) -> list[_Received]:
+    """The neighbours' models of the round before."""
+    network = network_of(site)
+    size = _COUNT.size + network.parameter_count * np.dtype(network.dtype).itemsize
+    received = []
+    for name, payload in open_boxes(site, request, members).items():
         weights = np.frombuffer(payload, dtype=network.dtype, offset=_COUNT.size) if len(payload) == size else None
         if weights is None or not np.isfinite(weights).all():
             raise IntegrityError(f"the model peer {name!r} sent does not fit this plan")
@@ -212,7 +221,7 @@ def _current(site: Site, request: Request, number: int) -> tuple[FloatArray, tup
     if own is None:
         raise SiteError(f"site {site.name!r} has no model of its own yet")
     job = jobs_of(setting_of(site))[number]
-    return _averaged(own, rows_of(site, job).count, _open_boxes(site, request, members)), members
+    return _averaged(own, rows_of(site, job).count, _models(site, request, members)), members
 
 
 def _exchange(site: Site, request: Request) -> Release:

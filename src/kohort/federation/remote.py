@@ -74,7 +74,7 @@ class SiteReceipts(Receipts):
     def acknowledge(self, answer: Answer) -> None:
         """Counter-sign where the site's ledger stands; one that went back is refused."""
         self._chain.length = answer.length
-        self.issue(_Heads(answer), [self._chain], Occasion(what="", request=answer.request))  # type: ignore[arg-type]
+        self.issue(_Heads(answer), [self._chain], Occasion(what="", request=answer.request))
 
     def after(self, known: int | None) -> bytes:
         """The lines a site that has `known` of them lacks; some more when that is not known."""

@@ -17,7 +17,6 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
-import numpy as np
 from annotated_types import Ge, Gt
 
 from kohort.errors import ConfigError
@@ -198,7 +197,7 @@ class _Progress:
     def choose(self, section: JudgeSection, earlier: FloatArray, number: int) -> Generator[Ask | Mark, Any, None]:
         """Go on with the better of two models, as far as held-out rows can tell."""
         better = yield from prefers_later(
-            self._hub, section, earlier=earlier, later=self._weights, number=number, round_number=self.round
+            self._hub, earlier=earlier, later=self._weights, number=number, round_number=self.round
         )
         if not better:
             self._weights = earlier
@@ -228,8 +227,6 @@ def _check(config: Hybrid, hub: Hub) -> None:
         )
     if hub.setting.train.stop is not None:
         raise ConfigError("phases run their rounds to the end", hint="Drop train.stop: watching the loss costs budget")
-    if np.dtype(hub.network.dtype).kind != "f":
-        raise ConfigError("peers exchange floating-point models", hint="Use another model.dtype")
 
 
 def _judge_spends(config: Hybrid) -> bool:

@@ -10,17 +10,25 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from kohort.errors import IntegrityError
 from kohort.files import disk_errors, write_whole
 from kohort.privacy.ledger import GENESIS, Book, Chain, Occasion, canonical
 from kohort.privacy.signing import Signer
 
-__all__ = ["RECEIPTS_FILE", "Receipts"]
+__all__ = ["RECEIPTS_FILE", "Receipts", "SignsHeads"]
 
 RECEIPTS_FILE = "receipts.jsonl"
 _site = attrgetter("site")
+
+
+class SignsHeads(Protocol):
+    """Who tells where chains stand, and signs for it: a book, or a site's answer."""
+
+    def sign_heads(self, chains: Sequence[Chain], /) -> tuple[str, str]:
+        """The hash of the heads, and the signature over it."""
+        ...
 
 
 class Receipts:
@@ -45,7 +53,7 @@ class Receipts:
         """The hub's public key."""
         return self._signer.public
 
-    def issue(self, book: Book, chains: Sequence[Chain], occasion: Occasion) -> str:
+    def issue(self, book: SignsHeads, chains: Sequence[Chain], occasion: Occasion) -> str:
         """Counter-sign the heads of `chains` and hand the receipt's hash back to each of them."""
         if occasion.request in self._issued:
             return self._issued[occasion.request]

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from struct import Struct
@@ -25,7 +25,6 @@ from typing import ClassVar
 import numpy as np
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
-from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
@@ -33,7 +32,8 @@ from kohort.errors import IntegrityError, RefusedError, SiteError
 from kohort.privacy.guarantee import Guarantee, Public, SecureSum
 from kohort.privacy.signing import Signer, signature_holds
 from kohort.rng import Streams
-from kohort.secure.modular import P61, RunningSum, subtract
+from kohort.secure.mask_streams import masked
+from kohort.secure.modular import P61, RunningSum
 from kohort.secure.shamir import PRIME, combine, split
 from kohort.secure.sums import HubSide, Integers, SiteSide, SumContext, SumScheme, Trust
 
@@ -47,10 +47,6 @@ _OPENED = Struct("<IB16s")
 _ANNOUNCED = Struct("<I32s32s32s32s")
 _SIGNED = Struct("<I64s")
 _INDEX, _ROUTE = Struct("<I"), Struct("<II")
-_COUNTER = modes.CTR(bytes(16))
-_BLOCK = 8192
-"""Numbers masked at a time: few enough that zeros, stream and sums stay in the processor's cache."""
-_ZEROS = bytes(8 * _BLOCK)
 
 
 def neighbours_of(count: int, seed: bytes) -> list[tuple[int, ...]]:
@@ -88,32 +84,6 @@ def least_survivors(count: int) -> int:
 def _hash(*parts: bytes) -> bytes:
     framed = b"".join([len(part).to_bytes(8, "little") + part for part in parts])
     return hashlib.blake2b(framed, digest_size=32).digest()
-
-
-def _masked(vector: Integers, plus: Iterable[bytes], minus: Iterable[bytes], modulus: int) -> Integers:
-    """`vector` with the masks of the keys in `plus` added and those in `minus` taken off.
-
-    A mask is AES-256 in counter mode under its key, which is used for nothing else, read as pseudo-random residues.
-    """
-    adding, taking = ([_keystream(key) for key in keys] for keys in (plus, minus))
-    out = np.empty(len(vector), dtype=np.uint64)
-    room = bytearray(8 * min(_BLOCK, len(vector)) + 16)  # the cipher wants up to a block more than it writes
-    written = np.frombuffer(room, dtype="<u8")
-    for start in range(0, len(vector), _BLOCK):
-        plain = vector[start : start + _BLOCK]
-        words = written[: len(plain)]
-        zeros = _ZEROS[: 8 * len(plain)]
-        added, taken = RunningSum(plain, modulus), RunningSum(np.zeros_like(plain), modulus)
-        for total, streams in ((added, adding), (taken, taking)):
-            for stream in streams:
-                stream.update_into(zeros, room)
-                total.add(words)
-        out[start : start + _BLOCK] = subtract(added.value(), taken.value(), modulus)
-    return out
-
-
-def _keystream(key: bytes) -> CipherContext:
-    return Cipher(algorithms.AES256(key), _COUNTER).encryptor()
 
 
 def _private(seed: bytes, purpose: bytes) -> X25519PrivateKey:
@@ -275,13 +245,13 @@ class _MaskingSite:
         if len(partners) + self.keeps_own < self.threshold:
             raise SiteError(f"only {len(partners)} peers shared their seeds, {self.threshold} are needed")
         keys = {index: _pair_mask(self.mask_key, self.peers[index].mask_key, self.binding) for index in partners}
-        masked = _masked(
+        hidden = masked(
             vector,
             plus=[_own_mask(self.self_seed, self.binding), *(key for index, key in keys.items() if index > self.index)],
             minus=[key for index, key in keys.items() if index < self.index],
             modulus=self.context.modulus,
         )
-        return masked.astype("<u8", copy=False).tobytes()
+        return hidden.astype("<u8", copy=False).tobytes()
 
     def _sign(self, inbox: bytes) -> bytes:
         """Sign the survivor list, once, if it can be right."""
@@ -439,7 +409,7 @@ class _MaskingHub:
                     f"the seed recovered for site {self.context.sites[index]!r} is not the announced one"
                 )
             own_masks.append(_own_mask(seed, binding))
-        total = _masked(added.value(), plus=[], minus=own_masks, modulus=modulus)
+        total = masked(added.value(), plus=[], minus=own_masks, modulus=modulus)
         for index in sorted(set(self.sharers) - set(self.masked)):
             partners = [other for other in graph[index] if other in self.masked]
             if not partners:
@@ -451,7 +421,7 @@ class _MaskingHub:
                     f"the seed recovered for site {self.context.sites[index]!r} is not the announced one"
                 )
             shared = {other: _pair_mask(key, self.keys[other][:_KEY], binding) for other in partners}
-            total = _masked(
+            total = masked(
                 total,
                 plus=[made for other, made in shared.items() if other > index],
                 minus=[made for other, made in shared.items() if other < index],

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from kohort.errors import IntegrityError, KohortError
 from kohort.rng import Streams
-from kohort.secure import masks
+from kohort.secure import mask_streams, masks
 from kohort.secure.counting import Fingerprints, _places, table
+from kohort.secure.mask_streams import masked
 from kohort.secure.masks import SCHEME, threshold_for
 from kohort.secure.modular import P61, RunningSum, join_halves, multiply
 from kohort.secure.shamir import PRIME, combine, split
@@ -68,8 +69,8 @@ def test_masks_by_blocks_are_the_masks_one_by_one(modulus: int, length: int, plu
     keys = [generator.bytes(32) for _ in range(plus + minus)]
     vector = generator.integers(0, modulus or 2**64, length, dtype=np.uint64)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(masks, "_BLOCK", 7)  # most vectors end within a block
-        made = masks._masked(vector, keys[:plus], keys[plus:], modulus)
+        patch.setattr(mask_streams, "_BLOCK", 7)  # most vectors end within a block
+        made = masked(vector, keys[:plus], keys[plus:], modulus)
     wanted = [int(number) for number in vector]
     for number, key in enumerate(keys):
         sign = 1 if number < plus else -1
@@ -81,9 +82,9 @@ def test_masks_by_blocks_are_the_masks_one_by_one(modulus: int, length: int, plu
 
 
 def test_masks_go_on_over_the_block_that_is_used() -> None:
-    length = masks._BLOCK + 3
+    length = mask_streams._BLOCK + 3
     key = bytes(range(32))
-    made = masks._masked(np.zeros(length, dtype=np.uint64), [key], [], P61)
+    made = masked(np.zeros(length, dtype=np.uint64), [key], [], P61)
     assert made.tolist() == plain_mask(key, length, P61)
     assert len(set(made.tolist())) > length - 3  # no block repeats the one before
 
