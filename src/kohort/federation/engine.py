@@ -12,6 +12,7 @@ from math import ceil, inf
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
 
+import numpy as np
 from numpy.typing import NDArray
 
 from kohort.errors import IntegrityError, RefusedError, SiteError
@@ -167,6 +168,12 @@ class LocalEngine:
 
     def exchange(self, ask: Ask) -> Replies:
         """One question, one door passage a site, one receipt (or a few, when the replies are taken as they come)."""
+        replies = self._exchange(ask)
+        if ask.then is not None:
+            replies.then = self.exchange(ask.then)
+        return replies
+
+    def _exchange(self, ask: Ask) -> Replies:
         if len(ask.to) == 1 and ask.to[0] in self.parties:
             return self._consult(ask)
         absent = absent_sites(self.trouble, ask.to, self.streams, task=ask.task.name, round_number=ask.round)
@@ -178,8 +185,8 @@ class LocalEngine:
         at_a_time = len(asked) if ask.take is None else AT_A_TIME
         for start in range(0, max(1, len(asked)), max(1, at_a_time)):
             joined, largest = self._ask(asked[start : start + at_a_time], ask, f"from {start}" if start else "")
-            slowest, most = max(slowest, *joined.times, 0.0), max(most, largest)
-            self.costs.sites += sum(joined.times)
+            slowest, most = max(slowest, _most(joined.times)), max(most, largest)
+            self.costs.sites += float(joined.times.sum())
             stop_if_tampered(joined.failures)
             on_time, parcels, late = self._punctual(joined)
             good, body, bad = validate(on_time, parcels, ask.expect, self.declared)
@@ -219,7 +226,7 @@ class LocalEngine:
     def _consult(self, ask: Ask) -> Replies:
         """Ask a party without rows. There is no quorum of one: what it refuses or cannot do ends the run."""
         joined, _ = self._ask([self.parties[name] for name in ask.to], ask, "")
-        self.costs.key_holder += sum(joined.times)
+        self.costs.key_holder += float(joined.times.sum())
         stop_if_tampered(joined.failures)
         against = [item.reason for item in joined.refusals] + [item.reason for item in joined.failures]
         if against:
@@ -232,7 +239,7 @@ class LocalEngine:
     def _punctual(self, answers: Answers) -> tuple[list[str], Parcels | list[bytes], list[Excluded]]:
         """The answers that came before the deadline, and the sites whose answers did not."""
         names = [site.name for site in answers.sites]
-        if max(answers.times, default=0.0) <= self.deadline:
+        if _most(answers.times) <= self.deadline:
             return names, answers.parcels, []
         kept = [index for index, took in enumerate(answers.times) if took <= self.deadline]
         parcels = answers.parcels
@@ -338,5 +345,9 @@ def _join(answers: Sequence[Answers]) -> Answers:
         parcels=parcels,
         refusals=[refusal for part in answers for refusal in part.refusals],
         failures=[failure for part in answers for failure in part.failures],
-        times=[took for part in answers for took in part.times],
+        times=np.concatenate([part.times for part in answers] or [np.empty(0)]),
     )
+
+
+def _most(times: NDArray[np.float64]) -> float:
+    return float(times.max(initial=0.0))

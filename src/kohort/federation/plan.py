@@ -27,7 +27,7 @@ from kohort.rng import Streams
 __all__ = ["Ask", "Excluded", "Expect", "Hub", "Mark", "Plan", "Replies", "Result", "Resume"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Expect:
     """What a good reply looks like. `arrays` maps a name to (dtype, shape); an axis of None may have any length."""
 
@@ -52,6 +52,8 @@ class Ask:
     expect: Expect = field(default_factory=Expect)
     take: Callable[[str, Payload], None] | None = None
     """Gets every validated reply with its site, as it comes in: of many large replies, few are held at a time."""
+    then: Ask | None = None
+    """What the same sites are asked next, whatever they answer to this: it travels in the same message."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,11 +95,14 @@ class Replies:
         excluded: Sequence[Excluded] = (),
         *,
         taken: bool = False,
+        then: Replies | None = None,
     ) -> None:
         self.sites = tuple(sites)
         self.excluded = tuple(excluded)
         self.taken = taken
         """Whether the engine handed the replies to the Ask's `take` already; there are none here then."""
+        self.then = then
+        """The answers to what was asked in the same message."""
         self._body = body
 
     def __len__(self) -> int:
@@ -170,6 +175,8 @@ class Hub:
     """The trusted cluster of each site; None when none were given."""
     key_holder: str | None = None
     """Who opens encrypted sums; None when the plan has none to open."""
+    opened: tuple[Ask, Replies] | None = None
+    """What the method's `opening` asked along with the enrolment, and the answers."""
 
 
 Plan = Generator[Ask | Mark, Any, Result]

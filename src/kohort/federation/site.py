@@ -11,7 +11,9 @@ from functools import cached_property
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from kohort.data.schema import Schema
 from kohort.errors import IntegrityError, KohortError
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
     from kohort.secure.sealed import Identity, PublicIdentity
 
 __all__ = ["Answers", "Failure", "Holding", "Site", "answer"]
+
+_NO_TIME = np.empty(0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +76,7 @@ class Answers:
     parcels: Parcels | list[bytes]
     refusals: list[Refusal]
     failures: list[Failure]
-    times: list[float]
+    times: NDArray[np.float64]
     """Seconds each of `sites` took; in a joint call, its part by rows."""
 
 
@@ -157,7 +161,7 @@ def answer(sites: Sequence[Site], request: Request, *, many: bool = True) -> Ans
         parcels=[parcel for part in parts if isinstance(part.parcels, list) for parcel in part.parcels],
         refusals=[refusal for part in parts for refusal in part.refusals],
         failures=[failure for part in parts for failure in part.failures],
-        times=[took for part in parts for took in part.times],
+        times=np.concatenate([part.times for part in parts] or [_NO_TIME]),
     )
 
 
@@ -173,12 +177,12 @@ def _answer_alone(site: Site, request: Request) -> Answers:
     began = perf_counter()
     stored = None if site.outbox is None else site.outbox.find(request.digest)
     if stored is not None:  # answered before a crash: the same request gets the same bytes
-        return Answers(sites=[site], parcels=[stored], refusals=[], failures=[], times=[0.0])
+        return Answers(sites=[site], parcels=[stored], refusals=[], failures=[], times=np.zeros(1))
     try:
         release: Release = find_task(request.task).one(site, request)
     except KohortError as error:
         site.book.note(site.chain, _occasion(request, "hub"), reason=error.message)
-        return Answers(sites=[], parcels=[], refusals=[], failures=[_failure(site, error)], times=[])
+        return Answers(sites=[], parcels=[], refusals=[], failures=[_failure(site, error)], times=_NO_TIME)
     parcel = encode(_as_sent(site, request, release.payload))
     verdicts = door(
         [site],
@@ -193,8 +197,8 @@ def _answer_alone(site: Site, request: Request) -> Answers:
         site.outbox.store(request.digest, parcel)
     elapsed = perf_counter() - began
     if verdicts[0] is not None:
-        return Answers(sites=[], parcels=[], refusals=[verdicts[0]], failures=[], times=[])
-    return Answers(sites=[site], parcels=[parcel], refusals=[], failures=[], times=[elapsed])
+        return Answers(sites=[], parcels=[], refusals=[verdicts[0]], failures=[], times=_NO_TIME)
+    return Answers(sites=[site], parcels=[parcel], refusals=[], failures=[], times=np.array([elapsed]))
 
 
 def _failure(site: Site, error: KohortError) -> Failure:
@@ -212,10 +216,10 @@ def _answer_together(sites: Sequence[Site], request: Request) -> Answers | None:
     if releases is None:
         return None
     arrays = releases.arrays
-    for index, site in enumerate(sites) if "weights" in arrays else ():
-        if site.liar is not None:
-            lie = site.liar.distort(arrays["weights"][index], request.payload.arrays["weights"], request.round)
-            arrays["weights"][index] = lie
+    lying = [(index, site.liar) for index, site in enumerate(sites) if site.liar is not None]
+    for index, liar in lying if "weights" in arrays else ():
+        lie = liar.distort(arrays["weights"][index], request.payload.arrays["weights"], request.round)
+        arrays["weights"][index] = lie
     parcels = encode_many(arrays, releases.metrics)
     rows = list(releases.rows)
     verdicts = door(
@@ -227,14 +231,14 @@ def _answer_together(sites: Sequence[Site], request: Request) -> Answers | None:
         rows=rows,
         metrics=tuple(releases.metrics),
     )
-    refusals = [verdict for verdict in verdicts if verdict is not None]
-    answered = list(sites)
-    if refusals:
+    answered, refusals = list(sites), []
+    if any(verdicts):
+        refusals = [verdict for verdict in verdicts if verdict is not None]
         kept = [index for index, verdict in enumerate(verdicts) if verdict is None]
         answered, parcels = [sites[index] for index in kept], parcels.take(kept)
         rows = [rows[index] for index in kept]
-    a_row = (perf_counter() - began) / max(1, sum(rows))
-    times = [a_row * count for count in rows]
+    shares = np.fromiter(rows, dtype=np.float64, count=len(rows))
+    times = shares * ((perf_counter() - began) / max(1.0, shares.sum()))
     return Answers(sites=answered, parcels=parcels, refusals=refusals, failures=[], times=times)
 
 

@@ -111,6 +111,8 @@ class _Group:
     keys: NDArray[np.uint64]
     training: Training
     counts: list[int]
+    told: NDArray[np.int64]
+    """The counts as the replies tell them."""
     guarantees: list[Aggregate]
 
 
@@ -123,11 +125,13 @@ def _rows_of(site: Site) -> Rows:
 
 
 def _group_of(sites: Sequence[Site]) -> _Group:
-    rows = [_rows_of(site) for site in sites]
     known = sites[0].memory.get(GROUP)
-    if known is not None and len(known.rows) == len(rows) and all(map(is_, known.rows, rows)):
-        group: _Group = known
-        return group
+    if known is not None and len(known.rows) == len(sites):
+        found = [site.memory.get(ROWS) for site in sites]
+        if all(map(is_, known.rows, found)):
+            group: _Group = known
+            return group
+    rows = [_rows_of(site) for site in sites]
     counts = [part.count for part in rows]
     group = _Group(
         rows=rows,
@@ -135,6 +139,7 @@ def _group_of(sites: Sequence[Site]) -> _Group:
         keys=np.fromiter((site.row_key for site in sites), dtype=np.uint64, count=len(sites)),
         training=setting_of(sites[0]).train.training(),
         counts=counts,
+        told=np.asarray(counts, dtype=np.int64),
         guarantees=[site.aggregate(count) for site, count in zip(sites, counts, strict=True)],
     )
     sites[0].memory[GROUP] = group
@@ -225,7 +230,7 @@ def _train_one(site: Site, request: Request) -> Release:
 
 def _train_many(sites: Sequence[Site], request: Request) -> Releases:
     trained = _train(sites, request)
-    metrics: dict[str, Any] = {"rows": np.asarray(trained.group.counts, dtype=np.int64)}
+    metrics: dict[str, Any] = {"rows": trained.group.told}
     if trained.losses is not None:
         metrics["loss"] = trained.losses
     return Releases(

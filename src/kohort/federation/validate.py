@@ -7,6 +7,7 @@ least one row and no more rows than its site declared. Whatever does not is excl
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from itertools import repeat
 from typing import Any
 
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from kohort.errors import IntegrityError, KohortError
 from kohort.federation.plan import Excluded, Expect
-from kohort.federation.wire import Parcels, Payload, decode, stack_parcels
+from kohort.federation.wire import Layout, Parcels, Payload, decode, stack_parcels
 
 __all__ = ["validate"]
 
@@ -48,11 +49,10 @@ def _stack(body: Sequence[bytes]) -> Parcels | None:
 
 def _judge_stack(sites: Sequence[str], parcels: Parcels, expect: Expect, declared: Mapping[str, int]) -> list[str]:
     layout = parcels.layout
-    found = {name: (dtype.str, shape) for name, dtype, shape, _ in layout.arrays}
-    if not _fits(found, {name for name, _, _ in layout.metrics}, set(), expect):
+    if not _layout_fits(layout, expect):
         return [_FITS] * len(sites)
     reasons = [""] * len(sites)
-    for name in found:
+    for name, _, _, _ in layout.arrays:
         _fill(reasons, _judge_numbers(parcels.array(name).reshape(len(sites), -1), expect.largest), name)
     for name, kind, _ in layout.metrics:
         if kind == "f":
@@ -103,6 +103,13 @@ def _fill(reasons: list[str], verdicts: Verdicts, name: str) -> None:
         verdicts = np.full(len(reasons), verdicts)
     for index in verdicts.nonzero()[0]:
         reasons[index] = reasons[index] or f"{name} {_VERDICTS[verdicts[index]]}"
+
+
+@lru_cache(maxsize=32)
+def _layout_fits(layout: Layout, expect: Expect) -> bool:
+    """Both come again, the very same, every round."""
+    found = {name: (dtype.str, shape) for name, dtype, shape, _ in layout.arrays}
+    return _fits(found, {name for name, _, _ in layout.metrics}, set(), expect)
 
 
 def _fits(

@@ -53,7 +53,7 @@ class Payload:
     blobs: Mapping[str, bytes] = field(default_factory=lambda: MappingProxyType({}))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Layout:
     """Where each part of a payload of one header lies."""
 

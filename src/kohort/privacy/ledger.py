@@ -36,9 +36,13 @@ _UNKEYED = hashlib.blake2b(digest_size=32)  # copying a fresh state costs a fift
 LEDGER_FILE, HEAD_FILE = "ledger.jsonl", "head.json"
 
 
+# Made once: `json.dumps` would make one for every call.
+_ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
 def canonical(value: object) -> str:
     """The one JSON text of a value: sorted keys, no spaces, no NaN."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return _ENCODER.encode(value)
 
 
 class Chain:

@@ -70,9 +70,10 @@ class Panel:
                 self._batch = _Batch(self.chains, self._openings, self._claims, self.sizes)
             return self._batch.write(common, parcels)
         lines, hashes = [], []
+        middle = _CLAIM + common
         for chain, opening, claim, parcel in zip(self.chains, self._openings, self._claims, parcels, strict=True):
             body = (
-                f"{opening}{chain.length}{_PREVIOUS}{chain.head}{_RECEIPT}{chain.receipt}{_CLAIM}{common}"
+                f"{opening}{chain.length}{_PREVIOUS}{chain.head}{_RECEIPT}{chain.receipt}{middle}"
                 f"{claim}{chain.digest(parcel)}{_DIGEST}"
             )
             state = _UNKEYED.copy()
@@ -133,8 +134,9 @@ class _Batch:
         compiled.write_hex(states, self._hashes, self._in_a_row)
         hashes = self._hashes.tobytes()
         text = hashes.decode()
-        for chain, start in zip(chains, range(0, 64 * count, 64), strict=True):
-            chain.head = text[start : start + 64]
+        heads = [text[start : start + 64] for start in range(0, 64 * count, 64)]
+        for chain, head in zip(chains, heads, strict=True):
+            chain.head = head
             chain.length += 1
         return memoryview(lines.data)[:used], hashes
 

@@ -57,8 +57,8 @@ class Receipts:
         """Counter-sign the heads of `chains` and hand the receipt's hash back to each of them."""
         if occasion.request in self._issued:
             return self._issued[occasion.request]
-        seen = self._seen
         chains = sorted(chains, key=_site)  # so that the checker needs no other order than names
+        seen = self._seen
         for chain in chains:
             site, length = chain.site, chain.length
             if length < seen.get(site, 0):

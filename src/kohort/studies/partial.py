@@ -164,14 +164,21 @@ def _mean(runs: Runs, training: Training, letter: Letter, threshold: int, rounds
 def _conclusions(runs: Runs, depth: Depth) -> dict[str, Any]:
     """What the paper concludes, and whether it holds here."""
     rounds = depth.rounds
-    by_k = [_mean(runs, PAPER, "k", k, rounds) for k in depth.ks]
+    curves = [runs.curve(paper_gate(PAPER, "k", k, rounds=rounds)) for k in depth.ks]
+    by_k = [curve[-1] for curve in curves]
     by_l = {threshold: _mean(runs, PAPER, "l", threshold, rounds) for threshold in depth.ls}
     central, fedavg = by_k[0], by_k[-1]
     printed = (ACCURACY["central"] - ACCURACY["fedavg"]) / ACCURACY["fedavg"]
-    falls = all(later <= earlier + TOLERANCE for earlier, later in pairwise(by_k))
+    falls = {
+        mark: all(later[mark - 1] <= earlier[mark - 1] + TOLERANCE for earlier, later in pairwise(curves))
+        for mark in _marks(rounds)[1:]
+    }
     rows = [
         row(f"central learning gains over FedAvg, {rounds} rounds, relative", printed, (central - fedavg) / fedavg),
-        row("accuracy does not rise with k (within half a point)", "yes", _yes(falls)),
+        *(
+            row(f"accuracy does not rise with k (within half a point), {mark} rounds", "yes", _yes(holds))
+            for mark, holds in falls.items()
+        ),
         row("by l the accuracy falls below FedAvg and comes back", "yes",
             _yes(min(by_l.values()) < by_l[LARGEST["l"]] - TOLERANCE)),
         row("l = 300 is below FedAvg", "yes", _yes(by_l[300] < by_l[LARGEST["l"]])),
@@ -227,7 +234,8 @@ def _notes(runs: Runs, depth: Depth) -> list[str]:
         f"work at the sites, not a better end point: tuned, {gap:.1f} points are left between the two.",
         f"Paper's setting: Adam at 0.001, restarted every round at hub and sites, batches of {PAPER.batch}, one epoch "
         "a round, one hidden layer as wide as the input. The paper prints neither batch nor restart, and FedAvg's end "
-        "point depends on them: see the table by batch, of which this one ends at the paper's own FedAvg figure. "
+        "point depends on them: see the table by batch. After 60 rounds it has the paper's 0.80, after the paper's 100 "
+        "one to two points more. "
         f"Tuned: plain SGD at {TUNED.lr} in batches of {TUNED.batch}.",
         "Thresholds are on the paper's scale, counts over all 30,162 rows. Sites hold the 70 % they train on, so the "
         "runs ask for 0.7 times as many rows; the tables of load reductions show both shares. The tables on releases "
