@@ -17,10 +17,13 @@ import polars as pl
 from kohort.config import PlanFile, load_plan
 from kohort.data.schema import Schema
 from kohort.errors import ConfigError, DataError, IntegrityError, RefusedError
+from kohort.federation.clusters import join_cluster, planned_mates
 from kohort.federation.desk import OpenedRun
 from kohort.federation.enrol import DESCRIBE, PREPARE
+from kohort.federation.jobs import HasJobs
 from kohort.federation.keyholding import KEYS, OPEN
 from kohort.federation.letters import Question
+from kohort.federation.setting import Setting
 from kohort.federation.site import Holding, Site
 from kohort.federation.site_book import SiteBook
 from kohort.federation.site_store import RunStore
@@ -55,7 +58,12 @@ class Premises:
     """Raises a RefusedError for a plan hash the operator did not approve."""
     limit: Callable[[PlanFile], None] = lambda _: None
     """Raises a RefusedError when the operator's limits are reached."""
-    holding: Callable[[pl.DataFrame], Holding] = lambda frame: Holding(frame, 0, frame.height)
+    low: int | None = None
+    """How many rows of `frame`, the first ones, the operator called low-risk; None when no row was."""
+    low_by_row: bool = False
+    """Whether each row tells that by itself."""
+    cluster: str = ""
+    """The cluster of peers the operator named; empty for none."""
 
 
 def open_chain(premises: Premises, book: SiteBook, secret: bytes) -> Chain:
@@ -83,10 +91,12 @@ def run_opener(premises: Premises, book: SiteBook) -> Callable[[Question, bytes,
             return _open_for_key_holder(premises, book, read, question, store)
         setting = setting_for(read, schema=schema, run=question.run)
         method = find_method(read.method)
-        rows = usable_rows(premises.frame.select(list(schema.columns)), schema, read)
+        holding = _holding(premises, schema, read)
+        if not holding.low and _asks_for_low_rows(setting):
+            raise RefusedError("the plan trains on low-risk rows, and no usable row here was called so in site.toml")
         site = Site(
             name=premises.identity.name,
-            holding=premises.holding(rows),
+            holding=holding,
             schema=schema,
             policy=premises.policy,
             streams=premises.streams(store),
@@ -95,7 +105,11 @@ def run_opener(premises: Premises, book: SiteBook) -> Callable[[Question, bytes,
         site.policy = premises.policy.tightened(read.policy)
         site.setting = setting
         site.identity = premises.identity
-        site.find_peer = _trusted(premises.roster, store.peers or question.peers).get
+        trusted = _trusted(premises.roster, store.peers or question.peers)
+        mates = planned_mates(setting, site.name)
+        # Where the operators approved who trains with whom, a hub cannot put anybody else among them.
+        site.find_peer = (trusted if mates is None else {name: trusted[name] for name in mates & {*trusted}}).get
+        join_cluster(site, premises.cluster)
         tasks = tuple(task.name for task in method.tasks)
         return OpenedRun(
             site=site,
@@ -107,6 +121,20 @@ def run_opener(premises: Premises, book: SiteBook) -> Callable[[Question, bytes,
         )
 
     return open_run
+
+
+def _holding(premises: Premises, schema: Schema, plan: PlanFile) -> Holding:
+    """The rows the plan can use, low-risk ones first; where none were called so, every row carries a high risk."""
+    frame = premises.frame.select(list(schema.columns))
+    rows = usable_rows(frame, schema, plan)
+    asked_of = frame.columns if plan.data.missing == "drop" else [str(schema.target)]
+    low = frame.head(premises.low or 0).drop_nulls(asked_of).height
+    return Holding(rows, 0, rows.height, low=low, low_by_row=premises.low_by_row)
+
+
+def _asks_for_low_rows(setting: Setting) -> bool:
+    config = setting.config
+    return isinstance(config, HasJobs) and any(job.rows == "low" for job in config.jobs(setting.train))
 
 
 def _open_for_key_holder(

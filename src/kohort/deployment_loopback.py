@@ -21,7 +21,6 @@ from kohort.federation.flower import LoopBack, client_app
 from kohort.federation.keyholding import needs_key_holder
 from kohort.federation.remote import Carrier, RemoteEngine, SiteReceipts
 from kohort.federation.setting import Setting
-from kohort.federation.site import Holding
 from kohort.federation.site_book import open_site_ledger
 from kohort.federation.site_store import Numbers, RunStore
 from kohort.privacy.ledger import Book, canonical
@@ -123,7 +122,8 @@ def _desk(
         policy=plan.policy,
         roster=roster,
         streams=lambda _: streams,
-        holding=lambda frame: Holding(frame, 0, frame.height, low=low, low_by_row=population.low_by_row),
+        low=low,
+        low_by_row=population.low_by_row,
     )
     open_chain(premises, book, streams.bytes("ledger"))
     stores: dict[tuple[str, str], RunStore] = {}

@@ -19,7 +19,7 @@ from kohort.data.datasets import Dataset, open_table
 from kohort.data.domain import category_text
 from kohort.data.encode import Encoder
 from kohort.data.schema import Role, Schema
-from kohort.data.split import Assignment, assign_sites, assignment_of_parts, hold_out
+from kohort.data.split import Assignment, assign_sites, assignment_of_parts, hold_out, mark_low_risk
 from kohort.data.table import check_finite, handle_missing
 from kohort.errors import ConfigError, DataError
 from kohort.rng import Streams
@@ -143,7 +143,7 @@ def _read(
         if len(tables) < len(paths):
             raise ConfigError("two site files have the same name", hint="Name each file after its site")
     if tables is not None and plan.sites.split == "files":
-        return _read_parts(plan, tables)
+        return _read_parts(plan, streams, tables)
     if tables is not None:
         opened = Dataset(frame=check_finite(next(iter(tables.values()))), source="memory")
     elif isinstance(section.table, str):
@@ -168,9 +168,16 @@ def _read(
     return frame, schema, assignment
 
 
-def _read_parts(plan: PlanFile, tables: dict[str, pl.DataFrame]) -> tuple[pl.DataFrame, Schema, Assignment]:
+def _read_parts(
+    plan: PlanFile, streams: Streams, tables: dict[str, pl.DataFrame]
+) -> tuple[pl.DataFrame, Schema, Assignment]:
     if not tables:
         raise ConfigError("there are no sites", hint="Give at least one table")
+    if plan.sites.clusters is not None:
+        raise ConfigError(
+            "sites.clusters deals rows out, and these sites bring their own",
+            hint='Name them in method.clusters = {north = ["a", "b"]}, or form them: method.clusters = "labels:2"',
+        )
     first = next(iter(tables.values()))
     schema = schema_of(plan.data, first.columns, codebook=None, default=None)
     wanted = list(schema.columns)
@@ -184,7 +191,15 @@ def _read_parts(plan: PlanFile, tables: dict[str, pl.DataFrame]) -> tuple[pl.Dat
     if empty:
         raise DataError(f"{len(empty)} sites have no usable row: {', '.join(empty)}", hint='Try missing = "category"')
     frame = pl.concat(parts, how="vertical_relaxed")
-    return frame, schema, assignment_of_parts([part.height for part in parts], tuple(tables))
+    assignment = mark_low_risk(
+        assignment_of_parts([part.height for part in parts], tuple(tables)),
+        frame,
+        plan.sites.low_risk,
+        target=schema.target,
+        alpha=plan.sites.alpha,
+        generator=streams.generator("split"),
+    )
+    return frame, schema, assignment
 
 
 def usable_rows(frame: pl.DataFrame, schema: Schema, plan: PlanFile) -> pl.DataFrame:

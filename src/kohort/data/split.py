@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from kohort.data.domain import category_text, number
 from kohort.errors import ConfigError, DataError, nearest
 
-__all__ = ["Assignment", "assign_sites", "assignment_of_parts", "hold_out"]
+__all__ = ["Assignment", "assign_sites", "assignment_of_parts", "hold_out", "mark_low_risk"]
 
 SPLITS = ("iid", "interval:COLUMN", "width:COLUMN", "column:NAME", "dirichlet", "sorted")
 MAX_CLASSES = 20
@@ -96,6 +96,19 @@ def assign_sites(
         found = _in_natural_clusters(frame, order, clusters, generator)
     else:
         found = _split_rows(frame, order, clusters, generator)
+    return mark_low_risk(found, frame, low_risk, target=target, alpha=alpha, generator=generator)
+
+
+def mark_low_risk(
+    found: Assignment,
+    frame: pl.DataFrame,
+    low_risk: float | str | None,
+    *,
+    target: str | None,
+    alpha: float | Sequence[float],
+    generator: np.random.Generator,
+) -> Assignment:
+    """Tell which rows of `frame` carry a low risk, as `assign_sites` says it."""
     if low_risk is None:
         return found
     if isinstance(low_risk, str):
@@ -105,7 +118,7 @@ def assign_sites(
     if isinstance(alpha, (int, float)) or len(alpha) < 3:
         weights = np.ones(frame.height)
     else:
-        weights = _risk_weights(found, _classes(frame, target), low_risk, order.alphas[2], generator)
+        weights = _risk_weights(found, _classes(frame, target), low_risk, _alphas(alpha)[2], generator)
     return replace(found, low_risk=_low_risk(found, weights, low_risk, generator))
 
 

@@ -1,25 +1,86 @@
-"""Clusters of sites whose targets are distributed alike, for those who have no clusters given.
+"""Clusters that only the sites can tell: each names its own, or tells how its target is distributed.
 
-Each site tells how its target is distributed, which is a release; the hub joins the sites that are closest.
+Both are releases. Sites that name the same cluster are in it; of target distributions the hub joins those that are
+closest. Who is in a cluster with whom is proposed here and decided by each site's own roster.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kohort.errors import ConfigError
+from kohort.errors import ConfigError, IntegrityError
 from kohort.federation.jobs import jobs_of, rows_of
 from kohort.federation.plan import Ask, Expect, Hub, Mark, Replies
+from kohort.federation.setting import Setting
 from kohort.federation.site import Site
 from kohort.federation.task import Release, Request, Task
 from kohort.federation.training import network_of, setting_of
 from kohort.federation.wire import Payload
+from kohort.privacy.guarantee import Public
 
-__all__ = ["LABELS", "clusters_of", "form_clusters"]
+__all__ = [
+    "LABELS",
+    "NAMED",
+    "check_cluster_name",
+    "clusters_of",
+    "form_clusters",
+    "join_cluster",
+    "named_clusters",
+    "planned_mates",
+]
+
+LONGEST_NAME = 64
+_CLUSTER = "cluster"
+_NO_NAME = "Use up to 64 printable characters"
+
+
+def check_cluster_name(name: str) -> str:
+    """The name, if it can be one."""
+    if not name or len(name) > LONGEST_NAME or not name.isprintable() or name != name.strip():
+        raise ConfigError("a cluster's name is empty, too long or not printable", hint=_NO_NAME)
+    return name
+
+
+def planned_mates(setting: Setting, site: str) -> frozenset[str] | None:
+    """Whom the approved plan itself puts into the site's cluster; None when it leaves that to sites or hub."""
+    clusters = getattr(setting.config, "clusters", None)
+    if not isinstance(clusters, Mapping):
+        return None
+    return frozenset(next((members for members in clusters.values() if site in members), (site,)))
+
+
+def join_cluster(site: Site, name: str) -> None:
+    """What the site will say when it is asked for its cluster; an empty name for none."""
+    site.memory[_CLUSTER] = name
+
+
+def _named(site: Site, request: Request) -> Release:
+    """The cluster this site's operator named; nothing when none was."""
+    del request  # the question is in the approved plan
+    name: str = site.memory.get(_CLUSTER, "")
+    return Release(payload=Payload(blobs={_CLUSTER: name.encode()}), guarantee=Public(what="its cluster"), rows=0)
+
+
+NAMED = Task(name="clusters.named", one=_named)
+
+
+def named_clusters(hub: Hub) -> Generator[Ask | Mark, Any, dict[str, str]]:
+    """Ask the sites which cluster each belongs to; those that name none are left out."""
+    replies: Replies = yield Ask(task=NAMED, to=hub.sites, expect=Expect(blobs=(_CLUSTER,), check=_name_in))
+    named = zip(replies.sites, map(_name_in, replies.payloads()), strict=True)
+    return {site: name for site, name in named if name}
+
+
+def _name_in(payload: Payload) -> str:
+    name = payload.blobs[_CLUSTER]
+    try:
+        return check_cluster_name(name.decode()) if name else ""
+    except (UnicodeDecodeError, ConfigError) as error:
+        raise IntegrityError("the name of a cluster came in malformed") from error
 
 
 def _labels(site: Site, request: Request) -> Release:

@@ -13,7 +13,7 @@ Guarantee: DP for the units and rows the claim's scope names; Aggregate for the 
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
@@ -21,7 +21,7 @@ from annotated_types import Ge, Gt
 
 from kohort.errors import ConfigError
 from kohort.federation.accounts import RESERVE, planned_claims, reserve, spends
-from kohort.federation.clusters import LABELS, form_clusters
+from kohort.federation.clusters import LABELS, NAMED, check_cluster_name, form_clusters, named_clusters
 from kohort.federation.hub_noise import hub_noise
 from kohort.federation.job_training import TRAIN_JOB
 from kohort.federation.jobs import DPSection, Job, JudgeSection, Part
@@ -80,8 +80,9 @@ class Hybrid:
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 - read by pydantic, not a field
 
     phases: tuple[PhaseSection, ...] = (PhaseSection(kind="peers"), PhaseSection(kind="server", dp=DPSection()))
-    clusters: str = "given"
-    """given: those of [sites] | labels:N: N clusters of sites whose targets are distributed alike"""
+    clusters: str | Mapping[str, tuple[str, ...]] = "given"
+    """given: those of [sites], or those the sites name themselves | labels:N: N clusters of sites whose targets are
+    distributed alike | {NAME = [SITE, ...]}: these; a site in none takes no part"""
     judge: JudgeSection | None = None
     """Keep the model from before the last server phase if held-out rows say that phase did harm."""
 
@@ -95,6 +96,7 @@ class Hybrid:
                 raise ConfigError("statistics are released once, not in phases", hint='Use method.name = "fedavg"')
             if phase.kind == "peers" and phase.dp is not None and phase.dp.mechanism == "hub":
                 raise ConfigError("no hub sees what peers exchange", hint="Use dp.mechanism = dp-sgd or after")
+        _check_clusters(self.clusters)
         if self.judge is not None and self.phases[-1].kind != "server":
             raise ConfigError("method.judge judges a server phase at the end", hint="End with a server phase")
 
@@ -107,12 +109,21 @@ class Hybrid:
 def plan(config: Hybrid, hub: Hub) -> Plan:
     """Reserve the budgets, then phase after phase: peers among themselves, or everybody with the hub."""
     jobs = config.jobs(hub.setting.train)
-    _check(config, hub)
+    _check(hub)
+    enrolled = len(hub.sites)
+    clusters = yield from _known_clusters(config, hub)
+    if clusters is not None:
+        hub = _within(hub, clusters)
+    outside = enrolled - len(hub.sites)
     if any(spends(job) is not None for job in jobs) or _judge_spends(config):
         reserved: Replies = yield reserve(hub.sites)
         hub = replace(hub, sites=reserved.sites)
-    clusters = yield from _clusters(config, hub)
+    if clusters is None:
+        clusters = yield from _formed_clusters(config, hub)
+        hub = _within(hub, clusters)
     progress = _Progress(hub, hub.network.start(hub.streams.generator("start")))
+    if outside:
+        progress.notes.append(f"{outside} of {enrolled} sites are in no cluster and took no part")
     total = sum(job.train.rounds for job in jobs)
     for number, (phase, job) in enumerate(zip(config.phases, jobs, strict=True)):
         last_and_judged = config.judge is not None and number == len(jobs) - 1
@@ -205,26 +216,59 @@ class _Progress:
         self.notes.append(f"held-out {section.rows}-risk rows chose the {kept} model")
 
 
-def _clusters(config: Hybrid, hub: Hub) -> Generator[Ask | Mark, Any, dict[str, str]]:
+def _known_clusters(config: Hybrid, hub: Hub) -> Generator[Ask | Mark, Any, dict[str, str] | None]:
+    """The clusters that plan or sites name, before any budget is spent; None when they are still to be formed."""
     if not any(phase.kind == "peers" for phase in config.phases):
-        return {}
-    kind, _, count = config.clusters.partition(":")
-    if kind == "labels":
-        number = next(index for index, phase in enumerate(config.phases) if phase.kind == "peers")
-        formed = yield from form_clusters(hub, int(count), number)
-        return formed
-    return dict(hub.clusters or {})
-
-
-def _check(config: Hybrid, hub: Hub) -> None:
-    """What would fail at every site is the plan's fault, and is said once."""
-    kind, _, count = config.clusters.partition(":")
-    if kind not in {"given", "labels"} or (kind == "labels") != count.isdigit() or (count and int(count) < 1):
-        raise ConfigError(f"unknown clusters {config.clusters!r}", hint='Use "given", or "labels:N"')
-    if kind == "given" and hub.clusters is None and any(phase.kind == "peers" for phase in config.phases):
+        return dict.fromkeys(hub.sites, "")
+    if _label_clusters(config.clusters):
+        return None
+    if not isinstance(config.clusters, str):
+        found = {site: name for name, members in config.clusters.items() for site in members}
+    elif hub.clusters is not None:
+        found = dict(hub.clusters)
+    else:
+        found = yield from named_clusters(hub)
+    found = {site: found[site] for site in hub.sites if site in found}
+    if not found:
         raise ConfigError(
-            "peers need clusters and the plan has none", hint='Set sites.clusters, or method.clusters = "labels:N"'
+            "peers need clusters, and neither the plan nor a site names one for anybody who takes part",
+            hint='Set sites.clusters in a simulation, cluster in each site.toml, or method.clusters = "labels:N"',
         )
+    return found
+
+
+def _formed_clusters(config: Hybrid, hub: Hub) -> Generator[Ask | Mark, Any, dict[str, str]]:
+    """The clusters of sites whose targets are alike, which is a release of its own."""
+    number = next(index for index, phase in enumerate(config.phases) if phase.kind == "peers")
+    formed = yield from form_clusters(hub, _label_clusters(config.clusters), number)
+    return formed
+
+
+def _within(hub: Hub, clusters: Mapping[str, str]) -> Hub:
+    """The hub with the sites that are in a cluster."""
+    return replace(hub, sites=tuple(site for site in hub.sites if site in clusters))
+
+
+def _label_clusters(clusters: str | Mapping[str, tuple[str, ...]]) -> int:
+    """N of "labels:N"; 0 for clusters that are known without asking for labels."""
+    kind, _, count = clusters.partition(":") if isinstance(clusters, str) else ("", "", "")
+    return int(count) if kind == "labels" and count.isdecimal() else 0
+
+
+def _check_clusters(clusters: str | Mapping[str, tuple[str, ...]]) -> None:
+    if isinstance(clusters, str):
+        if clusters != "given" and not _label_clusters(clusters):
+            raise ConfigError(f"unknown clusters {clusters!r}", hint='Use "given", "labels:N" or {NAME = [SITE, ...]}')
+        return
+    members = [site for sites in clusters.values() for site in sites]
+    if not members or len(set(members)) != len(members):
+        raise ConfigError("method.clusters must have every site at most once, and one at least", hint="Correct it")
+    for name in clusters:
+        check_cluster_name(name)
+
+
+def _check(hub: Hub) -> None:
+    """What would fail at every site is the plan's fault, and is said once."""
     if hub.setting.train.stop is not None:
         raise ConfigError("phases run their rounds to the end", hint="Drop train.stop: watching the loss costs budget")
 
@@ -248,7 +292,7 @@ METHOD = Method(
     config=Hybrid,
     plan=plan,
     claims=claims,
-    tasks=(RESERVE, LABELS, KEYS, EXCHANGE, SETTLE, TRAIN_JOB, REVEAL, JUDGE),
+    tasks=(RESERVE, LABELS, NAMED, KEYS, EXCHANGE, SETTLE, TRAIN_JOB, REVEAL, JUDGE),
     cites="Corbucci, Monreale, Pellungrini 2024",
     fixed_rounds=True,
     example=(
