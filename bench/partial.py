@@ -7,6 +7,7 @@ process and their CPU time is added up. The engine is left out: doors and ledger
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from time import perf_counter, process_time
 
@@ -20,7 +21,8 @@ from kohort.secure.counting import cells_for, estimate, fingerprints, peel, sket
 from kohort.secure.group import STEPS, GroupHub, GroupSite
 from kohort.secure.masks import SCHEME
 from kohort.secure.modular import P61
-from kohort.secure.sums import Integers, SumContext
+from kohort.secure.parties import Identity
+from kohort.secure.sums import Integers, SumContext, Trust
 
 __all__ = ["NAME", "SUMMARY", "measure"]
 
@@ -105,12 +107,22 @@ def _agreed(sites: int) -> list[bytes]:
     return secrets
 
 
+@cache
+def _identities(names: tuple[str, ...]) -> dict[str, Identity]:
+    """The sites' lasting keys, which a run makes once."""
+    return {name: Identity.from_secret(name, Streams.seeded(place).bytes("id")) for place, name in enumerate(names)}
+
+
 def _summed(vectors: list[Integers], *, request: str) -> Integers:
     """The total of one vector a site, through the whole conversation of double masking."""
     names = _names(len(vectors))
     context = SumContext(run="bench", round=0, request=request, sites=names, length=len(vectors[0]), modulus=P61)
     hub = SCHEME.hub_side(context)
-    sides = {name: SCHEME.site_side(context, name, Streams.seeded(place)) for place, name in enumerate(names)}
+    known = {name: identity.public for name, identity in _identities(names).items()}
+    sides = {
+        name: SCHEME.site_side(context, name, Streams.seeded(place), Trust(identity, None, 3, known.get))
+        for place, (name, identity) in enumerate(_identities(names).items())
+    }
     inboxes = dict.fromkeys(names, b"")
     own = dict(zip(names, vectors, strict=True))
     for step in range(SCHEME.steps):

@@ -155,7 +155,7 @@ def run_kohort(federation: Federation, folder: Path | None = None) -> Timed:
     agreed = engine.approve(lambda rows: method.claims(plan.config, rows))
     engine.declared = {name: site.count for name, site in engine.sites.items()}
     setting = engine.setting
-    domain, rows = drive(enrol(agreed, declared=declared_domain(setting.schema, missing=setting.missing)), engine)
+    domain, rows, _ = drive(enrol(agreed, declared=declared_domain(setting.schema, missing=setting.missing)), engine)
     encoder = encoder_for(setting, domain)
     hub = Hub(
         sites=tuple(rows),

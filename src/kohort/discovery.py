@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from kohort.errors import ConfigError
 
-__all__ = ["discover"]
+__all__ = ["discover", "find_namesake"]
 
 T = TypeVar("T")
 
@@ -34,6 +34,18 @@ def discover(package: str, *, attribute: str, kind: type[T], group: str = "") ->
             )
         _add(found, part)
     return found
+
+
+def find_namesake(package: str, name: str, *, attribute: str, kind: type[T], group: str = "") -> T | None:
+    """The part called `name`, if the module of that name holds it and nothing else could: the others stay unread.
+
+    None is no verdict: `discover` knows.
+    """
+    modules = {module.name for module in pkgutil.iter_modules(importlib.import_module(package).__path__)}
+    if name not in modules or (group and entry_points(group=group)):
+        return None
+    part = getattr(importlib.import_module(f"{package}.{name}"), attribute, None)
+    return part if isinstance(part, kind) and getattr(part, "name", "") == name else None
 
 
 def _add(found: dict[str, T], part: T) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from time import perf_counter, process_time
 from typing import Any
@@ -26,15 +27,15 @@ from kohort.evaluate.utility import accuracy_of, evaluate_model
 from kohort.export import save_model
 from kohort.federation.checkpoint import Checkpoint
 from kohort.federation.engine import Costs, drive
-from kohort.federation.enrol import PREPARE, encoder_for, enrol
+from kohort.federation.enrol import PREPARE, Enrolled, encoder_for, enrol
 from kohort.federation.keyholding import needs_key_holder
-from kohort.federation.plan import Excluded, Hub, Mark, Result
+from kohort.federation.plan import Ask, Excluded, Hub, Mark, Result
 from kohort.federation.setting import Setting
 from kohort.files import require_new, write_atomic
 from kohort.learn.mapped import MappedEncoder
 from kohort.learn.model import Model, encode_rows
 from kohort.learn.rows import Rows
-from kohort.methods.registry import find_method
+from kohort.methods.registry import Method, find_method
 from kohort.privacy.budget import dp_facts
 from kohort.privacy.guarantee import DP
 from kohort.privacy.ledger import LEDGER_FILE, Book, Disclosure
@@ -187,12 +188,12 @@ def run(
             agreed,
             declared=declared_domain(setting.schema, missing=setting.missing),
             columns=(*setting.schema.inputs, str(setting.schema.target)),
-            settle=lambda domain: setting.model.network(encoder_for(setting, domain)),
+            settle=partial(_opening, method, setting),
         )
-        domain, rows = drive(enrolment, engine)
-        engine.declared = rows
+        enrolled = drive(enrolment, engine)
+        engine.declared = enrolled.rows
         engine.make_trouble(plan.sites.trouble)
-        hub = _hub(setting, streams, domain, rows, population, checkpoint)
+        hub = _hub(setting, streams, enrolled, population, checkpoint)
         if checkpoint is not None:
             engine.put_back(checkpoint.sites)
         usable = set_aside_unseen(hub.encoder, population.test)
@@ -259,15 +260,22 @@ def _open_ledger(folder: RunFolder | None, streams: Streams, *, goes_on: bool) -
     return book, receipts
 
 
+def _opening(method: Method, setting: Setting, domain: Domain, sites: tuple[str, ...]) -> Ask | None:
+    """What the method asks along with the enrolment, once the agreed domain makes a model."""
+    encoder = encoder_for(setting, domain)
+    setting.model.network(encoder)
+    return method.opening(setting, encoder, sites)
+
+
 def _hub(
     setting: Setting,
     streams: Streams,
-    domain: Domain,
-    rows: dict[str, int],
+    enrolled: Enrolled,
     population: Population,
     checkpoint: Checkpoint | None,
 ) -> Hub:
-    encoder = encoder_for(setting, domain)
+    rows = enrolled.rows
+    encoder = encoder_for(setting, enrolled.domain)
     own = population.validation
     return Hub(
         sites=tuple(rows),
@@ -280,6 +288,7 @@ def _hub(
         resume=None if checkpoint is None else checkpoint.resume,
         clusters=_clusters(population, rows),
         key_holder=KEY_HOLDER if needs_key_holder(setting) else None,
+        opened=enrolled.opened,
     )
 
 
@@ -449,6 +458,7 @@ def _outcome(
             "slowest_site": costs.slowest_site,
             "hub": costs.hub,
             "transfer": costs.most_bytes_a_site / plan.costs.bytes_per_second,
+            "longest_exchange": costs.longest_exchange,
             "cpu_total": cpu,
             "wall": wall,
         },

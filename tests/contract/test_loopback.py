@@ -5,20 +5,32 @@ The hub's ledger of such a run says what the sites' own ledgers say, line by lin
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import polars as pl
 import pytest
 from suite import SITE_SIZES, Ran, carry_out, listening, plan_of, tables
 
 pytest.importorskip("flwr")
 
-from kohort.config import load_plan
+from kohort.config import PlanFile, load_plan
+from kohort.deployment_files import Invitation, Registration
+from kohort.deployment_hub import FlowerVenue, HubFolder
 from kohort.deployment_loopback import LoopBackVenue
-from kohort.errors import RefusedError
-from kohort.experiment import run
+from kohort.deployment_site import SiteFolder
+from kohort.errors import ConfigError, RefusedError, SiteError
+from kohort.experiment import Outcome, run
+from kohort.federation import peers
+from kohort.federation.flower import LoopBack, client_app
 from kohort.methods.registry import methods
 from kohort.privacy.verify import verify_ledger
+from kohort.rng import Streams
+from kohort.secure.identity import load_identity
+from kohort.simulation import Population
+from kohort.venue import Simulation
 
 ALL = sorted(methods())
 TRAININGS: dict[str, dict[str, Any]] = {
@@ -73,3 +85,193 @@ def test_a_policy_that_answers_nothing_lets_no_byte_out(method: str, tmp_path: P
         assert events == ["open", "refusal"]
     assert set(venue.desks) == set(SITE_SIZES)
     assert verify_ledger(tmp_path / "run").refusals == len(SITE_SIZES)
+
+
+# Low-risk rows and clusters
+
+PHASES = [
+    {"kind": "peers", "rows": "low", "rounds": 2, "optimizer": "sgd", "lr": 0.2},
+    {"kind": "server", "rows": "high", "rounds": 2, "batch": 0, "dp": {"epsilon": 2.0, "delta": 1e-5}},
+]
+
+
+@pytest.mark.parametrize("low_risk", [0.4, "below:age:45"])
+@pytest.mark.parametrize("judge", [None, {"rows": "low"}])
+def test_low_risk_rows_and_given_clusters_pass_letters(low_risk: float | str, judge: Any, tmp_path: Path) -> None:
+    described = plan_of("hybrid").to_mapping()
+    described["sites"] |= {"split": "iid", "count": 2, "clusters": 2, "low_risk": low_risk}
+    described["method"] = {"name": "hybrid", "phases": PHASES} | ({} if judge is None else {"judge": judge})
+    plan = load_plan(described)
+    whole = {"all": pl.concat(tables().values())}
+    here = run(plan, out=tmp_path / "local", seed=3, tables=whole, many=False)
+    venue = LoopBackVenue(tables=whole)
+    there = run(plan, out=tmp_path / "loopback", seed=3, venue=venue)
+    assert there.model.weights.tobytes() == here.model.weights.tobytes()
+    assert (there.bytes, there.disclosed, there.metrics) == (here.bytes, here.disclosed, here.metrics)
+    assert verify_ledger(tmp_path / "loopback").releases == verify_ledger(tmp_path / "local").releases
+
+
+LOW = {
+    "a-small": ("column:calm", pl.col("calm") == 1),
+    "b-large": ("below:age:45", pl.col("age") < 45),
+    "c-odd": ("below:dose:4.5", pl.col("dose") < 4.5),
+    "d-even": ("column:calm", pl.col("calm") == 1),
+}
+CLUSTERS = {"a-small": "north", "b-large": "south", "c-odd": "north", "d-even": "south"}
+
+
+def _marked_tables() -> dict[str, pl.DataFrame]:
+    """The contract tables with a column of marks, which nobody learns from and which is missing here and there."""
+    random = np.random.default_rng(8)
+    return {
+        name: table.with_columns(
+            pl.Series("calm", random.choice(np.array([0, 1, None]), table.height).tolist(), dtype=pl.Int64)
+        )
+        for name, table in tables().items()
+    }
+
+
+@dataclass(frozen=True)
+class _Declared(Simulation):
+    """Simulated sites with the low-risk rows of `LOW` and the clusters of `CLUSTERS`."""
+
+    tables: dict[str, pl.DataFrame] | None = field(default_factory=tables)
+    many: bool = False
+
+    def populate(self, plan: PlanFile, streams: Streams) -> Population:
+        population = super().populate(plan, streams)
+        parts, low = [], []
+        for name, table in _marked_tables().items():
+            is_low = table.select(LOW[name][1].fill_null(False)).to_series()
+            rows = table.select(population.frame.columns)
+            parts += [rows.filter(is_low), rows.filter(~is_low)]
+            low.append(int(is_low.sum()))
+        names = sorted(set(CLUSTERS.values()))
+        return replace(
+            population,
+            frame=pl.concat(parts),
+            low=np.asarray(low),
+            low_by_row=True,
+            clusters=np.asarray([names.index(CLUSTERS[name]) for name in population.names]),
+        )
+
+
+@dataclass
+class _Deployment:
+    """The folders of a hub and of real sites, whose ClientApps are called in this process."""
+
+    root: Path
+    plan: PlanFile
+    settings: dict[str, dict[str, str]]
+    """What each site says of itself under [site]."""
+
+    def found(self) -> None:
+        hub = HubFolder.init(self.root / "hub", address="127.0.0.1:9092", insecure=True)
+        invitation = Invitation.read(hub.path / "invitation.json")
+        for name, table in _marked_tables().items():
+            marked = self.settings[name].get("low_risk") == "column:calm"
+            (table if marked else table.drop("calm")).write_parquet(self.root / f"{name}.parquet")
+            site = SiteFolder.init(
+                self.root / name, name=name, table=self.root / f"{name}.parquet", invitation=invitation, plan=self.plan
+            )
+            text = (site.path / "site.toml").read_text().replace("min_rows = 100", "min_rows = 1")
+            said = "".join(f'{key} = "{value}"\n' for key, value in self.settings[name].items())
+            (site.path / "site.toml").write_text(text.replace("[site]\n", f"[site]\nseed = 3\n{said}"))
+            site.approvals.approve(self.plan.digest())
+            hub.add(Registration.read(site.path / "registration.json"))
+        for name in self.settings:
+            for peer, registration in hub.sites().items():
+                SiteFolder(self.root / name).trust(peer, registration.site.fingerprint)
+
+    def run(self, out: Path) -> Outcome:
+        hub = HubFolder(self.root / "hub")
+        desks = {name: SiteFolder(self.root / name).desk() for name in self.settings}
+        carrier: Any = LoopBack({name: client_app(desk.answer) for name, desk in desks.items()})
+        everyone = {name: item.site for name, item in hub.sites().items()}
+        venue = FlowerVenue(hub=hub, run=carrier, identity=load_identity(hub.path / "identity.key"), everyone=everyone)
+        try:
+            return run(self.plan, out=out, seed=3, venue=venue)
+        finally:
+            for desk in desks.values():
+                desk.close()
+
+
+def _deployed_plan(root: Path, **method: Any) -> PlanFile:
+    tables(seed=12)["b-large"].write_csv(root / "test.csv")
+    described = plan_of("hybrid").to_mapping()
+    described["data"] |= {"features": ["dose"], "test": str(root / "test.csv")}
+    described["method"] = {"name": "hybrid", "phases": PHASES, **method}
+    return load_plan(described)
+
+
+def _said() -> dict[str, dict[str, str]]:
+    return {name: {"low_risk": LOW[name][0], "cluster": CLUSTERS[name]} for name in SITE_SIZES}
+
+
+@pytest.mark.parametrize(
+    "clusters", ["given", {"north": ["a-small", "c-odd"], "south": ["b-large", "d-even"]}, "labels:2"]
+)
+def test_what_real_sites_say_of_themselves_gives_the_bits_of_one_process(clusters: Any, tmp_path: Path) -> None:
+    plan = _deployed_plan(tmp_path, clusters=clusters)
+    made = _Deployment(tmp_path, plan, _said())
+    made.found()
+    there = made.run(tmp_path / "there")
+    here = run(plan, out=tmp_path / "here", seed=3, venue=_Declared())
+    assert there.model.weights.tobytes() == here.model.weights.tobytes()
+    assert there.metrics == here.metrics
+    assert (there.epsilon, there.delta, there.dropped) == (here.epsilon, here.delta, {})
+    asked = 4 if clusters == "given" else 0  # real sites are asked for their clusters
+    assert verify_ledger(tmp_path / "there").releases == verify_ledger(tmp_path / "here").releases + asked
+
+
+def test_a_hub_cannot_put_others_into_a_cluster_the_plan_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = _deployed_plan(tmp_path, clusters={"north": ["a-small", "c-odd"], "south": ["b-large", "d-even"]})
+    made = _Deployment(tmp_path, plan, _said())
+    made.found()
+    monkeypatch.setattr(peers._Relay, "members", lambda *_: "\n".join(SITE_SIZES).encode())
+    with pytest.raises(SiteError, match="not on the roster"):
+        made.run(tmp_path / "there")
+    for name in SITE_SIZES:
+        assert "peers.exchange" not in (tmp_path / name / "ledger" / "ledger.jsonl").read_text()
+
+
+@pytest.mark.parametrize("rule", [{}, {"low_risk": "below:age:-1"}])
+def test_a_site_that_calls_no_row_low_risk_sits_out_and_shows_nothing(rule: dict[str, str], tmp_path: Path) -> None:
+    settings = {**_said(), "a-small": {"cluster": "north", **rule}}
+    made = _Deployment(tmp_path, _deployed_plan(tmp_path), settings)
+    made.found()
+    outcome = made.run(tmp_path / "there")
+    assert "no usable row here was called so in site.toml" in outcome.refused["a-small"]
+    for place in (tmp_path / "there", tmp_path / "a-small"):
+        lines = [line for line in (place / "ledger" / "ledger.jsonl").read_text().splitlines() if "a-small" in line]
+        assert ['"event":"release"' in line for line in lines].count(True) == 0
+        assert ['"event":"refusal"' in line for line in lines].count(True) == 1
+        verify_ledger(place)
+
+
+def test_without_declared_rows_a_phase_on_high_risk_rows_has_them_all(tmp_path: Path) -> None:
+    plan = _deployed_plan(tmp_path, phases=[{**PHASES[1], "rounds": 1}])
+    made = _Deployment(tmp_path, plan, {name: {} for name in SITE_SIZES})
+    made.found()
+    made.run(tmp_path / "there")
+    lines = (tmp_path / "a-small" / "ledger" / "ledger.jsonl").read_text().splitlines()
+    trained = [line for line in lines if '"what":"train.phase"' in line]
+    assert len(trained) == 1
+    assert f'"rows":{SITE_SIZES["a-small"]}' in trained[0]
+
+
+def test_a_site_in_no_cluster_sits_out_and_without_any_no_budget_is_spent(tmp_path: Path) -> None:
+    settings = _said()
+    del settings["b-large"]["cluster"]
+    made = _Deployment(tmp_path, _deployed_plan(tmp_path), settings)
+    made.found()
+    outcome = made.run(tmp_path / "there")
+    assert any("1 of 4 sites are in no cluster" in note for note in outcome.notes)
+    assert "train.phase" not in (tmp_path / "b-large" / "ledger" / "ledger.jsonl").read_text()
+    nobody = tmp_path / "nobody"
+    nobody.mkdir()
+    made = _Deployment(nobody, _deployed_plan(nobody), {name: {"low_risk": LOW[name][0]} for name in SITE_SIZES})
+    made.found()
+    with pytest.raises(ConfigError, match="peers need clusters"):
+        made.run(nobody / "there")
+    assert "dp.reserve" not in (nobody / "a-small" / "ledger" / "ledger.jsonl").read_text()

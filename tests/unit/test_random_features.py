@@ -11,9 +11,10 @@ from kohort.errors import ConfigError
 from kohort.learn.closed_form import statistics_of_sites
 from kohort.learn.closed_form_design import OneLayer
 from kohort.learn.closed_form_solve import choose, signed, solve
-from kohort.learn.network import predict, scores
+from kohort.learn.network import Network, predict, scores
 from kohort.learn.random_features import RandomFeatures, network_of_features, patches
 from kohort.learn.rows import Rows, stack
+from kohort.learn.trainable import network_from_mapping
 
 DATA = os.environ.get("KOHORT_DATA")
 SEED = b"public"
@@ -59,9 +60,10 @@ def test_centre_and_spread_are_z_scores_of_the_inputs():
     np.testing.assert_allclose(layer.transform(x), plain.transform(scaled), rtol=1e-9)
 
 
-def test_a_random_layer_bends_what_a_linear_model_cannot_and_exports_as_a_network():
+@pytest.mark.parametrize("kind", ["tanh", "fourier"])
+def test_a_random_layer_bends_what_a_linear_model_cannot_and_exports_as_a_network(kind):
     x, y = ring()
-    layer = RandomFeatures(kind="tanh", size=60, seed=SEED, inputs=3)
+    layer = RandomFeatures(kind=kind, size=60, seed=SEED, inputs=3)
     design = OneLayer(inputs=60, classes=2)
     weights = solve(design, total_of(design, x, y, lambda part: layer.transform(signed(part)))[0])
     network, flat = network_of_features(design, [layer], [weights])
@@ -113,10 +115,16 @@ def test_what_cannot_be_drawn_is_refused():
         RandomFeatures(kind="tanh", size=3, seed=SEED, inputs=2, columns=(0, 2))
     with pytest.raises(ConfigError, match="cannot be drawn"):
         patches(count=2, columns=4, kind="tanh", size=3, seed=SEED, inputs=3)
-    with pytest.raises(ConfigError, match="Fourier"):
-        network_of_features(
-            OneLayer(inputs=3, classes=2), [RandomFeatures(kind="fourier", size=3, seed=SEED, inputs=2)], []
-        )
+    mixed = [RandomFeatures(kind=kind, size=3, seed=SEED, inputs=2) for kind in ("tanh", "fourier")]
+    with pytest.raises(ConfigError, match="different kinds"):
+        network_of_features(OneLayer(inputs=3, classes=2), mixed, [])
+
+
+def test_random_cosines_are_solved_and_not_trained():
+    network = Network(inputs=2, hidden=(3,), outputs=1, activation="cos", loss="logistic")
+    assert network_from_mapping(network.to_mapping()) == network
+    with pytest.raises(ConfigError, match="solved, not trained"):
+        network.fit(np.zeros(network.parameter_count, dtype=np.float32), None)
 
 
 # Floors measured with these layers (70/30 splits): a linear model reaches 90.4 and 92.5. In

@@ -15,7 +15,6 @@ from enum import StrEnum
 from pathlib import Path
 from typing import IO, Any, Literal
 
-import narwhals as nw
 import numpy as np
 import polars as pl
 
@@ -128,6 +127,8 @@ def write_table(frame: pl.DataFrame, path: str | Path, *, force: bool = False) -
 
 def from_native(frame: Any) -> tuple[pl.DataFrame, FrameKind]:
     """A polars copy of a pandas, polars or pyarrow frame, and the kind to give back. A pandas index is not kept."""
+    import narwhals as nw  # files need no narwhals, and sites read files
+
     try:
         narrow = nw.from_native(frame, eager_only=True)
         kind = FrameKind(narrow.implementation.value)

@@ -15,7 +15,15 @@ from time import perf_counter
 
 from kohort.errors import IntegrityError, KohortError, RefusedError, ResourceError
 from kohort.federation.engine import first_objection
-from kohort.federation.letters import Answer, Question, read_answer, read_question, write_answer
+from kohort.federation.letters import (
+    Answer,
+    Question,
+    letters_in,
+    message_of,
+    read_answer,
+    read_question,
+    write_answer,
+)
 from kohort.federation.site import Answers, Site
 from kohort.federation.site_book import KeptReceipts, SiteBook
 from kohort.federation.site_store import Numbers, RunStore
@@ -72,8 +80,11 @@ class Desk:
         self._numbers = numbers
         self._runs: dict[tuple[str, str], OpenedRun] = {}
 
-    def answer(self, letter: bytes) -> bytes:
-        """The answer to a letter, as a letter. Whatever came in, something signed goes back."""
+    def answer(self, message: bytes) -> bytes:
+        """The answers to a message's letters, one after the other. Whatever came in, something signed goes back."""
+        return message_of([self._answered(letter) for letter in letters_in(message)])
+
+    def _answered(self, letter: bytes) -> bytes:
         try:
             reply = self._answer(letter)
             self._seal()

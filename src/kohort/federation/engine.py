@@ -62,6 +62,8 @@ class Costs:
     sites: float = 0.0
     hub: float = 0.0
     key_holder: float = 0.0
+    longest_exchange: float = 0.0
+    """From sending a question to other machines until no more answers were waited for; 0 in one process."""
 
 
 class Engine(Protocol):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Generator, Sequence
 from math import isfinite
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
@@ -28,7 +28,7 @@ from kohort.privacy.guarantee import Domain as DomainClaim
 from kohort.privacy.guarantee import Public
 from kohort.privacy.ledger import canonical
 
-__all__ = ["DESCRIBE", "PREPARE", "encoder_for", "enrol"]
+__all__ = ["DESCRIBE", "PREPARE", "Enrolled", "encoder_for", "enrol"]
 
 _ROW_COUNT = Public(what="row count")
 
@@ -114,17 +114,26 @@ DESCRIBE = Task(name="describe", one=_describe)
 PREPARE = Task(name="prepare", one=_prepare_one, many=_prepare_many)
 
 
+class Enrolled(NamedTuple):
+    """What the sites agreed on, who has how many rows, and what the method's opening brought, if it has one."""
+
+    domain: Domain
+    rows: dict[str, int]
+    opened: tuple[Ask, Replies] | None
+
+
 def enrol(
     sites: tuple[str, ...],
     *,
     declared: Domain | None,
     columns: Sequence[str] = (),
-    settle: Callable[[Domain], object] = lambda _: None,
-) -> Generator[Ask | Mark, Any, tuple[Domain, dict[str, int]]]:
+    settle: Callable[[Domain, tuple[str, ...]], Ask | None] = lambda *_: None,
+) -> Generator[Ask | Mark, Any, Enrolled]:
     """Agree on a domain (unless `declared` holds one for every column) and learn who has how many rows.
 
     A site whose domain is not of `columns` (when given), or is malformed, takes no part. `settle` is what the hub makes
-    of the agreed domain before it asks on: what it raises is wrong with the plan or the data, not with the sites.
+    of the agreed domain before it asks on: what it raises is wrong with the plan or the data, not with the sites. What
+    it returns is asked in the same message.
     """
     domain = declared
     if domain is None:
@@ -132,11 +141,14 @@ def enrol(
         described: Replies = yield Ask(task=DESCRIBE, to=sites, expect=expect)
         domain = merge_domains([_domain_in(payload, columns) for payload in described.payloads()])
         sites = described.sites
-    settle(domain)
+    opening = settle(domain, sites)
     prepared: Replies = yield Ask(
         task=PREPARE,
         to=sites,
         payload=Payload(blobs={"domain": canonical(domain.to_mapping()).encode()}),
         expect=Expect(metrics=("rows",)),
+        then=opening,
     )
-    return domain, dict(zip(prepared.sites, prepared.metric("rows").tolist(), strict=True))
+    rows = dict(zip(prepared.sites, prepared.metric("rows").tolist(), strict=True))
+    opened = None if opening is None or prepared.then is None else (opening, prepared.then)
+    return Enrolled(domain, rows, opened)

@@ -57,10 +57,9 @@ def simulated_key_holder(
     )
 
 
-def trust_of(site: Site) -> Trust | None:
-    """What a site relies on in an encrypted sum; None when no key-holder is on its roster."""
-    holder = site.find_peer(KEY_HOLDER)
-    return None if holder is None else Trust(site.identity, holder, site.policy.min_sum_sites)
+def trust_of(site: Site) -> Trust:
+    """What a site relies on in a sum: its roster says who is a peer, and whether there is a key-holder."""
+    return Trust(site.identity, site.find_peer(KEY_HOLDER), site.policy.min_sum_sites, site.find_peer)
 
 
 def sum_context(

@@ -2,7 +2,8 @@
 
 A letter is a payload in its one byte form, followed by the sender's signature over it (64 bytes). A question carries
 the request (run, plan hash, task, round, attempt, nonce, payload) and a number drawn for this letter alone; an answer
-quotes both that number and the request's hash, so neither can be taken for another.
+quotes both that number and the request's hash, so neither can be taken for another. Several letters may travel in one
+message; they are then read one after the other, each for itself.
 
 Guarantee: `read_question` and `read_answer` return only what the owner of the given key signed, for this reader;
 hostile bytes are an IntegrityError, and nothing is ever executed.
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
@@ -22,17 +23,49 @@ from kohort.federation.wire import Payload, decode, encode
 from kohort.privacy.ledger import canonical
 from kohort.secure.sealed import Identity, PublicIdentity
 
-__all__ = ["Answer", "Question", "fresh_number", "read_answer", "read_question", "write_answer", "write_question"]
+__all__ = [
+    "Answer",
+    "Question",
+    "fresh_number",
+    "letters_in",
+    "message_of",
+    "read_answer",
+    "read_question",
+    "write_answer",
+    "write_question",
+]
 
 SIGNATURE = 64
 _QUESTION_PARTS = ("body", "plan", "peers", "receipts")
 _QUESTION, _ANSWER = "question to a site", "answer of a site"
 _LARGEST_HEAD = 1 << 20
+_SEVERAL = b"kohort letters\0"
+_MOST_LETTERS = 16
 
 
 def fresh_number() -> str:
     """What makes a letter differ from every other: 16 bytes of the operating system's randomness."""
     return os.urandom(16).hex()
+
+
+def message_of(letters: Sequence[bytes]) -> bytes:
+    """What travels: the letter itself or, when there are several, all of them in their order."""
+    if len(letters) == 1:
+        return letters[0]
+    return _SEVERAL + b"".join(len(letter).to_bytes(8, "little") + letter for letter in letters)
+
+
+def letters_in(message: bytes) -> list[bytes]:
+    """The letters of a message; one that does not hold several is taken for a letter, and read as such."""
+    if not message.startswith(_SEVERAL):
+        return [message]
+    found: list[bytes] = []
+    at = len(_SEVERAL)
+    while at < len(message) and len(found) < _MOST_LETTERS:
+        end = at + 8 + int.from_bytes(message[at : at + 8], "little")
+        found.append(message[at + 8 : end])
+        at = end
+    return found if at == len(message) and found else [message]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,7 +21,7 @@ from kohort.errors import ConfigError, RefusedError
 from kohort.federation.setting import Setting
 from kohort.learn.closed_form_design import Activation, Floats, OneLayer, clip_rows, sensitivity
 from kohort.learn.network import FloatArray, Network
-from kohort.learn.random_features import RandomFeatures, network_of_features, patches
+from kohort.learn.random_features import Kind, RandomFeatures, network_of_features, patches
 from kohort.secure.sums import FixedPoint
 
 __all__ = ["BITS", "Cells", "Layout", "OneShotSection", "is_indicator", "section_of"]
@@ -46,7 +46,9 @@ class OneShotSection:
     """The penalty (`lambda` in a plan), or "folds": chosen, with the number of features, by what folds predict."""
     activation: Activation = "logistic"
     features: Annotated[int, Ge(0)] = 0
-    """Units of a random tanh layer that all sites draw alike; 0 for none."""
+    """Units of a random layer that all sites draw alike; 0 for none."""
+    units: Kind = "tanh"
+    """tanh, or fourier: cosines, which draw a Gaussian kernel of width sqrt(inputs) / scale."""
     scale: Annotated[float, Gt(0)] = 4.0
     """How steep those units are, for inputs in [-1, 1]."""
     seed: Annotated[int, Ge(0)] = 0
@@ -67,6 +69,8 @@ class OneShotSection:
     """Fewest persons of a class or category in an opened total."""
     min_rows: Annotated[int, Ge(1)] = 20
     """Fewest rows of a site whose numbers are not inside a secure sum; others sit out."""
+    statistics_to: Literal["hub", "peers"] = "hub"
+    """peers: with secure.sum = "none", sites send their sums to each other, sealed past the hub, and each solves."""
     degree: Literal[8192, 16384, 32768] = 32768
     """Size of the ciphertexts of mode "paper"; the paper's is 32768."""
 
@@ -178,7 +182,7 @@ class Layout:
             members = _drawn(
                 count=section.patches,
                 columns=min(section.columns or cells.inputs, cells.inputs),
-                kind="tanh",
+                kind=section.units,
                 size=section.features,
                 seed=section.seed.to_bytes(16, "little"),
                 inputs=cells.inputs,
@@ -245,7 +249,7 @@ class Layout:
             inputs=len(self.cells.target),
             hidden=made.hidden,
             outputs=made.outputs,
-            activation="tanh",
+            activation=made.activation,
             loss=made.loss,
             dtype=dtype,
         )

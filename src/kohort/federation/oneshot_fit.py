@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +15,7 @@ from kohort.learn.closed_form_solve import Scaling, Solver, choose
 from kohort.learn.network import DType, FloatArray, Network
 from kohort.secure.sums import Integers
 
-__all__ = ["Fit", "check_before", "check_total", "decoded", "fit"]
+__all__ = ["Fit", "check_before", "check_total", "chosen_notes", "decoded", "fit"]
 
 PENALTIES = tuple(10.0**power for power in range(-6, 3))
 ROWS_PER_INPUT = 10
@@ -38,13 +39,18 @@ class Fit:
     @property
     def notes(self) -> tuple[str, ...]:
         """What the folds chose."""
-        if self.layout.section.lambda_ != "folds":
-            return ()
-        chosen = ", ".join(
-            f"lambda {penalty:g}" + (f" and {size} features" if self.layout.members else "")
-            for penalty, size in zip(self.penalties, self.sizes, strict=True)
-        )
-        return (f"the folds chose {chosen}",)
+        return chosen_notes(self.layout, self.penalties, self.sizes)
+
+
+def chosen_notes(layout: Layout, penalties: Sequence[float], sizes: Sequence[int]) -> tuple[str, ...]:
+    """What the folds chose, if they were asked."""
+    if layout.section.lambda_ != "folds":
+        return ()
+    chosen = ", ".join(
+        f"lambda {penalty:g}" + (f" and {size} features" if layout.members else "")
+        for penalty, size in zip(penalties, sizes, strict=True)
+    )
+    return (f"the folds chose {chosen}",)
 
 
 def check_before(layout: Layout, rows: list[int]) -> None:

@@ -16,11 +16,12 @@ from kohort.data.encode import Encoder
 from kohort.errors import ConfigError, RefusedError, SiteError
 from kohort.federation.accounts import Shares, account_of, answer_once, shares_of
 from kohort.federation.jobs import DPSection, jobs_of, secure_of
-from kohort.federation.oneshot_cells import cells_at, rows_at
+from kohort.federation.oneshot_cells import cells_at, needs_cells, rows_at
 from kohort.federation.oneshot_design import BITS, Cells, Layout, OneShotSection, section_of
+from kohort.federation.plan import Ask
 from kohort.federation.setting import Setting
 from kohort.federation.site import Site
-from kohort.federation.summing import sum_task
+from kohort.federation.summing import first_step, sum_task
 from kohort.federation.task import Request
 from kohort.federation.training import setting_of
 from kohort.learn.closed_form import statistics_of_sites
@@ -32,12 +33,15 @@ from kohort.secure.sums import Integers
 __all__ = [
     "NEWTON",
     "STATISTICS",
+    "begin_statistics",
     "curvature_of",
     "deviation_of",
     "dp_of",
+    "layout_at",
     "layout_of",
     "rows_taking_part",
     "scheme_of",
+    "statistics_at",
 ]
 
 _LAYOUT = "oneshot.layout"
@@ -89,7 +93,8 @@ def rows_taking_part(site: Site) -> Rows:
     return Rows(np.ascontiguousarray(every.x[chosen]), np.ascontiguousarray(every.y[chosen]))
 
 
-def _layout(site: Site) -> Layout:
+def layout_at(site: Site) -> Layout:
+    """What the approved plan makes of this site's columns."""
     known = site.memory.get(_LAYOUT)
     if known is None:
         cells, _ = cells_at(site)
@@ -113,7 +118,14 @@ def _named(site: Site, request: Request, section: OneShotSection, rows: int) -> 
 
 
 def _statistics(site: Site, request: Request, length: int) -> tuple[Integers, int]:
-    setting, layout, rows = setting_of(site), _layout(site), rows_taking_part(site)
+    if section_of(setting_of(site)).statistics_to != "hub":
+        raise RefusedError("the approved plan sends statistics to peers, and none to the hub")
+    return statistics_at(site, request, length)
+
+
+def statistics_at(site: Site, request: Request, length: int) -> tuple[Integers, int]:
+    """The site's sums as integers of the grid for the sites that `request` names, and the rows behind them."""
+    setting, layout, rows = setting_of(site), layout_at(site), rows_taking_part(site)
     section = layout.section
     if length != layout.length:
         raise SiteError("statistics were asked for that are not in the approved plan")
@@ -141,7 +153,7 @@ def _statistics(site: Site, request: Request, length: int) -> tuple[Integers, in
 
 
 def _newton(site: Site, request: Request, length: int) -> tuple[Integers, int]:
-    layout, rows = _layout(site), rows_taking_part(site)
+    layout, rows = layout_at(site), rows_taking_part(site)
     design, curvature = layout.design, curvature_of(layout)
     if section_of(setting_of(site)).rounds < 2 or length != newton_length(design, curvature):
         raise SiteError("a Newton step was asked for that is not in the approved plan")
@@ -157,6 +169,22 @@ def _newton(site: Site, request: Request, length: int) -> tuple[Integers, int]:
         transform=layout.transform,
     )[0]
     return layout.grid(len(named)).encode(values), rows.count
+
+
+def begin_statistics(setting: Setting, encoder: Encoder, sites: tuple[str, ...]) -> Ask | None:
+    """The first step of the sum, to go out with the enrolment, where nothing has to be counted or reserved before."""
+    section = section_of(setting)
+    if (
+        section.mode == "paper"
+        or section.statistics_to == "peers"
+        or dp_of(setting) is not None
+        or needs_cells(setting, encoder)
+    ):
+        return None
+    if len(sites) < section.min_sites:
+        return None  # the plan says why this cannot be summed
+    layout = layout_of(setting, encoder, Cells.whole(encoder.width))
+    return first_step(STATISTICS, scheme=scheme_of(setting), sites=sites, length=layout.length)
 
 
 STATISTICS = sum_task("oneshot.statistics", _statistics, scheme=scheme_of, bits=BITS)

@@ -9,14 +9,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
+from time import perf_counter
 from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
 from kohort.errors import ConfigError, IntegrityError, KohortError, RefusedError, SiteError
 from kohort.federation.engine import Claims, Costs, give_up, least_answers, stop_if_tampered
-from kohort.federation.letters import Answer, Question, fresh_number, read_answer, write_question
+from kohort.federation.letters import (
+    Answer,
+    Question,
+    fresh_number,
+    letters_in,
+    message_of,
+    read_answer,
+    write_question,
+)
 from kohort.federation.plan import Ask, Excluded, Replies
 from kohort.federation.setting import Setting
 from kohort.federation.site import Failure
@@ -24,7 +34,7 @@ from kohort.federation.task import Request
 from kohort.federation.trouble import Trouble
 from kohort.federation.validate import validate
 from kohort.federation.wire import Parcels
-from kohort.privacy.guarantee import Public, parse_guarantee
+from kohort.privacy.guarantee import DP, Public, parse_guarantee
 from kohort.privacy.ledger import Book, Chain, Occasion, canonical
 from kohort.privacy.receipts import RECEIPTS_FILE, Receipts
 from kohort.privacy.signing import Signer
@@ -142,13 +152,41 @@ class RemoteEngine:
         del kept
 
     def exchange(self, ask: Ask) -> Replies:
-        """One letter to each site, and the answers that count."""
+        """One message to each site, a letter for every question in it, and the answers that count."""
+        asks = [ask]
+        while (then := asks[-1].then) is not None:
+            asks.append(then)
+        posted = [self._post(each, first=each is ask) for each in asks]
+        messages = {name: message_of([letters[name] for _, _, letters in posted]) for name in ask.to}
+        began = perf_counter()
+        came, missing = self.carrier.carry(messages, deadline=self.deadline)
+        self.costs.longest_exchange = max(self.costs.longest_exchange, perf_counter() - began)
+        answers = {name: letters_in(message) for name, message in came.items()}
+        settled = []
+        for place, (each, (requests, numbers, _)) in enumerate(zip(asks, posted, strict=True)):
+            own = {name: letters[place] for name, letters in answers.items() if len(letters) == len(asks)}
+            settled.append(self._settle(each, requests, numbers, own, missing))
+        for replies, following in pairwise(settled):
+            replies.then = following
+        return settled[0]
+
+    def _post(self, ask: Ask, *, first: bool) -> tuple[dict[str, Request], dict[str, str], dict[str, bytes]]:
+        """The requests of a question, the numbers of its letters, and the letters. The first one brings the plan."""
         self.watch(ask)
         requests = self._requests(ask)
-        letters = {name: self._letter(name, request) for name, request in requests.items()}
+        letters = {name: self._letter(name, request, first=first) for name, request in requests.items()}
         numbers = {name: question.fresh for name, question in letters.items()}
-        sealed = {name: write_question(question, self.hub) for name, question in letters.items()}
-        came, missing = self.carrier.carry(sealed, deadline=self.deadline)
+        return requests, numbers, {name: write_question(question, self.hub) for name, question in letters.items()}
+
+    def _settle(
+        self,
+        ask: Ask,
+        requests: Mapping[str, Request],
+        numbers: Mapping[str, str],
+        came: Mapping[str, bytes],
+        missing: Mapping[str, str],
+    ) -> Replies:
+        """Read what came, write it down, and judge whether it is enough."""
         excluded = [Excluded(name, "dropped", missing.get(name, "no answer")) for name in ask.to if name not in came]
         answers: dict[str, Answer] = {}
         for name in ask.to:
@@ -192,7 +230,8 @@ class RemoteEngine:
             return dict.fromkeys(ask.to, request(""))
         return {name: request(name) for name in ask.to}
 
-    def _letter(self, name: str, request: Request) -> Question:
+    def _letter(self, name: str, request: Request, *, first: bool) -> Question:
+        told = name in self._told or not first
         return Question(
             site=name,
             fresh=fresh_number(),
@@ -205,9 +244,9 @@ class RemoteEngine:
             attempt=request.attempt,
             nonce=request.nonce,
             body=request.encoded,
-            plan=b"" if name in self._told else self.plan,
-            peers=b"" if name in self._told else self.peers,
-            receipts=self.site_receipts[name].after(self._known_receipts.get(name)),
+            plan=b"" if told else self.plan,
+            peers=b"" if told else self.peers,
+            receipts=self.site_receipts[name].after(self._known_receipts.get(name)) if first else b"",
         )
 
     def _opened(self, name: str, letter: bytes, number: str, request: Request) -> Answer:
@@ -242,7 +281,10 @@ class RemoteEngine:
                 except IntegrityError as error:
                     excluded.append(Excluded(name, "excluded", error.message))
                     continue
+                known = self.book.has_answered(chain, occasion, answer.body)  # it came before an interruption
                 self.book.record([chain], occasion, guarantees=[claim], rows=[answer.rows], parcels=[answer.body])
+                if isinstance(claim, DP) and not known:
+                    chain.budget.charge(claim, to=answer.to, what=request.task, round=request.round)
                 lines.setdefault(request.digest, []).append(chain)
                 names.append(name)
                 parcels.append(answer.body)

@@ -96,11 +96,19 @@ class SiteBook(Book):
 class KeptReceipts:
     """The receipts the hub gave this site, beside the ledger they are about."""
 
-    def __init__(self, *, hub_key: str, site_key: str, folder: Path | None, history: Sequence[Mapping[str, Any]] = ()):
+    def __init__(
+        self,
+        *,
+        hub_key: str,
+        site_key: str,
+        folder: Path | None,
+        history: Sequence[Mapping[str, Any]] = (),
+        former_keys: Sequence[str] = (),
+    ):
         self.hub_key = hub_key
         self.length = len(history)
         self.head = str(history[-1]["hash"]) if history else GENESIS
-        self._site_key = site_key
+        self._site_keys = (site_key, *former_keys)
         self._path = None if folder is None else folder / RECEIPTS_FILE
         if self._path is not None:
             with disk_errors(self._path):
@@ -117,7 +125,7 @@ class KeptReceipts:
             if (
                 line["seq"] != self.length
                 or line["prev"] != self.head
-                or not signature_holds(self._site_key, str(line["heads"]).encode(), str(line["site_signature"]))
+                or not self._is_ours(str(line["heads"]), str(line["site_signature"]))
                 or not signature_holds(self.hub_key, message, str(line["hub_signature"]))
             ):
                 raise IntegrityError("a receipt of the hub does not go on from the last one, or is not signed")
@@ -128,6 +136,10 @@ class KeptReceipts:
                 write_whole(file, b"".join(fresh))
         if fresh:
             chain.receipt = self.head
+
+    def _is_ours(self, heads: str, signature: str) -> bool:
+        """Whether this site signed it, be it before it changed its keys."""
+        return any(signature_holds(key, heads.encode(), signature) for key in self._site_keys)
 
     @staticmethod
     def _read(text: bytes) -> dict[str, Any]:
@@ -149,4 +161,7 @@ def open_site_ledger(folder: Path | None, *, signer: Signer, hub_key: str) -> tu
         if (folder / RECEIPTS_FILE).is_file():
             receipts = checked_receipts(folder / RECEIPTS_FILE)
     book = SiteBook(signer=signer, folder=folder, history=lines)
-    return book, KeptReceipts(hub_key=hub_key, site_key=signer.public, folder=folder, history=receipts)
+    changes = [str(line["reason"]) for line in lines if line["event"] == "note" and line["what"] == "keys"]
+    former = [change.partition(" ")[0] for change in changes]
+    kept = KeptReceipts(hub_key=hub_key, site_key=signer.public, folder=folder, history=receipts, former_keys=former)
+    return book, kept

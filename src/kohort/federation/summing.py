@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from kohort.errors import ConfigError, SiteError
+from kohort.errors import ConfigError, IntegrityError, SiteError
 from kohort.federation.keyholding import KEYS, OPEN, sum_context, trust_of
 from kohort.federation.plan import Ask, Expect, Hub, Mark, Replies
 from kohort.federation.setting import Setting
@@ -25,7 +25,10 @@ from kohort.federation.wire import Payload
 from kohort.secure.encrypted import EncryptedSum, join
 from kohort.secure.sums import Integers, SiteSide, SumContext, SumScheme, find_scheme
 
-__all__ = ["Total", "sum_task", "summed"]
+__all__ = ["Total", "first_step", "sum_task", "summed"]
+
+_BEGUN = "sums begun"
+"""Where a site keeps what it began: no sum of several steps begins twice."""
 
 
 @dataclass(frozen=True)
@@ -75,34 +78,59 @@ def summed(
     bits: int = 40,
     round_number: int = 0,
     blobs: dict[str, bytes] | None = None,
+    opened: tuple[Ask, Replies] | None = None,
 ) -> Generator[Ask | Mark, Any, Total]:
-    """Run one sum over all enrolled sites and return the opened total. `blobs` go to every site with each step."""
+    """Run one sum over all enrolled sites and return the opened total. `blobs` go to every site with each step.
+
+    `opened` is the first step, as `first_step` made it, and its answers, when both were exchanged before: then the sum
+    is over whom it was asked from, and those that did not enrol dropped out of it.
+    """
     chosen = find_scheme(scheme)
-    names = "\n".join(hub.sites).encode()
+    sites = hub.sites if opened is None else tuple(opened[0].to)
+    names = _joined(sites)
     context = sum_context(hub.setting, task.name, round_number, names, length=length, modulus=modulus, bits=bits)
     if isinstance(chosen, EncryptedSum):
         return (yield from _encrypted(hub, task, chosen, context, names, blobs or {}))
     side = chosen.hub_side(context)
-    inboxes = dict.fromkeys(hub.sites, b"")
+    inboxes, enrolled = dict.fromkeys(sites, b""), frozenset(hub.sites)
     for step in range(chosen.steps):
-        numbers = {"step": step, "length": length}
-        texts = {**(blobs or {}), **({"sites": names} if step == 0 else {})}  # a site remembers who takes part
-        each = {site: Payload(metrics=numbers, blobs={**texts, "inbox": inbox}) for site, inbox in inboxes.items()}
-        alike = len(set(inboxes.values())) == 1  # one question to all is made, hashed and receipted once
-        replies: Replies = yield Ask(
-            task=task,
-            to=tuple(each),
-            payload=next(iter(each.values())) if alike else Payload(),
-            each=None if alike else each,
-            round=round_number,
-            expect=Expect(blobs=("answer",)),
-        )
+        if step == 0 and opened is not None:
+            replies: Replies = opened[1]
+        else:
+            replies = yield _step(task, step, inboxes, length=length, round_number=round_number, blobs=blobs or {})
         answers = {
-            site: payload.blobs["answer"] for site, payload in zip(replies.sites, replies.payloads(), strict=True)
+            site: payload.blobs["answer"]
+            for site, payload in zip(replies.sites, replies.payloads(), strict=True)
+            if site in enrolled
         }
         inboxes = dict(side.route(step, answers))
     total, members = side.total()
     return Total(total, members)
+
+
+def first_step(task: Task, *, scheme: str, sites: tuple[str, ...], length: int) -> Ask | None:
+    """The first question of a sum over `sites`, to be asked before the sum is run; None if it would tell of rows."""
+    if find_scheme(scheme).contributes_at == 0:
+        return None
+    return _step(task, 0, dict.fromkeys(sites, b""), length=length, round_number=0, blobs={})
+
+
+def _step(
+    task: Task, step: int, inboxes: dict[str, bytes], *, length: int, round_number: int, blobs: dict[str, bytes]
+) -> Ask:
+    """The question of one step; who takes part is told with the first, and remembered."""
+    texts = {**blobs, "sites": _joined(tuple(inboxes))} if step == 0 else blobs
+    numbers = {"step": step, "length": length}
+    each = {site: Payload(metrics=numbers, blobs={**texts, "inbox": inbox}) for site, inbox in inboxes.items()}
+    alike = len(set(inboxes.values())) == 1  # one question to all is made, hashed and receipted once
+    return Ask(
+        task=task,
+        to=tuple(each),
+        payload=next(iter(each.values())) if alike else Payload(),
+        each=None if alike else each,
+        round=round_number,
+        expect=Expect(blobs=("answer",)),
+    )
 
 
 def _encrypted(
@@ -150,13 +178,13 @@ def _with_sites(request: Request, context: SumContext) -> Request:
     """The request with the names of the sites, which travel with the first step alone."""
     if "sites" in request.payload.blobs:
         return request
-    blobs = {**request.payload.blobs, "sites": _names(context)}
+    blobs = {**request.payload.blobs, "sites": _joined(context.sites)}
     return replace(request, payload=replace(request.payload, blobs=blobs))
 
 
 @lru_cache(maxsize=4)
-def _names(context: SumContext) -> bytes:
-    return "\n".join(context.sites).encode()
+def _joined(sites: tuple[str, ...]) -> bytes:
+    return "\n".join(sites).encode()
 
 
 def _side(
@@ -179,7 +207,12 @@ def _side(
         modulus=modulus,
         bits=bits,
     )
-    side = scheme.site_side(context, site.name, site.streams, trust_of(site) if scheme.key_holder else None)
+    trust = trust_of(site) if scheme.key_holder or scheme.among_peers else None
+    side = scheme.site_side(context, site.name, site.streams, trust)
     if scheme.steps > 1:
+        begun = site.memory.setdefault(_BEGUN, set())
+        if context.transcript in begun:  # the same keys could then be opened in two ways
+            raise IntegrityError("a sum came in that was begun here before")
+        begun.add(context.transcript)
         site.memory[place] = (side, context)
     return side, context

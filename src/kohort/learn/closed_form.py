@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -236,10 +237,16 @@ def checked_targets(design: OneLayer, y: FloatArray) -> Floats:
     return targets
 
 
+@lru_cache(maxsize=8)
+def _upper(width: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Rows and columns of the upper triangle; short sites take less time to sum than these to make."""
+    return np.triu_indices(width)
+
+
 def _sums(design: OneLayer, z: Floats, targets: Floats, mask: Floats | None) -> Floats:
     """Packed statistics [sites, length] of rows z [sites, rows, width]; a mask of 0 and 1 leaves rows out."""
     flipped = z.transpose(0, 2, 1)
-    upper = np.triu_indices(design.width)
+    upper = _upper(design.width)
 
     def triangle(weights: Floats | None) -> Floats:
         weighted = flipped if weights is None else flipped * weights[:, None, :]

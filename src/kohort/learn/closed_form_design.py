@@ -65,7 +65,7 @@ class OneLayer:
         low, high = slope(self.activation, np.array(self.wanted))
         return float(low), float(high)
 
-    @property
+    @cached_property
     def shares_gram(self) -> bool:
         """Whether one Gram matrix serves all classes, because every row weighs the same."""
         return self.classes == 0 or bool(np.isclose(*self.slopes, rtol=1e-12))

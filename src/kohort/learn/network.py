@@ -35,7 +35,8 @@ __all__ = [
     "scores",
 ]
 
-Activation = Literal["relu", "tanh", "sigmoid"]
+Activation = Literal["relu", "tanh", "sigmoid", "cos"]
+"""cos: of random Fourier layers (`kohort.learn.random_features`), which are drawn and not trained."""
 Loss = Literal["softmax", "logistic", "hinge", "perceptron", "squared"]
 DType = Literal["float32", "float64"]
 FloatArray = NDArray[np.floating[Any]]
@@ -168,6 +169,8 @@ class Network:
                     np.maximum(values, 0, out=values)
                 elif self.activation == "tanh":
                     np.tanh(values, out=values)
+                elif self.activation == "cos":
+                    np.cos(values, out=values)
                 else:
                     values = _sigmoid(values)
         return values
@@ -176,6 +179,10 @@ class Network:
         """Train every site of `rows` from `weights`: `kohort.learn.training.fit_many`."""
         from kohort.learn.training import fit_many
 
+        if self.activation == "cos":
+            raise ConfigError(
+                "a network of random cosines is solved, not trained", hint='Use activation "relu", "tanh" or "sigmoid"'
+            )
         return fit_many(self, weights, rows, **options)
 
     def tensors(self, weights: FloatArray) -> dict[str, FloatArray]:

@@ -12,7 +12,7 @@ size out of the statistics of the largest (`closed_form_solve.choose(sizes=...)`
 Outputs stay within [-1, 1], whatever the inputs are, so that the same fixed-point range holds. Inputs may be within
 [-1, 1] (`closed_form_solve.signed`); z-scores do better where public bounds are wide, since units then bend where the
 rows are: `centre` and `spread` hold means and deviations that are already public (`Scaling.centre`, `Scaling.spread`).
-A tanh layer and the weights on top of it are a `Network` with one hidden layer.
+Such a layer and the weights on top of it are a `Network` with one hidden layer.
 
 Guarantee: the same seed, kind, inputs and scale give the same units on every machine, for every size.
 """
@@ -32,7 +32,7 @@ from kohort.errors import ConfigError, nearest
 from kohort.learn.closed_form_design import Floats, OneLayer
 from kohort.learn.network import DType, FloatArray, Loss, Network
 
-__all__ = ["RandomFeatures", "network_of_features", "patches"]
+__all__ = ["Kind", "RandomFeatures", "network_of_features", "patches"]
 
 Kind = Literal["tanh", "fourier"]
 
@@ -129,15 +129,13 @@ def network_of_features(
     signed: bool | NDArray[np.bool_] = True,
     dtype: DType = "float64",
 ) -> tuple[Network, FloatArray]:
-    """The network, and its flat weights, of one tanh layer, or of several whose scores are averaged.
+    """The network, and its flat weights, of one random layer, or of several of a kind whose scores are averaged.
 
     `coefficients[i]` [its size + 1, outputs] were solved on the outputs of `members[i]`; `signed` says which inputs of
     [0, 1] the layers read as 2 x - 1, so that the network reads encoded rows as they are.
     """
-    if any(member.kind != "tanh" for member in members):
-        raise ConfigError(
-            "a random Fourier layer fits none of kohort's networks", hint='Use kind "tanh" for a model that is exported'
-        )
+    if len({member.kind for member in members}) != 1:
+        raise ConfigError("random layers of different kinds are no network", hint="Draw all of one kind")
     if design.classes == 0 and design.activation != "linear":
         raise ConfigError("a number over a random layer needs the linear activation", hint='Use activation "linear"')
     hidden = np.hstack([member.drawn[0] for member in members])
@@ -152,7 +150,7 @@ def network_of_features(
         inputs=hidden.shape[0],
         hidden=(hidden.shape[1],),
         outputs=design.outputs,
-        activation="tanh",
+        activation="tanh" if members[0].kind == "tanh" else "cos",
         loss=loss,
         dtype=dtype,
     )

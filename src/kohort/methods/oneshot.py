@@ -8,7 +8,8 @@ total alone. `mode = "paper"` does as the paper does, to compare with.
 
 Threat model: the hub is curious and follows the protocol. It sees the total of all sites' Gram matrices and moments and
 each site's row count. With `bfv` (default) and `ckks` a key-holder opens the total, and must not collude with the hub;
-`masks` needs no such party; with `none` the hub is trusted with every site's own statistics. Totals are refused below
+`masks` needs no such party; with `none` the hub is trusted with every site's own statistics, or, with
+`statistics_to = "peers"`, the sites are, and the hub sees the model alone. Totals are refused below
 10 rows an input or `min_cell` persons of a class; rare categories become one before anything is summed.
 Guarantee: SecureSum, Aggregate with `none`; DP of the total with `method.dp`; in mode "paper", Aggregate and Encrypted.
 """
@@ -29,8 +30,9 @@ from kohort.federation.oneshot_cells import CELLS, COUNT, agree_on_cells, needs_
 from kohort.federation.oneshot_design import BITS, Cells, Layout, OneShotSection
 from kohort.federation.oneshot_fit import Fit, check_before, check_total, decoded, fit
 from kohort.federation.oneshot_paper import OPEN_WEIGHTS, SEND_FACTORS, paper_claims, paper_plan
+from kohort.federation.oneshot_peers import KEYS, SEAL, SOLVE, solved_by_peers
 from kohort.federation.oneshot_state import FILE, Batch, OneShotState, join, leave, load_state, save_state
-from kohort.federation.oneshot_sums import NEWTON, STATISTICS, curvature_of, deviation_of, layout_of
+from kohort.federation.oneshot_sums import NEWTON, STATISTICS, begin_statistics, curvature_of, deviation_of, layout_of
 from kohort.federation.plan import Ask, Hub, Mark, Plan, Replies, Result
 from kohort.federation.setting import TrainSection
 from kohort.federation.summing import Total, summed
@@ -82,7 +84,11 @@ def plan(config: OneShot, hub: Hub) -> Plan:
         cells = yield from agree_on_cells(hub)
     layout = layout_of(hub.setting, hub.encoder, cells)
     check_before(layout, [hub.rows[site] for site in hub.sites])
-    total = yield from summed(hub, STATISTICS, scheme=config.secure.sum, length=layout.length, bits=BITS)
+    if config.oneshot.statistics_to == "peers":
+        return (yield from _among_peers(hub, layout))
+    total = yield from summed(
+        hub, STATISTICS, scheme=config.secure.sum, length=layout.length, bits=BITS, opened=hub.opened
+    )
     _check_sites(config, hub, total, noisy=sigma > 0)
     totals = decoded(layout, total.values)
     check_total(layout, totals)
@@ -107,6 +113,21 @@ def plan(config: OneShot, hub: Hub) -> Plan:
         stopped_by="rounds",
         notes=(*fitted.notes, *_notes(layout)),
         files={FILE: save_state(state)},
+    )
+
+
+def _among_peers(hub: Hub, layout: Layout) -> Plan:
+    """The sites exchange their statistics and solve; the hub hears of the model alone, so it has no state to keep."""
+    solved = yield from solved_by_peers(hub, layout)
+    network, weights = layout.network(solved.coefficients, solved.sizes, hub.network.dtype)
+    yield Mark(round=0, rounds=1, weights=weights, network=network, resumed=hub.resume is not None)
+    told = f"{len(solved.sites)} sites saw each other's statistics in clear, and the hub saw the model alone"
+    return Result(
+        weights=weights,
+        network=network,
+        rounds=1,
+        stopped_by="rounds",
+        notes=(*solved.notes, *_notes(layout), told),
     )
 
 
@@ -202,6 +223,13 @@ def _check(config: OneShot, hub: Hub) -> None:
             )
     if config.dp is not None and (config.dp.mechanism != "dp-sgd" or config.dp.quantile is not None):
         raise ConfigError("noise goes on the totals, in shares", hint="Drop dp.mechanism and dp.quantile")
+    if section.statistics_to == "peers" and (
+        config.secure.sum != "none" or section.rounds > 1 or section.mode == "paper" or config.dp is not None
+    ):
+        raise ConfigError(
+            "peers exchange plain statistics, once",
+            hint='Set method.secure.sum = "none", or method.oneshot.statistics_to = "hub"; drop rounds, mode and dp',
+        )
     if section.mode == "paper":
         if section.lambda_ == "folds" or section.rounds > 1 or section.features or config.dp is not None:
             raise ConfigError(
@@ -263,8 +291,9 @@ METHOD = Method(
     config=OneShot,
     plan=plan,
     claims=claims,
-    tasks=(RESERVE, *COUNT.tasks, CELLS, STATISTICS, NEWTON, SEND_FACTORS, OPEN_WEIGHTS),
+    tasks=(RESERVE, *COUNT.tasks, CELLS, STATISTICS, NEWTON, KEYS, SEAL, SOLVE, SEND_FACTORS, OPEN_WEIGHTS),
     cites="Fontenla-Romero et al. 2023",
+    opening=begin_statistics,
     fixed_rounds=True,
     example='[method.oneshot]\nmin_rows = 10\n[method.secure]\nsum = "none"',
 )

@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from kohort.discovery import discover
+from kohort.data.encode import Encoder
+from kohort.discovery import discover, find_namesake
 from kohort.errors import ConfigError, nearest
-from kohort.federation.plan import Hub, Plan
+from kohort.federation.plan import Ask, Hub, Plan
+from kohort.federation.setting import Setting
 from kohort.federation.task import Task
 from kohort.privacy.guarantee import Guarantee
 
@@ -40,6 +42,9 @@ class Method:
     """Whether a task of its own makes the rows sites train on; until it ran, a site has none to train on."""
     arrivals: bool = False
     """Whether it can go on with rows that arrive between rounds."""
+    opening: Callable[[Setting, Encoder, tuple[str, ...]], Ask | None] = lambda *_: None
+    """What sites are asked along with their enrolment, to save a message; the plan finds the answers in `Hub.opened`.
+    Nothing computed from a row may be asked for here: the hub has judged nothing yet."""
     fixed_rounds: bool = False
     """Whether it runs its rounds to the end, so that a plan with `train.stop` is refused."""
     example: str = ""
@@ -52,8 +57,12 @@ def methods() -> dict[str, Method]:
     return discover("kohort.methods", attribute="METHOD", kind=Method, group=GROUP)
 
 
+@cache
 def find_method(name: str) -> Method:
-    """The method a plan names."""
+    """The method a plan names; the others are not even imported, unless it is none of ours."""
+    found = find_namesake("kohort.methods", name, attribute="METHOD", kind=Method, group=GROUP)
+    if found is not None:
+        return found
     known = methods()
     if name not in known:
         raise ConfigError(f"unknown method {name!r}", hint=nearest(name, known))

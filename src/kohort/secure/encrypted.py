@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from struct import Struct
 from typing import ClassVar
 from zlib import crc32
@@ -55,11 +56,11 @@ def part(data: bytes) -> list[bytes]:
     return found
 
 
-def sum_claim(ring: Ring, sites: int, min_sites: int) -> SecureSum:
+def sum_claim(scheme: str, sites: int, min_sites: int) -> SecureSum:
     """What a site claims for its ciphertext: fewer than `min_sites` never open, and two of those must stay honest."""
     least = max(FEWEST, min_sites)
     return SecureSum(
-        sites=sites, threshold=least, colluders=least - 2, opens=f"key-holder: the total, encrypted with {ring.title}"
+        sites=sites, threshold=least, colluders=least - 2, opens=f"key-holder: the total, encrypted with {scheme}"
     )
 
 
@@ -67,42 +68,46 @@ def sum_claim(ring: Ring, sites: int, min_sites: int) -> SecureSum:
 class _EncryptingSite:
     """One site's part: it holds the public key and its own tag."""
 
-    ring: Ring
-    context: SumContext
+    packing: Packing
     name: str
     streams: Streams
     trust: Trust
 
     def __post_init__(self) -> None:
-        if self.name not in self.context.members or len(self.context.members) != len(self.context.sites):
+        context = self.packing.context
+        if self.name not in context.members or len(context.members) != len(context.sites):
             raise RefusedError("the list of sites in a secure sum cannot be right")
 
     def claim(self, step: int, rows: int) -> Guarantee:
         """The one message is a share of the sum."""
         del step, rows
-        return sum_claim(self.ring, len(self.context.sites), self.trust.min_sites)
+        return sum_claim(self.packing.ring.name, len(self.packing.context.sites), self.trust.min_sites)
 
     def answer(self, step: int, inbox: bytes, vector: Integers | None) -> bytes:
         """The encrypted vector, for an offer that the trusted key-holder made for this sum."""
         if step != 0 or vector is None:
             raise IntegrityError("an encrypted sum has one step, and a site sends its vector in it")
-        offer = read_offer(self.ring, self.context, inbox, self.trust)
-        packing = Packing(self.ring, self.context)
+        packing, ring = self.packing, self.packing.ring
+        offer = read_offer(packing, inbox, self.trust)
         pair = self.trust.identity.agreed_with(offer.holder)
-        tags = _centred(tags_of(pair, self.name, offer, packing), self.ring.tag_modulus)
+        tags = _centred(tags_of(pair, self.name, offer, packing), ring.tag_modulus)
         slots = np.concatenate([packing.pack(vector), tags], axis=1)
-        key = PublicKey(self.ring, offer.public)
+        key = _public_key(ring, offer.public)
         return join(
-            key.encrypt(row, sites=len(self.context.sites), seed=self._seed(offer.digest, number, row))
+            key.encrypt(row, sites=len(packing.context.sites), seed=self._seed(offer.digest, number, row))
             for number, row in enumerate(slots)
         )
 
     def _seed(self, offer: bytes, number: int, row: Slots) -> bytes:
         """Randomness that no two different plaintexts share, whatever a hub asks for again and again."""
-        secret = self.streams.bytes("encrypted sum", self.context.transcript.hex())
+        secret = self.streams.bytes("encrypted sum", self.packing.context.transcript.hex())
         digest = hashlib.blake2b(key=secret, digest_size=SEED)
         digest.update(offer + number.to_bytes(4, "little") + row.tobytes())
         return digest.digest()
+
+
+_public_key = lru_cache(maxsize=2)(PublicKey)
+"""Simulated sites of one sum share the key, which they would all read alike."""
 
 
 def _centred(tags: Tags, modulus: int) -> Slots:
@@ -114,18 +119,17 @@ def _centred(tags: Tags, modulus: int) -> Slots:
 class EncryptedHub:
     """The hub's part: adds, claims, and is told the total. It holds no key at all."""
 
-    ring: Ring
-    context: SumContext
+    packing: Packing
     claimed: dict[str, None] = field(default_factory=dict)
     """The sites in the total so far, in order."""
     result: Integers | None = None
 
     def __post_init__(self) -> None:
-        self._adders = [Adder(self.ring) for _ in range(Packing(self.ring, self.context).ciphertexts)]
+        self._adders = [Adder(self.packing.ring) for _ in range(self.packing.ciphertexts)]
 
     def take(self, site: str, answer: bytes) -> None:
         """Add one site's ciphertexts."""
-        if site not in self.context.members or site in self.claimed:
+        if site not in self.packing.context.members or site in self.claimed:
             raise IntegrityError(f"site {site!r} has no part in this sum")
         try:
             parts = part(answer)
@@ -150,7 +154,7 @@ class EncryptedHub:
 
     def opened(self, total: Integers) -> None:
         """What the key-holder said."""
-        if total.shape != (self.context.length,) or total.dtype != np.uint64:
+        if total.shape != (self.packing.context.length,) or total.dtype != np.uint64:
             raise IntegrityError("the key-holder opened a total of another length")
         self.result = total
 
@@ -162,7 +166,7 @@ class EncryptedHub:
 
 
 class EncryptedSum(SumScheme):
-    """A sum under one ring."""
+    """A sum by one scheme, in ciphertexts of the size that suits it."""
 
     steps: ClassVar[int] = 1
     contributes_at: ClassVar[int] = 0
@@ -176,7 +180,7 @@ class EncryptedSum(SumScheme):
                 f"site {name!r} knows no key-holder, so it encrypts nothing",
                 hint="Name a key-holder and put it on the site's roster, or use masks",
             )
-        return _EncryptingSite(self.ring, context, name, streams, trust)
+        return _EncryptingSite(Packing.of(self.ring, context), name, streams, trust)
 
     def hub_side(self, context: SumContext) -> HubSide:
         """The hub's part."""
@@ -185,8 +189,8 @@ class EncryptedSum(SumScheme):
     def claim(self, sites: int, rows: int) -> Guarantee:
         """A share of the sum."""
         del rows
-        return sum_claim(self.ring, sites, FEWEST)
+        return sum_claim(self.name, sites, FEWEST)
 
     def adding(self, context: SumContext) -> EncryptedHub:
         """The hub's part, by its own type."""
-        return EncryptedHub(self.ring, context)
+        return EncryptedHub(Packing.of(self.ring, context))

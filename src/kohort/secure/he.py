@@ -1,10 +1,15 @@
 """Add-only homomorphic encryption: vectors of integers are encrypted, added while encrypted, and opened as a total.
 
-Two schemes over the same ring (N = 4096, primes of 60 and 49 bits, 128-bit security):
+Two schemes, each in two sizes of 128-bit security:
 
-- `BFV` is exact. A slot holds integers modulo a 40-bit prime.
+- `BFV` is exact. A slot holds integers modulo a prime.
 - `CKKS` is approximate. A slot holds a multiple of a grid that is at least 32 times the standard deviation of the error
   of the total, and what is decrypted is rounded to the grid before anybody sees it: raw decryptions leak key material.
+
+| size | ring | slot of BFV | ciphertext | for vectors |
+|---|---|---|---|---|
+| `BFV`, `CKKS` | N = 4096, primes of 60 and 49 bits | 40 bits | 65,659 bytes | of any length, in several ciphertexts |
+| their `smaller` | N = 2048, a prime of 54 bits | 33 bits | 30,900 bytes | short enough for one (`Packing.of`) |
 
 Randomness is an argument: the same seed gives the same bytes, so seeded runs repeat and resume. Callers derive the seed
 of an encryption from a secret and the plaintext; two different plaintexts then never share one.
@@ -21,7 +26,7 @@ import tempfile
 import threading
 import weakref
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache
 from math import ceil, floor, log2, sqrt
 from pathlib import Path
 from typing import Any, ClassVar
@@ -36,25 +41,51 @@ __all__ = ["BFV", "CKKS", "SEED", "Adder", "PublicKey", "Ring", "SecretKey", "Sl
 Slots = NDArray[np.int64]
 SEED = 64
 """Bytes of randomness behind one key pair or one encryption."""
-DEGREE, PRIME_BITS = 4096, (60, 49)
 _LARGEST = 1 << 18
 """No honest key or ciphertext has more bytes."""
-
-# An encryption is scaled down by the second prime, which leaves the error of rounding both polynomials: uniform within
-# half a unit, once by itself and once times the ternary secret. (The error drawn before, 2^8 units, is divided away.)
-_DEVIATION = sqrt((1 + 2 * DEGREE / 3) / 12 + 1 / 12)
-_MODULUS = 2.0 ** (PRIME_BITS[0] - 1)  # the first prime is larger than this
+_DRAWN = 10.5
+"""Variance of an error the library draws: the difference of two counts of 21 fair bits."""
 _TAIL = 9.0  # a normal variable is further out than this with probability 2^-62; there are 2^12 of them
 
 
 @dataclass(frozen=True)
 class Ring:
-    """What a scheme can hold. `name` is the word of plans and ledgers."""
+    """A scheme of one size, and what it can hold. `name` is the word of plans and ledgers."""
 
     name: ClassVar[str]
-    slots: ClassVar[int]
-    tag_modulus: ClassVar[int]
+    degree: int
+    prime_bits: tuple[int, ...]
+    """One prime to encrypt under, or a second one that every encryption is scaled down by."""
+    tag_modulus: int = 0
     """What slots add modulo; 0 where they add as integers and must not overflow."""
+    smaller: Ring | None = None
+    """The same scheme for short vectors."""
+
+    @property
+    def slots(self) -> int:
+        """Integers of a ciphertext."""
+        raise NotImplementedError
+
+    @property
+    def deviation(self) -> float:
+        """Standard deviation of the error of a fresh ciphertext, in its own units.
+
+        Scaling down by a second prime divides what was drawn away and leaves the error of rounding both polynomials,
+        uniform within half a unit: once by itself and once times the ternary secret. Without, an error is drawn for
+        each polynomial, and the public key's own is multiplied by a ternary polynomial.
+        """
+        if len(self.prime_bits) > 1:
+            return sqrt((1 + 2 * self.degree / 3) / 12 + 1 / 12)
+        return sqrt(_DRAWN * (1 + 4 * self.degree / 3))
+
+    @property
+    def modulus(self) -> float:
+        """The prime of ciphertexts is larger than this."""
+        return 2.0 ** (self.prime_bits[0] - 1)
+
+    def is_good_for(self, sites: int) -> bool:
+        """Whether a total over so many sites comes out exact."""
+        raise NotImplementedError
 
     def check(self, sites: int) -> None:
         """Refuse a number of sites whose total would not come out exact."""
@@ -67,32 +98,41 @@ class Ring:
     @property
     def title(self) -> str:
         """How ledgers name it."""
-        return f"{self.name} N={DEGREE}"
+        return f"{self.name} N={self.degree}"
 
     def _parameters(self, api: Any) -> Any:
         raise NotImplementedError
 
-    def _encode(self, api: Any, context: Any, slots: Slots, sites: int) -> Any:
+    def _encoder(self, api: Any, context: Any) -> Any:
         raise NotImplementedError
 
-    def _decode(self, api: Any, context: Any, plain: Any, sites: int) -> Slots:
+    def _encode(self, encoder: Any, slots: Slots, sites: int, plain: Any) -> None:
+        raise NotImplementedError
+
+    def _decode(self, encoder: Any, plain: Any) -> Slots:
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class _Bfv(Ring):
+    """`tag_modulus` is the largest prime of its bits that is 1 modulo 2 N: slots add and multiply by themselves."""
+
     name: ClassVar[str] = "bfv"
-    slots: ClassVar[int] = DEGREE
-    tag_modulus: ClassVar[int] = 1099511480321
-    """The largest prime below 2^40 that is 1 modulo 2 N, so that slots add and multiply by themselves."""
+
+    @property
+    def slots(self) -> int:
+        return self.degree
 
     def noise(self, sites: int) -> float:
         """Bits of budget left in a total: log2 of the room over the largest error to expect."""
-        error = sites / 2 + _TAIL * sqrt(sites) * _DEVIATION  # rounding the plaintexts, and what encryption adds
-        return log2(_MODULUS / (2 * self.tag_modulus)) - log2(error)
+        error = sites / 2 + _TAIL * sqrt(sites) * self.deviation  # rounding the plaintexts, and what encryption adds
+        return log2(self.modulus / (2 * self.tag_modulus)) - log2(error)
+
+    def is_good_for(self, sites: int) -> bool:
+        return self.noise(sites) >= 1
 
     def check(self, sites: int) -> None:
-        if self.noise(sites) < 1:
+        if not self.is_good_for(sites):
             raise RefusedError(
                 f"a total over {sites} sites would use up the noise budget of {self.title}",
                 hint="Add fewer sites at a time, or use masks",
@@ -107,51 +147,56 @@ class _Bfv(Ring):
         made.set_plain_modulus(self.tag_modulus)
         return made
 
-    def _encode(self, api: Any, context: Any, slots: Slots, sites: int) -> Any:
-        del sites
-        plain = api.Plaintext()
-        api.BatchEncoder(context).encode(slots.tolist(), plain)
-        return plain
+    def _encoder(self, api: Any, context: Any) -> Any:
+        return api.BatchEncoder(context)
 
-    def _decode(self, api: Any, context: Any, plain: Any, sites: int) -> Slots:
+    def _encode(self, encoder: Any, slots: Slots, sites: int, plain: Any) -> None:
         del sites
-        return np.asarray(api.BatchEncoder(context).decode_int64(plain), dtype=np.int64)
+        encoder.encode(slots.tolist(), plain)
+
+    def _decode(self, encoder: Any, plain: Any) -> Slots:
+        return np.asarray(encoder.decode_int64(plain), dtype=np.int64)
 
 
 @dataclass(frozen=True)
 class _Ckks(Ring):
     name: ClassVar[str] = "ckks"
-    slots: ClassVar[int] = DEGREE // 2
-    tag_modulus: ClassVar[int] = 0
     grid: ClassVar[int] = 32
     """How many standard deviations of a total's error apart two integers lie."""
 
+    @property
+    def slots(self) -> int:
+        return self.degree // 2
+
     def scale(self, sites: int) -> float:
         """Units of the ciphertext to the integer."""
-        error = sqrt(DEGREE / 2) * sqrt(sites) * _DEVIATION  # in a slot, which adds N / 2 coefficients up
+        error = sqrt(self.degree / 2) * sqrt(sites) * self.deviation  # in a slot, which adds N / 2 coefficients up
         return 2.0 ** ceil(log2(self.grid * error))
 
+    def is_good_for(self, sites: int) -> bool:
+        return self.capacity(sites) >= sites << 20  # two tags of a site must be at least 40 bits together
+
     def check(self, sites: int) -> None:
-        if self.capacity(sites) < sites << 20:  # two tags of a site must be at least 40 bits together
+        if not self.is_good_for(sites):
             raise RefusedError(
                 f"a total over {sites} sites leaves no room on the grid of {self.title}",
                 hint="Add fewer sites at a time, or use bfv or masks",
             )
 
     def capacity(self, sites: int) -> int:
-        return floor(_MODULUS / 4 / self.scale(sites))
+        return floor(self.modulus / 4 / self.scale(sites))
 
     def _parameters(self, api: Any) -> Any:
         return api.EncryptionParameters(api.SCHEME_TYPE.CKKS)
 
-    def _encode(self, api: Any, context: Any, slots: Slots, sites: int) -> Any:
-        plain = api.Plaintext()
-        api.CKKSEncoder(context).encode(slots.astype(np.float64).tolist(), self.scale(sites), plain)
-        return plain
+    def _encoder(self, api: Any, context: Any) -> Any:
+        return api.CKKSEncoder(context)
 
-    def _decode(self, api: Any, context: Any, plain: Any, sites: int) -> Slots:
-        del sites
-        found = np.asarray(api.CKKSEncoder(context).decode_double(plain), dtype=np.float64)
+    def _encode(self, encoder: Any, slots: Slots, sites: int, plain: Any) -> None:
+        encoder.encode(slots.astype(np.float64).tolist(), self.scale(sites), plain)
+
+    def _decode(self, encoder: Any, plain: Any) -> Slots:
+        found = np.asarray(encoder.decode_double(plain), dtype=np.float64)
         rounded = np.rint(found)
         # An honest total is off by 8 deviations with probability 2^-50; more is no total of this key.
         if not (np.abs(found - rounded) <= 0.25).all() or np.abs(rounded).max() >= 2.0**62:
@@ -159,7 +204,8 @@ class _Ckks(Ring):
         return rounded.astype(np.int64)
 
 
-BFV, CKKS = _Bfv(), _Ckks()
+BFV = _Bfv(4096, (60, 49), 1099511480321, smaller=_Bfv(2048, (54,), 8589905921))
+CKKS = _Ckks(4096, (60, 49), smaller=_Ckks(2048, (54,)))
 
 
 class PublicKey:
@@ -174,9 +220,10 @@ class PublicKey:
         self.ring.check(sites)
         if slots.shape != (self.ring.slots,) or int(np.abs(slots).max()) > self.ring.capacity(sites):
             raise IntegrityError("a vector does not fit the slots of a ciphertext")
-        api, context = _api(), _seeded(self.ring, seed)
+        api, context, plain = _api(), _seeded(self.ring, seed), _api().Plaintext()
+        self.ring._encode(_encoder(self.ring), slots, sites, plain)
         made = api.Ciphertext(context)
-        api.Encryptor(context, self._key).encrypt(self.ring._encode(api, context, slots, sites), made)
+        api.Encryptor(context, self._key).encrypt(plain, made)
         return _SCRATCH.save(made)
 
 
@@ -197,15 +244,14 @@ class SecretKey:
         """The slots of a total over at most `sites` sites."""
         if self._opener is None:
             raise IntegrityError("the key of this sum was destroyed")
-        api, context = _api(), _context(self.ring)
         total = _ciphertext(self.ring, ciphertext)
         if isinstance(self.ring, _Bfv) and self._opener.invariant_noise_budget(total) < 1:
             raise IntegrityError("a total has no noise budget left; it was altered, or encrypted under another key")
         if isinstance(self.ring, _Ckks) and total.scale != self.ring.scale(sites):
             raise IntegrityError("a total was made for another number of sites")
-        plain = api.Plaintext()
+        plain = _api().Plaintext()
         self._opener.decrypt(total, plain)
-        return self.ring._decode(api, context, plain, sites)
+        return self.ring._decode(_encoder(self.ring), plain)
 
     def destroy(self) -> None:
         """Forget the secret; what was encrypted under it stays closed for good."""
@@ -278,15 +324,25 @@ def _api() -> Any:
     return tenseal.sealapi
 
 
-@lru_cache(maxsize=2)
+@cache
 def _context(ring: Ring) -> Any:
     """Parameters and tables, without a key and without randomness."""
     return _seeded(ring, None)
 
 
 @cache
-def _primes() -> Any:
-    return _api().CoeffModulus.Create(DEGREE, list(PRIME_BITS))
+def _encoder(ring: Ring) -> Any:
+    """Puts integers into the slots of a plaintext and reads them; the same whatever is drawn."""
+    return ring._encoder(_api(), _context(ring))
+
+
+@cache
+def _parameters(ring: Ring) -> Any:
+    api = _api()
+    made = ring._parameters(api)
+    made.set_poly_modulus_degree(ring.degree)
+    made.set_coeff_modulus(api.CoeffModulus.Create(ring.degree, list(ring.prime_bits)))
+    return made
 
 
 def _derived(seed: bytes, purpose: bytes) -> bytes:
@@ -295,9 +351,7 @@ def _derived(seed: bytes, purpose: bytes) -> bytes:
 
 def _seeded(ring: Ring, seed: bytes | None) -> Any:
     api = _api()
-    made = ring._parameters(api)
-    made.set_poly_modulus_degree(DEGREE)
-    made.set_coeff_modulus(_primes())
+    made = api.EncryptionParameters(_parameters(ring))  # a copy: no two encryptions may ever meet in one
     if seed is not None:
         if len(seed) != SEED:
             raise ValueError(f"a seed has {SEED} bytes")

@@ -57,8 +57,7 @@ _Turn = tuple[str, str, int]
 
 @dataclass
 class _Keys:
-    ring: Ring
-    context: SumContext
+    packing: Packing
     secret: SecretKey
     identity: Identity
     offer: bytes
@@ -78,47 +77,46 @@ class KeyHolder:
 
     def offer(self, ring: Ring, context: SumContext) -> bytes:
         """A public key for this sum, signed. Asked again before the total was opened, the same one."""
-        turn = _turn(context)
+        turn, packing = _turn(context), Packing.of(ring, context)  # a sum that cannot be exact gets no key
         if turn in self._closed:
             raise RefusedError("this sum was opened already, and its key destroyed", hint="Begin a new round")
         known = self._pending.get(turn)
-        if known is not None and (known.ring != ring or known.context.transcript != context.transcript):
+        if known is not None and known.packing != packing:
             raise RefusedError("the same sum was begun over other sites or numbers", hint="Begin a new round")
         if known is None:
             self._refuse_strangers(context, context.sites)
             if self.identity.name in context.members:
                 raise RefusedError("the key-holder cannot be one of the sites whose numbers are added")
-            Packing(ring, context)  # a sum that cannot be exact gets no key
-            known = self._pending[turn] = self._keys(ring, context)
+            known = self._pending[turn] = self._keys(packing)
         return known.offer
 
     def open(self, ring: Ring, context: SumContext, claimed: Sequence[str], totals: Sequence[bytes]) -> Integers:
         """The sum over the claimed sites, once; whatever comes of it, the key is gone."""
-        turn = _turn(context)
+        turn, packing = _turn(context), Packing.of(ring, context)
         keys = self._pending.get(turn)
-        if keys is None or keys.ring != ring or keys.context.transcript != context.transcript:
+        if keys is None or keys.packing != packing:
             raise RefusedError("there is no key for this sum; it was opened already, or never begun")
         del self._pending[turn]
         self._closed.add(turn)
         try:
             self._refuse_strangers(context, claimed)
-            packing = Packing(ring, context)
             if len(totals) != packing.ciphertexts:
                 raise IntegrityError(f"a sum of {packing.ciphertexts} ciphertexts came with {len(totals)}")
             slots = np.stack([keys.secret.open(total, sites=len(context.sites)) for total in totals])
-            self._check_tags(keys, packing, claimed, slots[:, packing.payload_slots :])
+            self._check_tags(keys, claimed, slots[:, packing.payload_slots :])
             return packing.unpack(np.ascontiguousarray(slots[:, : packing.payload_slots]))
         finally:
             keys.secret.destroy()
 
-    def _keys(self, ring: Ring, context: SumContext) -> _Keys:
+    def _keys(self, packing: Packing) -> _Keys:
+        ring, context = packing.ring, packing.context
         name = _place(ring, context).hex()
         secret = SecretKey(ring, self.streams.bytes("sum key", name, length=SEED))
         identity = self.identity.for_run(self.streams.bytes("sum tags", name))
         exchange = identity.public.exchange
         body = _HEAD.pack(bytes(64), self.min_sites, len(exchange))[64:] + exchange + secret.public
         signature = self.identity.sign(_to_sign(ring, context, body), purpose=_PURPOSE)
-        return _Keys(ring, context, secret, identity, signature + body)
+        return _Keys(packing, secret, identity, signature + body)
 
     def _refuse_strangers(self, context: SumContext, claimed: Sequence[str]) -> None:
         unique = set(claimed)
@@ -135,8 +133,8 @@ class KeyHolder:
                 f"the key-holder does not know site {strangers[0]!r}", hint="Put it on the key-holder's roster"
             )
 
-    def _check_tags(self, keys: _Keys, packing: Packing, claimed: Sequence[str], found: Slots) -> None:
-        offer = _parsed(keys.offer, self.identity.public)
+    def _check_tags(self, keys: _Keys, claimed: Sequence[str], found: Slots) -> None:
+        packing, offer = keys.packing, _parsed(keys.offer, self.identity.public)
         wanted: Tags = np.zeros((packing.ciphertexts, TAGS), dtype=object)
         for name in claimed:
             site = self.find_site(name)
@@ -153,11 +151,11 @@ class KeyHolder:
             )
 
 
-def read_offer(ring: Ring, context: SumContext, data: bytes, trust: Trust) -> Offer:
+def read_offer(packing: Packing, data: bytes, trust: Trust) -> Offer:
     """The offer, if the trusted key-holder made it for exactly this sum and asks for no fewer sites than this one."""
     if len(data) <= _HEAD.size:
         raise IntegrityError("the offer of a key for a secure sum is cut short")
-    if not trust.key_holder.signed(_to_sign(ring, context, data[64:]), data[:64], purpose=_PURPOSE):
+    if not trust.key_holder.signed(_to_sign(packing.ring, packing.context, data[64:]), data[:64], purpose=_PURPOSE):
         raise IntegrityError(
             f"the key for a secure sum was not made for it by {trust.key_holder.name!r}",
             hint="Somebody between replaced it; nothing was sent",
@@ -188,7 +186,7 @@ def _turn(context: SumContext) -> _Turn:
 
 
 def _place(ring: Ring, context: SumContext) -> bytes:
-    return hashlib.blake2b(ring.name.encode() + context.transcript, digest_size=32).digest()
+    return hashlib.blake2b(ring.title.encode() + context.transcript, digest_size=32).digest()
 
 
 def _to_sign(ring: Ring, context: SumContext, body: bytes) -> bytes:

@@ -5,11 +5,15 @@ sum. Seeds are Shamir-shared among the neighbours, so that the masks of sites th
 neighbour a site hands out either the pairwise share (it dropped) or the self share (it answered), never both, and only
 for a survivor list that enough neighbours signed: a hub that lies about who survived gets nothing.
 
-Steps: 0 keys, 1 shares, 2 masked vectors, 3 signatures over the survivors, 4 shares of the seeds to remove.
+Sites know each other by their own rosters, so shares are sealed before a word was exchanged, and travel with the fresh
+keys of this sum. Every seal covers its sender's fresh keys: a hub that swaps keys, or invents a site, is found out.
+
+Steps: 0 keys and shares, 1 masked vectors, 2 signatures over the survivors, 3 shares of the seeds to remove.
 
 Guarantee: the hub, with fewer than `threshold` of a site's neighbours colluding, learns the sum over at least
-max(3, colluders + 2) survivors, and nothing else about it. A vector that arrives after its site was declared dropped
-stays masked by the self mask. Keys are fresh for every sum. A lying site can change the total: honesty is not proven.
+max(3, colluders + 2) survivors on a site's roster, and nothing else about it. A vector that arrives after its site was
+declared dropped stays masked by the self mask. Masks, seeds and seals are of keys made for this sum alone. Strangers
+get no share and count for nothing. A lying site can change the total: honesty is not proven.
 """
 
 from __future__ import annotations
@@ -19,8 +23,9 @@ import hmac
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import islice
 from struct import Struct
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from cryptography.exceptions import InvalidTag
@@ -37,16 +42,22 @@ from kohort.secure.modular import P61, RunningSum
 from kohort.secure.shamir import PRIME, combine, split
 from kohort.secure.sums import HubSide, Integers, SiteSide, SumContext, SumScheme, Trust
 
+if TYPE_CHECKING:
+    from kohort.secure.parties import PublicIdentity
+
 __all__ = ["SCHEME", "Masks", "neighbours_of", "threshold_for"]
 
 ALL_PAIRS, NEIGHBOURS, SPARSE_THRESHOLD = 100, 80, 29
 _SEED, _KEY = 16, 32
 _KEYS = Struct("<32s32s32s")
-_SEALED = Struct("<I60s")
+"""What a site announces: the key of its pairwise masks, the commitment to its self seed, the key it signs with."""
+_SEALED = Struct("<I48s")
+_DELIVERED = Struct(f"<I{_KEYS.size}s48s")
 _OPENED = Struct("<IB16s")
-_ANNOUNCED = Struct("<I32s32s32s32s")
 _SIGNED = Struct("<I64s")
 _INDEX, _ROUTE = Struct("<I"), Struct("<II")
+_NONCE = bytes(12)
+"""Every seal has a key of its own, which seals one message."""
 
 
 def neighbours_of(count: int, seed: bytes) -> list[tuple[int, ...]]:
@@ -125,11 +136,8 @@ def _transcript(context: SumContext) -> bytes:
 @dataclass
 class _Peer:
     mask_key: bytes
-    seal_key: bytes
-    commitment: bytes
-    sealed_by: bytes = b""
-    """What both sides derive the sealing keys from."""
-    shares: tuple[int, int] | None = None
+    signing_key: bytes
+    shares: tuple[int, int]
     """Shares of the peer's pairwise seed and self seed that it gave to us."""
 
 
@@ -140,7 +148,9 @@ class _MaskingSite:
     context: SumContext
     name: str
     streams: Streams
+    trust: Trust
     peers: dict[int, _Peer] = field(default_factory=dict)
+    """The neighbours we mask with: on our roster, and their shares came in."""
     survivors: frozenset[int] = frozenset()
     opened: bool = False
 
@@ -160,91 +170,89 @@ class _MaskingSite:
         self.keeps_own = len(self.context.sites) <= ALL_PAIRS
         """Among few sites each also keeps a share of its own seed, so that two thirds of all are enough to open."""
         self.own_share = 0
-        names = ("masks", self.context.run, self.context.round, self.context.request)
+        names = ("masks", self.binding.hex())  # whatever differs between two sums, their seeds differ, too
         self.pair_seed = self.streams.bytes(*names, "pair", length=_SEED - 1) + b"\0"  # below the prime 2^127 - 1
         self.self_seed = self.streams.bytes(*names, "self", length=_SEED - 1) + b"\0"
         self.mask_key = _private(self.pair_seed, b"mask")
-        self.seal_key = _private(self.streams.bytes(*names, "seal"), b"seal")
         self.signer = Signer.from_secret(self.streams.bytes(*names, "sign"))
+        commitment = _hash(b"self", self.self_seed)
+        self.announced = _KEYS.pack(_public(self.mask_key), commitment, bytes.fromhex(self.signer.public))
 
     def claim(self, step: int, rows: int) -> Guarantee:
-        """Keys and signatures are public; everything else is protected by the sum."""
+        """Signatures are public; everything else is protected by the sum."""
         del rows
-        if step in {0, 3}:
-            return Public(what="keys of a secure sum")
-        return _claim(len(self.context.sites))
+        return Public(what="signatures of a secure sum") if step == 2 else _claim(len(self.context.sites))
 
     def answer(self, step: int, inbox: bytes, vector: Integers | None) -> bytes:
         """The site's message at `step`."""
         match step:
             case 0:
-                signing = bytes.fromhex(self.signer.public)
-                commitment = _hash(b"self", self.self_seed)
-                return _KEYS.pack(_public(self.mask_key), _public(self.seal_key), commitment) + signing
+                return self._share()
             case 1:
-                return self._share(inbox)
-            case 2:
                 return self._mask(inbox, vector)
-            case 3:
+            case 2:
                 return self._sign(inbox)
-            case 4:
+            case 3:
                 return self._open(inbox)
             case _:
-                raise IntegrityError("a secure sum by masks has five steps")
+                raise IntegrityError("a secure sum by masks has four steps")
 
-    def _share(self, inbox: bytes) -> bytes:
-        """Seal to each neighbour its shares of our two seeds."""
-        keys = _unpack_keys(inbox)
-        self.signing_keys = {index: key[3] for index, key in keys.items()}
-        self.peers = {
-            index: _Peer(mask_key=keys[index][0], seal_key=keys[index][1], commitment=keys[index][2])
-            for index in self.neighbours
-            if index in keys
-        }
-        points = [index + 1 for index in (*self.peers, *((self.index,) if self.keeps_own else ()))]
+    def _share(self) -> bytes:
+        """Announce this sum's keys, and seal to each neighbour on the roster its shares of our two seeds."""
+        known = [index for index in self.neighbours if self._found(index) is not None]
+        points = [index + 1 for index in (*known, *((self.index,) if self.keeps_own else ()))]
         if len(points) < self.threshold:
-            raise SiteError(f"only {len(self.peers)} peers take part in the secure sum, {self.threshold} are needed")
+            raise RefusedError(
+                f"only {len(known)} other sites of a secure sum are on this site's roster, too few to share seeds with",
+                hint="Ask for their fingerprints, then: kohort site trust NAME FINGERPRINT",
+            )
         pair = split(int.from_bytes(self.pair_seed, "little"), points, self.threshold, self._coefficients("pair"))
         own = split(int.from_bytes(self.self_seed, "little"), points, self.threshold, self._coefficients("self"))
         self.own_share = own.get(self.index + 1, 0)
-        out = []
-        for index, peer in self.peers.items():
-            box = ChaCha20Poly1305(self._seal(peer, self.index, index))
+        out = [self.announced]
+        for index in known:
             content = pair[index + 1].to_bytes(_SEED, "little") + own[index + 1].to_bytes(_SEED, "little")
-            out.append(_SEALED.pack(index, bytes(12) + box.encrypt(bytes(12), content, self.binding)))
+            box = self._box(self.index, index, self.announced)
+            out.append(_SEALED.pack(index, box.encrypt(_NONCE, content, self.binding)))
         return b"".join(out)
+
+    def _found(self, index: int) -> PublicIdentity | None:
+        """The lasting keys of a site of this sum, if it is on our roster."""
+        return self.trust.find_peer(self.context.sites[index])
 
     def _coefficients(self, what: str) -> list[int]:
         """Uniform numbers below the prime (256 bits reduced: a bias below 2^-128), drawn out of one named key."""
-        names = ("masks", self.context.run, self.context.round, self.context.request, "shamir", what)
-        drawn = hashlib.shake_256(self.streams.bytes(*names)).digest(32 * (self.threshold - 1))
+        key = self.streams.bytes("masks", self.binding.hex(), "shamir", what)
+        drawn = hashlib.shake_256(key).digest(32 * (self.threshold - 1))
         return [int.from_bytes(drawn[at : at + 32], "little") % PRIME for at in range(0, len(drawn), 32)]
 
-    def _seal(self, peer: _Peer, sender: int, receiver: int) -> bytes:
-        """One key for one direction: it seals a single message, so a fixed nonce is safe."""
-        if not peer.sealed_by:
-            peer.sealed_by = _exchange(self.seal_key, peer.seal_key)  # both directions come from one exchange
-        return _derived(peer.sealed_by, b"seal", self.binding, _ROUTE.pack(sender, receiver))
+    def _box(self, sender: int, receiver: int, announced: bytes) -> ChaCha20Poly1305:
+        """What seals the one message of a way: its key is bound to both sites, this sum and the sender's fresh keys."""
+        peer = self._found(receiver if sender == self.index else sender)
+        if peer is None or self.index not in {sender, receiver}:
+            raise IntegrityError("a share came in from a site that is no peer")
+        agreed = self.trust.identity.agreed_with(peer).sealing
+        return ChaCha20Poly1305(_derived(agreed, b"seal", self.binding, _ROUTE.pack(sender, receiver) + announced))
 
     def _mask(self, inbox: bytes, vector: Integers | None) -> bytes:
         """Read the shares that came in, and send the vector under the self mask and the masks with those peers."""
         if vector is None or len(vector) != self.context.length:
             raise IntegrityError("a site takes part in a secure sum with a vector of the agreed length")
-        for index, sealed in _each(inbox, _SEALED):
-            peer = self.peers.get(index)
-            if peer is None:
+        if self.peers:
+            raise IntegrityError("shares came in a second time for the same sum")
+        for index, announced, sealed in _each(inbox, _DELIVERED):
+            if index not in self.neighbours or index in self.peers:
                 raise IntegrityError("a share came in from a site that is no peer")
             try:
-                content = ChaCha20Poly1305(self._seal(peer, index, self.index)).decrypt(
-                    sealed[:12], sealed[12:], self.binding
-                )
+                content = self._box(index, self.index, announced).decrypt(_NONCE, sealed, self.binding)
             except InvalidTag as error:
                 raise IntegrityError(f"the share of site {self.context.sites[index]!r} was altered") from error
-            peer.shares = (int.from_bytes(content[:_SEED], "little"), int.from_bytes(content[_SEED:], "little"))
-        partners = [index for index, peer in self.peers.items() if peer.shares is not None]
-        if len(partners) + self.keeps_own < self.threshold:
-            raise SiteError(f"only {len(partners)} peers shared their seeds, {self.threshold} are needed")
-        keys = {index: _pair_mask(self.mask_key, self.peers[index].mask_key, self.binding) for index in partners}
+            shares = (int.from_bytes(content[:_SEED], "little"), int.from_bytes(content[_SEED:], "little"))
+            mask_key, _, signing_key = _KEYS.unpack(announced)
+            self.peers[index] = _Peer(mask_key, signing_key, shares)
+        if len(self.peers) + self.keeps_own < self.threshold:
+            raise SiteError(f"only {len(self.peers)} peers shared their seeds, {self.threshold} are needed")
+        keys = {index: _pair_mask(self.mask_key, peer.mask_key, self.binding) for index, peer in self.peers.items()}
         hidden = masked(
             vector,
             plus=[_own_mask(self.self_seed, self.binding), *(key for index, key in keys.items() if index > self.index)],
@@ -262,8 +270,11 @@ class _MaskingSite:
             raise IntegrityError("a second survivor list came in for the same sum")
         if self.index not in survivors or len(survivors) != len(listed) or max(survivors) >= len(self.context.sites):
             raise IntegrityError("the survivor list of a secure sum cannot be right")
-        if len(survivors) < least:
-            raise RefusedError(f"{len(survivors)} sites are left in the secure sum, {least} are needed to open it")
+        counted = islice((index for index in listed if index == self.index or self._found(index) is not None), least)
+        if sum(1 for _ in counted) < least:
+            raise RefusedError(
+                f"{len(survivors)} sites are left in the secure sum, {least} of the roster are needed to open it"
+            )
         self.survivors = survivors
         self.survivors_text = _hash(b"survivors", self.binding, inbox)
         self.signature = bytes.fromhex(self.signer.sign(self.survivors_text))
@@ -284,9 +295,8 @@ class _MaskingSite:
         self.opened = True
         out = [_OPENED.pack(self.index, True, self.own_share.to_bytes(_SEED, "little"))] if self.keeps_own else []
         for index, peer in self.peers.items():
-            if peer.shares is not None:
-                survived = index in self.survivors
-                out.append(_OPENED.pack(index, survived, peer.shares[1 if survived else 0].to_bytes(_SEED, "little")))
+            survived = index in self.survivors
+            out.append(_OPENED.pack(index, survived, peer.shares[1 if survived else 0].to_bytes(_SEED, "little")))
         return b"".join(out)
 
     def _has_signed(self, index: int, signature: bytes) -> bool:
@@ -295,11 +305,7 @@ class _MaskingSite:
             return hmac.compare_digest(signature, self.signature)  # signing gives the same bytes each time
         if index not in self.survivors or index not in self.peers:
             return False
-        return signature_holds(self.signing_keys[index].hex(), self.survivors_text, signature.hex())
-
-
-def _unpack_keys(data: bytes) -> dict[int, tuple[bytes, bytes, bytes, bytes]]:
-    return {index: (mask, seal, commitment, sign) for index, mask, seal, commitment, sign in _each(data, _ANNOUNCED)}
+        return signature_holds(self.peers[index].signing_key.hex(), self.survivors_text, signature.hex())
 
 
 def _each(data: bytes, record: Struct) -> list[tuple]:  # type: ignore[type-arg]
@@ -314,8 +320,10 @@ class _MaskingHub:
 
     context: SumContext
     keys: dict[int, bytes] = field(default_factory=dict)
+    """What each site announced."""
+    boxes: dict[int, dict[int, bytes]] = field(default_factory=dict)
+    """Its sealed shares, by receiver."""
     masked: dict[int, Integers] = field(default_factory=dict)
-    sharers: tuple[int, ...] = ()
     result: Integers | None = None
 
     def __post_init__(self) -> None:
@@ -326,16 +334,14 @@ class _MaskingHub:
         by_index = {self.indices[site]: data for site, data in answers.items()}
         match step:
             case 0:
-                self.keys = {index: data for index, data in by_index.items() if len(data) == _KEYS.size + _KEY}
-                return self._broadcast(self.keys, {index: self._keys_for(index) for index in self.keys})
+                for index, data in by_index.items():
+                    self._take_shares(index, data)
+                return self._broadcast(self.keys, {index: self._shares_for(index) for index in self.keys})
             case 1:
-                self.sharers = tuple(sorted(by_index))
-                return self._broadcast(by_index, self._shares_by_receiver(by_index))
-            case 2:
                 self._collect(by_index)
                 survivors = np.asarray(sorted(self.masked), dtype="<u4").tobytes()
                 return self._broadcast(self.masked, dict.fromkeys(self.masked, survivors))
-            case 3:
+            case 2:
                 signatures = {index: data for index, data in by_index.items() if len(data) == 64}
                 graph = _graph(len(self.context.sites), _transcript(self.context))
                 return self._broadcast(
@@ -362,21 +368,22 @@ class _MaskingHub:
     def _broadcast(self, members: Mapping[int, object], messages: Mapping[int, bytes]) -> dict[str, bytes]:
         return {self.context.sites[index]: messages.get(index, b"") for index in sorted(members)}
 
-    def _keys_for(self, index: int) -> bytes:
-        graph = _graph(len(self.context.sites), _transcript(self.context))
-        return b"".join(
-            other.to_bytes(4, "little") + self.keys[other]
-            for other in sorted((*graph[index], index))
-            if other in self.keys
-        )
+    def _take_shares(self, index: int, data: bytes) -> None:
+        """A site's keys and boxes; one that sends something else takes no part."""
+        announced, boxes = data[: _KEYS.size], data[_KEYS.size :]
+        if len(announced) == _KEYS.size and len(boxes) % _SEALED.size == 0:
+            self.keys[index] = announced
+            self.boxes[index] = dict(_each(boxes, _SEALED))
 
-    def _shares_by_receiver(self, by_index: Mapping[int, bytes]) -> dict[int, bytes]:
-        inboxes: dict[int, list[bytes]] = {index: [] for index in by_index}
-        for sender, data in by_index.items():
-            for receiver, sealed in _each(data, _SEALED):
-                if receiver in inboxes:
-                    inboxes[receiver].append(_SEALED.pack(sender, sealed))
-        return {index: b"".join(parts) for index, parts in inboxes.items()}
+    def _partners(self, index: int) -> list[int]:
+        """Who masks with a site: its neighbours that have it on their rosters, and that it has on its own."""
+        graph = _graph(len(self.context.sites), _transcript(self.context))
+        own = self.boxes[index]
+        return [other for other in graph[index] if other in own and index in self.boxes.get(other, {})]
+
+    def _shares_for(self, index: int) -> bytes:
+        partners = self._partners(index)
+        return b"".join(_DELIVERED.pack(other, self.keys[other], self.boxes[other][index]) for other in partners)
 
     def _collect(self, by_index: Mapping[int, bytes]) -> None:
         for index, data in by_index.items():
@@ -396,7 +403,6 @@ class _MaskingHub:
                 book = self_shares if survived else pair_shares
                 book.setdefault(index, {})[helper + 1] = int.from_bytes(share, "little")
         binding = _transcript(self.context)
-        graph = _graph(len(self.context.sites), binding)
         threshold = threshold_for(len(self.context.sites))
         modulus = self.context.modulus
         added = RunningSum(np.zeros(self.context.length, dtype=np.uint64), modulus)
@@ -404,14 +410,14 @@ class _MaskingHub:
         for index, vector in self.masked.items():
             added.add(vector)
             seed = combine(self_shares.get(index, {}), threshold).to_bytes(_SEED, "little")
-            if not hmac.compare_digest(_hash(b"self", seed), self.keys[index][64:96]):
+            if not hmac.compare_digest(_hash(b"self", seed), self.keys[index][_KEY : 2 * _KEY]):
                 raise IntegrityError(
                     f"the seed recovered for site {self.context.sites[index]!r} is not the announced one"
                 )
             own_masks.append(_own_mask(seed, binding))
         total = masked(added.value(), plus=[], minus=own_masks, modulus=modulus)
-        for index in sorted(set(self.sharers) - set(self.masked)):
-            partners = [other for other in graph[index] if other in self.masked]
+        for index in sorted(set(self.keys) - set(self.masked)):
+            partners = [other for other in self._partners(index) if other in self.masked]
             if not partners:
                 continue
             seed = combine(pair_shares.get(index, {}), threshold).to_bytes(_SEED, "little")
@@ -434,13 +440,18 @@ class Masks(SumScheme):
     """Double masking."""
 
     name: ClassVar[str] = "masks"
-    steps: ClassVar[int] = 5
-    contributes_at: ClassVar[int] = 2
+    steps: ClassVar[int] = 4
+    contributes_at: ClassVar[int] = 1
+    among_peers: ClassVar[bool] = True
 
     def site_side(self, context: SumContext, name: str, streams: Streams, trust: Trust | None = None) -> SiteSide:
         """The part of the site called `name`."""
-        del trust  # sites that mask trust each other's signatures alone
-        return _MaskingSite(context, name, streams)
+        if trust is None:
+            raise RefusedError(
+                f"site {name!r} knows no peers, so it has nobody to mask with",
+                hint="Ask for their fingerprints, then: kohort site trust NAME FINGERPRINT",
+            )
+        return _MaskingSite(context, name, streams, trust)
 
     def hub_side(self, context: SumContext) -> HubSide:
         """The hub's part."""

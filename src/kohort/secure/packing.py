@@ -1,5 +1,7 @@
 """How the integers of a sum lie in the slots of ciphertexts, with two slots of each left for the tags.
 
+Which size of ciphertext is used follows from the sum alone (`Packing.of`): sites, numbers and their bits.
+
 A number whose total fits a slot lies in one slot, signed. A wider one (`bits` above what a slot holds, or residues
 modulo 2^61 - 1) is cut into digits that are small enough for all sites' digits to add up in a slot.
 
@@ -42,6 +44,16 @@ class Packing:
                 f"{len(self.context.sites)} sites leave no headroom in a slot of {self.ring.title}",
                 hint="Add fewer sites at a time, or use masks",
             )
+
+    @classmethod
+    def of(cls, ring: Ring, context: SumContext) -> Packing:
+        """The layout everybody in this sum uses: in one small ciphertext where all of it fits, else in large ones."""
+        small = ring.smaller
+        if small is not None and small.is_good_for(len(context.sites)):
+            packing = cls(small, context)
+            if packing.ciphertexts == 1:
+                return packing
+        return cls(ring, context)
 
     @property
     def bound(self) -> int:

@@ -79,10 +79,10 @@ class Roster:
             raise RefusedError(
                 f"the fingerprint given for {name!r} was revoked", hint="Ask the site's operator for its new one"
             )
-        if self.peers.get(name, clean) != clean:
+        if self.valid.get(name, clean) != clean:
             raise RefusedError(
                 f"{name!r} is trusted with another fingerprint",
-                hint="If its operator confirms the new one, remove the site first, then trust it again",
+                hint="If its operator confirms the new one, revoke the old one first: kohort site revoke",
             )
         return replace(self, peers={**self.peers, name: clean})
 

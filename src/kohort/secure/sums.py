@@ -9,7 +9,7 @@ protects, nothing else.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
@@ -110,11 +110,23 @@ class SumContext:
 
 @dataclass(frozen=True, eq=False)
 class Trust:
-    """Whom a site relies on in a sum that somebody else opens: its own keys, the key-holder's, and its own minimum."""
+    """Whom a site relies on in a sum: its own keys, the key-holder's if there is one, its own minimum, its roster."""
 
     identity: Identity
-    key_holder: PublicIdentity
+    holder: PublicIdentity | None
     min_sites: int
+    find_peer: Callable[[str], PublicIdentity | None] = lambda _: None
+    """The lasting keys of a site that is on this one's roster."""
+
+    @property
+    def key_holder(self) -> PublicIdentity:
+        """Who makes keys and opens totals; a site without one on its roster encrypts nothing."""
+        if self.holder is None:
+            raise RefusedError(
+                f"site {self.identity.name!r} knows no key-holder, so it encrypts nothing",
+                hint="Name a key-holder and put it on the site's roster, or use masks",
+            )
+        return self.holder
 
 
 class SiteSide(Protocol):
@@ -150,6 +162,8 @@ class SumScheme:
     """The step at which a site's vector is needed."""
     key_holder: ClassVar[bool] = False
     """Whether the total is opened by a party that is neither the hub nor a site; sites then need `trust` in it."""
+    among_peers: ClassVar[bool] = False
+    """Whether sites seal to each other; they then need `trust`, which says who they are."""
 
     def site_side(self, context: SumContext, name: str, streams: Streams, trust: Trust | None = None) -> SiteSide:
         """The part of the site called `name`."""

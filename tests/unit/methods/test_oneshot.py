@@ -20,6 +20,7 @@ from kohort.data.schema import Schema
 from kohort.errors import ConfigError, DataError, IntegrityError, KohortError, RefusedError
 from kohort.evaluate.attacks import OneHot, singled_out
 from kohort.experiment import Outcome, Progress, run
+from kohort.export import load_model
 from kohort.federation import engine as engine_module
 from kohort.federation.engine import LocalEngine
 from kohort.federation.oneshot_design import Cells, Layout, OneShotSection
@@ -174,12 +175,18 @@ def test_a_class_of_too_few_rows_is_refused() -> None:
 
 
 def test_a_total_of_too_few_rows_is_never_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
+    asked: list[tuple[str, Any]] = []
     real = LocalEngine.exchange
-    monkeypatch.setattr(LocalEngine, "exchange", lambda self, ask: (asked.append(ask.task.name), real(self, ask))[1])
+
+    def exchange(self: LocalEngine, ask: Any) -> Any:
+        asked.append((ask.task.name, ask.payload.metrics.get("step")))
+        return real(self, ask)
+
+    monkeypatch.setattr(LocalEngine, "exchange", exchange)
     with pytest.raises(RefusedError, match="too few for totals"):
         run(plan("masks"), tables=tables({"a": 12, "b": 12, "c": 12}), seed=1)
-    assert "oneshot.statistics" not in asked
+    assert asked == [("prepare", None), ("oneshot.statistics", 0)], "keys came along, and no vector"
+    assert MASKS.contributes_at > 0
 
 
 def test_numbers_that_are_not_finite_are_refused() -> None:
@@ -209,8 +216,10 @@ def _altered(data: bytes) -> bytes:
 
 def _of_another_key(data: bytes) -> bytes:
     del data
-    other = PublicKey(BFV, SecretKey(BFV, bytes(64)).public)
-    slots = np.zeros(BFV.slots, dtype=np.int64)
+    ring = BFV.smaller
+    assert ring is not None
+    other = PublicKey(ring, SecretKey(ring, bytes(64)).public)
+    slots = np.zeros(ring.slots, dtype=np.int64)
     return encrypted_module.join([other.encrypt(slots, sites=4, seed=bytes(64))])
 
 
@@ -325,6 +334,23 @@ def test_states_of_other_sums_and_damaged_ones_are_refused() -> None:
         load_state(one.files[FILE][:-1] + b"?")
     with pytest.raises(ConfigError, match="no state"):
         load_state(Path("nowhere"))
+
+
+@pytest.mark.parametrize("scheme", ["bfv", "ckks"])
+def test_an_encrypted_run_goes_on_to_the_same_bytes(scheme: str, tmp_path: Path) -> None:
+    """Ciphertexts are made again from the same seeds, so the digests in the ledger are those of a run in one go."""
+    made, parts = plan(scheme, {"rounds": 3}), tables()
+    run(made, tables=parts, seed=1, out=tmp_path / "whole")
+
+    def stop(progress: Progress) -> None:
+        if progress.round == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(made, tables=parts, seed=1, out=tmp_path / "cut", watch=stop, resume=True)
+    run(made, tables=parts, seed=1, out=tmp_path / "cut", resume=True)
+    for name in ("model/model.safetensors", "ledger/ledger.jsonl", "ledger/head.json"):
+        assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
 def test_newton_steps_lower_the_cross_entropy_and_resume(tmp_path: Path) -> None:
@@ -458,6 +484,20 @@ def test_random_features_are_one_network_and_the_folds_choose() -> None:
     assert ensemble.model.network.hidden == (40,)  # type: ignore[union-attr]
     linear = run(plan("masks"), tables=parts, seed=1)
     assert min(outcome.accuracy, ensemble.accuracy) > linear.accuracy - 0.05
+
+
+def test_random_fourier_units_give_one_model_under_every_scheme_that_is_read_back(tmp_path: Path) -> None:
+    section = {"features": 16, "units": "fourier", "scale": 2.0, "lambda": "folds", "folds": 2}
+    parts = tables(dict.fromkeys("abc", 700))
+    outcome = run(plan("bfv", section), tables=parts, seed=1, out=tmp_path / "run")
+    assert outcome.model.network.activation == "cos"  # type: ignore[union-attr]
+    for scheme in ("masks", "none"):
+        assert (total_of(run(plan(scheme, section), tables=parts, seed=1)) == total_of(outcome)).all()
+    tanh = run(plan("none", {**section, "units": "tanh"}), tables=parts, seed=1)
+    assert (total_of(tanh) != total_of(outcome)).any()
+    assert outcome.accuracy > tanh.accuracy - 0.05
+    again = load_model(tmp_path / "run" / "model")
+    assert (again.predict(parts["a"]) == outcome.model.predict(parts["a"])).all()
 
 
 def test_a_number_is_predicted_too() -> None:

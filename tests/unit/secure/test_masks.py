@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
+from functools import cache
+from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -14,8 +16,9 @@ from kohort.privacy.guarantee import SecureSum
 from kohort.rng import Streams
 from kohort.secure.masks import SCHEME, colluders_for, least_survivors, neighbours_of, threshold_for
 from kohort.secure.modular import P61, add, multiply, subtract
+from kohort.secure.parties import Identity
 from kohort.secure.shamir import PRIME, combine, split
-from kohort.secure.sums import FixedPoint, SumContext, find_scheme
+from kohort.secure.sums import FixedPoint, SiteSide, SumContext, Trust, find_scheme
 
 Tamper = Callable[[int, str, bytes], bytes | None]
 
@@ -39,15 +42,31 @@ def vectors(made: SumContext, seed: int = 0) -> dict[str, np.ndarray]:
     return {site: generator.uniform(-100, 100, made.length) for site in made.sites}
 
 
+@cache
+def identity(site: str) -> Identity:
+    return Identity.from_secret(site, Streams.seeded(7).bytes("identity", site))
+
+
+def site_side(made: SumContext, site: str, *, strangers: Collection[str] = ()) -> SiteSide:
+    """A site that has everybody but `strangers` on its roster."""
+    return SCHEME.site_side(
+        made,
+        site,
+        Streams.seeded(made.sites.index(site)),
+        Trust(identity(site), None, 3, lambda name: None if name in strangers else identity(name).public),
+    )
+
+
 def converse(
     made: SumContext,
     values: dict[str, np.ndarray],
     *,
     drops: dict[str, int] | None = None,
     tamper: Tamper | None = None,
+    strangers: Mapping[str, Collection[str]] = MappingProxyType({}),
 ) -> tuple[np.ndarray, tuple[str, ...]]:
     """Run the conversation; `drops` says after how many steps a site falls silent."""
-    sides = {site: SCHEME.site_side(made, site, Streams.seeded(index)) for index, site in enumerate(made.sites)}
+    sides = {site: site_side(made, site, strangers=strangers.get(site, ())) for site in made.sites}
     hub = SCHEME.hub_side(made)
     inboxes = dict.fromkeys(made.sites, b"")
     for step in range(SCHEME.steps):
@@ -78,7 +97,7 @@ def test_the_total_is_the_plain_sum_to_the_last_bit(count: int) -> None:
 def test_above_a_hundred_sites_a_sparse_graph_gives_the_same_total() -> None:
     made = context(130, length=3)
     values = vectors(made)
-    gone = {f"s{i}": 2 for i in range(0, 39)}  # 30 % vanish after the key exchange
+    gone = {f"s{i}": 1 for i in range(0, 39)}  # 30 % vanish after the key exchange
     total, survivors = converse(made, values, drops=gone)
     assert set(survivors) == set(made.sites) - set(gone)
     np.testing.assert_allclose(total, sum(values[site] for site in survivors), atol=1e-3)
@@ -89,14 +108,14 @@ def test_above_a_hundred_sites_a_sparse_graph_gives_the_same_total() -> None:
 def test_drop_outs_give_the_survivors_sum_or_a_clean_abort(count: int, seed: int, data: st.DataObject) -> None:
     made = context(count, length=3)
     values = vectors(made, seed)
-    drops = {site: data.draw(st.sampled_from([1, 2, 3, 4, 99])) for site in made.sites}
+    drops = {site: data.draw(st.sampled_from([0, 1, 2, 3, 99])) for site in made.sites}
     try:
         total, survivors = converse(made, values, drops=drops)
     except (SiteError, RefusedError, IntegrityError):
-        silent = [site for site, step in drops.items() if step <= 4]
+        silent = [site for site, step in drops.items() if step <= 3]
         assert count - len(silent) < max(threshold_for(count), least_survivors(count))
         return
-    assert set(survivors) == {site for site, step in drops.items() if step > 2}
+    assert set(survivors) == {site for site, step in drops.items() if step > 1}
     np.testing.assert_allclose(total, sum(values[site] for site in survivors), atol=1e-3)
 
 
@@ -107,7 +126,7 @@ def test_what_the_hub_sees_of_one_site_looks_uniform_and_two_inputs_cannot_be_to
         values = {site: np.full(made.length, 50.0 * number) for site in made.sites}
 
         def watch(step: int, site: str, reply: bytes, number: int = number) -> bytes:
-            if step == 2 and site == "s0":
+            if step == 1 and site == "s0":
                 seen[number] = np.frombuffer(reply, dtype="<u8")
             return reply
 
@@ -126,7 +145,7 @@ def test_a_late_vector_of_a_site_declared_dropped_stays_masked() -> None:
     late: dict[str, bytes] = {}
 
     def hold_back(step: int, site: str, reply: bytes) -> bytes | None:
-        if step == 2 and site == "s1":
+        if step == 1 and site == "s1":
             late[site] = reply
             return None
         return reply
@@ -136,8 +155,8 @@ def test_a_late_vector_of_a_site_declared_dropped_stays_masked() -> None:
     # The hub now knows s1's pairwise masks. What is left of its late vector is still under its self mask.
     everything = fixed(made).encode(values["s1"])
     assert not np.array_equal(np.frombuffer(late["s1"], dtype="<u8"), everything)
-    side = SCHEME.site_side(made, "s1", Streams.seeded(1))
-    assert side.claim(2, 10) == SecureSum(sites=6, threshold=5, colluders=1, opens="hub: the total")
+    side = site_side(made, "s1")
+    assert side.claim(1, 10) == SecureSum(sites=6, threshold=5, colluders=1, opens="hub: the total")
     np.testing.assert_allclose(total, sum(values[site] for site in survivors), atol=1e-3)
 
 
@@ -146,9 +165,9 @@ def test_a_site_hands_out_one_kind_of_share_for_each_peer_and_opens_once() -> No
     opened: dict[str, bytes] = {}
 
     def watch(step: int, site: str, reply: bytes) -> bytes | None:
-        if step == 2 and site == "s5":
+        if step == 1 and site == "s5":
             return None
-        if step == 4:
+        if step == 3:
             opened[site] = reply
         return reply
 
@@ -163,21 +182,21 @@ def test_a_site_hands_out_one_kind_of_share_for_each_peer_and_opens_once() -> No
 
 def test_a_hub_that_asks_for_a_second_survivor_list_is_refused() -> None:
     made = context(4)
-    sides = {site: SCHEME.site_side(made, site, Streams.seeded(i)) for i, site in enumerate(made.sites)}
+    sides = {site: site_side(made, site) for site in made.sites}
     hub = SCHEME.hub_side(made)
     inboxes = dict.fromkeys(made.sites, b"")
-    for step in range(3):
+    for step in range(2):
         answers = {
-            site: sides[site].answer(step, inbox, np.zeros(5, dtype=np.uint64) if step == 2 else None)
+            site: sides[site].answer(step, inbox, np.zeros(5, dtype=np.uint64) if step == 1 else None)
             for site, inbox in inboxes.items()
         }
         inboxes = dict(hub.route(step, answers))
-    sides["s0"].answer(3, inboxes["s0"], None)
+    sides["s0"].answer(2, inboxes["s0"], None)
     with pytest.raises(IntegrityError, match="second survivor list"):
-        sides["s0"].answer(3, np.asarray([0, 1, 2], dtype="<u4").tobytes(), None)
+        sides["s0"].answer(2, np.asarray([0, 1, 2], dtype="<u4").tobytes(), None)
 
 
-@pytest.mark.parametrize("step", [1, 3, 4])
+@pytest.mark.parametrize("step", [0, 2, 3])
 def test_altered_messages_are_refused(step: int) -> None:
     made = context(5)
 
@@ -194,14 +213,14 @@ def test_sums_modulo_the_prime_keep_their_meaning() -> None:
     made = SumContext(run="r", round=1, request="prime", sites=("a", "b", "c", "d"), length=50, modulus=P61)
     generator = np.random.default_rng(2)
     values = {site: generator.integers(0, P61, size=50, dtype=np.uint64) for site in made.sites}
-    sides = {site: SCHEME.site_side(made, site, Streams.seeded(i)) for i, site in enumerate(made.sites)}
+    sides = {site: site_side(made, site) for site in made.sites}
     hub = SCHEME.hub_side(made)
     inboxes = dict.fromkeys(made.sites, b"")
     for step in range(SCHEME.steps):
         answers = {
-            site: sides[site].answer(step, inbox, values[site] if step == 2 else None)
+            site: sides[site].answer(step, inbox, values[site] if step == SCHEME.contributes_at else None)
             for site, inbox in inboxes.items()
-            if not (site == "b" and step >= 2)
+            if not (site == "b" and step >= SCHEME.contributes_at)
         }
         inboxes = dict(hub.route(step, answers))
     total, survivors = hub.total()
@@ -219,9 +238,66 @@ def test_modular_arithmetic_equals_pythons(pairs: list[tuple[int, int]]) -> None
 
 def test_too_few_sites_are_refused() -> None:
     with pytest.raises(RefusedError, match="fewer than three"):
-        SCHEME.site_side(context(2), "s0", Streams.seeded(0))
+        site_side(context(2), "s0")
+    with pytest.raises(RefusedError, match="nobody to mask with"):
+        SCHEME.site_side(context(3), "s0", Streams.seeded(0))
     with pytest.raises(KohortError):
-        converse(context(6), vectors(context(6)), drops=dict.fromkeys(["s0", "s1", "s2", "s3"], 2))
+        converse(context(6), vectors(context(6)), drops=dict.fromkeys(["s0", "s1", "s2", "s3"], 1))
+
+
+@pytest.mark.parametrize("part", [0, 1, 2])
+def test_keys_the_hub_swapped_are_found_out(part: int) -> None:
+    """Each of the three announced keys is covered by the seal of every share."""
+    made = context(5)
+
+    def swap(step: int, site: str, reply: bytes) -> bytes:
+        if step == 0 and site == "s2":
+            at = 32 * part
+            return reply[:at] + bytes([reply[at] ^ 1]) + reply[at + 1 :]
+        return reply
+
+    with pytest.raises(IntegrityError, match="share of site 's2' was altered"):
+        converse(made, vectors(made), tamper=swap)
+
+
+def test_strangers_get_no_share_and_the_total_is_still_right() -> None:
+    made = context(9)
+    values = vectors(made)
+    shares = site_side(made, "s0", strangers=["s4"]).answer(0, b"", None)
+    assert len(shares) == len(site_side(made, "s0").answer(0, b"", None)) - 52
+    total, survivors = converse(made, values, strangers={"s0": ["s4"]}, drops={"s4": 1})
+    assert set(survivors) == set(made.sites) - {"s4"}
+    np.testing.assert_allclose(total, sum(values[site] for site in survivors), atol=1e-3)
+    with pytest.raises(RefusedError, match="on this site's roster"):
+        site_side(made, "s0", strangers=["s4", "s5", "s6"]).answer(0, b"", None)
+
+
+def test_strangers_do_not_count_among_the_survivors() -> None:
+    made = context(10)  # five must survive
+    side = site_side(made, "s0", strangers=["s7", "s8", "s9"])
+    with pytest.raises(RefusedError, match="of the roster"):
+        side.answer(2, np.asarray([0, 1, 2, 3, 7, 8, 9], dtype="<u4").tobytes(), None)
+    assert side.answer(2, np.asarray([0, 1, 2, 3, 4], dtype="<u4").tobytes(), None)
+
+
+def test_a_vector_is_masked_once() -> None:
+    """Twice, with fewer peers the second time, the difference would be the masks with the others."""
+    made = context(4)
+    sides = {site: site_side(made, site) for site in made.sites}
+    inboxes = SCHEME.hub_side(made).route(0, {site: side.answer(0, b"", None) for site, side in sides.items()})
+    vector = np.zeros(made.length, dtype=np.uint64)
+    few, all_of_them = inboxes["s0"][: len(inboxes["s0"]) // 3 * 2], inboxes["s0"]
+    assert sides["s0"].answer(1, few, vector)
+    with pytest.raises(IntegrityError, match="a second time"):
+        sides["s0"].answer(1, all_of_them, vector)
+
+
+def test_no_two_sums_share_a_key() -> None:
+    """A hub that names other sites for the same sum meets other seeds, so shares of one open nothing of the other."""
+    first, second = context(4), context(5)
+    announced = [site_side(made, "s0").answer(0, b"", None)[:96] for made in (first, second)]
+    parts = [part[at : at + 32] for part in announced for at in (0, 32, 64)]
+    assert len(set(parts)) == 6
 
 
 def test_overflow_is_refused_before_anything_is_sent() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from functools import cache
 
 import numpy as np
 import pytest
@@ -18,8 +19,9 @@ from kohort.secure.counting import Fingerprints, _places, table
 from kohort.secure.mask_streams import masked
 from kohort.secure.masks import SCHEME, threshold_for
 from kohort.secure.modular import P61, RunningSum, join_halves, multiply
+from kohort.secure.parties import Identity
 from kohort.secure.shamir import PRIME, combine, split
-from kohort.secure.sums import HubSide, SiteSide, SumContext
+from kohort.secure.sums import HubSide, SiteSide, SumContext, Trust
 
 TOP = 2**64 - 1
 words = st.integers(0, TOP) | st.sampled_from([0, 1, P61 - 1, P61, P61 + 1, 2**61, TOP])
@@ -131,9 +133,19 @@ def made_context(count: int, **changed: object) -> SumContext:
     return dataclasses.replace(base, **changed)  # type: ignore[arg-type]
 
 
+@cache
+def identity(site: str) -> Identity:
+    return Identity.from_secret(site, Streams.seeded(7).bytes("identity", site))
+
+
+def site_side(made: SumContext, site: str) -> SiteSide:
+    trust = Trust(identity(site), None, 3, lambda name: identity(name).public)
+    return SCHEME.site_side(made, site, Streams.seeded(made.sites.index(site)), trust)
+
+
 def begin(made: SumContext, until: int) -> tuple[dict[str, SiteSide], HubSide, dict[str, bytes]]:
     """All sites and the hub, before step `until`, and what each site has in its inbox."""
-    sides = {site: SCHEME.site_side(made, site, Streams.seeded(i)) for i, site in enumerate(made.sites)}
+    sides = {site: site_side(made, site) for site in made.sites}
     hub, inboxes = SCHEME.hub_side(made), dict.fromkeys(made.sites, b"")
     vector = np.arange(made.length, dtype=np.uint64)
     for step in range(until):
@@ -147,11 +159,11 @@ def begin(made: SumContext, until: int) -> tuple[dict[str, SiteSide], HubSide, d
 )
 def test_seals_are_bound_to_the_whole_of_a_sum(changed: dict[str, object]) -> None:
     """Even with the same keys: a message of one sum is refused in another."""
-    sides, _, inboxes = begin(made_context(4), until=2)
+    sides, _, inboxes = begin(made_context(4), until=1)
     side = sides["s0"]
     side.binding = masks._transcript(made_context(4, **changed))  # type: ignore[attr-defined]
     with pytest.raises(IntegrityError, match="altered"):
-        side.answer(2, inboxes["s0"], np.zeros(4, dtype=np.uint64))
+        side.answer(1, inboxes["s0"], np.zeros(4, dtype=np.uint64))
 
 
 def signatures(data: bytes) -> dict[int, bytes]:
@@ -177,19 +189,19 @@ Change = Callable[[dict[int, bytes]], bytes]
     ],
 )
 def test_shares_open_only_for_as_many_signers_as_the_threshold(change: Change) -> None:
-    sides, _, inboxes = begin(made_context(6), until=4)
+    sides, _, inboxes = begin(made_context(6), until=3)
     found = dict(list(signatures(inboxes["s0"]).items())[: threshold_for(6)])
     assert 0 in found  # our own is among them, and checked like the others
     with pytest.raises(IntegrityError, match="signed the survivors"):
-        sides["s0"].answer(4, change(found), None)
-    assert sides["s0"].answer(4, packed(found), None)  # exactly the threshold opens
+        sides["s0"].answer(3, change(found), None)
+    assert sides["s0"].answer(3, packed(found), None)  # exactly the threshold opens
 
 
 @pytest.mark.parametrize("survivors", [b"\0\0\0\0\1", b"", bytes(8), np.array([0, 1, 2, 77], dtype="<u4").tobytes()])
 def test_a_survivor_list_that_cannot_be_right_is_refused(survivors: bytes) -> None:
-    sides, _, _ = begin(made_context(4), until=3)
+    sides, _, _ = begin(made_context(4), until=2)
     with pytest.raises(KohortError):
-        sides["s0"].answer(3, survivors, None)
+        sides["s0"].answer(2, survivors, None)
 
 
 def test_coefficients_are_uniform_enough_and_differ_by_seed_use_and_sum() -> None:
@@ -197,7 +209,7 @@ def test_coefficients_are_uniform_enough_and_differ_by_seed_use_and_sum() -> Non
     drawn = 0
     for request in ("q", "other"):
         for place in range(3):
-            side = SCHEME.site_side(made_context(30, request=request), f"s{place}", Streams.seeded(place))
+            side = site_side(made_context(30, request=request), f"s{place}")
             for what in ("pair", "self"):
                 made = side._coefficients(what)  # type: ignore[attr-defined]
                 assert len(made) == threshold_for(30) - 1
