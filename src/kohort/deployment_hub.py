@@ -30,6 +30,7 @@ from kohort.data.datasets import open_table
 from kohort.data.table import check_finite
 from kohort.deployment import check_table, hub_schema
 from kohort.deployment_files import Invitation, Registration, is_loopback, kept_secret, signer_of, split_address
+from kohort.deployment_rotation import HandOver
 from kohort.errors import ConfigError, IntegrityError, KohortError, RefusedError, SiteError
 from kohort.federation.flower import (
     Connection,
@@ -50,7 +51,7 @@ from kohort.privacy.ledger import Book, canonical
 from kohort.privacy.receipts import Receipts
 from kohort.rng import Streams
 from kohort.secure.certificates import check_certificate, issue_server_certificate, make_ca, node_key_to_register
-from kohort.secure.identity import load_identity, public_text, save_identity
+from kohort.secure.identity import Roster, load_identity, public_text, save_identity
 from kohort.secure.keyholder import KEY_HOLDER
 from kohort.secure.sealed import Identity, PublicIdentity
 from kohort.simulation import Population, usable_rows
@@ -137,15 +138,39 @@ class HubFolder:
         if not _NAME.fullmatch(site.name):
             raise ConfigError(f"{site.name!r} is no name for a site", hint="Use letters, digits, dots and dashes")
         known = self.sites().get(site.name)
+        if site.fingerprint in self.revoked.revoked:
+            raise RefusedError(
+                f"the key of {site.name!r} was revoked", hint="Ask its operator for the new registration"
+            )
         if known is not None and known.site != site:
             raise RefusedError(
-                f"{site.name!r} is registered with another key", hint=f"Forget it first: kohort hub forget {site.name}"
+                f"{site.name!r} is registered with another key",
+                hint=f"Add its handover.json, or forget it first: kohort hub forget {site.name}",
             )
         if not self.settings["insecure"]:
             node_key_to_register(registration.node_key.encode())  # refuses what is no node key
         registration.write(self.path / "sites" / f"{site.name}.json")
         self._tell_superlink()
         return site
+
+    @property
+    def revoked(self) -> Roster:
+        """The keys that sites handed over to new ones: never let in again."""
+        return Roster.load(self.path / "revoked.toml")
+
+    def replace(self, handover: HandOver) -> PublicIdentity:
+        """Let a site's new keys in, in the place of the old ones that vouch for them."""
+        name = handover.rotation.old.name
+        known = self.sites().get(name)
+        if known is None:
+            raise ConfigError(f"no site {name!r} is registered here", hint="Add its registration.json instead")
+        fresh, revoked = handover.accepted(known, self.revoked)
+        if not self.settings["insecure"]:
+            node_key_to_register(fresh.node_key.encode())  # refuses what is no node key
+        revoked.save(self.path / "revoked.toml")
+        fresh.write(self.path / "sites" / f"{name}.json")
+        self._tell_superlink()
+        return fresh.site
 
     def sites(self) -> dict[str, Registration]:
         """Every registered site, by name and in the order of names."""
@@ -313,7 +338,9 @@ class FlowerVenue:
         test = empty
         if opened is not None:
             test = usable_rows(check_finite(check_table(opened, schema, "test")), schema, plan)
-        notes = () if opened is not None else ("the hub has no test table, so nothing was measured",)
+        notes: tuple[str, ...] = () if opened is not None else ("the hub has no test table, so nothing was measured",)
+        if plan.sites.low_risk is not None or plan.sites.clusters is not None:
+            notes += ("sites.low_risk and sites.clusters are for simulations: real sites said both in site.toml",)
         return Population(
             schema=schema,
             frame=empty,

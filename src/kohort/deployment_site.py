@@ -29,6 +29,7 @@ from kohort.data.datasets import open_table
 from kohort.data.schema import Schema
 from kohort.data.table import check_finite
 from kohort.deployment import SCHEMA_KEYS, Premises, check_table, open_chain, run_opener
+from kohort.deployment_declared import LowRisk, cluster_of, low_risk_rule
 from kohort.deployment_files import (
     Invitation,
     Registration,
@@ -80,6 +81,10 @@ class SiteSection:
     name: str
     table: str = ""
     """A path; a relative one starts at the site's folder."""
+    low_risk: str = ""
+    """Which rows carry a low risk: "column:NAME", a column of 0 and 1, or "below:COLUMN:NUMBER"; empty for none."""
+    cluster: str = ""
+    """The cluster of peers this site trains with: a name, or "column:NAME" for the one value all rows have there."""
     seed: int | None = None
     """For tests alone: makes the site's randomness predictable for everybody who knows it."""
 
@@ -145,6 +150,7 @@ class SiteFolder:
         """What `site.toml` says; the schema is for the table it names."""
         raw = _read_toml(self.path / "site.toml")
         site = _section(raw, "site", SiteSection)
+        low_risk_rule(site.low_risk)  # refuses what cannot be read
         schema = Schema.of(**{key: raw.get("data", {}).get(key, ()) or _EMPTY[key] for key in SCHEMA_KEYS})
         _section(raw, "data", DataSection, extra={"table": site.table})
         return site, schema, _section(raw, "policy", Policy), _section(raw, "limits", Limits)
@@ -155,9 +161,14 @@ class SiteFolder:
         identity = load_identity(self.path / "identity.key", passphrase=passphrase)
         if identity.name != site.name:
             raise ConfigError(f"the keys are of {identity.name!r}, site.toml says {site.name!r}", hint="Use one name")
+        if identity.public.fingerprint in Roster.load(self.path / "peers.toml").revoked:
+            raise IntegrityError("this site's key was revoked", hint="Put the key file back that took its place")
         holds_keys = identity.name == KEY_HOLDER
         frame = pl.DataFrame() if holds_keys else check_finite(open_table(str(self.path / site.table)).frame)
-        schema = Schema(columns={}) if holds_keys else _kept_columns(declared.resolve(frame.columns))
+        cluster, rule, low = cluster_of(site.cluster, frame), low_risk_rule(site.low_risk), None
+        schema = Schema(columns={}) if holds_keys else _schema_of(declared, frame, rule)
+        if rule is not None:
+            frame, low = rule.low_first(frame, schema)
         hub = self.invitation.hub
         book, receipts = open_site_ledger(self.path / "ledger", signer=signer_of(identity), hub_key=hub.signing.hex())
         secret = kept_secret(self.path / "ledger.key")
@@ -168,6 +179,9 @@ class SiteFolder:
             policy=policy,
             roster=Roster.load(self.path / "peers.toml"),
             streams=lambda store: _streams(site, store, secret),
+            low=low,
+            low_by_row=rule is not None and rule.by_row,
+            cluster=cluster,
             approve=self.approvals.require,
             limit=lambda plan: self._check_limits(limits, plan, book),
         )
@@ -289,8 +303,11 @@ def _streams(site: SiteSection, store: RunStore, ledger: bytes) -> Streams:
     return _LedgerStreams(Streams.seeded(site.seed).bytes("site", site.name), site.seed, ledger)
 
 
-def _kept_columns(schema: Schema) -> Schema:
-    return Schema(columns=schema.columns)
+def _schema_of(declared: Schema, frame: pl.DataFrame, rule: LowRisk | None) -> Schema:
+    """The schema of a table, but for a column that only marks low-risk rows."""
+    known = {*declared.columns, *declared.dropped}
+    marks = set() if rule is None or rule.by_row else {rule.column} - known
+    return Schema(columns=declared.resolve([name for name in frame.columns if name not in marks]).columns)
 
 
 def _check_security(invitation: Invitation, *, insecure: bool) -> None:
@@ -328,7 +345,9 @@ def _template(name: str, table: Path | None, plan: PlanFile | None) -> str:
     """A `site.toml` with the roles of `plan`, and every rule of the policy at its careful default."""
     lines = ["[site]", f"name = {_toml(name)}"]
     if table is not None:
-        lines += [f"table = {_toml(str(table.resolve()))}", ""]
+        lines += [f"table = {_toml(str(table.resolve()))}"]
+        lines += ['# low_risk = "below:age:30"  # or "column:NAME", a column of 0 and 1; for hybrid plans']
+        lines += ['# cluster = "north"  # the peers this site trains with; for hybrid plans', ""]
     lines += ["[data]  # what the columns are; must agree with the plan"]
     section = {} if plan is None else plan.to_mapping()["data"]
     lines += [f"{key} = {_toml(section[key])}" for key in SCHEMA_KEYS if section.get(key)]

@@ -53,15 +53,24 @@ def init(
 
 def add(
     hub: HubArgument,
-    registration: Annotated[Path, typer.Argument(metavar="REGISTRATION", help="The site's registration.json.")],
+    registration: Annotated[
+        Path,
+        typer.Argument(metavar="REGISTRATION", help="A site's registration.json, or handover.json."),
+    ],
 ) -> None:
-    """Let a site in, after comparing the fingerprint its operator told you.
+    """Let a site in, or a known site's new keys, after comparing the fingerprint its operator told you.
 
     Example: kohort hub add hub north/registration.json
     """
     from kohort.deployment_files import Registration
     from kohort.deployment_hub import HubFolder
+    from kohort.deployment_rotation import HandOver
 
+    if HandOver.is_at(registration):
+        site = HubFolder(hub).replace(HandOver.read(registration))
+        say(f"{site.name} has new keys; the old ones are revoked. Compare the fingerprint; if it differs: forget it")
+        stdout().print(site.fingerprint)
+        return
     site = HubFolder(hub).add(Registration.read(registration))
     say(f"added {site.name}. Compare its fingerprint with what its operator tells you; if it differs: forget it")
     stdout().print(site.fingerprint)

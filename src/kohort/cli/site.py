@@ -26,6 +26,7 @@ def register(app: typer.Typer) -> None:
     site.command("init")(init)
     site.command("trust")(trust)
     site.command("revoke")(revoke)
+    site.command("rotate")(rotate)
     site.command("approve")(approve)
     site.command("start")(start)
     app.add_typer(site)
@@ -88,6 +89,21 @@ def revoke(
 
     SiteFolder(site).distrust(fingerprint)
     say("revoked")
+
+
+def rotate(site: SiteArgument) -> None:
+    """Make new keys for a site that is stopped; the old ones vouch for them and are revoked. Runs under way end.
+
+    Example: kohort site rotate north
+    """
+    from kohort.deployment_rotation import HANDOVER_FILE, rotate_site
+    from kohort.deployment_site import SiteFolder
+
+    made = rotate_site(SiteFolder(site), passphrase=os.environ.get(PASSPHRASE))
+    say(f"give the hub {site / HANDOVER_FILE} (kohort hub add). Every peer's operator revokes the old fingerprint:")
+    stdout().print(made.rotation.old.fingerprint)
+    say("and, after comparing it with you, trusts the new one (kohort site revoke, kohort site trust):")
+    stdout().print(made.rotation.new.fingerprint)
 
 
 def approve(

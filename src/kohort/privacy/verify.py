@@ -69,6 +69,10 @@ class _Walk:
     order: Any = field(default_factory=lambda: hashlib.blake2b(digest_size=32))
     ends: dict[str, _End] = field(default_factory=dict)
     by_request: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
+    numbers: dict[str, int] = field(default_factory=dict)
+    """Where each line stands, by its hash."""
+    handed_over: list[tuple[int, str, str]] = field(default_factory=list)
+    """Where a site changed its keys: line, old key, new key."""
     receipts_quoted: list[tuple[str, str]] = field(default_factory=list)
 
 
@@ -233,12 +237,30 @@ def _walk_chains(lines: list[bytes], result: Verified) -> _Walk:
             end.receipt = line["receipt"]
         end.hash, end.length = own, end.length + 1
         walk.order.update(own.encode())
+        walk.numbers[own] = number
+        if event == "note" and line["what"] == "keys":
+            walk.handed_over += _hand_over(number, str(line["reason"]))
         if event in {"release", "refusal"}:
             walk.by_request.setdefault(line["request"], []).append((str(line["site"]), own))
         result.lines += 1
         result.releases += event == "release"
         result.refusals += event == "refusal"
     return walk
+
+
+def _hand_over(number: int, text: str) -> list[tuple[int, str, str]]:
+    """A change of keys that the old key signed; a line that only looks like one counts for nothing."""
+    old, _, rest = text.partition(" ")
+    new, _, signature = rest.partition(" ")
+    return [(number, old, new)] if _holds(old, b"kohort ledger hand-over " + new.encode(), signature) else []
+
+
+def _key_at(walk: _Walk, number: int, last: str) -> str:
+    """The site's key when line `number` was written: from the head's own back over every change after that line."""
+    for changed, old, new in reversed(walk.handed_over):
+        if new == last and number < changed:
+            last = old
+    return last
 
 
 def _spend(end: _End, claim: dict[str, Any], question: tuple[str, str, int]) -> str:
@@ -284,7 +306,8 @@ def _walk_receipts(path: Path, head: dict[str, Any], walk: _Walk, result: Verifi
         if heads != line["heads"] or len(ends) != line["sites"]:
             raise IntegrityError(f"{path.name}, line {number}: the receipt speaks of other ledger lines")
         message = _canonical([last, line["request"], heads])
-        if not _holds(head["site_key"], heads.encode(), line["site_signature"]) or not _holds(
+        written = max((walk.numbers[line_hash] for line_hash in ends.values()), default=0)
+        if not _holds(_key_at(walk, written, head["site_key"]), heads.encode(), line["site_signature"]) or not _holds(
             head["hub_key"], message, line["hub_signature"]
         ):
             raise IntegrityError(f"{path.name}, line {number}: a signature does not hold")
