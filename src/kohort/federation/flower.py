@@ -52,6 +52,8 @@ POLL_SECONDS = 0.2
 """How often the hub looks for answers; Flower's own `send_and_receive` looks every three seconds."""
 LONGEST_UPLOAD = 30.0
 """Seconds a message's parts may take from its announcement on: a sender that died is waited for no longer."""
+LAST_LOOK = 0.5
+"""Seconds for the parts of an answer that was announced before the deadline, and is looked at after it."""
 _PART, _LETTER = "kohort", "letter"
 _ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
 _DATE = (1980, 1, 1, 0, 0, 0)
@@ -306,6 +308,7 @@ class FlowerRun:
         ]
         waiting = set(self._grid.push_messages(messages)) if messages else set()
         came: dict[int, bytes] = {}
+        _give_up_at(ends)
         while waiting and time.monotonic() < ends:
             for reply in self._grid.pull_messages(waiting):
                 waiting.discard(reply.metadata.reply_to_message_id)
@@ -314,6 +317,22 @@ class FlowerRun:
             if waiting:
                 time.sleep(POLL_SECONDS)
         return came
+
+
+def _give_up_at(ends: float) -> None:
+    """Let no sender that died in the middle of its answer keep this process beyond a deadline of ours.
+
+    The Grid collects announced answers one by one, and waits for the parts of each.
+    """
+    from flwr.supercore.inflatable.inflatable_utils import pull_objects
+    from flwr.superlink.grid import http_grid
+
+    def pull(*arguments: Any, **options: Any) -> Any:
+        left = max(LAST_LOOK, min(LONGEST_UPLOAD, ends - time.monotonic()))
+        return pull_objects(*arguments, **{**options, "max_time": left})
+
+    internals: Any = http_grid
+    internals.pull_objects = pull
 
 
 @contextmanager

@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -227,7 +228,8 @@ def _rejoin(place: Path) -> None:
             if not place.is_file():
                 sys.stderr.write(f"{NOT_LET_IN}\n")
                 raise
-            client.DeactivateNode(DeactivateNodeRequest(node_id=int(place.read_text())))
+            with suppress(httpx.HTTPStatusError):  # the SuperLink may give it up between the two requests
+                client.DeactivateNode(DeactivateNodeRequest(node_id=int(place.read_text())))
             response = activate(client, request)
         place.write_text(str(response.node_id))
         return response
