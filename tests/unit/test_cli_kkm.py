@@ -147,3 +147,16 @@ def test_diabetes_stays_within_its_losses(kohort_here: Here, tmp_path: Path) -> 
     assert found["km"] >= 10
     assert found["ncp"] <= 0.02
     assert found["item_loss"] <= 0.25
+
+
+def test_rare_combinations_can_be_taken_apart_instead(kohort_here: Here, patients: Path, tmp_path: Path) -> None:
+    grouped = anonymized(kohort_here, patients, tmp_path / "a.parquet", "--k", 5, "--m", 2)
+    apart = anonymized(kohort_here, patients, tmp_path / "b.parquet", "--k", 5, "--m", 2, "--rare", "suppress")
+    assert apart["verified"]
+    assert apart["km"] >= 5
+    assert apart["suppressed_items"] > grouped["suppressed_items"]
+    code, _, said = kohort_here(
+        "anonymize", patients, "--quasi", "age", "--items", "codes", "--rare", "hide", "--out", tmp_path / "c.parquet"
+    )
+    assert code == 2
+    assert "rare" in said

@@ -62,6 +62,7 @@ VARIANTS: list[dict[str, Any]] = [
     {"correction": "scaffold"},
     {"hub": "fedadam:lr=0.05", "fraction": 0.5, "select": "reliable"},
     {"stop": {"patience": 2, "min_delta": 10.0}},
+    {"average": 0.9},
 ]
 
 

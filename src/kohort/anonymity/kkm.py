@@ -3,7 +3,8 @@
 Three steps: clusters of at least k rows that lose least in their quasi-identifiers; joining of clusters where that
 spares items, within a bound on relational loss (`delta`); generalisation of the items in each class until who knows a
 row's quasi-identifiers and up to m of its items is left with k rows. Items become groups such as {C, D, E, F}, or the
-labels of an item hierarchy; what cannot be saved is suppressed, node by node, counted, and limited.
+labels of an item hierarchy; what cannot be saved is suppressed, node by node, counted, and limited. With
+`rare = "suppress"` rows that hold a rare combination lose an item instead (`kkm_local`).
 
 Where `identifier` names a person, persons are counted and not rows, and the column is not released.
 
@@ -38,6 +39,7 @@ from kohort.anonymity.kkm_items import (
     read_items,
     release_items,
 )
+from kohort.anonymity.kkm_local import suppress_rare
 from kohort.anonymity.partition import Integers, Partition
 from kohort.anonymity.recode import ColumnCells, label_cells, release, set_cells
 from kohort.anonymity.taxonomy import Ladder, ladders
@@ -45,9 +47,10 @@ from kohort.data.hierarchy import Hierarchy
 from kohort.data.table import Missing, from_native, handle_missing, to_native
 from kohort.errors import ConfigError, DataError, IntegrityError, RefusedError, nearest
 
-__all__ = ["GroupScope", "ItemGroup", "KKmClass", "KKmResult", "anonymise_items", "collect_items"]
+__all__ = ["GroupScope", "ItemGroup", "KKmClass", "KKmResult", "Rare", "anonymise_items", "collect_items"]
 
 GroupScope = Literal["per-cluster", "table-wide"]
+Rare = Literal["generalise", "suppress"]
 LARGEST_M = 3
 # Supports are counts of two bytes for at most this many (cluster, item) pairs; more items share a column.
 SUPPORT_CELLS = 500_000_000
@@ -141,6 +144,7 @@ def anonymise_items(
     item_weights: Mapping[str, float] | None = None,
     item_hierarchy: ItemHierarchy = "none",
     groups: GroupScope = "per-cluster",
+    rare: Rare = "generalise",
     hierarchies: Mapping[str, Hierarchy] | None = None,
     merge: Merge = "paying",
     suppression_limit: float = 1.0,
@@ -153,14 +157,16 @@ def anonymise_items(
 
     `weights` (of quasi-identifiers) and `item_weights` say how much a loss there counts, from 0 to 1. `delta` bounds
     the relational loss that joining clusters may lead to. `groups`: whether items are grouped class by class, or alike
-    in the whole table. `hierarchies` make the quasi-identifiers labels; without them they are intervals and value sets.
+    in the whole table. `rare`: items that too few hold together become groups, or labels, that enough do; or items are
+    generalised until enough hold each, and rows that hold a rare combination lose an item. `hierarchies` make the
+    quasi-identifiers labels; without them they are intervals and value sets.
     `suppression_limit` is the largest share of item occurrences that may be suppressed. `sensitive` columns are
     measured, nothing more; `target` is what entropy loss is about.
     """
     began = time.perf_counter()
     given, kind = from_native(frame)
     names = (items,) if isinstance(items, str) else tuple(dict.fromkeys(items))
-    _check_request(given, quasi, names, identifier, groups, merge, m, delta, suppression_limit, weights)
+    _check_request(given, quasi, names, identifier, groups, merge, rare, m, delta, suppression_limit, weights)
     table = handle_missing(given, quasi, missing)
     rows = read_items(table, names)
     found = find_hierarchy(item_hierarchy, names[0], rows.items)
@@ -172,7 +178,7 @@ def anonymise_items(
         raise RefusedError(f"{people:,} {what} cannot be {k:,}-anonymous", hint=f"k of at most {people:,} can be met")
     coded = code_table(table, quasi)
     steps = None if hierarchies is None else ladders(coded, hierarchies)
-    maker = _Maker(coded, steps, rows, tree, persons, k, m, _weights(coded, weights), item_weights)
+    maker = _Maker(coded, steps, rows, tree, persons, k, m, _weights(coded, weights), item_weights, rare)
     labels = maker.united(form_clusters(coded, maker.shape, k=k, persons=persons))
     merged, merges, known = maker.merged(labels, delta=delta, merge=merge)
     partition = Partition.of_labels(maker.united(merged))
@@ -223,6 +229,7 @@ class _Maker:
     m: int
     weights: NDArray[np.float64]
     item_weights: Mapping[str, float] | None
+    rare: Rare
 
     @cached_property
     def shape(self) -> Any:
@@ -313,17 +320,24 @@ class _Maker:
         return rows[order], classes[order], self.persons[rows][order]
 
     def _generalise(self, order: Integers, classes: Integers, persons: Integers, *, table_wide: bool) -> Generalised:
-        return generalise(
+        found = generalise(
             self.rows,
             self.tree,
             order=order,
             classes=classes,
             persons=persons,
             k=self.k,
-            m=self.m,
+            m=self.m if self.rare == "generalise" else 1,
             weights=self.node_weights,
             table_wide=table_wide,
         )
+        if self.rare == "generalise" or self.m == 1:
+            return found
+        places, _ = self.rows.places(order)
+        row = np.repeat(np.arange(len(order)), self.rows.lengths[order])
+        node = suppress_rare(found.node, row, classes, persons, k=self.k, m=self.m)
+        lost = np.where(node < 0, self.node_weights[self.rows.leaf[places]], found.lost)
+        return Generalised(node, lost)
 
     def _supports(self, labels: Integers) -> NDArray[np.uint16]:
         """Rows of each cluster that hold each item, up to k; many items share columns, which only blurs the choice."""
@@ -343,6 +357,7 @@ def _check_request(
     identifier: str | None,
     groups: str,
     merge: str,
+    rare: str,
     m: int,
     delta: float,
     suppression_limit: float,
@@ -359,7 +374,7 @@ def _check_request(
         if name in items or name == identifier:
             other = "an items column" if name in items else "the identifier"
             raise ConfigError(f"quasi-identifier {name!r} is also {other}", hint="Choose one of the two")
-    for value, known, what in ((groups, GroupScope, "groups"), (merge, Merge, "merge")):
+    for value, known, what in ((groups, GroupScope, "groups"), (merge, Merge, "merge"), (rare, Rare, "rare")):
         if value not in get_args(known):
             raise ConfigError(f"unknown {what} {value!r}", hint=nearest(value, get_args(known)))
     if not 1 <= m <= LARGEST_M:

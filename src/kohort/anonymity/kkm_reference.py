@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from itertools import combinations
 
-__all__ = ["attacker_view", "generalise_slowly"]
+__all__ = ["attacker_view", "generalise_slowly", "suppress_slowly"]
 
 Row = frozenset[int]
 
@@ -110,3 +110,27 @@ def _is_below(node: int, top: int, parent: Sequence[int]) -> bool:
 
 def _loss(size: int) -> int:
     return 0 if size <= 1 else size
+
+
+def suppress_slowly(
+    rows: Sequence[Sequence[int]], classes: Sequence[int], persons: Sequence[Hashable], *, k: int, m: int
+) -> list[set[int]]:
+    """The nodes that each row still shows when none shows a combination of up to m that fewer than k persons of its
+    class show."""
+    shown = [{node for node in row if node >= 0} for row in rows]
+    while True:
+        holders: dict[tuple[int, tuple[int, ...]], set[Hashable]] = {}
+        for row, c, person in zip(shown, classes, persons, strict=True):
+            for size in range(1, m + 1):
+                for guess in combinations(sorted(row), size):
+                    holders.setdefault((c, guess), set()).add(person)
+        rare = {guess for guess, who in holders.items() if len(who) < k}
+        if not rare:
+            return shown
+        for row, c in zip(shown, classes, strict=True):
+            while True:
+                whole = [guess for where, guess in rare if where == c and row.issuperset(guess)]
+                if not whole:
+                    break
+                blamed = {node: sum(node in guess for guess in whole) for guess in whole for node in guess}
+                row.remove(max(blamed, key=lambda node: (blamed[node], len(holders[c, (node,)]), node)))

@@ -57,6 +57,9 @@ def anonymize(
         str, typer.Option(metavar="none|auto|icd9|FILE", help="kkm: groups of items, or labels of a hierarchy.")
     ] = "none",
     item_groups: Annotated[str, typer.Option(help="kkm: per-cluster or table-wide.")] = "per-cluster",
+    rare: Annotated[
+        str, typer.Option(help="kkm: generalise items few hold together, or suppress them where they stand.")
+    ] = "generalise",
     item_suppression: Annotated[float, typer.Option(help="kkm: share of items that may be suppressed.")] = 1.0,
     person: Annotated[
         str | None, typer.Option(metavar="id", help="kkm: count persons, not rows; the column is not released.")
@@ -107,6 +110,7 @@ def anonymize(
             delta=delta,
             merge=merge,  # type: ignore[arg-type] # any other word is refused there
             groups=item_groups,  # type: ignore[arg-type]
+            rare=rare,  # type: ignore[arg-type]
             item_hierarchy=_item_hierarchy(item_hierarchy, sets[0]),
             hierarchies=_given_hierarchies(hierarchies, frame, columns, target),
             suppression_limit=item_suppression,

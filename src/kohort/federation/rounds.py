@@ -1,7 +1,8 @@
 """The loop every iterative method shares: choose sites, ask them to train, aggregate, mark the round, stop when done.
 
 A method adds what is its own: which sites train, with which task, and whether the hub takes part as one more
-participant. Aggregators, hub optimisers, corrections, selection, early stopping and resuming work for all of them.
+participant. Aggregators, hub optimisers, corrections, selection, averages over rounds, early stopping and
+resuming work for all of them.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from kohort.federation.hub_optimisers import find_hub_optimiser
 from kohort.federation.options import named
 from kohort.federation.plan import Ask, Hub, Mark, Replies, Resume
 from kohort.federation.selection import select_sites
-from kohort.federation.setting import Stop
+from kohort.federation.setting import Stop, TrainSection
 from kohort.federation.task import Task
 from kohort.federation.training import expected_update, training_task
 from kohort.federation.wire import Payload
@@ -125,7 +126,7 @@ class Phase:
     """Takes round, weights before, and the sites' weights [sites, parameters]; returns the new weights (noise at the
     hub) instead of the aggregator."""
     tail: float = 0.0
-    """Average the weights of the last share of the rounds."""
+    """Average the weights of the last share of the rounds; 0 leaves it to `train.average`."""
 
 
 def federated_rounds(
@@ -136,13 +137,16 @@ def federated_rounds(
     before: BeforeRound = _stays,
     phase: Phase | None = None,
 ) -> Generator[Ask | Mark, Any, Ended]:
-    """Train until the rounds are used up or the loss stays put. Without a `crew` all sites train."""
+    """Train until the rounds are used up or the loss stays put. Without a `crew` all sites train.
+
+    Marks show the weights that the next round begins with; what is ended with is their mean over the tail, if any.
+    """
     phase = phase or Phase()
     loop = _Loop(hub, crew or Crew(sites=hub.sites), phase)
     first = phase.first_round
     end = first + hub.setting.train.rounds
     rounds = phase.last_round or end
-    tail = Tail(end - round(phase.tail * hub.setting.train.rounds))
+    tail = Tail.of(hub.setting.train, first=first, share=phase.tail)
     if hub.resume is not None and hub.resume.round >= first:
         for passed in range(hub.resume.round + 1):  # what came before is asked again, and gets the same answers
             loop.take((yield from before(passed)))
@@ -150,7 +154,7 @@ def federated_rounds(
         tail.restore(hub.resume.state)
         yield Mark(round=first - 1, rounds=rounds, weights=weights, state=hub.resume.state, resumed=True)
         if loop.is_over:
-            return Ended(weights=weights, rounds=first, stopped_by=loop.patience.reason)
+            return Ended(weights=tail.averaged(weights), rounds=first, stopped_by=loop.patience.reason)
     for round_number in range(first, end):
         loop.take((yield from before(round_number)))
         chosen = loop.choose(round_number)
@@ -165,7 +169,7 @@ def federated_rounds(
         state = {**loop.state(), **tail.state()}
         yield Mark(round=round_number, rounds=rounds, weights=weights, metrics=metrics, state=state)
         if loop.is_over:
-            return Ended(weights=weights, rounds=round_number + 1, stopped_by=loop.patience.reason)
+            return Ended(weights=tail.averaged(weights), rounds=round_number + 1, stopped_by=loop.patience.reason)
     return Ended(weights=tail.averaged(weights), rounds=end, stopped_by="rounds")
 
 
@@ -176,6 +180,11 @@ class Tail:
         self._begin = begin
         self._sum: NDArray[np.float64] | None = None
         self._count = 0
+
+    @classmethod
+    def of(cls, train: TrainSection, *, first: int = 0, share: float = 0.0) -> Tail:
+        """The tail of a phase that begins with round `first`: its own `share` of the rounds, or else the plan's."""
+        return cls(first + train.rounds - round((share or train.average) * train.rounds))
 
     def take(self, round_number: int, weights: FloatArray) -> None:
         """Add the weights of a round, if it is one of the last."""

@@ -137,6 +137,8 @@ class TrainSection:
     """plain | momentum | fedadam | fedyogi | fedadagrad, with options as in "fedadam:lr=0.01" """
     correction: Choice = "none"
     """none | fedprox:MU | scaffold"""
+    average: Annotated[float, Ge(0), Le(1)] = 0.0
+    """Share of the rounds, the last ones, whose models' mean is the result; 0: the last model alone."""
     reject: Annotated[float, Gt(0)] | None = None
     """Leave out updates whose error on the hub's validation rows is so many deviations above the median."""
 

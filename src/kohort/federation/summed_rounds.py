@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from kohort.errors import ConfigError, RefusedError, SiteError
 from kohort.federation.accounts import Shares, account_of, answer_once, shares_of
 from kohort.federation.job_training import plain_update
-from kohort.federation.jobs import Job, jobs_of, rows_of, secure_of
+from kohort.federation.jobs import Job, jobs_of, rows_of, secure_of, stacked_rows
 from kohort.federation.plan import Ask, Hub, Mark
 from kohort.federation.rounds import Ended, Tail
 from kohort.federation.setting import Setting
@@ -29,7 +29,6 @@ from kohort.federation.summing import sum_task, summed
 from kohort.federation.task import Request
 from kohort.federation.training import network_of, setting_of
 from kohort.learn.network import FloatArray, Network
-from kohort.learn.rows import stack
 from kohort.secure.sums import FixedPoint, Integers
 
 __all__ = ["SUM_UPDATES", "summed_rounds"]
@@ -86,7 +85,7 @@ def _own_part(site: Site, request: Request, job: Job, start: FloatArray) -> NDAr
     if job.dp is not None and job.dp.mechanism == "dp-sgd":
         if not isinstance(network, Network):
             raise ConfigError("sums of clipped gradients need one of kohort's own networks", hint="Use mlp or logistic")
-        return np.asarray(clipped_sums(network, start, stack([rows]), clip=job.dp.clip)[0])
+        return np.asarray(clipped_sums(network, start, stacked_rows([site], job), clip=job.dp.clip)[0])
     update = plain_update(site, request, job, start)
     if job.dp is not None:
         return np.asarray(clip_update(update, job.dp.clip), dtype=np.float64)
@@ -116,7 +115,7 @@ def summed_rounds(hub: Hub, weights: FloatArray, *, sigma: float = 0.0) -> Gener
     deviation = _deviation(job, sigma, shares)
     grid = _grid(job, len(hub.sites), deviation)
     velocity = np.zeros(len(weights))
-    tail = Tail(rounds - round((0.0 if job.dp is None else job.dp.tail) * rounds))
+    tail = Tail.of(job.train, share=0.0 if job.dp is None else job.dp.tail)
     first = 0
     if hub.resume is not None:
         weights, first = hub.resume.weights, hub.resume.round + 1

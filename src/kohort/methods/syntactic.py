@@ -83,6 +83,8 @@ class AnonymiseSection:
     item_hierarchy: str = "none"
     """none: groups of items | auto | icd9 | a CSV of item, parent, ..., at the site"""
     groups: Literal["per-cluster", "table-wide"] = "per-cluster"
+    rare: Literal["generalise", "suppress"] = "generalise"
+    """Items that too few hold together: all of them become groups | only the rows that hold them lose an item"""
     merge: Literal["paying", "all", "none"] = "paying"
     suppression_limit: Annotated[float, Ge(0), Le(1)] = 0.5
     """Share of a site's item occurrences that may be left out, if they must."""
@@ -128,6 +130,7 @@ def anonymise_rows(frame: pl.DataFrame, schema: Schema, config: AnonymiseSection
         item_weights=None if found is None or not schema.items else found.item_weights,
         item_hierarchy=_item_hierarchy(config.item_hierarchy),
         groups=config.groups,
+        rare=config.rare,
         merge=config.merge,
         suppression_limit=config.suppression_limit,
         identifier=next(iter(schema.identifiers), None),

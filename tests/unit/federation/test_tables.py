@@ -19,6 +19,7 @@ from kohort.federation.wire import Payload, decode, encode
 integers = st.none() | st.integers(-(2**63), 2**63 - 1)
 floats = st.none() | st.floats(allow_nan=False, allow_infinity=False)
 texts = st.none() | st.text(max_size=6)
+lists = st.none() | st.lists(st.text(max_size=3), max_size=3)
 
 
 @st.composite
@@ -27,7 +28,8 @@ def frames(draw: st.DrawFn) -> pl.DataFrame:
     names = draw(st.lists(st.text(max_size=5), unique=True, max_size=4))
     columns = []
     for name in names:
-        values, dtype = draw(st.sampled_from([(integers, pl.Int64), (floats, pl.Float64), (texts, pl.String)]))
+        kinds = [(integers, pl.Int64), (floats, pl.Float64), (texts, pl.String), (lists, pl.List(pl.String))]
+        values, dtype = draw(st.sampled_from(kinds))
         columns.append(pl.Series(name, draw(st.lists(values, min_size=rows, max_size=rows)), dtype=dtype))
     return pl.DataFrame(columns)
 
@@ -47,7 +49,8 @@ def test_other_types_travel_as_numbers_or_text() -> None:
             "large": pl.Series([1, 2], dtype=pl.UInt64),
             "short": pl.Series([0.5, None], dtype=pl.Float32),
             "truth": [True, None],
-            "items": [["a", "b"], []],
+            "items": [["a", "b;c", None], []],
+            "codes": [None, [2, 1]],
             "nothing": pl.Series([None, None], dtype=pl.Null),
         }
     )
@@ -57,7 +60,8 @@ def test_other_types_travel_as_numbers_or_text() -> None:
         "large": [1.0, 2.0],
         "short": [0.5, None],
         "truth": ["true", None],
-        "items": ["a|b", ""],
+        "items": [["a", "b;c"], []],
+        "codes": [None, ["2", "1"]],
         "nothing": [None, None],
     }
 
@@ -118,6 +122,34 @@ BENT = {
 def test_bent_tables_are_refused(name: str) -> None:
     with pytest.raises(IntegrityError):
         unpack_table(BENT[name], expect=GOOD.columns)
+
+
+LISTED = pl.DataFrame({"l": [["a", "b"], [], None, ["b"]]})
+
+
+@pytest.mark.parametrize(
+    "arrays",
+    [
+        {"c0": np.array([2, 0, 0, 2])},
+        {"c0": np.array([4, 0, -2, 1])},
+        {"c0": np.array([2, 0, 0, 1], dtype=np.int32)},
+        {"c0": np.array([2**62, 2**62, 2**62, 2**62 + 3])},
+        {"i0": np.array([0, 1], dtype=np.int32)},
+        {"i0": np.array([0, 1, 2], dtype=np.int32)},
+        {"i0": np.array([0, -1, 1], dtype=np.int32)},
+        {"i0": np.array([0, 1, 1])},
+        {"i0": np.array([[0], [1], [1]], dtype=np.int32)},
+    ],
+    ids=str,
+)
+def test_bent_lists_are_refused(arrays: dict[str, Any]) -> None:
+    payload = decode(pack_table(LISTED))
+    assert_frame_equal(unpack_table(encode(payload)), LISTED)
+    with pytest.raises(IntegrityError):
+        unpack_table(encode(Payload(arrays={**payload.arrays, **arrays}, blobs=payload.blobs)))
+    without = {name: array for name, array in payload.arrays.items() if name != next(iter(arrays))}
+    with pytest.raises(IntegrityError):
+        unpack_table(encode(Payload(arrays=without, blobs=payload.blobs)))
 
 
 def test_other_columns_than_expected_are_refused_by_count_not_by_name() -> None:
