@@ -58,6 +58,7 @@ __all__ = [
 
 _ACCOUNT = "dp.account"
 _ANSWERED = "dp.answered"
+_CLAIM, _SHARES = "dp.claim", "dp.shares"
 PARTS = {"all": "all rows", "low": "low-risk rows", "high": "high-risk rows"}
 
 
@@ -85,13 +86,18 @@ class Shares:
 
 def shares_of(site: Site, named: Sequence[str], colluders: int) -> Shares:
     """The shares of a sum over the sites the hub names, of which only those on the site's own roster count."""
-    known = [name for name in named if name == site.name or site.find_peer(name) is not None]
-    shares = Shares(len(known), colluders)
+    asked = (site.find_peer, tuple(named), colluders)
+    known: tuple[object, Shares] | None = site.memory.get(_SHARES)
+    if known is not None and known[0] == asked:  # the same roster, the same names: counted before
+        return known[1]
+    on_roster = sum(name == site.name or site.find_peer(name) is not None for name in named)
+    shares = Shares(on_roster, colluders)
     if shares.needed < 1:
         raise RefusedError(
-            f"{len(known)} known sites, {colluders} of which may collude, cannot share the noise",
+            f"{on_roster} known sites, {colluders} of which may collude, cannot share the noise",
             hint="Take more sites, or lower method.secure.colluders",
         )
+    site.memory[_SHARES] = (asked, shares)
     return shares
 
 
@@ -252,9 +258,12 @@ def _scope(jobs: tuple[Job, ...]) -> str:
 
 
 def claim_of(site: Site, *, reserving: bool = False) -> DP:
-    """The guarantee of a release under the site's account."""
+    """The guarantee of a release under the site's account; the same object every round."""
     account = account_of(site)
-    return DP(
+    known: tuple[SiteAccount, DP] | None = site.memory.get(_CLAIM)
+    if known is not None and known[0] is account and not reserving:
+        return known[1]
+    claim = DP(
         epsilon=account.epsilon,
         delta=account.delta,
         unit=account.unit,
@@ -269,6 +278,9 @@ def claim_of(site: Site, *, reserving: bool = False) -> DP:
         trust=account.trust,
         epsilon_all=account.epsilon_all,
     )
+    if not reserving:
+        site.memory[_CLAIM] = (account, claim)
+    return claim
 
 
 def answer_once(site: Site, request: Request) -> None:

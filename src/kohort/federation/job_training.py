@@ -17,13 +17,12 @@ from numpy.typing import NDArray
 
 from kohort.errors import ConfigError, RefusedError, SiteError
 from kohort.federation.accounts import account_of, answer_once, claim_of
-from kohort.federation.jobs import PURE, DPSection, Job, jobs_of, rows_of
+from kohort.federation.jobs import PURE, DPSection, Job, jobs_of, rows_of, stacked_rows
 from kohort.federation.site import Site
 from kohort.federation.task import Release, Releases, Request, Task
 from kohort.federation.training import CLIP, MODEL, OPTIMISER, keep_state, kept_state, network_of, setting_of
 from kohort.federation.wire import Payload
 from kohort.learn.network import FloatArray, Network
-from kohort.learn.rows import stack
 from kohort.privacy.guarantee import Guarantee
 
 __all__ = ["TRAIN_JOB", "Trained", "plain_update", "train_job"]
@@ -83,8 +82,8 @@ def _plain(sites: Sequence[Site], request: Request, job: Job, start: FloatArray)
     keep = job.train.state == "keep"
     fitted = network_of(sites[0]).fit(
         start,
-        stack([rows_of(site, job) for site in sites]),
-        training=job.train.training(),
+        stacked_rows(sites, job),
+        training=job.training,
         keys=np.asarray([site.row_key for site in sites], dtype=np.uint64),
         round=request.round,
         state=kept_state(sites) if keep else None,
@@ -111,8 +110,8 @@ def _private(
 ) -> FloatArray:
     from kohort.learn.private import AdaptiveClip, PrivateSteps, fit_private
 
-    parts = [rows_of(site, job) for site in sites]
-    taken = [job.steps_and_rate(part.count) for part in parts]
+    rows = stacked_rows(sites, job)
+    taken = [job.steps_and_rate(count) for count in rows.counts.tolist()]
     adaptive = None
     if dp.quantile is not None:
         # The count of rows below the bound is a second mechanism on the same sample: with twice its deviation at four
@@ -131,8 +130,8 @@ def _private(
     fitted = fit_private(
         network_of(sites[0]),
         start,
-        stack(parts),
-        training=job.train.training(),
+        rows,
+        training=job.training,
         private=private,
         state=kept_state(sites) if keep else None,
         keep_state=keep,

@@ -6,7 +6,10 @@ from the approved plan; a request only names the number of one.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from operator import is_
 from typing import Annotated, Literal, Protocol, runtime_checkable
 
 import numpy as np
@@ -16,7 +19,8 @@ from kohort.errors import ConfigError, DataError, RefusedError, SiteError
 from kohort.federation.setting import Setting, TrainSection
 from kohort.federation.site import Site
 from kohort.federation.training import ROWS
-from kohort.learn.rows import Rows
+from kohort.learn.rows import Rows, StackedRows, stack
+from kohort.learn.training import Training
 from kohort.privacy.accounting import grid_rate
 
 __all__ = [
@@ -30,12 +34,17 @@ __all__ = [
     "judge_of",
     "rows_of",
     "secure_of",
+    "stacked_rows",
 ]
 
 Part = Literal["all", "low", "high"]
 Mechanism = Literal["dp-sgd", "after", "hub", "output", "objective", "statistics"]
 PURE = frozenset({"output", "objective"})
 """Mechanisms with delta 0, which release once."""
+_STACK = f"{ROWS}.stack"
+_MOST_KNOWN = 64
+_KNOWN: dict[int, tuple[Setting, tuple[Job, ...]]] = {}
+"""Jobs by the identity of their setting, which is kept with them so that no other object can take its place."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,6 +124,11 @@ class Job:
     held_out: float = 0.0
     """Share of the rows that is kept for judging models and not trained on."""
 
+    @cached_property
+    def training(self) -> Training:
+        """The kernel's view of it, which every site asks for in every round."""
+        return self.train.training()
+
     def steps_and_rate(self, count: int) -> tuple[int, float]:
         """Steps a round, and the sampling rate of each, at a site with `count` rows. A whole-site batch is rate 1."""
         batch, epochs = self.train.batch, self.train.local_epochs
@@ -141,11 +155,18 @@ class HasJobs(Protocol):
 
 
 def jobs_of(setting: Setting) -> tuple[Job, ...]:
-    """The jobs of the approved plan."""
+    """The jobs of the approved plan; the same objects for the same setting, which sites ask for in every round."""
+    known = _KNOWN.get(id(setting))
+    if known is not None and known[0] is setting:
+        return known[1]
     config = setting.config
     if not isinstance(config, HasJobs):
         raise RefusedError(f"the approved plan of {setting.method!r} has no phases")
-    return config.jobs(setting.train)
+    if len(_KNOWN) >= _MOST_KNOWN:
+        _KNOWN.clear()
+    jobs = config.jobs(setting.train)
+    _KNOWN[id(setting)] = (setting, jobs)
+    return jobs
 
 
 def judge_of(setting: Setting) -> JudgeSection | None:
@@ -168,6 +189,15 @@ def rows_of(site: Site, job: Job, *, held_out: bool = False) -> Rows:
         known = site.memory[place] = _cut(site, job, held_out=held_out)
     rows: Rows = known
     return rows
+
+
+def stacked_rows(sites: Sequence[Site], job: Job) -> StackedRows:
+    """`rows_of` all sites side by side; made once, as long as the same sites are asked together."""
+    parts = [rows_of(site, job) for site in sites]
+    known: tuple[list[Rows], StackedRows] | None = sites[0].memory.get(_STACK)
+    if known is None or len(known[0]) != len(parts) or not all(map(is_, known[0], parts)):
+        known = sites[0].memory[_STACK] = (parts, stack(parts))
+    return known[1]
 
 
 def _per_person(job: Job) -> bool:
@@ -199,7 +229,7 @@ def _span(site: Site, part: Part) -> tuple[int, int]:
     if low is None:
         raise SiteError(
             f"site {site.name!r} does not know which of its rows carry a low risk",
-            hint='Set sites.low_risk, or rows = "all" in the phase',
+            hint='Set low_risk in [sites], or in each site.toml, or rows = "all" in the phase',
         )
     return (0, low) if part == "low" else (low, site.count)
 

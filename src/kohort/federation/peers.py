@@ -50,6 +50,7 @@ __all__ = [
 ]
 
 _RUN_IDENTITY, _PEERS, _SEQUENCES = "peers.identity", "peers.known", "peers.sequences"
+_ANNOUNCED = "peers.announced"
 _COUNT, _SIZE = Struct("<Q"), Struct("<I")
 
 
@@ -143,6 +144,8 @@ KEYS = Task(name="peers.keys", one=_keys)
 def learn_peers(site: Site, announced: bytes, members: Sequence[str]) -> None:
     """The run keys of the peers, each signed by the identity the site's own roster names."""
     known: dict[str, PublicIdentity] = site.memory.setdefault(_PEERS, {})
+    if site.memory.get(_ANNOUNCED) == announced:  # the same keys come with every round of a phase
+        return
     keys = {name: blob for name, blob in unpack_boxes(announced).items() if name not in known and name != site.name}
     if not keys:
         return
@@ -159,6 +162,7 @@ def learn_peers(site: Site, announced: bytes, members: Sequence[str]) -> None:
             plan_hash=setting.plan_hash,
             roster_hash=roster.hash(),
         )
+    site.memory[_ANNOUNCED] = announced
 
 
 @dataclass(frozen=True, eq=False)

@@ -264,6 +264,7 @@ def _round_up(sigma: float) -> float:
     return rounded if rounded >= sigma else float(f"{rounded + unit:.6g}")
 
 
+@lru_cache(maxsize=256)  # what a calibration computed last is what its result is then asked for
 def _epsilon(events: tuple[AnyEvent, ...], delta: float, accountant: Accountant, relation: Relation) -> float:
     parts = parts_of(events, relation)
     if not parts.sampled and not parts.mu and delta == 0:

@@ -2,11 +2,13 @@
 
 A study asks for the same noise again and again, and the accountant's library alone takes a second to import. The file
 is bound to this code and to the library's version, and to its own digest: whatever does not fit is ignored and
-overwritten. It speeds up, and nothing depends on it.
+overwritten. It speeds up, and nothing depends on it. It is written when it has grown by a share, and at the end, so
+that a thousand new results do not write it a thousand times.
 """
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import json
 import math
@@ -24,7 +26,9 @@ CODE_VERSION = 1
 """To be raised with every change that gives other numbers."""
 CACHE_FILE = "accounting.json"
 _MOST = 20_000
+_GROWTH = 0.05
 _loaded: dict[Path, dict[str, float]] = {}
+_unwritten: dict[Path, dict[str, float]] = {}
 
 
 def recall(key: str) -> float | None:
@@ -35,14 +39,30 @@ def recall(key: str) -> float | None:
 def remember(key: str, value: float) -> None:
     """Keep `value`. A folder that cannot be written only costs time, so it is no error."""
     path = _path()
-    entries = {**_read(path), **_entries(path), key: value}  # another process may have written meanwhile
+    new = _unwritten.setdefault(path, {})
+    new[key] = _entries(path)[key] = value
+    if len(new) > len(_loaded[path]) * _GROWTH:
+        _write(path)
+
+
+def _write(path: Path) -> None:
+    new = _unwritten.pop(path, {})
+    if not new:
+        return
+    entries = {**_read(path), **_entries(path), **new}  # another process may have written meanwhile
     if len(entries) > _MOST:
-        entries = {key: value}
+        entries = new
     _loaded[path] = entries
     body = _body(entries)
     content = json.dumps({"digest": _digest(body), "body": json.loads(body)}, sort_keys=True)
     with suppress(KohortError, OSError):
         write_atomic(path, content.encode())
+
+
+@atexit.register
+def _write_all() -> None:
+    for path in list(_unwritten):
+        _write(path)
 
 
 def _path() -> Path:

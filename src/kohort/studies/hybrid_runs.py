@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from statistics import fmean
 from typing import Final
@@ -13,8 +14,11 @@ import polars as pl
 
 from kohort.config import PlanFile
 from kohort.data.datasets import open_table
-from kohort.experiment import run
+from kohort.experiment import Outcome, run
+from kohort.rng import Streams
+from kohort.simulation import Population, populate
 from kohort.studies.partial_runs import spread
+from kohort.venue import Simulation
 
 __all__ = ["Found", "Runs", "digits", "table_rows"]
 
@@ -50,9 +54,26 @@ def digits() -> pl.DataFrame:
     return pl.DataFrame({**columns, "digit": pl.Series(names).cast(pl.String)})
 
 
-def made(plan: PlanFile, limit: int, seed: int) -> Found:
-    """One run."""
-    outcome = run(plan, seed=seed, tables={"rows": table_rows(str(plan.data.table), limit)})
+@dataclass(frozen=True, kw_only=True)
+class _Dealt(Simulation):
+    """A simulation whose rows were dealt out before."""
+
+    population: Population = field(repr=False)
+
+    def populate(self, plan: PlanFile, streams: Streams) -> Population:
+        """What was dealt out for plans of the same rows."""
+        del plan, streams
+        return self.population
+
+
+def made(plans: Sequence[PlanFile], limit: int, seed: int) -> list[Found]:
+    """Runs of plans that want the same rows at the same sites, which are read, held out and dealt out once."""
+    tables = {"rows": table_rows(str(plans[0].data.table), limit)}
+    venue = _Dealt(population=populate(plans[0], Streams.seeded(seed), tables=tables))
+    return [_found(run(plan, seed=seed, venue=venue)) for plan in plans]
+
+
+def _found(outcome: Outcome) -> Found:
     return Found(
         accuracy=outcome.accuracy,
         curve=tuple(point["accuracy"] for point in outcome.history if "accuracy" in point),
@@ -60,6 +81,12 @@ def made(plan: PlanFile, limit: int, seed: int) -> Found:
         void=bool((outcome.dp or {}).get("void")),
         seconds=outcome.seconds["cpu_total"],
     )
+
+
+def _same_rows(plan: PlanFile) -> str:
+    """What plans must have in common to have the same rows at the same sites."""
+    mapping = plan.to_mapping()
+    return json.dumps([mapping["data"], mapping["sites"]], sort_keys=True)
 
 
 class Runs:
@@ -72,9 +99,23 @@ class Runs:
 
     def prepare(self, plans: Sequence[PlanFile], *, limit: int = 0) -> None:
         """Make what is still missing of these plans."""
-        wanted = {(plan.digest(), limit, seed): (plan, limit, seed) for plan in plans for seed in self.seeds}
-        missing = {place: job for place, job in wanted.items() if place not in self._known}
-        self._known |= dict(zip(missing, spread(made, list(missing.values()), self._processes), strict=True))
+        by_digest = {plan.digest(): plan for plan in plans}
+        groups: dict[tuple[str, int], list[str]] = {}
+        for digest, plan in by_digest.items():
+            for seed in self.seeds:
+                if (digest, limit, seed) not in self._known:
+                    groups.setdefault((_same_rows(plan), seed), []).append(digest)
+        # Few groups are cut up, so that no process waits for another's long one.
+        cuts = 1 if self._processes == 1 else -(-2 * self._processes // max(1, len(groups)))
+        parts = [
+            (seed, digests)
+            for (_, seed), group in groups.items()
+            for digests in (group[cut::cuts] for cut in range(cuts))
+            if digests
+        ]
+        jobs = [([by_digest[digest] for digest in digests], limit, seed) for seed, digests in parts]
+        for (seed, digests), found in zip(parts, spread(made, jobs, self._processes), strict=True):
+            self._known |= {(digest, limit, seed): one for digest, one in zip(digests, found, strict=True)}
 
     def of(self, plan: PlanFile, *, limit: int = 0) -> list[Found]:
         """One run a seed."""
