@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -38,6 +39,8 @@ class Federation:
     insecure: bool = False
     seed: int | None = 1
     retries: int = 30
+    says: Mapping[str, str] = field(default_factory=dict)
+    """What a site says of itself: lines for [site] of its site.toml."""
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     @property
@@ -92,6 +95,7 @@ class Federation:
         settings = settings.replace("min_k = 5", "min_k = 2")
         if self.seed is not None:
             settings = settings.replace("[site]\n", f"[site]\nseed = {self.seed}\n")
+        settings = settings.replace("[site]\n", f"[site]\n{self.says.get(name, '')}")
         (self.site(name) / "site.toml").write_text(settings)
         HubFolder(self.hub).add(Registration.read(self.site(name) / "registration.json"))
 
@@ -275,3 +279,49 @@ def federation(root: Path, plan: Path, tables: Mapping[str, pl.DataFrame], **opt
         yield made
     finally:
         made.close()
+
+
+def model_of(folder: Path) -> bytes:
+    """The model of a run."""
+    return (folder / "model" / "model.safetensors").read_bytes()
+
+
+def lines_of(folder: Path) -> list[dict[str, Any]]:
+    """The ledger of a run or a site."""
+    return [json.loads(line) for line in (folder / "ledger" / "ledger.jsonl").read_bytes().splitlines()]
+
+
+def method_section(method: str) -> dict[str, Any]:
+    """The keys of a method's small example."""
+    from kohort.methods.registry import find_method
+
+    own = tomllib.loads(find_method(method).example)
+    return {"name": method, **own.get("method", own)}
+
+
+def write_plan(path: Path, described: Mapping[str, Any]) -> Path:
+    """A plan as a file: what it describes, every default spelt out."""
+    from kohort.config import load_plan, read_plan
+
+    plan = load_plan(described)
+    path.write_text(as_toml(plan.to_mapping()))
+    assert read_plan(path).digest() == plan.digest()
+    return path
+
+
+def as_toml(described: Mapping[str, Any]) -> str:
+    """TOML of a plan's mapping."""
+    lines = []
+    for section, values in described.items():
+        lines.append(f"[{section}]")
+        lines += [f"{json.dumps(key)} = {inline(value)}" for key, value in values.items()]
+    return "\n".join(lines) + "\n"
+
+
+def inline(value: Any) -> str:
+    """TOML of one value."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{json.dumps(key)} = {inline(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(inline(item) for item in value) + "]"
+    return json.dumps(value)

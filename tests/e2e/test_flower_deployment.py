@@ -6,41 +6,38 @@ import json
 import os
 import random
 import subprocess
-import time
 import tomllib
 import zipfile
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
-import polars as pl
 import pytest
-from flower_federation import Federation, federation, plan_with, tables_of
+from flower_federation import (
+    Federation,
+    federation,
+    inline,
+    lines_of,
+    method_section,
+    model_of,
+    plan_with,
+    tables_of,
+    write_plan,
+)
 
 pytest.importorskip("flwr")
 
-from kohort.config import PlanFile, apply_overrides, load_plan, read_plan
-from kohort.data.datasets import open_table
-from kohort.deployment_files import Invitation, Registration, free_port
+from kohort.config import apply_overrides, read_plan
+from kohort.deployment_files import Invitation, free_port
 from kohort.deployment_hub import HubFolder
 from kohort.deployment_site import SiteFolder
-from kohort.errors import DataError
 from kohort.experiment import run
 from kohort.federation import flower
-from kohort.methods.registry import find_method, methods
+from kohort.methods.registry import methods
 from kohort.privacy.verify import verify_ledger
 from kohort.secure.certificates import issue_server_certificate, make_node_key, node_public_key
 
 pytestmark = pytest.mark.e2e
-
-
-def model_of(folder: Path) -> bytes:
-    return (folder / "model" / "model.safetensors").read_bytes()
-
-
-def lines_of(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "ledger" / "ledger.jsonl").read_bytes().splitlines()]
 
 
 @pytest.fixture(scope="module")
@@ -62,38 +59,13 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
 def variant(made: Federation, name: str, changes: list[str]) -> Path:
     """The plan with keys changed, as a file; approved by everybody."""
     described = apply_overrides(tomllib.loads(made.plan.read_text()), changes)
-    path = made.root / f"{name}.json"
-    path.write_text(json.dumps(load_plan(described).to_mapping()))
-    toml = made.root / f"{name}.toml"
-    toml.write_text(as_toml(json.loads(path.read_text())))
-    assert read_plan(toml).digest() == load_plan(described).digest()
+    toml = write_plan(made.root / f"{name}.toml", described)
     made.approve(toml, *tables_of(3), "key-holder")
     return toml
 
 
-def as_toml(described: dict[str, Any]) -> str:
-    """TOML of a plan's mapping."""
-    lines = []
-    for section, values in described.items():
-        lines.append(f"[{section}]")
-        lines += [f"{json.dumps(key)} = {inline(value)}" for key, value in values.items()]
-    return "\n".join(lines) + "\n"
-
-
-def inline(value: Any) -> str:
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{json.dumps(key)} = {inline(item)}" for key, item in value.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ", ".join(inline(item) for item in value) + "]"
-    return json.dumps(value)
-
-
 def method_plan(made: Federation, method: str) -> Path:
-    own = tomllib.loads(find_method(method).example)
-    own = own.get("method", own)
-    return variant(
-        made, method, [f"method.name={method}", *(f"method.{key}={inline(value)}" for key, value in own.items())]
-    )
+    return variant(made, method, [f"method.{key}={inline(value)}" for key, value in method_section(method).items()])
 
 
 @pytest.mark.parametrize("method", sorted(methods()))
@@ -192,13 +164,12 @@ def test_ten_sites_lose_three_in_a_round_and_get_them_back(tmp_path: Path) -> No
         at = made.round()
         for name in lost:
             made.kill(name)
-        killed = time.monotonic()
         made.wait_for(lambda: made.round() > at + 1 or running.poll() is not None, "a round without the three", 120)
-        waited = time.monotonic() - killed
         made.start_sites(*lost)
         assert running.wait(400) == 0, made.logs()
-    # Both rounds that were under way while they died: at most one of them waits, and never beyond the deadline.
-    assert waited < deadline + 10 + 2 * 15
+    # From the hub's own clock: no question, of all the run, was waited for beyond the deadline.
+    longest = json.loads((tmp_path / "out" / "run.json").read_bytes())["seconds"]["longest_exchange"]
+    assert 0 < longest < deadline + 10
     lines = lines_of(tmp_path / "out")
     silent = {line["site"] for line in lines if line["event"] == "note"}
     assert silent == set(lost)
@@ -329,59 +300,6 @@ def test_insecure_loopback_works_and_says_so_loudly(tmp_path: Path) -> None:
     assert (result["sites"], result["dropped"]) == (3, {})
 
 
-# Adult
-
-
-def adult() -> pl.DataFrame:
-    try:
-        return open_table("adult").frame
-    except DataError:
-        pytest.skip("needs the Adult table in KOHORT_DATA")
-
-
-ADULT = """
-[data]
-table = [{tables}]
-target = "income"
-quasi = ["age", "sex"]
-sensitive = ["income"]
-features = ["education_num", "hours_per_week", "marital_status"]
-test = "{root}/test.csv"
-[sites]
-split = "files"
-[train]
-rounds = 4
-[policy]
-min_rows = 1
-raw = true
-min_k = 2
-[method]
-name = "{method}"
-"""
-
-
-@pytest.mark.long
-def test_adult_over_three_sites_is_as_accurate_as_in_one_process(tmp_path: Path) -> None:
-    columns = ["age", "sex", "education_num", "hours_per_week", "marital_status", "income"]
-    rows = adult().select(columns).drop_nulls().head(8000)
-    names = ["site-00", "site-01", "site-02"]
-    tables = {name: rows[number * 2000 : (number + 1) * 2000] for number, name in enumerate(names)}
-    rows[6000:].write_csv(tmp_path / "test.csv")
-    listed = ", ".join(f'"{tmp_path}/tables/{name}.csv"' for name in names)
-    plan = tmp_path / "plan.toml"
-    plan.write_text(ADULT.format(tables=listed, root=tmp_path, method="fedavg"))
-    with federation(tmp_path, plan, tables) as made:
-        for method in ("fedavg", "partial"):
-            chosen = tmp_path / f"{method}.toml"
-            chosen.write_text(ADULT.format(tables=listed, root=tmp_path, method=method))
-            made.approve(chosen, *names)
-            over_flower = made.run_here(tmp_path / method, chosen)
-            here = run(read_plan(chosen), seed=1, out=tmp_path / f"{method}-local")
-            assert over_flower.accuracy == here.accuracy
-            assert model_of(tmp_path / method) == model_of(tmp_path / f"{method}-local")
-            assert here.accuracy > 0.6
-
-
 def test_registrations_and_invitations_are_checked(tmp_path: Path) -> None:
     HubFolder.init(tmp_path / "hub", address="127.0.0.1:9092")
     invitation = Invitation.read(tmp_path / "hub" / "invitation.json")
@@ -389,5 +307,3 @@ def test_registrations_and_invitations_are_checked(tmp_path: Path) -> None:
     made = Federation(tmp_path, tmp_path / "none")
     (tmp_path / "bad.json").write_text('{"kohort": "registration", "version": 1}')
     assert "damaged" in made.kohort("hub", "add", tmp_path / "hub", tmp_path / "bad.json", code=6)
-    assert isinstance(PlanFile, type)
-    assert Registration.__doc__

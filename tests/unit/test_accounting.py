@@ -48,7 +48,9 @@ def forget() -> None:
     """As in a new process."""
     accounting._cached_epsilon.cache_clear()
     accounting._cached_sigma.cache_clear()
+    accounting._epsilon.cache_clear()
     accounting_cache._loaded.clear()
+    accounting_cache._unwritten.clear()
 
 
 # --- epsilon and delta ----------------------------------------------------------------------------------------------
@@ -264,6 +266,38 @@ def test_a_calibration_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         forget()
         assert calibrate(epsilon=1.5, delta=DELTA, rate=0.1, steps=7) == made
         assert path.read_text() == whole
+    forget()
+
+
+def test_many_results_are_written_together_and_none_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    forget()
+    written: list[int] = []
+    whole = accounting_cache.write_atomic
+    monkeypatch.setattr(
+        accounting_cache, "write_atomic", lambda path, content: (written.append(len(content)), whole(path, content))
+    )
+    for number in range(400):
+        accounting_cache.remember(f"key {number}", float(number))
+        assert accounting_cache.recall(f"key {number}") == number
+    assert 10 < len(written) < 150
+    accounting_cache._write_all()  # as at the end of the process
+    forget()
+    assert [accounting_cache.recall(f"key {number}") for number in range(400)] == [float(n) for n in range(400)]
+    forget()
+
+
+def test_what_another_process_wrote_meanwhile_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    forget()
+    accounting_cache.remember("mine", 1.0)
+    here = dict(accounting_cache._loaded)
+    accounting_cache._loaded.clear()
+    accounting_cache.remember("theirs", 2.0)
+    accounting_cache._loaded.update(here)
+    accounting_cache.remember("mine too", 3.0)
+    forget()
+    assert [accounting_cache.recall(key) for key in ("mine", "theirs", "mine too")] == [1.0, 2.0, 3.0]
     forget()
 
 

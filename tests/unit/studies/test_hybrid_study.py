@@ -12,6 +12,7 @@ import polars as pl
 import pytest
 
 from kohort.config import PlanFile, read_plan
+from kohort.experiment import run
 from kohort.studies import hybrid, hybrid_runs
 from kohort.studies.hybrid_paper import DELTAS, EPSILONS, HYBRID, IMPROVEMENT, NO_DP, SERVER, SHARES
 from kohort.studies.hybrid_plans import (
@@ -24,6 +25,7 @@ from kohort.studies.hybrid_plans import (
     Descent,
     Local,
     low_risk_only,
+    no_dp,
     printed,
     published,
     server_only,
@@ -132,11 +134,11 @@ def test_digits_are_pictures() -> None:
 
 
 def test_an_account_is_told_as_void_where_delta_is_too_large(small_table: None) -> None:
-    spent = made(server_only(SMALL, replace(printed(SMALL), alpha=5.0), 0.4, 0.5), 0, 0)
+    (spent,) = made([server_only(SMALL, replace(printed(SMALL), alpha=5.0), 0.4, 0.5)], 0, 0)
     assert spent.void
     assert spent.epsilon is not None
     assert 0.45 < spent.epsilon <= 0.5
-    honest = made(tuned(SMALL, published(SMALL), 0.4, 0.5), 0, 0)
+    (honest,) = made([tuned(SMALL, published(SMALL), 0.4, 0.5)], 0, 0)
     assert not honest.void
     assert len(honest.curve) == SMALL.descent.rounds
 
@@ -144,10 +146,33 @@ def test_an_account_is_told_as_void_where_delta_is_too_large(small_table: None) 
 def test_noise_added_once_protects_all_rows_and_costs_less(small_table: None) -> None:
     setting = published(SMALL)
     once, often = (
-        np.mean([made(way(SMALL, setting, 0.4, 0.2), 0, seed).accuracy for seed in (0, 1, 2)])
+        np.mean([made([way(SMALL, setting, 0.4, 0.2)], 0, seed)[0].accuracy for seed in (0, 1, 2)])
         for way in (summed, tuned)
     )
     assert once > often
+
+
+@pytest.mark.parametrize(("processes", "jobs"), [(1, 4), (3, 6)])
+def test_plans_on_the_same_rows_share_them_and_nothing_else(
+    small_table: None, monkeypatch: pytest.MonkeyPatch, processes: int, jobs: int
+) -> None:
+    setting = published(SMALL)
+    plans = [tuned(SMALL, setting, 0.4, 0.2), no_dp(SMALL, setting, 0.3), hybrid_plan(SMALL, setting, 0.4, 0.2)]
+    one_by_one: list[int] = []
+    monkeypatch.setattr(
+        hybrid_runs,
+        "spread",
+        lambda function, jobs, processes: (one_by_one.append(len(jobs)), [function(*job) for job in jobs])[1],
+    )
+    runs = Runs((0, 1), processes=processes)
+    runs.prepare(plans)
+    assert one_by_one == [jobs]
+    for plan in plans:
+        alone = [run(plan, seed=seed, tables={"rows": table_rows("dutch")}) for seed in (0, 1)]
+        found = runs.of(plan)
+        assert [one.accuracy for one in found] == [one.accuracy for one in alone]
+        assert [one.curve[-1] for one in found] == [one.history[-1]["accuracy"] for one in alone]
+        assert [one.epsilon for one in found] == [one.epsilon for one in alone]
 
 
 def test_the_table_of_one_setting(small_table: None) -> None:
