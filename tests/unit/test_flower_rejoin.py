@@ -12,6 +12,7 @@ pytest.importorskip("flwr")
 
 import httpx
 
+from kohort.errors import IntegrityError
 from kohort.federation import flower_runner
 
 
@@ -68,3 +69,33 @@ def test_a_node_that_is_not_known_stays_out(monkeypatch: pytest.MonkeyPatch, tmp
     with pytest.raises(httpx.HTTPStatusError):
         rejoin(monkeypatch, superlink, tmp_path / "node")
     assert superlink.calls == ["activate", "deactivate 5", "activate"]
+
+
+@pytest.mark.parametrize("wrong_bundle", [False, True])
+def test_a_site_outlives_a_hub_that_goes_away_in_the_middle_of_a_message(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], wrong_bundle: bool
+) -> None:
+    served: list[str] = []
+
+    def run(self: flower_runner.SiteRunner, client: Any, app: Any) -> None:
+        del self, client, app
+        served.append("task")
+        if wrong_bundle:
+            raise IntegrityError("another bundle")
+        if len(served) == 1:
+            raise refusal()
+
+    client = SimpleNamespace(AcquireTask=lambda _: SimpleNamespace(token="t"), close=lambda: None)
+    monkeypatch.setattr(flower_runner.SiteRunner, "_client", lambda self: client)
+    monkeypatch.setattr(flower_runner.SiteRunner, "_run", run)
+    monkeypatch.setattr(flower_runner, "IDLE_POLL", 0.0)
+    runner = flower_runner.SiteRunner(
+        answer=bytes, refuse=served.append, address="127.0.0.1:1", secret=b"s", alive=lambda: len(served) < 2
+    )
+    if wrong_bundle:  # that is no accident, and ends the site
+        with pytest.raises(IntegrityError):
+            runner.serve()
+        return
+    runner.serve()
+    assert served == ["task", "task"]
+    assert flower_runner.TASK_LOST in capsys.readouterr().err

@@ -32,6 +32,7 @@ NODE_FILE = "KOHORT_NODE_FILE"
 """Where a SuperNode keeps the number the SuperLink knows it by."""
 NOT_LET_IN, BAD_CERTIFICATE = "kohort: the hub did not let this node in", "SSL/TLS handshake error detected"
 """What a SuperNode's log says when hub or site does not believe the other; the second is Flower's own line."""
+TASK_LOST = "kohort: the hub went away in the middle of a message; waiting for it to ask again"
 POLL_VARIABLE = "FLWR_SUPEREXEC_TASK_POLL_INTERVAL"
 BUSY_POLL, IDLE_POLL = 0.1, 1.0
 """Seconds between looks for a task, within a minute of the last one and later."""
@@ -116,8 +117,10 @@ class SiteRunner:
         import httpx
         from flwr.proto.runtime_pb2 import AcquireTaskRequest
         from flwr.supercore.constant import TaskType
+        from flwr.supercore.inflatable.inflatable_utils import ObjectPullError, ObjectPushError, ObjectUnavailableError
         from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor
 
+        given_up = (httpx.HTTPError, ObjectPullError, ObjectPushError, ObjectUnavailableError)
         hasten()
         app = client_app(self.answer)
         client = self._client()
@@ -136,7 +139,13 @@ class SiteRunner:
                     time.sleep(pace.seconds if fixed is None else float(fixed))
                     continue
                 self._token.inner = RuntimeTokenHttpInterceptor(taken.token)
-                self._run(client, app)
+                try:
+                    self._run(client, app)
+                except given_up:
+                    # The hub went away in the middle of a message, so the node dropped the task. What was answered is
+                    # in the outbox, for when the hub asks again.
+                    sys.stderr.write(f"{TASK_LOST}\n")
+                    time.sleep(IDLE_POLL)
                 pace.touch()
         finally:
             client.close()

@@ -152,6 +152,7 @@ class _MaskingSite:
     peers: dict[int, _Peer] = field(default_factory=dict)
     """The neighbours we mask with: on our roster, and their shares came in."""
     survivors: frozenset[int] = frozenset()
+    """Of the list we signed: ourselves and the neighbours on it. Of 20,000 sites all of it would fill the memory."""
     opened: bool = False
 
     def __post_init__(self) -> None:
@@ -275,7 +276,7 @@ class _MaskingSite:
             raise RefusedError(
                 f"{len(survivors)} sites are left in the secure sum, {least} of the roster are needed to open it"
             )
-        self.survivors = survivors
+        self.survivors = survivors.intersection((self.index, *self.neighbours))  # the others are not ours to open
         self.survivors_text = _hash(b"survivors", self.binding, inbox)
         self.signature = bytes.fromhex(self.signer.sign(self.survivors_text))
         return self.signature
