@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from math import ceil, inf
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
+from weakref import ref
 
 import numpy as np
 from numpy.typing import NDArray
@@ -134,9 +135,10 @@ class LocalEngine:
         agreed = []
         plan = f"{self.setting.method}.plan"
         self.declared = {name: site.count for name, site in self.sites.items()}
+        find_peer = _roster_of(self)
         for site in (*self.parties.values(), *self.sites.values()):
             site.setting = self.setting
-            site.find_peer = self._find_peer
+            site.find_peer = find_peer
         for site in self.sites.values():
             against = first_objection(site, claims(site.count), [plan, *tasks])
             if against is not None:
@@ -153,11 +155,6 @@ class LocalEngine:
                 hint="Ask for less, or change [policy] where you own the sites",
             )
         return tuple(agreed)
-
-    def _find_peer(self, name: str) -> PublicIdentity | None:
-        """The roster of every simulated site: the plan's sites, and its key-holder."""
-        found = self.sites.get(name) or self.parties.get(name)
-        return None if found is None else found.identity.public
 
     def kept(self) -> dict[str, dict[str, NDArray[Any]]]:
         """What a checkpoint must hold of the sites."""
@@ -287,6 +284,21 @@ class LocalEngine:
         self.costs.bytes_up += sum(sizes)
         self.costs.bytes_down += len(request.encoded) * len(sites)
         return max(sizes, default=0) + len(request.encoded)
+
+
+def _roster_of(engine: LocalEngine) -> Callable[[str], PublicIdentity | None]:
+    """The roster of every simulated site: the plan's sites, and its key-holder.
+
+    It does not keep the engine: a site that held it would keep all sites' rows in memory until Python looks for cycles.
+    """
+    known = ref(engine)
+
+    def find_peer(name: str) -> PublicIdentity | None:
+        here = known()
+        found = None if here is None else here.sites.get(name) or here.parties.get(name)
+        return None if found is None else found.identity.public
+
+    return find_peer
 
 
 def least_answers(quorum: float, asked: int) -> int:
