@@ -128,11 +128,12 @@ def test_an_altered_box_stops_the_run_and_names_the_sender(monkeypatch: pytest.M
 
 
 def test_a_stranger_is_no_peer(monkeypatch: pytest.MonkeyPatch) -> None:
-    from kohort.federation.engine import LocalEngine
+    from kohort.federation import engine
 
-    monkeypatch.setattr(
-        LocalEngine, "_find_peer", lambda self, name: None if name.endswith("02") else self.sites[name].identity.public
-    )
+    def without_one(here: engine.LocalEngine) -> Any:
+        return lambda name: None if name.endswith("02") else here.sites[name].identity.public
+
+    monkeypatch.setattr(engine, "_roster_of", without_one)
     with pytest.raises(Exception, match="roster"):
         carry_out(hybrid(PEERS, SERVER))
 
