@@ -7,12 +7,12 @@ the site belongs to no cluster.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import isfinite
 
 import polars as pl
 
-from kohort.data.domain import category_text, number
+from kohort.data.domain import category_text
 from kohort.data.schema import Schema
+from kohort.data.split import below_rule, rows_below
 from kohort.errors import ConfigError, nearest
 from kohort.federation.clusters import check_cluster_name
 
@@ -41,7 +41,7 @@ class LowRisk:
                 hint=nearest(self.column, frame.columns),
             )
         values = frame[self.column]
-        low = self._marked(values, schema) if self.limit is None else self._below(values, self.limit)
+        low = self._marked(values, schema) if self.limit is None else rows_below(values, self.limit)
         return pl.concat([frame.filter(low), frame.filter(~low)]), int(low.sum())
 
     def _marked(self, values: pl.Series, schema: Schema) -> pl.Series:
@@ -58,11 +58,6 @@ class LowRisk:
             )
         return values.cast(pl.Boolean).fill_null(value=False)
 
-    def _below(self, values: pl.Series, limit: float) -> pl.Series:
-        if not values.dtype.is_numeric():
-            raise ConfigError(f"column {self.column!r} is not a number and has nothing below one", hint=_FORMS)
-        return (number(values) < limit).fill_null(value=False)
-
 
 def low_risk_rule(text: str) -> LowRisk | None:
     """The rule of `site.low_risk`; None when nothing is declared."""
@@ -71,14 +66,10 @@ def low_risk_rule(text: str) -> LowRisk | None:
     kind, _, rest = text.partition(":")
     if kind == "column" and rest:
         return LowRisk(rest)
-    column, _, limit = rest.rpartition(":")
-    try:
-        rule = LowRisk(column, float(limit))
-    except ValueError:
-        rule = LowRisk("")
-    if kind != "below" or not rule.column or rule.limit is None or not isfinite(rule.limit):
+    below = below_rule(text)
+    if below is None:
         raise ConfigError(f"cannot read site.low_risk = {text!r}", hint=_FORMS)
-    return rule
+    return LowRisk(*below)
 
 
 def cluster_of(text: str, frame: pl.DataFrame) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from flower_federation import Federation, lines_of, method_section, model_of, write_plan
+from flower_federation import Federation, federation, lines_of, method_section, model_of, write_plan
 
 pytest.importorskip("flwr")
 
@@ -82,14 +82,8 @@ def adults(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
     plan = root / "plan.toml"
     plan.write_text(PLAN.format(tables=", ".join(f'"{root}/tables/{name}.csv"' for name in tables), root=root))
     says = {name: f'low_risk = "below:age:{YOUNG}"\ncluster = "{cluster}"\n' for name, cluster in CLUSTERS.items()}
-    made = Federation(root, plan, says=says)
-    try:
-        made.found(tables)
-        made.start_hub()
-        made.start_sites(*tables)
+    with federation(root, plan, tables, says=says) as made:
         yield made
-    finally:
-        made.close()
 
 
 def plan_for(made: Federation, name: str, method: dict[str, Any]) -> Path:

@@ -20,7 +20,7 @@ from typing import Any
 import polars as pl
 import pytest
 from canaries import TAX, WEALTH, plant, search, search_letters
-from flower_federation import Federation, lines_of, method_section, write_plan
+from flower_federation import Federation, federation, lines_of, method_section, write_plan
 
 pytest.importorskip("flwr")
 
@@ -78,14 +78,8 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
     tables = ", ".join(f'"{root}/tables/{name}.csv"' for name in TABLES)
     plan.write_text(PLAN.format(tables=tables, root=root, tax=list(TAX), wealth=list(WEALTH)))
     says = dict.fromkeys(TABLES, 'low_risk = "below:age:50"\ncluster = "all"\n')
-    made = Federation(root, plan, says=says)
-    try:
-        made.found(TABLES)
-        made.start_hub()
-        made.start_sites(*TABLES)
+    with federation(root, plan, TABLES, says=says) as made:
         yield made
-    finally:
-        made.close()
 
 
 @pytest.fixture

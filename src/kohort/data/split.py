@@ -17,7 +17,15 @@ from numpy.typing import NDArray
 from kohort.data.domain import category_text, number
 from kohort.errors import ConfigError, DataError, nearest
 
-__all__ = ["Assignment", "assign_sites", "assignment_of_parts", "hold_out", "mark_low_risk"]
+__all__ = [
+    "Assignment",
+    "assign_sites",
+    "assignment_of_parts",
+    "below_rule",
+    "hold_out",
+    "mark_low_risk",
+    "rows_below",
+]
 
 SPLITS = ("iid", "interval:COLUMN", "width:COLUMN", "column:NAME", "dirichlet", "sorted")
 MAX_CLASSES = 20
@@ -399,21 +407,32 @@ def _take_from_largest(sizes: Integers, needed: int, floor: int) -> Integers:
     return given
 
 
-def _below(frame: pl.DataFrame, rule: str) -> NDArray[np.bool_]:
-    """The rows whose column lies below a number: told from each row alone."""
+def below_rule(rule: str) -> tuple[str, float] | None:
+    """Column and number of "below:COLUMN:NUMBER"; None when it is not that."""
     kind, _, rest = rule.partition(":")
     column, _, text = rest.rpartition(":")
     try:
         limit = float(text)
     except ValueError:
-        limit = np.nan
-    if kind != "below" or not column or not np.isfinite(limit):
+        return None
+    return (column, limit) if kind == "below" and column and np.isfinite(limit) else None
+
+
+def rows_below(values: pl.Series, limit: float) -> pl.Series:
+    """Which cells lie below a number: told from each row alone; a missing one does not."""
+    if not values.dtype.is_numeric():
+        raise ConfigError(f"column {values.name!r} is not a number and has nothing below one", hint="Name a number")
+    return (number(values) < limit).fill_null(value=False)
+
+
+def _below(frame: pl.DataFrame, rule: str) -> NDArray[np.bool_]:
+    found = below_rule(rule)
+    if found is None:
         raise ConfigError(f"cannot read low_risk = {rule!r}", hint='Write a share, or "below:COLUMN:NUMBER"')
+    column, limit = found
     if column not in frame.columns:
         raise DataError(f"the table has no column {column!r} to tell the risk by", hint=nearest(column, frame.columns))
-    if not frame[column].dtype.is_numeric():
-        raise ConfigError(f"column {column!r} is not a number and has nothing below one", hint="Name a number")
-    return (number(frame[column]) < limit).fill_null(value=False).to_numpy()
+    return rows_below(frame[column], limit).to_numpy()
 
 
 def _risk_weights(

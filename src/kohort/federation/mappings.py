@@ -23,14 +23,22 @@ from numpy.typing import NDArray
 from kohort.anonymity.mapping import SiteMapping, union
 from kohort.anonymity.mapping_rows import costs, map_rows
 from kohort.errors import IntegrityError, SiteError
-from kohort.federation.peers import KEYS, learn_peers, members_of, open_boxes, pack_boxes, run_identity, unpack_boxes
+from kohort.federation.peers import (
+    KEYS,
+    learn_peers,
+    members_of,
+    open_boxes,
+    pack_boxes,
+    passed_around,
+    seal_to,
+    unpack_boxes,
+)
 from kohort.federation.plan import Ask, Expect, Hub, Mark, Replies
 from kohort.federation.site import Site
 from kohort.federation.task import Release, Request, Task
 from kohort.federation.training import setting_of
 from kohort.federation.wire import Payload
 from kohort.privacy.guarantee import KKm
-from kohort.secure.sealed import seal
 
 __all__ = [
     "KEYS",
@@ -116,29 +124,9 @@ PUBLISH = Task(name="mappings.publish", one=_publish)
 
 def _seal(site: Site, request: Request) -> Release:
     """The site's mapping, sealed to every peer."""
-    setting, own, members = setting_of(site), _published(site), members_of(site, request)
+    own, members = _published(site), members_of(site, request)
     learn_peers(site, request.payload.blobs["keys"], members)
-    known = site.memory["peers.known"]
-    boxes = {
-        name: seal(
-            own.mapping.to_bytes(),
-            sender=run_identity(site),
-            recipient=known[name],
-            run=setting.run,
-            round=request.round,
-            sequence=request.round + 1,
-            plan_hash=setting.plan_hash,
-        )
-        for name in members
-        if name in known
-    }
-    return Release(
-        payload=Payload(blobs={"boxes": pack_boxes(boxes)}),
-        guarantee=own.claim,
-        rows=len(own.class_of),
-        to="peers",
-        via="hub",
-    )
+    return seal_to(site, request, own.mapping.to_bytes(), members, guarantee=own.claim, rows=len(own.class_of))
 
 
 SEAL = Task(name="mappings.seal", one=_seal)
@@ -221,32 +209,8 @@ def published_to_hub(hub: Hub, *, least_k: int) -> Generator[Ask | Mark, Any, tu
 
 def sealed_to_peers(hub: Hub) -> Generator[Ask | Mark, Any, Placed]:
     """Every site's mapping at every other site, and nothing of it at the hub, which carries the boxes."""
-    members = "\n".join(hub.sites).encode()
-    met: Replies = yield Ask(
-        task=KEYS, to=hub.sites, payload=Payload(blobs={"members": members}), expect=Expect(blobs=("key",))
-    )
-    keys = pack_boxes({site: payload.blobs["key"] for site, payload in zip(met.sites, met.payloads(), strict=True)})
-    sealed: Replies = yield Ask(
-        task=SEAL,
-        to=met.sites,
-        payload=Payload(blobs={"members": members, "keys": keys}),
-        expect=Expect(blobs=("boxes",), check=lambda payload: unpack_boxes(payload.blobs["boxes"])),
-    )
-    inboxes: dict[str, dict[str, bytes]] = {site: {} for site in sealed.sites}
-    for sender, payload in zip(sealed.sites, sealed.payloads(), strict=True):
-        for recipient, box in unpack_boxes(payload.blobs["boxes"]).items():
-            if recipient in inboxes:
-                inboxes[recipient][sender] = box
-    placed: Replies = yield Ask(
-        task=PLACE,
-        to=sealed.sites,
-        each={
-            site: Payload(blobs={"members": members, "keys": keys, "inbox": pack_boxes(boxes)})
-            for site, boxes in inboxes.items()
-        },
-        round=1,
-        expect=Expect(metrics=_COUNTS),
-    )
+    handed = yield from passed_around(hub, SEAL)
+    placed: Replies = yield Ask(task=PLACE, to=tuple(handed), each=handed, round=1, expect=Expect(metrics=_COUNTS))
     return _total(placed)
 
 

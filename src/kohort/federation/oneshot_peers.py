@@ -21,14 +21,13 @@ from kohort.errors import IntegrityError, RefusedError, SiteError
 from kohort.federation.oneshot_design import Layout, section_of
 from kohort.federation.oneshot_fit import check_total, chosen_notes, decoded, fit
 from kohort.federation.oneshot_sums import layout_at, scheme_of, statistics_at
-from kohort.federation.peers import KEYS, learn_peers, members_of, open_boxes, pack_boxes, run_identity, unpack_boxes
+from kohort.federation.peers import KEYS, learn_peers, members_of, open_boxes, passed_around, seal_to
 from kohort.federation.plan import Ask, Expect, Hub, Mark, Replies
 from kohort.federation.site import Site
 from kohort.federation.task import Release, Request, Task
 from kohort.federation.training import setting_of
 from kohort.federation.wire import Payload
 from kohort.learn.closed_form_design import Floats
-from kohort.secure.sealed import seal
 from kohort.secure.sums import Integers
 
 __all__ = ["KEYS", "SEAL", "SOLVE", "PeersFit", "solved_by_peers"]
@@ -46,31 +45,11 @@ def _approved(site: Site) -> None:
 def _seal(site: Site, request: Request) -> Release:
     """The site's statistics, sealed to every peer."""
     _approved(site)
-    setting, layout, members = setting_of(site), layout_at(site), members_of(site, request)
+    layout, members = layout_at(site), members_of(site, request)
     learn_peers(site, request.payload.blobs["keys"], members)
     own, rows = statistics_at(site, request, layout.length)
     site.memory[_OWN] = own, rows
-    known = site.memory["peers.known"]
-    boxes = {
-        name: seal(
-            own.astype("<u8").tobytes(),
-            sender=run_identity(site),
-            recipient=known[name],
-            run=setting.run,
-            round=request.round,
-            sequence=request.round + 1,
-            plan_hash=setting.plan_hash,
-        )
-        for name in members
-        if name in known
-    }
-    return Release(
-        payload=Payload(blobs={"boxes": pack_boxes(boxes)}),
-        guarantee=site.aggregate(rows),
-        rows=rows,
-        to="peers",
-        via="hub",
-    )
+    return seal_to(site, request, own.astype("<u8").tobytes(), members, guarantee=site.aggregate(rows), rows=rows)
 
 
 def _solve(site: Site, request: Request) -> Release:
@@ -124,28 +103,12 @@ class PeersFit:
 
 def solved_by_peers(hub: Hub, layout: Layout) -> Generator[Ask | Mark, Any, PeersFit]:
     """Introduce the sites to each other, carry their boxes, and hear the model from all of them."""
-    members = "\n".join(hub.sites).encode()
-    met: Replies = yield Ask(
-        task=KEYS, to=hub.sites, payload=Payload(blobs={"members": members}), expect=Expect(blobs=("key",))
-    )
-    keys = pack_boxes({site: payload.blobs["key"] for site, payload in zip(met.sites, met.payloads(), strict=True)})
-    company = {"members": members, "sites": members, "keys": keys}
-    sealed: Replies = yield Ask(
-        task=SEAL,
-        to=met.sites,
-        payload=Payload(blobs=company),
-        expect=Expect(blobs=("boxes",), check=lambda payload: unpack_boxes(payload.blobs["boxes"])),
-    )
-    inboxes: dict[str, dict[str, bytes]] = {site: {} for site in sealed.sites}
-    for sender, payload in zip(sealed.sites, sealed.payloads(), strict=True):
-        for recipient, box in unpack_boxes(payload.blobs["boxes"]).items():
-            if recipient in inboxes:
-                inboxes[recipient][sender] = box
+    handed = yield from passed_around(hub, SEAL, {"sites": "\n".join(hub.sites).encode()})
     parts, outputs = layout.parts, layout.design.outputs
     solved: Replies = yield Ask(
         task=SOLVE,
-        to=sealed.sites,
-        each={site: Payload(blobs={**company, "inbox": pack_boxes(boxes)}) for site, boxes in inboxes.items()},
+        to=tuple(handed),
+        each=handed,
         round=1,
         expect=Expect(
             arrays={

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from struct import Struct
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ from kohort.federation.task import Release, Request, Task
 from kohort.federation.training import MODEL, network_of, setting_of
 from kohort.federation.wire import Payload
 from kohort.learn.network import FloatArray
-from kohort.privacy.guarantee import Public
+from kohort.privacy.guarantee import Guarantee, Public
 from kohort.secure.identity import RunKey, accept_run_key, announce_run_key
 from kohort.secure.replay import SequenceMemory
 from kohort.secure.roster import Roster
@@ -44,8 +45,10 @@ __all__ = [
     "neighbours",
     "open_boxes",
     "pack_boxes",
+    "passed_around",
     "peer_rounds",
     "run_identity",
+    "seal_to",
     "unpack_boxes",
 ]
 
@@ -194,6 +197,29 @@ def open_boxes(site: Site, request: Request, members: Sequence[str]) -> dict[str
     return opened
 
 
+def seal_to(
+    site: Site, request: Request, message: bytes, peers: Sequence[str], *, guarantee: Guarantee, rows: int
+) -> Release:
+    """`message` to each of these peers whose key the site learned, in a box that the hub carries and cannot open."""
+    setting, known = setting_of(site), site.memory[_PEERS]
+    boxes = {
+        name: seal(
+            message,
+            sender=run_identity(site),
+            recipient=known[name],
+            run=setting.run,
+            round=request.round,
+            sequence=request.round + 1,
+            plan_hash=setting.plan_hash,
+        )
+        for name in peers
+        if name in known
+    }
+    return Release(
+        payload=Payload(blobs={"boxes": pack_boxes(boxes)}), guarantee=guarantee, rows=rows, to="peers", via="hub"
+    )
+
+
 def _models(site: Site, request: Request, members: Sequence[str]) -> list[_Received]:
     """The neighbours' models of the round before."""
     network = network_of(site)
@@ -232,31 +258,13 @@ def _exchange(site: Site, request: Request) -> Release:
     """Average what came in, train, and seal the result to every neighbour."""
     number = int(request.payload.metrics["phase"])
     start, members = _current(site, request, number)
-    setting, job = setting_of(site), jobs_of(setting_of(site))[number]
+    job = jobs_of(setting_of(site))[number]
     trained = train_job([site], request, number, start)
     weights, rows = trained.weights[0], trained.counts[0]
     site.memory[MODEL] = weights
     message = _COUNT.pack(rows) + weights.tobytes()
-    boxes = {
-        name: seal(
-            message,
-            sender=run_identity(site),
-            recipient=site.memory[_PEERS][name],
-            run=setting.run,
-            round=request.round,
-            sequence=request.round + 1,
-            plan_hash=setting.plan_hash,
-        )
-        for name in neighbours(job.topology, members, site.name)
-        if name in site.memory[_PEERS]
-    }
-    return Release(
-        payload=Payload(blobs={"boxes": pack_boxes(boxes)}),
-        guarantee=trained.guarantees[0],
-        rows=rows,
-        to="peers",
-        via="hub",
-    )
+    to = neighbours(job.topology, members, site.name)
+    return seal_to(site, request, message, to, guarantee=trained.guarantees[0], rows=rows)
 
 
 EXCHANGE = Task(name="peers.exchange", one=_exchange)
@@ -322,6 +330,33 @@ def _meet(hub: Hub, phase: PeerPhase) -> Generator[Ask | Mark, Any, _Relay]:
     )
     relay.keys = {site: payload.blobs["key"] for site, payload in zip(replies.sites, replies.payloads(), strict=True)}
     return relay
+
+
+def passed_around(
+    hub: Hub, task: Task, blobs: Mapping[str, bytes] = MappingProxyType({})
+) -> Generator[Ask | Mark, Any, dict[str, Payload]]:
+    """Introduce all sites to each other and let each seal something to the others, by `task`, which gets `blobs`.
+
+    Returns what to hand to every site that did: who the others are, `blobs`, and the boxes they sealed for it.
+    """
+    members = "\n".join(hub.sites).encode()
+    met: Replies = yield Ask(
+        task=KEYS,
+        to=hub.sites,
+        payload=Payload(blobs={"members": members}),
+        expect=Expect(blobs=("key",), check=_readable_key),
+    )
+    keys = pack_boxes({site: payload.blobs["key"] for site, payload in zip(met.sites, met.payloads(), strict=True)})
+    company = {"members": members, "keys": keys, **blobs}
+    sealed: Replies = yield Ask(
+        task=task, to=met.sites, payload=Payload(blobs=company), expect=Expect(blobs=("boxes",), check=_readable)
+    )
+    inboxes: dict[str, dict[str, bytes]] = {site: {} for site in sealed.sites}
+    for sender, payload in zip(sealed.sites, sealed.payloads(), strict=True):
+        for recipient, box in unpack_boxes(payload.blobs["boxes"]).items():
+            if recipient in inboxes:
+                inboxes[recipient][sender] = box
+    return {site: Payload(blobs={**company, "inbox": pack_boxes(boxes)}) for site, boxes in inboxes.items()}
 
 
 def _readable_key(payload: Payload) -> object:

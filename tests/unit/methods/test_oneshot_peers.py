@@ -14,7 +14,7 @@ from kohort.config import PlanFile, load_plan
 from kohort.errors import ConfigError, IntegrityError, KohortError
 from kohort.experiment import run
 from kohort.federation import engine as engine_module
-from kohort.federation import oneshot_peers
+from kohort.federation import oneshot_peers, peers
 from kohort.federation.oneshot_state import FILE, load_state
 from kohort.federation.oneshot_sums import STATISTICS
 
@@ -148,7 +148,7 @@ def test_a_hub_cannot_ask_past_the_plan(monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.parametrize("harm", ["short", "huge", "another model"])
 def test_a_peer_that_sends_nonsense_is_named(harm: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    real_seal, real_fit = oneshot_peers.seal, oneshot_peers.fit
+    real_seal, real_fit = peers.seal, oneshot_peers.fit
     if harm == "another model":
         calls = iter(range(100))
 
@@ -166,7 +166,7 @@ def test_a_peer_that_sends_nonsense_is_named(harm: str, monkeypatch: pytest.Monk
                 message = message[:-8] if harm == "short" else np.full(len(message) // 8, 2**61).tobytes()
             return real_seal(message, **options)
 
-        monkeypatch.setattr(oneshot_peers, "seal", spoiled)
+        monkeypatch.setattr(peers, "seal", spoiled)
     wanted = "solved different models" if harm == "another model" else "statistics peer 'b' sent do not fit"
     with pytest.raises(KohortError, match=wanted) as caught:
         run(plan(), tables=tables(), seed=1)
