@@ -22,7 +22,7 @@ MOST_NAMES = 10
 _SHOWN_OF_PLAN = {
     "data": ("table", "missing", "encoding", "test"),
     "sites": ("count", "split", "quorum"),
-    "model": ("kind", "hidden", "activation", "dtype"),
+    "model": ("kind", "hidden", "activation", "init", "dtype"),
     "train": ("rounds", "local_epochs", "batch", "optimizer", "lr", "fraction", "aggregate", "hub", "correction"),
     "policy": ("raw", "domain", "min_rows", "min_k", "min_l", "max_t", "epsilon", "delta"),
 }

@@ -17,7 +17,7 @@ from kohort.data.schema import Schema
 from kohort.errors import ConfigError, nearest
 from kohort.federation.arrival import Arrival
 from kohort.federation.corrections import find_correction
-from kohort.learn.network import Loss, Network
+from kohort.learn.network import Init, Loss, Network
 from kohort.learn.trainable import Trainable, is_torch, require_torch, torch_model
 from kohort.learn.training import Training
 
@@ -40,6 +40,8 @@ class ModelSection:
     """Units of each hidden layer of an mlp."""
     activation: Literal["relu", "tanh", "sigmoid"] = "relu"
     dtype: Literal["float32", "float64"] = "float32"
+    init: Init = "he"
+    """Starting weights of an mlp's ReLU layers: he, or glorot as TensorFlow and scikit-learn have them."""
     loss: Loss | None = None
     """What a torch module is trained with: softmax for classes and squared for numbers unless it says otherwise."""
 
@@ -68,6 +70,7 @@ class ModelSection:
             activation=self.activation,
             loss=loss,
             dtype=self.dtype,
+            init=self.init,
         )
 
     def _torch_loss(self, classes: int) -> tuple[Loss, int]:

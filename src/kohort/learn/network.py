@@ -27,6 +27,7 @@ __all__ = [
     "Activation",
     "DType",
     "FloatArray",
+    "Init",
     "Loss",
     "Network",
     "loss_of",
@@ -39,6 +40,7 @@ Activation = Literal["relu", "tanh", "sigmoid", "cos"]
 """cos: of random Fourier layers (`kohort.learn.random_features`), which are drawn and not trained."""
 Loss = Literal["softmax", "logistic", "hinge", "perceptron", "squared"]
 DType = Literal["float32", "float64"]
+Init = Literal["he", "glorot"]
 FloatArray = NDArray[np.floating[Any]]
 
 # Bounds the largest hidden activation to a few megabytes for the usual widths, and keeps BLAS calls long enough.
@@ -64,6 +66,8 @@ class Network:
     activation: Activation = "relu"
     loss: Loss = "softmax"
     dtype: DType = "float32"
+    init: Init = "he"
+    """How wide the starting weights that feed a ReLU are drawn: see `start`."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "hidden", tuple(self.hidden))
@@ -71,6 +75,7 @@ class Network:
             ("activation", self.activation, get_args(Activation)),
             ("loss", self.loss, get_args(Loss)),
             ("dtype", self.dtype, get_args(DType)),
+            ("init", self.init, get_args(Init)),
         ):
             if value not in allowed:
                 raise ConfigError(f"unknown {name} {value!r}", hint=nearest(str(value), allowed))
@@ -115,15 +120,16 @@ class Network:
     def start(self, generator: np.random.Generator) -> FloatArray:
         """Starting weights: zero biases and uniform weights, also for a linear model (no hidden layer).
 
-        He's bound sqrt(6 / inputs) feeds a ReLU; Glorot's bound sqrt(6 / (inputs + outputs)) feeds anything else.
+        Glorot's bound sqrt(6 / (inputs + outputs)), except that what feeds a ReLU has He's bound sqrt(6 / inputs)
+        unless `init` is "glorot", as TensorFlow's dense layers have it.
         The numbers are drawn in float64 and rounded, so both dtypes start at the same point.
         """
         flat = np.zeros(self.parameter_count, dtype=self.dtype)
         last = len(self.sizes) - 2
         for depth, (matrix, _) in enumerate(self.layers(flat)):
             fan_in, fan_out = matrix.shape
-            feeds_relu = depth < last and self.activation == "relu"
-            bound = np.sqrt(6.0 / fan_in if feeds_relu else 6.0 / (fan_in + fan_out))
+            wide = self.init == "he" and depth < last and self.activation == "relu"
+            bound = np.sqrt(6.0 / fan_in if wide else 6.0 / (fan_in + fan_out))
             matrix[...] = generator.uniform(-bound, bound, size=matrix.shape)
         return flat
 

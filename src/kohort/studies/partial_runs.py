@@ -97,7 +97,8 @@ def adult_plan(
                 "bins": {"hours_per_week": [25, 40, 60], "capital_gain": [0, 7298], "capital_loss": [0, 1887]},
             },
             "sites": {"count": 10, "split": split},
-            "model": {"kind": "mlp", "hidden": [12 if encoding == "label" else E2_WIDTH]},
+            # The paper's simulator is built on TensorFlow, whose dense layers start by Glorot.
+            "model": {"kind": "mlp", "hidden": [12 if encoding == "label" else E2_WIDTH], "init": "glorot"},
             "train": {
                 "rounds": rounds, "batch": training.batch, "optimizer": training.optimizer, "lr": training.lr,
                 **(train or {}),

@@ -42,6 +42,21 @@ def test_tanh_starts_with_the_bound_of_glorot():
     assert 0.95 * np.sqrt(6 / 50) < np.abs(w1).max() <= np.sqrt(6 / 50)
 
 
+def test_relu_starts_with_the_bound_of_glorot_where_that_is_asked_for():
+    network = Network(inputs=30, hidden=(20, 10), outputs=4, init="glorot")
+    flat = network.start(np.random.default_rng(3))
+    for (weights, _), bound in zip(
+        network.layers(flat), (np.sqrt(6 / 50), np.sqrt(6 / 30), np.sqrt(6 / 14)), strict=True
+    ):
+        assert 0.8 * bound < np.abs(weights).max() <= bound
+    assert Network(**network.to_mapping()) == network
+
+
+def test_an_unknown_start_is_refused():
+    with pytest.raises(ConfigError, match="unknown init 'glorott'"):
+        Network(inputs=3, outputs=2, init="glorott")  # type: ignore[arg-type]
+
+
 def test_scores_and_losses_do_not_depend_on_the_chunks(monkeypatch):
     network = Network(inputs=3, hidden=(5,), outputs=3, dtype="float64", activation="sigmoid")
     generator = np.random.default_rng(0)
