@@ -71,12 +71,12 @@ def _best_of_block(problem: Problem, columns: Any) -> tuple[Integers, Integers]:
 
     columns, shape = _local(problem, columns)
     found = [_cut_on(problem, shape, columns)]
-    losses = [float(classes_loss(columns[:, found[0][0]], found[0][1], *shape).sum())]
+    losses = [float(classes_loss(np.ascontiguousarray(columns[:, found[0][0]]), found[0][1], *shape).sum())]
     for growth in GROWTH if problem.rule.looks_at_sensitive else GROWTH[:1]:
         grown = _clusters(problem, shape, columns, least=int(np.ceil(problem.rule.k * growth)))
         if grown is None:
             continue
-        loss = float(classes_loss(columns[:, grown[0]], grown[1], *shape).sum())
+        loss = float(classes_loss(np.ascontiguousarray(columns[:, grown[0]]), grown[1], *shape).sum())
         worse = loss > losses[-1] and len(losses) > 1
         found.append(grown)
         losses.append(loss)

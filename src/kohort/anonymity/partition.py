@@ -78,13 +78,14 @@ class Problem:
 
     @cached_property
     def demands(self) -> tuple[Any, ...]:
-        """Rule and sensitive columns as the loops take them."""
-        private = self.sensitive
-        if self.rule.looks_at_sensitive:
-            parts = (private.offsets, private.share, private.cumulative, private.prefix, private.ordered)
-        else:
-            parts = (np.zeros(1, np.int64), np.zeros(0), np.zeros(0), np.zeros(0), np.zeros(0, np.bool_))
-        return (self.rule.as_array(), *parts)
+        """Rule and sensitive columns as the loops take them.
+
+        A rule of k alone has no shares: what judges sensitive values is then not even compiled.
+        """
+        private, rule = self.sensitive, self.rule.as_array()
+        if not self.rule.looks_at_sensitive:
+            return rule, np.zeros(1, np.int64), None, None, None, None
+        return rule, private.offsets, private.share, private.cumulative, private.prefix, private.ordered
 
     def losses(self, partition: Partition) -> NDArray[np.float64]:
         """Loss of each class: its rows times their penalty, summed over the quasi-identifiers."""

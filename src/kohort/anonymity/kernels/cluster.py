@@ -77,7 +77,7 @@ def grow_clusters(
     for c in range(quasi):
         for v in range(begin[c], begin[c + 1]):
             place[v] = points[offsets[c] + values[v]]
-    cap = rows if rule[L_KIND] == 0 and rule[T_KIND] == 0 else min(rows, max(8 * k, 128))
+    cap = rows if share is None else min(rows, max(8 * k, 128))
     table = np.zeros(total_values)
     member = np.zeros(total_values, np.bool_)
     low = np.zeros(quasi, np.int64)
@@ -218,6 +218,11 @@ def _join(local, left, quasi, is_number, distinct, begin, place, table, member, 
 def _nearest(columns, quasi, active, left, loss, rule, s_offsets, share, cluster_counts, size, k, sensitive):
     """Position of the row that raises the loss least, among those that help the rule where it needs help; or -1."""
     best, chosen = np.inf, -1
+    if share is None:
+        for i in range(left):
+            if loss[i] < best:
+                best, chosen = loss[i], i
+        return chosen
     needs_new = False
     if rule[L_KIND] == DISTINCT:
         for s in range(sensitive):
@@ -297,15 +302,15 @@ def house_rows(columns, quasi, is_number, distinct, offsets, points, rule, s_off
             cost[j] = (size[j] + 1) * after - size[j] * before
         housed = False
         for _ in range(min(TRIES, clusters)):
-            j = 0
+            home = 0
             for other in range(clusters):
-                if cost[other] < cost[j]:
-                    j = other
-            cost[j] = np.inf
+                if cost[other] < cost[home]:
+                    home = other
+            cost[home] = np.inf
             if not simple:
                 found = np.int64(0)
                 for i in range(rows):
-                    if label[i] == j or i == row:
+                    if label[i] == home or i == row:
                         for s in range(sensitive):
                             inside[s, found] = columns[quasi + s, i]
                         found += 1
@@ -313,8 +318,8 @@ def house_rows(columns, quasi, is_number, distinct, offsets, points, rule, s_off
                     inside, np.int64(0), found, rule, s_offsets, share, cumulative, prefix, ordered, counts, touched
                 ):
                     continue
-            label[row] = j
-            _enter(columns, row, j, quasi, is_number, words, low, high, held, bits, size)
+            label[row] = home
+            _enter(columns, row, np.int64(home), quasi, is_number, words, low, high, held, bits, size)
             housed = True
             break
         if not housed:

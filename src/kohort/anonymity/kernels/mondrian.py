@@ -37,14 +37,17 @@ def partition(
     """
     rows = len(index)
     k = int(rule[0])
-    simple = rule[1] == 0 and rule[4] == 0
+    simple = share is None
     width = columns.shape[0]
-    capacity = 128
-    starts = np.empty(capacity, np.int64)
-    ends = np.empty(capacity, np.int64)
-    varies = np.ones((capacity, width), np.bool_)
+    # Room for as many ranges as there can be classes: memory that is never written to is never taken.
+    most = rows // max(k, 1) + 2
+    starts = np.empty(most, np.int64)
+    ends = np.empty(most, np.int64)
+    varies = np.empty((most, width), np.bool_)
     starts[0], ends[0], depth = 0, rows, 1
-    bounds = np.empty(rows // max(k, 1) + 2, np.int64)
+    for c in range(width):
+        varies[0, c] = True
+    bounds = np.empty(most, np.int64)
     classes = 0
     low = np.empty(quasi, np.int64)
     high = np.empty(quasi, np.int64)
@@ -109,9 +112,6 @@ def partition(
             bounds[classes] = start
             classes += 1
             continue
-        if depth + 2 > capacity:
-            starts, ends, varies = _grown(starts), _grown(ends), _grown_lines(varies)
-            capacity *= 2
         # The left part goes on top, so that classes come out in the order of their rows.
         for c in range(width):
             varies[depth + 1, c] = varies[depth, c]
@@ -130,23 +130,6 @@ def _rising_order(keys, order):
             order[place] = order[place - 1]
             place -= 1
         order[place] = i
-
-
-@compiled
-def _grown(array):
-    out = np.empty(2 * len(array), array.dtype)
-    for i in range(len(array)):
-        out[i] = array[i]
-    return out
-
-
-@compiled
-def _grown_lines(array):
-    out = np.ones((2 * array.shape[0], array.shape[1]), array.dtype)
-    for i in range(array.shape[0]):
-        for j in range(array.shape[1]):
-            out[i, j] = array[i, j]
-    return out
 
 
 @compiled

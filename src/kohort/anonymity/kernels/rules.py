@@ -28,7 +28,7 @@ def class_meets(columns, start, end, rule, offsets, share, cumulative, prefix, o
     """k, then l and t of every sensitive column. `counts` comes in and goes out as zeros."""
     if end - start < rule[K]:
         return False
-    if rule[L_KIND] == 0 and rule[T_KIND] == 0:
+    if share is None:
         return True
     sensitive = len(offsets) - 1
     first = columns.shape[0] - sensitive
