@@ -233,9 +233,9 @@ def _notes(runs: Runs, depth: Depth) -> list[str]:
         f"Central learning and FedAvg on ten age sites: {told} rounds. What the gate buys is fewer rounds and less "
         f"work at the sites, not a better end point: tuned, {gap:.1f} points are left between the two.",
         f"Paper's setting: Adam at 0.001, restarted every round at hub and sites, batches of {PAPER.batch}, one epoch "
-        "a round, one hidden layer as wide as the input. The paper prints neither batch nor restart, and FedAvg's end "
-        "point depends on them: see the table by batch. After 60 rounds it has the paper's 0.80, after the paper's 100 "
-        "one to two points more. "
+        "a round, one hidden layer as wide as the input, starting weights as TensorFlow draws them. The paper prints "
+        "neither batch nor restart, and FedAvg's end point depends on them: see the table by batch. After 60 rounds it "
+        "has the paper's 0.80, after the paper's 100 one to two points more. "
         f"Tuned: plain SGD at {TUNED.lr} in batches of {TUNED.batch}.",
         "Thresholds are on the paper's scale, counts over all 30,162 rows. Sites hold the 70 % they train on, so the "
         "runs ask for 0.7 times as many rows; the tables of load reductions show both shares. The tables on releases "
