@@ -47,14 +47,14 @@ from kohort.federation.plan import Ask
 from kohort.federation.remote import RemoteEngine, SiteReceipts
 from kohort.federation.setting import Setting
 from kohort.files import require_new, write_atomic
-from kohort.privacy.ledger import Book, canonical
-from kohort.privacy.receipts import Receipts
+from kohort.privacy.ledger import canonical
 from kohort.rng import Streams
 from kohort.secure.certificates import check_certificate, issue_server_certificate, make_ca, node_key_to_register
 from kohort.secure.identity import Roster, load_identity, public_text, save_identity
 from kohort.secure.keyholder import KEY_HOLDER
 from kohort.secure.sealed import Identity, PublicIdentity
 from kohort.simulation import Population, usable_rows
+from kohort.venue import Groundwork
 
 __all__ = ["FlowerVenue", "HubFolder", "SiteState"]
 
@@ -351,33 +351,23 @@ class FlowerVenue:
             notes=notes,
         )
 
-    def engine(
-        self,
-        *,
-        plan: PlanFile,
-        population: Population,
-        setting: Setting,
-        streams: Streams,
-        book: Book,
-        receipts: Receipts,
-    ) -> RemoteEngine:
+    def engine(self, ready: Groundwork) -> RemoteEngine:
         """An engine that writes letters to the sites."""
-        del population
-        signer = signer_of(self.identity)
+        signer, asked, setting = signer_of(self.identity), ready.plan.sites, ready.setting
         parties = self._parties(setting)
         return RemoteEngine(
             carrier=self.run,
             setting=setting,
-            streams=streams,
+            streams=ready.streams,
             hub=self.identity,
             sites=self.sites,
             parties=parties,
-            plan=canonical(plan.to_mapping()).encode(),
+            plan=canonical(ready.plan.to_mapping()).encode(),
             peers="\n".join(public_text(site) for site in self.everyone.values()).encode(),
-            book=book,
-            receipts=receipts,
-            quorum=plan.sites.quorum,
-            deadline=DEADLINE if plan.sites.deadline is None else plan.sites.deadline,
+            book=ready.book,
+            receipts=ready.receipts,
+            quorum=asked.quorum,
+            deadline=DEADLINE if asked.deadline is None else asked.deadline,
             site_receipts={
                 name: SiteReceipts(name, signer=signer, folder=self.hub.path / "receipts" / name)
                 for name in (*self.sites, *parties)

@@ -20,17 +20,16 @@ from kohort.federation.desk import Desk
 from kohort.federation.flower import LoopBack, client_app
 from kohort.federation.keyholding import needs_key_holder
 from kohort.federation.remote import Carrier, RemoteEngine, SiteReceipts
-from kohort.federation.setting import Setting
 from kohort.federation.site_book import open_site_ledger
 from kohort.federation.site_store import Numbers, RunStore
-from kohort.privacy.ledger import Book, canonical
-from kohort.privacy.receipts import Receipts
+from kohort.privacy.ledger import canonical
 from kohort.rng import Streams
 from kohort.secure.identity import public_text
 from kohort.secure.keyholder import KEY_HOLDER
 from kohort.secure.roster import Roster
 from kohort.secure.sealed import Identity
 from kohort.simulation import Population, populate
+from kohort.venue import Groundwork
 
 __all__ = ["LoopBackVenue"]
 
@@ -59,19 +58,11 @@ class LoopBackVenue:
     def _place(self, name: str) -> Path | None:
         return None if self.folder is None else self.folder / name
 
-    def engine(
-        self,
-        *,
-        plan: PlanFile,
-        population: Population,
-        setting: Setting,
-        streams: Streams,
-        book: Book,
-        receipts: Receipts,
-    ) -> RemoteEngine:
+    def engine(self, ready: Groundwork) -> RemoteEngine:
         """An engine that writes letters to desks in this process."""
+        plan, population, streams = ready.plan, ready.population, ready.streams
         hub = Identity.from_secret("hub", streams.bytes("hub identity"))
-        parties = (KEY_HOLDER,) if needs_key_holder(setting) else ()
+        parties = (KEY_HOLDER,) if needs_key_holder(ready.setting) else ()
         everyone = (*population.names, *parties)
         own = {name: Streams(streams.bytes("site", name), streams.seed) for name in everyone}
         identities = {name: Identity.from_secret(name, part.bytes("identity")) for name, part in own.items()}
@@ -83,15 +74,15 @@ class LoopBackVenue:
         self.desks = {name: make() for name, make in self.makers.items()}
         return RemoteEngine(
             carrier=self.carrier(),
-            setting=setting,
+            setting=ready.setting,
             streams=streams,
             hub=hub,
             sites={name: identities[name].public for name in population.names},
             parties={name: identities[name].public for name in parties},
             plan=canonical(plan.to_mapping()).encode(),
             peers="\n".join(public_text(identity.public) for identity in identities.values()).encode(),
-            book=book,
-            receipts=receipts,
+            book=ready.book,
+            receipts=ready.receipts,
             quorum=plan.sites.quorum,
             deadline=inf if plan.sites.deadline is None else plan.sites.deadline,
             site_receipts={name: SiteReceipts(name, signer=signer_of(hub)) for name in identities},

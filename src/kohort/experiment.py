@@ -46,7 +46,7 @@ from kohort.rng import Streams
 from kohort.runfolder import RunFolder
 from kohort.secure.keyholder import KEY_HOLDER
 from kohort.simulation import Population, set_aside_unseen
-from kohort.venue import RunEngine, Simulation, Venue, setting_for
+from kohort.venue import Groundwork, RunEngine, Simulation, Venue, setting_for
 
 __all__ = ["Outcome", "Progress", "run"]
 
@@ -179,9 +179,10 @@ def run(
         checkpoint, notes = folder.checkpoints.latest(ledger_lines=book.length)
     setting = setting_for(plan, schema=population.schema, run=book.run)
     try:
-        engine = place.engine(
+        ready = Groundwork(
             plan=plan, population=population, setting=setting, streams=streams, book=book, receipts=receipts
         )
+        engine = place.engine(ready)
         tasks = [PREPARE.name, *(task.name for task in method.tasks)]
         agreed = engine.approve(lambda rows: method.claims(plan.config, rows), tasks=tasks)
         enrolment = enrol(

@@ -30,7 +30,7 @@ from kohort.privacy.receipts import Receipts
 from kohort.rng import Streams
 from kohort.simulation import Population, populate
 
-__all__ = ["RunEngine", "Simulation", "Venue", "setting_for", "simulated_sites"]
+__all__ = ["Groundwork", "RunEngine", "Simulation", "Venue", "setting_for", "simulated_sites"]
 
 
 class RunEngine(Protocol):
@@ -61,6 +61,18 @@ class RunEngine(Protocol):
         ...
 
 
+@dataclass(frozen=True, kw_only=True)
+class Groundwork:
+    """What a run has made ready before it reaches any site."""
+
+    plan: PlanFile
+    population: Population = field(repr=False)
+    setting: Setting
+    streams: Streams = field(repr=False)
+    book: Book
+    receipts: Receipts
+
+
 class Venue(Protocol):
     """Where a plan is carried out."""
 
@@ -73,16 +85,7 @@ class Venue(Protocol):
         """The rows this process holds: all of them in a simulation, the hub's own in a deployment."""
         ...
 
-    def engine(
-        self,
-        *,
-        plan: PlanFile,
-        population: Population,
-        setting: Setting,
-        streams: Streams,
-        book: Book,
-        receipts: Receipts,
-    ) -> RunEngine:
+    def engine(self, ready: Groundwork) -> RunEngine:
         """An engine that reaches the sites."""
         ...
 
@@ -99,35 +102,29 @@ class Simulation:
         """Read, check, hold out and deal out."""
         return populate(plan, streams, tables=self.tables)
 
-    def engine(
-        self,
-        *,
-        plan: PlanFile,
-        population: Population,
-        setting: Setting,
-        streams: Streams,
-        book: Book,
-        receipts: Receipts,
-    ) -> LocalEngine:
+    def engine(self, ready: Groundwork) -> LocalEngine:
         """The engine that calls the sites directly."""
-        sites = simulated_sites(population, plan, streams, book)
+        asked = ready.plan.sites
+        sites = simulated_sites(ready.population, ready.plan, ready.streams, ready.book)
         return LocalEngine(
             sites=sites,
-            parties=_parties(setting, plan, streams, book, frozenset(sites)),
-            setting=setting,
-            streams=streams,
-            receipts=receipts,
-            quorum=plan.sites.quorum,
-            deadline=inf if plan.sites.deadline is None else plan.sites.deadline,
+            parties=_parties(ready, frozenset(sites)),
+            setting=ready.setting,
+            streams=ready.streams,
+            receipts=ready.receipts,
+            quorum=asked.quorum,
+            deadline=inf if asked.deadline is None else asked.deadline,
             many=self.many,
         )
 
 
-def _parties(setting: Setting, plan: PlanFile, streams: Streams, book: Book, sites: frozenset[str]) -> dict[str, Site]:
+def _parties(ready: Groundwork, sites: frozenset[str]) -> dict[str, Site]:
     """Who else a simulated run needs: a key-holder where sums are encrypted."""
-    if not needs_key_holder(setting):
+    if not needs_key_holder(ready.setting):
         return {}
-    holder = simulated_key_holder(schema=setting.schema, policy=plan.policy, streams=streams, book=book, sites=sites)
+    holder = simulated_key_holder(
+        schema=ready.setting.schema, policy=ready.plan.policy, streams=ready.streams, book=ready.book, sites=sites
+    )
     return {holder.name: holder}
 
 

@@ -31,7 +31,7 @@ from kohort.secure.encrypted import EncryptedHub
 from kohort.secure.he import SecretKey
 from kohort.secure.keyholder import KEY_HOLDER
 from kohort.secure.sums import FixedPoint, Integers, find_scheme
-from kohort.venue import Simulation, setting_for
+from kohort.venue import Groundwork, Simulation, setting_for
 
 SCHEMES = ["none", "masks", "bfv", "ckks"]
 POINT = FixedPoint(bound=1.0, scale=2**30, sites=12)
@@ -70,7 +70,7 @@ def engine_of(made: PlanFile, *, seed: int = 5) -> LocalEngine:
     """A simulated federation that has agreed to a plan."""
     streams, venue = Streams.seeded(seed), Simulation(tables={"": table()})
     population = venue.populate(made, streams)
-    engine = venue.engine(
+    ready = Groundwork(
         plan=made,
         population=population,
         setting=setting_for(made, schema=population.schema, run="run"),
@@ -78,6 +78,7 @@ def engine_of(made: PlanFile, *, seed: int = 5) -> LocalEngine:
         book=Book(signer=Signer.from_secret(streams.bytes("s")), run="run"),
         receipts=Receipts(signer=Signer.from_secret(streams.bytes("h"))),
     )
+    engine = venue.engine(ready)
     engine.approve(lambda _: ())
     engine.make_trouble(made.sites.trouble)
     return engine
