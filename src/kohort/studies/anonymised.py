@@ -7,13 +7,11 @@ KOHORT_PROCESSES sets how many classifiers are trained side by side; the figures
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from kohort.errors import ConfigError
 from kohort.studies.anonymised_charts import points_by_loss
 from kohort.studies.anonymised_classifiers import CLASSIFIERS as NINE
 from kohort.studies.anonymised_classifiers import SVM_ROWS
@@ -39,6 +37,7 @@ from kohort.studies.anonymised_protocols import PROTOCOLS, Effort, Found, score_
 from kohort.studies.anonymised_silo import chapter_seven
 from kohort.studies.anonymised_tables import CASES, VARIANTS, Case, case_named
 from kohort.studies.registry import Say, Study
+from kohort.studies.side_by_side import processes_here
 
 __all__ = ["FULL", "QUICK", "STUDY", "Depth", "run_study"]
 
@@ -80,7 +79,7 @@ def run_study(
 ) -> dict[str, Any]:
     """Run it all on the named tables; figures go into `out`."""
     depth = QUICK if quick else FULL
-    workers = _processes() if processes is None else processes
+    workers = processes_here() if processes is None else processes
     tables: list[dict[str, Any]] = []
     figures: list[Path] = []
     notes = _notes(depth)
@@ -116,15 +115,6 @@ def run_study(
         notes += said
     tables.append(conclusions(cases, losses, scores))
     return {"name": STUDY.name, "tables": tables, "figures": [path.name for path in figures], "notes": notes}
-
-
-def _processes() -> int:
-    text = os.environ.get("KOHORT_PROCESSES", "")
-    if not text:
-        return os.cpu_count() or 1
-    if not text.isdecimal() or int(text) < 1:
-        raise ConfigError(f"KOHORT_PROCESSES is {text!r}", hint="Give a whole number from 1 on")
-    return int(text)
 
 
 def _score(case: Case, depth: Depth, processes: int, say: Say) -> Found:

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from kohort.files import write_atomic
 from kohort.report.charts import SERIES
+from kohort.studies.drawing import INK, Rows, series, write_chart
 
 if TYPE_CHECKING:
-    import altair as alt
+    pass
 
 __all__ = ["association_bars", "lines_by_k", "points_by_loss", "scores_by_round"]
-
-Rows = Sequence[Mapping[str, Any]]
-_INK = "#1f2933"
 
 
 def lines_by_k(path: Path, *, title: str, rows: Rows) -> Path:
@@ -26,12 +23,12 @@ def lines_by_k(path: Path, *, title: str, rows: Rows) -> Path:
     x = alt.X("k:Q", title="k", scale=alt.Scale(zero=False, nice=False), axis=alt.Axis(format="d", grid=False))
     loss = alt.Y("loss:Q", title="information loss", axis=alt.Axis(format=".0%"))
     partitions = alt.Y("partitions:Q", title="partitions")
-    color, dash = _series("variant", list(dict.fromkeys(row["variant"] for row in rows)))
+    color, dash = series(list(dict.fromkeys(row["variant"] for row in rows)), field="variant", columns=0)
     panels = [
         base.encode(x=x, y=y, color=color, strokeDash=dash).properties(width=330, height=240)
         for y in (loss, partitions)
     ]
-    return _write(path, alt.hconcat(*panels, spacing=40).properties(title=title))
+    return write_chart(path, alt.hconcat(*panels, spacing=40).properties(title=title))
 
 
 def association_bars(path: Path, *, title: str, values: Mapping[str, float], top: float) -> Path:
@@ -44,15 +41,15 @@ def association_bars(path: Path, *, title: str, values: Mapping[str, float], top
     x = alt.X("association:Q", title="association with the target", scale=alt.Scale(domain=[0, top], nice=True))
     text = alt.Text("association:Q", format=".3f")
     bars = data.mark_bar(color=SERIES[0], height={"band": 0.7}).encode(y=y, x=x)
-    labels = data.mark_text(align="left", dx=4, color=_INK).encode(y=y, x=x, text=text)
-    return _write(path, alt.layer(bars, labels).properties(width=520, height=alt.Step(24), title=title))
+    labels = data.mark_text(align="left", dx=4, color=INK).encode(y=y, x=x, text=text)
+    return write_chart(path, alt.layer(bars, labels).properties(width=520, height=alt.Step(24), title=title))
 
 
 def points_by_loss(path: Path, *, title: str, rows: Rows) -> Path:
     """Accuracy against information loss; `rows` hold table, loss, accuracy."""
     import altair as alt
 
-    color, _ = _series("table", list(dict.fromkeys(row["table"] for row in rows)))
+    color, _ = series(list(dict.fromkeys(row["table"] for row in rows)), field="table", columns=0)
     chart = (
         alt.Chart(alt.InlineData(values=list(rows)))
         .mark_point(filled=True, size=60, opacity=0.8)
@@ -64,14 +61,14 @@ def points_by_loss(path: Path, *, title: str, rows: Rows) -> Path:
         )
         .properties(width=620, height=300, title=title)
     )
-    return _write(path, chart)
+    return write_chart(path, chart)
 
 
 def scores_by_round(path: Path, *, title: str, rows: Rows) -> Path:
     """Accuracy after every round; `rows` hold run, round, accuracy."""
     import altair as alt
 
-    color, dash = _series("run", list(dict.fromkeys(row["run"] for row in rows)))
+    color, dash = series(list(dict.fromkeys(row["run"] for row in rows)), field="run", columns=0)
     chart = (
         alt.Chart(alt.InlineData(values=list(rows)))
         .mark_line(strokeWidth=2)
@@ -83,29 +80,4 @@ def scores_by_round(path: Path, *, title: str, rows: Rows) -> Path:
         )
         .properties(width=620, height=300, title=title)
     )
-    return _write(path, chart)
-
-
-def _series(field: str, names: Sequence[str]) -> tuple[alt.Color, alt.StrokeDash]:
-    import altair as alt
-
-    legend = alt.Legend(orient="bottom", title=None, labelLimit=260) if len(names) > 1 else None
-    colors = alt.Scale(domain=list(names), range=[SERIES[place % len(SERIES)] for place in range(len(names))])
-    dashes = alt.Scale(domain=list(names), range=[[1, 0] if place % 2 == 0 else [6, 3] for place in range(len(names))])
-    return alt.Color(f"{field}:N", scale=colors, legend=legend), alt.StrokeDash(
-        f"{field}:N", scale=dashes, legend=legend
-    )
-
-
-def _write(path: Path, chart: Any) -> Path:
-    import vl_convert
-
-    drawn = (
-        chart.configure(background="white", font="sans-serif", padding=12)
-        .configure_view(stroke=None)
-        .configure_axis(labelColor=_INK, titleColor=_INK, titleFontWeight="normal", gridColor="#e4e7eb")
-        .configure_title(color=_INK, anchor="start", fontSize=13, fontWeight="normal", offset=10)
-        .configure_legend(labelColor=_INK)
-    )
-    write_atomic(path, str(vl_convert.vegalite_to_svg(drawn.to_dict())).encode())
-    return path
+    return write_chart(path, chart)

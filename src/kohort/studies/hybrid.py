@@ -18,8 +18,8 @@ from kohort.studies.hybrid_plans import CASES, ONE_HOT, Case, printed, published
 from kohort.studies.hybrid_runs import Runs
 from kohort.studies.hybrid_scenarios import accounting, digits_table, shifted
 from kohort.studies.hybrid_tables import accuracy_table, conclusions, one_hot_table, prepare
-from kohort.studies.partial_runs import processes_here
 from kohort.studies.registry import Say, Study
+from kohort.studies.side_by_side import processes_here
 
 __all__ = ["FULL", "QUICK", "STUDY", "Depth", "run_study"]
 

@@ -17,7 +17,7 @@ from kohort.data.datasets import open_table
 from kohort.experiment import Outcome, run
 from kohort.rng import Streams
 from kohort.simulation import Population, populate
-from kohort.studies.partial_runs import spread
+from kohort.studies.side_by_side import spread
 from kohort.venue import Simulation
 
 __all__ = ["Found", "Runs", "digits", "table_rows"]

@@ -24,7 +24,7 @@ from kohort.studies.hybrid_plans import (
     tuned_hybrid,
 )
 from kohort.studies.hybrid_runs import Runs
-from kohort.studies.partial_runs import row, row_of
+from kohort.studies.lines import row, row_of
 from kohort.studies.registry import Say
 
 __all__ = ["accounting", "digits_table", "shifted"]

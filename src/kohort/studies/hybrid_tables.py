@@ -21,7 +21,7 @@ from kohort.studies.hybrid_plans import (
     tuned_hybrid,
 )
 from kohort.studies.hybrid_runs import Runs
-from kohort.studies.partial_runs import row, row_of
+from kohort.studies.lines import row, row_of
 from kohort.studies.registry import Say
 
 __all__ = ["accuracy_table", "conclusions", "one_hot_table", "plans_of", "prepare"]

@@ -31,8 +31,8 @@ from kohort.learn.model import encode_rows
 from kohort.learn.rows import Rows
 from kohort.rng import Streams
 from kohort.simulation import populate
+from kohort.studies.lines import row
 from kohort.studies.oneshot_figures import Part
-from kohort.studies.partial_runs import row
 from kohort.studies.registry import Say
 
 __all__ = ["adult_onehot", "attack", "blocks_of", "opened_total", "paper_factor"]

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from kohort.data.split import hold_out
 from kohort.rng import Streams
+from kohort.studies.lines import row
 from kohort.studies.oneshot_figures import Part
 from kohort.studies.oneshot_paper import ACCURACY, BASELINES
 from kohort.studies.oneshot_runs import Runs, Table, oneshot_plan
-from kohort.studies.partial_runs import row
 from kohort.studies.registry import Say
 
 __all__ = ["baselines"]

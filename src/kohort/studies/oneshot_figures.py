@@ -9,10 +9,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from kohort.studies.lines import row, row_of
 from kohort.studies.oneshot_paper import ACCURACY, ROUNDS_SKIN, SHAPES, SITE_ROWS
 from kohort.studies.oneshot_runs import Runs, Table, bounds_around_mean, fedavg_plan, oneshot_plan
 from kohort.studies.partial_charts import draw_lines
-from kohort.studies.partial_runs import row, row_of
 from kohort.studies.registry import Say
 
 __all__ = ["Part", "by_sites", "communication", "linear_accuracy", "more_power", "shapes", "with_fedavg"]

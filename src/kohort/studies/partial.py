@@ -15,6 +15,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Final
 
+from kohort.studies.lines import row, row_of
 from kohort.studies.partial_figures import (
     Part,
     accuracy_by_threshold,
@@ -26,20 +27,10 @@ from kohort.studies.partial_figures import (
 )
 from kohort.studies.partial_paper import ACCURACY, LARGEST
 from kohort.studies.partial_release import Case, counts, other_aggregators, releases
-from kohort.studies.partial_runs import (
-    E2_WIDTH,
-    PAPER,
-    TUNED,
-    Letter,
-    Runs,
-    Training,
-    paper_gate,
-    processes_here,
-    row,
-    row_of,
-)
+from kohort.studies.partial_runs import E2_WIDTH, PAPER, TUNED, Letter, Runs, Training, paper_gate
 from kohort.studies.partial_times import running_times
 from kohort.studies.registry import Say, Study
+from kohort.studies.side_by_side import processes_here
 
 __all__ = ["FULL", "QUICK", "STUDY", "Depth", "run_study"]
 

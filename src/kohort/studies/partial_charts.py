@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from kohort.files import write_atomic
 from kohort.report.charts import SERIES
+from kohort.studies.drawing import Rows, series, write_chart
 
 if TYPE_CHECKING:
-    import altair as alt
+    pass
 
 __all__ = ["draw_lines", "draw_seconds"]
 
-Rows = Sequence[Mapping[str, Any]]
-_INK = "#1f2933"
 PARTS = ("server", "slowest client", "transfer")
 
 
@@ -28,14 +25,14 @@ def draw_lines(
     style = "%" if percent else ".2f"
     across = alt.X("x:Q", title=x, scale=alt.Scale(zero=False, nice=False), axis=alt.Axis(format="d", grid=False))
     up = alt.Y("y:Q", title=y, scale=alt.Scale(zero=percent), axis=alt.Axis(format=style))
-    color, dash = _series(list(dict.fromkeys(str(row["series"]) for row in rows)))
+    color, dash = series(list(dict.fromkeys(str(row["series"]) for row in rows)))
     panels = []
     for panel in dict.fromkeys(str(row["panel"]) for row in rows):
         values = [dict(row) for row in rows if row["panel"] == panel]
         base = alt.Chart(alt.InlineData(values=values), title=alt.TitleParams(panel, fontSize=12))
         drawn = base.mark_line(strokeWidth=2, point=alt.OverlayMarkDef(size=36) if dots else False)
         panels.append(drawn.encode(x=across, y=up, color=color, strokeDash=dash).properties(width=380, height=260))
-    return _write(path, alt.hconcat(*panels, spacing=36).resolve_scale(y="shared").properties(title=title))
+    return write_chart(path, alt.hconcat(*panels, spacing=36).resolve_scale(y="shared").properties(title=title))
 
 
 def draw_seconds(path: Path, *, title: str, rows: Rows) -> Path:
@@ -61,30 +58,4 @@ def draw_seconds(path: Path, *, title: str, rows: Rows) -> Path:
                 order=alt.Order("rank:Q"),
             ).properties(width=380, height=alt.Step(22))
         )
-    return _write(path, alt.hconcat(*panels, spacing=36).properties(title=title))
-
-
-def _series(names: Sequence[str]) -> tuple[alt.Color, alt.StrokeDash]:
-    import altair as alt
-
-    legend = alt.Legend(orient="bottom", title=None, columns=5, labelLimit=260) if len(names) > 1 else None
-    colors = alt.Scale(domain=list(names), range=[SERIES[place % len(SERIES)] for place in range(len(names))])
-    dashes = alt.Scale(domain=list(names), range=[[1, 0] if place % 2 == 0 else [6, 3] for place in range(len(names))])
-    return (
-        alt.Color("series:N", scale=colors, legend=legend),
-        alt.StrokeDash("series:N", scale=dashes, legend=legend),
-    )
-
-
-def _write(path: Path, chart: Any) -> Path:
-    import vl_convert
-
-    drawn = (
-        chart.configure(background="white", font="sans-serif", padding=12)
-        .configure_view(stroke=None)
-        .configure_axis(labelColor=_INK, titleColor=_INK, titleFontWeight="normal", gridColor="#e4e7eb")
-        .configure_title(color=_INK, anchor="start", fontSize=13, fontWeight="normal", offset=10)
-        .configure_legend(labelColor=_INK)
-    )
-    write_atomic(path, str(vl_convert.vegalite_to_svg(drawn.to_dict())).encode())
-    return path
+    return write_chart(path, alt.hconcat(*panels, spacing=36).properties(title=title))

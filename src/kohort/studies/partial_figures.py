@@ -18,6 +18,7 @@ from kohort.experiment import run
 from kohort.learn.model import encode_rows
 from kohort.rng import Streams
 from kohort.simulation import populate
+from kohort.studies.lines import row, row_of
 from kohort.studies.partial_charts import draw_lines
 from kohort.studies.partial_paper import ACCURACY, ENCODING_E2, LARGEST
 from kohort.studies.partial_runs import (
@@ -31,11 +32,9 @@ from kohort.studies.partial_runs import (
     gate_for,
     paper_gate,
     random_share,
-    row,
-    row_of,
-    spread,
 )
 from kohort.studies.registry import Say
+from kohort.studies.side_by_side import spread
 
 __all__ = [
     "Dial",

@@ -9,20 +9,10 @@ from typing import Any, Final
 from kohort.anonymity.measures import measure
 from kohort.config import PlanFile
 from kohort.experiment import run
+from kohort.studies.lines import interval_of, row, row_of
 from kohort.studies.partial_figures import Part
 from kohort.studies.partial_paper import LARGEST
-from kohort.studies.partial_runs import (
-    PAPER,
-    TRUSTING,
-    Found,
-    Runs,
-    Training,
-    adult_plan,
-    gate_for,
-    interval_of,
-    row,
-    row_of,
-)
+from kohort.studies.partial_runs import PAPER, TRUSTING, Found, Runs, Training, adult_plan, gate_for
 from kohort.studies.registry import Say
 
 __all__ = ["Case", "counts", "other_aggregators", "release_plan", "releases"]

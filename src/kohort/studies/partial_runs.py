@@ -7,25 +7,23 @@ group becomes one nothing can reach.
 
 from __future__ import annotations
 
-import os
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from statistics import fmean, stdev
 from typing import Any, Final, Literal, TypeVar
 
 import numpy as np
 import polars as pl
 
 from kohort.config import PlanFile, load_plan
-from kohort.errors import ConfigError
 from kohort.experiment import Outcome, run
 from kohort.federation.tables import pack_table
 from kohort.rng import Streams
 from kohort.simulation import populate
 from kohort.studies.partial_paper import LARGEST
+from kohort.studies.side_by_side import spread
 
 __all__ = [
     "E2_WIDTH",
@@ -36,13 +34,8 @@ __all__ = [
     "Training",
     "adult_plan",
     "gate_for",
-    "interval_of",
     "paper_gate",
-    "processes_here",
     "random_share",
-    "row",
-    "row_of",
-    "spread",
 ]
 
 Letter = Literal["k", "l"]
@@ -175,26 +168,6 @@ def _made(plan: PlanFile, seed: int) -> Found:
     return found_of(run(plan, seed=seed))
 
 
-def spread(function: Callable[..., T], jobs: Sequence[tuple[Any, ...]], processes: int) -> list[T]:
-    """`function` of every job, in order; so many at a time, which changes nothing but the time it takes."""
-    if processes == 1 or len(jobs) < 2:
-        return [function(*job) for job in jobs]
-    from sklearn.utils.parallel import Parallel, delayed
-
-    made: list[T] = Parallel(n_jobs=processes)(delayed(function)(*job) for job in jobs)
-    return made
-
-
-def processes_here() -> int:
-    """How many runs are made side by side: KOHORT_PROCESSES, or one a core."""
-    text = os.environ.get("KOHORT_PROCESSES", "")
-    if not text:
-        return os.cpu_count() or 1
-    if not text.isdecimal() or int(text) < 1:
-        raise ConfigError(f"KOHORT_PROCESSES is {text!r}", hint="Give a whole number from 1 on")
-    return int(text)
-
-
 def found_of(outcome: Outcome) -> Found:
     """The figures of a finished run."""
     received = outcome.received
@@ -245,28 +218,3 @@ def random_share(plan: PlanFile, shared: int, seed: int) -> float:
             load_plan(mapping), seed=seed, tables={name: part for name, part in tables.items() if part.height}
         )
     return outcome.accuracy
-
-
-def row(
-    setting: str, paper: Any, ours: Any, *, sd: float | None = None, interval: Sequence[float] | None = None
-) -> dict[str, Any]:
-    """One line of a table, with the difference where both are numbers."""
-    numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in (paper, ours))
-    line = {"setting": setting, "paper": paper, "ours": ours, "sd": sd, "delta": ours - paper if numbers else None}
-    return line if interval is None else {**line, "interval": list(interval)}
-
-
-def row_of(setting: str, paper: float | None, values: Sequence[float], *, interval: bool = False) -> dict[str, Any]:
-    """One line from a value a seed."""
-    sd = stdev(values) if len(values) > 1 else None
-    return row(setting, paper, fmean(values), sd=sd, interval=interval_of(values) if interval else None)
-
-
-def interval_of(values: Sequence[float]) -> tuple[float, float] | None:
-    """Student's 95 % interval of the mean; none for a single value."""
-    if len(values) < 2:
-        return None
-    from scipy.stats import t
-
-    half = float(t.ppf(0.975, len(values) - 1)) * stdev(values) / len(values) ** 0.5
-    return fmean(values) - half, fmean(values) + half

@@ -13,10 +13,11 @@ from typing import Any, Final
 
 from kohort.config import PlanFile
 from kohort.experiment import run
+from kohort.studies.lines import row
 from kohort.studies.partial_charts import draw_seconds
 from kohort.studies.partial_figures import Part
 from kohort.studies.partial_paper import TIMES_EQUAL, TIMES_FASTER_HUB, Times
-from kohort.studies.partial_runs import PAPER, Letter, found_of, paper_gate, row
+from kohort.studies.partial_runs import PAPER, Letter, found_of, paper_gate
 from kohort.studies.registry import Say
 
 __all__ = ["Measured", "measure_times", "running_times"]

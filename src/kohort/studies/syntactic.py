@@ -14,8 +14,9 @@ from statistics import fmean
 from typing import Any, Final
 
 from kohort.config import PlanFile
-from kohort.studies.partial_runs import processes_here, row, row_of
+from kohort.studies.lines import row, row_of
 from kohort.studies.registry import Say, Study
+from kohort.studies.side_by_side import processes_here
 from kohort.studies.syntactic_charts import draw_by, draw_ways
 from kohort.studies.syntactic_runs import (
     CENTRAL,

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from kohort.studies.partial_charts import _series, _write
+from kohort.studies.drawing import Rows, series, write_chart
 
 __all__ = ["draw_by", "draw_ways"]
-
-Rows = Sequence[Mapping[str, Any]]
 
 
 def draw_by(path: Path, *, title: str, rows: Rows, x: str) -> Path:
@@ -18,7 +14,7 @@ def draw_by(path: Path, *, title: str, rows: Rows, x: str) -> Path:
     import altair as alt
 
     ticks = sorted({float(row["x"]) for row in rows})
-    color, dash = _series(list(dict.fromkeys(str(row["series"]) for row in rows)))
+    color, dash = series(list(dict.fromkeys(str(row["series"]) for row in rows)))
     across = alt.X(
         "x:Q",
         title=x,
@@ -32,7 +28,7 @@ def draw_by(path: Path, *, title: str, rows: Rows, x: str) -> Path:
         drawn = base.mark_line(strokeWidth=2, point=alt.OverlayMarkDef(size=36))
         up = alt.Y("y:Q", title=panel, scale=alt.Scale(zero=False), axis=alt.Axis(format=".2f"))
         panels.append(drawn.encode(x=across, y=up, color=color, strokeDash=dash).properties(width=300, height=240))
-    return _write(path, alt.hconcat(*panels, spacing=36).properties(title=title))
+    return write_chart(path, alt.hconcat(*panels, spacing=36).properties(title=title))
 
 
 def draw_ways(path: Path, *, title: str, rows: Rows) -> Path:
@@ -49,4 +45,4 @@ def draw_ways(path: Path, *, title: str, rows: Rows) -> Path:
         span = base.mark_rule(strokeWidth=3, color="#9aa5b1").encode(y=across, x=low, x2="high:Q")
         ends = [base.mark_point(filled=True, size=50).encode(y=across, x=alt.X(f"{end}:Q")) for end in ("low", "high")]
         panels.append(alt.layer(span, *ends).properties(width=260, height=alt.Step(26)))
-    return _write(path, alt.hconcat(*panels, spacing=36).properties(title=title))
+    return write_chart(path, alt.hconcat(*panels, spacing=36).properties(title=title))

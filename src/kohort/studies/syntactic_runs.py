@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from kohort.config import PlanFile, load_plan
 from kohort.experiment import run
-from kohort.studies.partial_runs import spread
+from kohort.studies.side_by_side import spread
 
 __all__ = [
     "CENTRAL",

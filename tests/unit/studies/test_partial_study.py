@@ -15,28 +15,15 @@ from kohort.data.datasets import open_table
 from kohort.errors import ConfigError
 from kohort.experiment import run
 from kohort.studies import partial, partial_runs
+from kohort.studies.lines import interval_of, row, row_of
 from kohort.studies.partial_charts import draw_lines, draw_seconds
 from kohort.studies.partial_figures import _share, complete_rows
 from kohort.studies.partial_paper import LARGEST, TIMES_EQUAL, TIMES_FASTER_HUB
 from kohort.studies.partial_release import release_plan
-from kohort.studies.partial_runs import (
-    E2_WIDTH,
-    NOBODY,
-    PAPER,
-    TUNED,
-    Found,
-    Runs,
-    gate_for,
-    interval_of,
-    paper_gate,
-    processes_here,
-    random_share,
-    row,
-    row_of,
-    spread,
-)
+from kohort.studies.partial_runs import E2_WIDTH, NOBODY, PAPER, TUNED, Found, Runs, gate_for, paper_gate, random_share
 from kohort.studies.partial_times import Measured, _rows
 from kohort.studies.registry import find_study
+from kohort.studies.side_by_side import processes_here, spread
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 
