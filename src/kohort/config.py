@@ -157,7 +157,10 @@ def read_plan(path: Path, *, overrides: Sequence[str] = ()) -> PlanFile:
 
 
 def apply_overrides(raw: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """`raw` with every `a.b=value` set; values are TOML, and a bare word is text."""
+    """`raw` with every `a.b=value` set; values are TOML, and a bare word is text.
+
+    The entries of a list of sections are numbered from 1: `method.phases.2.lr=1.0`.
+    """
     result: dict[str, Any] = _deep_copy(raw)
     for override in overrides:
         place, sign, text = override.partition("=")
@@ -167,14 +170,27 @@ def apply_overrides(raw: Mapping[str, Any], overrides: Sequence[str]) -> dict[st
         *parents, last = keys
         if keys == ["method", "name"] and isinstance(result.get("method"), dict):
             result["method"] = _keys_of_method(result["method"], _toml_value(text))
-        inner = result
+        inner: Any = result
         for key in parents:
-            following = inner.setdefault(key, {})
-            if not isinstance(following, dict):
-                raise ConfigError(f"cannot set {place!r}: {key!r} is not a section")
-            inner = following
+            inner = _section_in(inner, key, place)
+        if not isinstance(inner, dict):
+            raise ConfigError(f"cannot set {place!r}: it names a list", hint="Write the number of an entry, from 1 on")
         inner[last] = _toml_value(text)
     return result
+
+
+def _section_in(outer: Any, key: str, place: str) -> Any:
+    """The section or list called `key` within `outer`, made where there is none."""
+    if isinstance(outer, list):
+        if not key.isdecimal() or not 1 <= int(key) <= len(outer):
+            hint = f"Write a number from 1 to {len(outer)}"
+            raise ConfigError(f"cannot set {place!r}: {key!r} is no entry of the list", hint=hint)
+        following = outer[int(key) - 1]
+    else:
+        following = outer.setdefault(key, {})
+    if not isinstance(following, dict | list):
+        raise ConfigError(f"cannot set {place!r}: {key!r} is not a section")
+    return following
 
 
 def load_plan(raw: Mapping[str, Any]) -> PlanFile:
@@ -294,6 +310,8 @@ def _toml_value(text: str) -> Any:
 def _deep_copy(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _deep_copy(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_deep_copy(item) for item in value]
     return value
 
 

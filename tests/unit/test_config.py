@@ -126,6 +126,18 @@ def test_overrides_are_toml_and_bare_words_are_text() -> None:
     assert SMALL == {"data": {"table": "t.csv", "target": "y"}}, "the plan that was read must not change"
 
 
+def test_entries_of_a_list_of_sections_are_numbered_from_one() -> None:
+    raw = {"method": {"phases": [{"lr": 1.0}, {"lr": 2.0, "dp": {"clip": 1.0}}]}}
+    made = apply_overrides(raw, ["method.phases.2.lr=3", "method.phases.2.dp.clip=0.5"])
+    assert made == {"method": {"phases": [{"lr": 1.0}, {"lr": 3, "dp": {"clip": 0.5}}]}}
+    assert raw["method"]["phases"][1] == {"lr": 2.0, "dp": {"clip": 1.0}}, "the plan that was given stays as it was"
+    for place in ("method.phases.0.lr=1", "method.phases.3.lr=1", "method.phases.first.lr=1"):
+        with pytest.raises(ConfigError, match="no entry of the list"):
+            apply_overrides(raw, [place])
+    with pytest.raises(ConfigError, match="it names a list"):
+        apply_overrides(raw, ["method.phases.2=1"])
+
+
 @pytest.mark.parametrize("override", ["", "x", "=5", ".a=5", "a.=5", "a..b=5", " =1"])
 def test_an_unreadable_override_is_refused(override: str) -> None:
     with pytest.raises(ConfigError, match="--set"):
@@ -165,7 +177,8 @@ CHANGED: dict[str, Any] = {
     "data.bins": {"a": [1.0]}, "data.bounds": {"a": [0.0, 1.0]}, "data.categories": {"a": ["b"]}, "data.other": ["o"],
     "data.nullable": ["n"], "data.missing": "category", "data.encoding": "onehot", "data.test": 0.4,
     "sites.split": "sorted", "sites.clusters": 3, "sites.alpha": 2.0, "sites.low_risk": 0.4,
-    "model.kind": "logistic", "model.activation": "tanh", "model.dtype": "float64", "train.optimizer": "sgd",
+    "model.kind": "logistic", "model.activation": "tanh", "model.dtype": "float64", "model.init": "glorot",
+    "train.optimizer": "sgd",
     "train.state": "keep", "train.stop": {"patience": 4}, "train.aggregate": "median", "train.hub": "momentum",
     "train.correction": "fedprox:0.1", "train.select": "poisson", "policy.tasks": ["train"], "policy.public": [],
     "method.name": "central", "sites.trouble": {"drop": 0.5}, "sites.deadline": 3.0, "train.reject": 2.0,

@@ -1,0 +1,110 @@
+"""`kohort compare`: several settings of one plan side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+
+from kohort.cli.common import ForceOption, JsonOption, emit, say, stdout
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from kohort.compare import Rows
+
+__all__ = ["register"]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("compare")(compare)
+
+
+def compare(
+    plan: Annotated[Path, typer.Argument(metavar="PLAN.toml", help="The plan to vary.")],
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for the runs and compare.json.")],
+    sweep: Annotated[
+        list[str],
+        typer.Option("--sweep", metavar="a.b=v1,v2", help="A key of the plan and its values; may be repeated."),
+    ],
+    set_: Annotated[list[str] | None, typer.Option("--set", metavar="a.b=v", help="Change a key of the plan.")] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Runs a setting, with seeds 0, 1, ...")] = 1,
+    choose: Annotated[
+        str | None, typer.Option(metavar='"accuracy>=0.81"', help="Name the cheapest setting that keeps these bounds.")
+    ] = None,
+    rows: Annotated[
+        str,
+        typer.Option(metavar="all|low-risk", help="low-risk: try out on rows of low risk, at no cost to the others."),
+    ] = "all",
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted comparison in DIR.")] = False,
+    force: ForceOption = False,
+    json: JsonOption = False,
+) -> None:
+    """Run a plan with several values of some keys, and show which settings are worth their cost.
+
+    Where runs claim differential privacy, looking at all of them is paid for as all of them.
+
+    Example: kohort compare examples/fedavg.toml --sweep train.lr=0.001,0.01 --seeds 3 --out out/rates
+    """
+    from kohort.compare import Sweep, settings_of
+    from kohort.compare import compare as carry_out
+
+    settings = settings_of(plan, [Sweep.parse(text) for text in sweep], overrides=set_ or [])
+    result = carry_out(
+        settings,
+        out=out,
+        seeds=seeds,
+        choose=choose,
+        rows=cast("Rows", rows),
+        resume=resume,
+        force=force,
+        say=lambda line: None if json else say(line),
+    )
+    if json:
+        emit(result)
+        return
+    stdout().print(_table(result))
+    for line in _conclusions(result, choose):
+        stdout().print(line, markup=False)
+    stdout().print(f"Written to {out}. kohort report {out} shows the runs side by side.", markup=False)
+
+
+def _table(result: Mapping[str, Any]) -> Table:
+    from rich.table import Table
+
+    from kohort.evaluate.choice import score_name
+
+    lines = result["settings"]
+    score = score_name(lines[0]["figures"])
+    table = Table(*lines[0]["set"], score, "epsilon", "rows released", "MB up", "front")
+    for line in lines:
+        figures = line["figures"]
+        table.add_row(
+            *line["set"].values(),
+            f"{figures[score]:.4f}",
+            "-" if figures["epsilon"] is None else f"{figures['epsilon']:.3g}",
+            f"{figures['rows_released']:,.0f}",
+            f"{figures['bytes_up'] / 1e6:.2f}",
+            "yes" if line["runs"][0] in result["pareto"] else "",
+        )
+    return table
+
+
+def _conclusions(result: Mapping[str, Any], choose: str | None) -> list[str]:
+    said = []
+    if choose is not None:
+        chosen = result["chosen"]
+        found = next((line for line in result["settings"] if chosen in line["runs"]), None)
+        words = "none of the settings" if found is None else ", ".join(f"{k} = {v}" for k, v in found["set"].items())
+        said.append(f"Cheapest with {choose}: {words}")
+    cost = result["tuning"]
+    if cost is not None:
+        whose = "rows of low risk only; the others pay nothing" if cost["rows"] == "low-risk" else cost["scope"]
+        said.append(
+            f"Choosing among these {cost['runs']} runs costs epsilon {cost['epsilon']:.4g}, delta {cost['delta']:.3g} "
+            f"for each {cost['unit']} ({whose}), not what one run costs."
+        )
+    return said
