@@ -7,6 +7,7 @@ the chosen one costs alone.
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ __all__ = ["COMPARISON_FILE", "Rows", "Setting", "Sweep", "compare", "settings_o
 Rows = Literal["all", "low-risk"]
 COMPARISON_FILE: Final = "compare.json"
 MOST_RUNS: Final = 10_000
+LONGEST_WORD, LONGEST_NAME = 32, 200
 _OPENING, _CLOSING = "[{(", "]})"
 
 
@@ -100,7 +102,7 @@ def compare(
     jobs = [(setting, seed) for setting in settings for seed in range(seeds)]
     runs, folders = [], []
     for number, (setting, seed) in enumerate(jobs, start=1):
-        folder = out / f"run-{number:0{len(str(len(jobs)))}d}"
+        folder = out / f"run-{number:0{len(str(len(jobs)))}d}{_slug(setting.chosen, seed if seeds > 1 else None)}"
         say(f"{number} of {len(jobs)}: {_words(setting.chosen)}, seed {seed}")
         runs.append(_run_of(setting.plan, folder, seed, rows, resume=resume, force=force))
         folders.append(folder)
@@ -147,6 +149,13 @@ def _told(figures: Figures) -> dict[str, float | None]:
 
 def _words(chosen: Mapping[str, str]) -> str:
     return ", ".join(f"{key} = {value}" for key, value in chosen.items()) or "the plan as it is"
+
+
+def _slug(chosen: Mapping[str, str], seed: int | None) -> str:
+    """What a setting is, short and safe in a file name, so that a report of all runs tells them apart."""
+    words = [f"{key.rpartition('.')[2]}={value}" for key, value in chosen.items()]
+    words += [] if seed is None else [f"seed={seed}"]
+    return "".join("_" + re.sub(r"[^A-Za-z0-9.=-]+", "-", word).strip("-")[:LONGEST_WORD] for word in words)[:LONGEST_NAME]
 
 
 def _split(text: str) -> list[str]:

@@ -266,6 +266,7 @@ def test_a_comparison_runs_every_setting_and_names_the_cheapest(plan: Path, tmp_
     result = compare(settings, out=tmp_path / "out", seeds=2, choose="accuracy>=0")
     assert len(result["runs"]) == 4
     assert [run["seed"] for run in result["runs"]] == [0, 1, 0, 1]
+    assert result["folders"][2] == "run-3_rounds=4_seed=0"
     assert [line["runs"] for line in result["settings"]] == [[0, 1], [2, 3]]
     assert result["chosen"] == 0, "one round sends a quarter of the bytes"
     assert set(result["pareto"]) >= {0, 1}
@@ -280,9 +281,10 @@ def test_a_comparison_runs_every_setting_and_names_the_cheapest(plan: Path, tmp_
 def test_an_interrupted_comparison_goes_on(plan: Path, tmp_path: Path) -> None:
     settings = settings_of(plan, [Sweep("train.lr", ("0.1", "0.5"))])
     compare(settings[:1], out=tmp_path / "out")
-    first = (tmp_path / "out" / "run-1" / "run.json").stat().st_mtime_ns
+    finished = tmp_path / "out" / "run-1_lr=0.1" / "run.json"
+    first = finished.stat().st_mtime_ns
     result = compare(settings, out=tmp_path / "out", resume=True)
-    assert (tmp_path / "out" / "run-1" / "run.json").stat().st_mtime_ns == first, "a finished run is not made again"
+    assert finished.stat().st_mtime_ns == first, "a finished run is not made again"
     assert len(result["runs"]) == 2
     whole = compare(settings, out=tmp_path / "whole")
     assert [run["metrics"] for run in whole["runs"]] == [run["metrics"] for run in result["runs"]]
@@ -302,7 +304,7 @@ def test_looking_at_private_runs_is_paid_for(plan: Path, tmp_path: Path, rows: s
     assert single <= 1.0
     assert single < cost["epsilon"] < 3 * single
     assert cost["delta"] == pytest.approx(3e-5)
-    claims = spent_by_site(tmp_path / "out" / "run-1")
+    claims = spent_by_site(tmp_path / "out" / found["folders"][0])
     assert len(claims) == 3
     whole, small = rehearsed(plan)
     used = sum(found["runs"][0]["site_rows"].values())
