@@ -155,7 +155,8 @@ def _slug(chosen: Mapping[str, str], seed: int | None) -> str:
     """What a setting is, short and safe in a file name, so that a report of all runs tells them apart."""
     words = [f"{key.rpartition('.')[2]}={value}" for key, value in chosen.items()]
     words += [] if seed is None else [f"seed={seed}"]
-    return "".join("_" + re.sub(r"[^A-Za-z0-9.=-]+", "-", word).strip("-")[:LONGEST_WORD] for word in words)[:LONGEST_NAME]
+    safe = [re.sub(r"[^A-Za-z0-9.=-]+", "-", word).strip("-")[:LONGEST_WORD] for word in words]
+    return "".join(f"_{word}" for word in safe)[:LONGEST_NAME]
 
 
 def _split(text: str) -> list[str]:
