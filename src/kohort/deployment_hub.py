@@ -18,6 +18,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
 from pathlib import Path
 from time import monotonic, sleep, time
 from typing import Any
@@ -48,6 +49,7 @@ from kohort.federation.remote import RemoteEngine, SiteReceipts
 from kohort.federation.setting import Setting
 from kohort.files import require_new, write_atomic
 from kohort.privacy.ledger import canonical
+from kohort.retention import RECEIVED, drop_overdue
 from kohort.rng import Streams
 from kohort.secure.certificates import check_certificate, issue_server_certificate, make_ca, node_key_to_register
 from kohort.secure.identity import Roster, load_identity, public_text, save_identity
@@ -186,6 +188,7 @@ class HubFolder:
             tls = (self.path / "ca.pem", self.path / "server.pem", self.path / "server-key.pem")
             check_certificate(tls[1], authority=tls[0])
         _require_free(host, port)
+        self.drop_overdue()
         (self.path / "state").mkdir(exist_ok=True)
         threading.Thread(target=self._tell_superlink, kwargs={"wait": 120.0}, daemon=True).start()
         serve_superlink(
@@ -226,9 +229,15 @@ class HubFolder:
         shutil.rmtree(self.path / "receipts" / name, ignore_errors=True)
         return changed
 
+    def drop_overdue(self, *, today: date | None = None) -> list[str]:
+        """Delete the rows of earlier runs whose last day is over; the files that went."""
+        day = today or datetime.now(UTC).date()
+        return [str(gone) for folder in self._run_folders() if (gone := drop_overdue(folder, today=day))]
+
     @contextmanager
     def venue(self, *, wait: float = 60.0) -> Iterator[FlowerVenue]:
         """A run at the SuperLink, with the sites that connect within `wait` seconds."""
+        self.drop_overdue()
         registered = self.sites()
         if not registered:
             raise ConfigError("no site is registered at this hub", hint="Add one with: kohort hub add")
@@ -404,7 +413,7 @@ def _require_free(host: str, port: int) -> None:
 
 def _forget_rows(folder: Path, name: str) -> str:
     """Drop a site's rows from what a run was given; a table that does not tell senders apart goes as a whole."""
-    place = folder / "hub" / "received.parquet"
+    place = folder / RECEIVED
     if not place.is_file():
         return ""
     frame = pl.read_parquet(place)

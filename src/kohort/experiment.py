@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from time import perf_counter, process_time
@@ -42,6 +43,7 @@ from kohort.privacy.ledger import LEDGER_FILE, Book, Disclosure
 from kohort.privacy.receipts import Receipts
 from kohort.privacy.reopen import drop_cut_lines, reopen
 from kohort.privacy.signing import Signer
+from kohort.retention import RECEIVED, note_last_day
 from kohort.rng import Streams
 from kohort.runfolder import RunFolder
 from kohort.secure.keyholder import KEY_HOLDER
@@ -97,6 +99,7 @@ class Outcome:
     dp: dict[str, Any] | None = None
     """What the budget speaks of and what other accounts say; none without differential privacy."""
     received: pl.DataFrame | None = field(default=None, repr=False)
+    keep_days: int | None = None
     received_path: str | None = None
     files: HubFiles = field(default_factory=dict, repr=False)
     """What the hub keeps of the run, by name."""
@@ -472,11 +475,10 @@ def _outcome(
         unit=claims[0].unit if claims else None,
         dp=dp_facts(claims) if claims else None,
         received=result.received,
+        keep_days=result.keep_days,
         files=result.files,
         facts={**result.facts, **told.facts},
-        received_path=None
-        if folder is None or result.received is None
-        else str(folder.path / "hub" / "received.parquet"),
+        received_path=None if folder is None or result.received is None else str(folder.path / RECEIVED),
     )
 
 
@@ -488,7 +490,9 @@ def _write(outcome: Outcome, folder: RunFolder) -> None:
     page = model_card(outcome.model, run=mapping, plan=outcome.plan.to_mapping())
     save_model(outcome.model, folder.path / "model", about=summary, page=page)
     if outcome.received is not None:
-        write_table(outcome.received, folder.path / "hub" / "received.parquet", force=True)
+        write_table(outcome.received, folder.path / RECEIVED, force=True)
+        if outcome.keep_days is not None:
+            note_last_day(folder.path, days=outcome.keep_days, today=datetime.now(UTC).date())
     for name, content in outcome.files.items():
         write_atomic(folder.path / "hub" / name, content)
     folder.finish(outcome.plan, mapping)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from datetime import date
 from pathlib import Path
 
 import polars as pl
@@ -20,6 +21,7 @@ from kohort.federation.flower import Guard
 from kohort.federation.flower_runner import supernode_command
 from kohort.federation.letters import Question, fresh_number, read_answer, write_question
 from kohort.privacy.ledger import canonical
+from kohort.retention import RECEIVED, last_day, note_last_day
 from kohort.secure.identity import load_identity
 
 PLAN = """
@@ -151,6 +153,37 @@ def test_a_site_is_added_once_and_forgotten_with_its_rows(tmp_path: Path, hub: H
     assert hub.sites() == {}
     with pytest.raises(ConfigError, match="no site"):
         hub.forget("north")
+
+
+def test_rows_go_when_their_last_day_is_over(tmp_path: Path, hub: HubFolder) -> None:
+    run = tmp_path / "run"
+    (run / "hub").mkdir(parents=True)
+    pl.DataFrame({"sender": ["north"], "a": [1]}).write_parquet(run / RECEIVED)
+    hub.remember_run(run)
+    assert hub.drop_overdue(today=date(2100, 1, 1)) == [], "rows without a date stay until a site is forgotten"
+    note_last_day(run, days=30, today=date(2026, 1, 1))
+    assert last_day(run) == date(2026, 1, 31)
+    assert hub.drop_overdue(today=date(2026, 1, 31)) == []
+    assert hub.drop_overdue(today=date(2026, 2, 1)) == [str(run / RECEIVED)]
+    assert not (run / RECEIVED).exists()
+    assert json.loads((run / "hub" / "received.json").read_bytes()) == {
+        "received": "2026-01-01", "keep_until": "2026-01-31", "dropped": "2026-02-01",
+    }  # fmt: skip
+    assert hub.drop_overdue(today=date(2026, 2, 2)) == []
+    (run / "hub" / "received.json").write_text('{"keep_until": "soon"}')
+    with pytest.raises(IntegrityError, match="until when"):
+        hub.drop_overdue(today=date(2026, 2, 2))
+
+
+def test_overdue_rows_go_before_the_next_run(tmp_path: Path, hub: HubFolder) -> None:
+    run = tmp_path / "run"
+    (run / "hub").mkdir(parents=True)
+    pl.DataFrame({"a": [1]}).write_parquet(run / RECEIVED)
+    hub.remember_run(run)
+    note_last_day(run, days=1, today=date(2020, 1, 1))
+    with pytest.raises(ConfigError, match="no site is registered"), hub.venue():
+        pass
+    assert not (run / RECEIVED).exists()
 
 
 def test_a_key_holder_has_no_table_and_a_site_has_one(tmp_path: Path, hub: HubFolder) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +102,14 @@ def test_generalised_batches_hold_k_and_l_for_each_sender() -> None:
     assert "k-anonymous" in kinds
     assert "raw" not in kinds
     assert found.accuracy > 0.6
+
+
+def test_the_last_day_of_shared_rows_stands_beside_them(tmp_path: Path) -> None:
+    outcome(gate={"released": "generalised", "keep_days": 7}, out=tmp_path / "out")
+    dates = json.loads((tmp_path / "out" / "hub" / "received.json").read_bytes())
+    assert (date.fromisoformat(dates["keep_until"]) - date.fromisoformat(dates["received"])).days == 7
+    outcome(gate={"k": 100_000}, out=tmp_path / "nothing")
+    assert not (tmp_path / "nothing" / "hub" / "received.json").exists()
 
 
 def test_a_policy_wins() -> None:

@@ -113,15 +113,25 @@ def status(hub: HubArgument, json: JsonOption = False) -> None:
         say(f"last: {last['method']}, round {last['round'] + 1}, {last['task']}, {when}")
 
 
-def forget(hub: HubArgument, site: Annotated[str, typer.Argument(metavar="SITE", help="Its name.")]) -> None:
+def forget(
+    hub: HubArgument,
+    site: Annotated[str | None, typer.Argument(metavar="[SITE]", help="Its name.")] = None,
+    overdue: Annotated[bool, typer.Option("--overdue", help="Rows of any site that were kept long enough.")] = False,
+) -> None:
     """Let a site in no more, and drop the rows it gave. Models stay: nothing can be taken out of them.
+
+    Overdue rows (method.gate.keep_days) also go whenever the hub starts and before every run.
 
     Example: kohort hub forget hub north
     """
     from kohort.deployment_hub import HubFolder
+    from kohort.errors import ConfigError
 
-    changed = HubFolder(hub).forget(site)
-    say(f"forgot {site}; rows dropped from {len(changed)} tables")
+    if (site is None) != overdue:
+        raise ConfigError("forget takes a site or --overdue", hint="Example: kohort hub forget hub north")
+    folder = HubFolder(hub)
+    changed = folder.drop_overdue() if site is None else folder.forget(site)
+    say(f"{'overdue rows' if site is None else f'forgot {site}; rows'} dropped from {len(changed)} tables")
     for place in changed:
         stdout().print(place, markup=False)
 

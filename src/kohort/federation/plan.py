@@ -135,6 +135,8 @@ class Result:
     rounds: int
     stopped_by: str
     received: pl.DataFrame | None = None
+    keep_days: int | None = None
+    """How long the hub may keep what it received; None where the plan says nothing."""
     notes: tuple[str, ...] = ()
     claim: DP | None = None
     """What noise the hub added itself promises of the model; what sites promise stands in their ledgers."""

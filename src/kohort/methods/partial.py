@@ -71,6 +71,8 @@ class Gate:
     released: Literal["generalised", "raw"] = "generalised"
     release_k: Annotated[int, Ge(2)] = 10
     release_l: Annotated[int, Ge(1)] = 2
+    keep_days: Annotated[int, Ge(1)] = 365
+    """Days the hub may keep the rows it is given. Sites approve it with the plan."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -344,6 +346,7 @@ def plan(config: Partial, hub: Hub) -> Plan:
         rounds=ended.rounds,
         stopped_by=ended.stopped_by,
         received=stages.received,
+        keep_days=config.gate.keep_days,
         notes=_notes(config, hub, stages),
     )
 

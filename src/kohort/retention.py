@@ -1,0 +1,63 @@
+"""How long a hub keeps rows it was given: the date stands beside the table, and a table whose date is over goes.
+
+    DIR/hub/received.parquet   the rows
+    DIR/hub/received.json      when they came, until when they may be kept, and when they were dropped
+
+Guarantee: after `drop_overdue` no table whose last day is over is left in the folder. Models learned from it stay:
+nothing can be taken out of them.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+from kohort.errors import IntegrityError
+from kohort.files import disk_errors, write_atomic
+
+__all__ = ["RECEIVED", "drop_overdue", "last_day", "note_last_day"]
+
+RECEIVED: Final = Path("hub") / "received.parquet"
+_DATES: Final = Path("hub") / "received.json"
+
+
+def note_last_day(folder: Path, *, days: int, today: date) -> None:
+    """Write down that the rows of a run, received today, may be kept for so many days."""
+    until = today + timedelta(days=days)
+    _write(folder, {"received": today.isoformat(), "keep_until": until.isoformat()})
+
+
+def last_day(folder: Path) -> date | None:
+    """The last day a run's rows may be kept; None where no rows came with a date."""
+    dates = _read(folder)
+    return None if dates is None else date.fromisoformat(dates["keep_until"])
+
+
+def drop_overdue(folder: Path, *, today: date) -> Path | None:
+    """Delete the rows of a run whose last day is over; the table that went, if one did."""
+    until, table = last_day(folder), folder / RECEIVED
+    if until is None or today <= until or not table.is_file():
+        return None
+    with disk_errors(table):
+        table.unlink()
+    _write(folder, {**(_read(folder) or {}), "dropped": today.isoformat()})
+    return table
+
+
+def _read(folder: Path) -> dict[str, Any] | None:
+    place = folder / _DATES
+    if not place.is_file():
+        return None
+    try:
+        dates: dict[str, Any] = json.loads(place.read_bytes())
+        date.fromisoformat(dates["keep_until"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        hint = "Mend the file, or delete the rows beside it"
+        raise IntegrityError(f"{place} does not tell until when rows may be kept", hint=hint) from error
+    return dates
+
+
+def _write(folder: Path, dates: dict[str, Any]) -> None:
+    write_atomic(folder / _DATES, (json.dumps(dates, indent=1) + "\n").encode())
