@@ -21,6 +21,10 @@ class Kind:
     sentence: str
 
 
+_NOT_PROTECTED = (
+    " Not protected: people with rows at several sites, who can be found where their classes overlap, and what can be "
+    "worked out by whoever knows how classes are made (minimality, downcoding)."
+)
 _KINDS = (
     Kind(
         "raw",
@@ -51,7 +55,7 @@ _KINDS = (
         "guarded",
         "#3b82c4",
         "Rows blurred until each looks like at least k - 1 others in what could identify a person; with l and t, their "
-        "sensitive values are also varied and close to the whole table's.",
+        "sensitive values are also varied and close to the whole table's." + _NOT_PROTECTED,
     ),
     Kind(
         "k-km",
@@ -59,7 +63,7 @@ _KINDS = (
         "guarded",
         "#6f6fd8",
         "Rows blurred until whoever knows a person's identifying traits and any m of their codes is left with at least "
-        "k candidates.",
+        "k candidates." + _NOT_PROTECTED,
     ),
     Kind(
         "dp",

@@ -138,6 +138,12 @@ def test_an_unknown_kind_is_not_shown_as_protection() -> None:
     assert kind_named("of a plug-in").tone != "guarded"
 
 
+@pytest.mark.parametrize("kind", ["k-anonymous", "k-km"])
+def test_a_page_about_anonymous_rows_says_what_they_do_not_protect(kind: str) -> None:
+    for weakness in ("several sites", "minimality", "downcoding"):
+        assert weakness in kind_named(kind).sentence
+
+
 def test_charts_have_words_and_follow_the_page_to_dark() -> None:
     page = render([finished(), finished("central")], title="x")
     labels = [value for name, value in Reader(page).attributes if name == "aria-label"]
