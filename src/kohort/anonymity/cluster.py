@@ -39,6 +39,9 @@ def block_rows(rows: int, k: int) -> int:
 
 def cluster(problem: Problem, *, block: int | None = None, jobs: int | None = None) -> Partition:
     """The classes of a table, blocks in parallel on `jobs` threads (all cores when unset)."""
+    from kohort.anonymity.kernels.cluster import grow_clusters, house_rows
+    from kohort.anonymity.kernels.compiled import ready
+
     size = block_rows(problem.table.rows, problem.rule.k) if block is None else block
     blocks = mondrian(problem, split="look-ahead", stop_rows=size)
     columns = problem.columns()
@@ -50,10 +53,11 @@ def cluster(problem: Problem, *, block: int | None = None, jobs: int | None = No
         return rows[order], starts
 
     workers = min(jobs or os.cpu_count() or 1, len(bounds))
-    if workers <= 1:
-        return _joined(map(solve, bounds))
-    with ThreadPoolExecutor(workers) as pool:
-        return _joined(pool.map(solve, bounds))
+    with ready(grow_clusters, house_rows):
+        if workers <= 1:
+            return _joined(map(solve, bounds))
+        with ThreadPoolExecutor(workers) as pool:
+            return _joined(pool.map(solve, bounds))
 
 
 def _joined(parts: Iterable[tuple[Integers, Integers]]) -> Partition:

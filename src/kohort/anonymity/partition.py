@@ -80,11 +80,13 @@ class Problem:
     def demands(self) -> tuple[Any, ...]:
         """Rule and sensitive columns as the loops take them.
 
-        A rule of k alone has no shares: what judges sensitive values is then not even compiled.
+        A rule of k alone has no shares, and one without t no cumulative ones: what judges them is not even compiled.
         """
         private, rule = self.sensitive, self.rule.as_array()
         if not self.rule.looks_at_sensitive:
             return rule, np.zeros(1, np.int64), None, None, None, None
+        if self.rule.t == 0:
+            return rule, private.offsets, private.share, None, None, None
         return rule, private.offsets, private.share, private.cumulative, private.prefix, private.ordered
 
     def losses(self, partition: Partition) -> NDArray[np.float64]:

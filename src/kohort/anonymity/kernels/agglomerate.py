@@ -18,8 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from kohort.anonymity.kernels.compiled import compiled
-from kohort.anonymity.kernels.item_counts import inner
+from kohort.anonymity.kernels.compiled import compiled, inner
 
 __all__ = ["CATEGORY", "LADDER", "NUMBER", "WORD", "Shape", "agglomerate"]
 

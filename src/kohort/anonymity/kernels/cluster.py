@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from kohort.anonymity.kernels.compiled import compiled
+from kohort.anonymity.kernels.compiled import compiled, inner
 from kohort.anonymity.kernels.rules import (
     DISTINCT,
     L_KIND,
@@ -174,7 +174,7 @@ def local_codes(columns, quasi):
     return local, values, begin
 
 
-@compiled
+@inner
 def _join(local, left, quasi, is_number, distinct, begin, place, table, member, low, high, held, loss, size):
     """Let the row at position `left` into the cluster, and add up the loss of the others where it changed."""
     if size == 1:
@@ -214,7 +214,7 @@ def _join(local, left, quasi, is_number, distinct, begin, place, table, member, 
             loss[i] += change[line[i]]
 
 
-@compiled
+@inner
 def _nearest(columns, quasi, active, left, loss, rule, s_offsets, share, cluster_counts, size, k, sensitive):
     """Position of the row that raises the loss least, among those that help the rule where it needs help; or -1."""
     best, chosen = np.inf, -1
@@ -327,7 +327,7 @@ def house_rows(columns, quasi, is_number, distinct, offsets, points, rule, s_off
     return True
 
 
-@compiled
+@inner
 def _enter(columns, row, j, quasi, is_number, words, low, high, held, bits, size):
     size[j] += 1
     for c in range(quasi):

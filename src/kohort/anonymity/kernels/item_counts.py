@@ -13,15 +13,11 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import numba
 import numpy as np
 
-__all__ = ["SMALLEST_TABLE", "Buffers", "Counts", "Units", "count_units", "inner", "make_room", "most_combinations"]
+from kohort.anonymity.kernels.compiled import inner
 
-# For functions that only compiled ones call: leaving out the way in from Python saves most of their compile time.
-inner: Any = numba.njit(  # type: ignore[call-overload] # Numba's types do not list all of its options
-    cache=True, nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True
-)
+__all__ = ["SMALLEST_TABLE", "Buffers", "Counts", "Units", "count_units", "make_room", "most_combinations"]
 
 FILLED = 0.6
 SMALLEST_TABLE = 64

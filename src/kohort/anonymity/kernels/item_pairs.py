@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from kohort.anonymity.kernels.compiled import compiled
-from kohort.anonymity.kernels.item_counts import inner
+from kohort.anonymity.kernels.compiled import compiled, inner
 
 __all__ = ["generalise_pairs"]
 

@@ -20,14 +20,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from kohort.anonymity.kernels.compiled import compiled
+from kohort.anonymity.kernels.compiled import compiled, inner
 from kohort.anonymity.kernels.item_counts import (
     SMALLEST_TABLE,
     Buffers,
     Counts,
     Units,
     count_units,
-    inner,
     make_room,
     most_combinations,
 )

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from kohort.anonymity.kernels.compiled import compiled
+from kohort.anonymity.kernels.compiled import compiled, inner
 from kohort.anonymity.kernels.rules import class_meets, code_count
 
 __all__ = ["divide", "partition"]
@@ -121,7 +121,7 @@ def partition(
     return bounds[:classes]
 
 
-@compiled
+@inner
 def _rising_order(keys, order):
     """Positions of a few keys from the smallest up; equal keys stay in their order."""
     for i in range(len(keys)):
@@ -132,7 +132,7 @@ def _rising_order(keys, order):
         order[place] = i
 
 
-@compiled
+@inner
 def _middle(line, start, end, low, high, k, relaxed, histogram):
     """The last code of the left part: as near to half the rows as codes allow, k on both sides; or NO_CUT."""
     size = end - start
@@ -159,7 +159,7 @@ def _middle(line, start, end, low, high, k, relaxed, histogram):
     return best
 
 
-@compiled
+@inner
 def divide(columns, index, varies, start, end, cut_column, cut, relaxed, swaps):
     """Bring the rows up to the cut to the front; where the rest begins. Relaxed parts are halves: ties fill up."""
     line = columns[cut_column]
@@ -203,7 +203,7 @@ def divide(columns, index, varies, start, end, cut_column, cut, relaxed, swaps):
     return middle
 
 
-@compiled
+@inner
 def _look(columns, start, end, quasi, varies, order, span, low, high, is_number, distinct, offsets, points, k, relaxed,
           histogram, seen, score, cuts):  # fmt: skip
     """Loss of the two parts of the middle cut of each of the widest columns; infinite where there is no cut."""
@@ -223,7 +223,7 @@ def _look(columns, start, end, quasi, varies, order, span, low, high, is_number,
                                points, seen)  # fmt: skip
 
 
-@compiled
+@inner
 def _loss_after(columns, start, end, quasi, varies, j, cut, low, high, is_number, distinct, offsets, points, seen):
     by = columns[j]
     left = 0

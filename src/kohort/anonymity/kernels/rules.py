@@ -13,7 +13,7 @@ import math
 
 import numpy as np
 
-from kohort.anonymity.kernels.compiled import compiled
+from kohort.anonymity.kernels.compiled import compiled, inner
 
 __all__ = ["class_meets", "code_count", "first_not_below", "sort_first"]
 
@@ -42,9 +42,11 @@ def class_meets(columns, start, end, rule, offsets, share, cumulative, prefix, o
                 touched[seen] = value
                 seen += 1
             counts[base + value] += 1
-        met = _diverse(counts, base, touched, seen, end - start, rule) and _close(
-            counts, base, touched, seen, end - start, rule, s, offsets, share, cumulative, prefix, ordered
-        )
+        met = _diverse(counts, base, touched, seen, end - start, rule)
+        if cumulative is not None:
+            met = met and _close(
+                counts, base, touched, seen, end - start, rule, s, offsets, share, cumulative, prefix, ordered
+            )
         for i in range(seen):
             counts[base + touched[i]] = 0
         if not met:
@@ -52,7 +54,7 @@ def class_meets(columns, start, end, rule, offsets, share, cumulative, prefix, o
     return met
 
 
-@compiled
+@inner
 def _diverse(counts, base, touched, seen, size, rule):
     if rule[L_KIND] == DISTINCT:
         return seen >= rule[L]
@@ -67,7 +69,7 @@ def _diverse(counts, base, touched, seen, size, rule):
     return True
 
 
-@compiled
+@inner
 def _recursive(counts, base, touched, seen, size, rule):
     """r_1 < c (r_l + ... + r_m). The l - 1 largest counts are taken off one by one: l is small, m may not be."""
     if seen < rule[L]:
@@ -112,7 +114,7 @@ def sort_first(array, count):
         gap //= 3
 
 
-@compiled
+@inner
 def code_count(columns, quasi):
     """One more than the largest code of the quasi-identifiers: how long an array indexed by code must be."""
     found = 0
@@ -122,7 +124,7 @@ def code_count(columns, quasi):
     return np.int64(found) + 1
 
 
-@compiled
+@inner
 def first_not_below(array, start, end, level):
     """Position of the first entry of a rising stretch that is not below `level`; `end` if there is none."""
     while start < end:
@@ -134,10 +136,8 @@ def first_not_below(array, start, end, level):
     return start
 
 
-@compiled
+@inner
 def _close(counts, base, touched, seen, size, rule, s, offsets, share, cumulative, prefix, ordered):
-    if rule[T_KIND] == 0:
-        return True
     if rule[T_KIND] == EMD and ordered[s]:
         distance = _ordered_distance(counts, base, touched, seen, size, s, offsets, cumulative, prefix)
         return distance <= rule[T]
@@ -152,7 +152,7 @@ def _close(counts, base, touched, seen, size, rule, s, offsets, share, cumulativ
     return distance <= rule[T]
 
 
-@compiled
+@inner
 def _ordered_distance(counts, base, touched, seen, size, s, offsets, cumulative, prefix):
     """Area between the cumulative distributions of class and table, over the number of steps.
 

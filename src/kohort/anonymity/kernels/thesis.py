@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from kohort.anonymity.kernels.compiled import compiled
+from kohort.anonymity.kernels.compiled import compiled, inner
 from kohort.anonymity.kernels.mondrian import divide
 from kohort.anonymity.kernels.rules import class_meets, code_count
 
@@ -71,7 +71,7 @@ def thesis_partition(
     return bounds[:classes]
 
 
-@compiled
+@inner
 def _relative_span(line, start, end, is_number, scale, offset, values, histogram):
     low, high, found = line[start], line[start], 0
     for i in range(start, end):
@@ -85,7 +85,7 @@ def _relative_span(line, start, end, is_number, scale, offset, values, histogram
     return ((values[offset + high] - values[offset + low]) if is_number else found) / scale
 
 
-@compiled
+@inner
 def _last_left(line, start, end, is_number, offset, values, histogram, distinct):
     """The last code that goes left, -1 if none does."""
     size = end - start
