@@ -102,10 +102,16 @@ def compare(
     jobs = [(setting, seed) for setting in settings for seed in range(seeds)]
     runs, folders = [], []
     for number, (setting, seed) in enumerate(jobs, start=1):
-        folder = out / f"run-{number:0{len(str(len(jobs)))}d}{_slug(setting.chosen, seed if seeds > 1 else None)}"
+        words = [] if seeds == 1 else [f"seed={seed}"]
+        words += [] if rows == "all" else [rows]  # a comparison on other rows must not go on with these runs
+        folder = out / f"run-{number:0{len(str(len(jobs)))}d}{_slug(setting.chosen, words)}"
         say(f"{number} of {len(jobs)}: {_words(setting.chosen)}, seed {seed}")
         runs.append(_run_of(setting.plan, folder, seed, rows, resume=resume, force=force))
         folders.append(folder)
+        if number == 1:  # what cannot be judged is known now, and not only when all runs are made
+            first = [figures_of(runs)]
+            front(first)
+            cheapest(first, conditions)
     figures = [figures_of(runs[index * seeds : (index + 1) * seeds]) for index in range(len(settings))]
     best = None if choose is None else cheapest(figures, conditions)
     cost = cost_of_choice([spent_by_site(folder) for folder in folders])
@@ -151,10 +157,9 @@ def _words(chosen: Mapping[str, str]) -> str:
     return ", ".join(f"{key} = {value}" for key, value in chosen.items()) or "the plan as it is"
 
 
-def _slug(chosen: Mapping[str, str], seed: int | None) -> str:
+def _slug(chosen: Mapping[str, str], more: Sequence[str]) -> str:
     """What a setting is, short and safe in a file name, so that a report of all runs tells them apart."""
-    words = [f"{key.rpartition('.')[2]}={value}" for key, value in chosen.items()]
-    words += [] if seed is None else [f"seed={seed}"]
+    words = [*(f"{key.rpartition('.')[2]}={value}" for key, value in chosen.items()), *more]
     safe = [re.sub(r"[^A-Za-z0-9.=-]+", "-", word).strip("-")[:LONGEST_WORD] for word in words]
     return "".join(f"_{word}" for word in safe)[:LONGEST_NAME]
 

@@ -290,6 +290,23 @@ def test_an_interrupted_comparison_goes_on(plan: Path, tmp_path: Path) -> None:
     assert [run["metrics"] for run in whole["runs"]] == [run["metrics"] for run in result["runs"]]
 
 
+def test_a_comparison_on_other_rows_does_not_go_on_with_finished_runs(plan: Path, tmp_path: Path) -> None:
+    settings = settings_of(plan, [])
+    whole = compare(settings, out=tmp_path / "out")
+    small = compare(settings, out=tmp_path / "out", rows="low-risk", resume=True)
+    assert sum(small["runs"][0]["site_rows"].values()) < sum(whole["runs"][0]["site_rows"].values()) / 2
+
+
+@pytest.mark.parametrize(("change", "choose"), [("", "acuracy>=0.5"), ("data.test=0", "epsilon<=1")])
+def test_what_cannot_be_judged_is_said_after_the_first_run(
+    plan: Path, tmp_path: Path, change: str, choose: str
+) -> None:
+    settings = settings_of(plan, [Sweep("train.lr", ("0.1", "0.5"))], overrides=[change] if change else [])
+    with pytest.raises(ConfigError):
+        compare(settings, out=tmp_path / "out", choose=choose)
+    assert len(list((tmp_path / "out").glob("run-*"))) == 1
+
+
 @pytest.mark.parametrize("rows", ["all", "low-risk"])
 def test_looking_at_private_runs_is_paid_for(plan: Path, tmp_path: Path, rows: str) -> None:
     plan.write_text(plan.read_text() + DP_SECTION)

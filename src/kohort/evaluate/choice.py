@@ -105,9 +105,8 @@ def _parse(text: str) -> Condition:
 
 def cheapest(settings: Sequence[Figures], conditions: Sequence[Condition]) -> int | None:
     """Of the settings that keep every condition the one that costs the sites least, then the best; None if none."""
-    good = [
-        index for index, figures in enumerate(settings) if all(condition.holds(figures) for condition in conditions)
-    ]
+    kept = [[condition.holds(figures) for condition in conditions] for figures in settings]
+    good = [index for index, holding in enumerate(kept) if all(holding)]
 
     def rank(index: int) -> tuple[float, ...]:
         figures = settings[index]
