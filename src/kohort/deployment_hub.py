@@ -190,7 +190,7 @@ class HubFolder:
         _require_free(host, port)
         self.drop_overdue()
         (self.path / "state").mkdir(exist_ok=True)
-        threading.Thread(target=self._tell_superlink, kwargs={"wait": 120.0}, daemon=True).start()
+        telling = threading.Thread(target=self._tell_superlink, kwargs={"wait": 120.0}, daemon=True)
         serve_superlink(
             host=host,
             port=port,
@@ -199,6 +199,7 @@ class HubFolder:
             superexec=kept_secret(self.path / "superexec.key"),
             tls=tls,
             home=self.path / "state" / "flower",
+            before=telling.start,
         )
 
     def status(self) -> tuple[list[SiteState], dict[str, Any]]:

@@ -73,7 +73,7 @@ def _require_flower(home: Path | None = None) -> None:
     os.environ.update(quiet(home) if home is not None else {**quiet(Path()), "FLWR_HOME": os.devnull + "/flwr"})
     try:
         import flwr  # noqa: F401
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         raise ConfigError("Flower is not installed", hint='Install it with: pip install "kohort[flower]"') from error
 
 
@@ -434,11 +434,16 @@ def serve_superlink(
     superexec: bytes,
     tls: tuple[Path, Path, Path] | None,
     home: Path,
+    before: Callable[[], None],
 ) -> None:
-    """Serve until a signal comes. `tls`: the authority's certificate, the server's, and its key."""
+    """Serve until a signal comes. `tls`: the authority's certificate, the server's, and its key.
+
+    `before` is called when Flower is imported whole: two threads that import it at a time find halves of it.
+    """
     _require_flower(home)
     import uvicorn
     from flwr.common.constant import TRANSPORT_TYPE_GRPC_RERE
+    from flwr.supercore import control, interceptors  # noqa: F401 - what `_control` will want
     from flwr.superlink.auth_plugin import NoOpControlAuthnPlugin
     from flwr.superlink.cli.flower_superlink import SuperLinkLifespan
     from flwr.superlink.config_loader import SuperLinkLifespanConfig
@@ -469,8 +474,10 @@ def serve_superlink(
         isolation="process",
         runtime_dependency_install=False,
     )
+    app = Guard(create_app(config, SuperLinkLifespan), secret)
+    before()
     uvicorn.run(
-        app=Guard(create_app(config, SuperLinkLifespan), secret),
+        app=app,
         host=host,
         port=port,
         access_log=False,
