@@ -23,7 +23,7 @@ from kohort.experiment import run
 from kohort.files import disk_errors, require_new, write_atomic
 from kohort.privacy.tuning import cost_of_choice, spent_by_site
 from kohort.rehearsal import Rehearsal
-from kohort.runfolder import stored_result
+from kohort.runfolder import RunFolder, stored_result
 from kohort.venue import Simulation
 
 __all__ = ["COMPARISON_FILE", "Rows", "Setting", "Sweep", "compare", "settings_of"]
@@ -144,7 +144,7 @@ def _clear(out: Path) -> None:
     """Remove the runs of an earlier comparison, of which there may have been more; anything else is left alone."""
     with disk_errors(out):
         for folder in sorted(out.glob("run-*")):
-            if any((folder / name).exists() for name in ("run.json", "ledger", "state")):
+            if RunFolder(folder).holds_run:
                 shutil.rmtree(folder)
 
 

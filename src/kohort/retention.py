@@ -17,7 +17,7 @@ from typing import Any, Final
 from kohort.errors import IntegrityError
 from kohort.files import disk_errors, write_atomic
 
-__all__ = ["RECEIVED", "drop_overdue", "last_day", "note_last_day"]
+__all__ = ["RECEIVED", "drop_overdue", "note_last_day"]
 
 RECEIVED: Final = Path("hub") / "received.parquet"
 _DATES: Final = Path("hub") / "received.json"
@@ -29,20 +29,14 @@ def note_last_day(folder: Path, *, days: int, today: date) -> None:
     _write(folder, {"received": today.isoformat(), "keep_until": until.isoformat()})
 
 
-def last_day(folder: Path) -> date | None:
-    """The last day a run's rows may be kept; None where no rows came with a date."""
-    dates = _read(folder)
-    return None if dates is None else date.fromisoformat(dates["keep_until"])
-
-
 def drop_overdue(folder: Path, *, today: date) -> Path | None:
     """Delete the rows of a run whose last day is over; the table that went, if one did."""
-    until, table = last_day(folder), folder / RECEIVED
-    if until is None or today <= until or not table.is_file():
+    dates, table = _read(folder), folder / RECEIVED
+    if dates is None or today <= date.fromisoformat(dates["keep_until"]) or not table.is_file():
         return None
     with disk_errors(table):
         table.unlink()
-    _write(folder, {**(_read(folder) or {}), "dropped": today.isoformat()})
+    _write(folder, {**dates, "dropped": today.isoformat()})
     return table
 
 

@@ -1,6 +1,7 @@
 """The folder of a run: what identifies it, where it can go on, and what it leaves behind.
 
     DIR/run.json  plan.json  model/  ledger/  hub/received.parquet      a finished run
+    DIR/hub/received.json                                               until when its rows may be kept
     DIR/state/                                                          only while a run is under way
 
 `run.json` is written last: a folder with it is finished, a folder with `state/` and without it can be resumed.
@@ -47,6 +48,11 @@ class RunFolder:
         self.checkpoints = Checkpoints(self.state)
 
     @property
+    def holds_run(self) -> bool:
+        """Whether a run lies here, finished or not; anything else is not ours to delete."""
+        return any((self.path / name).exists() for name in ("run.json", "ledger", "state"))
+
+    @property
     def can_resume(self) -> bool:
         """Whether an interrupted run lies here."""
         return (self.state / "identity.json").is_file()
@@ -56,7 +62,7 @@ class RunFolder:
         require_new(self.path, force=force)
         with disk_errors(self.path):
             if self.path.is_dir() and any(self.path.iterdir()):
-                if not any((self.path / name).exists() for name in ("run.json", "ledger", "state")):
+                if not self.holds_run:
                     raise ConfigError(
                         f"{self.path} holds something else than a run and is not deleted, even with --force",
                         hint="Choose another --out",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
+from collections.abc import Callable
 from datetime import date
 from pathlib import Path
 
@@ -21,7 +23,7 @@ from kohort.federation.flower import Guard
 from kohort.federation.flower_runner import supernode_command
 from kohort.federation.letters import Question, fresh_number, read_answer, write_question
 from kohort.privacy.ledger import canonical
-from kohort.retention import RECEIVED, last_day, note_last_day
+from kohort.retention import RECEIVED, note_last_day
 from kohort.secure.identity import load_identity
 
 PLAN = """
@@ -162,7 +164,6 @@ def test_rows_go_when_their_last_day_is_over(tmp_path: Path, hub: HubFolder) -> 
     hub.remember_run(run)
     assert hub.drop_overdue(today=date(2100, 1, 1)) == [], "rows without a date stay until a site is forgotten"
     note_last_day(run, days=30, today=date(2026, 1, 1))
-    assert last_day(run) == date(2026, 1, 31)
     assert hub.drop_overdue(today=date(2026, 1, 31)) == []
     assert hub.drop_overdue(today=date(2026, 2, 1)) == [str(run / RECEIVED)]
     assert not (run / RECEIVED).exists()
@@ -173,6 +174,23 @@ def test_rows_go_when_their_last_day_is_over(tmp_path: Path, hub: HubFolder) -> 
     (run / "hub" / "received.json").write_text('{"keep_until": "soon"}')
     with pytest.raises(IntegrityError, match="until when"):
         hub.drop_overdue(today=date(2026, 2, 2))
+
+
+def test_the_hubs_second_thread_waits_until_flower_is_imported(hub: HubFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two threads that import Flower at a time find halves of it."""
+    told = threading.Event()
+    seen: list[bool] = []
+
+    def serve(*, before: Callable[[], None], **_: object) -> None:
+        seen.append(told.wait(0.2))
+        before()
+        seen.append(told.wait(10))
+
+    monkeypatch.setattr(HubFolder, "_tell_superlink", lambda *_, **__: told.set())
+    monkeypatch.setattr("kohort.deployment_hub.serve_superlink", serve)
+    monkeypatch.setattr("kohort.deployment_hub._require_free", lambda *_: None)
+    hub.start()
+    assert seen == [False, True]
 
 
 def test_overdue_rows_go_before_the_next_run(tmp_path: Path, hub: HubFolder) -> None:

@@ -40,7 +40,7 @@ def block_rows(rows: int, k: int) -> int:
 def cluster(problem: Problem, *, block: int | None = None, jobs: int | None = None) -> Partition:
     """The classes of a table, blocks in parallel on `jobs` threads (all cores when unset)."""
     from kohort.anonymity.kernels.cluster import grow_clusters, house_rows
-    from kohort.anonymity.kernels.compiled import ready
+    from kohort.anonymity.kernels.compiled import first_call
 
     size = block_rows(problem.table.rows, problem.rule.k) if block is None else block
     blocks = mondrian(problem, split="look-ahead", stop_rows=size)
@@ -53,7 +53,7 @@ def cluster(problem: Problem, *, block: int | None = None, jobs: int | None = No
         return rows[order], starts
 
     workers = min(jobs or os.cpu_count() or 1, len(bounds))
-    with ready(grow_clusters, house_rows):
+    with first_call(grow_clusters, house_rows):
         if workers <= 1:
             return _joined(map(solve, bounds))
         with ThreadPoolExecutor(workers) as pool:

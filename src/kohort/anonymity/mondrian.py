@@ -34,14 +34,14 @@ def mondrian(
     stop_rows: int = 0,
 ) -> Partition:
     """The classes of a table. A part of at most `stop_rows` rows is not cut any further."""
-    from kohort.anonymity.kernels.compiled import ready
+    from kohort.anonymity.kernels.compiled import first_call
     from kohort.anonymity.kernels.mondrian import partition
 
     if split not in ("median", "look-ahead"):
         raise ConfigError(f"unknown split {split!r}", hint=nearest(split, ("median", "look-ahead")))
     problem = problem if dimensions is None else _with_dimensions(problem, dimensions)
     order = np.arange(problem.table.rows, dtype=np.int64)
-    with ready(partition):
+    with first_call(partition):
         starts = partition(
             problem.columns(), order, *problem.shape, *problem.demands, relaxed, split == "look-ahead", stop_rows
         )

@@ -49,6 +49,8 @@ class ModelSection:
         """Refuse what cannot be trained here whatever the table is: an unknown kind, a module that is not installed."""
         if is_torch(self.kind):
             require_torch(self.kind)
+            if self.init != "he":
+                raise ConfigError("a torch module draws its own starting weights", hint="Drop model.init")
             return
         if self.kind not in MODEL_KINDS:
             raise ConfigError(f"unknown model {self.kind!r}", hint=nearest(self.kind, MODEL_KINDS))

@@ -17,7 +17,7 @@ from typing import Any, cast
 from kohort.privacy.accounting import epsilon_of, parse_events
 from kohort.privacy.accounting_composition import Relation
 from kohort.privacy.guarantee import DP, parse_guarantee
-from kohort.privacy.verify import find_ledger, read_lines
+from kohort.privacy.verify import find_ledger, read_lines, verify_ledger
 
 __all__ = ["Cost", "cost_of_choice", "spent_by_site"]
 
@@ -42,7 +42,8 @@ class Cost:
 
 
 def spent_by_site(folder: Path) -> dict[str, list[DP]]:
-    """The claims in a run's ledger that took from a site's budget."""
+    """The claims in a run's ledger, verified first, that took from a site's budget."""
+    verify_ledger(folder)
     found: dict[str, list[DP]] = {}
     for line in read_lines(find_ledger(folder) / "ledger.jsonl"):
         if line["event"] == "release":

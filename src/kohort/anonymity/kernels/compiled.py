@@ -9,7 +9,7 @@ from typing import Any
 
 import numba
 
-__all__ = ["compiled", "inner", "ready"]
+__all__ = ["compiled", "first_call", "inner"]
 
 compiled: Any = numba.njit(cache=True, nogil=True, error_model="numpy")
 # For functions that only compiled ones call: leaving out the way in from Python saves much of their compile time.
@@ -19,7 +19,7 @@ inner: Any = numba.njit(  # type: ignore[call-overload] # Numba's types do not l
 
 
 @contextmanager
-def ready(*functions: Any) -> Iterator[None]:
+def first_call(*functions: Any) -> Iterator[None]:
     """Call these within, the first time without the garbage collector.
 
     Compiling makes millions of objects that stay, and the collector would look through them again and again: a tenth
