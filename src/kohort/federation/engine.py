@@ -13,7 +13,6 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
 from weakref import ref
 
-import numpy as np
 from numpy.typing import NDArray
 
 from kohort.errors import IntegrityError, RefusedError, SiteError
@@ -184,8 +183,8 @@ class LocalEngine:
         at_a_time = len(asked) if ask.take is None else AT_A_TIME
         for start in range(0, max(1, len(asked)), max(1, at_a_time)):
             joined, largest = self._ask(asked[start : start + at_a_time], ask, f"from {start}" if start else "")
-            slowest, most = max(slowest, _most(joined.times)), max(most, largest)
-            self.costs.sites += float(joined.times.sum())
+            slowest, most = max(slowest, max(joined.times, default=0.0)), max(most, largest)
+            self.costs.sites += sum(joined.times)
             stop_if_tampered(joined.failures)
             on_time, parcels, late = self._punctual(joined)
             good, body, bad = validate(on_time, parcels, ask.expect, self.declared)
@@ -225,7 +224,7 @@ class LocalEngine:
     def _consult(self, ask: Ask) -> Replies:
         """Ask a party without rows. There is no quorum of one: what it refuses or cannot do ends the run."""
         joined, _ = self._ask([self.parties[name] for name in ask.to], ask, "")
-        self.costs.key_holder += float(joined.times.sum())
+        self.costs.key_holder += sum(joined.times)
         stop_if_tampered(joined.failures)
         against = [item.reason for item in joined.refusals] + [item.reason for item in joined.failures]
         if against:
@@ -238,7 +237,7 @@ class LocalEngine:
     def _punctual(self, answers: Answers) -> tuple[list[str], Parcels | list[bytes], list[Excluded]]:
         """The answers that came before the deadline, and the sites whose answers did not."""
         names = [site.name for site in answers.sites]
-        if _most(answers.times) <= self.deadline:
+        if self.deadline == inf or max(answers.times, default=0.0) <= self.deadline:
             return names, answers.parcels, []
         kept = [index for index, took in enumerate(answers.times) if took <= self.deadline]
         parcels = answers.parcels
@@ -276,14 +275,15 @@ class LocalEngine:
 
     def _count(self, sites: Sequence[Site], request: Request, answers: Answers) -> int:
         parcels = answers.parcels
-        sizes = (
-            [parcels.layout.size] * len(parcels)
-            if isinstance(parcels, Parcels)
-            else [len(parcel) for parcel in parcels]
-        )
-        self.costs.bytes_up += sum(sizes)
-        self.costs.bytes_down += len(request.encoded) * len(sites)
-        return max(sizes, default=0) + len(request.encoded)
+        if isinstance(parcels, Parcels):  # all of one size
+            largest, total = parcels.layout.size if len(parcels) else 0, parcels.layout.size * len(parcels)
+        else:
+            sizes = [len(parcel) for parcel in parcels]
+            largest, total = max(sizes, default=0), sum(sizes)
+        down = len(request.encoded)
+        self.costs.bytes_up += total
+        self.costs.bytes_down += down * len(sites)
+        return largest + down
 
 
 def _roster_of(engine: LocalEngine) -> Callable[[str], PublicIdentity | None]:
@@ -359,9 +359,5 @@ def _join(answers: Sequence[Answers]) -> Answers:
         parcels=parcels,
         refusals=[refusal for part in answers for refusal in part.refusals],
         failures=[failure for part in answers for failure in part.failures],
-        times=np.concatenate([part.times for part in answers] or [np.empty(0)]),
+        times=[time for part in answers for time in part.times],
     )
-
-
-def _most(times: NDArray[np.float64]) -> float:
-    return float(times.max(initial=0.0))

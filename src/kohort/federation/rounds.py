@@ -7,7 +7,7 @@ resuming work for all of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -269,19 +269,11 @@ class _Loop:
         round_number: int,
     ) -> tuple[FloatArray, float | None]:
         """New weights and mean loss from the sites' replies and the other participants' updates."""
-        stack = (
-            np.stack([update.weights for update in updates]) if updates else np.empty((0, len(weights)), weights.dtype)
-        )
-        rows = np.asarray([update.rows for update in updates], dtype=np.int64)
-        losses = np.asarray([np.nan if update.loss is None else update.loss for update in updates])
         if replies is not None:
             self._remember(chosen, replies)
-            stack = np.concatenate([replies.array("weights"), stack]) if updates else replies.array("weights")
-            rows = np.concatenate([replies.metric("rows").astype(np.int64), rows])
-            if self._hub.setting.train.stop is not None:
-                losses = np.concatenate([replies.metric("loss"), losses])
-        if len(rows) == 0:
+        elif not updates:
             return weights, None  # nobody was chosen: the round passes
+        stack, rows, *losses = _gathered(replies, updates, losses=self._hub.setting.train.stop is not None)
         if self._phase.noise is not None:
             return self._phase.noise(round_number, weights, stack), None
         kept = self._believed(stack)
@@ -289,8 +281,7 @@ class _Loop:
         moved, self._optimiser_state = self._optimiser.step(weights, aggregated, self._optimiser_state)
         if self._control is not None and replies is not None:
             self._move_control(replies, kept)
-        stops = self._hub.setting.train.stop is not None
-        return moved, float(np.average(losses[kept], weights=rows[kept])) if stops else None
+        return moved, float(np.average(losses[0][kept], weights=rows[kept])) if losses else None
 
     def _remember(self, chosen: tuple[str, ...], replies: Replies) -> None:
         if self._hub.setting.train.select == "reliable":
@@ -342,6 +333,19 @@ class _Loop:
         if self._participant is not None:
             self._participant.restore(_part(state, "participant."))
         return saved.weights, saved.round + 1
+
+
+def _gathered(replies: Replies | None, updates: Sequence[Update], *, losses: bool) -> list[NDArray[Any]]:
+    """Weights [S, P], rows and, when asked for, losses of the sites, and then of the other participants."""
+    told = [] if replies is None else [replies.array("weights"), replies.metric("rows")]
+    if replies is not None and losses:
+        told.append(replies.metric("loss"))
+    if not updates:
+        return told
+    own = [np.stack([update.weights for update in updates]), np.asarray([update.rows for update in updates])]
+    if losses:
+        own.append(np.asarray([np.nan if update.loss is None else update.loss for update in updates]))
+    return [np.concatenate(both) for both in zip(told, own, strict=True)] if told else own
 
 
 def _part(state: Mapping[str, NDArray[Any]], prefix: str) -> State:

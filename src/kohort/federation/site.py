@@ -11,9 +11,7 @@ from functools import cached_property
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from kohort.data.schema import Schema
 from kohort.errors import IntegrityError, KohortError
@@ -32,8 +30,6 @@ if TYPE_CHECKING:
     from kohort.secure.sealed import Identity, PublicIdentity
 
 __all__ = ["Answers", "Failure", "Holding", "Site", "answer"]
-
-_NO_TIME = np.empty(0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +72,7 @@ class Answers:
     parcels: Parcels | list[bytes]
     refusals: list[Refusal]
     failures: list[Failure]
-    times: NDArray[np.float64]
+    times: list[float]
     """Seconds each of `sites` took; in a joint call, its part by rows."""
 
 
@@ -161,7 +157,7 @@ def answer(sites: Sequence[Site], request: Request, *, many: bool = True) -> Ans
         parcels=[parcel for part in parts if isinstance(part.parcels, list) for parcel in part.parcels],
         refusals=[refusal for part in parts for refusal in part.refusals],
         failures=[failure for part in parts for failure in part.failures],
-        times=np.concatenate([part.times for part in parts] or [_NO_TIME]),
+        times=[time for part in parts for time in part.times],
     )
 
 
@@ -177,12 +173,12 @@ def _answer_alone(site: Site, request: Request) -> Answers:
     began = perf_counter()
     stored = None if site.outbox is None else site.outbox.find(request.digest)
     if stored is not None:  # answered before a crash: the same request gets the same bytes
-        return Answers(sites=[site], parcels=[stored], refusals=[], failures=[], times=np.zeros(1))
+        return Answers(sites=[site], parcels=[stored], refusals=[], failures=[], times=[0.0])
     try:
         release: Release = find_task(request.task).one(site, request)
     except KohortError as error:
         site.book.note(site.chain, _occasion(request, "hub"), reason=error.message)
-        return Answers(sites=[], parcels=[], refusals=[], failures=[_failure(site, error)], times=_NO_TIME)
+        return Answers(sites=[], parcels=[], refusals=[], failures=[_failure(site, error)], times=[])
     parcel = encode(_as_sent(site, request, release.payload))
     verdicts = door(
         [site],
@@ -197,8 +193,8 @@ def _answer_alone(site: Site, request: Request) -> Answers:
         site.outbox.store(request.digest, parcel)
     elapsed = perf_counter() - began
     if verdicts[0] is not None:
-        return Answers(sites=[], parcels=[], refusals=[verdicts[0]], failures=[], times=_NO_TIME)
-    return Answers(sites=[site], parcels=[parcel], refusals=[], failures=[], times=np.array([elapsed]))
+        return Answers(sites=[], parcels=[], refusals=[verdicts[0]], failures=[], times=[])
+    return Answers(sites=[site], parcels=[parcel], refusals=[], failures=[], times=[elapsed])
 
 
 def _failure(site: Site, error: KohortError) -> Failure:
@@ -237,8 +233,8 @@ def _answer_together(sites: Sequence[Site], request: Request) -> Answers | None:
         kept = [index for index, verdict in enumerate(verdicts) if verdict is None]
         answered, parcels = [sites[index] for index in kept], parcels.take(kept)
         rows = [rows[index] for index in kept]
-    shares = np.fromiter(rows, dtype=np.float64, count=len(rows))
-    times = shares * ((perf_counter() - began) / max(1.0, shares.sum()))
+    a_row = (perf_counter() - began) / max(1, sum(rows))
+    times = [count * a_row for count in rows]
     return Answers(sites=answered, parcels=parcels, refusals=refusals, failures=[], times=times)
 
 

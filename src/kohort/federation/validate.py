@@ -93,7 +93,9 @@ def _judge_numbers(stack: NDArray[Any], largest: float) -> Verdicts:
 
 
 def _judge_rows(sites: Sequence[str], rows: NDArray[Any], declared: Mapping[str, int]) -> Verdicts:
-    allowed = np.fromiter(map(declared.get, sites, repeat(0)), dtype=np.int64, count=len(sites))
+    allowed = list(map(declared.get, sites, repeat(0)))
+    if allowed == rows.tolist() and min(allowed) > 0:  # the usual case: each speaks of all the rows it declared
+        return 0
     wrong = (rows < 1) | (rows > allowed)
     return np.where(wrong, 3, 0) if wrong.any() else 0
 

@@ -19,7 +19,7 @@ import re
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from types import MappingProxyType
 from typing import Any
 
@@ -62,6 +62,11 @@ class Layout:
     arrays: tuple[tuple[str, np.dtype[Any], tuple[int, ...], int], ...]
     blobs: tuple[tuple[str, int, int], ...]
     size: int
+
+    @cached_property
+    def blank(self) -> NDArray[np.uint8]:
+        """The header, and zeros where the parts go."""
+        return np.frombuffer(self.header.ljust(self.size, b"\0"), dtype=np.uint8)
 
 
 def encode(payload: Payload) -> bytes:
@@ -110,6 +115,7 @@ class Parcels:
     def __init__(self, matrix: NDArray[np.uint8], layout: Layout) -> None:
         self.matrix = matrix
         self.layout = layout
+        self._read: dict[str, NDArray[Any]] = {}
 
     def __len__(self) -> int:
         return len(self.matrix)
@@ -124,21 +130,29 @@ class Parcels:
 
     def array(self, name: str) -> NDArray[Any]:
         """The named arrays of all parcels, stacked: a read-only view of their bytes."""
+        if name in self._read:
+            return self._read[name]
         for found, dtype, shape, at in self.layout.arrays:
             if found == name:
-                part = self.matrix[:, at : at + dtype.itemsize * math.prod(shape)]
-                stack = part.view(dtype).reshape(len(self.matrix), *shape)
-                stack.flags.writeable = False
-                return stack
+                part = self.matrix[:, at : at + dtype.itemsize * math.prod(shape)].view(dtype)
+                return self._keep(name, part if len(shape) == 1 else part.reshape(len(self.matrix), *shape))
         raise KeyError(name)
 
     def metric(self, name: str) -> NDArray[Any]:
-        """The named metric of all parcels."""
+        """The named metric of all parcels, read-only."""
+        if name in self._read:
+            return self._read[name]
         for found, kind, at in self.layout.metrics:
             if found == name:
-                values: NDArray[Any] = self.matrix[:, at : at + 8].view(_SCALARS[kind]).reshape(-1)
-                return values.astype(bool if kind == "b" else values.dtype)
+                values: NDArray[Any] = self.matrix[:, at : at + 8].view(_SCALARS[kind])[:, 0]
+                return self._keep(name, values.astype(bool) if kind == "b" else values.copy())
         raise KeyError(name)
+
+    def _keep(self, name: str, read: NDArray[Any]) -> NDArray[Any]:
+        """Who validates and who aggregates ask for the same parts."""
+        read.flags.writeable = False
+        self._read[name] = read
+        return read
 
 
 def encode_many(arrays: Mapping[str, NDArray[Any]], metrics: Mapping[str, NDArray[Any]]) -> Parcels:
@@ -150,11 +164,10 @@ def encode_many(arrays: Mapping[str, NDArray[Any]], metrics: Mapping[str, NDArra
         (),
     )
     count = len(next(iter((*stacks.values(), *metrics.values()))))
-    matrix = np.zeros((count, layout.size), dtype=np.uint8)
-    matrix[:, : len(layout.header)] = np.frombuffer(layout.header, dtype=np.uint8)
+    matrix = np.empty((count, layout.size), dtype=np.uint8)
+    matrix[:] = layout.blank
     for name, kind, at in layout.metrics:
-        values = np.ascontiguousarray(metrics[name]).astype(_SCALARS[kind], copy=False)
-        matrix[:, at : at + 8] = values.view(np.uint8).reshape(count, 8)
+        matrix[:, at : at + 8].view(_SCALARS[kind])[:, 0] = metrics[name]
     for name, _, _, at in layout.arrays:
         data = stacks[name].reshape(count, -1).view(np.uint8)
         matrix[:, at : at + data.shape[1]] = data

@@ -65,10 +65,11 @@ class Receipts:
                 raise IntegrityError(f"the ledger of site {site!r} went back", hint="Its file was replaced")
             seen[site] = length
         heads, site_signature = book.sign_heads(chains)
+        statement = f"[{canonical(self.head)},{canonical(occasion.request)},{canonical(heads)}]"
         body = (
             f'{{"seq":{self.length},"prev":"{self.head}","request":"{occasion.request}",'
             f'"sites":{len(chains)},"heads":"{heads}","site_signature":"{site_signature}",'
-            f'"hub_signature":"{self._signer.sign(canonical([self.head, occasion.request, heads]).encode())}"'
+            f'"hub_signature":"{self._signer.sign(statement.encode())}"'
         )
         self.head = hashlib.blake2b(body.encode(), digest_size=32).hexdigest()
         self.length += 1
@@ -95,5 +96,8 @@ class Receipts:
         if self._file is None:
             self.lines.append(line)
             return
-        with disk_errors(self._path):
+        try:
             write_whole(self._file, line.encode())
+        except OSError:
+            with disk_errors(self._path):  # made in time of need: it costs as much as the call of the write
+                raise
