@@ -17,7 +17,7 @@ from kohort.data.schema import Schema
 from kohort.errors import IntegrityError, KohortError
 from kohort.federation.outbox import Outbox
 from kohort.federation.setting import Setting
-from kohort.federation.task import Release, Request, find_task
+from kohort.federation.task import ManySites, Release, Request, find_task
 from kohort.federation.trouble import Liar
 from kohort.federation.wire import Parcels, Payload, encode, encode_many
 from kohort.privacy.door import Refusal, door
@@ -148,7 +148,7 @@ def answer(sites: Sequence[Site], request: Request, *, many: bool = True) -> Ans
     """Run the request's task at every site and pass the results through the door, together when the task can."""
     task = find_task(request.task)
     if many and task.many is not None and len(sites) > 1:
-        together = _answer_together(sites, request)
+        together = _answer_together(sites, request, task.many)
         if together is not None:
             return together
     parts = [_answer_alone(site, request) for site in sites]
@@ -201,12 +201,10 @@ def _failure(site: Site, error: KohortError) -> Failure:
     return Failure(site.name, error.message, tampered=isinstance(error, IntegrityError))
 
 
-def _answer_together(sites: Sequence[Site], request: Request) -> Answers | None:
+def _answer_together(sites: Sequence[Site], request: Request, task: ManySites) -> Answers | None:
     began = perf_counter()
-    task = find_task(request.task)
-    assert task.many is not None  # noqa: S101 - the caller checked
     try:
-        releases = task.many(sites, request)
+        releases = task(sites, request)
     except KohortError:
         return None  # one of them failed: asking one by one tells which, and lets the others answer
     if releases is None:
@@ -239,4 +237,4 @@ def _answer_together(sites: Sequence[Site], request: Request) -> Answers | None:
 
 
 def _occasion(request: Request, to: str, via: str = "") -> Occasion:
-    return Occasion(what=request.task, to=to, via=via, request=request.digest, round=request.round)
+    return request.occasion if to == "hub" and not via else replace(request.occasion, to=to, via=via)

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
@@ -20,12 +19,12 @@ from numpy.typing import NDArray
 from kohort.errors import ConfigError, RefusedError
 from kohort.federation.wire import Payload, encode
 from kohort.privacy.guarantee import Guarantee
-from kohort.privacy.ledger import canonical
+from kohort.privacy.ledger import Occasion, quoted
 
 if TYPE_CHECKING:
     from kohort.federation.site import Site
 
-__all__ = ["Release", "Releases", "Request", "Task", "find_task"]
+__all__ = ["ManySites", "Release", "Releases", "Request", "Task", "find_task"]
 
 _TASKS: dict[str, Task] = {}
 
@@ -41,19 +40,22 @@ class Request:
     attempt: int
     nonce: str
     payload: Payload
+    encoded: bytes = field(init=False, repr=False)
+    """The payload's bytes."""
+    digest: str = field(init=False, repr=False)
+    """What answers, ledger lines and outboxes are keyed with."""
+    occasion: Occasion = field(init=False, repr=False)
+    """What is common to the ledger lines of releases to the hub."""
 
-    @cached_property
-    def encoded(self) -> bytes:
-        """The payload's bytes."""
-        return encode(self.payload)
-
-    @cached_property
-    def digest(self) -> str:
-        """What answers, ledger lines and outboxes are keyed with."""
+    def __post_init__(self) -> None:
+        encoded = encode(self.payload)
         # The canonical form of the list of these six; made from its parts, it takes a fifth of the time.
-        run, plan, task, nonce = map(canonical, (self.run, self.plan_hash, self.task, self.nonce))
-        head = f"[{run},{plan},{task},{self.round},{self.attempt},{nonce}]\0"
-        return hashlib.blake2b(head.encode() + self.encoded, digest_size=32).hexdigest()
+        names = f"{quoted(self.run)},{quoted(self.plan_hash)},{quoted(self.task)}"
+        head = f"[{names},{self.round},{self.attempt},{quoted(self.nonce)}]\0"
+        digest = hashlib.blake2b(head.encode() + encoded, digest_size=32).hexdigest()
+        object.__setattr__(self, "encoded", encoded)
+        object.__setattr__(self, "digest", digest)
+        object.__setattr__(self, "occasion", Occasion(what=self.task, request=digest, round=self.round))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,13 +81,17 @@ class Releases:
     to: str = "hub"
 
 
+ManySites = Callable[[Sequence["Site"], Request], Releases | None]
+"""A task's form for many sites at once."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Task:
     """A named piece of site-side work. Making one registers its name."""
 
     name: str
     one: Callable[[Site, Request], Release]
-    many: Callable[[Sequence[Site], Request], Releases | None] | None = None
+    many: ManySites | None = None
     """May return None when these sites cannot be answered in one go; they are then asked one by one."""
 
     def __post_init__(self) -> None:

@@ -55,10 +55,10 @@ def _judge_stack(sites: Sequence[str], parcels: Parcels, expect: Expect, declare
         return [_FITS] * len(sites)
     reasons = [""] * len(sites)
     for name, _, _, _ in layout.arrays:
-        _fill(reasons, _judge_numbers(parcels.array(name).reshape(len(sites), -1), expect.largest), name)
+        _fill(reasons, _judge_numbers(parcels.array(name), expect.largest), name)
     for name, kind, _ in layout.metrics:
         if kind == "f":
-            _fill(reasons, _judge_numbers(parcels.metric(name)[:, None], expect.largest), name)
+            _fill(reasons, _judge_numbers(parcels.metric(name), expect.largest), name)
         if name == "rows":
             _fill(reasons, _judge_rows(sites, parcels.metric(name), declared) if kind == "i" else 3, name)
     if expect.check is not None:
@@ -84,10 +84,11 @@ Verdicts = NDArray[np.int64] | int
 
 def _judge_numbers(stack: NDArray[Any], largest: float) -> Verdicts:
     """0 good, 1 not finite, 2 too large, for each row of a stack."""
-    if stack.dtype.kind != "f" or stack.shape[1] == 0:
+    if stack.dtype.kind != "f" or stack.size == 0:
         return 0
     if -largest <= stack.min() and stack.max() <= largest:  # one look at all of it; NaN compares as false
         return 0
+    stack = stack.reshape(len(stack), -1)
     top = np.maximum(stack.max(axis=1), -stack.min(axis=1))  # NaN spreads through max and min
     return np.where(np.isfinite(top), np.where(top <= largest, 0, 2), 1)
 
@@ -155,7 +156,7 @@ def _judge_one(item: bytes, expect: Expect, declared: int) -> str:
     if not _fits(found, set(payload.metrics), set(payload.blobs), expect):
         return _FITS
     for name, array in payload.arrays.items():
-        verdict = int(np.max(_judge_numbers(array.reshape(1, -1), expect.largest)))
+        verdict = int(np.max(_judge_numbers(array[None], expect.largest)))
         if verdict:
             return f"{name} {_VERDICTS[verdict]}"
     for name, value in payload.metrics.items():

@@ -64,18 +64,28 @@ class Layout:
     size: int
 
     @cached_property
-    def blank(self) -> NDArray[np.uint8]:
+    def blank(self) -> bytes:
         """The header, and zeros where the parts go."""
-        return np.frombuffer(self.header.ljust(self.size, b"\0"), dtype=np.uint8)
+        return self.header.ljust(self.size, b"\0")
+
+    @cached_property
+    def record(self) -> np.dtype[Any]:
+        """A payload's bytes as NumPy reads them: one field a part. A truth value is the first byte of its eight."""
+        parts = [(name, np.dtype("|b1" if kind == "b" else _SCALARS[kind]), (), at) for name, kind, at in self.metrics]
+        names, types, shapes, offsets = zip(*parts, *self.arrays, strict=True) if parts or self.arrays else [()] * 4
+        formats = list(zip(types, shapes, strict=True))
+        try:
+            return np.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": self.size})
+        except ValueError as error:
+            raise IntegrityError("an array in a payload is too long to be stacked") from error
 
 
 def encode(payload: Payload) -> bytes:
     """The bytes of a payload."""
-    arrays = {name: _plain(name, array) for name, array in payload.arrays.items()}
-    layout = _layout_of(
-        tuple((name, _scalar_kind(name, value)) for name, value in payload.metrics.items()),
-        tuple((name, array.dtype.str, array.shape) for name, array in arrays.items()),
-        tuple((name, len(blob)) for name, blob in payload.blobs.items()),
+    layout = _layout_for(
+        tuple([(name, _scalar_kind(name, value)) for name, value in payload.metrics.items()]),
+        tuple([(name, array.dtype, array.shape) for name, array in payload.arrays.items()]),
+        tuple([(name, len(blob)) for name, blob in payload.blobs.items()]),
     )
     out = bytearray(layout.size)
     out[: len(layout.header)] = layout.header
@@ -84,8 +94,8 @@ def encode(payload: Payload) -> bytes:
             struct.pack_into(_SCALARS[kind], out, at, payload.metrics[name])
         except struct.error as error:
             raise IntegrityError(f"metric {name!r} does not fit 64 bits") from error
-    for name, _, _, at in layout.arrays:
-        data = arrays[name].tobytes()
+    for name, dtype, _, at in layout.arrays:
+        data = payload.arrays[name].astype(dtype, copy=False).tobytes()
         out[at : at + len(data)] = data
     for name, length, at in layout.blobs:
         out[at : at + length] = payload.blobs[name]
@@ -115,7 +125,8 @@ class Parcels:
     def __init__(self, matrix: NDArray[np.uint8], layout: Layout) -> None:
         self.matrix = matrix
         self.layout = layout
-        self._read: dict[str, NDArray[Any]] = {}
+        self.parts: NDArray[Any] = matrix.view(layout.record)[:, 0]
+        """The same memory, part by part."""
 
     def __len__(self) -> int:
         return len(self.matrix)
@@ -130,48 +141,33 @@ class Parcels:
 
     def array(self, name: str) -> NDArray[Any]:
         """The named arrays of all parcels, stacked: a read-only view of their bytes."""
-        if name in self._read:
-            return self._read[name]
-        for found, dtype, shape, at in self.layout.arrays:
-            if found == name:
-                part = self.matrix[:, at : at + dtype.itemsize * math.prod(shape)].view(dtype)
-                return self._keep(name, part if len(shape) == 1 else part.reshape(len(self.matrix), *shape))
-        raise KeyError(name)
+        try:
+            stack: NDArray[Any] = self.parts[name]
+        except ValueError:
+            raise KeyError(name) from None
+        stack.flags.writeable = False
+        return stack
 
     def metric(self, name: str) -> NDArray[Any]:
         """The named metric of all parcels, read-only."""
-        if name in self._read:
-            return self._read[name]
-        for found, kind, at in self.layout.metrics:
-            if found == name:
-                values: NDArray[Any] = self.matrix[:, at : at + 8].view(_SCALARS[kind])[:, 0]
-                return self._keep(name, values.astype(bool) if kind == "b" else values.copy())
-        raise KeyError(name)
-
-    def _keep(self, name: str, read: NDArray[Any]) -> NDArray[Any]:
-        """Who validates and who aggregates ask for the same parts."""
-        read.flags.writeable = False
-        self._read[name] = read
-        return read
+        return self.array(name)
 
 
 def encode_many(arrays: Mapping[str, NDArray[Any]], metrics: Mapping[str, NDArray[Any]]) -> Parcels:
     """Encode stacked replies: row i holds exactly the bytes `encode` gives for site i's own arrays and metrics."""
-    stacks = {name: _plain(name, array) for name, array in arrays.items()}
-    layout = _layout_of(
-        tuple((name, _METRIC_KINDS[np.asarray(values).dtype.kind]) for name, values in metrics.items()),
-        tuple((name, stack.dtype.str, stack.shape[1:]) for name, stack in stacks.items()),
+    layout = _layout_for(
+        tuple([(name, _METRIC_KINDS[values.dtype.kind]) for name, values in metrics.items()]),
+        tuple([(name, stack.dtype, stack.shape[1:]) for name, stack in arrays.items()]),
         (),
     )
-    count = len(next(iter((*stacks.values(), *metrics.values()))))
-    matrix = np.empty((count, layout.size), dtype=np.uint8)
-    matrix[:] = layout.blank
-    for name, kind, at in layout.metrics:
-        matrix[:, at : at + 8].view(_SCALARS[kind])[:, 0] = metrics[name]
-    for name, _, _, at in layout.arrays:
-        data = stacks[name].reshape(count, -1).view(np.uint8)
-        matrix[:, at : at + data.shape[1]] = data
-    return Parcels(matrix, layout)
+    count = len(next(iter((*arrays.values(), *metrics.values()))))
+    matrix = np.frombuffer(bytearray(layout.blank) * count, dtype=np.uint8).reshape(count, layout.size)
+    parcels = Parcels(matrix, layout)
+    for name, values in metrics.items():
+        parcels.parts[name] = values
+    for name, stack in arrays.items():
+        parcels.parts[name] = stack
+    return parcels
 
 
 def stack_parcels(data: Sequence[bytes | memoryview]) -> Parcels | None:
@@ -192,20 +188,6 @@ def stack_parcels(data: Sequence[bytes | memoryview]) -> Parcels | None:
         if dtype.kind == "b":
             _refuse_untruths(parcels.matrix[:, at : at + math.prod(shape)])
     return parcels
-
-
-def _plain(name: str, array: NDArray[Any]) -> NDArray[Any]:
-    array = np.ascontiguousarray(array) if array.ndim else np.asarray(array)
-    dtype = _travelling(array.dtype)
-    if dtype is None:
-        raise IntegrityError(f"array {name!r} has a type that does not travel", hint="Send numbers or truth values")
-    return array.astype(dtype, copy=False)
-
-
-@lru_cache(maxsize=_LAYOUTS_KEPT)
-def _travelling(dtype: np.dtype[Any]) -> np.dtype[Any] | None:
-    """The little-endian form of a type, if it may travel."""
-    return _DTYPES.get(dtype.newbyteorder("<").str)
 
 
 def _scalar_kind(name: str, value: Scalar) -> str:
@@ -235,6 +217,20 @@ def _refuse_untruths(values: NDArray[Any]) -> None:
 
 def _padded(length: int) -> int:
     return (length + 7) & ~7
+
+
+@lru_cache(maxsize=_LAYOUTS_KEPT)
+def _layout_for(
+    metrics: tuple[tuple[str, str], ...],
+    arrays: tuple[tuple[str, np.dtype[Any], tuple[int, ...]], ...],
+    blobs: tuple[tuple[str, int], ...],
+) -> Layout:
+    """The layout of parts of these kinds and sizes; arrays of any byte order travel as little-endian ones."""
+    travelling = [(name, dtype.newbyteorder("<").str, shape) for name, dtype, shape in arrays]
+    for name, kind, _ in travelling:
+        if kind not in _DTYPES:
+            raise IntegrityError(f"array {name!r} has a type that does not travel", hint="Send numbers or truth values")
+    return _layout_of(metrics, tuple(travelling), blobs)
 
 
 @lru_cache(maxsize=_LAYOUTS_KEPT)

@@ -44,8 +44,8 @@ class ByteRows(Sequence[memoryview]):
         return self._flat[start : start + size]
 
     def __iter__(self) -> Iterator[memoryview]:
-        size = self.matrix.shape[1]
-        return (self._flat[start : start + size] for start in range(0, size * len(self.matrix), size))
+        flat, (count, size) = self._flat, self.matrix.shape
+        return iter([flat[start : start + size] for start in range(0, size * count, size)])
 
 
 def batch_pays(texts: int) -> bool:

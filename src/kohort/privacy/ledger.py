@@ -16,7 +16,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from json.encoder import encode_basestring
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, cast
@@ -29,7 +29,7 @@ from kohort.privacy.hashing import sizes_of
 from kohort.privacy.panel import Panel
 from kohort.privacy.signing import Signer
 
-__all__ = ["GENESIS", "Book", "Chain", "Disclosure", "Occasion", "canonical"]
+__all__ = ["GENESIS", "Book", "Chain", "Disclosure", "Occasion", "canonical", "quoted"]
 
 GENESIS = "0" * 64
 _UNKEYED = hashlib.blake2b(digest_size=32)  # copying a fresh state costs a fifth of making one
@@ -43,6 +43,10 @@ _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=
 def canonical(value: object) -> str:
     """The one JSON text of a value: sorted keys, no spaces, no NaN."""
     return _ENCODER.encode(value)
+
+
+quoted = encode_basestring
+"""The canonical JSON of a text: what `canonical` gives, without asking what it is."""
 
 
 class Chain:
@@ -101,9 +105,6 @@ class Disclosure:
     def to_mapping(self) -> dict[str, Any]:
         """Plain values for JSON."""
         return dict(vars(self))
-
-
-_quoted = lru_cache(maxsize=256)(canonical)  # the few names of tasks and recipients come again every round
 
 
 def _once(occasion: Occasion) -> str:
@@ -332,8 +333,8 @@ class Book:
     def _common(self, event: str, occasion: Occasion) -> str:
         moment = f',"time":{int(time.time())}' if self._durable else ""  # simulated ledgers are reproducible
         return (
-            f'"event":"{event}","what":{_quoted(occasion.what)},"to":{_quoted(occasion.to)},'
-            f'"via":{_quoted(occasion.via)},"round":{occasion.round},"request":"{occasion.request}"{moment}'
+            f'"event":"{event}","what":{quoted(occasion.what)},"to":{quoted(occasion.to)},'
+            f'"via":{quoted(occasion.via)},"round":{occasion.round},"request":"{occasion.request}"{moment}'
         )
 
     def _write(self, line: str) -> None:

@@ -72,9 +72,11 @@ class Panel:
         lines, hashes = [], []
         middle = _CLAIM + common
         for chain, opening, claim, parcel in zip(self.chains, self._openings, self._claims, parcels, strict=True):
+            state = chain.key.copy()  # `chain.digest` without the call
+            state.update(parcel)
             body = (
                 f"{opening}{chain.length}{_PREVIOUS}{chain.head}{_RECEIPT}{chain.receipt}{middle}"
-                f"{claim}{chain.digest(parcel)}{_DIGEST}"
+                f"{claim}{state.hexdigest()}{_DIGEST}"
             )
             state = _UNKEYED.copy()
             state.update(body.encode())

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from kohort.errors import IntegrityError
 from kohort.files import disk_errors, write_whole
-from kohort.privacy.ledger import GENESIS, Book, Chain, Occasion, canonical
+from kohort.privacy.ledger import GENESIS, Book, Chain, Occasion, quoted
 from kohort.privacy.signing import Signer
 
 __all__ = ["RECEIPTS_FILE", "Receipts", "SignsHeads"]
@@ -65,7 +65,7 @@ class Receipts:
                 raise IntegrityError(f"the ledger of site {site!r} went back", hint="Its file was replaced")
             seen[site] = length
         heads, site_signature = book.sign_heads(chains)
-        statement = f"[{canonical(self.head)},{canonical(occasion.request)},{canonical(heads)}]"
+        statement = f"[{quoted(self.head)},{quoted(occasion.request)},{quoted(heads)}]"
         body = (
             f'{{"seq":{self.length},"prev":"{self.head}","request":"{occasion.request}",'
             f'"sites":{len(chains)},"heads":"{heads}","site_signature":"{site_signature}",'
