@@ -41,6 +41,7 @@ _SCALARS = {"f": "<d", "i": "<q", "b": "<q"}
 _METRIC_KINDS = {"f": "f", "i": "i", "u": "i", "b": "b"}
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.:/-]{0,63}")
 _LARGEST_HEADER, _MOST_PARTS, _MOST_AXES = 1 << 20, 4096, 8
+_NONE: Mapping[str, NDArray[Any]] = MappingProxyType({})
 _LAYOUTS_KEPT = 32  # a run uses a handful; hostile headers must not pile up
 
 
@@ -64,9 +65,9 @@ class Layout:
     size: int
 
     @cached_property
-    def blank(self) -> bytes:
+    def blank(self) -> NDArray[np.uint8]:
         """The header, and zeros where the parts go."""
-        return self.header.ljust(self.size, b"\0")
+        return np.frombuffer(self.header.ljust(self.size, b"\0"), dtype=np.uint8)
 
     @cached_property
     def record(self) -> np.dtype[Any]:
@@ -122,11 +123,14 @@ def decode(data: bytes | memoryview) -> Payload:
 class Parcels:
     """The byte forms of many replies with one header, as the rows of one matrix."""
 
-    def __init__(self, matrix: NDArray[np.uint8], layout: Layout) -> None:
+    def __init__(self, matrix: NDArray[np.uint8], layout: Layout, parts: Mapping[str, NDArray[Any]] = _NONE) -> None:
+        """The parcels in `matrix`, when `parts` have been written to it."""
         self.matrix = matrix
         self.layout = layout
-        self.parts: NDArray[Any] = matrix.view(layout.record)[:, 0]
-        """The same memory, part by part."""
+        self._parts: NDArray[Any] = matrix.view(layout.record)[:, 0]
+        for name, values in parts.items():
+            self._parts[name] = values
+        self._parts.flags.writeable = False
 
     def __len__(self) -> int:
         return len(self.matrix)
@@ -142,10 +146,9 @@ class Parcels:
     def array(self, name: str) -> NDArray[Any]:
         """The named arrays of all parcels, stacked: a read-only view of their bytes."""
         try:
-            stack: NDArray[Any] = self.parts[name]
+            stack: NDArray[Any] = self._parts[name]
         except ValueError:
             raise KeyError(name) from None
-        stack.flags.writeable = False
         return stack
 
     def metric(self, name: str) -> NDArray[Any]:
@@ -161,13 +164,9 @@ def encode_many(arrays: Mapping[str, NDArray[Any]], metrics: Mapping[str, NDArra
         (),
     )
     count = len(next(iter((*arrays.values(), *metrics.values()))))
-    matrix = np.frombuffer(bytearray(layout.blank) * count, dtype=np.uint8).reshape(count, layout.size)
-    parcels = Parcels(matrix, layout)
-    for name, values in metrics.items():
-        parcels.parts[name] = values
-    for name, stack in arrays.items():
-        parcels.parts[name] = stack
-    return parcels
+    matrix = np.empty((count, layout.size), dtype=np.uint8)
+    matrix[:] = layout.blank
+    return Parcels(matrix, layout, {**metrics, **arrays})
 
 
 def stack_parcels(data: Sequence[bytes | memoryview]) -> Parcels | None:
