@@ -257,7 +257,7 @@ class _Loop:
         arrays: State = {} if phase.own_start and round_number == phase.first_round else {"weights": weights}
         if self._control is not None:
             arrays["control"] = self._control
-        payload = Payload(arrays=arrays, metrics=dict(phase.metrics))
+        payload = Payload(arrays=arrays, metrics=phase.metrics)
         return Ask(task=self._task, to=chosen, payload=payload, round=round_number, expect=self._expect)
 
     def combine(

@@ -210,10 +210,11 @@ def _answer_together(sites: Sequence[Site], request: Request, task: ManySites) -
     if releases is None:
         return None
     arrays = releases.arrays
-    lying = [(index, site.liar) for index, site in enumerate(sites) if site.liar is not None]
-    for index, liar in lying if "weights" in arrays else ():
-        lie = liar.distort(arrays["weights"][index], request.payload.arrays["weights"], request.round)
-        arrays["weights"][index] = lie
+    liars = [site.liar for site in sites]
+    if any(liars) and "weights" in arrays:
+        for sent, liar in zip(arrays["weights"], liars, strict=True):
+            if liar is not None:
+                sent[:] = liar.distort(sent, request.payload.arrays["weights"], request.round)
     parcels = encode_many(arrays, releases.metrics)
     rows = list(releases.rows)
     verdicts = door(

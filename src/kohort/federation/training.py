@@ -146,16 +146,11 @@ def _group_of(sites: Sequence[Site]) -> _Group:
     return group
 
 
-@dataclass(frozen=True, eq=False)
-class _Trained:
-    """What training gave, stacked over the sites."""
-
-    arrays: dict[str, NDArray[Any]]
-    losses: NDArray[np.float64] | None
-    group: _Group
+_Losses = NDArray[np.float64] | None
 
 
-def _train(sites: Sequence[Site], request: Request) -> _Trained:
+def _train(sites: Sequence[Site], request: Request) -> tuple[dict[str, NDArray[Any]], _Losses, _Group]:
+    """What training gave, stacked over the sites: arrays, losses where they are asked for; and the group."""
     setting, network = setting_of(sites[0]), network_of(sites[0])
     group = _group_of(sites)
     keep = setting.train.state == "keep"
@@ -180,7 +175,7 @@ def _train(sites: Sequence[Site], request: Request) -> _Trained:
     arrays: dict[str, NDArray[Any]] = {"weights": fitted.weights}
     if shift is not None:
         arrays["control"] = _changed_controls(sites, request.payload.arrays, fitted, setting.train.lr)
-    return _Trained(arrays, fitted.losses, group)
+    return arrays, fitted.losses, group
 
 
 def _changed_controls(
@@ -219,26 +214,21 @@ def keep_state(sites: Sequence[Site], fitted: Fitted) -> None:
 
 
 def _train_one(site: Site, request: Request) -> Release:
-    trained = _train([site], request)
-    count = trained.group.counts[0]
+    arrays, losses, group = _train([site], request)
+    count = group.counts[0]
     metrics: dict[str, Any] = {"rows": count}
-    if trained.losses is not None:
-        metrics["loss"] = float(trained.losses[0])
-    payload = Payload(arrays={name: array[0] for name, array in trained.arrays.items()}, metrics=metrics)
-    return Release(payload=payload, guarantee=trained.group.guarantees[0], rows=count)
+    if losses is not None:
+        metrics["loss"] = float(losses[0])
+    payload = Payload(arrays={name: array[0] for name, array in arrays.items()}, metrics=metrics)
+    return Release(payload=payload, guarantee=group.guarantees[0], rows=count)
 
 
 def _train_many(sites: Sequence[Site], request: Request) -> Releases:
-    trained = _train(sites, request)
-    metrics: dict[str, Any] = {"rows": trained.group.told}
-    if trained.losses is not None:
-        metrics["loss"] = trained.losses
-    return Releases(
-        arrays=trained.arrays,
-        metrics=metrics,
-        guarantees=trained.group.guarantees,
-        rows=trained.group.counts,
-    )
+    arrays, losses, group = _train(sites, request)
+    metrics: dict[str, Any] = {"rows": group.told}
+    if losses is not None:
+        metrics["loss"] = losses
+    return Releases(arrays=arrays, metrics=metrics, guarantees=group.guarantees, rows=group.counts)
 
 
 TRAIN = Task(name="train", one=_train_one, many=_train_many)

@@ -41,6 +41,8 @@ class Receipts:
         self._signer = signer
         self._seen: dict[str, int] = {}
         self._issued: dict[str, str] = {}
+        self._asked: list[Chain] = []
+        self._sorted: list[Chain] = []
         self._file = None
         if folder is not None:
             self._path = folder / RECEIPTS_FILE
@@ -57,7 +59,10 @@ class Receipts:
         """Counter-sign the heads of `chains` and hand the receipt's hash back to each of them."""
         if occasion.request in self._issued:
             return self._issued[occasion.request]
-        chains = sorted(chains, key=_site)  # so that the checker needs no other order than names
+        if chains != self._asked:  # the same sites mostly come in the same order
+            # The order of names is all the checker knows.
+            self._asked, self._sorted = list(chains), sorted(chains, key=_site)
+        chains = self._sorted
         seen = self._seen
         for chain in chains:
             site, length = chain.site, chain.length
