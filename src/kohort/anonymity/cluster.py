@@ -15,7 +15,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -71,10 +70,13 @@ def _joined(parts: Iterable[tuple[Integers, Integers]]) -> Partition:
 
 def _best_of_block(problem: Problem, columns: Any) -> tuple[Integers, Integers]:
     """Order and starts of the best partition of one block, which itself meets the rule."""
-    from kohort.anonymity.kernels.cluster import classes_loss
+    from kohort.anonymity.kernels.loss import classes_loss
 
-    columns, shape = _local(problem, columns)
-    found = [_cut_on(problem, shape, columns)]
+    whole, (columns, shape) = columns, _local(problem, columns)
+    # Cuts know a category by how far its codes spread, so they see the table's own codes; unless those are so many that
+    # clearing arrays for them would take longer than the cuts.
+    many = problem.table.distinct.max() > columns.shape[1]
+    found = [_cut_on(problem, shape, columns) if many else _cut_on(problem, problem.shape, whole)]
     losses = [float(classes_loss(np.ascontiguousarray(columns[:, found[0][0]]), found[0][1], *shape).sum())]
     for growth in GROWTH if problem.rule.looks_at_sensitive else GROWTH[:1]:
         grown = _clusters(problem, shape, columns, least=int(np.ceil(problem.rule.k * growth)))
@@ -90,27 +92,22 @@ def _best_of_block(problem: Problem, columns: Any) -> tuple[Integers, Integers]:
 
 
 def _local(problem: Problem, columns: Any) -> tuple[Any, tuple[Any, ...]]:
-    """The block in codes that count only its own values where the table has more of them than the block has rows.
-
-    Otherwise every block of a table with a million values would clear arrays for a million values.
-    """
+    """The block in codes that count only its own values, in the same order: no array is longer than need be."""
     quasi, is_number, distinct, offsets, points = problem.shape
-    if distinct.max() <= columns.shape[1]:
-        return columns, problem.shape
-    from kohort.anonymity.kernels.cluster import local_codes
-
-    codes, values, begin = local_codes(columns, quasi)
     local = columns.copy()
-    local[:quasi] = codes
-    of_column = np.repeat(np.arange(quasi), np.diff(begin))
-    return local, (quasi, is_number, distinct, begin, points[offsets[of_column] + values[: begin[-1]]])
+    held = []
+    for c in range(quasi):
+        values, local[c] = np.unique(columns[c], return_inverse=True)
+        held.append(offsets[c] + values)
+    begin = np.concatenate(([0], np.cumsum([len(values) for values in held]))).astype(np.int64)
+    return local, (quasi, is_number, distinct, begin, points[np.concatenate(held)])
 
 
 def _cut_on(problem: Problem, shape: tuple[Any, ...], columns: Any) -> tuple[Integers, Integers]:
     from kohort.anonymity.kernels.mondrian import partition
 
     order = np.arange(columns.shape[1], dtype=np.int64)
-    starts = partition(columns.copy(), order, *shape, *problem.demands, False, True, 0)
+    starts = partition(columns.copy(), order, *shape, problem.rule.k, problem.demands, False, True, 0)
     return order, np.append(starts, len(order))
 
 
@@ -122,9 +119,9 @@ def _clusters(
 
     if columns.shape[1] < least:
         return None
-    demands = (replace(problem.rule, k=least).as_array(), *problem.demands[1:])
-    labels, count = grow_clusters(columns, *shape, *demands, 0)
-    if not house_rows(columns, *shape, *demands, labels, count):
+    labels, count = grow_clusters(columns, *shape, least, problem.demands)
+    judged = None if problem.rule.holds_in_larger else problem.demands
+    if not house_rows(columns, *shape, least, judged, labels, count):
         return None
     found = Partition.of_labels(labels)
     return found.order, found.starts

@@ -61,7 +61,7 @@ def _exact_groups(problem: Problem, partition: Partition, *, least: int) -> Inte
 def _guarded(
     problem: Problem, partition: Partition, groups: Integers, sizes: Integers, of_class: Integers, leaves: np.ndarray
 ) -> np.ndarray:
-    judge = _Judge(problem)
+    met = problem.judge()
     allowed = np.zeros(len(sizes), dtype=np.bool_)
     rows_by_group = np.argsort(groups, kind="stable")
     begin = np.concatenate(([0], np.cumsum(sizes)))
@@ -69,10 +69,10 @@ def _guarded(
     order = np.lexsort((-sizes[candidates], of_class[candidates]))
     class_sizes = partition.sizes
     for of, members in _runs(candidates[order], of_class):
-        going = [group for group in members if judge.met(rows_by_group[begin[group] : begin[group + 1]])]
+        going = [group for group in members if met(rows_by_group[begin[group] : begin[group + 1]])]
         while going:
             left = class_sizes[of] - int(sizes[going].sum())
-            if left == 0 or (left >= problem.rule.k and judge.met(_remainder(partition, of, groups, going))):
+            if left == 0 or (left >= problem.rule.k and met(_remainder(partition, of, groups, going))):
                 break
             going.pop()
         allowed[going] = True
@@ -93,25 +93,3 @@ def _runs(groups: Integers, of_class: Integers) -> list[tuple[int, list[int]]]:
 def _remainder(partition: Partition, of: int, groups: Integers, going: list[int]) -> Integers:
     rows = partition.order[partition.starts[of] : partition.starts[of + 1]]
     return rows[~np.isin(groups[rows], going)]
-
-
-class _Judge:
-    """Whether some rows meet the rule as a class."""
-
-    def __init__(self, problem: Problem) -> None:
-        self.problem = problem
-        self.simple = not problem.rule.looks_at_sensitive
-        self.columns = problem.columns()
-        self.tally = np.zeros(max(int(problem.demands[1][-1]), 1), np.int64)
-        self.touched = np.empty(problem.table.rows, np.int64)
-
-    def met(self, rows: Integers) -> bool:
-        """k, l and t."""
-        if self.simple:
-            return len(rows) >= self.problem.rule.k
-        from kohort.anonymity.kernels.rules import class_meets
-
-        columns = np.ascontiguousarray(self.columns[:, rows])
-        return bool(
-            class_meets(columns, np.int64(0), np.int64(len(rows)), *self.problem.demands, self.tally, self.touched)
-        )

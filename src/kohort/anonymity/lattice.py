@@ -108,7 +108,6 @@ class _Walk:
                 parts.append(labels)
                 used += len(labels)
         slots = 1 << int(np.ceil(np.log2(HASHED_TWICE * max(rows, 2))))
-        sensitive = len(problem.demands[1]) - 1
         return cls(
             problem=problem,
             steps=steps,
@@ -122,8 +121,8 @@ class _Walk:
             class_of=np.full(rows, -1, dtype=np.int64),
             scratch=(np.empty((rows, quasi), np.int32), slots, np.empty(rows, np.int64), np.empty(rows, np.int64)),
             tally=(
-                np.empty((max(sensitive, 1), rows), problem.columns(np.zeros(0, np.int64)).dtype),
-                np.zeros(max(int(problem.demands[1][-1]), 1), np.int64),
+                np.empty((len(problem.sensitive.names), rows), problem.columns(np.zeros(0, np.int64)).dtype),
+                np.zeros(problem.sensitive.offsets[-1], np.int64),
                 np.empty(rows, np.int64),
             ),
         )
@@ -155,8 +154,8 @@ class _Walk:
 
         _, _, group, counts = self.scratch
         self.active, self.classes = emit_groups(
-            self.columns, self.rows, self.active, groups, group, counts, *self.problem.demands, *self.tally,
-            self.class_of, self.classes,
+            self.columns, self.rows, self.active, groups, group, counts, self.problem.rule.k, self.problem.demands,
+            *self.tally, self.class_of, self.classes,
         )  # fmt: skip
 
 
@@ -214,14 +213,10 @@ def _next_node(walk: _Walk, node: tuple[int, ...], steps: list[tuple[int, ...]],
 
 def _join_left(walk: _Walk, left: Integers) -> None:
     """Put the rows that are left into the class that then loses least; take in more classes until the rule is met."""
-    from kohort.anonymity.kernels.rules import class_meets
-
-    problem = walk.problem
-    _, tally, touched = walk.tally
+    met = walk.problem.judge()
     current = left
     while True:
-        columns = np.ascontiguousarray(walk.columns[:, current])
-        if class_meets(columns, np.int64(0), np.int64(len(current)), *problem.demands, tally, touched):
+        if met(current):
             walk.class_of[current] = walk.classes
             walk.classes += 1
             return

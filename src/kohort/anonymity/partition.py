@@ -5,6 +5,7 @@ Guarantee of a `Partition`: every row is in exactly one class; the numbers of th
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -13,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kohort.anonymity.coding import CodedTable, Codes
-from kohort.anonymity.rule import Rule, SensitiveColumns
+from kohort.anonymity.rule import Demands, Rule, SensitiveColumns
 
 __all__ = ["Partition", "Problem"]
 
@@ -77,21 +78,28 @@ class Problem:
         return len(table.columns), table.is_number, table.distinct, table.offsets, table.points
 
     @cached_property
-    def demands(self) -> tuple[Any, ...]:
-        """Rule and sensitive columns as the loops take them.
+    def demands(self) -> Demands | None:
+        """Rule and sensitive columns as the loops take them, next to k; None for a rule of k alone."""
+        return Demands.of(self.rule, self.sensitive)
 
-        A rule of k alone has no shares, and one without t no cumulative ones: what judges them is not even compiled.
-        """
-        private, rule = self.sensitive, self.rule.as_array()
-        if not self.rule.looks_at_sensitive:
-            return rule, np.zeros(1, np.int64), None, None, None, None
-        if self.rule.t == 0:
-            return rule, private.offsets, private.share, None, None, None
-        return rule, private.offsets, private.share, private.cumulative, private.prefix, private.ordered
+    def judge(self) -> Callable[[Integers], bool]:
+        """A function that says whether some rows meet the rule as a class."""
+        k, demands = self.rule.k, self.demands
+        if demands is None:
+            return lambda rows: len(rows) >= k
+        columns = self.columns()
+        scratch = np.zeros(demands.offsets[-1], np.int64), np.empty(self.table.rows, np.int64)
+
+        def met(rows: Integers) -> bool:
+            from kohort.anonymity.kernels.rules import rows_meet
+
+            return len(rows) >= k and bool(rows_meet(np.ascontiguousarray(columns[:, rows]), demands, *scratch))
+
+        return met
 
     def losses(self, partition: Partition) -> NDArray[np.float64]:
         """Loss of each class: its rows times their penalty, summed over the quasi-identifiers."""
-        from kohort.anonymity.kernels.cluster import classes_loss
+        from kohort.anonymity.kernels.loss import classes_loss
 
         ordered = np.ascontiguousarray(self.table.codes[:, partition.order])
         found: NDArray[np.float64] = classes_loss(ordered, partition.starts, *self.shape)

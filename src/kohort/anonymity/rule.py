@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 import polars as pl
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from kohort.errors import ConfigError, RefusedError, nearest
 
-__all__ = ["LKind", "Rule", "SensitiveColumns", "TKind"]
+__all__ = ["Demands", "LKind", "Rule", "SensitiveColumns", "TKind"]
 
 LKind = Literal["distinct", "entropy", "recursive"]
 TKind = Literal["emd", "kl"]
@@ -59,11 +59,10 @@ class Rule:
         """Whether sizes alone do not decide."""
         return self.l > 0 or self.t > 0
 
-    def as_array(self) -> NDArray[np.float64]:
-        """The form the compiled loops read: k, l kind (0: none), l, c, t kind (0: none), t."""
-        l_code = 0 if self.l == 0 else 1 + get_args(LKind).index(self.l_kind)
-        t_code = 0 if self.t == 0 else 1 + get_args(TKind).index(self.t_kind)
-        return np.array([self.k, l_code, self.l, self.c, t_code, self.t + ROUNDING], dtype=np.float64)
+    @property
+    def holds_in_larger(self) -> bool:
+        """Whether a class that meets the rule still does with any row more."""
+        return self.t == 0 and (self.l == 0 or self.l_kind == "distinct")
 
 
 @dataclass(frozen=True)
@@ -103,6 +102,47 @@ class SensitiveColumns:
     def distinct(self, position: int) -> int:
         """How many values a column has."""
         return int(self.offsets[position + 1] - self.offsets[position])
+
+
+class Demands(NamedTuple):
+    """What the compiled loops need to judge the sensitive values of a class.
+
+    What is None is not asked for, and what judges it is not even compiled; so the loops are compiled anew for every
+    kind of l and t.
+    """
+
+    offsets: NDArray[np.int64]
+    share: NDArray[np.float64]
+    distinct_l: int
+    entropy_l: float | None
+    recursive: tuple[int, float] | None
+    emd: float | None
+    kl: float | None
+    # Of the three, all or none: none where no column that the distance of earth movers looks at has an order.
+    ordered: NDArray[np.bool_] | None
+    cumulative: NDArray[np.float64] | None
+    prefix: NDArray[np.float64] | None
+
+    @classmethod
+    def of(cls, rule: Rule, sensitive: SensitiveColumns) -> Demands | None:
+        """None for a rule of k alone."""
+        if not rule.looks_at_sensitive:
+            return None
+        distinct, entropy, recursive = (rule.l > 0 and rule.l_kind == kind for kind in get_args(LKind))
+        emd, kl = (rule.t > 0 and rule.t_kind == kind for kind in get_args(TKind))
+        by_order = emd and bool(sensitive.ordered.any())
+        return cls(
+            offsets=sensitive.offsets,
+            share=sensitive.share,
+            distinct_l=int(rule.l) if distinct else 0,
+            entropy_l=float(rule.l) if entropy else None,
+            recursive=(int(rule.l), float(rule.c)) if recursive else None,
+            emd=rule.t + ROUNDING if emd else None,
+            kl=rule.t + ROUNDING if kl else None,
+            ordered=sensitive.ordered if by_order else None,
+            cumulative=sensitive.cumulative if by_order else None,
+            prefix=sensitive.prefix if by_order else None,
+        )
 
 
 def require_feasible(rule: Rule, sensitive: SensitiveColumns, rows: int) -> None:

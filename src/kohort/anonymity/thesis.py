@@ -25,7 +25,7 @@ def thesis_mondrian(problem: Problem) -> Partition:
     scale = np.array([span for _, span in spans])
     order = np.arange(problem.table.rows, dtype=np.int64)
     starts = thesis_partition(
-        problem.columns(), order, quasi, is_number, distinct, offsets, values, scale, *problem.demands
+        problem.columns(), order, quasi, is_number, distinct, offsets, values, scale, problem.rule.k, problem.demands
     )
     return Partition(order, np.append(starts, len(order)))
 

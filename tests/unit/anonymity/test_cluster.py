@@ -21,7 +21,7 @@ from kohort.data.datasets import load_dataset
 @given(frame=tables(dyadic=True, least=4), k=st.integers(2, 5))
 def test_clusters_grow_as_by_hand(frame, k):
     problem = problem_of(frame, Rule(k=k))
-    labels, count = grow_clusters(problem.columns(), *problem.shape, *problem.demands, 0)
+    labels, count = grow_clusters(problem.columns(), *problem.shape, k, problem.demands)
     by_hand = clusters(problem)
     assert count == len(by_hand)
     assert [set(np.flatnonzero(labels == j).tolist()) for j in range(count)] == [set(rows) for rows in by_hand]
@@ -31,7 +31,7 @@ def test_clusters_grow_as_by_hand(frame, k):
 @given(frame=tables(dyadic=True, least=6), k=st.integers(2, 4))
 def test_a_row_that_is_left_joins_the_cluster_that_then_loses_least(frame, k):
     problem = problem_of(frame, Rule(k=k))
-    labels, count = grow_clusters(problem.columns(), *problem.shape, *problem.demands, 0)
+    labels, count = grow_clusters(problem.columns(), *problem.shape, k, problem.demands)
     expected = labels.copy()
     for row in np.flatnonzero(labels < 0):
         members = [np.flatnonzero(expected == j).tolist() for j in range(count)]
@@ -40,7 +40,7 @@ def test_a_row_that_is_left_joins_the_cluster_that_then_loses_least(frame, k):
             for rows in members
         ]
         expected[row] = int(np.argmin(added))
-    assert house_rows(problem.columns(), *problem.shape, *problem.demands, labels, count)
+    assert house_rows(problem.columns(), *problem.shape, k, problem.demands, labels, count)
     assert labels.tolist() == expected.tolist()
 
 

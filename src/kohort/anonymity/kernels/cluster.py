@@ -1,4 +1,4 @@
-"""Greedy k-member clustering of one block of rows, and the loss of classes.
+"""Greedy k-member clustering of one block of rows.
 
 A cluster starts with the row farthest from the cluster before it and takes the row that raises its loss least, again
 and again (Byun et al., 2007). Each row's loss as the next member is kept up to date: only the columns that the last
@@ -15,86 +15,48 @@ from __future__ import annotations
 
 import numpy as np
 
-from kohort.anonymity.kernels.compiled import compiled, inner
-from kohort.anonymity.kernels.rules import (
-    DISTINCT,
-    L_KIND,
-    T_KIND,
-    K,
-    L,
-    class_meets,
-    code_count,
-    first_not_below,
-    sort_first,
-)
+from kohort.anonymity.kernels.compiled import compiled, inner, zeros
+from kohort.anonymity.kernels.loss import number_loss
+from kohort.anonymity.kernels.rules import class_meets
 
-__all__ = ["classes_loss", "grow_clusters", "house_rows", "local_codes"]
+__all__ = ["grow_clusters", "house_rows"]
 
 WORD = 64
+# A cluster that falls short of what its sensitive values must be is given up at this many times k rows, or this many.
+LARGEST = 8
+AT_LEAST = 128
 # Rows without a cluster are tried on this many clusters before the block is given up.
 TRIES = 8
 
 
 @compiled
-def classes_loss(columns, starts, quasi, is_number, distinct, offsets, points):
-    """Loss of each class, summed over its rows and columns; class j is at `starts[j]` to `starts[j + 1]`."""
-    classes = len(starts) - 1
-    loss = np.zeros(classes)
-    last_seen = np.empty(code_count(columns, quasi), np.int64)
-    for c in range(quasi):
-        line = columns[c]
-        for v in range(len(last_seen)):
-            last_seen[v] = -1
-        for j in range(classes):
-            start, end = starts[j], starts[j + 1]
-            if is_number[c]:
-                a, b = line[start], line[start]
-                for i in range(start + 1, end):
-                    a, b = min(a, line[i]), max(b, line[i])
-                loss[j] += (end - start) * min(points[offsets[c] + b] - points[offsets[c] + a], 1.0)
-            else:
-                found = 0
-                for i in range(start, end):
-                    if last_seen[line[i]] != j:
-                        last_seen[line[i]] = j
-                        found += 1
-                if found > 1:
-                    loss[j] += (end - start) * found / distinct[c]
-    return loss
-
-
-@compiled
-def grow_clusters(
-    columns, quasi, is_number, distinct, offsets, points, rule, s_offsets, share, cumulative, prefix, ordered, seed_row
-):
+def grow_clusters(columns, quasi, is_number, distinct, offsets, points, k, demands):
     """Cluster of each row of `columns`, -1 for a row that found none, and how many there are; all meet the rule."""
     rows = columns.shape[1]
-    sensitive = len(s_offsets) - 1
-    k = int(rule[K])
-    local, values, begin = local_codes(columns, quasi)
-    total_values = begin[quasi]
-    place = np.zeros(total_values)
-    for c in range(quasi):
-        for v in range(begin[c], begin[c + 1]):
-            place[v] = points[offsets[c] + values[v]]
-    cap = rows if share is None else min(rows, max(8 * k, 128))
-    table = np.zeros(total_values)
-    member = np.zeros(total_values, np.bool_)
-    low = np.zeros(quasi, np.int64)
-    high = np.zeros(quasi, np.int64)
-    held = np.zeros(quasi, np.int64)
-    counts = np.zeros(max(s_offsets[-1], 1), np.int64)
-    cluster_counts = np.zeros(max(s_offsets[-1], 1), np.int64)
-    touched = np.empty(rows, np.int64)
-    inside = np.zeros((max(sensitive, 1), rows), columns.dtype)
-    active = np.arange(rows)
-    left = rows
-    loss = np.zeros(rows)
+    local = columns[:quasi].copy()
+    table = np.empty(offsets[quasi])
+    change = np.empty(offsets[quasi])
+    member = zeros(offsets[quasi])
+    low = np.empty(quasi, np.int64)
+    high = np.empty(quasi, np.int64)
+    held = np.empty(quasi, np.int64)
+    active = np.empty(rows, np.int64)
     label = np.empty(rows, np.int64)
     for i in range(rows):
+        active[i] = i
         label[i] = -1
+    loss = np.empty(rows)
+    cap = rows
+    if demands is not None:
+        cap = LARGEST * k if LARGEST * k > AT_LEAST else AT_LEAST
+        sensitive = len(demands.offsets) - 1
+        inside = columns[quasi:].copy()
+        counts = zeros(demands.offsets[sensitive])
+        cluster_counts = zeros(demands.offsets[sensitive])
+        touched = np.empty(rows, np.int64)
+    left = rows
     clusters = 0
-    chosen = min(seed_row, rows - 1)
+    chosen = 0
     while left >= k:
         size = 0
         met = False
@@ -105,24 +67,30 @@ def grow_clusters(
             loss[chosen] = loss[left]
             for c in range(quasi):
                 local[c, chosen], local[c, left] = local[c, left], local[c, chosen]
-            for s in range(sensitive):
-                code = columns[quasi + s, row]
-                inside[s, size] = code
-                cluster_counts[s_offsets[s] + code] += 1
+            if demands is not None:
+                for s in range(sensitive):
+                    code = columns[quasi + s, row]
+                    inside[s, size] = code
+                    cluster_counts[demands.offsets[s] + code] += 1
             label[row] = clusters
             size += 1
-            _join(local, left, quasi, is_number, distinct, begin, place, table, member, low, high, held, loss, size)
+            _join(local, left, quasi, is_number, distinct, offsets, points, table, change, member, low, high, held,
+                  loss, size)  # fmt: skip
             if size >= k:
-                met = class_meets(
-                    inside, np.int64(0), size, rule, s_offsets, share, cumulative, prefix, ordered, counts, touched
-                )
+                met = True
+                if demands is not None:
+                    met = class_meets(inside, np.int64(0), size, demands, counts, touched)
                 if met or size >= cap:
                     break
             if left == 0:
                 break
-            chosen = _nearest(
-                columns, quasi, active, left, loss, rule, s_offsets, share, cluster_counts, size, k, sensitive
-            )
+            if demands is None:
+                chosen = _cheapest(loss, left)
+            else:
+                chosen = _cheapest_that_helps(
+                    columns, quasi, active, left, loss, k, demands.offsets, demands.share, demands.distinct_l,
+                    cluster_counts, size,
+                )  # fmt: skip
             if chosen < 0:
                 break
         farthest = -1.0
@@ -130,12 +98,12 @@ def grow_clusters(
         for i in range(left):
             if loss[i] > farthest:
                 farthest, chosen = loss[i], i
-        for s in range(sensitive):
-            for i in range(size):
-                cluster_counts[s_offsets[s] + inside[s, i]] = 0
-        for c in range(quasi):
-            for v in range(begin[c], begin[c + 1]):
-                member[v] = False
+        if demands is not None:
+            for s in range(sensitive):
+                for i in range(size):
+                    cluster_counts[demands.offsets[s] + inside[s, i]] = 0
+        for v in range(len(member)):
+            member[v] = 0
         if met:
             clusters += 1
         else:
@@ -148,63 +116,39 @@ def grow_clusters(
     return label, clusters
 
 
-@compiled
-def local_codes(columns, quasi):
-    """Codes that count only the values of this block, in the same order, and the values they stand for."""
-    rows = columns.shape[1]
-    local = np.empty((quasi, rows), np.int32)
-    begin = np.zeros(quasi + 1, np.int64)
-    values = np.empty(quasi * rows, np.int64)
-    found = np.empty(rows, np.int64)
-    ordered = np.empty(rows, np.int64)
-    for c in range(quasi):
-        for i in range(rows):
-            found[i] = columns[c, i]
-        for i in range(rows):
-            ordered[i] = found[i]
-        sort_first(ordered, rows)
-        end = begin[c]
-        for i in range(rows):
-            if i == 0 or ordered[i] != ordered[i - 1]:
-                values[end] = ordered[i]
-                end += 1
-        for i in range(rows):
-            local[c, i] = first_not_below(values, begin[c], end, found[i]) - begin[c]
-        begin[c + 1] = end
-    return local, values, begin
-
-
 @inner
-def _join(local, left, quasi, is_number, distinct, begin, place, table, member, low, high, held, loss, size):
+def _join(local, left, quasi, is_number, distinct, offsets, points, table, change, member, low, high, held, loss, size):
     """Let the row at position `left` into the cluster, and add up the loss of the others where it changed."""
     if size == 1:
         for i in range(left):
             loss[i] = 0.0
     for c in range(quasi):
-        code = local[c, left]
-        base, end = begin[c], begin[c + 1]
+        code = np.int64(local[c, left])
+        base, end = offsets[c], offsets[c + 1]
         if end - base == 1:
             continue
         if size == 1:
             low[c], high[c], held[c] = code, code, 1
-            member[base + code] = True
+            member[base + code] = 1
             for v in range(base, end):
                 table[v] = 0.0
         elif is_number[c]:
-            if low[c] <= code <= high[c]:
+            if code < low[c]:
+                low[c] = code
+            elif code > high[c]:
+                high[c] = code
+            else:
                 continue
-            low[c], high[c] = min(low[c], code), max(high[c], code)
         else:
             if member[base + code]:
                 continue
-            member[base + code] = True
+            member[base + code] = 1
             held[c] += 1
-        change = np.empty(end - base)
         same = (held[c] if held[c] > 1 else 0) / distinct[c]
         more = (held[c] + 1) / distinct[c]
         for v in range(end - base):
             if is_number[c]:
-                after = min(place[base + max(high[c], v)] - place[base + min(low[c], v)], 1.0)
+                after = number_loss(points, base, v if v < low[c] else low[c], v if v > high[c] else high[c])
             else:
                 after = same if member[base + v] else more
             change[v] = after - table[base + v]
@@ -215,22 +159,29 @@ def _join(local, left, quasi, is_number, distinct, begin, place, table, member, 
 
 
 @inner
-def _nearest(columns, quasi, active, left, loss, rule, s_offsets, share, cluster_counts, size, k, sensitive):
-    """Position of the row that raises the loss least, among those that help the rule where it needs help; or -1."""
+def _cheapest(loss, left):
+    """Position of the row that raises the loss least; or -1."""
     best, chosen = np.inf, -1
-    if share is None:
-        for i in range(left):
-            if loss[i] < best:
-                best, chosen = loss[i], i
-        return chosen
+    for i in range(left):
+        if loss[i] < best:
+            best, chosen = loss[i], i
+    return chosen
+
+
+@inner
+def _cheapest_that_helps(columns, quasi, active, left, loss, k, s_offsets, share, distinct_l, cluster_counts, size):
+    """Position of the row that raises the loss least, among those that help the rule where it needs help; or -1."""
+    sensitive = len(s_offsets) - 1
     needs_new = False
-    if rule[L_KIND] == DISTINCT:
+    missing = k - size if k - size > 1 else 1
+    if distinct_l > 0:
         for s in range(sensitive):
             found = 0
             for v in range(s_offsets[s], s_offsets[s + 1]):
                 found += cluster_counts[v] > 0
-            needs_new = needs_new or rule[L] - found >= max(k - size, 1)
+            needs_new = needs_new or distinct_l - found >= missing
     picky = needs_new or size >= k
+    best, chosen = np.inf, -1
     for i in range(left):
         if loss[i] >= best:
             continue
@@ -247,40 +198,38 @@ def _nearest(columns, quasi, active, left, loss, rule, s_offsets, share, cluster
 
 
 @compiled
-def house_rows(columns, quasi, is_number, distinct, offsets, points, rule, s_offsets, share, cumulative, prefix,
-               ordered, label, clusters):  # fmt: skip
+def house_rows(columns, quasi, is_number, distinct, offsets, points, k, demands, label, clusters):
     """Give every row without a cluster to the one whose loss it raises least and which still meets the rule.
 
-    Changes `label`; whether every row found a cluster.
+    Changes `label`; whether every row found a cluster. `demands` is None where one row more never breaks the rule.
     """
-    counts = np.zeros(max(s_offsets[-1], 1), np.int64)
-    touched = np.empty(columns.shape[1], np.int64)
     rows = columns.shape[1]
-    sensitive = len(s_offsets) - 1
-    simple = (rule[L_KIND] == 0 or rule[L_KIND] == DISTINCT) and rule[T_KIND] == 0
     homeless = 0
     for i in range(rows):
         homeless += label[i] < 0
     if homeless == 0:
         return True
-    if clusters == 0 or (not simple and homeless > max(rows // 4, 2 * rule[K])):
+    if clusters == 0:
         return False
-    words = np.zeros(quasi + 1, np.int64)
+    if demands is not None:
+        if homeless > rows // 4 and homeless > 2 * k:
+            return False
+        counts = zeros(demands.offsets[len(demands.offsets) - 1])
+        touched = np.empty(rows, np.int64)
+        inside = columns[quasi:].copy()
+    words = zeros(quasi + 1)
     for c in range(quasi):
-        highest = 0
-        for i in range(rows):
-            highest = max(highest, columns[c, i])
-        words[c + 1] = words[c] + (0 if is_number[c] else highest // WORD + 1)
-    low = np.zeros((clusters, quasi), np.int64)
-    high = np.zeros((clusters, quasi), np.int64)
-    held = np.zeros((clusters, quasi), np.int64)
-    bits = np.zeros((clusters, max(words[quasi], 1)), np.uint64)
-    size = np.zeros(clusters, np.int64)
+        words[c + 1] = words[c] + (0 if is_number[c] else (offsets[c + 1] - offsets[c] - 1) // WORD + 1)
+    # Of cluster j: column c at j * quasi + c, the set of values of a category at j * words[quasi] + words[c].
+    low = zeros(clusters * quasi)
+    high = zeros(clusters * quasi)
+    held = zeros(clusters * quasi)
+    bits = zeros(clusters * words[quasi])
+    size = zeros(clusters)
     for i in range(rows):
         if label[i] >= 0:
             _enter(columns, i, label[i], quasi, is_number, words, low, high, held, bits, size)
     cost = np.empty(clusters)
-    inside = np.zeros((max(sensitive, 1), rows), columns.dtype)
     for row in range(rows):
         if label[row] >= 0:
             continue
@@ -288,35 +237,34 @@ def house_rows(columns, quasi, is_number, distinct, offsets, points, rule, s_off
             before, after = 0.0, 0.0
             for c in range(quasi):
                 code = np.int64(columns[c, row])
+                place = j * quasi + c
                 if is_number[c]:
-                    base = offsets[c]
-                    before += min(points[base + high[j, c]] - points[base + low[j, c]], 1.0)
-                    a, b = min(low[j, c], code), max(high[j, c], code)
-                    after += min(points[base + b] - points[base + a], 1.0)
+                    a, b = low[place], high[place]
+                    before += number_loss(points, offsets[c], a, b)
+                    after += number_loss(points, offsets[c], code if code < a else a, code if code > b else b)
                 else:
-                    word, bit = words[c] + code // WORD, np.uint64(code % WORD)
-                    known = (bits[j, word] >> bit) & np.uint64(1)
-                    now = held[j, c] + (0 if known else 1)
-                    before += (held[j, c] if held[j, c] > 1 else 0) / distinct[c]
+                    word = j * words[quasi] + words[c] + code // WORD
+                    now = held[place]
+                    before += (now if now > 1 else 0) / distinct[c]
+                    if not (bits[word] >> (code % WORD)) & 1:
+                        now += 1
                     after += (now if now > 1 else 0) / distinct[c]
             cost[j] = (size[j] + 1) * after - size[j] * before
         housed = False
-        for _ in range(min(TRIES, clusters)):
+        for _ in range(TRIES if clusters > TRIES else clusters):
             home = 0
             for other in range(clusters):
                 if cost[other] < cost[home]:
                     home = other
             cost[home] = np.inf
-            if not simple:
+            if demands is not None:
                 found = np.int64(0)
                 for i in range(rows):
                     if label[i] == home or i == row:
-                        for s in range(sensitive):
+                        for s in range(inside.shape[0]):
                             inside[s, found] = columns[quasi + s, i]
                         found += 1
-                if not class_meets(
-                    inside, np.int64(0), found, rule, s_offsets, share, cumulative, prefix, ordered, counts, touched
-                ):
+                if not class_meets(inside, np.int64(0), found, demands, counts, touched):
                     continue
             label[row] = home
             _enter(columns, row, np.int64(home), quasi, is_number, words, low, high, held, bits, size)
@@ -332,11 +280,14 @@ def _enter(columns, row, j, quasi, is_number, words, low, high, held, bits, size
     size[j] += 1
     for c in range(quasi):
         code = np.int64(columns[c, row])
+        place = j * quasi + c
         if is_number[c]:
-            low[j, c] = code if size[j] == 1 else min(low[j, c], code)
-            high[j, c] = code if size[j] == 1 else max(high[j, c], code)
+            if size[j] == 1 or code < low[place]:
+                low[place] = code
+            if size[j] == 1 or code > high[place]:
+                high[place] = code
         else:
-            word, bit = words[c] + code // WORD, np.uint64(code % WORD)
-            if not (bits[j, word] >> bit) & np.uint64(1):
-                bits[j, word] |= np.uint64(1) << bit
-                held[j, c] += 1
+            word, bit = j * words[quasi] + words[c] + code // WORD, code % WORD
+            if not (bits[word] >> bit) & 1:
+                bits[word] |= 1 << bit
+                held[place] += 1

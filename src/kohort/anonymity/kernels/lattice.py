@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from kohort.anonymity.kernels.compiled import compiled
-from kohort.anonymity.kernels.rules import L_KIND, T_KIND, K, class_meets
+from kohort.anonymity.kernels.rules import class_meets
 
 __all__ = ["count_groups", "emit_groups"]
 
@@ -65,21 +65,19 @@ def count_groups(codes, flat, base, levels, rows, active, k, held, slots, group,
 
 
 @compiled
-def emit_groups(columns, rows, active, groups, group, counts, rule, s_offsets, share, cumulative, prefix, ordered,
-                inside, tally, touched, class_of, classes):  # fmt: skip
+def emit_groups(columns, rows, active, groups, group, counts, k, demands, inside, tally, touched, class_of, classes):
     """Make a class of every group that meets the rule; rows of the others move to the front of `rows`.
 
     Returns how many rows are left and how many classes there are now.
     """
-    sensitive = len(s_offsets) - 1
-    simple = rule[L_KIND] == 0 and rule[T_KIND] == 0
     becomes = np.empty(groups, np.int64)
     begin = np.empty(groups + 1, np.int64)
     begin[0] = 0
     for g in range(groups):
         begin[g + 1] = begin[g] + counts[g]
-    if not simple:
+    if demands is not None:
         place = begin.copy()
+        sensitive = len(demands.offsets) - 1
         first = columns.shape[0] - sensitive
         for i in range(active):
             for s in range(sensitive):
@@ -87,12 +85,10 @@ def emit_groups(columns, rows, active, groups, group, counts, rule, s_offsets, s
             place[group[i]] += 1
     for g in range(groups):
         becomes[g] = -1
-        if counts[g] >= rule[K] and (
-            simple
-            or class_meets(
-                inside, begin[g], begin[g + 1], rule, s_offsets, share, cumulative, prefix, ordered, tally, touched
-            )
-        ):
+        met = counts[g] >= k
+        if demands is not None:
+            met = met and class_meets(inside, begin[g], begin[g + 1], demands, tally, touched)
+        if met:
             becomes[g] = classes
             classes += 1
     left = 0

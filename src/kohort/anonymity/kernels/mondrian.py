@@ -9,14 +9,15 @@ arrays alone.
 
 # Written for Numba: positional arguments, types from the call.
 # mypy: allow-untyped-defs, allow-untyped-calls
-# ruff: noqa: PLR0912, PLR0915
+# ruff: noqa: PLR0912, PLR0915, PLR1730
 
 from __future__ import annotations
 
 import numpy as np
 
-from kohort.anonymity.kernels.compiled import compiled, inner
-from kohort.anonymity.kernels.rules import class_meets, code_count
+from kohort.anonymity.kernels.compiled import compiled, inner, zeros
+from kohort.anonymity.kernels.loss import most_values, number_loss
+from kohort.anonymity.kernels.rules import class_meets
 
 __all__ = ["divide", "partition"]
 
@@ -26,21 +27,16 @@ LOOKED_AT = 12
 
 
 @compiled
-def partition(
-    columns, index, quasi, is_number, distinct, offsets, points, rule,
-    s_offsets, share, cumulative, prefix, ordered, relaxed, look_ahead, stop_rows,
-):  # fmt: skip
+def partition(columns, index, quasi, is_number, distinct, offsets, points, k, demands, relaxed, look_ahead, stop_rows):
     """Sort rows into classes; returns the first position of each class in `index`, and its end.
 
     `columns` holds the quasi-identifiers, then the sensitive columns. Only the first `quasi` lines are cut on. A range
     of at most `stop_rows` rows is not cut any further.
     """
     rows = len(index)
-    k = int(rule[0])
-    simple = share is None
     width = columns.shape[0]
     # Room for as many ranges as there can be classes: memory that is never written to is never taken.
-    most = rows // max(k, 1) + 2
+    most = rows // k + 2
     starts = np.empty(most, np.int64)
     ends = np.empty(most, np.int64)
     varies = np.empty((most, width), np.bool_)
@@ -55,12 +51,13 @@ def partition(
     score = np.empty(quasi)
     cuts = np.empty(quasi, np.int64)
     order = np.empty(quasi, np.int64)
-    values = code_count(columns, quasi)
-    histogram = np.zeros(values, np.int64)
+    values = most_values(offsets)
+    histogram = np.empty(values, np.int64)
+    seen = np.empty((2, values), np.bool_)
     swaps = np.empty(rows // 2 + 1, np.int64)
-    counts = np.zeros(max(s_offsets[-1], 1), np.int64)
-    touched = np.empty(rows if not simple else 1, np.int64)
-    seen = np.zeros((2, values), np.bool_)
+    if demands is not None:
+        counts = zeros(demands.offsets[len(demands.offsets) - 1])
+        touched = np.empty(rows, np.int64)
     while depth:
         depth -= 1
         start, end = starts[depth], ends[depth]
@@ -72,19 +69,20 @@ def partition(
                 span[c] = -1.0
                 if not varies[depth, c]:
                     continue
-                a, b = columns[c, start], columns[c, start]
                 line = columns[c]
+                a, b = line[start], line[start]
                 for i in range(start + 1, end):
-                    value = line[i]
-                    a = min(a, value)
-                    b = max(b, value)
+                    if line[i] < a:
+                        a = line[i]
+                    if line[i] > b:
+                        b = line[i]
                 low[c], high[c] = a, b
                 if a == b:
                     varies[depth, c] = False
                 elif is_number[c]:
-                    span[c] = min(points[offsets[c] + b] - points[offsets[c] + a], 1.0)
+                    span[c] = number_loss(points, offsets[c], low[c], high[c])
                 else:
-                    span[c] = (b - a + 1) / distinct[c]
+                    span[c] = (high[c] - low[c] + 1) / distinct[c]
             for c in range(quasi):
                 score[c] = -span[c]
             _rising_order(score, order)
@@ -101,11 +99,10 @@ def partition(
                     continue
                 middle = divide(columns, index, varies[depth], start, end, c, cut, relaxed, swaps)
                 cut_made = True
-                for side in range(0 if simple else 2):
-                    one, two = (start, middle) if side == 0 else (middle, end)
-                    cut_made = cut_made and class_meets(
-                        columns, one, two, rule, s_offsets, share, cumulative, prefix, ordered, counts, touched
-                    )
+                if demands is not None:
+                    for side in range(2):
+                        one, two = (start, middle) if side == 0 else (middle, end)
+                        cut_made = cut_made and class_meets(columns, one, two, demands, counts, touched)
                 if cut_made:
                     break
         if not cut_made:
@@ -169,7 +166,10 @@ def divide(columns, index, varies, start, end, cut_column, cut, relaxed, swaps):
         for i in range(start, end):
             below += line[i] < cut
             level += line[i] == cut
-        ties = min(max(size // 2 - below, 0), level)
+        # The cut is the first code that reaches half the rows, so fewer than half lie below it.
+        ties = size // 2 - below
+        if ties > level:
+            ties = level
         left = below + ties
     else:
         left, ties = 0, size
@@ -238,14 +238,15 @@ def _loss_after(columns, start, end, quasi, varies, j, cut, low, high, is_number
         if is_number[c]:
             a0, b0, a1, b1 = high[c], low[c], high[c], low[c]
             for i in range(start, end):
-                value = int(line[i])
+                code = np.int64(line[i])
                 if by[i] <= cut:
-                    a0, b0 = min(a0, value), max(b0, value)
+                    a0 = code if code < a0 else a0
+                    b0 = code if code > b0 else b0
                 else:
-                    a1, b1 = min(a1, value), max(b1, value)
-            base = offsets[c]
-            total += left * min(points[base + b0] - points[base + a0], 1.0)
-            total += right * min(points[base + b1] - points[base + a1], 1.0)
+                    a1 = code if code < a1 else a1
+                    b1 = code if code > b1 else b1
+            total += left * number_loss(points, offsets[c], a0, b0)
+            total += right * number_loss(points, offsets[c], a1, b1)
         else:
             for value in range(low[c], high[c] + 1):
                 seen[0, value] = False

@@ -11,32 +11,31 @@ from __future__ import annotations
 
 import numpy as np
 
-from kohort.anonymity.kernels.compiled import compiled, inner
+from kohort.anonymity.kernels.compiled import compiled, inner, zeros
+from kohort.anonymity.kernels.loss import most_values
 from kohort.anonymity.kernels.mondrian import divide
-from kohort.anonymity.kernels.rules import class_meets, code_count
+from kohort.anonymity.kernels.rules import class_meets
 
 __all__ = ["thesis_partition"]
 
 
 @compiled
-def thesis_partition(
-    columns, index, quasi, is_number, distinct, offsets, values, scale, rule, s_offsets, share, cumulative, prefix,
-    ordered,
-):  # fmt: skip
+def thesis_partition(columns, index, quasi, is_number, distinct, offsets, values, scale, k, demands):
     """Sort rows into classes; the first position of each class in `index`, which is permuted along with `columns`.
 
     `scale` is the span of each column over the whole table: the range of a number, the number of values of a category.
     """
     rows = len(index)
-    bounds = np.empty(rows // int(rule[0]) + 2, np.int64)
+    bounds = np.empty(rows // k + 2, np.int64)
     stack = np.empty((rows + 2, 2), np.int64)
     stack[0, 0], stack[0, 1], depth, classes = 0, rows, 1, 0
     span = np.empty(quasi)
-    histogram = np.zeros(code_count(columns, quasi), np.int64)
+    histogram = zeros(most_values(offsets))
     swaps = np.empty(rows // 2 + 1, np.int64)
     varies = np.ones(columns.shape[0], np.bool_)
-    counts = np.zeros(max(s_offsets[-1], 1), np.int64)
-    touched = np.empty(rows, np.int64)
+    if demands is not None:
+        counts = zeros(demands.offsets[len(demands.offsets) - 1])
+        touched = np.empty(rows, np.int64)
     while depth:
         depth -= 1
         start, end = stack[depth, 0], stack[depth, 1]
@@ -55,12 +54,11 @@ def thesis_partition(
             cut = _last_left(columns[widest], start, end, is_number[widest], offsets[widest], values, histogram,
                              distinct[widest])  # fmt: skip
             middle = start if cut < 0 else divide(columns, index, varies, start, end, widest, cut, False, swaps)
-            done = True
-            for side in range(2):
-                one, two = (start, middle) if side == 0 else (middle, end)
-                done = done and class_meets(
-                    columns, one, two, rule, s_offsets, share, cumulative, prefix, ordered, counts, touched
-                )
+            done = middle - start >= k and end - middle >= k
+            if demands is not None:
+                for side in range(2):
+                    one, two = (start, middle) if side == 0 else (middle, end)
+                    done = done and class_meets(columns, one, two, demands, counts, touched)
         if done:
             stack[depth, 0], stack[depth, 1] = middle, end
             stack[depth + 1, 0], stack[depth + 1, 1] = start, middle
