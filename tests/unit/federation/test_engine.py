@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -21,7 +22,7 @@ from kohort.federation.site import Holding, Site
 from kohort.federation.task import Release, Releases, Request, Task, find_task
 from kohort.federation.wire import Payload, encode
 from kohort.privacy.guarantee import DP, Aggregate, Public
-from kohort.privacy.ledger import Book
+from kohort.privacy.ledger import Book, canonical
 from kohort.privacy.policy import Policy
 from kohort.privacy.receipts import Receipts
 from kohort.privacy.signing import Signer
@@ -196,6 +197,16 @@ def test_a_request_is_bound_to_everything_it_says() -> None:
     for name, value in {**changes, "payload": Payload(metrics={"m": 1})}.items():
         digests.add(Request(**{**fields, name: value}).digest)
     assert len(digests) == 8
+
+
+def test_a_request_is_known_by_the_canonical_form_of_what_it_says() -> None:
+    payload = Payload(metrics={"m": 1})
+    said: list[Any] = ['a "run"', "p\n", "tâche", 12, 3, "n\\"]
+    names = ("run", "plan_hash", "task", "round", "attempt", "nonce")
+    request = Request(**dict(zip(names, said, strict=True)), payload=payload)
+    wanted = hashlib.blake2b(canonical(said).encode() + b"\0" + encode(payload), digest_size=32).hexdigest()
+    assert request.digest == request.occasion.request == wanted
+    assert request.encoded == encode(payload)
 
 
 def test_a_plan_is_driven_to_its_end_and_observed(tmp_path: Path) -> None:

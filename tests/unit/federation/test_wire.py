@@ -16,6 +16,8 @@ from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
 from kohort.errors import IntegrityError
+from kohort.federation.plan import Expect
+from kohort.federation.validate import validate
 from kohort.federation.wire import Parcels, Payload, decode, encode, encode_many, stack_parcels
 
 DTYPES = ["<f4", "<f8", "|i1", "<i2", "<i4", "<i8", "|u1", "<u2", "<u4", "<u8", "|b1"]
@@ -139,6 +141,14 @@ def test_many_at_once_are_the_bytes_of_each(
         again.metric("not there")
 
 
+def test_a_stack_cannot_be_written_to() -> None:
+    parcels = encode_many({"x": np.zeros((2, 3))}, {"n": np.arange(2)})
+    for part in (parcels, parcels.take([1])):
+        for values in (part.array("x"), part.metric("n")):
+            with pytest.raises(ValueError, match="read-only"):
+                values[0] = 7
+
+
 def test_replies_that_differ_in_form_are_not_stacked() -> None:
     one = encode(Payload(arrays={"x": np.zeros(2)}))
     assert stack_parcels([]) is None
@@ -191,6 +201,16 @@ def header(
     arrays: list[Any] | None = None, blobs: list[Any] | None = None, metrics: list[Any] | None = None
 ) -> dict[str, Any]:
     return {"a": arrays or [], "b": blobs or [], "m": metrics or []}
+
+
+@pytest.mark.parametrize("shape", [[0, 2**31], [2**47, 0]])
+def test_an_empty_array_with_an_endless_axis_is_read_alone_or_not_at_all(shape: list[int]) -> None:
+    data = crafted(header(arrays=[["x", "<f8", shape]]))
+    assert decode(data).arrays["x"].shape == tuple(shape)
+    with pytest.raises(IntegrityError, match="too long to be stacked"):
+        stack_parcels([data, data])
+    good, _, excluded = validate(["a", "b"], [data, data], Expect(arrays={"x": ("<f8", (None, None))}), {})
+    assert (good, excluded) == (["a", "b"], [])
 
 
 def test_the_crafting_itself_is_sound() -> None:

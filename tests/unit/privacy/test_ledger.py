@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from ledgers import SITES, open_book, write_small_ledger
 
 from kohort.errors import ConfigError, IntegrityError, ResourceError
 from kohort.privacy.guarantee import DP, Aggregate, KAnonymous, Raw
-from kohort.privacy.ledger import GENESIS, Book, Chain, Occasion, canonical
+from kohort.privacy.ledger import GENESIS, Book, Chain, Occasion, canonical, quoted
 from kohort.privacy.policy import Policy
 from kohort.privacy.receipts import Receipts
 from kohort.privacy.signing import Signer, signature_holds
@@ -21,6 +23,11 @@ from kohort.privacy.verify import verify_ledger
 
 def occasion(number: int, *, to: str = "hub") -> Occasion:
     return Occasion(what="train", to=to, request=f"{number:064x}", round=number)
+
+
+@given(st.text())
+def test_a_text_alone_is_quoted_as_json_quotes_it(text: str) -> None:
+    assert quoted(text) == canonical(text)
 
 
 def test_the_same_events_write_the_same_bytes(tmp_path: Path) -> None:
