@@ -41,7 +41,7 @@ class ModelSection:
     activation: Literal["relu", "tanh", "sigmoid"] = "relu"
     dtype: Literal["float32", "float64"] = "float32"
     init: Init = "he"
-    """Starting weights of an mlp's ReLU layers: he, or glorot as TensorFlow and scikit-learn have them."""
+    """Starting weights: he for ReLU layers, glorot as TensorFlow and scikit-learn have them, or pytorch."""
     loss: Loss | None = None
     """What a torch module is trained with: softmax for classes and squared for numbers unless it says otherwise."""
 

@@ -40,7 +40,7 @@ Activation = Literal["relu", "tanh", "sigmoid", "cos"]
 """cos: of random Fourier layers (`kohort.learn.random_features`), which are drawn and not trained."""
 Loss = Literal["softmax", "logistic", "hinge", "perceptron", "squared"]
 DType = Literal["float32", "float64"]
-Init = Literal["he", "glorot"]
+Init = Literal["he", "glorot", "pytorch"]
 FloatArray = NDArray[np.floating[Any]]
 
 # Bounds the largest hidden activation to a few megabytes for the usual widths, and keeps BLAS calls long enough.
@@ -118,19 +118,26 @@ class Network:
         return ()
 
     def start(self, generator: np.random.Generator) -> FloatArray:
-        """Starting weights: zero biases and uniform weights, also for a linear model (no hidden layer).
+        """Starting weights, uniform within a bound; zero biases. The same for a linear model (no hidden layer).
 
         Glorot's bound sqrt(6 / (inputs + outputs)), except that what feeds a ReLU has He's bound sqrt(6 / inputs)
-        unless `init` is "glorot", as TensorFlow's dense layers have it.
+        unless `init` is "glorot", as TensorFlow's dense layers have it. With `init` "pytorch" weights and biases of
+        every layer are within 1 / sqrt(inputs), as PyTorch's linear layers have it.
         The numbers are drawn in float64 and rounded, so both dtypes start at the same point.
         """
         flat = np.zeros(self.parameter_count, dtype=self.dtype)
         last = len(self.sizes) - 2
-        for depth, (matrix, _) in enumerate(self.layers(flat)):
+        for depth, (matrix, bias) in enumerate(self.layers(flat)):
             fan_in, fan_out = matrix.shape
-            wide = self.init == "he" and depth < last and self.activation == "relu"
-            bound = np.sqrt(6.0 / fan_in if wide else 6.0 / (fan_in + fan_out))
+            if self.init == "pytorch":
+                bound = np.sqrt(1.0 / fan_in)
+            elif self.init == "he" and depth < last and self.activation == "relu":
+                bound = np.sqrt(6.0 / fan_in)
+            else:
+                bound = np.sqrt(6.0 / (fan_in + fan_out))
             matrix[...] = generator.uniform(-bound, bound, size=matrix.shape)
+            if self.init == "pytorch":
+                bias[...] = generator.uniform(-bound, bound, size=bias.shape)
         return flat
 
     def layers(self, flat: FloatArray) -> list[tuple[FloatArray, FloatArray]]:

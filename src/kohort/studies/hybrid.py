@@ -132,6 +132,10 @@ def _notes(depth: Depth, cases: Sequence[Case]) -> list[str]:
             f"{case.descent}, momentum 0.9; low-risk only: {case.undisturbed.rounds} such steps, rate "
             f"{case.undisturbed.lr:g}, no clip, no mean. Chosen by test accuracy on seed 0, which no budget paid."
         )
+    notes.append(
+        "The paper prints no rates. For Dutch the server's is the one that gives its no-DP baseline, and the peers' "
+        "the nearest to its P2P+FL cells of three that were tried: these two are fitted to the paper, not predicted."
+    )
     if depth is QUICK:
         drawn = ", ".join(f"{rows:,} rows of {name}" for name, rows in depth.rows.items())
         notes.append(

@@ -15,6 +15,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Final
 
+from kohort.learn.network import Init
 from kohort.studies.lines import row, row_of
 from kohort.studies.partial_figures import (
     Part,
@@ -26,8 +27,8 @@ from kohort.studies.partial_figures import (
     load_reduction,
 )
 from kohort.studies.partial_paper import ACCURACY, LARGEST
-from kohort.studies.partial_release import Case, counts, other_aggregators, releases
-from kohort.studies.partial_runs import E2_WIDTH, PAPER, TUNED, Letter, Runs, Training, paper_gate
+from kohort.studies.partial_release import Case, by_start, counts, other_aggregators, releases
+from kohort.studies.partial_runs import E2_WIDTH, PAPER, START, TUNED, Letter, Runs, Training, paper_gate
 from kohort.studies.partial_times import running_times
 from kohort.studies.registry import Say, Study
 from kohort.studies.side_by_side import processes_here
@@ -56,6 +57,8 @@ class Depth:
     epochs: tuple[int, ...]
     """Of Figure 3."""
     batches: tuple[int, ...]
+    starts: tuple[Init, ...]
+    """Ways to start weights; the study's own, or that and others."""
     timed_ks: tuple[int, ...]
     timed_ls: tuple[int, ...]
     repetitions: int
@@ -75,6 +78,7 @@ FULL = Depth(
     component_ls=DIAL_L,
     epochs=(10, 50, 100, 200, 400),
     batches=(32, 64, 128),
+    starts=("he", "glorot", "pytorch"),
     timed_ks=DIAL_K,
     timed_ls=(100, 200, 300),
     repetitions=3,
@@ -96,6 +100,7 @@ QUICK = Depth(
     component_ls=(1, 200, LARGEST["l"]),
     epochs=(20, 60),
     batches=(64,),
+    starts=(START,),
     timed_ks=(1, 300, ABOVE),
     timed_ls=(),
     repetitions=1,
@@ -117,6 +122,7 @@ def run_study(out: Path, quick: bool, say: Say) -> dict[str, Any]:
         by_k,
         by_l,
         by_batch(runs, batches=depth.batches, rounds=rounds, say=say),
+        by_start(runs, starts=depth.starts, rounds=rounds, say=say),
         error_components(out, runs, depth.component_ls, rounds=rounds, say=say),
         running_times(out, ks=depth.timed_ks, ls=depth.timed_ls, rounds=rounds, repetitions=depth.repetitions, say=say),
         Part(tables=(_conclusions(runs, depth), _speed(runs, depth))),

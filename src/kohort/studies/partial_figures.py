@@ -37,6 +37,7 @@ from kohort.studies.registry import Say
 from kohort.studies.side_by_side import spread
 
 __all__ = [
+    "MARKS",
     "Dial",
     "Part",
     "accuracy_by_threshold",

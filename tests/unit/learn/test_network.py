@@ -52,6 +52,16 @@ def test_relu_starts_with_the_bound_of_glorot_where_that_is_asked_for():
     assert Network(**network.to_mapping()) == network
 
 
+def test_weights_and_biases_start_as_pytorch_has_them_where_that_is_asked_for():
+    network = Network(inputs=30, hidden=(20, 10), outputs=40, init="pytorch")
+    layers = network.layers(network.start(np.random.default_rng(3)))
+    for (weights, biases), fan_in in zip(layers, (30, 20, 10), strict=True):
+        for found in (weights, biases):
+            assert 0.7 * fan_in**-0.5 < np.abs(found).max() <= fan_in**-0.5
+            assert found.min() < 0 < found.max()
+    assert Network(**network.to_mapping()) == network
+
+
 def test_an_unknown_start_is_refused():
     with pytest.raises(ConfigError, match="unknown init 'glorott'"):
         Network(inputs=3, outputs=2, init="glorott")  # type: ignore[arg-type]
