@@ -34,7 +34,7 @@ PAPERS_K: Final = round(K * (1 - TEST))
 """The paper counts the whole table for its k = 100; this is as many of the rows that sites hold."""
 ABOVE: Final = LARGEST["k"] + 1
 OURS: Final = "generalised"
-OURS_AT_PAPERS_K: Final = f"generalised, k = {PAPERS_K}"
+OURS_AT_PAPERS_K: Final = f"generalised at gate k = {PAPERS_K}"
 RELEASES: Final[dict[str, tuple[str | None, int]]] = {
     OURS: ("generalised", K),
     OURS_AT_PAPERS_K: ("generalised", PAPERS_K),
@@ -79,7 +79,7 @@ def releases(runs: Runs, cases: Sequence[Case], *, say: Say) -> Part:
             for name, other in ((OURS, "raw"), (OURS, "FedAvg"), (OURS_AT_PAPERS_K, "FedAvg")):
                 gains = [ours - theirs for ours, theirs in zip(at[name], at[other], strict=True)]
                 rows.append(row_of(f"{name} minus {other}, {mark} rounds", None, gains, interval=True))
-                where = f"{SPLITS[split]}, {training.name}, {mark} rounds, {len(gains)} seeds"
+                where = f"{SPLITS[split]}, gate k = {K}, {training.name}, {mark} rounds, {len(gains)} seeds"
                 notes.append(_gain_note(gains, f"{name} minus {other}", where))
         rows += _shipped(found)
         name = f"Generalised, raw, or nothing shared at k = {K}: {SPLITS[split]}, {training.name}"
@@ -102,7 +102,7 @@ def _shipped(found: dict[str, list[Found]]) -> list[dict[str, Any]]:
 def _gain_note(gains: Sequence[float], what: str, where: str) -> str:
     interval = interval_of(gains)
     spread = "" if interval is None else f" (95 % interval {100 * interval[0]:+.2f} to {100 * interval[1]:+.2f})"
-    return f"Gate k = {K}, {where}: {what} {100 * fmean(gains):+.2f} points{spread}."
+    return f"{where[0].upper()}{where[1:]}: {what} {100 * fmean(gains):+.2f} points{spread}."
 
 
 def _verified() -> dict[str, Any]:
