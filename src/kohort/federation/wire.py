@@ -78,7 +78,7 @@ class Layout:
         try:
             return np.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": self.size})
         except ValueError as error:
-            raise IntegrityError("an array in a payload is too long to be stacked") from error
+            raise IntegrityError("parts of a payload share a name, or one is too long to be stacked") from error
 
 
 def encode(payload: Payload) -> bytes:
