@@ -9,8 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from io import FileIO
 from pathlib import Path
 
@@ -21,20 +20,24 @@ __all__ = ["disk_errors", "require_new", "write_atomic", "write_whole"]
 _OUT_OF_RESOURCES = {errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.EFBIG}
 
 
-@contextmanager
-def disk_errors(path: Path) -> Iterator[None]:
+class disk_errors:  # noqa: N801 - used like a function; as a class it costs little around a write of every round
     """Turn the operating system's write errors into one clear line with the right exit code."""
-    try:
-        yield
-    except OSError as error:
+
+    __slots__ = ("_path",)
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if not isinstance(error, OSError):
+            return
+        message = f"cannot write {self._path}: {os.strerror(error.errno or 0).lower()}"
         if error.errno in _OUT_OF_RESOURCES:
-            raise ResourceError(
-                f"cannot write {path}: {os.strerror(error.errno or 0).lower()}",
-                hint="Free some space or choose another --out",
-            ) from error
-        raise ConfigError(
-            f"cannot write {path}: {os.strerror(error.errno or 0).lower()}", hint="Choose another --out"
-        ) from error
+            raise ResourceError(message, hint="Free some space or choose another --out") from error
+        raise ConfigError(message, hint="Choose another --out") from error
 
 
 def require_new(path: Path, *, force: bool) -> None:

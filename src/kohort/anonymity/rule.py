@@ -108,7 +108,7 @@ class Demands(NamedTuple):
     """What the compiled loops need to judge the sensitive values of a class.
 
     What is None is not asked for, and what judges it is not even compiled; so the loops are compiled anew for every
-    kind of l and t.
+    kind of l and t. Bounds on sums of rounded shares are slack by `ROUNDING` already.
     """
 
     offsets: NDArray[np.int64]
@@ -135,7 +135,7 @@ class Demands(NamedTuple):
             offsets=sensitive.offsets,
             share=sensitive.share,
             distinct_l=int(rule.l) if distinct else 0,
-            entropy_l=float(rule.l) if entropy else None,
+            entropy_l=rule.l - ROUNDING if entropy else None,
             recursive=(int(rule.l), float(rule.c)) if recursive else None,
             emd=rule.t + ROUNDING if emd else None,
             kl=rule.t + ROUNDING if kl else None,

@@ -346,13 +346,10 @@ class Book:
         if self._file is None:
             self.lines.extend(f"{line}\n" for line in str(lines, "utf-8").split("\n")[:-1])
             return
-        try:
+        with disk_errors(self._path):
             write_whole(self._file, cast(bytes, lines))  # any buffer will do
             if self._durable:
                 os.fsync(self._file.fileno())
-        except OSError:
-            with disk_errors(self._path):  # made in time of need: it costs as much as the call of the write
-                raise
 
     def _count(
         self,

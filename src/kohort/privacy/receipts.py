@@ -101,8 +101,5 @@ class Receipts:
         if self._file is None:
             self.lines.append(line)
             return
-        try:
+        with disk_errors(self._path):
             write_whole(self._file, line.encode())
-        except OSError:
-            with disk_errors(self._path):  # made in time of need: it costs as much as the call of the write
-                raise

@@ -25,6 +25,7 @@ from kohort.studies.partial_figures import (
     encodings,
     error_components,
     load_reduction,
+    marks_of,
 )
 from kohort.studies.partial_paper import ACCURACY, LARGEST
 from kohort.studies.partial_release import Case, by_start, counts, other_aggregators, releases
@@ -144,14 +145,10 @@ def _ends(runs: Runs, depth: Depth) -> dict[str, Any]:
     for training in (PAPER, TUNED):
         for name, k, printed in (("central", 1, ACCURACY["central"]), ("FedAvg", ABOVE, ACCURACY["fedavg"])):
             found = runs.of(paper_gate(training, "k", k, rounds=depth.rounds))
-            for mark in _marks(depth.rounds):
+            for mark in marks_of(depth.rounds):
                 values = [item.curve[mark - 1] for item in found]
                 rows.append(row_of(f"{name}, {training.name}, {mark} rounds", printed, values))
     return {"name": "Central learning and FedAvg on ten age sites", "source": "Section 6, after 100", "rows": rows}
-
-
-def _marks(rounds: int) -> tuple[int, ...]:
-    return (*(mark for mark in (20, 60) if mark < rounds), rounds)
 
 
 def _mean(runs: Runs, training: Training, letter: Letter, threshold: int, rounds: int) -> float:
@@ -168,7 +165,7 @@ def _conclusions(runs: Runs, depth: Depth) -> dict[str, Any]:
     printed = (ACCURACY["central"] - ACCURACY["fedavg"]) / ACCURACY["fedavg"]
     falls = {
         mark: all(later[mark - 1] <= earlier[mark - 1] + TOLERANCE for earlier, later in pairwise(curves))
-        for mark in _marks(rounds)[1:]
+        for mark in marks_of(rounds)[1:]
     }
     rows = [
         row(f"central learning gains over FedAvg, {rounds} rounds, relative", printed, (central - fedavg) / fedavg),
@@ -223,7 +220,7 @@ def _notes(runs: Runs, depth: Depth) -> list[str]:
     told = "; ".join(
         f"{training.name} {ends[training, 1][mark - 1]:.3f} and {ends[training, ABOVE][mark - 1]:.3f} after {mark}"
         for training in (PAPER, TUNED)
-        for mark in _marks(rounds)
+        for mark in marks_of(rounds)
     )
     gap = 100 * (ends[TUNED, 1][-1] - ends[TUNED, ABOVE][-1])
     notes = [

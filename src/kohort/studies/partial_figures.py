@@ -37,7 +37,6 @@ from kohort.studies.registry import Say
 from kohort.studies.side_by_side import spread
 
 __all__ = [
-    "MARKS",
     "Dial",
     "Part",
     "accuracy_by_threshold",
@@ -46,6 +45,7 @@ __all__ = [
     "encodings",
     "error_components",
     "load_reduction",
+    "marks_of",
 ]
 
 QUASI: Final = ("age", "race", "sex")
@@ -54,6 +54,11 @@ ENDS: Final = {"FedAvg": LARGEST["k"] + 1, "central": 1}
 FINE: Final = {"k": (*range(1, 560, 6), 554, 555), "l": (*range(1, 406, 6), 402, 403)}
 MARKS: Final = (20, 60)
 """Rounds before the last whose accuracy is printed too."""
+
+
+def marks_of(rounds: int) -> tuple[int, ...]:
+    """The rounds of a run whose accuracy is printed."""
+    return (*(mark for mark in MARKS if mark < rounds), rounds)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,7 +186,7 @@ def accuracy_by_threshold(out: Path, runs: Runs, letter: Letter, dial: Dial, *, 
                 {"panel": f"after {rounds} epochs", "series": training.name, "x": threshold,
                  "y": fmean(item.accuracy for item in found)}
             )  # fmt: skip
-            for mark in (*(mark for mark in MARKS if mark < rounds), rounds):
+            for mark in marks_of(rounds):
                 printed = _printed_end(letter, threshold) if (training, mark) == (PAPER, 100) else None
                 values = [item.curve[mark - 1] for item in found]
                 rows.append(row_of(f"{letter} = {threshold}, {mark} rounds", printed, values))
@@ -217,7 +222,7 @@ def by_batch(runs: Runs, *, batches: Sequence[int], rounds: int, say: Say) -> Pa
     for batch in batches:
         for end, threshold in ENDS.items():
             found = runs.of(plans[batch, end])
-            for mark in (*(mark for mark in MARKS if mark < rounds), rounds):
+            for mark in marks_of(rounds):
                 printed = _printed_end("k", threshold) if mark == 100 else None
                 rows.append(row_of(f"{end}, {batch}, {mark} rounds", printed, [item.curve[mark - 1] for item in found]))
     table = {"name": "Accuracy by batch, else the paper's setting", "source": "Figure 5", "rows": rows}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from statistics import fmean
 from typing import Any, Final
 
@@ -11,7 +11,7 @@ from kohort.config import PlanFile
 from kohort.experiment import run
 from kohort.learn.network import Init
 from kohort.studies.lines import interval_of, row, row_of
-from kohort.studies.partial_figures import MARKS, Part
+from kohort.studies.partial_figures import Part, marks_of
 from kohort.studies.partial_paper import ACCURACY, LARGEST
 from kohort.studies.partial_runs import PAPER, START, TEST, TRUSTING, Found, Runs, Training, adult_plan, gate_for
 from kohort.studies.registry import Say
@@ -61,15 +61,28 @@ def release_plan(
     )
 
 
+def _plans(
+    training: Training, names: Container[str], *, split: str, rounds: int, start: Init = START
+) -> dict[str, PlanFile]:
+    """The plans of some of `RELEASES`."""
+    return {
+        name: release_plan(training, released, split=split, rounds=rounds, k=k, start=start)
+        for name, (released, k) in RELEASES.items()
+        if name in names
+    }
+
+
+def _gains(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
+    """The difference, seed by seed."""
+    return [one - other for one, other in zip(ours, theirs, strict=True)]
+
+
 def releases(runs: Runs, cases: Sequence[Case], *, say: Say) -> Part:
     """Accuracy at gate k = 100 with generalised and raw rows and without a gate, and the differences by seed."""
     tables, notes = [], []
     for split, training, marks in cases:
         say(f"Generalised release: {SPLITS[split]}, {training.name}")
-        plans = {
-            name: release_plan(training, released, split=split, rounds=marks[-1], k=k)
-            for name, (released, k) in RELEASES.items()
-        }
+        plans = _plans(training, RELEASES, split=split, rounds=marks[-1])
         runs.prepare(list(plans.values()))
         found = {name: runs.of(plan) for name, plan in plans.items()}
         rows = []
@@ -77,7 +90,7 @@ def releases(runs: Runs, cases: Sequence[Case], *, say: Say) -> Part:
             at = {name: [item.curve[mark - 1] for item in items] for name, items in found.items()}
             rows += [row_of(f"{name}, {mark} rounds", None, values, interval=True) for name, values in at.items()]
             for name, other in ((OURS, "raw"), (OURS, "FedAvg"), (OURS_AT_PAPERS_K, "FedAvg")):
-                gains = [ours - theirs for ours, theirs in zip(at[name], at[other], strict=True)]
+                gains = _gains(at[name], at[other])
                 rows.append(row_of(f"{name} minus {other}, {mark} rounds", None, gains, interval=True))
                 where = f"{SPLITS[split]}, gate k = {K}, {training.name}, {mark} rounds, {len(gains)} seeds"
                 notes.append(_gain_note(gains, f"{name} minus {other}", where))
@@ -102,7 +115,7 @@ def _shipped(found: dict[str, list[Found]]) -> list[dict[str, Any]]:
 def _gain_note(gains: Sequence[float], what: str, where: str) -> str:
     interval = interval_of(gains)
     spread = "" if interval is None else f" (95 % interval {100 * interval[0]:+.2f} to {100 * interval[1]:+.2f})"
-    return f"{where[0].upper()}{where[1:]}: {what} {100 * fmean(gains):+.2f} points{spread}."
+    return f"At {where}: {what} {100 * fmean(gains):+.2f} points{spread}."
 
 
 def _verified() -> dict[str, Any]:
@@ -122,13 +135,10 @@ def by_start(runs: Runs, *, starts: Sequence[Init], rounds: int, say: Say) -> Pa
     say("Accuracy by starting weights")
     rows = []
     for start in starts:
-        plans = {
-            name: release_plan(PAPER, released, split="interval:age", rounds=rounds, k=k, start=start)
-            for name, (released, k) in RELEASES.items()
-        }
+        plans = _plans(PAPER, (OURS, OURS_AT_PAPERS_K, "FedAvg"), split="interval:age", rounds=rounds, start=start)
         central = adult_plan(PAPER, rounds=rounds, gate=gate_for("k", 1), policy=TRUSTING, start=start)
         runs.prepare([central, *plans.values()])
-        for mark in (*(mark for mark in MARKS if mark < rounds), rounds):
+        for mark in marks_of(rounds):
             at = {name: [item.curve[mark - 1] for item in runs.of(plan)] for name, plan in plans.items()}
             ends = {"central": [item.curve[mark - 1] for item in runs.of(central)], "FedAvg": at["FedAvg"]}
             rows += [
@@ -136,7 +146,7 @@ def by_start(runs: Runs, *, starts: Sequence[Init], rounds: int, say: Say) -> Pa
                 for name, values in ends.items()
             ]
             for name in (OURS, OURS_AT_PAPERS_K):
-                gains = [ours - theirs for ours, theirs in zip(at[name], at["FedAvg"], strict=True)]
+                gains = _gains(at[name], at["FedAvg"])
                 rows.append(row_of(f"{start}, {mark} rounds: {name} minus FedAvg", None, gains, interval=True))
     return Part(tables=({"name": "By starting weights, else the paper's setting", "source": "Figure 5", "rows": rows},))
 
@@ -159,7 +169,7 @@ def other_aggregators(runs: Runs, *, seeds: Sequence[int], rounds: int, mark: in
         )
         rows.append(row_of(f"{name}: k = {K}", None, with_gate))
         rows.append(row_of(f"{name}: no gate", None, without))
-        gains = [more - less for more, less in zip(with_gate, without, strict=True)]
+        gains = _gains(with_gate, without)
         rows.append(row_of(f"{name}: gain", None, gains, interval=True))
     name = f"The gate with other aggregators, {mark} rounds, sites train as in the paper"
     return Part(tables=({"name": name, "source": "Section 6", "rows": rows},))

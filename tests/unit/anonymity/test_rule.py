@@ -9,7 +9,7 @@ from anonymity_tables import RULES, problem_of, tables
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kohort.anonymity.kernels.rules import sort_first
+from kohort.anonymity.kernels.rules import rows_meet, sort_first
 from kohort.anonymity.reference import meets
 from kohort.anonymity.rule import Rule, SensitiveColumns, require_feasible
 from kohort.errors import ConfigError, RefusedError
@@ -25,6 +25,12 @@ def test_a_class_is_judged_as_by_hand(frame, rule, data):
     assert met(np.array(rows)) == meets(problem, rows)
     # What the first class left behind does not count for the second.
     assert met(np.array(others)) == meets(problem, others)
+    if problem.demands is not None:
+        counts = np.zeros(problem.demands.offsets[-1], np.int64)
+        rows_meet(
+            np.ascontiguousarray(problem.columns()[:, rows]), problem.demands, counts, np.empty(len(rows), np.int64)
+        )
+        assert not counts.any()
 
 
 @settings(max_examples=100, deadline=None)

@@ -10,7 +10,7 @@ import numpy as np
 
 from kohort.anonymity.kernels.compiled import compiled, inner
 
-__all__ = ["classes_loss", "most_values", "number_loss"]
+__all__ = ["classes_loss", "code_range", "most_values", "number_loss"]
 
 
 @compiled
@@ -28,13 +28,8 @@ def classes_loss(columns, starts, quasi, is_number, distinct, offsets, points):
         for j in range(classes):
             start, end = starts[j], starts[j + 1]
             if is_number[c]:
-                low, high = line[start], line[start]
-                for i in range(start + 1, end):
-                    if line[i] < low:
-                        low = line[i]
-                    if line[i] > high:
-                        high = line[i]
-                loss[j] += (end - start) * number_loss(points, offsets[c], np.int64(low), np.int64(high))
+                low, high = code_range(line, start, end)
+                loss[j] += (end - start) * number_loss(points, offsets[c], low, high)
             else:
                 found = 0
                 for i in range(start, end):
@@ -44,6 +39,18 @@ def classes_loss(columns, starts, quasi, is_number, distinct, offsets, points):
                 if found > 1:
                     loss[j] += (end - start) * found / distinct[c]
     return loss
+
+
+@inner
+def code_range(line, start, end):
+    """The lowest and the highest code of a range of rows."""
+    low, high = line[start], line[start]
+    for i in range(start + 1, end):
+        if line[i] < low:
+            low = line[i]
+        if line[i] > high:
+            high = line[i]
+    return np.int64(low), np.int64(high)
 
 
 @inner

@@ -16,7 +16,7 @@ from __future__ import annotations
 import numpy as np
 
 from kohort.anonymity.kernels.compiled import compiled, inner, zeros
-from kohort.anonymity.kernels.loss import most_values, number_loss
+from kohort.anonymity.kernels.loss import code_range, most_values, number_loss
 from kohort.anonymity.kernels.rules import class_meets
 
 __all__ = ["divide", "partition"]
@@ -69,15 +69,8 @@ def partition(columns, index, quasi, is_number, distinct, offsets, points, k, de
                 span[c] = -1.0
                 if not varies[depth, c]:
                     continue
-                line = columns[c]
-                a, b = line[start], line[start]
-                for i in range(start + 1, end):
-                    if line[i] < a:
-                        a = line[i]
-                    if line[i] > b:
-                        b = line[i]
-                low[c], high[c] = a, b
-                if a == b:
+                low[c], high[c] = code_range(columns[c], start, end)
+                if low[c] == high[c]:
                     varies[depth, c] = False
                 elif is_number[c]:
                     span[c] = number_loss(points, offsets[c], low[c], high[c])

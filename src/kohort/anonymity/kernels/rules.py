@@ -21,8 +21,6 @@ from kohort.anonymity.kernels.compiled import compiled, inner
 
 __all__ = ["class_meets", "rows_meet", "sort_first"]
 
-ROUNDING = 1e-10
-
 
 @compiled
 def rows_meet(columns, demands, counts, touched):
@@ -71,7 +69,7 @@ def _values_meet(
         for i in range(seen):
             p = counts[base + touched[i]] / size
             entropy -= p * math.log(p)
-        if math.exp(entropy) < entropy_l - ROUNDING:
+        if math.exp(entropy) < entropy_l:
             return False
     if recursive is not None and not _recursive(counts, base, touched, seen, size, recursive[0], recursive[1]):
         return False
