@@ -60,7 +60,7 @@ def _table(name: str, loaded: Dataset) -> Table:
     target = loaded.target or next((word for word in TARGETS if word in frame.columns), frame.columns[0])
     known = loaded.schema_defaults.columns
     open_ended = [column for column in frame.columns if column != target and column not in known]
-    bounds = {column: (float(frame[column].min()), float(frame[column].max())) for column in open_ended}  # type: ignore[arg-type]
+    bounds = {column: (float(frame[column].min()), float(frame[column].max())) for column in open_ended}  # type: ignore[arg-type] # numbers
     return Table(name, target, frame, bounds)
 
 
