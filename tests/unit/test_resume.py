@@ -88,6 +88,26 @@ def test_interrupted_equals_uninterrupted(tmp_path: Path, train: dict[str, Any],
     verify_ledger(tmp_path / "cut")
 
 
+def test_a_round_with_a_checkpoint_has_its_receipts_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that goes on from it asks nobody for that round again, so a killed process must not have left one out."""
+    for user in ("kohort.learn.network", "kohort.learn.training"):
+        monkeypatch.setattr(f"{user}.begin_deferred", lambda: None)  # nobody happens to write them in time
+    out, seen = tmp_path / "run", []
+
+    def look(progress: Progress) -> None:
+        ledger = [json.loads(line) for line in (out / "ledger" / "ledger.jsonl").read_text().splitlines()]
+        receipts = [json.loads(line) for line in (out / "ledger" / "receipts.jsonl").read_text().splitlines()]
+        asked = {line["request"] for line in ledger if line["event"] == "release"}
+        assert asked == {line["request"] for line in receipts}
+        assert list((out / "state").glob("checkpoint-*"))
+        seen.append(progress.round)
+
+    run(plan(), out=out, seed=3, tables={"": table()}, watch=look)
+    assert seen == list(range(1, ROUNDS + 1))
+
+
 def interrupted(tmp_path: Path, **options: Any) -> Path:
     out = tmp_path / "run"
     with pytest.raises(KeyboardInterrupt):

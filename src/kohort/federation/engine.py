@@ -269,7 +269,7 @@ class LocalEngine:
             refused = {refusal.site for refusal in answers.refusals}
             chains += [site.chain for site in sites if site.name in refused]
         if chains:
-            self.receipts.issue(sites[0].book, chains, request.occasion)
+            self.receipts.issue_later(sites[0].book, chains, request.occasion)
         return answers, most
 
     def _count(self, sites: Sequence[Site], request: Request, answers: Answers) -> int:

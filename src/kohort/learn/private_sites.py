@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kohort.background import begin_deferred
 from kohort.errors import DataError, SiteError
 from kohort.learn.kernel import ACTIVATIONS, LOSSES, OPTIMIZERS, count_misfits
 from kohort.learn.network import FloatArray, Network
@@ -57,6 +58,7 @@ def train_sites(
         _Draws(private.keys[site], rate=rates[site], count=counts[site], normals=network.parameter_count + 1)
         for site in active
     ]
+    begin_deferred()
     for site, drawn in zip(active, draws, strict=True):
         # What is not kept after the call is still remembered within it.
         forgotten[:] = 0

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from kohort.background import begin_deferred
 from kohort.errors import ConfigError, DataError, nearest
 from kohort.learn.network import FloatArray, Network
 from kohort.learn.rows import Rows, StackedRows, stack
@@ -186,6 +187,7 @@ def fit_many(
         kernel.train_sites(begin, end, *given, *model, *options, trained, *corrections, *results, bool(measure_loss))
 
     parts = _even_parts(rows.counts, threads)
+    begin_deferred()
     if len(parts) == 1:
         train(*parts[0])
     else:

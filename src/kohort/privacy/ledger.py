@@ -21,6 +21,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, cast
 
+from kohort.background import Deferred
 from kohort.errors import IntegrityError
 from kohort.files import disk_errors, write_atomic, write_whole
 from kohort.privacy.budget import Budget
@@ -156,12 +157,24 @@ class Book:
         self._answered: dict[tuple[str, str, str], str] = {}
         self._panels: dict[tuple[str, str], tuple[Panel, _Shares]] = {}
         self._order = hashlib.blake2b(digest_size=32)  # the chains bind each site's lines, this the order of them all
+        self._pending: Deferred | None = None
         self._file = None
         if folder is not None:
             self._path = folder / LEDGER_FILE
             with disk_errors(folder):
                 folder.mkdir(parents=True, exist_ok=True)
                 self._file = self._path.open("ab", buffering=0)
+
+    def settle_first(self, pending: Deferred) -> None:
+        """Settle `pending`, which reads the chains and hands them a receipt, before any of them changes."""
+        self.settle()
+        self._pending = pending
+
+    def settle(self) -> None:
+        """Return when what left so far has its receipt."""
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending.settle()
 
     def open_chain(
         self, site: str, *, secret: bytes, binding: Mapping[str, Any], budget: Budget | None = None
@@ -171,6 +184,7 @@ class Book:
         `budget` is what the site's data set spent in other runs, for a site that keeps count of it; the chain adds to
         it what its own lines spend.
         """
+        self.settle()
         known = self.chains.get(site)
         chain = self.chains[site] = Chain(site, secret=secret)
         line = _next_line(chain, f'"event":"open","binding":{canonical(dict(binding))}')
@@ -187,6 +201,7 @@ class Book:
 
     def adopt(self, history: Sequence[Mapping[str, Any]]) -> None:
         """Take up the verified lines of an interrupted run: what was answered then is not written twice."""
+        self.settle()
         self._panels.clear()
         for line in history:
             self._order.update(line["hash"].encode())
@@ -232,6 +247,7 @@ class Book:
         parcels: Sequence[bytes | memoryview],
     ) -> None:
         """One line a site for what is about to leave. Written before a byte is sent."""
+        self.settle()
         if self._answered:
             fresh = [i for i, chain in enumerate(chains) if not self.has_answered(chain, occasion, parcels[i])]
             if len(fresh) < len(chains):
@@ -253,6 +269,7 @@ class Book:
 
     def refuse(self, chain: Chain, occasion: Occasion, *, guarantee: Guarantee, reason: str) -> None:
         """The line of a release that stayed inside."""
+        self.settle()
         if self._answered.get((chain.site, "refusal", _once(occasion))) == reason:
             return
         common = self._common("refusal", occasion)
@@ -261,6 +278,7 @@ class Book:
 
     def note(self, chain: Chain, occasion: Occasion, *, reason: str) -> None:
         """A line about the run itself, such as a site that did not answer or whose reply was excluded."""
+        self.settle()
         if self._answered.get((chain.site, "note", _once(occasion))) == reason:
             return
         self._write(_next_line(chain, f'{self._common("note", occasion)},"reason":{canonical(reason)}'))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from ledgers import SITES, open_book, write_small_ledger
+from ledgers import SITES, Written, open_book, write_small_ledger
 
+from kohort.background import begin_deferred
 from kohort.errors import ConfigError, IntegrityError, ResourceError
+from kohort.privacy import receipts as receipts_module
 from kohort.privacy.guarantee import DP, Aggregate, KAnonymous, Raw
 from kohort.privacy.ledger import GENESIS, Book, Chain, Occasion, canonical, quoted
 from kohort.privacy.policy import Policy
@@ -82,6 +85,84 @@ def test_the_order_of_the_chains_does_not_change_a_receipt() -> None:
         chains = [keeper.chain for keeper in written.keepers]
         heads.append(written.receipts.issue(written.book, chains[::-1] if turned else chains, occasion(0)))
     assert heads[0] == heads[1]
+
+
+def exchange(written: Written, number: int, *, later: bool) -> None:
+    chains = [keeper.chain for keeper in written.keepers]
+    claims = [Aggregate(rows=150)] * len(chains)
+    parcels = [f"{chain.site} {number}".encode() for chain in chains]
+    written.book.record(chains, occasion(number), guarantees=claims, rows=[150] * len(chains), parcels=parcels)
+    if later:
+        written.receipts.issue_later(written.book, chains, occasion(number))
+    else:
+        written.receipts.issue(written.book, chains, occasion(number))
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_receipts_that_are_issued_later_are_the_same_receipts_at_the_same_places(tmp_path: Path, begun: bool) -> None:
+    for later in (False, True):
+        written = open_book(tmp_path / str(later), policy=Policy())
+        first, second, _ = (keeper.chain for keeper in written.keepers)
+        for number in range(3):
+            exchange(written, number, later=later)
+            if begun:
+                begin_deferred()
+        written.book.note(first, Occasion(what="train", round=2), reason="x")
+        exchange(written, 3, later=later)
+        written.book.refuse(second, Occasion(what="train", round=3), guarantee=Raw(rows=1), reason="y")
+        exchange(written, 4, later=later)
+        written.seal()
+        assert verify_ledger(tmp_path / str(later)).receipts == 5
+    for file in ("ledger.jsonl", "head.json", "receipts.jsonl"):
+        assert (tmp_path / "True" / file).read_bytes() == (tmp_path / "False" / file).read_bytes()
+
+
+@pytest.mark.parametrize("settle", ["length", "head", "lines", "next", "book", "close", "opened"])
+def test_whoever_asks_for_a_late_receipt_gets_it(settle: str) -> None:
+    written = open_book(None, policy=Policy())
+    exchange(written, 0, later=True)
+    assert written.receipts._lines == []
+    match settle:
+        case "next":
+            written.receipts.issue(written.book, [written.keepers[0].chain], occasion(1))
+        case "book":
+            written.book.settle()
+        case "close":
+            written.receipts.close()
+        case "opened":
+            written.book.open_chain("new", secret=b"n" * 32, binding={})
+        case _:
+            assert getattr(written.receipts, settle)
+    assert json.loads(written.receipts._lines[0])["request"] == occasion(0).request
+    assert {keeper.chain.receipt for keeper in written.keepers[1:]} == {json.loads(written.receipts._lines[0])["hash"]}
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_late_receipt_that_cannot_be_written_stops_the_next_release(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: bool
+) -> None:
+    written = open_book(tmp_path, policy=Policy())
+    exchange(written, 0, later=True)
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "full")
+
+    monkeypatch.setattr(receipts_module, "write_whole", full)
+    if begun:
+        begin_deferred()
+    before = (tmp_path / "ledger.jsonl").read_bytes()
+    with pytest.raises(ResourceError, match="cannot write"):
+        exchange(written, 1, later=True)
+    assert (tmp_path / "ledger.jsonl").read_bytes() == before
+
+
+def test_a_head_that_goes_back_is_refused_when_the_receipt_is_late() -> None:
+    written = open_book(None, policy=Policy())
+    exchange(written, 0, later=True)
+    replaced = Chain(written.keepers[0].chain.site, secret=b"z" * 32)
+    written.receipts.issue_later(written.book, [replaced], occasion(1))
+    with pytest.raises(IntegrityError, match="went back"):
+        written.book.note(written.keepers[1].chain, occasion(1), reason="x")
 
 
 def test_totals_by_site_and_recipient(tmp_path: Path) -> None:
