@@ -55,11 +55,11 @@ class Streams:
 
     def bytes(self, *names: str | int, length: int = 32) -> bytes:
         """`length` (at most 64) bytes that only this root and this name give."""
-        digest = hashlib.blake2b(key=self.root, digest_size=length)
+        text = b""
         for name in names:
             part = str(name).encode()
-            digest.update(len(part).to_bytes(4, "little") + type(name).__name__[:1].encode() + part)
-        return digest.digest()
+            text += len(part).to_bytes(4, "little") + type(name).__name__[:1].encode() + part
+        return hashlib.blake2b(text, key=self.root, digest_size=length).digest()
 
     def key(self, *names: str | int) -> int:
         """A 64-bit key for the counter hashes of the training kernel."""

@@ -6,7 +6,7 @@ validated, and gives the plan what is left. It counts every byte it carried, and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Container, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil, inf
 from time import perf_counter
@@ -25,6 +25,7 @@ from kohort.federation.trouble import Trouble, absent_sites, liars
 from kohort.federation.validate import validate
 from kohort.federation.wire import Parcels, Payload
 from kohort.privacy.budget import account_name
+from kohort.privacy.door import Company
 from kohort.privacy.guarantee import DP, Guarantee
 from kohort.privacy.ledger import Occasion
 from kohort.privacy.receipts import Receipts
@@ -122,6 +123,8 @@ class LocalEngine:
     """Seconds a site has for an answer; a later one is left out. A site's part of a joint call goes by its rows."""
     parties: dict[str, Site] = field(default_factory=dict)
     """Who takes part without rows: a key-holder. Asked by name, alone; never dropped, late or lying."""
+    _called: Sequence[str] = field(default=(), init=False, repr=False)
+    _came: Company[Site] = field(default=Company(), init=False, repr=False)
 
     def make_trouble(self, trouble: Trouble) -> None:
         """Let simulated sites drop out, be late or lie from now on."""
@@ -175,23 +178,23 @@ class LocalEngine:
         if len(ask.to) == 1 and ask.to[0] in self.parties:
             return self._consult(ask)
         absent = absent_sites(self.trouble, ask.to, self.streams, task=ask.task.name, round_number=ask.round)
-        asked = [self.sites[name] for name in ask.to if name not in absent]
+        asked = self._company(ask.to, absent)
         excluded = [Excluded(site, kind, f"no answer before the deadline ({kind})") for site, kind in absent.items()]
-        kept: list[str] = []
+        kept: Sequence[str] = ()
         body: Parcels | list[bytes] = []
         slowest, most = 0.0, 0
-        at_a_time = len(asked) if ask.take is None else AT_A_TIME
-        for start in range(0, max(1, len(asked)), max(1, at_a_time)):
-            joined, largest = self._ask(asked[start : start + at_a_time], ask, f"from {start}" if start else "")
-            slowest, most = max(slowest, max(joined.times, default=0.0)), max(most, largest)
-            self.costs.sites += sum(joined.times)
+        parts = [asked] if ask.take is None else _parts_of(asked)
+        for number, part in enumerate(parts):
+            joined, largest = self._ask(part, ask, f"from {number * AT_A_TIME}" if number else "")
+            slowest, most = max(slowest, joined.slowest), max(most, largest)
+            self.costs.sites += joined.seconds
             stop_if_tampered(joined.failures)
             on_time, parcels, late = self._punctual(joined)
             good, body, bad = validate(on_time, parcels, ask.expect, self.declared)
             excluded += [Excluded(refusal.site, "refused", refusal.reason) for refusal in joined.refusals]
             excluded += [Excluded(failure.site, "failed", failure.reason) for failure in joined.failures]
             excluded += [*late, *bad]
-            kept += good
+            kept = [*kept, *good] if kept else good
             if ask.take is not None:
                 self._hand_over(ask.take, good, body)
         # Sites work and transfer side by side, so an exchange takes as long as the slowest of them.
@@ -206,15 +209,24 @@ class LocalEngine:
             give_up(ask, len(kept), excluded)
         return Replies(kept, body, excluded) if ask.take is None else Replies(kept, [], excluded, taken=True)
 
-    def _ask(self, sites: Sequence[Site], ask: Ask, part: str) -> tuple[Answers, int]:
+    def _company(self, names: Sequence[str], absent: Container[str]) -> Company[Site]:
+        """The sites of these names but the absent ones; the same company as before for the same tuple of names."""
+        if absent:
+            return Company([self.sites[name] for name in names if name not in absent])
+        if names is not self._called or not isinstance(names, tuple):
+            self._called, self._came = names, Company([self.sites[name] for name in names])
+        return self._came
+
+    def _ask(self, sites: Company[Site], ask: Ask, part: str) -> tuple[Answers, int]:
         """The answers of `sites`, and the most bytes one of them moved. `part` names a part of a larger question."""
         if ask.each is None:
             return self._carry(sites, ask, ask.payload, part)
-        answers = [self._carry([site], ask, ask.each[site.name], site.name) for site in sites]
-        most = max((most for _, most in answers), default=0)
-        return answers[0][0] if len(answers) == 1 else _join([part for part, _ in answers]), most
+        answers = [self._carry(Company([site]), ask, ask.each[site.name], site.name) for site in sites]
+        return Answers.joined([part for part, _ in answers]), max((most for _, most in answers), default=0)
 
-    def _hand_over(self, take: Callable[[str, Payload], None], sites: list[str], body: Parcels | list[bytes]) -> None:
+    def _hand_over(
+        self, take: Callable[[str, Payload], None], sites: Sequence[str], body: Parcels | list[bytes]
+    ) -> None:
         """Let the plan work on replies at once; that is the hub's time."""
         began = perf_counter()
         for site, payload in zip(sites, Replies(sites, body).payloads(), strict=True):
@@ -223,32 +235,33 @@ class LocalEngine:
 
     def _consult(self, ask: Ask) -> Replies:
         """Ask a party without rows. There is no quorum of one: what it refuses or cannot do ends the run."""
-        joined, _ = self._ask([self.parties[name] for name in ask.to], ask, "")
-        self.costs.key_holder += sum(joined.times)
+        joined, _ = self._ask(Company([self.parties[name] for name in ask.to]), ask, "")
+        self.costs.key_holder += joined.seconds
         stop_if_tampered(joined.failures)
         against = [item.reason for item in joined.refusals] + [item.reason for item in joined.failures]
         if against:
             raise RefusedError(f"{ask.to[0]!r} does not answer {ask.task.name!r}: {against[0]}")
-        kept, body, bad = validate([site.name for site in joined.sites], joined.parcels, ask.expect, {})
+        kept, body, bad = validate(joined.sites.names, joined.parcels, ask.expect, {})
         if bad:
             raise IntegrityError(f"{bad[0].site!r} answered {ask.task.name!r} with something else: {bad[0].reason}")
         return Replies(kept, body)
 
-    def _punctual(self, answers: Answers) -> tuple[list[str], Parcels | list[bytes], list[Excluded]]:
+    def _punctual(self, answers: Answers) -> tuple[Sequence[str], Parcels | list[bytes], list[Excluded]]:
         """The answers that came before the deadline, and the sites whose answers did not."""
-        names = [site.name for site in answers.sites]
-        if self.deadline == inf or max(answers.times, default=0.0) <= self.deadline:
+        names = answers.sites.names
+        if self.deadline == inf or answers.slowest <= self.deadline:
             return names, answers.parcels, []
-        kept = [index for index, took in enumerate(answers.times) if took <= self.deadline]
+        times = answers.times
+        kept = [index for index, took in enumerate(times) if took <= self.deadline]
         parcels = answers.parcels
-        late = [name for name, took in zip(names, answers.times, strict=True) if took > self.deadline]
+        late = [name for name, took in zip(names, times, strict=True) if took > self.deadline]
         return (
             [names[index] for index in kept],
             parcels.take(kept) if isinstance(parcels, Parcels) else [parcels[index] for index in kept],
             [Excluded(name, "late", "the answer came after the deadline") for name in late],
         )
 
-    def _carry(self, sites: Sequence[Site], ask: Ask, payload: Payload, alone: str = "") -> tuple[Answers, int]:
+    def _carry(self, sites: Company[Site], ask: Ask, payload: Payload, alone: str = "") -> tuple[Answers, int]:
         """The answers of `sites`, and the most bytes one of them moved. `alone` names the one site of its own request.
 
         Two sites may be asked the same thing, each for itself: the name keeps their requests and receipts apart.
@@ -264,10 +277,10 @@ class LocalEngine:
         )
         answers = answer(sites, request, many=self.many)
         most = self._count(sites, request, answers)
-        chains = [site.chain for site in answers.sites]
+        chains = answers.sites.chains
         if answers.refusals:
             refused = {refusal.site for refusal in answers.refusals}
-            chains += [site.chain for site in sites if site.name in refused]
+            chains += tuple([site.chain for site in sites if site.name in refused])
         if chains:
             self.receipts.issue_later(sites[0].book, chains, request.occasion)
         return answers, most
@@ -283,6 +296,11 @@ class LocalEngine:
         self.costs.bytes_up += total
         self.costs.bytes_down += down * len(sites)
         return largest + down
+
+
+def _parts_of(sites: Company[Site]) -> list[Company[Site]]:
+    """A few at a time, and one part without any when there are none."""
+    return [Company(sites[start : start + AT_A_TIME]) for start in range(0, max(1, len(sites)), AT_A_TIME)]
 
 
 def _roster_of(engine: LocalEngine) -> Callable[[str], PublicIdentity | None]:
@@ -345,18 +363,3 @@ def first_objection(site: Site, claims: Sequence[Guarantee], tasks: Sequence[str
                 before = paid.get(account, (0.0, 0.0))
                 paid[account] = (before[0] + epsilon, before[1] + delta)
     return None
-
-
-def _join(answers: Sequence[Answers]) -> Answers:
-    parcels = [
-        bytes(parcel)
-        for part in answers
-        for parcel in (part.parcels.views() if isinstance(part.parcels, Parcels) else part.parcels)
-    ]
-    return Answers(
-        sites=[site for part in answers for site in part.sites],
-        parcels=parcels,
-        refusals=[refusal for part in answers for refusal in part.refusals],
-        failures=[failure for part in answers for failure in part.failures],
-        times=[time for part in answers for time in part.times],
-    )

@@ -318,7 +318,7 @@ class RemoteEngine:
         self.costs.sites += sum(times)
 
 
-def _consulted(ask: Ask, kept: list[str], body: Parcels | list[bytes], excluded: Sequence[Excluded]) -> Replies:
+def _consulted(ask: Ask, kept: Sequence[str], body: Parcels | list[bytes], excluded: Sequence[Excluded]) -> Replies:
     """The answer of a party without rows. There is no quorum of one: what it refuses or cannot do ends the run."""
     if not excluded:
         return Replies(kept, body)

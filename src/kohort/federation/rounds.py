@@ -277,11 +277,13 @@ class _Loop:
         if self._phase.noise is not None:
             return self._phase.noise(round_number, weights, stack), None
         kept = self._believed(stack)
-        aggregated = self._aggregate(stack[kept], rows[kept], weights, self._hub.network)
+        if not isinstance(kept, slice):
+            stack, rows = stack[kept], rows[kept]
+        aggregated = self._aggregate(stack, rows, weights, self._hub.network)
         moved, self._optimiser_state = self._optimiser.step(weights, aggregated, self._optimiser_state)
         if self._control is not None and replies is not None:
             self._move_control(replies, kept)
-        return moved, float(np.average(losses[0][kept], weights=rows[kept])) if losses else None
+        return moved, float(np.average(losses[0][kept], weights=rows)) if losses else None
 
     def _remember(self, chosen: tuple[str, ...], replies: Replies) -> None:
         if self._hub.setting.train.select == "reliable":

@@ -20,7 +20,7 @@ from kohort.federation.setting import Setting
 from kohort.federation.task import ManySites, Release, Request, find_task
 from kohort.federation.trouble import Liar
 from kohort.federation.wire import Parcels, Payload, encode, encode_many
-from kohort.privacy.door import Refusal, door
+from kohort.privacy.door import Company, Refusal, door
 from kohort.privacy.guarantee import Aggregate
 from kohort.privacy.ledger import Book, Chain, Occasion
 from kohort.privacy.policy import Policy
@@ -68,12 +68,43 @@ class Failure:
 class Answers:
     """What left a group of sites: parcels (of the sites in `sites`), refusals and failures."""
 
-    sites: list[Site]
+    sites: Company[Site]
     parcels: Parcels | list[bytes]
-    refusals: list[Refusal]
-    failures: list[Failure]
-    times: list[float]
-    """Seconds each of `sites` took; in a joint call, its part by rows."""
+    refusals: Sequence[Refusal] = ()
+    failures: Sequence[Failure] = ()
+    seconds: float = 0.0
+    """What they took together."""
+    shares: Sequence[float] = ()
+    """In which proportion: by rows in a joint call, by their own seconds when asked one by one."""
+
+    @property
+    def slowest(self) -> float:
+        """Seconds of the site that took longest."""
+        return self.seconds * max(self.shares, default=0) / (sum(self.shares) or 1)
+
+    @property
+    def times(self) -> list[float]:
+        """Seconds each of `sites` took."""
+        a_share = self.seconds / (sum(self.shares) or 1)
+        return [share * a_share for share in self.shares]
+
+    @classmethod
+    def joined(cls, parts: Sequence[Answers]) -> Answers:
+        """The answers of several groups as those of one."""
+        if len(parts) == 1:
+            return parts[0]
+        return cls(
+            sites=Company(site for part in parts for site in part.sites),
+            parcels=[bytes(parcel) for part in parts for parcel in part.each()],
+            refusals=[refusal for part in parts for refusal in part.refusals],
+            failures=[failure for part in parts for failure in part.failures],
+            seconds=sum(part.seconds for part in parts),
+            shares=[time for part in parts for time in part.times],
+        )
+
+    def each(self) -> Sequence[bytes | memoryview]:
+        """Every site's parcel."""
+        return self.parcels.views() if isinstance(self.parcels, Parcels) else self.parcels
 
 
 class Site:
@@ -141,24 +172,20 @@ class Site:
 
     def handle(self, request: Request) -> Answers:
         """Answer one request through the door."""
-        return answer([self], request, many=False)
+        return answer(Company([self]), request, many=False)
 
 
-def answer(sites: Sequence[Site], request: Request, *, many: bool = True) -> Answers:
+_NOBODY: Company[Site] = Company()
+
+
+def answer(sites: Company[Site], request: Request, *, many: bool = True) -> Answers:
     """Run the request's task at every site and pass the results through the door, together when the task can."""
     task = find_task(request.task)
     if many and task.many is not None and len(sites) > 1:
         together = _answer_together(sites, request, task.many)
         if together is not None:
             return together
-    parts = [_answer_alone(site, request) for site in sites]
-    return Answers(
-        sites=[site for part in parts for site in part.sites],
-        parcels=[parcel for part in parts if isinstance(part.parcels, list) for parcel in part.parcels],
-        refusals=[refusal for part in parts for refusal in part.refusals],
-        failures=[failure for part in parts for failure in part.failures],
-        times=[time for part in parts for time in part.times],
-    )
+    return Answers.joined([_answer_alone(site, request) for site in sites])
 
 
 def _as_sent(site: Site, request: Request, payload: Payload) -> Payload:
@@ -173,12 +200,12 @@ def _answer_alone(site: Site, request: Request) -> Answers:
     began = perf_counter()
     stored = None if site.outbox is None else site.outbox.find(request.digest)
     if stored is not None:  # answered before a crash: the same request gets the same bytes
-        return Answers(sites=[site], parcels=[stored], refusals=[], failures=[], times=[0.0])
+        return Answers(sites=Company([site]), parcels=[stored], shares=[0.0])
     try:
         release: Release = find_task(request.task).one(site, request)
     except KohortError as error:
         site.book.note(site.chain, _occasion(request, "hub"), reason=error.message)
-        return Answers(sites=[], parcels=[], refusals=[], failures=[_failure(site, error)], times=[])
+        return Answers(sites=_NOBODY, parcels=[], failures=[_failure(site, error)])
     parcel = encode(_as_sent(site, request, release.payload))
     verdicts = door(
         [site],
@@ -193,15 +220,15 @@ def _answer_alone(site: Site, request: Request) -> Answers:
         site.outbox.store(request.digest, parcel)
     elapsed = perf_counter() - began
     if verdicts[0] is not None:
-        return Answers(sites=[], parcels=[], refusals=[verdicts[0]], failures=[], times=[])
-    return Answers(sites=[site], parcels=[parcel], refusals=[], failures=[], times=[elapsed])
+        return Answers(sites=_NOBODY, parcels=[], refusals=[verdicts[0]])
+    return Answers(sites=Company([site]), parcels=[parcel], seconds=elapsed, shares=[elapsed])
 
 
 def _failure(site: Site, error: KohortError) -> Failure:
     return Failure(site.name, error.message, tampered=isinstance(error, IntegrityError))
 
 
-def _answer_together(sites: Sequence[Site], request: Request, task: ManySites) -> Answers | None:
+def _answer_together(sites: Company[Site], request: Request, task: ManySites) -> Answers | None:
     began = perf_counter()
     try:
         releases = task(sites, request)
@@ -216,7 +243,7 @@ def _answer_together(sites: Sequence[Site], request: Request, task: ManySites) -
             if liar is not None:
                 sent[:] = liar.distort(sent, request.payload.arrays["weights"], request.round)
     parcels = encode_many(arrays, releases.metrics)
-    rows = list(releases.rows)
+    rows = releases.rows
     verdicts = door(
         sites,
         parcels.views(),
@@ -226,15 +253,14 @@ def _answer_together(sites: Sequence[Site], request: Request, task: ManySites) -
         rows=rows,
         metrics=tuple(releases.metrics),
     )
-    answered, refusals = list(sites), []
+    answered, refusals = sites, []
     if any(verdicts):
         refusals = [verdict for verdict in verdicts if verdict is not None]
         kept = [index for index, verdict in enumerate(verdicts) if verdict is None]
-        answered, parcels = [sites[index] for index in kept], parcels.take(kept)
+        answered, parcels = Company([sites[index] for index in kept]), parcels.take(kept)
         rows = [rows[index] for index in kept]
-    a_row = (perf_counter() - began) / max(1, sum(rows))
-    times = [count * a_row for count in rows]
-    return Answers(sites=answered, parcels=parcels, refusals=refusals, failures=[], times=times)
+    seconds = perf_counter() - began
+    return Answers(sites=answered, parcels=parcels, refusals=refusals, seconds=seconds, shares=rows)
 
 
 def _occasion(request: Request, to: str, via: str = "") -> Occasion:

@@ -110,10 +110,10 @@ class _Group:
     stacked: StackedRows
     keys: NDArray[np.uint64]
     training: Training
-    counts: list[int]
+    counts: tuple[int, ...]
     told: NDArray[np.int64]
     """The counts as the replies tell them."""
-    guarantees: list[Aggregate]
+    guarantees: tuple[Aggregate, ...]
 
 
 def _rows_of(site: Site) -> Rows:
@@ -132,7 +132,7 @@ def _group_of(sites: Sequence[Site]) -> _Group:
             group: _Group = known
             return group
     rows = [_rows_of(site) for site in sites]
-    counts = [part.count for part in rows]
+    counts = tuple([part.count for part in rows])
     group = _Group(
         rows=rows,
         stacked=stack(rows),
@@ -140,7 +140,7 @@ def _group_of(sites: Sequence[Site]) -> _Group:
         training=setting_of(sites[0]).train.training(),
         counts=counts,
         told=np.asarray(counts, dtype=np.int64),
-        guarantees=[site.aggregate(count) for site, count in zip(sites, counts, strict=True)],
+        guarantees=tuple([site.aggregate(count) for site, count in zip(sites, counts, strict=True)]),
     )
     sites[0].memory[GROUP] = group
     return group

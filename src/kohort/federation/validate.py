@@ -25,7 +25,7 @@ _FITS = "the reply does not have the expected parts"
 
 def validate(
     sites: Sequence[str], body: Parcels | Sequence[bytes], expect: Expect, declared: Mapping[str, int]
-) -> tuple[list[str], Parcels | list[bytes], list[Excluded]]:
+) -> tuple[Sequence[str], Parcels | list[bytes], list[Excluded]]:
     """The sites and replies that count, and the excluded ones with the reason."""
     if not sites:
         return [], [], []
@@ -34,7 +34,7 @@ def validate(
         return _validate_each(sites, list(body) if not isinstance(body, Parcels) else [], expect, declared)
     reasons = _judge_stack(sites, parcels, expect, declared)
     if not any(reasons):
-        return list(sites), parcels, []
+        return sites, parcels, []
     good = [index for index, reason in enumerate(reasons) if not reason]
     excluded = [Excluded(site, "excluded", reason) for site, reason in zip(sites, reasons, strict=True) if reason]
     return [sites[index] for index in good], parcels.take(good), excluded

@@ -65,13 +65,20 @@ class Layout:
     size: int
 
     @cached_property
-    def blank(self) -> NDArray[np.uint8]:
-        """The header, and zeros where the parts go."""
-        return np.frombuffer(self.header.ljust(self.size, b"\0"), dtype=np.uint8)
+    def header_bytes(self) -> NDArray[np.uint8]:
+        """The header as an array."""
+        return np.frombuffer(self.header, dtype=np.uint8)
+
+    @cached_property
+    def padding(self) -> tuple[slice, ...]:
+        """Where zeros fill a part up to 8 bytes. A truth value is the first byte of its eight."""
+        ends = [at + 1 for _, kind, at in self.metrics if kind == "b"]
+        ends += [at + dtype.itemsize * math.prod(shape) for _, dtype, shape, at in self.arrays]
+        return tuple(slice(end, _padded(end)) for end in ends if end % 8)
 
     @cached_property
     def record(self) -> np.dtype[Any]:
-        """A payload's bytes as NumPy reads them: one field a part. A truth value is the first byte of its eight."""
+        """A payload's bytes as NumPy reads them: one field a metric or array."""
         parts = [(name, np.dtype("|b1" if kind == "b" else _SCALARS[kind]), (), at) for name, kind, at in self.metrics]
         names, types, shapes, offsets = zip(*parts, *self.arrays, strict=True) if parts or self.arrays else [()] * 4
         formats = list(zip(types, shapes, strict=True))
@@ -121,27 +128,32 @@ def decode(data: bytes | memoryview) -> Payload:
 
 
 class Parcels:
-    """The byte forms of many replies with one header, as the rows of one matrix."""
+    """The byte forms of many replies with one header, one behind the other."""
 
-    def __init__(self, matrix: NDArray[np.uint8], layout: Layout, parts: Mapping[str, NDArray[Any]] = _NONE) -> None:
-        """The parcels in `matrix`, when `parts` have been written to it."""
-        self.matrix = matrix
+    def __init__(self, flat: NDArray[np.uint8], layout: Layout, parts: Mapping[str, NDArray[Any]] = _NONE) -> None:
+        """The parcels in `flat`, when `parts` have been written to it."""
+        self.flat = flat
         self.layout = layout
-        self._parts: NDArray[Any] = matrix.view(layout.record)[:, 0]
+        self._parts: NDArray[Any] = flat.view(layout.record)
         for name, values in parts.items():
             self._parts[name] = values
         self._parts.flags.writeable = False
 
     def __len__(self) -> int:
-        return len(self.matrix)
+        return len(self._parts)
+
+    @property
+    def matrix(self) -> NDArray[np.uint8]:
+        """One row a reply."""
+        return self.flat.reshape(len(self), self.layout.size)
 
     def views(self) -> ByteRows:
         """Each reply's bytes, without copying."""
-        return ByteRows(self.matrix)
+        return ByteRows(self.flat, self.layout.size)
 
     def take(self, indices: Sequence[int]) -> Parcels:
         """The parcels at `indices`."""
-        return Parcels(self.matrix[list(indices)], self.layout)
+        return Parcels(self.matrix[list(indices)].reshape(-1), self.layout)
 
     def array(self, name: str) -> NDArray[Any]:
         """The named arrays of all parcels, stacked: a read-only view of their bytes."""
@@ -164,9 +176,12 @@ def encode_many(arrays: Mapping[str, NDArray[Any]], metrics: Mapping[str, NDArra
         (),
     )
     count = len(next(iter((*arrays.values(), *metrics.values()))))
-    matrix = np.empty((count, layout.size), dtype=np.uint8)
-    matrix[:] = layout.blank
-    return Parcels(matrix, layout, {**metrics, **arrays})
+    flat = np.empty(count * layout.size, dtype=np.uint8)
+    matrix = flat.reshape(count, layout.size)
+    matrix[:, : len(layout.header)] = layout.header_bytes
+    for unused in layout.padding:
+        matrix[:, unused] = 0
+    return Parcels(flat, layout, {**metrics, **arrays})
 
 
 def stack_parcels(data: Sequence[bytes | memoryview]) -> Parcels | None:
@@ -179,7 +194,7 @@ def stack_parcels(data: Sequence[bytes | memoryview]) -> Parcels | None:
         return None
     for item in data:
         _refuse_dirty_padding(item, layout)
-    parcels = Parcels(np.frombuffer(b"".join(data), dtype=np.uint8).reshape(len(data), layout.size), layout)
+    parcels = Parcels(np.frombuffer(b"".join(data), dtype=np.uint8), layout)
     for _, kind, at in layout.metrics:
         if kind == "b":
             _refuse_untruths(np.ascontiguousarray(parcels.matrix[:, at : at + 8]).view("<u8"))

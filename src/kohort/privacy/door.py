@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from functools import cached_property
+from typing import Protocol, TypeVar
 
 from kohort.privacy.guarantee import DP, Aggregate, Guarantee, KAnonymous, KKm, Raw
 from kohort.privacy.ledger import Book, Chain, Occasion
 from kohort.privacy.policy import Policy
 
-__all__ = ["Keeper", "Refusal", "door"]
+__all__ = ["Company", "Keeper", "Refusal", "door"]
 
 _METRICS_SHARE_THE_CLAIM = (Aggregate, KAnonymous, KKm, Raw)
 
@@ -31,6 +32,23 @@ class Keeper(Protocol):
     def count(self) -> int:
         """How many rows the site holds."""
         ...
+
+
+K_co = TypeVar("K_co", bound=Keeper, covariant=True)
+
+
+class Company(tuple[K_co, ...]):
+    """Sites that pass together, round after round; what never changes of them is gathered once."""
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Their names."""
+        return tuple([site.name for site in self])
+
+    @cached_property
+    def chains(self) -> tuple[Chain, ...]:
+        """Their ledger chains."""
+        return tuple([site.chain for site in self])
 
 
 @dataclass(frozen=True)
@@ -56,18 +74,18 @@ def door(
     Guarantee: a parcel whose entry is None has a ledger line that describes it; a parcel with a Refusal has a refusal
     line and must be dropped by the caller, who holds no other way to send it.
     """
-    # Judging the same case again gives the same verdict, unless it spends a budget. Lists compare their members by
+    # Judging the same case again gives the same verdict, unless it spends a budget. These compare their members by
     # identity first, so sites that make the same claims every round are judged in full once.
     case = (
         [site.policy for site in sites],
-        list(guarantees),
-        list(rows),
+        tuple(guarantees),
+        tuple(rows),
         [site.count for site in sites],
         occasion.what,
         metrics,
     )
     if case == book.passed:
-        book.record([site.chain for site in sites], occasion, guarantees=guarantees, rows=rows, parcels=parcels)
+        book.record(_chains_of(sites), occasion, guarantees=guarantees, rows=rows, parcels=parcels)
         return [None] * len(sites)
     verdicts = _judge_each(
         sites, parcels, book=book, occasion=occasion, guarantees=guarantees, rows=rows, metrics=metrics
@@ -75,6 +93,10 @@ def door(
     spends_never = not any(isinstance(guarantee, DP) for guarantee in guarantees)
     book.passed = case if spends_never and not any(verdicts) else None
     return verdicts
+
+
+def _chains_of(sites: Sequence[Keeper]) -> Sequence[Chain]:
+    return sites.chains if isinstance(sites, Company) else [site.chain for site in sites]
 
 
 def _judge_each(
@@ -93,8 +115,7 @@ def _judge_each(
 
     def let_out() -> None:
         if len(allowed) == len(sites):
-            chains = [site.chain for site in sites]
-            book.record(chains, occasion, guarantees=guarantees, rows=rows, parcels=parcels)
+            book.record(_chains_of(sites), occasion, guarantees=guarantees, rows=rows, parcels=parcels)
         elif allowed:
             book.record(
                 [sites[i].chain for i in allowed],

@@ -23,14 +23,14 @@ _PARAMETERS = 0x01010020  # one leaf, one level, 32 bytes of digest; the key's l
 
 
 class ByteRows(Sequence[memoryview]):
-    """The rows of one matrix of bytes as a sequence, without copying any."""
+    """Texts of `size` bytes each that lie one behind the other, without copying any."""
 
-    def __init__(self, matrix: NDArray[np.uint8]) -> None:
-        self.matrix = np.ascontiguousarray(matrix)
-        self._flat = memoryview(self.matrix.reshape(-1).data)
+    def __init__(self, flat: NDArray[np.uint8], size: int) -> None:
+        self.flat = flat
+        self.size = size
 
     def __len__(self) -> int:
-        return len(self.matrix)
+        return len(self.flat) // self.size
 
     @overload
     def __getitem__(self, index: int) -> memoryview: ...
@@ -38,14 +38,13 @@ class ByteRows(Sequence[memoryview]):
     def __getitem__(self, index: slice) -> ByteRows: ...
     def __getitem__(self, index: int | slice) -> memoryview | ByteRows:
         if isinstance(index, slice):
-            return ByteRows(self.matrix[index])
-        size = self.matrix.shape[1]
-        start = range(len(self.matrix))[index] * size
-        return self._flat[start : start + size]
+            return ByteRows(self.flat.reshape(-1, self.size)[index].reshape(-1), self.size)
+        start = range(len(self))[index] * self.size
+        return memoryview(self.flat.data)[start : start + self.size]
 
     def __iter__(self) -> Iterator[memoryview]:
-        flat, (count, size) = self._flat, self.matrix.shape
-        return iter([flat[start : start + size] for start in range(0, size * count, size)])
+        flat, size = memoryview(self.flat.data), self.size
+        return iter([flat[start : start + size] for start in range(0, len(flat), size)])
 
 
 def batch_pays(texts: int) -> bool:
@@ -63,14 +62,14 @@ def kernel() -> Any:
 def sizes_of(texts: Sequence[bytes | memoryview]) -> list[int]:
     """How many bytes each text has."""
     if isinstance(texts, ByteRows):
-        return [texts.matrix.shape[1]] * len(texts)
+        return [texts.size] * len(texts)
     return list(map(len, texts))
 
 
 def joined_bytes(texts: Sequence[bytes | memoryview]) -> NDArray[np.uint8]:
     """All texts, one behind the other; rows of one matrix lie so already. Writable, or it would be compiled anew."""
-    if isinstance(texts, ByteRows) and texts.matrix.flags.writeable:
-        return texts.matrix.reshape(-1)
+    if isinstance(texts, ByteRows) and texts.flat.flags.writeable:
+        return texts.flat
     return np.frombuffer(bytearray().join(texts), dtype=np.uint8)
 
 

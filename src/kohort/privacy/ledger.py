@@ -256,7 +256,7 @@ class Book:
         sizes = sizes_of(parcels)
         place = (occasion.to, occasion.what)
         panel, shares = self._panels.get(place, (None, []))
-        is_known = panel is not None and panel.fits(list(chains), guarantees, list(rows), sizes)
+        is_known = panel is not None and panel.fits(chains, guarantees, rows, sizes)
         if panel is None or not is_known:
             panel = Panel(chains, guarantees, rows, sizes)
         self._append(*panel.write(self._common("release", occasion), parcels))

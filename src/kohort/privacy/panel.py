@@ -41,7 +41,8 @@ class Panel:
         rows: Sequence[int],
         sizes: Sequence[int],
     ) -> None:
-        self.chains, self.guarantees, self.rows, self.sizes = list(chains), list(guarantees), list(rows), list(sizes)
+        self.chains, self.guarantees, self.rows = tuple(chains), tuple(guarantees), tuple(rows)
+        self.sizes = list(sizes)
         self._openings = [f'{{"site":{chain.name_text},"seq":' for chain in chains]
         self._claims = [
             f',"guarantee":{guarantee.text},"rows":{count},"size":{size},"digest":"'
@@ -53,14 +54,15 @@ class Panel:
         is_whole = min(sizes, default=0) > 0 and all(chain.secret for chain in chains)
         self._can_batch = is_whole and len(set(map(id, chains))) == len(chains)
 
-    def fits(self, chains: list[Chain], guarantees: Sequence[Guarantee], rows: list[int], sizes: list[int]) -> bool:
+    def fits(
+        self, chains: Sequence[Chain], guarantees: Sequence[Guarantee], rows: Sequence[int], sizes: list[int]
+    ) -> bool:
         """Whether these are the very same sites and claims: equal ones may be written otherwise, as 1 and 1.0 are."""
         return (
-            self.chains == chains
-            and self.rows == rows
-            and self.sizes == sizes
-            and len(guarantees) == len(self.guarantees)
-            and all(map(is_, guarantees, self.guarantees))
+            _are_same(chains, self.chains)
+            and _are_same(guarantees, self.guarantees)
+            and (rows is self.rows or tuple(rows) == self.rows)
+            and sizes == self.sizes
         )
 
     def write(self, common: str, parcels: Sequence[bytes | memoryview]) -> tuple[bytes | memoryview, bytes]:
@@ -141,6 +143,11 @@ class _Batch:
             chain.head = head
             chain.length += 1
         return memoryview(lines.data)[:used], hashes
+
+
+def _are_same(given: Sequence[object], known: tuple[object, ...]) -> bool:
+    """Whether the members are the same objects; a tuple that comes again has the same members still."""
+    return given is known or (len(given) == len(known) and all(map(is_, given, known)))
 
 
 def _bytes_of(text: str) -> NDArray[np.uint8]:

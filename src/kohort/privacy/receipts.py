@@ -44,8 +44,8 @@ class Receipts:
         self._signer = signer
         self._seen: dict[str, int] = {}
         self._issued: dict[str, str] = {}
-        self._asked: list[Chain] = []
-        self._sorted: list[Chain] = []
+        self._asked: Sequence[Chain] = ()
+        self._sorted: Sequence[Chain] = ()
         self._file = None
         if folder is not None:
             self._path = folder / RECEIPTS_FILE
@@ -100,9 +100,9 @@ class Receipts:
     def _issue(self, book: SignsHeads, chains: Sequence[Chain], occasion: Occasion) -> str:
         if occasion.request in self._issued:
             return self._issued[occasion.request]
-        if chains != self._asked:  # the same sites mostly come in the same order
+        if chains is not self._asked:  # the same sites mostly come in the same tuple
             # The order of names is all the checker knows.
-            self._asked, self._sorted = list(chains), sorted(chains, key=_site)
+            self._asked, self._sorted = tuple(chains), sorted(chains, key=_site)
         chains = self._sorted
         seen = self._seen
         for chain in chains:

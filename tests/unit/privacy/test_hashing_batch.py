@@ -49,7 +49,7 @@ def test_digests_at_once_are_those_of_hashlib(cases: list[tuple[int, bytes]], ra
 
 def test_rows_of_a_matrix_are_a_sequence_of_bytes() -> None:
     matrix = np.arange(12, dtype=np.uint8).reshape(4, 3)
-    rows = ByteRows(matrix)
+    rows = ByteRows(matrix.reshape(-1), matrix.shape[1])
     wanted = [bytes(row) for row in matrix]
     assert [bytes(row) for row in rows] == [bytes(rows[index]) for index in range(len(rows))] == wanted
     assert bytes(rows[-1]) == wanted[-1]
@@ -75,7 +75,7 @@ def written(folder: Path | None, names: list[str], *, rounds: int, widths: list[
         if number % 2:
             parcels: list[bytes] | ByteRows = [generator.bytes(widths[index % len(widths)]) for index in range(count)]
         else:
-            parcels = ByteRows(generator.integers(0, 256, (count, widths[0]), dtype=np.uint8))
+            parcels = ByteRows(generator.integers(0, 256, count * widths[0], dtype=np.uint8), widths[0])
         rows = [90 + index for index in range(count)]
         book.record(chains[:count], occasion, guarantees=claims[:count], rows=rows, parcels=parcels)
         receipts.issue(book, chains[:count], occasion)
