@@ -178,25 +178,12 @@ class LocalEngine:
         if len(ask.to) == 1 and ask.to[0] in self.parties:
             return self._consult(ask)
         absent = absent_sites(self.trouble, ask.to, self.streams, task=ask.task.name, round_number=ask.round)
-        asked = self._company(ask.to, absent)
         excluded = [Excluded(site, kind, f"no answer before the deadline ({kind})") for site, kind in absent.items()]
-        kept: Sequence[str] = ()
-        body: Parcels | list[bytes] = []
-        slowest, most = 0.0, 0
-        parts = [asked] if ask.take is None else _parts_of(asked)
-        for number, part in enumerate(parts):
-            joined, largest = self._ask(part, ask, f"from {number * AT_A_TIME}" if number else "")
-            slowest, most = max(slowest, joined.slowest), max(most, largest)
-            self.costs.sites += joined.seconds
-            stop_if_tampered(joined.failures)
-            on_time, parcels, late = self._punctual(joined)
-            good, body, bad = validate(on_time, parcels, ask.expect, self.declared)
-            excluded += [Excluded(refusal.site, "refused", refusal.reason) for refusal in joined.refusals]
-            excluded += [Excluded(failure.site, "failed", failure.reason) for failure in joined.failures]
-            excluded += [*late, *bad]
-            kept = [*kept, *good] if kept else good
-            if ask.take is not None:
-                self._hand_over(ask.take, good, body)
+        asked = self._company(ask.to, absent)
+        if ask.take is None:
+            kept, body, slowest, most = self._collect(asked, ask, "", excluded)
+        else:
+            kept, body, slowest, most = self._hand_over(ask.take, asked, ask, excluded)
         # Sites work and transfer side by side, so an exchange takes as long as the slowest of them.
         self.costs.most_bytes_a_site += most
         self.costs.slowest_site += slowest
@@ -207,7 +194,43 @@ class LocalEngine:
         self.excluded += excluded
         if len(kept) < least_answers(self.quorum, len(ask.to)):
             give_up(ask, len(kept), excluded)
-        return Replies(kept, body, excluded) if ask.take is None else Replies(kept, [], excluded, taken=True)
+        return Replies(kept, body, excluded, taken=ask.take is not None)
+
+    def _collect(
+        self, sites: Company[Site], ask: Ask, part: str, excluded: list[Excluded]
+    ) -> tuple[Sequence[str], Parcels | list[bytes], float, int]:
+        """Who answered well, and what; seconds of the slowest and the most bytes of one. Adds the others to `excluded`.
+
+        `part` names a part of a larger question.
+        """
+        answers, most = self._ask(sites, ask, part)
+        self.costs.sites += answers.seconds
+        names, parcels, late = self._punctual(answers)
+        if answers.refusals or answers.failures:
+            stop_if_tampered(answers.failures)
+            excluded += [Excluded(refusal.site, "refused", refusal.reason) for refusal in answers.refusals]
+            excluded += [Excluded(failure.site, "failed", failure.reason) for failure in answers.failures]
+        good, body, bad = validate(names, parcels, ask.expect, self.declared)
+        excluded += late
+        excluded += bad
+        return good, body, answers.slowest, most
+
+    def _hand_over(
+        self, take: Callable[[str, Payload], None], sites: Company[Site], ask: Ask, excluded: list[Excluded]
+    ) -> tuple[list[str], list[bytes], float, int]:
+        """As `_collect`, a few sites at a time; the plan works on their replies at once, and that is the hub's time."""
+        kept: list[str] = []
+        slowest, most = 0.0, 0
+        for start in range(0, max(1, len(sites)), AT_A_TIME):
+            part = Company(sites[start : start + AT_A_TIME])
+            good, body, longest, largest = self._collect(part, ask, f"from {start}" if start else "", excluded)
+            slowest, most = max(slowest, longest), max(most, largest)
+            kept += good
+            began = perf_counter()
+            for site, payload in zip(good, Replies(good, body).payloads(), strict=True):
+                take(site, payload)
+            self.costs.hub += perf_counter() - began
+        return kept, [], slowest, most
 
     def _company(self, names: Sequence[str], absent: Container[str]) -> Company[Site]:
         """The sites of these names but the absent ones; the same company as before for the same tuple of names."""
@@ -223,15 +246,6 @@ class LocalEngine:
             return self._carry(sites, ask, ask.payload, part)
         answers = [self._carry(Company([site]), ask, ask.each[site.name], site.name) for site in sites]
         return Answers.joined([part for part, _ in answers]), max((most for _, most in answers), default=0)
-
-    def _hand_over(
-        self, take: Callable[[str, Payload], None], sites: Sequence[str], body: Parcels | list[bytes]
-    ) -> None:
-        """Let the plan work on replies at once; that is the hub's time."""
-        began = perf_counter()
-        for site, payload in zip(sites, Replies(sites, body).payloads(), strict=True):
-            take(site, payload)
-        self.costs.hub += perf_counter() - began
 
     def _consult(self, ask: Ask) -> Replies:
         """Ask a party without rows. There is no quorum of one: what it refuses or cannot do ends the run."""
@@ -296,11 +310,6 @@ class LocalEngine:
         self.costs.bytes_up += total
         self.costs.bytes_down += down * len(sites)
         return largest + down
-
-
-def _parts_of(sites: Company[Site]) -> list[Company[Site]]:
-    """A few at a time, and one part without any when there are none."""
-    return [Company(sites[start : start + AT_A_TIME]) for start in range(0, max(1, len(sites)), AT_A_TIME)]
 
 
 def _roster_of(engine: LocalEngine) -> Callable[[str], PublicIdentity | None]:

@@ -33,7 +33,7 @@ def validate(
     if parcels is None:
         return _validate_each(sites, list(body) if not isinstance(body, Parcels) else [], expect, declared)
     reasons = _judge_stack(sites, parcels, expect, declared)
-    if not any(reasons):
+    if not reasons:
         return sites, parcels, []
     good = [index for index, reason in enumerate(reasons) if not reason]
     excluded = [Excluded(site, "excluded", reason) for site, reason in zip(sites, reasons, strict=True) if reason]
@@ -48,23 +48,26 @@ def _stack(body: Sequence[bytes]) -> Parcels | None:
 
 
 def _judge_stack(sites: Sequence[str], parcels: Parcels, expect: Expect, declared: Mapping[str, int]) -> list[str]:
+    """What speaks against each site's reply, or nothing at all where all are good."""
     layout = parcels.layout
     # A check may hold on to a whole run, which must not stay in memory with it.
     fits = _known_to_fit if expect.check is None else _layout_fits
     if not fits(layout, expect):
         return [_FITS] * len(sites)
-    reasons = [""] * len(sites)
+    reasons: list[str] = []
     for name, _, _, _ in layout.arrays:
-        _fill(reasons, _judge_numbers(parcels.array(name), expect.largest), name)
+        reasons = _with(reasons, _judge_numbers(parcels.array(name), expect.largest), name)
     for name, kind, _ in layout.metrics:
         if kind == "f":
-            _fill(reasons, _judge_numbers(parcels.metric(name), expect.largest), name)
+            reasons = _with(reasons, _judge_numbers(parcels.metric(name), expect.largest), name)
         if name == "rows":
-            _fill(reasons, _judge_rows(sites, parcels.metric(name), declared) if kind == "i" else 3, name)
+            verdicts = _judge_rows(sites, parcels.metric(name), declared) if kind == "i" else np.full(len(sites), 3)
+            reasons = _with(reasons, verdicts, name)
     if expect.check is not None:
+        reasons = reasons or [""] * len(sites)
         for index, part in enumerate(parcels.views()):
             reasons[index] = reasons[index] or _reason_of(expect.check, decode(part))
-    return reasons
+    return reasons if any(reasons) else []
 
 
 def _reason_of(check: Callable[[Payload], object], payload: Payload) -> str:
@@ -78,16 +81,16 @@ def _reason_of(check: Callable[[Payload], object], payload: Payload) -> str:
 _VERDICTS = ("", "is not finite", "is absurdly large", "is not between 1 and the declared rows")
 
 
-Verdicts = NDArray[np.int64] | int
-"""A verdict for every site, or one for all of them."""
+Verdicts = NDArray[np.int64] | None
+"""A verdict for every site; None when all are good."""
 
 
 def _judge_numbers(stack: NDArray[Any], largest: float) -> Verdicts:
     """0 good, 1 not finite, 2 too large, for each row of a stack."""
     if stack.dtype.kind != "f" or stack.size == 0:
-        return 0
+        return None
     if -largest <= stack.min() and stack.max() <= largest:  # one look at all of it; NaN compares as false
-        return 0
+        return None
     stack = stack.reshape(len(stack), -1)
     top = np.maximum(stack.max(axis=1), -stack.min(axis=1))  # NaN spreads through max and min
     return np.where(np.isfinite(top), np.where(top <= largest, 0, 2), 1)
@@ -96,18 +99,16 @@ def _judge_numbers(stack: NDArray[Any], largest: float) -> Verdicts:
 def _judge_rows(sites: Sequence[str], rows: NDArray[Any], declared: Mapping[str, int]) -> Verdicts:
     allowed = list(map(declared.get, sites, repeat(0)))
     if allowed == rows.tolist() and min(allowed) > 0:  # the usual case: each speaks of all the rows it declared
-        return 0
-    wrong = (rows < 1) | (rows > allowed)
-    return np.where(wrong, 3, 0) if wrong.any() else 0
+        return None
+    return np.where((rows < 1) | (rows > allowed), 3, 0)
 
 
-def _fill(reasons: list[str], verdicts: Verdicts, name: str) -> None:
-    if isinstance(verdicts, int):
-        if verdicts == 0:
-            return
-        verdicts = np.full(len(reasons), verdicts)
-    for index in verdicts.nonzero()[0]:
-        reasons[index] = reasons[index] or f"{name} {_VERDICTS[verdicts[index]]}"
+def _with(reasons: list[str], verdicts: Verdicts, name: str) -> list[str]:
+    """`reasons` and, where there is none yet, what the verdicts on `name` say."""
+    if verdicts is None:
+        return reasons
+    told = [f"{name} {_VERDICTS[verdict]}" if verdict else "" for verdict in verdicts.tolist()]
+    return [first or second for first, second in zip(reasons, told, strict=True)] if reasons else told
 
 
 def _layout_fits(layout: Layout, expect: Expect) -> bool:
@@ -156,9 +157,9 @@ def _judge_one(item: bytes, expect: Expect, declared: int) -> str:
     if not _fits(found, set(payload.metrics), set(payload.blobs), expect):
         return _FITS
     for name, array in payload.arrays.items():
-        verdict = int(np.max(_judge_numbers(array[None], expect.largest)))
-        if verdict:
-            return f"{name} {_VERDICTS[verdict]}"
+        [reason] = _with([], _judge_numbers(array[None], expect.largest), name) or [""]
+        if reason:
+            return reason
     for name, value in payload.metrics.items():
         if isinstance(value, float) and not abs(value) <= expect.largest:
             return f"{name} is not finite or absurdly large"

@@ -7,7 +7,7 @@ over chunks of rows, so memory stays bounded however long the table is. Training
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from functools import cache, cached_property
@@ -191,13 +191,11 @@ class Network:
 
     def fit(self, weights: FloatArray, rows: StackedRows, **options: Unpack[FitOptions]) -> Fitted:
         """Train every site of `rows` from `weights`: `kohort.learn.training.fit_many`."""
-        from kohort.learn.training import fit_many
-
         if self.activation == "cos":
             raise ConfigError(
                 "a network of random cosines is solved, not trained", hint='Use activation "relu", "tanh" or "sigmoid"'
             )
-        return fit_many(self, weights, rows, **options)
+        return _fit_many()(self, weights, rows, **options)
 
     def tensors(self, weights: FloatArray) -> dict[str, FloatArray]:
         """Matrix and bias of every layer by name, copied."""
@@ -212,6 +210,14 @@ class Network:
 
     def _fans(self) -> Iterator[tuple[int, int]]:
         return zip(self.sizes[:-1], self.sizes[1:], strict=True)
+
+
+@cache
+def _fit_many() -> Callable[..., Fitted]:
+    # Training imports this module, and an import statement takes its time in every round.
+    from kohort.learn.training import fit_many
+
+    return fit_many
 
 
 def scores(network: Trainable, weights: FloatArray, x: FloatArray) -> FloatArray:

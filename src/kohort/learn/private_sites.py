@@ -20,13 +20,11 @@ from kohort.learn.network import FloatArray, Network
 from kohort.learn.private import Histories, PrivateSteps
 from kohort.learn.private_draws import KeyStream, RowSampler, normal_words
 from kohort.learn.private_kernel import sum_clipped, train_private
-from kohort.learn.rows import StackedRows
+from kohort.learn.rows import StackedRows, read_only
 from kohort.learn.training import OptimiserState, Training
 
 __all__ = ["sum_sites", "train_sites"]
 
-# In the order in which the kernel takes them.
-_RATES = ("lr", "momentum", "beta1", "beta2", "epsilon", "l2", "prox")
 _CHUNK_WORDS = 1 << 16
 """Random words made at once: half a megabyte, which stays in the cache until the kernel reads it."""
 _CHUNK_ROWS = 1 << 18
@@ -46,11 +44,11 @@ def train_sites(
 ) -> None:
     """Take len(clips[site]) - 1 steps at every site, in place: `trained`, `moments`, `clips`, `shares`."""
     data, shape = _rows_of(network, rows), _shape_of(network)
-    options = (OPTIMIZERS[training.optimizer], *(float(getattr(training, name)) for name in _RATES))
+    options = (OPTIMIZERS[training.optimizer], *training.rates)
     starts, counts = rows.starts.tolist(), rows.counts.tolist()
     sigmas, rates = (np.asarray(numbers, dtype=np.float64).tolist() for numbers in (private.sigma, private.rate))
     done = moments.steps.tolist()
-    home = _read_only(start)
+    home = read_only(start)
     forgotten = np.empty((2, network.parameter_count), dtype=network.dtype)
     active = [site for site, history in enumerate(clips) if len(history) > 1]
     # Setting up the streams of all sites in one go is faster than between the steps of one site and the next.
@@ -82,7 +80,7 @@ def train_sites(
 def sum_sites(network: Network, rows: StackedRows, start: FloatArray, clip: float) -> NDArray[np.float64]:
     """The clipped gradients of all rows of every site, added up: [sites, parameters]."""
     data, shape = _rows_of(network, rows), _shape_of(network)
-    weights = _read_only(start)
+    weights = read_only(start)
     sums = np.zeros((rows.sites, network.parameter_count))
     for site in range(rows.sites):
         own = weights[site if len(weights) > 1 else 0]
@@ -117,18 +115,11 @@ def _shape_of(network: Network) -> tuple[Any, ...]:
 
 def _rows_of(network: Network, rows: StackedRows) -> tuple[Any, ...]:
     """Features, targets and weights; refuses targets that are no class codes, which no score belongs to."""
-    x, y = _read_only(rows.x), _read_only(rows.y)
+    x, y, weight, *_ = rows.for_kernels
     for start, count in zip(rows.starts.tolist(), rows.counts.tolist(), strict=True):
         if count_misfits(y, start, count, LOSSES[network.loss], network.outputs):
             raise DataError("some targets are no class codes", hint=f"Encode them as 0 to {network.classes - 1}")
-    return x, y, _read_only(y[:0] if rows.weight is None else rows.weight)
-
-
-def _read_only(array: NDArray[Any]) -> NDArray[Any]:
-    """A view that cannot be written to: Numba would compile anew for every mix of writable and read-only arrays."""
-    view = np.require(array, requirements=["C", "A"]).view()
-    view.flags.writeable = False
-    return view
+    return x, y, weight
 
 
 def _refuse_broken(broken: int) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from kohort.errors import DataError
 from kohort.learn.network import DType, FloatArray
 
-__all__ = ["Rows", "StackedRows", "stack"]
+__all__ = ["Rows", "StackedRows", "read_only", "stack"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,6 +97,13 @@ class StackedRows:
         """How many rows all sites own together."""
         return int(self.counts.sum())
 
+    @cached_property
+    def for_kernels(self) -> tuple[NDArray[Any], ...]:
+        """x, y, weight (empty for all ones), starts and counts, as compiled functions take them."""
+        weight = self.y[:0] if self.weight is None else self.weight
+        ranges = (read_only(self.starts, np.int64), read_only(self.counts, np.int64))
+        return read_only(self.x), read_only(self.y), read_only(weight), *ranges
+
     def take(self, indices: Sequence[int] | NDArray[np.integer[Any]]) -> StackedRows:
         """The sites at `indices`, in that order; rows are shared, not copied."""
         chosen = np.asarray(indices, dtype=np.int64)
@@ -106,6 +114,18 @@ class StackedRows:
         begin = int(self.starts[index])
         part = slice(begin, begin + int(self.counts[index]))
         return Rows(self.x[part], self.y[part], None if self.weight is None else self.weight[part])
+
+
+def read_only(array: NDArray[Any], dtype: Any = None) -> NDArray[Any]:
+    """A view of `array` that cannot be written to, copied only when its type or layout is another.
+
+    Arrays from files and wires come read-only or unaligned; Numba would compile kernels anew for each such kind.
+    """
+    view = np.ascontiguousarray(array, dtype=dtype).view()
+    if not view.flags.aligned:
+        view = view.copy()
+    view.flags.writeable = False
+    return view
 
 
 def stack(sites: Sequence[Rows]) -> StackedRows:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from kohort.background import begin_deferred
 from kohort.errors import ConfigError, DataError, nearest
 from kohort.learn.network import FloatArray, Network
-from kohort.learn.rows import Rows, StackedRows, stack
+from kohort.learn.rows import Rows, StackedRows, read_only, stack
 
 if TYPE_CHECKING:
     from kohort.learn.trainable import Trainable
@@ -38,9 +39,6 @@ __all__ = [
 ]
 
 Optimizer = Literal["sgd", "momentum", "adam"]
-
-# In the order in which the kernel takes them.
-_RATES = ("lr", "momentum", "beta1", "beta2", "epsilon", "l2", "prox")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +83,12 @@ class Training:
         for name in ("epochs", "batch"):
             if int(getattr(self, name)) != getattr(self, name):
                 raise ConfigError(f"{name} = {getattr(self, name)} is no whole number", hint="Use a whole number")
+
+    @cached_property
+    def rates(self) -> tuple[float, ...]:
+        """lr, momentum, beta1, beta2, epsilon, l2 and prox: the order in which kernels take them."""
+        names = ("lr", "momentum", "beta1", "beta2", "epsilon", "l2", "prox")
+        return tuple(float(getattr(self, name)) for name in names)
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,45 +156,33 @@ def fit_many(
     start = as_matrix("weights", weights, network, sites)
     home = start if anchor is None else as_matrix("anchor", anchor, network, sites)
     nothing = np.empty((0, parameters), dtype=network.dtype)
-    trained = np.array(np.broadcast_to(start, (sites, parameters)), order="C")
+    trained = np.empty((sites, parameters), dtype=network.dtype)
+    trained[:] = start
     moments = moments_for(training, network, state, sites, keep_state)
     losses = np.full(sites if measure_loss else 0, np.nan)
     taken = np.zeros(sites, dtype=np.int64)
     misfits = np.zeros(sites, dtype=np.int64)
-    given = (
-        _frozen(rows.x),
-        _frozen(rows.y),
-        _frozen(nothing[:, 0] if rows.weight is None else rows.weight),
-        _frozen(rows.starts, np.int64),
-        _frozen(rows.counts, np.int64),
-        _frozen(keys, np.uint64),
-        int(round),
-    )
+    given = (*rows.for_kernels, read_only(keys, np.uint64), int(round))
     model = (
         np.array(network.sizes, dtype=np.int64),
         kernel.ACTIVATIONS[network.activation],
         kernel.LOSSES[network.loss],
     )
-    options = (
-        int(training.epochs),
-        int(training.batch),
-        kernel.OPTIMIZERS[training.optimizer],
-        *(float(getattr(training, name)) for name in _RATES),
-    )
+    options = (int(training.epochs), int(training.batch), kernel.OPTIMIZERS[training.optimizer], *training.rates)
     corrections = (
-        _frozen(home),
-        _frozen(nothing if shift is None else as_matrix("shift", shift, network, sites)),
+        read_only(home),
+        read_only(nothing if shift is None else as_matrix("shift", shift, network, sites)),
     )
     results = (moments.first, moments.second, moments.steps, taken, losses, misfits)
 
     def train(begin: int, end: int) -> None:
         kernel.train_sites(begin, end, *given, *model, *options, trained, *corrections, *results, bool(measure_loss))
 
-    parts = _even_parts(rows.counts, threads)
     begin_deferred()
-    if len(parts) == 1:
-        train(*parts[0])
+    if threads == 1:
+        train(0, sites)
     else:
+        parts = _even_parts(rows.counts, threads)
         with ThreadPoolExecutor(max_workers=len(parts)) as pool:
             for job in [pool.submit(train, begin, end) for begin, end in parts]:
                 job.result()
@@ -245,7 +237,7 @@ def check_rows(network: Trainable, rows: StackedRows) -> None:
             f"rows with {rows.x.shape[1]} features do not fit a network with {network.inputs} inputs",
             hint="Build the network from the encoder of the table",
         )
-    if rows.x.dtype.name != network.dtype:
+    if rows.x.dtype != np.dtype(network.dtype):
         raise ConfigError(
             f"rows are {rows.x.dtype.name} and the network is {network.dtype}",
             hint="Make the rows with the dtype of the network",
@@ -270,7 +262,9 @@ def _refuse_misfits(misfits: NDArray[np.int64], network: Trainable) -> None:
 
 def as_matrix(name: str, given: FloatArray, network: Trainable, sites: int) -> FloatArray:
     """`given` as a matrix of the network's dtype with one row for all sites or one row each."""
-    matrix = np.ascontiguousarray(np.atleast_2d(given), dtype=network.dtype)
+    matrix = np.ascontiguousarray(given, dtype=network.dtype)
+    if matrix.ndim == 1:
+        matrix = matrix[None]
     shared = given.ndim == 1 and name != "shift"
     if matrix.shape != (1 if shared else sites, network.parameter_count):
         raise ConfigError(
@@ -278,16 +272,6 @@ def as_matrix(name: str, given: FloatArray, network: Trainable, sites: int) -> F
             hint=f"Use [{sites}, {network.parameter_count}]" + ("" if name == "shift" else ", or one vector for all"),
         )
     return matrix
-
-
-def _frozen(array: NDArray[Any], dtype: Any = None) -> NDArray[Any]:
-    """A view of `array` that cannot be written to, copied only when its type or layout is another.
-
-    Arrays from files and wires come read-only or unaligned; Numba would compile the kernel anew for each such kind.
-    """
-    view = np.require(array, dtype=dtype, requirements=["C", "A"]).view()
-    view.flags.writeable = False
-    return view
 
 
 def moments_for(
