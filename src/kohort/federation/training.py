@@ -17,7 +17,7 @@ from kohort.federation.setting import Setting
 from kohort.federation.site import Site
 from kohort.federation.task import Release, Releases, Request, Task
 from kohort.federation.wire import Payload
-from kohort.learn.rows import Rows, StackedRows, stack
+from kohort.learn.rows import Rows, StackedRows, read_only, stack
 from kohort.learn.trainable import Trainable
 from kohort.learn.training import Fitted, OptimiserState, Training
 from kohort.privacy.guarantee import Aggregate
@@ -136,7 +136,7 @@ def _group_of(sites: Sequence[Site]) -> _Group:
     group = _Group(
         rows=rows,
         stacked=stack(rows),
-        keys=np.fromiter((site.row_key for site in sites), dtype=np.uint64, count=len(sites)),
+        keys=read_only(np.fromiter((site.row_key for site in sites), dtype=np.uint64, count=len(sites))),
         training=setting_of(sites[0]).train.training(),
         counts=counts,
         told=np.asarray(counts, dtype=np.int64),

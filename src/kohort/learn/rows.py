@@ -121,9 +121,14 @@ def read_only(array: NDArray[Any], dtype: Any = None) -> NDArray[Any]:
 
     Arrays from files and wires come read-only or unaligned; Numba would compile kernels anew for each such kind.
     """
-    view = np.ascontiguousarray(array, dtype=dtype).view()
-    if not view.flags.aligned:
+    view = np.ascontiguousarray(array, dtype=dtype)
+    flags = view.flags
+    if not flags.aligned:
         view = view.copy()
+    elif not flags.writeable:
+        return view
+    elif view is array:
+        view = array.view()
     view.flags.writeable = False
     return view
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -124,6 +124,20 @@ class Fitted:
     state: OptimiserState | None
 
 
+# Arrays of nothing and of constants, made once: ten small arrays a round cost as much as a mini-batch.
+_NO_LOSSES = np.empty(0)
+
+
+@lru_cache(maxsize=32)
+def _no_rows(parameters: int, dtype: str) -> FloatArray:
+    return np.empty((0, parameters), dtype=dtype)
+
+
+@lru_cache(maxsize=32)
+def _as_array(sizes: tuple[int, ...]) -> NDArray[np.int64]:
+    return np.array(sizes, dtype=np.int64)
+
+
 def fit_many(
     network: Network,
     weights: FloatArray,
@@ -155,24 +169,17 @@ def fit_many(
         raise ConfigError(f"{np.size(keys)} row-order keys for {sites} sites", hint="Give one key a site")
     start = as_matrix("weights", weights, network, sites)
     home = start if anchor is None else as_matrix("anchor", anchor, network, sites)
-    nothing = np.empty((0, parameters), dtype=network.dtype)
     trained = np.empty((sites, parameters), dtype=network.dtype)
     trained[:] = start
     moments = moments_for(training, network, state, sites, keep_state)
-    losses = np.full(sites if measure_loss else 0, np.nan)
+    losses = np.full(sites, np.nan) if measure_loss else _NO_LOSSES
     taken = np.zeros(sites, dtype=np.int64)
     misfits = np.zeros(sites, dtype=np.int64)
     given = (*rows.for_kernels, read_only(keys, np.uint64), int(round))
-    model = (
-        np.array(network.sizes, dtype=np.int64),
-        kernel.ACTIVATIONS[network.activation],
-        kernel.LOSSES[network.loss],
-    )
+    model = (_as_array(network.sizes), kernel.ACTIVATIONS[network.activation], kernel.LOSSES[network.loss])
     options = (int(training.epochs), int(training.batch), kernel.OPTIMIZERS[training.optimizer], *training.rates)
-    corrections = (
-        read_only(home),
-        read_only(nothing if shift is None else as_matrix("shift", shift, network, sites)),
-    )
+    shifts = _no_rows(parameters, network.dtype) if shift is None else as_matrix("shift", shift, network, sites)
+    corrections = (read_only(home), read_only(shifts))
     results = (moments.first, moments.second, moments.steps, taken, losses, misfits)
 
     def train(begin: int, end: int) -> None:
@@ -282,9 +289,10 @@ def moments_for(
     rows = sites if training.optimizer != "sgd" and (keep or state is not None) else 0
     second_rows = rows if training.optimizer == "adam" else 0
     if state is None or training.optimizer == "sgd":
+        none = _no_rows(parameters, network.dtype)
         return OptimiserState(
-            np.zeros((rows, parameters), dtype=network.dtype),
-            np.zeros((second_rows, parameters), dtype=network.dtype),
+            np.zeros((rows, parameters), dtype=network.dtype) if rows else none,
+            np.zeros((second_rows, parameters), dtype=network.dtype) if second_rows else none,
             np.zeros(sites, dtype=np.int64),
         )
     given = (state.first.shape, state.second.shape, state.steps.shape)
