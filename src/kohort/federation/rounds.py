@@ -73,6 +73,7 @@ class Patience:
         self._rule = rule
         self.best = np.inf
         self.waited = 0
+        self._told: tuple[tuple[float, int, bool], NDArray[np.float64]] | None = None
 
     def is_over(self, value: float | None) -> bool:
         """Whether `value` is one round too many without an improvement."""
@@ -83,6 +84,13 @@ class Patience:
         else:
             self.waited += 1
         return self.waited >= self._rule.patience
+
+    def state(self, *, over: bool) -> NDArray[np.float64]:
+        """What a checkpoint must hold of it; the same array as long as nothing changes."""
+        now = (self.best, self.waited, over)
+        if self._told is None or self._told[0] != now:
+            self._told = now, np.asarray(now, dtype=np.float64)
+        return self._told[1]
 
     @property
     def reason(self) -> str:
@@ -313,7 +321,7 @@ class _Loop:
     def state(self) -> State:
         """Everything a checkpoint needs besides the weights."""
         kept: State = {f"optimiser.{name}": array for name, array in self._optimiser_state.items()}
-        kept["patience"] = np.asarray([self.patience.best, self.patience.waited, self.is_over])
+        kept["patience"] = self.patience.state(over=self.is_over)
         if self._hub.setting.train.select == "reliable":
             kept |= {"asked": self._asked, "answered": self._answered}
         if self._control is not None:

@@ -89,7 +89,9 @@ def _judge_numbers(stack: NDArray[Any], largest: float) -> Verdicts:
     """0 good, 1 not finite, 2 too large, for each row of a stack."""
     if stack.dtype.kind != "f" or stack.size == 0:
         return None
-    if -largest <= stack.min() and stack.max() <= largest:  # one look at all of it; NaN compares as false
+    # One look at all of it: nothing is larger than the root of the sum of squares. The factor makes up for rounding;
+    # what is not finite compares as false.
+    if np.vdot(stack, stack) <= largest * largest / 4:
         return None
     stack = stack.reshape(len(stack), -1)
     top = np.maximum(stack.max(axis=1), -stack.min(axis=1))  # NaN spreads through max and min

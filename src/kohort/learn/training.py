@@ -165,8 +165,8 @@ def fit_many(
     check_rows(network, rows)
     if round < 0 or threads < 1:
         raise ConfigError(f"round {round} on {threads} threads", hint="Use round 0 or later and 1 thread or more")
-    if np.shape(keys) != (sites,):
-        raise ConfigError(f"{np.size(keys)} row-order keys for {sites} sites", hint="Give one key a site")
+    if keys.shape != (sites,):
+        raise ConfigError(f"{keys.size} row-order keys for {sites} sites", hint="Give one key a site")
     start = as_matrix("weights", weights, network, sites)
     home = start if anchor is None else as_matrix("anchor", anchor, network, sites)
     trained = np.empty((sites, parameters), dtype=network.dtype)
@@ -260,7 +260,7 @@ def check_targets(network: Trainable, rows: StackedRows) -> None:
 
 
 def _refuse_misfits(misfits: NDArray[np.int64], network: Trainable) -> None:
-    if misfits.any():
+    if np.count_nonzero(misfits):
         raise DataError(
             f"{int(misfits.sum())} rows at {int((misfits > 0).sum())} sites have a target that is no class code",
             hint=f"Encode the target as 0 to {network.classes - 1}",
