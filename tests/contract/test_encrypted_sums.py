@@ -154,13 +154,15 @@ def test_replies_are_taken_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> N
     made = plan("bfv", sites=7)
     whole = total_of(made, engine_of(made))
     held: list[int] = []
-    real = LocalEngine._hand_over
+    real = LocalEngine._collect
+
+    def collect(self: LocalEngine, sites: Any, ask: Ask, *rest: Any) -> Any:
+        if ask.take is not None:
+            held.append(len(sites))
+        return real(self, sites, ask, *rest)
+
     monkeypatch.setattr(engine_module, "AT_A_TIME", 3)
-    monkeypatch.setattr(
-        LocalEngine,
-        "_hand_over",
-        lambda self, take, sites, body: held.append(len(sites)) or real(self, take, sites, body),
-    )
+    monkeypatch.setattr(LocalEngine, "_collect", collect)
     parts = total_of(made, engine_of(made))
     assert held == [3, 3, 1]
     assert np.array_equal(parts.values, whole.values)

@@ -21,7 +21,7 @@ from kohort.federation.plan import Ask, Expect, Mark, Replies
 from kohort.federation.setting import Setting
 from kohort.federation.site import Site
 from kohort.federation.task import Release, Releases, Request, Task
-from kohort.federation.training import ROWS, setting_of
+from kohort.federation.training import setting_of
 from kohort.federation.wire import Payload
 from kohort.learn.model import encode_rows
 from kohort.privacy.guarantee import Domain as DomainClaim
@@ -77,7 +77,7 @@ def _prepare_one(site: Site, request: Request) -> Release:
     encoder = _adopt([site], request)
     frame = site.holding.rows()
     if not setting_of(site).own_rows:
-        site.memory[ROWS] = encode_rows(encoder, frame)
+        site.training_rows = encode_rows(encoder, frame)
     return Release(payload=Payload(metrics={"rows": site.count}), guarantee=_ROW_COUNT, rows=site.count)
 
 
@@ -90,7 +90,7 @@ def _prepare_many(sites: Sequence[Site], request: Request) -> Releases | None:
     if not setting_of(sites[0]).own_rows:
         whole = encode_rows(encoder, frame)
         for site in sites:
-            site.memory[ROWS] = whole.part(site.holding.start, site.holding.stop)
+            site.training_rows = whole.part(site.holding.start, site.holding.stop)
     counts = [site.count for site in sites]
     return Releases(
         arrays={},

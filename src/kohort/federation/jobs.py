@@ -18,7 +18,6 @@ from annotated_types import Ge, Gt, Le, Lt
 from kohort.errors import ConfigError, DataError, RefusedError, SiteError
 from kohort.federation.setting import Setting, TrainSection
 from kohort.federation.site import Site
-from kohort.federation.training import ROWS
 from kohort.learn.rows import Rows, StackedRows, stack
 from kohort.learn.training import Training
 from kohort.privacy.accounting import grid_rate
@@ -41,7 +40,7 @@ Part = Literal["all", "low", "high"]
 Mechanism = Literal["dp-sgd", "after", "hub", "output", "objective", "statistics"]
 PURE = frozenset({"output", "objective"})
 """Mechanisms with delta 0, which release once."""
-_STACK = f"{ROWS}.stack"
+_STACK = "rows.stack"
 _MOST_KNOWN = 64
 _KNOWN: dict[int, tuple[Setting, tuple[Job, ...]]] = {}
 """Jobs by the identity of their setting, which is kept with them so that no other object can take its place."""
@@ -183,7 +182,7 @@ def secure_of(setting: Setting) -> SecureSection | None:
 
 def rows_of(site: Site, job: Job, *, held_out: bool = False) -> Rows:
     """The rows a job is about: those to train on, or those kept for judging. The same for the same site and plan."""
-    place = f"{ROWS}.{job.rows}.{job.held_out}.{held_out}.{_per_person(job)}"
+    place = f"rows.{job.rows}.{job.held_out}.{held_out}.{_per_person(job)}"
     known = site.memory.get(place)
     if known is None:
         known = site.memory[place] = _cut(site, job, held_out=held_out)
@@ -205,8 +204,8 @@ def _per_person(job: Job) -> bool:
 
 
 def _cut(site: Site, job: Job, *, held_out: bool) -> Rows:
-    every = site.memory.get(ROWS)
-    if not isinstance(every, Rows):
+    every = site.training_rows
+    if every is None:
         raise SiteError(f"site {site.name!r} was asked to train before it had rows to train on")
     begin, end = _span(site, job.rows)
     if not job.held_out and not _per_person(job):

@@ -27,7 +27,7 @@ from kohort.federation.plan import Ask, Expect, Hub, Mark, Replies
 from kohort.federation.setting import Setting
 from kohort.federation.site import Site
 from kohort.federation.task import Release, Request, Task
-from kohort.federation.training import ROWS, setting_of
+from kohort.federation.training import setting_of
 from kohort.federation.wire import Payload
 from kohort.learn.rows import Rows
 from kohort.privacy.guarantee import Public
@@ -45,8 +45,8 @@ def needs_cells(setting: Setting, encoder: Encoder) -> bool:
 
 def rows_at(site: Site) -> Rows:
     """The site's encoded rows."""
-    rows = site.memory.get(ROWS)
-    if not isinstance(rows, Rows):
+    rows = site.training_rows
+    if rows is None:
         raise SiteError(f"site {site.name!r} was asked for statistics before it enrolled")
     return rows
 

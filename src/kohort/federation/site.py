@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import polars as pl
 
@@ -20,6 +20,7 @@ from kohort.federation.setting import Setting
 from kohort.federation.task import ManySites, Release, Request, find_task
 from kohort.federation.trouble import Liar
 from kohort.federation.wire import Parcels, Payload, encode, encode_many
+from kohort.learn.rows import Rows
 from kohort.privacy.door import Company, Refusal, door
 from kohort.privacy.guarantee import Aggregate
 from kohort.privacy.ledger import Book, Chain, Occasion
@@ -110,6 +111,9 @@ class Answers:
 class Site:
     """One holder of private rows."""
 
+    rows_given: ClassVar[int] = 0
+    """How often any site got rows to train on: while it stays the same, so do the rows of all sites."""
+
     def __init__(
         self, *, name: str, holding: Holding, schema: Schema, policy: Policy, streams: Streams, book: Book
     ) -> None:
@@ -120,7 +124,8 @@ class Site:
         self.streams = streams
         self.row_key = streams.key("rows")
         self.memory: dict[str, Any] = {}
-        """What tasks keep between requests: encoded rows, optimiser state. Never leaves."""
+        """What tasks keep between requests, such as an optimiser's state. Never leaves."""
+        self._training_rows: Rows | None = None
         self.setting: Setting | None = None
         self.liar: Liar | None = None
         """Simulated dishonesty; None at an honest site."""
@@ -139,6 +144,16 @@ class Site:
             },
         )
         self._aggregates: dict[int, Aggregate] = {}
+
+    @property
+    def training_rows(self) -> Rows | None:
+        """The encoded rows it trains on; none before its method's tasks put them there. They never leave."""
+        return self._training_rows
+
+    @training_rows.setter
+    def training_rows(self, rows: Rows | None) -> None:
+        self._training_rows = rows
+        Site.rows_given += 1
 
     @property
     def holding(self) -> Holding:

@@ -20,6 +20,7 @@ from kohort.federation.wire import Payload
 from kohort.learn.rows import Rows, StackedRows, read_only, stack
 from kohort.learn.trainable import Trainable
 from kohort.learn.training import Fitted, OptimiserState, Training
+from kohort.privacy.door import Company
 from kohort.privacy.guarantee import Aggregate
 
 __all__ = [
@@ -27,7 +28,6 @@ __all__ = [
     "CONTROL",
     "MODEL",
     "OPTIMISER",
-    "ROWS",
     "TRAIN",
     "TRAIN_SCAFFOLD",
     "expected_update",
@@ -40,8 +40,6 @@ __all__ = [
     "training_task",
 ]
 
-ROWS = "rows"
-"""Where a site keeps the encoded rows it trains on."""
 OPTIMISER = "optimiser"
 """Where a site keeps its optimiser's state when the plan says so."""
 GROUP = "group"
@@ -118,20 +116,29 @@ class _Group:
 
 def _rows_of(site: Site) -> Rows:
     """What the site may train on; none before its method's own tasks put it there, whatever the hub asks first."""
-    rows = site.memory.get(ROWS)
-    if not isinstance(rows, Rows):
+    rows = site.training_rows
+    if rows is None:
         raise SiteError(f"site {site.name!r} was asked to train before it had rows to train on")
     return rows
 
 
 def _group_of(sites: Sequence[Site]) -> _Group:
-    known = sites[0].memory.get(GROUP)
-    if known is not None and len(known.rows) == len(sites):
-        found = [site.memory.get(ROWS) for site in sites]
-        if all(map(is_, known.rows, found)):
-            group: _Group = known
-            return group
+    if not isinstance(sites, Company):
+        return _group_with_the_first(sites)
+    rows_given, group = sites.shared.get(GROUP, (-1, None))
+    if group is None or rows_given != Site.rows_given:
+        group = _group_with_the_first(sites)
+        sites.shared[GROUP] = Site.rows_given, group
+    found: _Group = group
+    return found
+
+
+def _group_with_the_first(sites: Sequence[Site]) -> _Group:
+    """The group the first of the sites keeps, if it is of the very rows of these, or a new one."""
+    known: _Group | None = sites[0].memory.get(GROUP)
     rows = [_rows_of(site) for site in sites]
+    if known is not None and len(known.rows) == len(rows) and all(map(is_, known.rows, rows)):
+        return known
     counts = tuple([part.count for part in rows])
     group = _Group(
         rows=rows,

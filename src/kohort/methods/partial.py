@@ -35,7 +35,7 @@ from kohort.federation.setting import Setting
 from kohort.federation.site import Site
 from kohort.federation.tables import pack_table, unpack_table
 from kohort.federation.task import Release, Request, Task
-from kohort.federation.training import ROWS, TRAIN, TRAIN_SCAFFOLD, setting_of
+from kohort.federation.training import TRAIN, TRAIN_SCAFFOLD, setting_of
 from kohort.federation.wire import Payload
 from kohort.learn.model import encode_rows
 from kohort.methods.registry import Method
@@ -225,7 +225,7 @@ def _share(site: Site, request: Request) -> Release:
     shipped[np.flatnonzero(own.present)[mask]] = True
     kept = frame.filter(pl.Series(~shipped[own.present]))
     trains = kept.height >= site.policy.min_rows
-    site.memory[ROWS] = encode_rows(encoder, kept) if trains else None
+    site.training_rows = encode_rows(encoder, kept) if trains else None
     columns = (*schema.inputs, str(schema.target))
     table = pack_table((frame.head(0) if shared is None else shared).select(columns))
     payload = Payload(metrics={"shared": int(mask.sum()), "kept": kept.height if trains else 0}, blobs={"table": table})

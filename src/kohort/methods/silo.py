@@ -31,7 +31,7 @@ from kohort.federation.plan import Ask, Expect, Hub, Plan, Replies, Result
 from kohort.federation.rounds import federated_rounds
 from kohort.federation.site import Site
 from kohort.federation.task import Release, Request, Task
-from kohort.federation.training import ROWS, TRAIN, TRAIN_SCAFFOLD, setting_of
+from kohort.federation.training import TRAIN, TRAIN_SCAFFOLD, setting_of
 from kohort.federation.wire import Payload
 from kohort.learn.model import encode_rows
 from kohort.learn.rows import Rows
@@ -120,7 +120,7 @@ def _anonymise(site: Site, request: Request) -> Release:
     frame = site.holding.rows().select(*setting.schema.inputs, str(setting.schema.target))
     made = anonymise_rows(frame, setting.schema, config.anonymise)
     rows = encode_anonymised(site.memory["encoder"], made, frame)
-    site.memory[ROWS] = rows
+    site.training_rows = rows
     return Release(
         payload=Payload(metrics={"rows": rows.count, "classes": made.report.classes}),
         guarantee=_verdict(config.anonymise, rows.count),

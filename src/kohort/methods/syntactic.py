@@ -41,7 +41,7 @@ from kohort.federation.plan import Ask, Expect, Hub, Mark, Plan, Replies, Result
 from kohort.federation.rounds import Ended, federated_rounds
 from kohort.federation.site import Site
 from kohort.federation.task import Release, Request, Task
-from kohort.federation.training import ROWS, TRAIN, TRAIN_SCAFFOLD, setting_of
+from kohort.federation.training import TRAIN, TRAIN_SCAFFOLD, setting_of
 from kohort.federation.wire import Payload
 from kohort.learn.mapped import MappedEncoder, encode_released
 from kohort.learn.model import with_target
@@ -208,7 +208,7 @@ def _anonymise(site: Site, request: Request) -> Release:
     )
     keep_published(site, published)
     x = encode_released(encoder, made.released, mapping)
-    rows = site.memory[ROWS] = with_target(encoder, x, frame)
+    rows = site.training_rows = with_target(encoder, x, frame)
     return Release(
         payload=Payload(metrics={"rows": rows.count, "classes": mapping.count, "k": k}),
         guarantee=published.claim,

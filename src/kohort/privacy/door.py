@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from kohort.privacy.guarantee import DP, Aggregate, Guarantee, KAnonymous, KKm, Raw
 from kohort.privacy.ledger import Book, Chain, Occasion
@@ -39,6 +39,11 @@ K_co = TypeVar("K_co", bound=Keeper, covariant=True)
 
 class Company(tuple[K_co, ...]):
     """Sites that pass together, round after round; what never changes of them is gathered once."""
+
+    @cached_property
+    def shared(self) -> dict[str, Any]:
+        """What is kept of them as a company; nothing in it may hold on to them."""
+        return {}
 
     @cached_property
     def names(self) -> tuple[str, ...]:

@@ -157,6 +157,10 @@ class Book:
         self._answered: dict[tuple[str, str, str], str] = {}
         self._panels: dict[tuple[str, str], tuple[Panel, _Shares]] = {}
         self._order = hashlib.blake2b(digest_size=32)  # the chains bind each site's lines, this the order of them all
+        self._unordered: list[bytes] = []
+        """Hashes `_order` has yet to take; it does so while a kernel runs, with the signatures."""
+        self._latest: Panel | None = None
+        """Whose lines are the last ones of the book."""
         self._pending: Deferred | None = None
         self._file = None
         if folder is not None:
@@ -185,6 +189,7 @@ class Book:
         it what its own lines spend.
         """
         self.settle()
+        self._latest = None
         known = self.chains.get(site)
         chain = self.chains[site] = Chain(site, secret=secret)
         line = _next_line(chain, f'"event":"open","binding":{canonical(dict(binding))}')
@@ -202,9 +207,10 @@ class Book:
     def adopt(self, history: Sequence[Mapping[str, Any]]) -> None:
         """Take up the verified lines of an interrupted run: what was answered then is not written twice."""
         self.settle()
+        self._latest = None
         self._panels.clear()
         for line in history:
-            self._order.update(line["hash"].encode())
+            self._unordered.append(line["hash"].encode())
             site, event = str(line["site"]), str(line["event"])
             chain = self.chains.setdefault(site, Chain(site, secret=GENESIS.encode()))
             chain.length, chain.head, chain.receipt = line["seq"] + 1, line["hash"], line["receipt"]
@@ -259,7 +265,9 @@ class Book:
         is_known = panel is not None and panel.fits(chains, guarantees, rows, sizes)
         if panel is None or not is_known:
             panel = Panel(chains, guarantees, rows, sizes)
-        self._append(*panel.write(self._common("release", occasion), parcels))
+        is_next, self._latest = self._latest is panel, None
+        self._append(*panel.write(self._common("release", occasion), parcels, is_next=is_next))
+        self._latest = panel
         if is_known:  # the same rows of the same sites under the same claims as the last time: they only add up
             for tally, releases, size in shares:
                 tally.releases += releases
@@ -295,7 +303,7 @@ class Book:
             "version": 1,
             "run": self.run,
             "chains": {name: [chain.length, chain.head] for name, chain in self.chains.items()},
-            "order": self._order.hexdigest(),
+            "order": self._ordered(),
             "receipts": list(receipts),
             "site_key": self._signer.public,
             "hub_key": hub_key,
@@ -304,6 +312,7 @@ class Book:
 
     def sign_heads(self, chains: Sequence[Chain]) -> tuple[str, str]:
         """One digest over the ends of `chains`, and the sites' signature over it."""
+        self._ordered()
         digest = hashlib.blake2b("".join([chain.head for chain in chains]).encode(), digest_size=32).hexdigest()
         return digest, self._signer.sign(digest.encode())
 
@@ -355,12 +364,19 @@ class Book:
             f'"via":{quoted(occasion.via)},"round":{occasion.round},"request":"{occasion.request}"{moment}'
         )
 
+    def _ordered(self) -> str:
+        """A hash of the hashes of all lines, in their order."""
+        self._order.update(b"".join(self._unordered))
+        self._unordered.clear()
+        return self._order.hexdigest()
+
     def _write(self, line: str) -> None:
+        self._latest = None
         self._append(line.encode(), line[-67:-3].encode())
 
     def _append(self, lines: bytes | memoryview, hashes: bytes) -> None:
         """Add whole lines, which end with `hashes`."""
-        self._order.update(hashes)
+        self._unordered.append(hashes)
         if self._file is None:
             self.lines.extend(f"{line}\n" for line in str(lines, "utf-8").split("\n")[:-1])
             return

@@ -65,12 +65,18 @@ class Panel:
             and sizes == self.sizes
         )
 
-    def write(self, common: str, parcels: Sequence[bytes | memoryview]) -> tuple[bytes | memoryview, bytes]:
-        """The next line of every chain, and the hashes they end with; the chains then end with them."""
+    def write(
+        self, common: str, parcels: Sequence[bytes | memoryview], *, is_next: bool = False
+    ) -> tuple[bytes | memoryview, bytes]:
+        """The next line of every chain, and the hashes they end with; the chains then end with them.
+
+        `is_next` says that no chain was written to since this panel wrote last.
+        """
         if self._can_batch and batch_pays(len(self.chains)):
             if self._batch is None:
                 self._batch = _Batch(self.chains, self._openings, self._claims, self.sizes)
-            return self._batch.write(common, parcels)
+                is_next = False
+            return self._batch.write(common, parcels, is_next=is_next)
         lines, hashes = [], []
         middle = _CLAIM + common
         for chain, opening, claim, parcel in zip(self.chains, self._openings, self._claims, parcels, strict=True):
@@ -105,10 +111,16 @@ class _Batch:
         self._places = np.empty((4, count), dtype=np.int64)
         self._in_a_row = np.arange(count) * 64
         self._links = tuple(map(_bytes_of, (_PREVIOUS, _RECEIPT, "", _DIGEST, _HASH, _END)))
-        self._hashes = np.empty(64 * count, dtype=np.uint8)
+        self._numbers = np.empty(count, dtype=np.int64)
+        self._previous = np.empty(64 * count, dtype=np.uint8)
         self._lines = np.empty(0, dtype=np.uint8)
 
-    def write(self, common: str, parcels: Sequence[bytes | memoryview]) -> tuple[memoryview, bytes]:
+    def write(self, common: str, parcels: Sequence[bytes | memoryview], *, is_next: bool) -> tuple[memoryview, bytes]:
+        if is_next:
+            self._numbers += 1
+        else:
+            self._numbers[:] = list(map(_length, self._chains))
+            self._previous[:] = _bytes_of("".join(map(_head, self._chains)))
         chains, count = self._chains, len(self._chains)
         receipts = _pieces_of_receipts(list(map(_receipt, chains)))
         previous, receipt, _, *rest = self._links
@@ -122,8 +134,8 @@ class _Batch:
         used = compiled.join_lines(
             lines,
             self._openings,
-            np.fromiter(map(_length, chains), dtype=np.int64, count=count),
-            _bytes_of("".join(map(_head, chains))),
+            self._numbers,
+            self._previous,
             receipts,
             self._claims,
             links,
@@ -135,8 +147,8 @@ class _Batch:
         states = self._plain.copy()
         compiled.absorb(lines, begins, lengths, states, 0, True)
         compiled.write_hex(states, lines, ends)
-        compiled.write_hex(states, self._hashes, self._in_a_row)
-        hashes = self._hashes.tobytes()
+        compiled.write_hex(states, self._previous, self._in_a_row)
+        hashes = self._previous.tobytes()
         text = hashes.decode()
         heads = [text[start : start + 64] for start in range(0, 64 * count, 64)]
         for chain, head in zip(chains, heads, strict=True):

@@ -10,13 +10,14 @@ import polars as pl
 import pytest
 
 from kohort.config import load_plan
-from kohort.errors import RefusedError
+from kohort.errors import RefusedError, SiteError
 from kohort.federation.accounts import shares_of
 from kohort.federation.jobs import jobs_of, stacked_rows
 from kohort.federation.setting import Setting
 from kohort.federation.site import Holding, Site
-from kohort.federation.training import ROWS
+from kohort.federation.training import _group_of
 from kohort.learn.rows import Rows
+from kohort.privacy.door import Company
 from kohort.privacy.ledger import Book
 from kohort.privacy.signing import Signer
 from kohort.rng import Streams
@@ -52,7 +53,7 @@ def site(name: str) -> Site:
         book=Book(signer=Signer.from_secret(bytes(32)), folder=None, run="00"),
     )
     made.setting = plan
-    made.memory[ROWS] = Rows(np.arange(40, dtype=np.float32).reshape(20, 2), np.zeros(20, dtype=np.float32))
+    made.training_rows = Rows(np.arange(40, dtype=np.float32).reshape(20, 2), np.zeros(20, dtype=np.float32))
     return made
 
 
@@ -96,4 +97,22 @@ def test_stacked_rows_follow_the_sites_and_the_phase() -> None:
     assert stacked_rows(sites, high) is together
     assert stacked_rows(sites, low).counts.tolist() == [8, 8]
     assert stacked_rows(sites[:1], low).counts.tolist() == [8]
-    assert np.array_equal(stacked_rows(sites, high).site(1).x, sites[1].memory[ROWS].x[8:])
+    assert np.array_equal(stacked_rows(sites, high).site(1).x, sites[1].training_rows.x[8:])
+
+
+def test_a_group_follows_the_rows_of_every_site() -> None:
+    sites = Company([site("a"), site("b")])
+    group = _group_of(sites)
+    assert group.counts == (20, 20)
+    assert _group_of(sites) is group
+    assert _group_of(Company(sites)) is group  # another company of the same sites
+    assert _group_of(Company(sites[:1])).counts == (20,)
+    assert _group_of(list(sites[::-1])).counts == (20, 20)
+    rows = sites[1].training_rows
+    assert rows is not None
+    sites[1].training_rows = rows.part(0, 5)
+    assert _group_of(sites).counts == (20, 5)
+    assert _group_of(sites).stacked.counts.tolist() == [20, 5]
+    sites[1].training_rows = None
+    with pytest.raises(SiteError, match="before it had rows"):
+        _group_of(sites)

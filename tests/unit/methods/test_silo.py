@@ -16,7 +16,6 @@ from kohort.config import PlanFile, load_plan
 from kohort.data.encode import Encoder, learn_domain
 from kohort.errors import ConfigError, RefusedError, SiteError
 from kohort.experiment import Progress, run
-from kohort.federation.training import ROWS
 from kohort.methods import fedavg, silo
 from kohort.methods.registry import find_method
 from kohort.methods.silo import Anonymise, anonymise_rows, claims, encode_anonymised
@@ -84,7 +83,7 @@ def test_a_site_trains_on_classes_of_k_rows(sites: dict[str, Any], encoding: str
     quasi = [place for place, name in enumerate(names) if not name.startswith("dose")]
     assert len(sites) == 3
     for site in sites.values():
-        trained: Any = site.memory[ROWS]
+        trained: Any = site.training_rows
         raw = outcome.model.encoder.transform(site.holding.rows())
         assert np.unique(trained.x[:, quasi], axis=0, return_counts=True)[1].min() >= 4
         assert not np.array_equal(trained.x[:, quasi], raw[:, quasi])
@@ -107,11 +106,11 @@ def test_every_way_to_anonymise_is_trained_on(sites: dict[str, Any], anonymise: 
     outcome = run(plan(anonymise=anonymise), seed=1, tables=tables())
     assert set(sites) == set(SIZES)
     for site in sites.values():
-        trained: Any = site.memory[ROWS]
+        trained: Any = site.training_rows
         quasi = [place for place, name in enumerate(outcome.model.encoder.feature_names) if name != "dose"]
         assert 0 < trained.count <= site.count
         assert np.unique(trained.x[:, quasi], axis=0, return_counts=True)[1].min() >= 4
-    left = sum(site.memory[ROWS].count for site in sites.values())
+    left = sum(site.training_rows.count for site in sites.values())
     suppressed = sum(site.count for site in sites.values()) - left
     assert any("suppressed" in note for note in outcome.notes) == (suppressed > 0)
 
@@ -121,7 +120,7 @@ def test_hierarchies_come_from_a_folder_at_the_site(tmp_path: Path, sites: dict[
     (tmp_path / "age.csv").write_text("\n".join(decades) + "\n")
     (tmp_path / "ward.csv").write_text("north;outer;*\nsouth;outer;*\nwest;inner;*\n")
     run(plan(anonymise={"hierarchies": str(tmp_path)}), seed=1, tables=tables())
-    assert all(site.memory[ROWS].count for site in sites.values())
+    assert all(site.training_rows.count for site in sites.values())
     with pytest.raises(SiteError, match="no folder"):
         run(plan(anonymise={"hierarchies": str(tmp_path / "absent")}), seed=1, tables=tables())
 
@@ -134,7 +133,7 @@ def test_a_category_that_looks_like_a_generalised_cell_is_read_as_it_is(sites: d
     place = outcome.model.encoder.feature_names.index("kind")
     for site in sites.values():
         plain = outcome.model.encoder.transform(site.holding.rows())[:, place]
-        assert np.array_equal(site.memory[ROWS].x[:, place], plain)
+        assert np.array_equal(site.training_rows.x[:, place], plain)
 
 
 def test_the_ledger_holds_the_verdict_and_only_counts_leave(tmp_path: Path) -> None:
@@ -162,7 +161,7 @@ def test_a_silo_too_small_for_k_takes_no_part_and_trains_on_nothing(sites: dict[
     outcome = run(plan(anonymise={"k": 9}), seed=1, tables=tables({**SIZES, "tiny": 9}))
     assert set(outcome.dropped) == {"tiny"}
     assert "9-anonymous" in outcome.dropped["tiny"]
-    assert ROWS not in sites["tiny"].memory
+    assert sites["tiny"].training_rows is None
     assert outcome.rounds == 3
 
 
@@ -254,4 +253,4 @@ def test_a_hub_that_skips_the_methods_own_task_gets_nothing_trained(
     made = plan() if name == "silo" else load_plan({**plan().to_mapping(), "method": {"name": "partial"}})
     with pytest.raises(SiteError, match="before it had rows"):
         run(made, seed=1, tables=tables())
-    assert all(ROWS not in site.memory for site in sites.values())
+    assert all(site.training_rows is None for site in sites.values())

@@ -22,7 +22,6 @@ from kohort.export import load_model, save_model
 from kohort.federation import mappings
 from kohort.federation.mappings import read_mappings
 from kohort.federation.task import find_task
-from kohort.federation.training import ROWS
 from kohort.learn.mapped import MappedEncoder, encode_in_classes, encoder_from_mapping
 from kohort.learn.model import Model
 from kohort.methods import syntactic
@@ -126,7 +125,7 @@ def test_sites_train_on_what_the_checker_passes(sites: Sites, hierarchy: str, en
         # What a site trains on is the released table, encoded by the code that reads any generalised table.
         hierarchies = {} if made.result.item_hierarchy is None else {"codes": made.result.item_hierarchy}
         expected = encoder.transform(made.released, generalised=True, hierarchies=hierarchies)
-        np.testing.assert_allclose(site.memory[ROWS].x, expected, atol=1e-6)
+        np.testing.assert_allclose(site.training_rows.x, expected, atol=1e-6)
     assert outcome.facts["dearer_class"] == 0
 
 
@@ -315,7 +314,7 @@ def test_weak_quasi_identifiers_are_dropped_before_anonymising(sites: Sites) -> 
         ward = slice(None) if suppressed[1] else None
         if ward is not None:  # nothing of the dropped column is left in what the site trains on
             start = site.memory["encoder"].feature_names.index("ward=north")
-            assert len(np.unique(site.memory[ROWS].x[:, start : start + 3], axis=0)) == 1
+            assert len(np.unique(site.training_rows.x[:, start : start + 3], axis=0)) == 1
 
 
 @pytest.mark.parametrize("method", ["rfe", "extra-trees"])
@@ -458,7 +457,7 @@ def test_plans_that_make_no_sense_are_refused(data: dict[str, Any], text: str) -
 def test_class_weights_count_in_training_and_not_in_measuring(sites: Sites) -> None:
     weighted = run(plan(train={"class_weights": {"ill": 3.0}}), seed=1, tables=tables())
     for site in sites.values():
-        rows, encoder = site.memory[ROWS], site.memory["encoder"]
+        rows, encoder = site.training_rows, site.memory["encoder"]
         assert rows.weight is not None
         assert set(rows.weight[rows.y == encoder.classes.index("ill")]) == {3.0}
         assert set(rows.weight[rows.y == encoder.classes.index("well")]) == {1.0}

@@ -61,7 +61,7 @@ def test_rows_of_a_matrix_are_a_sequence_of_bytes() -> None:
 
 
 def written(folder: Path | None, names: list[str], *, rounds: int, widths: list[int]) -> tuple[Book, Receipts]:
-    """Some rounds of all, of the first half, and of all again, with receipts."""
+    """Some rounds of all, of the first half, and of all again, with receipts, and notes in between."""
     book = Book(signer=Signer.from_secret(b"s" * 32), folder=folder, run="run")
     receipts = Receipts(signer=Signer.from_secret(b"h" * 32), folder=folder)
     chains = [book.open_chain(name, secret=name.encode()[:64], binding={"schema": "x"}) for name in names]
@@ -70,7 +70,7 @@ def written(folder: Path | None, names: list[str], *, rounds: int, widths: list[
     ]
     generator = np.random.default_rng(len(names))
     for number in range(rounds):
-        count = len(names) if number % 3 != 1 else max(1, len(names) // 2)
+        count = len(names) if number % 5 != 1 else max(1, len(names) // 2)
         occasion = Occasion(what="träin", request=f"{number:064x}", round=number)
         if number % 2:
             parcels: list[bytes] | ByteRows = [generator.bytes(widths[index % len(widths)]) for index in range(count)]
@@ -79,6 +79,8 @@ def written(folder: Path | None, names: list[str], *, rounds: int, widths: list[
         rows = [90 + index for index in range(count)]
         book.record(chains[:count], occasion, guarantees=claims[:count], rows=rows, parcels=parcels)
         receipts.issue(book, chains[:count], occasion)
+        if number % 5 == 3:
+            book.note(chains[-1], Occasion(what="träin", round=number), reason="it was late")
     return book, receipts
 
 
