@@ -114,6 +114,9 @@ class Site:
     rows_given: ClassVar[int] = 0
     """How often any site got rows to train on: while it stays the same, so do the rows of all sites."""
 
+    anyone_lies: ClassVar[bool] = False
+    """Whether any site was ever told to lie."""
+
     def __init__(
         self, *, name: str, holding: Holding, schema: Schema, policy: Policy, streams: Streams, book: Book
     ) -> None:
@@ -127,8 +130,7 @@ class Site:
         """What tasks keep between requests, such as an optimiser's state. Never leaves."""
         self._training_rows: Rows | None = None
         self.setting: Setting | None = None
-        self.liar: Liar | None = None
-        """Simulated dishonesty; None at an honest site."""
+        self._liar: Liar | None = None
         self.find_peer: Callable[[str], PublicIdentity | None] = lambda _: None
         """The site's own roster: the public keys of a peer its operator trusts, or None for a stranger."""
         self.outbox: Outbox | None = None
@@ -154,6 +156,16 @@ class Site:
     def training_rows(self, rows: Rows | None) -> None:
         self._training_rows = rows
         Site.rows_given += 1
+
+    @property
+    def liar(self) -> Liar | None:
+        """Simulated dishonesty; None at an honest site."""
+        return self._liar
+
+    @liar.setter
+    def liar(self, liar: Liar | None) -> None:
+        self._liar = liar
+        Site.anyone_lies = Site.anyone_lies or liar is not None
 
     @property
     def holding(self) -> Holding:
@@ -252,11 +264,10 @@ def _answer_together(sites: Company[Site], request: Request, task: ManySites) ->
     if releases is None:
         return None
     arrays = releases.arrays
-    liars = [site.liar for site in sites]
-    if any(liars) and "weights" in arrays:
-        for sent, liar in zip(arrays["weights"], liars, strict=True):
-            if liar is not None:
-                sent[:] = liar.distort(sent, request.payload.arrays["weights"], request.round)
+    if Site.anyone_lies and "weights" in arrays:
+        for site, sent in zip(sites, arrays["weights"], strict=True):
+            if site.liar is not None:
+                sent[:] = site.liar.distort(sent, request.payload.arrays["weights"], request.round)
     parcels = encode_many(arrays, releases.metrics)
     rows = releases.rows
     verdicts = door(

@@ -18,7 +18,7 @@ from llvmlite import ir  # type: ignore[import-untyped]
 from numba import extending
 from numba.core import cgutils, types
 
-__all__ = ["IV", "absorb", "join_lines", "write_hex"]
+__all__ = ["IV", "absorb", "write_hex", "write_lines"]
 
 LANES = 4
 _BLOCK = 128
@@ -224,7 +224,7 @@ def _copy(out, at, text, start, stop):
 
 
 @_compiled
-def join_lines(out, openings, numbers, previous, receipts, claims, links, places):
+def _join_lines(out, openings, numbers, previous, receipts, claims, links, places):
     """Put lines together; the digest and the hash are left open. Returns how many bytes of `out` are used.
 
     Line i: its opening, its number, its previous hash, its receipt, its claim, the digest, the hash, with the `links`
@@ -258,3 +258,21 @@ def join_lines(out, openings, numbers, previous, receipts, claims, links, places
         places[3, i] = at
         at = _copy(out, at + 64, links[5], 0, len(links[5]))
     return at
+
+
+@_compiled
+def write_lines(out, parts, places, parcels, starts, sizes, keyed, plain, before):
+    """The lines of `_join_lines` with digests and hashes. Returns how many bytes of `out` are used.
+
+    `keyed` states, which have taken `before` bytes, take the parcels; `plain` ones take the lines. The previous hashes
+    among the `parts` give way to the new ones.
+    """
+    used = _join_lines(out, *parts, places)
+    states = keyed.copy()
+    absorb(parcels, starts, sizes, states, before, True)
+    write_hex(states, out, places[1])
+    states[:] = plain
+    absorb(out, places[0], places[2], states, 0, True)
+    write_hex(states, out, places[3])
+    write_hex(states, parts[2], np.arange(len(starts)) * 64)
+    return used

@@ -109,7 +109,6 @@ class _Batch:
         self._keyed = keyed_states([chain.secret for chain in chains])
         self._plain = plain_states(count)
         self._places = np.empty((4, count), dtype=np.int64)
-        self._in_a_row = np.arange(count) * 64
         self._links = tuple(map(_bytes_of, (_PREVIOUS, _RECEIPT, "", _DIGEST, _HASH, _END)))
         self._numbers = np.empty(count, dtype=np.int64)
         self._previous = np.empty(64 * count, dtype=np.uint8)
@@ -129,32 +128,16 @@ class _Batch:
         most = count * a_line + len(self._openings[0]) + len(receipts[0]) + len(self._claims[0])
         if len(self._lines) < most:
             self._lines = np.empty(most, dtype=np.uint8)
-        lines, compiled = self._lines, kernel()
-        begins, digests, lengths, ends = self._places
-        used = compiled.join_lines(
-            lines,
-            self._openings,
-            self._numbers,
-            self._previous,
-            receipts,
-            self._claims,
-            links,
-            self._places,
-        )
-        states = self._keyed.copy()
-        compiled.absorb(joined_bytes(parcels), self._starts, self._sizes, states, KEY_BLOCK, True)
-        compiled.write_hex(states, lines, digests)
-        states = self._plain.copy()
-        compiled.absorb(lines, begins, lengths, states, 0, True)
-        compiled.write_hex(states, lines, ends)
-        compiled.write_hex(states, self._previous, self._in_a_row)
+        parts = (self._openings, self._numbers, self._previous, receipts, self._claims, links)
+        texts = (joined_bytes(parcels), self._starts, self._sizes)
+        used = kernel().write_lines(self._lines, parts, self._places, *texts, self._keyed, self._plain, KEY_BLOCK)
         hashes = self._previous.tobytes()
         text = hashes.decode()
         heads = [text[start : start + 64] for start in range(0, 64 * count, 64)]
         for chain, head in zip(chains, heads, strict=True):
             chain.head = head
             chain.length += 1
-        return memoryview(lines.data)[:used], hashes
+        return memoryview(self._lines.data)[:used], hashes
 
 
 def _are_same(given: Sequence[object], known: tuple[object, ...]) -> bool:
