@@ -27,19 +27,18 @@ SUMMARY = (
     "receipt meanwhile. No evaluation, no checkpoints."
 )
 TARGET = 1.2
-REPETITIONS = 12
 
 
 def measure() -> list[Row]:
     return [
-        _compare(Federation(sites=10, rows=2_000, rounds=60)),
-        _compare(Federation(sites=1_000, rows=200, rounds=20)),
+        _compare(Federation(sites=10, rows=2_000, rounds=60), runs=25),
+        _compare(Federation(sites=1_000, rows=200, rounds=20), runs=12),
     ]
 
 
-def _compare(federation: Federation) -> Row:
+def _compare(federation: Federation, *, runs: int) -> Row:
     ours, bare = [], []
-    for _ in range(REPETITIONS):
+    for _ in range(runs):
         timed = run_kohort(federation)
         plain = run_bare(federation)
         if not np.array_equal(timed.weights, plain.weights):

@@ -146,7 +146,7 @@ class Desk:
         occasion = Occasion(what="plan", request=question.plan_hash)
         try:
             run = self._open_run(question, plan, store)
-            occasion = replace(occasion, what=run.plan_task)
+            occasion = occasion._replace(what=run.plan_task)
             against = first_objection(run.site, run.claims, [run.plan_task, *run.judged])
         except RefusedError as error:
             self.book.refuse(self.book.chain, occasion, guarantee=_NO_CLAIM, reason=error.message)

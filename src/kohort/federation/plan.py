@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -40,31 +41,29 @@ class Expect:
     """Reads what types and shapes cannot tell, such as a blob; a reply it raises a KohortError for is excluded."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Ask:
+class Ask(NamedTuple):
     """A request to `to`: one payload for all, or one each."""
 
     task: Task
     to: Sequence[str]
-    payload: Payload = field(default_factory=Payload)
+    payload: Payload = Payload()
     each: Mapping[str, Payload] | None = None
     round: int = 0
-    expect: Expect = field(default_factory=Expect)
+    expect: Expect = Expect()
     take: Callable[[str, Payload], None] | None = None
     """Gets every validated reply with its site, as it comes in: of many large replies, few are held at a time."""
     then: Ask | None = None
     """What the same sites are asked next, whatever they answer to this: it travels in the same message."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Mark:
+class Mark(NamedTuple):
     """A round is done and `weights` is the model so far: what observers evaluate, show and checkpoint."""
 
     round: int
     rounds: int
     weights: FloatArray
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    state: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    metrics: Mapping[str, float] = MappingProxyType({})
+    state: Mapping[str, NDArray[Any]] = MappingProxyType({})
     """What the plan needs besides the weights to go on from here."""
     hidden: bool = False
     """Whether the hub does not know the model: `weights` is then the last one it knew, and nothing is measured."""

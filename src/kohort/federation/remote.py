@@ -8,7 +8,7 @@ by line what the sites' own ledgers say, and a chain of receipts for each site, 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from time import perf_counter
@@ -297,7 +297,7 @@ class RemoteEngine:
                     lines.setdefault(request.digest, []).append(chain)
                 excluded.append(Excluded(name, "refused", answer.reason))
             else:
-                self.book.note(chain, replace(occasion, to="hub"), reason=answer.reason)
+                self.book.note(chain, occasion._replace(to="hub"), reason=answer.reason)
                 failures.append(Failure(name, answer.reason, tampered=answer.status == "tampered"))
                 excluded.append(Excluded(name, "failed", answer.reason))
         for digest, chains in lines.items():

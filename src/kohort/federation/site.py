@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import polars as pl
 
@@ -65,8 +65,7 @@ class Failure:
     """Whether what it was handed does not hold what it claims: a broken seal, another key, a repeat."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Answers:
+class Answers(NamedTuple):
     """What left a group of sites: parcels (of the sites in `sites`), refusals and failures."""
 
     sites: Company[Site]
@@ -290,4 +289,4 @@ def _answer_together(sites: Company[Site], request: Request, task: ManySites) ->
 
 
 def _occasion(request: Request, to: str, via: str = "") -> Occasion:
-    return request.occasion if to == "hub" and not via else replace(request.occasion, to=to, via=via)
+    return request.occasion if to == "hub" and not via else request.occasion._replace(to=to, via=via)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from numpy.typing import NDArray
 
@@ -70,8 +70,7 @@ class Release:
     """Who carries it, when that is not the recipient; it is then sealed."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Releases:
+class Releases(NamedTuple):
     """The releases of many sites, stacked: entry i of every array and metric is site i's."""
 
     arrays: dict[str, NDArray[Any]]

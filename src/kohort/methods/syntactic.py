@@ -263,7 +263,7 @@ def _seen_through(
         except StopIteration as end:
             ended: Ended = end.value
             return ended
-        answer = yield replace(step, encoder=encoder) if isinstance(step, Mark) else step
+        answer = yield step._replace(encoder=encoder) if isinstance(step, Mark) else step
 
 
 def _facts(placed: Placed, *, classes: int, k: int, m: int) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from json.encoder import encode_basestring
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from kohort.background import Deferred
 from kohort.errors import IntegrityError
@@ -80,8 +80,7 @@ class Chain:
         return state.hexdigest()
 
 
-@dataclass(frozen=True, kw_only=True)
-class Occasion:
+class Occasion(NamedTuple):
     """What is common to the lines one request causes: task, recipient, carrier, request hash."""
 
     what: str
