@@ -3,7 +3,7 @@
 Compiled kernels let go of Python's lock, and what holds it (signatures, loops over sites) can then be done on another
 core at no cost. So such work is deferred; whoever is about to call a kernel says `begin_deferred`, and whoever needs
 the result settles it. Guarantees: the work is done exactly once, in one thread at a time, and before `settle` returns;
-where no kernel was called, `settle` does it itself. What the work raises is raised by the first `settle`.
+where no kernel was called, `settle` does it itself. What the work raises is raised by every `settle`.
 """
 
 from __future__ import annotations
@@ -41,9 +41,8 @@ class Deferred:
     def settle(self) -> None:
         """Return when the work is done; raise what it raised."""
         self.run()
-        error, self._error = self._error, None
-        if error is not None:
-            raise error
+        if self._error is not None:
+            raise self._error
 
 
 _waiting: set[Deferred] = set()
@@ -77,11 +76,12 @@ def _work_off(begun: SimpleQueue[Deferred]) -> None:
         begun.get().run()
 
 
-def _forget_the_worker() -> None:
-    """A forked process has the queue, but nobody at its end."""
+def _leave_it_to_the_parent() -> None:
+    """A forked process has the queue, but nobody at its end; and what waits is the parent's to do."""
     global _begun  # noqa: PLW0603
     _begun = None
+    _waiting.clear()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_the_worker)
+    os.register_at_fork(after_in_child=_leave_it_to_the_parent)

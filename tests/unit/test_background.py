@@ -45,16 +45,16 @@ def test_begun_work_is_done_once_by_another_thread_and_settling_waits_for_it() -
 
 
 @pytest.mark.parametrize("begun", [False, True])
-def test_what_the_work_raises_is_raised_by_the_first_settle(begun: bool) -> None:
+def test_what_the_work_raises_is_raised_by_every_settle(begun: bool) -> None:
     def work() -> None:
         raise OSError("the disk is full")
 
     deferred = defer(work)
     if begun:
         begin_deferred()
-    with pytest.raises(OSError, match="full"):
-        deferred.settle()
-    deferred.settle()
+    for _ in range(2):
+        with pytest.raises(OSError, match="full"):
+            deferred.settle()
 
 
 def test_work_that_fails_does_not_keep_later_work_from_being_done() -> None:
@@ -79,13 +79,17 @@ def test_settled_work_is_forgotten() -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_forked_process_starts_its_own_worker() -> None:
+def test_a_forked_process_starts_its_own_worker_and_does_not_do_its_parents_work() -> None:
     defer(lambda: None)
     begin_deferred()  # this process has a worker, the child will not
+    done_here = threading.Event()
+    here = defer(done_here.set)
     child = os.fork()
     if child == 0:
         done = threading.Event()
         defer(done.set)
         begin_deferred()
-        os._exit(0 if done.wait(PATIENCE) else 1)
+        os._exit(0 if done.wait(PATIENCE) and not done_here.is_set() else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    here.settle()
+    assert done_here.is_set()

@@ -174,10 +174,10 @@ class Book:
         self._pending = pending
 
     def settle(self) -> None:
-        """Return when what left so far has its receipt."""
-        pending, self._pending = self._pending, None
-        if pending is not None:
-            pending.settle()
+        """Return when what left so far has its receipt; from an error on, there is no way past it."""
+        if self._pending is not None:
+            self._pending.settle()
+            self._pending = None
 
     def open_chain(
         self, site: str, *, secret: bytes, binding: Mapping[str, Any], budget: Budget | None = None

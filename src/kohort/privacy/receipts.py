@@ -92,10 +92,10 @@ class Receipts:
         book.settle_first(self._pending)
 
     def settle(self) -> None:
-        """Return when every receipt is written."""
-        pending, self._pending = self._pending, None
-        if pending is not None:
-            pending.settle()
+        """Return when every receipt is written; from an error on, there is no way past it."""
+        if self._pending is not None:
+            self._pending.settle()
+            self._pending = None
 
     def _issue(self, book: SignsHeads, chains: Sequence[Chain], occasion: Occasion) -> str:
         if occasion.request in self._issued:

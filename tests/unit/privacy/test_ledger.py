@@ -151,8 +151,11 @@ def test_a_late_receipt_that_cannot_be_written_stops_the_next_release(
     if begun:
         begin_deferred()
     before = (tmp_path / "ledger.jsonl").read_bytes()
+    for number in (1, 2):  # whoever takes the first error for something else meets it again
+        with pytest.raises(ResourceError, match="cannot write"):
+            exchange(written, number, later=True)
     with pytest.raises(ResourceError, match="cannot write"):
-        exchange(written, 1, later=True)
+        written.seal()
     assert (tmp_path / "ledger.jsonl").read_bytes() == before
 
 
