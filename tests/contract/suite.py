@@ -62,7 +62,7 @@ def plan_of(method: str, *, train: dict[str, Any] | None = None, policy: dict[st
                 "sensitive": ["outcome"],
                 "features": "rest",
             },
-            "sites": {"split": "files"},
+            "sites": {"split": "files", **own.pop("sites", {})},
             "model": {"hidden": [5]},
             "train": {"rounds": 3, "batch": 16, "lr": 0.01, **(train or {})},
             "method": {"name": method, **own.get("method", own)},

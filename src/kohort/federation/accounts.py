@@ -7,7 +7,7 @@ A run that stops early has still paid for the whole plan.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import ceil, sqrt
 from typing import TypedDict
@@ -17,6 +17,7 @@ from kohort.federation.jobs import (
     PURE,
     DPSection,
     Job,
+    Part,
     SecureSection,
     jobs_of,
     judge_of,
@@ -59,7 +60,8 @@ __all__ = [
 _ACCOUNT = "dp.account"
 _ANSWERED = "dp.answered"
 _CLAIM, _SHARES = "dp.claim", "dp.shares"
-PARTS = {"all": "all rows", "low": "low-risk rows", "high": "high-risk rows"}
+PARTS: dict[Part, str] = {"all": "all rows", "low": "low-risk rows", "high": "high-risk rows"}
+_HALVES: dict[Part, tuple[Part, ...]] = {"all": ("low", "high"), "low": ("low",), "high": ("high",)}
 
 
 QUORUM = 0.9
@@ -251,10 +253,22 @@ def _unit(jobs: tuple[Job, ...]) -> str:
 
 
 def _scope(jobs: tuple[Job, ...]) -> str:
-    """Which rows the headline epsilon speaks of, and which it does not."""
-    covered = sorted({PARTS[job.rows] for job in jobs if job.dp is not None})
-    bare = sorted({PARTS[job.rows] for job in jobs if job.dp is None})
-    return "; ".join([", ".join(covered), *(f"{part}: none" for part in bare)])
+    """Which rows the headline epsilon speaks of, and which it does not.
+
+    A row that any phase trains on without a budget has no guarantee, whatever noise the other phases add.
+    """
+    bare = _halves(job for job in jobs if job.dp is None)
+    covered = _halves(job for job in jobs if job.dp is not None) - bare
+    said = PARTS[_part_of(covered)] if covered else "no rows"
+    return f"{said}; {PARTS[_part_of(bare)]}: none" if bare else said
+
+
+def _halves(jobs: Iterable[Job]) -> set[Part]:
+    return {half for job in jobs for half in _HALVES[job.rows]}
+
+
+def _part_of(halves: set[Part]) -> Part:
+    return next(part for part, members in _HALVES.items() if set(members) == halves)
 
 
 def claim_of(site: Site, *, reserving: bool = False) -> DP:

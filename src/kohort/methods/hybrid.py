@@ -298,9 +298,10 @@ METHOD = Method(
     example=(
         'clusters = "labels:2"\n'
         "phases = [\n"
-        '  {kind = "peers", rows = "all", rounds = 3, local_epochs = 7, optimizer = "sgd", lr = 0.3},\n'
-        '  {kind = "server", rows = "all", rounds = 2, optimizer = "sgd", lr = 0.3, batch = 0,'
-        " dp = {epsilon = 2.0, delta = 1e-5}},\n"
-        "]"
+        '  {kind = "peers", rounds = 6, local_epochs = 7, optimizer = "sgd", lr = 0.3},\n'
+        '  {kind = "server", rounds = 2, optimizer = "sgd", lr = 0.1, batch = 0, dp = {epsilon = 2.0, delta = 1e-5}},\n'
+        "]\n"
+        "[sites]\n"
+        "low_risk = 0.5"
     ),
 )

@@ -48,7 +48,7 @@ class Method:
     fixed_rounds: bool = False
     """Whether it runs its rounds to the end, so that a plan with `train.stop` is refused."""
     example: str = ""
-    """TOML lines of `[method]` the contract tests run it with, when the defaults need more."""
+    """TOML lines of `[method]`, and after them of `[sites]`, that the demo and the contract tests run it with."""
 
 
 @cache

@@ -65,6 +65,29 @@ def test_peers_then_server_learns_and_says_what_it_spent() -> None:
     assert "high-risk rows; low-risk rows: none" in scopes[0]
 
 
+@pytest.mark.parametrize(
+    ("peers", "server", "said"),
+    [
+        ("low", "high", "high-risk rows; low-risk rows: none"),
+        ("low", "all", "high-risk rows; low-risk rows: none"),
+        ("all", "high", "no rows; all rows: none"),
+        ("all", "all", "no rows; all rows: none"),
+        ("low", "low", "no rows; low-risk rows: none"),
+    ],
+)
+def test_a_row_that_a_phase_trains_on_without_noise_has_no_guarantee(peers: str, server: str, said: str) -> None:
+    outcome = carry_out(hybrid({**PEERS, "rows": peers}, {**SERVER, "rows": server}))
+    scopes = [item.guarantee for item in outcome.disclosed if item.what == "train.phase"]
+    assert f"for each row, {said}" in scopes[0]
+
+
+def test_phases_that_all_have_a_budget_cover_all_their_rows() -> None:
+    outcome = carry_out(hybrid({**PEERS, "dp": SERVER["dp"]}, SERVER))
+    scopes = [item.guarantee for item in outcome.disclosed if item.what == "train.phase"]
+    assert "all rows" in scopes[0]
+    assert "none" not in scopes[0]
+
+
 def test_the_hub_never_sees_a_peer_model(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every message the hub relays in the peer phase is opened by nobody but the peers."""
     relayed: list[bytes] = []
