@@ -296,6 +296,8 @@ def method_section(method: str) -> dict[str, Any]:
     from kohort.methods.registry import find_method
 
     own = tomllib.loads(find_method(method).example)
+    if own.pop("sites", None) is not None:  # real sites say themselves what is a low risk, and these say nothing
+        own["phases"] = [{**phase, "rows": "all"} for phase in own["phases"]]
     return {"name": method, **own.get("method", own)}
 
 
