@@ -67,8 +67,7 @@ def demo_plan(method: Method, *, rounds: int = ROUNDS) -> PlanFile:
     """The demo's plan for one method, with the keys the method itself gives as an example."""
     raw: dict[str, Any] = tomllib.loads(_PLAN)
     raw["train"]["rounds"] = rounds
-    own = tomllib.loads(f"[method]\nname = {json.dumps(method.name)}\n{method.example}")
-    return load_plan(_merged(raw, own))
+    return load_plan(_merged(raw, method.example_keys()))
 
 
 def run_demo(

@@ -22,14 +22,6 @@ if TYPE_CHECKING:
 __all__ = ["Streams"]
 
 
-_KINDS = {str: b"s", int: b"i"}
-
-
-def _kind_of(name: object) -> bytes:
-    """What keeps 1 and "1" apart, of a type that is no plain text or number: NumPy's numbers are numbers, too."""
-    return type(name).__name__[:1].encode()
-
-
 @dataclass(frozen=True)
 class Streams:
     """A root key from which named streams are derived. Make one with `seeded`, `secure` or `choose`."""
@@ -66,7 +58,7 @@ class Streams:
         text = b""
         for name in names:
             part = str(name).encode()
-            text += len(part).to_bytes(4, "little") + (_KINDS.get(type(name)) or _kind_of(name)) + part
+            text += len(part).to_bytes(4, "little") + type(name).__name__[:1].encode() + part
         return hashlib.blake2b(text, key=self.root, digest_size=length).digest()
 
     def key(self, *names: str | int) -> int:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tomllib
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,7 +26,7 @@ from kohort.errors import RefusedError
 from kohort.experiment import Outcome, run
 from kohort.federation import engine as engine_module
 from kohort.federation.site import Answers, Site
-from kohort.federation.wire import Parcels, decode, encode
+from kohort.federation.wire import decode, encode
 from kohort.methods.registry import find_method
 from kohort.privacy.verify import verify_ledger
 from kohort.rng import Streams
@@ -52,7 +51,7 @@ def tables(*, seed: int = 11) -> dict[str, pl.DataFrame]:
 
 def plan_of(method: str, *, train: dict[str, Any] | None = None, policy: dict[str, Any] | None = None) -> PlanFile:
     """A small plan for `method`, with the keys its `example` names."""
-    own = tomllib.loads(find_method(method).example)
+    own = find_method(method).example_keys()
     return load_plan(
         {
             "data": {
@@ -62,10 +61,10 @@ def plan_of(method: str, *, train: dict[str, Any] | None = None, policy: dict[st
                 "sensitive": ["outcome"],
                 "features": "rest",
             },
-            "sites": {"split": "files", **own.pop("sites", {})},
+            "sites": {"split": "files", **own.get("sites", {})},
             "model": {"hidden": [5]},
             "train": {"rounds": 3, "batch": 16, "lr": 0.01, **(train or {})},
-            "method": {"name": method, **own.get("method", own)},
+            "method": own["method"],
             "policy": {"min_rows": 1, "raw": True, "min_k": 2, **(policy or {})},
         }
     )
@@ -85,8 +84,7 @@ def listening() -> Iterator[Carried]:
 
     def answer(sites: Any, request: Any, **options: Any) -> Answers:
         answers: Answers = real(sites, request, **options)
-        parcels = answers.parcels.views() if isinstance(answers.parcels, Parcels) else answers.parcels
-        for site, parcel in zip(answers.sites, parcels, strict=True):
+        for site, parcel in zip(answers.sites, answers.each(), strict=True):
             carried.replies.append((site.name, request.task, request.round, bytes(parcel)))
         return answers
 

@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import time
-import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -295,10 +294,11 @@ def method_section(method: str) -> dict[str, Any]:
     """The keys of a method's small example."""
     from kohort.methods.registry import find_method
 
-    own = tomllib.loads(find_method(method).example)
-    if own.pop("sites", None) is not None:  # real sites say themselves what is a low risk, and these say nothing
+    keys = find_method(method).example_keys()
+    own: dict[str, Any] = keys["method"]
+    if "sites" in keys:  # real sites say themselves what is a low risk, and these say nothing
         own["phases"] = [{**phase, "rows": "all"} for phase in own["phases"]]
-    return {"name": method, **own.get("method", own)}
+    return own
 
 
 def write_plan(path: Path, described: Mapping[str, Any]) -> Path:

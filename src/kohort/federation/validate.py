@@ -89,9 +89,9 @@ def _judge_numbers(stack: NDArray[Any], largest: float) -> Verdicts:
     """0 good, 1 not finite, 2 too large, for each row of a stack."""
     if stack.dtype.kind != "f" or stack.size == 0:
         return None
-    # One look at all of it: nothing is larger than the root of the sum of squares. The factor makes up for rounding;
-    # what is not finite compares as false.
-    if np.vdot(stack, stack) <= largest * largest / 4:
+    # One look at all of it: nothing is larger than the root of the sum of squares. The factor makes up for rounding; a
+    # sum that is not finite says nothing, even where `largest` squared is not finite either.
+    if np.isfinite(total := np.vdot(stack, stack)) and total <= largest * largest / 4:
         return None
     stack = stack.reshape(len(stack), -1)
     top = np.maximum(stack.max(axis=1), -stack.min(axis=1))  # NaN spreads through max and min

@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 
 from kohort.background import begin_deferred
 from kohort.errors import DataError, SiteError
-from kohort.learn.kernel import ACTIVATIONS, LOSSES, OPTIMIZERS, count_misfits
+from kohort.learn.kernel import LOSSES, OPTIMIZERS, count_misfits
 from kohort.learn.network import FloatArray, Network
 from kohort.learn.private import Histories, PrivateSteps
 from kohort.learn.private_draws import KeyStream, RowSampler, normal_words
 from kohort.learn.private_kernel import sum_clipped, train_private
 from kohort.learn.rows import StackedRows, read_only
-from kohort.learn.training import OptimiserState, Training
+from kohort.learn.training import OptimiserState, Training, shape_of
 
 __all__ = ["sum_sites", "train_sites"]
 
@@ -43,7 +43,7 @@ def train_sites(
     shares: Histories,
 ) -> None:
     """Take len(clips[site]) - 1 steps at every site, in place: `trained`, `moments`, `clips`, `shares`."""
-    data, shape = _rows_of(network, rows), _shape_of(network)
+    data, shape = _rows_of(network, rows), shape_of(network)
     options = (OPTIMIZERS[training.optimizer], *training.rates)
     starts, counts = rows.starts.tolist(), rows.counts.tolist()
     sigmas, rates = (np.asarray(numbers, dtype=np.float64).tolist() for numbers in (private.sigma, private.rate))
@@ -79,7 +79,7 @@ def train_sites(
 
 def sum_sites(network: Network, rows: StackedRows, start: FloatArray, clip: float) -> NDArray[np.float64]:
     """The clipped gradients of all rows of every site, added up: [sites, parameters]."""
-    data, shape = _rows_of(network, rows), _shape_of(network)
+    data, shape = _rows_of(network, rows), shape_of(network)
     weights = read_only(start)
     sums = np.zeros((rows.sites, network.parameter_count))
     for site in range(rows.sites):
@@ -107,10 +107,6 @@ class _Draws:
             part = words[: end - begin]
             self._noise.fill(part)
             yield begin, end, self._sampler.batches(end - begin), part
-
-
-def _shape_of(network: Network) -> tuple[Any, ...]:
-    return np.array(network.sizes, dtype=np.int64), ACTIVATIONS[network.activation], LOSSES[network.loss]
 
 
 def _rows_of(network: Network, rows: StackedRows) -> tuple[Any, ...]:

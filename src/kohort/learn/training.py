@@ -36,6 +36,7 @@ __all__ = [
     "fit_one",
     "moments_for",
     "row_order",
+    "shape_of",
 ]
 
 Optimizer = Literal["sgd", "momentum", "adam"]
@@ -134,8 +135,12 @@ def _no_rows(parameters: int, dtype: str) -> FloatArray:
 
 
 @lru_cache(maxsize=32)
-def _as_array(sizes: tuple[int, ...]) -> NDArray[np.int64]:
-    return np.array(sizes, dtype=np.int64)
+def shape_of(network: Network) -> tuple[NDArray[np.int64], int, int]:
+    """Layers, activation and loss, as kernels take them."""
+    from kohort.learn import kernel
+
+    sizes = np.array(network.sizes, dtype=np.int64)
+    return sizes, kernel.ACTIVATIONS[network.activation], kernel.LOSSES[network.loss]
 
 
 def fit_many(
@@ -175,15 +180,15 @@ def fit_many(
     losses = np.full(sites, np.nan) if measure_loss else _NO_LOSSES
     taken = np.zeros(sites, dtype=np.int64)
     misfits = np.zeros(sites, dtype=np.int64)
+    shape = shape_of(network)
     given = (*rows.for_kernels, read_only(keys, np.uint64), int(round))
-    model = (_as_array(network.sizes), kernel.ACTIVATIONS[network.activation], kernel.LOSSES[network.loss])
     options = (int(training.epochs), int(training.batch), kernel.OPTIMIZERS[training.optimizer], *training.rates)
     shifts = _no_rows(parameters, network.dtype) if shift is None else as_matrix("shift", shift, network, sites)
     corrections = (read_only(home), read_only(shifts))
     results = (moments.first, moments.second, moments.steps, taken, losses, misfits)
 
     def train(begin: int, end: int) -> None:
-        kernel.train_sites(begin, end, *given, *model, *options, trained, *corrections, *results, bool(measure_loss))
+        kernel.train_sites(begin, end, *given, *shape, *options, trained, *corrections, *results, bool(measure_loss))
 
     begin_deferred()
     if threads == 1:

@@ -6,6 +6,8 @@ command line, the plan's schema, the report and the contract tests.
 
 from __future__ import annotations
 
+import json
+import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -49,6 +51,10 @@ class Method:
     """Whether it runs its rounds to the end, so that a plan with `train.stop` is refused."""
     example: str = ""
     """TOML lines of `[method]`, and after them of `[sites]`, that the demo and the contract tests run it with."""
+
+    def example_keys(self) -> dict[str, Any]:
+        """The sections of a plan its `example` fills: `method`, with its name, and perhaps `sites`."""
+        return tomllib.loads(f"[method]\nname = {json.dumps(self.name)}\n{self.example}")
 
 
 @cache

@@ -311,7 +311,7 @@ class Book:
 
     def sign_heads(self, chains: Sequence[Chain]) -> tuple[str, str]:
         """One digest over the ends of `chains`, and the sites' signature over it."""
-        self._ordered()
+        self._ordered()  # here, because heads are signed while a kernel runs
         digest = hashlib.blake2b("".join([chain.head for chain in chains]).encode(), digest_size=32).hexdigest()
         return digest, self._signer.sign(digest.encode())
 
