@@ -67,7 +67,7 @@ def train(message: Message, context: Context) -> Message:
     content = RecordDict(
         {
             "arrays": ArrayRecord([flat_of(tensors)]),
-            "metrics": MetricRecord({"num-examples": len(y[site]), "importing": _IMPORT_SECONDS}),
+            "metrics": MetricRecord({"num-examples": len(y[site]), "site": site, "importing": _IMPORT_SECONDS}),
         }
     )
     return Message(content=content, reply_to=message)
@@ -81,25 +81,35 @@ class _Clock:
 
 
 class _TimedFedAvg(FedAvg):
-    """Flower's FedAvg, which notes when each round is done."""
+    """Flower's FedAvg, which notes when each round is done.
 
-    def __init__(self, clock: _Clock) -> None:
+    Replies are added in the order of the sites, not in the order they happen to arrive in: their sum would be rounded
+    otherwise in every run, and hundreds of steps across the kinks of ReLU can make another model of that.
+    """
+
+    def __init__(self, clock: _Clock, sites: int) -> None:
         super().__init__(fraction_evaluate=0.0)
         self.clock = clock
+        self.sites = sites
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        received = list(replies)
-        arrays, metrics = super().aggregate_train(server_round, received)
+        answered = [message for message in replies if not message.has_error()]
+        if len(answered) < self.sites:
+            raise RuntimeError(f"{self.sites - len(answered)} of {self.sites} Flower clients failed")
+        answered.sort(key=lambda message: _told(message, "site"))
+        arrays, metrics = super().aggregate_train(server_round, answered)
         self.clock.marks.append(perf_counter())
-        failed = sum(message.has_error() for message in received)
-        if failed or arrays is None:
-            raise RuntimeError(f"{failed} of {len(received)} Flower clients failed")
+        if arrays is None:
+            raise RuntimeError("Flower's FedAvg gave no model")
         self.clock.weights = [arrays.to_numpy_ndarrays()[0]]
-        seconds = [float(str(message.content.metric_records["metrics"]["importing"])) for message in received]
-        self.clock.importing = max(self.clock.importing, *seconds)
+        self.clock.importing = max(self.clock.importing, *(_told(message, "importing") for message in answered))
         return arrays, metrics
+
+
+def _told(message: Message, metric: str) -> float:
+    return float(str(message.content.metric_records["metrics"][metric]))
 
 
 def run_flower(federation: Federation, rounds: int) -> FlowerTimed:
@@ -120,7 +130,7 @@ def run_flower(federation: Federation, rounds: int) -> FlowerTimed:
             while len(list(grid.get_node_ids())) < federation.sites:
                 sleep(0.01)
             clock.marks.append(perf_counter())
-            _TimedFedAvg(clock).start(
+            _TimedFedAvg(clock, federation.sites).start(
                 grid=grid,
                 initial_arrays=ArrayRecord([federation.start]),
                 num_rounds=rounds,
