@@ -60,6 +60,7 @@ def plan_of(method: str, *, train: dict[str, Any] | None = None, policy: dict[st
                 "quasi": ["age", "ward"],
                 "sensitive": ["outcome"],
                 "features": "rest",
+                "bounds": {"age": [0, 100], "dose": [-10, 20]},
             },
             "sites": {"split": "files", **own.get("sites", {})},
             "model": {"hidden": [5]},

@@ -42,9 +42,11 @@ def _number(value: float | None) -> str:
 
 
 def _disclosed(entries: Sequence[Mapping[str, Any]]) -> list[str]:
-    lines = [
-        f"{entry['kind']}: from {entry['rows']:,} rows" if entry["rows"] else f"{entry['kind']}: {entry['what']}"
-        for entry in entries
-        if entry["kind"] != "public"
-    ]
-    return lines or ["row counts only"]
+    """What left, by kind and recipient; the same kind from as many rows stands there once, whatever was asked."""
+    lines = [_line(entry) for entry in entries if entry["kind"] != "public"]
+    return list(dict.fromkeys(lines)) or ["row counts only"]
+
+
+def _line(entry: Mapping[str, Any]) -> str:
+    kind = entry["kind"] if entry["recipient"] == "hub" else f"{entry['kind']} to {entry['recipient']}"
+    return f"{kind}: from {entry['rows']:,} rows" if entry["rows"] else f"{kind}: {entry['what']}"

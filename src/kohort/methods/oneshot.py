@@ -295,5 +295,5 @@ METHOD = Method(
     cites="Fontenla-Romero et al. 2023",
     opening=begin_statistics,
     fixed_rounds=True,
-    example='[method.oneshot]\nmin_rows = 10\n[method.secure]\nsum = "none"',
+    example='[method.secure]\nsum = "masks"',
 )

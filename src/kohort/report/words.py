@@ -168,10 +168,11 @@ def bound(value: float) -> str:
 
 
 def size(value: float) -> str:
-    """Bytes in the unit that reads best."""
+    """Bytes in the unit that reads best, with three digits or all whole ones."""
     for unit, step in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if value >= step:
-            return f"{value / step:.2f} {unit}" if value < 100 * step else f"{value / step:,.0f} {unit}"
+            digits = 2 if value < 10 * step else 1 if value < 100 * step else 0
+            return f"{value / step:,.{digits}f} {unit}"
     return f"{value:.0f} B"
 
 
