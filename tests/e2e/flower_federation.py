@@ -218,6 +218,7 @@ identifiers = ["person"]
 quasi = ["age"]
 sensitive = ["outcome"]
 features = ["dose", "ward"]
+bounds = {{age = [0, 120], dose = [-10, 20]}}
 test = "{root}/test.csv"
 
 [sites]
