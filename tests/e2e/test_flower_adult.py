@@ -41,6 +41,7 @@ features = ["education_num", "hours_per_week", "marital_status"]
 items = ["jobs"]
 kinds = {{jobs = "items"}}
 other = ["jobs"]
+bounds = {{age = [0, 100], education_num = [1, 16], hours_per_week = [1, 99]}}
 test = "{root}/test.csv"
 [sites]
 split = "files"
