@@ -165,17 +165,18 @@ def _memory(pid: int) -> float:
 
 
 def _imports() -> tuple[float, float]:
-    """CPU of importing what an empty ClientApp needs, and what a kohort site needs besides before its first task.
+    """CPU of importing what an empty ClientApp needs, and what a kohort site needs besides before its first task."""
 
-    Python looks through all objects for garbage now and then. On which side of the border the look through those of
-    Flower falls is chance, and it takes a sixth of what is measured: both are imported without it.
-    """
-    empty = "from flwr.clientapp import ClientApp; from flwr.supernode.runtime import run_clientapp"
-    ours = "import kohort.deployment_site; from kohort.methods.registry import find_method; find_method('fedavg')"
-    clock = "import gc; gc.disable(); from time import process_time as t"
-    code = f"{clock}; b = t(); {empty}; e = t(); {ours}; print(e - b, t() - e)"
-    runs = [subprocess.check_output([sys.executable, "-c", code]).split() for _ in range(11)]
-    return min(float(run[0]) for run in runs), min(float(run[1]) for run in runs)
+    def cpu(code: str) -> float:
+        text = f"import time; b = time.process_time(); {code}; print(time.process_time() - b)"
+        return min(float(subprocess.check_output([sys.executable, "-c", text])) for _ in range(7))
+
+    empty = cpu("from flwr.clientapp import ClientApp; from flwr.supernode.runtime import run_clientapp")
+    both = cpu(
+        "from flwr.clientapp import ClientApp; from flwr.supernode.runtime import run_clientapp; "
+        "import kohort.deployment_site; from kohort.methods.registry import find_method; find_method('fedavg')"
+    )
+    return empty, both - empty
 
 
 @contextmanager
