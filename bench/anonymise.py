@@ -15,13 +15,13 @@ import numpy as np
 import polars as pl
 
 from bench.harness import Row, best_of
-from kohort.anonymity.anonymise import anonymise
-from kohort.anonymity.coding import CodedTable, code_table
-from kohort.anonymity.mondrian import mondrian
-from kohort.anonymity.partition import Problem
-from kohort.anonymity.rule import Rule, SensitiveColumns
-from kohort.data.datasets import FOLDER_VARIABLE, load_dataset
-from kohort.data.hierarchy import read_hierarchies
+from kohort.anonymity.relational.anonymise import anonymise
+from kohort.anonymity.relational.coding import CodedTable, code_table
+from kohort.anonymity.relational.algorithms.mondrian import mondrian
+from kohort.anonymity.relational.partition import Problem
+from kohort.anonymity.relational.rule import Rule, SensitiveColumns
+from kohort.tables.datasets.catalogue import FOLDER_VARIABLE, load_dataset
+from kohort.tables.hierarchy import read_hierarchies
 
 __all__ = ["NAME", "SUMMARY", "measure"]
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from bench.harness import Row, best_of
 from bench.setup_federation import Federation, run_kohort
-from kohort.federation.checkpoint import Checkpoint, Checkpoints
+from kohort.protocol.checkpoint import Checkpoint, Checkpoints
 
 __all__ = ["NAME", "SUMMARY", "measure"]
 

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 
 from bench.harness import Row, best_of
-from kohort.learn.network import Network
-from kohort.learn.private import PrivateSteps, clipped_sums, fit_private
-from kohort.learn.rows import Rows, StackedRows, stack
-from kohort.learn.training import Training, fit_many
+from kohort.models.dense.network import Network
+from kohort.models.dp_sgd.fit import PrivateSteps, clipped_sums, fit_private
+from kohort.models.rows import Rows, StackedRows, stack
+from kohort.models.dense.training import Training, fit_many
 
 __all__ = ["NAME", "SUMMARY", "measure"]
 

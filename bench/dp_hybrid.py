@@ -13,9 +13,9 @@ from statistics import fmean
 from time import process_time
 
 from bench.harness import Row
-from kohort.studies.hybrid_paper import HYBRID, SHARES
-from kohort.studies.hybrid_plans import DUTCH, hybrid, no_dp, published, server_only
-from kohort.studies.hybrid_runs import Runs, table_rows
+from kohort.studies.hybrid.paper import HYBRID, SHARES
+from kohort.studies.hybrid.plans import DUTCH, hybrid, no_dp, published, server_only
+from kohort.studies.hybrid.runs import Runs, table_rows
 
 __all__ = ["NAME", "SUMMARY", "measure"]
 

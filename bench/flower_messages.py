@@ -104,10 +104,10 @@ def _messages(root: Path, scheme: str) -> int:
     import numpy as np
     import polars as pl
 
-    from kohort.config import load_plan
-    from kohort.deployment_loopback import LoopBackVenue
-    from kohort.experiment import run
-    from kohort.secure.keyholder import KEY_HOLDER
+    from kohort.runs.config import load_plan
+    from tests.support.loopback import LoopBackVenue
+    from kohort.runs.run import run
+    from kohort.crypto.sums.key_holder import KEY_HOLDER
 
     counts: dict[str, int] = {}
 
@@ -174,7 +174,7 @@ def _imports() -> tuple[float, float]:
     empty = cpu("from flwr.clientapp import ClientApp; from flwr.supernode.runtime import run_clientapp")
     both = cpu(
         "from flwr.clientapp import ClientApp; from flwr.supernode.runtime import run_clientapp; "
-        "import kohort.deployment_site; from kohort.methods.registry import find_method; find_method('fedavg')"
+        "import kohort.transport.deployment.site; from kohort.methods.registry import find_method; find_method('fedavg')"
     )
     return empty, both - empty
 
@@ -204,10 +204,10 @@ def _hub(root: Path, names: tuple[str, ...]) -> Any:
     import numpy as np
     import polars as pl
 
-    from kohort.config import read_plan
-    from kohort.deployment_files import Invitation, Registration, free_port
-    from kohort.deployment_hub import HubFolder
-    from kohort.deployment_site import SiteFolder
+    from kohort.runs.config import read_plan
+    from kohort.transport.deployment.files import Invitation, Registration, free_port
+    from kohort.transport.deployment.hub import HubFolder
+    from kohort.transport.deployment.site import SiteFolder
 
     root.mkdir()
     hub = HubFolder.init(root / "hub", address=f"127.0.0.1:{free_port()}", insecure=True)
@@ -231,7 +231,7 @@ def _hub(root: Path, names: tuple[str, ...]) -> Any:
 
 def _await_superlink(hub: Any) -> None:
     from kohort.errors import SiteError
-    from kohort.federation.flower import node_states
+    from kohort.transport.flower.app import node_states
 
     for _ in range(300):
         try:
@@ -245,8 +245,8 @@ def _await_superlink(hub: Any) -> None:
 
 def _ours(root: Path) -> dict[str, float]:
     """Rounds of federated averaging over three kohort sites, and the CPU one of them took for each."""
-    from kohort.config import read_plan
-    from kohort.experiment import run as carry_out
+    from kohort.runs.config import read_plan
+    from kohort.runs.run import run as carry_out
 
     names = ("a", "b", "c")
     hub, plan = _hub(root, names)
@@ -273,8 +273,8 @@ def _flower_default(root: Path) -> dict[str, float]:
     """The same number of messages to one SuperNode as Flower starts it, with an app that returns what it gets."""
     from flwr.cli.build import build_fab_from_files
 
-    from kohort.deployment_files import free_port, kept_secret
-    from kohort.federation import flower
+    from kohort.transport.deployment.files import free_port, kept_secret
+    from kohort.transport.flower import app as flower
 
     hub, _ = _hub(root, ())
     files = {"pyproject.toml": PROJECT.encode(), "empty_app.py": EMPTY_APP.encode()}

@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 
 from bench.harness import Row, best_of
-from kohort.anonymity.gate import apply_gate
+from kohort.anonymity.gate.gate import apply_gate
 
 __all__ = ["NAME", "SUMMARY", "measure"]
 

@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from kohort.learn.network import Network
-from kohort.learn.rows import Rows, StackedRows, stack
-from kohort.learn.training import Training, fit_many, row_order
+from kohort.models.dense.network import Network
+from kohort.models.rows import Rows, StackedRows, stack
+from kohort.models.dense.training import Training, fit_many, row_order
 
 BATCH = 32
 RATE = 0.001

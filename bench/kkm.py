@@ -13,8 +13,8 @@ import numpy as np
 import polars as pl
 
 from bench.harness import Row, best_of
-from kohort.anonymity.kkm import anonymise_items
-from kohort.anonymity.measures import km_anonymity
+from kohort.anonymity.itemsets.kkm import anonymise_items
+from kohort.anonymity.checker.measures import km_anonymity
 
 __all__ = ["NAME", "SUMMARY", "measure"]
 
@@ -30,8 +30,8 @@ K = 10
 
 _MILLION = """
 from bench.kkm import QUASI, K, cpu_seconds, drawn_rows, peak_bytes
-from kohort.anonymity.kkm import anonymise_items
-from kohort.anonymity.measures import km_anonymity
+from kohort.anonymity.itemsets.kkm import anonymise_items
+from kohort.anonymity.checker.measures import km_anonymity
 anonymise_items(drawn_rows(2_000), quasi=QUASI, items="codes", k=K)
 table = drawn_rows(1_000_000)
 made = []

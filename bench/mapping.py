@@ -8,9 +8,9 @@ import numpy as np
 import polars as pl
 
 from bench.harness import Row, best_of
-from kohort.anonymity.mapping import JointMapping, SiteMapping, mapping_of, union
-from kohort.anonymity.mapping_rows import generalised, map_rows
-from kohort.data.cells import Interval, ValueSet, format_cell
+from kohort.methods.syntactic.mapping.mapping import JointMapping, SiteMapping, mapping_of, union
+from kohort.methods.syntactic.mapping.assign import generalised, map_rows
+from kohort.tables.cells import Interval, ValueSet, format_cell
 
 __all__ = ["NAME", "SUMMARY", "measure", "new_rows", "random_union"]
 

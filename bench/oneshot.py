@@ -20,21 +20,21 @@ import numpy as np
 import polars as pl
 
 from bench.harness import Row, best_of
-from kohort.config import load_plan
-from kohort.data.datasets import load_dataset
-from kohort.experiment import run
-from kohort.federation.oneshot_design import BITS, Cells, Layout, OneShotSection
-from kohort.federation.oneshot_fit import decoded, fit
-from kohort.learn.closed_form import statistics_of_sites
-from kohort.learn.closed_form_design import OneLayer
-from kohort.learn.closed_form_paper import factor_of_site, merge_incremental, solve_factors
-from kohort.learn.closed_form_solve import solve
-from kohort.learn.rows import Rows, stack
-from kohort.secure.encrypted import join, part
-from kohort.secure.he import BFV, Adder, PublicKey, SecretKey
-from kohort.secure.packing import TAGS, Packing
-from kohort.secure.paper_ckks import PaperKeys, PaperTotals
-from kohort.secure.sums import SumContext
+from kohort.runs.config import load_plan
+from kohort.tables.datasets.catalogue import load_dataset
+from kohort.runs.run import run
+from kohort.methods.oneshot.design import BITS, Cells, Layout, OneShotSection
+from kohort.methods.oneshot.fit import decoded, fit
+from kohort.models.closed_form.statistics import statistics_of_sites
+from kohort.models.closed_form.design import OneLayer
+from kohort.methods.oneshot.paper_factors import factor_of_site, merge_incremental, solve_factors
+from kohort.models.closed_form.solve import solve
+from kohort.models.rows import Rows, stack
+from kohort.crypto.sums.encrypted import join, part
+from kohort.crypto.sums.he import BFV, Adder, PublicKey, SecretKey
+from kohort.crypto.sums.packing import TAGS, Packing
+from kohort.methods.oneshot.paper_ckks import PaperKeys, PaperTotals
+from kohort.crypto.sums.scheme import SumContext
 
 __all__ = ["NAME", "SUMMARY", "measure", "stream_higgs"]
 

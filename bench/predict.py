@@ -11,10 +11,10 @@ from time import perf_counter
 import polars as pl
 
 from bench.harness import Row, best_of
-from kohort.config import load_plan
-from kohort.data.datasets import open_table
-from kohort.data.table import write_table
-from kohort.experiment import run
+from kohort.runs.config import load_plan
+from kohort.tables.datasets.catalogue import open_table
+from kohort.tables.frames import write_table
+from kohort.runs.run import run
 
 __all__ = ["NAME", "SUMMARY", "measure"]
 

@@ -13,8 +13,8 @@ from statistics import fmean
 import numpy as np
 
 from bench.harness import Row
-from kohort.config import read_plan
-from kohort.experiment import run
+from kohort.runs.config import read_plan
+from kohort.runs.run import run
 
 __all__ = ["NAME", "SUMMARY", "measure"]
 

@@ -19,21 +19,21 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from kohort.config import PlanFile, load_plan
-from kohort.data.domain import declared_domain
-from kohort.federation.engine import LocalEngine, drive
-from kohort.federation.enrol import encoder_for, enrol
-from kohort.federation.plan import Hub, Mark
-from kohort.federation.setting import Setting
-from kohort.federation.site import Holding, Site
-from kohort.learn.network import Network, predict
-from kohort.learn.training import row_order
+from kohort.runs.config import PlanFile, load_plan
+from kohort.tables.domain import declared_domain
+from kohort.protocol.engine import LocalEngine, drive
+from kohort.protocol.enrolment import encoder_for, enrol
+from kohort.protocol.hub import Hub, Mark
+from kohort.protocol.plan import Setting
+from kohort.protocol.site import Holding, Site
+from kohort.models.dense.network import Network, predict
+from kohort.models.dense.training import row_order
 from kohort.methods.registry import find_method
-from kohort.privacy.ledger import Book
-from kohort.privacy.receipts import Receipts
-from kohort.privacy.signing import Signer
+from kohort.privacy.ledger.ledger import Book
+from kohort.privacy.ledger.receipts import Receipts
+from kohort.privacy.ledger.signing import Signer
 from kohort.rng import Streams
-from kohort.simulation import schema_of
+from kohort.runs.simulation import schema_of
 
 __all__ = ["BATCH", "FEATURES", "HIDDEN", "LR", "NETWORK", "Federation", "Timed", "run_kohort"]
 
@@ -179,7 +179,7 @@ def run_kohort(federation: Federation, folder: Path | None = None) -> Timed:
 def _assemble(
     plan: PlanFile, federation: Federation, frame: pl.DataFrame, folder: Path
 ) -> tuple[LocalEngine, Book, Receipts]:
-    """Book, receipts, sites and engine, as `kohort.experiment` makes them."""
+    """Book, receipts, sites and engine, as `kohort.runs.run` makes them."""
     streams = Streams.seeded(SEED)
     schema = schema_of(plan.data, frame.columns, codebook=None, default=None)
     book = Book(signer=Signer.from_secret(streams.bytes("signer", "sites")), folder=folder / "ledger", run="bench")

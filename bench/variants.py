@@ -14,9 +14,9 @@ from pathlib import Path
 from statistics import fmean
 
 from bench.harness import Row
-from kohort.config import read_plan
+from kohort.runs.config import read_plan
 from kohort.errors import SiteError
-from kohort.experiment import run
+from kohort.runs.run import run
 
 __all__ = ["NAME", "SUMMARY", "measure"]
 

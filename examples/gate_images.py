@@ -19,7 +19,7 @@ import numpy as np
 import polars as pl
 from sklearn.datasets import load_digits
 
-from kohort.anonymity.gate import apply_gate
+from kohort.anonymity.gate.gate import apply_gate
 
 SIDE, BLOCK = 8, 2
 BRIGHTEST = 16.0

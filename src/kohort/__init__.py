@@ -14,13 +14,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kohort.data.schema import Schema
+    from kohort.tables.schema import Schema
     from kohort.errors import KohortError
     from kohort.estimator import FederatedClassifier, FederatedRegressor
-    from kohort.experiment import Outcome, run
-    from kohort.export import load_model, save_model
-    from kohort.face import Federation
-    from kohort.learn.model import Model
+    from kohort.runs.run import Outcome, run
+    from kohort.models.files import load_model, save_model
+    from kohort.api import Federation
+    from kohort.models.model import Model
     from kohort.privacy.policy import Policy
 
 __all__ = [
@@ -40,15 +40,15 @@ __all__ = [
 _HOMES = {
     "FederatedClassifier": "kohort.estimator",
     "FederatedRegressor": "kohort.estimator",
-    "Federation": "kohort.face",
+    "Federation": "kohort.api",
     "KohortError": "kohort.errors",
-    "Model": "kohort.learn.model",
-    "Outcome": "kohort.experiment",
+    "Model": "kohort.models.model",
+    "Outcome": "kohort.runs.run",
     "Policy": "kohort.privacy.policy",
-    "Schema": "kohort.data.schema",
-    "load_model": "kohort.export",
-    "run": "kohort.experiment",
-    "save_model": "kohort.export",
+    "Schema": "kohort.tables.schema",
+    "load_model": "kohort.models.files",
+    "run": "kohort.runs.run",
+    "save_model": "kohort.models.files",
 }
 
 

@@ -27,11 +27,11 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, check_consistent_length, check_is_fitted, column_or_1d, validate_data
 
-from kohort.config import PlanFile, load_plan
-from kohort.data.cells import canonical_text
-from kohort.data.table import from_native
-from kohort.experiment import Outcome, run
-from kohort.learn.network import scores
+from kohort.runs.config import PlanFile, load_plan
+from kohort.tables.cells import canonical_text
+from kohort.tables.frames import from_native
+from kohort.runs.run import Outcome, run
+from kohort.models.dense.network import scores
 
 __all__ = ["FederatedClassifier", "FederatedRegressor"]
 

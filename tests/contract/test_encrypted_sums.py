@@ -12,26 +12,26 @@ import numpy as np
 import polars as pl
 import pytest
 
-from kohort.config import PlanFile, load_plan
+from kohort.runs.config import PlanFile, load_plan
 from kohort.errors import ConfigError, IntegrityError, KohortError, RefusedError
-from kohort.experiment import Progress, run
-from kohort.federation import engine as engine_module
-from kohort.federation.engine import LocalEngine, drive
-from kohort.federation.plan import Ask, Hub, Mark
-from kohort.federation.site import Site
-from kohort.federation.summing import Total, sum_task, summed
-from kohort.federation.task import Request
+from kohort.runs.run import Progress, run
+from kohort.protocol import engine as engine_module
+from kohort.protocol.engine import LocalEngine, drive
+from kohort.protocol.hub import Ask, Hub, Mark
+from kohort.protocol.site import Site
+from kohort.rounds.summing import Total, sum_task, summed
+from kohort.protocol.task import Request
 from kohort.privacy.guarantee import parse_guarantee
-from kohort.privacy.ledger import Book
-from kohort.privacy.receipts import Receipts
-from kohort.privacy.signing import Signer
-from kohort.privacy.verify import verify_ledger
+from kohort.privacy.ledger.ledger import Book
+from kohort.privacy.ledger.receipts import Receipts
+from kohort.privacy.ledger.signing import Signer
+from kohort.privacy.ledger.verify import verify_ledger
 from kohort.rng import Streams
-from kohort.secure.encrypted import EncryptedHub
-from kohort.secure.he import SecretKey
-from kohort.secure.keyholder import KEY_HOLDER
-from kohort.secure.sums import FixedPoint, Integers, find_scheme
-from kohort.venue import Groundwork, Simulation, setting_for
+from kohort.crypto.sums.encrypted import EncryptedHub
+from kohort.crypto.sums.he import SecretKey
+from kohort.crypto.sums.key_holder import KEY_HOLDER
+from kohort.crypto.sums.scheme import FixedPoint, Integers, find_scheme
+from kohort.runs.backend import Groundwork, Simulation, setting_for
 
 SCHEMES = ["none", "masks", "bfv", "ckks"]
 POINT = FixedPoint(bound=1.0, scale=2**30, sites=12)

@@ -23,10 +23,10 @@ from typing import Annotated
 import numpy as np
 from annotated_types import Ge
 
-from kohort.federation.plan import Ask, Expect, Hub, Mark, Plan, Replies, Result
-from kohort.federation.site import Site
-from kohort.federation.task import Release, Request, Task
-from kohort.federation.wire import Payload
+from kohort.protocol.hub import Ask, Expect, Hub, Mark, Plan, Replies, Result
+from kohort.protocol.site import Site
+from kohort.protocol.task import Release, Request, Task
+from kohort.protocol.wire import Payload
 from kohort.methods.registry import Method
 from kohort.privacy.guarantee import Aggregate, Guarantee
 

@@ -12,25 +12,25 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from suite import SITE_SIZES, Ran, carry_out, listening, plan_of, tables
+from tests.support.contract import SITE_SIZES, Ran, carry_out, listening, plan_of, tables
 
 pytest.importorskip("flwr")
 
-from kohort.config import PlanFile, load_plan
-from kohort.deployment_files import Invitation, Registration
-from kohort.deployment_hub import FlowerVenue, HubFolder
-from kohort.deployment_loopback import LoopBackVenue
-from kohort.deployment_site import SiteFolder
+from kohort.runs.config import PlanFile, load_plan
+from kohort.transport.deployment.files import Invitation, Registration
+from kohort.transport.deployment.hub import FlowerVenue, HubFolder
+from tests.support.loopback import LoopBackVenue
+from kohort.transport.deployment.site import SiteFolder
 from kohort.errors import ConfigError, RefusedError, SiteError
-from kohort.experiment import Outcome, run
-from kohort.federation import peers
-from kohort.federation.flower import LoopBack, client_app
+from kohort.runs.run import Outcome, run
+from kohort.rounds import peers
+from kohort.transport.flower.app import LoopBack, client_app
 from kohort.methods.registry import methods
-from kohort.privacy.verify import verify_ledger
+from kohort.privacy.ledger.verify import verify_ledger
 from kohort.rng import Streams
-from kohort.secure.identity import load_identity
-from kohort.simulation import Population
-from kohort.venue import Simulation
+from kohort.crypto.identity.keys import load_identity
+from kohort.runs.simulation import Population
+from kohort.runs.backend import Simulation
 
 ALL = sorted(methods())
 TRAININGS: dict[str, dict[str, Any]] = {

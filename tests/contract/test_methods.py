@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from suite import carry_out, check_law_1, check_law_2, check_law_4, check_round_trip, plan_of
+from tests.support.contract import carry_out, check_law_1, check_law_2, check_law_4, check_round_trip, plan_of
 
 from kohort.errors import ConfigError
 from kohort.methods.registry import find_method, methods

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from suite import carry_out, check_law_1, check_law_2, check_law_4, check_round_trip, plan_of
+from tests.support.contract import carry_out, check_law_1, check_law_2, check_law_4, check_round_trip, plan_of
 
 from kohort.errors import KohortError
-from kohort.federation import site as site_module
-from kohort.federation import task as task_module
-from kohort.federation.training import TRAIN
-from kohort.privacy.ledger import Book
+from kohort.protocol import site as site_module
+from kohort.protocol import task as task_module
+from kohort.rounds.training import TRAIN
+from kohort.privacy.ledger.ledger import Book
 
 
 def _let_everything_out(sites: Any, parcels: Any, **_: Any) -> list[None]:

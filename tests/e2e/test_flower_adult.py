@@ -12,19 +12,19 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from flower_federation import Federation, federation, lines_of, method_section, model_of, write_plan
+from tests.support.flower_federation import Federation, federation, lines_of, method_section, model_of, write_plan
 
 pytest.importorskip("flwr")
 
-from kohort.config import PlanFile, read_plan
-from kohort.data.datasets import open_table
+from kohort.runs.config import PlanFile, read_plan
+from kohort.tables.datasets.catalogue import open_table
 from kohort.errors import DataError
-from kohort.experiment import run
+from kohort.runs.run import run
 from kohort.methods.registry import methods
-from kohort.privacy.verify import verify_ledger
+from kohort.privacy.ledger.verify import verify_ledger
 from kohort.rng import Streams
-from kohort.simulation import Population
-from kohort.venue import Simulation
+from kohort.runs.simulation import Population
+from kohort.runs.backend import Simulation
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
 

@@ -19,15 +19,15 @@ from typing import Any
 
 import polars as pl
 import pytest
-from canaries import TAX, WEALTH, plant, search, search_letters
-from flower_federation import Federation, federation, lines_of, method_section, write_plan
+from tests.support.canaries import TAX, WEALTH, plant, search, search_letters
+from tests.support.flower_federation import Federation, federation, lines_of, method_section, write_plan
 
 pytest.importorskip("flwr")
 
-from kohort.federation.flower import FlowerRun
-from kohort.federation.letters import SIGNATURE, letters_in
-from kohort.federation.wire import decode
-from kohort.privacy.verify import verify_ledger
+from kohort.transport.flower.app import FlowerRun
+from kohort.transport.messages import SIGNATURE, letters_in
+from kohort.protocol.wire import decode
+from kohort.privacy.ledger.verify import verify_ledger
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
 

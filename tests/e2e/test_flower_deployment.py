@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from flower_federation import (
+from tests.support.flower_federation import (
     Federation,
     federation,
     inline,
@@ -27,15 +27,15 @@ from flower_federation import (
 
 pytest.importorskip("flwr")
 
-from kohort.config import apply_overrides, read_plan
-from kohort.deployment_files import Invitation, free_port
-from kohort.deployment_hub import HubFolder
-from kohort.deployment_site import SiteFolder
-from kohort.experiment import run
-from kohort.federation import flower
+from kohort.runs.config import apply_overrides, read_plan
+from kohort.transport.deployment.files import Invitation, free_port
+from kohort.transport.deployment.hub import HubFolder
+from kohort.transport.deployment.site import SiteFolder
+from kohort.runs.run import run
+from kohort.transport.flower import app as flower
 from kohort.methods.registry import methods
-from kohort.privacy.verify import verify_ledger
-from kohort.secure.certificates import issue_server_certificate, make_node_key, node_public_key
+from kohort.privacy.ledger.verify import verify_ledger
+from kohort.crypto.identity.certificates import issue_server_certificate, make_node_key, node_public_key
 
 pytestmark = pytest.mark.e2e
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from flower_federation import federation, plan_with, tables_of
+from tests.support.flower_federation import federation, plan_with, tables_of
 
 pytest.importorskip("flwr")
 
-from kohort.config import read_plan
-from kohort.experiment import run
-from kohort.privacy.verify import verify_ledger
+from kohort.runs.config import read_plan
+from kohort.runs.run import run
+from kohort.privacy.ledger.verify import verify_ledger
 
 
 def test_three_sites_train_over_tls(tmp_path: Path) -> None:

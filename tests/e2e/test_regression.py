@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kohort.data.table import read_table
+from kohort.tables.frames import read_table
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "regression.toml"
 DATA = Path(os.environ.get("KOHORT_DATA", "")) / "california_housing.parquet"

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from kohort.federation.task import Request
-from kohort.federation.wire import Payload, decode, encode
+from kohort.protocol.task import Request
+from kohort.protocol.wire import Payload, decode, encode
 from kohort.privacy.guarantee import DP, Aggregate, Domain
-from kohort.privacy.ledger import Book, Occasion
-from kohort.privacy.receipts import Receipts
-from kohort.privacy.signing import Signer
+from kohort.privacy.ledger.ledger import Book, Occasion
+from kohort.privacy.ledger.receipts import Receipts
+from kohort.privacy.ledger.signing import Signer
 
 PAYLOAD = Payload(
     arrays={"weights": np.array([1.0, -0.0], dtype=np.float32), "flags": np.array([[True], [False]])},

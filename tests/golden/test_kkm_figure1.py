@@ -7,10 +7,10 @@ from typing import Any
 import polars as pl
 import pytest
 
-from kohort.anonymity.kkm import KKmResult, anonymise_items
-from kohort.anonymity.kkm_reference import attacker_view
-from kohort.anonymity.measures import km_anonymity, satisfies
-from kohort.data.hierarchy import Hierarchy
+from kohort.anonymity.itemsets.kkm import KKmResult, anonymise_items
+from tests.reference.kkm import attacker_view
+from kohort.anonymity.checker.measures import km_anonymity, satisfies
+from kohort.tables.hierarchy import Hierarchy
 
 QUASI = ["age", "gender", "place"]
 

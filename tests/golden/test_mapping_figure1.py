@@ -8,9 +8,9 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from kohort.anonymity.mapping import SiteMapping, mapping_of, union
-from kohort.anonymity.mapping_rows import generalised, map_rows
-from kohort.data.hierarchy import Hierarchy
+from kohort.methods.syntactic.mapping.mapping import SiteMapping, mapping_of, union
+from kohort.methods.syntactic.mapping.assign import generalised, map_rows
+from kohort.tables.hierarchy import Hierarchy
 
 QUASI = ["age", "gender", "place"]
 CONTINENTS = {

@@ -12,22 +12,22 @@ import numpy as np
 import polars as pl
 import pytest
 
-from kohort.config import PlanFile, load_plan, read_plan
-from kohort.data.codebook import adult_codebook
-from kohort.data.datasets import load_dataset
+from kohort.runs.config import PlanFile, load_plan, read_plan
+from kohort.tables.datasets.codebook import adult_codebook
+from kohort.tables.datasets.catalogue import load_dataset
 from kohort.evaluate.attacks import factor_of_gram, recover_rows, recovery_rate, unscaled
-from kohort.experiment import Outcome, run
-from kohort.federation import engine as engine_module
-from kohort.federation.engine import LocalEngine
-from kohort.federation.oneshot_cells import rows_at
-from kohort.federation.oneshot_design import is_indicator
-from kohort.federation.oneshot_state import FILE, load_state
-from kohort.federation.site import Site
-from kohort.federation.wire import Payload, decode
-from kohort.learn.closed_form import unpack
-from kohort.secure.masks import SCHEME as MASKS
-from kohort.studies.oneshot_attack import adult_onehot, blocks_of, opened_total
-from kohort.studies.oneshot_runs import Table, bounds_around_mean, oneshot_plan, tables_here
+from kohort.runs.run import Outcome, run
+from kohort.protocol import engine as engine_module
+from kohort.protocol.engine import LocalEngine
+from kohort.methods.oneshot.cells import rows_at
+from kohort.methods.oneshot.design import is_indicator
+from kohort.methods.oneshot.state import FILE, load_state
+from kohort.protocol.site import Site
+from kohort.protocol.wire import Payload, decode
+from kohort.models.closed_form.statistics import unpack
+from kohort.crypto.sums.masks import SCHEME as MASKS
+from kohort.studies.oneshot.attack import adult_onehot, blocks_of, opened_total
+from kohort.studies.oneshot.runs import Table, bounds_around_mean, oneshot_plan, tables_here
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "oneshot.toml"
 needs_data = pytest.mark.skipif(not os.environ.get("KOHORT_DATA"), reason="KOHORT_DATA is not set")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from kohort.learn.random_features import RandomFeatures
+from kohort.methods.oneshot.random_features import RandomFeatures
 
 SIZE, INPUTS, SCALE = 20_000, 4, 2.0
 ROWS = np.random.default_rng(7).uniform(-1, 1, (24, INPUTS))

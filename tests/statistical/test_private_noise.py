@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from kohort.learn.network import Network
-from kohort.learn.private import AdaptiveClip, PrivateSteps, fit_private, gaussian
-from kohort.learn.private_draws import RowSampler
-from kohort.learn.rows import Rows, stack
-from kohort.learn.training import Training
+from kohort.models.dense.network import Network
+from kohort.models.dp_sgd.fit import AdaptiveClip, PrivateSteps, fit_private, gaussian
+from kohort.models.dp_sgd.draws import RowSampler
+from kohort.models.rows import Rows, stack
+from kohort.models.dense.training import Training
 
 ALPHA = 1e-6
 SIGMA, CLIP = 1.7, 0.4

@@ -1,1 +1,1 @@
-"""Makers of anonymous tables, and the checker that judges them."""
+"""Anonymity: makers of anonymous tables, the checker that judges them, gates and re-identification risk."""

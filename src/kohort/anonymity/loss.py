@@ -23,10 +23,10 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from kohort.anonymity.measures_classes import Classes, as_frame, group_rows, require_columns, sorted_distinct
-from kohort.anonymity.measures_sensitive import value_codes
-from kohort.data.cells import SUPPRESSED, Label, canonical_text, parse_cell
-from kohort.data.hierarchy import Hierarchy
+from kohort.anonymity.checker.classes import Classes, as_frame, group_rows, require_columns, sorted_distinct
+from kohort.anonymity.checker.sensitive import value_codes
+from kohort.tables.cells import SUPPRESSED, Label, canonical_text, parse_cell
+from kohort.tables.hierarchy import Hierarchy
 from kohort.errors import ConfigError, DataError
 
 __all__ = [

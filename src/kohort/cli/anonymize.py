@@ -15,8 +15,8 @@ from kohort.cli.common import ForceOption, JsonOption, emit, names, say, stdout
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from kohort.anonymity.anonymise import Report
-    from kohort.data.hierarchy import Hierarchy
+    from kohort.anonymity.relational.anonymise import Report
+    from kohort.tables.hierarchy import Hierarchy
 
 __all__ = ["register"]
 
@@ -77,8 +77,8 @@ def anonymize(
 
     With items: kohort anonymize diabetes_130us --quasi age,gender,race --items diagnoses --k 10 --m 2 --out d.parquet
     """
-    from kohort.data.datasets import open_table
-    from kohort.data.table import write_table
+    from kohort.tables.datasets.catalogue import open_table
+    from kohort.tables.frames import write_table
     from kohort.errors import ConfigError, nearest
     from kohort.files import require_new
 
@@ -97,7 +97,7 @@ def anonymize(
             hint = "Use --algorithm kkm, or leave --items out"
             raise ConfigError(f"--items goes with --algorithm kkm, not {algorithm}", hint=hint)
         _check_kkm_options(l=l, t=t, levels=levels, suppression=suppression)
-        from kohort.anonymity.kkm import anonymise_items
+        from kohort.anonymity.itemsets.kkm import anonymise_items
 
         made: Any = anonymise_items(
             frame,
@@ -118,7 +118,7 @@ def anonymize(
             missing=missing,  # type: ignore[arg-type]
         )
     else:
-        from kohort.anonymity.anonymise import anonymise
+        from kohort.anonymity.relational.anonymise import anonymise
 
         made = anonymise(
             frame,
@@ -169,8 +169,8 @@ def _check_kkm_options(*, l: float, t: float, levels: str | None, suppression: f
 
 
 def _item_hierarchy(text: str, column: str) -> Any:
-    from kohort.anonymity.item_hierarchy import ITEM_HIERARCHIES
-    from kohort.data.hierarchy import Hierarchy
+    from kohort.anonymity.itemsets.hierarchy import ITEM_HIERARCHIES
+    from kohort.tables.hierarchy import Hierarchy
 
     return text if text in ITEM_HIERARCHIES else Hierarchy.read(text, column)
 
@@ -179,7 +179,7 @@ def _given_hierarchies(text: str, frame: Any, quasi: tuple[str, ...], target: st
     """Hierarchies of the quasi-identifiers for (k, k^m); with auto there are none, and cells are intervals and sets."""
     if text == "auto":
         return None
-    from kohort.anonymity.techniques import find_hierarchy_technique
+    from kohort.anonymity.relational.techniques import find_hierarchy_technique
 
     found = _hierarchies(text)
     return find_hierarchy_technique(found)(frame, quasi, target) if isinstance(found, str) else found
@@ -197,8 +197,8 @@ def _levels(text: str | None) -> dict[str, int] | None:
 
 
 def _hierarchies(text: str) -> Any:
-    from kohort.anonymity.techniques import hierarchy_techniques
-    from kohort.data.hierarchy import read_hierarchies
+    from kohort.anonymity.relational.techniques import hierarchy_techniques
+    from kohort.tables.hierarchy import read_hierarchies
 
     if text in hierarchy_techniques():
         return text

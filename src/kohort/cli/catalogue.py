@@ -43,7 +43,7 @@ def data(json: JsonOption = False) -> None:
 
     Example: kohort data
     """
-    from kohort.data.datasets import list_datasets
+    from kohort.tables.datasets.catalogue import list_datasets
 
     found = list_datasets()
     if json:
@@ -63,6 +63,6 @@ def schema() -> None:
 
     Example: kohort schema > plan.schema.json
     """
-    from kohort.config import json_schema
+    from kohort.runs.config import json_schema
 
     sys.stdout.write(json_module.dumps(json_schema(), indent=1) + "\n")

@@ -12,9 +12,9 @@ from kohort.cli.common import JsonOption, emit, names, say, stdout
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from kohort.anonymity.measures import Anonymity
-    from kohort.anonymity.risk import Risk
-    from kohort.anonymity.risk_identifiers import ColumnWarning
+    from kohort.anonymity.checker.measures import Anonymity
+    from kohort.anonymity.risk.reidentification import Risk
+    from kohort.anonymity.risk.identifiers import ColumnWarning
 
 __all__ = ["register"]
 
@@ -42,11 +42,11 @@ def check(
 
     Example: kohort check adult:train --quasi age,race,sex --sensitive income
     """
-    from kohort.anonymity.measures import measure
-    from kohort.anonymity.risk import assess_risk, distinction_and_separation
-    from kohort.anonymity.risk_identifiers import identifier_warnings
-    from kohort.data.datasets import open_table
-    from kohort.data.table import Missing, handle_missing
+    from kohort.anonymity.checker.measures import measure
+    from kohort.anonymity.risk.reidentification import assess_risk, distinction_and_separation
+    from kohort.anonymity.risk.identifiers import identifier_warnings
+    from kohort.tables.datasets.catalogue import open_table
+    from kohort.tables.frames import Missing, handle_missing
     from kohort.errors import ConfigError
 
     columns, private, sets = names(quasi), names(sensitive), names(items)

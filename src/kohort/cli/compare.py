@@ -13,7 +13,7 @@ from kohort.cli.common import ForceOption, JsonOption, emit, say, stdout
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from kohort.compare import Rows
+    from kohort.runs.compare import Rows
 
 __all__ = ["register"]
 
@@ -49,8 +49,8 @@ def compare(
 
     Example: kohort compare examples/fedavg.toml --sweep train.lr=0.001,0.01 --seeds 3 --out out/rates
     """
-    from kohort.compare import Sweep, settings_of
-    from kohort.compare import compare as carry_out
+    from kohort.runs.compare import Sweep, settings_of
+    from kohort.runs.compare import compare as carry_out
 
     settings = settings_of(plan, [Sweep.parse(text) for text in sweep], overrides=set_ or [])
     result = carry_out(

@@ -14,7 +14,7 @@ from kohort.cli.common import ForceOption, JsonOption, emit, say, stdout
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from kohort.demo import Watch
+    from kohort.runs.demo import Watch
     from kohort.methods.registry import Method
 
 __all__ = ["register"]
@@ -39,7 +39,7 @@ def demo(
 
     Example: kohort demo --out out/demo
     """
-    from kohort.demo import prepare_folder, run_demo
+    from kohort.runs.demo import prepare_folder, run_demo
 
     prepare_folder(out, force=force)
     if not json:

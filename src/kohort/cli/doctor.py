@@ -159,7 +159,7 @@ def _threads(found: Findings) -> None:
 
 
 def _data(found: Findings) -> None:
-    from kohort.data.datasets import FOLDER_VARIABLE, cache_folder, list_datasets
+    from kohort.tables.datasets.catalogue import FOLDER_VARIABLE, cache_folder, list_datasets
 
     folder = os.environ.get(FOLDER_VARIABLE)
     if folder and not Path(folder).is_dir():
@@ -185,7 +185,7 @@ def _writable(folder: Path) -> bool:
 
 
 def _kernel_cache(found: Findings) -> None:
-    from kohort.learn.kernel import train_sites
+    from kohort.models.dense.kernel import train_sites
 
     path = getattr(getattr(train_sites, "stats", None), "cache_path", None)
     line = train_sites.__code__.co_firstlineno  # is part of the name, so that an older kernel does not count
@@ -220,11 +220,11 @@ def _tiny_federation() -> dict[str, Any]:
     import numpy as np
     import polars as pl
 
-    from kohort.config import load_plan
+    from kohort.runs.config import load_plan
     from kohort.errors import IntegrityError, KohortError
-    from kohort.experiment import run
-    from kohort.export import load_model
-    from kohort.privacy.verify import verify_ledger
+    from kohort.runs.run import run
+    from kohort.models.files import load_model
+    from kohort.privacy.ledger.verify import verify_ledger
 
     random = np.random.default_rng(0)
     first, second = random.uniform(size=(2, ROWS))

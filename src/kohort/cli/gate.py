@@ -10,7 +10,7 @@ import typer
 from kohort.cli.common import ForceOption, JsonOption, emit, names, say, stdout
 
 if TYPE_CHECKING:
-    from kohort.anonymity.gate_files import GatedTable
+    from kohort.anonymity.gate.files import GatedTable
 
 __all__ = ["register"]
 
@@ -51,7 +51,7 @@ def gate(
 
     Example: kohort gate adult:train --missing drop --quasi age,race,sex --rule k-anonymity --k 100
     """
-    from kohort.anonymity.gate_files import gate_table
+    from kohort.anonymity.gate.files import gate_table
     from kohort.errors import ConfigError
 
     quasi_names, sensitive_names = names(quasi), names(sensitive)

@@ -39,10 +39,10 @@ def init(
 
     Example: kohort hub init hub --address hub.example.org:9092
     """
-    from kohort.deployment_hub import HubFolder
+    from kohort.transport.deployment.hub import HubFolder
 
     made = HubFolder.init(hub, address=address, name=name, insecure=insecure)
-    from kohort.deployment_files import Invitation
+    from kohort.transport.deployment.files import Invitation
 
     fingerprint = Invitation.read(made.path / "invitation.json").hub.fingerprint
     if insecure:
@@ -62,9 +62,9 @@ def add(
 
     Example: kohort hub add hub north/registration.json
     """
-    from kohort.deployment_files import Registration
-    from kohort.deployment_hub import HubFolder
-    from kohort.deployment_rotation import HandOver
+    from kohort.transport.deployment.files import Registration
+    from kohort.transport.deployment.hub import HubFolder
+    from kohort.transport.deployment.rotation import HandOver
 
     if HandOver.is_at(registration):
         site = HubFolder(hub).replace(HandOver.read(registration))
@@ -81,7 +81,7 @@ def start(hub: HubArgument) -> None:
 
     Example: kohort hub start hub
     """
-    from kohort.deployment_hub import HubFolder
+    from kohort.transport.deployment.hub import HubFolder
 
     folder = HubFolder(hub)
     settings = folder.settings
@@ -96,7 +96,7 @@ def status(hub: HubArgument, json: JsonOption = False) -> None:
 
     Example: kohort hub status hub
     """
-    from kohort.deployment_hub import HubFolder
+    from kohort.transport.deployment.hub import HubFolder
 
     sites, last = HubFolder(hub).status()
     if json:
@@ -124,7 +124,7 @@ def forget(
 
     Example: kohort hub forget hub north
     """
-    from kohort.deployment_hub import HubFolder
+    from kohort.transport.deployment.hub import HubFolder
     from kohort.errors import ConfigError
 
     if (site is None) != overdue:
@@ -141,7 +141,7 @@ def renew(hub: HubArgument) -> None:
 
     Example: kohort hub renew hub
     """
-    from kohort.deployment_hub import HubFolder
+    from kohort.transport.deployment.hub import HubFolder
 
     HubFolder(hub).renew()
     say("issued a new certificate; restart the hub to use it. Sites need nothing new")

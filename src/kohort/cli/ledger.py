@@ -32,7 +32,7 @@ def show(folder: FolderArgument, json: JsonOption = False) -> None:
 
     Example: kohort ledger show out/fedavg
     """
-    from kohort.privacy.summary import summarise
+    from kohort.privacy.ledger.summary import summarise
 
     rows = summarise(folder)
     if json:
@@ -53,7 +53,7 @@ def verify(folder: FolderArgument, json: JsonOption = False) -> None:
 
     Example: kohort ledger verify out/fedavg
     """
-    from kohort.privacy.verify import verify_ledger
+    from kohort.privacy.ledger.verify import verify_ledger
 
     found = verify_ledger(folder)
     if json:

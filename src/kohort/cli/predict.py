@@ -40,11 +40,11 @@ def predict(
     """
     from time import perf_counter
 
-    from kohort.apply import predict_table, predicted_column
-    from kohort.data.datasets import open_table
-    from kohort.data.table import ENDINGS, write_table
+    from kohort.evaluate.tables import predict_table, predicted_column
+    from kohort.tables.datasets.catalogue import open_table
+    from kohort.tables.frames import ENDINGS, write_table
     from kohort.errors import ConfigError
-    from kohort.export import load_model
+    from kohort.models.files import load_model
     from kohort.files import require_new
 
     began = perf_counter()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from kohort.cli.common import say, stderr
 
 if TYPE_CHECKING:
-    from kohort.experiment import Progress
+    from kohort.runs.run import Progress
 
 __all__ = ["between_rounds", "round_bar"]
 

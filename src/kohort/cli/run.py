@@ -12,7 +12,7 @@ import typer
 from kohort.cli.common import ForceOption, JsonOption, emit, stdout
 
 if TYPE_CHECKING:
-    from kohort.venue import Venue
+    from kohort.runs.backend import Venue
 
 __all__ = ["register"]
 
@@ -44,10 +44,10 @@ def run(
     Example: kohort run examples/fedavg.toml --out out/fedavg
     """
     from kohort.cli.progress import between_rounds, round_bar
-    from kohort.config import read_plan
+    from kohort.runs.config import read_plan
     from kohort.errors import ConfigError, nearest
-    from kohort.experiment import run as carry_out
-    from kohort.runfolder import stored_result
+    from kohort.runs.run import run as carry_out
+    from kohort.runs.folder import stored_result
 
     if engine not in ENGINES:
         raise ConfigError(f"unknown engine {engine!r}", hint=nearest(engine, ENGINES))
@@ -79,7 +79,7 @@ def _venue(engine: str, hub: Path | None, out: Path, wait: float) -> Iterator[Ve
     if engine == "local":
         yield None
         return
-    from kohort.deployment_hub import HubFolder
+    from kohort.transport.deployment.hub import HubFolder
     from kohort.errors import ConfigError
 
     if hub is None:

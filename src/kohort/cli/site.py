@@ -44,9 +44,9 @@ def init(
     With KOHORT_PASSPHRASE set, the key file is locked with it. Example: kohort site init north --name north
     --table north.csv --invitation invitation.json --plan plan.toml
     """
-    from kohort.config import read_plan
-    from kohort.deployment_files import Invitation, Registration
-    from kohort.deployment_site import SiteFolder
+    from kohort.runs.config import read_plan
+    from kohort.transport.deployment.files import Invitation, Registration
+    from kohort.transport.deployment.site import SiteFolder
 
     read = Invitation.read(invitation)
     SiteFolder.init(
@@ -71,7 +71,7 @@ def trust(
 
     Example: kohort site trust north south 3f2a...
     """
-    from kohort.deployment_site import SiteFolder
+    from kohort.transport.deployment.site import SiteFolder
 
     SiteFolder(site).trust(name, fingerprint)
     say(f"{name} is trusted from now on")
@@ -85,7 +85,7 @@ def revoke(
 
     Example: kohort site revoke north 3f2a...
     """
-    from kohort.deployment_site import SiteFolder
+    from kohort.transport.deployment.site import SiteFolder
 
     SiteFolder(site).distrust(fingerprint)
     say("revoked")
@@ -96,8 +96,8 @@ def rotate(site: SiteArgument) -> None:
 
     Example: kohort site rotate north
     """
-    from kohort.deployment_rotation import HANDOVER_FILE, rotate_site
-    from kohort.deployment_site import SiteFolder
+    from kohort.transport.deployment.rotation import HANDOVER_FILE, rotate_site
+    from kohort.transport.deployment.site import SiteFolder
 
     made = rotate_site(SiteFolder(site), passphrase=os.environ.get(PASSPHRASE))
     say(f"give the hub {site / HANDOVER_FILE} (kohort hub add). Every peer's operator revokes the old fingerprint:")
@@ -116,8 +116,8 @@ def approve(
 
     Example: kohort site approve north plan.toml
     """
-    from kohort.config import read_plan
-    from kohort.deployment_site import SiteFolder
+    from kohort.runs.config import read_plan
+    from kohort.transport.deployment.site import SiteFolder
 
     approvals = SiteFolder(site).approvals
     if plan is None:
@@ -144,7 +144,7 @@ def start(
 
     Example: kohort site start north
     """
-    from kohort.deployment_site import SiteFolder
+    from kohort.transport.deployment.site import SiteFolder
 
     if insecure:
         say("INSECURE: no TLS and no node keys. Whoever is on this machine can read and answer. For tests only")

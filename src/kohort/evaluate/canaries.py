@@ -18,8 +18,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from kohort.learn.network import FloatArray, Network
-from kohort.learn.rows import Rows, StackedRows, stack
+from kohort.models.dense.network import FloatArray, Network
+from kohort.models.rows import Rows, StackedRows, stack
 
 __all__ = ["CanaryAudit", "audit_training", "epsilon_lower_bound"]
 

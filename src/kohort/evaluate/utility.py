@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from kohort.errors import DataError
 from kohort.evaluate.intervals import BLOCKS, Blocks, Floats, Resampling, intervals_of
-from kohort.learn.model import Model, encode_rows
-from kohort.learn.rows import Rows
+from kohort.models.model import Model, encode_rows
+from kohort.models.rows import Rows
 from kohort.rng import Streams
 
 __all__ = ["accuracy_of", "area_under_curve", "classification", "evaluate_model", "regression"]

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 import polars as pl
 
 from kohort.errors import IntegrityError
-from kohort.federation.hubwork import HubTrainer
-from kohort.federation.plan import Ask, Expect, Hub, Plan, Replies, Result
-from kohort.federation.rounds import Crew, federated_rounds
-from kohort.federation.site import Site
-from kohort.federation.tables import pack_table, unpack_table
-from kohort.federation.task import Release, Request, Task
-from kohort.federation.wire import Payload
+from kohort.rounds.hub_training import HubTrainer
+from kohort.protocol.hub import Ask, Expect, Hub, Plan, Replies, Result
+from kohort.rounds.loop import Crew, federated_rounds
+from kohort.protocol.site import Site
+from kohort.protocol.table_payload import pack_table, unpack_table
+from kohort.protocol.task import Release, Request, Task
+from kohort.protocol.wire import Payload
 from kohort.methods.registry import Method
 from kohort.privacy.guarantee import Guarantee, Raw
 

@@ -15,21 +15,21 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kohort.errors import ConfigError
-from kohort.federation.accounts import RESERVE, planned_claims, reserve, spends
-from kohort.federation.hub_noise import hub_noise
-from kohort.federation.job_training import TRAIN_JOB
-from kohort.federation.jobs import DPSection, Job, SecureSection
-from kohort.federation.noisy_statistics import STATISTICS, noisy_statistics
-from kohort.federation.plan import Ask, Hub, Mark, Plan, Replies, Result
-from kohort.federation.rounds import Ended, Phase, federated_rounds
-from kohort.federation.setting import TrainSection
-from kohort.federation.summed_rounds import SUM_UPDATES, summed_rounds
-from kohort.federation.training import TRAIN, TRAIN_SCAFFOLD
-from kohort.learn.network import FloatArray
+from kohort.rounds.dp_accounts import RESERVE, planned_claims, reserve, spends
+from kohort.rounds.hub_noise import hub_noise
+from kohort.rounds.phase_training import TRAIN_JOB
+from kohort.rounds.phases import DPSection, Job, SecureSection
+from kohort.rounds.noisy_statistics import STATISTICS, noisy_statistics
+from kohort.protocol.hub import Ask, Hub, Mark, Plan, Replies, Result
+from kohort.rounds.loop import Ended, Phase, federated_rounds
+from kohort.protocol.plan import TrainSection
+from kohort.rounds.summed import SUM_UPDATES, summed_rounds
+from kohort.rounds.training import TRAIN, TRAIN_SCAFFOLD
+from kohort.models.dense.network import FloatArray
 from kohort.methods.registry import Method
-from kohort.privacy.accounting import calibrate
+from kohort.privacy.dp.accounting import calibrate
 from kohort.privacy.guarantee import DP, Aggregate, Guarantee
-from kohort.secure.sums import find_scheme
+from kohort.crypto.sums.scheme import find_scheme
 
 __all__ = ["METHOD", "FedAvg"]
 

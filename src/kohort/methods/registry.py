@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from kohort.data.encode import Encoder
-from kohort.discovery import discover, find_namesake
+from kohort.tables.encoder import Encoder
+from kohort.registry import discover, find_namesake
 from kohort.errors import ConfigError, nearest
-from kohort.federation.plan import Ask, Hub, Plan
-from kohort.federation.setting import Setting
-from kohort.federation.task import Task
+from kohort.protocol.hub import Ask, Hub, Plan
+from kohort.protocol.plan import Setting
+from kohort.protocol.task import Task
 from kohort.privacy.guarantee import Guarantee
 
 __all__ = ["GROUP", "Method", "find_method", "methods"]

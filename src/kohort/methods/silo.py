@@ -22,24 +22,24 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import polars as pl
 from annotated_types import Ge, Le
 
-from kohort.data.blocks import encode_generalised
-from kohort.data.encode import Encoder
-from kohort.data.hierarchy import read_hierarchies
-from kohort.data.schema import Schema
+from kohort.tables.blocks import encode_generalised
+from kohort.tables.encoder import Encoder
+from kohort.tables.hierarchy import read_hierarchies
+from kohort.tables.schema import Schema
 from kohort.errors import ConfigError, nearest
-from kohort.federation.plan import Ask, Expect, Hub, Plan, Replies, Result
-from kohort.federation.rounds import federated_rounds
-from kohort.federation.site import Site
-from kohort.federation.task import Release, Request, Task
-from kohort.federation.training import TRAIN, TRAIN_SCAFFOLD, setting_of
-from kohort.federation.wire import Payload
-from kohort.learn.model import encode_rows
-from kohort.learn.rows import Rows
+from kohort.protocol.hub import Ask, Expect, Hub, Plan, Replies, Result
+from kohort.rounds.loop import federated_rounds
+from kohort.protocol.site import Site
+from kohort.protocol.task import Release, Request, Task
+from kohort.rounds.training import TRAIN, TRAIN_SCAFFOLD, setting_of
+from kohort.protocol.wire import Payload
+from kohort.models.model import encode_rows
+from kohort.models.rows import Rows
 from kohort.methods.registry import Method
 from kohort.privacy.guarantee import Aggregate, Guarantee, KAnonymous
 
 if TYPE_CHECKING:
-    from kohort.anonymity.anonymise import Anonymised
+    from kohort.anonymity.relational.anonymise import Anonymised
 
 __all__ = ["METHOD", "Anonymise", "Silo", "anonymise_rows", "encode_anonymised"]
 
@@ -78,8 +78,8 @@ class Silo:
 
 def anonymise_rows(frame: pl.DataFrame, schema: Schema, config: Anonymise) -> Anonymised:
     """`frame`, one site's rows, anonymised and verified; same rows, same result."""
-    from kohort.anonymity.anonymise import anonymise
-    from kohort.anonymity.techniques import hierarchy_techniques
+    from kohort.anonymity.relational.anonymise import anonymise
+    from kohort.anonymity.relational.techniques import hierarchy_techniques
 
     word = config.hierarchies
     return anonymise(
@@ -162,7 +162,7 @@ def _verdict(config: Anonymise, rows: int) -> KAnonymous:
 
 def _check(config: Anonymise, schema: Schema) -> None:
     """What would fail at every site is the plan's fault, and is said once."""
-    from kohort.anonymity.techniques import class_techniques
+    from kohort.anonymity.relational.techniques import class_techniques
 
     algorithms = ("auto", "lattice", *class_techniques())
     if config.algorithm not in algorithms:

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any, Protocol, TypeVar
 
 from kohort.privacy.guarantee import DP, Aggregate, Guarantee, KAnonymous, KKm, Raw
-from kohort.privacy.ledger import Book, Chain, Occasion
+from kohort.privacy.ledger.ledger import Book, Chain, Occasion
 from kohort.privacy.policy import Policy
 
 __all__ = ["Company", "Keeper", "Refusal", "door"]

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 from annotated_types import Ge
 
 from kohort.errors import ConfigError, IntegrityError
-from kohort.privacy.verify import verify_ledger
+from kohort.privacy.ledger.verify import verify_ledger
 from kohort.report import words
 from kohort.report.words import printable
 

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from kohort.discovery import discover
+from kohort.registry import discover
 from kohort.errors import ConfigError, nearest
 
 __all__ = ["Say", "Study", "find_study", "studies"]

@@ -1,0 +1,85 @@
+"""Equivalence classes: rows that share their values in some columns.
+
+Guarantees: null is one value of its own, so rows that lack the same values share a class; every row is in exactly one
+class; a table without rows and a column that is not there are DataErrors that name columns and counts only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from kohort.tables.frames import from_native
+from kohort.errors import ConfigError, DataError, nearest
+
+__all__ = ["Classes", "as_frame", "group_rows", "require_columns", "sorted_distinct"]
+
+
+@dataclass(frozen=True)
+class Classes:
+    """Which class each row is in, numbered in the order of their first rows, and how many rows each class has."""
+
+    of_row: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return len(self.of_row)
+
+    @property
+    def count(self) -> int:
+        """Number of classes."""
+        return len(self.sizes)
+
+
+def as_frame(frame: Any) -> pl.DataFrame:
+    """The polars form of any frame kohort can read; it must have rows."""
+    found, _ = from_native(frame)
+    if found.height == 0:
+        raise DataError("the table has no rows", hint="Give a table with at least one row")
+    return found
+
+
+def require_columns(frame: pl.DataFrame, columns: Sequence[str]) -> tuple[str, ...]:
+    """The names without repeats, each a column of the frame."""
+    if isinstance(columns, str):
+        raise ConfigError("columns are given as one string", hint="Give a list of names")
+    for name in columns:
+        if name not in frame.columns:
+            raise DataError(f"the table has no column {name!r}", hint=nearest(name, frame.columns))
+    return tuple(dict.fromkeys(columns))
+
+
+def group_rows(frame: pl.DataFrame, columns: Sequence[str]) -> Classes:
+    """Classes of the rows by their values in `columns`; without columns, all rows are one class."""
+    names = require_columns(frame, columns)
+    if not names:
+        return Classes(np.zeros(frame.height, np.int64), np.array([frame.height], np.int64))
+    lists = [name for name in names if isinstance(frame.schema[name], pl.List)]
+    if lists:
+        hint = "Columns that hold sets of items are checked with items, not as quasi-identifiers"
+        raise DataError(f"columns hold lists: {', '.join(lists)}", hint=hint)
+    keys = [f"key{position}" for position in range(len(names))]
+    members = (
+        frame.select(pl.col(name).alias(key) for name, key in zip(names, keys, strict=True))
+        .with_row_index("row")
+        .group_by(keys, maintain_order=True)
+        .agg(pl.col("row"))["row"]
+    )
+    sizes = members.list.len().to_numpy().astype(np.int64)
+    of_row = np.empty(frame.height, np.int64)
+    of_row[members.explode().to_numpy()] = np.repeat(np.arange(len(sizes)), sizes)
+    return Classes(of_row, sizes)
+
+
+def sorted_distinct(keys: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The distinct keys, rising. By sorting: the hash table of numpy.unique is many times slower on long arrays."""
+    ordered = np.sort(keys)
+    distinct: NDArray[np.int64] = ordered[np.diff(ordered, prepend=ordered[:1] - 1) != 0]
+    return distinct

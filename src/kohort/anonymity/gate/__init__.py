@@ -1,0 +1,1 @@
+"""The gate: decides row by row what a site may share."""

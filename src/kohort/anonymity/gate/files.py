@@ -1,0 +1,232 @@
+"""A gate over a whole table on disk, to two files: the rows that may be shared and the rows that are kept.
+
+A Parquet table is read in parts, more than once, so that only the columns the gate looks at are ever held as a whole.
+
+Guarantees: every row that is not left out for missing values is in exactly one of the two files, in table order; the
+identifier is never in the shared file; each file is there as a whole or not at all, and existing ones stay unless
+`force` is given.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+from polars.io.plugins import register_io_source
+
+from kohort.anonymity.gate.gate import Gated, apply_gate, sets_as_text
+from kohort.tables.datasets.catalogue import open_table
+from kohort.tables.frames import ENDINGS, UNREADABLE, Missing, from_native, write_table
+from kohort.errors import ConfigError, DataError, nearest
+from kohort.files import disk_errors, require_new
+
+__all__ = ["GatedTable", "gate_table"]
+
+Mask = NDArray[np.bool_]
+PART_ROWS = 1 << 20
+# Any two seeds do: the pair of hashes is what tells rows apart.
+SEEDS = (0x6B6F686F, 0x72746761)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GatedTable:
+    """What was decided. `unique` counts the shared rows that no other shared row equals in `shared_columns`."""
+
+    gated: Gated
+    dropped_rows: int
+    shared_columns: tuple[str, ...]
+    unique: int
+
+
+def gate_table(
+    source: str,
+    *,
+    quasi: Sequence[str],
+    sensitive: str | None = None,
+    identifier: str | None = None,
+    missing: Missing = "category",
+    shared_columns: Sequence[str] = (),
+    out_shared: Path | None = None,
+    out_kept: Path | None = None,
+    force: bool = False,
+    **rule: Any,
+) -> GatedTable:
+    """Apply a gate (`rule` holds the other arguments of `apply_gate`) to a named dataset or file, and write both parts.
+
+    Without `shared_columns` all columns but the identifier are shared.
+    """
+    if missing not in get_args(Missing):
+        raise ConfigError(f"unknown way to handle missing values {missing!r}", hint=nearest(missing, get_args(Missing)))
+    _check_outputs(out_shared, out_kept, force=force)
+    with _readable(source):
+        table = _open(source)
+        names = table.collect_schema().names()
+        shared = _shared_columns(names, shared_columns, identifier)
+        looked_at = [*quasi, *(name for name in (sensitive, identifier) if name is not None)]
+        _require(looked_at, names)
+        complete = _complete_rows(table) if missing == "drop" else None
+        frame = table.select(list(dict.fromkeys(looked_at))).collect()
+        if complete is not None:
+            frame = frame.filter(pl.Series(complete))
+        gated = apply_gate(frame, quasi=quasi, sensitive=sensitive, identifier=identifier, **rule)
+        del frame
+        passes = gated.mask if complete is None else _spread(gated.mask, complete)
+        found = GatedTable(
+            gated=gated,
+            dropped_rows=0 if complete is None else int((~complete).sum()),
+            shared_columns=shared,
+            unique=_count_unique(table.select(shared), passes),
+        )
+        if out_shared is not None:
+            _write(table.select(shared), passes, out_shared, force=force)
+        if out_kept is not None:
+            _write(table, ~passes if complete is None else complete & ~passes, out_kept, force=force)
+    return found
+
+
+@contextmanager
+def _readable(source: str) -> Iterator[None]:
+    """A damaged Parquet file shows itself only while its parts are read."""
+    try:
+        yield
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException):
+        hint = "It is truncated, damaged or of another kind: write or copy it again"
+        raise DataError(f"{source!r} is not a readable table", hint=hint) from None
+
+
+def _open(source: str) -> pl.LazyFrame:
+    path = Path(source)
+    if ENDINGS.get(path.suffix.lower()) != "parquet" or not path.is_file():
+        return open_table(source).frame.lazy()
+    try:
+        scanned = pl.scan_parquet(path)
+        schema = scanned.collect_schema()
+        rows = int(scanned.select(pl.len()).collect().item())
+        from_native(scanned.head(1).collect())  # refuses the types kohort does not know
+    except UNREADABLE:
+        hint = "It is truncated, damaged or of another kind: write or copy it again"
+        raise DataError(f"{source!r} is not a readable Parquet file", hint=hint) from None
+    if rows == 0 or not schema:
+        raise DataError(f"{source!r} has a header but no rows", hint="Give a table with at least one row")
+    floats = [name for name, dtype in schema.items() if dtype.is_float()]
+    if not floats:
+        return scanned
+    infinite = scanned.select(pl.col(floats).is_infinite().sum()).collect().row(0)
+    named = [f"{name} ({count:,})" for name, count in zip(floats, infinite, strict=True) if count]
+    if named:
+        hint = "Replace them by a finite number or leave the cells empty"
+        raise DataError(f"{source!r} has infinite numbers in: {', '.join(named)}", hint=hint)
+    return scanned.with_columns(pl.col(floats).fill_nan(None))
+
+
+def _check_outputs(out_shared: Path | None, out_kept: Path | None, *, force: bool) -> None:
+    for path in (out_shared, out_kept):
+        if path is None:
+            continue
+        if path.suffix.lower() not in ENDINGS:
+            raise ConfigError(f"{str(path)!r} has no known ending", hint=f"Use one of {', '.join(ENDINGS)}")
+        require_new(path, force=force)
+    if out_shared is not None and out_kept is not None and out_shared.resolve() == out_kept.resolve():
+        raise ConfigError("shared and kept rows go to the same file", hint="Name two files")
+
+
+def _require(wanted: Sequence[str], names: Sequence[str]) -> None:
+    for name in wanted:
+        if name not in names:
+            raise DataError(f"the table has no column {name!r}", hint=nearest(name, names))
+
+
+def _shared_columns(names: Sequence[str], wanted: Sequence[str], identifier: str | None) -> tuple[str, ...]:
+    _require(wanted, names)
+    if identifier is not None and identifier in wanted:
+        raise ConfigError(f"the identifier {identifier!r} is among the shared columns", hint="Leave it out")
+    return tuple(name for name in names if (name in wanted if wanted else name != identifier))
+
+
+def _complete_rows(table: pl.LazyFrame) -> Mask:
+    complete = table.select(pl.all_horizontal(pl.all().is_not_null())).collect().to_series().to_numpy()
+    if not complete.any():
+        hint = "Use --missing category, or drop the emptiest columns"
+        raise DataError(f"all {len(complete):,} rows have a missing value", hint=hint)
+    return complete
+
+
+def _spread(mask: Mask, complete: Mask) -> Mask:
+    passes = np.zeros(len(complete), np.bool_)
+    passes[complete] = mask
+    return passes
+
+
+def _count_unique(table: pl.LazyFrame, passes: Mask) -> int:
+    """Passing rows that no other passing row equals, told apart by two 64-bit hashes of each row.
+
+    Rows that share a hash by chance make the count of its singles too low. Where both counts agree they are right;
+    where they do not, the pairs are counted. Either way an error takes two chance matches at once.
+    """
+    if not passes.any():
+        return 0
+    hashes = []
+    for part in _parts(table, passes):
+        plain = sets_as_text(from_native(part)[0])
+        hashes.append([plain.hash_rows(seed).to_numpy() for seed in SEEDS])
+    first, second = (np.concatenate(parts) for parts in zip(*hashes, strict=True))
+    del hashes
+    by_first, by_second = (_count_singles(ordered[1:] == ordered[:-1]) for ordered in map(np.sort, (first, second)))
+    if by_first == by_second:
+        return by_first
+    order = np.lexsort((second, first))
+    first, second = first[order], second[order]
+    return _count_singles((first[1:] == first[:-1]) & (second[1:] == second[:-1]))
+
+
+def _count_singles(as_previous: Mask) -> int:
+    """How many sorted entries differ from both neighbours; `as_previous` says which equal the one before, from 1 on."""
+    repeated = np.concatenate(([False], as_previous)) | np.concatenate((as_previous, [False]))
+    return int((~repeated).sum())
+
+
+def _parts(table: pl.LazyFrame, wanted: Mask) -> Iterator[pl.DataFrame]:
+    """The wanted rows in table order, part by part."""
+    for start in range(0, len(wanted), PART_ROWS):
+        yield table.slice(start, PART_ROWS).collect().filter(pl.Series(wanted[start : start + PART_ROWS]))
+
+
+def _write(table: pl.LazyFrame, wanted: Mask, path: Path, *, force: bool) -> None:
+    if ENDINGS[path.suffix.lower()] != "parquet":
+        write_table(pl.concat(_parts(table, wanted)), path, force=force)
+        return
+    with disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(prefix=f".{path.name}.", dir=path.parent, delete=False) as made:
+            temporary = Path(made.name)
+        try:
+            _sink(table, wanted, temporary)
+            temporary.chmod(0o644)
+            temporary.replace(path)
+        except BaseException:
+            with suppress(OSError):
+                temporary.unlink()
+            raise
+
+
+def _sink(table: pl.LazyFrame, wanted: Mask, path: Path) -> None:
+    """Write Parquet part by part; a full disk is the operating system's error, whatever the writer wraps it in."""
+
+    def source(*_: object) -> Iterator[pl.DataFrame]:
+        return _parts(table, wanted)  # all of it: the writer asks for no columns, rows or filter of its own
+
+    try:
+        register_io_source(source, schema=table.collect_schema()).sink_parquet(path)
+    except pl.exceptions.PolarsError as problem:
+        wrapped = re.search(r"\(os error (\d+)\)", str(problem))
+        if wrapped is None:
+            raise
+        raise OSError(int(wrapped.group(1)), "writing failed") from None

@@ -1,0 +1,278 @@
+"""The gate: decides row by row what a site may share (the privacy module of partially-federated learning).
+
+A rule looks at groups of rows that share a key (`kohort.anonymity.gate.keys`) and passes or withholds each row. Rules
+are found in `kohort.anonymity.gate.rules` and under the entry point group `kohort.gate_rules`.
+
+Guarantees: a row passes if and only if its rule says so on the counts it was given; counts are of distinct persons
+where an identifier is named, rows without an identifier counting as one person together; nothing but the key, the
+sensitive column and the identifier is looked at. What a gate does not do: rows that pass are whole rows, so their other
+columns can still single people out. `Gated.unique_on` says how many rows they do.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from typing import Any, Literal, TypeAlias, get_args
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from kohort.anonymity.gate.groups import group_rows
+from kohort.anonymity.gate.keys import KeyFunction, Keys, group_keys, read_columns
+from kohort.tables.frames import from_native
+from kohort.registry import discover
+from kohort.errors import ConfigError, DataError, nearest
+
+__all__ = [
+    "CountUnit",
+    "GateInput",
+    "GateRule",
+    "Gated",
+    "LKind",
+    "apply_gate",
+    "count_groups",
+    "count_keys",
+    "count_unit",
+    "find_rule",
+    "gate_rules",
+    "person_codes",
+]
+
+Integers: TypeAlias = NDArray[np.int64]
+Mask: TypeAlias = NDArray[np.bool_]
+CountUnit = Literal["key", "key+sensitive"]
+LKind = Literal["distinct", "entropy"]
+SensitiveKind = Literal["number", "category"]
+Parameter = Literal["k", "l", "t"]
+
+RULES, ENTRY_POINTS = "kohort.anonymity.gate.rules", "kohort.gate_rules"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class GateInput:
+    """What a rule may look at.
+
+    `keys` are the groups the rule counts: of the key alone, or of the key joined with the sensitive value, as its
+    `count_unit` says. `counts` are counts of these groups from elsewhere, such as a sum over sites; None: count here.
+    `sensitive` holds a code a row, in the order of the values for a number, null first. `strict` asks for more than k
+    (or, in `paper-l`, l) where at least k is enough otherwise.
+    """
+
+    keys: Keys
+    sensitive: Integers | None = None
+    sensitive_kind: SensitiveKind = "category"
+    persons: Integers | None = None
+    counts: Integers | None = None
+    strict: bool = False
+    k: int | None = None
+    l: float | None = None  # noqa: E741 - the literature's own letter
+    t: float | None = None
+    l_kind: LKind = "distinct"
+
+    @cached_property
+    def group_counts(self) -> Integers:
+        """Persons or rows of each group: the counts given, else counted here."""
+        if self.counts is None:
+            return count_groups(self.keys, self.persons)
+        if self.counts.shape != (self.keys.groups,):
+            hint = "Count the groups that count_keys gives"
+            raise ConfigError(f"{self.counts.size:,} counts are given for {self.keys.groups:,} groups", hint=hint)
+        return self.counts
+
+    def reach(self, threshold: float | None) -> Mask:
+        """Which groups are large enough; all of them when nothing is asked."""
+        if threshold is None:
+            return np.ones(self.keys.groups, np.bool_)
+        return self.group_counts > threshold if self.strict else self.group_counts >= threshold
+
+
+@dataclass(frozen=True, kw_only=True)
+class GateRule:
+    """A registered rule: the parameters it `needs`, those it also `takes`, what it counts, and how it decides."""
+
+    name: str
+    decide: Callable[[GateInput], Mask]
+    needs: tuple[Parameter, ...]
+    takes: tuple[Parameter, ...] = ()
+    needs_sensitive: bool = False
+    count_unit: CountUnit = "key"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Gated:
+    """What a gate decided. `largest_group` counts as the rule does: persons where named, or the counts supplied."""
+
+    mask: Mask = field(repr=False)
+    groups: int
+    largest_group: int
+    rule: str
+
+    @cached_property
+    def shared(self) -> int:
+        """Rows that may be shared."""
+        return int(self.mask.sum())
+
+    @property
+    def share(self) -> float:
+        """Shared rows among all rows."""
+        return self.shared / len(self.mask)
+
+    def unique_on(self, frame: Any, columns: Sequence[str]) -> int:
+        """How many of the shared rows no other shared row equals in these columns."""
+        known, _ = from_native(frame)
+        for name in columns:
+            if name not in known.columns:
+                raise DataError(f"the table has no column {name!r}", hint=nearest(name, known.columns))
+        if known.height != len(self.mask):
+            hint = "Give the table the gate was applied to"
+            raise ConfigError(f"a table of {known.height:,} rows, a gate for {len(self.mask):,}", hint=hint)
+        if not columns or self.shared == 0:
+            return int(self.shared == 1)
+        shared = known.select(list(dict.fromkeys(columns))).filter(pl.Series(self.mask))
+        return int((group_rows(sets_as_text(shared)).sizes == 1).sum())
+
+
+def apply_gate(
+    frame: Any,
+    *,
+    quasi: Sequence[str],
+    rule: str | GateRule,
+    sensitive: str | None = None,
+    identifier: str | None = None,
+    k: int | None = None,
+    l: float | None = None,  # noqa: E741 - the literature's own letter
+    t: float | None = None,
+    strict: bool = False,
+    key: str | KeyFunction | None = None,
+    counts: Integers | None = None,
+    l_kind: LKind = "distinct",
+) -> Gated:
+    """Decide which rows may be shared. `counts` belongs to the groups of `count_keys` with the same arguments."""
+    chosen = find_rule(rule) if isinstance(rule, str) else rule
+    _check_parameters(chosen, {"k": k, "l": l, "t": t}, l_kind)
+    keys = count_keys(frame, quasi=quasi, sensitive=sensitive, identifier=identifier, rule=chosen, key=key)
+    codes: Integers | None = None
+    kind: SensitiveKind = "category"
+    if chosen.needs_sensitive and sensitive is not None:
+        codes, kind = _sensitive_codes(frame, sensitive)
+    given = GateInput(
+        keys=keys,
+        sensitive=codes,
+        sensitive_kind=kind,
+        persons=None if identifier is None else person_codes(frame, identifier),
+        counts=None if counts is None else np.asarray(counts, np.int64),
+        strict=strict,
+        k=k,
+        l=l,
+        t=t,
+        l_kind=l_kind,
+    )
+    mask = chosen.decide(given)
+    return Gated(mask=mask, groups=keys.groups, largest_group=int(given.group_counts.max()), rule=chosen.name)
+
+
+def count_keys(
+    frame: Any,
+    *,
+    quasi: Sequence[str],
+    rule: str | GateRule,
+    sensitive: str | None = None,
+    identifier: str | None = None,
+    key: str | KeyFunction | None = None,
+) -> Keys:
+    """The groups a rule counts: of the key, or of the key joined with the sensitive value."""
+    chosen = find_rule(rule) if isinstance(rule, str) else rule
+    _check_roles(chosen, quasi, sensitive, identifier)
+    keys = group_keys(frame, quasi, key=key)
+    if chosen.count_unit == "key":
+        return keys
+    value = read_columns(frame, [str(sensitive)]).to_series().alias("value")
+    names = {name: f"key{position}" for position, name in enumerate(keys.values.columns)}
+    joined = group_rows(pl.DataFrame({"key": keys.codes, "value": value}))
+    return Keys(partition=joined, values=keys.values.rename(names).with_columns(value))
+
+
+def count_groups(keys: Keys, persons: Integers | None = None) -> Integers:
+    """Rows of each group, or distinct persons where their codes are given."""
+    if persons is None:
+        return keys.partition.sizes
+    people = int(persons.max(initial=0)) + 1
+    pairs = np.sort(keys.codes * people + persons)
+    distinct = pairs[np.concatenate(([True], pairs[1:] != pairs[:-1]))]
+    return np.bincount(distinct // people, minlength=keys.groups).astype(np.int64, copy=False)
+
+
+def person_codes(frame: Any, identifier: str) -> Integers:
+    """A number for each person; all rows without an identifier get the same one, so they never add up to many."""
+    return group_keys(frame, [identifier]).codes
+
+
+def count_unit(rule: str | GateRule) -> CountUnit:
+    """What has to be counted across sites for this rule."""
+    return (find_rule(rule) if isinstance(rule, str) else rule).count_unit
+
+
+@cache
+def gate_rules() -> dict[str, GateRule]:
+    """Every installed rule by name."""
+    return discover(RULES, attribute="RULE", kind=GateRule, group=ENTRY_POINTS)
+
+
+def find_rule(name: str) -> GateRule:
+    """The rule of this name."""
+    found = gate_rules().get(name)
+    if found is None:
+        raise ConfigError(f"unknown gate rule {name!r}", hint=nearest(name, gate_rules()))
+    return found
+
+
+def sets_as_text(frame: pl.DataFrame) -> pl.DataFrame:
+    """Columns of sets as one text a set: sorted members, each with its length before it, so none runs into another."""
+    members = pl.concat_str(pl.element().str.len_bytes().cast(pl.String), pl.lit(":"), pl.element())
+    lists = [name for name, dtype in frame.schema.items() if isinstance(dtype, pl.List)]
+    return frame.with_columns(
+        pl.col(name).list.eval(members.fill_null("-")).list.sort().list.join("") for name in lists
+    )
+
+
+def _sensitive_codes(frame: Any, name: str) -> tuple[Integers, SensitiveKind]:
+    column = read_columns(frame, [name]).to_series()
+    if not column.dtype.is_numeric():
+        return group_rows(column.to_frame()).codes, "category"
+    ranks = column.rank("dense").cast(pl.Int64)
+    # Ranks count from 1, which leaves 0 for null.
+    lowest = 0 if column.null_count() else 1
+    return ranks.fill_null(0).to_numpy() - lowest, "number"
+
+
+def _check_roles(rule: GateRule, quasi: Sequence[str], sensitive: str | None, identifier: str | None) -> None:
+    if rule.needs_sensitive and not sensitive:
+        raise ConfigError(f"the rule {rule.name!r} needs a sensitive column", hint="Name one, e.g. --sensitive income")
+    for role, name in (("sensitive", sensitive), ("the identifier", identifier)):
+        if name is not None and name in quasi:
+            raise ConfigError(f"column {name!r} is {role} and also a quasi-identifier", hint="Give it one role")
+    if sensitive is not None and sensitive == identifier:
+        raise ConfigError(f"column {sensitive!r} is sensitive and also the identifier", hint="Give it one role")
+
+
+def _check_parameters(rule: GateRule, given: dict[Parameter, float | None], l_kind: str) -> None:
+    for name, value in given.items():
+        if value is None and name in rule.needs:
+            raise ConfigError(f"the rule {rule.name!r} needs {name}", hint=f"Add --{name}")
+        if value is not None and name not in (*rule.needs, *rule.takes):
+            hint = f"Leave it out; this rule takes {', '.join((*rule.needs, *rule.takes))}"
+            raise ConfigError(f"the rule {rule.name!r} does not use {name}", hint=hint)
+    if l_kind not in get_args(LKind):
+        raise ConfigError(f"unknown kind of l {l_kind!r}", hint=nearest(l_kind, get_args(LKind)))
+    whole = ("k",) if l_kind == "entropy" else ("k", "l")
+    for name in ("k", "l"):
+        value = given[name]
+        if value is not None and (not math.isfinite(value) or value < 1 or (name in whole and value != int(value))):
+            raise ConfigError(f"{name} is {value:g}", hint="Use a whole number from 1 on")
+    distance = given["t"]
+    if distance is not None and (not math.isfinite(distance) or distance < 0):
+        raise ConfigError(f"t is {distance:g}", hint="Use a distance from 0 to 1")

@@ -1,0 +1,1 @@
+"""How a column becomes part of a gate's key, one file each; found by name."""

@@ -1,0 +1,1 @@
+"""Gate rules, one file each; found by name."""

@@ -1,1 +1,0 @@
-"""Key functions of the gate, one file each; every module with a `KEY` is one."""

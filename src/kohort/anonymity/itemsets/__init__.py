@@ -1,0 +1,1 @@
+"""(k, k^m)-anonymity for rows that hold sets of items."""

@@ -1,0 +1,463 @@
+"""(k, k^m)-anonymity for rows that also hold a set of items (Poulis et al., 2013; Choudhury et al., 2020).
+
+Three steps: clusters of at least k rows that lose least in their quasi-identifiers; joining of clusters where that
+spares items, within a bound on relational loss (`delta`); generalisation of the items in each class until who knows a
+row's quasi-identifiers and up to m of its items is left with k rows. Items become groups such as {C, D, E, F}, or the
+labels of an item hierarchy; what cannot be saved is suppressed, node by node, counted, and limited. With
+`rare = "suppress"` rows that hold a rare combination lose an item instead (`kkm_local`).
+
+Where `identifier` names a person, persons are counted and not rows, and the column is not released.
+
+Guarantee: the released table has been judged by `kohort.anonymity.checker.measures`, which shares no code with what made it;
+what does not hold there is an error and nothing is returned. There is no randomness: same table, same release.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal, get_args
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from kohort.anonymity.relational.anonymise import Report
+from kohort.anonymity.relational.coding import CodedTable, code_table
+from kohort.anonymity.itemsets.hierarchy import ItemHierarchy, ItemTree, find_hierarchy, item_tree
+from kohort.anonymity.itemsets.loss import ItemLoss, item_losses
+from kohort.anonymity.itemsets.clusters import Merge, columns_shape, form_clusters, merge_clusters
+from kohort.anonymity.itemsets.items import (
+    Generalised,
+    ItemRows,
+    collect_items,
+    distinct,
+    generalise,
+    item_weights,
+    read_items,
+    release_items,
+)
+from kohort.anonymity.itemsets.local_suppression import suppress_rare
+from kohort.anonymity.relational.partition import Integers, Partition
+from kohort.anonymity.relational.recode import ColumnCells, label_cells, release, set_cells
+from kohort.anonymity.relational.hierarchies.taxonomy import Ladder, ladders
+from kohort.tables.hierarchy import Hierarchy
+from kohort.tables.frames import Missing, from_native, handle_missing, to_native
+from kohort.errors import ConfigError, DataError, IntegrityError, RefusedError, nearest
+
+__all__ = ["GroupScope", "ItemGroup", "KKmClass", "KKmResult", "Rare", "anonymise_items", "collect_items"]
+
+GroupScope = Literal["per-cluster", "table-wide"]
+Rare = Literal["generalise", "suppress"]
+LARGEST_M = 3
+# Supports are counts of two bytes for at most this many (cluster, item) pairs; more items share a column.
+SUPPORT_CELLS = 500_000_000
+LARGEST_SUPPORT = 30_000
+
+
+@dataclass(frozen=True)
+class ItemGroup:
+    """A released item: its cell as text, and the items it stands for."""
+
+    text: str
+    members: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class KKmClass:
+    """One released class: rows, the cell of each quasi-identifier, and the released items that occur in it."""
+
+    number: int
+    size: int
+    cells: Mapping[str, Any]
+    items: tuple[ItemGroup, ...]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class KKmResult:
+    """A released table and what it cost.
+
+    `kept` is the input row of each released row, `cluster` its class. `relational_loss` is the report's ncp;
+    `item_loss` is defined in `kohort.anonymity.itemsets.loss`; `suppressed_items` counts those that no cell stands for.
+    `cells` and `hierarchies` belong to the quasi-identifiers; `item_hierarchy` is the one item labels come from, None
+    for groups. `class_items` lists (class, place in `groups`), both rising.
+    """
+
+    frame: Any
+    kept: Integers
+    cluster: Integers
+    report: Report
+    relational_loss: float
+    item_loss: float
+    loss: ItemLoss
+    suppressed_items: int
+    suppressed_rows: int
+    merges: int
+    m: int
+    delta: float
+    cells: tuple[ColumnCells, ...]
+    hierarchies: Mapping[str, Hierarchy]
+    item_hierarchy: Hierarchy | None
+    items: tuple[str, ...]
+    groups: tuple[ItemGroup, ...]
+    class_items: NDArray[np.int64]
+
+    @cached_property
+    def classes(self) -> tuple[KKmClass, ...]:
+        """The released classes, in the order of their numbers."""
+        sizes = np.bincount(self.cluster)
+        ends = np.searchsorted(self.class_items[:, 0], np.arange(1, len(sizes) + 1)).tolist()
+        places = self.class_items[:, 1].tolist()
+        made, begin = [], 0
+        for number, end in enumerate(ends):
+            cells = {one.name: one.cells[one.of_class[number]] for one in self.cells}
+            found = tuple(self.groups[place] for place in places[begin:end])
+            made.append(KKmClass(number=number, size=int(sizes[number]), cells=cells, items=found))
+            begin = end
+        return tuple(made)
+
+    def to_mapping(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {
+            **self.report.to_mapping(),
+            "m": self.m,
+            "delta": self.delta,
+            "item_information_loss": self.loss.information_loss,
+            "item_utility_loss": self.loss.utility_loss,
+            "item_occurrences": self.loss.occurrences,
+            "suppressed_items": self.suppressed_items,
+            "merges": self.merges,
+        }
+
+
+def anonymise_items(
+    frame: Any,
+    *,
+    quasi: Sequence[str],
+    items: str | Sequence[str],
+    k: int,
+    m: int = 2,
+    delta: float = 0.95,
+    weights: Mapping[str, float] | None = None,
+    item_weights: Mapping[str, float] | None = None,
+    item_hierarchy: ItemHierarchy = "none",
+    groups: GroupScope = "per-cluster",
+    rare: Rare = "generalise",
+    hierarchies: Mapping[str, Hierarchy] | None = None,
+    merge: Merge = "paying",
+    suppression_limit: float = 1.0,
+    identifier: str | None = None,
+    sensitive: Sequence[str] = (),
+    target: str | None = None,
+    missing: Missing = "category",
+) -> KKmResult:
+    """Release a pandas, polars or pyarrow frame whose rows hold quasi-identifiers and sets of items.
+
+    `weights` (of quasi-identifiers) and `item_weights` say how much a loss there counts, from 0 to 1. `delta` bounds
+    the relational loss that joining clusters may lead to. `groups`: whether items are grouped class by class, or alike
+    in the whole table. `rare`: items that too few hold together become groups, or labels, that enough do; or items are
+    generalised until enough hold each, and rows that hold a rare combination lose an item. `hierarchies` make the
+    quasi-identifiers labels; without them they are intervals and value sets.
+    `suppression_limit` is the largest share of item occurrences that may be suppressed. `sensitive` columns are
+    measured, nothing more; `target` is what entropy loss is about.
+    """
+    began = time.perf_counter()
+    given, kind = from_native(frame)
+    names = (items,) if isinstance(items, str) else tuple(dict.fromkeys(items))
+    _check_request(given, quasi, names, identifier, groups, merge, rare, m, delta, suppression_limit, weights)
+    table = handle_missing(given, quasi, missing)
+    rows = read_items(table, names)
+    found = find_hierarchy(item_hierarchy, names[0], rows.items)
+    tree = item_tree(rows.items, found)
+    persons = None if identifier is None else _persons(table[identifier])
+    people = table.height if persons is None else int(persons.max(initial=-1)) + 1
+    if people < k:
+        what = "rows" if persons is None else "persons"
+        raise RefusedError(f"{people:,} {what} cannot be {k:,}-anonymous", hint=f"k of at most {people:,} can be met")
+    coded = code_table(table, quasi)
+    steps = None if hierarchies is None else ladders(coded, hierarchies)
+    maker = _Maker(coded, steps, rows, tree, persons, k, m, _weights(coded, weights), item_weights, rare)
+    labels = maker.united(form_clusters(coded, maker.shape, k=k, persons=persons))
+    merged, merges, known = maker.merged(labels, delta=delta, merge=merge)
+    partition = Partition.of_labels(maker.united(merged))
+    cells = maker.cells(partition)
+    node = maker.generalised(partition, table_wide=groups == "table-wide", before=labels, known=known)
+    columns, listed, cell = release_items(rows, tree, node, partition.labels, table_wide=groups == "table-wide")
+    released = release(table, partition, cells).with_columns(columns)
+    report, loss = _judged(
+        table, released, names, cells, hierarchies or {}, found,
+        quasi=quasi, sensitive=sensitive, target=target, identifier=identifier, k=k, m=m, began=began,
+    )  # fmt: skip
+    _check_suppression(loss, suppression_limit)
+    held = cell >= 0
+    width = max(len(listed), 1)
+    pairs = distinct(partition.labels[rows.row_of[held]] * width + cell[held], partition.count * width)
+    return KKmResult(
+        frame=to_native(released if identifier is None else released.drop(identifier), kind),
+        kept=np.arange(table.height),
+        cluster=partition.labels,
+        report=report,
+        relational_loss=report.ncp,
+        item_loss=loss.item_loss,
+        loss=loss,
+        suppressed_items=loss.suppressed,
+        suppressed_rows=0,
+        merges=merges,
+        m=m,
+        delta=delta,
+        cells=cells,
+        hierarchies=hierarchies or {},
+        item_hierarchy=found,
+        items=rows.items,
+        groups=tuple(ItemGroup(text, members) for text, members in listed),
+        class_items=np.stack(np.divmod(pairs, width), axis=1),
+    )
+
+
+@dataclass(frozen=True)
+class _Maker:
+    """A table on its way to classes."""
+
+    table: CodedTable
+    steps: tuple[Ladder, ...] | None
+    rows: ItemRows
+    tree: ItemTree
+    persons: Integers | None
+    k: int
+    m: int
+    weights: NDArray[np.float64]
+    item_weights: Mapping[str, float] | None
+    rare: Rare
+
+    @cached_property
+    def shape(self) -> Any:
+        return columns_shape(self.table, self.weights, self.steps)
+
+    @cached_property
+    def node_weights(self) -> NDArray[np.float64]:
+        return item_weights(self.tree, self.item_weights)
+
+    def cells(self, partition: Partition) -> tuple[ColumnCells, ...]:
+        if self.steps is None:
+            return set_cells(self.table, partition)
+        return label_cells(self.table, partition, self.steps)
+
+    def united(self, labels: Integers) -> Integers:
+        """Dense labels in which clusters that would be released with equal cells are one: that costs nothing."""
+        partition = Partition.of_labels(labels)
+        key = np.zeros(partition.count, np.int64)
+        for cells in self.cells(partition):
+            _, key = np.unique(key * (len(cells.cells) + 1) + cells.of_class, return_inverse=True)
+        return key[partition.labels]
+
+    def merged(self, labels: Integers, *, delta: float, merge: Merge) -> tuple[Integers, int, Integers | None]:
+        """Clusters after merging, how many merges there were, and the nodes of the clusters as they came, if known."""
+        known: list[Integers] = []
+
+        def item_loss(sets: Sequence[Integers]) -> NDArray[np.float64]:
+            losses, node = self._item_losses(sets)
+            if not known:
+                known.append(node)
+            return losses
+
+        supports = self._supports(labels) if merge != "none" else np.zeros((1, 1), np.uint16)
+        found = merge_clusters(
+            self.table,
+            self.shape,
+            labels,
+            delta=delta,
+            merge=merge,
+            supports=supports,
+            k=min(self.k, LARGEST_SUPPORT),
+            item_loss=item_loss,
+            occurrences=max(float(self.node_weights[self.rows.leaf].sum()), 1e-12),
+        )
+        return found.labels, found.merges, known[0] if known else None
+
+    def generalised(
+        self, partition: Partition, *, table_wide: bool, before: Integers, known: Integers | None
+    ) -> Integers:
+        """The node of each occurrence, in the order of the table.
+
+        `known` are those of the clusters `before` merging: a class that is one of these need not be done again.
+        """
+        todo = np.ones(partition.count, dtype=np.bool_)
+        node = np.empty(len(self.rows.leaf), np.int64)
+        if known is not None and not table_wide:
+            node[:] = known
+            came = before[partition.order[partition.starts[:-1]]]
+            todo = np.bincount(before)[came] != partition.sizes
+        chosen = np.repeat(todo, partition.sizes)
+        if chosen.any():
+            of_place = np.repeat(np.cumsum(todo) - 1, partition.sizes)[chosen]
+            order, classes, persons = self._arranged(partition.order[chosen], of_place)
+            places, _ = self.rows.places(order)
+            node[places] = self._generalise(order, classes, persons, table_wide=table_wide).node
+        return node
+
+    def _item_losses(self, sets: Sequence[Integers]) -> tuple[NDArray[np.float64], Integers]:
+        """Summed loss of the items of each set of rows, taken as a class; and the nodes, in the order of the table
+        where the sets are the whole of it."""
+        sizes = [len(one) for one in sets]
+        order, classes, persons = self._arranged(np.concatenate(sets), np.repeat(np.arange(len(sets)), sizes))
+        found = self._generalise(order, classes, persons, table_wide=False)
+        of_occurrence = np.repeat(classes, self.rows.lengths[order])
+        node = found.node
+        if len(order) == self.rows.rows:
+            places, _ = self.rows.places(order)
+            node = np.empty(len(places), np.int64)
+            node[places] = found.node
+        losses: NDArray[np.float64] = np.bincount(of_occurrence, found.lost, minlength=len(sets)).astype(np.float64)
+        return losses, node
+
+    def _arranged(self, rows: Integers, classes: Integers) -> tuple[Integers, Integers, Integers]:
+        """Rows with their classes and persons, a person's rows of a class side by side."""
+        if self.persons is None:
+            return rows, classes, np.arange(len(rows))
+        order = np.lexsort((self.persons[rows], classes))
+        return rows[order], classes[order], self.persons[rows][order]
+
+    def _generalise(self, order: Integers, classes: Integers, persons: Integers, *, table_wide: bool) -> Generalised:
+        found = generalise(
+            self.rows,
+            self.tree,
+            order=order,
+            classes=classes,
+            persons=persons,
+            k=self.k,
+            m=self.m if self.rare == "generalise" else 1,
+            weights=self.node_weights,
+            table_wide=table_wide,
+        )
+        if self.rare == "generalise" or self.m == 1:
+            return found
+        places, _ = self.rows.places(order)
+        row = np.repeat(np.arange(len(order)), self.rows.lengths[order])
+        node = suppress_rare(found.node, row, classes, persons, k=self.k, m=self.m)
+        lost = np.where(node < 0, self.node_weights[self.rows.leaf[places]], found.lost)
+        return Generalised(node, lost)
+
+    def _supports(self, labels: Integers) -> NDArray[np.uint16]:
+        """Rows of each cluster that hold each item, up to k; many items share columns, which only blurs the choice."""
+        clusters = int(labels.max()) + 1
+        width = max(min(len(self.rows.items), SUPPORT_CELLS // clusters), 1)
+        keys = np.sort(labels[self.rows.row_of] * width + self.rows.leaf % width)
+        first = np.flatnonzero(np.diff(keys, prepend=-1))
+        found = np.zeros(clusters * width, np.uint16)
+        found[keys[first]] = np.minimum(np.diff(first, append=len(keys)), min(self.k, LARGEST_SUPPORT))
+        return found.reshape(clusters, width)
+
+
+def _check_request(
+    frame: pl.DataFrame,
+    quasi: Sequence[str],
+    items: tuple[str, ...],
+    identifier: str | None,
+    groups: str,
+    merge: str,
+    rare: str,
+    m: int,
+    delta: float,
+    suppression_limit: float,
+    weights: Mapping[str, float] | None,
+) -> None:
+    if isinstance(quasi, str):
+        raise ConfigError("quasi is one string", hint="Give a list of names")
+    if not items:
+        raise ConfigError("no items column is named", hint="Name the column that holds the item sets")
+    for name in (*quasi, *items, *(() if identifier is None else (identifier,))):
+        if name not in frame.columns:
+            raise DataError(f"the table has no column {name!r}", hint=nearest(name, frame.columns))
+    for name in quasi:
+        if name in items or name == identifier:
+            other = "an items column" if name in items else "the identifier"
+            raise ConfigError(f"quasi-identifier {name!r} is also {other}", hint="Choose one of the two")
+    for value, known, what in ((groups, GroupScope, "groups"), (merge, Merge, "merge"), (rare, Rare, "rare")):
+        if value not in get_args(known):
+            raise ConfigError(f"unknown {what} {value!r}", hint=nearest(value, get_args(known)))
+    if not 1 <= m <= LARGEST_M:
+        raise ConfigError(f"m is {m}", hint=f"Use 1 to {LARGEST_M}: how many items an attacker may know")
+    for share, what in ((delta, "delta"), (suppression_limit, "the suppression limit")):
+        if not 0.0 <= share <= 1.0:
+            raise ConfigError(f"{what} is {share:g}", hint="Use a share between 0 and 1")
+    unknown = [name for name in weights or {} if name not in quasi]
+    if unknown:
+        raise ConfigError(f"{unknown[0]!r} has a weight and is no quasi-identifier", hint=nearest(unknown[0], quasi))
+
+
+def _check_suppression(loss: ItemLoss, limit: float) -> None:
+    if loss.suppressed > limit * loss.occurrences:
+        share = loss.suppressed / loss.occurrences
+        hint = f"Allow a share of {np.ceil(share * 1000) / 1000:g}, or ask for a smaller k or m"
+        message = f"{loss.suppressed:,} of {loss.occurrences:,} items would be suppressed, {share:.1%}"
+        raise RefusedError(f"{message}; {limit:.1%} are allowed", hint=hint)
+
+
+def _weights(table: CodedTable, weights: Mapping[str, float] | None) -> NDArray[np.float64]:
+    found = np.array([(weights or {}).get(column.name, 1.0) for column in table.columns], dtype=np.float64)
+    if not ((found >= 0) & (found <= 1)).all():
+        raise ConfigError("the weight of a quasi-identifier is not between 0 and 1", hint="Use weights from 0 to 1")
+    if not found.any():
+        raise ConfigError("all quasi-identifiers have weight 0", hint="Give one of them a weight above 0")
+    return found
+
+
+def _persons(column: pl.Series) -> Integers:
+    """A number for each person; a row without an identifier is a person of its own."""
+    codes = column.rank("dense").cast(pl.Int64).to_numpy().astype(np.float64)
+    unknown = np.isnan(codes)
+    codes[unknown] = np.nanmax(codes, initial=0.0) + 1 + np.arange(int(unknown.sum()))
+    found: Integers = np.unique(codes, return_inverse=True)[1].astype(np.int64)
+    return found
+
+
+def _judged(
+    before: pl.DataFrame,
+    after: pl.DataFrame,
+    items: tuple[str, ...],
+    cells: tuple[ColumnCells, ...],
+    hierarchies: Mapping[str, Hierarchy],
+    item_hierarchy: Hierarchy | None,
+    *,
+    quasi: Sequence[str],
+    sensitive: Sequence[str],
+    target: str | None,
+    identifier: str | None,
+    k: int,
+    m: int,
+    began: float,
+) -> tuple[Report, ItemLoss]:
+    """What the checker and the loss measures say about the release; an error where the rule does not hold."""
+    from kohort.anonymity.loss import entropy_loss, ncp
+    from kohort.anonymity.checker.measures import measure
+
+    found = measure(after, quasi=quasi, sensitive=sensitive, items=items, m=m, persons=identifier)
+    if found.k < k or found.km is None or found.km < k:
+        message = f"the released table does not meet the rule: k is {found.k}, k^m {found.km}, not {k}"
+        raise IntegrityError(message, hint="Report this")
+    loss = item_losses(before, after, items=items, hierarchy=item_hierarchy)
+    about = target if target is not None else next(iter(sensitive), None)
+    names = [one.name for one in cells]
+    suppressed = sum(int(np.isin(after[one.name].to_numpy(), ["*"]).sum()) for one in cells if one.suppressed.any())
+    return Report(
+        rows=before.height,
+        rows_out=after.height,
+        classes=found.classes,
+        k=found.k,
+        l_distinct=found.l_distinct,
+        l_entropy=found.l_entropy,
+        t_emd=found.t_emd,
+        t_kl=found.t_kl,
+        km=found.km,
+        ncp=ncp(before, after, quasi=names, hierarchies=hierarchies),
+        entropy_loss=None if about is None else entropy_loss(before, after, quasi=names, target=about),
+        item_loss=loss.item_loss,
+        suppressed_rows=0,
+        suppressed_cells=suppressed,
+        algorithm="kkm",
+        verified=True,
+        problems=(),
+        seconds=time.perf_counter() - began,
+    ), loss

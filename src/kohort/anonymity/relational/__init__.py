@@ -1,0 +1,1 @@
+"""Anonymous tables of ordinary columns: k-anonymity, l-diversity and t-closeness."""

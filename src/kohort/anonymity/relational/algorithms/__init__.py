@@ -1,0 +1,1 @@
+"""The partitioning algorithms, each beside its compiled kernel."""

@@ -1,0 +1,261 @@
+"""Anonymise a table: classes that meet k, l and t, released as intervals, value sets, labels or suppression marks.
+
+| algorithm | classes | cells |
+|---|---|---|
+| auto      | `lattice` if hierarchies are given, else `cluster` | labels, or intervals and value sets |
+| cluster   | look-ahead Mondrian to blocks, k-member clusters inside | intervals and value sets |
+| mondrian  | strict or relaxed Mondrian, median or look-ahead cuts | intervals and value sets |
+| thesis    | Mondrian as in Saleh (2022) | automatic groups of values by target, else suppression |
+| lattice   | best-first walk over the levels of the hierarchies | labels |
+
+With `hierarchies` ("intervals", a registered technique, or a mapping) every algorithm releases labels. There is no
+randomness: same table, same release.
+
+Guarantee: the released table has been judged by `kohort.anonymity.checker.measures`, which shares no code with what made it; a
+rule that does not hold there is an error and nothing is returned. The one exception is `keep_exact="thesis"`, the
+unguarded step of the thesis, whose report says `verified: false` where a rule is broken.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from kohort.anonymity.relational.classes import Classing, classify
+from kohort.anonymity.relational.coding import code_table
+from kohort.anonymity.relational.keep_exact import split_exact
+from kohort.anonymity.relational.algorithms.mondrian import Split
+from kohort.anonymity.relational.partition import Integers, Problem
+from kohort.anonymity.relational.recode import ColumnCells, release
+from kohort.anonymity.relational.rule import LKind, Rule, SensitiveColumns, TKind, require_feasible
+from kohort.anonymity.relational.techniques import CutOptions, class_techniques
+from kohort.tables.hierarchy import Hierarchy
+from kohort.tables.frames import Missing, from_native, handle_missing, to_native
+from kohort.errors import ConfigError, DataError, IntegrityError, nearest
+
+__all__ = ["Algorithm", "Anonymised", "Report", "anonymise"]
+
+# A registered technique is a word too.
+Algorithm = Literal["auto", "mondrian", "thesis", "cluster", "lattice"] | str
+Hierarchies = Literal["auto", "intervals"] | str | Mapping[str, Hierarchy]
+KeepExact = bool | Literal["thesis"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What was done and what holds for the result. Figures come from the checker and from `kohort.anonymity.loss`."""
+
+    rows: int
+    rows_out: int
+    classes: int
+    k: int
+    l_distinct: int | None
+    l_entropy: float | None
+    t_emd: float | None
+    t_kl: float | None
+    km: int | None
+    ncp: float
+    entropy_loss: float | None
+    item_loss: float | None
+    suppressed_rows: int
+    suppressed_cells: int
+    algorithm: str
+    verified: bool
+    problems: tuple[str, ...]
+    seconds: float
+
+    def to_mapping(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Anonymised:
+    """A released table, its report, the class of each released row, and the input row each released row is.
+
+    `cells` are the released cells by column and class; `hierarchies` those that labels come from.
+    """
+
+    frame: Any
+    report: Report
+    classes: Integers
+    kept: Integers
+    cells: tuple[ColumnCells, ...]
+    hierarchies: Mapping[str, Hierarchy]
+
+
+def anonymise(
+    frame: Any,
+    *,
+    quasi: Sequence[str],
+    k: int,
+    sensitive: Sequence[str] = (),
+    target: str | None = None,
+    l: float = 0,  # noqa: E741 - the literature's own letter
+    l_kind: LKind = "distinct",
+    c: float = 3.0,
+    t: float = 0.0,
+    t_kind: TKind = "emd",
+    algorithm: Algorithm = "auto",
+    hierarchies: Hierarchies = "auto",
+    levels: Mapping[str, int] | None = None,
+    keep_exact: KeepExact = True,
+    missing: Missing = "category",
+    split: Split | None = None,
+    relaxed: bool = False,
+    dimensions: Sequence[str] | None = None,
+    node_budget: int | None = None,
+    suppression_limit: float = 0.0,
+    jobs: int | None = None,
+) -> Anonymised:
+    """Generalise the quasi-identifiers of a pandas, polars or pyarrow frame until every class meets the rule.
+
+    Entropy loss and automatic hierarchies are about the target; without one, about the first sensitive column. `c`
+    belongs to recursive (c, l)-diversity. `split`, `relaxed` and `dimensions` are Mondrian's; `node_budget` and
+    `suppression_limit` (a share of the rows that may be left out, if they must) the lattice's; `levels` puts every row
+    on the same given levels of its hierarchies.
+    """
+    began = time.perf_counter()
+    given, kind = from_native(frame)
+    _check_request(given, quasi, sensitive, target, algorithm, keep_exact, suppression_limit)
+    table = handle_missing(given, given.columns, missing)
+    rule = Rule(k=k, l=l, l_kind=l_kind, c=c, t=t, t_kind=t_kind)
+    private = SensitiveColumns.of(table, sensitive)
+    require_feasible(rule, private, table.height)
+    coded = code_table(table, quasi, by_value=algorithm == "thesis")
+    problem = Problem(coded, private, rule)
+    options = Classing(
+        algorithm=algorithm,
+        hierarchies=hierarchies,
+        target=target if target is not None else next(iter(sensitive), None),
+        cuts=CutOptions(split=split, relaxed=relaxed, dimensions=dimensions, jobs=jobs),
+        levels=levels,
+        node_budget=node_budget,
+        suppression_limit=suppression_limit,
+        finish=_finisher(problem, keep_exact),
+    )
+    made = classify(table, problem, options)
+    problems = _verify(release(table, made.partition, made.cells), made.suppressed, quasi, sensitive, rule)
+    if problems and len(made.suppressed):
+        # Leaving rows out moves the table's own distribution; where t then fails, nobody is left out.
+        made = classify(table, problem, options.without_suppression())
+        problems = _verify(release(table, made.partition, made.cells), made.suppressed, quasi, sensitive, rule)
+    if problems and keep_exact != "thesis":
+        raise IntegrityError(f"the released table does not meet the rule: {'; '.join(problems)}", hint="Report this")
+    released = release(table, made.partition, made.cells)
+    kept = np.setdiff1d(np.arange(table.height), made.suppressed)
+    out = released if not len(made.suppressed) else released[kept]
+    report = _report(table, out, kept, made.cells, made.hierarchies, quasi, sensitive, target)
+    classes = made.partition.labels[kept]
+    return Anonymised(
+        frame=to_native(out, kind),
+        report=Report(
+            **report,
+            suppressed_cells=_suppressed_cells(made.cells, classes),
+            algorithm=made.algorithm,
+            verified=not problems,
+            problems=problems,
+            seconds=time.perf_counter() - began,
+        ),
+        classes=classes,
+        kept=kept,
+        cells=made.cells,
+        hierarchies=made.hierarchies,
+    )
+
+
+def _check_request(
+    frame: pl.DataFrame,
+    quasi: Sequence[str],
+    sensitive: Sequence[str],
+    target: str | None,
+    algorithm: str,
+    keep_exact: KeepExact,
+    suppression_limit: float,
+) -> None:
+    for names, what in ((quasi, "quasi"), (sensitive, "sensitive")):
+        if isinstance(names, str):
+            raise ConfigError(f"{what} is one string", hint="Give a list of names")
+        for name in names:
+            if name not in frame.columns:
+                raise DataError(f"the table has no column {name!r}", hint=nearest(name, frame.columns))
+    if target is not None and target not in frame.columns:
+        raise DataError(f"the table has no column {target!r}", hint=nearest(target, frame.columns))
+    for name in quasi:
+        if name == target or name in sensitive:
+            other = "the target" if name == target else "sensitive"
+            hint = "What is generalised cannot be what is protected or predicted: choose one of the two"
+            raise ConfigError(f"quasi-identifier {name!r} is also {other}", hint=hint)
+    known = ("auto", "lattice", *class_techniques())
+    if algorithm not in known:
+        raise ConfigError(f"unknown algorithm {algorithm!r}", hint=nearest(algorithm, known))
+    if keep_exact not in (True, False, "thesis"):
+        raise ConfigError(f"unknown way to keep exact rows {keep_exact!r}", hint='Use True, False or "thesis"')
+    if not 0.0 <= suppression_limit <= 1.0:
+        raise ConfigError(f"the suppression limit is {suppression_limit:g}", hint="Use a share between 0 and 1")
+
+
+def _finisher(problem: Problem, keep_exact: KeepExact) -> Any:
+    if keep_exact is False:
+        return lambda partition: partition
+    return lambda partition: split_exact(problem, partition, guarded=keep_exact != "thesis")
+
+
+def _verify(
+    released: pl.DataFrame, suppressed: Integers, quasi: Sequence[str], sensitive: Sequence[str], rule: Rule
+) -> tuple[str, ...]:
+    """What the checker finds wrong with the released table."""
+    from kohort.anonymity.checker.measures import unmet
+
+    out = released if not len(suppressed) else released[np.setdiff1d(np.arange(released.height), suppressed)]
+    asked: dict[str, Any] = {}
+    if rule.l > 0:
+        asked |= {"l": rule.l, "l_kind": rule.l_kind, "c": rule.c if rule.l_kind == "recursive" else None}
+    if rule.t > 0:
+        asked |= {"t": rule.t, "t_kind": rule.t_kind}
+    return unmet(out, quasi=quasi, sensitive=sensitive if asked else (), k=rule.k, **asked)
+
+
+def _report(
+    before: pl.DataFrame,
+    after: pl.DataFrame,
+    kept: Integers,
+    cells: Sequence[ColumnCells],
+    hierarchies: Mapping[str, Hierarchy],
+    quasi: Sequence[str],
+    sensitive: Sequence[str],
+    target: str | None,
+) -> dict[str, Any]:
+    from kohort.anonymity.loss import entropy_loss, ncp
+    from kohort.anonymity.checker.measures import measure
+
+    found = measure(after, quasi=quasi, sensitive=sensitive)
+    names = [one.name for one in cells]
+    about = target if target is not None else next(iter(sensitive), None)
+    lost = None if about is None else entropy_loss(before[kept], after, quasi=names, target=about)
+    return {
+        "rows": before.height,
+        "rows_out": after.height,
+        "classes": found.classes,
+        "k": found.k,
+        "l_distinct": found.l_distinct,
+        "l_entropy": found.l_entropy,
+        "t_emd": found.t_emd,
+        "t_kl": found.t_kl,
+        "km": None,
+        "ncp": ncp(before, after, quasi=names, kept=kept, hierarchies=hierarchies),
+        "entropy_loss": lost,
+        "item_loss": None,
+        "suppressed_rows": before.height - after.height,
+    }
+
+
+def _suppressed_cells(cells: Sequence[ColumnCells], classes: Integers) -> int:
+    sizes: NDArray[np.int64] = np.bincount(classes)
+    return int(sum(sizes[: len(one.suppressed)][one.suppressed[: len(sizes)]].sum() for one in cells))

@@ -1,0 +1,197 @@
+"""Learn classes from one table and put the rows of another into them: `fit`, `transform`, as scikit-learn has it.
+
+A new row belongs to a class if every released cell of the class covers its value: inside the interval, in the set,
+below the label, equal to the value. Of several classes the one that loses least is taken. A row outside every class is
+released as `outside` says: "suppress" puts `*` into all its quasi-identifiers, "nearest" gives it the cells of the
+class that covers most of its values (of equal ones the one that loses least), which then claim values it lacks.
+
+Guarantee: rows of the fitted table come out of `fit_transform` with k, l and t verified. `transform` gives other rows
+the same cells and nothing more: k rows of a class are rows of the fitted table, so a transformed table must be checked
+by itself before it is released.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.utils.validation import check_is_fitted
+
+from kohort.anonymity.relational.anonymise import Algorithm, Anonymised, Hierarchies, KeepExact, Report, anonymise
+from kohort.anonymity.relational.partition import Integers
+from kohort.anonymity.relational.recode import ColumnCells
+from kohort.anonymity.relational.rule import LKind, TKind
+from kohort.tables.cells import SUPPRESSED, Interval, Label, ValueSet, canonical_text
+from kohort.tables.hierarchy import Hierarchy
+from kohort.tables.frames import Missing, from_native, to_native
+from kohort.errors import ConfigError, DataError, nearest
+
+__all__ = ["Anonymiser"]
+
+
+class Anonymiser(TransformerMixin, BaseEstimator):  # type: ignore[misc] # scikit-learn has no types
+    """`anonymise` with a memory. Parameters are those of `anonymise`, and `outside`."""
+
+    def __init__(
+        self,
+        *,
+        quasi: Sequence[str] = (),
+        k: int = 10,
+        sensitive: Sequence[str] = (),
+        target: str | None = None,
+        l: float = 0,  # noqa: E741 - the literature's own letter
+        l_kind: LKind = "distinct",
+        c: float = 3.0,
+        t: float = 0.0,
+        t_kind: TKind = "emd",
+        algorithm: Algorithm = "auto",
+        hierarchies: Hierarchies = "auto",
+        keep_exact: KeepExact = True,
+        missing: Missing = "category",
+        outside: Literal["suppress", "nearest"] = "suppress",
+    ) -> None:
+        self.quasi = quasi
+        self.k = k
+        self.sensitive = sensitive
+        self.target = target
+        self.l = l
+        self.l_kind = l_kind
+        self.c = c
+        self.t = t
+        self.t_kind = t_kind
+        self.algorithm = algorithm
+        self.hierarchies = hierarchies
+        self.keep_exact = keep_exact
+        self.missing = missing
+        self.outside = outside
+
+    def fit(self, X: Any, y: Any = None) -> Anonymiser:
+        """Learn the classes. `y` is not looked at: name the target instead."""
+        del y
+        self._learn(X)
+        return self
+
+    def fit_transform(self, X: Any, y: Any = None, **fit_params: Any) -> Any:
+        """The released table of the fitted rows."""
+        del y, fit_params
+        return self._learn(X).frame
+
+    def transform(self, X: Any) -> Any:
+        """The rows of another table with the cells of the classes they belong to."""
+        check_is_fitted(self, "cells_")
+        frame, kind = from_native(X)
+        absent = [cells.name for cells in self.cells_ if cells.name not in frame.columns]
+        if absent:
+            raise DataError(f"the table lacks columns: {', '.join(absent)}", hint="Give the columns that were fitted")
+        inside, nearest_class = self._classes_of(frame)
+        self.outside_rows_ = int((inside < 0).sum())
+        chosen = nearest_class if self.outside == "nearest" else inside
+        return to_native(frame.with_columns(_column(cells, chosen) for cells in self.cells_), kind)
+
+    def get_feature_names_out(self, input_features: Any = None) -> NDArray[np.object_]:
+        """Columns keep their names."""
+        check_is_fitted(self, "feature_names_in_")
+        del input_features
+        names: NDArray[np.object_] = self.feature_names_in_
+        return names
+
+    def _learn(self, X: Any) -> Anonymised:
+        if self.outside not in ("suppress", "nearest"):
+            hint = nearest(str(self.outside), ("suppress", "nearest"))
+            raise ConfigError(f"unknown way to release rows outside every class {self.outside!r}", hint=hint)
+        asked = {name: value for name, value in self.get_params(deep=False).items() if name != "outside"}
+        made = anonymise(X, **asked)
+        before, _ = from_native(X)
+        after, _ = from_native(made.frame)
+        self.cells_: tuple[ColumnCells, ...] = made.cells
+        self.hierarchies_ = made.hierarchies
+        self.report_: Report = made.report
+        self.class_loss_ = _class_losses(made)
+        self.feature_names_in_ = np.array(before.columns, dtype=object)
+        self.n_features_in_ = len(before.columns)
+        self.columns_out_ = tuple(after.columns)
+        return made
+
+    def _classes_of(self, frame: pl.DataFrame) -> tuple[Integers, Integers]:
+        from kohort.anonymity.relational.match_kernel import match_rows
+
+        distinct = frame.select(cells.name for cells in self.cells_).with_row_index("row")
+        keyed = distinct.group_by([cells.name for cells in self.cells_], maintain_order=True).agg(pl.col("row"))
+        codes, covers = [], []
+        for cells in self.cells_:
+            values = keyed[cells.name].unique()
+            places = {value: place for place, value in enumerate(values.to_list())}
+            codes.append(np.array([places[value] for value in keyed[cells.name].to_list()], dtype=np.int64))
+            covers.append(_covers(cells, values.to_list(), self.hierarchies_.get(cells.name)))
+        padded = np.zeros(
+            (len(covers), max(one.shape[0] for one in covers), max(one.shape[1] for one in covers)), dtype=np.bool_
+        )
+        for position, one in enumerate(covers):
+            padded[position, : one.shape[0], : one.shape[1]] = one
+        tightest = int(np.argmin([one.mean() for one in covers]))
+        inside, near = match_rows(
+            np.array(codes),
+            padded,
+            np.array([cells.of_class for cells in self.cells_]),
+            np.argsort(self.class_loss_, kind="stable"),
+            tightest,
+        )
+        of_row = np.empty(frame.height, np.int64)
+        for place, rows in enumerate(keyed["row"].to_list()):
+            of_row[rows] = place
+        return inside[of_row], near[of_row]
+
+
+def _class_losses(made: Anonymised) -> NDArray[np.float64]:
+    """How much each class gives up, summed over its cells: what decides between classes that both cover a row."""
+    total: NDArray[np.float64] = np.zeros(len(made.cells[0].of_class))
+    for cells in made.cells:
+        total += _widths(cells, made.hierarchies.get(cells.name))[cells.of_class]
+    return total
+
+
+def _widths(cells: ColumnCells, hierarchy: Hierarchy | None) -> NDArray[np.float64]:
+    raw = np.zeros(len(cells.cells))
+    for place, cell in enumerate(cells.cells):
+        if cell is SUPPRESSED:
+            raw[place] = np.inf
+        elif isinstance(cell, Interval):
+            raw[place] = cell.high - cell.low + cell.missing
+        elif isinstance(cell, ValueSet):
+            raw[place] = len(cell.values)
+        elif isinstance(cell, Label) and hierarchy is not None:
+            raw[place] = len(hierarchy.leaves(cell.text))
+    largest = float(raw[np.isfinite(raw)].max(initial=0.0)) or 1.0
+    return np.where(np.isfinite(raw), raw / largest, 1.0)
+
+
+def _covers(cells: ColumnCells, values: list[Any], hierarchy: Hierarchy | None) -> NDArray[np.bool_]:
+    """Whether each cell covers each value."""
+    texts = [None if value is None else canonical_text(value) for value in values]
+    found = np.zeros((len(cells.cells), len(values)), dtype=np.bool_)
+    for place, cell in enumerate(cells.cells):
+        if cell is SUPPRESSED:
+            found[place] = True
+        elif isinstance(cell, Interval):
+            found[place] = [cell.missing if value is None else cell.low <= value <= cell.high for value in values]
+        elif isinstance(cell, (ValueSet, Label)):
+            members = set(cell.values) if isinstance(cell, ValueSet) else _leaves(hierarchy, cell)
+            found[place] = [text in members for text in texts]
+        else:
+            alone = None if cell is None else canonical_text(cell)
+            found[place] = [text == alone for text in texts]
+    return found
+
+
+def _leaves(hierarchy: Hierarchy | None, label: Label) -> set[str | None]:
+    return set() if hierarchy is None else set(hierarchy.leaves(label.text))
+
+
+def _column(cells: ColumnCells, chosen: Integers) -> pl.Series:
+    """The cells of the chosen classes as text, `*` where there is none."""
+    texts = pl.concat([cells.texts(), pl.Series(cells.name, ["*"], dtype=pl.String)])
+    return texts.gather(np.where(chosen < 0, len(cells.cells), cells.of_class[chosen]))

@@ -1,0 +1,1 @@
+"""Generalisation hierarchies: made automatically, from intervals, or read from a taxonomy."""

@@ -1,0 +1,161 @@
+"""From classes to released cells: intervals, value sets, taxonomy labels, suppression marks.
+
+`set_cells` needs no taxonomy: a class gets the tightest interval or set of values that holds its rows. `label_cells`
+climbs a hierarchy: a class gets the lowest label that stands above all its values.
+
+Guarantees: all rows of a class get the same cell; the cell covers every value of the class; a column in which nothing
+was generalised comes out as it went in, type included; every text reads back with `kohort.tables.cells`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from kohort.anonymity.relational.coding import CodedColumn, CodedTable
+from kohort.anonymity.relational.partition import Integers, Partition
+from kohort.anonymity.relational.hierarchies.taxonomy import Ladder
+from kohort.tables.cells import (
+    SUPPRESSED,
+    Cell,
+    Interval,
+    Label,
+    Suppressed,
+    ValueSet,
+    canonical_text,
+    format_cell,
+)
+
+__all__ = ["ColumnCells", "cells_at", "label_cells", "release", "set_cells"]
+
+BITS = 64
+
+
+@dataclass(frozen=True)
+class ColumnCells:
+    """The cells of one column: the distinct ones, and which of them each class got. `exact` ones are values."""
+
+    name: str
+    cells: tuple[Cell | Any, ...]
+    of_class: Integers
+    generalised: bool
+
+    def texts(self) -> pl.Series:
+        """The distinct cells as text."""
+        return pl.Series(self.name, [_text(cell) for cell in self.cells], dtype=pl.String)
+
+    @property
+    def suppressed(self) -> NDArray[np.bool_]:
+        """Whether each class's cell says nothing at all."""
+        marks = np.array([cell is SUPPRESSED for cell in self.cells], dtype=np.bool_)
+        found: NDArray[np.bool_] = marks[self.of_class]
+        return found
+
+
+def release(frame: pl.DataFrame, partition: Partition, columns: Sequence[ColumnCells]) -> pl.DataFrame:
+    """The table with generalised quasi-identifiers; other columns and the order of rows untouched."""
+    labels = partition.labels
+    changed = [cells.texts().gather(cells.of_class[labels]) for cells in columns if cells.generalised]
+    return frame.with_columns(changed) if changed else frame
+
+
+def set_cells(table: CodedTable, partition: Partition) -> tuple[ColumnCells, ...]:
+    """Tightest intervals for numbers, sets of values for everything else."""
+    made = []
+    for column, codes in zip(table.columns, table.codes, strict=True):
+        ordered = codes[partition.order].astype(np.int64)
+        make = _interval_cells if column.is_number else _value_set_cells
+        made.append(make(column, ordered, partition))
+    return tuple(made)
+
+
+def _interval_cells(column: CodedColumn, ordered: Integers, partition: Partition) -> ColumnCells:
+    first = partition.starts[:-1]
+    high = np.maximum.reduceat(ordered, first)
+    if column.has_null:
+        missing = np.minimum.reduceat(ordered, first) == 0
+        low = np.minimum.reduceat(np.where(ordered == 0, column.distinct, ordered), first)
+        low = np.where(high == 0, 0, low)
+    else:
+        missing = np.zeros(len(first), dtype=np.bool_)
+        low = np.minimum.reduceat(ordered, first)
+    keys, of_class = np.unique((low * column.distinct + high) * 2 + missing, return_inverse=True)
+    pairs, with_null = np.divmod(keys, 2)
+    lows, highs = np.divmod(pairs, column.distinct)
+    values = column.values.to_list()
+    cells = []
+    for a, b, null in zip(lows.tolist(), highs.tolist(), with_null.tolist(), strict=True):
+        alone = a == b and (not null or values[a] is None)
+        cells.append(values[a] if alone else Interval(float(values[a]), float(values[b]), bool(null)))
+    generalised = any(isinstance(cell, Interval) for cell in cells)
+    return ColumnCells(column.name, tuple(cells), of_class, generalised)
+
+
+def _value_set_cells(column: CodedColumn, ordered: Integers, partition: Partition) -> ColumnCells:
+    if column.distinct <= BITS:
+        masks = np.bitwise_or.reduceat(np.left_shift(np.uint64(1), ordered.astype(np.uint64)), partition.starts[:-1])
+        kinds, of_class = np.unique(masks, return_inverse=True)
+        groups = [tuple(code for code in range(column.distinct) if kind >> code & 1) for kind in kinds.tolist()]
+    else:
+        groups, of_class = _distinct_groups(column, ordered, partition)
+    values = column.values.to_list()
+    texts = [None if value is None else canonical_text(value) for value in values]
+    cells = tuple(
+        values[group[0]] if len(group) == 1 else ValueSet(tuple(texts[code] for code in group)) for group in groups
+    )
+    return ColumnCells(column.name, cells, of_class, any(len(group) > 1 for group in groups))
+
+
+def _distinct_groups(
+    column: CodedColumn, ordered: Integers, partition: Partition
+) -> tuple[list[tuple[int, ...]], Integers]:
+    keys = np.sort(np.repeat(np.arange(partition.count), partition.sizes) * column.distinct + ordered)
+    keys = keys[np.diff(keys, prepend=-1) != 0]
+    of_key, codes = np.divmod(keys, column.distinct)
+    ends = np.searchsorted(of_key, np.arange(1, partition.count + 1)).tolist()
+    known: dict[tuple[int, ...], int] = {}
+    of_class = np.empty(partition.count, np.int64)
+    listed, begin = codes.tolist(), 0
+    for number, end in enumerate(ends):
+        of_class[number] = known.setdefault(tuple(listed[begin:end]), len(known))
+        begin = end
+    return list(known), of_class
+
+
+def label_cells(table: CodedTable, partition: Partition, steps: Sequence[Ladder]) -> tuple[ColumnCells, ...]:
+    """The lowest label above all values of a class, column by column."""
+    first = partition.starts[:-1]
+    made = []
+    for ladder, codes in zip(steps, table.codes, strict=True):
+        ordered = codes[partition.order]
+        level = np.zeros(partition.count, np.int64)
+        apart = np.ones(partition.count, dtype=np.bool_)
+        for step, labels in enumerate(ladder.labels):
+            held = labels[ordered]
+            level[apart] = step
+            apart &= np.maximum.reduceat(held, first) != np.minimum.reduceat(held, first)
+        made.append(cells_at(ladder, level, ordered[first].astype(np.int64)))
+    return tuple(made)
+
+
+def cells_at(ladder: Ladder, level: Integers, code: Integers) -> ColumnCells:
+    """The cells of classes of which each has a level and the code of one of its rows."""
+    keys, of_class = np.unique(level * ladder.column.distinct + code, return_inverse=True)
+    found: dict[tuple[int, int], int] = {}
+    places = np.empty(len(keys), np.int64)
+    for position, key in enumerate(keys.tolist()):
+        step, held = divmod(key, ladder.column.distinct)
+        places[position] = found.setdefault((step, int(ladder.labels[step][held])), len(found))
+    cells = tuple(ladder.cells[step][label] for step, label in found)
+    return ColumnCells(ladder.column.name, cells, places[of_class], bool((level > 0).any()))
+
+
+def _text(cell: Any) -> str | None:
+    """Dates and other values without a form of their own are written as they print."""
+    known = cell is None or isinstance(cell, (str, int, float, Interval, ValueSet, Label, Suppressed))
+    return format_cell(cell if known else str(cell))

@@ -1,0 +1,1 @@
+"""Re-identification risk of a table, and columns that identify people."""

@@ -1,0 +1,194 @@
+"""Warnings about columns that may identify people although nobody said so.
+
+A column is suspected by its name or by the shape of its values, after the eighteen identifiers of the HIPAA Safe
+Harbor rule (45 CFR 164.514(b)(2)). Direct identifiers are always reported. Places, dates and ages are reported unless
+they are quasi-identifiers, for then the classes account for them. Columns without a role are reported because a release
+would carry them while no measure looks at them.
+
+A suspicion, not a proof: a column that is not reported may still identify. Warnings name columns and counts only.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import polars as pl
+
+from kohort.anonymity.checker.classes import as_frame, require_columns
+
+__all__ = ["ColumnWarning", "identifier_warnings"]
+
+Reason = Literal["name", "values", "unique", "undeclared"]
+
+LOOKED_AT = 10_000
+SHARE_OF_SHAPE = 0.5
+SHARE_OF_UNIQUE = 0.95
+FEWEST_ROWS_FOR_UNIQUE = 20
+OLDEST_NAMED_AGE = 89
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColumnWarning:
+    """One suspicion about one column."""
+
+    column: str
+    kind: str
+    reason: Reason
+    message: str
+
+    def to_mapping(self) -> dict[str, str]:
+        """JSON values."""
+        return dict(vars(self))
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """One kind of identifier: words a column's name may hold, and the shape of a value."""
+
+    title: str
+    words: str
+    shape: str | None = None
+    direct: bool = True
+
+
+# Words are matched against the whole name, in lower case and with _ between its parts.
+KINDS = (
+    _Kind("email address", r"(.*_)?e_?mail(_.*)?", r"^[^@\s]+@[^@\s]+\.[A-Za-z]{2,}$"),
+    _Kind("web address", r"(.*_)?(url|uri)|web_?site|homepage", r"^(https?|ftp)://\S+$|^www\.\S+$"),
+    _Kind(
+        "IP address", r"(.*_)?ip(_?addr(ess)?)?", r"^(\d{1,3}\.){3}\d{1,3}$|^([0-9a-fA-F]{1,4}:){7}[0-9a-fA-F]{1,4}$"
+    ),
+    _Kind("social security number", r"(.*_)?ssn|social_?security(_.*)?", r"^\d{3}-\d{2}-\d{4}$"),
+    _Kind("fax number", r"fax(_.*)?"),
+    _Kind(
+        "telephone number",
+        r"(.*_)?(tele)?phone(_.*)?|mobile(_.*)?|tel",
+        r"^(\+\d{1,3}[ .-]?)?\(?\d{3}\)?[ .-]\d{3}[ .-]\d{4}$|^\+\d{8,15}$",
+    ),
+    _Kind(
+        "medical record number",
+        r"mrn|medical_?record(_.*)?|patient_?(id|nbr|no|number)|(subject|hadm|icustay|encounter|visit)_?id",
+    ),
+    _Kind(
+        "health plan number",
+        r"health_?plan(_.*)?|beneficiary(_.*)?|member_?id|insurance_?(id|no|number)|policy_?(no|number)",
+    ),
+    _Kind(
+        "account number",
+        r"account(_?(id|no|nbr|number))?|iban|credit_?card(_.*)?|card_?(no|number)",
+        r"^[A-Z]{2}\d{2}[A-Z0-9]{11,30}$",
+    ),
+    _Kind("certificate or licence number", r"(.*_)?licen[cs]e(_?(id|no|number))?|certificate(_.*)?|passport(_.*)?"),
+    _Kind("vehicle identifier", r"vin|number_?plate|licen[cs]e_?plate|vehicle_?(id|number)"),
+    _Kind(
+        "device identifier",
+        r"device_?(id|serial|number)|serial_?(no|number)|imei|mac(_?addr(ess)?)?|udi",
+        r"^([0-9A-Fa-f]{2}[:-]){5}[0-9A-Fa-f]{2}$",
+    ),
+    _Kind("biometric record", r"(finger|voice)_?print(_.*)?|retina(_.*)?|iris_?(scan|code)|biometric(_.*)?|dna"),
+    _Kind("photograph", r"photo(_.*)?|photograph|picture|portrait"),
+    _Kind("person's name", r"((first|last|middle|full|sur|family|given|maiden|patient|person|user)_?)?name"),
+    _Kind(
+        "record identifier",
+        r"id|(.*_)?[ug]uid|(row|record|person|customer|user|case)_?(id|no|number)",
+        r"^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$",
+    ),
+    _Kind(
+        "place",
+        r"(.*_)?(zip(_?code)?|post(al)?_?code|street|address|city|town|county|district)|lat(itude)?|lon(gitude)?|lng",
+        r"^\d{5}-\d{4}$",
+        direct=False,
+    ),
+    _Kind(
+        "date",
+        r"(.*_)?date(_.*)?|dob|dod|birth_?(day|year)|(day|year)_of_(birth|death)|(admit|disch|death|in|out)_?time|timestamp",
+        r"^\d{4}-\d{2}-\d{2}([ T].*)?$|^\d{1,2}[/.]\d{1,2}[/.]\d{2,4}$",
+        direct=False,
+    ),
+)
+
+
+def identifier_warnings(
+    frame: Any,
+    *,
+    quasi: Sequence[str] = (),
+    sensitive: Sequence[str] = (),
+    items: Sequence[str] = (),
+    identifiers: Sequence[str] = (),
+    others: Sequence[str] = (),
+) -> tuple[ColumnWarning, ...]:
+    """Suspicions about a frame's columns, in their order; columns declared to be identifiers are passed over.
+
+    `others` are columns with any further role (target, feature): declared, and looked at like the rest.
+    """
+    table = as_frame(frame)
+    quasi = require_columns(table, quasi)
+    declared = {*quasi, *(name for names in (sensitive, items, others) for name in require_columns(table, names))}
+    hidden = set(require_columns(table, identifiers))
+    found: list[ColumnWarning] = []
+    for column in table:
+        if column.name in hidden:
+            continue
+        suspicion = _suspicion(column, is_quasi=column.name in quasi) or _nearly_unique(column, declared)
+        if suspicion is not None:
+            found.append(suspicion)
+        if column.name not in declared:
+            message = f"column {column.name!r} has no role: it would be released as it is, and no measure looks at it"
+            found.append(ColumnWarning(column=column.name, kind="no role", reason="undeclared", message=message))
+    return tuple(found)
+
+
+def _suspicion(column: pl.Series, *, is_quasi: bool) -> ColumnWarning | None:
+    name = _plain_name(column.name)
+    kinds = [kind for kind in KINDS if kind.direct or not is_quasi]
+    for kind in kinds:
+        if re.fullmatch(kind.words, name):
+            message = f"column {column.name!r} is named like a {kind.title}"
+            return ColumnWarning(column=column.name, kind=kind.title, reason="name", message=message)
+    if column.dtype.is_temporal() and not is_quasi:
+        message = f"column {column.name!r} holds dates or times"
+        return ColumnWarning(column=column.name, kind="date", reason="values", message=message)
+    if column.dtype == pl.String:
+        return _shaped(column, kinds)
+    if column.dtype.is_numeric() and not is_quasi and re.fullmatch(r"(.*_)?ages?(_.*)?", name):
+        old = int((column > OLDEST_NAMED_AGE).sum())
+        if old:
+            message = f"column {column.name!r} tells {old:,} ages over {OLDEST_NAMED_AGE} apart"
+            return ColumnWarning(column=column.name, kind="age", reason="values", message=message)
+    return None
+
+
+def _shaped(column: pl.Series, kinds: Sequence[_Kind]) -> ColumnWarning | None:
+    known = column.drop_nulls().head(LOOKED_AT)
+    if known.is_empty():
+        return None
+    for kind in kinds:
+        if kind.shape is None:
+            continue
+        count = int(known.str.contains(kind.shape).sum())
+        if count > SHARE_OF_SHAPE * len(known):
+            message = (
+                f"column {column.name!r}: {count:,} of {len(known):,} values looked at have the shape of a {kind.title}"
+            )
+            return ColumnWarning(column=column.name, kind=kind.title, reason="values", message=message)
+    return None
+
+
+def _nearly_unique(column: pl.Series, declared: set[str]) -> ColumnWarning | None:
+    """A column of codes or texts that tells almost every row apart, outside the declared ones."""
+    codes = column.dtype == pl.String or column.dtype.is_integer()
+    if column.name in declared or not codes or len(column) < FEWEST_ROWS_FOR_UNIQUE:
+        return None
+    distinct = column.n_unique()
+    if distinct < SHARE_OF_UNIQUE * len(column):
+        return None
+    message = f"column {column.name!r} tells rows apart: {distinct:,} values in {len(column):,} rows"
+    return ColumnWarning(column=column.name, kind="record identifier", reason="unique", message=message)
+
+
+def _plain_name(name: str) -> str:
+    parted = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name)
+    return re.sub(r"[^a-z0-9]+", "_", parted.lower()).strip("_")

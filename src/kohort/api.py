@@ -1,0 +1,114 @@
+"""The Python face: a table (or one a site), a few words about its columns, and `run`.
+
+    federation = Federation(frame, target="income", quasi=["age", "sex"], sites=10, split="interval:age")
+    outcome = federation.run("fedavg", rounds=60, batch=64)
+    outcome.accuracy, outcome.model.predict(new_rows), outcome.disclosed
+
+Tables may be pandas, polars or pyarrow frames, paths, or names of known datasets; predictions come back as the kind of
+frame that went in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from kohort.runs.config import DataSection, PlanFile, SitesSection, load_plan
+from kohort.tables.frames import from_native
+from kohort.errors import ConfigError, nearest
+from kohort.runs.run import Outcome, run
+from kohort.protocol.plan import ModelSection, TrainSection
+
+__all__ = ["Federation"]
+
+IN_MEMORY = "in-memory table"
+
+
+class Federation:
+    """Sites over one table that is dealt out, or over one table a site.
+
+    Keywords are the keys of the plan's `[data]` and `[sites]` sections; `sites` is `sites.count`. Columns without a
+    stated role are features. `policy` holds the keys of `[policy]`.
+    """
+
+    def __init__(
+        self,
+        table: Any,
+        *,
+        sites: int | None = None,
+        policy: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> None:
+        data, layout = _sort_out(options, {"data": DataSection, "sites": SitesSection})
+        self._tables: dict[str, pl.DataFrame] | None = None
+        if isinstance(table, str | Path):
+            data["table"] = str(table)
+        else:
+            data["table"] = IN_MEMORY
+            self._tables = _as_tables(table)
+        data.setdefault("features", "rest")
+        if sites is not None:
+            layout["count"] = sites
+        if self._tables is not None and len(self._tables) > 1:
+            layout.setdefault("split", "files")
+        self._raw: dict[str, Any] = {"data": data, "sites": layout, "policy": dict(policy or {})}
+
+    def plan(self, method: str = "fedavg", *, model: Mapping[str, Any] | str | None = None, **options: Any) -> PlanFile:
+        """The plan `run` would carry out. Keywords are keys of `[train]` or of the method's own section."""
+        train_keys = {item.name for item in fields(TrainSection)}
+        train = {key: value for key, value in options.items() if key in train_keys}
+        own = {key: value for key, value in options.items() if key not in train_keys}
+        chosen = {"kind": model} if isinstance(model, str) else dict(model or {})
+        unknown = set(chosen) - {item.name for item in fields(ModelSection)}
+        if unknown:
+            word = sorted(unknown)[0]
+            raise ConfigError(f"unknown key {word!r} of the model", hint=nearest(word, _keys(ModelSection)))
+        return load_plan({**self._raw, "train": train, "model": chosen, "method": {"name": method, **own}})
+
+    def run(
+        self,
+        method: str = "fedavg",
+        *,
+        seed: int | None = None,
+        out: str | Path | None = None,
+        force: bool = False,
+        model: Mapping[str, Any] | str | None = None,
+        **options: Any,
+    ) -> Outcome:
+        """Train one model. With `out`, model, ledger and run.json are written there."""
+        return run(
+            self.plan(method, model=model, **options),
+            seed=seed,
+            out=None if out is None else Path(out),
+            force=force,
+            tables=self._tables,
+        )
+
+
+def _as_tables(table: Any) -> dict[str, pl.DataFrame]:
+    """One frame as one table, a mapping or a list as one table a site."""
+    if isinstance(table, Mapping):
+        return {str(name): from_native(frame)[0] for name, frame in table.items()}
+    if isinstance(table, list | tuple):
+        return {f"site-{index + 1:02d}": from_native(frame)[0] for index, frame in enumerate(table)}
+    return {"": from_native(table)[0]}
+
+
+def _keys(section: type[Any]) -> list[str]:
+    return [item.name for item in fields(section)]
+
+
+def _sort_out(options: Mapping[str, Any], sections: Mapping[str, type[Any]]) -> list[dict[str, Any]]:
+    """Each keyword to the section that has a key of that name; an unknown one is an error that names the nearest."""
+    found: dict[str, dict[str, Any]] = {name: {} for name in sections}
+    for key, value in options.items():
+        home = next((name for name, section in sections.items() if key in _keys(section)), None)
+        if home is None:
+            known = [word for section in sections.values() for word in _keys(section)]
+            raise ConfigError(f"unknown keyword {key!r}", hint=nearest(key, known))
+        found[home][key] = value
+    return list(found.values())

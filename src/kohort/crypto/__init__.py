@@ -1,0 +1,1 @@
+"""Cryptography: secure sums, identities, sealed messages."""

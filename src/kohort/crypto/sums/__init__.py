@@ -1,0 +1,1 @@
+"""Secure sums: one session interface, and the schemes behind it (plain, masks, bfv, ckks)."""

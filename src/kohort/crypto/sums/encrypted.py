@@ -1,0 +1,196 @@
+"""Sums by encryption: sites encrypt under a key-holder's key, the hub adds what it cannot read, the key-holder opens.
+
+One message a site: its packed integers with its tags, encrypted. The hub adds ciphertexts as they come in and holds the
+total alone. A site that does not answer is simply not in the set that the hub claims.
+
+Guarantee: the hub sees ciphertexts and the opened total; the key-holder opens totals and is never
+sent a site's ciphertext. A site's numbers are hidden while hub and key-holder do not collude, and while at least two of
+the sites in a total collude with neither.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from struct import Struct
+from typing import ClassVar
+from zlib import crc32
+
+import numpy as np
+
+from kohort.errors import IntegrityError, RefusedError, SiteError
+from kohort.privacy.guarantee import Guarantee, SecureSum
+from kohort.rng import Streams
+from kohort.crypto.sums.he import SEED, Adder, PublicKey, Ring, Slots
+from kohort.crypto.sums.key_holder import FEWEST, Tags, read_offer, tags_of
+from kohort.crypto.sums.packing import Packing
+from kohort.crypto.sums.scheme import HubSide, Integers, SiteSide, SumContext, SumScheme, Trust
+
+__all__ = ["EncryptedHub", "EncryptedSum", "join", "part", "sum_claim"]
+
+_LENGTH = Struct("<I")
+
+
+def join(parts: Iterable[bytes]) -> bytes:
+    """Ciphertexts as one message, with a checksum: damage too small for the tags to show is noticed as well."""
+    body = b"".join(_LENGTH.pack(len(item)) + item for item in parts)
+    return body + _LENGTH.pack(crc32(body))
+
+
+def part(data: bytes) -> list[bytes]:
+    """The inverse of `join`."""
+    body, found, at = memoryview(data)[: -_LENGTH.size], [], 0
+    if len(data) < _LENGTH.size or _LENGTH.pack(crc32(body)) != data[-_LENGTH.size :]:
+        raise IntegrityError("a message of ciphertexts is cut short or altered")
+    while at < len(body):
+        if at + _LENGTH.size > len(body):
+            raise IntegrityError("a message of ciphertexts is cut short")
+        (length,) = _LENGTH.unpack_from(body, at)
+        at += _LENGTH.size
+        if at + length > len(body):
+            raise IntegrityError("a message of ciphertexts is cut short")
+        found.append(bytes(body[at : at + length]))
+        at += length
+    return found
+
+
+def sum_claim(scheme: str, sites: int, min_sites: int) -> SecureSum:
+    """What a site claims for its ciphertext: fewer than `min_sites` never open, and two of those must stay honest."""
+    least = max(FEWEST, min_sites)
+    return SecureSum(
+        sites=sites, threshold=least, colluders=least - 2, opens=f"key-holder: the total, encrypted with {scheme}"
+    )
+
+
+@dataclass
+class _EncryptingSite:
+    """One site's part: it holds the public key and its own tag."""
+
+    packing: Packing
+    name: str
+    streams: Streams
+    trust: Trust
+
+    def __post_init__(self) -> None:
+        context = self.packing.context
+        if self.name not in context.members or len(context.members) != len(context.sites):
+            raise RefusedError("the list of sites in a secure sum cannot be right")
+
+    def claim(self, step: int, rows: int) -> Guarantee:
+        """The one message is a share of the sum."""
+        del step, rows
+        return sum_claim(self.packing.ring.name, len(self.packing.context.sites), self.trust.min_sites)
+
+    def answer(self, step: int, inbox: bytes, vector: Integers | None) -> bytes:
+        """The encrypted vector, for an offer that the trusted key-holder made for this sum."""
+        if step != 0 or vector is None:
+            raise IntegrityError("an encrypted sum has one step, and a site sends its vector in it")
+        packing, ring = self.packing, self.packing.ring
+        offer = read_offer(packing, inbox, self.trust)
+        pair = self.trust.identity.agreed_with(offer.holder)
+        tags = _centred(tags_of(pair, self.name, offer, packing), ring.tag_modulus)
+        slots = np.concatenate([packing.pack(vector), tags], axis=1)
+        key = _public_key(ring, offer.public)
+        return join(
+            key.encrypt(row, sites=len(packing.context.sites), seed=self._seed(offer.digest, number, row))
+            for number, row in enumerate(slots)
+        )
+
+    def _seed(self, offer: bytes, number: int, row: Slots) -> bytes:
+        """Randomness that no two different plaintexts share, whatever a hub asks for again and again."""
+        secret = self.streams.bytes("encrypted sum", self.packing.context.transcript.hex())
+        digest = hashlib.blake2b(key=secret, digest_size=SEED)
+        digest.update(offer + number.to_bytes(4, "little") + row.tobytes())
+        return digest.digest()
+
+
+_public_key = lru_cache(maxsize=2)(PublicKey)
+"""Simulated sites of one sum share the key, which they would all read alike."""
+
+
+def _centred(tags: Tags, modulus: int) -> Slots:
+    centred = [[tag - modulus if 2 * tag > modulus else tag for tag in row] for row in tags] if modulus else tags
+    return np.asarray(centred, dtype=np.int64)
+
+
+@dataclass
+class EncryptedHub:
+    """The hub's part: adds, claims, and is told the total. It holds no key at all."""
+
+    packing: Packing
+    claimed: dict[str, None] = field(default_factory=dict)
+    """The sites in the total so far, in order."""
+    result: Integers | None = None
+
+    def __post_init__(self) -> None:
+        self._adders = [Adder(self.packing.ring) for _ in range(self.packing.ciphertexts)]
+
+    def take(self, site: str, answer: bytes) -> None:
+        """Add one site's ciphertexts."""
+        if site not in self.packing.context.members or site in self.claimed:
+            raise IntegrityError(f"site {site!r} has no part in this sum")
+        try:
+            parts = part(answer)
+            if len(parts) != len(self._adders):
+                raise IntegrityError(f"{len(parts)} ciphertexts came to a sum of {len(self._adders)}")
+            for adder, item in zip(self._adders, parts, strict=True):
+                adder.add(item)
+        except IntegrityError as error:
+            raise IntegrityError(f"site {site!r}: {error.message}", hint=error.hint) from error
+        self.claimed[site] = None
+
+    def route(self, step: int, answers: Mapping[str, bytes]) -> Mapping[str, bytes]:
+        """Nothing goes back to the sites."""
+        del step
+        for site, answer in answers.items():
+            self.take(site, answer)
+        return {}
+
+    def totals(self) -> list[bytes]:
+        """What the key-holder is asked to open."""
+        return [adder.total() for adder in self._adders]
+
+    def opened(self, total: Integers) -> None:
+        """What the key-holder said."""
+        if total.shape != (self.packing.context.length,) or total.dtype != np.uint64:
+            raise IntegrityError("the key-holder opened a total of another length")
+        self.result = total
+
+    def total(self) -> tuple[Integers, tuple[str, ...]]:
+        """The opened sum and the sites in it."""
+        if self.result is None:
+            raise SiteError("the encrypted sum was not opened")
+        return self.result, tuple(self.claimed)
+
+
+class EncryptedSum(SumScheme):
+    """A sum by one scheme, in ciphertexts of the size that suits it."""
+
+    steps: ClassVar[int] = 1
+    contributes_at: ClassVar[int] = 0
+    key_holder: ClassVar[bool] = True
+    ring: ClassVar[Ring]
+
+    def site_side(self, context: SumContext, name: str, streams: Streams, trust: Trust | None = None) -> SiteSide:
+        """The part of the site called `name`."""
+        if trust is None:
+            raise RefusedError(
+                f"site {name!r} knows no key-holder, so it encrypts nothing",
+                hint="Name a key-holder and put it on the site's roster, or use masks",
+            )
+        return _EncryptingSite(Packing.of(self.ring, context), name, streams, trust)
+
+    def hub_side(self, context: SumContext) -> HubSide:
+        """The hub's part."""
+        return self.adding(context)
+
+    def claim(self, sites: int, rows: int) -> Guarantee:
+        """A share of the sum."""
+        del rows
+        return sum_claim(self.name, sites, FEWEST)
+
+    def adding(self, context: SumContext) -> EncryptedHub:
+        """The hub's part, by its own type."""
+        return EncryptedHub(Packing.of(self.ring, context))

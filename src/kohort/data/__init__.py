@@ -1,1 +1,0 @@
-"""Tables, what their columns mean, how they become numbers, and how they are spread over sites."""

@@ -1,0 +1,137 @@
+"""Use a trained model on a table: predict every row, or judge the model on rows whose answer is known.
+
+Guarantees: columns may come in any order and extra ones are carried along; a table the model cannot read is refused as
+a whole, naming columns and counts; rows with missing values get no answer only when the caller says so, never silently.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from kohort.tables.domain import category_text
+from kohort.errors import ConfigError, DataError, nearest
+from kohort.evaluate.intervals import RESAMPLES
+from kohort.evaluate.utility import evaluate_model
+from kohort.models.model import Model
+
+__all__ = ["MissingCells", "Verdict", "evaluate_table", "predict_table", "predicted_column"]
+
+MissingCells = Literal["error", "skip"]
+MOST_GROUPS = 100
+NO_VALUE = "(missing)"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """How good a model is on a table, and for each value of the column to group by, if one was named."""
+
+    rows: int
+    skipped: int
+    """Rows left out for missing values."""
+    metrics: dict[str, Any]
+    groups: dict[str, dict[str, Any]]
+
+
+def predicted_column(model: Model) -> str:
+    """The name of the column predictions are written to."""
+    return f"predicted_{model.encoder.schema.target}"
+
+
+def predict_table(
+    model: Model, frame: pl.DataFrame, *, proba: bool = False, missing: MissingCells = "error"
+) -> tuple[pl.DataFrame, int]:
+    """`frame` with a column of predictions, and how many rows have none.
+
+    With `proba`, one column a class follows with its probability. With `missing="skip"`, rows with missing values that
+    the model does not know get null.
+    """
+    names = [predicted_column(model)]
+    if proba:
+        if model.task == "regression":
+            raise ConfigError("a predicted number has no class probabilities", hint="Leave out --proba")
+        names += [f"probability_{name}" for name in model.classes]
+    taken = [name for name in names if name in frame.columns]
+    if taken:
+        raise DataError(f"the table already has the columns: {', '.join(taken)}", hint="Rename or drop them first")
+    readable = _readable_rows(model, frame, missing=missing)
+    part = frame if readable is None else frame.filter(pl.Series(readable))
+    added = [_own_type(model, model.predict(part)).alias(names[0])]
+    if proba:
+        shares = model.predict_proba(part)
+        added += [pl.Series(name, shares[:, code]) for code, name in enumerate(names[1:])]
+    if readable is None:
+        return frame.with_columns(added), 0
+    # Row numbers of the predictions; null where there is none, which gather passes on.
+    places = pl.Series(np.where(readable, np.cumsum(readable) - 1, -1)).replace(-1, None)
+    return frame.with_columns(series.gather(places) for series in added), int((~readable).sum())
+
+
+def evaluate_table(
+    model: Model,
+    frame: pl.DataFrame,
+    *,
+    by: str | None = None,
+    missing: MissingCells = "error",
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> Verdict:
+    """All measures with their intervals on a table that holds the target; `by` names a column to group by."""
+    target = str(model.encoder.schema.target)
+    for column in (target, *(() if by is None else (by,))):
+        if column not in frame.columns:
+            raise DataError(f"the table has no column {column!r}", hint=nearest(column, frame.columns))
+    readable = _readable_rows(model, frame, missing=missing, extra=(target,))
+    part = frame if readable is None else frame.filter(pl.Series(readable))
+    if part.height == 0:
+        raise DataError(f"all {frame.height:,} rows have missing values", hint="Fill them in")
+    groups = None if by is None else _labels(part[by])
+    metrics = evaluate_model(model, part, groups=groups, resamples=resamples, group_resamples=resamples, seed=seed)
+    return Verdict(
+        rows=part.height,
+        skipped=frame.height - part.height,
+        groups=metrics.pop("by_group", {}),
+        metrics=metrics,
+    )
+
+
+def _readable_rows(
+    model: Model, frame: pl.DataFrame, *, missing: MissingCells, extra: tuple[str, ...] = ()
+) -> NDArray[np.bool_] | None:
+    """Which rows have a value wherever the model needs one; None when all do."""
+    if missing not in get_args(MissingCells):
+        hint = nearest(str(missing), get_args(MissingCells))
+        raise ConfigError(f"unknown way to handle missing values {missing!r}", hint=hint)
+    encoder = model.encoder
+    # A set without a value is an empty set, and a domain may have a place for missing values.
+    knows_null = {name for name, domain in encoder.domain.columns.items() if domain.missing or domain.kind == "items"}
+    needed = [name for name in (*encoder.schema.inputs, *extra) if name not in knows_null and name in frame.columns]
+    gaps = {name: count for name in needed if (count := frame[name].null_count())}
+    if not gaps:
+        return None
+    if missing == "error":
+        listed = ", ".join(f"{name} ({count:,})" for name, count in gaps.items())
+        hint = "Fill them in, or leave these rows out with --missing skip"
+        raise DataError(f"missing values the model does not know in: {listed}", hint=hint)
+    complete = frame.select(pl.all_horizontal(pl.col(name).is_not_null() for name in gaps)).to_series()
+    return complete.to_numpy()
+
+
+def _own_type(model: Model, predicted: pl.Series) -> pl.Series:
+    """Classes that were whole numbers in the training rows are whole numbers again."""
+    domain = model.encoder.domain.columns[str(model.encoder.schema.target)]
+    return predicted.cast(pl.Int64) if model.classes and domain.kind == "number" else predicted
+
+
+def _labels(column: pl.Series) -> list[str]:
+    distinct = column.n_unique()
+    if distinct > MOST_GROUPS:
+        raise DataError(
+            f"column {column.name!r} has {distinct:,} values, and measures are given for {MOST_GROUPS} groups at most",
+            hint="Group by a column with fewer values, such as an age band",
+        )
+    return category_text(column).fill_null(NO_VALUE).to_list()

@@ -1,1 +1,0 @@
-"""Sites, plans, the wire and the engines that drive a plan."""

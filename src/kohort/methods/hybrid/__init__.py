@@ -1,0 +1,5 @@
+"""The method `hybrid`; start reading at `method.py`."""
+
+from kohort.methods.hybrid.method import METHOD
+
+__all__ = ["METHOD"]

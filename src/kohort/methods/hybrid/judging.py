@@ -1,0 +1,104 @@
+"""Keep the better of two models, as judged by rows that neither was trained on.
+
+Each site counts how many more of its held-out rows the later model gets right. On rows of low risk that number is told;
+on rows of high risk it is one Gaussian query of sensitivity 1, charged to the site's account. So is the model the
+peers had before: it is shown to the hub only when a plan asks for this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+import numpy as np
+
+from kohort.errors import RefusedError, SiteError
+from kohort.rounds.dp_accounts import account_of, answer_once, claim_of, spends
+from kohort.rounds.phases import Job, JudgeSection, jobs_of, judge_of, rows_of
+from kohort.protocol.hub import Ask, Expect, Hub, Mark, Replies
+from kohort.protocol.site import Site
+from kohort.protocol.task import Release, Request, Task
+from kohort.rounds.training import MODEL, network_of, setting_of
+from kohort.protocol.wire import Payload
+from kohort.models.dense.network import FloatArray
+
+__all__ = ["JUDGE", "REVEAL", "prefers_later", "revealed"]
+
+
+def _reveal(site: Site, request: Request) -> Release:
+    """Show the hub the model this site made with its peers."""
+    model = site.memory.get(MODEL)
+    if model is None:
+        raise SiteError(f"site {site.name!r} has no model of its own to show")
+    job = jobs_of(setting_of(site))[int(request.payload.metrics["phase"])]
+    rows = rows_of(site, job).count
+    claim = site.aggregate(rows) if spends(job) is None else claim_of(site)
+    return Release(payload=Payload(arrays={"weights": model}, metrics={"rows": rows}), guarantee=claim, rows=rows)
+
+
+REVEAL = Task(name="peers.reveal", one=_reveal)
+
+
+def revealed(hub: Hub, number: int, round_number: int) -> Generator[Ask | Mark, Any, FloatArray]:
+    """The mean of the sites' own models after phase `number`, by rows."""
+    flat = (np.dtype(hub.network.dtype).str, (hub.network.parameter_count,))
+    replies: Replies = yield Ask(
+        task=REVEAL,
+        to=hub.sites,
+        payload=Payload(metrics={"phase": number}),
+        round=round_number,
+        expect=Expect(arrays={"weights": flat}, metrics=("rows",)),
+    )
+    models, rows = replies.array("weights"), replies.metric("rows")
+    return np.asarray(np.average(models.astype(np.float64), axis=0, weights=rows), dtype=models.dtype)
+
+
+def _judge(site: Site, request: Request) -> Release:
+    """How many more held-out rows the later model gets right."""
+    number = int(request.payload.metrics["phase"])
+    section = judge_of(setting_of(site))
+    if section is None:
+        raise RefusedError("the approved plan judges no models")
+    job = _judged_job(jobs_of(setting_of(site)), section)
+    rows, network = rows_of(site, job, held_out=True), network_of(site)
+    right = [_correct(network, request.payload.arrays[name], rows.x, rows.y) for name in ("later", "earlier")]
+    gained = float(right[0] - right[1])
+    if section.rows == "low":
+        claim = site.aggregate(rows.count)
+        return Release(payload=Payload(arrays={"gained": np.asarray([gained])}), guarantee=claim, rows=rows.count)
+    from kohort.models.dp_sgd.fit import gaussian
+
+    answer_once(site, request)
+    sigma = account_of(site).judge_sigma
+    gained += sigma * float(gaussian(site.streams.bytes("dp", request.digest, number), 1)[0])
+    return Release(payload=Payload(arrays={"gained": np.asarray([gained])}), guarantee=claim_of(site), rows=rows.count)
+
+
+def _judged_job(jobs: tuple[Job, ...], section: JudgeSection) -> Job:
+    found = next((job for job in jobs if job.rows == section.rows), None)
+    if found is None:
+        raise SiteError(f"no phase trains on {section.rows}-risk rows, so none were held out")
+    return found
+
+
+def _correct(network: Any, weights: FloatArray, x: FloatArray, y: FloatArray) -> int:
+    scores = network.forward(weights, x)
+    guess = scores.argmax(axis=1) if scores.shape[1] > 1 else scores[:, 0] > 0
+    return int((guess == y).sum())
+
+
+JUDGE = Task(name="peers.judge", one=_judge)
+
+
+def prefers_later(
+    hub: Hub, *, earlier: FloatArray, later: FloatArray, number: int, round_number: int
+) -> Generator[Ask | Mark, Any, bool]:
+    """Whether the later model gets more held-out rows of all sites right."""
+    replies: Replies = yield Ask(
+        task=JUDGE,
+        to=hub.sites,
+        payload=Payload(arrays={"earlier": earlier, "later": later}, metrics={"phase": number}),
+        round=round_number,
+        expect=Expect(arrays={"gained": ("<f8", (1,))}),
+    )
+    return bool(replies.array("gained").sum() >= 0)

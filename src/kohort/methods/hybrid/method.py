@@ -1,0 +1,307 @@
+"""Peers first, then everybody with a server under differential privacy (Corbucci, Monreale, Pellungrini: Enhancing
+Privacy and Utility in Federated Learning, SECRYPT 2024).
+
+Sites of a trusted cluster train together on rows of low risk, sealed from the hub; then all sites train with the hub on
+rows of high risk, with noise, each starting from its cluster's model. Phases come in any order, each with its rows,
+rounds and budget.
+
+Threat model: the hub is curious and follows the protocol; it relays peers' models without being able to open them, and
+sees every server update. Peers of a cluster trust each other with plain models. Phases with a budget are differentially
+private towards whoever receives them; phases without one are not, and the ledger says which rows that leaves bare.
+Guarantee: DP for the units and rows the claim's scope names; Aggregate for the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal
+
+from annotated_types import Ge, Gt
+
+from kohort.errors import ConfigError
+from kohort.rounds.dp_accounts import RESERVE, planned_claims, reserve, spends
+from kohort.rounds.clusters import LABELS, NAMED, check_cluster_name, form_clusters, named_clusters
+from kohort.rounds.hub_noise import hub_noise
+from kohort.rounds.phase_training import TRAIN_JOB
+from kohort.rounds.phases import DPSection, Job, JudgeSection, Part
+from kohort.methods.hybrid.judging import JUDGE, REVEAL, prefers_later, revealed
+from kohort.rounds.peers import EXCHANGE, KEYS, SETTLE, PeerPhase, neighbours, peer_rounds
+from kohort.protocol.hub import Ask, Hub, Mark, Plan, Replies, Result
+from kohort.rounds.loop import Phase, federated_rounds
+from kohort.protocol.plan import TrainSection
+from kohort.models.dense.network import FloatArray
+from kohort.methods.registry import Method
+from kohort.privacy.guarantee import DP, Aggregate, Guarantee
+
+__all__ = ["METHOD", "Hybrid", "PhaseSection"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PhaseSection:
+    """`[[method.phases]]`: who trains together, on which rows, for how long, under which budget."""
+
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 - read by pydantic, not a field
+
+    kind: Literal["peers", "server"]
+    rows: Part | None = None
+    """low | high | all; low for peers and high for the server unless it says otherwise."""
+    rounds: Annotated[int, Ge(1)] = 10
+    local_epochs: Annotated[int, Ge(1)] | None = None
+    batch: Annotated[int, Ge(0)] | None = None
+    optimizer: Literal["sgd", "momentum", "adam"] | None = None
+    lr: Annotated[float, Gt(0)] | None = None
+    topology: str = "full"
+    """Peers only: full | ring | regular:d"""
+    dp: DPSection | None = None
+    """Absent: no noise, and the ledger says so."""
+
+    def job(self, train: TrainSection, held_out: dict[Part, float]) -> Job:
+        """What sites do in this phase; what it does not say is as in `[train]`."""
+        own = {
+            name: value
+            for name in ("local_epochs", "batch", "optimizer", "lr")
+            if (value := getattr(self, name)) is not None
+        }
+        rows: Part = self.rows or ("low" if self.kind == "peers" else "high")
+        return Job(
+            train=replace(train, rounds=self.rounds, **own),
+            rows=rows,
+            dp=self.dp,
+            topology=self.topology if self.kind == "peers" else "",
+            held_out=held_out.get(rows, 0.0),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hybrid:
+    """`[method]` of a hybrid federation."""
+
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 - read by pydantic, not a field
+
+    phases: tuple[PhaseSection, ...] = (PhaseSection(kind="peers"), PhaseSection(kind="server", dp=DPSection()))
+    clusters: str | Mapping[str, tuple[str, ...]] = "given"
+    """given: those of [sites], or those the sites name themselves | labels:N: N clusters of sites whose targets are
+    distributed alike | {NAME = [SITE, ...]}: these; a site in none takes no part"""
+    judge: JudgeSection | None = None
+    """Keep the model from before the last server phase if held-out rows say that phase did harm."""
+
+    def __post_init__(self) -> None:
+        if not self.phases:
+            raise ConfigError("a hybrid federation needs a phase", hint="Add [[method.phases]]")
+        for phase in self.phases:
+            if phase.kind == "peers":
+                neighbours(phase.topology, ("a", "b", "c"), "a")
+            if phase.dp is not None and phase.dp.mechanism == "statistics":
+                raise ConfigError("statistics are released once, not in phases", hint='Use method.name = "fedavg"')
+            if phase.kind == "peers" and phase.dp is not None and phase.dp.mechanism == "hub":
+                raise ConfigError("no hub sees what peers exchange", hint="Use dp.mechanism = dp-sgd or after")
+        _check_clusters(self.clusters)
+        if self.judge is not None and self.phases[-1].kind != "server":
+            raise ConfigError("method.judge judges a server phase at the end", hint="End with a server phase")
+
+    def jobs(self, train: TrainSection) -> tuple[Job, ...]:
+        """One a phase."""
+        held_out: dict[Part, float] = {} if self.judge is None else {self.judge.rows: self.judge.share}
+        return tuple(phase.job(train, held_out) for phase in self.phases)
+
+
+def plan(config: Hybrid, hub: Hub) -> Plan:
+    """Reserve the budgets, then phase after phase: peers among themselves, or everybody with the hub."""
+    jobs = config.jobs(hub.setting.train)
+    _check(hub)
+    enrolled = len(hub.sites)
+    clusters = yield from _known_clusters(config, hub)
+    if clusters is not None:
+        hub = _within(hub, clusters)
+    outside = enrolled - len(hub.sites)
+    if any(spends(job) is not None for job in jobs) or _judge_spends(config):
+        reserved: Replies = yield reserve(hub.sites)
+        hub = replace(hub, sites=reserved.sites)
+    if clusters is None:
+        clusters = yield from _formed_clusters(config, hub)
+        hub = _within(hub, clusters)
+    progress = _Progress(hub, hub.network.start(hub.streams.generator("start")))
+    if outside:
+        progress.notes.append(f"{outside} of {enrolled} sites are in no cluster and took no part")
+    total = sum(job.train.rounds for job in jobs)
+    for number, (phase, job) in enumerate(zip(config.phases, jobs, strict=True)):
+        last_and_judged = config.judge is not None and number == len(jobs) - 1
+        earlier = (yield from progress.known_model(number)) if last_and_judged else None
+        if phase.kind == "peers":
+            own = PeerPhase(
+                number=number,
+                rounds=job.train.rounds,
+                first_round=progress.round,
+                last_round=total,
+                clusters=clusters,
+            )
+            yield from progress.with_peers(own)
+        else:
+            yield from progress.with_hub(number, job, total)
+        if earlier is not None and config.judge is not None:
+            yield from progress.choose(config.judge, earlier, number)
+    weights = yield from progress.known_model(len(jobs))
+    return Result(
+        weights=weights, rounds=total, stopped_by="rounds", notes=tuple(progress.notes), claim=progress.hub_claim
+    )
+
+
+class _Progress:
+    """The model from phase to phase: known to the hub, or only to the sites."""
+
+    def __init__(self, hub: Hub, weights: FloatArray) -> None:
+        self.round = 0
+        self.notes: list[str] = []
+        self.hub_claim: DP | None = None
+        self._hub = hub
+        self._weights = weights
+        self._hidden = False
+
+    def _passed(self, rounds: int) -> bool:
+        """Whether an interrupted run had already come past the phase that begins here."""
+        resume = self._hub.resume
+        return resume is not None and resume.round >= self.round + rounds
+
+    def with_peers(self, phase: PeerPhase) -> Generator[Ask | Mark, Any, None]:
+        """A phase among peers: from here on only they know the model."""
+        if not self._passed(phase.rounds):
+            there = yield from peer_rounds(self._hub, phase, self._weights)
+            self._hub = replace(self._hub, sites=there)
+        self.round += phase.rounds
+        self._hidden = True
+
+    def with_hub(self, number: int, job: Job, total: int) -> Generator[Ask | Mark, Any, None]:
+        """A phase with the hub, in which sites begin with their peers' model if they have one."""
+        rounds, dp = job.train.rounds, job.dp
+        hub = replace(self._hub, setting=replace(self._hub.setting, train=job.train))
+        noise = None
+        if dp is not None and dp.mechanism == "hub":
+            noise, self.hub_claim = hub_noise(hub, dp, rounds=rounds, sites=len(hub.sites))
+        if not self._passed(rounds):
+            ended = yield from federated_rounds(
+                hub,
+                self._weights,
+                phase=Phase(
+                    task=TRAIN_JOB,
+                    metrics={"phase": number},
+                    first_round=self.round,
+                    last_round=total,
+                    own_start=self._hidden,
+                    noise=noise,
+                    tail=0.0 if dp is None else dp.tail,
+                ),
+            )
+            self._weights = ended.weights
+        elif hub.resume is not None:
+            self._weights = hub.resume.weights
+        self.round += rounds
+        self._hidden = False
+
+    def known_model(self, number: int) -> Generator[Ask | Mark, Any, FloatArray]:
+        """The model as the hub knows it; if only the sites do, the mean of theirs, which they then show."""
+        if not self._hidden:
+            return self._weights
+        shown = yield from revealed(self._hub, number - 1, self.round)
+        return shown
+
+    def choose(self, section: JudgeSection, earlier: FloatArray, number: int) -> Generator[Ask | Mark, Any, None]:
+        """Go on with the better of two models, as far as held-out rows can tell."""
+        better = yield from prefers_later(
+            self._hub, earlier=earlier, later=self._weights, number=number, round_number=self.round
+        )
+        if not better:
+            self._weights = earlier
+        kept = "later" if better else "earlier"
+        self.notes.append(f"held-out {section.rows}-risk rows chose the {kept} model")
+
+
+def _known_clusters(config: Hybrid, hub: Hub) -> Generator[Ask | Mark, Any, dict[str, str] | None]:
+    """The clusters that plan or sites name, before any budget is spent; None when they are still to be formed."""
+    if not any(phase.kind == "peers" for phase in config.phases):
+        return dict.fromkeys(hub.sites, "")
+    if _label_clusters(config.clusters):
+        return None
+    if not isinstance(config.clusters, str):
+        found = {site: name for name, members in config.clusters.items() for site in members}
+    elif hub.clusters is not None:
+        found = dict(hub.clusters)
+    else:
+        found = yield from named_clusters(hub)
+    found = {site: found[site] for site in hub.sites if site in found}
+    if not found:
+        raise ConfigError(
+            "peers need clusters, and neither the plan nor a site names one for anybody who takes part",
+            hint='Set sites.clusters in a simulation, cluster in each site.toml, or method.clusters = "labels:N"',
+        )
+    return found
+
+
+def _formed_clusters(config: Hybrid, hub: Hub) -> Generator[Ask | Mark, Any, dict[str, str]]:
+    """The clusters of sites whose targets are alike, which is a release of its own."""
+    number = next(index for index, phase in enumerate(config.phases) if phase.kind == "peers")
+    formed = yield from form_clusters(hub, _label_clusters(config.clusters), number)
+    return formed
+
+
+def _within(hub: Hub, clusters: Mapping[str, str]) -> Hub:
+    """The hub with the sites that are in a cluster."""
+    return replace(hub, sites=tuple(site for site in hub.sites if site in clusters))
+
+
+def _label_clusters(clusters: str | Mapping[str, tuple[str, ...]]) -> int:
+    """N of "labels:N"; 0 for clusters that are known without asking for labels."""
+    kind, _, count = clusters.partition(":") if isinstance(clusters, str) else ("", "", "")
+    return int(count) if kind == "labels" and count.isdecimal() else 0
+
+
+def _check_clusters(clusters: str | Mapping[str, tuple[str, ...]]) -> None:
+    if isinstance(clusters, str):
+        if clusters != "given" and not _label_clusters(clusters):
+            raise ConfigError(f"unknown clusters {clusters!r}", hint='Use "given", "labels:N" or {NAME = [SITE, ...]}')
+        return
+    members = [site for sites in clusters.values() for site in sites]
+    if not members or len(set(members)) != len(members):
+        raise ConfigError("method.clusters must have every site at most once, and one at least", hint="Correct it")
+    for name in clusters:
+        check_cluster_name(name)
+
+
+def _check(hub: Hub) -> None:
+    """What would fail at every site is the plan's fault, and is said once."""
+    if hub.setting.train.stop is not None:
+        raise ConfigError("phases run their rounds to the end", hint="Drop train.stop: watching the loss costs budget")
+
+
+def _judge_spends(config: Hybrid) -> bool:
+    return config.judge is not None and config.judge.rows == "high"
+
+
+def claims(config: Hybrid, rows: int) -> Sequence[Guarantee]:
+    """A site spends each phase's budget; phases without one give away weights trained on their rows."""
+    jobs = config.jobs(TrainSection())
+    made: list[Guarantee] = list(planned_claims(jobs))
+    if any(spends(job) is None for job in jobs):
+        made.append(Aggregate(rows=rows))
+    return tuple(made)
+
+
+METHOD = Method(
+    name="hybrid",
+    summary="Trusted clusters train among themselves, then all train with the hub under differential privacy.",
+    config=Hybrid,
+    plan=plan,
+    claims=claims,
+    tasks=(RESERVE, LABELS, NAMED, KEYS, EXCHANGE, SETTLE, TRAIN_JOB, REVEAL, JUDGE),
+    cites="Corbucci, Monreale, Pellungrini 2024",
+    fixed_rounds=True,
+    example=(
+        'clusters = "labels:2"\n'
+        "phases = [\n"
+        '  {kind = "peers", rounds = 6, local_epochs = 7, optimizer = "sgd", lr = 0.3},\n'
+        '  {kind = "server", rounds = 2, optimizer = "sgd", lr = 0.1, batch = 0, dp = {epsilon = 2.0, delta = 1e-5}},\n'
+        "]\n"
+        "[sites]\n"
+        "low_risk = 0.5"
+    ),
+)

@@ -1,0 +1,195 @@
+"""Minimum cells: before statistics are formed, categories of too few persons become one, by a count that shows no key.
+
+A total can show a person: the line of a Gram matrix for a country that occurs once is that person's record. So all
+sites count, under a secret the hub does not know, how many persons have each indicator and each class; indicators that
+`min_cell` persons share stay, the others of a column become "other", and where those are too few even together, their
+rows take no part. A class of too few persons ends the run before anything is summed.
+
+What is learned: the hub sees capped totals of opaque keys and, from the sites, which indicators are frequent; a site
+learns the same. Nobody learns a count below `min_cell`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kohort.tables.blocks import CategoryBlock
+from kohort.tables.encoder import Encoder
+from kohort.errors import IntegrityError, RefusedError, SiteError
+from kohort.rounds.counting import KeyCounts, SecureCount, is_approved
+from kohort.rounds.phases import jobs_of, secure_of
+from kohort.methods.oneshot.design import Cells, is_indicator, section_of
+from kohort.protocol.hub import Ask, Expect, Hub, Mark, Replies
+from kohort.protocol.plan import Setting
+from kohort.protocol.site import Site
+from kohort.protocol.task import Release, Request, Task
+from kohort.rounds.training import setting_of
+from kohort.protocol.wire import Payload
+from kohort.models.rows import Rows
+from kohort.privacy.guarantee import Public
+
+__all__ = ["CELLS", "COUNT", "agree_on_cells", "cells_at", "needs_cells", "rows_at"]
+
+_FREQUENT, _OTHERS = "oneshot.frequent", "oneshot.others"
+_ABSENT = "~"
+
+
+def needs_cells(setting: Setting, encoder: Encoder) -> bool:
+    """Whether some feature is an indicator. A noisy total hides a person without a count, which would cost budget."""
+    return bool(is_indicator(encoder).any()) and jobs_of(setting)[0].dp is None
+
+
+def rows_at(site: Site) -> Rows:
+    """The site's encoded rows."""
+    rows = site.training_rows
+    if rows is None:
+        raise SiteError(f"site {site.name!r} was asked for statistics before it enrolled")
+    return rows
+
+
+def cells_at(site: Site) -> tuple[Cells, NDArray[np.bool_] | None]:
+    """What this site found out about rare categories, and which of its rows take part (None: all)."""
+    encoder: Encoder = site.memory["encoder"]
+    if not needs_cells(setting_of(site), encoder):
+        return Cells.whole(encoder.width), None
+    frequent, others = site.memory.get(_FREQUENT), site.memory.get(_OTHERS)
+    if frequent is None or others is None:
+        raise RefusedError(f"site {site.name!r} was asked for statistics before rare categories were counted")
+    cells = Cells.merged(encoder, frequent, others)
+    if not cells.left_out:
+        return cells, None
+    return cells, np.asarray(~_rare_rows(site, encoder, frequent)[:, ~others].any(axis=1))
+
+
+def _counted_by_person(site: Site, present: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """How many persons, or rows where no identifier is declared, have each column of `present`."""
+    identifiers = site.schema.identifiers
+    if not identifiers:
+        return np.asarray(present.sum(axis=0, dtype=np.int64))
+    person = site.holding.rows()[identifiers[0]].rank("dense").to_numpy().astype(np.int64)
+    seen = [len(np.unique(person[column])) for column in present.T]
+    return np.asarray(seen, dtype=np.int64)
+
+
+def _keys(encoder: Encoder) -> list[bytes]:
+    """Every indicator, its absence where it stands alone, and every class, in the order of `_present`."""
+    lone = _stands_alone(encoder)
+    names = [name for name, own in zip(encoder.feature_names, is_indicator(encoder), strict=True) if own]
+    absent = [name + _ABSENT for name, own in zip(encoder.feature_names, lone, strict=True) if own]
+    return [key.encode() for key in (*names, *absent, *(f"={label}" for label in encoder.classes or ()))]
+
+
+def _stands_alone(encoder: Encoder) -> NDArray[np.bool_]:
+    """Indicators that do not add up to one with others: items, missing values."""
+    found = [not isinstance(block, CategoryBlock) for block in encoder.blocks for _ in block.features]
+    return np.asarray(is_indicator(encoder) & np.asarray(found, dtype=bool))
+
+
+def _present(site: Site, encoder: Encoder) -> NDArray[np.bool_]:
+    rows = rows_at(site)
+    has = rows.x > 0.5
+    classes = rows.y[:, None] == np.arange(len(encoder.classes or ()))
+    return np.concatenate([has[:, is_indicator(encoder)], ~has[:, _stands_alone(encoder)], classes], axis=1)
+
+
+def _rare_rows(site: Site, encoder: Encoder, frequent: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Which rows hold a rare indicator of each column, [rows, columns]; items are just not read."""
+    has = (rows_at(site).x > 0.5) & ~frequent & ~_items(encoder)
+    ends = np.cumsum([len(block.features) for block in encoder.blocks])
+    parts = np.split(has, ends[:-1], axis=1)
+    return np.stack([part.any(axis=1) for part in parts], axis=1)
+
+
+def _items(encoder: Encoder) -> NDArray[np.bool_]:
+    found = [block.spec.kind == "items" for block in encoder.blocks for _ in block.features]
+    return np.asarray(found, dtype=bool)
+
+
+def _counts(site: Site) -> KeyCounts:
+    """The first count is of all indicators; once the frequent ones are known, of what is left of each column."""
+    encoder: Encoder = site.memory["encoder"]
+    frequent = site.memory.get(_FREQUENT)
+    if frequent is None:
+        keys, present = _keys(encoder), _present(site, encoder)
+    else:
+        keys = [f"{block.name}={_ABSENT}".encode() for block in encoder.blocks]
+        present = _rare_rows(site, encoder, frequent)
+    counts = _counted_by_person(site, present)
+    there = np.flatnonzero(counts)
+    return KeyCounts(
+        keys=[keys[index] for index in there.tolist()],
+        counts=counts[there],
+        rows=len(present),
+        cap=section_of(setting_of(site)).min_cell,
+    )
+
+
+def _scheme(setting: Setting) -> str:
+    secure = secure_of(setting)
+    if secure is None:
+        raise RefusedError("the approved plan sums nothing")
+    return secure.sum
+
+
+COUNT = SecureCount("oneshot.count", counts_of=_counts, scheme=_scheme)
+
+
+def _learn(site: Site, request: Request) -> Release:
+    """Read what was frequent, for every key of the agreed domain, and say it: everybody finds the same."""
+    encoder: Encoder = site.memory["encoder"]
+    f, h = request.payload.arrays["f"], request.payload.arrays["h"]
+    if request.round == 0:
+        good = is_approved(COUNT.prints(site, _keys(encoder)), f, h)
+        indicators, lone = is_indicator(encoder), _stands_alone(encoder)
+        frequent = np.ones(encoder.width, dtype=bool)
+        frequent[indicators] = good[: indicators.sum()]
+        frequent[lone] &= good[indicators.sum() : indicators.sum() + lone.sum()]
+        site.memory[_FREQUENT] = frequent
+        site.memory[_OTHERS] = np.zeros(len(encoder.blocks), dtype=bool)
+        said = np.concatenate([frequent, good[indicators.sum() + lone.sum() :]])
+    else:
+        keys = [f"{block.name}={_ABSENT}".encode() for block in encoder.blocks]
+        said = site.memory[_OTHERS] = is_approved(COUNT.prints(site, keys), f, h)
+    return Release(
+        payload=Payload(arrays={"enough": said.astype(np.uint8)}),
+        guarantee=Public(what="categories that enough persons share"),
+        rows=0,
+    )
+
+
+CELLS = Task(name="oneshot.cells", one=_learn)
+
+
+def agree_on_cells(hub: Hub) -> Generator[Ask | Mark, Any, Cells]:
+    """Count, and settle which features are read; refuses when a class is too rare."""
+    encoder, section = hub.encoder, section_of(hub.setting)
+    said = yield from _count(hub, 0, encoder.width + len(encoder.classes or ()))
+    frequent, classes = said[: encoder.width], said[encoder.width :]
+    if not classes.all():
+        raise RefusedError(
+            f"{int((~classes).sum())} of {len(classes)} classes have fewer than {section.min_cell} persons",
+            hint="Merge the class with another, add sites, or lower method.oneshot.min_cell",
+        )
+    others = np.zeros(len(encoder.blocks), dtype=bool)
+    if not frequent.all():
+        others = yield from _count(hub, 1, len(encoder.blocks))
+    return Cells.merged(encoder, frequent, others)
+
+
+def _count(hub: Hub, stage: int, length: int) -> Generator[Ask | Mark, Any, NDArray[np.bool_]]:
+    approved = yield from COUNT.run(hub, threshold=section_of(hub.setting).min_cell, stage=stage)
+    told: Replies = yield Ask(
+        task=CELLS,
+        to=hub.sites,
+        payload=Payload(arrays={"f": approved.f, "h": approved.h}),
+        round=stage,
+        expect=Expect(arrays={"enough": ("|u1", (length,))}),
+    )
+    answers = told.array("enough")
+    if (answers != answers[0]).any():
+        raise IntegrityError("the sites do not agree on which categories are frequent")
+    return np.asarray(answers[0] == 1)

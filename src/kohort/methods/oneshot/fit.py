@@ -1,0 +1,136 @@
+"""The hub's part of a one-shot fit: judge an opened total, choose the penalty by its folds, solve."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from kohort.errors import DataError, RefusedError
+from kohort.methods.oneshot.design import BITS, Layout
+from kohort.models.closed_form.statistics import Statistics, leading, unpack
+from kohort.models.closed_form.design import Floats, OneLayer
+from kohort.models.closed_form.solve import Scaling, Solver, choose
+from kohort.models.dense.network import DType, FloatArray, Network
+from kohort.crypto.sums.scheme import Integers
+
+__all__ = ["Fit", "check_before", "check_total", "chosen_notes", "decoded", "fit"]
+
+PENALTIES = tuple(10.0**power for power in range(-6, 3))
+ROWS_PER_INPUT = 10
+
+
+@dataclass(frozen=True, eq=False)
+class Fit:
+    """The solution: weights of every member, what the folds chose for it, and the scale of its inputs."""
+
+    layout: Layout
+    coefficients: list[Floats]
+    sizes: list[int]
+    penalties: list[float]
+    scaling: Scaling
+    gram: Floats
+
+    def network(self, dtype: DType) -> tuple[Network, FloatArray]:
+        """The network that reads encoded rows, and its weights."""
+        return self.layout.network(self.coefficients, self.sizes, dtype)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the folds chose."""
+        return chosen_notes(self.layout, self.penalties, self.sizes)
+
+
+def chosen_notes(layout: Layout, penalties: Sequence[float], sizes: Sequence[int]) -> tuple[str, ...]:
+    """What the folds chose, if they were asked."""
+    if layout.section.lambda_ != "folds":
+        return ()
+    chosen = ", ".join(
+        f"lambda {penalty:g}" + (f" and {size} features" if layout.members else "")
+        for penalty, size in zip(penalties, sizes, strict=True)
+    )
+    return (f"the folds chose {chosen}",)
+
+
+def check_before(layout: Layout, rows: list[int]) -> None:
+    """Refuse what declared rows already tell: too few for the numbers to hide anyone, or too many for the grid."""
+    section, width, sites = layout.section, layout.design.width, len(rows)
+    least = ROWS_PER_INPUT * width * section.deals
+    if sum(rows) < least:
+        folds = f" in {section.deals} folds" if section.deals > 1 else ""
+        raise RefusedError(
+            f"{sum(rows):,} rows are too few for totals of {width} numbers a row{folds}: {least:,} are needed",
+            hint="Add sites, use fewer columns or features, or a fixed lambda",
+        )
+    largest = layout.design.bound(max(rows))
+    if largest * layout.grid(sites).scale * sites >= 2.0 ** (BITS - 1):
+        raise RefusedError(
+            f"a site of {max(rows):,} rows among {sites:,} may exceed the {BITS} bits of a total: "
+            f"the bound is {layout.grid(sites).bound:,.0f}",
+            hint="Lower method.oneshot.precision",
+        )
+
+
+def decoded(layout: Layout, total: Integers) -> Floats:
+    """The total in its own unit, [members, folds, length]."""
+    values = layout.grid(1).decode(total)
+    return values.reshape(layout.parts, layout.section.deals, layout.design.length)
+
+
+def check_total(layout: Layout, totals: Floats) -> None:
+    """Every opened total has rows enough, and persons enough of every class, or no model is made of it."""
+    section, design = layout.section, layout.design
+    for fold in totals[0]:
+        statistics = unpack(design, fold)
+        if statistics.rows < ROWS_PER_INPUT * design.width:
+            raise RefusedError(
+                f"a total of {statistics.rows:,.0f} rows is too small for {design.width} numbers a row",
+                hint="Add sites, or use fewer columns, features or folds",
+            )
+        classes = statistics.class_rows(design)
+        if (classes < 0.5).any():
+            raise DataError(
+                f"{int((classes < 0.5).sum())} of {len(classes)} classes occur at no site",
+                hint="Drop them from the target's categories, or add sites that know them",
+            )
+        if (classes < section.min_cell - 0.5).any():
+            raise RefusedError(
+                f"{int((classes < section.min_cell - 0.5).sum())} of {len(classes)} classes have fewer than "
+                f"{section.min_cell} rows in a total",
+                hint="Merge the class with another, add sites, or lower method.oneshot.min_cell",
+            )
+
+
+def fit(layout: Layout, totals: Floats, *, noise: float = 0.0) -> Fit:
+    """Solve every member over all rows.
+
+    `noise` is the deviation of what was added to each number of a total. Noise of that size moves a Gram matrix by its
+    deviation times the root of its width or so; a smaller penalty would let it speak, and dividing by noisy deviations
+    of columns would raise it, so noisy totals are not standardised. All of that is public and costs no budget.
+    """
+    section, design = layout.section, layout.design
+    least = noise * float(np.sqrt(section.deals * design.width)) * design.slopes[1] ** 2
+    coefficients, sizes, penalties = [], [], []
+    scaling, gram = None, np.zeros((0, 0))
+    for folds in totals:
+        size, penalty = design.inputs, 0.0 if section.lambda_ == "folds" else section.lambda_
+        if section.lambda_ == "folds":
+            wanted = sorted({max(1, size // 4), max(1, size // 2), size}) if layout.members else None
+            chosen = choose(design, folds, penalties=PENALTIES, sizes=wanted, standardise=not noise)
+            size, penalty = chosen.inputs, chosen.penalty
+        total = unpack(design, folds.sum(axis=0))
+        smaller, part = _leading(design, total, size)
+        solver = Solver(smaller, part, standardise=not noise)
+        penalty = max(penalty, least)
+        scaling, gram = solver.scaling, part.gram
+        coefficients.append(solver.weights(penalty))
+        sizes.append(size)
+        penalties.append(penalty)
+    if scaling is None:
+        raise DataError("there is nothing to fit")
+    return Fit(layout, coefficients, sizes, penalties, scaling, gram)
+
+
+def _leading(design: OneLayer, total: Statistics, size: int) -> tuple[OneLayer, Statistics]:
+    return (design, total) if size == design.inputs else leading(design, total, size)

@@ -1,0 +1,299 @@
+"""One round over secure sums (after Fontenla-Romero, Guijarro-Berdiñas, Hernández-Pereira, Pérez-Sánchez: FedHEONN,
+Future Generation Computer Systems 149, 2023).
+
+A one-layer network has a closed form: Z'Z and Z'y of the rows Z = [1, x] are all anyone needs, and both are sums. Every
+site adds its own inside one secure sum, and the hub solves. The result is that of pooled rows, exactly, however rows
+are dealt out. The paper sends U S of every site in clear, which gives small sites' rows back; here the hub sees the
+total alone. `mode = "paper"` does as the paper does, to compare with.
+
+Threat model: the hub is curious and follows the protocol. It sees the total of all sites' Gram matrices and moments and
+each site's row count. With `bfv` (default) and `ckks` a key-holder opens the total, and must not collude with the hub;
+`masks` needs no such party; with `none` the hub is trusted with every site's own statistics, or, with
+`statistics_to = "peers"`, the sites are, and the hub sees the model alone. Totals are refused below
+10 rows an input or `min_cell` persons of a class; rare categories become one before anything is summed.
+Guarantee: SecureSum, Aggregate with `none`; DP of the total with `method.dp`; in mode "paper", Aggregate and Encrypted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field, replace
+from math import sqrt
+from typing import Any
+
+import numpy as np
+
+from kohort.errors import ConfigError, RefusedError, SiteError
+from kohort.rounds.dp_accounts import RESERVE, Shares, planned_claims, reserve, spends
+from kohort.rounds.phases import DPSection, Job, SecureSection
+from kohort.methods.oneshot.cells import CELLS, COUNT, agree_on_cells, needs_cells
+from kohort.methods.oneshot.design import BITS, Cells, Layout, OneShotSection
+from kohort.methods.oneshot.fit import Fit, check_before, check_total, decoded, fit
+from kohort.methods.oneshot.paper import OPEN_WEIGHTS, SEND_FACTORS, paper_claims, paper_plan
+from kohort.methods.oneshot.peers import KEYS, SEAL, SOLVE, solved_by_peers
+from kohort.methods.oneshot.state import FILE, Batch, OneShotState, join, leave, load_state, save_state
+from kohort.methods.oneshot.sums import NEWTON, STATISTICS, begin_statistics, curvature_of, deviation_of, layout_of
+from kohort.protocol.hub import Ask, Hub, Mark, Plan, Replies, Result
+from kohort.protocol.plan import TrainSection
+from kohort.rounds.summing import Total, summed
+from kohort.models.closed_form.design import Floats
+from kohort.methods.oneshot.newton import newton_length, newton_loss, newton_step
+from kohort.methods.registry import Method
+from kohort.privacy.guarantee import Guarantee
+from kohort.crypto.sums.scheme import find_scheme
+
+__all__ = ["METHOD", "OneShot", "OneShotSecure", "join", "leave", "load_state"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneShotSecure(SecureSection):
+    """`[method.secure]`, encrypted unless it says otherwise."""
+
+    sum: str = "bfv"
+    """bfv | ckks | masks | none"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneShot:
+    """What is fitted (`[method.oneshot]`), how sums are protected, and the budget, if any. `[train]` is not used."""
+
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 - read by pydantic, not a field
+
+    oneshot: OneShotSection = field(default_factory=OneShotSection)
+    secure: OneShotSecure = field(default_factory=OneShotSecure)
+    dp: DPSection | None = None
+    """Noise on the totals, in shares; `clip` bounds the norm of a row's inputs, which are within [-1, 1] each."""
+
+    def jobs(self, train: TrainSection) -> tuple[Job, ...]:
+        """One look at all rows."""
+        return (Job(train=replace(train, rounds=1, batch=0, local_epochs=1), dp=self.dp),)
+
+
+def plan(config: OneShot, hub: Hub) -> Plan:
+    """Settle what is summed, sum it once, solve; Newton steps if the plan has more rounds."""
+    _check(config, hub)
+    if config.oneshot.mode == "paper":
+        return (yield from paper_plan(hub))
+    sigma = 0.0
+    (job,) = config.jobs(hub.setting.train)
+    if spends(job, config.secure) is not None:
+        reserved: Replies = yield reserve(hub.sites)
+        hub, sigma = replace(hub, sites=reserved.sites), _sigma(job)
+    cells = Cells.whole(hub.encoder.width)
+    if needs_cells(hub.setting, hub.encoder):
+        cells = yield from agree_on_cells(hub)
+    layout = layout_of(hub.setting, hub.encoder, cells)
+    check_before(layout, [hub.rows[site] for site in hub.sites])
+    if config.oneshot.statistics_to == "peers":
+        return (yield from _among_peers(hub, layout))
+    total = yield from summed(
+        hub, STATISTICS, scheme=config.secure.sum, length=layout.length, bits=BITS, opened=hub.opened
+    )
+    _check_sites(config, hub, total, noisy=sigma > 0)
+    totals = decoded(layout, total.values)
+    check_total(layout, totals)
+    noise = deviation_of(layout, sigma, Shares(len(hub.sites), config.secure.colluders)) * sqrt(len(total.sites))
+    fitted = fit(layout, totals, noise=noise)
+    yield from _shown(hub, fitted, 0, config.oneshot.rounds)
+    if config.oneshot.rounds > 1:
+        fitted = yield from _newton(config, hub, fitted)
+    network, weights = fitted.network(hub.network.dtype)
+    state = OneShotState(
+        section=config.oneshot,
+        encoder=hub.encoder,
+        cells=cells,
+        clip=layout.clip,
+        noise=noise,
+        batches=(Batch(frozenset(total.sites), total.values),),
+    )
+    return Result(
+        weights=weights,
+        network=network,
+        rounds=config.oneshot.rounds,
+        stopped_by="rounds",
+        notes=(*fitted.notes, *_notes(layout)),
+        files={FILE: save_state(state)},
+    )
+
+
+def _among_peers(hub: Hub, layout: Layout) -> Plan:
+    """The sites exchange their statistics and solve; the hub hears of the model alone, so it has no state to keep."""
+    solved = yield from solved_by_peers(hub, layout)
+    network, weights = layout.network(solved.coefficients, solved.sizes, hub.network.dtype)
+    yield Mark(round=0, rounds=1, weights=weights, network=network, resumed=hub.resume is not None)
+    told = f"{len(solved.sites)} sites saw each other's statistics in clear, and the hub saw the model alone"
+    return Result(
+        weights=weights,
+        network=network,
+        rounds=1,
+        stopped_by="rounds",
+        notes=(*solved.notes, *_notes(layout), told),
+    )
+
+
+def _newton(config: OneShot, hub: Hub, fitted: Fit) -> Generator[Ask | Mark, Any, Fit]:
+    """Steps on the cross-entropy from the closed form; one that made it worse is halved."""
+    layout, rounds = fitted.layout, config.oneshot.rounds
+    design, curvature = layout.design, curvature_of(layout)
+    at, length = fitted.coefficients[0], 1.0
+    best: tuple[float, Floats, Floats] | None = None
+    for number in range(1, rounds):
+        total = yield from summed(
+            hub,
+            NEWTON,
+            scheme=config.secure.sum,
+            length=newton_length(design, curvature),
+            bits=BITS,
+            round_number=number,
+            blobs={"weights": np.ascontiguousarray(at, dtype="<f8").tobytes()},
+        )
+        _check_sites(config, hub, total, noisy=False)
+        sums = layout.grid(1).decode(total.values)
+        loss = _penalised(sums, at, fitted)
+        if best is None or loss <= best[0]:
+            best, length = (loss, sums, at), 1.0
+        else:
+            length /= 2
+        at = newton_step(
+            design,
+            best[1],
+            best[2],
+            penalty=fitted.penalties[0],
+            scaling=fitted.scaling,
+            gram=None if curvature == "exact" else fitted.gram,
+            length=length,
+        )
+        fitted = replace(fitted, coefficients=[at])
+        yield from _shown(hub, fitted, number, rounds)
+    return fitted
+
+
+def _penalised(sums: Floats, at: Floats, fitted: Fit) -> float:
+    return newton_loss(sums) + fitted.penalties[0] / 2 * float((fitted.scaling.to_scaled(at) ** 2).sum())
+
+
+def _shown(hub: Hub, fitted: Fit, number: int, rounds: int) -> Generator[Ask | Mark, Any, None]:
+    """A round is done. A resumed run asks everything again, gets the same answers, and goes on from where it was."""
+    done = -1 if hub.resume is None else hub.resume.round
+    if number >= done:
+        network, weights = fitted.network(hub.network.dtype)
+        yield Mark(round=number, rounds=rounds, weights=weights, network=network, resumed=number == done)
+
+
+def _sigma(job: Job) -> float:
+    """The noise multiplier of the total: the same at every site, for it depends on no site's rows."""
+    from kohort.privacy.dp.accounting import calibrate
+
+    if job.dp is None:
+        return 0.0
+    return calibrate(epsilon=job.dp.epsilon, delta=job.dp.delta, rate=1.0, steps=1, accountant=job.dp.accountant)
+
+
+def _check_sites(config: OneShot, hub: Hub, total: Total, *, noisy: bool) -> None:
+    """Too few survivors, and nothing is made of what was opened."""
+    protected = find_scheme(config.secure.sum).name != "none"
+    if protected and len(total.sites) < config.oneshot.min_sites:
+        raise RefusedError(f"{len(total.sites)} sites are left, fewer than {config.oneshot.min_sites}")
+    shares = Shares(len(hub.sites), config.secure.colluders)
+    if noisy and len(total.sites) < shares.quorum:
+        raise SiteError(
+            f"{len(total.sites)} of {shares.sites} sites are left, too few for the noise to be enough",
+            hint="Begin a new run with the sites that answer",
+        )
+
+
+def _check(config: OneShot, hub: Hub) -> None:
+    """What would fail at every site is the plan's fault, and is said once."""
+    section, setting = config.oneshot, hub.setting
+    if setting.train.stop is not None:
+        raise ConfigError("a one-shot fit runs its rounds to the end", hint="Drop train.stop")
+    if section.rounds > 1 and (section.patches > 1 or config.dp is not None):
+        raise ConfigError(
+            "Newton steps follow a single fit without noise", hint="Set method.oneshot.rounds = 1, or drop the other"
+        )
+    if section.patches > 1 and not section.features:
+        raise ConfigError("patches are random layers", hint="Set method.oneshot.features")
+    if hub.encoder.classes is None:
+        if section.rounds > 1:
+            raise ConfigError("a number is fitted exactly in one round", hint="Set method.oneshot.rounds = 1")
+        if section.activation == "softplus" or (section.features and section.activation != "linear"):
+            raise ConfigError(
+                "the target is a number, which this activation fits no network for",
+                hint='Set method.oneshot.activation = "linear"',
+            )
+    if config.dp is not None and (config.dp.mechanism != "dp-sgd" or config.dp.quantile is not None):
+        raise ConfigError("noise goes on the totals, in shares", hint="Drop dp.mechanism and dp.quantile")
+    if section.statistics_to == "peers" and (
+        config.secure.sum != "none" or section.rounds > 1 or section.mode == "paper" or config.dp is not None
+    ):
+        raise ConfigError(
+            "peers exchange plain statistics, once",
+            hint='Set method.secure.sum = "none", or method.oneshot.statistics_to = "hub"; drop rounds, mode and dp',
+        )
+    if section.mode == "paper":
+        if section.lambda_ == "folds" or section.rounds > 1 or section.features or config.dp is not None:
+            raise ConfigError(
+                "mode paper fits one layer with a fixed lambda in one round", hint="Drop features, rounds, folds and dp"
+            )
+        return
+    if find_scheme(config.secure.sum).name == "none":
+        return
+    _require_bounds(hub)
+    if len(hub.sites) < section.min_sites:
+        raise RefusedError(
+            f"{len(hub.sites)} sites take part and {section.min_sites} are needed for a total to hide any of them",
+            hint='Add sites, or set method.secure.sum = "none" where the hub is trusted',
+        )
+
+
+def _require_bounds(hub: Hub) -> None:
+    """Numbers are summed in fixed point, so their range has to be public before anybody looks at a row."""
+    schema = hub.setting.schema
+    names = [*schema.inputs, *([] if hub.encoder.classes is not None else [str(schema.target)])]
+    open_ended = [
+        name
+        for name in names
+        if hub.encoder.domain.columns[name].kind == "number"
+        and schema.columns[name].bounds is None
+        and schema.columns[name].bins is None
+    ]
+    if open_ended:
+        raise RefusedError(
+            f"{len(open_ended)} columns have no public bounds and would overflow a secure sum: {', '.join(open_ended)}",
+            hint="Declare them in data.bounds, as in bounds = {age = [0, 120]}",
+        )
+
+
+def _notes(layout: Layout) -> tuple[str, ...]:
+    cells, notes = layout.cells, []
+    merged = len(cells.target) - cells.inputs
+    if merged:
+        notes.append(f"{merged + len(cells.left_out)} rare categories became one a column, or were not read")
+    if cells.left_out:
+        notes.append(f"rows of rare categories were left out in: {', '.join(cells.left_out)}")
+    return tuple(notes)
+
+
+def claims(config: OneShot, rows: int) -> Sequence[Guarantee]:
+    """A site gives away its statistics inside a sum, or in clear; in mode "paper", what the paper sends."""
+    if config.oneshot.mode == "paper":
+        return paper_claims(rows)
+    (job,) = config.jobs(TrainSection())
+    return (
+        *planned_claims((job,), config.secure),
+        find_scheme(config.secure.sum).claim(config.oneshot.min_sites, rows),
+    )
+
+
+METHOD = Method(
+    name="oneshot",
+    summary="Sites add up statistics in one secure sum, and the hub solves a one-layer network in closed form.",
+    config=OneShot,
+    plan=plan,
+    claims=claims,
+    tasks=(RESERVE, *COUNT.tasks, CELLS, STATISTICS, NEWTON, KEYS, SEAL, SOLVE, SEND_FACTORS, OPEN_WEIGHTS),
+    cites="Fontenla-Romero et al. 2023",
+    opening=begin_statistics,
+    fixed_rounds=True,
+    example='[method.secure]\nsum = "masks"',
+)

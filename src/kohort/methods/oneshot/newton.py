@@ -1,0 +1,152 @@
+"""Newton steps for cross-entropy: what a site adds up at given weights, and the step the hub makes of the total.
+
+Squared error before the activation is what has a closed form; whom it costs accuracy can follow it by steps on the
+cross-entropy, each one more sum over rows. Two ways to the curvature:
+
+- "exact": the Hessian. Two classes: Z'RZ with R = p (1 - p), iteratively reweighted least squares. More classes: the
+  blocks Z' diag(p_a (1[a = b] - p_b)) Z of the softmax for a <= b. A handful of steps suffice.
+- "bound": Z'Z from the first round, times 1/4 for two classes and 1/2 (I - 1 1'/K) for K (Böhning's bound). It is
+  never below the Hessian, so no step raises the penalised loss; only gradients travel, which pays when K^2 Gram
+  matrices would not fit, and takes many more steps.
+
+The loss travels along, so a hub that sees it rise can halve the step it made (`newton_step(..., length=0.5)`).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kohort.errors import ConfigError, DataError
+from kohort.models.closed_form.statistics import Transform, checked_targets, chunk_rows, require_finite, with_bias
+from kohort.models.closed_form.design import Floats, OneLayer
+from kohort.models.closed_form.solve import Scaling
+from kohort.models.dense.network import _one_blas_thread
+from kohort.models.rows import StackedRows
+
+__all__ = ["Curvature", "newton_length", "newton_loss", "newton_statistics", "newton_step"]
+
+Curvature = Literal["exact", "bound"]
+
+
+def newton_length(design: OneLayer, curvature: Curvature = "exact") -> int:
+    """Numbers a site adds up for one step: curvature, gradient [width, outputs], loss."""
+    _require_classes(design)
+    triangle = design.width * (design.width + 1) // 2
+    blocks = design.outputs * (design.outputs + 1) // 2 if curvature == "exact" else 0
+    return blocks * triangle + design.width * design.outputs + 1
+
+
+def newton_statistics(
+    design: OneLayer,
+    rows: StackedRows,
+    coefficients: Floats,
+    *,
+    curvature: Curvature = "exact",
+    transform: Transform | None = None,
+) -> Floats:
+    """What every site adds up at the weights `coefficients` [width, outputs]: [sites, newton_length]."""
+    out = np.zeros((rows.sites, newton_length(design, curvature)))
+    most = chunk_rows(design.width)
+    with _one_blas_thread():
+        for site in range(rows.sites):
+            own = rows.site(site)
+            for begin in range(0, own.count, most):
+                part = own.part(begin, min(begin + most, own.count))
+                x = part.x if transform is None else transform(part.x)
+                z = with_bias(design, x, (1, part.count))[0]
+                out[site] += _sums(design, z, checked_targets(design, part.y), coefficients, curvature)
+    require_finite(out)
+    return out
+
+
+def newton_loss(total: NDArray[Any]) -> float:
+    """The cross-entropy of all rows at the weights the sums were made at, without the penalty."""
+    return float(total[-1])
+
+
+def newton_step(
+    design: OneLayer,
+    total: NDArray[Any],
+    coefficients: Floats,
+    *,
+    penalty: float,
+    scaling: Scaling,
+    gram: Floats | None = None,
+    length: float = 1.0,
+) -> Floats:
+    """The weights after one step on cross-entropy + penalty / 2 |v|^2, v being the weights of z-scored inputs.
+
+    `scaling` is that of the first round (`Solver.scaling`). With `gram`, the Gram matrix of all rows, the curvature is
+    its bound and `total` holds gradient and loss alone.
+    """
+    curvature: Curvature = "exact" if gram is None else "bound"
+    numbers = np.asarray(total, dtype=np.float64)
+    if numbers.shape != (newton_length(design, curvature),):
+        raise DataError(
+            f"{numbers.shape} statistics do not fit a step of {curvature} curvature",
+            hint=f"Expected {newton_length(design, curvature)} numbers: ask all sites for the same curvature",
+        )
+    require_finite(numbers)
+    width, outputs = design.width, design.outputs
+    change = scaling.matrix
+    gradient = change.T @ numbers[-1 - width * outputs : -1].reshape(width, outputs)
+    hessian = np.zeros((outputs, width, outputs, width))
+    for a, b, block in _blocks(design, numbers, gram):
+        hessian[a, :, b, :] = hessian[b, :, a, :] = change.T @ block @ change
+    flat = hessian.reshape(outputs * width, outputs * width) + penalty * np.eye(outputs * width)
+    scaled = scaling.to_scaled(coefficients)
+    # Constant columns have no coordinate and the softmax has a free direction: the shortest step leaves both alone.
+    step = np.linalg.lstsq(flat, (gradient - penalty * scaled).T.reshape(-1), rcond=1e-12)[0]
+    moved: Floats = change @ (scaled + length * step.reshape(outputs, width).T)
+    return moved
+
+
+def _require_classes(design: OneLayer) -> None:
+    if design.classes == 0:
+        raise ConfigError(
+            "Newton steps are for classes: a number is fitted exactly in one round", hint="Use one round for numbers"
+        )
+
+
+def _blocks(design: OneLayer, numbers: Floats, gram: Floats | None) -> list[tuple[int, int, Floats]]:
+    outputs, width = design.outputs, design.width
+    pairs = [(a, b) for a in range(outputs) for b in range(a, outputs)]
+    if gram is not None:
+        if outputs == 1:
+            return [(0, 0, gram / 4)]
+        return [(a, b, gram * (float(a == b) - 1.0 / outputs) / 2) for a, b in pairs]
+    upper = np.triu_indices(width)
+    triangle = len(upper[0])
+    found = []
+    for index, (a, b) in enumerate(pairs):
+        block = np.zeros((width, width))
+        block[upper] = numbers[index * triangle : (index + 1) * triangle]
+        block.T[upper] = block[upper]
+        found.append((a, b, block))
+    return found
+
+
+def _sums(design: OneLayer, z: Floats, targets: Floats, coefficients: Floats, curvature: Curvature) -> Floats:
+    scores = z @ coefficients
+    upper = np.triu_indices(design.width)
+    if design.outputs == 1:
+        indicator = targets[:, None]
+        loss = np.logaddexp(0.0, scores[:, 0]) - targets * scores[:, 0]
+        said = np.exp(-np.logaddexp(0.0, -scores))
+    else:
+        indicator = (targets[:, None] == np.arange(design.classes)).astype(np.float64)
+        peak = scores.max(axis=1, keepdims=True)
+        raised = np.exp(scores - peak)
+        total = raised.sum(axis=1, keepdims=True)
+        said = raised / total
+        loss = (np.log(total) + peak)[:, 0] - (indicator * scores).sum(axis=1)
+    parts = []
+    if curvature == "exact":
+        for a in range(design.outputs):
+            for b in range(a, design.outputs):
+                weights = said[:, a] * (float(a == b) - said[:, b])
+                parts.append((z.T @ (weights[:, None] * z))[upper])
+    return np.concatenate([*parts, (z.T @ (indicator - said)).reshape(-1), [loss.sum()]])

@@ -1,0 +1,83 @@
+"""Encryption as the FedHEONN paper uses it: CKKS under one key pair that all sites share, with homomorphic products.
+
+Kept to compare with. Every site can open every other site's ciphertexts, and whoever holds the key can open the model;
+decryptions are not rounded, which leaks key material to whoever gets them. kohort's own sums are in `kohort.crypto.sums.he`.
+
+The keys are handed out before a run, as the paper assumes: in a simulation they are made once a run, in this process.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kohort.errors import IntegrityError
+from kohort.crypto.sums.he import library
+
+__all__ = ["PaperKeys", "PaperTotals", "paper_keys"]
+
+PRIME_BITS = (60, 40, 40, 60)
+SCALE = 2.0**40
+
+
+class PaperKeys:
+    """The key pair of all sites. `public` is the part the hub is handed: it adds and multiplies, and opens nothing."""
+
+    def __init__(self, degree: int) -> None:
+        api = library()
+        self._context = api.context(api.SCHEME_TYPE.CKKS, degree, coeff_mod_bit_sizes=list(PRIME_BITS))
+        self._context.global_scale = SCALE
+        self._context.generate_galois_keys()
+        self.public: Any = self._context.copy()
+        self.public.make_context_public()
+
+    def encrypt(self, vector: NDArray[np.float64]) -> bytes:
+        """One vector."""
+        data: bytes = library().ckks_vector(self._context, vector.tolist()).serialize()
+        return data
+
+    def decrypt(self, data: bytes) -> NDArray[np.float64]:
+        """What a ciphertext holds, with the error CKKS adds."""
+        return np.asarray(_read(self._context, data).decrypt())
+
+
+class PaperTotals:
+    """The hub's part: adds vectors it cannot read, and multiplies the totals by a matrix it knows."""
+
+    def __init__(self, public: Any, count: int) -> None:
+        self._public = public
+        self._totals: list[Any] = [None] * count
+
+    def add(self, vectors: list[bytes]) -> None:
+        """One site's vectors."""
+        if len(vectors) != len(self._totals):
+            raise IntegrityError(f"{len(vectors)} ciphertexts came to a sum of {len(self._totals)}")
+        for index, data in enumerate(vectors):
+            vector = _read(self._public, data)
+            total = self._totals[index]
+            self._totals[index] = vector if total is None else total + vector
+
+    def times(self, index: int, *matrices: NDArray[np.float64]) -> bytes:
+        """The encrypted product of total `index`, a row vector, with one matrix after the other."""
+        vector = self._totals[index]
+        for matrix in matrices:
+            vector = vector.mm(matrix.tolist())
+        data: bytes = vector.serialize()
+        return data
+
+
+@lru_cache(maxsize=1)
+def paper_keys(run: str, degree: int) -> PaperKeys:
+    """The keys of a run; the same for all that ask in this process."""
+    del run
+    return PaperKeys(degree)
+
+
+def _read(context: Any, data: bytes) -> Any:
+    try:
+        return library().ckks_vector_from(context, data)
+    except (ValueError, RuntimeError, TypeError) as error:
+        raise IntegrityError("a ciphertext is cut short, altered or of other parameters") from error

@@ -1,0 +1,144 @@
+"""Statistics of a one-shot fit from peer to peer: every site gets everybody's and solves by itself; no hub sees any.
+
+The paper allows it where nothing is encrypted (`method.secure.sum = "none"`). A site seals its integers to every peer
+of its own roster, the hub carries boxes it cannot open, and every site adds up what it opened. All then hold the same
+integers, and tell the hub the model they solve out of them.
+
+Guarantees: a site sends its statistics to peers only if its operator approved a plan that says so, and then never to
+the hub. Peers see each other's statistics in clear: sites below `min_rows` sit out. A box that was altered,
+misdirected or repeated, and statistics out of range, stop the run and name the sender; so do sites that disagree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from kohort.errors import IntegrityError, RefusedError, SiteError
+from kohort.methods.oneshot.design import Layout, section_of
+from kohort.methods.oneshot.fit import check_total, chosen_notes, decoded, fit
+from kohort.methods.oneshot.sums import layout_at, scheme_of, statistics_at
+from kohort.rounds.peers import KEYS, learn_peers, members_of, open_boxes, passed_around, seal_to
+from kohort.protocol.hub import Ask, Expect, Hub, Mark, Replies
+from kohort.protocol.site import Site
+from kohort.protocol.task import Release, Request, Task
+from kohort.rounds.training import setting_of
+from kohort.protocol.wire import Payload
+from kohort.models.closed_form.design import Floats
+from kohort.crypto.sums.scheme import Integers
+
+__all__ = ["KEYS", "SEAL", "SOLVE", "PeersFit", "solved_by_peers"]
+
+_OWN = "oneshot.peers.own"
+
+
+def _approved(site: Site) -> None:
+    """A hub that wants statistics past the scheme of the plan gets none."""
+    setting = setting_of(site)
+    if section_of(setting).statistics_to != "peers" or scheme_of(setting) != "none":
+        raise RefusedError("the approved plan sends no statistics to peers")
+
+
+def _seal(site: Site, request: Request) -> Release:
+    """The site's statistics, sealed to every peer."""
+    _approved(site)
+    layout, members = layout_at(site), members_of(site, request)
+    learn_peers(site, request.payload.blobs["keys"], members)
+    own, rows = statistics_at(site, request, layout.length)
+    site.memory[_OWN] = own, rows
+    return seal_to(site, request, own.astype("<u8").tobytes(), members, guarantee=site.aggregate(rows), rows=rows)
+
+
+def _solve(site: Site, request: Request) -> Release:
+    """Add up what the peers sealed for this site, and say what the model is."""
+    _approved(site)
+    members, layout, sent = members_of(site, request), layout_at(site), site.memory.get(_OWN)
+    if sent is None:
+        raise SiteError(f"site {site.name!r} was asked to solve before it sent its statistics")
+    total, rows = sent
+    for name, data in open_boxes(site, request, members).items():
+        total = total + _read(layout, name, data, sites=len(members))  # modulo 2^64, as all sums are
+    values = decoded(layout, total)
+    check_total(layout, values)
+    fitted = fit(layout, values)
+    return Release(
+        payload=Payload(
+            arrays={
+                "coefficients": np.concatenate(fitted.coefficients),
+                "sizes": np.asarray(fitted.sizes, dtype=np.int64),
+                "penalties": np.asarray(fitted.penalties),
+            }
+        ),
+        guarantee=site.aggregate(rows),
+        rows=rows,
+    )
+
+
+def _read(layout: Layout, name: str, data: bytes, *, sites: int) -> Integers:
+    """A peer's integers; more than an honest site may contribute is refused, or the total might wrap."""
+    grid = layout.grid(sites)
+    if len(data) == 8 * layout.length:
+        found = np.frombuffer(data, dtype="<u8").astype(np.uint64)
+        if np.abs(grid.decode(found)).max() <= grid.bound:
+            return found
+    raise IntegrityError(f"the statistics peer {name!r} sent do not fit this plan")
+
+
+SEAL = Task(name="oneshot.peers.seal", one=_seal)
+SOLVE = Task(name="oneshot.peers.solve", one=_solve)
+
+
+@dataclass(frozen=True, eq=False)
+class PeersFit:
+    """What all sites solved out of the same integers."""
+
+    coefficients: list[Floats]
+    sizes: list[int]
+    notes: tuple[str, ...]
+    sites: tuple[str, ...]
+
+
+def solved_by_peers(hub: Hub, layout: Layout) -> Generator[Ask | Mark, Any, PeersFit]:
+    """Introduce the sites to each other, carry their boxes, and hear the model from all of them."""
+    handed = yield from passed_around(hub, SEAL, {"sites": "\n".join(hub.sites).encode()})
+    parts, outputs = layout.parts, layout.design.outputs
+    solved: Replies = yield Ask(
+        task=SOLVE,
+        to=tuple(handed),
+        each=handed,
+        round=1,
+        expect=Expect(
+            arrays={
+                "coefficients": ("<f8", (None, outputs)),
+                "sizes": ("<i8", (parts,)),
+                "penalties": ("<f8", (parts,)),
+            }
+        ),
+    )
+    answers = [payload.arrays for payload in solved.payloads()]
+    _refuse_other_models(solved.sites, answers)
+    sizes = [int(size) for size in answers[0]["sizes"]]
+    if any(not 1 <= size <= layout.design.inputs for size in sizes):
+        raise IntegrityError("the sites solved a model of another size")
+    ends = np.cumsum([size + 1 for size in sizes])
+    if ends[-1] != len(answers[0]["coefficients"]):
+        raise IntegrityError("the sites solved a model of another shape")
+    coefficients = np.split(answers[0]["coefficients"], ends[:-1])
+    return PeersFit(coefficients, sizes, chosen_notes(layout, answers[0]["penalties"].tolist(), sizes), solved.sites)
+
+
+def _refuse_other_models(sites: tuple[str, ...], answers: list[Mapping[str, Any]]) -> None:
+    """The integers are the same everywhere; linear algebra on another machine may differ in the last digits."""
+    first = answers[0]
+    for site, answer in zip(sites, answers, strict=True):
+        alike = np.array_equal(answer["sizes"], first["sizes"]) and all(
+            answer[name].shape == first[name].shape and np.allclose(answer[name], first[name], rtol=1e-6, atol=1e-9)
+            for name in ("coefficients", "penalties")
+        )
+        if not alike:
+            raise IntegrityError(
+                f"sites {sites[0]!r} and {site!r} solved different models out of what should be the same statistics"
+            )

@@ -1,0 +1,208 @@
+"""What the hub of a one-shot fit keeps, so that sites can join, bring new rows, or leave without anybody retraining.
+
+Contributions live in batches: the sums over a set of sites of which nothing smaller was ever opened. Joiners come as
+batches of their own. A batch that leaves is subtracted, which is exactly the fit without it. A part of a batch leaves
+when the sums over the leavers are opened too; that splits the batch, and both parts must be large enough, for the
+difference of two openings is an opening.
+
+Guarantee: no sequence of `join` and `leave` lets two openings isolate fewer than `min_sites` contributions. A site that
+brings new rows contributes them under a name of their own ("north#2"), in a batch with others who do.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kohort.tables.encoder import Encoder
+from kohort.errors import ConfigError, IntegrityError, RefusedError
+from kohort.methods.oneshot.design import Cells, Layout, OneShotSection
+from kohort.methods.oneshot.fit import Fit, check_total, decoded, fit
+from kohort.protocol.wire import Payload, decode, encode
+from kohort.files import write_atomic
+from kohort.models.model import Model
+from kohort.crypto.sums.scheme import Integers
+
+__all__ = ["FILE", "Batch", "OneShotState", "join", "leave", "load_state", "save_state"]
+
+FILE = "oneshot.khrt"
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """The opened sums over `members`, as integers of the agreed grid."""
+
+    members: frozenset[str]
+    total: Integers
+
+
+@dataclass(frozen=True, eq=False)
+class OneShotState:
+    """The batches that are in the model, those that left, and what the sums are of."""
+
+    section: OneShotSection
+    encoder: Encoder
+    cells: Cells
+    clip: float | None
+    noise: float
+    """Deviation of the noise in every number of a batch's sums; 0 without a budget."""
+    batches: tuple[Batch, ...]
+    left: tuple[Batch, ...] = ()
+
+    @property
+    def layout(self) -> Layout:
+        """What the sums are of."""
+        return Layout.of(self.section, self.encoder, self.cells, clip=self.clip)
+
+    @property
+    def members(self) -> frozenset[str]:
+        """Whose rows are in the model."""
+        return frozenset[str]().union(*(batch.members for batch in self.batches))
+
+    @property
+    def known(self) -> frozenset[str]:
+        """Whose rows are, or were, in some opening."""
+        return self.members.union(*(batch.members for batch in self.left))
+
+    def fit(self) -> Fit:
+        """The fit over all batches that are in."""
+        if not self.batches:
+            raise RefusedError("no batch is left to learn from", hint="Let sites join first")
+        total = np.zeros_like(self.batches[0].total)
+        for batch in self.batches:
+            total += batch.total  # modulo 2^64, as all sums are
+        values = decoded(self.layout, total)
+        check_total(self.layout, values)
+        return fit(self.layout, values, noise=self.noise * float(np.sqrt(len(self.batches))))
+
+    def model(self) -> Model:
+        """The model over all batches that are in."""
+        network, weights = self.fit().network(self.encoder.dtype)
+        return Model(network, weights, self.encoder)
+
+
+def join(state: OneShotState, other: OneShotState) -> OneShotState:
+    """`state` with the batches of `other`, a run of the same plan over sites, or new rows, that were not in before."""
+    _same(state, other)
+    again = state.known & other.known
+    if again:
+        raise RefusedError(
+            f"{len(again)} of the joining contributions were in before",
+            hint='Give new rows a name of their own, such as "north#2"',
+        )
+    _large_enough(state, (batch.members for batch in other.batches))
+    return replace(state, batches=(*state.batches, *other.batches), left=(*state.left, *other.left))
+
+
+def leave(state: OneShotState, leavers: Iterable[str], opened: OneShotState | None = None) -> OneShotState:
+    """`state` without `leavers`: whole batches as they are, parts of batches with the sums over them in `opened`."""
+    going = frozenset(leavers)
+    unknown = going - state.members
+    if unknown:
+        raise ConfigError(f"{len(unknown)} of the leaving contributions are not in", hint="Look at state.members")
+    sums = {batch.members: batch for batch in (() if opened is None else opened.batches)}
+    if opened is not None:
+        _same(state, opened)
+    stay, left = [], list(state.left)
+    for batch in state.batches:
+        out, rest = batch.members & going, batch.members - going
+        if not out:
+            stay.append(batch)
+            continue
+        if not rest:
+            left.append(batch)
+            continue
+        _large_enough(state, (out, rest))
+        own = sums.get(out)
+        if own is None:
+            raise RefusedError(
+                f"{len(out)} contributions leave a batch of {len(batch.members)} and the sums over them are not known",
+                hint="Run the plan over the leavers, all together, and give its state",
+            )
+        stay.append(Batch(rest, batch.total - own.total))
+        left.append(own)
+    return replace(state, batches=tuple(stay), left=tuple(left))
+
+
+def _large_enough(state: OneShotState, sets: Iterable[frozenset[str]]) -> None:
+    least = state.section.min_sites
+    for members in sets:
+        if len(members) < least:
+            raise RefusedError(
+                f"two openings would isolate {len(members)} contributions, fewer than {least}",
+                hint="Wait for a batch that is large enough; until then, withdraw the model if somebody must leave",
+            )
+
+
+def _same(state: OneShotState, other: OneShotState) -> None:
+    mine, theirs = _facts(state), _facts(other)
+    different = [name for name in mine if mine[name] != theirs[name]]
+    if different or not np.array_equal(state.cells.target, other.cells.target):
+        what = ", ".join(different) or "which categories became one"
+        raise RefusedError(f"the sums are not of the same numbers: {what} differ", hint="Run the same plan for both")
+
+
+def _facts(state: OneShotState) -> dict[str, Any]:
+    return {
+        "section": asdict(state.section),
+        "encoder": state.encoder.to_mapping(),
+        "clip": state.clip,
+        "noise": state.noise,
+        "inputs": state.cells.inputs,
+        "left_out": list(state.cells.left_out),
+    }
+
+
+def save_state(state: OneShotState) -> bytes:
+    """The state as bytes, with a hash of its content; `load_state` reads them back."""
+    batches = [*state.batches, *state.left]
+    facts = {
+        **_facts(state),
+        "members": [sorted(batch.members) for batch in batches],
+        "present": len(state.batches),
+    }
+    arrays = {f"total-{number}": batch.total for number, batch in enumerate(batches)}
+    content = encode(
+        Payload(arrays={"cells": state.cells.target, **arrays}, blobs={"facts": json.dumps(facts).encode()})
+    )
+    return hashlib.blake2b(content, digest_size=32).digest() + content
+
+
+def load_state(source: Path | bytes) -> OneShotState:
+    """A state from its bytes, or from the file a run left in `DIR/hub/`."""
+    data = source if isinstance(source, bytes) else _read(source)
+    if hashlib.blake2b(data[32:], digest_size=32).digest() != data[:32]:
+        raise IntegrityError("the state of a one-shot fit is damaged", hint="Restore it, or run the plan again")
+    payload = decode(data[32:])
+    facts: Mapping[str, Any] = json.loads(payload.blobs["facts"])
+    batches = tuple(
+        Batch(frozenset(members), payload.arrays[f"total-{number}"]) for number, members in enumerate(facts["members"])
+    )
+    cells = Cells(payload.arrays["cells"].astype(np.int64), facts["inputs"], tuple(facts["left_out"]))
+    return OneShotState(
+        section=OneShotSection(**facts["section"]),
+        encoder=Encoder.from_mapping(facts["encoder"]),
+        cells=cells,
+        clip=facts["clip"],
+        noise=facts["noise"],
+        batches=batches[: facts["present"]],
+        left=batches[facts["present"] :],
+    )
+
+
+def write_state(state: OneShotState, path: Path) -> None:
+    """Write the state, whole or not at all."""
+    write_atomic(path, save_state(state), private=True)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"there is no state at {path}", hint=f"A run leaves it in DIR/hub/{FILE}") from error

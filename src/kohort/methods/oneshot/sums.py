@@ -1,0 +1,191 @@
+"""The sites' part of a one-shot fit: statistics of their rows as integers of the agreed grid, for a secure sum.
+
+A site takes what to sum from the plan its operator approved. Under differential privacy it clips its rows and adds its
+share of the noise before rounding; the planned noise is there when `quorum` sites answer and at most `colluders` of
+them show theirs.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from math import sqrt
+
+import numpy as np
+
+from kohort.tables.encoder import Encoder
+from kohort.errors import ConfigError, RefusedError, SiteError
+from kohort.rounds.dp_accounts import Shares, account_of, answer_once, shares_of
+from kohort.rounds.phases import DPSection, jobs_of, secure_of
+from kohort.methods.oneshot.cells import cells_at, needs_cells, rows_at
+from kohort.methods.oneshot.design import BITS, Cells, Layout, OneShotSection, section_of
+from kohort.protocol.hub import Ask
+from kohort.protocol.plan import Setting
+from kohort.protocol.site import Site
+from kohort.rounds.summing import first_step, sum_task
+from kohort.protocol.task import Request
+from kohort.rounds.training import setting_of
+from kohort.models.closed_form.statistics import statistics_of_sites
+from kohort.models.closed_form.design import Floats
+from kohort.methods.oneshot.newton import Curvature, newton_length, newton_statistics
+from kohort.models.rows import Rows, stack
+from kohort.crypto.sums.scheme import Integers
+
+__all__ = [
+    "NEWTON",
+    "STATISTICS",
+    "begin_statistics",
+    "curvature_of",
+    "deviation_of",
+    "dp_of",
+    "layout_at",
+    "layout_of",
+    "rows_taking_part",
+    "scheme_of",
+    "statistics_at",
+]
+
+_LAYOUT = "oneshot.layout"
+_MOST_CURVATURE = 50_000
+"""Numbers of an exact curvature beyond which its bound is used, which needs no further sum."""
+
+
+def scheme_of(setting: Setting) -> str:
+    """How the approved plan protects its sums."""
+    secure = secure_of(setting)
+    if secure is None:
+        raise RefusedError("the approved plan sums nothing")
+    return secure.sum
+
+
+def dp_of(setting: Setting) -> DPSection | None:
+    """The budget of the approved plan."""
+    return jobs_of(setting)[0].dp
+
+
+def layout_of(setting: Setting, encoder: Encoder, cells: Cells) -> Layout:
+    """What the plan makes of these columns, clipped where there is a budget."""
+    dp = dp_of(setting)
+    return Layout.of(section_of(setting), encoder, cells, clip=None if dp is None else dp.clip)
+
+
+def deviation_of(layout: Layout, sigma: float, shares: Shares) -> float:
+    """Standard deviation of one site's share of the noise; 0 without a budget."""
+    return sigma * layout.sensitivity / sqrt(shares.needed) if sigma else 0.0
+
+
+def curvature_of(layout: Layout) -> Curvature:
+    """How Newton steps bend: exactly, where that many numbers can be summed."""
+    return "exact" if newton_length(layout.design, "exact") <= _MOST_CURVATURE else "bound"
+
+
+def rows_taking_part(site: Site) -> Rows:
+    """The site's rows without those of categories that are too rare, and one a person where the budget says so."""
+    every, (_, chosen) = rows_at(site), cells_at(site)
+    dp = dp_of(setting_of(site))
+    if dp is not None and dp.unit == "person":
+        identifiers = site.schema.identifiers
+        if not identifiers:
+            raise ConfigError('unit = "person" needs a column that tells persons apart', hint="Name data.identifiers")
+        first = site.holding.rows()[identifiers[0]].is_first_distinct().to_numpy()
+        chosen = first if chosen is None else chosen & first
+    if chosen is None:
+        return every
+    return Rows(np.ascontiguousarray(every.x[chosen]), np.ascontiguousarray(every.y[chosen]))
+
+
+def layout_at(site: Site) -> Layout:
+    """What the approved plan makes of this site's columns."""
+    known = site.memory.get(_LAYOUT)
+    if known is None:
+        cells, _ = cells_at(site)
+        known = site.memory[_LAYOUT] = layout_of(setting_of(site), site.memory["encoder"], cells)
+    layout: Layout = known
+    return layout
+
+
+def _named(site: Site, request: Request, section: OneShotSection, rows: int) -> list[str]:
+    """The sites of the sum; too few of them, or too few rows where no sum hides them, and this one takes no part."""
+    named = request.payload.blobs["sites"].decode(errors="replace").split("\n")
+    if scheme_of(setting_of(site)) == "none":
+        if rows < section.min_rows:
+            raise RefusedError(
+                f"site {site.name!r} has {rows} rows, fewer than {section.min_rows}, and sits out: nothing hides them",
+                hint="Use a secure sum, or lower method.oneshot.min_rows",
+            )
+    elif len(named) < section.min_sites:
+        raise RefusedError(f"a sum over {len(named)} sites is below the plan's {section.min_sites}")
+    return named
+
+
+def _statistics(site: Site, request: Request, length: int) -> tuple[Integers, int]:
+    if section_of(setting_of(site)).statistics_to != "hub":
+        raise RefusedError("the approved plan sends statistics to peers, and none to the hub")
+    return statistics_at(site, request, length)
+
+
+def statistics_at(site: Site, request: Request, length: int) -> tuple[Integers, int]:
+    """The site's sums as integers of the grid for the sites that `request` names, and the rows behind them."""
+    setting, layout, rows = setting_of(site), layout_at(site), rows_taking_part(site)
+    section = layout.section
+    if length != layout.length:
+        raise SiteError("statistics were asked for that are not in the approved plan")
+    named = _named(site, request, section, rows.count)
+    folds, keys = section.deals, np.asarray([site.row_key], dtype=np.uint64)
+    parts = [
+        statistics_of_sites(
+            layout.design,
+            stack([rows]),
+            folds=folds,
+            keys=keys,
+            transform=partial(layout.transform, part=part),
+        )[0]
+        for part in range(layout.parts)
+    ]
+    values: Floats = np.stack(parts).reshape(-1)
+    dp, secure = dp_of(setting), secure_of(setting)
+    if dp is not None and secure is not None:
+        from kohort.models.dp_sgd.fit import gaussian
+
+        answer_once(site, request)
+        deviation = deviation_of(layout, account_of(site).sigmas[0], shares_of(site, named, secure.colluders))
+        values = values + deviation * gaussian(site.streams.bytes("dp", request.digest), length)
+    return layout.grid(len(named)).encode(values), rows.count
+
+
+def _newton(site: Site, request: Request, length: int) -> tuple[Integers, int]:
+    layout, rows = layout_at(site), rows_taking_part(site)
+    design, curvature = layout.design, curvature_of(layout)
+    if section_of(setting_of(site)).rounds < 2 or length != newton_length(design, curvature):
+        raise SiteError("a Newton step was asked for that is not in the approved plan")
+    named = _named(site, request, layout.section, rows.count)
+    at = np.frombuffer(request.payload.blobs["weights"], dtype="<f8")
+    if at.size != design.width * design.outputs or not np.isfinite(at).all():
+        raise SiteError("a Newton step was asked for at weights of another shape")
+    values = newton_statistics(
+        design,
+        stack([rows]),
+        at.reshape(design.width, design.outputs),
+        curvature=curvature,
+        transform=layout.transform,
+    )[0]
+    return layout.grid(len(named)).encode(values), rows.count
+
+
+def begin_statistics(setting: Setting, encoder: Encoder, sites: tuple[str, ...]) -> Ask | None:
+    """The first step of the sum, to go out with the enrolment, where nothing has to be counted or reserved before."""
+    section = section_of(setting)
+    if (
+        section.mode == "paper"
+        or section.statistics_to == "peers"
+        or dp_of(setting) is not None
+        or needs_cells(setting, encoder)
+    ):
+        return None
+    if len(sites) < section.min_sites:
+        return None  # the plan says why this cannot be summed
+    layout = layout_of(setting, encoder, Cells.whole(encoder.width))
+    return first_step(STATISTICS, scheme=scheme_of(setting), sites=sites, length=layout.length)
+
+
+STATISTICS = sum_task("oneshot.statistics", _statistics, scheme=scheme_of, bits=BITS)
+NEWTON = sum_task("oneshot.newton", _newton, scheme=scheme_of, bits=BITS)

@@ -1,0 +1,396 @@
+"""Partially-federated learning (Fisichella, Lax, Russo: Partially-federated learning: A new approach to achieving
+privacy and effectiveness, Information Sciences 614, 2022).
+
+A gate at each site lets rows that hide in a crowd go to the hub; the rest is learned where it lies. The hub trains on
+what it was given as one more participant, and all weights are averaged by rows. k = 1 is central learning, k above
+the largest group is federated averaging, exactly.
+
+Threat model: the hub is curious; it sees what was shared and each site's weights. In the paper rows are shipped raw,
+and most are unique on the shipped columns though their quasi-identifiers are not; `released = "generalised"`, the
+default, ships every column but the target generalised to a real k within each batch, verified. With `count =
+"secure"` the hub sees capped totals of opaque keys; hub and one colluding site see the totals of keys that site can
+name; a lying site can force approvals, so raw rows then need a policy that trusts counts. Guarantee:
+KAnonymous(release_k, release_l) or Raw for shared rows, Aggregate for the weights of the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import polars as pl
+from annotated_types import Ge, Gt, Le
+from numpy.typing import NDArray
+
+from kohort.anonymity.gate.gate import apply_gate, count_groups, count_keys, count_unit, person_codes
+from kohort.methods.partial.release import generalise_batch
+from kohort.errors import RefusedError
+from kohort.rounds.counting import Approved, KeyCounts, SecureCount, is_approved
+from kohort.rounds.hub_training import HubTrainer
+from kohort.protocol.hub import Ask, Expect, Hub, Mark, Plan, Replies, Result
+from kohort.rounds.loop import Crew, federated_rounds
+from kohort.protocol.plan import Setting
+from kohort.protocol.site import Site
+from kohort.protocol.table_payload import pack_table, unpack_table
+from kohort.protocol.task import Release, Request, Task
+from kohort.rounds.training import TRAIN, TRAIN_SCAFFOLD, setting_of
+from kohort.protocol.wire import Payload
+from kohort.models.model import encode_rows
+from kohort.methods.registry import Method
+from kohort.privacy.guarantee import Aggregate, Guarantee, KAnonymous, Public, Raw
+from kohort.crypto.counting import Fingerprints, fingerprints
+from kohort.crypto.sums.scheme import find_scheme
+
+__all__ = ["METHOD", "Gate", "Partial", "Secure"]
+
+SENDER, BATCH = "sender", "batch"
+OPEN_SECRET = b"everybody knows this secret".ljust(32, b".")
+_KEYS, _SHIPPED, _GRANTED = "partial.keys", "partial.shipped", "partial.granted"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gate:
+    """`[method.gate]`: which rows may go to the hub, who counts, and how they go."""
+
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 - read by pydantic, not a field
+
+    rule: str = "k-anonymity"
+    k: Annotated[int, Ge(1)] = 100
+    """Not used by paper-l, which has l instead."""
+    l: Annotated[int, Ge(1)] | None = None  # noqa: E741 - the literature's own letter
+    t: Annotated[float, Gt(0), Le(1)] | None = None
+    strict: bool = False
+    """More than k, as the paper's text says, instead of at least k."""
+    overlap: Annotated[int, Ge(1)] = 1
+    """At how many sites one person may be: a count across sites then demands so many times k."""
+    key: str = "exact"
+    count: Literal["secure", "local", "global"] = "secure"
+    """Over all sites without showing counts; over own rows; over all sites in clear (simulation only)."""
+    released: Literal["generalised", "raw"] = "generalised"
+    release_k: Annotated[int, Ge(2)] = 10
+    release_l: Annotated[int, Ge(1)] = 2
+    keep_days: Annotated[int, Ge(1)] = 365
+    """Days the hub may keep the rows it is given. Sites approve it with the plan."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Secure:
+    """`[method.secure]`: how sums are protected."""
+
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 - read by pydantic, not a field
+
+    sum: str = "masks"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Partial:
+    """`[method]` of a partial federation."""
+
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 - read by pydantic, not a field
+
+    gate: Gate = field(default_factory=Gate)
+    secure: Secure = field(default_factory=Secure)
+
+
+def _config(setting: Setting) -> Partial:
+    config = setting.config
+    if not isinstance(config, Partial):
+        raise RefusedError("the approved plan is not a partial federation")
+    return config
+
+
+def _threshold(gate: Gate) -> int:
+    """The total a key must reach: k or, for the paper's second algorithm, l; one more if strict; times the overlap."""
+    least = gate.l if count_unit(gate.rule) == "key+sensitive" and gate.l is not None else gate.k
+    return (least + gate.strict) * gate.overlap
+
+
+@dataclass(frozen=True, eq=False)
+class _OwnKeys:
+    """The rows that are there, by key: the number of each row's key, and the keys with their counts."""
+
+    round: int
+    present: NDArray[np.bool_]
+    """Which of all the site's rows are there."""
+    frame: pl.DataFrame
+    codes: NDArray[np.int64]
+    counts: KeyCounts
+
+
+def _open_stage(site: Site, round_number: int) -> _OwnKeys:
+    """Look at the rows that are there now, once a stage."""
+    known = site.memory.get(_KEYS)
+    if isinstance(known, _OwnKeys) and known.round == round_number:
+        return known
+    gate, schema, arrival = _config(setting_of(site)).gate, site.schema, setting_of(site).arrival
+    present = np.ones(site.count, dtype=bool)
+    if arrival is not None:
+        present = arrival.present(site.count, round_number, site.streams)
+    frame = site.holding.rows().filter(pl.Series(present))
+    identifier = schema.identifiers[0] if schema.identifiers else None
+    keys = count_keys(frame, quasi=schema.quasi, sensitive=schema.target, rule=gate.rule, key=gate.key)
+    counts = count_groups(keys, None if identifier is None else person_codes(frame, identifier))
+    made = _OwnKeys(
+        round=round_number,
+        present=present,
+        frame=frame,
+        codes=keys.codes,
+        counts=KeyCounts(keys=list(keys.texts), counts=counts, rows=frame.height, cap=_threshold(gate)),
+    )
+    site.memory[_KEYS] = made
+    return made
+
+
+def _own_keys(site: Site) -> _OwnKeys:
+    """The keys of the stage that was opened last."""
+    known = site.memory.get(_KEYS)
+    return known if isinstance(known, _OwnKeys) else _open_stage(site, 0)
+
+
+COUNT = SecureCount(
+    "partial.count",
+    counts_of=lambda site: _own_keys(site).counts,
+    scheme=lambda setting: _config(setting).secure.sum,
+)
+
+
+def _news(site: Site, request: Request) -> Release:
+    """How many rows came in since the last stage; opens the stage at this site."""
+    before = site.memory.get(_KEYS)
+    own = _open_stage(site, request.round)
+    new = own.frame.height - (before.frame.height if isinstance(before, _OwnKeys) else 0)
+    return Release(payload=Payload(metrics={"new": new}), guarantee=Public(what="row counts"), rows=0)
+
+
+NEWS = Task(name="partial.news", one=_news)
+
+
+def _tell_counts(site: Site, request: Request) -> Release:
+    """`count = "global"`: the paper's count in clear. The keys can be guessed, so this is as good as raw."""
+    del request
+    own = _own_keys(site).counts
+    prints = fingerprints(OPEN_SECRET, own.keys)
+    arrays = {"f": prints.f, "h": prints.h, "counts": own.counts.astype(np.int64)}
+    return Release(payload=Payload(arrays=arrays), guarantee=Raw(rows=own.rows), rows=own.rows)
+
+
+TELL_COUNTS = Task(name="partial.counts", one=_tell_counts)
+
+
+def _shared_rows(site: Site, request: Request) -> NDArray[np.bool_]:
+    """The gate's decision for every row of this site."""
+    gate, schema = _config(setting_of(site)).gate, site.schema
+    own = _own_keys(site)
+    counts = None
+    if gate.count != "local":
+        prints: Fingerprints = (
+            COUNT.prints(site) if gate.count == "secure" else fingerprints(OPEN_SECRET, own.counts.keys)
+        )
+        approved = is_approved(prints, request.payload.arrays["f"], request.payload.arrays["h"])
+        granted: set[bytes] = site.memory.setdefault(_GRANTED, set())
+        granted.update(key for key, good in zip(own.counts.keys, approved, strict=True) if good)  # approval is sticky
+        counts = np.asarray([2 * _threshold(gate) if key in granted else 0 for key in own.counts.keys], dtype=np.int64)
+    # How many there are was counted by all; how varied they are is judged on the rows at hand.
+    mask = apply_gate(
+        own.frame,
+        quasi=schema.quasi,
+        sensitive=schema.target,
+        identifier=schema.identifiers[0] if schema.identifiers else None,
+        rule=gate.rule,
+        k=None if gate.rule == "paper-l" else gate.k,
+        l=gate.l,
+        t=gate.t,
+        strict=gate.strict,
+        key=gate.key,
+        counts=counts,
+    ).mask
+    # A careful site also wants a crowd among its own rows.
+    decided: NDArray[np.bool_] = mask & (own.counts.counts[own.codes] >= site.policy.min_gate_k)
+    return decided
+
+
+def _share(site: Site, request: Request) -> Release:
+    """Ship what the gate lets through; keep the rest for training here."""
+    setting = setting_of(site)
+    gate, schema, encoder = _config(setting).gate, site.schema, site.memory["encoder"]
+    own = _own_keys(site)
+    frame = own.frame
+    shipped: NDArray[np.bool_] = site.memory.setdefault(_SHIPPED, np.zeros(site.count, dtype=bool))
+    mask = _shared_rows(site, request) & ~shipped[own.present]  # no row is shipped twice
+    shared, guarantee = _releasable(site, frame.filter(pl.Series(mask)), gate)
+    if shared is None:  # too few for a batch: they wait here
+        mask = np.zeros(frame.height, dtype=bool)
+    shipped[np.flatnonzero(own.present)[mask]] = True
+    kept = frame.filter(pl.Series(~shipped[own.present]))
+    trains = kept.height >= site.policy.min_rows
+    site.training_rows = encode_rows(encoder, kept) if trains else None
+    columns = (*schema.inputs, str(schema.target))
+    table = pack_table((frame.head(0) if shared is None else shared).select(columns))
+    payload = Payload(metrics={"shared": int(mask.sum()), "kept": kept.height if trains else 0}, blobs={"table": table})
+    return Release(payload=payload, guarantee=guarantee, rows=int(mask.sum()))
+
+
+def _releasable(site: Site, frame: pl.DataFrame, gate: Gate) -> tuple[pl.DataFrame | None, Guarantee]:
+    """The rows as they may go, with the claim; None when nothing goes."""
+    if frame.height == 0:
+        return None, Public(what="row counts")
+    if gate.released == "raw":
+        return frame, Raw(rows=frame.height, counted_by="" if gate.count == "local" else "other sites")
+    k, l = max(gate.release_k, site.policy.min_k), max(gate.release_l, site.policy.min_l)  # noqa: E741
+    domain = site.memory["encoder"].domain
+    try:
+        batch = generalise_batch(frame, schema=site.schema, domain=domain, k=k, l=l)
+    except RefusedError:
+        return None, Public(what="row counts")
+    return batch, KAnonymous(k=k, l=l, rows=batch.height, verified=True)
+
+
+SHARE = Task(name="partial.share", one=_share)
+
+
+def _count(config: Partial, hub: Hub, round_number: int) -> Generator[Ask | Mark, Any, Approved | None]:
+    """Who may go, by the plan's way of counting; None when sites decide alone, or when nothing new may be told."""
+    gate = config.gate
+    news: Replies = yield Ask(task=NEWS, to=hub.sites, round=round_number, expect=Expect(metrics=("new",)))
+    if gate.count == "local":
+        return None
+    new = news.metric("new")
+    if round_number and ((new > 0).sum() < 3 or new.sum() < _threshold(gate)):
+        return None  # two counts that differ by a few rows would show those rows' keys
+    if gate.count == "secure":
+        if len(hub.sites) < 3:
+            raise RefusedError(
+                f"a secure count needs three sites, {len(hub.sites)} take part: two would see each other's counts",
+                hint='Add sites, or set method.gate.count = "local"',
+            )
+        found = yield from COUNT.run(hub, threshold=_threshold(gate), stage=round_number)
+        return found
+    told: Replies = yield Ask(
+        task=TELL_COUNTS,
+        to=hub.sites,
+        round=round_number,
+        expect=Expect(arrays={"f": ("<u8", (None,)), "h": ("<u8", (None,)), "counts": ("<i8", (None,))}),
+    )
+    return _add_counts(told, _threshold(gate))
+
+
+def _add_counts(told: Replies, threshold: int) -> Approved:
+    totals: dict[tuple[int, int], int] = {}
+    for payload in told.payloads():
+        parts = (payload.arrays[name].tolist() for name in ("f", "h", "counts"))
+        for f, h, count in zip(*parts, strict=True):
+            totals[f, h] = totals.get((f, h), 0) + count
+    good = [key for key, total in totals.items() if total >= threshold]
+    f, h = (np.asarray([key[part] for key in good], dtype=np.uint64) for part in (0, 1))
+    return Approved(f, h, len(totals), 0)
+
+
+class _Stages:
+    """Before the first round, and whenever rows arrive: count, share, and say who trains on what."""
+
+    def __init__(self, config: Partial, hub: Hub) -> None:
+        self.received: pl.DataFrame | None = None
+        self.crew = Crew(sites=hub.sites)
+        self.withheld_cells = 0
+        self._config = config
+        self._hub = hub
+        self._columns = (*hub.setting.schema.inputs, str(hub.setting.schema.target))
+        self._batches = 0
+
+    def before(self, round_number: int) -> Generator[Ask | Mark, Any, Crew | None]:
+        arrival = self._hub.setting.arrival
+        if round_number and (arrival is None or not arrival.brings_rows(round_number)):
+            return None
+        approved = yield from _count(self._config, self._hub, round_number)
+        nothing = np.empty(0, dtype=np.uint64)
+        answers: Replies = yield Ask(
+            task=SHARE,
+            to=self._hub.sites,
+            payload=Payload(
+                arrays={"f": nothing, "h": nothing} if approved is None else {"f": approved.f, "h": approved.h}
+            ),
+            round=round_number,
+            expect=Expect(metrics=("shared", "kept"), blobs=("table",)),
+        )
+        self.withheld_cells += 0 if approved is None else approved.withheld_cells
+        self._collect(answers)
+        return self.crew
+
+    def _collect(self, answers: Replies) -> None:
+        self._batches += 1
+        tables = [] if self.received is None else [self.received]
+        trainers = []
+        for site, payload in zip(answers.sites, answers.payloads(), strict=True):
+            if payload.metrics["kept"]:
+                trainers.append(site)
+            if payload.metrics["shared"]:
+                table = unpack_table(payload.blobs["table"], expect=self._columns)
+                tables.append(table.with_columns(pl.lit(site).alias(SENDER), pl.lit(self._batches).alias(BATCH)))
+        self.received = pl.concat(tables, how="vertical_relaxed") if tables else None
+        hub_part = None
+        if self.received is not None:
+            generalised = self._config.gate.released == "generalised"
+            hub_part = HubTrainer(self._hub, self.received, generalised=generalised)
+        self.crew = Crew(sites=tuple(trainers), participant=hub_part)
+
+
+def plan(config: Partial, hub: Hub) -> Plan:
+    """Count, share, then train: sites on what they kept, the hub on what it was given; again when rows arrive."""
+    stages = _Stages(config, hub)
+    weights = hub.network.start(hub.streams.generator("start"))
+    ended = yield from federated_rounds(hub, weights, before=stages.before)
+    return Result(
+        weights=ended.weights,
+        rounds=ended.rounds,
+        stopped_by=ended.stopped_by,
+        received=stages.received,
+        keep_days=config.gate.keep_days,
+        notes=_notes(config, hub, stages),
+    )
+
+
+def _notes(config: Partial, hub: Hub, stages: _Stages) -> tuple[str, ...]:
+    rows, received, trainers = sum(hub.rows.values()), stages.received, stages.crew.sites
+    if received is None:
+        return ("no row passed the gate: the run was federated averaging",)
+    notes = [f"{received.height:,} of {rows:,} rows were shared, {config.gate.released}"]
+    if config.gate.released == "raw":
+        alone = received.drop(SENDER, BATCH).is_unique().sum()
+        share = f"{alone / received.height:.1%}"
+        notes.append(f"{alone:,} of {received.height:,} shipped rows ({share}) are unique on the shipped columns")
+    if len(trainers) < len(hub.sites):
+        notes.append(f"{len(hub.sites) - len(trainers)} sites kept too few rows to train on, or none")
+    if stages.withheld_cells:
+        notes.append(f"{stages.withheld_cells} cells of the count could not be read; their keys were withheld")
+    return tuple(notes)
+
+
+def claims(config: Partial, rows: int) -> Sequence[Guarantee]:
+    """A site gives away its gate's share of rows, and weights trained on the rest."""
+    gate = config.gate
+    made: list[Guarantee] = [Aggregate(rows=rows)]
+    if gate.released == "raw":
+        made.append(Raw(rows=rows, counted_by="" if gate.count == "local" else "other sites"))
+    else:
+        made.append(KAnonymous(k=gate.release_k, l=gate.release_l, rows=rows, verified=True))
+    if gate.count == "global":
+        made.append(Raw(rows=rows))
+    if gate.count == "secure":
+        made.append(find_scheme(config.secure.sum).claim(3, rows))
+    return tuple(made)
+
+
+METHOD = Method(
+    name="partial",
+    summary="Rows that hide in a crowd go to the hub, the rest is learned where it lies.",
+    config=Partial,
+    plan=plan,
+    claims=claims,
+    tasks=(NEWS, *COUNT.tasks, TELL_COUNTS, SHARE, TRAIN, TRAIN_SCAFFOLD),
+    cites="Fisichella, Lax, Russo 2022",
+    own_rows=True,
+    arrivals=True,
+    example="[method.gate]\nk = 5\nrelease_k = 5",
+)

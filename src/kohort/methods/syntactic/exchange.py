@@ -1,0 +1,219 @@
+"""How sites publish their classes, and get those of the others: through the hub, or sealed past it.
+
+A site that anonymised its rows keeps the mapping of its classes and the class of each row. It hands the mapping to the
+hub, which hands the union to all, or seals it to every other site of its own roster, and then the hub carries boxes it
+cannot open. A site that knows all classes tells what they do to its own rows: how many would be placed under the class
+they were trained in, and that none would be placed under a dearer one.
+
+Guarantees: a mapping leaves under the KKm claim that the checker verified; within a run it is made once, and asked for
+again it is the same bytes. A mapping that is malformed, for another schema or from somebody else stops the run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from kohort.methods.syntactic.mapping.mapping import SiteMapping, union
+from kohort.methods.syntactic.mapping.assign import costs, map_rows
+from kohort.errors import IntegrityError, SiteError
+from kohort.rounds.peers import (
+    KEYS,
+    learn_peers,
+    members_of,
+    open_boxes,
+    pack_boxes,
+    passed_around,
+    seal_to,
+    unpack_boxes,
+)
+from kohort.protocol.hub import Ask, Expect, Hub, Mark, Replies
+from kohort.protocol.site import Site
+from kohort.protocol.task import Release, Request, Task
+from kohort.rounds.training import setting_of
+from kohort.protocol.wire import Payload
+from kohort.privacy.guarantee import KKm
+
+__all__ = [
+    "KEYS",
+    "PLACE",
+    "PUBLISH",
+    "SEAL",
+    "Placed",
+    "Published",
+    "data_version",
+    "keep_published",
+    "place_rows",
+    "published_to_hub",
+    "sealed_to_peers",
+]
+
+_PUBLISHED, _KNOWN = "mappings.published", "mappings.known"
+_COUNTS = ("rows", "own", "union", "dearer", "suppressed", "items")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Published:
+    """A site's mapping, the class of each of its rows, and how many of its items no label stands for."""
+
+    mapping: SiteMapping
+    class_of: NDArray[np.integer[Any]]
+    items: int
+    suppressed: int
+
+    @property
+    def claim(self) -> KKm:
+        """What the checker verified."""
+        return KKm(k=self.mapping.k, m=self.mapping.m, rows=len(self.class_of), verified=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placed:
+    """What the classes do to rows that were trained on, over all sites.
+
+    `own` rows get the class they were trained in when a site's own classes are the only ones, `joint` when all are
+    known; `dearer` would get a class that costs more than the one they were trained in.
+    """
+
+    rows: int
+    own: int
+    joint: int
+    dearer: int
+    items: int
+    suppressed: int
+
+
+def keep_published(site: Site, published: Published) -> None:
+    """Keep what the site made of its rows, for the tasks here."""
+    site.memory[_PUBLISHED] = published
+
+
+def data_version(site: Site) -> str:
+    """A name for the rows a site holds: the same for the same rows, and nothing that could be guessed from them.
+
+    It is a hash of a signature, which is the same each time and which nobody else can make.
+    """
+    frame = site.holding.rows()
+    digest = hashlib.blake2b(frame.hash_rows(seed=0).to_numpy().tobytes(), digest_size=32).digest()
+    signature = site.identity.sign(digest, purpose="data version")
+    return hashlib.blake2b(signature, digest_size=16).hexdigest()
+
+
+def _published(site: Site) -> Published:
+    found = site.memory.get(_PUBLISHED)
+    if not isinstance(found, Published):
+        raise SiteError(f"site {site.name!r} was asked for its classes before it had any")
+    return found
+
+
+def _publish(site: Site, request: Request) -> Release:
+    del request
+    own = _published(site)
+    payload = Payload(blobs={"mapping": own.mapping.to_bytes()})
+    return Release(payload=payload, guarantee=own.claim, rows=len(own.class_of))
+
+
+PUBLISH = Task(name="mappings.publish", one=_publish)
+
+
+def _seal(site: Site, request: Request) -> Release:
+    """The site's mapping, sealed to every peer."""
+    own, members = _published(site), members_of(site, request)
+    learn_peers(site, request.payload.blobs["keys"], members)
+    return seal_to(site, request, own.mapping.to_bytes(), members, guarantee=own.claim, rows=len(own.class_of))
+
+
+SEAL = Task(name="mappings.seal", one=_seal)
+
+
+def _place(site: Site, request: Request) -> Release:
+    """Take in the classes of the others, and count what all of them do to the site's own rows."""
+    own, blobs = _published(site), request.payload.blobs
+    others = _opened(site, request) if "inbox" in blobs else unpack_boxes(blobs["mappings"])
+    known = read_mappings(others, schema=setting_of(site).schema.fingerprint())
+    mine = known.setdefault(site.name, own.mapping)
+    if mine.to_bytes() != own.mapping.to_bytes():
+        raise IntegrityError(f"the hub hands out classes of site {site.name!r} that it did not publish")
+    site.memory[_KNOWN] = tuple(known.values())
+    counted = place_rows(site.holding.rows(), own, site.memory[_KNOWN])
+    metrics = dict(
+        zip(
+            _COUNTS,
+            (counted.rows, counted.own, counted.joint, counted.dearer, counted.suppressed, counted.items),
+            strict=True,
+        )
+    )
+    return Release(payload=Payload(metrics=metrics), guarantee=site.aggregate(counted.rows), rows=counted.rows)
+
+
+PLACE = Task(name="mappings.place", one=_place)
+
+
+def _opened(site: Site, request: Request) -> dict[str, bytes]:
+    """The mappings the peers sealed for this site."""
+    members = members_of(site, request)
+    learn_peers(site, request.payload.blobs["keys"], members)
+    return open_boxes(site, request, members)
+
+
+def place_rows(frame: pl.DataFrame, own: Published, known: Sequence[SiteMapping]) -> Placed:
+    """Place a site's own rows under its own classes, ties going to the class they were trained in, and under all."""
+    alone = map_rows(frame, own.mapping, prefer=own.class_of)
+    joint = union(known)
+    trained = joint.first_class(own.mapping.site) + own.class_of
+    among = map_rows(frame, joint, prefer=trained)
+    broken, cost = costs(frame, joint, trained)
+    dearer = (among.violated > broken) | ((among.violated == broken) & (among.loss > cost))
+    return Placed(
+        rows=frame.height,
+        own=int((alone.class_of == own.class_of).sum()),
+        joint=int((among.class_of == trained).sum()),
+        dearer=int(dearer.sum()),
+        items=own.items,
+        suppressed=own.suppressed,
+    )
+
+
+def read_mappings(texts: Mapping[str, bytes], *, schema: str, least_k: int = 1) -> dict[str, SiteMapping]:
+    """The mappings by the site they came from; one of another schema, site or with a smaller k is refused."""
+    found = {}
+    for site, content in texts.items():
+        mapping = SiteMapping.from_bytes(content, schema=schema)
+        if mapping.site != site:
+            raise IntegrityError(f"site {site!r} sent a mapping of another site")
+        if mapping.k < least_k:
+            raise IntegrityError(f"the mapping of site {site!r} has k = {mapping.k}, and the plan asks for {least_k}")
+        found[site] = mapping
+    return found
+
+
+def published_to_hub(hub: Hub, *, least_k: int) -> Generator[Ask | Mark, Any, tuple[tuple[SiteMapping, ...], Placed]]:
+    """Every site's mapping at the hub, and what their union does to the sites' rows."""
+    replies: Replies = yield Ask(task=PUBLISH, to=hub.sites, expect=Expect(blobs=("mapping",)))
+    texts = {site: payload.blobs["mapping"] for site, payload in zip(replies.sites, replies.payloads(), strict=True)}
+    found = read_mappings(texts, schema=hub.setting.schema.fingerprint(), least_k=least_k)
+    placed: Replies = yield Ask(
+        task=PLACE,
+        to=replies.sites,
+        payload=Payload(blobs={"mappings": pack_boxes(texts)}),
+        expect=Expect(metrics=_COUNTS),
+    )
+    return tuple(found.values()), _total(placed)
+
+
+def sealed_to_peers(hub: Hub) -> Generator[Ask | Mark, Any, Placed]:
+    """Every site's mapping at every other site, and nothing of it at the hub, which carries the boxes."""
+    handed = yield from passed_around(hub, SEAL)
+    placed: Replies = yield Ask(task=PLACE, to=tuple(handed), each=handed, round=1, expect=Expect(metrics=_COUNTS))
+    return _total(placed)
+
+
+def _total(replies: Replies) -> Placed:
+    rows, own, joint, dearer, suppressed, items = (int(replies.metric(name).sum()) for name in _COUNTS)
+    return Placed(rows=rows, own=own, joint=joint, dearer=dearer, items=items, suppressed=suppressed)

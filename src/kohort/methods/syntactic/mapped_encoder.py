@@ -1,0 +1,171 @@
+"""Encoders that see rows as a model's training rows were: under the classes that sites published.
+
+A model that learned from generalised rows is fed generalised rows: each new row gets the class that costs it least
+(`kohort.methods.syntactic.mapping.assign`), and its cells are encoded as the mean of the values they could stand for. A label of
+items, such as {C, D}, gives each of its items an equal share of 1; shares of one item add up, to 1 at most. The columns
+that no class speaks of are encoded as they are.
+
+Guarantees: released rows, which a site trains on, and rows to predict are encoded by the same code, so the same cells
+give the same numbers; the mapping form reads back to an encoder that gives the same bytes, and mappings for another
+schema than the encoder's are an IntegrityError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from kohort.methods.syntactic.mapping.mapping import ItemGroups, JointMapping, SiteMapping, union
+from kohort.methods.syntactic.mapping.assign import Mapped, generalised, map_rows
+from kohort.tables.blocks import Taxonomy, encode_generalised
+from kohort.tables.cells import Label, parse_cell
+from kohort.tables.encoder import Encoder
+from kohort.errors import ConfigError, DataError, IntegrityError, nearest
+
+__all__ = ["MappedEncoder", "encode_in_classes", "encode_released", "encoder_from_mapping"]
+
+_MAPPINGS = "mappings"
+
+
+@dataclass(frozen=True)
+class MappedEncoder(Encoder):
+    """An encoder that first places every row under a class of `mappings`, one a site and data version."""
+
+    mappings: tuple[SiteMapping, ...] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        own = self.schema.fingerprint()
+        for mapping in self.mappings:
+            if mapping.schema != own:
+                hint = "A mapping belongs to the plan it was made for"
+                raise IntegrityError(f"the mapping of site {mapping.site!r} is for another schema", hint=hint)
+        self.classes_known.count  # noqa: B018 - disagreeing mappings are found here and not at the first row
+
+    @cached_property
+    def classes_known(self) -> JointMapping:
+        """The classes of all sites."""
+        return union(self.mappings)
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """Whose classes these are."""
+        return tuple(dict.fromkeys(mapping.site for mapping in self.mappings))
+
+    def only(self, site: str) -> MappedEncoder:
+        """The encoder that knows the classes of one site alone."""
+        own = tuple(mapping for mapping in self.mappings if mapping.site == site)
+        if not own:
+            raise ConfigError(f"there is no mapping of a site {site!r}", hint=nearest(site, self.sites))
+        return replace(self, mappings=own)
+
+    def place(self, frame: pl.DataFrame) -> Mapped:
+        """The class of every row."""
+        joint = self.classes_known
+        needed = [column.name for column in joint.columns] + ([joint.items] if joint.items else [])
+        absent = [name for name in needed if name not in frame.columns]
+        if absent:
+            hint = "The model was trained with them: add them to the table"
+            raise DataError(f"the table lacks columns: {', '.join(absent)}", hint=hint)
+        return map_rows(frame, joint)
+
+    def transform(
+        self,
+        frame: pl.DataFrame,
+        *,
+        generalised: bool = False,
+        hierarchies: Mapping[str, Taxonomy] | None = None,
+    ) -> NDArray[np.floating]:
+        """The inputs as numbers, each row under its class. Rows that are `generalised` already have theirs."""
+        if generalised:
+            return super().transform(frame, generalised=True, hierarchies=hierarchies)
+        placed = self.place(frame)
+        out = np.empty((frame.height, self.width), dtype=self.dtype)
+        first = 0
+        # Site by site: what a label of items stands for may differ from site to site.
+        for number, mapping in enumerate(self.mappings):
+            rows = np.flatnonzero(placed.site_of == number)
+            if len(rows):
+                out[rows] = encode_in_classes(self, frame[rows], mapping, placed.class_of[rows] - first)
+            first += mapping.count
+        return out
+
+    def to_mapping(self) -> dict[str, Any]:
+        """Plain JSON values that `from_mapping` reads back."""
+        return {**super().to_mapping(), _MAPPINGS: [mapping.to_bytes().decode() for mapping in self.mappings]}
+
+    @classmethod
+    def from_mapping(cls, mapping: Mapping[str, Any]) -> MappedEncoder:
+        """The inverse of `to_mapping`."""
+        plain = Encoder.from_mapping(mapping)
+        texts = mapping.get(_MAPPINGS)
+        if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
+            raise ConfigError("this is not a stored encoder", hint="Use what Encoder.to_mapping gave")
+        own = plain.schema.fingerprint()
+        return cls(
+            plain.schema,
+            plain.domain,
+            plain.encoding,
+            plain.dtype,
+            mappings=tuple(SiteMapping.from_bytes(text.encode(), schema=own) for text in texts),
+        )
+
+
+def encoder_from_mapping(mapping: Mapping[str, Any]) -> Encoder:
+    """The encoder a mapping form is of, with classes or without."""
+    return (MappedEncoder if _MAPPINGS in mapping else Encoder).from_mapping(mapping)
+
+
+def encode_in_classes(
+    encoder: Encoder, frame: pl.DataFrame, mapping: SiteMapping, class_of: NDArray[np.integer[Any]]
+) -> NDArray[np.floating]:
+    """The inputs of `frame`, rows as they are, as numbers under given classes of one site."""
+    rows = len(class_of)
+    nothing = np.zeros(rows, np.int64)
+    given = Mapped(
+        class_of=np.asarray(class_of, np.int64),
+        site_of=nothing,
+        loss=np.zeros(rows),
+        legitimate=nothing + 1,
+        violated=nothing,
+    )
+    return encode_released(encoder, generalised(frame, mapping, given), mapping)
+
+
+def encode_released(encoder: Encoder, released: pl.DataFrame, mapping: SiteMapping) -> NDArray[np.floating]:
+    """The inputs of rows a site released: cells in the columns its mapping speaks of, plain values in the others."""
+    labels = {column.name: _Labels(column.labels) for column in mapping.columns}
+    if mapping.items is not None:
+        labels[mapping.items] = _item_labels(mapping.groups)
+    out = np.empty((released.height, encoder.width), dtype=encoder.dtype)
+    start = 0
+    for block in encoder.blocks:
+        stop = start + len(block.features)
+        if block.name in labels:
+            encode_generalised(block, released[block.name], out[:, start:stop], labels[block.name])
+        else:
+            block.encode(released[block.name], out[:, start:stop])
+        start = stop
+    return out
+
+
+@dataclass(frozen=True)
+class _Labels:
+    """What the labels of a column stand for."""
+
+    members: Mapping[str, tuple[str, ...]]
+
+    def leaves(self, label: str) -> tuple[str, ...]:
+        return self.members[label]
+
+
+def _item_labels(groups: ItemGroups) -> _Labels:
+    """Labels of an item hierarchy; sets of items and single items say what they stand for."""
+    cells = ((parse_cell(label), members) for label, members in zip(groups.labels, groups.members, strict=True))
+    return _Labels({cell.text: members for cell, members in cells if isinstance(cell, Label)})

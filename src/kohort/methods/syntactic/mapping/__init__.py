@@ -1,0 +1,1 @@
+"""Mapping new rows to published classes."""

@@ -1,0 +1,226 @@
+"""Classes as arrays: what each cell covers and costs, which label holds an item, in the order in which they are tried.
+
+NCP (eq. 1): a number's cell costs its width / the column's range, a category's cell the values it stands for / all
+values, and one value costs 0. A suppressed cell, and an interval that may also be missing, cost 1. On a number column a
+set or a label stands for the interval from its lowest to its highest member.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kohort.methods.syntactic.mapping.mapping import ItemGroups, JointMapping, QuasiColumn
+from kohort.tables.cells import Interval, Label, Suppressed, ValueSet, parse_cell
+from kohort.errors import ConfigError, nearest
+
+__all__ = ["CategoryCells", "ClassTable", "LabelTable", "NumberCells", "class_table", "column_weights", "label_table"]
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class NumberCells:
+    """A number column's cell in every class: [low, high], or low > high for none; and if a missing value is covered."""
+
+    low: Floats
+    high: Floats
+    missing: Flags
+    extent: float
+    cost: Floats
+
+
+@dataclass(frozen=True)
+class CategoryCells:
+    """A category column's distinct cells: the values each covers. The last two columns of `covers` are a missing value
+    and a value no class knows. `cell_of` is the cell of every class; `held` how many values its cell stands for."""
+
+    values: tuple[str, ...]
+    covers: Flags
+    cell_of: Integers
+    held: Integers
+    domain: int
+    cost: Floats
+
+
+@dataclass(frozen=True)
+class LabelTable:
+    """The distinct items, and for each the classes whose labels hold it with the label: entries starts[i]:starts[i+1].
+
+    `size` and `weight` are the items a label stands for and w of eq. 4, which is 0 for an item released as it is.
+    `listed` is how many items the labels of a class stand for together.
+    """
+
+    items: tuple[str, ...]
+    starts: Integers
+    class_at: Integers
+    label_at: Integers
+    size: Integers
+    weight: Floats
+    listed: Integers
+
+
+@dataclass(frozen=True)
+class ClassTable:
+    """All classes, in the order of their relational loss, then of their number; `order[place]` is the number."""
+
+    order: Integers
+    columns: tuple[NumberCells | CategoryCells, ...]
+    weights: Floats
+    items_weight: float
+    loss: Floats
+    labels: LabelTable
+
+    @property
+    def count(self) -> int:
+        """How many classes there are."""
+        return len(self.order)
+
+
+def class_table(
+    mapping: JointMapping, *, weights: Mapping[str, float] | None, item_weights: Mapping[str, float] | None
+) -> ClassTable:
+    """The arrays of a mapping under these weights."""
+    by_column, items_weight = column_weights(mapping, weights)
+    cells = [_cells(column, line) for column, line in zip(mapping.columns, mapping.cells, strict=True)]
+    loss = np.zeros(mapping.count)
+    for weight, column in zip(by_column, cells, strict=True):
+        loss += weight * column.cost
+    order = np.argsort(loss, kind="stable").astype(np.int64)
+    return ClassTable(
+        order=order,
+        columns=tuple(_reordered(column, order) for column in cells),
+        weights=by_column,
+        items_weight=items_weight,
+        loss=loss[order],
+        labels=label_table(mapping.groups, order, _checked(item_weights or {}, "item weight")),
+    )
+
+
+def column_weights(mapping: JointMapping, weights: Mapping[str, float] | None) -> tuple[Floats, float]:
+    """The weight of each quasi-identifier and of the items; by default 1 / columns each, and 1 for the items."""
+    names = [column.name for column in mapping.columns]
+    if weights is None:
+        return np.full(len(names), 1.0 / len(names)), 1.0
+    known = [*names, *([mapping.items] if mapping.items else [])]
+    for name in weights:
+        if name not in known:
+            raise ConfigError(f"a weight is given for {name!r}", hint=nearest(name, known))
+    absent = [name for name in known if name not in weights]
+    if absent:
+        raise ConfigError(f"no weight for: {', '.join(absent)}", hint="Weigh every quasi-identifier and the items")
+    checked = _checked(weights, "weight")
+    return np.array([checked[name] for name in names]), checked[mapping.items] if mapping.items else 0.0
+
+
+def _checked(weights: Mapping[str, float], what: str) -> dict[str, float]:
+    found = {name: float(weight) for name, weight in weights.items()}
+    wrong = sum(not 0.0 <= weight <= 1.0 for weight in found.values())
+    if wrong:
+        raise ConfigError(f"{wrong:,} {what}(s) are not between 0 and 1", hint="Normalise them")
+    return found
+
+
+def _cells(column: QuasiColumn, line: Sequence[str | None]) -> NumberCells | CategoryCells:
+    texts = list(dict.fromkeys(line))
+    place = {text: at for at, text in enumerate(texts)}
+    cell_of = np.array([place[text] for text in line], np.int64)
+    return _numbers(column, texts, cell_of) if column.kind == "number" else _categories(column, texts, cell_of)
+
+
+def _numbers(column: QuasiColumn, texts: Sequence[str | None], cell_of: Integers) -> NumberCells:
+    low, high = column.bounds if column.bounds is not None else (0.0, 0.0)
+    extent = high - low
+    ends = [_ends(text, column) for text in texts]
+    lows, highs = np.array([end[0] for end in ends]), np.array([end[1] for end in ends])
+    missing = np.array([end[2] for end in ends])
+    cost = np.array([_number_cost(*end, extent=extent, column=column) for end in ends])
+    return NumberCells(lows[cell_of], highs[cell_of], missing[cell_of], extent, cost[cell_of])
+
+
+def _number_cost(low: float, high: float, missing: bool, *, extent: float, column: QuasiColumn) -> float:
+    if low > high:
+        return 0.0
+    if np.isinf(low):
+        return 1.0 if extent > 0 or column.missing else 0.0
+    if missing:
+        return 1.0
+    return min((high - low) / extent, 1.0) if extent > 0 else 0.0
+
+
+def _ends(text: str | None, column: QuasiColumn) -> tuple[float, float, bool]:
+    cell = parse_cell(text)
+    if isinstance(cell, Suppressed):
+        return -np.inf, np.inf, True
+    if isinstance(cell, Interval):
+        return cell.low, cell.high, cell.missing
+    if isinstance(cell, Label):
+        members: tuple[str | None, ...] = column.labels[cell.text]
+    else:
+        members = cell.values if isinstance(cell, ValueSet) else (cell,)
+    numbers = [float(member) for member in members if member is not None]
+    return min(numbers, default=np.inf), max(numbers, default=-np.inf), None in members
+
+
+def _categories(column: QuasiColumn, texts: Sequence[str | None], cell_of: Integers) -> CategoryCells:
+    place = {value: at for at, value in enumerate(column.values)}
+    known = len(place)
+    covers = np.zeros((len(texts), known + 2), np.bool_)
+    held = np.zeros(len(texts), np.int64)
+    domain = known + column.missing
+    for at, text in enumerate(texts):
+        cell = parse_cell(text)
+        if isinstance(cell, Suppressed):
+            covers[at] = True
+            held[at] = domain
+            continue
+        if isinstance(cell, Label):
+            members: tuple[Any, ...] = column.labels[cell.text]
+        else:
+            members = cell.values if isinstance(cell, ValueSet) else (cell,)
+        for member in members:
+            covers[at, known if member is None else place[member]] = True
+        held[at] = len(members)
+    cost = np.where(held > 1, np.minimum(held / max(domain, 1), 1.0), 0.0)
+    return CategoryCells(column.values, covers, cell_of, held[cell_of], domain, cost[cell_of])
+
+
+def _reordered(cells: NumberCells | CategoryCells, order: Integers) -> NumberCells | CategoryCells:
+    if isinstance(cells, NumberCells):
+        return NumberCells(cells.low[order], cells.high[order], cells.missing[order], cells.extent, cells.cost[order])
+    return CategoryCells(
+        cells.values, cells.covers, cells.cell_of[order], cells.held[order], cells.domain, cells.cost[order]
+    )
+
+
+def label_table(groups: ItemGroups, order: Integers, item_weights: Mapping[str, float]) -> LabelTable:
+    """The labels of the classes in this order.
+
+    An item without a weight has weight 1: what was not ranked is not taken to be unimportant.
+    """
+    items = sorted({item for held in groups.members for item in held})
+    code = {item: at for at, item in enumerate(items)}
+    member = np.array([code[item] for held in groups.members for item in held], np.int64)
+    size = np.array([len(held) for held in groups.members], np.int64)
+    first = np.cumsum(size) - size
+    by_item = np.array([item_weights.get(item, 1.0) for item in items])
+    means = [by_item[member[at : at + held]].mean() for at, held in zip(first, size, strict=True)]
+    weight = np.where(size > 1, means, 0.0)
+    counts = np.array([len(groups.of_class[number]) for number in order], np.int64)
+    label = np.fromiter(chain.from_iterable(groups.of_class[number] for number in order), np.int64, int(counts.sum()))
+    place_of = np.repeat(np.arange(len(order)), counts)
+    spread = size[label]
+    listed = np.bincount(place_of, weights=spread, minlength=len(order)).astype(np.int64)
+    within = np.arange(int(spread.sum())) - np.repeat(np.cumsum(spread) - spread, spread)
+    flat = member[np.repeat(first[label], spread) + within]
+    class_at, label_at = np.repeat(place_of, spread), np.repeat(label, spread)
+    by = np.lexsort((class_at, flat))
+    starts = np.concatenate([[0], np.cumsum(np.bincount(flat, minlength=len(items)))]).astype(np.int64)
+    return LabelTable(tuple(items), starts, class_at[by], label_at[by], size, weight, listed)

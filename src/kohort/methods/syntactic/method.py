@@ -1,0 +1,338 @@
+"""Syntactic federated learning (Choudhury, Gkoulalas-Divanis, Salonidis, Sylla, Park, Hsu, Das: Anonymizing Data for
+Privacy-Preserving Federated Learning, ECAI 2020): each site makes its rows (k, k^m)-anonymous, publishes the classes it
+got, and trains on the anonymised rows; a new row is placed under the class that fits it best before the model sees it.
+
+Threat model: the hub and the other sites are curious and follow the protocol. They see every site's weights and row
+counts, and its classes: who knows a person's quasi-identifiers and up to m of its items finds k rows or none in them,
+and what they say of the columns is all that an attack on the weights could give back of those. With `share = "peers"`
+the hub carries the classes sealed and cannot read them. All other columns and the target are trained on as they are;
+whether a person took part is not hidden, nor is what holds for a whole class: for that, use differential privacy.
+Guarantee: KKm of the classes, verified by the checker at the site; Aggregate of the rows for the weights. A site whose
+policy wants a larger k than the plan uses it; one that cannot reach it takes no part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import polars as pl
+from annotated_types import Ge, Le
+
+from kohort.tables.cells import SUPPRESSED, Interval, Label, Suppressed, ValueSet, format_cell
+from kohort.tables.encoder import Encoder
+from kohort.tables.hierarchy import Hierarchy
+from kohort.tables.schema import Schema
+from kohort.errors import ConfigError, nearest
+from kohort.methods.syntactic.exchange import (
+    KEYS,
+    PLACE,
+    PUBLISH,
+    SEAL,
+    Placed,
+    Published,
+    data_version,
+    keep_published,
+    published_to_hub,
+    sealed_to_peers,
+)
+from kohort.protocol.hub import Ask, Expect, Hub, Mark, Plan, Replies, Result
+from kohort.rounds.loop import Ended, federated_rounds
+from kohort.protocol.site import Site
+from kohort.protocol.task import Release, Request, Task
+from kohort.rounds.training import TRAIN, TRAIN_SCAFFOLD, setting_of
+from kohort.protocol.wire import Payload
+from kohort.methods.syntactic.mapped_encoder import MappedEncoder, encode_released
+from kohort.models.model import with_target
+from kohort.methods.registry import Method
+from kohort.privacy.guarantee import Aggregate, Guarantee
+
+if TYPE_CHECKING:
+    from kohort.methods.syntactic.importance import Importance
+    from kohort.anonymity.itemsets.kkm import KKmResult
+
+__all__ = ["METHOD", "AnonymiseSection", "ImportanceSection", "Syntactic", "anonymise_rows"]
+
+ITEM_HIERARCHIES = ("none", "auto", "icd9")
+_NO_ITEMS, _CODES = "no items", "target codes"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportanceSection:
+    """`importance = {...}`: how a site ranks its quasi-identifiers, and how many of them it trains on."""
+
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 - read by pydantic, not a field
+
+    method: Literal["none", "rfe", "extra-trees", "forest"] = "none"
+    """none: all are kept and weigh the same."""
+    top: Annotated[int, Ge(1)] | None = None
+    """Quasi-identifiers to keep; the others are suppressed. Items are always kept."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnonymiseSection:
+    """`[method.anonymise]`: what an attacker may know and is still left with k rows, and what that may cost."""
+
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 - read by pydantic, not a field
+
+    k: Annotated[int, Ge(2)] = 10
+    m: Annotated[int, Ge(1), Le(3)] = 2
+    delta: Annotated[float, Ge(0), Le(1)] = 0.95
+    """Largest relational loss that joining clusters may lead to."""
+    item_hierarchy: str = "none"
+    """none: groups of items | auto | icd9 | a CSV of item, parent, ..., at the site"""
+    groups: Literal["per-cluster", "table-wide"] = "per-cluster"
+    rare: Literal["generalise", "suppress"] = "generalise"
+    """Items that too few hold together: all of them become groups | only the rows that hold them lose an item"""
+    merge: Literal["paying", "all", "none"] = "paying"
+    suppression_limit: Annotated[float, Ge(0), Le(1)] = 0.5
+    """Share of a site's item occurrences that may be left out, if they must."""
+    importance: ImportanceSection = field(default_factory=ImportanceSection)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Syntactic:
+    """How rows are anonymised and who gets the classes; rounds, epochs and class weights are `[train]`."""
+
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 - read by pydantic, not a field
+
+    anonymise: AnonymiseSection = field(default_factory=AnonymiseSection)
+    share: Literal["hub", "peers"] = "hub"
+    """hub: the hub gets every site's classes and hands them to all | peers: sites get them, sealed past the hub"""
+
+
+@dataclass(frozen=True)
+class _Made:
+    """What became of a site's rows, and the table that is left, its quasi-identifiers as cell texts."""
+
+    result: KKmResult
+    released: pl.DataFrame
+
+
+def anonymise_rows(frame: pl.DataFrame, schema: Schema, config: AnonymiseSection, *, k: int, codes: pl.Series) -> _Made:
+    """Rank, drop, anonymise and verify one site's rows; same rows, same result. `codes` are the target's classes."""
+    from kohort.anonymity.itemsets.kkm import anonymise_items
+
+    items = next(iter(schema.items), _NO_ITEMS)
+    if not schema.items:
+        frame = frame.with_columns(pl.lit([], dtype=pl.List(pl.String)).alias(_NO_ITEMS))
+    found = _importance(frame, schema, config.importance, codes)
+    quasi = [name for name in schema.quasi if found is None or name in found.kept]
+    made = anonymise_items(
+        frame,
+        quasi=quasi,
+        items=items,
+        k=k,
+        m=config.m,
+        delta=config.delta,
+        weights=None if found is None else _shares(found, quasi),
+        item_weights=None if found is None or not schema.items else found.item_weights,
+        item_hierarchy=_item_hierarchy(config.item_hierarchy),
+        groups=config.groups,
+        rare=config.rare,
+        merge=config.merge,
+        suppression_limit=config.suppression_limit,
+        identifier=next(iter(schema.identifiers), None),
+    )
+    cells = {column.name: pl.Series(column.name, map(_text, column.cells), dtype=pl.String) for column in made.cells}
+    released = made.frame.with_columns(
+        # What is not learned from is not released either: any value could stand there.
+        *(pl.lit(format_cell(SUPPRESSED)).alias(name) for name in schema.quasi if name not in cells),
+        *(cells[column.name].gather(column.of_class[made.cluster]) for column in made.cells),
+    )
+    return _Made(made, released)
+
+
+def _text(cell: Any) -> str | None:
+    """Dates and other values without a form of their own are written as they print."""
+    known = cell is None or isinstance(cell, (str, int, float, Interval, ValueSet, Label, Suppressed))
+    return format_cell(cell if known else str(cell))
+
+
+def _importance(frame: pl.DataFrame, schema: Schema, section: ImportanceSection, codes: pl.Series) -> Importance | None:
+    if section.method == "none":
+        return None
+    from kohort.methods.syntactic.importance import rank
+
+    items = next(iter(schema.items), None)
+    found = rank(
+        frame.with_columns(codes.alias(_CODES)),
+        quasi=schema.quasi,
+        items=items,
+        target=_CODES,
+        method=section.method,
+    )
+    ranked = [name for name in found.kept if name != items]
+    return replace(found, kept=tuple(ranked[: section.top]))
+
+
+def _shares(found: Importance, quasi: Sequence[str]) -> dict[str, float] | None:
+    """Weights relative to the most important of the kept quasi-identifiers; None when none of them tells anything."""
+    most = max(found.weights[name] for name in quasi)
+    return {name: found.weights[name] / most for name in quasi} if most > 0 else None
+
+
+def _item_hierarchy(word: str) -> Any:
+    return word if word in ITEM_HIERARCHIES else Hierarchy.read(word)
+
+
+def _anonymise(site: Site, request: Request) -> Release:
+    del request  # what to do is in the approved plan
+    from kohort.methods.syntactic.mapping.mapping import mapping_of
+
+    setting, encoder = setting_of(site), _encoder(site)
+    config: Syntactic = setting.config
+    schema, frame = setting.schema, site.holding.rows()
+    k = max(config.anonymise.k, site.policy.min_k)
+    codes = pl.Series(_CODES, encoder.target(frame))
+    made = anonymise_rows(frame, schema, config.anonymise, k=k, codes=codes)
+    mapping = mapping_of(
+        made.released,
+        site=site.name,
+        schema=schema.fingerprint(),
+        data_version=data_version(site),
+        k=k,
+        m=config.anonymise.m,
+        quasi=schema.quasi,
+        items=next(iter(schema.items), None),
+        classes=made.result.cluster,
+        members={group.text: group.members for group in made.result.groups},
+        domain=encoder.domain,
+    )
+    published = Published(
+        mapping=mapping,
+        class_of=made.result.cluster,
+        items=made.result.loss.occurrences,
+        suppressed=made.result.suppressed_items,
+    )
+    keep_published(site, published)
+    x = encode_released(encoder, made.released, mapping)
+    rows = site.training_rows = with_target(encoder, x, frame)
+    return Release(
+        payload=Payload(metrics={"rows": rows.count, "classes": mapping.count, "k": k}),
+        guarantee=published.claim,
+        rows=rows.count,
+    )
+
+
+def _encoder(site: Site) -> Encoder:
+    encoder: Encoder = site.memory["encoder"]
+    return encoder
+
+
+ANONYMISE = Task(name="syntactic.anonymise", one=_anonymise)
+
+
+def plan(config: Syntactic, hub: Hub) -> Plan:
+    """Every site anonymises its rows and publishes its classes; then as in federated averaging, on what is left."""
+    _check(config, hub.setting.schema)
+    replies: Replies = yield Ask(task=ANONYMISE, to=hub.sites, expect=Expect(metrics=("rows", "classes", "k")))
+    left = dict(zip(replies.sites, replies.metric("rows").tolist(), strict=True))
+    hub = replace(hub, sites=replies.sites, rows=left)
+    encoder = None
+    if config.share == "hub":
+        mappings, placed = yield from published_to_hub(hub, least_k=config.anonymise.k)
+        encoder = MappedEncoder(
+            hub.encoder.schema, hub.encoder.domain, hub.encoder.encoding, hub.encoder.dtype, mappings=mappings
+        )
+    else:
+        placed = yield from sealed_to_peers(hub)
+    weights = hub.network.start(hub.streams.generator("start"))
+    ended: Ended = yield from _seen_through(encoder, federated_rounds(hub, weights))
+    ks = replies.metric("k")
+    facts = _facts(placed, classes=int(replies.metric("classes").sum()), k=int(ks.min()), m=config.anonymise.m)
+    return Result(
+        weights=ended.weights,
+        rounds=ended.rounds,
+        stopped_by=ended.stopped_by,
+        encoder=encoder,
+        notes=_notes(placed, facts, hidden=encoder is None, largest_k=int(ks.max())),
+        facts=facts,
+    )
+
+
+def _seen_through(
+    encoder: Encoder | None, rounds: Generator[Ask | Mark, Any, Ended]
+) -> Generator[Ask | Mark, Any, Ended]:
+    """The same rounds; whoever measures the model on rows places them under the classes first."""
+    answer: Any = None
+    while True:
+        try:
+            step = rounds.send(answer)
+        except StopIteration as end:
+            ended: Ended = end.value
+            return ended
+        answer = yield step._replace(encoder=encoder) if isinstance(step, Mark) else step
+
+
+def _facts(placed: Placed, *, classes: int, k: int, m: int) -> dict[str, Any]:
+    return {
+        "classes": classes,
+        "k": k,
+        "m": m,
+        "training_rows": placed.rows,
+        "same_class_own": placed.own / placed.rows,
+        "same_class": placed.joint / placed.rows,
+        "dearer_class": placed.dearer,
+        "items": placed.items,
+        "suppressed_items": placed.suppressed,
+    }
+
+
+def _notes(placed: Placed, facts: dict[str, Any], *, hidden: bool, largest_k: int) -> tuple[str, ...]:
+    notes = [
+        f"{facts['classes']:,} classes; of {placed.rows:,} training rows {facts['same_class_own']:.1%} get the class "
+        f"they were trained in from their own site's classes and {facts['same_class']:.1%} from all; "
+        f"{placed.dearer:,} get one that costs more"
+    ]
+    if largest_k > facts["k"]:
+        notes.append(f"k differs by site, from {facts['k']} to {largest_k}: policies raised it")
+    if placed.suppressed:
+        notes.append(f"{placed.suppressed:,} of {placed.items:,} items were suppressed and not trained on")
+    if hidden:
+        notes.append(
+            "the hub has no classes: it measured test rows as they are, and only the sites can place rows under them"
+        )
+    return tuple(notes)
+
+
+def claims(config: Syntactic, rows: int) -> Sequence[Guarantee]:
+    """Weights trained on a site's anonymised rows. What it claims for its classes is never below its own policy's k:
+    it raises the plan's k to that, so there is nothing to refuse beforehand, and the door judges what was reached."""
+    del config
+    return (Aggregate(rows=rows),)
+
+
+def _check(config: Syntactic, schema: Schema) -> None:
+    """What would fail at every site is the plan's fault, and is said once."""
+    if not schema.quasi:
+        raise ConfigError("syntactic has no quasi-identifiers to anonymise", hint="Name them in data.quasi")
+    if len(schema.items) > 1:
+        names = ", ".join(schema.items)
+        raise ConfigError(f"more than one column holds items: {names}", hint="Join them into one set a row")
+    if schema.target in schema.quasi:
+        raise ConfigError(
+            f"the target {schema.target!r} is also a quasi-identifier",
+            hint="What is generalised cannot be what is predicted: choose one of the two",
+        )
+    importance = config.anonymise.importance
+    if importance.top is not None and (importance.method == "none" or importance.top > len(schema.quasi)):
+        hint = f"Choose a ranking, and keep 1 to {len(schema.quasi)} quasi-identifiers"
+        raise ConfigError(f"importance.top is {importance.top}", hint=hint)
+    word = config.anonymise.item_hierarchy
+    if word not in ITEM_HIERARCHIES and not word.endswith(".csv"):
+        raise ConfigError(f"unknown item hierarchy {word!r}", hint=nearest(word, ITEM_HIERARCHIES))
+
+
+METHOD = Method(
+    name="syntactic",
+    summary="Sites make rows and item sets (k, k^m)-anonymous, train on them, and predict through the classes.",
+    config=Syntactic,
+    plan=plan,
+    claims=claims,
+    tasks=(ANONYMISE, PUBLISH, KEYS, SEAL, PLACE, TRAIN, TRAIN_SCAFFOLD),
+    cites="Choudhury et al. 2020",
+    own_rows=True,
+    example="anonymise = {k = 5}",
+)

@@ -1,0 +1,1 @@
+"""One-layer networks solved from sums over rows."""

@@ -1,0 +1,1 @@
+"""Dense networks, trained over many sites in one compiled call."""

@@ -1,0 +1,322 @@
+"""Training dense networks at many sites at once.
+
+Guarantees: `fit_many` gives every site exactly the weights that `fit_one` gives it alone, bit for bit, on any number of
+threads. The order of rows is a function of (key, round, epoch) only: nothing is remembered between calls, so a run
+can be resumed at any round. Rows, weights and states that are passed in are never changed.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kohort.background import begin_deferred
+from kohort.errors import ConfigError, DataError, nearest
+from kohort.models.dense.network import FloatArray, Network
+from kohort.models.rows import Rows, StackedRows, read_only, stack
+
+if TYPE_CHECKING:
+    from kohort.models.trainable import Trainable
+
+__all__ = [
+    "Fitted",
+    "OptimiserState",
+    "Optimizer",
+    "Training",
+    "as_matrix",
+    "check_rows",
+    "check_targets",
+    "fit_many",
+    "fit_one",
+    "moments_for",
+    "row_order",
+    "shape_of",
+]
+
+Optimizer = Literal["sgd", "momentum", "adam"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """How a site trains: passes over its rows, rows a mini-batch (0: all of them), optimiser, penalties.
+
+    Optimisers follow torch.optim: `momentum` is SGD with momentum and no dampening, `l2` is weight decay added to the
+    gradient of weights and biases alike. `prox` adds prox * (weights - anchor), the pull of FedProx. The gradient of a
+    mini-batch is sum_i(weight_i * gradient_i) / rows of that mini-batch; the last one of a pass may be smaller.
+    """
+
+    epochs: int = 1
+    batch: int = 64
+    optimizer: Optimizer = "adam"
+    lr: float = 0.001
+    momentum: float = 0.9
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-8
+    l2: float = 0.0
+    prox: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.optimizer not in get_args(Optimizer):
+            known = get_args(Optimizer)
+            raise ConfigError(f"unknown optimizer {self.optimizer!r}", hint=nearest(str(self.optimizer), known))
+        for name, low, high, closed in (
+            ("epochs", 1, np.inf, True),
+            ("batch", 0, np.inf, True),
+            ("lr", 0, np.inf, False),
+            ("momentum", 0, 1, True),
+            ("beta1", 0, 1, True),
+            ("beta2", 0, 1, True),
+            ("epsilon", 0, np.inf, True),
+            ("l2", 0, np.inf, True),
+            ("prox", 0, np.inf, True),
+        ):
+            value = getattr(self, name)
+            if not (low <= value < high) or (not closed and value == low):
+                least = f"{low} or more" if closed else f"more than {low}"
+                raise ConfigError(f"{name} = {value} is out of range", hint=f"Use {least} and less than {high}")
+        for name in ("epochs", "batch"):
+            if int(getattr(self, name)) != getattr(self, name):
+                raise ConfigError(f"{name} = {getattr(self, name)} is no whole number", hint="Use a whole number")
+
+    @cached_property
+    def rates(self) -> tuple[float, ...]:
+        """lr, momentum, beta1, beta2, epsilon, l2 and prox: the order in which kernels take them."""
+        names = ("lr", "momentum", "beta1", "beta2", "epsilon", "l2", "prox")
+        return tuple(float(getattr(self, name)) for name in names)
+
+
+@dataclass(frozen=True, eq=False)
+class OptimiserState:
+    """What an optimiser remembers of each site: first and second moments [sites, parameters] and steps taken.
+
+    Pass the state of one call to the next to keep it over rounds; pass None to restart. Kept, two calls of one epoch
+    each take the very steps of one longer run with the same mini-batches. Momentum uses `first` only; its `second`
+    has no rows.
+    """
+
+    first: FloatArray
+    second: FloatArray
+    steps: NDArray[np.int64]
+
+    def take(self, indices: Any) -> OptimiserState:
+        """The states of the sites at `indices`, in that order."""
+        second = self.second[indices] if self.second.shape[0] else self.second
+        return OptimiserState(self.first[indices], second, self.steps[indices])
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """What training gave: weights [sites, parameters], mean losses (when asked), steps taken, optimiser state.
+
+    A loss is the mean over all rows seen during the call, measured as they were trained on and without penalties; NaN
+    for a site without rows, whose weights stay as they were. `state` is None for plain SGD, which remembers nothing.
+    """
+
+    weights: FloatArray
+    losses: NDArray[np.float64] | None
+    steps: NDArray[np.int64]
+    state: OptimiserState | None
+
+
+# Arrays of nothing and of constants, made once: ten small arrays a round cost as much as a mini-batch.
+_NO_LOSSES = np.empty(0)
+
+
+@lru_cache(maxsize=32)
+def _no_rows(parameters: int, dtype: str) -> FloatArray:
+    return np.empty((0, parameters), dtype=dtype)
+
+
+@lru_cache(maxsize=32)
+def shape_of(network: Network) -> tuple[NDArray[np.int64], int, int]:
+    """Layers, activation and loss, as kernels take them."""
+    from kohort.models.dense import kernel
+
+    sizes = np.array(network.sizes, dtype=np.int64)
+    return sizes, kernel.ACTIVATIONS[network.activation], kernel.LOSSES[network.loss]
+
+
+def fit_many(
+    network: Network,
+    weights: FloatArray,
+    rows: StackedRows,
+    *,
+    training: Training,
+    keys: NDArray[np.uint64],
+    round: int,
+    state: OptimiserState | None = None,
+    anchor: FloatArray | None = None,
+    shift: FloatArray | None = None,
+    measure_loss: bool = False,
+    keep_state: bool = True,
+    threads: int = 1,
+) -> Fitted:
+    """Train every site of `rows` from `weights`, [parameters] for all alike or [sites, parameters].
+
+    `keys` gives each site its own row orders. `anchor` is where `prox` pulls to, by default the starting weights.
+    `shift` [sites, parameters] is added to every mini-batch gradient (the correction c - c_i of SCAFFOLD).
+    `keep_state=False` saves the memory of the optimiser state when no `state` was given and none is wanted back.
+    """
+    from kohort.models.dense import kernel
+
+    sites, parameters = rows.sites, network.parameter_count
+    check_rows(network, rows)
+    if round < 0 or threads < 1:
+        raise ConfigError(f"round {round} on {threads} threads", hint="Use round 0 or later and 1 thread or more")
+    if keys.shape != (sites,):
+        raise ConfigError(f"{keys.size} row-order keys for {sites} sites", hint="Give one key a site")
+    start = as_matrix("weights", weights, network, sites)
+    home = start if anchor is None else as_matrix("anchor", anchor, network, sites)
+    trained = np.empty((sites, parameters), dtype=network.dtype)
+    trained[:] = start
+    moments = moments_for(training, network, state, sites, keep_state)
+    losses = np.full(sites, np.nan) if measure_loss else _NO_LOSSES
+    taken = np.zeros(sites, dtype=np.int64)
+    misfits = np.zeros(sites, dtype=np.int64)
+    shape = shape_of(network)
+    given = (*rows.for_kernels, read_only(keys, np.uint64), int(round))
+    options = (int(training.epochs), int(training.batch), kernel.OPTIMIZERS[training.optimizer], *training.rates)
+    shifts = _no_rows(parameters, network.dtype) if shift is None else as_matrix("shift", shift, network, sites)
+    corrections = (read_only(home), read_only(shifts))
+    results = (moments.first, moments.second, moments.steps, taken, losses, misfits)
+
+    def train(begin: int, end: int) -> None:
+        kernel.train_sites(begin, end, *given, *shape, *options, trained, *corrections, *results, bool(measure_loss))
+
+    begin_deferred()
+    if threads == 1:
+        train(0, sites)
+    else:
+        parts = _even_parts(rows.counts, threads)
+        with ThreadPoolExecutor(max_workers=len(parts)) as pool:
+            for job in [pool.submit(train, begin, end) for begin, end in parts]:
+                job.result()
+    _refuse_misfits(misfits, network)
+    remembers = training.optimizer != "sgd" and moments.first.shape[0] == sites
+    return Fitted(trained, losses if measure_loss else None, taken, moments if remembers else None)
+
+
+def fit_one(
+    network: Network,
+    weights: FloatArray,
+    rows: Rows,
+    *,
+    training: Training,
+    key: int,
+    round: int,
+    state: OptimiserState | None = None,
+    anchor: FloatArray | None = None,
+    shift: FloatArray | None = None,
+    measure_loss: bool = False,
+    keep_state: bool = True,
+) -> Fitted:
+    """Train one site: `fit_many` with a single site, so every array it returns has a first axis of length 1."""
+    return fit_many(
+        network,
+        weights,
+        stack([rows]),
+        training=training,
+        keys=np.array([key], dtype=np.uint64),
+        round=round,
+        state=state,
+        anchor=anchor,
+        shift=shift,
+        measure_loss=measure_loss,
+        keep_state=keep_state,
+    )
+
+
+def row_order(key: int, round: int, epoch: int, n: int) -> NDArray[np.int64]:
+    """The order in which a site with this `key` reads its `n` rows in one pass, when a mini-batch is less than all."""
+    from kohort.models.dense.compiled import shuffled
+
+    order = np.empty(n, dtype=np.int64)
+    shuffled(order, n, np.uint64(key), round, epoch)
+    return order
+
+
+def check_rows(network: Trainable, rows: StackedRows) -> None:
+    """Refuse rows of another width or number type than the network reads."""
+    if rows.x.shape[1] != network.inputs:
+        raise DataError(
+            f"rows with {rows.x.shape[1]} features do not fit a network with {network.inputs} inputs",
+            hint="Build the network from the encoder of the table",
+        )
+    if rows.x.dtype != np.dtype(network.dtype):
+        raise ConfigError(
+            f"rows are {rows.x.dtype.name} and the network is {network.dtype}",
+            hint="Make the rows with the dtype of the network",
+        )
+
+
+def check_targets(network: Trainable, rows: StackedRows) -> None:
+    """Refuse targets that are no class codes, as the kernel does while it trains."""
+    if network.classes:
+        parts = [rows.site(site).y for site in range(rows.sites)]
+        misfits = [int(((y < 0) | (y >= network.classes) | (y != np.floor(y))).sum()) for y in parts]
+        _refuse_misfits(np.array(misfits, dtype=np.int64), network)
+
+
+def _refuse_misfits(misfits: NDArray[np.int64], network: Trainable) -> None:
+    if np.count_nonzero(misfits):
+        raise DataError(
+            f"{int(misfits.sum())} rows at {int((misfits > 0).sum())} sites have a target that is no class code",
+            hint=f"Encode the target as 0 to {network.classes - 1}",
+        )
+
+
+def as_matrix(name: str, given: FloatArray, network: Trainable, sites: int) -> FloatArray:
+    """`given` as a matrix of the network's dtype with one row for all sites or one row each."""
+    matrix = np.ascontiguousarray(given, dtype=network.dtype)
+    if matrix.ndim == 1:
+        matrix = matrix[None]
+    shared = given.ndim == 1 and name != "shift"
+    if matrix.shape != (1 if shared else sites, network.parameter_count):
+        raise ConfigError(
+            f"{name} of shape {given.shape} do not fit {sites} sites of {network.parameter_count} parameters",
+            hint=f"Use [{sites}, {network.parameter_count}]" + ("" if name == "shift" else ", or one vector for all"),
+        )
+    return matrix
+
+
+def moments_for(
+    training: Training, network: Trainable, state: OptimiserState | None, sites: int, keep: bool
+) -> OptimiserState:
+    """A fresh or copied state that training may write to; no rows where nothing is to be kept."""
+    parameters = network.parameter_count
+    rows = sites if training.optimizer != "sgd" and (keep or state is not None) else 0
+    second_rows = rows if training.optimizer == "adam" else 0
+    if state is None or training.optimizer == "sgd":
+        none = _no_rows(parameters, network.dtype)
+        return OptimiserState(
+            np.zeros((rows, parameters), dtype=network.dtype) if rows else none,
+            np.zeros((second_rows, parameters), dtype=network.dtype) if second_rows else none,
+            np.zeros(sites, dtype=np.int64),
+        )
+    given = (state.first.shape, state.second.shape, state.steps.shape)
+    if given != ((rows, parameters), (second_rows, parameters), (sites,)):
+        raise ConfigError(
+            f"an optimiser state of shapes {given} does not fit {sites} sites trained with {training.optimizer}",
+            hint="Pass the state of the last call for the same sites, or None to restart",
+        )
+    return OptimiserState(
+        np.array(state.first, dtype=network.dtype, order="C"),
+        np.array(state.second, dtype=network.dtype, order="C"),
+        np.array(state.steps, dtype=np.int64),
+    )
+
+
+def _even_parts(counts: NDArray[np.int64], parts: int) -> list[tuple[int, int]]:
+    """Consecutive ranges of sites, at most `parts`, with about the same number of rows each."""
+    sites = len(counts)
+    rows_before = np.concatenate([[0], np.cumsum(counts)])
+    goals = rows_before[-1] * np.arange(1, parts) / parts
+    cuts = np.unique(np.concatenate([[0], np.searchsorted(rows_before, goals), [sites]]))
+    return [(int(begin), int(end)) for begin, end in pairwise(cuts)]

@@ -1,0 +1,1 @@
+"""Differential privacy: events, accountants, budgets and the cost of choosing among runs."""

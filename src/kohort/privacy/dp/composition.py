@@ -1,0 +1,127 @@
+"""All events of a site composed at once, by dp-accounting, which is imported when it is first needed."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from kohort.errors import ConfigError
+from kohort.privacy.dp.events import AnyEvent, PureEvent
+
+__all__ = ["Parts", "Relation", "parts_of", "privacy_loss", "quiet", "renyi"]
+
+Relation = Literal["add-or-remove-one", "replace-one"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """Events sorted by how they compose: all full-batch Gaussians are one, equal others are counted."""
+
+    mu: float
+    sampled: Counter[tuple[float, float]]
+    pure: Counter[float]
+
+    @property
+    def spreads(self) -> list[tuple[float, int]]:
+        """Standard deviation of one step's privacy loss, and how many such steps there are."""
+        found = [(self.mu, 1)] if self.mu else []
+        for (sigma, rate), steps in self.sampled.items():
+            moment = math.expm1(min(1 / sigma**2, 60.0))
+            found.append((min(rate * math.sqrt(moment), _reach(sigma)), steps))
+        return found + [(epsilon, count) for epsilon, count in self.pure.items() if epsilon]
+
+    @property
+    def variance(self) -> float:
+        """Of the whole privacy loss, by the central limit."""
+        return math.fsum(steps * spread**2 for spread, steps in self.spreads)
+
+
+def _reach(sigma: float) -> float:
+    """The largest privacy loss of one step, up to chances nobody counts."""
+    return 1 / (2 * sigma**2) + 8 / sigma
+
+
+def parts_of(events: Sequence[AnyEvent], relation: Relation) -> Parts:
+    """The events under `relation`; what cannot be accounted for under it is refused."""
+    if relation not in {"add-or-remove-one", "replace-one"}:
+        raise ConfigError(
+            f"there is no relation {relation!r}", hint="Valid: add-or-remove-one, replace-one (full batches)"
+        )
+    twice = 2.0 if relation == "replace-one" else 1.0  # replacing is removing and adding
+    precision = 0.0
+    sampled: Counter[tuple[float, float]] = Counter()
+    pure: Counter[float] = Counter()
+    for event in events:
+        if isinstance(event, PureEvent):
+            pure[twice * event.epsilon] += 1
+        elif event.rate == 1:
+            precision += event.steps * (twice / event.sigma) ** 2
+        elif twice > 1:
+            raise ConfigError("sampled steps are accounted for add-or-remove-one only", hint="Use that relation")
+        else:
+            sampled[event.sigma, event.rate] += event.steps
+    return Parts(mu=math.sqrt(precision), sampled=sampled, pure=pure)
+
+
+def _interval(parts: Parts) -> float:
+    """How finely privacy losses are told apart: epsilon gains tenths of a percent, and a calibration takes a moment.
+
+    Rounding a loss to a grid adds about a sixth of the squared interval to its variance at every step.
+    """
+    steps = sum(count for _, count in parts.spreads) or 1
+    total = math.sqrt(parts.variance)
+    fine = 0.12 * total / math.sqrt(steps)
+    single = max((_reach(sigma) for sigma, _ in parts.sampled), default=0.0)
+    widest = max((total**2 / 2 + 8 * total) / 5e5, single / 2e4)
+    return min(max(fine, widest, 1e-9), max(1e-2, widest))
+
+
+def privacy_loss(parts: Parts) -> Any:
+    """The privacy loss distribution of all parts; every rounding is upwards."""
+    import dp_accounting.pld.privacy_loss_distribution as pld
+    from dp_accounting.pld.common import DifferentialPrivacyParameters
+
+    interval = _interval(parts)
+    total = pld.identity(value_discretization_interval=interval)
+    if parts.mu:
+        total = total.compose(pld.from_gaussian_mechanism(1 / parts.mu, value_discretization_interval=interval))
+    for (sigma, rate), steps in sorted(parts.sampled.items()):
+        one = pld.from_gaussian_mechanism(sigma, value_discretization_interval=interval, sampling_prob=rate)
+        total = total.compose(one.self_compose(steps))
+    for epsilon, count in sorted(parts.pure.items()):
+        one = pld.from_privacy_parameters(DifferentialPrivacyParameters(epsilon, 0.0), interval)
+        total = total.compose(one.self_compose(count))
+    return total
+
+
+def renyi(parts: Parts) -> Any:
+    """The Rényi account of all parts."""
+    import dp_accounting
+    from dp_accounting import rdp
+
+    account = rdp.RdpAccountant()
+    if parts.mu:
+        account.compose(dp_accounting.GaussianDpEvent(1 / parts.mu))
+    for (sigma, rate), steps in sorted(parts.sampled.items()):
+        account.compose(dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(sigma)), steps)
+    for epsilon, count in sorted(parts.pure.items()):
+        # An epsilon-DP release has a Rényi divergence of at most order times epsilon^2 / 2 (Bun and Steinke, TCC 2016).
+        account.compose(dp_accounting.ZCDpEvent(epsilon**2 / 2), count)
+    return account
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without the library's warnings about orders it leaves out: leaving one out only makes the bound larger."""
+    logger = logging.getLogger("absl")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)

@@ -1,0 +1,41 @@
+"""Take up the ledger of an interrupted run.
+
+The last line may be cut in the middle when a process was killed while writing; it is removed, for nothing left before
+its line was whole. Everything else must verify: the chains' hashes and the chain of receipts.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kohort.files import disk_errors
+from kohort.privacy.ledger.ledger import LEDGER_FILE, Book
+from kohort.privacy.ledger.receipts import RECEIPTS_FILE, Receipts
+from kohort.privacy.ledger.verify import checked_chain, checked_receipts
+
+__all__ = ["drop_cut_lines", "reopen"]
+
+
+def drop_cut_lines(folder: Path) -> None:
+    """Remove what follows the last line end of both files. To be called before they are opened for writing."""
+    for name in (LEDGER_FILE, RECEIPTS_FILE):
+        path = folder / name
+        if not path.is_file():
+            continue
+        with disk_errors(path):
+            content = path.read_bytes()
+            whole = content.rfind(b"\n") + 1
+            if whole < len(content):
+                with path.open("r+b") as file:
+                    file.truncate(whole)
+
+
+def reopen(folder: Path, book: Book, receipts: Receipts) -> None:
+    """Load what an interrupted run wrote into a fresh `book` and `receipts` of the same folder."""
+    lines = checked_chain(folder / LEDGER_FILE)
+    book.adopt(lines)
+    sites_of: dict[str, list[str]] = {}
+    for line in lines:
+        if line["event"] in {"release", "refusal"}:
+            sites_of.setdefault(line["request"], []).append(line["site"])
+    receipts.adopt(book, checked_receipts(folder / RECEIPTS_FILE), sites_of)

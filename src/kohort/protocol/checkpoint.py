@@ -1,0 +1,119 @@
+"""Checkpoints: after every round, all that is needed to go on as if nothing had happened.
+
+Two files take turns, so that one of them is always whole; each carries a hash of its content. A checkpoint holds
+weights, optimiser and plan state, and the history: no row of any site.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kohort.errors import IntegrityError
+from kohort.protocol.hub import Resume
+from kohort.protocol.wire import Payload, decode, encode
+from kohort.files import write_atomic
+from kohort.models.dense.network import FloatArray
+
+__all__ = ["Checkpoint", "Checkpoints"]
+
+SiteState = Mapping[str, Mapping[str, NDArray[Any]]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """A finished round."""
+
+    round: int
+    weights: FloatArray
+    state: Mapping[str, NDArray[Any]]
+    sites: SiteState
+    """What each site keeps between rounds, by site name."""
+    ledger_lines: int
+    """How many lines the ledger held."""
+    facts: Mapping[str, Any]
+    """History, costs and exclusions so far: plain JSON values."""
+
+    @property
+    def resume(self) -> Resume:
+        """What a plan needs of it."""
+        return Resume(round=self.round, weights=self.weights, state=self.state)
+
+
+class Checkpoints:
+    """The two files of a run folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def save(self, checkpoint: Checkpoint) -> None:
+        """Write over the older of the two, in one step."""
+        content = encode(_to_payload(checkpoint))
+        digest = hashlib.blake2b(content, digest_size=32).digest()
+        write_atomic(self._folder / f"checkpoint-{checkpoint.round % 2}.khrt", digest + content)
+
+    def latest(self, *, ledger_lines: int) -> tuple[Checkpoint | None, tuple[str, ...]]:
+        """The newest whole checkpoint the ledger reaches up to, and what to say about the others.
+
+        A machine that lost power may have kept a checkpoint and lost the ledger lines before it; going on from there
+        would leave releases unrecorded, so such a checkpoint does not count.
+        """
+        found, notes = [], []
+        for path in sorted(self._folder.glob("checkpoint-*.khrt")):
+            try:
+                checkpoint = _read(path)
+            except IntegrityError:
+                notes.append(f"{path.name} is damaged; the checkpoint before it is used")
+                continue
+            if checkpoint.ledger_lines <= ledger_lines:
+                found.append(checkpoint)
+            else:
+                notes.append(f"{path.name} is ahead of the ledger; the checkpoint before it is used")
+        return max(found, key=lambda item: item.round, default=None), tuple(notes)
+
+
+def _to_payload(checkpoint: Checkpoint) -> Payload:
+    arrays: dict[str, NDArray[Any]] = {"weights": checkpoint.weights}
+    arrays |= {f"plan/{name}": array for name, array in checkpoint.state.items()}
+    keepers: dict[str, list[str]] = {}
+    for site, kept in checkpoint.sites.items():
+        for name in kept:
+            keepers.setdefault(name, []).append(site)
+    for name, sites in keepers.items():
+        arrays[f"site/{name}"] = np.stack([checkpoint.sites[site][name] for site in sites])
+    facts = {
+        "round": checkpoint.round,
+        "keepers": keepers,
+        "ledger_lines": checkpoint.ledger_lines,
+        "facts": dict(checkpoint.facts),
+    }
+    return Payload(arrays=arrays, blobs={"facts": json.dumps(facts).encode()})
+
+
+def _read(path: Path) -> Checkpoint:
+    stored = path.read_bytes()
+    content = stored[32:]
+    if hashlib.blake2b(content, digest_size=32).digest() != stored[:32]:
+        raise IntegrityError(f"{path.name} is damaged")
+    payload = decode(content)
+    facts = json.loads(payload.blobs["facts"])
+    sites: dict[str, dict[str, NDArray[Any]]] = {}
+    for name, keepers in facts["keepers"].items():
+        for site, kept in zip(keepers, payload.arrays[f"site/{name}"], strict=True):
+            sites.setdefault(site, {})[name] = kept
+    state = {name.removeprefix("plan/"): array for name, array in payload.arrays.items() if name.startswith("plan/")}
+    return Checkpoint(
+        round=facts["round"],
+        weights=payload.arrays["weights"],
+        state=state,
+        sites=sites,
+        ledger_lines=facts["ledger_lines"],
+        facts=facts["facts"],
+    )

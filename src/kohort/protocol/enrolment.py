@@ -1,0 +1,154 @@
+"""Enrolment, the opening of every run: agree on the columns' domains, encode at each site, declare the rows.
+
+When the schema declares every domain, nothing is asked about values. Otherwise each site tells the values and ranges
+that occur in its rows, which is a disclosure: it passes the door and stands in the ledger as `domain`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Generator, Sequence
+from math import isfinite
+from typing import Any, NamedTuple, get_args
+
+import numpy as np
+
+from kohort.tables.domain import Domain, learn_domain, merge_domains
+from kohort.tables.encoder import Encoder
+from kohort.tables.schema import ColumnKind
+from kohort.errors import IntegrityError
+from kohort.protocol.hub import Ask, Expect, Mark, Replies
+from kohort.protocol.plan import Setting
+from kohort.protocol.site import Site
+from kohort.protocol.task import Release, Releases, Request, Task
+from kohort.rounds.training import setting_of
+from kohort.protocol.wire import Payload
+from kohort.models.model import encode_rows
+from kohort.privacy.guarantee import Domain as DomainClaim
+from kohort.privacy.guarantee import Public
+from kohort.privacy.ledger.ledger import canonical
+
+__all__ = ["DESCRIBE", "PREPARE", "Enrolled", "encoder_for", "enrol"]
+
+_ROW_COUNT = Public(what="row count")
+
+
+def encoder_for(setting: Setting, domain: Domain) -> Encoder:
+    """The encoder every participant builds from the agreed schema and domain."""
+    return Encoder(
+        setting.schema,
+        domain,
+        encoding=setting.encoding,
+        dtype=setting.model.dtype,
+        class_weights=setting.train.class_weights,
+    )
+
+
+def _describe(site: Site, request: Request) -> Release:
+    del request  # the question is in the approved plan
+    setting = setting_of(site)
+    domain = learn_domain(site.holding.rows(), setting.schema, missing=setting.missing)
+    payload = Payload(blobs={"domain": canonical(domain.to_mapping()).encode()})
+    return Release(payload=payload, guarantee=DomainClaim(columns=domain.learned), rows=site.count)
+
+
+def _read_domain(blob: bytes) -> Domain:
+    try:
+        return Domain.from_mapping(json.loads(blob))
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise IntegrityError("a domain came in malformed") from error
+
+
+def _domain_in(payload: Payload, columns: Sequence[str]) -> Domain:
+    """A site's domain, if it is of these columns and could be anyone's: endless bounds would spoil it for all."""
+    domain = _read_domain(payload.blobs["domain"])
+    if columns and set(domain.columns) != set(columns):
+        raise IntegrityError(
+            f"a domain of {len(domain.columns)} columns came in that are not the agreed {len(columns)}"
+        )
+    for name, column in domain.columns.items():
+        low, high = column.bounds or (0.0, 0.0)
+        if column.kind not in get_args(ColumnKind) or not (isfinite(low) and isfinite(high) and low <= high):
+            raise IntegrityError(f"a domain came in malformed in column {name!r}")
+    return domain
+
+
+def _prepare_one(site: Site, request: Request) -> Release:
+    encoder = _adopt([site], request)
+    frame = site.holding.rows()
+    if not setting_of(site).own_rows:
+        site.training_rows = encode_rows(encoder, frame)
+    return Release(payload=Payload(metrics={"rows": site.count}), guarantee=_ROW_COUNT, rows=site.count)
+
+
+def _prepare_many(sites: Sequence[Site], request: Request) -> Releases | None:
+    """Encode the one frame the sites are parts of, once, and give each its part without copying."""
+    frame = sites[0].holding.frame
+    if any(site.holding.frame is not frame for site in sites):
+        return None
+    encoder = _adopt(sites, request)
+    if not setting_of(sites[0]).own_rows:
+        whole = encode_rows(encoder, frame)
+        for site in sites:
+            site.training_rows = whole.part(site.holding.start, site.holding.stop)
+    counts = [site.count for site in sites]
+    return Releases(
+        arrays={},
+        metrics={"rows": np.asarray(counts, dtype=np.int64)},
+        guarantees=[_ROW_COUNT] * len(sites),
+        rows=counts,
+    )
+
+
+def _adopt(sites: Sequence[Site], request: Request) -> Encoder:
+    setting = setting_of(sites[0])
+    encoder = encoder_for(setting, _read_domain(request.payload.blobs["domain"]))
+    network = setting.model.network(encoder)
+    for site in sites:
+        site.memory["encoder"] = encoder
+        site.memory["network"] = network
+    return encoder
+
+
+DESCRIBE = Task(name="describe", one=_describe)
+PREPARE = Task(name="prepare", one=_prepare_one, many=_prepare_many)
+
+
+class Enrolled(NamedTuple):
+    """What the sites agreed on, who has how many rows, and what the method's opening brought, if it has one."""
+
+    domain: Domain
+    rows: dict[str, int]
+    opened: tuple[Ask, Replies] | None
+
+
+def enrol(
+    sites: tuple[str, ...],
+    *,
+    declared: Domain | None,
+    columns: Sequence[str] = (),
+    settle: Callable[[Domain, tuple[str, ...]], Ask | None] = lambda *_: None,
+) -> Generator[Ask | Mark, Any, Enrolled]:
+    """Agree on a domain (unless `declared` holds one for every column) and learn who has how many rows.
+
+    A site whose domain is not of `columns` (when given), or is malformed, takes no part. `settle` is what the hub makes
+    of the agreed domain before it asks on: what it raises is wrong with the plan or the data, not with the sites. What
+    it returns is asked in the same message.
+    """
+    domain = declared
+    if domain is None:
+        expect = Expect(blobs=("domain",), check=lambda payload: _domain_in(payload, columns))
+        described: Replies = yield Ask(task=DESCRIBE, to=sites, expect=expect)
+        domain = merge_domains([_domain_in(payload, columns) for payload in described.payloads()])
+        sites = described.sites
+    opening = settle(domain, sites)
+    prepared: Replies = yield Ask(
+        task=PREPARE,
+        to=sites,
+        payload=Payload(blobs={"domain": canonical(domain.to_mapping()).encode()}),
+        expect=Expect(metrics=("rows",)),
+        then=opening,
+    )
+    rows = dict(zip(prepared.sites, prepared.metric("rows").tolist(), strict=True))
+    opened = None if opening is None or prepared.then is None else (opening, prepared.then)
+    return Enrolled(domain, rows, opened)

@@ -1,0 +1,183 @@
+"""Plans: generators that yield requests, receive replies, and return a result. No IO, no clock, no hidden randomness.
+
+A method writes a plan; an engine drives it. The plan sees replies that were validated: finite, of the expected shape,
+and speaking of no more rows than the site declared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from kohort.tables.encoder import Encoder
+from kohort.protocol.plan import Setting
+from kohort.protocol.task import Task
+from kohort.protocol.wire import Parcels, Payload, decode
+from kohort.models.dense.network import FloatArray
+from kohort.models.rows import Rows
+from kohort.models.trainable import Trainable
+from kohort.privacy.guarantee import DP
+from kohort.rng import Streams
+
+__all__ = ["Ask", "Excluded", "Expect", "Hub", "Mark", "Plan", "Replies", "Result", "Resume"]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Expect:
+    """What a good reply looks like. `arrays` maps a name to (dtype, shape); an axis of None may have any length."""
+
+    arrays: Mapping[str, tuple[str, tuple[int | None, ...]]] = field(default_factory=dict)
+    metrics: tuple[str, ...] = ()
+    blobs: tuple[str, ...] = ()
+    largest: float = 1e9
+    """No honest number is larger: a reply above it is excluded."""
+    check: Callable[[Payload], object] | None = None
+    """Reads what types and shapes cannot tell, such as a blob; a reply it raises a KohortError for is excluded."""
+
+
+class Ask(NamedTuple):
+    """A request to `to`: one payload for all, or one each."""
+
+    task: Task
+    to: Sequence[str]
+    payload: Payload = Payload()
+    each: Mapping[str, Payload] | None = None
+    round: int = 0
+    expect: Expect = Expect()
+    take: Callable[[str, Payload], None] | None = None
+    """Gets every validated reply with its site, as it comes in: of many large replies, few are held at a time."""
+    then: Ask | None = None
+    """What the same sites are asked next, whatever they answer to this: it travels in the same message."""
+
+
+class Mark(NamedTuple):
+    """A round is done and `weights` is the model so far: what observers evaluate, show and checkpoint."""
+
+    round: int
+    rounds: int
+    weights: FloatArray
+    metrics: Mapping[str, float] = MappingProxyType({})
+    state: Mapping[str, NDArray[Any]] = MappingProxyType({})
+    """What the plan needs besides the weights to go on from here."""
+    hidden: bool = False
+    """Whether the hub does not know the model: `weights` is then the last one it knew, and nothing is measured."""
+    resumed: bool = False
+    """True once, when an interrupted run has come to where its checkpoint was taken; nothing new happened."""
+    network: Trainable | None = None
+    """The network `weights` belong to, when it is not the plan's `[model]`."""
+    encoder: Encoder | None = None
+    """How rows become the model's inputs, when it is not the hub's way."""
+
+
+@dataclass(frozen=True)
+class Excluded:
+    """A site whose answer does not count, and why: refused, failed, malformed."""
+
+    site: str
+    kind: str
+    reason: str
+
+
+class Replies:
+    """The validated answers to an Ask, in the order the sites were asked."""
+
+    def __init__(
+        self,
+        sites: Sequence[str],
+        body: Parcels | Sequence[bytes],
+        excluded: Sequence[Excluded] = (),
+        *,
+        taken: bool = False,
+        then: Replies | None = None,
+    ) -> None:
+        self.sites = tuple(sites)
+        self.excluded = tuple(excluded)
+        self.taken = taken
+        """Whether the engine handed the replies to the Ask's `take` already; there are none here then."""
+        self.then = then
+        """The answers to what was asked in the same message."""
+        self._body = body
+
+    def __len__(self) -> int:
+        return len(self.sites)
+
+    def array(self, name: str) -> NDArray[Any]:
+        """The named array of every site, stacked on a first axis."""
+        if isinstance(self._body, Parcels):
+            return self._body.array(name)
+        return np.stack([payload.arrays[name] for payload in self.payloads()])
+
+    def metric(self, name: str) -> NDArray[Any]:
+        """The named number of every site."""
+        if isinstance(self._body, Parcels):
+            return self._body.metric(name)
+        return np.asarray([payload.metrics[name] for payload in self.payloads()])
+
+    def payloads(self) -> Iterator[Payload]:
+        """Every site's payload, decoded one at a time."""
+        parts = self._body.views() if isinstance(self._body, Parcels) else self._body
+        for part in parts:
+            yield decode(part)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """What a plan returns: the model's weights, why it ended, and rows the hub was given, if any."""
+
+    weights: FloatArray
+    rounds: int
+    stopped_by: str
+    received: pl.DataFrame | None = None
+    keep_days: int | None = None
+    """How long the hub may keep what it received; None where the plan says nothing."""
+    notes: tuple[str, ...] = ()
+    claim: DP | None = None
+    """What noise the hub added itself promises of the model; what sites promise stands in their ledgers."""
+    network: Trainable | None = None
+    """The network `weights` belong to, when the method makes one of its own rather than the plan's `[model]`."""
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    """What the hub keeps of the run, by name; written into `DIR/hub/`."""
+    encoder: Encoder | None = None
+    """How new rows become the model's inputs, when it is not the hub's way: under published classes, for one."""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """What else there is to tell about the run, as plain values."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resume:
+    """The last round an interrupted run finished, its weights, and what its plan kept."""
+
+    round: int
+    weights: FloatArray
+    state: Mapping[str, NDArray[Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hub:
+    """The coordinator as a plan sees it: the agreed setting, who is enrolled, and the hub's own randomness."""
+
+    sites: tuple[str, ...]
+    rows: Mapping[str, int]
+    encoder: Encoder
+    network: Trainable
+    setting: Setting
+    streams: Streams
+    validation: Rows | None = None
+    """The hub's own rows, to judge updates by."""
+    resume: Resume | None = None
+    """Where an interrupted run goes on."""
+    clusters: Mapping[str, str] | None = None
+    """The trusted cluster of each site; None when none were given."""
+    key_holder: str | None = None
+    """Who opens encrypted sums; None when the plan has none to open."""
+    opened: tuple[Ask, Replies] | None = None
+    """What the method's `opening` asked along with the enrolment, and the answers."""
+
+
+Plan = Generator[Ask | Mark, Any, Result]

@@ -1,0 +1,142 @@
+"""The key-holder of a run: a party without rows that makes the key of a sum and opens its total, through its own door.
+
+It is neither the hub nor a site, has a ledger chain of its own, and answers two tasks: `sum.keys` (a public key for one
+sum, signed) and `sum.open` (the total over the sites the hub claims, once, if the tags say so). Sites look its keys up
+under its fixed name in their own rosters; a hub cannot appoint another one.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+import polars as pl
+
+from kohort.tables.schema import Schema
+from kohort.errors import ConfigError, IntegrityError, RefusedError, SiteError
+from kohort.protocol.plan import Setting
+from kohort.protocol.site import Holding, Site
+from kohort.protocol.task import Release, Request, Task
+from kohort.rounds.training import setting_of
+from kohort.protocol.wire import Payload
+from kohort.privacy.guarantee import Public, SecureSum
+from kohort.privacy.ledger.ledger import Book
+from kohort.privacy.policy import Policy
+from kohort.rng import Streams
+from kohort.crypto.sums.encrypted import EncryptedSum, part
+from kohort.crypto.sums.key_holder import FEWEST, KEY_HOLDER, KeyHolder
+from kohort.crypto.sums.scheme import SumContext, Trust, find_scheme
+
+__all__ = ["KEYS", "OPEN", "needs_key_holder", "simulated_key_holder", "sum_context", "trust_of"]
+
+LONGEST = 1 << 26
+_PLACE = "key-holder"
+
+
+def needs_key_holder(setting: Setting) -> bool:
+    """Whether the plan's `method.secure.sum` is a scheme whose totals somebody else than the hub opens."""
+    word = getattr(getattr(setting.config, "secure", None), "sum", None)
+    return isinstance(word, str) and find_scheme(word).key_holder
+
+
+def simulated_key_holder(
+    *, schema: Schema, policy: Policy, streams: Streams, book: Book, sites: frozenset[str]
+) -> Site:
+    """The key-holder of a simulated run; it opens no total over fewer sites than the plan's policy allows."""
+    if KEY_HOLDER in sites:
+        raise ConfigError(
+            f"a site cannot be called {KEY_HOLDER!r}", hint="That is the party that opens sums; rename it"
+        )
+    return Site(
+        name=KEY_HOLDER,
+        holding=Holding(pl.DataFrame(), 0, 0),
+        schema=schema,
+        policy=Policy(tasks=(KEYS.name, OPEN.name), min_sum_sites=max(FEWEST, policy.min_sum_sites)),
+        streams=Streams(streams.bytes("site", KEY_HOLDER), streams.seed),
+        book=book,
+    )
+
+
+def trust_of(site: Site) -> Trust:
+    """What a site relies on in a sum: its roster says who is a peer, and whether there is a key-holder."""
+    return Trust(site.identity, site.find_peer(KEY_HOLDER), site.policy.min_sum_sites, site.find_peer)
+
+
+def sum_context(
+    setting: Setting, task: str, round_number: int, sites: bytes, *, length: int, modulus: int, bits: int
+) -> SumContext:
+    """What binds one sum; `sites` are their names, one a line. Simulated sites of one sum share the object."""
+    if not 0 < length <= LONGEST:
+        raise RefusedError(f"a sum of {length} numbers is out of range")
+    return _context(setting.run, f"{setting.plan_hash}:{task}", round_number, sites, length, modulus, bits)
+
+
+@lru_cache(maxsize=8)
+def _context(
+    run: str, request: str, round_number: int, sites: bytes, length: int, modulus: int, bits: int
+) -> SumContext:
+    return SumContext(
+        run=run,
+        round=round_number,
+        request=request,
+        sites=tuple(sites.decode(errors="replace").split("\n")),
+        length=length,
+        modulus=modulus,
+        bits=bits,
+    )
+
+
+def _sum_of(site: Site, request: Request) -> tuple[KeyHolder, EncryptedSum, SumContext]:
+    """The key-holder's state and which sum is meant. Its own plan says the run; the hub says which sum of it."""
+    numbers, texts = request.payload.metrics, request.payload.blobs
+    setting = setting_of(site)
+    scheme = find_scheme(texts["scheme"].decode(errors="replace"))
+    if not isinstance(scheme, EncryptedSum):
+        raise RefusedError(f"a sum by {scheme.name!r} needs no key-holder")
+    context = sum_context(
+        setting,
+        texts["task"].decode(errors="replace"),
+        request.round,
+        texts["sites"],
+        length=int(numbers["length"]),
+        modulus=int(numbers["modulus"]),
+        bits=int(numbers["bits"]),
+    )
+    state = site.memory.get(_PLACE)
+    if state is None:
+        state = site.memory[_PLACE] = KeyHolder(
+            identity=site.identity,
+            streams=site.streams,
+            find_site=site.find_peer,
+            min_sites=site.policy.min_sum_sites,
+        )
+    if not isinstance(state, KeyHolder):
+        raise SiteError(f"{site.name!r} is no key-holder")
+    return state, scheme, context
+
+
+def _keys(site: Site, request: Request) -> Release:
+    state, scheme, context = _sum_of(site, request)
+    offer = state.offer(scheme.ring, context)
+    return Release(payload=Payload(blobs={"offer": offer}), guarantee=Public(what="the public key of a sum"), rows=0)
+
+
+def _open(site: Site, request: Request) -> Release:
+    """Open the claimed total. It goes to the hub in clear: over so many sites, of which all but two may collude."""
+    state, scheme, context = _sum_of(site, request)
+    claimed = request.payload.arrays["claimed"]
+    if claimed.dtype != np.uint32 or claimed.ndim != 1 or (claimed >= len(context.sites)).any():
+        raise IntegrityError("the list of sites in a sum cannot be right")
+    names = [context.sites[index] for index in claimed.tolist()]
+    total = state.open(scheme.ring, context, names, part(request.payload.blobs["totals"]))
+    claim = SecureSum(
+        sites=len(names),
+        threshold=len(names),
+        colluders=len(names) - 2,
+        opens=f"hub: the total over {len(names)} sites",
+    )
+    return Release(payload=Payload(arrays={"total": total}), guarantee=claim, rows=0)
+
+
+KEYS = Task(name="sum.keys", one=_keys)
+OPEN = Task(name="sum.open", one=_open)

@@ -1,0 +1,292 @@
+"""A site: one holder of private rows, with its policy, its ledger chain and its own randomness.
+
+Guarantee: what `answer` returns has passed the door. There is no other way from a task to the outside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import polars as pl
+
+from kohort.tables.schema import Schema
+from kohort.errors import IntegrityError, KohortError
+from kohort.protocol.outbox import Outbox
+from kohort.protocol.plan import Setting
+from kohort.protocol.task import ManySites, Release, Request, find_task
+from kohort.protocol.faults import Liar
+from kohort.protocol.wire import Parcels, Payload, encode, encode_many
+from kohort.models.rows import Rows
+from kohort.privacy.door import Company, Refusal, door
+from kohort.privacy.guarantee import Aggregate
+from kohort.privacy.ledger.ledger import Book, Chain, Occasion
+from kohort.privacy.policy import Policy
+from kohort.rng import Streams
+
+if TYPE_CHECKING:
+    from kohort.crypto.sealed import Identity, PublicIdentity
+
+__all__ = ["Answers", "Failure", "Holding", "Site", "answer"]
+
+
+@dataclass(frozen=True, eq=False)
+class Holding:
+    """A site's rows: `frame` from `start` to `stop`. Simulated sites hold consecutive parts of one frame."""
+
+    frame: pl.DataFrame
+    start: int
+    stop: int
+    low: int | None = None
+    """How many of them, the first ones, carry a low risk; None when nobody told them apart."""
+    low_by_row: bool = False
+    """Whether that was told from each row alone, so that no other row can move one from part to part."""
+
+    @property
+    def count(self) -> int:
+        """How many rows."""
+        return self.stop - self.start
+
+    def rows(self) -> pl.DataFrame:
+        """The site's own rows; no copy."""
+        return self.frame.slice(self.start, self.count)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A site that could not answer, and why."""
+
+    site: str
+    reason: str
+    tampered: bool = False
+    """Whether what it was handed does not hold what it claims: a broken seal, another key, a repeat."""
+
+
+class Answers(NamedTuple):
+    """What left a group of sites: parcels (of the sites in `sites`), refusals and failures."""
+
+    sites: Company[Site]
+    parcels: Parcels | list[bytes]
+    refusals: Sequence[Refusal] = ()
+    failures: Sequence[Failure] = ()
+    seconds: float = 0.0
+    """What they took together."""
+    shares: Sequence[float] = ()
+    """In which proportion: by rows in a joint call, by their own seconds when asked one by one."""
+
+    @property
+    def slowest(self) -> float:
+        """Seconds of the site that took longest."""
+        return self.seconds * max(self.shares, default=0) / (sum(self.shares) or 1)
+
+    @property
+    def times(self) -> list[float]:
+        """Seconds each of `sites` took."""
+        a_share = self.seconds / (sum(self.shares) or 1)
+        return [share * a_share for share in self.shares]
+
+    @classmethod
+    def joined(cls, parts: Sequence[Answers]) -> Answers:
+        """The answers of several groups as those of one."""
+        if len(parts) == 1:
+            return parts[0]
+        return cls(
+            sites=Company(site for part in parts for site in part.sites),
+            parcels=[bytes(parcel) for part in parts for parcel in part.each()],
+            refusals=[refusal for part in parts for refusal in part.refusals],
+            failures=[failure for part in parts for failure in part.failures],
+            seconds=sum(part.seconds for part in parts),
+            shares=[time for part in parts for time in part.times],
+        )
+
+    def each(self) -> Sequence[bytes | memoryview]:
+        """Every site's parcel."""
+        return self.parcels.views() if isinstance(self.parcels, Parcels) else self.parcels
+
+
+class Site:
+    """One holder of private rows."""
+
+    rows_given: ClassVar[int] = 0
+    """How often any site got rows to train on: while it stays the same, so do the rows of all sites."""
+
+    anyone_lies: ClassVar[bool] = False
+    """Whether any site was ever told to lie."""
+
+    def __init__(
+        self, *, name: str, holding: Holding, schema: Schema, policy: Policy, streams: Streams, book: Book
+    ) -> None:
+        self.name = name
+        self.holding = holding
+        self.schema = schema
+        self.policy = policy
+        self.streams = streams
+        self.row_key = streams.key("rows")
+        self.memory: dict[str, Any] = {}
+        """What tasks keep between requests, such as an optimiser's state. Never leaves."""
+        self._training_rows: Rows | None = None
+        self.setting: Setting | None = None
+        self._liar: Liar | None = None
+        self.find_peer: Callable[[str], PublicIdentity | None] = lambda _: None
+        """The site's own roster: the public keys of a peer its operator trusts, or None for a stranger."""
+        self.outbox: Outbox | None = None
+        """Where a real site keeps its replies; simulated sites answer the same request alike anyway."""
+        self._book = book
+        self.chain: Chain = book.open_chain(
+            name,
+            secret=streams.bytes("ledger"),
+            binding={
+                "schema": schema.fingerprint(),
+                "policy": policy.to_mapping(),
+                "rows_public": "rows" in policy.public,
+            },
+        )
+        self._aggregates: dict[int, Aggregate] = {}
+
+    @property
+    def training_rows(self) -> Rows | None:
+        """The encoded rows it trains on; none before its method's tasks put them there. They never leave."""
+        return self._training_rows
+
+    @training_rows.setter
+    def training_rows(self, rows: Rows | None) -> None:
+        self._training_rows = rows
+        Site.rows_given += 1
+
+    @property
+    def liar(self) -> Liar | None:
+        """Simulated dishonesty; None at an honest site."""
+        return self._liar
+
+    @liar.setter
+    def liar(self, liar: Liar | None) -> None:
+        self._liar = liar
+        Site.anyone_lies = Site.anyone_lies or liar is not None
+
+    @property
+    def holding(self) -> Holding:
+        """The site's rows."""
+        return self._holding
+
+    @holding.setter
+    def holding(self, holding: Holding) -> None:
+        self._holding = holding
+        self.count = holding.count
+        """How many rows the site holds; the door asks every site in every round."""
+
+    @cached_property
+    def identity(self) -> Identity:
+        """The keys peers know this site by; a real site sets its own, from its key file."""
+        from kohort.crypto.sealed import Identity
+
+        return Identity.from_secret(self.name, self.streams.bytes("identity"))
+
+    @property
+    def book(self) -> Book:
+        """The book this site's chain is in."""
+        return self._book
+
+    def aggregate(self, rows: int) -> Aggregate:
+        """The claim of an update from `rows` rows; the same object every round."""
+        known = self._aggregates.get(rows)
+        if known is None:
+            known = self._aggregates[rows] = Aggregate(rows=rows)
+        return known
+
+    def handle(self, request: Request) -> Answers:
+        """Answer one request through the door."""
+        return answer(Company([self]), request, many=False)
+
+
+_NOBODY: Company[Site] = Company()
+
+
+def answer(sites: Company[Site], request: Request, *, many: bool = True) -> Answers:
+    """Run the request's task at every site and pass the results through the door, together when the task can."""
+    task = find_task(request.task)
+    if many and task.many is not None and len(sites) > 1:
+        together = _answer_together(sites, request, task.many)
+        if together is not None:
+            return together
+    return Answers.joined([_answer_alone(site, request) for site in sites])
+
+
+def _as_sent(site: Site, request: Request, payload: Payload) -> Payload:
+    """The payload of an honest site, or what a simulated liar makes of it."""
+    if site.liar is None or "weights" not in payload.arrays:
+        return payload
+    lie = site.liar.distort(payload.arrays["weights"], request.payload.arrays["weights"], request.round)
+    return replace(payload, arrays={**payload.arrays, "weights": lie})
+
+
+def _answer_alone(site: Site, request: Request) -> Answers:
+    began = perf_counter()
+    stored = None if site.outbox is None else site.outbox.find(request.digest)
+    if stored is not None:  # answered before a crash: the same request gets the same bytes
+        return Answers(sites=Company([site]), parcels=[stored], shares=[0.0])
+    try:
+        release: Release = find_task(request.task).one(site, request)
+    except KohortError as error:
+        site.book.note(site.chain, _occasion(request, "hub"), reason=error.message)
+        return Answers(sites=_NOBODY, parcels=[], failures=[_failure(site, error)])
+    parcel = encode(_as_sent(site, request, release.payload))
+    verdicts = door(
+        [site],
+        [parcel],
+        book=site.book,
+        occasion=_occasion(request, release.to, release.via),
+        guarantees=[release.guarantee],
+        rows=[release.rows],
+        metrics=tuple(release.payload.metrics),
+    )
+    if site.outbox is not None and verdicts[0] is None:
+        site.outbox.store(request.digest, parcel)
+    elapsed = perf_counter() - began
+    if verdicts[0] is not None:
+        return Answers(sites=_NOBODY, parcels=[], refusals=[verdicts[0]])
+    return Answers(sites=Company([site]), parcels=[parcel], seconds=elapsed, shares=[elapsed])
+
+
+def _failure(site: Site, error: KohortError) -> Failure:
+    return Failure(site.name, error.message, tampered=isinstance(error, IntegrityError))
+
+
+def _answer_together(sites: Company[Site], request: Request, task: ManySites) -> Answers | None:
+    began = perf_counter()
+    try:
+        releases = task(sites, request)
+    except KohortError:
+        return None  # one of them failed: asking one by one tells which, and lets the others answer
+    if releases is None:
+        return None
+    arrays = releases.arrays
+    if Site.anyone_lies and "weights" in arrays:
+        for site, sent in zip(sites, arrays["weights"], strict=True):
+            if site.liar is not None:
+                sent[:] = site.liar.distort(sent, request.payload.arrays["weights"], request.round)
+    parcels = encode_many(arrays, releases.metrics)
+    rows = releases.rows
+    verdicts = door(
+        sites,
+        parcels.views(),
+        book=sites[0].book,
+        occasion=_occasion(request, releases.to),
+        guarantees=releases.guarantees,
+        rows=rows,
+        metrics=tuple(releases.metrics),
+    )
+    answered, refusals = sites, []
+    if any(verdicts):
+        refusals = [verdict for verdict in verdicts if verdict is not None]
+        kept = [index for index, verdict in enumerate(verdicts) if verdict is None]
+        answered, parcels = Company([sites[index] for index in kept]), parcels.take(kept)
+        rows = [rows[index] for index in kept]
+    seconds = perf_counter() - began
+    return Answers(sites=answered, parcels=parcels, refusals=refusals, seconds=seconds, shares=rows)
+
+
+def _occasion(request: Request, to: str, via: str = "") -> Occasion:
+    return request.occasion if to == "hub" and not via else request.occasion._replace(to=to, via=via)

@@ -1,0 +1,108 @@
+"""Tables on the wire: columns as arrays, so that rows travel without any code that parses foreign formats.
+
+Guarantee: `unpack_table(pack_table(frame))` has the same columns, values and nulls (numbers as 64-bit integers or
+floats, lists as lists of text without what is null in them, everything else as text). Malformed bytes give an
+IntegrityError.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from kohort.errors import IntegrityError
+from kohort.protocol.wire import Payload, decode, encode
+from kohort.privacy.ledger.ledger import canonical
+
+__all__ = ["pack_table", "unpack_table"]
+
+
+def pack_table(frame: pl.DataFrame) -> bytes:
+    """The bytes of a table."""
+    columns: list[dict[str, Any]] = []
+    arrays: dict[str, np.ndarray[Any, Any]] = {}
+    for index, column in enumerate(frame.get_columns()):
+        place = f"c{index}"
+        if column.dtype.is_integer() and column.dtype != pl.UInt64:
+            kind, values = "integer", column.cast(pl.Int64).fill_null(0).to_numpy()
+        elif column.dtype.is_numeric():
+            kind, values = "number", column.cast(pl.Float64).fill_null(0.0).to_numpy()
+        elif column.dtype == pl.List:
+            lists = column.list.drop_nulls()
+            lengths = lists.list.len().fill_null(0)
+            kind, values = "lists", lengths.cast(pl.Int64).to_numpy()
+            arrays[f"i{index}"], known = _coded(lists.filter(lengths > 0).list.explode())
+        else:
+            kind = "text"
+            values, known = _coded(column)
+        arrays[place] = values
+        arrays[f"n{index}"] = column.is_null().to_numpy()
+        columns.append({"name": column.name, "kind": kind, "values": known if kind in {"lists", "text"} else []})
+    return encode(Payload(arrays=arrays, blobs={"columns": canonical(columns).encode()}))
+
+
+def unpack_table(data: bytes, *, expect: Sequence[str] | None = None) -> pl.DataFrame:
+    """The table of `data`, whose columns must be `expect` when given."""
+    payload = decode(data)
+    try:
+        columns = json.loads(payload.blobs["columns"])
+        made = [_column(payload, index, column) for index, column in enumerate(columns)]
+        frame = pl.DataFrame(made)
+    except (KeyError, TypeError, ValueError, IndexError, RecursionError, pl.exceptions.PolarsError) as error:
+        raise IntegrityError("a table came in malformed") from error
+    if expect is not None and frame.columns != list(expect):
+        raise IntegrityError(f"a table came in with {frame.width} columns that are not the {len(expect)} expected ones")
+    return frame
+
+
+def _coded(column: pl.Series) -> tuple[np.ndarray[Any, Any], list[str]]:
+    """Cells as numbers of the distinct texts; 0 where there is none."""
+    text = column.cast(pl.String)
+    known = text.drop_nulls().unique().sort()
+    codes = text.replace_strict(known, pl.Series(range(len(known)), dtype=pl.Int32), default=None)
+    return codes.cast(pl.Int32).fill_null(0).to_numpy(), known.to_list()
+
+
+def _column(payload: Payload, index: int, description: dict[str, Any]) -> pl.Series:
+    values, absent = payload.arrays[f"c{index}"], payload.arrays[f"n{index}"]
+    if values.ndim != 1 or absent.shape != values.shape or absent.dtype != np.bool_:
+        raise IntegrityError("a table came in malformed")
+    if description["kind"] == "text":
+        series = _texts(values, absent, description)
+    elif description["kind"] == "lists":
+        series = _lists(values, payload.arrays[f"i{index}"], description)
+    elif description["kind"] in {"integer", "number"}:
+        wanted = np.int64 if description["kind"] == "integer" else np.float64
+        if values.dtype != wanted or not np.isfinite(values).all():
+            raise IntegrityError("a table came in malformed")
+        series = pl.Series(values)
+    else:
+        raise IntegrityError("a table came in malformed")
+    masked = pl.DataFrame({"v": series, "n": absent}).select(pl.when(~pl.col("n")).then(pl.col("v")))
+    return masked.to_series().alias(str(description["name"]))
+
+
+def _texts(codes: np.ndarray[Any, Any], absent: np.ndarray[Any, Any], description: dict[str, Any]) -> pl.Series:
+    known = pl.Series([str(value) for value in description["values"]], dtype=pl.String)
+    used = codes[~absent]
+    if codes.dtype != np.int32 or (len(used) and (used.min() < 0 or used.max() >= len(known))):
+        raise IntegrityError("a table came in malformed")
+    series = known.gather(np.where(absent, 0, codes)) if len(known) else pl.Series([None] * len(codes))
+    return series.cast(pl.String)
+
+
+def _lists(lengths: np.ndarray[Any, Any], codes: np.ndarray[Any, Any], description: dict[str, Any]) -> pl.Series:
+    """Rows of `lengths` items each, one after the other."""
+    if lengths.dtype != np.int64 or codes.ndim != 1 or (lengths < 0).any() or (lengths > len(codes)).any():
+        raise IntegrityError("a table came in malformed")
+    if int(lengths.sum()) != len(codes):
+        raise IntegrityError("a table came in malformed")
+    items = _texts(codes, np.zeros(len(codes), dtype=np.bool_), description)
+    pairs = pl.DataFrame({"row": np.repeat(np.arange(len(lengths)), lengths), "item": items})
+    rows = pl.DataFrame({"row": np.arange(len(lengths))})
+    listed = rows.join(pairs.group_by("row").agg("item"), on="row", how="left", maintain_order="left")["item"]
+    return listed.cast(pl.List(pl.String)).fill_null([])

@@ -1,0 +1,1 @@
+"""Federated rounds: the training loop, aggregation, server optimizers, phases, sums of updates."""

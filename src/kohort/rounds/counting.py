@@ -1,0 +1,156 @@
+"""Count keys across sites by requests and replies: the group's secret, the size of the table, the table.
+
+What is learned: the hub sees capped totals of opaque keys, hence how many are rare; a site learns, for keys it can
+name, whether they reach the threshold; hub and one colluding site together learn the totals of keys that site can
+name. A lying site can force approvals or refusals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kohort.errors import SiteError
+from kohort.protocol.hub import Ask, Expect, Hub, Mark, Replies
+from kohort.protocol.plan import Setting
+from kohort.protocol.site import Site
+from kohort.rounds.summing import sum_task, summed
+from kohort.protocol.task import Release, Request, Task
+from kohort.rounds.training import setting_of
+from kohort.protocol.wire import Payload
+from kohort.crypto.counting import FIELDS, SKETCH, Fingerprints, cells_for, estimate, fingerprints, peel, sketch, table
+from kohort.crypto.group_secret import STEPS, GroupHub, GroupSite
+from kohort.crypto.sums.modular import P61
+from kohort.crypto.sums.scheme import Integers
+
+__all__ = ["Approved", "KeyCounts", "SecureCount", "is_approved"]
+
+ATTEMPTS = 3
+"""How often a table that does not peel is tried again, twice as large; what is left then is withheld."""
+
+
+@dataclass(frozen=True, eq=False)
+class KeyCounts:
+    """A site's own keys, one byte string each, and how often (by rows or persons) each occurs."""
+
+    keys: list[bytes]
+    counts: NDArray[np.int64]
+    rows: int
+    cap: int
+    """The threshold: no site says more than that a key reaches it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Approved:
+    """Fingerprints of the keys whose total reaches the threshold, and what the hub saw on the way."""
+
+    f: Integers
+    h: Integers
+    keys: int
+    withheld_cells: int
+
+
+class SecureCount:
+    """The tasks and the sub-plan of one kind of count."""
+
+    def __init__(self, name: str, *, counts_of: Callable[[Site], KeyCounts], scheme: Callable[[Setting], str]) -> None:
+        self._name = name
+        self._counts_of = counts_of
+        self._scheme = scheme
+        self.secret = Task(name=f"{name}.secret", one=self._agree)
+        self.size = sum_task(f"{name}.size", self._sketch, scheme=scheme, modulus=P61)
+        self.table = sum_task(f"{name}.table", self._table, scheme=scheme, modulus=P61)
+
+    @property
+    def tasks(self) -> tuple[Task, ...]:
+        """What a method that counts has to register."""
+        return (self.secret, self.size, self.table)
+
+    def run(self, hub: Hub, *, threshold: int, stage: int = 0) -> Generator[Ask | Mark, Any, Approved]:
+        """Agree on a secret, learn how large the table must be, add the tables, and read the frequent keys.
+
+        `stage` numbers the counts of a run; each has a secret and masks of its own.
+        """
+        side = GroupHub(hub.sites)
+        inboxes = dict.fromkeys(hub.sites, b"")
+        names = "\n".join(hub.sites).encode()
+        for step in range(STEPS):
+            replies: Replies = yield Ask(
+                task=self.secret,
+                to=tuple(inboxes),
+                each={
+                    site: Payload(metrics={"step": step}, blobs={"inbox": inbox, "sites": names})
+                    for site, inbox in inboxes.items()
+                },
+                round=stage,
+                expect=Expect(blobs=("answer",)),
+            )
+            answers = {
+                site: payload.blobs["answer"] for site, payload in zip(replies.sites, replies.payloads(), strict=True)
+            }
+            inboxes = side.route(step, answers)
+        scheme = self._scheme(hub.setting)
+        sized = yield from summed(
+            hub, self.size, scheme=scheme, length=SKETCH, modulus=P61, round_number=stage * ATTEMPTS
+        )
+        cells = cells_for(estimate(sized.values))
+        for attempt in range(ATTEMPTS):
+            added = yield from summed(
+                hub,
+                self.table,
+                scheme=scheme,
+                length=FIELDS * cells,
+                modulus=P61,
+                round_number=stage * ATTEMPTS + attempt,
+            )
+            counted = peel(added.values, cells)
+            if not counted.stuck_cells:
+                break
+            cells *= 2  # the same counts in a larger table: nothing new is told, and everything peels
+        frequent = counted.totals >= threshold
+        return Approved(counted.f[frequent], counted.h[frequent], len(counted.f), counted.stuck_cells)
+
+    def _agree(self, site: Site, request: Request) -> Release:
+        step = int(request.payload.metrics["step"])
+        place = f"{self._name}.group"
+        if step == 0:
+            sites = tuple(request.payload.blobs["sites"].decode(errors="replace").split("\n"))
+            setting = setting_of(site)
+            binding = f"{setting.run}:{setting.plan_hash}:{self._name}:{request.round}".encode()
+            site.memory[place] = GroupSite(sites, site.name, binding, site.streams)
+        side = site.memory.get(place)
+        if not isinstance(side, GroupSite):
+            raise SiteError(f"site {site.name!r} was asked for step {step} of a secret that was not begun here")
+        blob = side.answer(step, request.payload.blobs["inbox"])
+        return Release(payload=Payload(blobs={"answer": blob}), guarantee=side.claim(step), rows=0)
+
+    def prints(self, site: Site, keys: list[bytes] | None = None) -> Fingerprints:
+        """This site's keys, or any `keys` it can name, as everybody in the group would fingerprint them."""
+        side = site.memory.get(f"{self._name}.group")
+        if not isinstance(side, GroupSite) or side.secret is None:
+            raise SiteError(f"site {site.name!r} was asked to count before the group agreed on a secret")
+        return fingerprints(side.secret, self._counts_of(site).keys if keys is None else keys)
+
+    def _sketch(self, site: Site, request: Request, length: int) -> tuple[Integers, int]:
+        del request
+        if length != SKETCH:
+            raise SiteError("the hub asked for a sketch of another length")
+        return sketch(self.prints(site)), self._counts_of(site).rows
+
+    def _table(self, site: Site, request: Request, length: int) -> tuple[Integers, int]:
+        del request
+        if length % FIELDS:
+            raise SiteError("the hub asked for a table of another shape")
+        own = self._counts_of(site)
+        return table(self.prints(site), np.minimum(own.counts, own.cap), length // FIELDS), own.rows
+
+
+def is_approved(prints: Fingerprints, f: Integers, h: Integers) -> NDArray[np.bool_]:
+    """Which of a site's keys are among the approved ones; both fingerprints must match."""
+    known = dict(zip(f.tolist(), h.tolist(), strict=True))
+    matches = [known.get(own) == second for own, second in zip(prints.f.tolist(), prints.h.tolist(), strict=True)]
+    return np.asarray(matches, dtype=bool)

@@ -1,0 +1,341 @@
+"""A site's privacy account of one run: how much noise each phase needs, and what all of them together spend.
+
+Guarantee: the noise of every phase is calibrated for this very site, from the rows it will use, on the private side;
+the whole plan's budget is reserved by one ledger line before any row is trained on, and every release under it says so.
+A run that stops early has still paid for the whole plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import ceil, sqrt
+from typing import TypedDict
+
+from kohort.errors import RefusedError
+from kohort.rounds.phases import (
+    PURE,
+    DPSection,
+    Job,
+    Part,
+    SecureSection,
+    jobs_of,
+    judge_of,
+    rows_of,
+    secure_of,
+)
+from kohort.protocol.hub import Ask, Expect
+from kohort.protocol.plan import Setting
+from kohort.protocol.site import Site
+from kohort.protocol.task import Release, Request, Task
+from kohort.rounds.training import setting_of
+from kohort.protocol.wire import Payload
+from kohort.privacy.dp.accounting import (
+    Accountant,
+    Event,
+    PureEvent,
+    calibrate,
+    check_budget,
+    compose_parallel,
+    describe,
+    epsilon_of,
+    grid_rate,
+)
+from kohort.privacy.dp.budget import account_name
+from kohort.privacy.guarantee import DP
+
+__all__ = [
+    "RESERVE",
+    "Shares",
+    "SiteAccount",
+    "account_of",
+    "answer_once",
+    "claim_of",
+    "planned_claims",
+    "reserve",
+    "shares_of",
+    "spends",
+]
+
+_ACCOUNT = "dp.account"
+_ANSWERED = "dp.answered"
+_CLAIM, _SHARES = "dp.claim", "dp.shares"
+PARTS: dict[Part, str] = {"all": "all rows", "low": "low-risk rows", "high": "high-risk rows"}
+_HALVES: dict[Part, tuple[Part, ...]] = {"all": ("low", "high"), "low": ("low",), "high": ("high",)}
+
+
+QUORUM = 0.9
+"""Share of the sites that must survive a round of a secure sum for its noise to be enough."""
+
+
+@dataclass(frozen=True)
+class Shares:
+    """How many shares make the planned noise, out of how many sites."""
+
+    sites: int
+    colluders: int
+
+    @property
+    def quorum(self) -> int:
+        """Survivors a round needs."""
+        return ceil(QUORUM * self.sites - 1e-9)
+
+    @property
+    def needed(self) -> int:
+        """Shares that are there even if the colluders take theirs out."""
+        return self.quorum - self.colluders
+
+
+def shares_of(site: Site, named: Sequence[str], colluders: int) -> Shares:
+    """The shares of a sum over the sites the hub names, of which only those on the site's own roster count."""
+    asked = (site.find_peer, tuple(named), colluders)
+    known: tuple[object, Shares] | None = site.memory.get(_SHARES)
+    if known is not None and known[0] == asked:  # the same roster, the same names: counted before
+        return known[1]
+    on_roster = sum(name == site.name or site.find_peer(name) is not None for name in named)
+    shares = Shares(on_roster, colluders)
+    if shares.needed < 1:
+        raise RefusedError(
+            f"{on_roster} known sites, {colluders} of which may collude, cannot share the noise",
+            hint="Take more sites, or lower method.secure.colluders",
+        )
+    site.memory[_SHARES] = (asked, shares)
+    return shares
+
+
+@dataclass(frozen=True, kw_only=True)
+class SiteAccount:
+    """What one site pays in a run."""
+
+    name: str
+    sigmas: tuple[float, ...]
+    """Noise multiplier of each job; 0 where a job has no noise at the site."""
+    judge_sigma: float
+    """Noise of the one query that judges models; 0 when there is none."""
+    events: tuple[Event | PureEvent, ...]
+    epsilon: float
+    delta: float
+    unit: str
+    scope: str
+    accountant: str
+    void: bool
+    trust: str = ""
+    epsilon_all: float | None = None
+
+
+def spends(job: Job, secure: SecureSection | None = None) -> DPSection | None:
+    """The budget a job takes from the site itself; noise at the hub is the hub's promise, unless sites share it."""
+    return None if job.dp is None or (job.dp.mechanism == "hub" and secure is None) else job.dp
+
+
+def account_of(site: Site) -> SiteAccount:
+    """The site's account, which `RESERVE` opened."""
+    account = site.memory.get(_ACCOUNT)
+    if not isinstance(account, SiteAccount):
+        raise RefusedError("a noisy answer was asked for before its budget was reserved")
+    return account
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Charge:
+    """What one phase, or the one query that judges, costs by itself."""
+
+    epsilon: float
+    delta: float
+    event: Event | PureEvent
+    part: str
+
+
+def _open(site: Site, setting: Setting, named: Sequence[str]) -> SiteAccount:
+    jobs, secure = jobs_of(setting), secure_of(setting)
+    sigmas: list[float] = []
+    charges: list[_Charge] = []
+    void = False
+    for job in jobs:
+        dp = spends(job, secure)
+        if dp is None:
+            sigmas.append(0.0)
+            continue
+        rows = rows_of(site, job)
+        void |= check_budget(
+            epsilon=dp.epsilon,
+            delta=dp.delta,
+            units=rows.count,
+            allow_large_delta=dp.allow_large_delta,
+            pure=dp.mechanism in PURE,
+        )
+        charge = _charge(job, dp, rows.count)
+        sigmas.append(charge.event.sigma if isinstance(charge.event, Event) else 0.0)
+        charges.append(charge)
+    judge, judge_sigma = judge_of(setting), 0.0
+    if judge is not None and judge.rows == "high":
+        judge_sigma = calibrate(epsilon=judge.epsilon, delta=judge.delta, rate=1.0, steps=1)
+        event = Event(sigma=judge_sigma)
+        charges.append(_Charge(epsilon=judge.epsilon, delta=judge.delta, event=event, part="high"))
+    if not charges:
+        raise RefusedError("the approved plan has no budget to reserve")
+    accountant: Accountant = next((job.dp.accountant for job in jobs if job.dp is not None), "pld")
+    unit = _unit(jobs)
+    epsilon, delta = _total(charges, accountant, disjoint=site.holding.low_by_row, unit=unit)
+    return SiteAccount(
+        name=account_name(setting.run, setting.plan_hash),
+        sigmas=tuple(sigmas),
+        judge_sigma=judge_sigma,
+        events=tuple(charge.event for charge in charges),
+        epsilon=epsilon,
+        delta=delta,
+        unit=unit,
+        scope=_scope(jobs),
+        accountant=accountant,
+        void=void,
+        **_trust(site, secure, named, charges, accountant),
+    )
+
+
+def _charge(job: Job, dp: DPSection, count: int) -> _Charge:
+    """The noise of a whole phase at a site with `count` rows."""
+    if dp.mechanism in PURE:
+        if job.train.rounds != 1:
+            raise RefusedError(f"{dp.mechanism} perturbation releases once", hint="Set the phase's rounds to 1")
+        return _Charge(epsilon=dp.epsilon, delta=0.0, event=PureEvent(epsilon=dp.epsilon), part=job.rows)
+    steps, rate = (1 if dp.mechanism == "statistics" else job.train.rounds), 1.0
+    if dp.mechanism == "dp-sgd":
+        a_round, rate = job.steps_and_rate(count)
+        steps *= a_round
+    sigma = calibrate(epsilon=dp.epsilon, delta=dp.delta, rate=rate, steps=steps, accountant=dp.accountant)
+    event = Event(sigma=sigma, rate=grid_rate(rate), steps=steps)
+    return _Charge(epsilon=dp.epsilon, delta=dp.delta, event=event, part=job.rows)
+
+
+def _total(charges: Sequence[_Charge], accountant: Accountant, *, disjoint: bool, unit: str) -> tuple[float, float]:
+    """What all charges come to: composed at once where they touch the same rows, side by side where they cannot."""
+    parts = {charge.part for charge in charges}
+    apart = disjoint and "all" not in parts
+    groups = [[charge for charge in charges if charge.part == part] for part in parts] if apart else [list(charges)]
+    sums = []
+    for group in groups:
+        delta = sum(charge.delta for charge in group)
+        # One composition of all phases is never worse than adding up their budgets.
+        epsilon = min(
+            epsilon_of([charge.event for charge in group], delta, accountant=accountant),
+            sum(charge.epsilon for charge in group),
+        )
+        sums.append((epsilon, delta))
+    return compose_parallel(sums, disjoint=apart, unit=unit)
+
+
+def _trust(
+    site: Site, secure: SecureSection | None, named: Sequence[str], charges: Sequence[_Charge], accountant: Accountant
+) -> _Trust:
+    """Under a secure sum: whom the noise needs to be honest, and what is left if everybody else colludes."""
+    if secure is None:
+        return {"trust": "", "epsilon_all": None}
+    shares = shares_of(site, named, secure.colluders)
+    event, delta = charges[0].event, charges[0].delta
+    if not isinstance(event, Event):
+        raise RefusedError("a single noisy release has no noise to share", hint="Drop method.secure")
+    alone = Event(sigma=event.sigma / sqrt(shares.needed), rate=event.rate, steps=event.steps)
+    trust = f"at most {shares.colluders} of {shares.sites} sites collude with the hub, {shares.quorum} answer"
+    if secure.sum == "none":
+        trust = "the hub, which sees every site's own share"
+    return {"trust": trust, "epsilon_all": epsilon_of([alone], delta, accountant=accountant)}
+
+
+class _Trust(TypedDict):
+    trust: str
+    epsilon_all: float | None
+
+
+def _unit(jobs: tuple[Job, ...]) -> str:
+    """The weakest unit of all phases: hiding a row does not hide a person."""
+    units = {job.dp.unit for job in jobs if job.dp is not None} or {"row"}
+    return next(unit for unit in ("row", "person", "site") if unit in units)
+
+
+def _scope(jobs: tuple[Job, ...]) -> str:
+    """Which rows the headline epsilon speaks of, and which it does not.
+
+    A row that any phase trains on without a budget has no guarantee, whatever noise the other phases add.
+    """
+    bare = _halves(job for job in jobs if job.dp is None)
+    covered = _halves(job for job in jobs if job.dp is not None) - bare
+    said = PARTS[_part_of(covered)] if covered else "no rows"
+    return f"{said}; {PARTS[_part_of(bare)]}: none" if bare else said
+
+
+def _halves(jobs: Iterable[Job]) -> set[Part]:
+    return {half for job in jobs for half in _HALVES[job.rows]}
+
+
+def _part_of(halves: set[Part]) -> Part:
+    return next(part for part, members in _HALVES.items() if set(members) == halves)
+
+
+def claim_of(site: Site, *, reserving: bool = False) -> DP:
+    """The guarantee of a release under the site's account; the same object every round."""
+    account = account_of(site)
+    known: tuple[SiteAccount, DP] | None = site.memory.get(_CLAIM)
+    if known is not None and known[0] is account and not reserving:
+        return known[1]
+    claim = DP(
+        epsilon=account.epsilon,
+        delta=account.delta,
+        unit=account.unit,
+        relation="replace-one" if any(isinstance(e, PureEvent) for e in account.events) else "add-or-remove-one",
+        event=describe(account.events),
+        scope=account.scope,
+        simulated=not site.streams.is_secure,
+        accountant=account.accountant,
+        account=account.name,
+        charge=account.epsilon if reserving else 0.0,
+        void=account.void,
+        trust=account.trust,
+        epsilon_all=account.epsilon_all,
+    )
+    if not reserving:
+        site.memory[_CLAIM] = (account, claim)
+    return claim
+
+
+def answer_once(site: Site, request: Request) -> None:
+    """Refuse a second, different question for a round that was answered: both answers together would tell more."""
+    answered: dict[tuple[str, int], str] = site.memory.setdefault(_ANSWERED, {})
+    first = answered.setdefault((request.task, request.round), request.digest)
+    if first != request.digest:
+        raise RefusedError(
+            f"round {request.round} of {request.task!r} was answered before to another question",
+            hint="A noisy answer is given once; begin a new run",
+        )
+
+
+def _reserve(site: Site, request: Request) -> Release:
+    """Open the account, once a run; what to reserve is in the approved plan."""
+    named = request.payload.blobs["sites"].decode(errors="replace").split("\n")
+    if _ACCOUNT not in site.memory:
+        site.memory[_ACCOUNT] = _open(site, setting_of(site), named)
+    claim = claim_of(site, reserving=True)
+    return Release(payload=Payload(metrics={"rows": site.count}), guarantee=claim, rows=site.count)
+
+
+RESERVE = Task(name="dp.reserve", one=_reserve)
+
+
+def reserve(sites: tuple[str, ...]) -> Ask:
+    """Ask the sites to set the plan's budget aside; those that cannot or will not take no part."""
+    payload = Payload(blobs={"sites": "\n".join(sites).encode()})
+    return Ask(task=RESERVE, to=sites, payload=payload, expect=Expect(metrics=("rows",)))
+
+
+def planned_claims(jobs: tuple[Job, ...], secure: SecureSection | None = None) -> list[DP]:
+    """What a plan will spend at most at any site, phase by phase: judged by the policy before anything is asked."""
+    return [
+        DP(
+            epsilon=dp.epsilon,
+            delta=dp.delta,
+            unit=dp.unit,
+            scope=PARTS[job.rows],
+            accountant=dp.accountant,
+        )
+        for job in jobs
+        if (dp := spends(job, secure)) is not None
+    ]

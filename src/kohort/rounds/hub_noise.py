@@ -1,0 +1,50 @@
+"""Noise at the hub: central differential privacy for whole sites.
+
+Guarantee: the models that leave the hub are (epsilon, delta)-differentially private for one site, against everybody but
+the hub, which sees every site's clipped update. All sites are asked every round, so nothing is claimed for sampling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from kohort.rounds.phases import DPSection
+from kohort.protocol.hub import Hub
+from kohort.models.dense.network import FloatArray
+from kohort.privacy.dp.accounting import Event, calibrate, describe, epsilon_of
+from kohort.privacy.guarantee import DP
+
+__all__ = ["hub_noise"]
+
+Noise = Callable[[int, FloatArray, FloatArray], FloatArray]
+
+
+def hub_noise(hub: Hub, dp: DPSection, *, rounds: int, sites: int) -> tuple[Noise, DP]:
+    """The step that replaces the mean of `sites` clipped updates, and what it promises after `rounds` of them."""
+    from kohort.models.dp_sgd.fit import gaussian
+
+    sigma = calibrate(epsilon=dp.epsilon, delta=dp.delta, rate=1.0, steps=rounds, accountant=dp.accountant)
+
+    def step(round_number: int, before: FloatArray, after: FloatArray) -> FloatArray:
+        total = (after.astype(np.float64) - before).sum(axis=0)
+        key = hub.streams.bytes("dp", "hub", round_number)
+        # Divided by the number of sites of the plan, not of those that answered: that number would tell who is there.
+        noisy = (total + sigma * dp.clip * gaussian(key, total.size)) / sites
+        moved: FloatArray = (before + noisy).astype(before.dtype)
+        return moved
+
+    event = Event(sigma=sigma, rate=1.0, steps=rounds)
+    spent = epsilon_of([event], dp.delta, accountant=dp.accountant)
+    claim = DP(
+        epsilon=spent,
+        delta=dp.delta,
+        unit="site",
+        event=describe([event]),
+        scope="all sites, against everybody but the hub",
+        simulated=not hub.streams.is_secure,
+        accountant=dp.accountant,
+        trust="the hub, which sees every site's clipped update and adds the noise",
+    )
+    return step, claim

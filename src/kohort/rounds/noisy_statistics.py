@@ -1,0 +1,83 @@
+"""One release instead of many rounds: noisy sums from which a one-layer network is solved in closed form.
+
+Each site sends the Gram matrix and moments of its rows [1, x], every row shortened to a public radius, with Gaussian
+noise for how far one row can move them; the hub adds them up and solves. What the noise could do to the smallest
+directions is drowned by a ridge of its own size, which costs no budget.
+
+Guarantee: one Gaussian mechanism a site, of the noise multiplier the site's account calibrated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from math import sqrt
+from typing import Any
+
+import numpy as np
+
+from kohort.errors import ConfigError, SiteError
+from kohort.rounds.dp_accounts import account_of, answer_once, claim_of
+from kohort.rounds.phases import jobs_of, rows_of
+from kohort.protocol.hub import Ask, Expect, Hub, Mark, Replies
+from kohort.rounds.loop import Ended
+from kohort.protocol.site import Site
+from kohort.protocol.task import Release, Request, Task
+from kohort.rounds.training import network_of, setting_of
+from kohort.protocol.wire import Payload
+from kohort.models.closed_form.statistics import Statistics, statistics_of_sites, unpack
+from kohort.models.closed_form.design import OneLayer, clip_rows, sensitivity
+from kohort.models.closed_form.solve import network_of as as_network
+from kohort.models.closed_form.solve import signed, solve, unsigned
+from kohort.models.rows import Rows, stack
+from kohort.models.trainable import Trainable
+
+__all__ = ["STATISTICS", "noisy_statistics", "require_one_layer"]
+
+
+def require_one_layer(network: Trainable) -> OneLayer:
+    """The closed form of a plan's network; others have none."""
+    if getattr(network, "hidden", None) != () or network.loss not in {"logistic", "softmax"}:
+        raise ConfigError("noisy statistics fit a one-layer classifier", hint='Use model.kind = "logistic"')
+    return OneLayer(inputs=network.inputs, classes=network.classes)
+
+
+def _radius(inputs: int) -> float:
+    """Longest [1, x] that is not shortened: half of what inputs of size 1 could reach, which few rows come near."""
+    return sqrt(1 + inputs / 4)
+
+
+def _statistics(site: Site, request: Request) -> Release:
+    (job, *_) = jobs_of(setting_of(site))
+    if job.dp is None or job.dp.mechanism != "statistics" or request.round != 0:
+        raise SiteError("the approved plan releases no statistics")
+    from kohort.models.dp_sgd.fit import gaussian
+
+    answer_once(site, request)
+    design, rows = require_one_layer(network_of(site)), rows_of(site, job)
+    radius = _radius(design.inputs)
+    short = Rows.of(clip_rows(signed(rows.x), radius), rows.y, dtype="float64")
+    sums = statistics_of_sites(design, stack([short]))[0, 0]
+    sigma = account_of(site).sigmas[0] * sensitivity(design, radius)
+    noisy = sums + sigma * gaussian(site.streams.bytes("dp", request.digest), sums.size)
+    payload = Payload(arrays={"sums": noisy, "sigma": np.asarray([sigma])})
+    return Release(payload=payload, guarantee=claim_of(site), rows=rows.count)
+
+
+STATISTICS = Task(name="dp.statistics", one=_statistics)
+
+
+def noisy_statistics(hub: Hub) -> Generator[Ask | Mark, Any, Ended]:
+    """Ask once, add up, solve."""
+    design = require_one_layer(hub.network)
+    expect = Expect(arrays={"sums": ("<f8", (design.length,)), "sigma": ("<f8", (1,))}, largest=1e15)
+    replies: Replies = yield Ask(task=STATISTICS, to=hub.sites, expect=expect)
+    total = unpack(design, replies.array("sums").sum(axis=0))
+    noise = float(np.sqrt(np.square(replies.array("sigma")).sum()))
+    # A symmetric matrix of such noise has eigenvalues up to about sqrt(2 width) times its deviation.
+    ridge = noise * sqrt(2 * design.width) * np.eye(design.width)
+    ridge[0, 0] = 0.0
+    drowned = Statistics(total.grams + ridge, total.moments, total.more)
+    coefficients = unsigned(solve(design, drowned, standardise=False))
+    _, flat = as_network(design, coefficients, dtype=hub.network.dtype)
+    yield Mark(round=0, rounds=1, weights=flat, state={})
+    return Ended(weights=flat, rounds=1, stopped_by="one release")

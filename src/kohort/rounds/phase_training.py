@@ -1,0 +1,217 @@
+"""The training task of methods with phases: from the hub's weights, or from a model of the site's own, on the rows of a
+phase, with the noise its budget needs.
+
+Guarantees: the noise of a request comes from a key that belongs to that request alone, so no two answers share it;
+sites asked one by one and sites asked together give the same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import sqrt
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kohort.errors import ConfigError, RefusedError, SiteError
+from kohort.rounds.dp_accounts import account_of, answer_once, claim_of
+from kohort.rounds.phases import PURE, DPSection, Job, jobs_of, rows_of, stacked_rows
+from kohort.protocol.site import Site
+from kohort.protocol.task import Release, Releases, Request, Task
+from kohort.rounds.training import CLIP, MODEL, OPTIMISER, keep_state, kept_state, network_of, setting_of
+from kohort.protocol.wire import Payload
+from kohort.models.dense.network import FloatArray, Network
+from kohort.privacy.guarantee import Guarantee
+
+__all__ = ["TRAIN_JOB", "Trained", "plain_update", "train_job"]
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """What a phase's training gave at some sites: weights [sites, parameters], rows, and the claim of each."""
+
+    weights: FloatArray
+    counts: list[int]
+    guarantees: list[Guarantee]
+
+
+def train_job(sites: Sequence[Site], request: Request, number: int, start: FloatArray) -> Trained:
+    """Train job `number` of the approved plan at `sites` from `start`, one model for all or one each."""
+    jobs = jobs_of(setting_of(sites[0]))
+    if not 0 <= number < len(jobs):
+        raise SiteError(f"the approved plan has {len(jobs)} phases, not {number + 1}")
+    job, first_round = jobs[number], sum(earlier.train.rounds for earlier in jobs[:number])
+    if not 0 <= request.round - first_round < job.train.rounds:
+        raise RefusedError(f"phase {number + 1} of the approved plan has no round {request.round}")
+    _begin_afresh(sites, request, first_round=first_round)
+    counts = [rows_of(site, job).count for site in sites]
+    if min(counts) == 0:
+        raise SiteError("a site has no rows for this phase")
+    if job.dp is None or job.dp.mechanism == "hub":
+        weights = _plain(sites, request, job, start)
+        if job.dp is not None:
+            weights = _clipped(weights, start, job.dp.clip)
+        guarantees: list[Guarantee] = [site.aggregate(count) for site, count in zip(sites, counts, strict=True)]
+        return Trained(weights, counts, guarantees)
+    for site in sites:
+        answer_once(site, request)
+    sigmas = np.asarray([account_of(site).sigmas[number] for site in sites])
+    keys = tuple(site.streams.bytes("dp", request.digest) for site in sites)
+    if job.dp.mechanism == "statistics":
+        raise RefusedError("the approved plan releases statistics and no weights")
+    if job.dp.mechanism in PURE:
+        weights = _perturbed(sites, job, job.dp, keys)
+    elif job.dp.mechanism == "after":
+        weights = _noised(_plain(sites, request, job, start), start, job.dp, sigmas, keys)
+    else:
+        weights = _private(sites, job, job.dp, start, sigmas, keys)
+    return Trained(weights, counts, [claim_of(site) for site in sites])
+
+
+def _begin_afresh(sites: Sequence[Site], request: Request, *, first_round: int) -> None:
+    """What an optimiser or an adaptive bound remembers ends with its phase."""
+    if request.round == first_round:
+        for site in sites:
+            site.memory.pop(OPTIMISER, None)
+            site.memory.pop(CLIP, None)
+
+
+def _plain(sites: Sequence[Site], request: Request, job: Job, start: FloatArray) -> FloatArray:
+    keep = job.train.state == "keep"
+    fitted = network_of(sites[0]).fit(
+        start,
+        stacked_rows(sites, job),
+        training=job.training,
+        keys=np.asarray([site.row_key for site in sites], dtype=np.uint64),
+        round=request.round,
+        state=kept_state(sites) if keep else None,
+        keep_state=keep,
+    )
+    if keep:
+        keep_state(sites, fitted)
+    return fitted.weights
+
+
+def plain_update(site: Site, request: Request, job: Job, start: FloatArray) -> NDArray[np.float64]:
+    """What one site's training without noise changes."""
+    trained = _plain([site], request, job, start)[0]
+    return np.asarray(trained, dtype=np.float64) - start
+
+
+def _private(
+    sites: Sequence[Site],
+    job: Job,
+    dp: DPSection,
+    start: FloatArray,
+    sigmas: NDArray[np.float64],
+    keys: tuple[bytes, ...],
+) -> FloatArray:
+    from kohort.models.dp_sgd.fit import AdaptiveClip, PrivateSteps, fit_private
+
+    rows = stacked_rows(sites, job)
+    taken = [job.steps_and_rate(count) for count in rows.counts.tolist()]
+    adaptive = None
+    if dp.quantile is not None:
+        # The count of rows below the bound is a second mechanism on the same sample: with twice its deviation at four
+        # times sigma, both together are one mechanism of noise sigma when the first gets a little more.
+        adaptive = AdaptiveClip(quantile=dp.quantile, sigma_b=float(2 * sigmas[0]), start=sites[0].memory.get(CLIP))
+        sigmas = sigmas / sqrt(1 - 1 / 16)
+    private = PrivateSteps(
+        clip=dp.clip,
+        sigma=sigmas,
+        rate=np.asarray([rate for _, rate in taken]),
+        steps=np.asarray([steps for steps, _ in taken], dtype=np.int64),
+        keys=keys,
+        adaptive=adaptive,
+    )
+    keep = job.train.state == "keep"
+    fitted = fit_private(
+        network_of(sites[0]),
+        start,
+        rows,
+        training=job.training,
+        private=private,
+        state=kept_state(sites) if keep else None,
+        keep_state=keep,
+    )
+    if keep:
+        keep_state(sites, fitted)
+    if adaptive is not None:
+        sites[0].memory[CLIP] = fitted.next_clip
+    return fitted.weights
+
+
+def _perturbed(sites: Sequence[Site], job: Job, dp: DPSection, keys: tuple[bytes, ...]) -> FloatArray:
+    from kohort.models.dp_sgd.perturbation import fit_perturbed
+
+    network = network_of(sites[0])
+    if not isinstance(network, Network):
+        raise ConfigError("perturbation is for logistic regression", hint='Use model.kind = "logistic"')
+    return np.stack(
+        [
+            fit_perturbed(
+                network,
+                rows_of(site, job),
+                kind="output" if dp.mechanism == "output" else "objective",
+                epsilon=dp.epsilon,
+                penalty=job.train.l2,
+                key=key,
+            )
+            for site, key in zip(sites, keys, strict=True)
+        ]
+    )
+
+
+def _clipped(weights: FloatArray, start: FloatArray, clip: float) -> FloatArray:
+    from kohort.models.dp_sgd.fit import clip_update
+
+    origin = np.broadcast_to(start, weights.shape)
+    updates = [
+        clip_update(after.astype(np.float64) - before, clip) for after, before in zip(weights, origin, strict=True)
+    ]
+    moved: FloatArray = (origin + np.stack(updates)).astype(weights.dtype)
+    return moved
+
+
+def _noised(
+    weights: FloatArray, start: FloatArray, dp: DPSection, sigmas: NDArray[np.float64], keys: tuple[bytes, ...]
+) -> FloatArray:
+    """Two updates of norm at most `clip` lie at most twice that apart, whatever row, person or site made the change."""
+    from kohort.models.dp_sgd.fit import gaussian
+
+    clipped = _clipped(weights, start, dp.clip)
+    noise = np.stack([gaussian(key, weights.shape[1]) for key in keys])
+    noisy: FloatArray = (clipped + noise * (2 * dp.clip * sigmas)[:, None]).astype(weights.dtype)
+    return noisy
+
+
+def _start(sites: Sequence[Site], request: Request) -> FloatArray:
+    """The hub's weights, or, when it sends none, the models the sites made with their peers."""
+    sent = request.payload.arrays.get("weights")
+    if sent is not None:
+        return sent
+    own = [site.memory.get(MODEL) for site in sites]
+    if any(model is None for model in own):
+        raise SiteError("a site was asked to go on from a model of its own and has none")
+    return np.stack([model for model in own if model is not None])
+
+
+def _one(site: Site, request: Request) -> Release:
+    trained = train_job([site], request, int(request.payload.metrics["phase"]), _start([site], request))
+    payload = Payload(arrays={"weights": trained.weights[0]}, metrics={"rows": trained.counts[0]})
+    return Release(payload=payload, guarantee=trained.guarantees[0], rows=trained.counts[0])
+
+
+def _many(sites: Sequence[Site], request: Request) -> Releases | None:
+    if any(job.dp is not None and job.dp.quantile is not None for job in jobs_of(setting_of(sites[0]))):
+        return None  # each site's bound moves by a noise of its own
+    trained = train_job(sites, request, int(request.payload.metrics["phase"]), _start(sites, request))
+    metrics: dict[str, Any] = {"rows": np.asarray(trained.counts, dtype=np.int64)}
+    return Releases(
+        arrays={"weights": trained.weights}, metrics=metrics, guarantees=trained.guarantees, rows=trained.counts
+    )
+
+
+TRAIN_JOB = Task(name="train.phase", one=_one, many=_many)

@@ -1,0 +1,36 @@
+"""Which sites are asked in a round. The hub chooses, so no choice here amplifies privacy against the hub."""
+
+from __future__ import annotations
+
+from math import ceil
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kohort.protocol.plan import TrainSection
+
+__all__ = ["select_sites"]
+
+
+def select_sites(
+    sites: tuple[str, ...],
+    train: TrainSection,
+    generator: np.random.Generator,
+    *,
+    asked: NDArray[np.int64],
+    answered: NDArray[np.int64],
+) -> tuple[str, ...]:
+    """The sites of one round, in their usual order.
+
+    `random`: ceil(fraction * sites) of them. `poisson`: each by its own coin, possibly none. `reliable`: as many as
+    `random`, drawn in proportion to the estimated chance of an answer, (answered + 1) / (asked + 2).
+    """
+    if train.fraction >= 1.0:
+        return sites
+    if train.select == "poisson":
+        picked = np.flatnonzero(generator.random(len(sites)) < train.fraction)
+    else:
+        chance = (answered + 1) / (asked + 2) if train.select == "reliable" else np.ones(len(sites))
+        wanted = max(1, ceil(train.fraction * len(sites) - 1e-9))  # 0.07 * 100 is a little above 7
+        picked = generator.choice(len(sites), size=wanted, replace=False, p=chance / chance.sum())
+    return tuple(sites[index] for index in sorted(picked))

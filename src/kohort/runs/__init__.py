@@ -1,0 +1,1 @@
+"""Runs: from a plan file to a finished folder."""

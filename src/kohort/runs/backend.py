@@ -1,0 +1,175 @@
+"""Where a plan is carried out: whose rows there are, and the engine that reaches them.
+
+A venue is all that `experiment.run` needs to know about engines. This file holds the one where every site lies in this
+process; `kohort.transport.deployment.hub` has the one where sites are other machines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf
+from typing import Any, Protocol
+
+import polars as pl
+from numpy.typing import NDArray
+
+from kohort.runs.config import PlanFile
+from kohort.tables.schema import Schema
+from kohort.errors import ConfigError
+from kohort.protocol.arrival import Arrival, parse_arrival
+from kohort.protocol.engine import Claims, Costs, LocalEngine
+from kohort.protocol.key_holder import needs_key_holder, simulated_key_holder
+from kohort.protocol.hub import Ask, Excluded, Replies
+from kohort.protocol.plan import Setting
+from kohort.protocol.site import Holding, Site
+from kohort.protocol.faults import Trouble
+from kohort.methods.registry import Method, find_method
+from kohort.privacy.ledger.ledger import Book
+from kohort.privacy.ledger.receipts import Receipts
+from kohort.rng import Streams
+from kohort.runs.simulation import Population, populate
+
+__all__ = ["Groundwork", "RunEngine", "Simulation", "Venue", "setting_for", "simulated_sites"]
+
+
+class RunEngine(Protocol):
+    """What a run needs of an engine besides exchanges."""
+
+    costs: Costs
+    excluded: list[Excluded]
+    declared: dict[str, int]
+
+    def approve(self, claims: Claims, *, tasks: Sequence[str] = ()) -> tuple[str, ...]:
+        """Let every site judge what the plan will ask; the sites that may take part."""
+        ...
+
+    def exchange(self, ask: Ask) -> Replies:
+        """Carry a question to the sites and the validated answers back."""
+        ...
+
+    def make_trouble(self, trouble: Trouble) -> None:
+        """Let simulated sites drop out, be late or lie from now on."""
+        ...
+
+    def kept(self) -> dict[str, dict[str, NDArray[Any]]]:
+        """What a checkpoint must hold of the sites; nothing of sites that keep it themselves."""
+        ...
+
+    def put_back(self, kept: Mapping[str, Mapping[str, NDArray[Any]]]) -> None:
+        """The inverse of `kept`."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Groundwork:
+    """What a run has made ready before it reaches any site."""
+
+    plan: PlanFile
+    population: Population = field(repr=False)
+    setting: Setting
+    streams: Streams = field(repr=False)
+    book: Book
+    receipts: Receipts
+
+
+class Venue(Protocol):
+    """Where a plan is carried out."""
+
+    @property
+    def name(self) -> str:
+        """What `--engine` calls it."""
+        ...
+
+    def populate(self, plan: PlanFile, streams: Streams) -> Population:
+        """The rows this process holds: all of them in a simulation, the hub's own in a deployment."""
+        ...
+
+    def engine(self, ready: Groundwork) -> RunEngine:
+        """An engine that reaches the sites."""
+        ...
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """Every site in this process. `tables` replaces the plan's table; `many=False` asks sites one by one."""
+
+    tables: dict[str, pl.DataFrame] | None = field(default=None, repr=False)
+    many: bool = True
+    name: str = "local"
+
+    def populate(self, plan: PlanFile, streams: Streams) -> Population:
+        """Read, check, hold out and deal out."""
+        return populate(plan, streams, tables=self.tables)
+
+    def engine(self, ready: Groundwork) -> LocalEngine:
+        """The engine that calls the sites directly."""
+        asked = ready.plan.sites
+        sites = simulated_sites(ready.population, ready.plan, ready.streams, ready.book)
+        return LocalEngine(
+            sites=sites,
+            parties=_parties(ready, frozenset(sites)),
+            setting=ready.setting,
+            streams=ready.streams,
+            receipts=ready.receipts,
+            quorum=asked.quorum,
+            deadline=inf if asked.deadline is None else asked.deadline,
+            many=self.many,
+        )
+
+
+def _parties(ready: Groundwork, sites: frozenset[str]) -> dict[str, Site]:
+    """Who else a simulated run needs: a key-holder where sums are encrypted."""
+    if not needs_key_holder(ready.setting):
+        return {}
+    holder = simulated_key_holder(
+        schema=ready.setting.schema, policy=ready.plan.policy, streams=ready.streams, book=ready.book, sites=sites
+    )
+    return {holder.name: holder}
+
+
+def setting_for(plan: PlanFile, *, schema: Schema, run: str) -> Setting:
+    """What every participant of `run` agrees on; hub and sites make it from the same plan."""
+    method = find_method(plan.method)
+    return Setting(
+        run=run,
+        plan_hash=plan.digest(),
+        method=method.name,
+        config=plan.config,
+        schema=schema,
+        encoding=plan.data.encoding,
+        missing=plan.data.missing,
+        model=plan.model,
+        train=plan.train,
+        own_rows=method.own_rows,
+        arrival=_arrival(plan, method),
+    )
+
+
+def _arrival(plan: PlanFile, method: Method) -> Arrival | None:
+    arrival = parse_arrival(plan.sites.arrive)
+    if arrival is not None and not method.arrivals:
+        raise ConfigError(f"method {method.name!r} takes all rows at once", hint="Drop sites.arrive, or use partial")
+    return arrival
+
+
+def simulated_sites(population: Population, plan: PlanFile, streams: Streams, book: Book) -> dict[str, Site]:
+    """The sites of a simulation, each with its part of the one frame, its own streams and its chain in `book`."""
+    bounds = population.starts.tolist()
+    return {
+        name: Site(
+            name=name,
+            holding=Holding(
+                population.frame,
+                bounds[index],
+                bounds[index + 1],
+                low=None if population.low is None else int(population.low[index]),
+                low_by_row=population.low_by_row,
+            ),
+            schema=population.schema,
+            policy=plan.policy,
+            streams=Streams(streams.bytes("site", name), streams.seed),
+            book=book,
+        )
+        for index, name in enumerate(population.names)
+    }

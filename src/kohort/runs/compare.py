@@ -1,0 +1,180 @@
+"""Several settings of one plan side by side: every combination of the swept values, each with several seeds.
+
+Guarantee: every run is a run of `kohort run`, with its own ledger; what looking at all of them costs is told, not what
+the chosen one costs alone.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import isfinite
+from pathlib import Path
+from typing import Any, Final, Literal, get_args
+
+from kohort.runs.config import PlanFile, read_plan
+from kohort.errors import ConfigError, nearest
+from kohort.evaluate.choice import COSTS, Figures, cheapest, figures_of, front, parse_conditions
+from kohort.runs.run import run
+from kohort.files import disk_errors, require_new, write_atomic
+from kohort.privacy.dp.tuning import cost_of_choice, spent_by_site
+from kohort.runs.low_risk import Rehearsal
+from kohort.runs.folder import RunFolder, stored_result
+from kohort.runs.backend import Simulation
+
+__all__ = ["COMPARISON_FILE", "Rows", "Setting", "Sweep", "compare", "settings_of"]
+
+Rows = Literal["all", "low-risk"]
+COMPARISON_FILE: Final = "compare.json"
+MOST_RUNS: Final = 10_000
+LONGEST_WORD, LONGEST_NAME = 32, 200
+_OPENING, _CLOSING = "[{(", "]})"
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """One key of the plan and the values it takes, as TOML."""
+
+    key: str
+    values: tuple[str, ...]
+
+    @classmethod
+    def parse(cls, text: str) -> Sweep:
+        """From `a.b=v1,v2`; commas within brackets or quotes belong to a value."""
+        key, sign, values = text.partition("=")
+        found = _split(values)
+        if not sign or not key.strip() or not all(found):
+            raise ConfigError(f"cannot read --sweep {text!r}", hint="Write it as section.key=value,value")
+        if len(set(found)) < len(found):
+            raise ConfigError(f"--sweep {key.strip()} repeats a value", hint="Name every value once")
+        return cls(key.strip(), tuple(found))
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One combination of swept values, and the plan it makes."""
+
+    chosen: dict[str, str]
+    plan: PlanFile
+
+
+def settings_of(path: Path, sweeps: Sequence[Sweep], *, overrides: Sequence[str] = ()) -> list[Setting]:
+    """Every combination, the last sweep fastest. All plans are checked before the first run begins."""
+    keys = [sweep.key for sweep in sweeps]
+    if len(set(keys)) < len(keys):
+        raise ConfigError("a key is swept twice", hint="Give all its values in one --sweep")
+    made = []
+    for values in product(*(sweep.values for sweep in sweeps)):
+        chosen = dict(zip(keys, values, strict=True))
+        plan = read_plan(path, overrides=[*overrides, *(f"{key}={value}" for key, value in chosen.items())])
+        made.append(Setting(chosen, plan))
+    return made
+
+
+def compare(
+    settings: Sequence[Setting],
+    *,
+    out: Path,
+    seeds: int = 1,
+    choose: str | None = None,
+    rows: Rows = "all",
+    resume: bool = False,
+    force: bool = False,
+    say: Callable[[str], None] = lambda _: None,
+) -> dict[str, Any]:
+    """Run every setting with seeds 0, 1, ... into folders below `out`; the JSON object of `kohort compare`.
+
+    `resume` keeps the runs that are finished there and goes on with the others.
+    """
+    if rows not in get_args(Rows):
+        raise ConfigError(f"cannot compare on {rows!r} rows", hint=nearest(str(rows), get_args(Rows)))
+    if not settings or not 1 <= len(settings) * seeds <= MOST_RUNS:
+        hint = f"Sweep fewer values or seeds; at most {MOST_RUNS:,} runs"
+        raise ConfigError(f"{len(settings)} settings with {seeds} seeds are no comparison", hint=hint)
+    conditions = () if choose is None else parse_conditions(choose)
+    if not resume:
+        require_new(out, force=force)
+        _clear(out)
+    jobs = [(setting, seed) for setting in settings for seed in range(seeds)]
+    runs, folders = [], []
+    for number, (setting, seed) in enumerate(jobs, start=1):
+        words = [] if seeds == 1 else [f"seed={seed}"]
+        words += [] if rows == "all" else [rows]  # a comparison on other rows must not go on with these runs
+        folder = out / f"run-{number:0{len(str(len(jobs)))}d}{_slug(setting.chosen, words)}"
+        say(f"{number} of {len(jobs)}: {_words(setting.chosen)}, seed {seed}")
+        runs.append(_run_of(setting.plan, folder, seed, rows, resume=resume, force=force))
+        folders.append(folder)
+        if number == 1:  # what cannot be judged is known now, and not only when all runs are made
+            first = [figures_of(runs)]
+            front(first)
+            cheapest(first, conditions)
+    figures = [figures_of(runs[index * seeds : (index + 1) * seeds]) for index in range(len(settings))]
+    best = None if choose is None else cheapest(figures, conditions)
+    cost = cost_of_choice([spent_by_site(folder) for folder in folders])
+    result = {
+        "runs": runs,
+        "folders": [folder.name for folder in folders],
+        "settings": [
+            {"set": setting.chosen, "runs": list(range(index * seeds, (index + 1) * seeds)), "figures": _told(known)}
+            for index, (setting, known) in enumerate(zip(settings, figures, strict=True))
+        ],
+        "objectives": ["score", *COSTS],
+        "pareto": [index * seeds + seed for index in front(figures) for seed in range(seeds)],
+        "chosen": None if best is None else best * seeds,
+        "rows": rows,
+        "tuning": None if cost is None else {**cost.to_mapping(), "rows": rows},
+    }
+    write_atomic(out / COMPARISON_FILE, (json.dumps(result, indent=1, allow_nan=False) + "\n").encode())
+    return result
+
+
+def _run_of(plan: PlanFile, folder: Path, seed: int, rows: Rows, *, resume: bool, force: bool) -> dict[str, Any]:
+    known = stored_result(folder, plan, seed) if resume else None
+    if known is not None:
+        return known
+    venue = Rehearsal() if rows == "low-risk" else Simulation()
+    return run(plan, out=folder, seed=seed, resume=resume, force=force, venue=venue).to_mapping()
+
+
+def _clear(out: Path) -> None:
+    """Remove the runs of an earlier comparison, of which there may have been more; anything else is left alone."""
+    with disk_errors(out):
+        for folder in sorted(out.glob("run-*")):
+            if RunFolder(folder).holds_run:
+                shutil.rmtree(folder)
+
+
+def _told(figures: Figures) -> dict[str, float | None]:
+    """As JSON can hold them: a setting without noise has no epsilon."""
+    return {name: value if isfinite(value) else None for name, value in figures.items()}
+
+
+def _words(chosen: Mapping[str, str]) -> str:
+    return ", ".join(f"{key} = {value}" for key, value in chosen.items()) or "the plan as it is"
+
+
+def _slug(chosen: Mapping[str, str], more: Sequence[str]) -> str:
+    """What a setting is, short and safe in a file name, so that a report of all runs tells them apart."""
+    words = [*(f"{key.rpartition('.')[2]}={value}" for key, value in chosen.items()), *more]
+    safe = [re.sub(r"[^A-Za-z0-9.=-]+", "-", word).strip("-")[:LONGEST_WORD] for word in words]
+    return "".join(f"_{word}" for word in safe)[:LONGEST_NAME]
+
+
+def _split(text: str) -> list[str]:
+    """The parts between commas that are in no brackets and no quotes."""
+    parts, depth, quote = [""], 0, ""
+    for sign in text:
+        if quote:
+            quote = "" if sign == quote else quote
+        elif sign in "\"'":
+            quote = sign
+        depth += (sign in _OPENING) - (sign in _CLOSING) if not quote else 0
+        if sign == "," and depth == 0 and not quote:
+            parts.append("")
+        else:
+            parts[-1] += sign
+    return [part.strip() for part in parts]

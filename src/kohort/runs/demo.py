@@ -1,0 +1,130 @@
+"""The whole story on the embedded table: every registered method over ten sites, one age interval each.
+
+Methods are discovered, so a new one is in the demo as soon as it is registered. One that fails is told with its
+reason, and the others still run; the demo fails only when no method finishes.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tomllib
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+from kohort.runs.config import PlanFile, load_plan
+from kohort.errors import ConfigError, KohortError, ResourceError
+from kohort.runs.run import Progress, run
+from kohort.files import disk_errors, write_atomic
+from kohort.methods.registry import Method, find_method, methods
+from kohort.report.page import write_report
+from kohort.report.runs import FAILED_FILE, read_runs, read_shared_plan
+
+__all__ = ["MARK", "ROUNDS", "TITLE", "Watch", "demo_plan", "prepare_folder", "run_demo"]
+
+ROUNDS = 60
+TITLE = "Ten sites, one income model"
+MARK = ".kohort-demo"
+"""A folder with this file is a demo's own and may be replaced by the next one."""
+
+_PLAN = """
+[data]
+table = "adult:train"
+target = "income"
+quasi = ["age", "race", "sex"]
+sensitive = ["income"]
+drop = ["fnlwgt", "education"]
+
+[data.bins]
+hours_per_week = [25, 40, 60]
+capital_gain = [0, 7298]
+capital_loss = [0, 1887]
+
+[sites]
+count = 10
+split = "interval:age"
+
+[model]
+kind = "mlp"
+hidden = [12]
+
+[train]
+batch = 64
+optimizer = "adam"
+lr = 0.001
+state = "restart"
+
+[policy]
+raw = true
+"""
+
+Watch = Callable[[Progress], None]
+
+
+def demo_plan(method: Method, *, rounds: int = ROUNDS) -> PlanFile:
+    """The demo's plan for one method, with the keys the method itself gives as an example."""
+    raw: dict[str, Any] = tomllib.loads(_PLAN)
+    raw["train"]["rounds"] = rounds
+    return load_plan(_merged(raw, method.example_keys()))
+
+
+def run_demo(
+    folder: Path,
+    *,
+    rounds: int = ROUNDS,
+    seed: int = 0,
+    watching: Callable[[Method], AbstractContextManager[Watch]] = lambda _: nullcontext(lambda _: None),
+) -> list[dict[str, Any]]:
+    """Run every method into `folder`, verify every ledger, write the report; gives the runs back, failed ones too.
+
+    `watching` opens a watcher for each method in turn.
+    """
+    _compile_kernel()
+    errors: list[KohortError] = []
+    for method in methods().values():
+        place = folder / method.name
+        try:
+            plan = demo_plan(method, rounds=rounds)
+            with watching(method) as watch:
+                run(plan, out=place, seed=seed, force=True, watch=watch)
+        except ResourceError:
+            raise
+        except KohortError as error:
+            errors.append(error)
+            failed = {"method": method.name, "error": str(error)}
+            write_atomic(place / FAILED_FILE, (json.dumps(failed, indent=1) + "\n").encode())
+    runs = read_runs(folder)
+    write_report(folder / "report.html", runs, title=TITLE, plan=read_shared_plan(folder))
+    if len(errors) == len(runs):
+        raise errors[0]
+    return runs
+
+
+def prepare_folder(folder: Path, *, force: bool) -> None:
+    """An empty, marked folder. A former demo's is replaced; anything else only when forced."""
+    occupied = folder.exists() and not (folder.is_dir() and not any(folder.iterdir()))
+    if occupied and not force and not (folder / MARK).is_file():
+        raise ConfigError(
+            f"{folder} exists and is not a demo's folder", hint="Choose another --out, or add --force to replace it"
+        )
+    with disk_errors(folder):
+        if occupied:
+            shutil.rmtree(folder)
+    write_atomic(folder / MARK, b"Written by kohort demo; the next demo replaces this folder.\n")
+
+
+def _compile_kernel() -> None:
+    """Pay for the first compilation of the training kernel now, so that no method's seconds hold it."""
+    plan = demo_plan(find_method("fedavg"), rounds=1)
+    run(plan, seed=0)
+
+
+def _merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    """`first` with what `second` says, section by section."""
+    result = dict(first)
+    for key, value in second.items():
+        inner = result.get(key)
+        result[key] = _merged(inner, value) if isinstance(inner, Mapping) and isinstance(value, Mapping) else value
+    return result

@@ -1,0 +1,83 @@
+"""Try settings out on rows of low risk alone.
+
+Every site takes part with those of its rows that carry a low risk, as if they were all it has: some are held out to
+measure on, and of the rest the same share as before plays the rows of low risk. Nothing is read from the other rows, so
+choosing by these runs costs them nothing. The sites are smaller than they will be, and noise weighs more on them.
+
+Guarantee: no row of high risk and no row of the plan's test part is trained on, measured on or described.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from kohort.runs.config import PlanFile
+from kohort.tables.splits import hold_out
+from kohort.errors import ConfigError, DataError
+from kohort.rng import Streams
+from kohort.runs.simulation import Population
+from kohort.runs.backend import Simulation
+
+__all__ = ["HELD_OUT", "Rehearsal", "low_risk_only"]
+
+HELD_OUT = 0.25
+"""The share of the rows of low risk that settings are measured on."""
+
+
+@dataclass(frozen=True)
+class Rehearsal(Simulation):
+    """A simulation of the same sites with their rows of low risk alone."""
+
+    def populate(self, plan: PlanFile, streams: Streams) -> Population:
+        """As in a simulation, then without every other row."""
+        if plan.data.validation is not None:
+            raise ConfigError(
+                "data.validation gives the hub rows of any risk",
+                hint="Drop it and train.reject, or compare on all rows",
+            )
+        return low_risk_only(super().populate(plan, streams), streams)
+
+
+def low_risk_only(whole: Population, streams: Streams) -> Population:
+    """The population of a rehearsal."""
+    if whole.low is None:
+        hint = "Set sites.low_risk, or compare on all rows and pay for it"
+        raise ConfigError("the plan says of no row that its risk is low", hint=hint)
+    total = int(whole.low.sum())
+    if total < 2:
+        raise DataError(f"{total} rows of low risk cannot be tried out on", hint="Raise sites.low_risk")
+    generator = streams.generator("rehearsal")
+    is_test = hold_out(total, HELD_OUT, generator)
+    places, sizes, low, test_places, test_sites = [], [], [], [], []
+    reached = 0
+    for name, start, end, count in zip(whole.names, whole.starts[:-1], whole.starts[1:], whole.low, strict=True):
+        own = start + generator.permutation(int(count))
+        aside = is_test[reached : reached + int(count)]
+        reached += int(count)
+        kept = own[~aside]
+        places.append(kept)
+        sizes.append(len(kept))
+        low.append(round(len(kept) * int(count) / int(end - start)))
+        test_places.append(own[aside])
+        test_sites += [name] * int(aside.sum())
+    stays = np.flatnonzero(sizes)
+    notes = (
+        *whole.notes,
+        f"tried out on {total:,} rows of low risk alone, {int(is_test.sum()):,} of them to measure on",
+    )
+    if len(stays) < len(sizes):
+        notes += (f"{len(sizes) - len(stays)} sites have no row of low risk to train on and were left out",)
+    return replace(
+        whole,
+        frame=whole.frame[np.concatenate(places)],
+        names=tuple(whole.names[index] for index in stays),
+        starts=np.concatenate([[0], np.cumsum(np.asarray(sizes)[stays])]).astype(np.int64),
+        test=whole.frame[np.concatenate(test_places)],
+        test_sites=tuple(test_sites),
+        clusters=None if whole.clusters is None else whole.clusters[stays],
+        low=np.asarray(low, dtype=np.int64)[stays],
+        low_by_row=False,
+        notes=notes,
+    )

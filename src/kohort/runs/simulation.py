@@ -1,0 +1,238 @@
+"""From a plan to rows: read the table, settle its schema, keep test rows aside, deal the rest out to sites.
+
+The rows of all sites lie in one frame, sorted by site, and every simulated site holds a part of it without copying.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from kohort.runs.config import DataSection, PlanFile
+from kohort.tables.datasets.catalogue import Dataset, open_table
+from kohort.tables.domain import category_text
+from kohort.tables.encoder import Encoder
+from kohort.tables.schema import Role, Schema
+from kohort.tables.splits import Assignment, assign_sites, assignment_of_parts, hold_out, mark_low_risk
+from kohort.tables.frames import check_finite, handle_missing
+from kohort.errors import ConfigError, DataError
+from kohort.rng import Streams
+
+__all__ = ["Population", "populate", "schema_of", "set_aside_unseen", "usable_rows"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Population:
+    """Training rows dealt out to sites, and the test rows with the site each would have gone to."""
+
+    schema: Schema
+    frame: pl.DataFrame
+    """Training rows, sorted by site."""
+    names: tuple[str, ...]
+    starts: NDArray[np.int64]
+    """Site i holds rows starts[i] to starts[i + 1]."""
+    test: pl.DataFrame
+    """Rows no site trains on; none when `data.test` is 0."""
+    test_sites: tuple[str, ...] | None
+    clusters: NDArray[np.int64] | None = None
+    low: NDArray[np.int64] | None = None
+    """How many of each site's rows, the first ones, carry a low risk."""
+    low_by_row: bool = False
+    """Whether that is told from each row alone."""
+    notes: tuple[str, ...] = ()
+    validation: pl.DataFrame | None = None
+    """Rows the hub holds itself, to judge updates by."""
+
+    def fingerprint(self) -> str:
+        """A hash of all rows, so that a run is not resumed on another table. Not to be published: it is unkeyed."""
+        digest = hashlib.blake2b(digest_size=16)
+        for frame in (self.frame, self.test):
+            digest.update(frame.hash_rows(seed=0).to_numpy().tobytes())
+        return digest.hexdigest()
+
+
+def schema_of(section: DataSection, columns: list[str], *, codebook: Schema | None, default: Role | None) -> Schema:
+    """The schema a `[data]` section declares for a table with these columns."""
+    schema = Schema.of(
+        target=section.target,
+        quasi=section.quasi,
+        sensitive=section.sensitive,
+        identifiers=section.identifiers,
+        items=section.items,
+        features=section.features,
+        drop=section.drop,
+        kinds=section.kinds,
+        bins=section.bins,
+        bounds=section.bounds,
+        categories=section.categories,
+        other=section.other,
+        nullable=section.nullable,
+    )
+    if codebook is not None:
+        schema = schema.with_defaults(codebook)
+    return schema.resolve(columns, default)
+
+
+def populate(plan: PlanFile, streams: Streams, *, tables: dict[str, pl.DataFrame] | None = None) -> Population:
+    """Read, check, hold out and deal out. `tables` replaces `data.table`: one a site if split is "files", else one."""
+    frame, schema, assignment = _read(plan, streams, tables)
+    notes = list(assignment.notes)
+    if schema.target is None:
+        raise ConfigError("the plan names no target", hint="Set data.target to the column to predict")
+    is_test, test, test_sites = _hold_out(plan, streams, frame, schema, assignment)
+    at_hub = _hub_share(plan, streams, is_test)
+    at_sites = ~is_test & ~at_hub
+    site = assignment.site[at_sites]
+    low = np.zeros(len(site), dtype=bool) if assignment.low_risk is None else assignment.low_risk[at_sites]
+    order = np.lexsort((~low, site))  # low-risk rows first, so that both parts are slices
+    sizes = np.bincount(site, minlength=len(assignment.names))
+    kept = np.flatnonzero(sizes)
+    if len(kept) < len(sizes):
+        notes.append(f"{len(sizes) - len(kept)} sites kept no row for training and were left out")
+    training = frame.filter(pl.Series(at_sites))[order]
+    return Population(
+        schema=schema,
+        frame=training,
+        names=tuple(assignment.names[index] for index in kept),
+        starts=np.concatenate([[0], np.cumsum(sizes[kept])]).astype(np.int64),
+        test=test,
+        test_sites=test_sites,
+        clusters=None if assignment.cluster is None else assignment.cluster[kept],
+        low=None if assignment.low_risk is None else np.bincount(site[low], minlength=len(sizes))[kept],
+        low_by_row=isinstance(plan.sites.low_risk, str),
+        notes=tuple(notes),
+        validation=frame.filter(pl.Series(at_hub)) if at_hub.any() else None,
+    )
+
+
+def set_aside_unseen(encoder: Encoder, frame: pl.DataFrame) -> NDArray[np.bool_]:
+    """Which test rows hold only categories that some site has; the others cannot be predicted and are counted aside."""
+    usable = np.ones(frame.height, dtype=bool)
+    for name in (*encoder.schema.inputs, str(encoder.schema.target)):
+        domain, spec = encoder.domain.columns[name], encoder.schema.columns[name]
+        if domain.categories is None or spec.other or domain.kind == "items":
+            continue
+        text = category_text(frame[name])
+        known = text.is_in(list(domain.categories)) | (text.is_null() if domain.missing else pl.lit(False))
+        usable &= pl.select(known).to_series().fill_null(domain.missing).to_numpy()
+    return usable
+
+
+def _hub_share(plan: PlanFile, streams: Streams, is_test: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """The training rows the hub holds itself, for `train.reject`."""
+    chosen = np.zeros(len(is_test), dtype=bool)
+    if plan.data.validation is not None:
+        training = np.flatnonzero(~is_test)
+        chosen[training] = hold_out(len(training), plan.data.validation, streams.generator("validation"))
+    return chosen
+
+
+def _read(
+    plan: PlanFile, streams: Streams, tables: dict[str, pl.DataFrame] | None
+) -> tuple[pl.DataFrame, Schema, Assignment]:
+    section = plan.data
+    if tables is None and plan.sites.split == "files":
+        paths = _paths(section.table)
+        tables = {path.stem: open_table(str(path)).frame for path in paths}
+        if len(tables) < len(paths):
+            raise ConfigError("two site files have the same name", hint="Name each file after its site")
+    if tables is not None and plan.sites.split == "files":
+        return _read_parts(plan, streams, tables)
+    if tables is not None:
+        opened = Dataset(frame=check_finite(next(iter(tables.values()))), source="memory")
+    elif isinstance(section.table, str):
+        opened = open_table(section.table)
+    else:
+        raise ConfigError("data.table lists several files", hint='Set sites.split = "files", or give one table')
+    schema = schema_of(section, opened.frame.columns, codebook=opened.schema_defaults, default=opened.default_role)
+    frame = usable_rows(opened.frame, schema, plan)
+    if isinstance(section.target, str) and frame.height == 0:
+        raise DataError("no row is left after dropping those with missing values", hint='Try missing = "category"')
+    assignment = assign_sites(
+        frame,
+        split=plan.sites.split,
+        count=plan.sites.count,
+        target=schema.target,
+        generator=streams.generator("split"),
+        clusters=plan.sites.clusters,
+        alpha=plan.sites.alpha,
+        low_risk=plan.sites.low_risk,
+        min_rows=plan.sites.min_rows,
+    )
+    return frame, schema, assignment
+
+
+def _read_parts(
+    plan: PlanFile, streams: Streams, tables: dict[str, pl.DataFrame]
+) -> tuple[pl.DataFrame, Schema, Assignment]:
+    if not tables:
+        raise ConfigError("there are no sites", hint="Give at least one table")
+    if plan.sites.clusters is not None:
+        raise ConfigError(
+            "sites.clusters deals rows out, and these sites bring their own",
+            hint='Name them in method.clusters = {north = ["a", "b"]}, or form them: method.clusters = "labels:2"',
+        )
+    first = next(iter(tables.values()))
+    schema = schema_of(plan.data, first.columns, codebook=None, default=None)
+    wanted = list(schema.columns)
+    parts = []
+    for name, table in tables.items():
+        lacking = [column for column in wanted if column not in table.columns]
+        if lacking:
+            raise DataError(f"the table of site {name!r} lacks columns: {', '.join(lacking)}", hint="Add them")
+        parts.append(usable_rows(check_finite(table.select(wanted)), schema, plan))
+    empty = [name for name, part in zip(tables, parts, strict=True) if part.height == 0]
+    if empty:
+        raise DataError(f"{len(empty)} sites have no usable row: {', '.join(empty)}", hint='Try missing = "category"')
+    frame = pl.concat(parts, how="vertical_relaxed")
+    assignment = mark_low_risk(
+        assignment_of_parts([part.height for part in parts], tuple(tables)),
+        frame,
+        plan.sites.low_risk,
+        target=schema.target,
+        alpha=plan.sites.alpha,
+        generator=streams.generator("split"),
+    )
+    return frame, schema, assignment
+
+
+def usable_rows(frame: pl.DataFrame, schema: Schema, plan: PlanFile) -> pl.DataFrame:
+    """Kept columns only; rows with missing values dropped when the plan says so, rows without a target always."""
+    frame = frame.select(list(schema.columns))
+    if plan.data.missing == "drop":
+        return handle_missing(frame, frame.columns, "drop")
+    return frame if schema.target is None else handle_missing(frame, [schema.target], "drop")
+
+
+def _hold_out(
+    plan: PlanFile, streams: Streams, frame: pl.DataFrame, schema: Schema, assignment: Assignment
+) -> tuple[NDArray[np.bool_], pl.DataFrame, tuple[str, ...] | None]:
+    share: Any = plan.data.test
+    if isinstance(share, str):
+        opened = open_table(share)
+        lacking = [column for column in schema.columns if column not in opened.frame.columns]
+        if lacking:
+            raise DataError(f"the test table lacks columns: {', '.join(lacking)}", hint="Add them, or set data.test")
+        return np.zeros(frame.height, dtype=bool), usable_rows(opened.frame, schema, plan), None
+    if share == 0:
+        return np.zeros(frame.height, dtype=bool), frame.clear(), None
+    is_test = hold_out(frame.height, share, streams.generator("test"))
+    if not is_test.any() or is_test.all():
+        raise DataError(f"{frame.height} rows cannot be split into training and test rows", hint="Change data.test")
+    names = np.asarray(assignment.names)
+    return is_test, frame.filter(pl.Series(is_test)), tuple(names[assignment.site[is_test]])
+
+
+def _paths(table: str | tuple[str, ...]) -> list[Path]:
+    if isinstance(table, tuple):
+        return [Path(item) for item in table]
+    place = Path(table)
+    if place.is_dir():
+        return sorted(path for path in place.iterdir() if path.suffix in {".csv", ".parquet", ".arrow", ".feather"})
+    return sorted(place.parent.glob(place.name)) or [place]

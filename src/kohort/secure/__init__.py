@@ -1,1 +1,0 @@
-"""Sums of which only the total opens, sealed boxes between peers, and identities."""

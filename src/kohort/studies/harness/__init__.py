@@ -1,0 +1,1 @@
+"""What all studies share: tables, charts, sweeps of runs."""

@@ -1,0 +1,1 @@
+"""Tables: roles and schema, domains, encoders, hierarchies, reading and writing, splits into sites."""

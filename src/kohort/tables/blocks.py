@@ -1,0 +1,348 @@
+"""How one column becomes numbers between 0 and 1: a block of features a column.
+
+Guarantees: a block writes every one of its features for every row; a category outside the domain becomes the declared
+"other" or an error that counts the rows; a generalised cell is encoded as the mean of the encodings of the values it
+could stand for (see `kohort.tables.cells`), so an exact cell and a set of one value give the same numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, Protocol, TypeAlias
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from kohort.tables.cells import Cell, Interval, Label, Suppressed, ValueSet, parse_cell
+from kohort.tables.domain import OTHER, ColumnDomain, category_text, item_lists, number
+from kohort.tables.schema import ColumnSpec
+from kohort.errors import ConfigError, DataError
+
+__all__ = [
+    "Block",
+    "CategoryBlock",
+    "Encoding",
+    "ItemsBlock",
+    "NumberBlock",
+    "Taxonomy",
+    "block_for",
+    "encode_generalised",
+]
+
+Encoding = Literal["label", "onehot"]
+Floats: TypeAlias = NDArray[np.floating]
+MISSING_MARK = "?missing"
+
+
+class Taxonomy(Protocol):
+    """Whatever can tell the values below a label: a hierarchy, or a published mapping."""
+
+    def leaves(self, label: str) -> tuple[str, ...]:
+        """The values a label stands for."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class CategoryBlock:
+    """A category: its code divided by the highest code, or one indicator a category. Missing is the last category."""
+
+    name: str
+    spec: ColumnSpec
+    domain: ColumnDomain
+    encoding: Encoding
+
+    @cached_property
+    def categories(self) -> tuple[str, ...]:
+        """The categories in the order of their codes."""
+        return self.domain.categories or ()
+
+    @cached_property
+    def size(self) -> int:
+        """How many codes there are."""
+        return len(self.categories) + self.domain.missing
+
+    @cached_property
+    def features(self) -> tuple[str, ...]:
+        """Names of the features."""
+        if self.encoding == "label":
+            return (self.name,)
+        missing = (self.name + MISSING_MARK,) if self.domain.missing else ()
+        return tuple(f"{self.name}={category}" for category in self.categories) + missing
+
+    @cached_property
+    def rows_of_codes(self) -> NDArray[np.float64]:
+        """The encoding of every code, [size, features]."""
+        if self.encoding == "onehot":
+            return np.eye(self.size)
+        return np.arange(self.size, dtype=np.float64)[:, None] / max(self.size - 1, 1)
+
+    def encode(self, column: pl.Series, out: Floats) -> None:
+        """Write the features of every row into `out`."""
+        codes = self.codes(column)
+        if self.encoding == "label":
+            out[:, 0] = self.rows_of_codes[:, 0].astype(out.dtype)[codes]
+        else:
+            out[:] = 0
+            out[np.arange(len(codes)), codes] = 1
+
+    def codes(self, column: pl.Series) -> NDArray[np.int64]:
+        """The code of every row."""
+        texts = category_text(column)
+        found = texts.cast(pl.Enum(list(self.categories)), strict=False).to_physical().cast(pl.Int64)
+        nulls = texts.null_count()
+        if nulls and not self.domain.missing:
+            raise missing_error(self.name, nulls)
+        unseen = found.null_count() - nulls
+        if unseen and not self.spec.other:
+            raise unseen_error(self.name, unseen)
+        if nulls or unseen:
+            other = self.categories.index(OTHER) if unseen else -1
+            missing = texts.is_null()
+            filled = pl.select(pl.when(missing).then(self.size - 1).otherwise(found.fill_null(other)))
+            found = filled.to_series().cast(pl.Int64)
+        return found.to_numpy()
+
+    def encode_cell(self, cell: Cell | str | None, hierarchy: Taxonomy | None) -> NDArray[np.float64] | None:
+        """The mean over the values the cell could stand for; None when none of them is in the domain."""
+        codes = self._codes_of_cell(cell, hierarchy)
+        return self.rows_of_codes[codes].mean(axis=0) if codes else None
+
+    def _codes_of_cell(self, cell: Cell | str | None, hierarchy: Taxonomy | None) -> list[int]:
+        if isinstance(cell, Suppressed):
+            return list(range(self.size))
+        if isinstance(cell, Label):
+            inside = [self._code_of[leaf] for leaf in leaves_of(self.name, cell, hierarchy) if leaf in self._code_of]
+            return inside or self._other
+        if isinstance(cell, Interval):
+            codes = [code for code, value in self._numbers if cell.low <= value <= cell.high]
+            return codes + ([self.size - 1] if cell.missing and self.domain.missing else [])
+        members: tuple[str | None, ...] = cell.values if isinstance(cell, ValueSet) else (cell,)
+        codes = []
+        for member in members:
+            if member is None:
+                codes += [self.size - 1] if self.domain.missing else []
+            else:
+                codes += [self._code_of[member]] if member in self._code_of else self._other
+        # A set with a member outside the domain stands for something the model has never seen.
+        return codes if len(codes) == len(members) else []
+
+    @cached_property
+    def _code_of(self) -> dict[str, int]:
+        return {category: code for code, category in enumerate(self.categories)}
+
+    @cached_property
+    def _other(self) -> list[int]:
+        return [self._code_of[OTHER]] if self.spec.other else []
+
+    @cached_property
+    def _numbers(self) -> list[tuple[int, float]]:
+        return [(code, value) for code, text in enumerate(self.categories) if (value := _as_number(text)) is not None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NumberBlock:
+    """A number scaled by its bounds, or its bin's code by the highest; missing is 0 plus an indicator.
+
+    Declared bounds are a promise and clip what lies outside; learned bounds are what happened to be seen, so numbers
+    outside are continued on the same line. A column with a single value is 0 everywhere.
+    """
+
+    name: str
+    spec: ColumnSpec
+    domain: ColumnDomain
+
+    @cached_property
+    def features(self) -> tuple[str, ...]:
+        """Names of the features."""
+        return (self.name, self.name + MISSING_MARK) if self.domain.missing else (self.name,)
+
+    def encode(self, column: pl.Series, out: Floats) -> None:
+        """Write the features of every row into `out`."""
+        values = number(column)
+        nulls = values.null_count()
+        if nulls and not self.domain.missing:
+            raise missing_error(self.name, nulls)
+        scaled = self.scale(values.fill_null(0.0).to_numpy() if nulls else values.to_numpy())
+        if self.domain.missing:
+            absent = values.is_null().to_numpy()
+            out[:, 1] = absent
+            scaled = np.where(absent, 0.0, scaled)
+        out[:, 0] = scaled
+
+    def scale(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Numbers to the unit interval."""
+        if self.spec.bins is not None:
+            return np.searchsorted(np.array(self.spec.bins), values, side="left") / len(self.spec.bins)
+        low, high = self._bounds
+        if high == low:
+            return np.zeros(len(values))
+        if self.spec.bounds is not None:
+            values = np.clip(values, low, high)
+        # Dividing first keeps the difference finite for bounds near the largest float.
+        span = high / 2 - low / 2
+        scaled: NDArray[np.float64] = (values / 2 - low / 2) / span
+        return scaled
+
+    def encode_cell(self, cell: Cell | str | None, hierarchy: Taxonomy | None) -> NDArray[np.float64] | None:
+        """The mean over the numbers the cell could stand for; None when it stands for no number."""
+        if isinstance(cell, Suppressed):
+            return self._row(float(np.mean(self.scale(np.array(self._bounds)))) if self.spec.bins is None else 0.5, 0.0)
+        if isinstance(cell, Interval):
+            share = 0.5 if cell.missing and self.domain.missing else 0.0
+            return self._row((1 - share) * self._mean_over(cell.low, cell.high), share)
+        if isinstance(cell, Label):
+            members: Sequence[str | None] = leaves_of(self.name, cell, hierarchy)
+        else:
+            members = cell.values if isinstance(cell, ValueSet) else (cell,)
+        texts = [member for member in members if member is not None]
+        numbers = [value for text in texts if (value := _as_number(text)) is not None]
+        absent = len(members) - len(texts)
+        if len(numbers) < len(texts) or (absent and not self.domain.missing):
+            return None
+        total = float(self.scale(np.array(numbers)).sum()) if numbers else 0.0
+        return self._row(total / len(members), absent / len(members))
+
+    def _mean_over(self, low: float, high: float) -> float:
+        """The mean encoding of numbers spread evenly over [low, high]: the midpoint where the scale is a line."""
+        if self.spec.bins is None:
+            return float(self.scale(np.array([low, high])).mean())
+        if low == high:
+            return float(self.scale(np.array([low]))[0])
+        edges = np.array([low, *(cut for cut in self.spec.bins if low < cut < high), high])
+        middles = edges[:-1] / 2 + edges[1:] / 2
+        return float(np.average(self.scale(middles), weights=np.diff(edges)))
+
+    def _row(self, value: float, absent: float) -> NDArray[np.float64]:
+        return np.array([value, absent] if self.domain.missing else [value])
+
+    @cached_property
+    def _bounds(self) -> tuple[float, float]:
+        if self.domain.bounds is None:
+            raise ConfigError(f"the domain of column {self.name!r} has no bounds", hint="Learn the domain again")
+        return self.domain.bounds
+
+
+@dataclass(frozen=True, kw_only=True)
+class ItemsBlock:
+    """A set of codes: one indicator an item. A missing set has no item, and an indicator where missing is known."""
+
+    name: str
+    spec: ColumnSpec
+    domain: ColumnDomain
+
+    @cached_property
+    def one_item(self) -> CategoryBlock:
+        """How a single item of the set is encoded."""
+        domain = ColumnDomain(kind="category", categories=self.domain.categories)
+        return CategoryBlock(name=self.name, spec=self.spec, domain=domain, encoding="onehot")
+
+    @cached_property
+    def features(self) -> tuple[str, ...]:
+        """Names of the features."""
+        return self.one_item.features + ((self.name + MISSING_MARK,) if self.domain.missing else ())
+
+    def encode(self, column: pl.Series, out: Floats) -> None:
+        """Write the features of every row into `out`."""
+        row, items = self._exploded(column, out)
+        out[row, self.one_item.codes(items)] = 1
+
+    def encode_generalised(self, column: pl.Series, out: Floats, hierarchy: Taxonomy | None) -> None:
+        """As `encode`, for items that may be generalised: the encodings of the items add up, to 1 at most."""
+        row, items = self._exploded(column, out)
+        labels = items.unique(maintain_order=True)
+        if not len(labels):
+            return
+        shares = np.zeros((len(labels), self.one_item.size))
+        try:
+            encode_generalised(self.one_item, labels, shares, hierarchy)
+        except DataError:
+            every = np.zeros((len(items), self.one_item.size))
+            encode_generalised(self.one_item, items, every, hierarchy)  # raises with the count of all rows
+            raise
+        # Each label stands for few of many items: only those are added.
+        label_of, item = np.nonzero(shares)
+        held = np.bincount(label_of, minlength=len(labels))
+        first = np.cumsum(held) - held
+        place = items.cast(pl.Enum(labels)).to_physical().cast(pl.Int64).to_numpy()
+        spread = held[place]
+        within = np.arange(int(spread.sum())) - np.repeat(np.cumsum(spread) - spread, spread)
+        chosen = np.repeat(first[place], spread) + within
+        added = shares[label_of[chosen], item[chosen]].astype(out.dtype)
+        np.add.at(out, (np.repeat(row, spread), item[chosen]), added)
+        np.minimum(out, 1, out=out)
+
+    def _exploded(self, column: pl.Series, out: Floats) -> tuple[NDArray[np.int64], pl.Series]:
+        out[:] = 0
+        if self.domain.missing:
+            out[:, -1] = column.is_null().to_numpy()
+        lists = item_lists(column).alias("item").to_frame().with_row_index("row")
+        pairs = lists.explode("item").drop_nulls("item")
+        return pairs["row"].cast(pl.Int64).to_numpy(), pairs["item"]
+
+
+Block: TypeAlias = CategoryBlock | NumberBlock | ItemsBlock
+
+
+def block_for(name: str, spec: ColumnSpec, domain: ColumnDomain, encoding: Encoding) -> Block:
+    """The block of one input column."""
+    if domain.kind == "category":
+        return CategoryBlock(name=name, spec=spec, domain=domain, encoding=encoding)
+    return (NumberBlock if domain.kind == "number" else ItemsBlock)(name=name, spec=spec, domain=domain)
+
+
+def encode_generalised(block: Block, column: pl.Series, out: Floats, hierarchy: Taxonomy | None) -> None:
+    """Encode a column of cell texts; each distinct text is parsed once."""
+    if isinstance(block, ItemsBlock):
+        block.encode_generalised(column, out, hierarchy)
+        return
+    if column.dtype != pl.String:
+        block.encode(column, out)
+        return
+    texts = column.drop_nulls().unique(maintain_order=True)
+    codes = column.cast(pl.Enum(texts)).to_physical().cast(pl.Int64).fill_null(len(texts)).to_numpy()
+    rows = [block.encode_cell(_parsed(text, block.name), hierarchy) for text in (*texts, None)]
+    unknown = np.array([row is None for row in rows])[codes]
+    if unknown.any():
+        nulls = column.null_count() if not block.domain.missing else 0
+        count = int(unknown.sum())
+        raise missing_error(block.name, nulls) if nulls == count else unseen_error(block.name, count - nulls)
+    table = np.array([np.zeros(len(block.features)) if row is None else row for row in rows])
+    out[:] = table.astype(out.dtype)[codes]
+
+
+def missing_error(name: str, count: int) -> DataError:
+    """Missing values where the domain has no place for them."""
+    hint = 'Fill them in, set missing = "drop", or declare the column nullable'
+    return DataError(f"column {name!r} has {count:,} missing value(s) that the model does not know", hint=hint)
+
+
+def unseen_error(name: str, count: int) -> DataError:
+    """Values outside the domain."""
+    hint = 'Declare the categories, or list the column in "other" to give unseen ones a category of their own'
+    return DataError(f"column {name!r} has {count:,} row(s) with a value outside its known categories", hint=hint)
+
+
+def leaves_of(name: str, label: Label, hierarchy: Taxonomy | None) -> tuple[str, ...]:
+    """The values below a label, which only a hierarchy can tell."""
+    if hierarchy is None:
+        hint = "Give the hierarchies the table was generalised with"
+        raise DataError(f"column {name!r} holds labels of a taxonomy but has no hierarchy", hint=hint)
+    return hierarchy.leaves(label.text)
+
+
+def _parsed(text: str | None, name: str) -> Cell | str | None:
+    try:
+        return parse_cell(text)
+    except DataError as problem:
+        raise DataError(f"column {name!r}: {problem.message}", hint=problem.hint) from None
+
+
+def _as_number(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if np.isfinite(value) else None

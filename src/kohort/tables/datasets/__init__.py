@@ -1,0 +1,1 @@
+"""Named datasets: where they come from, how they are read, what is publicly known about their columns."""

@@ -1,0 +1,162 @@
+"""Tables to arrays for learning, the same way at every site.
+
+Everything is decided by the schema and the domain, never by the rows at hand: feature names, width, task and classes
+are equal at all sites and at prediction time.
+
+Guarantees: `transform` gives a C-contiguous [rows, width] array with declared columns in [0, 1]; columns may come in
+any order and extra ones are ignored; the mapping form reads back to an encoder that gives the same bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal, get_args
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from kohort.tables.blocks import Block, CategoryBlock, Encoding, Taxonomy, block_for, encode_generalised
+from kohort.tables.domain import ColumnDomain, Domain, learn_domain, merge_domains, number
+from kohort.tables.schema import Schema
+from kohort.errors import ConfigError, DataError, nearest
+
+__all__ = ["ColumnDomain", "Domain", "Encoder", "Encoding", "Task", "learn_domain", "merge_domains"]
+
+Task = Literal["classification", "regression"]
+FloatName = Literal["float32", "float64"]
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """Encodes the inputs and the target of one resolved schema over one domain."""
+
+    schema: Schema
+    domain: Domain
+    encoding: Encoding = "label"
+    dtype: FloatName = "float32"
+    class_weights: Mapping[str, float] | None = None
+    """How much a row of each class counts in training, 1 where unsaid; public, as it is the same at every site."""
+
+    def __post_init__(self) -> None:
+        if self.encoding not in get_args(Encoding):
+            raise ConfigError(f"unknown encoding {self.encoding!r}", hint=nearest(self.encoding, get_args(Encoding)))
+        if self.dtype not in get_args(FloatName):
+            raise ConfigError(f"unknown float type {self.dtype!r}", hint=nearest(self.dtype, get_args(FloatName)))
+        absent = [name for name in self._needed if name not in self.domain.columns]
+        if absent:
+            raise ConfigError(f"the domain lacks columns: {', '.join(absent)}", hint="Learn it with this schema")
+        if not self.schema.inputs:
+            raise ConfigError("no column is left to learn from", hint="Give at least one column the role feature")
+        if self.classes is not None and len(self.classes) < 2:
+            hint = "Learning needs at least two classes: check the target column and the filters before it"
+            raise DataError(f"target {self.schema.target!r} has {len(self.classes)} class only", hint=hint)
+        unknown = [name for name in self.class_weights or {} if name not in (self.classes or ())]
+        if unknown:
+            hint = nearest(unknown[0], self.classes) if self.classes else "The target is a number and has no classes"
+            raise ConfigError(f"a class that does not exist has a weight: {unknown[0]!r}", hint=hint)
+
+    @property
+    def _needed(self) -> tuple[str, ...]:
+        return self.schema.inputs if self.schema.target is None else (*self.schema.inputs, self.schema.target)
+
+    @cached_property
+    def blocks(self) -> tuple[Block, ...]:
+        """One block of features an input column, in the order of the schema."""
+        return tuple(
+            block_for(name, self.schema.columns[name], self.domain.columns[name], self.encoding)
+            for name in self.schema.inputs
+        )
+
+    @cached_property
+    def feature_names(self) -> tuple[str, ...]:
+        """Names of the columns of the array."""
+        return tuple(feature for block in self.blocks for feature in block.features)
+
+    @property
+    def width(self) -> int:
+        """How many features there are."""
+        return len(self.feature_names)
+
+    @cached_property
+    def classes(self) -> tuple[str, ...] | None:
+        """Classes in the order of their codes; None for regression or without a target.
+
+        Text, booleans and declared categories are classes. Floats are numbers. Integers are classes up to 20 distinct
+        values over all sites, else numbers, unless the schema declares the kind.
+        """
+        return None if self.schema.target is None else self.domain.columns[self.schema.target].categories
+
+    @property
+    def task(self) -> Task:
+        """What is to be learned."""
+        if self.schema.target is None:
+            raise ConfigError("the schema has no target", hint="Name the column to predict: target = ...")
+        return "regression" if self.classes is None else "classification"
+
+    def transform(
+        self,
+        frame: pl.DataFrame,
+        *,
+        generalised: bool = False,
+        hierarchies: Mapping[str, Taxonomy] | None = None,
+    ) -> NDArray[np.floating]:
+        """The inputs as numbers. With `generalised`, text columns may hold the cell forms of `kohort.tables.cells`."""
+        absent = [name for name in self.schema.inputs if name not in frame.columns]
+        if absent:
+            hint = "The model was trained with them: add them to the table"
+            raise DataError(f"the table lacks columns: {', '.join(absent)}", hint=hint)
+        out = np.empty((frame.height, self.width), dtype=self.dtype)
+        start = 0
+        for block in self.blocks:
+            stop = start + len(block.features)
+            if generalised:
+                encode_generalised(block, frame[block.name], out[:, start:stop], (hierarchies or {}).get(block.name))
+            else:
+                block.encode(frame[block.name], out[:, start:stop])
+            start = stop
+        return out
+
+    def target(self, frame: pl.DataFrame) -> NDArray[np.floating]:
+        """The target of every row: the code of its class, or the number itself for regression."""
+        name = self.schema.target
+        if name is None:
+            raise ConfigError("the schema has no target", hint="Name the column to predict: target = ...")
+        if name not in frame.columns:
+            raise DataError(f"the table lacks the target column {name!r}", hint=nearest(name, frame.columns))
+        nulls = frame[name].null_count()
+        if nulls:
+            hint = 'Remove these rows or set missing = "drop": a row without a target cannot be learned from'
+            raise DataError(f"target {name!r} is missing in {nulls:,} row(s)", hint=hint)
+        if self.classes is None:
+            return number(frame[name]).to_numpy().astype(self.dtype)
+        domain = ColumnDomain(kind="category", categories=self.classes)
+        block = CategoryBlock(name=name, spec=self.schema.columns[name], domain=domain, encoding="label")
+        return block.codes(frame[name]).astype(self.dtype)
+
+    def row_weights(self, target: NDArray[np.floating]) -> NDArray[np.floating] | None:
+        """The weight of every row by the code of its class; None when all count alike."""
+        if not self.class_weights:
+            return None
+        by_class = np.array([self.class_weights.get(name, 1.0) for name in self.classes or ()], dtype=self.dtype)
+        return by_class[target.astype(np.int64)]
+
+    def to_mapping(self) -> dict[str, Any]:
+        """Plain JSON values that `from_mapping` reads back: all that prediction needs, so no class weights."""
+        return {
+            "schema": self.schema.to_mapping(),
+            "domain": self.domain.to_mapping(),
+            "encoding": self.encoding,
+            "dtype": self.dtype,
+        }
+
+    @classmethod
+    def from_mapping(cls, mapping: Mapping[str, Any]) -> Encoder:
+        """The inverse of `to_mapping`."""
+        try:
+            parts = (mapping["schema"], mapping["domain"], mapping["encoding"], mapping["dtype"])
+        except (KeyError, TypeError):
+            raise ConfigError("this is not a stored encoder", hint="Use what Encoder.to_mapping gave") from None
+        return cls(Schema.from_mapping(parts[0]), Domain.from_mapping(parts[1]), parts[2], parts[3])

@@ -1,0 +1,1 @@
+"""Transport: signed messages between a hub and real sites, Flower as their carrier, deployments."""

@@ -1,0 +1,1 @@
+"""A deployment: the folders, keys and services of a hub and its sites."""

@@ -1,0 +1,427 @@
+"""The hub's folder, and what its operator does with it: init, add, start, status, forget; and the venue of its runs.
+
+    hub.toml  identity.key  ca.pem  ca-key.pem  server.pem  server-key.pem  control.key  superexec.key
+    invitation.json  sites/NAME.json  receipts/NAME/  state/  log/
+
+The hub's own ledger of a run, what it received and from whom, is in the run's folder. What the sites sent passes the
+SuperLink's database in `state/` while a run is under way.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import socket
+import threading
+import tomllib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
+from pathlib import Path
+from time import monotonic, sleep, time
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from kohort.runs.config import PlanFile
+from kohort.tables.datasets.catalogue import open_table
+from kohort.tables.frames import check_finite
+from kohort.transport.deployment.site_run import check_table, hub_schema
+from kohort.transport.deployment.files import Invitation, Registration, is_loopback, kept_secret, signer_of, split_address
+from kohort.transport.deployment.rotation import HandOver
+from kohort.errors import ConfigError, IntegrityError, KohortError, RefusedError, SiteError
+from kohort.transport.flower.app import (
+    Connection,
+    FlowerRun,
+    flower_run,
+    node_states,
+    register_node,
+    serve_superlink,
+    unregister_node,
+)
+from kohort.protocol.key_holder import needs_key_holder
+from kohort.transport.messages import Question, fresh_number, read_answer, write_question
+from kohort.protocol.hub import Ask
+from kohort.transport.remote_engine import RemoteEngine, SiteReceipts
+from kohort.protocol.plan import Setting
+from kohort.files import require_new, write_atomic
+from kohort.privacy.ledger.ledger import canonical
+from kohort.runs.retention import RECEIVED, drop_overdue
+from kohort.rng import Streams
+from kohort.crypto.identity.certificates import check_certificate, issue_server_certificate, make_ca, node_key_to_register
+from kohort.crypto.identity.keys import Roster, load_identity, public_text, save_identity
+from kohort.crypto.sums.key_holder import KEY_HOLDER
+from kohort.crypto.sealed import Identity, PublicIdentity
+from kohort.runs.simulation import Population, usable_rows
+from kohort.runs.backend import Groundwork
+
+__all__ = ["FlowerVenue", "HubFolder", "SiteState"]
+
+DEADLINE = 600.0
+"""Seconds a site has for an answer when the plan names none."""
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_WHO_SECONDS = 20.0
+
+
+@dataclass(frozen=True)
+class SiteState:
+    """A registered site as `kohort hub status` shows it."""
+
+    name: str
+    fingerprint: str
+    status: str
+    since: str
+    receipts: int
+
+    def to_mapping(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return dict(vars(self))
+
+
+@dataclass(frozen=True)
+class HubFolder:
+    """Everything a hub has on its disk."""
+
+    path: Path
+
+    @classmethod
+    def init(cls, path: Path, *, address: str, name: str = "hub", insecure: bool = False) -> HubFolder:
+        """A new hub: keys, an authority, a certificate for the address's host, and the invitation for sites."""
+        require_new(path, force=False)
+        host, _ = split_address(address)
+        if insecure and not is_loopback(host):
+            raise RefusedError("--insecure is for a hub on this very machine", hint="Use TLS, which is the default")
+        identity = Identity.generate(name)
+        lines = ["[hub]", f"name = {json.dumps(name)}", f"address = {json.dumps(address)}"]
+        lines += [f"insecure = {str(insecure).lower()}", ""]
+        write_atomic(path / "hub.toml", "\n".join(lines).encode())
+        save_identity(path / "identity.key", identity)
+        authority = ""
+        if not insecure:
+            authority = make_ca(path, name=f"kohort {name}").public.read_text()
+            issue_server_certificate(path, [host])
+        made = cls(path)
+        kept_secret(path / "control.key")
+        kept_secret(path / "superexec.key")
+        Invitation(address=address, hub=identity.public, ca=authority).write(path / "invitation.json")
+        return made
+
+    def renew(self) -> None:
+        """A new server certificate of the same authority."""
+        host, _ = split_address(str(self.settings["address"]))
+        issue_server_certificate(self.path, [host], force=True)
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """`[hub]` of hub.toml."""
+        try:
+            return dict(tomllib.loads((self.path / "hub.toml").read_text(encoding="utf-8"))["hub"])
+        except OSError as error:
+            raise ConfigError(f"there is no hub at {self.path}", hint="Make one with: kohort hub init") from error
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
+            raise ConfigError(f"{self.path / 'hub.toml'} cannot be read", hint="Mend it") from error
+
+    @property
+    def connection(self) -> Connection:
+        """How this machine reaches its own SuperLink: over loopback, which the certificate names too."""
+        _, port = split_address(str(self.settings["address"]))
+        return Connection(
+            address=f"127.0.0.1:{port}",
+            secret=kept_secret(self.path / "control.key"),
+            ca=None if self.settings["insecure"] else (self.path / "ca.pem").read_bytes(),
+        )
+
+    def add(self, registration: Registration) -> PublicIdentity:
+        """Let a site in. Its operator's fingerprint must have been compared before."""
+        site = registration.site
+        if not _NAME.fullmatch(site.name):
+            raise ConfigError(f"{site.name!r} is no name for a site", hint="Use letters, digits, dots and dashes")
+        known = self.sites().get(site.name)
+        if site.fingerprint in self.revoked.revoked:
+            raise RefusedError(
+                f"the key of {site.name!r} was revoked", hint="Ask its operator for the new registration"
+            )
+        if known is not None and known.site != site:
+            raise RefusedError(
+                f"{site.name!r} is registered with another key",
+                hint=f"Add its handover.json, or forget it first: kohort hub forget {site.name}",
+            )
+        if not self.settings["insecure"]:
+            node_key_to_register(registration.node_key.encode())  # refuses what is no node key
+        registration.write(self.path / "sites" / f"{site.name}.json")
+        self._tell_superlink()
+        return site
+
+    @property
+    def revoked(self) -> Roster:
+        """The keys that sites handed over to new ones: never let in again."""
+        return Roster.load(self.path / "revoked.toml")
+
+    def replace(self, handover: HandOver) -> PublicIdentity:
+        """Let a site's new keys in, in the place of the old ones that vouch for them."""
+        name = handover.rotation.old.name
+        known = self.sites().get(name)
+        if known is None:
+            raise ConfigError(f"no site {name!r} is registered here", hint="Add its registration.json instead")
+        fresh, revoked = handover.accepted(known, self.revoked)
+        if not self.settings["insecure"]:
+            node_key_to_register(fresh.node_key.encode())  # refuses what is no node key
+        revoked.save(self.path / "revoked.toml")
+        fresh.write(self.path / "sites" / f"{name}.json")
+        self._tell_superlink()
+        return fresh.site
+
+    def sites(self) -> dict[str, Registration]:
+        """Every registered site, by name and in the order of names."""
+        found = [Registration.read(path) for path in sorted((self.path / "sites").glob("*.json"))]
+        return {item.site.name: item for item in sorted(found, key=lambda item: item.site.name)}
+
+    def start(self) -> None:
+        """Serve sites until stopped."""
+        _, port = split_address(str(self.settings["address"]))
+        host = "127.0.0.1" if self.settings["insecure"] else "0.0.0.0"  # noqa: S104 - sites are other machines
+        tls = None
+        if not self.settings["insecure"]:
+            tls = (self.path / "ca.pem", self.path / "server.pem", self.path / "server-key.pem")
+            check_certificate(tls[1], authority=tls[0])
+        _require_free(host, port)
+        self.drop_overdue()
+        (self.path / "state").mkdir(exist_ok=True)
+        telling = threading.Thread(target=self._tell_superlink, kwargs={"wait": 120.0}, daemon=True)
+        serve_superlink(
+            host=host,
+            port=port,
+            database=self.path / "state" / "superlink.db",
+            secret=kept_secret(self.path / "control.key"),
+            superexec=kept_secret(self.path / "superexec.key"),
+            tls=tls,
+            home=self.path / "state" / "flower",
+            before=telling.start,
+        )
+
+    def status(self) -> tuple[list[SiteState], dict[str, Any]]:
+        """The sites and how they are connected, and what the last run is doing."""
+        nodes = {node["key"]: node for node in node_states(self.connection)}
+        states = []
+        for name, item in self.sites().items():
+            key = b"" if not item.node_key else node_key_to_register(item.node_key.encode())
+            node = nodes.get(key, {"status": "never connected", "since": ""})
+            lines = self.path / "receipts" / name / "receipts.jsonl"
+            count = len(lines.read_bytes().splitlines()) if lines.is_file() else 0
+            states.append(SiteState(name, item.site.fingerprint, str(node["status"]), str(node["since"]), count))
+        last = self.path / "state" / "last.json"
+        return states, json.loads(last.read_bytes()) if last.is_file() else {}
+
+    def forget(self, name: str) -> list[str]:
+        """Let a site in no more and drop the rows it gave; the files that were changed."""
+        known = self.sites().get(name)
+        if known is None:
+            raise ConfigError(
+                f"no site {name!r} is registered here", hint=f"Known: {', '.join(self.sites()) or 'none'}"
+            )
+        if known.node_key:
+            with suppress(SiteError):  # a SuperLink that is not running learns it from sites/ when it starts
+                unregister_node(self.connection, node_key_to_register(known.node_key.encode()))
+        changed = [drop for folder in self._run_folders() if (drop := _forget_rows(folder, name))]
+        (self.path / "sites" / f"{name}.json").unlink()
+        shutil.rmtree(self.path / "receipts" / name, ignore_errors=True)
+        return changed
+
+    def drop_overdue(self, *, today: date | None = None) -> list[str]:
+        """Delete the rows of earlier runs whose last day is over; the files that went."""
+        day = today or datetime.now(UTC).date()
+        return [str(gone) for folder in self._run_folders() if (gone := drop_overdue(folder, today=day))]
+
+    @contextmanager
+    def venue(self, *, wait: float = 60.0) -> Iterator[FlowerVenue]:
+        """A run at the SuperLink, with the sites that connect within `wait` seconds."""
+        self.drop_overdue()
+        registered = self.sites()
+        if not registered:
+            raise ConfigError("no site is registered at this hub", hint="Add one with: kohort hub add")
+        identity = load_identity(self.path / "identity.key")
+        with flower_run(self.connection, superexec=kept_secret(self.path / "superexec.key")) as run:
+            run.nodes = self._await_sites(run, registered, identity, wait)
+            everyone = {name: item.site for name, item in registered.items()}
+            yield FlowerVenue(hub=self, run=run, identity=identity, everyone=everyone)
+
+    def remember_run(self, folder: Path) -> None:
+        """Note where a run's results go, so that `forget` finds what a site gave."""
+        known = self._run_folders()
+        if folder.resolve() not in known:
+            text = "\n".join(str(path) for path in [*known, folder.resolve()]) + "\n"
+            write_atomic(self.path / "state" / "runs", text.encode())
+
+    def _run_folders(self) -> list[Path]:
+        place = self.path / "state" / "runs"
+        return [Path(line) for line in place.read_text().splitlines()] if place.is_file() else []
+
+    def _await_sites(
+        self, run: FlowerRun, registered: Mapping[str, Registration], identity: Identity, wait: float
+    ) -> dict[str, int]:
+        """The node of each site that is connected; waits until all are, or the time is over."""
+        ends = monotonic() + wait
+        found: dict[str, int] = {}
+        asked: set[int] = set()
+        while True:
+            online = run.online()
+            if self.settings["insecure"]:
+                found |= self._ask_who(run, registered, identity, set(online) - asked)
+                asked |= set(online)
+                found = {name: node for name, node in found.items() if node in online}
+            else:
+                keys = {key: node for node, key in online.items()}
+                wanted = {name: node_key_to_register(item.node_key.encode()) for name, item in registered.items()}
+                found = {name: keys[key] for name, key in wanted.items() if key in keys}
+            if len(found) == len(registered) or monotonic() > ends:
+                break
+            sleep(0.5)
+        if not found:
+            raise SiteError(f"none of the {len(registered)} sites is connected", hint="Start them: kohort site start")
+        return found
+
+    def _ask_who(
+        self, run: FlowerRun, registered: Mapping[str, Registration], identity: Identity, nodes: set[int]
+    ) -> dict[str, int]:
+        """Without TLS Flower's nodes have no lasting key: each is asked, and its site's signature tells."""
+        letter = write_question(Question(site="", fresh=fresh_number()), identity)
+        found = {}
+        for node, answer in run.exchange(dict.fromkeys(nodes, letter), deadline=_WHO_SECONDS).items():
+            for name, item in registered.items():
+                try:
+                    read_answer(answer, site=item.site)
+                except IntegrityError:
+                    continue
+                found[name] = node
+        return found
+
+    def _tell_superlink(self, *, wait: float = 0.0) -> None:
+        """Make the SuperLink's list of nodes that of `sites/`. A SuperLink that is not running is told at its start."""
+        if self.settings["insecure"]:
+            return
+        wanted = {node_key_to_register(item.node_key.encode()) for item in self.sites().values()}
+        ends = monotonic() + wait
+        while True:
+            try:
+                known = {node["key"] for node in node_states(self.connection)}
+                for key in wanted - known:
+                    register_node(self.connection, key)
+                for key in known - wanted:
+                    unregister_node(self.connection, key)
+            except KohortError:
+                if monotonic() > ends:
+                    return
+                sleep(0.3)
+            else:
+                return
+
+
+@dataclass
+class FlowerVenue:
+    """Sites on other machines, reached through this hub's SuperLink."""
+
+    hub: HubFolder
+    run: FlowerRun
+    identity: Identity
+    everyone: Mapping[str, PublicIdentity]
+    name: str = "flower"
+    _began: float = field(default_factory=time)
+
+    @property
+    def sites(self) -> dict[str, PublicIdentity]:
+        """Who has rows."""
+        return {name: identity for name, identity in self.everyone.items() if name != KEY_HOLDER}
+
+    def populate(self, plan: PlanFile, streams: Streams) -> Population:
+        """The hub's own rows: the test table, if the plan names one."""
+        del streams
+        if plan.data.validation is not None:
+            raise ConfigError("a hub on Flower holds no training rows", hint="Drop data.validation and train.reject")
+        opened = open_table(plan.data.test).frame if isinstance(plan.data.test, str) else None
+        schema = hub_schema(plan, None if opened is None else opened.columns)
+        if schema.target is None:
+            raise ConfigError("the plan names no target", hint="Set data.target to the column to predict")
+        empty = pl.DataFrame(schema=dict.fromkeys(schema.columns, pl.String))
+        test = empty
+        if opened is not None:
+            test = usable_rows(check_finite(check_table(opened, schema, "test")), schema, plan)
+        notes: tuple[str, ...] = () if opened is not None else ("the hub has no test table, so nothing was measured",)
+        if plan.sites.low_risk is not None or plan.sites.clusters is not None:
+            notes += ("sites.low_risk and sites.clusters are for simulations: real sites said both in site.toml",)
+        return Population(
+            schema=schema,
+            frame=empty,
+            names=tuple(self.sites),
+            starts=np.zeros(len(self.sites) + 1, dtype=np.int64),
+            test=test,
+            test_sites=None,
+            notes=notes,
+        )
+
+    def engine(self, ready: Groundwork) -> RemoteEngine:
+        """An engine that writes letters to the sites."""
+        signer, asked, setting = signer_of(self.identity), ready.plan.sites, ready.setting
+        parties = self._parties(setting)
+        return RemoteEngine(
+            carrier=self.run,
+            setting=setting,
+            streams=ready.streams,
+            hub=self.identity,
+            sites=self.sites,
+            parties=parties,
+            plan=canonical(ready.plan.to_mapping()).encode(),
+            peers="\n".join(public_text(site) for site in self.everyone.values()).encode(),
+            book=ready.book,
+            receipts=ready.receipts,
+            quorum=asked.quorum,
+            deadline=DEADLINE if asked.deadline is None else asked.deadline,
+            site_receipts={
+                name: SiteReceipts(name, signer=signer, folder=self.hub.path / "receipts" / name)
+                for name in (*self.sites, *parties)
+            },
+            watch=lambda ask: self._note(setting, ask),
+        )
+
+    def _parties(self, setting: Setting) -> dict[str, PublicIdentity]:
+        if not needs_key_holder(setting):
+            return {}
+        if KEY_HOLDER not in self.everyone:
+            raise ConfigError(
+                "the plan's sums need a key-holder, and none is registered",
+                hint=f"Make one with: kohort site init --name {KEY_HOLDER}; or use method.secure.sum = masks",
+            )
+        return {KEY_HOLDER: self.everyone[KEY_HOLDER]}
+
+    def _note(self, setting: Setting, ask: Ask) -> None:
+        """What `kohort hub status` shows of a run that is under way."""
+        told = {"run": setting.run, "method": setting.method, "task": ask.task.name, "round": ask.round, "at": time()}
+        write_atomic(self.hub.path / "state" / "last.json", json.dumps({**told, "began": self._began}).encode())
+
+
+def _require_free(host: str, port: int) -> None:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise SiteError(
+                f"port {port} is in use", hint="Stop what uses it, or change the address in hub.toml"
+            ) from error
+
+
+def _forget_rows(folder: Path, name: str) -> str:
+    """Drop a site's rows from what a run was given; a table that does not tell senders apart goes as a whole."""
+    place = folder / RECEIVED
+    if not place.is_file():
+        return ""
+    frame = pl.read_parquet(place)
+    if "sender" not in frame.columns:
+        place.unlink()
+    elif (frame["sender"] == name).any():
+        frame.filter(pl.col("sender") != name).write_parquet(place)
+    else:
+        return ""
+    return str(place)

@@ -1,0 +1,367 @@
+"""A site's folder, and what its operator does with it: init, trust, approve, start.
+
+    site.toml  identity.key  node.key  hub.json  ca.pem  peers.toml  approved.toml  registration.json
+    ledger/  runs/  numbers  log/
+
+Guarantee: private keys and stored answers are readable by their owner only; a site answers only plans its operator
+approved, counts only peers its operator trusts, and runs only the kohort installed here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tomllib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+from time import time
+from typing import Annotated, Any
+
+import polars as pl
+from annotated_types import Ge
+
+from kohort.runs.config import DataSection, PlanFile
+from kohort.tables.datasets.catalogue import open_table
+from kohort.tables.schema import Schema
+from kohort.tables.frames import check_finite
+from kohort.transport.deployment.site_run import SCHEMA_KEYS, Premises, check_table, open_chain, run_opener
+from kohort.transport.deployment.declared import LowRisk, cluster_of, low_risk_rule
+from kohort.transport.deployment.files import (
+    Invitation,
+    Registration,
+    free_port,
+    is_loopback,
+    kept_secret,
+    signer_of,
+    split_address,
+)
+from kohort.errors import ConfigError, IntegrityError, KohortError, RefusedError, SiteError
+from kohort.transport.site_server import Desk
+from kohort.transport.flower.app import quiet
+from kohort.transport.flower.runner import BAD_CERTIFICATE, NODE_FILE, NOT_LET_IN, SiteRunner, supernode_command
+from kohort.transport.site_ledger import MONTH, SiteBook, open_site_ledger
+from kohort.transport.site_store import Numbers, RunStore
+from kohort.files import require_new, write_atomic
+from kohort.methods.registry import find_method
+from kohort.privacy.policy import Policy
+from kohort.rng import Streams
+from kohort.crypto.identity.certificates import make_node_key, node_public_key
+from kohort.crypto.identity.keys import load_identity, save_identity
+from kohort.crypto.sums.key_holder import KEY_HOLDER
+from kohort.crypto.identity.roster import Approvals, Roster
+from kohort.crypto.sealed import Identity
+
+__all__ = ["Limits", "SiteFolder"]
+
+STOP_SECONDS = 10.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """`[limits]`: how much of it in 30 days, whatever each single request claims."""
+
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 - read by pydantic, not a field
+
+    runs: Annotated[int, Ge(0)] | None = None
+    """Runs that may begin."""
+    tasks: Mapping[str, int] = field(default_factory=dict)
+    """Answers by pattern of task names: {"partial.count.*" = 12} limits secure counts, {"*.open" = 4} openings."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SiteSection:
+    """`[site]`: who, and which table."""
+
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 - read by pydantic, not a field
+
+    name: str
+    table: str = ""
+    """A path; a relative one starts at the site's folder."""
+    low_risk: str = ""
+    """Which rows carry a low risk: "column:NAME", a column of 0 and 1, or "below:COLUMN:NUMBER"; empty for none."""
+    cluster: str = ""
+    """The cluster of peers this site trains with: a name, or "column:NAME" for the one value all rows have there."""
+    seed: int | None = None
+    """For tests alone: makes the site's randomness predictable for everybody who knows it."""
+
+
+@dataclass(frozen=True)
+class SiteFolder:
+    """Everything a site has on its disk."""
+
+    path: Path
+
+    @classmethod
+    def init(
+        cls,
+        path: Path,
+        *,
+        name: str,
+        table: Path | None,
+        invitation: Invitation,
+        plan: PlanFile | None = None,
+        passphrase: str | None = None,
+    ) -> SiteFolder:
+        """A new site: keys, `site.toml` to fill in (with the roles of `plan`, if given), and the registration."""
+        require_new(path, force=False)
+        if (table is None) != (name == KEY_HOLDER):
+            raise ConfigError(
+                "a site needs a table, and a key-holder has none",
+                hint=f"Give --table, unless the name is {KEY_HOLDER!r}",
+            )
+        made = cls(path)
+        identity = Identity.generate(name)
+        Roster().trust(name, identity.public.fingerprint)  # refuses a name that no roster could hold
+        write_atomic(path / "site.toml", _template(name, table, plan).encode())
+        save_identity(path / "identity.key", identity, passphrase=passphrase)
+        node_key = ""
+        if invitation.ca:
+            make_node_key(path / "node.key")
+            node_key = node_public_key(path / "node.key").decode().strip()
+            write_atomic(path / "ca.pem", invitation.ca.encode())
+        invitation.write(path / "hub.json")
+        made.trust(name, identity.public.fingerprint)
+        Registration(site=identity.public, node_key=node_key).write(path / "registration.json")
+        return made
+
+    def trust(self, name: str, fingerprint: str) -> None:
+        """Let a peer count, and be given what is meant for it."""
+        Roster.load(self.path / "peers.toml").trust(name, fingerprint).save(self.path / "peers.toml")
+
+    def distrust(self, fingerprint: str) -> None:
+        """Revoke a fingerprint for good."""
+        Roster.load(self.path / "peers.toml").revoke(fingerprint).save(self.path / "peers.toml")
+
+    @property
+    def approvals(self) -> Approvals:
+        """The plans the operator approved."""
+        return Approvals(self.path / "approved.toml")
+
+    @property
+    def invitation(self) -> Invitation:
+        """The hub this site belongs to."""
+        return Invitation.read(self.path / "hub.json")
+
+    def settings(self) -> tuple[SiteSection, Schema, Policy, Limits]:
+        """What `site.toml` says; the schema is for the table it names."""
+        raw = _read_toml(self.path / "site.toml")
+        site = _section(raw, "site", SiteSection)
+        low_risk_rule(site.low_risk)  # refuses what cannot be read
+        schema = Schema.of(**{key: raw.get("data", {}).get(key, ()) or _EMPTY[key] for key in SCHEMA_KEYS})
+        _section(raw, "data", DataSection, extra={"table": site.table})
+        return site, schema, _section(raw, "policy", Policy), _section(raw, "limits", Limits)
+
+    def desk(self, *, passphrase: str | None = None) -> Desk:
+        """Everything read and checked: what answers this site's letters."""
+        site, declared, policy, limits = self.settings()
+        identity = load_identity(self.path / "identity.key", passphrase=passphrase)
+        if identity.name != site.name:
+            raise ConfigError(f"the keys are of {identity.name!r}, site.toml says {site.name!r}", hint="Use one name")
+        if identity.public.fingerprint in Roster.load(self.path / "peers.toml").revoked:
+            raise IntegrityError("this site's key was revoked", hint="Put the key file back that took its place")
+        holds_keys = identity.name == KEY_HOLDER
+        frame = pl.DataFrame() if holds_keys else check_finite(open_table(str(self.path / site.table)).frame)
+        cluster, rule, low = cluster_of(site.cluster, frame), low_risk_rule(site.low_risk), None
+        schema = Schema(columns={}) if holds_keys else _schema_of(declared, frame, rule)
+        if rule is not None:
+            frame, low = rule.low_first(frame, schema)
+        hub = self.invitation.hub
+        book, receipts = open_site_ledger(self.path / "ledger", signer=signer_of(identity), hub_key=hub.signing.hex())
+        secret = kept_secret(self.path / "ledger.key")
+        premises = Premises(
+            identity=identity,
+            frame=check_table(frame, schema, site.name),
+            schema=schema,
+            policy=policy,
+            roster=Roster.load(self.path / "peers.toml"),
+            streams=lambda store: _streams(site, store, secret),
+            low=low,
+            low_by_row=rule is not None and rule.by_row,
+            cluster=cluster,
+            approve=self.approvals.require,
+            limit=lambda plan: self._check_limits(limits, plan, book),
+        )
+        open_chain(premises, book, secret)
+        return Desk(
+            identity=identity,
+            hub=hub,
+            book=book,
+            receipts=receipts,
+            open_run=run_opener(premises, book),
+            store_for=lambda run, plan_hash: RunStore(self._run_folder(run, plan_hash), forgets=holds_keys),
+            numbers=Numbers(self.path / "numbers"),
+        )
+
+    def start(self, *, insecure: bool, retries: int, passphrase: str | None = None) -> None:
+        """Serve the hub until stopped. Ends with an error that says why, when the SuperNode ends by itself."""
+        invitation = self.invitation
+        _check_security(invitation, insecure=insecure)
+        desk = self.desk(passphrase=passphrase)
+        secret_file = self.path / "superexec.key"
+        secret = kept_secret(secret_file)
+        port = free_port()
+        command = supernode_command(
+            superlink=invitation.address,
+            port=port,
+            secret=secret_file,
+            ca=self.path / "ca.pem" if invitation.ca else None,
+            key=self.path / "node.key" if invitation.ca else None,
+            retries=retries,
+        )
+        with self._supernode(command) as node:
+            runner = SiteRunner(
+                answer=desk.answer,
+                refuse=lambda reason: desk.record_refusal("app bundle", reason),
+                address=f"127.0.0.1:{port}",
+                secret=secret,
+                alive=lambda: node.poll() is None and desk.broken is None,
+            )
+            runner.serve()
+        if desk.broken is not None:
+            raise desk.broken
+        raise self._why_it_ended()
+
+    @contextmanager
+    def _supernode(self, command: list[str]) -> Iterator[subprocess.Popen[bytes]]:
+        log = self.path / "log" / "supernode.log"
+        log.parent.mkdir(exist_ok=True)
+        environment = {**os.environ, **quiet(self.path / "flower"), NODE_FILE: str(self.path / "node.number")}
+        with log.open("wb") as file:
+            node = subprocess.Popen(command, stdout=file, stderr=file, stdin=subprocess.DEVNULL, env=environment)
+            try:
+                yield node
+            finally:
+                node.terminate()
+                try:
+                    node.wait(STOP_SECONDS)
+                except subprocess.TimeoutExpired:
+                    node.kill()
+                    node.wait()
+
+    def _why_it_ended(self) -> KohortError:
+        """What Flower's log says, in words that help."""
+        text = (self.path / "log" / "supernode.log").read_text(errors="replace")
+        if BAD_CERTIFICATE in text:
+            return IntegrityError(
+                "the hub's certificate does not hold: expired, for another name, or of another authority",
+                hint="Compare ca.pem with the hub's, set the clock, or ask the hub's operator for a new certificate",
+            )
+        if NOT_LET_IN in text:
+            return IntegrityError(
+                "the hub does not let this site in: it does not know its node key, or the clocks differ",
+                hint="Have the hub's operator add registration.json with: kohort hub add; and set both clocks",
+            )
+        return SiteError(
+            f"the connection to the hub at {self.invitation.address} ended",
+            hint=f"See {self.path / 'log' / 'supernode.log'}; nothing was lost, start the site again",
+        )
+
+    def _run_folder(self, run: str, plan_hash: str) -> Path:
+        if not set(run + plan_hash) <= set("0123456789abcdef") or len(run) != 16 or len(plan_hash) != 64:
+            raise IntegrityError("a run's name is malformed")
+        return self.path / "runs" / f"{run}-{plan_hash[:16]}"
+
+    def _check_limits(self, limits: Limits, plan: PlanFile, book: SiteBook) -> None:
+        begun = [path.stat().st_mtime for path in (self.path / "runs").glob("*/plan.json")]
+        lately = sum(when >= time() - MONTH for when in begun)
+        if limits.runs is not None and lately >= limits.runs:
+            raise RefusedError(f"{lately} runs began in the last 30 days, and the limit is {limits.runs}")
+        for pattern, most in limits.tasks.items():
+            names = [task.name for task in find_method(plan.method).tasks if fnmatchcase(task.name, pattern)]
+            answered = sum(book.answered_lately(name) for name in names)
+            if names and answered >= most:
+                raise RefusedError(f"{answered} answers to {pattern!r} left in the last 30 days, the limit is {most}")
+
+
+_EMPTY: dict[str, Any] = {
+    key: {} if key in {"kinds", "bins", "bounds", "categories"} else () for key in SCHEMA_KEYS
+} | {"target": None}
+
+
+class _LedgerStreams(Streams):
+    """A run's streams, but for the key of ledger digests, which is the site's and outlives runs."""
+
+    def __init__(self, root: bytes, seed: int | None, ledger: bytes) -> None:
+        super().__init__(root, seed)
+        object.__setattr__(self, "_ledger", ledger)
+
+    def bytes(self, *names: str | int, length: int = 32) -> bytes:
+        """As every stream."""
+        if names == ("ledger",):
+            kept: bytes = self._ledger  # type: ignore[attr-defined]
+            return kept[:length]
+        return super().bytes(*names, length=length)
+
+
+def _streams(site: SiteSection, store: RunStore, ledger: bytes) -> Streams:
+    if site.seed is None:
+        return _LedgerStreams(store.root(), None, ledger)
+    return _LedgerStreams(Streams.seeded(site.seed).bytes("site", site.name), site.seed, ledger)
+
+
+def _schema_of(declared: Schema, frame: pl.DataFrame, rule: LowRisk | None) -> Schema:
+    """The schema of a table, but for a column that only marks low-risk rows."""
+    known = {*declared.columns, *declared.dropped}
+    marks = set() if rule is None or rule.by_row else {rule.column} - known
+    return Schema(columns=declared.resolve([name for name in frame.columns if name not in marks]).columns)
+
+
+def _check_security(invitation: Invitation, *, insecure: bool) -> None:
+    host, _ = split_address(invitation.address)
+    if bool(invitation.ca) == insecure:
+        raise ConfigError(
+            "this hub has TLS" if insecure else "this hub has no TLS, so nobody is authenticated",
+            hint="Drop --insecure" if insecure else "Make a hub with TLS; for a test on this machine add --insecure",
+        )
+    if insecure and not is_loopback(host):
+        raise RefusedError("--insecure is for a hub on this very machine", hint="Use TLS, which is the default")
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"there is no site at {path.parent}", hint="Make one with: kohort site init") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not TOML: {error}", hint="Mend that line") from error
+
+
+def _section(raw: Mapping[str, Any], name: str, kind: type[Any], extra: Mapping[str, Any] | None = None) -> Any:
+    from pydantic import TypeAdapter, ValidationError
+
+    try:
+        return TypeAdapter(kind).validate_python({**raw.get(name, {}), **(extra or {})})
+    except ValidationError as error:
+        first = error.errors(include_input=False, include_url=False)[0]
+        where = ".".join([name, *(str(part) for part in first["loc"])])
+        raise ConfigError(f"{where!r} in site.toml: {first['msg'].lower()}", hint="Correct it") from None
+
+
+def _template(name: str, table: Path | None, plan: PlanFile | None) -> str:
+    """A `site.toml` with the roles of `plan`, and every rule of the policy at its careful default."""
+    lines = ["[site]", f"name = {_toml(name)}"]
+    if table is not None:
+        lines += [f"table = {_toml(str(table.resolve()))}"]
+        lines += ['# low_risk = "below:age:30"  # or "column:NAME", a column of 0 and 1; for hybrid plans']
+        lines += ['# cluster = "north"  # the peers this site trains with; for hybrid plans', ""]
+    lines += ["[data]  # what the columns are; must agree with the plan"]
+    section = {} if plan is None else plan.to_mapping()["data"]
+    lines += [f"{key} = {_toml(section[key])}" for key in SCHEMA_KEYS if section.get(key)]
+    lines += ["", "[policy]  # what may leave; a plan can tighten it, never loosen it"]
+    lines += [f"{key} = {_toml(value)}" for key, value in Policy().to_mapping().items() if value is not None]
+    lines += ["", "[limits]  # in 30 days", "# runs = 20", '# tasks = {"partial.count.*" = 12}', ""]
+    return "\n".join(lines)
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{json.dumps(str(key))} = {_toml(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_toml(item) for item in value) + "]"
+    return json.dumps(value, ensure_ascii=False)

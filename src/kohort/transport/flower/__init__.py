@@ -1,0 +1,1 @@
+"""Flower: the only folder that imports it."""

@@ -1,0 +1,251 @@
+"""What runs at a site on Flower: a SuperNode, and one long-lived process that answers for it.
+
+Flower starts a process a message and installs whatever app the SuperLink delivers. Here the SuperNode is told that
+somebody else runs its tasks (`--isolation process`), and that somebody is this file's `serve_site`: it takes tasks from
+the SuperNode's Runtime API, compares the delivered bundle's hash with the one the installed kohort builds, and answers
+with the code installed here. The bundle is never unpacked, let alone imported.
+
+It uses what Flower's own runner uses, which is not a public interface: the extra pins the version, and the tests start
+real SuperNodes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from kohort.errors import IntegrityError, SiteError
+from kohort.transport.flower.app import _ACQUIRE, bundle_hash, client_app, hasten, quiet
+
+__all__ = ["BAD_CERTIFICATE", "NODE_FILE", "NOT_LET_IN", "SiteRunner", "supernode_command"]
+
+NODE_FILE = "KOHORT_NODE_FILE"
+"""Where a SuperNode keeps the number the SuperLink knows it by."""
+NOT_LET_IN, BAD_CERTIFICATE = "kohort: the hub did not let this node in", "SSL/TLS handshake error detected"
+"""What a SuperNode's log says when hub or site does not believe the other; the second is Flower's own line."""
+TASK_LOST = "kohort: the hub went away in the middle of a message; waiting for it to ask again"
+POLL_VARIABLE = "FLWR_SUPEREXEC_TASK_POLL_INTERVAL"
+BUSY_POLL, IDLE_POLL = 0.1, 1.0
+"""Seconds between looks for a task, within a minute of the last one and later."""
+BUSY_FOR = 60.0
+NODE_POLL = 0.4
+"""Seconds between a SuperNode's looks for a message while a run is under way; Flower looks every three."""
+HEARTBEAT_AFTER = 5.0
+
+
+def supernode_command(
+    *, superlink: str, port: int, secret: Path, ca: Path | None, key: Path | None, retries: int
+) -> list[str]:
+    """The command that starts a site's SuperNode: connected to the hub, its Runtime API on loopback only."""
+    trust = ["--insecure"] if ca is None else ["--root-certificates", str(ca)]
+    if key is not None:
+        trust += ["--auth-supernode-private-key", str(key)]
+    return [
+        sys.executable,
+        "-m",
+        "kohort.transport.flower.runner",
+        "--superlink",
+        superlink,
+        "--isolation",
+        "process",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+        "--superexec-auth-secret-file",
+        str(secret),
+        "--max-retries",
+        str(retries),
+        *trust,
+    ]
+
+
+class _Pace:
+    """Looks often while something happens, and seldom otherwise."""
+
+    def __init__(self, busy: float, idle: float) -> None:
+        self._busy, self._idle = busy, idle
+        self._last = time.monotonic()
+
+    def touch(self) -> None:
+        """Something happened."""
+        self._last = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        """How long to wait before looking again."""
+        return self._busy if time.monotonic() - self._last < BUSY_FOR else self._idle
+
+
+class _TaskToken:
+    """Adds the current task's token to requests, so that one HTTP client serves all tasks."""
+
+    def __init__(self) -> None:
+        self.inner: Any = None
+
+    def intercept(self, context: Any, call_next: Callable[[Any], Any]) -> Any:
+        """As Flower's interceptors do."""
+        return call_next(context) if self.inner is None else self.inner.intercept(context, call_next)
+
+
+@dataclass
+class SiteRunner:
+    """Answers a SuperNode's tasks in this process until told to stop."""
+
+    answer: Callable[[bytes], bytes]
+    refuse: Callable[[str], None]
+    """Writes the ledger line of a bundle that was turned away."""
+    address: str
+    secret: bytes
+    alive: Callable[[], bool] = lambda: True
+    """Whether to go on; asked between tasks."""
+    served: int = 0
+    _token: _TaskToken = field(default_factory=_TaskToken)
+
+    def serve(self) -> None:
+        """Serve until `alive` says no. A bundle of another hash ends it with an IntegrityError, before unpacking."""
+        os.environ.update(quiet(Path(os.devnull) / "flwr"))
+        import httpx
+        from flwr.proto.runtime_pb2 import AcquireTaskRequest
+        from flwr.supercore.constant import TaskType
+        from flwr.supercore.inflatable.inflatable_utils import ObjectPullError, ObjectPushError, ObjectUnavailableError
+        from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor
+
+        given_up = (httpx.HTTPError, ObjectPullError, ObjectPushError, ObjectUnavailableError)
+        hasten()
+        app = client_app(self.answer)
+        client = self._client()
+        wanted = AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP])
+        fixed = os.environ.get(POLL_VARIABLE)
+        pace = _Pace(BUSY_POLL, IDLE_POLL)
+        try:
+            while self.alive():
+                try:
+                    self._token.inner = None
+                    taken = client.AcquireTask(wanted)
+                except httpx.TransportError:  # the SuperNode is starting, or ending: `alive` knows which
+                    time.sleep(IDLE_POLL)
+                    continue
+                if not taken.token:
+                    time.sleep(pace.seconds if fixed is None else float(fixed))
+                    continue
+                self._token.inner = RuntimeTokenHttpInterceptor(taken.token)
+                try:
+                    self._run(client, app)
+                except given_up:
+                    # The hub went away in the middle of a message, so the node dropped the task. What was answered is
+                    # in the outbox, for when the hub asks again.
+                    sys.stderr.write(f"{TASK_LOST}\n")
+                    time.sleep(IDLE_POLL)
+                pace.touch()
+        finally:
+            client.close()
+
+    def _client(self) -> Any:
+        from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor, SuperExecAuthHttpInterceptor
+        from flwr.supercore.runtime import RuntimeHttpClient
+
+        return RuntimeHttpClient.from_server_address(
+            server_address=self.address,
+            insecure=True,  # loopback: the SuperNode's Runtime API listens on no other interface
+            root_certificates=None,
+            interceptors=[
+                RuntimeVersionHttpInterceptor(component_name="flwr-clientapp"),
+                SuperExecAuthHttpInterceptor(master_secret=self.secret, protected_methods={_ACQUIRE}),
+                self._token,
+            ],
+        )
+
+    def _run(self, client: Any, app: Any) -> None:
+        """One task: compare the bundle, answer the message, say that it is done."""
+        from flwr.app import Message
+        from flwr.app.error import Error
+        from flwr.common.constant import ErrorCode, SubStatus
+        from flwr.supercore.heartbeat import HeartbeatSender, make_task_heartbeat_fn_http
+        from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
+
+        heart = HeartbeatSender(make_task_heartbeat_fn_http(client))
+        timer = threading.Timer(HEARTBEAT_AFTER, heart.start)
+        timer.daemon = True
+        timer.start()
+        try:
+            message, context, _, fab = pull_task_input(client)
+            if hashlib.sha256(fab.content).hexdigest() != bundle_hash():
+                reason = "the hub delivered an app bundle that is not this kohort's; nothing of it was unpacked"
+                self.refuse(reason)
+                error = Error(code=ErrorCode.LOAD_CLIENT_APP_EXCEPTION, reason=reason)
+                push_message(client, Message(error, reply_to=message), context)
+                push_task_output(client, context, SubStatus.FAILED, reason)
+                raise IntegrityError(reason, hint="Install the same kohort at hub and site, or ask who changed it")
+            reply = app(message=message, context=context)
+            push_message(client, reply, context)
+            push_task_output(client, context, SubStatus.COMPLETED, "")
+            self.served += 1
+        finally:
+            timer.cancel()
+            if heart.is_running:
+                heart.stop()
+
+
+def _supernode() -> None:
+    """Run Flower's SuperNode in this process, looking for messages more often while a run is under way."""
+    from flwr.supercore.app_utils import start_parent_process_monitor
+    from flwr.supernode import start_client_internal
+    from flwr.supernode.cli.flower_supernode import flower_supernode
+
+    hasten()
+    _rejoin(Path(os.environ[NODE_FILE]))
+    start_parent_process_monitor(os.getppid())  # a site that is killed leaves no node behind
+    internals: Any = start_client_internal
+    if not callable(getattr(internals, "_pull_and_store_message", None)):
+        raise SiteError("this Flower is not the pinned one", hint='Install it with: pip install "kohort[flower]"')
+    pace = _Pace(NODE_POLL, 3.0)
+    pull = internals._pull_and_store_message
+
+    def pulled(**arguments: Any) -> Any:
+        found = pull(**arguments)
+        if found is not None:
+            pace.touch()
+        return found
+
+    internals._pull_and_store_message = pulled
+    internals.time = SimpleNamespace(sleep=lambda seconds: time.sleep(min(seconds, pace.seconds)))
+    flower_supernode()
+
+
+def _rejoin(place: Path) -> None:
+    """Let a node that was killed connect again at once, instead of when the SuperLink has given its old self up."""
+    import httpx
+    from flwr.proto.fleet_pb2 import DeactivateNodeRequest
+    from flwr.supernode.fleet_http_client import FleetHttpClient
+
+    activate: Any = FleetHttpClient.ActivateNode
+
+    def activated(client: Any, request: Any) -> Any:
+        try:
+            response = activate(client, request)
+        except httpx.HTTPStatusError:
+            if not place.is_file():
+                sys.stderr.write(f"{NOT_LET_IN}\n")
+                raise
+            with suppress(httpx.HTTPStatusError):  # the SuperLink may give it up between the two requests
+                client.DeactivateNode(DeactivateNodeRequest(node_id=int(place.read_text())))
+            response = activate(client, request)
+        place.write_text(str(response.node_id))
+        return response
+
+    internals: Any = FleetHttpClient
+    internals.ActivateNode = activated
+
+
+if __name__ == "__main__":
+    _supernode()

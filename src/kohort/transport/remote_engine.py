@@ -1,0 +1,329 @@
+"""The hub's side of sites that are other processes: requests go out as signed letters, answers come back as letters.
+
+Whatever carries the letters (Flower, or a loop-back in one process) is trusted with nothing: it can delay or lose them,
+not change, repeat or invent them. Deadline and quorum are ours. The hub keeps its own ledger of what it received, line
+by line what the sites' own ledgers say, and a chain of receipts for each site, which the site keeps beside its ledger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from time import perf_counter
+from typing import Any, Protocol
+
+from numpy.typing import NDArray
+
+from kohort.errors import ConfigError, IntegrityError, KohortError, RefusedError, SiteError
+from kohort.protocol.engine import Claims, Costs, give_up, least_answers, stop_if_tampered
+from kohort.transport.messages import (
+    Answer,
+    Question,
+    fresh_number,
+    letters_in,
+    message_of,
+    read_answer,
+    write_question,
+)
+from kohort.protocol.hub import Ask, Excluded, Replies
+from kohort.protocol.plan import Setting
+from kohort.protocol.site import Failure
+from kohort.protocol.task import Request
+from kohort.protocol.faults import Trouble
+from kohort.protocol.validate import validate
+from kohort.protocol.wire import Parcels
+from kohort.privacy.guarantee import DP, Public, parse_guarantee
+from kohort.privacy.ledger.ledger import Book, Chain, Occasion, canonical
+from kohort.privacy.ledger.receipts import RECEIPTS_FILE, Receipts
+from kohort.privacy.ledger.signing import Signer
+from kohort.privacy.ledger.verify import checked_receipts
+from kohort.rng import Streams
+from kohort.crypto.sealed import Identity, PublicIdentity
+
+__all__ = ["Carrier", "RemoteEngine", "SiteReceipts"]
+
+UNDECLARED = 1 << 53
+"""Rows a site may speak of before it declared any."""
+RECEIPTS_AT_ONCE = 64
+
+
+class Carrier(Protocol):
+    """What brings letters to sites and their answers back."""
+
+    def carry(self, letters: Mapping[str, bytes], *, deadline: float) -> tuple[dict[str, bytes], dict[str, str]]:
+        """Answers by site, and for each site without one why. Returns after `deadline` seconds at the latest."""
+        ...
+
+
+class _Heads:
+    """Where a site's own ledger stood, as it told; in the form `Receipts` asks a book for it."""
+
+    def __init__(self, answer: Answer) -> None:
+        self._said = (answer.heads, answer.head_signature)
+
+    def sign_heads(self, chains: Sequence[Chain]) -> tuple[str, str]:
+        """What the site signed."""
+        del chains
+        return self._said
+
+
+class SiteReceipts(Receipts):
+    """The hub's receipts for one site, kept at the hub and handed to the site with the next question."""
+
+    def __init__(self, site: str, *, signer: Signer, folder: Path | None = None) -> None:
+        super().__init__(signer=signer, folder=folder)
+        self._chain = Chain(site, secret=bytes(32))
+        self._texts: list[str] = []
+        if folder is not None and (folder / RECEIPTS_FILE).stat().st_size:
+            checked = checked_receipts(folder / RECEIPTS_FILE)
+            self.adopt(Book(signer=signer), checked, {})
+            self._texts = (folder / RECEIPTS_FILE).read_text(encoding="utf-8").splitlines(keepends=True)
+
+    def acknowledge(self, answer: Answer) -> None:
+        """Counter-sign where the site's ledger stands; one that went back is refused."""
+        self._chain.length = answer.length
+        self.issue(_Heads(answer), [self._chain], Occasion(what="", request=answer.request))
+
+    def after(self, known: int | None) -> bytes:
+        """The lines a site that has `known` of them lacks; some more when that is not known."""
+        start = max(0, len(self._texts) - RECEIPTS_AT_ONCE) if known is None else known
+        return "".join(self._texts[start : start + RECEIPTS_AT_ONCE]).encode()
+
+    def _write(self, line: str) -> None:
+        super()._write(line)
+        self._texts.append(line)
+
+
+@dataclass
+class RemoteEngine:
+    """Drives a plan over a carrier. Sites judge the plan themselves, when its first question reaches them."""
+
+    carrier: Carrier
+    setting: Setting
+    streams: Streams
+    hub: Identity
+    sites: Mapping[str, PublicIdentity]
+    parties: Mapping[str, PublicIdentity]
+    """Who takes part without rows: a key-holder. Asked by name, alone, and indispensable."""
+    plan: bytes
+    """The plan as JSON: every site hashes it, compares, and reads its parameters from it."""
+    peers: bytes
+    """The public identities of all parties, one a line."""
+    book: Book
+    """The hub's own ledger of what it received."""
+    receipts: Receipts
+    quorum: float
+    deadline: float
+    site_receipts: Mapping[str, SiteReceipts]
+    watch: Callable[[Ask], None] = lambda _: None
+    """Told of every question before it goes out."""
+    costs: Costs = field(default_factory=Costs)
+    excluded: list[Excluded] = field(default_factory=list)
+    declared: dict[str, int] = field(default_factory=dict)
+    _known_receipts: dict[str, int] = field(default_factory=dict)
+    _told: set[str] = field(default_factory=set)
+    """Sites that were sent the plan."""
+    _chains: dict[str, Chain] = field(default_factory=dict)
+
+    def approve(self, claims: Claims, *, tasks: Sequence[str] = ()) -> tuple[str, ...]:
+        """Every site is asked; each judges the plan before it answers its first question, and may refuse it then."""
+        del claims, tasks  # a site works out both itself, from the plan
+        fingerprint = self.setting.schema.fingerprint()
+        for name, identity in {**self.sites, **self.parties}.items():
+            binding = {"received_from": identity.fingerprint, "schema": fingerprint}
+            secret = self.streams.bytes("received", name)
+            self._chains[name] = self.book.open_chain(name, secret=secret, binding=binding)
+        self.declared = dict.fromkeys(self.sites, UNDECLARED)
+        return tuple(self.sites)
+
+    def make_trouble(self, trouble: Trouble) -> None:
+        """Real sites have trouble of their own."""
+        if trouble != Trouble():
+            raise ConfigError("sites.trouble is for simulations", hint="Drop it, or use --engine local")
+
+    def kept(self) -> dict[str, dict[str, NDArray[Any]]]:
+        """Nothing: sites keep what they need themselves."""
+        return {}
+
+    def put_back(self, kept: Mapping[str, Mapping[str, NDArray[Any]]]) -> None:
+        """Sites did not forget."""
+        del kept
+
+    def exchange(self, ask: Ask) -> Replies:
+        """One message to each site, a letter for every question in it, and the answers that count."""
+        asks = [ask]
+        while (then := asks[-1].then) is not None:
+            asks.append(then)
+        posted = [self._post(each, first=each is ask) for each in asks]
+        messages = {name: message_of([letters[name] for _, _, letters in posted]) for name in ask.to}
+        began = perf_counter()
+        came, missing = self.carrier.carry(messages, deadline=self.deadline)
+        self.costs.longest_exchange = max(self.costs.longest_exchange, perf_counter() - began)
+        answers = {name: letters_in(message) for name, message in came.items()}
+        settled = []
+        for place, (each, (requests, numbers, _)) in enumerate(zip(asks, posted, strict=True)):
+            own = {name: letters[place] for name, letters in answers.items() if len(letters) == len(asks)}
+            settled.append(self._settle(each, requests, numbers, own, missing))
+        for replies, following in pairwise(settled):
+            replies.then = following
+        return settled[0]
+
+    def _post(self, ask: Ask, *, first: bool) -> tuple[dict[str, Request], dict[str, str], dict[str, bytes]]:
+        """The requests of a question, the numbers of its letters, and the letters. The first one brings the plan."""
+        self.watch(ask)
+        requests = self._requests(ask)
+        letters = {name: self._letter(name, request, first=first) for name, request in requests.items()}
+        numbers = {name: question.fresh for name, question in letters.items()}
+        return requests, numbers, {name: write_question(question, self.hub) for name, question in letters.items()}
+
+    def _settle(
+        self,
+        ask: Ask,
+        requests: Mapping[str, Request],
+        numbers: Mapping[str, str],
+        came: Mapping[str, bytes],
+        missing: Mapping[str, str],
+    ) -> Replies:
+        """Read what came, write it down, and judge whether it is enough."""
+        excluded = [Excluded(name, "dropped", missing.get(name, "no answer")) for name in ask.to if name not in came]
+        answers: dict[str, Answer] = {}
+        for name in ask.to:
+            if name in came:
+                try:
+                    answers[name] = self._opened(name, came[name], numbers[name], requests[name])
+                except KohortError as error:
+                    excluded.append(Excluded(name, "stray", error.message))
+        self._told |= set(answers)
+        told, names, parcels = self._write_down(ask, requests, answers)
+        excluded += told
+        self._count(requests, answers)
+        kept, body, bad = validate(names, parcels, ask.expect, self.declared)
+        excluded += bad
+        for item in excluded:
+            if item.kind not in {"refused", "failed"}:  # those two stand in the ledger already
+                occasion = Occasion(what=ask.task.name, round=ask.round)
+                self.book.note(self._chains[item.site], occasion, reason=item.reason)
+        if ask.to[0] in self.parties:
+            return _consulted(ask, kept, body, excluded)
+        self.excluded += excluded
+        if len(kept) < least_answers(self.quorum, len(ask.to)):
+            give_up(ask, len(kept), excluded)
+        return Replies(kept, body, excluded)
+
+    def _requests(self, ask: Ask) -> dict[str, Request]:
+        """One request for all, or one each; the same the local engine makes, hash for hash."""
+
+        def request(alone: str) -> Request:
+            return Request(
+                run=self.setting.run,
+                plan_hash=self.setting.plan_hash,
+                task=ask.task.name,
+                round=ask.round,
+                attempt=0,
+                nonce=self.streams.bytes("nonce", ask.task.name, ask.round, alone, length=12).hex(),
+                payload=ask.payload if ask.each is None else ask.each[alone],
+            )
+
+        if ask.each is None:
+            return dict.fromkeys(ask.to, request(""))
+        return {name: request(name) for name in ask.to}
+
+    def _letter(self, name: str, request: Request, *, first: bool) -> Question:
+        told = name in self._told or not first
+        return Question(
+            site=name,
+            fresh=fresh_number(),
+            run=request.run,
+            plan_hash=request.plan_hash,
+            schema=self.setting.schema.fingerprint(),
+            columns=canonical(list(self.setting.schema.columns)),
+            task=request.task,
+            round=request.round,
+            attempt=request.attempt,
+            nonce=request.nonce,
+            body=request.encoded,
+            plan=b"" if told else self.plan,
+            peers=b"" if told else self.peers,
+            receipts=self.site_receipts[name].after(self._known_receipts.get(name)) if first else b"",
+        )
+
+    def _opened(self, name: str, letter: bytes, number: str, request: Request) -> Answer:
+        """A site's answer to this very question; its receipt is written before anything is made of it."""
+        answer = read_answer(letter, site=self.sites.get(name) or self.parties[name])
+        if answer.fresh != number:
+            raise IntegrityError(f"site {name!r} answered another question")
+        if answer.heads:
+            if answer.request != request.digest:
+                raise IntegrityError(f"site {name!r} answered another request")
+            self.site_receipts[name].acknowledge(answer)
+        self._known_receipts[name] = answer.receipts
+        return answer
+
+    def _write_down(
+        self, ask: Ask, requests: Mapping[str, Request], answers: Mapping[str, Answer]
+    ) -> tuple[list[Excluded], list[str], list[bytes]]:
+        """The hub's ledger lines of an exchange, and who answered with what."""
+        excluded: list[Excluded] = []
+        failures: list[Failure] = []
+        names: list[str] = []
+        parcels: list[bytes] = []
+        lines: dict[str, list[Chain]] = {}
+        for name, answer in answers.items():
+            chain, request = self._chains[name], requests[name]
+            occasion = Occasion(
+                what=request.task, to=answer.to, via=answer.via, request=request.digest, round=request.round
+            )
+            if answer.status == "answer":
+                try:
+                    claim = parse_guarantee(dict(answer.guarantee))
+                except IntegrityError as error:
+                    excluded.append(Excluded(name, "excluded", error.message))
+                    continue
+                known = self.book.has_answered(chain, occasion, answer.body)  # it came before an interruption
+                self.book.record([chain], occasion, guarantees=[claim], rows=[answer.rows], parcels=[answer.body])
+                if isinstance(claim, DP) and not known:
+                    chain.budget.charge(claim, to=answer.to, what=request.task, round=request.round)
+                lines.setdefault(request.digest, []).append(chain)
+                names.append(name)
+                parcels.append(answer.body)
+            elif answer.status == "refused":
+                claim = parse_guarantee(dict(answer.guarantee)) if answer.guarantee else Public(what="nothing")
+                if not answer.heads:  # the plan itself was refused, as a whole
+                    occasion = Occasion(what=f"{self.setting.method}.plan", request=self.setting.plan_hash)
+                self.book.refuse(chain, occasion, guarantee=claim, reason=answer.reason)
+                if answer.heads:
+                    lines.setdefault(request.digest, []).append(chain)
+                excluded.append(Excluded(name, "refused", answer.reason))
+            else:
+                self.book.note(chain, occasion._replace(to="hub"), reason=answer.reason)
+                failures.append(Failure(name, answer.reason, tampered=answer.status == "tampered"))
+                excluded.append(Excluded(name, "failed", answer.reason))
+        for digest, chains in lines.items():
+            self.receipts.issue(self.book, chains, Occasion(what=ask.task.name, request=digest, round=ask.round))
+        stop_if_tampered(failures)
+        return excluded, names, parcels
+
+    def _count(self, requests: Mapping[str, Request], answers: Mapping[str, Answer]) -> None:
+        """Bytes of payloads, as the ledgers list them; seconds as the sites measured them."""
+        sent = {name: len(request.encoded) for name, request in requests.items()}
+        self.costs.bytes_down += sum(sent.values())
+        self.costs.bytes_up += sum(len(answer.body) for answer in answers.values())
+        moved = [len(answer.body) + sent[name] for name, answer in answers.items()]
+        self.costs.most_bytes_a_site += max(moved, default=0)
+        times = [answer.seconds for name, answer in answers.items() if name in self.sites]
+        self.costs.key_holder += sum(answer.seconds for name, answer in answers.items() if name in self.parties)
+        self.costs.slowest_site += max(times, default=0.0)
+        self.costs.sites += sum(times)
+
+
+def _consulted(ask: Ask, kept: Sequence[str], body: Parcels | list[bytes], excluded: Sequence[Excluded]) -> Replies:
+    """The answer of a party without rows. There is no quorum of one: what it refuses or cannot do ends the run."""
+    if not excluded:
+        return Replies(kept, body)
+    against = excluded[0]
+    message = f"{against.site!r} does not answer {ask.task.name!r}: {against.reason}"
+    if against.kind in {"dropped", "stray"}:
+        raise SiteError(message, hint="Start it, then go on with --resume")
+    raise RefusedError(message)

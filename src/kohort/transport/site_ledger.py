@@ -1,0 +1,167 @@
+"""The ledger of a real site: one chain over all its runs, and the hub's receipts beside it.
+
+Lines are synced to the disk before anything leaves, and the head is signed at every answer. The operator may change
+the policy: the chain goes on, with a line that says so.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kohort.errors import IntegrityError
+from kohort.files import disk_errors, write_whole
+from kohort.privacy.dp.budget import Budget
+from kohort.privacy.guarantee import Guarantee
+from kohort.privacy.ledger.ledger import GENESIS, LEDGER_FILE, Book, Chain, Occasion, canonical
+from kohort.privacy.ledger.receipts import RECEIPTS_FILE
+from kohort.privacy.ledger.reopen import drop_cut_lines
+from kohort.privacy.ledger.signing import Signer, signature_holds
+from kohort.privacy.ledger.verify import checked_chain, checked_receipts
+
+__all__ = ["Claimed", "KeptReceipts", "SiteBook", "open_site_ledger"]
+
+MONTH = 30 * 24 * 3600
+
+
+@dataclass(frozen=True)
+class Claimed:
+    """What the last line of a release or a refusal said."""
+
+    guarantee: Guarantee
+    rows: int
+    occasion: Occasion
+
+
+class SiteBook(Book):
+    """The book of one site. Every run of the site writes to the same chain."""
+
+    def __init__(
+        self, *, signer: Signer, folder: Path | None = None, history: Sequence[Mapping[str, Any]] = ()
+    ) -> None:
+        super().__init__(signer=signer, folder=folder, durable=folder is not None)
+        self.last: Claimed | None = None
+        self._chain: Chain | None = None
+        self._first = dict(history[0]["binding"]) if history else None
+        self._times = [(str(line["what"]), int(line.get("time", 0))) for line in history if line["event"] == "release"]
+        self.adopt(history)
+
+    def open_chain(
+        self, site: str, *, secret: bytes, binding: Mapping[str, Any], budget: Budget | None = None
+    ) -> Chain:
+        """The site's one chain; opened once in a process, and bound to what the site was when it began."""
+        if self._chain is None:
+            opened_with = dict(binding) if self._first is None else self._first
+            self._chain = super().open_chain(site, secret=secret, binding=opened_with, budget=budget)
+            if canonical(opened_with) != canonical(dict(binding)):
+                self.note(self._chain, Occasion(what="policy"), reason=f"goes on under {canonical(dict(binding))}")
+        return self._chain
+
+    @property
+    def chain(self) -> Chain:
+        """The chain, once it is open."""
+        if self._chain is None:
+            raise IntegrityError("the site's ledger is not open")
+        return self._chain
+
+    def record(
+        self,
+        chains: Sequence[Chain],
+        occasion: Occasion,
+        *,
+        guarantees: Sequence[Guarantee],
+        rows: Sequence[int],
+        parcels: Sequence[bytes | memoryview],
+    ) -> None:
+        """As in every book; the claim is remembered for the answer."""
+        super().record(chains, occasion, guarantees=guarantees, rows=rows, parcels=parcels)
+        self.last = Claimed(guarantees[0], rows[0], occasion)
+        self._times.append((occasion.what, int(time.time())))
+
+    def refuse(self, chain: Chain, occasion: Occasion, *, guarantee: Guarantee, reason: str) -> None:
+        """As in every book; the claim is remembered for the answer."""
+        super().refuse(chain, occasion, guarantee=guarantee, reason=reason)
+        self.last = Claimed(guarantee, 0, occasion)
+
+    def answered_lately(self, task: str, *, seconds: float = MONTH) -> int:
+        """How many releases of a task left in the last month."""
+        since = time.time() - seconds
+        return sum(what == task and when >= since for what, when in self._times)
+
+
+class KeptReceipts:
+    """The receipts the hub gave this site, beside the ledger they are about."""
+
+    def __init__(
+        self,
+        *,
+        hub_key: str,
+        site_key: str,
+        folder: Path | None,
+        history: Sequence[Mapping[str, Any]] = (),
+        former_keys: Sequence[str] = (),
+    ):
+        self.hub_key = hub_key
+        self.length = len(history)
+        self.head = str(history[-1]["hash"]) if history else GENESIS
+        self._site_keys = (site_key, *former_keys)
+        self._path = None if folder is None else folder / RECEIPTS_FILE
+        if self._path is not None:
+            with disk_errors(self._path):
+                self._path.touch()
+
+    def take(self, lines: bytes, chain: Chain) -> None:
+        """Add the receipts that are new, if they go on from the last one and both signatures hold."""
+        fresh = []
+        for text in lines.splitlines(keepends=True):
+            line = self._read(text)
+            if line["seq"] < self.length:
+                continue
+            message = canonical([self.head, line["request"], line["heads"]]).encode()
+            if (
+                line["seq"] != self.length
+                or line["prev"] != self.head
+                or not self._is_ours(str(line["heads"]), str(line["site_signature"]))
+                or not signature_holds(self.hub_key, message, str(line["hub_signature"]))
+            ):
+                raise IntegrityError("a receipt of the hub does not go on from the last one, or is not signed")
+            self.length, self.head = self.length + 1, str(line["hash"])
+            fresh.append(text)
+        if fresh and self._path is not None:
+            with disk_errors(self._path), self._path.open("ab", buffering=0) as file:
+                write_whole(file, b"".join(fresh))
+        if fresh:
+            chain.receipt = self.head
+
+    def _is_ours(self, heads: str, signature: str) -> bool:
+        """Whether this site signed it, be it before it changed its keys."""
+        return any(signature_holds(key, heads.encode(), signature) for key in self._site_keys)
+
+    @staticmethod
+    def _read(text: bytes) -> dict[str, Any]:
+        try:
+            line = json.loads(text)
+            int(line["seq"]), line["prev"], line["request"], line["heads"], line["hash"]
+        except (ValueError, TypeError, KeyError) as error:
+            raise IntegrityError("a receipt of the hub is malformed") from error
+        return dict(line)
+
+
+def open_site_ledger(folder: Path | None, *, signer: Signer, hub_key: str) -> tuple[SiteBook, KeptReceipts]:
+    """The ledger and the receipts of a site, with all that was written before; a line cut by a crash is removed."""
+    lines: list[dict[str, Any]] = []
+    receipts: list[dict[str, Any]] = []
+    if folder is not None and (folder / LEDGER_FILE).is_file():
+        drop_cut_lines(folder)
+        lines = checked_chain(folder / LEDGER_FILE)
+        if (folder / RECEIPTS_FILE).is_file():
+            receipts = checked_receipts(folder / RECEIPTS_FILE)
+    book = SiteBook(signer=signer, folder=folder, history=lines)
+    changes = [str(line["reason"]) for line in lines if line["event"] == "note" and line["what"] == "keys"]
+    former = [change.partition(" ")[0] for change in changes]
+    kept = KeptReceipts(hub_key=hub_key, site_key=signer.public, folder=folder, history=receipts, former_keys=former)
+    return book, kept

@@ -1,0 +1,156 @@
+"""What a real site keeps on its disk so that a crash changes nothing.
+
+For each run: the plan, the root of the site's randomness, every answer by its request's hash (an answered request gets
+the same bytes again), and the requests that formed the site's memory, to form it again. Nothing of it leaves.
+
+    runs/RUN-PLAN/plan.json  peers.jsonl  root.key  answers/NUMBER-REQUEST.khrt
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+
+from kohort.errors import IntegrityError
+from kohort.protocol.site import Site
+from kohort.protocol.task import Request, find_task
+from kohort.rounds.training import TRAIN, TRAIN_SCAFFOLD, kept_by, put_back
+from kohort.protocol.wire import Payload, decode, encode
+from kohort.files import disk_errors, write_atomic, write_whole
+from kohort.privacy.ledger.ledger import canonical
+
+__all__ = ["Numbers", "RunStore"]
+
+_ONLY_KEEPS_STATE = frozenset({TRAIN.name, TRAIN_SCAFFOLD.name})
+"""Tasks whose one effect on a site's memory is what `kept_by` tells: that is stored, instead of training again."""
+
+
+class Numbers:
+    """The numbers of letters that came in; none counts twice, not even after a crash."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._path = path
+        self._seen: set[str] = set()
+        if path is not None and path.exists():
+            with disk_errors(path):
+                self._seen = set(path.read_text(encoding="ascii").split())
+
+    def accept(self, number: str) -> None:
+        """Remember a number on disk, or refuse one that is known."""
+        if len(number) != 32 or not set(number) <= set("0123456789abcdef"):
+            raise IntegrityError("a letter's number is malformed")
+        if number in self._seen:
+            raise IntegrityError("a letter was delivered before", hint="Somebody between hub and site repeats letters")
+        if self._path is not None:
+            with disk_errors(self._path):
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                with self._path.open("ab", buffering=0) as file:
+                    write_whole(file, number.encode() + b"\n")
+                    os.fsync(file.fileno())
+        self._seen.add(number)
+
+
+class RunStore:
+    """The files of one run at a site; without a folder answers are kept in memory, and nothing else.
+
+    An answer and what its request did to the site's memory are one file, so a crash leaves both or neither. A store
+    that `forgets` keeps answers alone: what a key-holder destroyed must not come back.
+    """
+
+    def __init__(self, folder: Path | None = None, *, forgets: bool = False) -> None:
+        self.folder = folder
+        self._forgets = forgets
+        self._answers: dict[str, bytes] = {}
+        paths = [] if folder is None else sorted((folder / "answers").glob("*.khrt"))
+        self._places = {path.stem.partition("-")[2]: path for path in paths}
+
+    @property
+    def plan(self) -> bytes:
+        """The plan of this run as it came; empty when the run is not known here."""
+        return self._read("plan.json")
+
+    @property
+    def peers(self) -> bytes:
+        """The identities that came with it."""
+        return self._read("peers.jsonl")
+
+    def begin(self, plan: bytes, peers: bytes) -> None:
+        """Keep what the run is about."""
+        if self.folder is not None:
+            write_atomic(self.folder / "peers.jsonl", peers, private=True)
+            write_atomic(self.folder / "plan.json", plan, durable=True, private=True)
+
+    def root(self) -> bytes:
+        """The root of this run's randomness: drawn once from the operating system, the same after a crash."""
+        known = self._read("root.key")
+        if not known:
+            known = os.urandom(32)
+            if self.folder is not None and not self._forgets:
+                write_atomic(self.folder / "root.key", known, durable=True, private=True)
+        return known
+
+    def find(self, digest: str) -> bytes | None:
+        """The answer to this request, if it was answered."""
+        if self.folder is None:
+            return self._answers.get(digest)
+        path = self._places.get(digest)
+        return None if path is None else _read_record(path).blobs["answer"]
+
+    def keep(self, site: Site, request: Request, answer: bytes, *, formed: bool) -> None:
+        """Store an answer before it is sent; if it `formed` the site's memory, also how to form that again."""
+        if self.folder is None:
+            self._answers[request.digest] = answer
+            return
+        head, body, kept = "", b"", {}
+        if formed and request.task in _ONLY_KEEPS_STATE:
+            kept = kept_by(site)
+        elif formed and not self._forgets:
+            head = canonical(
+                [request.run, request.plan_hash, request.task, request.round, request.attempt, request.nonce]
+            )
+            body = request.encoded
+        content = encode(Payload(arrays=kept, blobs={"answer": answer, "head": head.encode(), "body": body}))
+        path = self.folder / "answers" / f"{len(self._places):06d}-{request.digest}.khrt"
+        write_atomic(path, hashlib.blake2b(content, digest_size=32).digest() + content, durable=True, private=True)
+        self._places[request.digest] = path
+
+    def relive(self, site: Site) -> None:
+        """Form the memory of a site again that lost it in a crash. Nothing is sent and no line is written."""
+        kept = None
+        for path in self._places.values():
+            record = _read_record(path)
+            if record.blobs["head"]:
+                request = _request_of(record)
+                find_task(request.task).one(site, request)
+            kept = record.arrays or kept
+        if kept:
+            put_back(site, dict(kept))
+
+    def _read(self, name: str) -> bytes:
+        if self.folder is None or not (self.folder / name).is_file():
+            return b""
+        with disk_errors(self.folder / name):
+            return (self.folder / name).read_bytes()
+
+
+def _read_record(path: Path) -> Payload:
+    with disk_errors(path):
+        stored = path.read_bytes()
+    if hashlib.blake2b(stored[32:], digest_size=32).digest() != stored[:32]:
+        raise IntegrityError("a stored answer was damaged", hint="Restore the site's folder, or start a new run")
+    return decode(stored[32:])
+
+
+def _request_of(record: Payload) -> Request:
+    run, plan_hash, task, number, attempt, nonce = json.loads(record.blobs["head"])
+    return Request(
+        run=run,
+        plan_hash=plan_hash,
+        task=task,
+        round=number,
+        attempt=attempt,
+        nonce=nonce,
+        payload=decode(record.blobs["body"]),
+    )

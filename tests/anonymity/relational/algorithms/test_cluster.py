@@ -1,0 +1,82 @@
+"""k-member clusters: grown as the slow form grows them, always within the rule, the same on any number of threads."""
+
+from __future__ import annotations
+
+import numpy as np
+from tests.support.anonymity_tables import RULES, as_sets, problem_of, tables
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kohort.anonymity.relational.algorithms.cluster import block_rows, cluster
+from kohort.anonymity.relational.coding import code_table
+from kohort.anonymity.relational.algorithms.cluster_kernel import grow_clusters, house_rows
+from kohort.anonymity.relational.algorithms.mondrian import mondrian
+from kohort.anonymity.relational.partition import Problem
+from tests.reference.partitions import class_loss, clusters, meets
+from kohort.anonymity.relational.rule import Rule, SensitiveColumns
+from kohort.tables.datasets.catalogue import load_dataset
+
+
+@settings(max_examples=100)
+@given(frame=tables(dyadic=True, least=4), k=st.integers(2, 5))
+def test_clusters_grow_as_by_hand(frame, k):
+    problem = problem_of(frame, Rule(k=k))
+    labels, count = grow_clusters(problem.columns(), *problem.shape, k, problem.demands)
+    by_hand = clusters(problem)
+    assert count == len(by_hand)
+    assert [set(np.flatnonzero(labels == j).tolist()) for j in range(count)] == [set(rows) for rows in by_hand]
+
+
+@settings(max_examples=100)
+@given(frame=tables(dyadic=True, least=6), k=st.integers(2, 4))
+def test_a_row_that_is_left_joins_the_cluster_that_then_loses_least(frame, k):
+    problem = problem_of(frame, Rule(k=k))
+    labels, count = grow_clusters(problem.columns(), *problem.shape, k, problem.demands)
+    expected = labels.copy()
+    for row in np.flatnonzero(labels < 0):
+        members = [np.flatnonzero(expected == j).tolist() for j in range(count)]
+        added = [
+            (len(rows) + 1) * class_loss(problem, [*rows, row]) - len(rows) * class_loss(problem, rows)
+            for rows in members
+        ]
+        expected[row] = int(np.argmin(added))
+    assert house_rows(problem.columns(), *problem.shape, k, problem.demands, labels, count)
+    assert labels.tolist() == expected.tolist()
+
+
+@settings(max_examples=150)
+@given(frame=tables(), rule=st.sampled_from(RULES), block=st.sampled_from([8, 20, 1000]), jobs=st.sampled_from([1, 2]))
+def test_every_class_meets_the_rule_and_every_row_is_in_one(frame, rule, block, jobs):
+    problem = problem_of(frame, Rule(**rule))
+    if not meets(problem, range(frame.height)):
+        return
+    found = cluster(problem, block=block, jobs=jobs)
+    assert sorted(found.order.tolist()) == list(range(frame.height))
+    assert all(meets(problem, sorted(rows)) for rows in as_sets(found))
+
+
+@settings(max_examples=50)
+@given(frame=tables(least=10), rule=st.sampled_from(RULES))
+def test_threads_change_nothing_and_no_block_is_worse_than_mondrian(frame, rule):
+    problem = problem_of(frame, Rule(**rule))
+    if not meets(problem, range(frame.height)):
+        return
+    alone = cluster(problem, block=1000, jobs=1)
+    assert as_sets(alone) == as_sets(cluster(problem, block=1000, jobs=3))
+    assert problem.mean_loss(alone) <= problem.mean_loss(mondrian(problem, split="look-ahead")) + 1e-12
+
+
+def test_a_block_holds_some_clusters_however_large_the_table():
+    assert block_rows(10**9, 50) == 1000
+    assert block_rows(30_000, 3) == 4096
+
+
+def test_loss_on_adult_is_within_its_bounds():
+    # Bounds: 1.6, 4.8 and 13.5 % for k = 3, 10, 50; the best published local recoding reaches 2.1, 6.0 and 14.1 %.
+    frame = load_dataset("adult:train").frame.drop_nulls()
+    quasi = ["age", "workclass", "education", "marital_status", "occupation", "race", "sex", "native_country"]
+    coded = code_table(frame, quasi)
+    assert coded.rows == 30_162
+    for k, bound in ((3, 0.016), (10, 0.048), (50, 0.135)):
+        problem = Problem(coded, SensitiveColumns.of(frame, []), Rule(k=k))
+        assert problem.mean_loss(cluster(problem)) <= bound

@@ -1,0 +1,111 @@
+"""`kohort anonymize`: the keys of its JSON, its files, its exit codes."""
+
+from __future__ import annotations
+
+import json
+
+import polars as pl
+import pytest
+
+from kohort.anonymity.checker.measures import measure
+from kohort.tables.hierarchy import read_hierarchies
+
+KEYS = {
+    "rows", "rows_out", "classes", "k", "l_distinct", "t_emd", "t_kl", "km", "ncp", "entropy_loss", "item_loss",
+    "suppressed_rows", "suppressed_cells", "algorithm", "verified", "seconds", "out",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("ending", ["parquet", "csv"])
+def test_json_has_its_keys_and_the_file_is_what_it_says(kohort_here, table_file, tmp_path, ending):
+    out = tmp_path / f"out.{ending}"
+    code, text, _ = kohort_here(
+        "anonymize",
+        table_file,
+        "--quasi",
+        "age,ward",
+        "--sensitive",
+        "outcome",
+        "--k",
+        5,
+        "--l",
+        2,
+        "--out",
+        out,
+        "--json",
+    )
+    assert code == 0
+    found = json.loads(text)
+    assert set(found) >= KEYS
+    assert found["verified"] is True
+    assert found["out"] == str(out)
+    released = pl.read_parquet(out) if ending == "parquet" else pl.read_csv(out)
+    judged = measure(released, quasi=["age", "ward"], sensitive=["outcome"])
+    assert (judged.k, judged.l_distinct, judged.classes) == (found["k"], found["l_distinct"], found["classes"])
+    assert judged.k >= 5
+    assert released["dose"].to_list() == pl.read_csv(table_file)["dose"].to_list()
+
+
+def test_hierarchies_are_read_and_written(kohort_here, table_file, tmp_path):
+    given = ["anonymize", table_file, "--quasi", "age,ward", "--k", 5]
+    written = tmp_path / "levels"
+    code, _, _ = kohort_here(
+        *given, "--hierarchies", "intervals", "--write-hierarchies", written, "--out", tmp_path / "a.csv"
+    )
+    assert code == 0
+    assert set(read_hierarchies(written)) == {"age", "ward"}
+    code, text, _ = kohort_here(*given, "--hierarchies", written, "--out", tmp_path / "b.csv", "--json")
+    assert code == 0
+    assert json.loads(text)["algorithm"] == "lattice"
+    assert (tmp_path / "a.csv").read_text() == (tmp_path / "b.csv").read_text()
+
+
+def test_what_cannot_be_met_ends_with_four_and_leaves_no_file(kohort_here, table_file, tmp_path):
+    out = tmp_path / "out.csv"
+    code, _, error = kohort_here("anonymize", table_file, "--quasi", "age", "--k", 500, "--out", out)
+    assert code == 4
+    assert "k of at most 120" in error
+    assert not out.exists()
+    code, _, error = kohort_here(
+        "anonymize", table_file, "--quasi", "age", "--sensitive", "outcome", "--l", 3, "--out", out
+    )
+    assert code == 4
+    assert "l of at most 2" in error
+
+
+def test_existing_output_is_kept_unless_forced(kohort_here, table_file, tmp_path):
+    out = tmp_path / "out.csv"
+    out.write_text("mine")
+    code, _, _ = kohort_here("anonymize", table_file, "--quasi", "age", "--out", out)
+    assert code == 2
+    assert out.read_text() == "mine"
+    code, shown, _ = kohort_here("anonymize", table_file, "--quasi", "age", "--out", out, "--force")
+    assert code == 0
+    assert "smallest class" in shown
+
+
+@pytest.mark.parametrize(
+    ("wrong", "code"),
+    [
+        (("--quasi", "nope"), 3),
+        (("--quasi", ","), 2),
+        (("--quasi", "age", "--algorithm", "magic"), 2),
+        (("--quasi", "age", "--keep-exact", "maybe"), 2),
+        (("--quasi", "age", "--l-kind", "odd"), 2),
+        (("--quasi", "age", "--target", "age"), 2),
+        (("--quasi", "age", "--hierarchies", "no/such/folder"), 3),
+    ],
+)
+def test_wrong_requests_have_their_exit_codes(kohort_here, table_file, tmp_path, wrong, code):
+    ended, _, error = kohort_here("anonymize", table_file, *wrong, "--out", tmp_path / "out.csv")
+    assert ended == code
+    assert error.count("\n") == 1
+
+
+def test_the_unguarded_step_is_told(kohort_here, tmp_path):
+    table, out = tmp_path / "t.csv", tmp_path / "out.csv"
+    pl.DataFrame({"a": [1, 1, 1, 5]}).write_csv(table)
+    given = ["anonymize", table, "--quasi", "a", "--k", 2, "--algorithm", "thesis", "--out", out]
+    code, _, error = kohort_here(*given, "--keep-exact", "thesis")
+    assert code == 0
+    assert "breaks its rule" in error

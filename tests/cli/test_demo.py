@@ -1,0 +1,160 @@
+"""`kohort demo`: every registered method, one page, and no folder lost that is not a demo's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kohort.runs.demo import MARK, demo_plan, prepare_folder
+from kohort.errors import ConfigError
+from kohort.methods import registry
+from kohort.methods.registry import Method
+from kohort.privacy.guarantee import KAnonymous
+from kohort.privacy.ledger.verify import verify_ledger
+
+Call = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def boastful(monkeypatch: pytest.MonkeyPatch) -> str:
+    """A method every site refuses: it claims a k-anonymity nobody verified."""
+    refused = replace(registry.find_method("fedavg"), name="boastful", claims=lambda config, rows: (KAnonymous(k=2),))
+    known = {**registry.methods(), refused.name: refused}
+    for module in ("kohort.methods.registry", "kohort.runs.demo"):
+        monkeypatch.setattr(f"{module}.methods", lambda: known)
+    return refused.name
+
+
+def test_the_demo_runs_every_method_and_shows_the_one_that_is_refused(
+    tmp_path: Path, boastful: str, kohort_here: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "240")
+    out = tmp_path / "demo"
+    code, shown, said = kohort_here("demo", "--out", out, "--rounds", "1")
+    assert code == 0, said
+    assert "did not finish: 10 of 10 sites refuse the plan" in shown
+    result = json.loads((out / "report.json").read_text())
+    assert {run["method"] for run in result["runs"]} == set(registry.methods())
+    assert boastful in registry.methods()
+    for run in result["runs"]:
+        if run["method"] == boastful:
+            assert "refuse the plan" in run["error"]
+        elif "error" not in run:
+            assert verify_ledger(out / run["method"]).head == run["ledger_head"]
+            assert run["sites"] == 10
+    page = (out / "report.html").read_text()
+    assert all(name in page for name in registry.methods())
+    assert "refuse the plan" in page
+
+    code, _, said = kohort_here("report", out, "--force")
+    assert code == 0, said
+    assert "refuse the plan" in (out / "report.html").read_text()
+
+
+def test_the_demo_ends_with_a_table_and_what_to_look_at(tmp_path: Path, kohort: Callable[..., Any]) -> None:
+    out = tmp_path / "demo"
+    done = kohort("demo", "--out", out, "--rounds", "1")
+    assert done.returncode == 0, done.stderr
+    assert "fedavg" in done.stdout
+    *_, first, second = done.stderr.strip().splitlines()
+    assert str(out / "report.html") in first
+    assert "kohort ledger show" in second
+    again = kohort("demo", "--out", out, "--rounds", "1", "--json")
+    assert again.returncode == 0, again.stderr
+    result = json.loads(again.stdout)
+    assert result["report"] == str(out / "report.html")
+    assert result["runs"] == json.loads((out / "report.json").read_text())["runs"]
+
+
+def test_a_folder_that_is_not_a_demo_s_is_kept(tmp_path: Path, kohort_here: Call) -> None:
+    precious = tmp_path / "precious.txt"
+    precious.write_text("keep me")
+    code, _, said = kohort_here("demo", "--out", tmp_path, "--rounds", "1")
+    assert code == 2
+    assert "--force" in said
+    assert precious.read_text() == "keep me"
+
+
+def test_only_marked_empty_or_forced_folders_are_replaced(tmp_path: Path) -> None:
+    fresh = tmp_path / "fresh"
+    prepare_folder(fresh, force=False)
+    (fresh / "old").write_text("from the last demo")
+    prepare_folder(fresh, force=False)
+    assert [path.name for path in fresh.iterdir()] == [MARK]
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "kept").write_text("")
+    with pytest.raises(ConfigError):
+        prepare_folder(other, force=False)
+    prepare_folder(other, force=True)
+    assert [path.name for path in other.iterdir()] == [MARK]
+    with pytest.raises(ConfigError):
+        prepare_folder(other / MARK, force=False)
+
+
+def test_when_no_method_finishes_the_demo_fails(
+    tmp_path: Path, boastful: str, kohort_here: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone = {boastful: registry.methods()[boastful]}
+    monkeypatch.setattr("kohort.runs.demo.methods", lambda: alone)
+    code, _, said = kohort_here("demo", "--out", tmp_path / "demo", "--rounds", "1")
+    assert code == 4
+    assert "refuse the plan" in said
+    assert "No run finished" in (tmp_path / "demo" / "report.html").read_text()
+
+
+def test_a_method_s_own_example_is_part_of_its_plan() -> None:
+    fedavg = registry.find_method("fedavg")
+    changed: Method = replace(fedavg, example="[train]\nlocal_epochs = 3")
+    assert demo_plan(changed, rounds=2).train.local_epochs == 3
+    assert demo_plan(fedavg, rounds=2).train.rounds == 2
+    assert demo_plan(fedavg).sites.count == 10
+
+
+@pytest.mark.parametrize(
+    ("content", "code"), [(None, 2), ("{", 6), ('{"method": "fedavg"}', 6)], ids=["missing", "cut", "incomplete"]
+)
+def test_report_refuses_what_is_no_run(tmp_path: Path, kohort_here: Call, content: str | None, code: int) -> None:
+    if content is not None:
+        (tmp_path / "run.json").write_text(content)
+    found, _, said = kohort_here("report", tmp_path)
+    assert found == code
+    assert len(said.strip().splitlines()) == 1
+    assert not (tmp_path / "report.html").exists()
+    assert not (tmp_path / "report.json").exists()
+
+
+def test_report_of_one_run(tmp_path: Path, plan_file: Path, kohort_here: Call) -> None:
+    folder = tmp_path / "run"
+    assert kohort_here("run", plan_file, "--out", folder)[0] == 0
+    code, shown, said = kohort_here("report", folder, "--json", "--title", "Wards & beds")
+    assert code == 0, said
+    result = json.loads(shown)
+    assert result == {"out": str(folder / "report.html"), "json": str(folder / "report.json"), "runs": 1}
+    assert "<h1>Wards &amp; beds</h1>" in Path(result["out"]).read_text()
+
+    kept = Path(result["out"]).read_bytes()
+    code, _, said = kohort_here("report", folder, "--title", "Other")
+    assert code == 2
+    assert "--force" in said
+    assert Path(result["out"]).read_bytes() == kept
+
+    assert kohort_here("report", folder, "--out", tmp_path / "elsewhere.html")[0] == 0
+    assert (tmp_path / "elsewhere.json").is_file()
+    assert kohort_here("report", folder, "--out", tmp_path / "page.pdf")[0] == 2
+    assert kohort_here("report", tmp_path / "nowhere")[0] == 2
+
+
+def test_report_of_a_run_whose_ledger_was_changed(tmp_path: Path, plan_file: Path, kohort_here: Call) -> None:
+    folder = tmp_path / "run"
+    assert kohort_here("run", plan_file, "--out", folder)[0] == 0
+    ledger = folder / "ledger" / "ledger.jsonl"
+    ledger.write_bytes(b"".join(ledger.read_bytes().splitlines(keepends=True)[:-1]))
+    code, _, _ = kohort_here("report", folder)
+    assert code == 6
+    assert not (folder / "report.html").exists()

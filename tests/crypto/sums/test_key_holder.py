@@ -1,0 +1,284 @@
+"""The key-holder opens the total over exactly the claimed, rostered sites, once; nobody else holds a secret."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kohort.errors import IntegrityError, RefusedError
+from kohort.rng import Streams
+from kohort.crypto.sums import encrypted, he
+from kohort.crypto.sums.encrypted import EncryptedHub, EncryptedSum, join, part
+from kohort.crypto.sums.key_holder import KEY_HOLDER, KeyHolder
+from kohort.crypto.sums.modular import P61, add
+from kohort.crypto.sums.packing import Packing
+from kohort.crypto.identity.parties import Identity, PublicIdentity
+from kohort.crypto.sums.scheme import Integers, SumContext, Trust, find_scheme
+
+NAMES = tuple(f"site-{number}" for number in range(5))
+ROOT = Streams.seeded(3)
+IDENTITIES = {name: Identity.from_secret(name, ROOT.bytes(name)) for name in (*NAMES, KEY_HOLDER, "stranger")}
+SCHEMES = ["bfv", "ckks"]
+
+
+def context(**changes: Any) -> SumContext:
+    made = SumContext(run="run", round=0, request="plan:task", sites=NAMES, length=9)
+    return replace(made, **changes)
+
+
+def scheme_of(word: str) -> EncryptedSum:
+    found = find_scheme(word)
+    assert isinstance(found, EncryptedSum)
+    return found
+
+
+def holder(*, min_sites: int = 3, roster: tuple[str, ...] = NAMES) -> KeyHolder:
+    def find(name: str) -> PublicIdentity | None:
+        return IDENTITIES[name].public if name in roster else None
+
+    return KeyHolder(identity=IDENTITIES[KEY_HOLDER], streams=ROOT, find_site=find, min_sites=min_sites)
+
+
+def vector(site: str, about: SumContext) -> Integers:
+    random = np.random.default_rng(NAMES.index(site))
+    if about.modulus:
+        return random.integers(0, P61, about.length).astype(np.uint64)
+    return random.integers(-(2**30), 2**30, about.length).view(np.uint64)
+
+
+def contribution(scheme: EncryptedSum, about: SumContext, site: str, offer: bytes, **trust: Any) -> bytes:
+    relies = replace(Trust(IDENTITIES[site], IDENTITIES[KEY_HOLDER].public, 3), **trust)
+    return scheme.site_side(about, site, Streams(ROOT.bytes("site", site), 3), relies).answer(
+        0, offer, vector(site, about)
+    )
+
+
+def added(scheme: EncryptedSum, about: SumContext, offer: bytes, sites: tuple[str, ...]) -> EncryptedHub:
+    hub = scheme.adding(about)
+    for site in sites:
+        hub.take(site, contribution(scheme, about, site, offer))
+    return hub
+
+
+def plain_sum(about: SumContext, sites: tuple[str, ...]) -> Integers:
+    total: Integers = np.zeros(about.length, dtype=np.uint64)
+    for site in sites:
+        total = add(total, vector(site, about), about.modulus)
+    return total
+
+
+@pytest.mark.parametrize("word", SCHEMES)
+@pytest.mark.parametrize("changes", [{}, {"length": 5000}, {"modulus": P61}, {"bits": 64}], ids=str)
+def test_the_total_is_the_plain_one_also_without_those_who_dropped(word: str, changes: dict[str, int]) -> None:
+    scheme, about, keys = scheme_of(word), context(**changes), holder()
+    survivors = NAMES[:2] + NAMES[3:]
+    hub = added(scheme, about, keys.offer(scheme.ring, about), survivors)
+    hub.opened(keys.open(scheme.ring, about, list(hub.claimed), hub.totals()))
+    total, members = hub.total()
+    assert members == survivors
+    assert np.array_equal(total, plain_sum(about, survivors))
+
+
+@pytest.mark.parametrize("word", SCHEMES)
+@pytest.mark.parametrize(
+    ("inside", "claimed"),
+    [
+        (NAMES[:4], NAMES),
+        (NAMES, NAMES[:4]),
+        (NAMES[:3], NAMES[1:4]),
+        (NAMES[:1], NAMES[:3]),
+    ],
+    ids=["one less", "one more", "another", "one alone"],
+)
+def test_another_set_than_the_claimed_one_does_not_open(
+    word: str, inside: tuple[str, ...], claimed: tuple[str, ...]
+) -> None:
+    scheme, about, keys = scheme_of(word), context(), holder()
+    totals = added(scheme, about, keys.offer(scheme.ring, about), inside).totals()
+    with pytest.raises(IntegrityError, match="tags"):
+        keys.open(scheme.ring, about, claimed, totals)
+
+
+@pytest.mark.parametrize("word", SCHEMES)
+def test_the_second_ciphertext_is_tagged_too(word: str) -> None:
+    scheme, about, keys = scheme_of(word), context(length=5000), holder()
+    offer = keys.offer(scheme.ring, about)
+    whole, alone = added(scheme, about, offer, NAMES[:3]).totals(), added(scheme, about, offer, NAMES[:1]).totals()
+    with pytest.raises(IntegrityError, match="tags"):
+        keys.open(scheme.ring, about, NAMES[:3], [*whole[:-1], alone[-1]])
+
+
+def test_a_site_counted_twice_does_not_open() -> None:
+    scheme, about, keys = scheme_of("bfv"), context(), holder()
+    offer = keys.offer(scheme.ring, about)
+    adder = he.Adder(Packing.of(scheme.ring, about).ring)
+    for site in (NAMES[0], NAMES[0], NAMES[1]):
+        adder.add(part(contribution(scheme, about, site, offer))[0])
+    with pytest.raises(IntegrityError, match="tags"):
+        keys.open(scheme.ring, about, NAMES[:3], [adder.total()])
+
+
+def test_an_altered_or_foreign_total_does_not_open() -> None:
+    scheme, about = scheme_of("bfv"), context()
+    offers = [holder().offer(scheme.ring, about), holder().offer(scheme.ring, context(round=1))]
+    good = added(scheme, about, offers[0], NAMES).totals()[0]
+    altered = good[:25_000] + bytes([good[25_000] ^ 1]) + good[25_001:]
+    foreign = he.Adder(Packing.of(scheme.ring, about).ring)
+    for site in NAMES:
+        foreign.add(part(contribution(scheme, context(round=1), site, offers[1]))[0])
+    for bad in (altered, foreign.total(), good[:-1], b""):
+        keys = holder()
+        keys.offer(scheme.ring, about)
+        with pytest.raises(IntegrityError):
+            keys.open(scheme.ring, about, NAMES, [bad])
+
+
+def test_a_sum_opens_once_over_one_set_and_never_again() -> None:
+    scheme, about, keys = scheme_of("bfv"), context(), holder()
+    hub = added(scheme, about, keys.offer(scheme.ring, about), NAMES)
+    with pytest.raises(RefusedError, match="over other sites"):
+        keys.offer(scheme.ring, context(sites=NAMES[:4]))
+    secrets = [pending.secret for pending in keys._pending.values()]
+    keys.open(scheme.ring, about, NAMES, hub.totals())
+    assert [secret._opener for secret in secrets] == [None]
+    with pytest.raises(RefusedError, match="opened already"):
+        keys.open(scheme.ring, about, NAMES, hub.totals())
+    for again in (about, context(sites=NAMES[:4])):
+        with pytest.raises(RefusedError, match="opened already"):
+            keys.offer(scheme.ring, again)
+
+
+def test_a_failed_opening_destroys_the_key_too() -> None:
+    scheme, about, keys = scheme_of("bfv"), context(), holder()
+    hub = added(scheme, about, keys.offer(scheme.ring, about), NAMES)
+    with pytest.raises(IntegrityError):
+        keys.open(scheme.ring, about, NAMES[:4], hub.totals())
+    with pytest.raises(RefusedError):
+        keys.open(scheme.ring, about, NAMES, hub.totals())
+
+
+def test_too_few_sites_and_strangers_are_refused() -> None:
+    scheme = scheme_of("bfv")
+    with pytest.raises(RefusedError, match="below 3"):
+        holder().offer(scheme.ring, context(sites=NAMES[:2]))
+    with pytest.raises(RefusedError, match="does not know site 'stranger'"):
+        holder().offer(scheme.ring, context(sites=(*NAMES, "stranger")))
+    about, keys = context(), holder(min_sites=4)
+    hub = added(scheme, about, keys.offer(scheme.ring, about), NAMES[:3])
+    with pytest.raises(RefusedError, match="below 4"):
+        keys.open(scheme.ring, about, NAMES[:3], hub.totals())
+    with pytest.raises(IntegrityError, match="cannot be right"):
+        holder().offer(scheme.ring, context(sites=(*NAMES, NAMES[0])))
+
+
+def test_a_site_encrypts_only_under_a_key_its_own_key_holder_made_for_this_sum() -> None:
+    scheme, about = scheme_of("bfv"), context()
+    impostor = replace(holder(), identity=IDENTITIES["stranger"])
+    for offer in (
+        impostor.offer(scheme.ring, about),
+        holder().offer(scheme.ring, context(round=1)),
+        holder().offer(scheme.ring, context(sites=NAMES[:4])),
+        holder().offer(scheme_of("ckks").ring, about),
+        holder().offer(scheme.ring, about)[:-1],
+        b"",
+    ):
+        with pytest.raises(IntegrityError):
+            contribution(scheme, about, NAMES[0], offer)
+    with pytest.raises(RefusedError, match="fewer than this site allows"):
+        contribution(scheme, about, NAMES[0], holder().offer(scheme.ring, about), min_sites=4)
+    with pytest.raises(RefusedError, match="knows no key-holder"):
+        scheme.site_side(about, NAMES[0], ROOT)
+
+
+def test_the_hub_names_the_site_whose_ciphertext_is_broken() -> None:
+    scheme, about = scheme_of("bfv"), context()
+    good = contribution(scheme, about, NAMES[0], holder().offer(scheme.ring, about))
+    flipped = good[:9000] + bytes([good[9000] ^ 1]) + good[9001:]
+    for bad in (good[:-1], flipped, b"", join([*part(good), *part(good)]), join([part(good)[0][:-9]])):
+        with pytest.raises(IntegrityError, match="site-0"):
+            scheme.adding(about).take(NAMES[0], bad)
+    hub = scheme.adding(about)
+    hub.take(NAMES[0], good)
+    with pytest.raises(IntegrityError, match="no part"):
+        hub.take(NAMES[0], good)
+
+
+def test_the_same_question_gets_the_same_bytes() -> None:
+    scheme, about = scheme_of("bfv"), context()
+    offer = holder().offer(scheme.ring, about)
+    assert offer == holder().offer(scheme.ring, about)
+    first = contribution(scheme, about, NAMES[0], offer)
+    assert first == contribution(scheme, about, NAMES[0], offer)
+
+
+def shares_randomness(ring: he.Ring, one: bytes, two: bytes) -> bool:
+    """Equal randomness cancels in the difference, which leaves the second polynomial empty: plaintexts in clear."""
+    first, second = (he._ciphertext(ring, data) for data in (one, two))
+    difference = he._api().Ciphertext()
+    with suppress(RuntimeError):  # how a library says it that was built to notice
+        he._api().Evaluator(he._context(ring)).sub(first, second, difference)
+    return bool(difference.is_transparent())
+
+
+@pytest.mark.parametrize("word", SCHEMES)
+@pytest.mark.parametrize("length", [9, 5000])
+def test_no_two_plaintexts_of_a_site_share_randomness(word: str, length: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    scheme, about = scheme_of(word), context(length=length)
+    ring, offer = Packing.of(scheme.ring, about).ring, holder().offer(scheme.ring, about)
+
+    def ciphertexts() -> list[bytes]:
+        """Two vectors of one number everywhere, so that the ciphertexts of one message are of equal numbers too."""
+        side = scheme.site_side(about, NAMES[0], ROOT, Trust(IDENTITIES[NAMES[0]], IDENTITIES[KEY_HOLDER].public, 3))
+        vectors = [np.full(length, number, dtype=np.uint64) for number in (1, 2)]
+        return [item for own in vectors for item in part(side.answer(0, offer, own))]
+
+    made = ciphertexts()
+    assert len(made) == (2 if length == 9 else 4 if word == "bfv" else 6)
+    assert not any(shares_randomness(ring, *pair) for pair in combinations(made, 2))
+    # A seed that depends on the site and the sum alone is found out.
+    monkeypatch.setattr(encrypted._EncryptingSite, "_seed", lambda self, offer, number, row: bytes(64))
+    assert all(shares_randomness(ring, *pair) for pair in combinations(ciphertexts(), 2))
+
+
+def within(item: object, seen: set[int]) -> Iterator[object]:
+    """Everything reachable from an object, as an attribute, an element or a value in a closure."""
+    if id(item) in seen or isinstance(item, str | bytes | int | float | type(None) | np.ndarray | type):
+        return
+    seen.add(id(item))
+    yield item
+    inside: list[object] = list(vars(item).values()) if hasattr(item, "__dict__") else []
+    if isinstance(item, dict):
+        inside += [*item.keys(), *item.values()]
+    elif isinstance(item, list | tuple | set | frozenset):
+        inside += list(item)
+    inside += [cell.cell_contents for cell in getattr(item, "__closure__", None) or ()]
+    for found in inside:
+        yield from within(found, seen)
+
+
+def secrets_in(item: object) -> list[str]:
+    return [
+        type(found).__name__
+        for found in within(item, set())
+        if isinstance(found, he.SecretKey | KeyHolder) or type(found).__name__ in {"SecretKey", "Decryptor"}
+    ]
+
+
+def test_no_object_of_the_hub_or_a_site_holds_a_secret_key() -> None:
+    scheme, about, keys = scheme_of("bfv"), context(), holder()
+    offer = keys.offer(scheme.ring, about)
+    side = scheme.site_side(about, NAMES[0], ROOT, Trust(IDENTITIES[NAMES[0]], IDENTITIES[KEY_HOLDER].public, 3))
+    side.answer(0, offer, vector(NAMES[0], about))
+    hub = added(scheme, about, offer, NAMES)
+    public = he.PublicKey(
+        Packing.of(scheme.ring, about).ring, offer[64 + 4 + 2 + 32 :]
+    )  # after signature, minimum and exchange key
+    assert secrets_in(keys), "the scan finds the secret where it is"
+    for party in (side, hub, public, offer, scheme, hub.totals()):
+        assert secrets_in(party) == []

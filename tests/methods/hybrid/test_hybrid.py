@@ -1,0 +1,399 @@
+"""Phases, budgets, sealed peers and noise shares of the hybrid federation and of private federated averaging."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from kohort.runs.config import load_plan
+from kohort.errors import ConfigError, IntegrityError, RefusedError
+from kohort.runs.run import Outcome, run
+from kohort.rounds import peers
+from kohort.rounds.clusters import clusters_of
+from kohort.rounds.peers import neighbours, pack_boxes, unpack_boxes
+from kohort.privacy.dp.accounting import Event, epsilon_of
+
+PEERS: dict[str, Any] = {"kind": "peers", "rows": "low", "rounds": 2}
+SERVER: dict[str, Any] = {
+    "kind": "server", "rows": "high", "rounds": 3, "batch": 0, "dp": {"epsilon": 1.0, "delta": 1e-4},
+}  # fmt: skip
+
+
+def table(rows: int = 6000, seed: int = 1) -> pl.DataFrame:
+    random = np.random.default_rng(seed)
+    age, dose = random.integers(20, 80, rows), random.uniform(-2, 2, rows)
+    chance = 1 / (1 + np.exp(-(age - 50) / 8 - 2 * dose))
+    person = np.arange(rows) // 4
+    return pl.DataFrame(
+        {"person": person, "age": age, "dose": dose, "ill": np.where(random.random(rows) < chance, "yes", "no")}
+    )
+
+
+def carry_out(method: dict[str, Any], **options: Any) -> Outcome:
+    """Run a small hybrid plan over six sites in two clusters."""
+    sites = {"count": 3, "clusters": 2, "split": "iid", "low_risk": 0.4, **options.pop("sites", {})}
+    raw = {
+        "data": {"table": "memory", "target": "ill", "features": "rest", "identifiers": ["person"]},
+        "sites": sites,
+        "model": {"kind": "logistic", **options.pop("model", {})},
+        "train": {"batch": 16, "optimizer": "sgd", "lr": 4.0, "rounds": 3, **options.pop("train", {})},
+        "method": method,
+        "policy": {"min_rows": 1, **options.pop("policy", {})},
+    }
+    frame = options.pop("frame", None)
+    return run(load_plan(raw), seed=3, tables={"all": table() if frame is None else frame}, **options)
+
+
+def hybrid(*phases: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"name": "hybrid", "phases": list(phases), **more}
+
+
+def test_peers_then_server_learns_and_says_what_it_spent() -> None:
+    outcome = carry_out(hybrid(PEERS, SERVER))
+    assert outcome.metrics["accuracy"] > 0.7
+    assert outcome.epsilon is not None
+    assert 0.9 < outcome.epsilon <= 1.0
+    assert outcome.unit == "row"
+    recipients = {item.what: item.recipient for item in outcome.disclosed}
+    assert recipients["peers.exchange"] == "peers"
+    scopes = [item.guarantee for item in outcome.disclosed if item.what == "train.phase"]
+    assert "high-risk rows; low-risk rows: none" in scopes[0]
+
+
+@pytest.mark.parametrize(
+    ("peers", "server", "said"),
+    [
+        ("low", "high", "high-risk rows; low-risk rows: none"),
+        ("low", "all", "high-risk rows; low-risk rows: none"),
+        ("all", "high", "no rows; all rows: none"),
+        ("all", "all", "no rows; all rows: none"),
+        ("low", "low", "no rows; low-risk rows: none"),
+    ],
+)
+def test_a_row_that_a_phase_trains_on_without_noise_has_no_guarantee(peers: str, server: str, said: str) -> None:
+    outcome = carry_out(hybrid({**PEERS, "rows": peers}, {**SERVER, "rows": server}))
+    scopes = [item.guarantee for item in outcome.disclosed if item.what == "train.phase"]
+    assert f"for each row, {said}" in scopes[0]
+
+
+def test_phases_that_all_have_a_budget_cover_all_their_rows() -> None:
+    outcome = carry_out(hybrid({**PEERS, "dp": SERVER["dp"]}, SERVER))
+    scopes = [item.guarantee for item in outcome.disclosed if item.what == "train.phase"]
+    assert "all rows" in scopes[0]
+    assert "none" not in scopes[0]
+
+
+def test_the_hub_never_sees_a_peer_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every message the hub relays in the peer phase is opened by nobody but the peers."""
+    relayed: list[bytes] = []
+    sealed: list[bytes] = []
+    original, seal = peers._Relay.collect, peers.seal
+
+    def collect(self: Any, replies: Any) -> None:
+        relayed.extend(payload.blobs["boxes"] for payload in replies.payloads())
+        original(self, replies)
+
+    def spying_seal(payload: bytes, **keywords: Any) -> bytes:
+        sealed.append(payload)
+        return seal(payload, **keywords)
+
+    monkeypatch.setattr(peers._Relay, "collect", collect)
+    monkeypatch.setattr(peers, "seal", spying_seal)
+    carry_out(hybrid(PEERS, SERVER))
+    assert len(sealed) == 2 * 6 * 2  # two rounds, six sites, two neighbours each
+    assert relayed
+    assert not any(model[8:] in bundle for model in sealed for bundle in relayed)
+
+
+def test_full_clusters_end_with_one_model_each() -> None:
+    """After the last round every peer of a full cluster averaged the same models."""
+    models: dict[str, Any] = {}
+    original = peers._settle
+
+    def settle(site: Any, request: Any) -> Any:
+        released = original(site, request)
+        models[site.name] = site.memory["model"].copy()
+        return released
+
+    task = peers.SETTLE
+    object.__setattr__(task, "one", settle)
+    try:
+        carry_out(hybrid(PEERS, SERVER))
+    finally:
+        object.__setattr__(task, "one", original)
+    clusters = [[models[name] for name in models if name.startswith(f"cluster-0{number}")] for number in (1, 2)]
+    assert [len(cluster) for cluster in clusters] == [3, 3]
+    for cluster in clusters:
+        assert np.allclose(cluster, cluster[0], atol=1e-6)
+    assert not np.allclose(clusters[0][0], clusters[1][0])
+
+
+@pytest.mark.parametrize("place", [20, 200, -1])
+def test_an_altered_box_stops_the_run_and_names_the_sender(monkeypatch: pytest.MonkeyPatch, place: int) -> None:
+    original = peers._Relay.collect
+
+    def tamper(self: Any, replies: Any) -> None:
+        original(self, replies)
+        recipient = next(iter(self._inboxes))
+        sender = next(iter(self._inboxes[recipient]))
+        box = bytearray(self._inboxes[recipient][sender])
+        box[place] ^= 1
+        self._inboxes[recipient][sender] = bytes(box)
+
+    monkeypatch.setattr(peers._Relay, "collect", tamper)
+    with pytest.raises(IntegrityError, match="cluster-01-site-02"):
+        carry_out(hybrid(PEERS, SERVER))
+
+
+def test_a_stranger_is_no_peer(monkeypatch: pytest.MonkeyPatch) -> None:
+    from kohort.protocol import engine
+
+    def without_one(here: engine.LocalEngine) -> Any:
+        return lambda name: None if name.endswith("02") else here.sites[name].identity.public
+
+    monkeypatch.setattr(engine, "_roster_of", without_one)
+    with pytest.raises(Exception, match="roster"):
+        carry_out(hybrid(PEERS, SERVER))
+
+
+def test_a_peer_that_disappears_is_left_out_and_named() -> None:
+    outcome = carry_out(hybrid(PEERS, SERVER), sites={"trouble": {"drop": 0.2}, "count": 4})
+    assert outcome.dropped
+    assert outcome.metrics["accuracy"] > 0.6
+
+
+def test_two_budgets_beyond_the_policy_are_refused_before_training() -> None:
+    private = {**PEERS, "batch": 0, "dp": {"epsilon": 0.7, "delta": 1e-4}}
+    with pytest.raises(RefusedError, match="refuse the plan"):
+        carry_out(hybrid(private, SERVER), policy={"epsilon": 1.5})
+    fits = carry_out(hybrid(private, SERVER), policy={"epsilon": 1.8})
+    assert fits.epsilon is not None
+    assert fits.epsilon < 1.7
+
+
+def test_parts_told_from_each_row_alone_compose_side_by_side() -> None:
+    private = {**PEERS, "batch": 0, "dp": {"epsilon": 0.7, "delta": 1e-4}}
+    together = carry_out(hybrid(private, SERVER))
+    apart = carry_out(hybrid(private, SERVER), sites={"low_risk": "below:age:45"})
+    assert together.epsilon is not None
+    assert apart.epsilon is not None
+    assert apart.epsilon <= 1.0 < together.epsilon
+
+
+def test_a_person_counts_once_when_the_unit_is_the_person() -> None:
+    phase = {**SERVER, "rows": "all", "dp": {"epsilon": 1.0, "delta": 1e-4, "unit": "person"}}
+    outcome = carry_out(hybrid(phase))
+    assert outcome.unit == "person"
+    trained = next(item for item in outcome.disclosed if item.what == "train.phase")
+    frame = table()
+    assert trained.rows < 0.9 * 0.7 * frame.height  # of two rows of a person at one site, one is used
+
+
+def test_noise_after_training_and_at_the_hub_are_told_apart() -> None:
+    after = carry_out(hybrid({**SERVER, "dp": {"epsilon": 5.0, "delta": 1e-4, "mechanism": "after", "clip": 0.5}}))
+    assert after.unit == "row"
+    assert after.epsilon is not None
+    hub = carry_out(
+        hybrid({**SERVER, "dp": {"epsilon": 5.0, "delta": 1e-3, "mechanism": "hub", "unit": "site", "clip": 0.5}})
+    )
+    assert hub.unit == "site"
+    assert hub.epsilon is not None
+    assert hub.epsilon <= 5.0
+    assert all(item.kind != "dp" for item in hub.disclosed)  # to the hub itself it is no protection
+
+
+def test_judging_on_low_risk_rows_keeps_the_better_model() -> None:
+    ruined = {**SERVER, "lr": 500.0, "dp": {"epsilon": 0.02, "delta": 1e-4}}
+    kept = carry_out(hybrid(PEERS, ruined, judge={"rows": "low"}))
+    lost = carry_out(hybrid(PEERS, ruined))
+    assert "chose the earlier model" in kept.notes[-1]
+    assert kept.metrics["accuracy"] > lost.metrics["accuracy"]
+
+
+def test_judging_on_high_risk_rows_is_paid_for() -> None:
+    free = carry_out(hybrid(PEERS, SERVER, judge={"rows": "low"}))
+    paid = carry_out(hybrid(PEERS, SERVER, judge={"rows": "high", "epsilon": 0.3, "delta": 1e-5}))
+    assert free.epsilon is not None
+    assert paid.epsilon is not None
+    assert paid.epsilon > free.epsilon
+
+
+def test_ending_among_peers_shows_the_hub_their_model() -> None:
+    outcome = carry_out(hybrid(PEERS))
+    assert outcome.metrics["accuracy"] > 0.7
+    assert any(item.what == "peers.reveal" for item in outcome.disclosed)
+
+
+@pytest.mark.parametrize("topology", ["full", "ring", "regular:2"])
+def test_topologies_are_symmetric(topology: str) -> None:
+    members = tuple("abcdefg")
+    edges = {(name, other) for name in members for other in neighbours(topology, members, name)}
+    assert edges == {(other, name) for name, other in edges}
+    assert all(len(neighbours(topology, members, name)) == (6 if topology == "full" else 2) for name in members)
+    assert neighbours(topology, ("a", "b"), "a") == ("b",)
+    assert neighbours(topology, ("a",), "a") == ()
+
+
+def test_clusters_by_labels_join_those_that_are_alike() -> None:
+    shares = np.asarray([[0.9, 0.1], [0.1, 0.9], [0.85, 0.15], [0.2, 0.8]])
+    assert clusters_of(shares, 2).tolist() == [0, 1, 0, 1]
+
+
+def test_bundles_survive_the_way_and_cuts_are_noticed() -> None:
+    boxes = {"a": b"12345", "b": b""}
+    assert unpack_boxes(pack_boxes(boxes)) == boxes
+    with pytest.raises(IntegrityError):
+        unpack_boxes(pack_boxes(boxes)[:-1] + b"")
+
+
+@pytest.mark.parametrize("method", ["hybrid", "fedavg"])
+def test_resume_gives_the_same_model_and_never_a_smaller_epsilon(method: str, tmp_path: Path) -> None:
+    """Stopped after every possible round, a run goes on to the same bytes and the same account."""
+    config = hybrid(PEERS, SERVER) if method == "hybrid" else {"name": "fedavg", "dp": SERVER["dp"]}
+    train = {"batch": 0} if method == "fedavg" else {}
+    # A site may have any name; these have spaces.
+    sites = {"count": 3, "split": "interval:age"}
+    tight = {"epsilon": 1.0}  # what was paid before the interruption must not be asked for again
+    whole = carry_out(config, train=train, policy=tight, sites=sites, out=tmp_path / "whole")
+
+    class StopNowError(Exception):
+        pass
+
+    rounds = 5 if method == "hybrid" else 3
+    for number in range(1, rounds):
+
+        def stop(progress: Any, number: int = number) -> None:
+            if progress.round == number:
+                raise StopNowError
+
+        out = tmp_path / f"cut-{number}"
+        with pytest.raises(StopNowError):
+            carry_out(config, train=train, policy=tight, sites=sites, out=out, watch=stop)
+        again = carry_out(config, train=train, policy=tight, sites=sites, out=out, resume=True)
+        assert np.array_equal(again.model.weights, whole.model.weights)
+        assert again.epsilon == whole.epsilon
+        assert (out / "ledger" / "ledger.jsonl").read_bytes() == (tmp_path / "whole/ledger/ledger.jsonl").read_bytes()
+
+
+def fedavg(**more: Any) -> dict[str, Any]:
+    return {"name": "fedavg", **more}
+
+
+FULL = {"batch": 0, "rounds": 20, "lr": 4.0}
+
+
+def test_secure_sums_of_updates_give_the_plain_average() -> None:
+    plain = carry_out(fedavg())
+    for scheme in ("none", "masks"):
+        summed = carry_out(fedavg(secure={"sum": scheme}))
+        assert np.allclose(summed.model.weights, plain.model.weights, atol=1e-5)
+    kinds = {item.kind for item in summed.disclosed if item.what == "sum.updates"}
+    assert kinds <= {"secure-sum", "public", "encrypted"}
+
+
+def test_noise_in_shares_is_less_noise_and_its_trust_is_said() -> None:
+    dp = {"epsilon": 1.0, "delta": 1e-4}
+    shared = carry_out(fedavg(dp=dp, secure={"sum": "masks"}), train=FULL)
+    again = carry_out(fedavg(dp=dp, secure={"sum": "none"}), train=FULL)
+    alone = carry_out(fedavg(dp=dp), train=FULL)
+    assert min(shared.metrics["accuracy"], again.metrics["accuracy"]) > alone.metrics["accuracy"] - 0.02
+    reserved = next(item.guarantee for item in shared.disclosed if item.what == "dp.reserve")
+    assert "collude with the hub" in reserved
+    assert "if all others collude" in reserved
+    assert shared.epsilon is not None
+    assert shared.epsilon <= 1.0
+
+
+def test_shares_add_up_to_at_least_the_planned_noise() -> None:
+    """Six shares, of which 6 (0.9 of 6, rounded up) must answer and one may be known: five make the noise."""
+    from kohort.rounds.dp_accounts import Shares
+
+    shares = Shares(6, 1)
+    assert (shares.quorum, shares.needed) == (6, 5)
+    assert shares.quorum * (1 / shares.needed) >= 1  # variance of the total, in units of the planned one
+    alone = epsilon_of([Event(sigma=5.0 / np.sqrt(5), steps=8)], 1e-4)
+    assert alone > epsilon_of([Event(sigma=5.0, steps=8)], 1e-4)
+
+
+@pytest.mark.parametrize(
+    ("method", "train", "word"),
+    [
+        (fedavg(dp={"epsilon": 1.0, "delta": 0.0}), {}, "delta"),
+        (fedavg(dp={"epsilon": 0.0}), {}, "epsilon"),
+        (fedavg(dp={"epsilon": -1.0}), {}, "epsilon"),
+        (fedavg(dp={"clip": 0.0}), {}, "clip"),
+        (fedavg(dp={"unit": "site"}), {}, "dp-sgd"),
+        (fedavg(dp={}, secure={}), {}, "one full step"),
+        (fedavg(dp={}), {"stop": {"patience": 1}}, "budget"),
+        (fedavg(secure={}), {"aggregate": "median"}, "aggregate"),
+        (fedavg(secure={"sum": "nonesuch"}), {}, "secure sum"),
+        (hybrid({**PEERS, "topology": "star"}, SERVER), {}, "topology"),
+        (hybrid(PEERS, SERVER, clusters="labels"), {}, "clusters"),
+        (hybrid(), {}, "phase"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(method: dict[str, Any], train: dict[str, Any], word: str) -> None:
+    with pytest.raises(ConfigError, match=word):
+        carry_out(method, train=train)
+
+
+@pytest.mark.parametrize("dp", [{"epsilon": 1.0, "delta": 0.01}, {"epsilon": 1.0, "delta": 1e-4, "unit": "person"}])
+def test_budgets_no_site_can_keep_end_the_run(dp: dict[str, Any]) -> None:
+    frame = table(60) if dp["delta"] < 0.01 else None
+    with pytest.raises(Exception, match=r"quorum|refuse"):
+        carry_out(fedavg(dp=dp), frame=frame, policy={"delta": 0.5})
+
+
+def test_a_batch_larger_than_a_site_is_said() -> None:
+    with pytest.raises(Exception, match="batch of 900 rows"):
+        carry_out(fedavg(dp={"epsilon": 1.0, "delta": 1e-4}), train={"batch": 900})
+
+
+@pytest.mark.parametrize("mechanism", ["output", "objective"])
+def test_pure_mechanisms_release_once_and_claim_no_delta(mechanism: str) -> None:
+    dp = {"epsilon": 2.0, "delta": 0.0, "mechanism": mechanism}
+    outcome = carry_out(fedavg(dp=dp), train={"rounds": 1, "l2": 0.01})
+    assert (outcome.epsilon, outcome.delta) == (2.0, 0.0)
+    assert outcome.metrics["accuracy"] > 0.6
+    with pytest.raises(Exception, match="releases once"):
+        carry_out(fedavg(dp=dp), train={"rounds": 2, "l2": 0.01})
+
+
+def test_noisy_statistics_are_one_release_and_near_the_rounds() -> None:
+    outcome = carry_out(fedavg(dp={"epsilon": 1.0, "delta": 1e-4, "mechanism": "statistics"}))
+    assert outcome.metrics["accuracy"] > 0.75
+    assert outcome.epsilon is not None
+    assert outcome.epsilon <= 1.0
+    released = next(item for item in outcome.disclosed if item.what == "dp.statistics")
+    assert released.releases == 6
+    with pytest.raises(ConfigError, match="one-layer"):
+        carry_out(fedavg(dp={"epsilon": 1.0, "delta": 1e-4, "mechanism": "statistics"}), model={"kind": "mlp"})
+
+
+def test_a_round_beyond_the_plan_is_refused() -> None:
+    """A hub that goes on asking after the phase's last round gets no further noisy answer."""
+    from kohort.rounds import phase_training as job_training
+
+    seen: list[str] = []
+    train_job = job_training.train_job
+
+    def late(sites: Any, request: Any, number: int, start: Any) -> Any:
+        trained = train_job(sites, request, number, start)
+        try:
+            train_job(sites, replace(request, round=99), number, start)
+        except RefusedError as error:
+            seen.append(error.message)
+        return trained
+
+    job_training.train_job = late
+    try:
+        carry_out(fedavg(dp={"epsilon": 1.0, "delta": 1e-4}), train={"batch": 0})
+    finally:
+        job_training.train_job = train_job
+    assert seen
+    assert all("no round 99" in message for message in seen)

@@ -1,0 +1,82 @@
+"""Batches for release: the checker's verdict on random tables, and what single values may not be read off."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kohort.anonymity.checker.measures import measure
+from kohort.methods.partial.release import GRID, generalise_batch
+from kohort.tables.domain import Domain, learn_domain
+from kohort.tables.schema import Schema
+from kohort.errors import RefusedError
+
+SCHEMA = Schema.of(
+    target="y", quasi=["age"], sensitive=["y"], features=["gain", "hours", "job"], bins={"hours": [20, 40]},
+    bounds={"age": [0, 100], "gain": [0, 1000]}, categories={"job": ["a", "b", "c"], "y": ["no", "yes"]},
+)  # fmt: skip
+
+
+def table(rows: int, seed: int) -> pl.DataFrame:
+    generator = np.random.default_rng(seed)
+    return pl.DataFrame(
+        {
+            "age": generator.integers(0, 101, rows),
+            "gain": np.where(generator.random(rows) < 0.9, 0, generator.integers(1, 1000, rows)),
+            "hours": generator.integers(0, 60, rows),
+            "job": generator.choice(["a", "b", "c"], rows),
+            "y": generator.choice(["no", "yes"], rows, p=[0.8, 0.2]),
+        }
+    )
+
+
+def settled(frame: pl.DataFrame) -> tuple[Schema, Domain]:
+    schema = SCHEMA.resolve(frame.columns)
+    return schema, learn_domain(frame, schema, missing="drop")
+
+
+@given(st.integers(30, 200), st.integers(0, 10_000), st.sampled_from([2, 5, 10]))
+@settings(max_examples=40, deadline=None)
+def test_every_batch_holds_k_and_l(rows: int, seed: int, k: int) -> None:
+    frame = table(rows, seed)
+    schema, domain = settled(frame)
+    if frame["y"].n_unique() < 2:
+        return
+    released = generalise_batch(frame, schema=schema, domain=domain, k=k, l=2)
+    seen = measure(released, quasi=["age", "gain", "hours", "job"], sensitive=["y"])
+    assert seen.k >= k
+    assert seen.l_distinct is not None
+    assert seen.l_distinct >= 2
+    assert released["y"].equals(frame["y"])
+    assert released.columns == frame.columns
+
+
+def test_numbers_lie_on_the_public_grid() -> None:
+    frame = table(300, 1)
+    schema, domain = settled(frame)
+    released = generalise_batch(frame, schema=schema, domain=domain, k=5, l=2)
+    for name, width in (("age", 100), ("gain", 1000)):
+        steps = released[name].to_numpy() / width * GRID * 2  # means on the grid, middles on half of it
+        assert np.allclose(steps, np.rint(steps))
+
+
+def test_a_lone_large_value_cannot_be_read_off_the_mean() -> None:
+    frame = table(60, 2).with_columns(gain=pl.lit(0))
+    frame = frame.with_columns(gain=pl.when(pl.int_range(pl.len()) == 7).then(777).otherwise(0))
+    schema, domain = settled(frame)
+    released = generalise_batch(frame, schema=schema, domain=domain, k=60, l=2)
+    shown = float(released["gain"][0])
+    assert shown != pytest.approx(777 / 60, abs=1e-9)
+    assert abs(shown * 60 - 777) > 100  # neither can the value be had back by multiplying
+
+
+def test_too_few_rows_are_not_released() -> None:
+    frame = table(60, 3)
+    schema, domain = settled(frame)
+    with pytest.raises(RefusedError, match="61"):
+        generalise_batch(frame, schema=schema, domain=domain, k=61, l=2)
+    with pytest.raises(RefusedError):
+        generalise_batch(frame.filter(pl.col("y") == "no"), schema=schema, domain=domain, k=2, l=2)

@@ -1,0 +1,310 @@
+"""Book, receipts, signatures and totals."""
+
+from __future__ import annotations
+
+import errno
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.support.ledgers import SITES, Written, open_book, write_small_ledger
+
+from kohort.background import begin_deferred
+from kohort.errors import ConfigError, IntegrityError, ResourceError
+from kohort.privacy.ledger import receipts as receipts_module
+from kohort.privacy.guarantee import DP, Aggregate, KAnonymous, Raw
+from kohort.privacy.ledger.ledger import GENESIS, Book, Chain, Occasion, canonical, quoted
+from kohort.privacy.policy import Policy
+from kohort.privacy.ledger.receipts import Receipts
+from kohort.privacy.ledger.signing import Signer, signature_holds
+from kohort.privacy.ledger.summary import summarise
+from kohort.privacy.ledger.verify import verify_ledger
+
+
+def occasion(number: int, *, to: str = "hub") -> Occasion:
+    return Occasion(what="train", to=to, request=f"{number:064x}", round=number)
+
+
+@given(st.text())
+def test_a_text_alone_is_quoted_as_json_quotes_it(text: str) -> None:
+    assert quoted(text) == canonical(text)
+
+
+def test_the_same_events_write_the_same_bytes(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        write_small_ledger(tmp_path / name)
+    for file in ("ledger.jsonl", "head.json", "receipts.jsonl"):
+        assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes()
+
+
+def test_chains_of_one_file_are_separate_and_start_at_nothing(small_ledger: Path) -> None:
+    ends = dict.fromkeys(SITES, GENESIS)
+    for raw in (small_ledger / "ledger.jsonl").read_text(encoding="utf-8").splitlines():
+        line = json.loads(raw)
+        assert line["prev"] == ends[line["site"]]
+        ends[line["site"]] = line["hash"]
+    head = json.loads((small_ledger / "head.json").read_bytes())
+    assert {name: end for name, (_, end) in head["chains"].items()} == ends
+
+
+def test_the_next_line_quotes_the_receipt(small_ledger: Path) -> None:
+    receipts = [json.loads(raw)["hash"] for raw in (small_ledger / "receipts.jsonl").read_text().splitlines()]
+    lines = [json.loads(raw) for raw in (small_ledger / "ledger.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert {line["receipt"] for line in lines if line["event"] != "open" and line["round"] == 0} == {""}
+    second = [line["receipt"] for line in lines if line["event"] in {"release", "refusal"} and line["round"] == 1]
+    assert second == [receipts[0]] * 3
+    assert lines[-1]["receipt"] == receipts[1]
+
+
+def test_digests_are_keyed_by_the_site() -> None:
+    one, other = Chain("a", secret=b"1" * 32), Chain("b", secret=b"2" * 32)
+    assert one.digest(b"same") == one.digest(memoryview(b"same"))
+    assert one.digest(b"same") != other.digest(b"same")
+    assert one.digest(b"") != other.digest(b"")
+
+
+def test_the_hub_refuses_a_head_that_goes_back() -> None:
+    written = open_book(None, policy=Policy())
+    chain = written.keepers[0].chain
+    for number in range(2):
+        written.book.note(chain, occasion(number), reason="x")
+        written.receipts.issue(written.book, [chain], occasion(number))
+    replaced = Chain(chain.site, secret=b"z" * 32)
+    replaced.length = chain.length - 1
+    with pytest.raises(IntegrityError, match="went back"):
+        written.receipts.issue(written.book, [replaced], occasion(3))
+
+
+def test_the_order_of_the_chains_does_not_change_a_receipt() -> None:
+    heads = []
+    for turned in (False, True):
+        written = open_book(None, policy=Policy())
+        chains = [keeper.chain for keeper in written.keepers]
+        heads.append(written.receipts.issue(written.book, chains[::-1] if turned else chains, occasion(0)))
+    assert heads[0] == heads[1]
+
+
+def exchange(written: Written, number: int, *, later: bool) -> None:
+    chains = [keeper.chain for keeper in written.keepers]
+    claims = [Aggregate(rows=150)] * len(chains)
+    parcels = [f"{chain.site} {number}".encode() for chain in chains]
+    written.book.record(chains, occasion(number), guarantees=claims, rows=[150] * len(chains), parcels=parcels)
+    if later:
+        written.receipts.issue_later(written.book, chains, occasion(number))
+    else:
+        written.receipts.issue(written.book, chains, occasion(number))
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_receipts_that_are_issued_later_are_the_same_receipts_at_the_same_places(tmp_path: Path, begun: bool) -> None:
+    for later in (False, True):
+        written = open_book(tmp_path / str(later), policy=Policy())
+        first, second, _ = (keeper.chain for keeper in written.keepers)
+        for number in range(3):
+            exchange(written, number, later=later)
+            if begun:
+                begin_deferred()
+        written.book.note(first, Occasion(what="train", round=2), reason="x")
+        exchange(written, 3, later=later)
+        written.book.refuse(second, Occasion(what="train", round=3), guarantee=Raw(rows=1), reason="y")
+        exchange(written, 4, later=later)
+        written.seal()
+        assert verify_ledger(tmp_path / str(later)).receipts == 5
+    for file in ("ledger.jsonl", "head.json", "receipts.jsonl"):
+        assert (tmp_path / "True" / file).read_bytes() == (tmp_path / "False" / file).read_bytes()
+
+
+@pytest.mark.parametrize("settle", ["length", "head", "lines", "next", "book", "close", "opened"])
+def test_whoever_asks_for_a_late_receipt_gets_it(settle: str) -> None:
+    written = open_book(None, policy=Policy())
+    exchange(written, 0, later=True)
+    assert written.receipts._lines == []
+    match settle:
+        case "next":
+            written.receipts.issue(written.book, [written.keepers[0].chain], occasion(1))
+        case "book":
+            written.book.settle()
+        case "close":
+            written.receipts.close()
+        case "opened":
+            written.book.open_chain("new", secret=b"n" * 32, binding={})
+        case _:
+            assert getattr(written.receipts, settle)
+    assert json.loads(written.receipts._lines[0])["request"] == occasion(0).request
+    assert {keeper.chain.receipt for keeper in written.keepers[1:]} == {json.loads(written.receipts._lines[0])["hash"]}
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_late_receipt_that_cannot_be_written_stops_the_next_release(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: bool
+) -> None:
+    written = open_book(tmp_path, policy=Policy())
+    exchange(written, 0, later=True)
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "full")
+
+    monkeypatch.setattr(receipts_module, "write_whole", full)
+    if begun:
+        begin_deferred()
+    before = (tmp_path / "ledger.jsonl").read_bytes()
+    for number in (1, 2):  # whoever takes the first error for something else meets it again
+        with pytest.raises(ResourceError, match="cannot write"):
+            exchange(written, number, later=True)
+    with pytest.raises(ResourceError, match="cannot write"):
+        written.seal()
+    assert (tmp_path / "ledger.jsonl").read_bytes() == before
+
+
+def test_a_head_that_goes_back_is_refused_when_the_receipt_is_late() -> None:
+    written = open_book(None, policy=Policy())
+    exchange(written, 0, later=True)
+    replaced = Chain(written.keepers[0].chain.site, secret=b"z" * 32)
+    written.receipts.issue_later(written.book, [replaced], occasion(1))
+    with pytest.raises(IntegrityError, match="went back"):
+        written.book.note(written.keepers[1].chain, occasion(1), reason="x")
+
+
+def test_totals_by_site_and_recipient(tmp_path: Path) -> None:
+    written = open_book(tmp_path, policy=Policy(), names=("a", "b"))
+    first, second = (keeper.chain for keeper in written.keepers)
+    parcels: list[bytes | memoryview] = [b"12345"]
+
+    def release(chain: Chain, claim: Any, rows: int, number: int, to: str = "hub") -> None:
+        written.book.record([chain], occasion(number, to=to), guarantees=[claim], rows=[rows], parcels=parcels)
+
+    release(first, KAnonymous(k=9, l=3, t=0.1, verified=True), 50, 0)
+    release(first, KAnonymous(k=7, l=4, t=0.2, verified=True), 80, 1)
+    release(first, DP(epsilon=0.5, delta=1e-6), 80, 2)
+    release(first, DP(epsilon=0.25, delta=1e-6), 80, 3)
+    release(first, DP(epsilon=4.0, delta=1e-6), 80, 3, to="peer")
+    release(second, Aggregate(rows=10), 10, 4)
+    written.book.refuse(second, occasion(5), guarantee=Raw(rows=10), reason="no")
+    written.seal()
+    totals = {(total.site, total.recipient, total.kind): total for total in summarise(tmp_path)}
+    classes = totals["a", "hub", "k-anonymous"]
+    assert (classes.k, classes.l, classes.t, classes.rows, classes.releases, classes.size) == (7, 3, 0.2, 80, 2, 10)
+    assert totals["a", "hub", "dp"].epsilon == pytest.approx(0.75)
+    assert totals["a", "hub", "dp"].delta == pytest.approx(2e-6)
+    assert totals["a", "peer", "dp"].epsilon == 4.0
+    assert (totals["b", "hub", "raw"].releases, totals["b", "hub", "raw"].refusals) == (0, 1)
+    told = {(item.recipient, item.kind): item for item in written.book.disclosures()}
+    assert told["hub", "k-anonymous"].rows == 80  # a row that left twice is still one row
+    assert told["hub", "dp"].releases == 2
+    assert ("hub", "raw") not in told
+    json.dumps([total.to_mapping() for total in totals.values()])
+
+
+def test_disclosures_come_in_the_order_things_left() -> None:
+    written = open_book(None, policy=Policy(), names=("a", "b", "c"))
+    chains = [keeper.chain for keeper in written.keepers]
+    claims = [DP(epsilon=1.0, delta=0), Aggregate(rows=5), Raw(rows=5)]
+    written.book.record(chains, occasion(0), guarantees=claims, rows=[5] * 3, parcels=[b"x"] * 3)
+    assert [item.kind for item in written.book.disclosures()] == ["dp", "aggregate", "raw"]
+
+
+@pytest.mark.parametrize(
+    "name", ['quote"', "back\\slash", "new\nline", "süd", "日本", "tab\t", "'", "{}", "\u2028", ""]
+)
+def test_any_site_name_makes_a_sound_ledger(name: str, tmp_path: Path) -> None:
+    written = open_book(tmp_path, policy=Policy(), names=(name, "other"))
+    chains = [keeper.chain for keeper in written.keepers]
+    claims = [Aggregate(rows=5)] * 2
+    written.book.record(chains, occasion(0), guarantees=claims, rows=[5, 5], parcels=[b"x", b"y"])
+    written.receipts.issue(written.book, chains, occasion(0))
+    written.book.note(chains[0], occasion(0), reason=f"about {name}")
+    written.seal()
+    assert verify_ledger(tmp_path).sites == 2
+    assert {total.site for total in summarise(tmp_path)} == {name, "other"}
+
+
+def test_a_durable_book_is_flushed_line_by_line_and_tells_the_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushed: list[int] = []
+    monkeypatch.setattr("kohort.privacy.ledger.ledger.os.fsync", flushed.append)
+    book = Book(signer=Signer.from_secret(b"s" * 32), folder=tmp_path, durable=True)
+    receipts = Receipts(signer=Signer.from_secret(b"h" * 32), folder=tmp_path)
+    chain = book.open_chain("a", secret=b"k" * 32, binding={})
+    before = len(flushed)
+    book.record([chain], occasion(0), guarantees=[Aggregate(rows=1)], rows=[1], parcels=[b"x"])
+    assert len(flushed) > before
+    receipts.issue(book, [chain], occasion(0))
+    book.seal(receipts=(receipts.length, receipts.head), hub_key=receipts.public)
+    book.close()
+    receipts.close()
+    assert json.loads((tmp_path / "ledger.jsonl").read_text().splitlines()[1])["time"] > 1_600_000_000
+    verify_ledger(tmp_path)
+
+
+class _Choking:
+    """A file that takes a few bytes at a time."""
+
+    def __init__(self, limit: int) -> None:
+        self.taken = b""
+        self.limit = limit
+        self.name = "choking"
+
+    def write(self, content: memoryview) -> int:
+        if len(self.taken) >= self.limit:
+            raise OSError(28, "No space left on device")
+        part = bytes(content[:7])
+        self.taken += part
+        return len(part)
+
+
+@pytest.mark.parametrize("part", ["book", "receipts"])
+def test_short_writes_are_finished_and_a_full_disk_is_said(part: str) -> None:
+    written = open_book(None, policy=Policy(), names=("a",))
+    chain = written.keepers[0].chain
+    owner: Any = getattr(written, part)
+
+    def act(number: int) -> None:
+        if part == "book":
+            written.book.note(chain, occasion(number), reason="x" * 100)
+        else:
+            written.receipts.issue(written.book, [chain], occasion(number))
+
+    owner._path = Path("ledger.jsonl")
+    owner._file = patient = _Choking(10**6)
+    act(0)
+    assert patient.taken.endswith(b'"}\n')
+    assert json.loads(patient.taken)["hash"]
+    owner._file = _Choking(20)
+    with pytest.raises(ResourceError):
+        act(1)
+
+
+def test_an_unwritable_folder_is_the_users_mistake(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError):
+        Book(signer=Signer.from_secret(b"s" * 32), folder=tmp_path / "file" / "ledger")
+    with pytest.raises(ConfigError):
+        Receipts(signer=Signer.from_secret(b"s" * 32), folder=tmp_path / "file" / "ledger")
+
+
+def test_canonical_json_is_one_text_and_knows_no_nan() -> None:
+    assert canonical({"b": 1, "a": [1.5, "ü"]}) == '{"a":[1.5,"ü"],"b":1}'
+    with pytest.raises(ValueError, match="JSON"):
+        canonical(float("nan"))
+
+
+def test_signatures_hold_for_their_message_and_key_alone() -> None:
+    signer = Signer.from_secret(bytes(range(32)))
+    # RFC 8032, section 7.1, TEST 1: secret key, public key and signature of the empty message.
+    known = Signer.from_secret(bytes.fromhex("9d61b19deffd5a60ba844af492ec2cc44449c5697b326919703bac031cae7f60"))
+    assert known.public == "d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a"
+    assert known.sign(b"") == (
+        "e5564300c360ac729086e2cc806e828a84877f1eb8e5d974d873e065224901555fb8821590a33bacc61e39701cf9b46bd25bf5f0595bbe24655141438e7a100b"
+    )
+    signature = signer.sign(b"message")
+    assert signature_holds(signer.public, b"message", signature)
+    assert not signature_holds(signer.public, b"massage", signature)
+    assert not signature_holds(known.public, b"message", signature)
+    for broken in ("", "zz", signature[:-2], "00" * 64):
+        assert not signature_holds(signer.public, b"message", broken)
+        assert not signature_holds(broken, b"message", signature)
+    assert "key" not in repr(signer).lower()

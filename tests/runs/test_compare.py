@@ -1,0 +1,346 @@
+"""Comparing settings: the grid, the front, the choice, what choosing costs, and rehearsals on rows of low risk."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from itertools import product
+from math import inf
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from kohort.cli.main import build
+from kohort.runs.compare import Sweep, compare, settings_of
+from kohort.runs.config import load_plan
+from kohort.errors import ConfigError, DataError
+from kohort.evaluate.choice import COSTS, Condition, cheapest, figures_of, front, parse_conditions
+from kohort.privacy.dp.accounting import Event, describe, epsilon_of
+from kohort.privacy.guarantee import DP
+from kohort.privacy.dp.tuning import cost_of_choice, spent_by_site
+from kohort.runs.low_risk import HELD_OUT, low_risk_only
+from kohort.rng import Streams
+from kohort.runs.simulation import Population, populate
+
+ROWS = 900
+PLAN = """
+[data]
+table = "{table}"
+target = "label"
+features = ["x", "z"]
+bounds = {{x = [-4, 4], z = [-4, 4]}}
+categories = {{label = ["no", "yes"]}}
+drop = ["number"]
+test = 0.2
+
+[sites]
+count = 3
+split = "iid"
+low_risk = 0.4
+
+[model]
+kind = "logistic"
+
+[train]
+rounds = 2
+optimizer = "sgd"
+lr = 0.5
+
+[method]
+name = "fedavg"
+
+[policy]
+min_rows = 20
+epsilon = 5
+delta = 0.001
+"""
+DP_SECTION = """
+[method.dp]
+mechanism = "dp-sgd"
+epsilon = 1.0
+delta = 1e-5
+clip = 1.0
+"""
+
+
+def table(rows: int = ROWS) -> pl.DataFrame:
+    random = np.random.default_rng(3)
+    x, z = random.normal(size=(2, rows)).clip(-4, 4)
+    label = np.where(x + z + 0.3 * random.normal(size=rows) > 0, "yes", "no")
+    return pl.DataFrame({"number": np.arange(rows), "x": x, "z": z, "label": label})
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Path:
+    table().write_parquet(tmp_path / "rows.parquet")
+    path = tmp_path / "plan.toml"
+    path.write_text(PLAN.format(table=tmp_path / "rows.parquet"))
+    return path
+
+
+# The grid
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "values"),
+    [
+        ("train.lr=0.1,0.3", "train.lr", ("0.1", "0.3")),
+        ("model.hidden=[12],[12, 6]", "model.hidden", ("[12]", "[12, 6]")),
+        ('sites.split="iid", "interval:age"', "sites.split", ('"iid"', '"interval:age"')),
+        ("method.clusters={a = ['x', 'y']},'labels:2'", "method.clusters", ("{a = ['x', 'y']}", "'labels:2'")),
+    ],
+)
+def test_a_sweep_is_cut_at_the_commas_between_values(text: str, key: str, values: tuple[str, ...]) -> None:
+    assert Sweep.parse(text) == Sweep(key, values)
+
+
+@pytest.mark.parametrize("text", ["train.lr", "=1,2", "train.lr=", "train.lr=1,,2", "train.lr=1,1"])
+def test_what_is_no_sweep_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError):
+        Sweep.parse(text)
+
+
+def test_every_combination_is_a_setting_and_every_plan_is_checked_first(plan: Path) -> None:
+    sweeps = [Sweep("train.lr", ("0.1", "0.3")), Sweep("train.rounds", ("1", "2", "3"))]
+    found = settings_of(plan, sweeps)
+    assert [(made.plan.train.lr, made.plan.train.rounds) for made in found] == list(product((0.1, 0.3), (1, 2, 3)))
+    with pytest.raises(ConfigError, match="unknown"):
+        settings_of(plan, [Sweep("train.lrr", ("0.1",))])
+    with pytest.raises(ConfigError, match="twice"):
+        settings_of(plan, [sweeps[0], sweeps[0]])
+
+
+# The front and the choice
+
+figures = st.fixed_dictionaries(
+    {
+        "accuracy": st.integers(0, 3).map(float),
+        "epsilon": st.sampled_from([0.5, 1.0, inf]),
+        "rows_released": st.integers(0, 2).map(float),
+        "bytes_up": st.integers(0, 2).map(float),
+    }
+)
+
+
+@given(st.lists(figures, min_size=1, max_size=8))
+def test_the_front_is_what_its_definition_says(settings: list[dict[str, float]]) -> None:
+    """Against the definition, written out once more, pair by pair."""
+
+    def is_beaten(one: dict[str, float], by: dict[str, float]) -> bool:
+        as_good = by["accuracy"] >= one["accuracy"] and not any(by[cost] > one[cost] for cost in COSTS)
+        return as_good and (by["accuracy"] > one["accuracy"] or any(by[cost] < one[cost] for cost in COSTS))
+
+    found = front(settings)
+    assert found == [i for i, one in enumerate(settings) if not any(is_beaten(one, by) for by in settings)]
+    assert found
+
+
+@given(st.lists(figures, min_size=1, max_size=8), st.integers(0, 4))
+def test_the_chosen_setting_keeps_the_bound_and_none_that_does_is_cheaper(
+    settings: list[dict[str, float]], bound: int
+) -> None:
+    chosen = cheapest(settings, parse_conditions(f"accuracy>={bound}"))
+    good = [one for one in settings if one["accuracy"] >= bound]
+    if chosen is None:
+        assert not good
+        return
+    assert settings[chosen]["accuracy"] >= bound
+    cost = tuple(settings[chosen][name] for name in COSTS)
+    assert cost == min(tuple(one[name] for name in COSTS) for one in good)
+
+
+def test_conditions_are_read_and_unknown_figures_named() -> None:
+    assert parse_conditions("accuracy>=0.81, epsilon < 1") == (
+        Condition("accuracy", ">=", 0.81),
+        Condition("epsilon", "<", 1.0),
+    )
+    for text in ("accuracy", "accuracy=0.8", "accuracy>=much", ""):
+        with pytest.raises(ConfigError, match="condition"):
+            parse_conditions(text)
+    with pytest.raises(ConfigError, match="no figure is called 'acuracy'"):
+        cheapest([{"accuracy": 1.0}], parse_conditions("acuracy>=0.5"))
+
+
+def test_figures_are_means_and_a_run_without_noise_has_no_epsilon() -> None:
+    run = {"metrics": {"accuracy": 0.8, "confusion": [[1]]}, "disclosed": [], "bytes": {"up": 10}, "rounds": 2}
+    noisy, plain = {**run, "epsilon": 0.5}, {**run, "epsilon": None}
+    raw = {**noisy, "metrics": {"accuracy": 0.6}, "disclosed": [{"kind": "raw", "rows": 30}, {"kind": "dp", "rows": 9}]}
+    assert figures_of([noisy, raw]) == {
+        "accuracy": pytest.approx(0.7), "epsilon": 0.5, "rows_released": 15, "bytes_up": 10, "rounds": 2,
+    }  # fmt: skip
+    assert figures_of([noisy, plain])["epsilon"] == inf
+
+
+# What choosing costs
+
+
+def claim(*events: Event, delta: float = 1e-5, **changed: object) -> DP:
+    made = {"epsilon": epsilon_of(events, delta), "delta": delta, "event": describe(events)}
+    return DP(**{**made, **changed})  # type: ignore[arg-type]
+
+
+def test_choosing_costs_the_composition_of_all_runs_at_the_site_that_pays_most() -> None:
+    light, heavy = Event(sigma=20.0, rate=1.0, steps=10), Event(sigma=8.0, rate=0.1, steps=100)
+    runs = [{"a": [claim(light)], "b": [claim(heavy)]} for _ in range(3)]
+    cost = cost_of_choice(runs)
+    assert cost is not None
+    both = [epsilon_of([event] * 3, 3e-5) for event in (light, heavy)]
+    assert cost.epsilon == pytest.approx(max(both))
+    assert cost.delta == pytest.approx(3e-5)
+    one = max(claim(light).epsilon, claim(heavy).epsilon)
+    assert one < cost.epsilon < 3 * one, "composing costs more than one run and less than the sum"
+
+
+def test_claims_that_cannot_be_composed_add_up() -> None:
+    event = Event(sigma=20.0, rate=1.0, steps=10)
+    rows, sites = claim(event), claim(event, unit="site")
+    cost = cost_of_choice([{"a": [rows]}, {"a": [sites]}])
+    assert cost is not None
+    assert cost.epsilon == pytest.approx(rows.epsilon + sites.epsilon)
+    assert cost.unit == "row or site"
+    nothing_described = cost_of_choice([{"a": [claim(event, event="")]}] * 2)
+    assert nothing_described is not None
+    assert nothing_described.epsilon == pytest.approx(2 * rows.epsilon)
+
+
+def test_nothing_is_paid_without_noise() -> None:
+    assert cost_of_choice([{}, {}]) is None
+
+
+# Rows of low risk
+
+
+def rehearsed(plan: Path, seed: int = 0) -> tuple[Population, Population]:
+    made = settings_of(plan, [])[0].plan
+    whole = populate(made, Streams.seeded(seed))
+    return whole, low_risk_only(whole, Streams.seeded(seed))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_rehearsal_sees_rows_of_low_risk_alone_each_at_its_site_once(plan: Path, seed: int) -> None:
+    whole, small = rehearsed(plan, seed)
+    assert whole.low is not None
+    assert small.low is not None
+    own = [whole.frame[start : start + low] for start, low in zip(whole.starts[:-1], whole.low, strict=True)]
+    low = {row: site for site, part in enumerate(own) for row in part.select("x", "z").rows()}
+    trained = small.frame.select("x", "z").rows()
+    measured = small.test.select("x", "z").rows()
+    assert sorted(trained + measured) == sorted(low), "every row of low risk, and no other, exactly once"
+    assert len(measured) == round(HELD_OUT * len(low))
+    for site, (start, end) in enumerate(zip(small.starts[:-1], small.starts[1:], strict=True)):
+        assert {low[row] for row in trained[start:end]} == {site}
+        share = whole.low[site] / (whole.starts[site + 1] - whole.starts[site])
+        assert small.low[site] == round((end - start) * share), "the same share plays the rows of low risk"
+
+
+def test_a_rehearsal_needs_rows_of_low_risk(plan: Path) -> None:
+    raw = settings_of(plan, [])[0].plan.to_mapping()
+    raw["sites"]["low_risk"] = None
+    without = load_plan({**raw, "sites": {k: v for k, v in raw["sites"].items() if v is not None}})
+    whole = populate(without, Streams.seeded(0))
+    with pytest.raises(ConfigError, match="no row that its risk is low"):
+        low_risk_only(whole, Streams.seeded(0))
+    bare = populate(settings_of(plan, [])[0].plan, Streams.seeded(0), tables={"": table(8)})
+    assert bare.low is not None
+    with pytest.raises(DataError, match="cannot be tried out on"):
+        low_risk_only(_with_low(bare, 1), Streams.seeded(0))
+
+
+def _with_low(whole: Population, total: int) -> Population:
+    assert whole.low is not None
+    low = np.zeros_like(whole.low)
+    low[0] = total
+    return replace(whole, low=low)
+
+
+# All of it
+
+
+def test_a_comparison_runs_every_setting_and_names_the_cheapest(plan: Path, tmp_path: Path) -> None:
+    settings = settings_of(plan, [Sweep("train.rounds", ("1", "4"))])
+    result = compare(settings, out=tmp_path / "out", seeds=2, choose="accuracy>=0")
+    assert len(result["runs"]) == 4
+    assert [run["seed"] for run in result["runs"]] == [0, 1, 0, 1]
+    assert result["folders"][2] == "run-3_rounds=4_seed=0"
+    assert [line["runs"] for line in result["settings"]] == [[0, 1], [2, 3]]
+    assert result["chosen"] == 0, "one round sends a quarter of the bytes"
+    assert set(result["pareto"]) >= {0, 1}
+    assert result["tuning"] is None
+    assert json.loads((tmp_path / "out" / "compare.json").read_bytes()) == result
+    with pytest.raises(ConfigError, match="exists"):
+        compare(settings, out=tmp_path / "out", seeds=2)
+    again = compare(settings[:1], out=tmp_path / "out", force=True)
+    assert [folder.name for folder in sorted((tmp_path / "out").glob("run-*"))] == again["folders"]
+
+
+def test_an_interrupted_comparison_goes_on(plan: Path, tmp_path: Path) -> None:
+    settings = settings_of(plan, [Sweep("train.lr", ("0.1", "0.5"))])
+    compare(settings[:1], out=tmp_path / "out")
+    finished = tmp_path / "out" / "run-1_lr=0.1" / "run.json"
+    first = finished.stat().st_mtime_ns
+    result = compare(settings, out=tmp_path / "out", resume=True)
+    assert finished.stat().st_mtime_ns == first, "a finished run is not made again"
+    assert len(result["runs"]) == 2
+    whole = compare(settings, out=tmp_path / "whole")
+    assert [run["metrics"] for run in whole["runs"]] == [run["metrics"] for run in result["runs"]]
+
+
+def test_a_comparison_on_other_rows_does_not_go_on_with_finished_runs(plan: Path, tmp_path: Path) -> None:
+    settings = settings_of(plan, [])
+    whole = compare(settings, out=tmp_path / "out")
+    small = compare(settings, out=tmp_path / "out", rows="low-risk", resume=True)
+    assert sum(small["runs"][0]["site_rows"].values()) < sum(whole["runs"][0]["site_rows"].values()) / 2
+
+
+@pytest.mark.parametrize(("change", "choose"), [("", "acuracy>=0.5"), ("data.test=0", "epsilon<=1")])
+def test_what_cannot_be_judged_is_said_after_the_first_run(
+    plan: Path, tmp_path: Path, change: str, choose: str
+) -> None:
+    settings = settings_of(plan, [Sweep("train.lr", ("0.1", "0.5"))], overrides=[change] if change else [])
+    with pytest.raises(ConfigError):
+        compare(settings, out=tmp_path / "out", choose=choose)
+    assert len(list((tmp_path / "out").glob("run-*"))) == 1
+
+
+@pytest.mark.parametrize("rows", ["all", "low-risk"])
+def test_looking_at_private_runs_is_paid_for(plan: Path, tmp_path: Path, rows: str) -> None:
+    plan.write_text(plan.read_text() + DP_SECTION)
+    words = ["compare", str(plan), "--sweep", "train.lr=0.1,0.5,1.0", "--rows", rows, "--out", str(tmp_path / "out")]
+    result = CliRunner().invoke(build(), [*words, "--json"])
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    cost = found["tuning"]
+    assert cost["rows"] == rows
+    assert cost["runs"] == 3
+    single = max(run["epsilon"] for run in found["runs"])
+    assert single <= 1.0
+    assert single < cost["epsilon"] < 3 * single
+    assert cost["delta"] == pytest.approx(3e-5)
+    claims = spent_by_site(tmp_path / "out" / found["folders"][0])
+    assert len(claims) == 3
+    whole, small = rehearsed(plan)
+    used = sum(found["runs"][0]["site_rows"].values())
+    assert used == (whole.frame.height if rows == "all" else small.frame.height)
+
+
+def test_the_command_tells_the_choice_and_its_price(plan: Path, tmp_path: Path) -> None:
+    plan.write_text(plan.read_text() + DP_SECTION)
+    arguments = [
+        "compare",
+        str(plan),
+        "--sweep",
+        "train.lr=0.1,0.5",
+        "--choose",
+        "accuracy>=2",
+        "--out",
+        str(tmp_path / "o"),
+    ]
+    result = CliRunner().invoke(build(), arguments)
+    assert result.exit_code == 0, result.output
+    assert "none of the settings" in result.output
+    assert "Choosing among these 2 runs costs epsilon" in result.output

@@ -1,0 +1,162 @@
+"""How many messages a run takes, and letters that travel together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+pytest.importorskip("flwr")
+
+from kohort.runs.config import PlanFile, load_plan
+from tests.support.loopback import LoopBackVenue
+from kohort.errors import IntegrityError, RefusedError
+from kohort.runs.run import Outcome, run
+from kohort.transport.messages import letters_in, message_of
+from kohort.protocol.hub import Ask
+from kohort.transport.remote_engine import RemoteEngine
+from kohort.methods.registry import Method, find_method
+from kohort.privacy.ledger.verify import verify_ledger
+
+SITES = ("east", "north", "south", "west")
+
+
+def tables(rows: int = 60) -> dict[str, pl.DataFrame]:
+    made = {}
+    for number, name in enumerate(SITES):
+        random = np.random.default_rng(number)
+        a, b = random.uniform(0, 1, rows).round(3), random.uniform(0, 1, rows).round(3)
+        ill = np.where(a + b + random.normal(0, 0.3, rows) > 1, "ill", "well")
+        made[name] = pl.DataFrame({"a": a, "b": b, "outcome": ill})
+    return made
+
+
+def one_shot(scheme: str, **data: Any) -> PlanFile:
+    return load_plan(
+        {
+            "data": {
+                "table": "memory",
+                "target": "outcome",
+                "features": ["a", "b"],
+                "bounds": {"a": [0, 1], "b": [0, 1]},
+                "categories": {"outcome": ["ill", "well"]},
+                **data,
+            },
+            "sites": {"split": "files"},
+            "method": {"name": "oneshot", "oneshot": {"min_cell": 2}, "secure": {"sum": scheme}},
+            "policy": {"min_rows": 1},
+        }
+    )
+
+
+@dataclass
+class Counter:
+    """A carrier that counts the messages each site gets."""
+
+    venue: LoopBackVenue
+    messages: dict[str, int] = field(default_factory=dict)
+
+    def carry(self, letters: dict[str, bytes], *, deadline: float) -> tuple[dict[str, bytes], dict[str, str]]:
+        for name in letters:
+            self.messages[name] = self.messages.get(name, 0) + 1
+        return {name: self.reply(name, letter) for name, letter in letters.items()}, {}
+
+    def reply(self, name: str, message: bytes) -> bytes:
+        return self.venue.desks[name].answer(message)
+
+
+class Venue(LoopBackVenue):
+    """A loop-back that counts."""
+
+    kind: type[Counter] = Counter
+
+    def carrier(self) -> Counter:
+        self.counter = self.kind(self)
+        return self.counter
+
+
+def carried(plan: PlanFile, kind: type[Counter] = Counter, out: Path | None = None) -> tuple[Outcome, Counter]:
+    venue = Venue(tables=tables(), folder=None if out is None else out / "sites")
+    venue.kind = kind
+    return run(plan, seed=4, venue=venue, out=None if out is None else out / "run"), venue.counter
+
+
+@pytest.mark.parametrize(("scheme", "most"), [("masks", 4), ("bfv", 3), ("none", 2)])
+def test_a_one_shot_run_takes_few_messages_and_gives_the_model_of_one_process(scheme: str, most: int) -> None:
+    if scheme == "bfv":
+        pytest.importorskip("tenseal")
+    found, counter = carried(one_shot(scheme))
+    assert max(counter.messages[name] for name in SITES) <= most
+    here = run(one_shot(scheme), seed=4, tables=tables())
+    assert np.array_equal(found.model.weights, here.model.weights)
+    assert found.bytes == here.bytes
+    assert found.files == here.files
+
+
+def test_every_letter_of_a_message_stands_in_the_ledgers_of_both_sides(tmp_path: Path) -> None:
+    carried(one_shot("masks"), out=tmp_path)
+    for name in SITES:
+        checked = verify_ledger(tmp_path / "sites" / name)
+        assert checked.releases == 5  # enrolment, keys with shares, vector, signature, opening: in four messages
+    assert verify_ledger(tmp_path / "run").releases == 5 * len(SITES)
+
+
+class Losing(Counter):
+    """Cuts the second letter off one site's first answer."""
+
+    def reply(self, name: str, message: bytes) -> bytes:
+        answer = super().reply(name, message)
+        return letters_in(answer)[0] if name == "west" and len(letters_in(answer)) > 1 else answer
+
+
+def test_a_site_whose_second_letter_is_lost_is_left_out_of_the_sum() -> None:
+    found, _ = carried(one_shot("masks"), Losing)
+    assert "west" in found.dropped
+    assert found.sites == ("east", "north", "south")
+
+
+class Repeating(RemoteEngine):
+    """A hub that begins a sum a second time, under another number, to open it in two ways."""
+
+    def exchange(self, ask: Ask) -> Any:
+        replies = super().exchange(ask)
+        if ask.task.name == "oneshot.statistics" and ask.payload.metrics.get("step") != 0:
+            again = Ask(task=ask.task, to=ask.to, payload=self.first, round=ask.round, expect=ask.expect)
+            super().exchange(again)
+        if ask.then is not None:
+            payload = ask.then.payload
+            self.first = type(payload)(metrics=payload.metrics, blobs={**payload.blobs, "again": b"1"})
+        return replies
+
+
+def test_a_sum_begins_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.support.loopback.RemoteEngine", Repeating)
+    with pytest.raises(IntegrityError, match="begun here before"):
+        carried(one_shot("masks"))
+
+
+def test_nothing_goes_with_the_enrolment_where_something_must_come_first() -> None:
+    method: Method = find_method("oneshot")
+    few = dict(list(tables().items())[:2])
+    with pytest.raises(RefusedError, match="2 sites take part"):
+        run(one_shot("masks"), seed=4, tables=few)
+    assert method.opening is not find_method("fedavg").opening
+
+
+@given(st.lists(st.binary(min_size=1, max_size=40), min_size=1, max_size=16))
+def test_letters_come_out_of_a_message_as_they_went_in(letters: list[bytes]) -> None:
+    assert letters_in(message_of(letters)) == letters
+
+
+@given(st.lists(st.binary(min_size=1, max_size=20), min_size=2, max_size=4), st.integers(1, 30))
+def test_a_message_that_is_cut_short_is_no_set_of_letters(letters: list[bytes], cut: int) -> None:
+    message = message_of(letters)
+    whole = letters_in(message[: max(1, len(message) - cut)])
+    assert whole != letters
+    assert len(whole) < len(letters)

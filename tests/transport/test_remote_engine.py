@@ -1,0 +1,393 @@
+"""Letters between hub and sites: only the right ones count, each once, all others are written down; crashes change
+nothing; sites that are silent are left out and named."""
+
+from __future__ import annotations
+
+import errno
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+pytest.importorskip("flwr")
+
+from kohort.runs.config import PlanFile, load_plan
+from kohort.tables.schema import Schema
+from kohort.transport.deployment.site_run import hub_schema
+from tests.support.loopback import LoopBackVenue
+from kohort.errors import ConfigError, IntegrityError, RefusedError, SiteError
+from kohort.runs.run import Outcome, run
+from kohort.transport.site_server import Desk
+from kohort.transport.flower.app import bundle, bundle_hash, client_app
+from kohort.transport.messages import (
+    Answer,
+    Question,
+    fresh_number,
+    read_answer,
+    read_question,
+    write_answer,
+    write_question,
+)
+from kohort.transport.site_ledger import SiteBook, open_site_ledger
+from kohort.transport.site_store import Numbers
+from kohort.privacy.ledger import ledger as ledger_module
+from kohort.privacy.ledger.signing import Signer
+from kohort.privacy.ledger.verify import verify_ledger
+from kohort.rng import Streams
+from kohort.crypto.sealed import Identity
+
+SEED = 3
+HUB = Identity.from_secret("hub", Streams.seeded(SEED).bytes("hub identity"))
+STRANGER = Identity.from_secret("hub", bytes(48))
+SITE = Identity.from_secret("north", bytes(range(48)))
+
+
+def tables(rows: int = 40) -> dict[str, pl.DataFrame]:
+    random = np.random.default_rng(0)
+    made = {}
+    for name in ("east", "north", "south", "west"):
+        dose = random.normal(size=rows).round(3)
+        ward = random.choice(["x", "y"], rows)
+        ill = np.where(dose + random.normal(size=rows) > 0, "ill", "well")
+        made[name] = pl.DataFrame({"dose": dose, "ward": ward, "outcome": ill})
+    return made
+
+
+def plan_of(**sections: dict[str, Any]) -> PlanFile:
+    base: dict[str, dict[str, Any]] = {
+        "data": {"table": "memory", "target": "outcome", "features": ["dose", "ward"]},
+        "sites": {"split": "files"},
+        "model": {"hidden": [3]},
+        "train": {"rounds": 3, "batch": 8, "lr": 0.05},
+        "policy": {"min_rows": 1},
+    }
+    return load_plan({name: {**base.get(name, {}), **sections.get(name, {})} for name in {*base, *sections}})
+
+
+Letters = Mapping[str, bytes]
+
+
+@dataclass
+class Meddler:
+    """A carrier that does as it likes with letters on their way."""
+
+    venue: LoopBackVenue
+    seen: list[tuple[str, bytes]] = field(default_factory=list)
+    exchanges: int = 0
+
+    def carry(self, letters: Letters, *, deadline: float) -> tuple[dict[str, bytes], dict[str, str]]:
+        self.exchanges += 1
+        self.seen += letters.items()
+        came = {name: self.deliver(name, letter) for name, letter in letters.items() if self.reaches(name)}
+        return came, {}
+
+    def reaches(self, name: str) -> bool:
+        return True
+
+    def deliver(self, name: str, letter: bytes) -> bytes:
+        return self.venue.desks[name].answer(letter)
+
+
+class Venue(LoopBackVenue):
+    """A loop-back with a carrier of the test's choice."""
+
+    kind: type[Meddler] = Meddler
+
+    def carrier(self) -> Meddler:
+        self.meddler = self.kind(self)
+        return self.meddler
+
+
+def carried_out(plan: PlanFile, kind: type[Meddler] = Meddler, folder: Path | None = None) -> tuple[Outcome, Venue]:
+    venue = Venue(tables=tables(), folder=folder)
+    venue.kind = kind
+    out = None if folder is None else folder / "run"
+    return run(plan, seed=SEED, venue=venue, out=out), venue
+
+
+def events(book: SiteBook) -> list[str]:
+    return [json.loads(line)["event"] for line in book.lines]
+
+
+# Letters
+
+
+def test_letters_come_back_as_they_were() -> None:
+    question = Question(site="north", fresh=fresh_number(), run="r", task="train", round=4, body=b"\1\2", plan=b"{}")
+    assert read_question(write_question(question, HUB), hub=HUB.public) == question
+    answer = Answer(site="north", fresh="f", status="answer", guarantee={"kind": "public"}, rows=3, seconds=0.5)
+    assert read_answer(write_answer(answer, SITE), site=SITE.public) == answer
+
+
+@given(st.integers(min_value=0), st.integers(min_value=1, max_value=255))
+def test_a_changed_byte_anywhere_is_noticed(place: int, change: int) -> None:
+    letter = bytearray(write_question(Question(site="north", fresh="f" * 32, body=b"abc"), HUB))
+    letter[place % len(letter)] ^= change
+    with pytest.raises(IntegrityError):
+        read_question(bytes(letter), hub=HUB.public)
+
+
+@given(st.binary(max_size=400))
+def test_noise_is_no_letter(noise: bytes) -> None:
+    with pytest.raises(IntegrityError):
+        read_question(noise, hub=HUB.public)
+
+
+def test_a_signature_counts_for_its_owner_and_its_purpose() -> None:
+    question = write_question(Question(site="north", fresh="f"), HUB)
+    with pytest.raises(IntegrityError, match="did not sign"):
+        read_question(question, hub=STRANGER.public)
+    with pytest.raises(IntegrityError, match="did not sign"):
+        read_answer(question, site=HUB.public)
+    with pytest.raises(IntegrityError, match="another site"):
+        read_answer(write_answer(Answer(site="south", fresh="f", status="answer"), SITE), site=replace(SITE.public))
+
+
+def test_a_signed_letter_with_parts_of_the_wrong_kind_is_refused() -> None:
+    for change in ({"round": -1}, {"round": True}, {"task": 3}, {"attempt": "0"}):
+        letter = write_question(Question(**{"site": "north", "fresh": "f", **change}), HUB)  # type: ignore[arg-type]
+        with pytest.raises(IntegrityError, match="malformed"):
+            read_question(letter, hub=HUB.public)
+
+
+# What a site turns away
+
+
+def _hostile(kind: int, venue: Venue, number: int) -> tuple[str, bytes]:
+    """One of the ways to get at a site; (site, letter)."""
+    name, genuine = venue.meddler.seen[number % len(venue.meddler.seen)]
+    question = read_question(genuine, hub=HUB.public)
+    fresh = replace(question, fresh=fresh_number())
+    match kind:
+        case 0:  # a key nobody registered
+            return name, write_question(fresh, STRANGER)
+        case 1:  # a repeated letter
+            return name, genuine
+        case 2:  # a downgraded policy, under the approved plan's hash
+            return name, write_question(replace(fresh, plan=LAX, run="00" * 8), HUB)
+        case 3:  # somebody else's letter
+            return name, write_question(replace(fresh, site="elsewhere"), HUB)
+        case 4:  # a task the plan does not have
+            return name, write_question(replace(fresh, task="central.ship", nonce=fresh_number()), HUB)
+        case 5:  # another schema
+            return name, write_question(replace(fresh, run="11" * 8, plan=PLAN, schema="0" * 64), HUB)
+        case _:  # a run that was never begun
+            return name, write_question(replace(fresh, run="22" * 8, plan=b""), HUB)
+
+
+PLAN = json.dumps(plan_of().to_mapping()).encode()
+LAX = json.dumps(plan_of(policy={"min_rows": 1, "raw": True, "min_k": 2}).to_mapping()).encode()
+
+
+def test_of_a_thousand_attempts_none_is_accepted_and_all_are_recorded() -> None:
+    _, venue = carried_out(plan_of())
+    before = {name: len(desk.book.lines) for name, desk in venue.desks.items()}
+    attempts = 1000
+    for number in range(attempts):
+        name, letter = _hostile(number % 7, venue, number)
+        answer = read_answer(venue.desks[name].answer(letter), site=_public(name))
+        assert answer.status in {"dropped", "refused"}, number
+        assert answer.body == b""
+        assert answer.reason
+    lines = [json.loads(line) for name, desk in venue.desks.items() for line in desk.book.lines[before[name] :]]
+    assert len(lines) == attempts
+    assert {line["event"] for line in lines} == {"note", "refusal"}
+
+
+def _public(name: str) -> Any:
+    return Identity.from_secret(name, Streams(Streams.seeded(SEED).bytes("site", name), SEED).bytes("identity")).public
+
+
+def test_a_repeat_is_turned_away_after_a_restart_too(tmp_path: Path) -> None:
+    numbers = Numbers(tmp_path / "numbers")
+    numbers.accept("ab" * 16)
+    with pytest.raises(IntegrityError, match="before"):
+        Numbers(tmp_path / "numbers").accept("ab" * 16)
+    with pytest.raises(IntegrityError, match="malformed"):
+        numbers.accept("../../etc")
+
+
+def test_the_same_request_in_a_new_letter_gets_the_same_bytes_and_no_second_line() -> None:
+    _, venue = carried_out(plan_of())
+    name, letter = venue.meddler.seen[-1]
+    question = read_question(letter, hub=HUB.public)
+    desk = venue.desks[name]
+    lines = len(desk.book.lines)
+    answers = []
+    for _ in range(3):
+        again = write_question(replace(question, fresh=fresh_number()), HUB)
+        answers.append(read_answer(desk.answer(again), site=_public(name)))
+    assert len({answer.body for answer in answers}) == 1
+    assert answers[0].body
+    assert answers[0].status == "answer"
+    assert len(desk.book.lines) == lines
+
+
+def test_a_plan_can_tighten_a_sites_policy_and_not_loosen_it() -> None:
+    tight = plan_of(policy={"min_rows": 10**6})
+    with pytest.raises(RefusedError, match="min_rows"):
+        carried_out(tight)
+
+
+# Silent and lying carriers
+
+
+class Deaf(Meddler):
+    """North hears nothing from the third exchange on."""
+
+    def reaches(self, name: str) -> bool:
+        return name != "north" or self.exchanges < 3
+
+
+def test_silent_sites_are_left_out_and_named(tmp_path: Path) -> None:
+    outcome, _ = carried_out(plan_of(), Deaf, tmp_path)
+    assert outcome.rounds == 3
+    assert list(outcome.dropped) == ["north"]
+    notes = [json.loads(line) for line in (tmp_path / "run" / "ledger" / "ledger.jsonl").read_text().splitlines()]
+    assert {line["site"] for line in notes if line["event"] == "note"} == {"north"}
+    verify_ledger(tmp_path / "run")
+
+
+def test_fewer_than_the_quorum_end_the_run() -> None:
+    with pytest.raises(SiteError, match="fewer than the quorum"):
+        carried_out(plan_of(sites={"quorum": 1.0}), Deaf)
+
+
+class Forger(Meddler):
+    """Answers for north himself, and hands south's answer to the question before."""
+
+    last: bytes = b""
+
+    def deliver(self, name: str, letter: bytes) -> bytes:
+        answer = super().deliver(name, letter)
+        if self.exchanges < 3:
+            self.last = answer if name == "south" else self.last
+            return answer
+        if name == "north":
+            return write_answer(read_answer(answer, site=_public("north")), STRANGER)
+        return self.last if name == "south" else answer
+
+
+def test_forged_and_stray_answers_do_not_count() -> None:
+    outcome, _ = carried_out(plan_of(), Forger)
+    assert set(outcome.dropped) == {"north", "south"}
+    assert "did not sign" in outcome.dropped["north"]
+    assert "another question" in outcome.dropped["south"]
+
+
+def test_trouble_is_for_simulations() -> None:
+    with pytest.raises(ConfigError, match="simulations"):
+        carried_out(plan_of(sites={"trouble": {"drop": 0.1}}))
+
+
+# Crashes
+
+
+class Crashing(Meddler):
+    """Every site loses its memory before every letter."""
+
+    def deliver(self, name: str, letter: bytes) -> bytes:
+        self.venue.desks[name].close()
+        self.venue.desks[name] = self.venue.makers[name]()
+        return super().deliver(name, letter)
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [
+        {"train": {"rounds": 4, "state": "keep"}},
+        {"train": {"rounds": 3, "optimizer": "sgd", "correction": "scaffold"}},
+        {"method": {"name": "partial", "gate": {"k": 2}}, "data": {"quasi": ["ward"], "features": ["dose"]}},
+        {
+            "method": {"name": "partial", "gate": {"k": 2, "count": "local"}},
+            "data": {"quasi": ["ward"], "features": ["dose"]},
+        },
+    ],
+    ids=["keep", "scaffold", "partial", "partial-local"],
+)
+def test_a_site_that_loses_its_memory_between_any_two_letters_answers_alike(
+    sections: dict[str, Any], tmp_path: Path
+) -> None:
+    plan = plan_of(**{**sections, "policy": {"min_rows": 1, "raw": True, "min_k": 2}})
+    local = run(plan, seed=SEED, tables=tables())
+    crashed, _ = carried_out(plan, Crashing, tmp_path)
+    assert crashed.model.weights.tobytes() == local.model.weights.tobytes()
+    assert crashed.bytes == local.bytes
+    for name in tables():
+        found = verify_ledger(tmp_path / name)
+        assert found.refusals == 0
+        # The last receipt waits at the hub for the next question.
+        assert found.receipts == found.releases - 1
+    assert verify_ledger(tmp_path / "run").releases == sum(verify_ledger(tmp_path / n).releases for n in tables())
+
+
+def test_what_a_site_keeps_is_its_owners_alone(tmp_path: Path) -> None:
+    carried_out(plan_of(), Meddler, tmp_path)
+    kept = [path for path in (tmp_path / "north" / "runs").rglob("*") if path.is_file()]
+    assert len(kept) > 4
+    assert all(path.stat().st_mode & 0o077 == 0 for path in kept)
+
+
+def test_a_full_disk_at_a_site_lets_nothing_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    _, venue = carried_out(plan_of(), Meddler, tmp_path)
+    name, letter = venue.meddler.seen[-1]
+    question = read_question(letter, hub=HUB.public)
+
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "full")
+
+    monkeypatch.setattr(ledger_module, "write_whole", full)
+    desk = venue.desks[name]
+    answer = read_answer(
+        desk.answer(write_question(replace(question, round=77, fresh=fresh_number()), HUB)), site=_public(name)
+    )
+    assert (answer.status, answer.body, answer.fresh != "") == ("failed", b"", True)
+    assert desk.broken is not None
+    assert desk.broken.exit_code == 7
+
+
+def test_a_changed_policy_goes_on_in_the_same_chain_and_says_so(tmp_path: Path) -> None:
+    signer = Signer.from_secret(bytes(32))
+    for policy in ({"min_k": 5}, {"min_k": 5}, {"min_k": 3}):
+        book, _ = open_site_ledger(tmp_path, signer=signer, hub_key="")
+        book.open_chain("north", secret=bytes(32), binding={"policy": policy})
+        book.close()
+    lines = [json.loads(line) for line in (tmp_path / "ledger.jsonl").read_text().splitlines()]
+    assert [line["event"] for line in lines] == ["open", "note"]
+    assert '"min_k":3' in lines[1]["reason"]
+
+
+# Schemas, bundle, ClientApp
+
+
+def test_a_hub_without_rows_needs_the_columns_named() -> None:
+    plan = plan_of(data={"features": "rest"})
+    with pytest.raises(ConfigError, match="rest"):
+        hub_schema(plan, None)
+    assert hub_schema(plan, ["ward", "dose", "outcome"]).inputs == ("ward", "dose")
+    named = hub_schema(plan_of(), None)
+    assert isinstance(named, Schema)
+    assert set(named.columns) == {"dose", "ward", "outcome"}
+
+
+def test_the_bundle_is_the_same_bytes_and_holds_no_code() -> None:
+    bundle.cache_clear()
+    first = bundle()
+    bundle.cache_clear()
+    assert first == bundle()
+    assert b"import kohort" not in first
+    assert len(bundle_hash()) == 64
+
+
+def test_a_client_app_is_nothing_but_the_desk() -> None:
+    from flwr.clientapp import ClientApp
+
+    assert isinstance(client_app(lambda letter: letter), ClientApp)
+    assert Desk.answer.__doc__
