@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.harness import Row, best_of
-from kohort.rounds.aggregators.aggregate import find_aggregator
 from kohort.models.dense.network import Network
+from kohort.rounds.aggregators.aggregate import find_aggregator
 
 __all__ = ["NAME", "SUMMARY", "measure"]
 

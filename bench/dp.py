@@ -18,9 +18,9 @@ import numpy as np
 
 from bench.harness import Row, best_of
 from kohort.models.dense.network import Network
+from kohort.models.dense.training import Training, fit_many
 from kohort.models.dp_sgd.fit import PrivateSteps, clipped_sums, fit_private
 from kohort.models.rows import Rows, StackedRows, stack
-from kohort.models.dense.training import Training, fit_many
 
 __all__ = ["NAME", "SUMMARY", "measure"]
 

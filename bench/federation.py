@@ -94,7 +94,13 @@ def _best(runs: list[Timed]) -> Timed:
 
 
 def _row(
-    setting: str, peer: str, ours: Timed, theirs: Timed | None, figure: str, target: float | None = None, note: str = ""
+    setting: str,
+    peer: str,
+    ours: Timed,
+    theirs: Timed | None,
+    figure: str,
+    target: float | None = None,
+    note: str = "",
 ) -> Row:
     return Row.faster(
         setting,

@@ -103,22 +103,22 @@ def _messages(root: Path, scheme: str) -> int:
     """How often a site is written to in a one-shot run over columns whose ranges the plan declares."""
     import numpy as np
     import polars as pl
+    from tests.support.loopback import LoopBackBackend
 
-    from kohort.runs.config import load_plan
-    from tests.support.loopback import LoopBackVenue
-    from kohort.runs.run import run
     from kohort.crypto.sums.key_holder import KEY_HOLDER
+    from kohort.runs.config import load_plan
+    from kohort.runs.run import run
 
     counts: dict[str, int] = {}
 
-    class Counting(LoopBackVenue):
+    class Counting(LoopBackBackend):
         def carrier(self) -> Any:
             return self
 
         def carry(self, letters: dict[str, bytes], *, deadline: float) -> tuple[dict[str, bytes], dict[str, str]]:
             del deadline
             counts.update({name: counts.get(name, 0) + 1 for name in letters})
-            return {name: self.desks[name].answer(letter) for name, letter in letters.items()}, {}
+            return {name: self.site_servers[name].answer(letter) for name, letter in letters.items()}, {}
 
     random = np.random.default_rng(0)
     tables = {
@@ -137,7 +137,7 @@ def _messages(root: Path, scheme: str) -> int:
             "method": {"name": "oneshot", "secure": {"sum": scheme}},
         }
     )
-    run(plan, seed=0, venue=Counting(tables=tables), out=root)
+    run(plan, seed=0, backend=Counting(tables=tables), out=root)
     return max(count for name, count in counts.items() if name != KEY_HOLDER)
 
 
@@ -174,7 +174,8 @@ def _imports() -> tuple[float, float]:
     empty = cpu("from flwr.clientapp import ClientApp; from flwr.supernode.runtime import run_clientapp")
     both = cpu(
         "from flwr.clientapp import ClientApp; from flwr.supernode.runtime import run_clientapp; "
-        "import kohort.transport.deployment.site; from kohort.methods.registry import find_method; find_method('fedavg')"
+        "import kohort.transport.deployment.site; "
+        "from kohort.methods.registry import find_method; find_method('fedavg')"
     )
     return empty, both - empty
 
@@ -255,14 +256,14 @@ def _ours(root: Path) -> dict[str, float]:
     marks: list[tuple[float, float]] = []
     with _started([*kohort, "hub", "start", str(root / "hub")]):
         _await_superlink(hub)
-        with _started(*starts) as sites, hub.venue(wait=120) as venue:
+        with _started(*starts) as sites, hub.backend(wait=120) as backend:
 
             def watch(_: Any) -> None:
                 marks.append((time.perf_counter(), _cpu(sites[0].pid)))
 
             memory = _memory(sites[0].pid)
             read = read_plan(plan, overrides=[f"train.rounds={MESSAGES}"])
-            carry_out(read, out=root / "out", secure_random=True, venue=venue, watch=watch)
+            carry_out(read, out=root / "out", secure_random=True, backend=backend, watch=watch)
             trained = _memory(sites[0].pid)
     (began, before), (ended, after) = marks[0], marks[-1]
     rounds = len(marks) - 1

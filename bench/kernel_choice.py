@@ -21,8 +21,8 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from kohort.models.dense.network import Network
-from kohort.models.rows import Rows, StackedRows, stack
 from kohort.models.dense.training import Training, fit_many, row_order
+from kohort.models.rows import Rows, StackedRows, stack
 
 BATCH = 32
 RATE = 0.001

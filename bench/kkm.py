@@ -13,8 +13,8 @@ import numpy as np
 import polars as pl
 
 from bench.harness import Row, best_of
-from kohort.anonymity.itemsets.kkm import anonymise_items
 from kohort.anonymity.checker.measures import km_anonymity
+from kohort.anonymity.itemsets.kkm import anonymise_items
 
 __all__ = ["NAME", "SUMMARY", "measure"]
 

@@ -20,21 +20,21 @@ import numpy as np
 import polars as pl
 
 from bench.harness import Row, best_of
-from kohort.runs.config import load_plan
-from kohort.tables.datasets.catalogue import load_dataset
-from kohort.runs.run import run
-from kohort.methods.oneshot.design import BITS, Cells, Layout, OneShotSection
-from kohort.methods.oneshot.fit import decoded, fit
-from kohort.models.closed_form.statistics import statistics_of_sites
-from kohort.models.closed_form.design import OneLayer
-from kohort.methods.oneshot.paper_factors import factor_of_site, merge_incremental, solve_factors
-from kohort.models.closed_form.solve import solve
-from kohort.models.rows import Rows, stack
 from kohort.crypto.sums.encrypted import join, part
 from kohort.crypto.sums.he import BFV, Adder, PublicKey, SecretKey
 from kohort.crypto.sums.packing import TAGS, Packing
-from kohort.methods.oneshot.paper_ckks import PaperKeys, PaperTotals
 from kohort.crypto.sums.scheme import SumContext
+from kohort.methods.oneshot.design import BITS, Cells, Layout, OneShotSection
+from kohort.methods.oneshot.fit import decoded, fit
+from kohort.methods.oneshot.paper_ckks import PaperKeys, PaperTotals
+from kohort.methods.oneshot.paper_factors import factor_of_site, merge_incremental, solve_factors
+from kohort.models.closed_form.design import OneLayer
+from kohort.models.closed_form.solve import solve
+from kohort.models.closed_form.statistics import statistics_of_sites
+from kohort.models.rows import Rows, stack
+from kohort.runs.config import load_plan
+from kohort.runs.run import run
+from kohort.tables.datasets.catalogue import load_dataset
 
 __all__ = ["NAME", "SUMMARY", "measure", "stream_higgs"]
 

@@ -14,15 +14,15 @@ from time import perf_counter, process_time
 import numpy as np
 
 from bench.harness import Row, best_of
-from kohort.runs.config import read_plan
-from kohort.runs.run import run
-from kohort.rng import Streams
 from kohort.crypto.counting import cells_for, estimate, fingerprints, peel, sketch, table
 from kohort.crypto.group_secret import STEPS, GroupHub, GroupSite
+from kohort.crypto.identity.parties import Identity
 from kohort.crypto.sums.masks import SCHEME
 from kohort.crypto.sums.modular import P61
-from kohort.crypto.identity.parties import Identity
 from kohort.crypto.sums.scheme import Integers, SumContext, Trust
+from kohort.rng import Streams
+from kohort.runs.config import read_plan
+from kohort.runs.run import run
 
 __all__ = ["NAME", "SUMMARY", "measure"]
 

@@ -12,9 +12,9 @@ import polars as pl
 
 from bench.harness import Row, best_of
 from kohort.runs.config import load_plan
+from kohort.runs.run import run
 from kohort.tables.datasets.catalogue import open_table
 from kohort.tables.frames import write_table
-from kohort.runs.run import run
 
 __all__ = ["NAME", "SUMMARY", "measure"]
 

@@ -72,14 +72,14 @@ def measure() -> list[Row]:
 
 
 def _score(aggregate: str, *, lying: bool) -> Score:
-    hostile = f'{{hostile = {{kind = "sign-flip", share = {LIARS}, scale = {SCALE}}}}}'
+    byzantine = f'{{byzantine = {{kind = "sign-flip", share = {LIARS}, scale = {SCALE}}}}}'
     plan = read_plan(
         EXAMPLE,
         overrides=[
             "data.test=adult:test",
             f"sites.count={SITES}",
             "sites.split=iid",
-            *([f"sites.trouble={hostile}"] if lying else []),
+            *([f"sites.faults={byzantine}"] if lying else []),
             f"train.rounds={ROUNDS}",
             "train.optimizer=sgd",
             "train.lr=0.3",

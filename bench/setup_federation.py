@@ -19,21 +19,21 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from kohort.runs.config import PlanFile, load_plan
-from kohort.tables.domain import declared_domain
-from kohort.protocol.engine import LocalEngine, drive
-from kohort.protocol.enrolment import encoder_for, enrol
-from kohort.protocol.hub import Hub, Mark
-from kohort.protocol.plan import Setting
-from kohort.protocol.site import Holding, Site
+from kohort.methods.registry import find_method
 from kohort.models.dense.network import Network, predict
 from kohort.models.dense.training import row_order
-from kohort.methods.registry import find_method
-from kohort.privacy.ledger.ledger import Book
+from kohort.privacy.ledger.ledger import Ledger
 from kohort.privacy.ledger.receipts import Receipts
 from kohort.privacy.ledger.signing import Signer
+from kohort.protocol.engine import LocalEngine, drive
+from kohort.protocol.enrolment import encoder_for, enrol
+from kohort.protocol.hub import Hub, RoundEnd
+from kohort.protocol.plan import ApprovedPlan
+from kohort.protocol.site import Site, SiteTable
 from kohort.rng import Streams
+from kohort.runs.config import Plan, load_plan
 from kohort.runs.simulation import schema_of
+from kohort.tables.domain import declared_domain
 
 __all__ = ["BATCH", "FEATURES", "HIDDEN", "LR", "NETWORK", "Federation", "Timed", "run_kohort"]
 
@@ -80,7 +80,7 @@ class Federation:
         return tuple(f"site-{index:05d}" for index in range(self.sites))
 
     @cached_property
-    def plan(self) -> PlanFile:
+    def plan(self) -> Plan:
         """Federated averaging of this federation."""
         numbers = [f"f{index}" for index in range(FEATURES)]
         return load_plan(
@@ -143,18 +143,18 @@ def run_kohort(federation: Federation, folder: Path | None = None) -> Timed:
             return run_kohort(federation, Path(made))
     gc.collect()
     began = perf_counter()
-    engine, book, receipts = _assemble(plan, federation, frame, folder)
+    engine, ledger, receipts = _assemble(plan, federation, frame, folder)
     method = find_method(plan.method)
     marks: list[float] = []
     latest: dict[str, Any] = {}
 
-    def observe(mark: Mark) -> None:
+    def observe(mark: RoundEnd) -> None:
         marks.append(perf_counter())
         latest["weights"] = mark.weights
 
     agreed = engine.approve(lambda rows: method.claims(plan.config, rows))
     engine.declared = {name: site.count for name, site in engine.sites.items()}
-    setting = engine.setting
+    setting = engine.approved
     domain, rows, _ = drive(enrol(agreed, declared=declared_domain(setting.schema, missing=setting.missing)), engine)
     encoder = encoder_for(setting, domain)
     hub = Hub(
@@ -166,9 +166,9 @@ def run_kohort(federation: Federation, folder: Path | None = None) -> Timed:
         streams=Streams(engine.streams.bytes("hub"), SEED),
     )
     marks.append(perf_counter())
-    drive(method.plan(plan.config, hub), engine, observe=observe)
-    book.seal(receipts=(receipts.length, receipts.head), hub_key=receipts.public)
-    book.close()
+    drive(method.protocol(plan.config, hub), engine, observe=observe)
+    ledger.seal(receipts=(receipts.length, receipts.head), hub_key=receipts.public)
+    ledger.close()
     receipts.close()
     total = perf_counter() - began
     if engine.excluded:
@@ -177,25 +177,25 @@ def run_kohort(federation: Federation, folder: Path | None = None) -> Timed:
 
 
 def _assemble(
-    plan: PlanFile, federation: Federation, frame: pl.DataFrame, folder: Path
-) -> tuple[LocalEngine, Book, Receipts]:
-    """Book, receipts, sites and engine, as `kohort.runs.run` makes them."""
+    plan: Plan, federation: Federation, frame: pl.DataFrame, folder: Path
+) -> tuple[LocalEngine, Ledger, Receipts]:
+    """Ledger, receipts, sites and engine, as `kohort.runs.run` makes them."""
     streams = Streams.seeded(SEED)
     schema = schema_of(plan.data, frame.columns, codebook=None, default=None)
-    book = Book(signer=Signer.from_secret(streams.bytes("signer", "sites")), folder=folder / "ledger", run="bench")
+    ledger = Ledger(signer=Signer.from_secret(streams.bytes("signer", "sites")), folder=folder / "ledger", run="bench")
     receipts = Receipts(signer=Signer.from_secret(streams.bytes("signer", "hub")), folder=folder / "ledger")
     sites = {
         name: Site(
             name=name,
-            holding=Holding(frame, index * federation.rows, (index + 1) * federation.rows),
+            table=SiteTable(frame, index * federation.rows, (index + 1) * federation.rows),
             schema=schema,
             policy=plan.policy,
             streams=_site_streams(name),
-            book=book,
+            ledger=ledger,
         )
         for index, name in enumerate(federation.names)
     }
-    setting = Setting(
+    setting = ApprovedPlan(
         run="bench",
         plan_hash=plan.digest(),
         method=plan.method,
@@ -206,7 +206,7 @@ def _assemble(
         model=plan.model,
         train=plan.train,
     )
-    return LocalEngine(sites=sites, setting=setting, streams=streams, receipts=receipts), book, receipts
+    return LocalEngine(sites=sites, setting=setting, streams=streams, receipts=receipts), ledger, receipts
 
 
 def _site_streams(name: str) -> Streams:

@@ -14,8 +14,8 @@ from pathlib import Path
 from statistics import fmean
 
 from bench.harness import Row
-from kohort.runs.config import read_plan
 from kohort.errors import SiteError
+from kohort.runs.config import read_plan
 from kohort.runs.run import run
 
 __all__ = ["NAME", "SUMMARY", "measure"]

@@ -19,8 +19,8 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
 from kohort import FederatedClassifier, FederatedRegressor
-from kohort.runs.config import load_plan
 from kohort.errors import ConfigError, DataError, KohortError
+from kohort.runs.config import load_plan
 from kohort.runs.run import run
 
 EXPECTED_FAILURES: dict[str, str] = {}

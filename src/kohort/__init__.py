@@ -14,14 +14,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kohort.tables.schema import Schema
+    from kohort.api import Federation
     from kohort.errors import KohortError
     from kohort.estimator import FederatedClassifier, FederatedRegressor
-    from kohort.runs.run import Outcome, run
     from kohort.models.files import load_model, save_model
-    from kohort.api import Federation
     from kohort.models.model import Model
     from kohort.privacy.policy import Policy
+    from kohort.runs.run import Outcome, run
+    from kohort.tables.schema import Schema
 
 __all__ = [
     "FederatedClassifier",

@@ -17,11 +17,11 @@ from typing import Any
 
 import polars as pl
 
-from kohort.runs.config import DataSection, PlanFile, SitesSection, load_plan
-from kohort.tables.frames import from_native
 from kohort.errors import ConfigError, nearest
-from kohort.runs.run import Outcome, run
 from kohort.protocol.plan import ModelSection, TrainSection
+from kohort.runs.config import DataSection, Plan, SitesSection, load_plan
+from kohort.runs.run import Outcome, run
+from kohort.tables.frames import from_native
 
 __all__ = ["Federation"]
 
@@ -57,7 +57,7 @@ class Federation:
             layout.setdefault("split", "files")
         self._raw: dict[str, Any] = {"data": data, "sites": layout, "policy": dict(policy or {})}
 
-    def plan(self, method: str = "fedavg", *, model: Mapping[str, Any] | str | None = None, **options: Any) -> PlanFile:
+    def plan(self, method: str = "fedavg", *, model: Mapping[str, Any] | str | None = None, **options: Any) -> Plan:
         """The plan `run` would carry out. Keywords are keys of `[train]` or of the method's own section."""
         train_keys = {item.name for item in fields(TrainSection)}
         train = {key: value for key, value in options.items() if key in train_keys}

@@ -27,11 +27,11 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, check_consistent_length, check_is_fitted, column_or_1d, validate_data
 
-from kohort.runs.config import PlanFile, load_plan
+from kohort.models.dense.network import scores
+from kohort.runs.config import Plan, load_plan
+from kohort.runs.run import Outcome, run
 from kohort.tables.cells import canonical_text
 from kohort.tables.frames import from_native
-from kohort.runs.run import Outcome, run
-from kohort.models.dense.network import scores
 
 __all__ = ["FederatedClassifier", "FederatedRegressor"]
 
@@ -116,7 +116,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc] # scikit-learn has no typ
         tables, sites = self._deal(whole, given.sites)
         return run(self._plan(data, sites), seed=self.seed, tables=tables)
 
-    def _plan(self, data: Mapping[str, Any], sites: Mapping[str, Any]) -> PlanFile:
+    def _plan(self, data: Mapping[str, Any], sites: Mapping[str, Any]) -> Plan:
         hidden = (self.hidden,) if isinstance(self.hidden, int | np.integer) else self.hidden
         return load_plan(
             {

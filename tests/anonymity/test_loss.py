@@ -17,9 +17,9 @@ from kohort.anonymity.loss import (
     ncp_by_column,
     theils_u,
 )
+from kohort.errors import ConfigError, DataError
 from kohort.tables.datasets.catalogue import open_table
 from kohort.tables.hierarchy import Hierarchy
-from kohort.errors import ConfigError, DataError
 
 DATA = os.environ.get("KOHORT_DATA")
 has_mammographic = bool(DATA) and (Path(str(DATA)) / "mammographic_mass.parquet").is_file()

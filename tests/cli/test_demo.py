@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from kohort.runs.demo import MARK, demo_plan, prepare_folder
 from kohort.errors import ConfigError
 from kohort.methods import registry
 from kohort.methods.registry import Method
 from kohort.privacy.guarantee import KAnonymous
 from kohort.privacy.ledger.verify import verify_ledger
+from kohort.runs.demo import MARK, demo_plan, prepare_folder
 
 Call = Callable[..., tuple[int, str, str]]
 

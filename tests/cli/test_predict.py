@@ -9,8 +9,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from kohort.tables.frames import read_table
 from kohort.models.files import load_model
+from kohort.tables.frames import read_table
 
 Call = Callable[..., tuple[int, str, str]]
 PLAN = """

@@ -12,26 +12,26 @@ import numpy as np
 import polars as pl
 import pytest
 
-from kohort.runs.config import PlanFile, load_plan
-from kohort.errors import ConfigError, IntegrityError, KohortError, RefusedError
-from kohort.runs.run import Progress, run
-from kohort.protocol import engine as engine_module
-from kohort.protocol.engine import LocalEngine, drive
-from kohort.protocol.hub import Ask, Hub, Mark
-from kohort.protocol.site import Site
-from kohort.rounds.summing import Total, sum_task, summed
-from kohort.protocol.task import Request
-from kohort.privacy.guarantee import parse_guarantee
-from kohort.privacy.ledger.ledger import Book
-from kohort.privacy.ledger.receipts import Receipts
-from kohort.privacy.ledger.signing import Signer
-from kohort.privacy.ledger.verify import verify_ledger
-from kohort.rng import Streams
 from kohort.crypto.sums.encrypted import EncryptedHub
 from kohort.crypto.sums.he import SecretKey
 from kohort.crypto.sums.key_holder import KEY_HOLDER
 from kohort.crypto.sums.scheme import FixedPoint, Integers, find_scheme
-from kohort.runs.backend import Groundwork, Simulation, setting_for
+from kohort.errors import ConfigError, IntegrityError, KohortError, RefusedError
+from kohort.privacy.guarantee import parse_guarantee
+from kohort.privacy.ledger.ledger import Ledger
+from kohort.privacy.ledger.receipts import Receipts
+from kohort.privacy.ledger.signing import Signer
+from kohort.privacy.ledger.verify import verify_ledger
+from kohort.protocol import engine as engine_module
+from kohort.protocol.engine import LocalEngine, drive
+from kohort.protocol.hub import Ask, Hub, RoundEnd
+from kohort.protocol.site import Site
+from kohort.protocol.task import Request
+from kohort.rng import Streams
+from kohort.rounds.summing import Total, sum_task, summed
+from kohort.runs.backend import RunContext, Simulation, approved_plan_for
+from kohort.runs.config import Plan, load_plan
+from kohort.runs.run import Progress, run
 
 SCHEMES = ["none", "masks", "bfv", "ckks"]
 POINT = FixedPoint(bound=1.0, scale=2**30, sites=12)
@@ -43,14 +43,14 @@ def contribute(site: Site, request: Request, length: int) -> tuple[Integers, int
     return POINT.encode(site.streams.generator("test values").uniform(-1, 1, length)), site.count
 
 
-TASK = sum_task("test.encrypted-sum", contribute, scheme=lambda setting: str(setting.config.secure.sum))
+TASK = sum_task("test.encrypted-sum", contribute, scheme=lambda approved: str(approved.config.secure.sum))
 
 
-def plan(scheme: str, *, sites: int = 4, rounds: int = 1, drop: float = 0.0, **policy: Any) -> PlanFile:
+def plan(scheme: str, *, sites: int = 4, rounds: int = 1, drop: float = 0.0, **policy: Any) -> Plan:
     return load_plan(
         {
             "data": {"table": "memory", "target": "y", "quasi": ["a"], "features": ["x"], "test": 0.1},
-            "sites": {"count": sites, "trouble": {"drop": drop}, "quorum": 0.2},
+            "sites": {"count": sites, "faults": {"drop": drop}, "quorum": 0.2},
             "train": {"rounds": rounds, "optimizer": "sgd", "lr": 0.1},
             "model": {"kind": "logistic"},
             "policy": {"raw": True, "trust_counts": True, "min_rows": 1, **policy},
@@ -66,44 +66,44 @@ def table(rows: int = 120) -> pl.DataFrame:
     )
 
 
-def engine_of(made: PlanFile, *, seed: int = 5) -> LocalEngine:
+def engine_of(made: Plan, *, seed: int = 5) -> LocalEngine:
     """A simulated federation that has agreed to a plan."""
-    streams, venue = Streams.seeded(seed), Simulation(tables={"": table()})
-    population = venue.populate(made, streams)
-    ready = Groundwork(
+    streams, backend = Streams.seeded(seed), Simulation(tables={"": table()})
+    population = backend.populate(made, streams)
+    ready = RunContext(
         plan=made,
         population=population,
-        setting=setting_for(made, schema=population.schema, run="run"),
+        approved=approved_plan_for(made, schema=population.schema, run="run"),
         streams=streams,
-        book=Book(signer=Signer.from_secret(streams.bytes("s")), run="run"),
+        ledger=Ledger(signer=Signer.from_secret(streams.bytes("s")), run="run"),
         receipts=Receipts(signer=Signer.from_secret(streams.bytes("h"))),
     )
-    engine = venue.engine(ready)
+    engine = backend.engine(ready)
     engine.approve(lambda _: ())
-    engine.make_trouble(made.sites.trouble)
+    engine.inject_faults(made.sites.faults)
     return engine
 
 
-def total_of(made: PlanFile, engine: LocalEngine, *, length: int = LENGTH) -> Total:
+def total_of(made: Plan, engine: LocalEngine, *, length: int = LENGTH) -> Total:
     hub = Hub(
         sites=tuple(engine.sites),
         rows={},
         encoder=cast(Any, None),
         network=cast(Any, None),
-        setting=engine.setting,
+        approved=engine.approved,
         streams=engine.streams,
         key_holder=next(iter(engine.parties), None),
     )
 
-    def asks() -> Generator[Ask | Mark, Any, Total]:
+    def asks() -> Generator[Ask | RoundEnd, Any, Total]:
         return (yield from summed(hub, TASK, scheme=made.config.secure.sum, length=length))
 
     return drive(asks(), engine)
 
 
 def lines_of(engine: LocalEngine) -> list[dict[str, Any]]:
-    book = next(iter(engine.sites.values())).book
-    return [json.loads(line) for line in book.lines]
+    ledger = next(iter(engine.sites.values())).ledger
+    return [json.loads(line) for line in ledger.lines]
 
 
 @pytest.mark.parametrize("length", [LENGTH, 4500])
@@ -247,7 +247,7 @@ def test_no_headroom_is_an_error_that_tells_the_bound() -> None:
     wide = sum_task(
         "test.wide-sum",
         lambda site, _, length: (np.full(length, 2**38, dtype=np.uint64), site.count),
-        scheme=lambda setting: str(setting.config.secure.sum),
+        scheme=lambda approved: str(approved.config.secure.sum),
     )
     made = plan("bfv")
     engine = engine_of(made)
@@ -256,7 +256,7 @@ def test_no_headroom_is_an_error_that_tells_the_bound() -> None:
         rows={},
         encoder=cast(Any, None),
         network=cast(Any, None),
-        setting=engine.setting,
+        approved=engine.approved,
         streams=engine.streams,
         key_holder=KEY_HOLDER,
     )

@@ -23,7 +23,7 @@ from typing import Annotated
 import numpy as np
 from annotated_types import Ge
 
-from kohort.protocol.hub import Ask, Expect, Hub, Mark, Plan, Replies, Result
+from kohort.protocol.hub import Ask, Expect, Hub, ProtocolGenerator, Replies, Result, RoundEnd
 from kohort.protocol.site import Site
 from kohort.protocol.task import Release, Request, Task
 from kohort.protocol.wire import Payload
@@ -48,7 +48,7 @@ def _nudge(site: Site, request: Request) -> Release:
 NUDGE = Task(name="toy.nudge", one=_nudge)
 
 
-def plan(config: Toy, hub: Hub) -> Plan:
+def protocol(config: Toy, hub: Hub) -> ProtocolGenerator:
     weights = hub.network.start(hub.streams.generator("start"))
     shape = (np.dtype(weights.dtype).str, weights.shape)
     for number in range(config.passes):
@@ -57,7 +57,7 @@ def plan(config: Toy, hub: Hub) -> Plan:
             expect=Expect(arrays={"move": shape}, metrics=("rows",)),
         )
         weights = weights + np.float32(config.shrink) * replies.array("move").mean(axis=0)
-        yield Mark(round=number, rounds=config.passes, weights=weights)
+        yield RoundEnd(round=number, rounds=config.passes, weights=weights)
     return Result(weights=weights, rounds=config.passes, stopped_by="rounds")
 
 
@@ -66,7 +66,7 @@ def claims(config: Toy, rows: int) -> Sequence[Guarantee]:
 
 
 METHOD = Method(
-    name="toy", summary="Sites nudge the weights.", config=Toy, plan=plan, claims=claims, tasks=(NUDGE,), cites="",
+    name="toy", summary="Sites nudge the weights.", config=Toy, protocol=protocol, claims=claims, tasks=(NUDGE,), cites="",
     example="shrink = 0.25",
 )
 '''

@@ -1,4 +1,4 @@
-"""Law 4 across engines: behind letters, desks and Flower's ClientApps every method gives the bits of the local engine.
+"""Law 4 across engines: behind messages, site servers and ClientApps every method gives the bits of the local engine.
 
 The hub's ledger of such a run says what the sites' own ledgers say, line by line, and both verify.
 """
@@ -16,21 +16,22 @@ from tests.support.contract import SITE_SIZES, Ran, carry_out, listening, plan_o
 
 pytest.importorskip("flwr")
 
-from kohort.runs.config import PlanFile, load_plan
-from kohort.transport.deployment.files import Invitation, Registration
-from kohort.transport.deployment.hub import FlowerVenue, HubFolder
-from tests.support.loopback import LoopBackVenue
-from kohort.transport.deployment.site import SiteFolder
+from tests.support.loopback import LoopBackBackend
+
+from kohort.crypto.identity.keys import load_identity
 from kohort.errors import ConfigError, RefusedError, SiteError
-from kohort.runs.run import Outcome, run
-from kohort.rounds import peers
-from kohort.transport.flower.app import LoopBack, client_app
 from kohort.methods.registry import methods
 from kohort.privacy.ledger.verify import verify_ledger
 from kohort.rng import Streams
-from kohort.crypto.identity.keys import load_identity
-from kohort.runs.simulation import Population
+from kohort.rounds import peers
 from kohort.runs.backend import Simulation
+from kohort.runs.config import Plan, load_plan
+from kohort.runs.run import Outcome, run
+from kohort.runs.simulation import Population
+from kohort.transport.deployment.files import Invitation, Registration
+from kohort.transport.deployment.hub import FlowerBackend, HubFolder
+from kohort.transport.deployment.site import SiteFolder
+from kohort.transport.flower.app import LoopBack, client_app
 
 ALL = sorted(methods())
 TRAININGS: dict[str, dict[str, Any]] = {
@@ -39,16 +40,16 @@ TRAININGS: dict[str, dict[str, Any]] = {
 }
 
 
-def _same(local: Ran, folder: Path, plan: Any) -> LoopBackVenue:
-    venue = LoopBackVenue(tables=tables())
-    outcome = run(plan, out=folder, seed=local.seed, venue=venue)
+def _same(local: Ran, folder: Path, plan: Any) -> LoopBackBackend:
+    backend = LoopBackBackend(tables=tables())
+    outcome = run(plan, out=folder, seed=local.seed, backend=backend)
     assert outcome.model.weights.tobytes() == local.outcome.model.weights.tobytes()
     assert outcome.history == local.outcome.history
     assert outcome.metrics == local.outcome.metrics
     assert outcome.bytes == local.outcome.bytes
     assert outcome.disclosed == local.outcome.disclosed
     assert (outcome.engine, local.outcome.engine) == ("loopback", "local")
-    return venue
+    return backend
 
 
 @pytest.mark.parametrize("training", TRAININGS)
@@ -56,10 +57,10 @@ def _same(local: Ran, folder: Path, plan: Any) -> LoopBackVenue:
 def test_letters_change_no_bit(method: str, training: str, tmp_path: Path) -> None:
     plan = plan_of(method, train=TRAININGS[training])
     local = carry_out(plan, tmp_path / "local", many=False)
-    venue = _same(local, tmp_path / "loopback", plan)
+    backend = _same(local, tmp_path / "loopback", plan)
     hub = verify_ledger(tmp_path / "loopback")
     assert hub.releases == len(local.carried.replies)
-    own = [line for desk in venue.desks.values() for line in desk.book.lines]
+    own = [line for site_server in backend.site_servers.values() for line in site_server.ledger.lines]
     assert sum('"event":"release"' in line for line in own) == hub.releases
 
 
@@ -68,22 +69,22 @@ def test_secure_sums_and_their_key_holder_pass_letters_too(scheme: str, tmp_path
     described = plan_of("partial").to_mapping()
     described["method"]["secure"]["sum"] = scheme
     plan = load_plan(described)
-    venue = _same(carry_out(plan, tmp_path / "local", many=False), tmp_path / "loopback", plan)
-    assert ("key-holder" in venue.desks) == (scheme in {"bfv", "ckks"})
+    backend = _same(carry_out(plan, tmp_path / "local", many=False), tmp_path / "loopback", plan)
+    assert ("key-holder" in backend.site_servers) == (scheme in {"bfv", "ckks"})
     verify_ledger(tmp_path / "loopback")
 
 
 @pytest.mark.parametrize("method", ALL)
 def test_a_policy_that_answers_nothing_lets_no_byte_out(method: str, tmp_path: Path) -> None:
     plan = plan_of(method, policy={"tasks": ["no-such-task"]})
-    venue = LoopBackVenue(tables=tables())
+    backend = LoopBackBackend(tables=tables())
     with listening() as carried, pytest.raises(RefusedError):
-        run(plan, out=tmp_path / "run", seed=1, venue=venue)
+        run(plan, out=tmp_path / "run", seed=1, backend=backend)
     assert carried.replies == []
-    for desk in venue.desks.values():
-        events = [line.split('"event":"')[1].split('"')[0] for line in desk.book.lines]
+    for site_server in backend.site_servers.values():
+        events = [line.split('"event":"')[1].split('"')[0] for line in site_server.ledger.lines]
         assert events == ["open", "refusal"]
-    assert set(venue.desks) == set(SITE_SIZES)
+    assert set(backend.site_servers) == set(SITE_SIZES)
     assert verify_ledger(tmp_path / "run").refusals == len(SITE_SIZES)
 
 
@@ -104,8 +105,8 @@ def test_low_risk_rows_and_given_clusters_pass_letters(low_risk: float | str, ju
     plan = load_plan(described)
     whole = {"all": pl.concat(tables().values())}
     here = run(plan, out=tmp_path / "local", seed=3, tables=whole, many=False)
-    venue = LoopBackVenue(tables=whole)
-    there = run(plan, out=tmp_path / "loopback", seed=3, venue=venue)
+    backend = LoopBackBackend(tables=whole)
+    there = run(plan, out=tmp_path / "loopback", seed=3, backend=backend)
     assert there.model.weights.tobytes() == here.model.weights.tobytes()
     assert (there.bytes, there.disclosed, there.metrics) == (here.bytes, here.disclosed, here.metrics)
     assert verify_ledger(tmp_path / "loopback").releases == verify_ledger(tmp_path / "local").releases
@@ -138,7 +139,7 @@ class _Declared(Simulation):
     tables: dict[str, pl.DataFrame] | None = field(default_factory=tables)
     many: bool = False
 
-    def populate(self, plan: PlanFile, streams: Streams) -> Population:
+    def populate(self, plan: Plan, streams: Streams) -> Population:
         population = super().populate(plan, streams)
         parts, low = [], []
         for name, table in _marked_tables().items():
@@ -161,7 +162,7 @@ class _Deployment:
     """The folders of a hub and of real sites, whose ClientApps are called in this process."""
 
     root: Path
-    plan: PlanFile
+    plan: Plan
     settings: dict[str, dict[str, str]]
     """What each site says of itself under [site]."""
 
@@ -185,18 +186,20 @@ class _Deployment:
 
     def run(self, out: Path) -> Outcome:
         hub = HubFolder(self.root / "hub")
-        desks = {name: SiteFolder(self.root / name).desk() for name in self.settings}
-        carrier: Any = LoopBack({name: client_app(desk.answer) for name, desk in desks.items()})
+        site_servers = {name: SiteFolder(self.root / name).site_server() for name in self.settings}
+        carrier: Any = LoopBack({name: client_app(site_server.answer) for name, site_server in site_servers.items()})
         everyone = {name: item.site for name, item in hub.sites().items()}
-        venue = FlowerVenue(hub=hub, run=carrier, identity=load_identity(hub.path / "identity.key"), everyone=everyone)
+        backend = FlowerBackend(
+            hub=hub, run=carrier, identity=load_identity(hub.path / "identity.key"), everyone=everyone
+        )
         try:
-            return run(self.plan, out=out, seed=3, venue=venue)
+            return run(self.plan, out=out, seed=3, backend=backend)
         finally:
-            for desk in desks.values():
-                desk.close()
+            for site_server in site_servers.values():
+                site_server.close()
 
 
-def _deployed_plan(root: Path, **method: Any) -> PlanFile:
+def _deployed_plan(root: Path, **method: Any) -> Plan:
     tables(seed=12)["b-large"].write_csv(root / "test.csv")
     described = plan_of("hybrid").to_mapping()
     described["data"] |= {"features": ["dose"], "test": str(root / "test.csv")}
@@ -216,7 +219,7 @@ def test_what_real_sites_say_of_themselves_gives_the_bits_of_one_process(cluster
     made = _Deployment(tmp_path, plan, _said())
     made.found()
     there = made.run(tmp_path / "there")
-    here = run(plan, out=tmp_path / "here", seed=3, venue=_Declared())
+    here = run(plan, out=tmp_path / "here", seed=3, backend=_Declared())
     assert there.model.weights.tobytes() == here.model.weights.tobytes()
     assert there.metrics == here.metrics
     assert (there.epsilon, there.delta, there.dropped) == (here.epsilon, here.delta, {})

@@ -11,10 +11,10 @@ import pytest
 from tests.support.contract import carry_out, check_law_1, check_law_2, check_law_4, check_round_trip, plan_of
 
 from kohort.errors import KohortError
+from kohort.privacy.ledger.ledger import Ledger
 from kohort.protocol import site as site_module
 from kohort.protocol import task as task_module
 from kohort.rounds.training import TRAIN
-from kohort.privacy.ledger.ledger import Book
 
 
 def _let_everything_out(sites: Any, parcels: Any, **_: Any) -> list[None]:
@@ -37,12 +37,12 @@ def test_a_door_that_does_not_ask_the_policy_breaks_law_2(tmp_path: Path, monkey
 
 
 def test_a_ledger_that_understates_sizes_breaks_law_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = Book.record
+    real = Ledger.record
 
-    def record(self: Book, chains: Any, occasion: Any, *, parcels: Any, **rest: Any) -> None:
-        real(self, chains, occasion, parcels=[bytes(parcel)[:-1] for parcel in parcels], **rest)
+    def record(self: Ledger, chains: Any, ledger_context: Any, *, parcels: Any, **rest: Any) -> None:
+        real(self, chains, ledger_context, parcels=[bytes(parcel)[:-1] for parcel in parcels], **rest)
 
-    monkeypatch.setattr(Book, "record", record)
+    monkeypatch.setattr(Ledger, "record", record)
     ran = carry_out(plan_of("fedavg"), tmp_path / "run")
     with pytest.raises(AssertionError):
         check_law_1(ran)

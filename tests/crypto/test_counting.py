@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kohort.errors import IntegrityError, RefusedError
-from kohort.rng import Streams
 from kohort.crypto.counting import _places, _places_of, cells_for, estimate, fingerprints, peel, sketch, table
 from kohort.crypto.group_secret import STEPS, GroupHub, GroupSite
 from kohort.crypto.sums.modular import P61, add
+from kohort.errors import IntegrityError, RefusedError
+from kohort.rng import Streams
 
 SECRET = b"s" * 32
 

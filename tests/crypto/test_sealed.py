@@ -23,7 +23,6 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kohort.errors import ConfigError, IntegrityError
 from kohort.crypto.sealed import (
     Identity,
     PublicIdentity,
@@ -34,6 +33,7 @@ from kohort.crypto.sealed import (
     seal,
 )
 from kohort.crypto.suites import expand, extract
+from kohort.errors import ConfigError, IntegrityError
 
 SUITES = ("standard", "fips")
 PLAN = "ab" * 32

@@ -16,15 +16,15 @@ from tests.support.flower_federation import Federation, federation, lines_of, me
 
 pytest.importorskip("flwr")
 
-from kohort.runs.config import PlanFile, read_plan
-from kohort.tables.datasets.catalogue import open_table
 from kohort.errors import DataError
-from kohort.runs.run import run
 from kohort.methods.registry import methods
 from kohort.privacy.ledger.verify import verify_ledger
 from kohort.rng import Streams
-from kohort.runs.simulation import Population
 from kohort.runs.backend import Simulation
+from kohort.runs.config import Plan, read_plan
+from kohort.runs.run import run
+from kohort.runs.simulation import Population
+from kohort.tables.datasets.catalogue import open_table
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
@@ -112,7 +112,7 @@ def test_adult_is_learned_as_in_one_process(adults: Federation, method: str) -> 
 class Declared(Simulation):
     """Simulated sites with the low-risk rows and the clusters the real ones declare."""
 
-    def populate(self, plan: PlanFile, streams: Streams) -> Population:
+    def populate(self, plan: Plan, streams: Streams) -> Population:
         population = super().populate(plan, streams)
         young = (population.frame["age"] < YOUNG).to_numpy()
         bounds = population.starts.tolist()
@@ -134,7 +134,7 @@ def test_peers_train_on_rows_their_sites_call_low_risk(adults: Federation) -> No
     }
     plan = plan_for(adults, "low-risk", method)
     there = adults.run_here(adults.root / "low-risk-flower", plan)
-    here = run(read_plan(plan), seed=1, out=adults.root / "low-risk-local", venue=Declared())
+    here = run(read_plan(plan), seed=1, out=adults.root / "low-risk-local", backend=Declared())
     assert there.accuracy == here.accuracy
     assert model_of(adults.root / "low-risk-flower") == model_of(adults.root / "low-risk-local")
     assert (there.epsilon, there.delta) == (here.epsilon, here.delta)

@@ -24,10 +24,10 @@ from tests.support.flower_federation import Federation, federation, lines_of, me
 
 pytest.importorskip("flwr")
 
+from kohort.privacy.ledger.verify import verify_ledger
+from kohort.protocol.wire import decode
 from kohort.transport.flower.app import FlowerRun
 from kohort.transport.messages import SIGNATURE, letters_in
-from kohort.protocol.wire import decode
-from kohort.privacy.ledger.verify import verify_ledger
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
 

@@ -27,15 +27,15 @@ from tests.support.flower_federation import (
 
 pytest.importorskip("flwr")
 
+from kohort.crypto.identity.certificates import issue_server_certificate, make_node_key, node_public_key
+from kohort.methods.registry import methods
+from kohort.privacy.ledger.verify import verify_ledger
 from kohort.runs.config import apply_overrides, read_plan
+from kohort.runs.run import run
 from kohort.transport.deployment.files import Invitation, free_port
 from kohort.transport.deployment.hub import HubFolder
 from kohort.transport.deployment.site import SiteFolder
-from kohort.runs.run import run
 from kohort.transport.flower import app as flower
-from kohort.methods.registry import methods
-from kohort.privacy.ledger.verify import verify_ledger
-from kohort.crypto.identity.certificates import issue_server_certificate, make_node_key, node_public_key
 
 pytestmark = pytest.mark.e2e
 
@@ -133,9 +133,9 @@ def test_an_altered_bundle_is_turned_away_unopened(
     altered = (tmp_path / "altered.zip").read_bytes()
     monkeypatch.setattr(flower, "bundle", lambda: altered)
     victims = tables_of(3)
-    with HubFolder(three.hub).venue(wait=60) as venue:
-        numbers = {name: venue.run.nodes[name] for name in victims}
-        assert venue.run.exchange(dict.fromkeys(numbers.values(), b"letter"), deadline=60) == {}
+    with HubFolder(three.hub).backend(wait=60) as backend:
+        numbers = {name: backend.run.nodes[name] for name in victims}
+        assert backend.run.exchange(dict.fromkeys(numbers.values(), b"letter"), deadline=60) == {}
     for name in victims:
         assert three.processes[name].wait(60) == 6
         notes = [line for line in lines_of(three.site(name)) if line["event"] == "note"]

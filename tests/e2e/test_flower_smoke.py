@@ -9,9 +9,9 @@ from tests.support.flower_federation import federation, plan_with, tables_of
 
 pytest.importorskip("flwr")
 
+from kohort.privacy.ledger.verify import verify_ledger
 from kohort.runs.config import read_plan
 from kohort.runs.run import run
-from kohort.privacy.ledger.verify import verify_ledger
 
 
 def test_three_sites_train_over_tls(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kohort.crypto.sums.scheme import FixedPoint
 from kohort.errors import DataError
 from kohort.evaluate.attacks import (
     Grid,
@@ -19,11 +20,10 @@ from kohort.evaluate.attacks import (
     singled_out,
     unscaled,
 )
-from kohort.models.closed_form.statistics import statistics_of_sites, unpack
-from kohort.models.closed_form.design import OneLayer
 from kohort.methods.oneshot.paper_factors import factor_of_site
+from kohort.models.closed_form.design import OneLayer
+from kohort.models.closed_form.statistics import statistics_of_sites, unpack
 from kohort.models.rows import Rows, stack
-from kohort.crypto.sums.scheme import FixedPoint
 
 DATA = os.environ.get("KOHORT_DATA")
 CATEGORIES = (

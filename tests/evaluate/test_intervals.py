@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from kohort.evaluate.tables import evaluate_table
-from kohort.runs.config import load_plan
 from kohort.errors import ConfigError, DataError
 from kohort.evaluate.intervals import Blocks, Resampling
+from kohort.evaluate.tables import evaluate_table
 from kohort.evaluate.utility import classification, regression
-from kohort.runs.run import run
 from kohort.report.page import render
+from kohort.runs.config import load_plan
+from kohort.runs.run import run
 
 RESAMPLES = 400
 

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from kohort.protocol.task import Request
-from kohort.protocol.wire import Payload, decode, encode
 from kohort.privacy.guarantee import DP, Aggregate, Domain
-from kohort.privacy.ledger.ledger import Book, Occasion
+from kohort.privacy.ledger.ledger import Ledger, LedgerContext
 from kohort.privacy.ledger.receipts import Receipts
 from kohort.privacy.ledger.signing import Signer
+from kohort.protocol.task import Request
+from kohort.protocol.wire import Payload, decode, encode
 
 PAYLOAD = Payload(
     arrays={"weights": np.array([1.0, -0.0], dtype=np.float32), "flags": np.array([[True], [False]])},
@@ -47,16 +47,16 @@ def test_guarantees() -> None:
 
 
 def test_the_ledger() -> None:
-    book = Book(signer=Signer.from_secret(b"s" * 32), run="r")
+    ledger = Ledger(signer=Signer.from_secret(b"s" * 32), run="r")
     receipts = Receipts(signer=Signer.from_secret(b"h" * 32))
-    chain = book.open_chain("a", secret=b"k" * 32, binding={"schema": "x"})
-    occasion = Occasion(what="train", request="0" * 64, round=1)
-    book.record([chain], occasion, guarantees=[Aggregate(rows=5)], rows=[5], parcels=[b"bytes"])
-    receipts.issue(book, [chain], occasion)
-    book.note(chain, occasion, reason="why")
-    assert "".join(book.lines) == LEDGER
+    chain = ledger.open_chain("a", secret=b"k" * 32, binding={"schema": "x"})
+    ledger_context = LedgerContext(what="train", request="0" * 64, round=1)
+    ledger.record([chain], ledger_context, guarantees=[Aggregate(rows=5)], rows=[5], parcels=[b"bytes"])
+    receipts.issue(ledger, [chain], ledger_context)
+    ledger.note(chain, ledger_context, reason="why")
+    assert "".join(ledger.lines) == LEDGER
     assert receipts.head == "504c6d1436d9d64d4f7a1de31df733e5df5cd9ca559d279b22936f66bbf46d4f"
-    head = book.head(receipts=(receipts.length, receipts.head), hub_key=receipts.public)
+    head = ledger.head(receipts=(receipts.length, receipts.head), hub_key=receipts.public)
     assert head["signature"] == (
         "c594d70d558292ee491dd14d49253d4fb0569ce58a026feed184af2102f8bc0c624e45c10fde4dfe43f51abeae51bc4ea95793072f3acf10a0b87774d6b6e20b"
     )

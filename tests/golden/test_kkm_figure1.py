@@ -6,10 +6,10 @@ from typing import Any
 
 import polars as pl
 import pytest
-
-from kohort.anonymity.itemsets.kkm import KKmResult, anonymise_items
 from tests.reference.kkm import attacker_view
+
 from kohort.anonymity.checker.measures import km_anonymity, satisfies
+from kohort.anonymity.itemsets.kkm import KKmResult, anonymise_items
 from kohort.tables.hierarchy import Hierarchy
 
 QUASI = ["age", "gender", "place"]

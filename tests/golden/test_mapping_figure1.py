@@ -8,8 +8,8 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from kohort.methods.syntactic.mapping.mapping import SiteMapping, mapping_of, union
 from kohort.methods.syntactic.mapping.assign import generalised, map_rows
+from kohort.methods.syntactic.mapping.mapping import SiteMapping, mapping_of, union
 from kohort.tables.hierarchy import Hierarchy
 
 QUASI = ["age", "gender", "place"]

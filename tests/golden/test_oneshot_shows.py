@@ -12,22 +12,22 @@ import numpy as np
 import polars as pl
 import pytest
 
-from kohort.runs.config import PlanFile, load_plan, read_plan
-from kohort.tables.datasets.codebook import adult_codebook
-from kohort.tables.datasets.catalogue import load_dataset
+from kohort.crypto.sums.masks import SCHEME as MASKS
 from kohort.evaluate.attacks import factor_of_gram, recover_rows, recovery_rate, unscaled
-from kohort.runs.run import Outcome, run
-from kohort.protocol import engine as engine_module
-from kohort.protocol.engine import LocalEngine
 from kohort.methods.oneshot.cells import rows_at
 from kohort.methods.oneshot.design import is_indicator
 from kohort.methods.oneshot.state import FILE, load_state
+from kohort.models.closed_form.statistics import unpack
+from kohort.protocol import engine as engine_module
+from kohort.protocol.engine import LocalEngine
 from kohort.protocol.site import Site
 from kohort.protocol.wire import Payload, decode
-from kohort.models.closed_form.statistics import unpack
-from kohort.crypto.sums.masks import SCHEME as MASKS
+from kohort.runs.config import Plan, load_plan, read_plan
+from kohort.runs.run import Outcome, run
 from kohort.studies.oneshot.attack import adult_onehot, blocks_of, opened_total
 from kohort.studies.oneshot.runs import Table, bounds_around_mean, oneshot_plan, tables_here
+from kohort.tables.datasets.catalogue import load_dataset
+from kohort.tables.datasets.codebook import adult_codebook
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "oneshot.toml"
 needs_data = pytest.mark.skipif(not os.environ.get("KOHORT_DATA"), reason="KOHORT_DATA is not set")
@@ -92,8 +92,8 @@ def test_thirty_percent_of_200_sites_vanish_after_the_key_exchange(monkeypatch: 
 
     calls = iter(range(1000))
 
-    def absent(trouble: Any, to: Any, streams: Any, *, task: str, round_number: int) -> dict[str, str]:
-        del trouble, streams, round_number
+    def absent(faults: Any, to: Any, streams: Any, *, task: str, round_number: int) -> dict[str, str]:
+        del faults, streams, round_number
         if task != "oneshot.statistics" or next(calls) < MASKS.contributes_at:
             return {}
         return dict.fromkeys([name for name in to if name in gone], "dropped")
@@ -117,7 +117,7 @@ def test_thirty_percent_of_200_sites_vanish_after_the_key_exchange(monkeypatch: 
     assert np.abs(found - expected).max() < 1e-6
 
 
-def adult_plan(columns: list[str], **method: Any) -> PlanFile:
+def adult_plan(columns: list[str], **method: Any) -> Plan:
     """Adult with indicators, on rows handed over; the codebook goes into the plan."""
     known = adult_codebook().columns
     return load_plan(
@@ -148,7 +148,7 @@ def adult_sites(columns: list[str], *, rows: int, sites: int) -> dict[str, pl.Da
 
 
 def run_listening(
-    plan: PlanFile, tables: dict[str, pl.DataFrame], task: str, monkeypatch: pytest.MonkeyPatch
+    plan: Plan, tables: dict[str, pl.DataFrame], task: str, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[Outcome, list[tuple[Site, Payload]]]:
     """Run, and everything the hub received for `task` with the site it came from."""
     received: list[tuple[Site, Payload]] = []

@@ -9,8 +9,8 @@ from importlib.metadata import EntryPoint
 import pytest
 
 from kohort import registry as discovery
-from kohort.registry import find_namesake
 from kohort.methods.registry import GROUP, Method, find_method, methods
+from kohort.registry import find_namesake
 
 
 def find(name: str, group: str = GROUP) -> Method | None:
@@ -37,8 +37,10 @@ def test_with_other_packages_installed_nothing_is_settled_by_name(monkeypatch: p
 
 def test_a_site_imports_the_one_method_it_is_asked_for_and_nothing_heavy() -> None:
     code = (
-        "import sys, kohort.transport.deployment.site; from kohort.methods.registry import find_method; find_method('fedavg')\n"
+        "import sys, kohort.transport.deployment.site\n"
+        "from kohort.methods.registry import find_method; find_method('fedavg')\n"
         "print(*sorted(set(sys.modules) & {'narwhals', 'numba', 'scipy', 'sklearn', 'torch', 'tenseal', 'pydantic',"
-        " 'pandas', 'pyarrow', 'kohort.methods.partial.method', 'kohort.methods.oneshot.method', 'kohort.methods.hybrid.method'}))"
+        " 'pandas', 'pyarrow', 'kohort.methods.partial.method', 'kohort.methods.oneshot.method',"
+        " 'kohort.methods.hybrid.method'}))"
     )
     assert subprocess.check_output([sys.executable, "-c", code], text=True).split() == []

@@ -12,15 +12,15 @@ import polars as pl
 import pytest
 
 from kohort.anonymity.checker.measures import measure
-from kohort.runs.config import PlanFile, load_plan
-from kohort.tables.encoder import Encoder, learn_domain
 from kohort.errors import ConfigError, RefusedError, SiteError
-from kohort.runs.run import Progress, run
 from kohort.methods import fedavg, silo
 from kohort.methods.registry import find_method
 from kohort.methods.silo import Anonymise, anonymise_rows, claims, encode_anonymised
 from kohort.privacy.guarantee import Aggregate, KAnonymous
+from kohort.runs.config import Plan, load_plan
+from kohort.runs.run import Progress, run
 from kohort.runs.simulation import schema_of
+from kohort.tables.encoder import Encoder, learn_domain
 
 SIZES = {"a": 90, "b": 130, "c": 61}
 
@@ -36,7 +36,7 @@ def tables(sizes: dict[str, int] | None = None, *, seed: int = 4) -> dict[str, p
     return made
 
 
-def plan(*, anonymise: dict[str, Any] | None = None, **sections: dict[str, Any]) -> PlanFile:
+def plan(*, anonymise: dict[str, Any] | None = None, **sections: dict[str, Any]) -> Plan:
     base: dict[str, dict[str, Any]] = {
         "data": {
             "table": "memory",
@@ -57,17 +57,17 @@ def plan(*, anonymise: dict[str, Any] | None = None, **sections: dict[str, Any])
 @pytest.fixture
 def sites(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """The sites of the next run, to look into their memories afterwards."""
-    from kohort.runs import backend as venue
+    from kohort.runs import backend
 
     caught: dict[str, Any] = {}
-    real = venue.simulated_sites
+    real = backend.simulated_sites
 
     def keep(*arguments: Any) -> Any:
         made = real(*arguments)
         caught.update(made)
         return made
 
-    monkeypatch.setattr(venue, "simulated_sites", keep)
+    monkeypatch.setattr(backend, "simulated_sites", keep)
     return caught
 
 
@@ -84,7 +84,7 @@ def test_a_site_trains_on_classes_of_k_rows(sites: dict[str, Any], encoding: str
     assert len(sites) == 3
     for site in sites.values():
         trained: Any = site.training_rows
-        raw = outcome.model.encoder.transform(site.holding.rows())
+        raw = outcome.model.encoder.transform(site.table.rows())
         assert np.unique(trained.x[:, quasi], axis=0, return_counts=True)[1].min() >= 4
         assert not np.array_equal(trained.x[:, quasi], raw[:, quasi])
         if trained.count == site.count:  # columns that are no quasi-identifiers are as they were, in the same order
@@ -132,7 +132,7 @@ def test_a_category_that_looks_like_a_generalised_cell_is_read_as_it_is(sites: d
     outcome = run(plan(), seed=1, tables=changed)
     place = outcome.model.encoder.feature_names.index("kind")
     for site in sites.values():
-        plain = outcome.model.encoder.transform(site.holding.rows())[:, place]
+        plain = outcome.model.encoder.transform(site.table.rows())[:, place]
         assert np.array_equal(site.training_rows.x[:, place], plain)
 
 

@@ -12,12 +12,12 @@ import numpy as np
 import polars as pl
 import pytest
 
-from kohort.models import files as export
-from kohort.runs.config import PlanFile, load_plan
-from kohort.tables.frames import read_table
 from kohort.errors import ConfigError, IntegrityError, KohortError
-from kohort.runs.run import Outcome, run
+from kohort.models import files as export
 from kohort.models.files import load_model, save_model
+from kohort.runs.config import Plan, load_plan
+from kohort.runs.run import Outcome, run
+from kohort.tables.frames import read_table
 
 
 def table(rows: int = 90) -> pl.DataFrame:
@@ -195,7 +195,7 @@ def test_names_cannot_break_the_card(tmp_path: Path) -> None:
     assert "`` <img src=x>\\|` ``" in page, "as code, so that no browser reads it"
 
 
-def _carded(target: str, *, feature: str = "x") -> PlanFile:
+def _carded(target: str, *, feature: str = "x") -> Plan:
     return load_plan(
         {
             "data": {"table": "in-memory table", "target": target, "features": [feature, "group"], "drop": ["z"]},

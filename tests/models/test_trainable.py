@@ -5,11 +5,11 @@ import sys
 import numpy as np
 import pytest
 
-from kohort.runs.config import load_plan
 from kohort.errors import ConfigError
-from kohort.runs.run import run
 from kohort.models.dense.network import Network
 from kohort.models.trainable import find_factory, is_torch, network_from_mapping, require_torch
+from kohort.runs.config import load_plan
+from kohort.runs.run import run
 
 
 @pytest.mark.parametrize(

@@ -10,24 +10,24 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.ledgers import Written, open_book
+from tests.support.ledgers import Written, open_ledger
 
 from kohort.privacy.door import Refusal, door
 from kohort.privacy.guarantee import DP, Aggregate, Domain, Encrypted, Guarantee, KAnonymous, Public, Raw, SecureSum
-from kohort.privacy.ledger.ledger import Occasion
-from kohort.privacy.policy import Policy
+from kohort.privacy.ledger.ledger import LedgerContext
 from kohort.privacy.ledger.verify import verify_ledger
+from kohort.privacy.policy import Policy
 
-TRAIN = Occasion(what="train", request="ab" * 32, round=3)
+TRAIN = LedgerContext(what="train", request="ab" * 32, round=3)
 SUM = SecureSum(sites=5, threshold=4, colluders=1, opens="hub")
 
 
 def in_memory(policy: Policy, names: tuple[str, ...] = ("a", "b", "c")) -> Written:
-    return open_book(None, policy=policy, names=names)
+    return open_ledger(None, policy=policy, names=names)
 
 
 def last_line(written: Written) -> dict[str, Any]:
-    line: dict[str, Any] = json.loads(written.book.lines[-1])
+    line: dict[str, Any] = json.loads(written.ledger.lines[-1])
     return line
 
 
@@ -37,8 +37,8 @@ def pass_one(
     [verdict] = door(
         written.keepers[:1],
         [parcel],
-        book=written.book,
-        occasion=TRAIN,
+        ledger=written.ledger,
+        ledger_context=TRAIN,
         guarantees=[claim],
         rows=[rows],
         metrics=metrics,
@@ -65,9 +65,9 @@ def test_a_refusal_leaves_a_line_and_no_byte() -> None:
     assert (line["event"], line["reason"]) == ("refusal", "the policy forbids raw rows")
     assert "digest" not in line
     assert "size" not in line
-    assert not any("secret" in text for text in written.book.lines)
-    assert written.book.disclosures() == []
-    assert written.book.refusals == {"a": "the policy forbids raw rows"}
+    assert not any("secret" in text for text in written.ledger.lines)
+    assert written.ledger.disclosures() == []
+    assert written.ledger.refusals == {"a": "the policy forbids raw rows"}
 
 
 def test_each_site_is_judged_by_its_own_policy_in_one_call() -> None:
@@ -76,10 +76,10 @@ def test_each_site_is_judged_by_its_own_policy_in_one_call() -> None:
     parcels = [b"1", b"22", b"333"]
     claims = [Aggregate(rows=150)] * 3
     verdicts = door(
-        written.keepers, parcels, book=written.book, occasion=TRAIN, guarantees=claims, rows=[150, 150, 150]
+        written.keepers, parcels, ledger=written.ledger, ledger_context=TRAIN, guarantees=claims, rows=[150, 150, 150]
     )
     assert [verdict is None for verdict in verdicts] == [True, False, True]
-    events = [(json.loads(text)["site"], json.loads(text)["event"]) for text in written.book.lines[3:]]
+    events = [(json.loads(text)["site"], json.loads(text)["event"]) for text in written.ledger.lines[3:]]
     assert events == [("a", "release"), ("b", "refusal"), ("c", "release")]
 
 
@@ -94,14 +94,16 @@ def test_together_and_one_by_one_write_the_same_lines() -> None:
     parcels = [bytes([index]) * index for index in range(5)]
     together, alone = build(), build()
     rows = [150] * 5
-    verdicts = door(together.keepers, parcels, book=together.book, occasion=TRAIN, guarantees=claims, rows=rows)
+    verdicts = door(
+        together.keepers, parcels, ledger=together.ledger, ledger_context=TRAIN, guarantees=claims, rows=rows
+    )
     singles = []
     for keeper, parcel, claim in zip(alone.keepers, parcels, claims, strict=True):
-        singles += door([keeper], [parcel], book=alone.book, occasion=TRAIN, guarantees=[claim], rows=[150])
+        singles += door([keeper], [parcel], ledger=alone.ledger, ledger_context=TRAIN, guarantees=[claim], rows=[150])
     assert verdicts == singles
-    assert together.book.lines == alone.book.lines
-    assert together.book.fingerprint() == alone.book.fingerprint()
-    assert together.book.disclosures() == alone.book.disclosures()
+    assert together.ledger.lines == alone.ledger.lines
+    assert together.ledger.fingerprint() == alone.ledger.fingerprint()
+    assert together.ledger.disclosures() == alone.ledger.disclosures()
 
 
 @pytest.mark.parametrize("rows", [-1, 201, 10**12])
@@ -158,12 +160,12 @@ def test_the_budget_is_never_exceeded(asked: list[float], budget: float) -> None
     written = in_memory(Policy(epsilon=budget), names=("a",))
     spent = 0.0
     for number, epsilon in enumerate(asked):
-        occasion = Occasion(what="train", to=("hub", "peer")[number % 2], round=number)
+        ledger_context = LedgerContext(what="train", to=("hub", "peer")[number % 2], round=number)
         [verdict] = door(
             written.keepers,
             [b"x"],
-            book=written.book,
-            occasion=occasion,
+            ledger=written.ledger,
+            ledger_context=ledger_context,
             guarantees=[DP(epsilon=epsilon, delta=0.0)],
             rows=[1],
         )
@@ -174,7 +176,7 @@ def test_the_budget_is_never_exceeded(asked: list[float], budget: float) -> None
     chain = written.keepers[0].chain
     assert spent <= budget * (1 + 1e-9)
     assert sum(chain.spent.values()) == pytest.approx(spent)
-    released = [json.loads(text) for text in written.book.lines if '"event":"release"' in text]
+    released = [json.loads(text) for text in written.ledger.lines if '"event":"release"' in text]
     assert sum(line["guarantee"]["epsilon"] for line in released) == pytest.approx(spent)
 
 
@@ -190,12 +192,12 @@ def test_a_senseless_epsilon_does_not_refill_the_budget(epsilon: float) -> None:
 def test_parcels_and_claims_must_be_one_a_site() -> None:
     written = in_memory(Policy())
     with pytest.raises(ValueError, match="zip"):
-        door(written.keepers, [b"x"] * 3, book=written.book, occasion=TRAIN, guarantees=[SUM], rows=[1, 1, 1])
+        door(written.keepers, [b"x"] * 3, ledger=written.ledger, ledger_context=TRAIN, guarantees=[SUM], rows=[1, 1, 1])
 
 
 def test_the_line_is_on_the_disk_before_the_door_opens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A ledger that cannot be written lets nothing out."""
-    written = open_book(tmp_path, policy=Policy())
+    written = open_ledger(tmp_path, policy=Policy())
 
     def full(*_: Any, **__: Any) -> None:
         raise OSError(28, "No space left on device")
@@ -206,11 +208,13 @@ def test_the_line_is_on_the_disk_before_the_door_opens(tmp_path: Path, monkeypat
 
 
 def test_what_passed_verifies(tmp_path: Path) -> None:
-    written = open_book(tmp_path, policy=Policy())
+    written = open_ledger(tmp_path, policy=Policy())
     pass_one(written, Aggregate(rows=150))
-    written.receipts.issue(written.book, [written.keepers[0].chain], TRAIN)
-    later = Occasion(what="train", request="cd" * 32, round=4)
-    door(written.keepers[:1], [b"x"], book=written.book, occasion=later, guarantees=[Raw(rows=150)], rows=[150])
+    written.receipts.issue(written.ledger, [written.keepers[0].chain], TRAIN)
+    later = LedgerContext(what="train", request="cd" * 32, round=4)
+    door(
+        written.keepers[:1], [b"x"], ledger=written.ledger, ledger_context=later, guarantees=[Raw(rows=150)], rows=[150]
+    )
     written.seal()
     seen = verify_ledger(tmp_path)
     assert (seen.releases, seen.refusals, seen.receipts) == (1, 1, 1)

@@ -12,22 +12,22 @@ import numpy as np
 import polars as pl
 import pytest
 
-from kohort.tables.schema import Schema
 from kohort.errors import ConfigError, IntegrityError, RefusedError, SiteError
-from kohort.protocol import task as task_module
-from kohort.protocol.engine import LocalEngine, drive
-from kohort.protocol.hub import Ask, Expect, Mark
-from kohort.protocol.plan import Setting
-from kohort.protocol.site import Holding, Site
-from kohort.protocol.task import Release, Releases, Request, Task, find_task
-from kohort.protocol.wire import Payload, encode
 from kohort.privacy.guarantee import DP, Aggregate, Public
-from kohort.privacy.ledger.ledger import Book, canonical
-from kohort.privacy.policy import Policy
+from kohort.privacy.ledger.ledger import Ledger, canonical
 from kohort.privacy.ledger.receipts import Receipts
 from kohort.privacy.ledger.signing import Signer
 from kohort.privacy.ledger.verify import verify_ledger
+from kohort.privacy.policy import Policy
+from kohort.protocol import task as task_module
+from kohort.protocol.engine import LocalEngine, drive
+from kohort.protocol.hub import Ask, Expect, RoundEnd
+from kohort.protocol.plan import ApprovedPlan
+from kohort.protocol.site import Site, SiteTable
+from kohort.protocol.task import Release, Releases, Request, Task, find_task
+from kohort.protocol.wire import Payload, encode
 from kohort.rng import Streams
+from kohort.tables.schema import Schema
 
 NAMES = ("a", "b", "c")
 ROWS = 10
@@ -43,31 +43,31 @@ def _fresh_tasks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def make_engine(folder: Path, *, policy: Policy | None = None, **options: Any) -> LocalEngine:
     streams = Streams.seeded(4)
-    book = Book(signer=Signer.from_secret(streams.bytes("sites")), folder=folder, run="r")
+    ledger = Ledger(signer=Signer.from_secret(streams.bytes("sites")), folder=folder, run="r")
     receipts = Receipts(signer=Signer.from_secret(streams.bytes("hub")), folder=folder)
     frame = pl.DataFrame({"x": np.arange(ROWS * len(NAMES)), "y": ["p", "q"] * (ROWS * len(NAMES) // 2)})
     schema = Schema.of(target="y", features=("x",)).resolve(["x", "y"], None)
     sites = {
         name: Site(
             name=name,
-            holding=Holding(frame, index * ROWS, (index + 1) * ROWS),
+            table=SiteTable(frame, index * ROWS, (index + 1) * ROWS),
             schema=schema,
             policy=policy or Policy(min_rows=1),
             streams=Streams(streams.bytes("site", name), 4),
-            book=book,
+            ledger=ledger,
         )
         for index, name in enumerate(NAMES)
     }
-    setting = Setting(run="r", plan_hash="p" * 64, method="m", config=None, schema=schema)
-    engine = LocalEngine(sites=sites, setting=setting, streams=streams, receipts=receipts, **options)
+    approved = ApprovedPlan(run="r", plan_hash="p" * 64, method="m", config=None, schema=schema)
+    engine = LocalEngine(sites=sites, approved=approved, streams=streams, receipts=receipts, **options)
     engine.declared = dict.fromkeys(NAMES, ROWS)
     return engine
 
 
 def seal(engine: LocalEngine, folder: Path) -> None:
-    book = engine.sites["a"].book
-    book.seal(receipts=(engine.receipts.length, engine.receipts.head), hub_key=engine.receipts.public)
-    book.close()
+    ledger = engine.sites["a"].ledger
+    ledger.seal(receipts=(engine.receipts.length, engine.receipts.head), hub_key=engine.receipts.public)
+    ledger.close()
     engine.receipts.close()
     found = verify_ledger(folder)
     assert found.receipts == engine.receipts.length
@@ -205,7 +205,7 @@ def test_a_request_is_known_by_the_canonical_form_of_what_it_says() -> None:
     names = ("run", "plan_hash", "task", "round", "attempt", "nonce")
     request = Request(**dict(zip(names, said, strict=True)), payload=payload)
     wanted = hashlib.blake2b(canonical(said).encode() + b"\0" + encode(payload), digest_size=32).hexdigest()
-    assert request.digest == request.occasion.request == wanted
+    assert request.digest == request.ledger_context.request == wanted
     assert request.encoded == encode(payload)
 
 
@@ -213,11 +213,11 @@ def test_a_plan_is_driven_to_its_end_and_observed(tmp_path: Path) -> None:
     engine, task = make_engine(tmp_path), Task(name="test.echo", one=echo)
     seen: list[int] = []
 
-    def plan() -> Generator[Ask | Mark, Any, str]:
+    def plan() -> Generator[Ask | RoundEnd, Any, str]:
         for number in range(3):
             replies = yield Ask(task=task, to=NAMES[:2], round=number, expect=Expect(metrics=("rows",)))
             assert replies.sites == NAMES[:2]
-            assert (yield Mark(round=number, rounds=3, weights=np.zeros(1))) is None
+            assert (yield RoundEnd(round=number, rounds=3, weights=np.zeros(1))) is None
         return "done"
 
     assert drive(plan(), engine, observe=lambda mark: seen.append(mark.round)) == "done"

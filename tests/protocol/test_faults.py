@@ -10,11 +10,11 @@ import numpy as np
 import polars as pl
 import pytest
 
-from kohort.runs.config import load_plan
 from kohort.errors import SiteError
-from kohort.runs.run import Outcome, run
-from kohort.rounds.selection import select_sites
 from kohort.protocol.plan import TrainSection
+from kohort.rounds.selection import select_sites
+from kohort.runs.config import load_plan
+from kohort.runs.run import Outcome, run
 
 
 def table(rows: int = 2000) -> pl.DataFrame:
@@ -41,7 +41,7 @@ def outcome(
 
 def test_dropped_and_late_sites_are_named_in_the_ledger_and_the_run_goes_on(tmp_path: Path) -> None:
     clean = outcome()
-    troubled = outcome(out=tmp_path / "run", sites={"trouble": {"drop": 0.1, "slow": 0.1}})
+    troubled = outcome(out=tmp_path / "run", sites={"faults": {"drop": 0.1, "slow": 0.1}})
     assert abs(troubled.accuracy - clean.accuracy) < 0.02
     assert troubled.dropped
     lines = [json.loads(line) for line in (tmp_path / "run" / "ledger" / "ledger.jsonl").read_text().splitlines()]
@@ -52,7 +52,7 @@ def test_dropped_and_late_sites_are_named_in_the_ledger_and_the_run_goes_on(tmp_
 
 def test_below_the_quorum_the_run_stops_with_the_sites_exit_code() -> None:
     with pytest.raises(SiteError, match="fewer than the quorum"):
-        outcome(sites={"trouble": {"drop": 0.6}, "quorum": 0.9})
+        outcome(sites={"faults": {"drop": 0.6}, "quorum": 0.9})
 
 
 def test_a_site_slower_than_the_deadline_is_late() -> None:
@@ -60,7 +60,7 @@ def test_a_site_slower_than_the_deadline_is_late() -> None:
         outcome(sites={"deadline": 1e-9})
 
 
-HOSTILE = {"trouble": {"hostile": {"kind": "sign-flip", "share": 0.2, "scale": 10.0}}}
+HOSTILE = {"faults": {"byzantine": {"kind": "sign-flip", "share": 0.2, "scale": 10.0}}}
 
 
 def test_liars_ruin_the_mean_and_not_the_robust_ones() -> None:
@@ -77,13 +77,13 @@ def test_outlying_updates_are_rejected_by_the_hubs_own_rows() -> None:
 
 
 def test_a_site_that_sends_nan_is_left_out_and_named() -> None:
-    found = outcome(sites={"trouble": {"hostile": {"kind": "nan", "share": 0.1}}})
+    found = outcome(sites={"faults": {"byzantine": {"kind": "nan", "share": 0.1}}})
     assert len(found.dropped) == 2
     assert set(found.dropped.values()) == {"weights is not finite"}
 
 
 def test_trouble_is_the_same_one_by_one() -> None:
-    plan = outcome(sites={**HOSTILE, "trouble": {**HOSTILE["trouble"], "drop": 0.1}}).plan
+    plan = outcome(sites={**HOSTILE, "faults": {**HOSTILE["faults"], "drop": 0.1}}).plan
     together = run(plan, seed=4, tables={"": table()})
     alone = run(plan, seed=4, tables={"": table()}, many=False)
     assert np.array_equal(together.model.weights, alone.model.weights)

@@ -1,4 +1,4 @@
-"""The wire: a payload has one byte form, a byte form one payload, and hostile bytes give an IntegrityError only."""
+"""The wire: a payload has one byte form, a byte form one payload, and byzantine bytes give an IntegrityError only."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def test_what_does_not_travel_is_refused(payload: Payload) -> None:
         encode(payload)
 
 
-# ---- hostile bytes ----------------------------------------------------------------------------------------------
+# ---- byzantine bytes ----------------------------------------------------------------------------------------------
 
 
 def refused(data: bytes) -> None:

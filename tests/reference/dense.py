@@ -1,6 +1,6 @@
 """The slow, obvious twin of the training kernel: one site, float64, one matrix expression a line.
 
-It exists to be compared with `kohort.models.dense.training` in tests and shares no code with the kernel. No run uses it.
+It exists to be compared with `models.dense.training` in tests and shares no code with the kernel. No run uses it.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kohort.models.dense.network import Network
-from kohort.models.rows import Rows
 from kohort.models.dense.training import Training
+from kohort.models.rows import Rows
 
 __all__ = ["fit_reference", "gradient_reference", "loss_reference", "row_order_reference"]
 

@@ -11,12 +11,12 @@ import math
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from numpy.typing import NDArray
+from tests.reference.dense import gradient_reference
 
 from kohort.models.dense.network import Network
-from kohort.models.dp_sgd.fit import PrivateSteps
-from tests.reference.dense import gradient_reference
-from kohort.models.rows import Rows
 from kohort.models.dense.training import Training
+from kohort.models.dp_sgd.fit import PrivateSteps
+from kohort.models.rows import Rows
 
 __all__ = [
     "batches_reference",

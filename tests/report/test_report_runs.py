@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from tests.support.run_reports import failed, finished
 
-from kohort.runs.config import read_plan
 from kohort.errors import ConfigError, IntegrityError
-from kohort.runs.run import run
 from kohort.report.runs import read_runs, read_shared_plan
+from kohort.runs.config import read_plan
+from kohort.runs.run import run
 
 
 def write(folder: Path, content: object, *, name: str = "run.json") -> Path:

@@ -13,17 +13,17 @@ import numpy as np
 import polars as pl
 import pytest
 
-from kohort.runs.config import PlanFile, load_plan
 from kohort.errors import DataError, RefusedError, SiteError
-from kohort.runs.run import run
+from kohort.methods.central import SHIP
+from kohort.privacy.ledger.verify import verify_ledger
 from kohort.protocol import site as site_module
 from kohort.protocol import task as task_module
 from kohort.protocol.enrolment import DESCRIBE, PREPARE
 from kohort.protocol.task import Release, Task
-from kohort.rounds.training import TRAIN
 from kohort.protocol.wire import Payload
-from kohort.methods.central import SHIP
-from kohort.privacy.ledger.verify import verify_ledger
+from kohort.rounds.training import TRAIN
+from kohort.runs.config import Plan, load_plan
+from kohort.runs.run import run
 
 SIZES = {"one": 40, "two": 55, "three": 60, "four": 45, "five": 50}
 BAD = "three"
@@ -40,7 +40,7 @@ def site_tables() -> dict[str, pl.DataFrame]:
     return made
 
 
-def a_plan(method: str = "fedavg", **sections: dict[str, Any]) -> PlanFile:
+def a_plan(method: str = "fedavg", **sections: dict[str, Any]) -> Plan:
     raw: dict[str, dict[str, Any]] = {
         "data": {"table": "in-memory table", "target": "y", "features": "rest"},
         "sites": {"split": "files"},
@@ -204,15 +204,18 @@ def test_a_site_that_fails_is_named_and_the_fast_path_falls_back(
 
 
 @pytest.mark.parametrize(
-    ("liars", "quorum", "ends"), [(2, 0.5, False), (3, 0.5, True), (1, 1.0, True), (4, 0.2, False), (5, 0.2, True)]
+    ("byzantine_sites", "quorum", "ends"),
+    [(2, 0.5, False), (3, 0.5, True), (1, 1.0, True), (4, 0.2, False), (5, 0.2, True)],
 )
-def test_below_the_quorum_the_run_ends(liars: int, quorum: float, ends: bool, bend: Callable[..., None]) -> None:
-    bend(TRAIN, LIES["NaN"], sites=tuple(SIZES)[:liars])
+def test_below_the_quorum_the_run_ends(
+    byzantine_sites: int, quorum: float, ends: bool, bend: Callable[..., None]
+) -> None:
+    bend(TRAIN, LIES["NaN"], sites=tuple(SIZES)[:byzantine_sites])
     plan = a_plan(sites={"quorum": quorum})
     if not ends:
-        assert len(run(plan, seed=1, tables=site_tables()).dropped) == liars
+        assert len(run(plan, seed=1, tables=site_tables()).dropped) == byzantine_sites
         return
-    with pytest.raises(SiteError, match=f"{5 - liars} of 5 sites answered 'train'") as caught:
+    with pytest.raises(SiteError, match=f"{5 - byzantine_sites} of 5 sites answered 'train'") as caught:
         run(plan, seed=1, tables=site_tables())
     assert caught.value.exit_code == 5
 

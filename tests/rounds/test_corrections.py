@@ -10,10 +10,10 @@ import polars as pl
 import pytest
 from numpy.typing import NDArray
 
-from kohort.runs.config import load_plan
-from kohort.tables.encoder import Encoder
 from kohort.errors import ConfigError
+from kohort.runs.config import load_plan
 from kohort.runs.run import Outcome, run
+from kohort.tables.encoder import Encoder
 
 Vector = NDArray[np.float64]
 SITES, ROWS, STEPS, ROUNDS, LR = 4, 30, 3, 5, 0.7

@@ -9,26 +9,26 @@ import numpy as np
 import polars as pl
 import pytest
 
-from kohort.runs.config import load_plan
 from kohort.errors import RefusedError, SiteError
-from kohort.rounds.dp_accounts import shares_of
-from kohort.rounds.phases import jobs_of, stacked_rows
-from kohort.protocol.plan import Setting
-from kohort.protocol.site import Holding, Site
-from kohort.rounds.training import _group_of
 from kohort.models.rows import Rows
 from kohort.privacy.door import Company
-from kohort.privacy.ledger.ledger import Book
+from kohort.privacy.ledger.ledger import Ledger
 from kohort.privacy.ledger.signing import Signer
+from kohort.protocol.plan import ApprovedPlan
+from kohort.protocol.site import Site, SiteTable
 from kohort.rng import Streams
+from kohort.rounds.dp_accounts import shares_of
+from kohort.rounds.phases import phases_of, stacked_rows
+from kohort.rounds.training import _group_of
+from kohort.runs.backend import approved_plan_for
+from kohort.runs.config import load_plan
 from kohort.runs.simulation import schema_of
-from kohort.runs.backend import setting_for
 
 FRAME = pl.DataFrame({"age": np.arange(40), "ill": ["yes", "no"] * 20})
 PHASES = [{"kind": "peers", "rows": "low", "rounds": 2}, {"kind": "server", "rows": "high", "rounds": 3}]
 
 
-def setting(**train: Any) -> Setting:
+def approved(**train: Any) -> ApprovedPlan:
     plan = load_plan(
         {
             "data": {"table": "memory", "target": "ill", "features": "rest"},
@@ -39,38 +39,38 @@ def setting(**train: Any) -> Setting:
         }
     )
     schema = schema_of(plan.data, FRAME.columns, codebook=None, default=None)
-    return setting_for(plan, schema=schema, run="00")
+    return approved_plan_for(plan, schema=schema, run="00")
 
 
 def site(name: str) -> Site:
-    plan = setting()
+    plan = approved()
     made = Site(
         name=name,
-        holding=Holding(FRAME, 0, 20, low=8),
+        table=SiteTable(FRAME, 0, 20, low=8),
         schema=plan.schema,
         policy=load_plan({"method": {"name": "fedavg"}, "data": {"table": "memory"}}).policy,
         streams=Streams.seeded(1),
-        book=Book(signer=Signer.from_secret(bytes(32)), folder=None, run="00"),
+        ledger=Ledger(signer=Signer.from_secret(bytes(32)), folder=None, run="00"),
     )
-    made.setting = plan
+    made.approved = plan
     made.training_rows = Rows(np.arange(40, dtype=np.float32).reshape(20, 2), np.zeros(20, dtype=np.float32))
     return made
 
 
 def test_jobs_are_made_once_a_setting_and_are_those_of_that_setting() -> None:
-    first, second = setting(lr=0.5), setting(lr=0.25)
-    assert jobs_of(first) is jobs_of(first)
+    first, second = approved(lr=0.5), approved(lr=0.25)
+    assert phases_of(first) is phases_of(first)
     for _ in range(2):
-        assert [job.train.lr for job in jobs_of(first)] == [0.5, 0.5]
-        assert [job.training.lr for job in jobs_of(second)] == [0.25, 0.25]
-    assert [job.train.lr for job in jobs_of(replace(first, train=second.train))] == [0.25, 0.25]
+        assert [phase.train.lr for phase in phases_of(first)] == [0.5, 0.5]
+        assert [phase.training.lr for phase in phases_of(second)] == [0.25, 0.25]
+    assert [phase.train.lr for phase in phases_of(replace(first, train=second.train))] == [0.25, 0.25]
 
 
 def test_many_settings_do_not_pile_up_or_mix() -> None:
     rates = [0.001 * number for number in range(1, 200)]
-    settings = [setting(lr=lr) for lr in rates]
-    assert [jobs_of(one)[0].train.lr for one in settings] == rates
-    assert [jobs_of(one)[0].train.lr for one in reversed(settings)] == rates[::-1]
+    settings = [approved(lr=lr) for lr in rates]
+    assert [phases_of(one)[0].train.lr for one in settings] == rates
+    assert [phases_of(one)[0].train.lr for one in reversed(settings)] == rates[::-1]
 
 
 def test_shares_follow_the_roster() -> None:
@@ -91,7 +91,7 @@ def test_shares_follow_the_roster() -> None:
 
 def test_stacked_rows_follow_the_sites_and_the_phase() -> None:
     sites = [site("a"), site("b")]
-    low, high = jobs_of(setting())
+    low, high = phases_of(approved())
     together = stacked_rows(sites, high)
     assert together.counts.tolist() == [12, 12]
     assert stacked_rows(sites, high) is together

@@ -6,18 +6,18 @@ import numpy as np
 import polars as pl
 import pytest
 
-from kohort.runs.config import PlanFile, load_plan
 from kohort.errors import KohortError
-from kohort.runs.run import run
 from kohort.rng import Streams
+from kohort.runs.config import Plan, load_plan
+from kohort.runs.run import run
 from kohort.runs.simulation import populate
 
 
-def plan(k: int, *, sites: int, drop: float = 0.0, scheme: str = "masks") -> PlanFile:
+def plan(k: int, *, sites: int, drop: float = 0.0, scheme: str = "masks") -> Plan:
     return load_plan(
         {
             "data": {"table": "memory", "target": "y", "quasi": ["a", "b"], "features": ["x"], "test": 0.1},
-            "sites": {"count": sites, "trouble": {"drop": drop}, "quorum": 0.3},
+            "sites": {"count": sites, "faults": {"drop": drop}, "quorum": 0.3},
             "train": {"rounds": 1, "optimizer": "sgd", "lr": 0.1},
             "model": {"kind": "logistic"},
             "policy": {"raw": True, "trust_counts": True, "min_rows": 1},

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kohort.errors import ConfigError
-from kohort.rounds.server_optimizers import FedAdagrad, FedAdam, FedYogi, find_hub_optimiser, hub_optimisers
+from kohort.rounds.server_optimizers import FedAdagrad, FedAdam, FedYogi, find_server_optimizer, server_optimizers
 
 # One coordinate at a time, in plain Python: (x, deltas of each round, options) -> x after each round.
 
@@ -81,7 +81,7 @@ def test_each_equals_its_published_pseudo_code(name, data):
     expected = np.array(
         [list(slow(name, float(x), list(map(float, d)), options)) for x, d in zip(weights, deltas.T, strict=True)]
     ).T
-    optimiser = find_hub_optimiser({"name": name, **options})
+    optimiser = find_server_optimizer({"name": name, **options})
     state = optimiser.start(parameters)
     for delta, wanted in zip(deltas, expected, strict=True):
         weights, state = optimiser.step(weights, weights + delta, state)
@@ -89,14 +89,14 @@ def test_each_equals_its_published_pseudo_code(name, data):
 
 
 def test_every_hub_optimiser_is_compared():
-    assert set(OPTIONS) == set(hub_optimisers())
+    assert set(OPTIONS) == set(server_optimizers())
 
 
 def test_plain_gives_the_aggregated_weights_back_bit_for_bit():
     generator = np.random.default_rng(0)
     weights, aggregated = generator.normal(size=(2, 500)).astype(np.float32) * np.float32([[1e6], [1e-6]])
     for spec in ("plain", "plain:1.0", "plain:lr=1"):
-        got, state = find_hub_optimiser(spec).step(weights, aggregated, {})
+        got, state = find_server_optimizer(spec).step(weights, aggregated, {})
         assert got.dtype == np.float32
         assert np.array_equal(got, aggregated)
         assert state == {}
@@ -106,7 +106,7 @@ def test_plain_gives_the_aggregated_weights_back_bit_for_bit():
 def test_states_are_float64_weights_keep_their_type_and_nothing_passed_in_changes(name):
     generator = np.random.default_rng(1)
     weights, aggregated = generator.normal(size=(2, 7)).astype(np.float32)
-    optimiser = find_hub_optimiser(name)
+    optimiser = find_server_optimizer(name)
     _, state = optimiser.step(weights, aggregated, optimiser.start(7))
     arrays = [weights, aggregated, *state.values()]
     kept = [array.copy() for array in arrays]
@@ -148,4 +148,4 @@ def test_the_first_round_is_not_corrected_for_the_start_of_the_moments():
 )
 def test_wrong_choices_are_refused(spec, message):
     with pytest.raises(ConfigError, match=message):
-        find_hub_optimiser(spec)
+        find_server_optimizer(spec)

@@ -9,11 +9,11 @@ import polars as pl
 import pytest
 from numpy.typing import NDArray
 
-from kohort.runs.config import PlanFile, load_plan
 from kohort.errors import ConfigError
-from kohort.runs.run import Outcome, run
-from kohort.rounds.loop import Tail
 from kohort.protocol.plan import TrainSection
+from kohort.rounds.loop import WeightAverage
+from kohort.runs.config import Plan, load_plan
+from kohort.runs.run import Outcome, run
 
 ROUNDS = 5
 
@@ -36,7 +36,7 @@ METHODS: dict[str, dict[str, Any]] = {
 }
 
 
-def plan(method: str = "fedavg", *, rounds: int = ROUNDS, **train: Any) -> PlanFile:
+def plan(method: str = "fedavg", *, rounds: int = ROUNDS, **train: Any) -> Plan:
     return load_plan(
         {
             "data": {"table": "memory", "target": "y", "quasi": ["age"], "features": "rest"},
@@ -49,11 +49,11 @@ def plan(method: str = "fedavg", *, rounds: int = ROUNDS, **train: Any) -> PlanF
     )
 
 
-def outcome(made: PlanFile) -> Outcome:
+def outcome(made: Plan) -> Outcome:
     return run(made, seed=3, tables={"": table()})
 
 
-def weights(made: PlanFile) -> NDArray[np.float64]:
+def weights(made: Plan) -> NDArray[np.float64]:
     return np.asarray(outcome(made).model.weights, dtype=np.float64)
 
 
@@ -85,14 +85,14 @@ def test_a_phase_s_own_share_goes_before_the_plan_s() -> None:
     train = TrainSection(rounds=10, average=0.5)
     models = [np.asarray([number], dtype=np.float32) for number in range(10)]
 
-    def mean(tail: Tail, first: int = 0) -> float:
+    def mean(average: WeightAverage, first: int = 0) -> float:
         for number, model in enumerate(models):
-            tail.take(first + number, model)
-        return float(tail.averaged(models[-1])[0])
+            average.take(first + number, model)
+        return float(average.averaged(models[-1])[0])
 
-    assert mean(Tail.of(train)) == 7.0
-    assert mean(Tail.of(train, share=0.2)) == 8.5
-    assert mean(Tail.of(train, first=30), first=30) == 7.0
+    assert mean(WeightAverage.of(train)) == 7.0
+    assert mean(WeightAverage.of(train, share=0.2)) == 8.5
+    assert mean(WeightAverage.of(train, first=30), first=30) == 7.0
 
 
 def test_it_belongs_to_what_sites_approve_and_is_a_share() -> None:

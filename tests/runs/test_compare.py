@@ -16,15 +16,15 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from kohort.cli.main import build
-from kohort.runs.compare import Sweep, compare, settings_of
-from kohort.runs.config import load_plan
 from kohort.errors import ConfigError, DataError
 from kohort.evaluate.choice import COSTS, Condition, cheapest, figures_of, front, parse_conditions
 from kohort.privacy.dp.accounting import Event, describe, epsilon_of
-from kohort.privacy.guarantee import DP
 from kohort.privacy.dp.tuning import cost_of_choice, spent_by_site
-from kohort.runs.low_risk import HELD_OUT, low_risk_only
+from kohort.privacy.guarantee import DP
 from kohort.rng import Streams
+from kohort.runs.compare import Sweep, compare, variants_of
+from kohort.runs.config import load_plan
+from kohort.runs.low_risk import HELD_OUT, low_risk_only
 from kohort.runs.simulation import Population, populate
 
 ROWS = 900
@@ -107,12 +107,12 @@ def test_what_is_no_sweep_is_refused(text: str) -> None:
 
 def test_every_combination_is_a_setting_and_every_plan_is_checked_first(plan: Path) -> None:
     sweeps = [Sweep("train.lr", ("0.1", "0.3")), Sweep("train.rounds", ("1", "2", "3"))]
-    found = settings_of(plan, sweeps)
+    found = variants_of(plan, sweeps)
     assert [(made.plan.train.lr, made.plan.train.rounds) for made in found] == list(product((0.1, 0.3), (1, 2, 3)))
     with pytest.raises(ConfigError, match="unknown"):
-        settings_of(plan, [Sweep("train.lrr", ("0.1",))])
+        variants_of(plan, [Sweep("train.lrr", ("0.1",))])
     with pytest.raises(ConfigError, match="twice"):
-        settings_of(plan, [sweeps[0], sweeps[0]])
+        variants_of(plan, [sweeps[0], sweeps[0]])
 
 
 # The front and the choice
@@ -216,7 +216,7 @@ def test_nothing_is_paid_without_noise() -> None:
 
 
 def rehearsed(plan: Path, seed: int = 0) -> tuple[Population, Population]:
-    made = settings_of(plan, [])[0].plan
+    made = variants_of(plan, [])[0].plan
     whole = populate(made, Streams.seeded(seed))
     return whole, low_risk_only(whole, Streams.seeded(seed))
 
@@ -239,13 +239,13 @@ def test_a_rehearsal_sees_rows_of_low_risk_alone_each_at_its_site_once(plan: Pat
 
 
 def test_a_rehearsal_needs_rows_of_low_risk(plan: Path) -> None:
-    raw = settings_of(plan, [])[0].plan.to_mapping()
+    raw = variants_of(plan, [])[0].plan.to_mapping()
     raw["sites"]["low_risk"] = None
     without = load_plan({**raw, "sites": {k: v for k, v in raw["sites"].items() if v is not None}})
     whole = populate(without, Streams.seeded(0))
     with pytest.raises(ConfigError, match="no row that its risk is low"):
         low_risk_only(whole, Streams.seeded(0))
-    bare = populate(settings_of(plan, [])[0].plan, Streams.seeded(0), tables={"": table(8)})
+    bare = populate(variants_of(plan, [])[0].plan, Streams.seeded(0), tables={"": table(8)})
     assert bare.low is not None
     with pytest.raises(DataError, match="cannot be tried out on"):
         low_risk_only(_with_low(bare, 1), Streams.seeded(0))
@@ -262,7 +262,7 @@ def _with_low(whole: Population, total: int) -> Population:
 
 
 def test_a_comparison_runs_every_setting_and_names_the_cheapest(plan: Path, tmp_path: Path) -> None:
-    settings = settings_of(plan, [Sweep("train.rounds", ("1", "4"))])
+    settings = variants_of(plan, [Sweep("train.rounds", ("1", "4"))])
     result = compare(settings, out=tmp_path / "out", seeds=2, choose="accuracy>=0")
     assert len(result["runs"]) == 4
     assert [run["seed"] for run in result["runs"]] == [0, 1, 0, 1]
@@ -279,7 +279,7 @@ def test_a_comparison_runs_every_setting_and_names_the_cheapest(plan: Path, tmp_
 
 
 def test_an_interrupted_comparison_goes_on(plan: Path, tmp_path: Path) -> None:
-    settings = settings_of(plan, [Sweep("train.lr", ("0.1", "0.5"))])
+    settings = variants_of(plan, [Sweep("train.lr", ("0.1", "0.5"))])
     compare(settings[:1], out=tmp_path / "out")
     finished = tmp_path / "out" / "run-1_lr=0.1" / "run.json"
     first = finished.stat().st_mtime_ns
@@ -291,7 +291,7 @@ def test_an_interrupted_comparison_goes_on(plan: Path, tmp_path: Path) -> None:
 
 
 def test_a_comparison_on_other_rows_does_not_go_on_with_finished_runs(plan: Path, tmp_path: Path) -> None:
-    settings = settings_of(plan, [])
+    settings = variants_of(plan, [])
     whole = compare(settings, out=tmp_path / "out")
     small = compare(settings, out=tmp_path / "out", rows="low-risk", resume=True)
     assert sum(small["runs"][0]["site_rows"].values()) < sum(whole["runs"][0]["site_rows"].values()) / 2
@@ -301,7 +301,7 @@ def test_a_comparison_on_other_rows_does_not_go_on_with_finished_runs(plan: Path
 def test_what_cannot_be_judged_is_said_after_the_first_run(
     plan: Path, tmp_path: Path, change: str, choose: str
 ) -> None:
-    settings = settings_of(plan, [Sweep("train.lr", ("0.1", "0.5"))], overrides=[change] if change else [])
+    settings = variants_of(plan, [Sweep("train.lr", ("0.1", "0.5"))], overrides=[change] if change else [])
     with pytest.raises(ConfigError):
         compare(settings, out=tmp_path / "out", choose=choose)
     assert len(list((tmp_path / "out").glob("run-*"))) == 1

@@ -11,15 +11,15 @@ from typing import Any
 import jsonschema
 import pytest
 
-from kohort.runs.config import PlanFile, apply_overrides, json_schema, load_plan, read_plan
 from kohort.errors import ConfigError
 from kohort.methods.registry import methods
+from kohort.runs.config import Plan, apply_overrides, json_schema, load_plan, read_plan
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.toml"))
 SMALL: dict[str, Any] = {"data": {"table": "t.csv", "target": "y"}}
 
 
-def with_override(*overrides: str) -> PlanFile:
+def with_override(*overrides: str) -> Plan:
     return load_plan(apply_overrides(SMALL, overrides))
 
 
@@ -181,7 +181,7 @@ CHANGED: dict[str, Any] = {
     "train.optimizer": "sgd",
     "train.state": "keep", "train.stop": {"patience": 4}, "train.aggregate": "median", "train.hub": "momentum",
     "train.correction": "fedprox:0.1", "train.select": "poisson", "policy.tasks": ["train"], "policy.public": [],
-    "method.name": "central", "sites.trouble": {"drop": 0.5}, "sites.deadline": 3.0, "train.reject": 2.0,
+    "method.name": "central", "sites.faults": {"drop": 0.5}, "sites.deadline": 3.0, "train.reject": 2.0,
     "data.validation": 0.1, "policy.epsilon": 2.0,
 }  # fmt: skip
 

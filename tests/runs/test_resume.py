@@ -10,10 +10,10 @@ import numpy as np
 import polars as pl
 import pytest
 
-from kohort.runs.config import PlanFile, load_plan
 from kohort.errors import ConfigError, IntegrityError
-from kohort.runs.run import Progress, run
 from kohort.privacy.ledger.verify import verify_ledger
+from kohort.runs.config import Plan, load_plan
+from kohort.runs.run import Progress, run
 
 ROUNDS = 6
 
@@ -25,7 +25,7 @@ def table(rows: int = 600, seed: int = 5) -> pl.DataFrame:
     return pl.DataFrame({"a": x[:, 0], "b": x[:, 1], "c": x[:, 2], "y": label})
 
 
-def plan(**train: Any) -> PlanFile:
+def plan(**train: Any) -> Plan:
     return load_plan(
         {
             "data": {"table": "memory", "target": "y", "features": "rest"},

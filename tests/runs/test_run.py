@@ -15,11 +15,11 @@ import numpy as np
 import polars as pl
 import pytest
 
-from kohort.runs.config import load_plan, read_plan
 from kohort.errors import ConfigError, DataError, RefusedError
-from kohort.runs.run import Progress, run
 from kohort.models.files import load_model
 from kohort.privacy.ledger.verify import verify_ledger
+from kohort.runs.config import load_plan, read_plan
+from kohort.runs.run import Progress, run
 
 KEYS = {
     "method", "engine", "seed", "sites", "rounds", "stopped_by", "metrics", "history", "seconds", "bytes", "watt_hours",

@@ -7,9 +7,9 @@ from typing import Any
 import polars as pl
 import pytest
 
-from kohort.runs.config import PlanFile, load_plan
 from kohort.errors import ConfigError
 from kohort.rng import Streams
+from kohort.runs.config import Plan, load_plan
 from kohort.runs.simulation import populate
 
 TABLES = {
@@ -18,7 +18,7 @@ TABLES = {
 }
 
 
-def plan(**sites: Any) -> PlanFile:
+def plan(**sites: Any) -> Plan:
     return load_plan(
         {
             "data": {"table": "files", "target": "y", "features": ["age"], "test": 0},

@@ -7,9 +7,9 @@ import pytest
 
 from kohort.evaluate.canaries import CanaryAudit, audit_training, epsilon_lower_bound
 from kohort.models.dense.network import FloatArray, Network
+from kohort.models.dense.training import Training
 from kohort.models.dp_sgd.fit import PrivateSteps, fit_private
 from kohort.models.rows import StackedRows
-from kohort.models.dense.training import Training
 from kohort.privacy.dp.accounting import calibrate
 
 DELTA = 1e-8  # what delta may hide grows with the canaries, so it is chosen far below one in them

@@ -12,10 +12,10 @@ import pytest
 from scipy import stats
 
 from kohort.models.dense.network import Network
-from kohort.models.dp_sgd.fit import AdaptiveClip, PrivateSteps, fit_private, gaussian
-from kohort.models.dp_sgd.draws import RowSampler
-from kohort.models.rows import Rows, stack
 from kohort.models.dense.training import Training
+from kohort.models.dp_sgd.draws import RowSampler
+from kohort.models.dp_sgd.fit import AdaptiveClip, PrivateSteps, fit_private, gaussian
+from kohort.models.rows import Rows, stack
 
 ALPHA = 1e-6
 SIGMA, CLIP = 1.7, 0.4

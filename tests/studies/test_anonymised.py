@@ -12,12 +12,11 @@ import polars as pl
 import pytest
 
 from kohort.anonymity.loss import theils_u
-from kohort.runs.config import read_plan
-from kohort.tables.cells import SUPPRESSED, Label, canonical_text, parse_cell
 from kohort.errors import ConfigError
-from kohort.studies.anonymised import study as anonymised
+from kohort.runs.config import read_plan
 from kohort.studies.anonymised import conclusions as conclude
-from kohort.studies.anonymised import protocols as protocols
+from kohort.studies.anonymised import protocols
+from kohort.studies.anonymised import study as anonymised
 from kohort.studies.anonymised.charts import association_bars, lines_by_k
 from kohort.studies.anonymised.classifiers import CLASSIFIERS, Job, run_jobs
 from kohort.studies.anonymised.loss import association_tables, education_tables, measure_variant, row
@@ -28,6 +27,7 @@ from kohort.studies.anonymised.release import release, told
 from kohort.studies.anonymised.silo import silo_plan
 from kohort.studies.anonymised.tables import VARIANTS, Case, case_named
 from kohort.studies.registry import find_study
+from kohort.tables.cells import SUPPRESSED, Label, canonical_text, parse_cell
 
 DATA = os.environ.get("KOHORT_DATA")
 needs_mammographic = pytest.mark.skipif(

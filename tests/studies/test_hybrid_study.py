@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from kohort.runs.config import PlanFile, read_plan
+from kohort.runs.config import Plan, read_plan
 from kohort.runs.run import run
 from kohort.studies.hybrid import runs as hybrid_runs
 from kohort.studies.hybrid import study as hybrid
@@ -225,7 +225,7 @@ def test_the_study_is_registered() -> None:
 
 
 def test_the_example_states_the_budget_its_policy_allows() -> None:
-    plan: PlanFile = read_plan(EXAMPLES / "hybrid.toml")
+    plan: Plan = read_plan(EXAMPLES / "hybrid.toml")
     (peers, server) = plan.config.phases
     assert (peers.kind, peers.dp, server.kind) == ("peers", None, "server")
     assert (server.dp.epsilon, server.dp.delta) == (0.5, 1e-5)

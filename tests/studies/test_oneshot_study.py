@@ -9,13 +9,13 @@ import numpy as np
 import polars as pl
 import pytest
 
-from kohort.tables.datasets import catalogue as datasets
-from kohort.tables.datasets.codebook_measured import dry_bean_codebook, skin_codebook
 from kohort.errors import DataError
-from kohort.studies.oneshot.study import QUICK, run_study
 from kohort.studies.oneshot.figures import rounds_of_equation_16
 from kohort.studies.oneshot.runs import bounds_around_mean, oneshot_plan, tables_here
+from kohort.studies.oneshot.study import QUICK, run_study
 from kohort.studies.registry import find_study
+from kohort.tables.datasets import catalogue as datasets
+from kohort.tables.datasets.codebook_measured import dry_bean_codebook, skin_codebook
 
 
 @pytest.fixture

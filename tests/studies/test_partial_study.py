@@ -10,13 +10,13 @@ from typing import Any
 import polars as pl
 import pytest
 
-from kohort.runs.config import PlanFile, load_plan, read_plan
-from kohort.tables.datasets.catalogue import open_table
 from kohort.errors import ConfigError
+from kohort.runs.config import Plan, load_plan, read_plan
 from kohort.runs.run import run
+from kohort.studies.harness.lines import interval_of, row, row_of
+from kohort.studies.harness.side_by_side import processes_here, spread
 from kohort.studies.partial import runs as partial_runs
 from kohort.studies.partial import study as partial
-from kohort.studies.harness.lines import interval_of, row, row_of
 from kohort.studies.partial.charts import draw_lines, draw_seconds
 from kohort.studies.partial.figures import _share, complete_rows
 from kohort.studies.partial.paper import LARGEST, TIMES_EQUAL, TIMES_FASTER_HUB
@@ -24,7 +24,7 @@ from kohort.studies.partial.release import release_plan
 from kohort.studies.partial.runs import E2_WIDTH, NOBODY, PAPER, TUNED, Found, Runs, gate_for, paper_gate, random_share
 from kohort.studies.partial.times import Measured, _rows
 from kohort.studies.registry import find_study
-from kohort.studies.harness.side_by_side import processes_here, spread
+from kohort.tables.datasets.catalogue import open_table
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
@@ -36,7 +36,7 @@ def small_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     rows = open_table("adult:train").frame.drop_nulls().head(1500)
     rows.with_columns(pl.col("age") // 10 * 10).drop("fnlwgt", "education").write_parquet(path)
 
-    def on_small_table(raw: Mapping[str, Any]) -> PlanFile:
+    def on_small_table(raw: Mapping[str, Any]) -> Plan:
         data = {**raw["data"]}
         if data["table"] == "adult:train":
             data |= {"table": str(path), "features": "rest", "drop": []}
@@ -114,7 +114,7 @@ def test_lines_of_tables() -> None:
 def test_every_run_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
 
-    def pretend(plan: PlanFile, seed: int) -> Found:
+    def pretend(plan: Plan, seed: int) -> Found:
         made.append((plan.digest(), seed))
         return Found(accuracy=seed / 10, curve=(0.1, seed / 10), rows=10, shared=4, unique=1, row_bytes=0,
                      seconds={}, plan=plan)  # fmt: skip

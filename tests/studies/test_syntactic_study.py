@@ -13,10 +13,10 @@ import polars as pl
 import pytest
 
 from kohort.methods.syntactic import importance
-from kohort.runs.config import PlanFile, load_plan, read_plan
+from kohort.runs.config import Plan, load_plan, read_plan
+from kohort.studies.registry import find_study
 from kohort.studies.syntactic import runs as syntactic_runs
 from kohort.studies.syntactic import study as syntactic
-from kohort.studies.registry import find_study
 from kohort.studies.syntactic.charts import draw_by, draw_ways
 from kohort.studies.syntactic.runs import LEARNERS, WEIGHTS, Runs, federated, noisy, perturbed, quasi_only
 
@@ -55,7 +55,7 @@ def small_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "small.parquet"
     small_rows().write_parquet(path)
 
-    def on_small_table(raw: Mapping[str, Any]) -> PlanFile:
+    def on_small_table(raw: Mapping[str, Any]) -> Plan:
         data = {**raw["data"], "table": str(path), "features": "rest"}
         data["drop"] = [name for name in data["drop"] if name in small_rows(1).columns]
         return load_plan({**raw, "data": data, "sites": {"count": 3}, "policy": {**raw["policy"], "void_dp": True}})

@@ -24,8 +24,8 @@ import polars as pl
 from numpy.typing import NDArray
 
 from kohort.errors import IntegrityError
-from kohort.transport.messages import SIGNATURE, letters_in
 from kohort.protocol.wire import Payload, decode
+from kohort.transport.messages import SIGNATURE, letters_in
 
 TAX, WEALTH = (0.0, 1e9), (0.0, 1e6)
 """The declared bounds of the two columns with numbers."""

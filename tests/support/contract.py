@@ -21,16 +21,16 @@ from unittest import mock
 import numpy as np
 import polars as pl
 
-from kohort.runs.config import PlanFile, load_plan
+from kohort.crypto.sums.key_holder import KEY_HOLDER
 from kohort.errors import RefusedError
-from kohort.runs.run import Outcome, run
+from kohort.methods.registry import find_method
+from kohort.privacy.ledger.verify import verify_ledger
 from kohort.protocol import engine as engine_module
 from kohort.protocol.site import Answers, Site
 from kohort.protocol.wire import decode, encode
-from kohort.methods.registry import find_method
-from kohort.privacy.ledger.verify import verify_ledger
 from kohort.rng import Streams
-from kohort.crypto.sums.key_holder import KEY_HOLDER
+from kohort.runs.config import Plan, load_plan
+from kohort.runs.run import Outcome, run
 
 SITE_SIZES = {"a-small": 31, "b-large": 140, "c-odd": 67, "d-even": 64}
 
@@ -49,7 +49,7 @@ def tables(*, seed: int = 11) -> dict[str, pl.DataFrame]:
     return made
 
 
-def plan_of(method: str, *, train: dict[str, Any] | None = None, policy: dict[str, Any] | None = None) -> PlanFile:
+def plan_of(method: str, *, train: dict[str, Any] | None = None, policy: dict[str, Any] | None = None) -> Plan:
     """A small plan for `method`, with the keys its `example` names."""
     own = find_method(method).example_keys()
     return load_plan(
@@ -113,7 +113,7 @@ class Ran:
         return [json.loads(line) for line in self.ledger.splitlines()]
 
 
-def carry_out(plan: PlanFile, folder: Path, *, seed: int = 5, many: bool = True) -> Ran:
+def carry_out(plan: Plan, folder: Path, *, seed: int = 5, many: bool = True) -> Ran:
     """Run `plan` on the contract tables while listening."""
     with listening() as carried:
         outcome = run(plan, out=folder, seed=seed, tables=tables(), many=many)

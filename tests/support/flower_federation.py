@@ -145,8 +145,8 @@ class Federation:
         self.wait_for(self.reachable, "the SuperLink")
 
     def reachable(self) -> bool:
-        from kohort.transport.deployment.hub import HubFolder
         from kohort.errors import SiteError
+        from kohort.transport.deployment.hub import HubFolder
         from kohort.transport.flower.app import node_states
 
         try:
@@ -172,11 +172,11 @@ class Federation:
     def run_here(self, out: Path, plan: Path, *, seed: int = 1) -> Outcome:
         """The same in this process, which saves the start of another."""
         from kohort.runs.config import read_plan
-        from kohort.transport.deployment.hub import HubFolder
         from kohort.runs.run import run
+        from kohort.transport.deployment.hub import HubFolder
 
-        with HubFolder(self.hub).venue(wait=120) as venue:
-            return run(read_plan(plan), seed=seed, out=out, venue=venue)
+        with HubFolder(self.hub).backend(wait=120) as backend:
+            return run(read_plan(plan), seed=seed, out=out, backend=backend)
 
     def round(self) -> int:
         """The round the hub asked about last; -1 before the first training round."""

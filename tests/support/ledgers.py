@@ -1,4 +1,4 @@
-"""Ledgers for tests: opened, written and sealed by the real book and receipts."""
+"""Ledgers for tests: opened, written and sealed by the real ledger and receipts."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pathlib import Path
 
 from kohort.privacy.door import door
 from kohort.privacy.guarantee import DP, Aggregate, Public
-from kohort.privacy.ledger.ledger import Book, Chain, Occasion
-from kohort.privacy.policy import Policy
+from kohort.privacy.ledger.ledger import Chain, Ledger, LedgerContext
 from kohort.privacy.ledger.receipts import Receipts
 from kohort.privacy.ledger.signing import Signer
+from kohort.privacy.policy import Policy
 
 SITES = ("north", "süd", "west")
 
@@ -27,39 +27,39 @@ class Keeper:
 
 @dataclass
 class Written:
-    """A book with its receipts and sites, open or sealed."""
+    """A ledger with its receipts and sites, open or sealed."""
 
-    book: Book
+    ledger: Ledger
     receipts: Receipts
     keepers: list[Keeper]
     folder: Path | None
     parcels: list[bytes] = field(default_factory=list)
 
     def seal(self) -> None:
-        self.book.seal(receipts=(self.receipts.length, self.receipts.head), hub_key=self.receipts.public)
-        self.book.close()
+        self.ledger.seal(receipts=(self.receipts.length, self.receipts.head), hub_key=self.receipts.public)
+        self.ledger.close()
         self.receipts.close()
 
 
-def open_book(folder: Path | None, *, policy: Policy, names: tuple[str, ...] = SITES) -> Written:
-    book = Book(signer=Signer.from_secret(b"s" * 32), folder=folder, run="run")
+def open_ledger(folder: Path | None, *, policy: Policy, names: tuple[str, ...] = SITES) -> Written:
+    ledger = Ledger(signer=Signer.from_secret(b"s" * 32), folder=folder, run="run")
     receipts = Receipts(signer=Signer.from_secret(b"h" * 32), folder=folder)
     keepers = [
-        Keeper(name, policy, book.open_chain(name, secret=name.encode().ljust(32), binding={"schema": "x"}))
+        Keeper(name, policy, ledger.open_chain(name, secret=name.encode().ljust(32), binding={"schema": "x"}))
         for name in names
     ]
-    return Written(book, receipts, keepers, folder)
+    return Written(ledger, receipts, keepers, folder)
 
 
 def write_small_ledger(folder: Path) -> Written:
-    written = open_book(folder, policy=Policy(epsilon=1.0))
-    keepers, book, receipts = written.keepers, written.book, written.receipts
+    written = open_ledger(folder, policy=Policy(epsilon=1.0))
+    keepers, ledger, receipts = written.keepers, written.ledger, written.receipts
     for number in range(2):
-        occasion = Occasion(what="train", request=f"{number:064x}", round=number)
+        ledger_context = LedgerContext(what="train", request=f"{number:064x}", round=number)
         parcels = [f"{keeper.name} {number}".encode() for keeper in keepers]
         claims = [Aggregate(rows=150), Public(what="row count"), DP(epsilon=0.7, delta=1e-6)]
-        door(keepers, parcels, book=book, occasion=occasion, guarantees=claims, rows=[150, 200, 10])
-        receipts.issue(book, [keeper.chain for keeper in keepers], occasion)
-    book.note(keepers[1].chain, Occasion(what="train", round=1), reason="the reply was excluded")
+        door(keepers, parcels, ledger=ledger, ledger_context=ledger_context, guarantees=claims, rows=[150, 200, 10])
+        receipts.issue(ledger, [keeper.chain for keeper in keepers], ledger_context)
+    ledger.note(keepers[1].chain, LedgerContext(what="train", round=1), reason="the reply was excluded")
     written.seal()
     return written

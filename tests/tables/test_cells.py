@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kohort.errors import DataError
 from kohort.tables.cells import (
     SUPPRESSED,
     Cell,
@@ -14,7 +15,6 @@ from kohort.tables.cells import (
     format_cell,
     parse_cell,
 )
-from kohort.errors import DataError
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
 tricky = st.text(alphabet="ab*[]{}<>\\,N \n", max_size=8) | st.text(max_size=6)

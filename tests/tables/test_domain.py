@@ -3,9 +3,9 @@ import json
 import polars as pl
 import pytest
 
+from kohort.errors import ConfigError, DataError
 from kohort.tables.domain import ColumnDomain, Domain, learn_domain, merge_domains
 from kohort.tables.schema import Schema
-from kohort.errors import ConfigError, DataError
 
 FRAME = pl.DataFrame(
     {

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kohort.errors import ConfigError, DataError
 from kohort.tables.cells import SUPPRESSED, Interval, Label, ValueSet, canonical_text, format_cell
 from kohort.tables.encoder import Encoder, learn_domain, merge_domains
 from kohort.tables.hierarchy import Hierarchy
 from kohort.tables.schema import Schema
-from kohort.errors import ConfigError, DataError
 
 FRAME = pl.DataFrame(
     {

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kohort.errors import ConfigError, DataError, ResourceError
 from kohort.tables.frames import (
     FrameKind,
     check_finite,
@@ -19,7 +20,6 @@ from kohort.tables.frames import (
     to_native,
     write_table,
 )
-from kohort.errors import ConfigError, DataError, ResourceError
 
 FRAME = pl.DataFrame(
     {

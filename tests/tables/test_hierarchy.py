@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kohort.errors import ConfigError, DataError
 from kohort.tables.cells import SUPPRESSED, Label
 from kohort.tables.hierarchy import Hierarchy, read_hierarchies
-from kohort.errors import ConfigError, DataError
 
 EDUCATION = Hierarchy.of(
     "education",

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kohort.tables.schema import ColumnSpec, Role, Schema
 from kohort.errors import ConfigError, DataError
+from kohort.tables.schema import ColumnSpec, Role, Schema
 
 COLUMNS = ["id", "age", "sex", "city", "income", "codes", "note"]
 

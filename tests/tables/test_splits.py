@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kohort.tables.splits import _spread, assign_sites, assignment_of_parts, hold_out
 from kohort.errors import ConfigError, DataError
+from kohort.tables.splits import _spread, assign_sites, assignment_of_parts, hold_out
 
 
 def rng(seed: int = 0) -> np.random.Generator:

@@ -14,15 +14,16 @@ from hypothesis import strategies as st
 
 pytest.importorskip("flwr")
 
-from kohort.runs.config import PlanFile, load_plan
-from tests.support.loopback import LoopBackVenue
+from tests.support.loopback import LoopBackBackend
+
 from kohort.errors import IntegrityError, RefusedError
-from kohort.runs.run import Outcome, run
-from kohort.transport.messages import letters_in, message_of
-from kohort.protocol.hub import Ask
-from kohort.transport.remote_engine import RemoteEngine
 from kohort.methods.registry import Method, find_method
 from kohort.privacy.ledger.verify import verify_ledger
+from kohort.protocol.hub import Ask
+from kohort.runs.config import Plan, load_plan
+from kohort.runs.run import Outcome, run
+from kohort.transport.messages import letters_in, message_of
+from kohort.transport.remote_engine import RemoteEngine
 
 SITES = ("east", "north", "south", "west")
 
@@ -37,7 +38,7 @@ def tables(rows: int = 60) -> dict[str, pl.DataFrame]:
     return made
 
 
-def one_shot(scheme: str, **data: Any) -> PlanFile:
+def one_shot(scheme: str, **data: Any) -> Plan:
     return load_plan(
         {
             "data": {
@@ -59,7 +60,7 @@ def one_shot(scheme: str, **data: Any) -> PlanFile:
 class Counter:
     """A carrier that counts the messages each site gets."""
 
-    venue: LoopBackVenue
+    backend: LoopBackBackend
     messages: dict[str, int] = field(default_factory=dict)
 
     def carry(self, letters: dict[str, bytes], *, deadline: float) -> tuple[dict[str, bytes], dict[str, str]]:
@@ -68,10 +69,10 @@ class Counter:
         return {name: self.reply(name, letter) for name, letter in letters.items()}, {}
 
     def reply(self, name: str, message: bytes) -> bytes:
-        return self.venue.desks[name].answer(message)
+        return self.backend.site_servers[name].answer(message)
 
 
-class Venue(LoopBackVenue):
+class Backend(LoopBackBackend):
     """A loop-back that counts."""
 
     kind: type[Counter] = Counter
@@ -81,10 +82,10 @@ class Venue(LoopBackVenue):
         return self.counter
 
 
-def carried(plan: PlanFile, kind: type[Counter] = Counter, out: Path | None = None) -> tuple[Outcome, Counter]:
-    venue = Venue(tables=tables(), folder=None if out is None else out / "sites")
-    venue.kind = kind
-    return run(plan, seed=4, venue=venue, out=None if out is None else out / "run"), venue.counter
+def carried(plan: Plan, kind: type[Counter] = Counter, out: Path | None = None) -> tuple[Outcome, Counter]:
+    backend = Backend(tables=tables(), folder=None if out is None else out / "sites")
+    backend.kind = kind
+    return run(plan, seed=4, backend=backend, out=None if out is None else out / "run"), backend.counter
 
 
 @pytest.mark.parametrize(("scheme", "most"), [("masks", 4), ("bfv", 3), ("none", 2)])

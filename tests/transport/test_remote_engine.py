@@ -18,13 +18,18 @@ from hypothesis import strategies as st
 
 pytest.importorskip("flwr")
 
-from kohort.runs.config import PlanFile, load_plan
+from tests.support.loopback import LoopBackBackend
+
+from kohort.crypto.sealed import Identity
+from kohort.errors import ConfigError, IntegrityError, RefusedError, SiteError
+from kohort.privacy.ledger import ledger as ledger_module
+from kohort.privacy.ledger.signing import Signer
+from kohort.privacy.ledger.verify import verify_ledger
+from kohort.rng import Streams
+from kohort.runs.config import Plan, load_plan
+from kohort.runs.run import Outcome, run
 from kohort.tables.schema import Schema
 from kohort.transport.deployment.site_run import hub_schema
-from tests.support.loopback import LoopBackVenue
-from kohort.errors import ConfigError, IntegrityError, RefusedError, SiteError
-from kohort.runs.run import Outcome, run
-from kohort.transport.site_server import Desk
 from kohort.transport.flower.app import bundle, bundle_hash, client_app
 from kohort.transport.messages import (
     Answer,
@@ -35,13 +40,9 @@ from kohort.transport.messages import (
     write_answer,
     write_question,
 )
-from kohort.transport.site_ledger import SiteBook, open_site_ledger
+from kohort.transport.site_ledger import SiteLedger, open_site_ledger
+from kohort.transport.site_server import SiteServer
 from kohort.transport.site_store import Numbers
-from kohort.privacy.ledger import ledger as ledger_module
-from kohort.privacy.ledger.signing import Signer
-from kohort.privacy.ledger.verify import verify_ledger
-from kohort.rng import Streams
-from kohort.crypto.sealed import Identity
 
 SEED = 3
 HUB = Identity.from_secret("hub", Streams.seeded(SEED).bytes("hub identity"))
@@ -60,7 +61,7 @@ def tables(rows: int = 40) -> dict[str, pl.DataFrame]:
     return made
 
 
-def plan_of(**sections: dict[str, Any]) -> PlanFile:
+def plan_of(**sections: dict[str, Any]) -> Plan:
     base: dict[str, dict[str, Any]] = {
         "data": {"table": "memory", "target": "outcome", "features": ["dose", "ward"]},
         "sites": {"split": "files"},
@@ -78,7 +79,7 @@ Letters = Mapping[str, bytes]
 class Meddler:
     """A carrier that does as it likes with letters on their way."""
 
-    venue: LoopBackVenue
+    backend: LoopBackBackend
     seen: list[tuple[str, bytes]] = field(default_factory=list)
     exchanges: int = 0
 
@@ -92,10 +93,10 @@ class Meddler:
         return True
 
     def deliver(self, name: str, letter: bytes) -> bytes:
-        return self.venue.desks[name].answer(letter)
+        return self.backend.site_servers[name].answer(letter)
 
 
-class Venue(LoopBackVenue):
+class Backend(LoopBackBackend):
     """A loop-back with a carrier of the test's choice."""
 
     kind: type[Meddler] = Meddler
@@ -105,15 +106,15 @@ class Venue(LoopBackVenue):
         return self.meddler
 
 
-def carried_out(plan: PlanFile, kind: type[Meddler] = Meddler, folder: Path | None = None) -> tuple[Outcome, Venue]:
-    venue = Venue(tables=tables(), folder=folder)
-    venue.kind = kind
+def carried_out(plan: Plan, kind: type[Meddler] = Meddler, folder: Path | None = None) -> tuple[Outcome, Backend]:
+    backend = Backend(tables=tables(), folder=folder)
+    backend.kind = kind
     out = None if folder is None else folder / "run"
-    return run(plan, seed=SEED, venue=venue, out=out), venue
+    return run(plan, seed=SEED, backend=backend, out=out), backend
 
 
-def events(book: SiteBook) -> list[str]:
-    return [json.loads(line)["event"] for line in book.lines]
+def events(ledger: SiteLedger) -> list[str]:
+    return [json.loads(line)["event"] for line in ledger.lines]
 
 
 # Letters
@@ -160,9 +161,9 @@ def test_a_signed_letter_with_parts_of_the_wrong_kind_is_refused() -> None:
 # What a site turns away
 
 
-def _hostile(kind: int, venue: Venue, number: int) -> tuple[str, bytes]:
+def _hostile(kind: int, backend: Backend, number: int) -> tuple[str, bytes]:
     """One of the ways to get at a site; (site, letter)."""
-    name, genuine = venue.meddler.seen[number % len(venue.meddler.seen)]
+    name, genuine = backend.meddler.seen[number % len(backend.meddler.seen)]
     question = read_question(genuine, hub=HUB.public)
     fresh = replace(question, fresh=fresh_number())
     match kind:
@@ -187,16 +188,20 @@ LAX = json.dumps(plan_of(policy={"min_rows": 1, "raw": True, "min_k": 2}).to_map
 
 
 def test_of_a_thousand_attempts_none_is_accepted_and_all_are_recorded() -> None:
-    _, venue = carried_out(plan_of())
-    before = {name: len(desk.book.lines) for name, desk in venue.desks.items()}
+    _, backend = carried_out(plan_of())
+    before = {name: len(site_server.ledger.lines) for name, site_server in backend.site_servers.items()}
     attempts = 1000
     for number in range(attempts):
-        name, letter = _hostile(number % 7, venue, number)
-        answer = read_answer(venue.desks[name].answer(letter), site=_public(name))
+        name, letter = _hostile(number % 7, backend, number)
+        answer = read_answer(backend.site_servers[name].answer(letter), site=_public(name))
         assert answer.status in {"dropped", "refused"}, number
         assert answer.body == b""
         assert answer.reason
-    lines = [json.loads(line) for name, desk in venue.desks.items() for line in desk.book.lines[before[name] :]]
+    lines = [
+        json.loads(line)
+        for name, site_server in backend.site_servers.items()
+        for line in site_server.ledger.lines[before[name] :]
+    ]
     assert len(lines) == attempts
     assert {line["event"] for line in lines} == {"note", "refusal"}
 
@@ -215,19 +220,19 @@ def test_a_repeat_is_turned_away_after_a_restart_too(tmp_path: Path) -> None:
 
 
 def test_the_same_request_in_a_new_letter_gets_the_same_bytes_and_no_second_line() -> None:
-    _, venue = carried_out(plan_of())
-    name, letter = venue.meddler.seen[-1]
+    _, backend = carried_out(plan_of())
+    name, letter = backend.meddler.seen[-1]
     question = read_question(letter, hub=HUB.public)
-    desk = venue.desks[name]
-    lines = len(desk.book.lines)
+    site_server = backend.site_servers[name]
+    lines = len(site_server.ledger.lines)
     answers = []
     for _ in range(3):
         again = write_question(replace(question, fresh=fresh_number()), HUB)
-        answers.append(read_answer(desk.answer(again), site=_public(name)))
+        answers.append(read_answer(site_server.answer(again), site=_public(name)))
     assert len({answer.body for answer in answers}) == 1
     assert answers[0].body
     assert answers[0].status == "answer"
-    assert len(desk.book.lines) == lines
+    assert len(site_server.ledger.lines) == lines
 
 
 def test_a_plan_can_tighten_a_sites_policy_and_not_loosen_it() -> None:
@@ -284,7 +289,7 @@ def test_forged_and_stray_answers_do_not_count() -> None:
 
 def test_trouble_is_for_simulations() -> None:
     with pytest.raises(ConfigError, match="simulations"):
-        carried_out(plan_of(sites={"trouble": {"drop": 0.1}}))
+        carried_out(plan_of(sites={"faults": {"drop": 0.1}}))
 
 
 # Crashes
@@ -294,8 +299,8 @@ class Crashing(Meddler):
     """Every site loses its memory before every letter."""
 
     def deliver(self, name: str, letter: bytes) -> bytes:
-        self.venue.desks[name].close()
-        self.venue.desks[name] = self.venue.makers[name]()
+        self.backend.site_servers[name].close()
+        self.backend.site_servers[name] = self.backend.makers[name]()
         return super().deliver(name, letter)
 
 
@@ -336,29 +341,29 @@ def test_what_a_site_keeps_is_its_owners_alone(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_at_a_site_lets_nothing_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    _, venue = carried_out(plan_of(), Meddler, tmp_path)
-    name, letter = venue.meddler.seen[-1]
+    _, backend = carried_out(plan_of(), Meddler, tmp_path)
+    name, letter = backend.meddler.seen[-1]
     question = read_question(letter, hub=HUB.public)
 
     def full(*_: Any) -> None:
         raise OSError(errno.ENOSPC, "full")
 
     monkeypatch.setattr(ledger_module, "write_whole", full)
-    desk = venue.desks[name]
+    site_server = backend.site_servers[name]
     answer = read_answer(
-        desk.answer(write_question(replace(question, round=77, fresh=fresh_number()), HUB)), site=_public(name)
+        site_server.answer(write_question(replace(question, round=77, fresh=fresh_number()), HUB)), site=_public(name)
     )
     assert (answer.status, answer.body, answer.fresh != "") == ("failed", b"", True)
-    assert desk.broken is not None
-    assert desk.broken.exit_code == 7
+    assert site_server.broken is not None
+    assert site_server.broken.exit_code == 7
 
 
 def test_a_changed_policy_goes_on_in_the_same_chain_and_says_so(tmp_path: Path) -> None:
     signer = Signer.from_secret(bytes(32))
     for policy in ({"min_k": 5}, {"min_k": 5}, {"min_k": 3}):
-        book, _ = open_site_ledger(tmp_path, signer=signer, hub_key="")
-        book.open_chain("north", secret=bytes(32), binding={"policy": policy})
-        book.close()
+        ledger, _ = open_site_ledger(tmp_path, signer=signer, hub_key="")
+        ledger.open_chain("north", secret=bytes(32), binding={"policy": policy})
+        ledger.close()
     lines = [json.loads(line) for line in (tmp_path / "ledger.jsonl").read_text().splitlines()]
     assert [line["event"] for line in lines] == ["open", "note"]
     assert '"min_k":3' in lines[1]["reason"]
@@ -390,4 +395,4 @@ def test_a_client_app_is_nothing_but_the_desk() -> None:
     from flwr.clientapp import ClientApp
 
     assert isinstance(client_app(lambda letter: letter), ClientApp)
-    assert Desk.answer.__doc__
+    assert SiteServer.answer.__doc__

@@ -25,9 +25,9 @@ from numpy.typing import NDArray
 
 from kohort.anonymity.checker.classes import Classes, as_frame, group_rows, require_columns, sorted_distinct
 from kohort.anonymity.checker.sensitive import value_codes
+from kohort.errors import ConfigError, DataError
 from kohort.tables.cells import SUPPRESSED, Label, canonical_text, parse_cell
 from kohort.tables.hierarchy import Hierarchy
-from kohort.errors import ConfigError, DataError
 
 __all__ = [
     "association",

@@ -77,10 +77,10 @@ def anonymize(
 
     With items: kohort anonymize diabetes_130us --quasi age,gender,race --items diagnoses --k 10 --m 2 --out d.parquet
     """
-    from kohort.tables.datasets.catalogue import open_table
-    from kohort.tables.frames import write_table
     from kohort.errors import ConfigError, nearest
     from kohort.files import require_new
+    from kohort.tables.datasets.catalogue import open_table
+    from kohort.tables.frames import write_table
 
     columns = names(quasi)
     if not columns:

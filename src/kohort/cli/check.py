@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from kohort.anonymity.checker.measures import Anonymity
-    from kohort.anonymity.risk.reidentification import Risk
     from kohort.anonymity.risk.identifiers import ColumnWarning
+    from kohort.anonymity.risk.reidentification import Risk
 
 __all__ = ["register"]
 
@@ -43,11 +43,11 @@ def check(
     Example: kohort check adult:train --quasi age,race,sex --sensitive income
     """
     from kohort.anonymity.checker.measures import measure
-    from kohort.anonymity.risk.reidentification import assess_risk, distinction_and_separation
     from kohort.anonymity.risk.identifiers import identifier_warnings
+    from kohort.anonymity.risk.reidentification import assess_risk, distinction_and_separation
+    from kohort.errors import ConfigError
     from kohort.tables.datasets.catalogue import open_table
     from kohort.tables.frames import Missing, handle_missing
-    from kohort.errors import ConfigError
 
     columns, private, sets = names(quasi), names(sensitive), names(items)
     if not columns:

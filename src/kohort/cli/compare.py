@@ -49,10 +49,10 @@ def compare(
 
     Example: kohort compare examples/fedavg.toml --sweep train.lr=0.001,0.01 --seeds 3 --out out/rates
     """
-    from kohort.runs.compare import Sweep, settings_of
+    from kohort.runs.compare import Sweep, variants_of
     from kohort.runs.compare import compare as carry_out
 
-    settings = settings_of(plan, [Sweep.parse(text) for text in sweep], overrides=set_ or [])
+    settings = variants_of(plan, [Sweep.parse(text) for text in sweep], overrides=set_ or [])
     result = carry_out(
         settings,
         out=out,

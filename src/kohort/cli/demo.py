@@ -14,8 +14,8 @@ from kohort.cli.common import ForceOption, JsonOption, emit, say, stdout
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from kohort.runs.demo import Watch
     from kohort.methods.registry import Method
+    from kohort.runs.demo import Watch
 
 __all__ = ["register"]
 

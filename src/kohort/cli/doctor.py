@@ -220,11 +220,11 @@ def _tiny_federation() -> dict[str, Any]:
     import numpy as np
     import polars as pl
 
-    from kohort.runs.config import load_plan
     from kohort.errors import IntegrityError, KohortError
-    from kohort.runs.run import run
     from kohort.models.files import load_model
     from kohort.privacy.ledger.verify import verify_ledger
+    from kohort.runs.config import load_plan
+    from kohort.runs.run import run
 
     random = np.random.default_rng(0)
     first, second = random.uniform(size=(2, ROWS))

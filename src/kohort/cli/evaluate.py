@@ -34,10 +34,10 @@ def evaluate(
 
     Example: kohort evaluate out/fedavg adult:test --missing skip --by sex
     """
-    from kohort.evaluate.tables import evaluate_table
-    from kohort.tables.datasets.catalogue import open_table
     from kohort.evaluate.intervals import LEVEL
+    from kohort.evaluate.tables import evaluate_table
     from kohort.models.files import load_model
+    from kohort.tables.datasets.catalogue import open_table
 
     trained = load_model(model)
     found = evaluate_table(

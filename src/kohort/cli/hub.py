@@ -124,8 +124,8 @@ def forget(
 
     Example: kohort hub forget hub north
     """
-    from kohort.transport.deployment.hub import HubFolder
     from kohort.errors import ConfigError
+    from kohort.transport.deployment.hub import HubFolder
 
     if (site is None) != overdue:
         raise ConfigError("forget takes a site or --overdue", hint="Example: kohort hub forget hub north")

@@ -40,12 +40,12 @@ def predict(
     """
     from time import perf_counter
 
+    from kohort.errors import ConfigError
     from kohort.evaluate.tables import predict_table, predicted_column
+    from kohort.files import require_new
+    from kohort.models.files import load_model
     from kohort.tables.datasets.catalogue import open_table
     from kohort.tables.frames import ENDINGS, write_table
-    from kohort.errors import ConfigError
-    from kohort.models.files import load_model
-    from kohort.files import require_new
 
     began = perf_counter()
     if out.suffix.lower() not in ENDINGS:

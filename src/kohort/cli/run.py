@@ -12,7 +12,7 @@ import typer
 from kohort.cli.common import ForceOption, JsonOption, emit, stdout
 
 if TYPE_CHECKING:
-    from kohort.runs.backend import Venue
+    from kohort.runs.backend import Backend
 
 __all__ = ["register"]
 
@@ -44,10 +44,10 @@ def run(
     Example: kohort run examples/fedavg.toml --out out/fedavg
     """
     from kohort.cli.progress import between_rounds, round_bar
-    from kohort.runs.config import read_plan
     from kohort.errors import ConfigError, nearest
-    from kohort.runs.run import run as carry_out
+    from kohort.runs.config import read_plan
     from kohort.runs.folder import stored_result
+    from kohort.runs.run import run as carry_out
 
     if engine not in ENGINES:
         raise ConfigError(f"unknown engine {engine!r}", hint=nearest(engine, ENGINES))
@@ -57,12 +57,19 @@ def run(
         # Sites on other machines draw their own randomness; the hub does so too, unless a test gives a seed.
         secure = secure_random or (engine == "flower" and seed is None)
         with (
-            _venue(engine, hub, out, wait) as venue,
+            _venue(engine, hub, out, wait) as backend,
             round_bar(read.method, quiet=json) as watch,
             between_rounds(watch) as checked,
         ):
             result = carry_out(
-                read, out=out, seed=seed, secure_random=secure, resume=resume, force=force, watch=checked, venue=venue
+                read,
+                out=out,
+                seed=seed,
+                secure_random=secure,
+                resume=resume,
+                force=force,
+                watch=checked,
+                backend=backend,
             ).to_mapping()
     if json:
         emit(result)
@@ -74,17 +81,17 @@ def run(
 
 
 @contextmanager
-def _venue(engine: str, hub: Path | None, out: Path, wait: float) -> Iterator[Venue | None]:
+def _venue(engine: str, hub: Path | None, out: Path, wait: float) -> Iterator[Backend | None]:
     """Where the plan is carried out; None is this process."""
     if engine == "local":
         yield None
         return
-    from kohort.transport.deployment.hub import HubFolder
     from kohort.errors import ConfigError
+    from kohort.transport.deployment.hub import HubFolder
 
     if hub is None:
         raise ConfigError("--engine flower needs the hub's folder", hint="Add --hub HUB")
     folder = HubFolder(hub)
-    with folder.venue(wait=wait) as venue:
+    with folder.backend(wait=wait) as backend:
         folder.remember_run(out)
-        yield venue
+        yield backend

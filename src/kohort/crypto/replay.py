@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from kohort.crypto.identity.guarded_files import UNCHANGED, read_guarded
 from kohort.errors import IntegrityError
 from kohort.files import write_atomic
-from kohort.crypto.identity.guarded_files import UNCHANGED, read_guarded
 
 __all__ = ["SequenceMemory"]
 

@@ -31,10 +31,10 @@ from struct import Struct
 
 from cryptography.exceptions import InvalidTag
 
-from kohort.errors import ConfigError, IntegrityError
 from kohort.crypto.identity.parties import Identity, PublicIdentity
 from kohort.crypto.replay import SequenceMemory
 from kohort.crypto.suites import SIGNATURE, SUITES, Suite, expand, find_suite
+from kohort.errors import ConfigError, IntegrityError
 
 __all__ = [
     "Header",

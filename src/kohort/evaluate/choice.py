@@ -106,7 +106,7 @@ def _parse(text: str) -> Condition:
 def cheapest(settings: Sequence[Figures], conditions: Sequence[Condition]) -> int | None:
     """Of the settings that keep every condition the one that costs the sites least, then the best; None if none."""
     kept = [[condition.holds(figures) for condition in conditions] for figures in settings]
-    good = [index for index, holding in enumerate(kept) if all(holding)]
+    good = [index for index, table in enumerate(kept) if all(table)]
 
     def rank(index: int) -> tuple[float, ...]:
         figures = settings[index]

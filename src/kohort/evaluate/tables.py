@@ -13,11 +13,11 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from kohort.tables.domain import category_text
 from kohort.errors import ConfigError, DataError, nearest
 from kohort.evaluate.intervals import RESAMPLES
 from kohort.evaluate.utility import evaluate_model
 from kohort.models.model import Model
+from kohort.tables.domain import category_text
 
 __all__ = ["MissingCells", "Verdict", "evaluate_table", "predict_table", "predicted_column"]
 

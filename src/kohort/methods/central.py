@@ -12,15 +12,15 @@ from dataclasses import dataclass
 import polars as pl
 
 from kohort.errors import IntegrityError
-from kohort.rounds.hub_training import HubTrainer
-from kohort.protocol.hub import Ask, Expect, Hub, Plan, Replies, Result
-from kohort.rounds.loop import Crew, federated_rounds
+from kohort.methods.registry import Method
+from kohort.privacy.guarantee import Guarantee, Raw
+from kohort.protocol.hub import Ask, Expect, Hub, ProtocolGenerator, Replies, Result
 from kohort.protocol.site import Site
 from kohort.protocol.table_payload import pack_table, unpack_table
 from kohort.protocol.task import Release, Request, Task
 from kohort.protocol.wire import Payload
-from kohort.methods.registry import Method
-from kohort.privacy.guarantee import Guarantee, Raw
+from kohort.rounds.hub_training import HubTrainer
+from kohort.rounds.loop import TrainingGroup, federated_rounds
 
 __all__ = ["METHOD", "Central"]
 
@@ -34,7 +34,7 @@ class Central:
 
 def _ship(site: Site, request: Request) -> Release:
     del request
-    frame = site.holding.rows().select(*site.schema.inputs, str(site.schema.target))
+    frame = site.table.rows().select(*site.schema.inputs, str(site.schema.target))
     payload = Payload(metrics={"rows": frame.height}, blobs={"table": pack_table(frame)})
     return Release(payload=payload, guarantee=Raw(rows=frame.height), rows=frame.height)
 
@@ -42,10 +42,10 @@ def _ship(site: Site, request: Request) -> Release:
 SHIP = Task(name="central.ship", one=_ship)
 
 
-def plan(config: Central, hub: Hub) -> Plan:
+def protocol(config: Central, hub: Hub) -> ProtocolGenerator:
     """Collect every row once, then train as a single participant on the rows in site order."""
     del config
-    columns = (*hub.setting.schema.inputs, str(hub.setting.schema.target))
+    columns = (*hub.approved.schema.inputs, str(hub.approved.schema.target))
 
     def table_in(payload: Payload) -> pl.DataFrame:
         table = unpack_table(payload.blobs["table"], expect=columns)
@@ -57,7 +57,9 @@ def plan(config: Central, hub: Hub) -> Plan:
     replies: Replies = yield Ask(task=SHIP, to=hub.sites, expect=expect)
     received = pl.concat([table_in(payload) for payload in replies.payloads()], how="vertical_relaxed")
     weights = hub.network.start(hub.streams.generator("start"))
-    ended = yield from federated_rounds(hub, weights, crew=Crew(sites=(), participant=HubTrainer(hub, received)))
+    ended = yield from federated_rounds(
+        hub, weights, group=TrainingGroup(sites=(), participant=HubTrainer(hub, received))
+    )
     return Result(weights=ended.weights, rounds=ended.rounds, stopped_by=ended.stopped_by, received=received)
 
 
@@ -71,7 +73,7 @@ METHOD = Method(
     name="central",
     summary="Sites ship raw rows, the hub trains alone: the baseline.",
     config=Central,
-    plan=plan,
+    protocol=protocol,
     claims=claims,
     tasks=(SHIP,),
     cites="",

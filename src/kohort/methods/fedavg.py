@@ -14,22 +14,22 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from kohort.crypto.sums.scheme import find_scheme
 from kohort.errors import ConfigError
-from kohort.rounds.dp_accounts import RESERVE, planned_claims, reserve, spends
-from kohort.rounds.hub_noise import hub_noise
-from kohort.rounds.phase_training import TRAIN_JOB
-from kohort.rounds.phases import DPSection, Job, SecureSection
-from kohort.rounds.noisy_statistics import STATISTICS, noisy_statistics
-from kohort.protocol.hub import Ask, Hub, Mark, Plan, Replies, Result
-from kohort.rounds.loop import Ended, Phase, federated_rounds
-from kohort.protocol.plan import TrainSection
-from kohort.rounds.summed import SUM_UPDATES, summed_rounds
-from kohort.rounds.training import TRAIN, TRAIN_SCAFFOLD
-from kohort.models.dense.network import FloatArray
 from kohort.methods.registry import Method
+from kohort.models.dense.network import FloatArray
 from kohort.privacy.dp.accounting import calibrate
 from kohort.privacy.guarantee import DP, Aggregate, Guarantee
-from kohort.crypto.sums.scheme import find_scheme
+from kohort.protocol.hub import Ask, Hub, ProtocolGenerator, Replies, Result, RoundEnd
+from kohort.protocol.plan import TrainSection
+from kohort.rounds.dp_accounts import RESERVE, planned_claims, reserve, spends
+from kohort.rounds.hub_noise import hub_noise
+from kohort.rounds.loop import RoundOptions, RoundsResult, federated_rounds
+from kohort.rounds.noisy_statistics import STATISTICS, noisy_statistics
+from kohort.rounds.phase_training import TRAIN_PHASE
+from kohort.rounds.phases import DPSection, SecureSection, TrainingPhase
+from kohort.rounds.summed import SUM_UPDATES, summed_rounds
+from kohort.rounds.training import TRAIN, TRAIN_SCAFFOLD
 
 __all__ = ["METHOD", "FedAvg"]
 
@@ -45,22 +45,22 @@ class FedAvg:
     secure: SecureSection | None = None
     """Sum updates so that the hub sees only totals; with a budget, sites add the noise in shares."""
 
-    def jobs(self, train: TrainSection) -> tuple[Job, ...]:
+    def training_phases(self, train: TrainSection) -> tuple[TrainingPhase, ...]:
         """One phase over all rows."""
-        return (Job(train=train, dp=self.dp),)
+        return (TrainingPhase(train=train, dp=self.dp),)
 
 
-def plan(config: FedAvg, hub: Hub) -> Plan:
+def protocol(config: FedAvg, hub: Hub) -> ProtocolGenerator:
     """Each round: the chosen sites train from the hub's weights, the hub averages what comes back."""
     weights = hub.network.start(hub.streams.generator("start"))
-    if config.dp is not None and hub.setting.train.stop is not None:
+    if config.dp is not None and hub.approved.train.stop is not None:
         raise ConfigError("watching the loss would cost budget", hint="Drop train.stop, or method.dp")
-    (job,) = config.jobs(hub.setting.train)
-    if spends(job, config.secure) is not None:
+    (phase,) = config.training_phases(hub.approved.train)
+    if spends(phase, config.secure) is not None:
         reserved: Replies = yield reserve(hub.sites)
         hub = replace(hub, sites=reserved.sites)
     if config.secure is not None:
-        ended = yield from summed_rounds(hub, weights, sigma=_shared_sigma(job))
+        ended = yield from summed_rounds(hub, weights, sigma=_shared_sigma(phase))
     elif config.dp is not None:
         return (yield from _private(config.dp, hub, weights))
     else:
@@ -68,32 +68,32 @@ def plan(config: FedAvg, hub: Hub) -> Plan:
     return Result(weights=ended.weights, rounds=ended.rounds, stopped_by=ended.stopped_by)
 
 
-def _private(dp: DPSection, hub: Hub, weights: FloatArray) -> Generator[Ask | Mark, Any, Result]:
+def _private(dp: DPSection, hub: Hub, weights: FloatArray) -> Generator[Ask | RoundEnd, Any, Result]:
     """Noise at the sites, or at the hub."""
     if dp.mechanism == "statistics":
-        solved: Ended = yield from noisy_statistics(hub)
+        solved: RoundsResult = yield from noisy_statistics(hub)
         return Result(weights=solved.weights, rounds=solved.rounds, stopped_by=solved.stopped_by)
     noise, claim = None, None
     if dp.mechanism == "hub":
-        noise, claim = hub_noise(hub, dp, rounds=hub.setting.train.rounds, sites=len(hub.sites))
-    phase = Phase(task=TRAIN_JOB, metrics={"phase": 0}, noise=noise, tail=dp.tail)
-    ended: Ended = yield from federated_rounds(hub, weights, phase=phase)
+        noise, claim = hub_noise(hub, dp, rounds=hub.approved.train.rounds, sites=len(hub.sites))
+    options = RoundOptions(task=TRAIN_PHASE, metrics={"phase": 0}, noise=noise, average=dp.average)
+    ended: RoundsResult = yield from federated_rounds(hub, weights, options=options)
     return Result(weights=ended.weights, rounds=ended.rounds, stopped_by=ended.stopped_by, claim=claim)
 
 
-def _shared_sigma(job: Job) -> float:
+def _shared_sigma(phase: TrainingPhase) -> float:
     """The noise multiplier of the total: the same at every site, for it depends on no site's rows."""
-    if job.dp is None:
+    if phase.dp is None:
         return 0.0
-    dp = job.dp
-    rounds = job.train.rounds
+    dp = phase.dp
+    rounds = phase.train.rounds
     return calibrate(epsilon=dp.epsilon, delta=dp.delta, rate=1.0, steps=rounds, accountant=dp.accountant)
 
 
 def claims(config: FedAvg, rows: int) -> Sequence[Guarantee]:
     """A site gives away weights trained on all its rows, or a share of their sum, or noisy ones."""
-    (job,) = config.jobs(TrainSection())
-    made: list[Guarantee] = list[Guarantee](planned_claims((job,), config.secure))
+    (phase,) = config.training_phases(TrainSection())
+    made: list[Guarantee] = list[Guarantee](planned_claims((phase,), config.secure))
     if config.secure is not None:
         made.append(find_scheme(config.secure.sum).claim(3, rows))
     elif not any(isinstance(claim, DP) for claim in made):
@@ -105,8 +105,8 @@ METHOD = Method(
     name="fedavg",
     summary="Sites train, the hub averages their weights.",
     config=FedAvg,
-    plan=plan,
+    protocol=protocol,
     claims=claims,
-    tasks=(RESERVE, TRAIN, TRAIN_SCAFFOLD, TRAIN_JOB, STATISTICS, SUM_UPDATES),
+    tasks=(RESERVE, TRAIN, TRAIN_SCAFFOLD, TRAIN_PHASE, STATISTICS, SUM_UPDATES),
     cites="McMahan et al. 2017",
 )

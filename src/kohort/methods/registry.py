@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from kohort.tables.encoder import Encoder
-from kohort.registry import discover, find_namesake
 from kohort.errors import ConfigError, nearest
-from kohort.protocol.hub import Ask, Hub, Plan
-from kohort.protocol.plan import Setting
-from kohort.protocol.task import Task
 from kohort.privacy.guarantee import Guarantee
+from kohort.protocol.hub import Ask, Hub, ProtocolGenerator
+from kohort.protocol.plan import ApprovedPlan
+from kohort.protocol.task import Task
+from kohort.registry import discover, find_namesake
+from kohort.tables.encoder import Encoder
 
 __all__ = ["GROUP", "Method", "find_method", "methods"]
 
@@ -35,7 +35,7 @@ class Method:
     """One line for people: what it does."""
     config: type[Any]
     """A frozen, keyword-only dataclass: the keys of `[method]` besides `name`."""
-    plan: Callable[[Any, Hub], Plan]
+    protocol: Callable[[Any, Hub], ProtocolGenerator]
     claims: Callable[[Any, int], Sequence[Guarantee]]
     """What a site with so many rows will be asked to release; judged by its policy before anything leaves."""
     tasks: tuple[Task, ...]
@@ -44,7 +44,7 @@ class Method:
     """Whether a task of its own makes the rows sites train on; until it ran, a site has none to train on."""
     arrivals: bool = False
     """Whether it can go on with rows that arrive between rounds."""
-    opening: Callable[[Setting, Encoder, tuple[str, ...]], Ask | None] = lambda *_: None
+    opening: Callable[[ApprovedPlan, Encoder, tuple[str, ...]], Ask | None] = lambda *_: None
     """What sites are asked along with their enrolment, to save a message; the plan finds the answers in `Hub.opened`.
     Nothing computed from a row may be asked for here: the hub has judged nothing yet."""
     fixed_rounds: bool = False

@@ -22,21 +22,21 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import polars as pl
 from annotated_types import Ge, Le
 
+from kohort.errors import ConfigError, nearest
+from kohort.methods.registry import Method
+from kohort.models.model import encode_rows
+from kohort.models.rows import Rows
+from kohort.privacy.guarantee import Aggregate, Guarantee, KAnonymous
+from kohort.protocol.hub import Ask, Expect, Hub, ProtocolGenerator, Replies, Result
+from kohort.protocol.site import Site
+from kohort.protocol.task import Release, Request, Task
+from kohort.protocol.wire import Payload
+from kohort.rounds.loop import federated_rounds
+from kohort.rounds.training import TRAIN, TRAIN_SCAFFOLD, approved_plan_of
 from kohort.tables.blocks import encode_generalised
 from kohort.tables.encoder import Encoder
 from kohort.tables.hierarchy import read_hierarchies
 from kohort.tables.schema import Schema
-from kohort.errors import ConfigError, nearest
-from kohort.protocol.hub import Ask, Expect, Hub, Plan, Replies, Result
-from kohort.rounds.loop import federated_rounds
-from kohort.protocol.site import Site
-from kohort.protocol.task import Release, Request, Task
-from kohort.rounds.training import TRAIN, TRAIN_SCAFFOLD, setting_of
-from kohort.protocol.wire import Payload
-from kohort.models.model import encode_rows
-from kohort.models.rows import Rows
-from kohort.methods.registry import Method
-from kohort.privacy.guarantee import Aggregate, Guarantee, KAnonymous
 
 if TYPE_CHECKING:
     from kohort.anonymity.relational.anonymise import Anonymised
@@ -115,10 +115,10 @@ def encode_anonymised(encoder: Encoder, made: Anonymised, frame: pl.DataFrame) -
 
 def _anonymise(site: Site, request: Request) -> Release:
     del request  # what to do is in the approved plan
-    setting = setting_of(site)
-    config: Silo = setting.config
-    frame = site.holding.rows().select(*setting.schema.inputs, str(setting.schema.target))
-    made = anonymise_rows(frame, setting.schema, config.anonymise)
+    approved = approved_plan_of(site)
+    config: Silo = approved.config
+    frame = site.table.rows().select(*approved.schema.inputs, str(approved.schema.target))
+    made = anonymise_rows(frame, approved.schema, config.anonymise)
     rows = encode_anonymised(site.memory["encoder"], made, frame)
     site.training_rows = rows
     return Release(
@@ -131,9 +131,9 @@ def _anonymise(site: Site, request: Request) -> Release:
 ANONYMISE = Task(name="silo.anonymise", one=_anonymise)
 
 
-def plan(config: Silo, hub: Hub) -> Plan:
+def protocol(config: Silo, hub: Hub) -> ProtocolGenerator:
     """Every site anonymises its rows; those that could train from then on as in federated averaging."""
-    _check(config.anonymise, hub.setting.schema)
+    _check(config.anonymise, hub.approved.schema)
     replies: Replies = yield Ask(task=ANONYMISE, to=hub.sites, expect=Expect(metrics=("rows", "classes")))
     left = dict(zip(replies.sites, replies.metric("rows").tolist(), strict=True))
     weights = hub.network.start(hub.streams.generator("start"))
@@ -184,7 +184,7 @@ METHOD = Method(
     name="silo",
     summary="Sites anonymise their rows, train on them, and the hub averages their weights.",
     config=Silo,
-    plan=plan,
+    protocol=protocol,
     claims=claims,
     tasks=(ANONYMISE, TRAIN, TRAIN_SCAFFOLD),
     cites="Saleh 2022",

@@ -14,13 +14,13 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from kohort.tables.encoder import Encoder
-from kohort.tables.frames import FrameKind, from_native, to_native
 from kohort.errors import ConfigError, DataError
 from kohort.models.dense.network import FloatArray, probabilities, scores
 from kohort.models.dense.network import predict as predict_codes
 from kohort.models.rows import Rows
 from kohort.models.trainable import Trainable
+from kohort.tables.encoder import Encoder
+from kohort.tables.frames import FrameKind, from_native, to_native
 
 __all__ = ["Model", "encode_rows", "with_target"]
 

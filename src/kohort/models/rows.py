@@ -81,7 +81,9 @@ class StackedRows:
         # The compiled kernel does not check bounds, so a range outside the arrays must not get that far.
         ends = self.starts + self.counts
         if self.starts.shape != self.counts.shape or self.starts.ndim != 1:
-            raise DataError("every site needs one start and one count", hint="Make stacks with kohort.models.rows.stack")
+            raise DataError(
+                "every site needs one start and one count", hint="Make stacks with kohort.models.rows.stack"
+            )
         if len(ends) and (min(self.starts.min(), self.counts.min()) < 0 or ends.max() > self.x.shape[0]):
             raise DataError("a site reaches outside the stacked rows", hint="Make stacks with kohort.models.rows.stack")
         # Checks shapes, types and layout of the shared arrays.

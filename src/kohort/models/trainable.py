@@ -19,8 +19,8 @@ from kohort.errors import ConfigError
 from kohort.models.dense.network import DType, FloatArray, Loss, Network
 
 if TYPE_CHECKING:
-    from kohort.models.rows import StackedRows
     from kohort.models.dense.training import Fitted, OptimiserState, Training
+    from kohort.models.rows import StackedRows
 
 __all__ = [
     "FitOptions",

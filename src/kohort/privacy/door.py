@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any, Protocol, TypeVar
 
 from kohort.privacy.guarantee import DP, Aggregate, Guarantee, KAnonymous, KKm, Raw
-from kohort.privacy.ledger.ledger import Book, Chain, Occasion
+from kohort.privacy.ledger.ledger import Chain, Ledger, LedgerContext
 from kohort.privacy.policy import Policy
 
 __all__ = ["Company", "Keeper", "Refusal", "door"]
@@ -68,8 +68,8 @@ def door(
     sites: Sequence[Keeper],
     parcels: Sequence[bytes | memoryview],
     *,
-    book: Book,
-    occasion: Occasion,
+    ledger: Ledger,
+    ledger_context: LedgerContext,
     guarantees: Sequence[Guarantee],
     rows: Sequence[int],
     metrics: Sequence[str] = (),
@@ -86,17 +86,17 @@ def door(
         tuple(guarantees),
         tuple(rows),
         [site.count for site in sites],
-        occasion.what,
+        ledger_context.what,
         metrics,
     )
-    if case == book.passed:
-        book.record(_chains_of(sites), occasion, guarantees=guarantees, rows=rows, parcels=parcels)
+    if case == ledger.passed:
+        ledger.record(_chains_of(sites), ledger_context, guarantees=guarantees, rows=rows, parcels=parcels)
         return [None] * len(sites)
     verdicts = _judge_each(
-        sites, parcels, book=book, occasion=occasion, guarantees=guarantees, rows=rows, metrics=metrics
+        sites, parcels, ledger=ledger, ledger_context=ledger_context, guarantees=guarantees, rows=rows, metrics=metrics
     )
     spends_never = not any(isinstance(guarantee, DP) for guarantee in guarantees)
-    book.passed = case if spends_never and not any(verdicts) else None
+    ledger.passed = case if spends_never and not any(verdicts) else None
     return verdicts
 
 
@@ -108,8 +108,8 @@ def _judge_each(
     sites: Sequence[Keeper],
     parcels: Sequence[bytes | memoryview],
     *,
-    book: Book,
-    occasion: Occasion,
+    ledger: Ledger,
+    ledger_context: LedgerContext,
     guarantees: Sequence[Guarantee],
     rows: Sequence[int],
     metrics: Sequence[str],
@@ -120,11 +120,11 @@ def _judge_each(
 
     def let_out() -> None:
         if len(allowed) == len(sites):
-            book.record(_chains_of(sites), occasion, guarantees=guarantees, rows=rows, parcels=parcels)
+            ledger.record(_chains_of(sites), ledger_context, guarantees=guarantees, rows=rows, parcels=parcels)
         elif allowed:
-            book.record(
+            ledger.record(
                 [sites[i].chain for i in allowed],
-                occasion,
+                ledger_context,
                 guarantees=[guarantees[i] for i in allowed],
                 rows=[rows[i] for i in allowed],
                 parcels=[parcels[i] for i in allowed],
@@ -134,32 +134,36 @@ def _judge_each(
     for index, (site, guarantee) in enumerate(zip(sites, guarantees, strict=True)):
         chain = site.chain
         # An answer that left before the run was interrupted leaves again as it was: the same noise costs nothing twice.
-        if isinstance(guarantee, DP) and book.has_answered(chain, occasion, parcels[index]):
+        if isinstance(guarantee, DP) and ledger.has_answered(chain, ledger_context, parcels[index]):
             allowed.append(index)
             verdicts.append(None)
             continue
-        case = (site.policy, guarantee, rows[index], site.count, occasion.what, metrics)
-        if case == chain.passed and not _asks_again(chain, guarantee, occasion):  # in another company the last time
+        case = (site.policy, guarantee, rows[index], site.count, ledger_context.what, metrics)
+        if case == chain.passed and not _asks_again(
+            chain, guarantee, ledger_context
+        ):  # in another company the last time
             reason = None
         else:
-            reason = _reason_against(site, guarantee, rows[index], occasion, metrics)
+            reason = _reason_against(site, guarantee, rows[index], ledger_context, metrics)
             spends = isinstance(guarantee, DP) and guarantee.spends
             chain.passed = case if reason is None and not spends else None
         if reason is None:
             allowed.append(index)
             verdicts.append(None)
             if isinstance(guarantee, DP):
-                chain.budget.charge(guarantee, to=occasion.to, what=occasion.what, round=occasion.round)
+                chain.budget.charge(
+                    guarantee, to=ledger_context.to, what=ledger_context.what, round=ledger_context.round
+                )
         else:
             let_out()  # lines stand in the order of the sites, as when they are asked one by one
-            book.refuse(site.chain, occasion, guarantee=guarantee, reason=reason)
+            ledger.refuse(site.chain, ledger_context, guarantee=guarantee, reason=reason)
             verdicts.append(Refusal(site.name, reason))
     let_out()
     return verdicts
 
 
 def _reason_against(
-    site: Keeper, guarantee: Guarantee, rows: int, occasion: Occasion, metrics: Sequence[str]
+    site: Keeper, guarantee: Guarantee, rows: int, ledger_context: LedgerContext, metrics: Sequence[str]
 ) -> str | None:
     if not 0 <= rows <= site.count:
         return f"the release speaks of {rows} rows, the site holds {site.count}"
@@ -171,20 +175,20 @@ def _reason_against(
         if private:
             return f"{', '.join(private)} would leave in clear and the policy does not declare it public"
     if not isinstance(guarantee, DP):
-        return policy.judge(guarantee, task=occasion.what)
-    if _asks_again(site.chain, guarantee, occasion):
-        return f"round {occasion.round} was answered under the account before, and fresh noise for it is not paid for"
+        return policy.judge(guarantee, task=ledger_context.what)
+    if _asks_again(site.chain, guarantee, ledger_context):
+        return f"round {ledger_context.round} was answered before, and fresh noise for it is not paid for"
     budget = site.chain.budget
     return policy.judge(
         guarantee,
-        task=occasion.what,
+        task=ledger_context.what,
         spent=budget.epsilon,
         spent_delta=budget.delta,
         paid=budget.paid_by(guarantee),
     )
 
 
-def _asks_again(chain: Chain, guarantee: Guarantee, occasion: Occasion) -> bool:
+def _asks_again(chain: Chain, guarantee: Guarantee, ledger_context: LedgerContext) -> bool:
     return isinstance(guarantee, DP) and chain.budget.is_again(
-        guarantee, to=occasion.to, what=occasion.what, round=occasion.round
+        guarantee, to=ledger_context.to, what=ledger_context.what, round=ledger_context.round
     )

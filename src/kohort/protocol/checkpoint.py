@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kohort.errors import IntegrityError
-from kohort.protocol.hub import Resume
-from kohort.protocol.wire import Payload, decode, encode
 from kohort.files import write_atomic
 from kohort.models.dense.network import FloatArray
+from kohort.protocol.hub import Resume
+from kohort.protocol.wire import Payload, decode, encode
 
 __all__ = ["Checkpoint", "Checkpoints"]
 

@@ -16,20 +16,20 @@ from weakref import ref
 from numpy.typing import NDArray
 
 from kohort.errors import IntegrityError, RefusedError, SiteError
-from kohort.protocol.hub import Ask, Excluded, Mark, Replies
-from kohort.protocol.plan import Setting
+from kohort.privacy.door import Company
+from kohort.privacy.dp.budget import account_name
+from kohort.privacy.guarantee import DP, Guarantee
+from kohort.privacy.ledger.ledger import LedgerContext
+from kohort.privacy.ledger.receipts import Receipts
+from kohort.protocol.faults import Faults, absent_sites, byzantine_sites
+from kohort.protocol.hub import Ask, Excluded, Replies, RoundEnd
+from kohort.protocol.plan import ApprovedPlan
 from kohort.protocol.site import Answers, Failure, Site, answer
 from kohort.protocol.task import Request
-from kohort.rounds.training import kept_by, put_back
-from kohort.protocol.faults import Trouble, absent_sites, liars
 from kohort.protocol.validate import validate
 from kohort.protocol.wire import Parcels, Payload
-from kohort.privacy.dp.budget import account_name
-from kohort.privacy.door import Company
-from kohort.privacy.guarantee import DP, Guarantee
-from kohort.privacy.ledger.ledger import Occasion
-from kohort.privacy.ledger.receipts import Receipts
 from kohort.rng import Streams
+from kohort.rounds.training import kept_by, put_back
 
 if TYPE_CHECKING:
     from kohort.crypto.sealed import PublicIdentity
@@ -78,7 +78,7 @@ class Engine(Protocol):
 
 
 def drive(
-    plan: Generator[Ask | Mark, Any, T], engine: Engine, *, observe: Callable[[Mark], None] = lambda _: None
+    plan: Generator[Ask | RoundEnd, Any, T], engine: Engine, *, observe: Callable[[RoundEnd], None] = lambda _: None
 ) -> T:
     """Run a plan to its end. What the plan itself computes is the hub's time; `observe` is nobody's."""
     reply: Replies | None = None
@@ -92,7 +92,7 @@ def drive(
             return result
         engine.costs.hub += perf_counter() - began
         reply = None
-        if isinstance(step, Mark):
+        if isinstance(step, RoundEnd):
             observe(step)
         else:
             reply = engine.exchange(step)
@@ -108,7 +108,7 @@ class LocalEngine:
     """All sites in this process: many at once where a task can, one by one where it cannot. Same bytes either way."""
 
     sites: dict[str, Site]
-    setting: Setting
+    approved: ApprovedPlan
     streams: Streams
     receipts: Receipts
     quorum: float = 0.5
@@ -118,7 +118,7 @@ class LocalEngine:
     excluded: list[Excluded] = field(default_factory=list)
     declared: dict[str, int] = field(default_factory=dict)
     """Rows each site declared when it enrolled; replies may not speak of more."""
-    trouble: Trouble = field(default_factory=Trouble)
+    faults: Faults = field(default_factory=Faults)
     deadline: float = inf
     """Seconds a site has for an answer; a later one is left out. A site's part of a joint call goes by its rows."""
     parties: dict[str, Site] = field(default_factory=dict)
@@ -126,27 +126,27 @@ class LocalEngine:
     _called: Sequence[str] = field(default=(), init=False, repr=False)
     _came: Company[Site] = field(default=Company(), init=False, repr=False)
 
-    def make_trouble(self, trouble: Trouble) -> None:
+    def inject_faults(self, faults: Faults) -> None:
         """Let simulated sites drop out, be late or lie from now on."""
-        self.trouble = trouble
-        for name, liar in liars(trouble, tuple(self.sites), self.streams).items():
-            self.sites[name].liar = liar
+        self.faults = faults
+        for name, byzantine in byzantine_sites(faults, tuple(self.sites), self.streams).items():
+            self.sites[name].byzantine = byzantine
 
     def approve(self, claims: Claims, *, tasks: Sequence[str] = ()) -> tuple[str, ...]:
         """Let every site judge what the plan will ask, before any byte leaves; the sites that agree take part."""
         agreed = []
-        plan = f"{self.setting.method}.plan"
+        plan = f"{self.approved.method}.plan"
         self.declared = {name: site.count for name, site in self.sites.items()}
         find_peer = _roster_of(self)
         for site in (*self.parties.values(), *self.sites.values()):
-            site.setting = self.setting
+            site.approved = self.approved
             site.find_peer = find_peer
         for site in self.sites.values():
             against = first_objection(site, claims(site.count), [plan, *tasks])
             if against is not None:
                 claim, reason = against
-                occasion = Occasion(what=plan, request=self.setting.plan_hash)
-                site.book.refuse(site.chain, occasion, guarantee=claim, reason=reason)
+                ledger_context = LedgerContext(what=plan, request=self.approved.plan_hash)
+                site.ledger.refuse(site.chain, ledger_context, guarantee=claim, reason=reason)
                 self.excluded.append(Excluded(site.name, "refused", reason))
             else:
                 agreed.append(site.name)
@@ -177,7 +177,7 @@ class LocalEngine:
     def _exchange(self, ask: Ask) -> Replies:
         if len(ask.to) == 1 and ask.to[0] in self.parties:
             return self._consult(ask)
-        absent = absent_sites(self.trouble, ask.to, self.streams, task=ask.task.name, round_number=ask.round)
+        absent = absent_sites(self.faults, ask.to, self.streams, task=ask.task.name, round_number=ask.round)
         excluded = [Excluded(site, kind, f"no answer before the deadline ({kind})") for site, kind in absent.items()]
         asked = self._company(ask.to, absent)
         if ask.take is None:
@@ -190,7 +190,7 @@ class LocalEngine:
         for item in excluded:
             if item.kind not in {"refused", "failed"}:  # those two stand in the ledger already
                 site = self.sites[item.site]
-                site.book.note(site.chain, Occasion(what=ask.task.name, round=ask.round), reason=item.reason)
+                site.ledger.note(site.chain, LedgerContext(what=ask.task.name, round=ask.round), reason=item.reason)
         self.excluded += excluded
         if len(kept) < least_answers(self.quorum, len(ask.to)):
             give_up(ask, len(kept), excluded)
@@ -281,8 +281,8 @@ class LocalEngine:
         Two sites may be asked the same thing, each for itself: the name keeps their requests and receipts apart.
         """
         request = Request(
-            run=self.setting.run,
-            plan_hash=self.setting.plan_hash,
+            run=self.approved.run,
+            plan_hash=self.approved.plan_hash,
             task=ask.task.name,
             round=ask.round,
             attempt=0,
@@ -296,7 +296,7 @@ class LocalEngine:
             refused = {refusal.site for refusal in answers.refusals}
             chains += tuple([site.chain for site in sites if site.name in refused])
         if chains:
-            self.receipts.issue_later(sites[0].book, chains, request.occasion)
+            self.receipts.issue_later(sites[0].ledger, chains, request.ledger_context)
         return answers, most
 
     def _count(self, sites: Sequence[Site], request: Request, answers: Answers) -> int:
@@ -353,8 +353,8 @@ def first_objection(site: Site, claims: Sequence[Guarantee], tasks: Sequence[str
 
     What this run paid before it was interrupted is part of what the plan claims, so it does not count twice.
     """
-    setting = site.setting
-    own = "" if setting is None else account_name(setting.run, setting.plan_hash)
+    approved = site.approved
+    own = "" if approved is None else account_name(approved.run, approved.plan_hash)
     spent, spent_delta = site.chain.budget.without(own)
     paid: dict[str, tuple[float, float]] = {}
     for claim in claims:

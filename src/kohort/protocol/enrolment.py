@@ -13,41 +13,41 @@ from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
-from kohort.tables.domain import Domain, learn_domain, merge_domains
-from kohort.tables.encoder import Encoder
-from kohort.tables.schema import ColumnKind
 from kohort.errors import IntegrityError
-from kohort.protocol.hub import Ask, Expect, Mark, Replies
-from kohort.protocol.plan import Setting
-from kohort.protocol.site import Site
-from kohort.protocol.task import Release, Releases, Request, Task
-from kohort.rounds.training import setting_of
-from kohort.protocol.wire import Payload
 from kohort.models.model import encode_rows
 from kohort.privacy.guarantee import Domain as DomainClaim
 from kohort.privacy.guarantee import Public
 from kohort.privacy.ledger.ledger import canonical
+from kohort.protocol.hub import Ask, Expect, Replies, RoundEnd
+from kohort.protocol.plan import ApprovedPlan
+from kohort.protocol.site import Site
+from kohort.protocol.task import Release, Releases, Request, Task
+from kohort.protocol.wire import Payload
+from kohort.rounds.training import approved_plan_of
+from kohort.tables.domain import Domain, learn_domain, merge_domains
+from kohort.tables.encoder import Encoder
+from kohort.tables.schema import ColumnKind
 
 __all__ = ["DESCRIBE", "PREPARE", "Enrolled", "encoder_for", "enrol"]
 
 _ROW_COUNT = Public(what="row count")
 
 
-def encoder_for(setting: Setting, domain: Domain) -> Encoder:
+def encoder_for(approved: ApprovedPlan, domain: Domain) -> Encoder:
     """The encoder every participant builds from the agreed schema and domain."""
     return Encoder(
-        setting.schema,
+        approved.schema,
         domain,
-        encoding=setting.encoding,
-        dtype=setting.model.dtype,
-        class_weights=setting.train.class_weights,
+        encoding=approved.encoding,
+        dtype=approved.model.dtype,
+        class_weights=approved.train.class_weights,
     )
 
 
 def _describe(site: Site, request: Request) -> Release:
     del request  # the question is in the approved plan
-    setting = setting_of(site)
-    domain = learn_domain(site.holding.rows(), setting.schema, missing=setting.missing)
+    approved = approved_plan_of(site)
+    domain = learn_domain(site.table.rows(), approved.schema, missing=approved.missing)
     payload = Payload(blobs={"domain": canonical(domain.to_mapping()).encode()})
     return Release(payload=payload, guarantee=DomainClaim(columns=domain.learned), rows=site.count)
 
@@ -75,22 +75,22 @@ def _domain_in(payload: Payload, columns: Sequence[str]) -> Domain:
 
 def _prepare_one(site: Site, request: Request) -> Release:
     encoder = _adopt([site], request)
-    frame = site.holding.rows()
-    if not setting_of(site).own_rows:
+    frame = site.table.rows()
+    if not approved_plan_of(site).own_rows:
         site.training_rows = encode_rows(encoder, frame)
     return Release(payload=Payload(metrics={"rows": site.count}), guarantee=_ROW_COUNT, rows=site.count)
 
 
 def _prepare_many(sites: Sequence[Site], request: Request) -> Releases | None:
     """Encode the one frame the sites are parts of, once, and give each its part without copying."""
-    frame = sites[0].holding.frame
-    if any(site.holding.frame is not frame for site in sites):
+    frame = sites[0].table.frame
+    if any(site.table.frame is not frame for site in sites):
         return None
     encoder = _adopt(sites, request)
-    if not setting_of(sites[0]).own_rows:
+    if not approved_plan_of(sites[0]).own_rows:
         whole = encode_rows(encoder, frame)
         for site in sites:
-            site.training_rows = whole.part(site.holding.start, site.holding.stop)
+            site.training_rows = whole.part(site.table.start, site.table.stop)
     counts = [site.count for site in sites]
     return Releases(
         arrays={},
@@ -101,9 +101,9 @@ def _prepare_many(sites: Sequence[Site], request: Request) -> Releases | None:
 
 
 def _adopt(sites: Sequence[Site], request: Request) -> Encoder:
-    setting = setting_of(sites[0])
-    encoder = encoder_for(setting, _read_domain(request.payload.blobs["domain"]))
-    network = setting.model.network(encoder)
+    approved = approved_plan_of(sites[0])
+    encoder = encoder_for(approved, _read_domain(request.payload.blobs["domain"]))
+    network = approved.model.network(encoder)
     for site in sites:
         site.memory["encoder"] = encoder
         site.memory["network"] = network
@@ -128,7 +128,7 @@ def enrol(
     declared: Domain | None,
     columns: Sequence[str] = (),
     settle: Callable[[Domain, tuple[str, ...]], Ask | None] = lambda *_: None,
-) -> Generator[Ask | Mark, Any, Enrolled]:
+) -> Generator[Ask | RoundEnd, Any, Enrolled]:
     """Agree on a domain (unless `declared` holds one for every column) and learn who has how many rows.
 
     A site whose domain is not of `columns` (when given), or is malformed, takes no part. `settle` is what the hub makes

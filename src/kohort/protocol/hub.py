@@ -15,17 +15,17 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from kohort.tables.encoder import Encoder
-from kohort.protocol.plan import Setting
-from kohort.protocol.task import Task
-from kohort.protocol.wire import Parcels, Payload, decode
 from kohort.models.dense.network import FloatArray
 from kohort.models.rows import Rows
 from kohort.models.trainable import Trainable
 from kohort.privacy.guarantee import DP
+from kohort.protocol.plan import ApprovedPlan
+from kohort.protocol.task import Task
+from kohort.protocol.wire import Parcels, Payload, decode
 from kohort.rng import Streams
+from kohort.tables.encoder import Encoder
 
-__all__ = ["Ask", "Excluded", "Expect", "Hub", "Mark", "Plan", "Replies", "Result", "Resume"]
+__all__ = ["Ask", "Excluded", "Expect", "Hub", "ProtocolGenerator", "Replies", "Result", "Resume", "RoundEnd"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -56,7 +56,7 @@ class Ask(NamedTuple):
     """What the same sites are asked next, whatever they answer to this: it travels in the same message."""
 
 
-class Mark(NamedTuple):
+class RoundEnd(NamedTuple):
     """A round is done and `weights` is the model so far: what observers evaluate, show and checkpoint."""
 
     round: int
@@ -160,13 +160,13 @@ class Resume:
 
 @dataclass(frozen=True, kw_only=True)
 class Hub:
-    """The coordinator as a plan sees it: the agreed setting, who is enrolled, and the hub's own randomness."""
+    """The coordinator as a plan sees it: the agreed approved, who is enrolled, and the hub's own randomness."""
 
     sites: tuple[str, ...]
     rows: Mapping[str, int]
     encoder: Encoder
     network: Trainable
-    setting: Setting
+    approved: ApprovedPlan
     streams: Streams
     validation: Rows | None = None
     """The hub's own rows, to judge updates by."""
@@ -180,4 +180,4 @@ class Hub:
     """What the method's `opening` asked along with the enrolment, and the answers."""
 
 
-Plan = Generator[Ask | Mark, Any, Result]
+ProtocolGenerator = Generator[Ask | RoundEnd, Any, Result]

@@ -12,20 +12,20 @@ from functools import lru_cache
 import numpy as np
 import polars as pl
 
-from kohort.tables.schema import Schema
-from kohort.errors import ConfigError, IntegrityError, RefusedError, SiteError
-from kohort.protocol.plan import Setting
-from kohort.protocol.site import Holding, Site
-from kohort.protocol.task import Release, Request, Task
-from kohort.rounds.training import setting_of
-from kohort.protocol.wire import Payload
-from kohort.privacy.guarantee import Public, SecureSum
-from kohort.privacy.ledger.ledger import Book
-from kohort.privacy.policy import Policy
-from kohort.rng import Streams
 from kohort.crypto.sums.encrypted import EncryptedSum, part
 from kohort.crypto.sums.key_holder import FEWEST, KEY_HOLDER, KeyHolder
 from kohort.crypto.sums.scheme import SumContext, Trust, find_scheme
+from kohort.errors import ConfigError, IntegrityError, RefusedError, SiteError
+from kohort.privacy.guarantee import Public, SecureSum
+from kohort.privacy.ledger.ledger import Ledger
+from kohort.privacy.policy import Policy
+from kohort.protocol.plan import ApprovedPlan
+from kohort.protocol.site import Site, SiteTable
+from kohort.protocol.task import Release, Request, Task
+from kohort.protocol.wire import Payload
+from kohort.rng import Streams
+from kohort.rounds.training import approved_plan_of
+from kohort.tables.schema import Schema
 
 __all__ = ["KEYS", "OPEN", "needs_key_holder", "simulated_key_holder", "sum_context", "trust_of"]
 
@@ -33,14 +33,14 @@ LONGEST = 1 << 26
 _PLACE = "key-holder"
 
 
-def needs_key_holder(setting: Setting) -> bool:
+def needs_key_holder(approved: ApprovedPlan) -> bool:
     """Whether the plan's `method.secure.sum` is a scheme whose totals somebody else than the hub opens."""
-    word = getattr(getattr(setting.config, "secure", None), "sum", None)
+    word = getattr(getattr(approved.config, "secure", None), "sum", None)
     return isinstance(word, str) and find_scheme(word).key_holder
 
 
 def simulated_key_holder(
-    *, schema: Schema, policy: Policy, streams: Streams, book: Book, sites: frozenset[str]
+    *, schema: Schema, policy: Policy, streams: Streams, ledger: Ledger, sites: frozenset[str]
 ) -> Site:
     """The key-holder of a simulated run; it opens no total over fewer sites than the plan's policy allows."""
     if KEY_HOLDER in sites:
@@ -49,11 +49,11 @@ def simulated_key_holder(
         )
     return Site(
         name=KEY_HOLDER,
-        holding=Holding(pl.DataFrame(), 0, 0),
+        table=SiteTable(pl.DataFrame(), 0, 0),
         schema=schema,
         policy=Policy(tasks=(KEYS.name, OPEN.name), min_sum_sites=max(FEWEST, policy.min_sum_sites)),
         streams=Streams(streams.bytes("site", KEY_HOLDER), streams.seed),
-        book=book,
+        ledger=ledger,
     )
 
 
@@ -63,12 +63,12 @@ def trust_of(site: Site) -> Trust:
 
 
 def sum_context(
-    setting: Setting, task: str, round_number: int, sites: bytes, *, length: int, modulus: int, bits: int
+    approved: ApprovedPlan, task: str, round_number: int, sites: bytes, *, length: int, modulus: int, bits: int
 ) -> SumContext:
     """What binds one sum; `sites` are their names, one a line. Simulated sites of one sum share the object."""
     if not 0 < length <= LONGEST:
         raise RefusedError(f"a sum of {length} numbers is out of range")
-    return _context(setting.run, f"{setting.plan_hash}:{task}", round_number, sites, length, modulus, bits)
+    return _context(approved.run, f"{approved.plan_hash}:{task}", round_number, sites, length, modulus, bits)
 
 
 @lru_cache(maxsize=8)
@@ -89,12 +89,12 @@ def _context(
 def _sum_of(site: Site, request: Request) -> tuple[KeyHolder, EncryptedSum, SumContext]:
     """The key-holder's state and which sum is meant. Its own plan says the run; the hub says which sum of it."""
     numbers, texts = request.payload.metrics, request.payload.blobs
-    setting = setting_of(site)
+    approved = approved_plan_of(site)
     scheme = find_scheme(texts["scheme"].decode(errors="replace"))
     if not isinstance(scheme, EncryptedSum):
         raise RefusedError(f"a sum by {scheme.name!r} needs no key-holder")
     context = sum_context(
-        setting,
+        approved,
         texts["task"].decode(errors="replace"),
         request.round,
         texts["sites"],

@@ -12,16 +12,16 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le
 
-from kohort.tables.encoder import Encoder
-from kohort.tables.schema import Schema
 from kohort.errors import ConfigError, nearest
+from kohort.models.dense.network import Init, Loss, Network
+from kohort.models.dense.training import Training
+from kohort.models.trainable import Trainable, is_torch, require_torch, torch_model
 from kohort.protocol.arrival import Arrival
 from kohort.protocol.corrections import find_correction
-from kohort.models.dense.network import Init, Loss, Network
-from kohort.models.trainable import Trainable, is_torch, require_torch, torch_model
-from kohort.models.dense.training import Training
+from kohort.tables.encoder import Encoder
+from kohort.tables.schema import Schema
 
-__all__ = ["ModelSection", "Setting", "Stop", "TrainSection"]
+__all__ = ["ApprovedPlan", "ModelSection", "Stop", "TrainSection"]
 
 Choice = str | Mapping[str, str | float | int | bool]
 """A name with options: "trimmed:0.2", "fedadam:lr=0.01,tau=0.001", or {name = "fedadam", lr = 0.01}."""
@@ -161,7 +161,7 @@ class TrainSection:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setting:
+class ApprovedPlan:
     """The approved plan as a site sees it."""
 
     run: str

@@ -13,28 +13,28 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import polars as pl
 
-from kohort.tables.schema import Schema
 from kohort.errors import IntegrityError, KohortError
-from kohort.protocol.outbox import Outbox
-from kohort.protocol.plan import Setting
-from kohort.protocol.task import ManySites, Release, Request, find_task
-from kohort.protocol.faults import Liar
-from kohort.protocol.wire import Parcels, Payload, encode, encode_many
 from kohort.models.rows import Rows
 from kohort.privacy.door import Company, Refusal, door
 from kohort.privacy.guarantee import Aggregate
-from kohort.privacy.ledger.ledger import Book, Chain, Occasion
+from kohort.privacy.ledger.ledger import Chain, Ledger, LedgerContext
 from kohort.privacy.policy import Policy
+from kohort.protocol.faults import ByzantineSite
+from kohort.protocol.outbox import Outbox
+from kohort.protocol.plan import ApprovedPlan
+from kohort.protocol.task import ManySites, Release, Request, find_task
+from kohort.protocol.wire import Parcels, Payload, encode, encode_many
 from kohort.rng import Streams
+from kohort.tables.schema import Schema
 
 if TYPE_CHECKING:
     from kohort.crypto.sealed import Identity, PublicIdentity
 
-__all__ = ["Answers", "Failure", "Holding", "Site", "answer"]
+__all__ = ["Answers", "Failure", "Site", "SiteTable", "answer"]
 
 
 @dataclass(frozen=True, eq=False)
-class Holding:
+class SiteTable:
     """A site's rows: `frame` from `start` to `stop`. Simulated sites hold consecutive parts of one frame."""
 
     frame: pl.DataFrame
@@ -113,14 +113,14 @@ class Site:
     rows_given: ClassVar[int] = 0
     """How often any site got rows to train on: while it stays the same, so do the rows of all sites."""
 
-    anyone_lies: ClassVar[bool] = False
+    any_byzantine: ClassVar[bool] = False
     """Whether any site was ever told to lie."""
 
     def __init__(
-        self, *, name: str, holding: Holding, schema: Schema, policy: Policy, streams: Streams, book: Book
+        self, *, name: str, table: SiteTable, schema: Schema, policy: Policy, streams: Streams, ledger: Ledger
     ) -> None:
         self.name = name
-        self.holding = holding
+        self.table = table
         self.schema = schema
         self.policy = policy
         self.streams = streams
@@ -128,14 +128,14 @@ class Site:
         self.memory: dict[str, Any] = {}
         """What tasks keep between requests, such as an optimiser's state. Never leaves."""
         self._training_rows: Rows | None = None
-        self.setting: Setting | None = None
-        self._liar: Liar | None = None
+        self.approved: ApprovedPlan | None = None
+        self._byzantine: ByzantineSite | None = None
         self.find_peer: Callable[[str], PublicIdentity | None] = lambda _: None
         """The site's own roster: the public keys of a peer its operator trusts, or None for a stranger."""
         self.outbox: Outbox | None = None
         """Where a real site keeps its replies; simulated sites answer the same request alike anyway."""
-        self._book = book
-        self.chain: Chain = book.open_chain(
+        self._ledger = ledger
+        self.chain: Chain = ledger.open_chain(
             name,
             secret=streams.bytes("ledger"),
             binding={
@@ -157,24 +157,24 @@ class Site:
         Site.rows_given += 1
 
     @property
-    def liar(self) -> Liar | None:
+    def byzantine(self) -> ByzantineSite | None:
         """Simulated dishonesty; None at an honest site."""
-        return self._liar
+        return self._byzantine
 
-    @liar.setter
-    def liar(self, liar: Liar | None) -> None:
-        self._liar = liar
-        Site.anyone_lies = Site.anyone_lies or liar is not None
+    @byzantine.setter
+    def byzantine(self, byzantine: ByzantineSite | None) -> None:
+        self._byzantine = byzantine
+        Site.any_byzantine = Site.any_byzantine or byzantine is not None
 
     @property
-    def holding(self) -> Holding:
+    def table(self) -> SiteTable:
         """The site's rows."""
-        return self._holding
+        return self._table
 
-    @holding.setter
-    def holding(self, holding: Holding) -> None:
-        self._holding = holding
-        self.count = holding.count
+    @table.setter
+    def table(self, table: SiteTable) -> None:
+        self._table = table
+        self.count = table.count
         """How many rows the site holds; the door asks every site in every round."""
 
     @cached_property
@@ -185,9 +185,9 @@ class Site:
         return Identity.from_secret(self.name, self.streams.bytes("identity"))
 
     @property
-    def book(self) -> Book:
-        """The book this site's chain is in."""
-        return self._book
+    def ledger(self) -> Ledger:
+        """The ledger this site's chain is in."""
+        return self._ledger
 
     def aggregate(self, rows: int) -> Aggregate:
         """The claim of an update from `rows` rows; the same object every round."""
@@ -215,10 +215,10 @@ def answer(sites: Company[Site], request: Request, *, many: bool = True) -> Answ
 
 
 def _as_sent(site: Site, request: Request, payload: Payload) -> Payload:
-    """The payload of an honest site, or what a simulated liar makes of it."""
-    if site.liar is None or "weights" not in payload.arrays:
+    """The payload of an honest site, or what a simulated byzantine makes of it."""
+    if site.byzantine is None or "weights" not in payload.arrays:
         return payload
-    lie = site.liar.distort(payload.arrays["weights"], request.payload.arrays["weights"], request.round)
+    lie = site.byzantine.distort(payload.arrays["weights"], request.payload.arrays["weights"], request.round)
     return replace(payload, arrays={**payload.arrays, "weights": lie})
 
 
@@ -230,14 +230,14 @@ def _answer_alone(site: Site, request: Request) -> Answers:
     try:
         release: Release = find_task(request.task).one(site, request)
     except KohortError as error:
-        site.book.note(site.chain, _occasion(request, "hub"), reason=error.message)
+        site.ledger.note(site.chain, _ledger_context(request, "hub"), reason=error.message)
         return Answers(sites=_NOBODY, parcels=[], failures=[_failure(site, error)])
     parcel = encode(_as_sent(site, request, release.payload))
     verdicts = door(
         [site],
         [parcel],
-        book=site.book,
-        occasion=_occasion(request, release.to, release.via),
+        ledger=site.ledger,
+        ledger_context=_ledger_context(request, release.to, release.via),
         guarantees=[release.guarantee],
         rows=[release.rows],
         metrics=tuple(release.payload.metrics),
@@ -263,17 +263,17 @@ def _answer_together(sites: Company[Site], request: Request, task: ManySites) ->
     if releases is None:
         return None
     arrays = releases.arrays
-    if Site.anyone_lies and "weights" in arrays:
+    if Site.any_byzantine and "weights" in arrays:
         for site, sent in zip(sites, arrays["weights"], strict=True):
-            if site.liar is not None:
-                sent[:] = site.liar.distort(sent, request.payload.arrays["weights"], request.round)
+            if site.byzantine is not None:
+                sent[:] = site.byzantine.distort(sent, request.payload.arrays["weights"], request.round)
     parcels = encode_many(arrays, releases.metrics)
     rows = releases.rows
     verdicts = door(
         sites,
         parcels.views(),
-        book=sites[0].book,
-        occasion=_occasion(request, releases.to),
+        ledger=sites[0].ledger,
+        ledger_context=_ledger_context(request, releases.to),
         guarantees=releases.guarantees,
         rows=rows,
         metrics=tuple(releases.metrics),
@@ -288,5 +288,5 @@ def _answer_together(sites: Company[Site], request: Request, task: ManySites) ->
     return Answers(sites=answered, parcels=parcels, refusals=refusals, seconds=seconds, shares=rows)
 
 
-def _occasion(request: Request, to: str, via: str = "") -> Occasion:
-    return request.occasion if to == "hub" and not via else request.occasion._replace(to=to, via=via)
+def _ledger_context(request: Request, to: str, via: str = "") -> LedgerContext:
+    return request.ledger_context if to == "hub" and not via else request.ledger_context._replace(to=to, via=via)

@@ -15,8 +15,8 @@ import numpy as np
 import polars as pl
 
 from kohort.errors import IntegrityError
-from kohort.protocol.wire import Payload, decode, encode
 from kohort.privacy.ledger.ledger import canonical
+from kohort.protocol.wire import Payload, decode, encode
 
 __all__ = ["pack_table", "unpack_table"]
 

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from numpy.typing import NDArray
 
 from kohort.errors import ConfigError, RefusedError
-from kohort.protocol.wire import Payload, encode
 from kohort.privacy.guarantee import Guarantee
-from kohort.privacy.ledger.ledger import Occasion, quoted
+from kohort.privacy.ledger.ledger import LedgerContext, quoted
+from kohort.protocol.wire import Payload, encode
 
 if TYPE_CHECKING:
     from kohort.protocol.site import Site
@@ -44,7 +44,7 @@ class Request:
     """The payload's bytes."""
     digest: str = field(init=False, repr=False)
     """What answers, ledger lines and outboxes are keyed with."""
-    occasion: Occasion = field(init=False, repr=False)
+    ledger_context: LedgerContext = field(init=False, repr=False)
     """What is common to the ledger lines of releases to the hub."""
 
     def __post_init__(self) -> None:
@@ -55,7 +55,7 @@ class Request:
         digest = hashlib.blake2b(head.encode() + encoded, digest_size=32).hexdigest()
         object.__setattr__(self, "encoded", encoded)
         object.__setattr__(self, "digest", digest)
-        object.__setattr__(self, "occasion", Occasion(what=self.task, request=digest, round=self.round))
+        object.__setattr__(self, "ledger_context", LedgerContext(what=self.task, request=digest, round=self.round))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ Layout (little-endian, every part padded with zeros to 8 bytes):
 The header names and sizes the parts and holds no values, so a thousand sites that answer the same question send the
 same header and their replies stack into one matrix. A payload has one byte form, and a byte form one payload.
 
-Guarantee: hostile bytes give an IntegrityError. Sizes are checked against the bytes that are really there before an
+Guarantee: byzantine bytes give an IntegrityError. Sizes are checked against the bytes that are really there before an
 array is made, arrays are views of the received buffer, and nothing is ever executed.
 """
 
@@ -42,7 +42,7 @@ _METRIC_KINDS = {"f": "f", "i": "i", "u": "i", "b": "b"}
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.:/-]{0,63}")
 _LARGEST_HEADER, _MOST_PARTS, _MOST_AXES = 1 << 20, 4096, 8
 _NONE: Mapping[str, NDArray[Any]] = MappingProxyType({})
-_LAYOUTS_KEPT = 32  # a run uses a handful; hostile headers must not pile up
+_LAYOUTS_KEPT = 32  # a run uses a handful; byzantine headers must not pile up
 
 
 @dataclass(frozen=True, kw_only=True)

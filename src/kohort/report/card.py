@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import version
 from typing import Any
 
-from kohort.tables.blocks import CategoryBlock, NumberBlock
 from kohort.models.model import Model
 from kohort.report import words
+from kohort.tables.blocks import CategoryBlock, NumberBlock
 
 __all__ = ["model_card"]
 
@@ -123,7 +123,7 @@ def _training(run: Mapping[str, Any], plan: Mapping[str, Any]) -> list[str]:
     ]
     own = {key: value for key, value in plan.get("method", {}).items() if key != "name"}
     lines += [(f"`method.{key}`", _code(_plain(value))) for key, value in own.items()]
-    return [*_table(("key", "value"), lines), "", f"Ended by: {_text(run['stopped_by'])}."]
+    return [*_table(("key", "value"), lines), "", f"RoundsResult by: {_text(run['stopped_by'])}."]
 
 
 def _disclosed(run: Mapping[str, Any]) -> list[str]:

@@ -13,14 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kohort.errors import ConfigError, IntegrityError
-from kohort.rounds.phases import jobs_of, rows_of
-from kohort.protocol.hub import Ask, Expect, Hub, Mark, Replies
-from kohort.protocol.plan import Setting
+from kohort.privacy.guarantee import Public
+from kohort.protocol.hub import Ask, Expect, Hub, Replies, RoundEnd
+from kohort.protocol.plan import ApprovedPlan
 from kohort.protocol.site import Site
 from kohort.protocol.task import Release, Request, Task
-from kohort.rounds.training import network_of, setting_of
 from kohort.protocol.wire import Payload
-from kohort.privacy.guarantee import Public
+from kohort.rounds.phases import phases_of, rows_of
+from kohort.rounds.training import approved_plan_of, network_of
 
 __all__ = [
     "LABELS",
@@ -45,9 +45,9 @@ def check_cluster_name(name: str) -> str:
     return name
 
 
-def planned_mates(setting: Setting, site: str) -> frozenset[str] | None:
+def planned_mates(approved: ApprovedPlan, site: str) -> frozenset[str] | None:
     """Whom the approved plan itself puts into the site's cluster; None when it leaves that to sites or hub."""
-    clusters = getattr(setting.config, "clusters", None)
+    clusters = getattr(approved.config, "clusters", None)
     if not isinstance(clusters, Mapping):
         return None
     return frozenset(next((members for members in clusters.values() if site in members), (site,)))
@@ -68,7 +68,7 @@ def _named(site: Site, request: Request) -> Release:
 NAMED = Task(name="clusters.named", one=_named)
 
 
-def named_clusters(hub: Hub) -> Generator[Ask | Mark, Any, dict[str, str]]:
+def named_clusters(hub: Hub) -> Generator[Ask | RoundEnd, Any, dict[str, str]]:
     """Ask the sites which cluster each belongs to; those that name none are left out."""
     replies: Replies = yield Ask(task=NAMED, to=hub.sites, expect=Expect(blobs=(_CLUSTER,), check=_name_in))
     named = zip(replies.sites, map(_name_in, replies.payloads()), strict=True)
@@ -84,11 +84,11 @@ def _name_in(payload: Payload) -> str:
 
 
 def _labels(site: Site, request: Request) -> Release:
-    job = jobs_of(setting_of(site))[int(request.payload.metrics["phase"])]
+    phase = phases_of(approved_plan_of(site))[int(request.payload.metrics["phase"])]
     classes = network_of(site).classes
     if not classes:
         raise ConfigError("clusters by labels need classes", hint="Give the clusters in [sites]")
-    rows = rows_of(site, job)
+    rows = rows_of(site, phase)
     shares = np.bincount(rows.y.astype(np.int64), minlength=classes) / max(rows.count, 1)
     return Release(payload=Payload(arrays={"shares": shares}), guarantee=site.aggregate(rows.count), rows=rows.count)
 
@@ -96,7 +96,7 @@ def _labels(site: Site, request: Request) -> Release:
 LABELS = Task(name="clusters.labels", one=_labels)
 
 
-def form_clusters(hub: Hub, count: int, number: int) -> Generator[Ask | Mark, Any, dict[str, str]]:
+def form_clusters(hub: Hub, count: int, number: int) -> Generator[Ask | RoundEnd, Any, dict[str, str]]:
     """Ask the sites how the targets of phase `number` are distributed, and join those that are alike."""
     expect = Expect(arrays={"shares": ("<f8", (hub.network.classes,))})
     replies: Replies = yield Ask(task=LABELS, to=hub.sites, payload=Payload(metrics={"phase": number}), expect=expect)

@@ -14,18 +14,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kohort.errors import SiteError
-from kohort.protocol.hub import Ask, Expect, Hub, Mark, Replies
-from kohort.protocol.plan import Setting
-from kohort.protocol.site import Site
-from kohort.rounds.summing import sum_task, summed
-from kohort.protocol.task import Release, Request, Task
-from kohort.rounds.training import setting_of
-from kohort.protocol.wire import Payload
 from kohort.crypto.counting import FIELDS, SKETCH, Fingerprints, cells_for, estimate, fingerprints, peel, sketch, table
 from kohort.crypto.group_secret import STEPS, GroupHub, GroupSite
 from kohort.crypto.sums.modular import P61
 from kohort.crypto.sums.scheme import Integers
+from kohort.errors import SiteError
+from kohort.protocol.hub import Ask, Expect, Hub, Replies, RoundEnd
+from kohort.protocol.plan import ApprovedPlan
+from kohort.protocol.site import Site
+from kohort.protocol.task import Release, Request, Task
+from kohort.protocol.wire import Payload
+from kohort.rounds.summing import sum_task, summed
+from kohort.rounds.training import approved_plan_of
 
 __all__ = ["Approved", "KeyCounts", "SecureCount", "is_approved"]
 
@@ -57,7 +57,9 @@ class Approved:
 class SecureCount:
     """The tasks and the sub-plan of one kind of count."""
 
-    def __init__(self, name: str, *, counts_of: Callable[[Site], KeyCounts], scheme: Callable[[Setting], str]) -> None:
+    def __init__(
+        self, name: str, *, counts_of: Callable[[Site], KeyCounts], scheme: Callable[[ApprovedPlan], str]
+    ) -> None:
         self._name = name
         self._counts_of = counts_of
         self._scheme = scheme
@@ -70,7 +72,7 @@ class SecureCount:
         """What a method that counts has to register."""
         return (self.secret, self.size, self.table)
 
-    def run(self, hub: Hub, *, threshold: int, stage: int = 0) -> Generator[Ask | Mark, Any, Approved]:
+    def run(self, hub: Hub, *, threshold: int, stage: int = 0) -> Generator[Ask | RoundEnd, Any, Approved]:
         """Agree on a secret, learn how large the table must be, add the tables, and read the frequent keys.
 
         `stage` numbers the counts of a run; each has a secret and masks of its own.
@@ -93,7 +95,7 @@ class SecureCount:
                 site: payload.blobs["answer"] for site, payload in zip(replies.sites, replies.payloads(), strict=True)
             }
             inboxes = side.route(step, answers)
-        scheme = self._scheme(hub.setting)
+        scheme = self._scheme(hub.approved)
         sized = yield from summed(
             hub, self.size, scheme=scheme, length=SKETCH, modulus=P61, round_number=stage * ATTEMPTS
         )
@@ -119,8 +121,8 @@ class SecureCount:
         place = f"{self._name}.group"
         if step == 0:
             sites = tuple(request.payload.blobs["sites"].decode(errors="replace").split("\n"))
-            setting = setting_of(site)
-            binding = f"{setting.run}:{setting.plan_hash}:{self._name}:{request.round}".encode()
+            approved = approved_plan_of(site)
+            binding = f"{approved.run}:{approved.plan_hash}:{self._name}:{request.round}".encode()
             site.memory[place] = GroupSite(sites, site.name, binding, site.streams)
         side = site.memory.get(place)
         if not isinstance(side, GroupSite):

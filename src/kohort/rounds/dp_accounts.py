@@ -13,23 +13,6 @@ from math import ceil, sqrt
 from typing import TypedDict
 
 from kohort.errors import RefusedError
-from kohort.rounds.phases import (
-    PURE,
-    DPSection,
-    Job,
-    Part,
-    SecureSection,
-    jobs_of,
-    judge_of,
-    rows_of,
-    secure_of,
-)
-from kohort.protocol.hub import Ask, Expect
-from kohort.protocol.plan import Setting
-from kohort.protocol.site import Site
-from kohort.protocol.task import Release, Request, Task
-from kohort.rounds.training import setting_of
-from kohort.protocol.wire import Payload
 from kohort.privacy.dp.accounting import (
     Accountant,
     Event,
@@ -43,6 +26,23 @@ from kohort.privacy.dp.accounting import (
 )
 from kohort.privacy.dp.budget import account_name
 from kohort.privacy.guarantee import DP
+from kohort.protocol.hub import Ask, Expect
+from kohort.protocol.plan import ApprovedPlan
+from kohort.protocol.site import Site
+from kohort.protocol.task import Release, Request, Task
+from kohort.protocol.wire import Payload
+from kohort.rounds.phases import (
+    PURE,
+    DPSection,
+    RowPart,
+    SecureSection,
+    TrainingPhase,
+    judge_of,
+    phases_of,
+    rows_of,
+    secure_of,
+)
+from kohort.rounds.training import approved_plan_of
 
 __all__ = [
     "RESERVE",
@@ -60,8 +60,8 @@ __all__ = [
 _ACCOUNT = "dp.account"
 _ANSWERED = "dp.answered"
 _CLAIM, _SHARES = "dp.claim", "dp.shares"
-PARTS: dict[Part, str] = {"all": "all rows", "low": "low-risk rows", "high": "high-risk rows"}
-_HALVES: dict[Part, tuple[Part, ...]] = {"all": ("low", "high"), "low": ("low",), "high": ("high",)}
+PARTS: dict[RowPart, str] = {"all": "all rows", "low": "low-risk rows", "high": "high-risk rows"}
+_HALVES: dict[RowPart, tuple[RowPart, ...]] = {"all": ("low", "high"), "low": ("low",), "high": ("high",)}
 
 
 QUORUM = 0.9
@@ -109,7 +109,7 @@ class SiteAccount:
 
     name: str
     sigmas: tuple[float, ...]
-    """Noise multiplier of each job; 0 where a job has no noise at the site."""
+    """Noise multiplier of each phase; 0 where a phase has no noise at the site."""
     judge_sigma: float
     """Noise of the one query that judges models; 0 when there is none."""
     events: tuple[Event | PureEvent, ...]
@@ -123,9 +123,9 @@ class SiteAccount:
     epsilon_all: float | None = None
 
 
-def spends(job: Job, secure: SecureSection | None = None) -> DPSection | None:
-    """The budget a job takes from the site itself; noise at the hub is the hub's promise, unless sites share it."""
-    return None if job.dp is None or (job.dp.mechanism == "hub" and secure is None) else job.dp
+def spends(phase: TrainingPhase, secure: SecureSection | None = None) -> DPSection | None:
+    """The budget a phase takes from the site itself; noise at the hub is the hub's promise, unless sites share it."""
+    return None if phase.dp is None or (phase.dp.mechanism == "hub" and secure is None) else phase.dp
 
 
 def account_of(site: Site) -> SiteAccount:
@@ -146,17 +146,17 @@ class _Charge:
     part: str
 
 
-def _open(site: Site, setting: Setting, named: Sequence[str]) -> SiteAccount:
-    jobs, secure = jobs_of(setting), secure_of(setting)
+def _open(site: Site, approved: ApprovedPlan, named: Sequence[str]) -> SiteAccount:
+    phases, secure = phases_of(approved), secure_of(approved)
     sigmas: list[float] = []
     charges: list[_Charge] = []
     void = False
-    for job in jobs:
-        dp = spends(job, secure)
+    for phase in phases:
+        dp = spends(phase, secure)
         if dp is None:
             sigmas.append(0.0)
             continue
-        rows = rows_of(site, job)
+        rows = rows_of(site, phase)
         void |= check_budget(
             epsilon=dp.epsilon,
             delta=dp.delta,
@@ -164,47 +164,47 @@ def _open(site: Site, setting: Setting, named: Sequence[str]) -> SiteAccount:
             allow_large_delta=dp.allow_large_delta,
             pure=dp.mechanism in PURE,
         )
-        charge = _charge(job, dp, rows.count)
+        charge = _charge(phase, dp, rows.count)
         sigmas.append(charge.event.sigma if isinstance(charge.event, Event) else 0.0)
         charges.append(charge)
-    judge, judge_sigma = judge_of(setting), 0.0
+    judge, judge_sigma = judge_of(approved), 0.0
     if judge is not None and judge.rows == "high":
         judge_sigma = calibrate(epsilon=judge.epsilon, delta=judge.delta, rate=1.0, steps=1)
         event = Event(sigma=judge_sigma)
         charges.append(_Charge(epsilon=judge.epsilon, delta=judge.delta, event=event, part="high"))
     if not charges:
         raise RefusedError("the approved plan has no budget to reserve")
-    accountant: Accountant = next((job.dp.accountant for job in jobs if job.dp is not None), "pld")
-    unit = _unit(jobs)
-    epsilon, delta = _total(charges, accountant, disjoint=site.holding.low_by_row, unit=unit)
+    accountant: Accountant = next((phase.dp.accountant for phase in phases if phase.dp is not None), "pld")
+    unit = _unit(phases)
+    epsilon, delta = _total(charges, accountant, disjoint=site.table.low_by_row, unit=unit)
     return SiteAccount(
-        name=account_name(setting.run, setting.plan_hash),
+        name=account_name(approved.run, approved.plan_hash),
         sigmas=tuple(sigmas),
         judge_sigma=judge_sigma,
         events=tuple(charge.event for charge in charges),
         epsilon=epsilon,
         delta=delta,
         unit=unit,
-        scope=_scope(jobs),
+        scope=_scope(phases),
         accountant=accountant,
         void=void,
         **_trust(site, secure, named, charges, accountant),
     )
 
 
-def _charge(job: Job, dp: DPSection, count: int) -> _Charge:
+def _charge(phase: TrainingPhase, dp: DPSection, count: int) -> _Charge:
     """The noise of a whole phase at a site with `count` rows."""
     if dp.mechanism in PURE:
-        if job.train.rounds != 1:
+        if phase.train.rounds != 1:
             raise RefusedError(f"{dp.mechanism} perturbation releases once", hint="Set the phase's rounds to 1")
-        return _Charge(epsilon=dp.epsilon, delta=0.0, event=PureEvent(epsilon=dp.epsilon), part=job.rows)
-    steps, rate = (1 if dp.mechanism == "statistics" else job.train.rounds), 1.0
+        return _Charge(epsilon=dp.epsilon, delta=0.0, event=PureEvent(epsilon=dp.epsilon), part=phase.rows)
+    steps, rate = (1 if dp.mechanism == "statistics" else phase.train.rounds), 1.0
     if dp.mechanism == "dp-sgd":
-        a_round, rate = job.steps_and_rate(count)
+        a_round, rate = phase.steps_and_rate(count)
         steps *= a_round
     sigma = calibrate(epsilon=dp.epsilon, delta=dp.delta, rate=rate, steps=steps, accountant=dp.accountant)
     event = Event(sigma=sigma, rate=grid_rate(rate), steps=steps)
-    return _Charge(epsilon=dp.epsilon, delta=dp.delta, event=event, part=job.rows)
+    return _Charge(epsilon=dp.epsilon, delta=dp.delta, event=event, part=phase.rows)
 
 
 def _total(charges: Sequence[_Charge], accountant: Accountant, *, disjoint: bool, unit: str) -> tuple[float, float]:
@@ -246,28 +246,28 @@ class _Trust(TypedDict):
     epsilon_all: float | None
 
 
-def _unit(jobs: tuple[Job, ...]) -> str:
+def _unit(phases: tuple[TrainingPhase, ...]) -> str:
     """The weakest unit of all phases: hiding a row does not hide a person."""
-    units = {job.dp.unit for job in jobs if job.dp is not None} or {"row"}
+    units = {phase.dp.unit for phase in phases if phase.dp is not None} or {"row"}
     return next(unit for unit in ("row", "person", "site") if unit in units)
 
 
-def _scope(jobs: tuple[Job, ...]) -> str:
+def _scope(phases: tuple[TrainingPhase, ...]) -> str:
     """Which rows the headline epsilon speaks of, and which it does not.
 
     A row that any phase trains on without a budget has no guarantee, whatever noise the other phases add.
     """
-    bare = _halves(job for job in jobs if job.dp is None)
-    covered = _halves(job for job in jobs if job.dp is not None) - bare
+    bare = _halves(phase for phase in phases if phase.dp is None)
+    covered = _halves(phase for phase in phases if phase.dp is not None) - bare
     said = PARTS[_part_of(covered)] if covered else "no rows"
     return f"{said}; {PARTS[_part_of(bare)]}: none" if bare else said
 
 
-def _halves(jobs: Iterable[Job]) -> set[Part]:
-    return {half for job in jobs for half in _HALVES[job.rows]}
+def _halves(phases: Iterable[TrainingPhase]) -> set[RowPart]:
+    return {half for phase in phases for half in _HALVES[phase.rows]}
 
 
-def _part_of(halves: set[Part]) -> Part:
+def _part_of(halves: set[RowPart]) -> RowPart:
     return next(part for part, members in _HALVES.items() if set(members) == halves)
 
 
@@ -312,7 +312,7 @@ def _reserve(site: Site, request: Request) -> Release:
     """Open the account, once a run; what to reserve is in the approved plan."""
     named = request.payload.blobs["sites"].decode(errors="replace").split("\n")
     if _ACCOUNT not in site.memory:
-        site.memory[_ACCOUNT] = _open(site, setting_of(site), named)
+        site.memory[_ACCOUNT] = _open(site, approved_plan_of(site), named)
     claim = claim_of(site, reserving=True)
     return Release(payload=Payload(metrics={"rows": site.count}), guarantee=claim, rows=site.count)
 
@@ -326,16 +326,16 @@ def reserve(sites: tuple[str, ...]) -> Ask:
     return Ask(task=RESERVE, to=sites, payload=payload, expect=Expect(metrics=("rows",)))
 
 
-def planned_claims(jobs: tuple[Job, ...], secure: SecureSection | None = None) -> list[DP]:
+def planned_claims(phases: tuple[TrainingPhase, ...], secure: SecureSection | None = None) -> list[DP]:
     """What a plan will spend at most at any site, phase by phase: judged by the policy before anything is asked."""
     return [
         DP(
             epsilon=dp.epsilon,
             delta=dp.delta,
             unit=dp.unit,
-            scope=PARTS[job.rows],
+            scope=PARTS[phase.rows],
             accountant=dp.accountant,
         )
-        for job in jobs
-        if (dp := spends(job, secure)) is not None
+        for phase in phases
+        if (dp := spends(phase, secure)) is not None
     ]

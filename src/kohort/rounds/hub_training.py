@@ -9,12 +9,12 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from kohort.models.dense.network import FloatArray
+from kohort.models.dense.training import OptimiserState
+from kohort.models.model import encode_rows
+from kohort.models.rows import stack
 from kohort.protocol.hub import Hub
 from kohort.rounds.loop import Update
-from kohort.models.model import encode_rows
-from kohort.models.dense.network import FloatArray
-from kohort.models.rows import stack
-from kohort.models.dense.training import OptimiserState
 
 __all__ = ["HubTrainer"]
 
@@ -30,7 +30,7 @@ class HubTrainer:
 
     def train(self, round_number: int, weights: FloatArray) -> Update:
         """One round from `weights`."""
-        train = self._hub.setting.train
+        train = self._hub.approved.train
         keep = train.state == "keep"
         fitted = self._hub.network.fit(
             weights,

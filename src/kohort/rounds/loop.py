@@ -15,19 +15,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kohort.errors import ConfigError
-from kohort.rounds.aggregators.aggregate import find_aggregator
+from kohort.models.dense.network import FloatArray, loss_of
 from kohort.protocol.corrections import find_correction
-from kohort.rounds.server_optimizers import find_hub_optimiser
+from kohort.protocol.hub import Ask, Hub, Replies, Resume, RoundEnd
 from kohort.protocol.options import named
-from kohort.protocol.hub import Ask, Hub, Mark, Replies, Resume
-from kohort.rounds.selection import select_sites
 from kohort.protocol.plan import Stop, TrainSection
 from kohort.protocol.task import Task
-from kohort.rounds.training import expected_update, training_task
 from kohort.protocol.wire import Payload
-from kohort.models.dense.network import FloatArray, loss_of
+from kohort.rounds.aggregators.aggregate import find_aggregator
+from kohort.rounds.selection import select_sites
+from kohort.rounds.server_optimizers import find_server_optimizer
+from kohort.rounds.training import expected_update, training_task
 
-__all__ = ["BeforeRound", "Crew", "Ended", "Participant", "Patience", "Phase", "Tail", "Update", "federated_rounds"]
+__all__ = [
+    "BeforeRound",
+    "EarlyStopping",
+    "Participant",
+    "RoundOptions",
+    "RoundsResult",
+    "TrainingGroup",
+    "Update",
+    "WeightAverage",
+    "federated_rounds",
+]
 
 State = dict[str, NDArray[Any]]
 
@@ -58,7 +68,7 @@ class Participant(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ended:
+class RoundsResult:
     """How the loop ended."""
 
     weights: FloatArray
@@ -66,7 +76,7 @@ class Ended:
     stopped_by: str
 
 
-class Patience:
+class EarlyStopping:
     """Watches a metric that should fall, and says when it has stopped falling."""
 
     def __init__(self, rule: Stop | None) -> None:
@@ -99,25 +109,25 @@ class Patience:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Crew:
+class TrainingGroup:
     """Who trains: these sites, and the hub when it was given rows."""
 
     sites: tuple[str, ...]
     participant: Participant | None = None
 
 
-BeforeRound = Callable[[int], Generator[Ask | Mark, Any, Crew | None]]
-"""What a method does before a round, such as gating rows that arrived; a new crew, or None when it stays the same."""
+BeforeRound = Callable[[int], Generator[Ask | RoundEnd, Any, TrainingGroup | None]]
+"""What a method does before a round, such as gating rows that arrived; a new group, or None when it stays the same."""
 
 
-def _stays(round_number: int) -> Generator[Ask | Mark, Any, Crew | None]:
+def _stays(round_number: int) -> Generator[Ask | RoundEnd, Any, TrainingGroup | None]:
     del round_number
     return None
     yield  # a generator that asks nothing
 
 
 @dataclass(frozen=True, kw_only=True)
-class Phase:
+class RoundOptions:
     """Where these rounds stand in a plan of several phases, and what is special about them."""
 
     task: Task | None = None
@@ -133,7 +143,7 @@ class Phase:
     noise: Callable[[int, FloatArray, FloatArray], FloatArray] | None = None
     """Takes round, weights before, and the sites' weights [sites, parameters]; returns the new weights (noise at the
     hub) instead of the aggregator."""
-    tail: float = 0.0
+    average: float = 0.0
     """Average the weights of the last share of the rounds; 0 leaves it to `train.average`."""
 
 
@@ -141,28 +151,28 @@ def federated_rounds(
     hub: Hub,
     weights: FloatArray,
     *,
-    crew: Crew | None = None,
+    group: TrainingGroup | None = None,
     before: BeforeRound = _stays,
-    phase: Phase | None = None,
-) -> Generator[Ask | Mark, Any, Ended]:
-    """Train until the rounds are used up or the loss stays put. Without a `crew` all sites train.
+    options: RoundOptions | None = None,
+) -> Generator[Ask | RoundEnd, Any, RoundsResult]:
+    """Train until the rounds are used up or the loss stays put. Without a `group` all sites train.
 
-    Marks show the weights that the next round begins with; what is ended with is their mean over the tail, if any.
+    Marks show the weights that the next round begins with; what is ended with is their mean over the average, if any.
     """
-    phase = phase or Phase()
-    loop = _Loop(hub, crew or Crew(sites=hub.sites), phase)
-    first = phase.first_round
-    end = first + hub.setting.train.rounds
-    rounds = phase.last_round or end
-    tail = Tail.of(hub.setting.train, first=first, share=phase.tail)
+    options = options or RoundOptions()
+    loop = _Loop(hub, group or TrainingGroup(sites=hub.sites), options)
+    first = options.first_round
+    end = first + hub.approved.train.rounds
+    rounds = options.last_round or end
+    average = WeightAverage.of(hub.approved.train, first=first, share=options.average)
     if hub.resume is not None and hub.resume.round >= first:
         for passed in range(hub.resume.round + 1):  # what came before is asked again, and gets the same answers
             loop.take((yield from before(passed)))
         weights, first = loop.resume(hub.resume)
-        tail.restore(hub.resume.state)
-        yield Mark(round=first - 1, rounds=rounds, weights=weights, state=hub.resume.state, resumed=True)
+        average.restore(hub.resume.state)
+        yield RoundEnd(round=first - 1, rounds=rounds, weights=weights, state=hub.resume.state, resumed=True)
         if loop.is_over:
-            return Ended(weights=tail.averaged(weights), rounds=first, stopped_by=loop.patience.reason)
+            return RoundsResult(weights=average.averaged(weights), rounds=first, stopped_by=loop.patience.reason)
     for round_number in range(first, end):
         loop.take((yield from before(round_number)))
         chosen = loop.choose(round_number)
@@ -171,17 +181,19 @@ def federated_rounds(
         if chosen:
             replies = yield loop.ask(chosen, weights, round_number)
         weights, loss = loop.combine(weights, chosen, replies, updates, round_number)
-        tail.take(round_number, weights)
+        average.take(round_number, weights)
         loop.is_over = loop.patience.is_over(loss)
         metrics = {} if loss is None else {"loss": loss}
-        state = {**loop.state(), **tail.state()}
-        yield Mark(round=round_number, rounds=rounds, weights=weights, metrics=metrics, state=state)
+        state = {**loop.state(), **average.state()}
+        yield RoundEnd(round=round_number, rounds=rounds, weights=weights, metrics=metrics, state=state)
         if loop.is_over:
-            return Ended(weights=tail.averaged(weights), rounds=round_number + 1, stopped_by=loop.patience.reason)
-    return Ended(weights=tail.averaged(weights), rounds=end, stopped_by="rounds")
+            return RoundsResult(
+                weights=average.averaged(weights), rounds=round_number + 1, stopped_by=loop.patience.reason
+            )
+    return RoundsResult(weights=average.averaged(weights), rounds=end, stopped_by="rounds")
 
 
-class Tail:
+class WeightAverage:
     """The running sum of the weights of the last rounds, from round `begin` on."""
 
     def __init__(self, begin: int) -> None:
@@ -190,8 +202,8 @@ class Tail:
         self._count = 0
 
     @classmethod
-    def of(cls, train: TrainSection, *, first: int = 0, share: float = 0.0) -> Tail:
-        """The tail of a phase that begins with round `first`: its own `share` of the rounds, or else the plan's."""
+    def of(cls, train: TrainSection, *, first: int = 0, share: float = 0.0) -> WeightAverage:
+        """The average of a phase that begins with round `first`: its own `share` of the rounds, or else the plan's."""
         return cls(first + train.rounds - round((share or train.average) * train.rounds))
 
     def take(self, round_number: int, weights: FloatArray) -> None:
@@ -206,30 +218,30 @@ class Tail:
 
     def state(self) -> State:
         """What a checkpoint must hold of it."""
-        return {} if self._sum is None else {"tail.sum": self._sum, "tail.count": np.asarray([self._count])}
+        return {} if self._sum is None else {"average.sum": self._sum, "average.count": np.asarray([self._count])}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Go on from a checkpoint."""
-        if "tail.sum" in state:
-            self._sum, self._count = state["tail.sum"].copy(), int(state["tail.count"][0])
+        if "average.sum" in state:
+            self._sum, self._count = state["average.sum"].copy(), int(state["average.count"][0])
 
 
 class _Loop:
     """What the hub keeps from round to round."""
 
-    def __init__(self, hub: Hub, crew: Crew, phase: Phase) -> None:
-        train = hub.setting.train
-        self._phase = phase
-        self.patience = Patience(train.stop)
+    def __init__(self, hub: Hub, group: TrainingGroup, options: RoundOptions) -> None:
+        train = hub.approved.train
+        self._options = options
+        self.patience = EarlyStopping(train.stop)
         self.is_over = False
         self._hub = hub
-        self._sites = crew.sites
-        self._participant = crew.participant
+        self._sites = group.sites
+        self._participant = group.participant
         self._places = {site: index for index, site in enumerate(hub.sites)}
-        self._task = phase.task or training_task(hub.setting)
-        self._expect = expected_update(hub.network, hub.setting)
+        self._task = options.task or training_task(hub.approved)
+        self._expect = expected_update(hub.network, hub.approved)
         self._aggregate = find_aggregator(train.aggregate)
-        self._optimiser = find_hub_optimiser(train.hub)
+        self._optimiser = find_server_optimizer(train.hub)
         self._optimiser_state: State = self._optimiser.start(hub.network.parameter_count)
         self._asked = np.zeros(len(hub.sites), dtype=np.int64)
         self._answered = np.zeros(len(hub.sites), dtype=np.int64)
@@ -241,31 +253,31 @@ class _Loop:
             raise ConfigError("train.reject needs rows to judge by", hint="Set data.validation to a share of the rows")
 
     def choose(self, round_number: int) -> tuple[str, ...]:
-        if not self._sites or self._hub.setting.train.fraction >= 1:
+        if not self._sites or self._hub.approved.train.fraction >= 1:
             return self._sites
         generator = self._hub.streams.generator("select", round_number)
-        train = self._hub.setting.train
+        train = self._hub.approved.train
         here = [self._places[site] for site in self._sites]
         return select_sites(self._sites, train, generator, asked=self._asked[here], answered=self._answered[here])
 
-    def take(self, crew: Crew | None) -> None:
-        """Go on with another crew; the hub's optimiser keeps what it remembers."""
-        if crew is None:
+    def take(self, group: TrainingGroup | None) -> None:
+        """Go on with another group; the hub's optimiser keeps what it remembers."""
+        if group is None:
             return
-        if self._participant is not None and crew.participant is not None:
-            crew.participant.restore(self._participant.state())
-        self._sites, self._participant = crew.sites, crew.participant
+        if self._participant is not None and group.participant is not None:
+            group.participant.restore(self._participant.state())
+        self._sites, self._participant = group.sites, group.participant
 
     def train_here(self, round_number: int, weights: FloatArray) -> list[Update]:
         """The hub's own part of a round, if it takes part."""
         return [] if self._participant is None else [self._participant.train(round_number, weights)]
 
     def ask(self, chosen: tuple[str, ...], weights: FloatArray, round_number: int) -> Ask:
-        phase = self._phase
-        arrays: State = {} if phase.own_start and round_number == phase.first_round else {"weights": weights}
+        options = self._options
+        arrays: State = {} if options.own_start and round_number == options.first_round else {"weights": weights}
         if self._control is not None:
             arrays["control"] = self._control
-        payload = Payload(arrays=arrays, metrics=phase.metrics)
+        payload = Payload(arrays=arrays, metrics=options.metrics)
         return Ask(task=self._task, to=chosen, payload=payload, round=round_number, expect=self._expect)
 
     def combine(
@@ -281,9 +293,9 @@ class _Loop:
             self._remember(chosen, replies)
         elif not updates:
             return weights, None  # nobody was chosen: the round passes
-        stack, rows, *losses = _gathered(replies, updates, losses=self._hub.setting.train.stop is not None)
-        if self._phase.noise is not None:
-            return self._phase.noise(round_number, weights, stack), None
+        stack, rows, *losses = _gathered(replies, updates, losses=self._hub.approved.train.stop is not None)
+        if self._options.noise is not None:
+            return self._options.noise(round_number, weights, stack), None
         kept = self._believed(stack)
         if not isinstance(kept, slice):
             stack, rows = stack[kept], rows[kept]
@@ -294,13 +306,13 @@ class _Loop:
         return moved, float(np.average(losses[0][kept], weights=rows)) if losses else None
 
     def _remember(self, chosen: tuple[str, ...], replies: Replies) -> None:
-        if self._hub.setting.train.select == "reliable":
+        if self._hub.approved.train.select == "reliable":
             self._asked[[self._places[site] for site in chosen]] += 1
             self._answered[[self._places[site] for site in replies.sites]] += 1
 
     def _believed(self, stack: FloatArray) -> NDArray[np.int64] | slice:
         """Updates whose error on the hub's validation rows is no outlier; at least half of them."""
-        limit, rows = self._hub.setting.train.reject, self._hub.validation
+        limit, rows = self._hub.approved.train.reject, self._hub.validation
         if limit is None or rows is None or len(stack) < 3:
             return slice(None)
         errors = np.asarray([loss_of(self._hub.network, weights, rows.x, rows.y) for weights in stack])
@@ -322,7 +334,7 @@ class _Loop:
         """Everything a checkpoint needs besides the weights."""
         kept: State = {f"optimiser.{name}": array for name, array in self._optimiser_state.items()}
         kept["patience"] = self.patience.state(over=self.is_over)
-        if self._hub.setting.train.select == "reliable":
+        if self._hub.approved.train.select == "reliable":
             kept |= {"asked": self._asked, "answered": self._answered}
         if self._control is not None:
             kept["control"] = self._control
@@ -363,7 +375,7 @@ def _part(state: Mapping[str, NDArray[Any]], prefix: str) -> State:
 
 
 def _check_scaffold(hub: Hub) -> None:
-    train = hub.setting.train
+    train = hub.approved.train
     if train.optimizer != "sgd":
         raise ConfigError("SCAFFOLD's control variates are defined for plain SGD", hint='Set train.optimizer = "sgd"')
     if named(train.aggregate)[0] == "fedma":

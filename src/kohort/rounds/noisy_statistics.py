@@ -16,20 +16,20 @@ from typing import Any
 import numpy as np
 
 from kohort.errors import ConfigError, SiteError
-from kohort.rounds.dp_accounts import account_of, answer_once, claim_of
-from kohort.rounds.phases import jobs_of, rows_of
-from kohort.protocol.hub import Ask, Expect, Hub, Mark, Replies
-from kohort.rounds.loop import Ended
-from kohort.protocol.site import Site
-from kohort.protocol.task import Release, Request, Task
-from kohort.rounds.training import network_of, setting_of
-from kohort.protocol.wire import Payload
-from kohort.models.closed_form.statistics import Statistics, statistics_of_sites, unpack
 from kohort.models.closed_form.design import OneLayer, clip_rows, sensitivity
 from kohort.models.closed_form.solve import network_of as as_network
 from kohort.models.closed_form.solve import signed, solve, unsigned
+from kohort.models.closed_form.statistics import Statistics, statistics_of_sites, unpack
 from kohort.models.rows import Rows, stack
 from kohort.models.trainable import Trainable
+from kohort.protocol.hub import Ask, Expect, Hub, Replies, RoundEnd
+from kohort.protocol.site import Site
+from kohort.protocol.task import Release, Request, Task
+from kohort.protocol.wire import Payload
+from kohort.rounds.dp_accounts import account_of, answer_once, claim_of
+from kohort.rounds.loop import RoundsResult
+from kohort.rounds.phases import phases_of, rows_of
+from kohort.rounds.training import approved_plan_of, network_of
 
 __all__ = ["STATISTICS", "noisy_statistics", "require_one_layer"]
 
@@ -47,13 +47,13 @@ def _radius(inputs: int) -> float:
 
 
 def _statistics(site: Site, request: Request) -> Release:
-    (job, *_) = jobs_of(setting_of(site))
-    if job.dp is None or job.dp.mechanism != "statistics" or request.round != 0:
+    (phase, *_) = phases_of(approved_plan_of(site))
+    if phase.dp is None or phase.dp.mechanism != "statistics" or request.round != 0:
         raise SiteError("the approved plan releases no statistics")
     from kohort.models.dp_sgd.fit import gaussian
 
     answer_once(site, request)
-    design, rows = require_one_layer(network_of(site)), rows_of(site, job)
+    design, rows = require_one_layer(network_of(site)), rows_of(site, phase)
     radius = _radius(design.inputs)
     short = Rows.of(clip_rows(signed(rows.x), radius), rows.y, dtype="float64")
     sums = statistics_of_sites(design, stack([short]))[0, 0]
@@ -66,7 +66,7 @@ def _statistics(site: Site, request: Request) -> Release:
 STATISTICS = Task(name="dp.statistics", one=_statistics)
 
 
-def noisy_statistics(hub: Hub) -> Generator[Ask | Mark, Any, Ended]:
+def noisy_statistics(hub: Hub) -> Generator[Ask | RoundEnd, Any, RoundsResult]:
     """Ask once, add up, solve."""
     design = require_one_layer(hub.network)
     expect = Expect(arrays={"sums": ("<f8", (design.length,)), "sigma": ("<f8", (1,))}, largest=1e15)
@@ -79,5 +79,5 @@ def noisy_statistics(hub: Hub) -> Generator[Ask | Mark, Any, Ended]:
     drowned = Statistics(total.grams + ridge, total.moments, total.more)
     coefficients = unsigned(solve(design, drowned, standardise=False))
     _, flat = as_network(design, coefficients, dtype=hub.network.dtype)
-    yield Mark(round=0, rounds=1, weights=flat, state={})
-    return Ended(weights=flat, rounds=1, stopped_by="one release")
+    yield RoundEnd(round=0, rounds=1, weights=flat, state={})
+    return RoundsResult(weights=flat, rounds=1, stopped_by="one release")

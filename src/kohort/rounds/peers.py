@@ -20,26 +20,26 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kohort.crypto.identity.keys import RunKey, accept_run_key, announce_run_key
+from kohort.crypto.identity.roster import Roster
+from kohort.crypto.replay import SequenceMemory
+from kohort.crypto.sealed import Identity, PublicIdentity, open_sealed, seal
 from kohort.errors import ConfigError, IntegrityError, RefusedError, SiteError
-from kohort.rounds.phase_training import train_job
-from kohort.rounds.phases import jobs_of, rows_of
-from kohort.protocol.hub import Ask, Expect, Hub, Mark, Replies
-from kohort.protocol.site import Site
-from kohort.protocol.task import Release, Request, Task
-from kohort.rounds.training import MODEL, network_of, setting_of
-from kohort.protocol.wire import Payload
 from kohort.models.dense.network import FloatArray
 from kohort.privacy.guarantee import Guarantee, Public
-from kohort.crypto.identity.keys import RunKey, accept_run_key, announce_run_key
-from kohort.crypto.replay import SequenceMemory
-from kohort.crypto.identity.roster import Roster
-from kohort.crypto.sealed import Identity, PublicIdentity, open_sealed, seal
+from kohort.protocol.hub import Ask, Expect, Hub, Replies, RoundEnd
+from kohort.protocol.site import Site
+from kohort.protocol.task import Release, Request, Task
+from kohort.protocol.wire import Payload
+from kohort.rounds.phase_training import train_phase
+from kohort.rounds.phases import phases_of, rows_of
+from kohort.rounds.training import MODEL, approved_plan_of, network_of
 
 __all__ = [
     "EXCHANGE",
     "KEYS",
     "SETTLE",
-    "PeerPhase",
+    "PeerRounds",
     "learn_peers",
     "members_of",
     "neighbours",
@@ -107,7 +107,7 @@ def run_identity(site: Site) -> Identity:
     """The site's signer with an exchange key for this run alone."""
     known = site.memory.get(_RUN_IDENTITY)
     if known is None:
-        secret = site.streams.bytes("run-key", setting_of(site).run)
+        secret = site.streams.bytes("run-key", approved_plan_of(site).run)
         known = site.memory[_RUN_IDENTITY] = site.identity.for_run(secret)
     identity: Identity = known
     return identity
@@ -135,9 +135,11 @@ def _roster(site: Site, members: Sequence[str]) -> Roster:
 
 def _keys(site: Site, request: Request) -> Release:
     """The site's key for this run, signed over the run, the plan and the cluster it is for."""
-    setting = setting_of(site)
+    approved = approved_plan_of(site)
     roster = _roster(site, members_of(site, request))
-    key = announce_run_key(run_identity(site), run=setting.run, plan_hash=setting.plan_hash, roster_hash=roster.hash())
+    key = announce_run_key(
+        run_identity(site), run=approved.run, plan_hash=approved.plan_hash, roster_hash=roster.hash()
+    )
     return Release(payload=Payload(blobs={"key": key.to_bytes()}), guarantee=Public(what="run key"), rows=0)
 
 
@@ -152,7 +154,7 @@ def learn_peers(site: Site, announced: bytes, members: Sequence[str]) -> None:
     keys = {name: blob for name, blob in unpack_boxes(announced).items() if name not in known and name != site.name}
     if not keys:
         return
-    setting, roster = setting_of(site), _roster(site, members)
+    approved, roster = approved_plan_of(site), _roster(site, members)
     for name, blob in keys.items():
         owner = site.find_peer(name)
         if owner is None or name not in members:
@@ -161,8 +163,8 @@ def learn_peers(site: Site, announced: bytes, members: Sequence[str]) -> None:
             RunKey.from_bytes(blob),
             owner=owner,
             roster=roster,
-            run=setting.run,
-            plan_hash=setting.plan_hash,
+            run=approved.run,
+            plan_hash=approved.plan_hash,
             roster_hash=roster.hash(),
         )
     site.memory[_ANNOUNCED] = announced
@@ -178,7 +180,7 @@ class _Received:
 
 def open_boxes(site: Site, request: Request, members: Sequence[str]) -> dict[str, bytes]:
     """What the peers sealed for this site in the round before, by sender."""
-    setting = setting_of(site)
+    approved = approved_plan_of(site)
     memory: SequenceMemory = site.memory.setdefault(_SEQUENCES, SequenceMemory())
     opened = {}
     for name, box in unpack_boxes(request.payload.blobs["inbox"]).items():
@@ -189,9 +191,9 @@ def open_boxes(site: Site, request: Request, members: Sequence[str]) -> dict[str
             box,
             recipient=run_identity(site),
             sender=sender,
-            run=setting.run,
+            run=approved.run,
             round=request.round - 1,
-            plan_hash=setting.plan_hash,
+            plan_hash=approved.plan_hash,
             memory=memory,
         )
     return opened
@@ -201,16 +203,16 @@ def seal_to(
     site: Site, request: Request, message: bytes, peers: Sequence[str], *, guarantee: Guarantee, rows: int
 ) -> Release:
     """`message` to each of these peers whose key the site learned, in a box that the hub carries and cannot open."""
-    setting, known = setting_of(site), site.memory[_PEERS]
+    approved, known = approved_plan_of(site), site.memory[_PEERS]
     boxes = {
         name: seal(
             message,
             sender=run_identity(site),
             recipient=known[name],
-            run=setting.run,
+            run=approved.run,
             round=request.round,
             sequence=request.round + 1,
-            plan_hash=setting.plan_hash,
+            plan_hash=approved.plan_hash,
         )
         for name in peers
         if name in known
@@ -250,20 +252,20 @@ def _current(site: Site, request: Request, number: int) -> tuple[FloatArray, tup
     own = site.memory.get(MODEL)
     if own is None:
         raise SiteError(f"site {site.name!r} has no model of its own yet")
-    job = jobs_of(setting_of(site))[number]
-    return _averaged(own, rows_of(site, job).count, _models(site, request, members)), members
+    phase = phases_of(approved_plan_of(site))[number]
+    return _averaged(own, rows_of(site, phase).count, _models(site, request, members)), members
 
 
 def _exchange(site: Site, request: Request) -> Release:
     """Average what came in, train, and seal the result to every neighbour."""
     number = int(request.payload.metrics["phase"])
     start, members = _current(site, request, number)
-    job = jobs_of(setting_of(site))[number]
-    trained = train_job([site], request, number, start)
+    phase = phases_of(approved_plan_of(site))[number]
+    trained = train_phase([site], request, number, start)
     weights, rows = trained.weights[0], trained.counts[0]
     site.memory[MODEL] = weights
     message = _COUNT.pack(rows) + weights.tobytes()
-    to = neighbours(job.topology, members, site.name)
+    to = neighbours(phase.topology, members, site.name)
     return seal_to(site, request, message, to, guarantee=trained.guarantees[0], rows=rows)
 
 
@@ -280,7 +282,7 @@ SETTLE = Task(name="peers.settle", one=_settle)
 
 
 @dataclass(frozen=True, kw_only=True)
-class PeerPhase:
+class PeerRounds:
     """Where a peer phase stands in the plan."""
 
     number: int
@@ -290,14 +292,14 @@ class PeerPhase:
     clusters: Mapping[str, str]
 
 
-def peer_rounds(hub: Hub, phase: PeerPhase, weights: FloatArray) -> Generator[Ask | Mark, Any, tuple[str, ...]]:
+def peer_rounds(hub: Hub, phase: PeerRounds, weights: FloatArray) -> Generator[Ask | RoundEnd, Any, tuple[str, ...]]:
     """Carry the boxes of one peer phase; the sites' models start from `weights`. Returns who is still there."""
     relay = yield from _meet(hub, phase)
     first = phase.first_round
     if hub.resume is not None and hub.resume.round >= first:
         relay.restore(hub.resume.state)
         first = hub.resume.round + 1
-        yield Mark(
+        yield RoundEnd(
             round=first - 1,
             rounds=phase.last_round,
             weights=weights,
@@ -309,7 +311,7 @@ def peer_rounds(hub: Hub, phase: PeerPhase, weights: FloatArray) -> Generator[As
         begins = weights if number == phase.first_round else None
         replies: Replies = yield relay.ask(EXCHANGE, number, begins, Expect(blobs=("boxes",), check=_readable))
         relay.collect(replies)
-        yield Mark(round=number, rounds=phase.last_round, weights=weights, state=relay.state(), hidden=True)
+        yield RoundEnd(round=number, rounds=phase.last_round, weights=weights, state=relay.state(), hidden=True)
     settled: Replies = yield relay.ask(SETTLE, phase.first_round + phase.rounds, None, Expect())
     return settled.sites
 
@@ -318,7 +320,7 @@ def _readable(payload: Payload) -> object:
     return unpack_boxes(payload.blobs["boxes"])
 
 
-def _meet(hub: Hub, phase: PeerPhase) -> Generator[Ask | Mark, Any, _Relay]:
+def _meet(hub: Hub, phase: PeerRounds) -> Generator[Ask | RoundEnd, Any, _Relay]:
     """Learn everyone's run key, to hand to their peers."""
     relay = _Relay(phase, hub.sites)
     replies: Replies = yield Ask(
@@ -334,7 +336,7 @@ def _meet(hub: Hub, phase: PeerPhase) -> Generator[Ask | Mark, Any, _Relay]:
 
 def passed_around(
     hub: Hub, task: Task, blobs: Mapping[str, bytes] = MappingProxyType({})
-) -> Generator[Ask | Mark, Any, dict[str, Payload]]:
+) -> Generator[Ask | RoundEnd, Any, dict[str, Payload]]:
     """Introduce all sites to each other and let each seal something to the others, by `task`, which gets `blobs`.
 
     Returns what to hand to every site that did: who the others are, `blobs`, and the boxes they sealed for it.
@@ -366,7 +368,7 @@ def _readable_key(payload: Payload) -> object:
 class _Relay:
     """What the hub carries from round to round: keys, and boxes it cannot open."""
 
-    def __init__(self, phase: PeerPhase, sites: Sequence[str]) -> None:
+    def __init__(self, phase: PeerRounds, sites: Sequence[str]) -> None:
         self.keys: dict[str, bytes] = {}
         self._phase = phase
         self._sites = tuple(sites)

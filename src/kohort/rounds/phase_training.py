@@ -16,16 +16,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kohort.errors import ConfigError, RefusedError, SiteError
-from kohort.rounds.dp_accounts import account_of, answer_once, claim_of
-from kohort.rounds.phases import PURE, DPSection, Job, jobs_of, rows_of, stacked_rows
-from kohort.protocol.site import Site
-from kohort.protocol.task import Release, Releases, Request, Task
-from kohort.rounds.training import CLIP, MODEL, OPTIMISER, keep_state, kept_state, network_of, setting_of
-from kohort.protocol.wire import Payload
 from kohort.models.dense.network import FloatArray, Network
 from kohort.privacy.guarantee import Guarantee
+from kohort.protocol.site import Site
+from kohort.protocol.task import Release, Releases, Request, Task
+from kohort.protocol.wire import Payload
+from kohort.rounds.dp_accounts import account_of, answer_once, claim_of
+from kohort.rounds.phases import PURE, DPSection, TrainingPhase, phases_of, rows_of, stacked_rows
+from kohort.rounds.training import CLIP, MODEL, OPTIMISER, approved_plan_of, keep_state, kept_state, network_of
 
-__all__ = ["TRAIN_JOB", "Trained", "plain_update", "train_job"]
+__all__ = ["TRAIN_PHASE", "Trained", "plain_update", "train_phase"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,36 +37,36 @@ class Trained:
     guarantees: list[Guarantee]
 
 
-def train_job(sites: Sequence[Site], request: Request, number: int, start: FloatArray) -> Trained:
-    """Train job `number` of the approved plan at `sites` from `start`, one model for all or one each."""
-    jobs = jobs_of(setting_of(sites[0]))
-    if not 0 <= number < len(jobs):
-        raise SiteError(f"the approved plan has {len(jobs)} phases, not {number + 1}")
-    job, first_round = jobs[number], sum(earlier.train.rounds for earlier in jobs[:number])
-    if not 0 <= request.round - first_round < job.train.rounds:
+def train_phase(sites: Sequence[Site], request: Request, number: int, start: FloatArray) -> Trained:
+    """Train phase `number` of the approved plan at `sites` from `start`, one model for all or one each."""
+    phases = phases_of(approved_plan_of(sites[0]))
+    if not 0 <= number < len(phases):
+        raise SiteError(f"the approved plan has {len(phases)} phases, not {number + 1}")
+    phase, first_round = phases[number], sum(earlier.train.rounds for earlier in phases[:number])
+    if not 0 <= request.round - first_round < phase.train.rounds:
         raise RefusedError(f"phase {number + 1} of the approved plan has no round {request.round}")
     _begin_afresh(sites, request, first_round=first_round)
-    counts = [rows_of(site, job).count for site in sites]
+    counts = [rows_of(site, phase).count for site in sites]
     if min(counts) == 0:
         raise SiteError("a site has no rows for this phase")
-    if job.dp is None or job.dp.mechanism == "hub":
-        weights = _plain(sites, request, job, start)
-        if job.dp is not None:
-            weights = _clipped(weights, start, job.dp.clip)
+    if phase.dp is None or phase.dp.mechanism == "hub":
+        weights = _plain(sites, request, phase, start)
+        if phase.dp is not None:
+            weights = _clipped(weights, start, phase.dp.clip)
         guarantees: list[Guarantee] = [site.aggregate(count) for site, count in zip(sites, counts, strict=True)]
         return Trained(weights, counts, guarantees)
     for site in sites:
         answer_once(site, request)
     sigmas = np.asarray([account_of(site).sigmas[number] for site in sites])
     keys = tuple(site.streams.bytes("dp", request.digest) for site in sites)
-    if job.dp.mechanism == "statistics":
+    if phase.dp.mechanism == "statistics":
         raise RefusedError("the approved plan releases statistics and no weights")
-    if job.dp.mechanism in PURE:
-        weights = _perturbed(sites, job, job.dp, keys)
-    elif job.dp.mechanism == "after":
-        weights = _noised(_plain(sites, request, job, start), start, job.dp, sigmas, keys)
+    if phase.dp.mechanism in PURE:
+        weights = _perturbed(sites, phase, phase.dp, keys)
+    elif phase.dp.mechanism == "after":
+        weights = _noised(_plain(sites, request, phase, start), start, phase.dp, sigmas, keys)
     else:
-        weights = _private(sites, job, job.dp, start, sigmas, keys)
+        weights = _private(sites, phase, phase.dp, start, sigmas, keys)
     return Trained(weights, counts, [claim_of(site) for site in sites])
 
 
@@ -78,12 +78,12 @@ def _begin_afresh(sites: Sequence[Site], request: Request, *, first_round: int) 
             site.memory.pop(CLIP, None)
 
 
-def _plain(sites: Sequence[Site], request: Request, job: Job, start: FloatArray) -> FloatArray:
-    keep = job.train.state == "keep"
+def _plain(sites: Sequence[Site], request: Request, phase: TrainingPhase, start: FloatArray) -> FloatArray:
+    keep = phase.train.state == "keep"
     fitted = network_of(sites[0]).fit(
         start,
-        stacked_rows(sites, job),
-        training=job.training,
+        stacked_rows(sites, phase),
+        training=phase.training,
         keys=np.asarray([site.row_key for site in sites], dtype=np.uint64),
         round=request.round,
         state=kept_state(sites) if keep else None,
@@ -94,15 +94,15 @@ def _plain(sites: Sequence[Site], request: Request, job: Job, start: FloatArray)
     return fitted.weights
 
 
-def plain_update(site: Site, request: Request, job: Job, start: FloatArray) -> NDArray[np.float64]:
+def plain_update(site: Site, request: Request, phase: TrainingPhase, start: FloatArray) -> NDArray[np.float64]:
     """What one site's training without noise changes."""
-    trained = _plain([site], request, job, start)[0]
+    trained = _plain([site], request, phase, start)[0]
     return np.asarray(trained, dtype=np.float64) - start
 
 
 def _private(
     sites: Sequence[Site],
-    job: Job,
+    phase: TrainingPhase,
     dp: DPSection,
     start: FloatArray,
     sigmas: NDArray[np.float64],
@@ -110,8 +110,8 @@ def _private(
 ) -> FloatArray:
     from kohort.models.dp_sgd.fit import AdaptiveClip, PrivateSteps, fit_private
 
-    rows = stacked_rows(sites, job)
-    taken = [job.steps_and_rate(count) for count in rows.counts.tolist()]
+    rows = stacked_rows(sites, phase)
+    taken = [phase.steps_and_rate(count) for count in rows.counts.tolist()]
     adaptive = None
     if dp.quantile is not None:
         # The count of rows below the bound is a second mechanism on the same sample: with twice its deviation at four
@@ -126,12 +126,12 @@ def _private(
         keys=keys,
         adaptive=adaptive,
     )
-    keep = job.train.state == "keep"
+    keep = phase.train.state == "keep"
     fitted = fit_private(
         network_of(sites[0]),
         start,
         rows,
-        training=job.training,
+        training=phase.training,
         private=private,
         state=kept_state(sites) if keep else None,
         keep_state=keep,
@@ -143,7 +143,7 @@ def _private(
     return fitted.weights
 
 
-def _perturbed(sites: Sequence[Site], job: Job, dp: DPSection, keys: tuple[bytes, ...]) -> FloatArray:
+def _perturbed(sites: Sequence[Site], phase: TrainingPhase, dp: DPSection, keys: tuple[bytes, ...]) -> FloatArray:
     from kohort.models.dp_sgd.perturbation import fit_perturbed
 
     network = network_of(sites[0])
@@ -153,10 +153,10 @@ def _perturbed(sites: Sequence[Site], job: Job, dp: DPSection, keys: tuple[bytes
         [
             fit_perturbed(
                 network,
-                rows_of(site, job),
+                rows_of(site, phase),
                 kind="output" if dp.mechanism == "output" else "objective",
                 epsilon=dp.epsilon,
-                penalty=job.train.l2,
+                penalty=phase.train.l2,
                 key=key,
             )
             for site, key in zip(sites, keys, strict=True)
@@ -199,19 +199,19 @@ def _start(sites: Sequence[Site], request: Request) -> FloatArray:
 
 
 def _one(site: Site, request: Request) -> Release:
-    trained = train_job([site], request, int(request.payload.metrics["phase"]), _start([site], request))
+    trained = train_phase([site], request, int(request.payload.metrics["phase"]), _start([site], request))
     payload = Payload(arrays={"weights": trained.weights[0]}, metrics={"rows": trained.counts[0]})
     return Release(payload=payload, guarantee=trained.guarantees[0], rows=trained.counts[0])
 
 
 def _many(sites: Sequence[Site], request: Request) -> Releases | None:
-    if any(job.dp is not None and job.dp.quantile is not None for job in jobs_of(setting_of(sites[0]))):
+    if any(phase.dp is not None and phase.dp.quantile is not None for phase in phases_of(approved_plan_of(sites[0]))):
         return None  # each site's bound moves by a noise of its own
-    trained = train_job(sites, request, int(request.payload.metrics["phase"]), _start(sites, request))
+    trained = train_phase(sites, request, int(request.payload.metrics["phase"]), _start(sites, request))
     metrics: dict[str, Any] = {"rows": np.asarray(trained.counts, dtype=np.int64)}
     return Releases(
         arrays={"weights": trained.weights}, metrics=metrics, guarantees=trained.guarantees, rows=trained.counts
     )
 
 
-TRAIN_JOB = Task(name="train.phase", one=_one, many=_many)
+TRAIN_PHASE = Task(name="train.phase", one=_one, many=_many)

@@ -1,6 +1,6 @@
 """What a site trains in each phase of a plan: which of its rows, how, and under which privacy.
 
-A method with phases, or with differential privacy, says so in its config: `jobs(train)` lists them. Sites read them
+A method with phases, or with differential privacy, says so in its config: `phases(train)` lists them. Sites read them
 from the approved plan; a request only names the number of one.
 """
 
@@ -16,34 +16,34 @@ import numpy as np
 from annotated_types import Ge, Gt, Le, Lt
 
 from kohort.errors import ConfigError, DataError, RefusedError, SiteError
-from kohort.protocol.plan import Setting, TrainSection
-from kohort.protocol.site import Site
-from kohort.models.rows import Rows, StackedRows, stack
 from kohort.models.dense.training import Training
+from kohort.models.rows import Rows, StackedRows, stack
 from kohort.privacy.dp.accounting import grid_rate
+from kohort.protocol.plan import ApprovedPlan, TrainSection
+from kohort.protocol.site import Site
 
 __all__ = [
     "DPSection",
-    "HasJobs",
-    "Job",
+    "HasPhases",
     "JudgeSection",
-    "Part",
+    "RowPart",
     "SecureSection",
-    "jobs_of",
+    "TrainingPhase",
     "judge_of",
+    "phases_of",
     "rows_of",
     "secure_of",
     "stacked_rows",
 ]
 
-Part = Literal["all", "low", "high"]
+RowPart = Literal["all", "low", "high"]
 Mechanism = Literal["dp-sgd", "after", "hub", "output", "objective", "statistics"]
 PURE = frozenset({"output", "objective"})
 """Mechanisms with delta 0, which release once."""
 _STACK = "rows.stack"
 _MOST_KNOWN = 64
-_KNOWN: dict[int, tuple[Setting, tuple[Job, ...]]] = {}
-"""Jobs by the identity of their setting, which is kept with them so that no other object can take its place."""
+_KNOWN: dict[int, tuple[ApprovedPlan, tuple[TrainingPhase, ...]]] = {}
+"""Jobs by the identity of their approved, which is kept with them so that no other object can take its place."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +66,7 @@ class DPSection:
     accountant: Literal["pld", "rdp"] = "pld"
     quantile: Annotated[float, Gt(0), Lt(1)] | None = None
     """Adaptive clipping: the share of rows whose gradient should lie below the bound, which then starts at `clip`."""
-    tail: Annotated[float, Ge(0), Le(1)] = 0.0
+    average: Annotated[float, Ge(0), Le(1)] = 0.0
     """Average the models of the last share of the rounds; costs nothing."""
     allow_large_delta: bool = False
     """Study settings with a delta above 1 / (10 n): the claim is then void."""
@@ -112,11 +112,11 @@ class JudgeSection:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
+class TrainingPhase:
     """One phase of training as a site sees it."""
 
     train: TrainSection
-    rows: Part = "all"
+    rows: RowPart = "all"
     dp: DPSection | None = None
     topology: str = ""
     """How peers are joined; empty when the phase is run with the hub."""
@@ -145,84 +145,84 @@ class Job:
 
 
 @runtime_checkable
-class HasJobs(Protocol):
+class HasPhases(Protocol):
     """A method's config that lists what sites train."""
 
-    def jobs(self, train: TrainSection) -> tuple[Job, ...]:
-        """One job a phase."""
+    def training_phases(self, train: TrainSection) -> tuple[TrainingPhase, ...]:
+        """One phase a phase."""
         ...
 
 
-def jobs_of(setting: Setting) -> tuple[Job, ...]:
-    """The jobs of the approved plan; the same objects for the same setting, which sites ask for in every round."""
-    known = _KNOWN.get(id(setting))
-    if known is not None and known[0] is setting:
+def phases_of(approved: ApprovedPlan) -> tuple[TrainingPhase, ...]:
+    """The phases of the approved plan; the same objects for the same approved, which sites ask for in every round."""
+    known = _KNOWN.get(id(approved))
+    if known is not None and known[0] is approved:
         return known[1]
-    config = setting.config
-    if not isinstance(config, HasJobs):
-        raise RefusedError(f"the approved plan of {setting.method!r} has no phases")
+    config = approved.config
+    if not isinstance(config, HasPhases):
+        raise RefusedError(f"the approved plan of {approved.method!r} has no phases")
     if len(_KNOWN) >= _MOST_KNOWN:
         _KNOWN.clear()
-    jobs = config.jobs(setting.train)
-    _KNOWN[id(setting)] = (setting, jobs)
-    return jobs
+    phases = config.training_phases(approved.train)
+    _KNOWN[id(approved)] = (approved, phases)
+    return phases
 
 
-def judge_of(setting: Setting) -> JudgeSection | None:
+def judge_of(approved: ApprovedPlan) -> JudgeSection | None:
     """How the approved plan judges models, if it does."""
-    found = getattr(setting.config, "judge", None)
+    found = getattr(approved.config, "judge", None)
     return found if isinstance(found, JudgeSection) else None
 
 
-def secure_of(setting: Setting) -> SecureSection | None:
+def secure_of(approved: ApprovedPlan) -> SecureSection | None:
     """How the approved plan protects its sums of updates, if it has any."""
-    found = getattr(setting.config, "secure", None)
+    found = getattr(approved.config, "secure", None)
     return found if isinstance(found, SecureSection) else None
 
 
-def rows_of(site: Site, job: Job, *, held_out: bool = False) -> Rows:
-    """The rows a job is about: those to train on, or those kept for judging. The same for the same site and plan."""
-    place = f"rows.{job.rows}.{job.held_out}.{held_out}.{_per_person(job)}"
+def rows_of(site: Site, phase: TrainingPhase, *, held_out: bool = False) -> Rows:
+    """The rows a phase is about: those to train on, or those kept for judging. The same for the same site and plan."""
+    place = f"rows.{phase.rows}.{phase.held_out}.{held_out}.{_per_person(phase)}"
     known = site.memory.get(place)
     if known is None:
-        known = site.memory[place] = _cut(site, job, held_out=held_out)
+        known = site.memory[place] = _cut(site, phase, held_out=held_out)
     rows: Rows = known
     return rows
 
 
-def stacked_rows(sites: Sequence[Site], job: Job) -> StackedRows:
+def stacked_rows(sites: Sequence[Site], phase: TrainingPhase) -> StackedRows:
     """`rows_of` all sites side by side; made once, as long as the same sites are asked together."""
-    parts = [rows_of(site, job) for site in sites]
+    parts = [rows_of(site, phase) for site in sites]
     known: tuple[list[Rows], StackedRows] | None = sites[0].memory.get(_STACK)
     if known is None or len(known[0]) != len(parts) or not all(map(is_, known[0], parts)):
         known = sites[0].memory[_STACK] = (parts, stack(parts))
     return known[1]
 
 
-def _per_person(job: Job) -> bool:
-    return job.dp is not None and job.dp.unit == "person"
+def _per_person(phase: TrainingPhase) -> bool:
+    return phase.dp is not None and phase.dp.unit == "person"
 
 
-def _cut(site: Site, job: Job, *, held_out: bool) -> Rows:
+def _cut(site: Site, phase: TrainingPhase, *, held_out: bool) -> Rows:
     every = site.training_rows
     if every is None:
         raise SiteError(f"site {site.name!r} was asked to train before it had rows to train on")
-    begin, end = _span(site, job.rows)
-    if not job.held_out and not _per_person(job):
+    begin, end = _span(site, phase.rows)
+    if not phase.held_out and not _per_person(phase):
         return every.part(begin, end)
     chosen = np.arange(begin, end)
-    if _per_person(job):
+    if _per_person(phase):
         chosen = chosen[_first_of_each_person(site)[begin:end]]
-    if job.held_out:
+    if phase.held_out:
         # Which rows judge is drawn once a run, so no model was ever trained on them.
-        aside = site.streams.generator("held-out", job.rows).random(end - begin)[chosen - begin] < job.held_out
+        aside = site.streams.generator("held-out", phase.rows).random(end - begin)[chosen - begin] < phase.held_out
         chosen = chosen[aside if held_out else ~aside]
     weight = None if every.weight is None else every.weight[chosen]
     return Rows(every.x[chosen], every.y[chosen], weight)
 
 
-def _span(site: Site, part: Part) -> tuple[int, int]:
-    low = site.holding.low
+def _span(site: Site, part: RowPart) -> tuple[int, int]:
+    low = site.table.low
     if part == "all":
         return 0, site.count
     if low is None:
@@ -240,6 +240,6 @@ def _first_of_each_person(site: Site) -> np.ndarray[tuple[int], np.dtype[np.bool
             f'site {site.name!r} has no column that tells persons apart, which unit = "person" needs',
             hint="Name it in data.identifiers",
         )
-    column = site.holding.rows()[identifiers[0]]
+    column = site.table.rows()[identifiers[0]]
     first: np.ndarray[tuple[int], np.dtype[np.bool_]] = column.is_first_distinct().to_numpy()
     return first

@@ -17,19 +17,19 @@ from annotated_types import Ge, Gt, Lt
 from numpy.typing import NDArray
 
 from kohort.errors import ConfigError, nearest
-from kohort.protocol.options import bind, named
 from kohort.models.dense.network import FloatArray
+from kohort.protocol.options import bind, named
 
 __all__ = [
     "FedAdagrad",
     "FedAdam",
     "FedYogi",
-    "HubOptimiser",
     "Momentum",
     "Plain",
+    "ServerOptimizer",
     "State",
-    "find_hub_optimiser",
-    "hub_optimisers",
+    "find_server_optimizer",
+    "server_optimizers",
 ]
 
 State = dict[str, NDArray[Any]]
@@ -39,7 +39,7 @@ Decay = Annotated[float, Ge(0), Lt(1)]
 Doubles = NDArray[np.float64]
 
 
-class HubOptimiser(Protocol):
+class ServerOptimizer(Protocol):
     """One step a round from the weights the sites started from towards what they sent back."""
 
     def start(self, parameters: int) -> State:
@@ -145,7 +145,7 @@ class FedAdagrad(_Adaptive):
         return second + square
 
 
-_OPTIMISERS: dict[str, Callable[..., HubOptimiser]] = {
+_OPTIMISERS: dict[str, Callable[..., ServerOptimizer]] = {
     "plain": Plain,
     "momentum": Momentum,
     "fedadam": FedAdam,
@@ -154,12 +154,12 @@ _OPTIMISERS: dict[str, Callable[..., HubOptimiser]] = {
 }
 
 
-def hub_optimisers() -> dict[str, Callable[..., HubOptimiser]]:
+def server_optimizers() -> dict[str, Callable[..., ServerOptimizer]]:
     """Every hub optimiser by name."""
     return dict(_OPTIMISERS)
 
 
-def find_hub_optimiser(spec: str | Mapping[str, Any]) -> HubOptimiser:
+def find_server_optimizer(spec: str | Mapping[str, Any]) -> ServerOptimizer:
     """The hub optimiser a plan names, its options checked and set."""
     name, options = named(spec)
     if name not in _OPTIMISERS:

@@ -17,19 +17,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kohort.errors import ConfigError, RefusedError, SiteError
-from kohort.rounds.dp_accounts import Shares, account_of, answer_once, shares_of
-from kohort.rounds.phase_training import plain_update
-from kohort.rounds.phases import Job, jobs_of, rows_of, secure_of, stacked_rows
-from kohort.protocol.hub import Ask, Hub, Mark
-from kohort.rounds.loop import Ended, Tail
-from kohort.protocol.plan import Setting
-from kohort.protocol.site import Site
-from kohort.rounds.summing import sum_task, summed
-from kohort.protocol.task import Request
-from kohort.rounds.training import network_of, setting_of
-from kohort.models.dense.network import FloatArray, Network
 from kohort.crypto.sums.scheme import FixedPoint, Integers
+from kohort.errors import ConfigError, RefusedError, SiteError
+from kohort.models.dense.network import FloatArray, Network
+from kohort.protocol.hub import Ask, Hub, RoundEnd
+from kohort.protocol.plan import ApprovedPlan
+from kohort.protocol.site import Site
+from kohort.protocol.task import Request
+from kohort.rounds.dp_accounts import Shares, account_of, answer_once, shares_of
+from kohort.rounds.loop import RoundsResult, WeightAverage
+from kohort.rounds.phase_training import plain_update
+from kohort.rounds.phases import TrainingPhase, phases_of, rows_of, secure_of, stacked_rows
+from kohort.rounds.summing import sum_task, summed
+from kohort.rounds.training import approved_plan_of, network_of
 
 __all__ = ["SUM_UPDATES", "summed_rounds"]
 
@@ -40,62 +40,62 @@ PRECISION = 2.0**-24
 LARGEST_UPDATE = 1e3
 
 
-def _grid(job: Job, sites: int, deviation: float) -> FixedPoint:
+def _grid(phase: TrainingPhase, sites: int, deviation: float) -> FixedPoint:
     """The fixed point everybody uses: fine enough for the noise, with headroom for all sites."""
     if deviation > 0:
         scale = 2.0 ** ceil(log2(LEAST_GRID_UNITS * 64 / deviation))
     else:
-        scale = 1 / (PRECISION * (job.dp.clip if job.dp is not None else 1.0))
+        scale = 1 / (PRECISION * (phase.dp.clip if phase.dp is not None else 1.0))
     return FixedPoint(bound=2.0**62 / (scale * sites), scale=scale, sites=sites)
 
 
-def _deviation(job: Job, sigma: float, shares: Shares) -> float:
+def _deviation(phase: TrainingPhase, sigma: float, shares: Shares) -> float:
     """Standard deviation of one site's share."""
-    return 0.0 if job.dp is None else sigma * job.dp.clip / float(np.sqrt(shares.needed))
+    return 0.0 if phase.dp is None else sigma * phase.dp.clip / float(np.sqrt(shares.needed))
 
 
 def _contribute(site: Site, request: Request, length: int) -> tuple[Integers, int]:
-    setting, network = setting_of(site), network_of(site)
-    job, secure = jobs_of(setting)[0], secure_of(setting)
+    approved, network = approved_plan_of(site), network_of(site)
+    phase, secure = phases_of(approved)[0], secure_of(approved)
     start = np.frombuffer(request.payload.blobs["weights"], dtype=network.dtype)
     if secure is None or start.size != length or network.parameter_count != length:
         raise SiteError("a sum of updates was asked for that is not in the approved plan")
     named = request.payload.blobs["sites"].decode(errors="replace").split("\n")
     shares = shares_of(site, named, secure.colluders)
-    rows = rows_of(site, job)
+    rows = rows_of(site, phase)
     sigma = 0.0
-    if not 0 <= request.round < job.train.rounds:
+    if not 0 <= request.round < phase.train.rounds:
         raise RefusedError(f"the approved plan has no round {request.round}")
-    if job.dp is not None:
+    if phase.dp is not None:
         answer_once(site, request)
         sigma = account_of(site).sigmas[0]
-    values = _own_part(site, request, job, start)
-    deviation = _deviation(job, sigma, shares)
+    values = _own_part(site, request, phase, start)
+    deviation = _deviation(phase, sigma, shares)
     if deviation:
         from kohort.models.dp_sgd.fit import gaussian
 
         values = values + deviation * gaussian(site.streams.bytes("dp", request.digest), length)
-    return _grid(job, len(named), deviation).encode(values), rows.count
+    return _grid(phase, len(named), deviation).encode(values), rows.count
 
 
-def _own_part(site: Site, request: Request, job: Job, start: FloatArray) -> NDArray[np.float64]:
+def _own_part(site: Site, request: Request, phase: TrainingPhase, start: FloatArray) -> NDArray[np.float64]:
     from kohort.models.dp_sgd.fit import clip_update, clipped_sums
 
-    network, rows = network_of(site), rows_of(site, job)
-    if job.dp is not None and job.dp.mechanism == "dp-sgd":
+    network, rows = network_of(site), rows_of(site, phase)
+    if phase.dp is not None and phase.dp.mechanism == "dp-sgd":
         if not isinstance(network, Network):
             raise ConfigError("sums of clipped gradients need one of kohort's own networks", hint="Use mlp or logistic")
-        return np.asarray(clipped_sums(network, start, stacked_rows([site], job), clip=job.dp.clip)[0])
-    update = plain_update(site, request, job, start)
-    if job.dp is not None:
-        return np.asarray(clip_update(update, job.dp.clip), dtype=np.float64)
+        return np.asarray(clipped_sums(network, start, stacked_rows([site], phase), clip=phase.dp.clip)[0])
+    update = plain_update(site, request, phase, start)
+    if phase.dp is not None:
+        return np.asarray(clip_update(update, phase.dp.clip), dtype=np.float64)
     if np.abs(update).max(initial=0.0) > LARGEST_UPDATE:
         raise SiteError("the update is too large for the sum's fixed point", hint="Lower train.lr")
     return np.asarray(update * rows.count)
 
 
-def _scheme(setting: Setting) -> str:
-    secure = secure_of(setting)
+def _scheme(approved: ApprovedPlan) -> str:
+    secure = secure_of(approved)
     if secure is None:
         raise RefusedError("the approved plan sums nothing")
     return secure.sum
@@ -104,24 +104,24 @@ def _scheme(setting: Setting) -> str:
 SUM_UPDATES = sum_task("sum.updates", _contribute, scheme=_scheme, bits=64)
 
 
-def summed_rounds(hub: Hub, weights: FloatArray, *, sigma: float = 0.0) -> Generator[Ask | Mark, Any, Ended]:
+def summed_rounds(hub: Hub, weights: FloatArray, *, sigma: float = 0.0) -> Generator[Ask | RoundEnd, Any, RoundsResult]:
     """Train over secure sums. `sigma` is the noise multiplier the sites' accounts have: the grid depends on it."""
-    job, secure = jobs_of(hub.setting)[0], secure_of(hub.setting)
+    phase, secure = phases_of(hub.approved)[0], secure_of(hub.approved)
     if secure is None:
         raise ConfigError("sums need a scheme", hint='Set method.secure.sum = "masks"')
-    _check(job, hub)
-    rounds = job.train.rounds
+    _check(phase, hub)
+    rounds = phase.train.rounds
     shares = Shares(len(hub.sites), secure.colluders)
-    deviation = _deviation(job, sigma, shares)
-    grid = _grid(job, len(hub.sites), deviation)
+    deviation = _deviation(phase, sigma, shares)
+    grid = _grid(phase, len(hub.sites), deviation)
     velocity = np.zeros(len(weights))
-    tail = Tail.of(job.train, share=0.0 if job.dp is None else job.dp.tail)
+    average = WeightAverage.of(phase.train, share=0.0 if phase.dp is None else phase.dp.average)
     first = 0
     if hub.resume is not None:
         weights, first = hub.resume.weights, hub.resume.round + 1
         velocity = hub.resume.state["velocity"].copy()
-        tail.restore(hub.resume.state)
-        yield Mark(round=first - 1, rounds=rounds, weights=weights, state=hub.resume.state, resumed=True)
+        average.restore(hub.resume.state)
+        yield RoundEnd(round=first - 1, rounds=rounds, weights=weights, state=hub.resume.state, resumed=True)
     for number in range(first, rounds):
         total = yield from summed(
             hub,
@@ -138,16 +138,16 @@ def summed_rounds(hub: Hub, weights: FloatArray, *, sigma: float = 0.0) -> Gener
                 hint="Begin a new run with the sites that answer",
             )
         step = grid.decode(total.values)
-        weights, velocity = _moved(hub, job, weights, velocity, step, total.sites)
-        tail.take(number, weights)
-        state: Mapping[str, NDArray[Any]] = {"velocity": velocity, **tail.state()}
-        yield Mark(round=number, rounds=rounds, weights=weights, state=state)
-    return Ended(weights=tail.averaged(weights), rounds=rounds, stopped_by="rounds")
+        weights, velocity = _moved(hub, phase, weights, velocity, step, total.sites)
+        average.take(number, weights)
+        state: Mapping[str, NDArray[Any]] = {"velocity": velocity, **average.state()}
+        yield RoundEnd(round=number, rounds=rounds, weights=weights, state=state)
+    return RoundsResult(weights=average.averaged(weights), rounds=rounds, stopped_by="rounds")
 
 
 def _moved(
     hub: Hub,
-    job: Job,
+    phase: TrainingPhase,
     weights: FloatArray,
     velocity: NDArray[np.float64],
     total: NDArray[np.float64],
@@ -155,28 +155,28 @@ def _moved(
 ) -> tuple[FloatArray, NDArray[np.float64]]:
     """The next model from the total: a gradient step, or a mean of updates."""
     rows = sum(hub.rows[site] for site in sites)
-    if job.dp is not None and job.dp.mechanism == "dp-sgd":
-        momentum = job.train.momentum if job.train.optimizer == "momentum" else 0.0
+    if phase.dp is not None and phase.dp.mechanism == "dp-sgd":
+        momentum = phase.train.momentum if phase.train.optimizer == "momentum" else 0.0
         velocity = momentum * velocity + total / rows
-        change = -job.train.lr * velocity
+        change = -phase.train.lr * velocity
     else:
-        change = total / (rows if job.dp is None else len(hub.sites))
+        change = total / (rows if phase.dp is None else len(hub.sites))
     return (weights + change).astype(weights.dtype), velocity
 
 
-def _check(job: Job, hub: Hub) -> None:
-    train = job.train
-    if job.dp is not None and job.dp.mechanism not in {"dp-sgd", "hub"}:
+def _check(phase: TrainingPhase, hub: Hub) -> None:
+    train = phase.train
+    if phase.dp is not None and phase.dp.mechanism not in {"dp-sgd", "hub"}:
         raise ConfigError(
-            f"the noise of {job.dp.mechanism!r} is each site's own", hint="Drop method.secure, or use dp-sgd or hub"
+            f"the noise of {phase.dp.mechanism!r} is each site's own", hint="Drop method.secure, or use dp-sgd or hub"
         )
-    if job.dp is not None and job.dp.mechanism == "dp-sgd":
+    if phase.dp is not None and phase.dp.mechanism == "dp-sgd":
         if train.batch != 0 or train.local_epochs != 1 or train.optimizer == "adam":
             raise ConfigError(
                 "a sum of clipped gradients is one full step a round",
                 hint='Set train.batch = 0, train.local_epochs = 1 and train.optimizer = "sgd" or "momentum"',
             )
-        if job.dp.quantile is not None:
+        if phase.dp.quantile is not None:
             raise ConfigError("the bound of a sum is the same at all sites", hint="Drop dp.quantile")
     for name, usual in (("fraction", 1.0), ("aggregate", "mean"), ("hub", "plain"), ("correction", "none")):
         if getattr(train, name) != usual:

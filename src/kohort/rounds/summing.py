@@ -14,16 +14,16 @@ from typing import Any
 
 import numpy as np
 
-from kohort.errors import ConfigError, IntegrityError, SiteError
-from kohort.protocol.key_holder import KEYS, OPEN, sum_context, trust_of
-from kohort.protocol.hub import Ask, Expect, Hub, Mark, Replies
-from kohort.protocol.plan import Setting
-from kohort.protocol.site import Site
-from kohort.protocol.task import Release, Request, Task
-from kohort.rounds.training import setting_of
-from kohort.protocol.wire import Payload
 from kohort.crypto.sums.encrypted import EncryptedSum, join
 from kohort.crypto.sums.scheme import Integers, SiteSide, SumContext, SumScheme, find_scheme
+from kohort.errors import ConfigError, IntegrityError, SiteError
+from kohort.protocol.hub import Ask, Expect, Hub, Replies, RoundEnd
+from kohort.protocol.key_holder import KEYS, OPEN, sum_context, trust_of
+from kohort.protocol.plan import ApprovedPlan
+from kohort.protocol.site import Site
+from kohort.protocol.task import Release, Request, Task
+from kohort.protocol.wire import Payload
+from kohort.rounds.training import approved_plan_of
 
 __all__ = ["Total", "first_step", "sum_task", "summed"]
 
@@ -43,7 +43,7 @@ def sum_task(
     name: str,
     contribute: Callable[[Site, Request, int], tuple[Integers, int]],
     *,
-    scheme: Callable[[Setting], str],
+    scheme: Callable[[ApprovedPlan], str],
     modulus: int = 0,
     bits: int = 40,
 ) -> Task:
@@ -55,7 +55,7 @@ def sum_task(
 
     def one(site: Site, request: Request) -> Release:
         step = int(request.payload.metrics["step"])
-        chosen = find_scheme(scheme(setting_of(site)))
+        chosen = find_scheme(scheme(approved_plan_of(site)))
         side, context = _side(site, request, name, step, chosen, modulus, bits)
         vector, rows = None, 0
         if step == chosen.contributes_at:
@@ -79,7 +79,7 @@ def summed(
     round_number: int = 0,
     blobs: dict[str, bytes] | None = None,
     opened: tuple[Ask, Replies] | None = None,
-) -> Generator[Ask | Mark, Any, Total]:
+) -> Generator[Ask | RoundEnd, Any, Total]:
     """Run one sum over all enrolled sites and return the opened total. `blobs` go to every site with each step.
 
     `opened` is the first step, as `first_step` made it, and its answers, when both were exchanged before: then the sum
@@ -88,7 +88,7 @@ def summed(
     chosen = find_scheme(scheme)
     sites = hub.sites if opened is None else tuple(opened[0].to)
     names = _joined(sites)
-    context = sum_context(hub.setting, task.name, round_number, names, length=length, modulus=modulus, bits=bits)
+    context = sum_context(hub.approved, task.name, round_number, names, length=length, modulus=modulus, bits=bits)
     if isinstance(chosen, EncryptedSum):
         return (yield from _encrypted(hub, task, chosen, context, names, blobs or {}))
     side = chosen.hub_side(context)
@@ -135,7 +135,7 @@ def _step(
 
 def _encrypted(
     hub: Hub, task: Task, scheme: EncryptedSum, context: SumContext, names: bytes, blobs: dict[str, bytes]
-) -> Generator[Ask | Mark, Any, Total]:
+) -> Generator[Ask | RoundEnd, Any, Total]:
     """A key from the key-holder, one message from every site, added as it comes in, and one total to open."""
     if hub.key_holder is None:
         raise ConfigError(
@@ -199,7 +199,7 @@ def _side(
         side, context = known
         return side, context
     context = sum_context(
-        setting_of(site),
+        approved_plan_of(site),
         name,
         request.round,
         request.payload.blobs["sites"],

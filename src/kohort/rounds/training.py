@@ -11,17 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kohort.errors import SiteError
+from kohort.models.dense.training import Fitted, OptimiserState, Training
+from kohort.models.rows import Rows, StackedRows, read_only, stack
+from kohort.models.trainable import Trainable
+from kohort.privacy.door import Company
+from kohort.privacy.guarantee import Aggregate
 from kohort.protocol.corrections import find_correction
 from kohort.protocol.hub import Expect
-from kohort.protocol.plan import Setting
+from kohort.protocol.plan import ApprovedPlan
 from kohort.protocol.site import Site
 from kohort.protocol.task import Release, Releases, Request, Task
 from kohort.protocol.wire import Payload
-from kohort.models.rows import Rows, StackedRows, read_only, stack
-from kohort.models.trainable import Trainable
-from kohort.models.dense.training import Fitted, OptimiserState, Training
-from kohort.privacy.door import Company
-from kohort.privacy.guarantee import Aggregate
 
 __all__ = [
     "CLIP",
@@ -30,13 +30,13 @@ __all__ = [
     "OPTIMISER",
     "TRAIN",
     "TRAIN_SCAFFOLD",
+    "approved_plan_of",
     "expected_update",
     "keep_state",
     "kept_by",
     "kept_state",
     "network_of",
     "put_back",
-    "setting_of",
     "training_task",
 ]
 
@@ -52,11 +52,11 @@ MODEL = "model"
 """Where a site keeps a model of its own, trained with its peers, that the hub does not know."""
 
 
-def setting_of(site: Site) -> Setting:
+def approved_plan_of(site: Site) -> ApprovedPlan:
     """The plan the site approved."""
-    if site.setting is None:
+    if site.approved is None:
         raise SiteError(f"site {site.name!r} was asked before it approved a plan")
-    return site.setting
+    return site.approved
 
 
 def network_of(site: Site) -> Trainable:
@@ -67,17 +67,17 @@ def network_of(site: Site) -> Trainable:
     return network
 
 
-def training_task(setting: Setting) -> Task:
+def training_task(approved: ApprovedPlan) -> Task:
     """The task a plan's correction needs."""
-    return TRAIN_SCAFFOLD if find_correction(setting.train.correction).scaffold else TRAIN
+    return TRAIN_SCAFFOLD if find_correction(approved.train.correction).scaffold else TRAIN
 
 
-def expected_update(network: Trainable, setting: Setting) -> Expect:
+def expected_update(network: Trainable, approved: ApprovedPlan) -> Expect:
     """What a training reply looks like."""
-    parts = ("weights", "control") if find_correction(setting.train.correction).scaffold else ("weights",)
+    parts = ("weights", "control") if find_correction(approved.train.correction).scaffold else ("weights",)
     flat = (np.dtype(network.dtype).str, (network.parameter_count,))
     return Expect(
-        arrays=dict.fromkeys(parts, flat), metrics=("rows", "loss") if setting.train.stop is not None else ("rows",)
+        arrays=dict.fromkeys(parts, flat), metrics=("rows", "loss") if approved.train.stop is not None else ("rows",)
     )
 
 
@@ -144,7 +144,7 @@ def _group_with_the_first(sites: Sequence[Site]) -> _Group:
         rows=rows,
         stacked=stack(rows),
         keys=read_only(np.fromiter((site.row_key for site in sites), dtype=np.uint64, count=len(sites))),
-        training=setting_of(sites[0]).train.training(),
+        training=approved_plan_of(sites[0]).train.training(),
         counts=counts,
         told=np.asarray(counts, dtype=np.int64),
         guarantees=tuple([site.aggregate(count) for site, count in zip(sites, counts, strict=True)]),
@@ -158,9 +158,9 @@ _Losses = NDArray[np.float64] | None
 
 def _train(sites: Sequence[Site], request: Request) -> tuple[dict[str, NDArray[Any]], _Losses, _Group]:
     """What training gave, stacked over the sites: arrays, losses where they are asked for; and the group."""
-    setting, network = setting_of(sites[0]), network_of(sites[0])
+    approved, network = approved_plan_of(sites[0]), network_of(sites[0])
     group = _group_of(sites)
-    keep = setting.train.state == "keep"
+    keep = approved.train.state == "keep"
     start = request.payload.arrays["weights"]
     shift = None
     if "control" in request.payload.arrays:
@@ -174,14 +174,14 @@ def _train(sites: Sequence[Site], request: Request) -> tuple[dict[str, NDArray[A
         round=request.round,
         state=kept_state(sites) if keep else None,
         shift=shift,
-        measure_loss=setting.train.stop is not None,
+        measure_loss=approved.train.stop is not None,
         keep_state=keep,
     )
     if keep:
         keep_state(sites, fitted)
     arrays: dict[str, NDArray[Any]] = {"weights": fitted.weights}
     if shift is not None:
-        arrays["control"] = _changed_controls(sites, request.payload.arrays, fitted, setting.train.lr)
+        arrays["control"] = _changed_controls(sites, request.payload.arrays, fitted, approved.train.lr)
     return arrays, fitted.losses, group
 
 

@@ -1,6 +1,6 @@
 """Where a plan is carried out: whose rows there are, and the engine that reaches them.
 
-A venue is all that `experiment.run` needs to know about engines. This file holds the one where every site lies in this
+A backend is all that `runs.run` needs to know about engines. This file holds the one where every site lies in this
 process; `kohort.transport.deployment.hub` has the one where sites are other machines.
 """
 
@@ -14,23 +14,23 @@ from typing import Any, Protocol
 import polars as pl
 from numpy.typing import NDArray
 
-from kohort.runs.config import PlanFile
-from kohort.tables.schema import Schema
 from kohort.errors import ConfigError
+from kohort.methods.registry import Method, find_method
+from kohort.privacy.ledger.ledger import Ledger
+from kohort.privacy.ledger.receipts import Receipts
 from kohort.protocol.arrival import Arrival, parse_arrival
 from kohort.protocol.engine import Claims, Costs, LocalEngine
-from kohort.protocol.key_holder import needs_key_holder, simulated_key_holder
+from kohort.protocol.faults import Faults
 from kohort.protocol.hub import Ask, Excluded, Replies
-from kohort.protocol.plan import Setting
-from kohort.protocol.site import Holding, Site
-from kohort.protocol.faults import Trouble
-from kohort.methods.registry import Method, find_method
-from kohort.privacy.ledger.ledger import Book
-from kohort.privacy.ledger.receipts import Receipts
+from kohort.protocol.key_holder import needs_key_holder, simulated_key_holder
+from kohort.protocol.plan import ApprovedPlan
+from kohort.protocol.site import Site, SiteTable
 from kohort.rng import Streams
+from kohort.runs.config import Plan
 from kohort.runs.simulation import Population, populate
+from kohort.tables.schema import Schema
 
-__all__ = ["Groundwork", "RunEngine", "Simulation", "Venue", "setting_for", "simulated_sites"]
+__all__ = ["Backend", "RunContext", "RunEngine", "Simulation", "approved_plan_for", "simulated_sites"]
 
 
 class RunEngine(Protocol):
@@ -48,7 +48,7 @@ class RunEngine(Protocol):
         """Carry a question to the sites and the validated answers back."""
         ...
 
-    def make_trouble(self, trouble: Trouble) -> None:
+    def inject_faults(self, faults: Faults) -> None:
         """Let simulated sites drop out, be late or lie from now on."""
         ...
 
@@ -62,18 +62,18 @@ class RunEngine(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Groundwork:
+class RunContext:
     """What a run has made ready before it reaches any site."""
 
-    plan: PlanFile
+    plan: Plan
     population: Population = field(repr=False)
-    setting: Setting
+    approved: ApprovedPlan
     streams: Streams = field(repr=False)
-    book: Book
+    ledger: Ledger
     receipts: Receipts
 
 
-class Venue(Protocol):
+class Backend(Protocol):
     """Where a plan is carried out."""
 
     @property
@@ -81,11 +81,11 @@ class Venue(Protocol):
         """What `--engine` calls it."""
         ...
 
-    def populate(self, plan: PlanFile, streams: Streams) -> Population:
+    def populate(self, plan: Plan, streams: Streams) -> Population:
         """The rows this process holds: all of them in a simulation, the hub's own in a deployment."""
         ...
 
-    def engine(self, ready: Groundwork) -> RunEngine:
+    def engine(self, ready: RunContext) -> RunEngine:
         """An engine that reaches the sites."""
         ...
 
@@ -98,18 +98,18 @@ class Simulation:
     many: bool = True
     name: str = "local"
 
-    def populate(self, plan: PlanFile, streams: Streams) -> Population:
+    def populate(self, plan: Plan, streams: Streams) -> Population:
         """Read, check, hold out and deal out."""
         return populate(plan, streams, tables=self.tables)
 
-    def engine(self, ready: Groundwork) -> LocalEngine:
+    def engine(self, ready: RunContext) -> LocalEngine:
         """The engine that calls the sites directly."""
         asked = ready.plan.sites
-        sites = simulated_sites(ready.population, ready.plan, ready.streams, ready.book)
+        sites = simulated_sites(ready.population, ready.plan, ready.streams, ready.ledger)
         return LocalEngine(
             sites=sites,
             parties=_parties(ready, frozenset(sites)),
-            setting=ready.setting,
+            approved=ready.approved,
             streams=ready.streams,
             receipts=ready.receipts,
             quorum=asked.quorum,
@@ -118,20 +118,20 @@ class Simulation:
         )
 
 
-def _parties(ready: Groundwork, sites: frozenset[str]) -> dict[str, Site]:
+def _parties(ready: RunContext, sites: frozenset[str]) -> dict[str, Site]:
     """Who else a simulated run needs: a key-holder where sums are encrypted."""
-    if not needs_key_holder(ready.setting):
+    if not needs_key_holder(ready.approved):
         return {}
     holder = simulated_key_holder(
-        schema=ready.setting.schema, policy=ready.plan.policy, streams=ready.streams, book=ready.book, sites=sites
+        schema=ready.approved.schema, policy=ready.plan.policy, streams=ready.streams, ledger=ready.ledger, sites=sites
     )
     return {holder.name: holder}
 
 
-def setting_for(plan: PlanFile, *, schema: Schema, run: str) -> Setting:
+def approved_plan_for(plan: Plan, *, schema: Schema, run: str) -> ApprovedPlan:
     """What every participant of `run` agrees on; hub and sites make it from the same plan."""
     method = find_method(plan.method)
-    return Setting(
+    return ApprovedPlan(
         run=run,
         plan_hash=plan.digest(),
         method=method.name,
@@ -146,20 +146,20 @@ def setting_for(plan: PlanFile, *, schema: Schema, run: str) -> Setting:
     )
 
 
-def _arrival(plan: PlanFile, method: Method) -> Arrival | None:
+def _arrival(plan: Plan, method: Method) -> Arrival | None:
     arrival = parse_arrival(plan.sites.arrive)
     if arrival is not None and not method.arrivals:
         raise ConfigError(f"method {method.name!r} takes all rows at once", hint="Drop sites.arrive, or use partial")
     return arrival
 
 
-def simulated_sites(population: Population, plan: PlanFile, streams: Streams, book: Book) -> dict[str, Site]:
-    """The sites of a simulation, each with its part of the one frame, its own streams and its chain in `book`."""
+def simulated_sites(population: Population, plan: Plan, streams: Streams, ledger: Ledger) -> dict[str, Site]:
+    """The sites of a simulation, each with its part of the one frame, its own streams and its chain in `ledger`."""
     bounds = population.starts.tolist()
     return {
         name: Site(
             name=name,
-            holding=Holding(
+            table=SiteTable(
                 population.frame,
                 bounds[index],
                 bounds[index + 1],
@@ -169,7 +169,7 @@ def simulated_sites(population: Population, plan: PlanFile, streams: Streams, bo
             schema=population.schema,
             policy=plan.policy,
             streams=Streams(streams.bytes("site", name), streams.seed),
-            book=book,
+            ledger=ledger,
         )
         for index, name in enumerate(population.names)
     }

@@ -16,17 +16,17 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
-from kohort.runs.config import PlanFile, read_plan
 from kohort.errors import ConfigError, nearest
 from kohort.evaluate.choice import COSTS, Figures, cheapest, figures_of, front, parse_conditions
-from kohort.runs.run import run
 from kohort.files import disk_errors, require_new, write_atomic
 from kohort.privacy.dp.tuning import cost_of_choice, spent_by_site
-from kohort.runs.low_risk import Rehearsal
-from kohort.runs.folder import RunFolder, stored_result
 from kohort.runs.backend import Simulation
+from kohort.runs.config import Plan, read_plan
+from kohort.runs.folder import RunFolder, stored_result
+from kohort.runs.low_risk import Rehearsal
+from kohort.runs.run import run
 
-__all__ = ["COMPARISON_FILE", "Rows", "Setting", "Sweep", "compare", "settings_of"]
+__all__ = ["COMPARISON_FILE", "Rows", "Sweep", "Variant", "compare", "variants_of"]
 
 Rows = Literal["all", "low-risk"]
 COMPARISON_FILE: Final = "compare.json"
@@ -55,14 +55,14 @@ class Sweep:
 
 
 @dataclass(frozen=True)
-class Setting:
+class Variant:
     """One combination of swept values, and the plan it makes."""
 
     chosen: dict[str, str]
-    plan: PlanFile
+    plan: Plan
 
 
-def settings_of(path: Path, sweeps: Sequence[Sweep], *, overrides: Sequence[str] = ()) -> list[Setting]:
+def variants_of(path: Path, sweeps: Sequence[Sweep], *, overrides: Sequence[str] = ()) -> list[Variant]:
     """Every combination, the last sweep fastest. All plans are checked before the first run begins."""
     keys = [sweep.key for sweep in sweeps]
     if len(set(keys)) < len(keys):
@@ -71,12 +71,12 @@ def settings_of(path: Path, sweeps: Sequence[Sweep], *, overrides: Sequence[str]
     for values in product(*(sweep.values for sweep in sweeps)):
         chosen = dict(zip(keys, values, strict=True))
         plan = read_plan(path, overrides=[*overrides, *(f"{key}={value}" for key, value in chosen.items())])
-        made.append(Setting(chosen, plan))
+        made.append(Variant(chosen, plan))
     return made
 
 
 def compare(
-    settings: Sequence[Setting],
+    settings: Sequence[Variant],
     *,
     out: Path,
     seeds: int = 1,
@@ -99,13 +99,13 @@ def compare(
     if not resume:
         require_new(out, force=force)
         _clear(out)
-    jobs = [(setting, seed) for setting in settings for seed in range(seeds)]
+    phases = [(setting, seed) for setting in settings for seed in range(seeds)]
     runs, folders = [], []
-    for number, (setting, seed) in enumerate(jobs, start=1):
+    for number, (setting, seed) in enumerate(phases, start=1):
         words = [] if seeds == 1 else [f"seed={seed}"]
         words += [] if rows == "all" else [rows]  # a comparison on other rows must not go on with these runs
-        folder = out / f"run-{number:0{len(str(len(jobs)))}d}{_slug(setting.chosen, words)}"
-        say(f"{number} of {len(jobs)}: {_words(setting.chosen)}, seed {seed}")
+        folder = out / f"run-{number:0{len(str(len(phases)))}d}{_slug(setting.chosen, words)}"
+        say(f"{number} of {len(phases)}: {_words(setting.chosen)}, seed {seed}")
         runs.append(_run_of(setting.plan, folder, seed, rows, resume=resume, force=force))
         folders.append(folder)
         if number == 1:  # what cannot be judged is known now, and not only when all runs are made
@@ -132,12 +132,12 @@ def compare(
     return result
 
 
-def _run_of(plan: PlanFile, folder: Path, seed: int, rows: Rows, *, resume: bool, force: bool) -> dict[str, Any]:
+def _run_of(plan: Plan, folder: Path, seed: int, rows: Rows, *, resume: bool, force: bool) -> dict[str, Any]:
     known = stored_result(folder, plan, seed) if resume else None
     if known is not None:
         return known
-    venue = Rehearsal() if rows == "low-risk" else Simulation()
-    return run(plan, out=folder, seed=seed, resume=resume, force=force, venue=venue).to_mapping()
+    backend = Rehearsal() if rows == "low-risk" else Simulation()
+    return run(plan, out=folder, seed=seed, resume=resume, force=force, backend=backend).to_mapping()
 
 
 def _clear(out: Path) -> None:

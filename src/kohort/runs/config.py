@@ -1,4 +1,4 @@
-"""Plan files: TOML in, one frozen, validated `PlanFile` out.
+"""Plan files: TOML in, one frozen, validated `Plan` out.
 
 The sections are the dataclasses the rest of kohort uses, and `[method]` is whatever the registered method of that name
 declares, so a new method needs no change here. Unknown keys are errors that name the nearest valid one.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import tomllib
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from math import isfinite
@@ -17,16 +18,16 @@ from typing import Annotated, Any, Literal, get_args, get_type_hints
 from annotated_types import Ge, Gt, Le, Lt
 
 from kohort.errors import ConfigError, nearest
-from kohort.protocol.plan import ModelSection, TrainSection
-from kohort.protocol.faults import Trouble
 from kohort.methods.registry import find_method, methods
 from kohort.privacy.ledger.ledger import canonical
 from kohort.privacy.policy import Policy
+from kohort.protocol.faults import Faults
+from kohort.protocol.plan import ModelSection, TrainSection
 
 __all__ = [
     "CostSection",
     "DataSection",
-    "PlanFile",
+    "Plan",
     "SitesSection",
     "apply_overrides",
     "json_schema",
@@ -90,7 +91,7 @@ class SitesSection:
     """Seconds a site has for an answer; later ones are left out and named."""
     arrive: str | None = None
     """Rows come in over time, as in "20%/10 rounds"; for methods that share rows."""
-    trouble: Trouble = field(default_factory=Trouble)
+    faults: Faults = field(default_factory=Faults)
     """Simulated drop-outs, lateness and lies."""
 
 
@@ -106,7 +107,7 @@ class CostSection:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlanFile:
+class Plan:
     """A whole plan."""
 
     data: DataSection
@@ -143,7 +144,7 @@ _SECTIONS: dict[str, type[Any]] = {
 }
 
 
-def read_plan(path: Path, *, overrides: Sequence[str] = ()) -> PlanFile:
+def read_plan(path: Path, *, overrides: Sequence[str] = ()) -> Plan:
     """The plan of a TOML file, with `a.b=value` overrides applied."""
     try:
         raw = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -193,8 +194,20 @@ def _section_in(outer: Any, key: str, place: str) -> Any:
     return following
 
 
-def load_plan(raw: Mapping[str, Any]) -> PlanFile:
-    """Validate a mapping into a plan."""
+def load_plan(raw: Mapping[str, Any]) -> Plan:
+    """Validate a mapping into a plan.
+
+    Args:
+        raw: The sections of a plan file, as TOML reads them. Deprecated keys are read under their new names, with a
+            `FutureWarning` each.
+
+    Returns:
+        The validated plan.
+
+    Raises:
+        ConfigError: A section or key is unknown, or a value does not fit; the message names the nearest valid one.
+    """
+    raw = _without_deprecated_keys(raw)
     known = {*_SECTIONS, "method"}
     for key in raw:
         if key not in known:
@@ -208,7 +221,31 @@ def load_plan(raw: Mapping[str, Any]) -> PlanFile:
     name = section.get("name", DEFAULT_METHOD)
     method = find_method(str(name))
     own = {key: value for key, value in section.items() if key != "name"}
-    return PlanFile(**made, method=method.name, config=_validate(method.config, own, "method"))
+    return Plan(**made, method=method.name, config=_validate(method.config, own, "method"))
+
+
+def _without_deprecated_keys(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """`raw` with every deprecated key under its new name, and a warning for each."""
+    result: dict[str, Any] = _deep_copy(raw)
+    sites, method = result.get("sites"), result.get("method")
+    _rename_key(sites, "trouble", "faults", "sites")
+    _rename_key(sites.get("faults") if isinstance(sites, dict) else None, "hostile", "byzantine", "sites.faults")
+    if isinstance(method, dict):
+        _rename_key(method.get("dp"), "tail", "average", "method.dp")
+        phases = method.get("phases")
+        for number, phase in enumerate(phases if isinstance(phases, list) else (), start=1):
+            dp = phase.get("dp") if isinstance(phase, dict) else None
+            _rename_key(dp, "tail", "average", f"method.phases.{number}.dp")
+    return result
+
+
+def _rename_key(section: Any, old: str, new: str, place: str) -> None:
+    if not isinstance(section, dict) or old not in section:
+        return
+    if new in section:
+        raise ConfigError(f"{place} has both {old!r} and {new!r}", hint=f"Drop {place}.{old}, the old name")
+    section[new] = section.pop(old)
+    warnings.warn(f"{place}.{old} is deprecated; write {place}.{new}", FutureWarning, stacklevel=4)
 
 
 def json_schema() -> dict[str, Any]:

@@ -14,13 +14,13 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from kohort.runs.config import PlanFile, load_plan
 from kohort.errors import ConfigError, KohortError, ResourceError
-from kohort.runs.run import Progress, run
 from kohort.files import disk_errors, write_atomic
 from kohort.methods.registry import Method, find_method, methods
 from kohort.report.page import write_report
 from kohort.report.runs import FAILED_FILE, read_runs, read_shared_plan
+from kohort.runs.config import Plan, load_plan
+from kohort.runs.run import Progress, run
 
 __all__ = ["MARK", "ROUNDS", "TITLE", "Watch", "demo_plan", "prepare_folder", "run_demo"]
 
@@ -63,7 +63,7 @@ raw = true
 Watch = Callable[[Progress], None]
 
 
-def demo_plan(method: Method, *, rounds: int = ROUNDS) -> PlanFile:
+def demo_plan(method: Method, *, rounds: int = ROUNDS) -> Plan:
     """The demo's plan for one method, with the keys the method itself gives as an example."""
     raw: dict[str, Any] = tomllib.loads(_PLAN)
     raw["train"]["rounds"] = rounds

@@ -14,16 +14,16 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from kohort.runs.config import PlanFile
 from kohort.errors import ConfigError, IntegrityError
-from kohort.protocol.checkpoint import Checkpoints
 from kohort.files import disk_errors, require_new, write_atomic
+from kohort.protocol.checkpoint import Checkpoints
 from kohort.rng import Streams
+from kohort.runs.config import Plan
 
 __all__ = ["RunFolder", "stored_result"]
 
 
-def stored_result(path: Path, plan: PlanFile, seed: int | None) -> dict[str, Any] | None:
+def stored_result(path: Path, plan: Plan, seed: int | None) -> dict[str, Any] | None:
     """The result of a finished run of this very plan and seed; None when the folder holds none yet."""
     if not (path / "run.json").is_file():
         return None
@@ -70,7 +70,7 @@ class RunFolder:
                 shutil.rmtree(self.path)
             self.path.mkdir(parents=True, exist_ok=True)
 
-    def identify(self, plan: PlanFile, streams: Streams, table: str) -> None:
+    def identify(self, plan: Plan, streams: Streams, table: str) -> None:
         """Write down what this run is, so that only the same run goes on here."""
         identity = {"plan": plan.to_mapping(), "seed": streams.seed, "table": table}
         if streams.is_secure:  # the same keys are needed to go on; the file goes with the end of the run
@@ -90,7 +90,7 @@ class RunFolder:
             )
         return Streams.seeded(identity["seed"])
 
-    def check_same(self, plan: PlanFile, table: str) -> None:
+    def check_same(self, plan: Plan, table: str) -> None:
         """Refuse to go on with another plan or other rows, and say which."""
         identity = self._identity()
         _same_plan(identity["plan"], plan.to_mapping())
@@ -99,7 +99,7 @@ class RunFolder:
                 "the rows are not those of the interrupted run", hint="Restore the table, or start anew with --force"
             )
 
-    def finish(self, plan: PlanFile, result: dict[str, Any]) -> None:
+    def finish(self, plan: Plan, result: dict[str, Any]) -> None:
         """Write plan and result; the run is over and its state goes."""
         write_atomic(self.path / "plan.json", (json.dumps(plan.to_mapping(), indent=1) + "\n").encode())
         write_atomic(self.path / "run.json", (json.dumps(result, indent=1) + "\n").encode())

@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from kohort.runs.config import PlanFile
-from kohort.tables.splits import hold_out
 from kohort.errors import ConfigError, DataError
 from kohort.rng import Streams
-from kohort.runs.simulation import Population
 from kohort.runs.backend import Simulation
+from kohort.runs.config import Plan
+from kohort.runs.simulation import Population
+from kohort.tables.splits import hold_out
 
 __all__ = ["HELD_OUT", "Rehearsal", "low_risk_only"]
 
@@ -30,7 +30,7 @@ HELD_OUT = 0.25
 class Rehearsal(Simulation):
     """A simulation of the same sites with their rows of low risk alone."""
 
-    def populate(self, plan: PlanFile, streams: Streams) -> Population:
+    def populate(self, plan: Plan, streams: Streams) -> Population:
         """As in a simulation, then without every other row."""
         if plan.data.validation is not None:
             raise ConfigError(

@@ -17,38 +17,38 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from kohort.report.card import model_card
-from kohort.runs.config import PlanFile
-from kohort.tables.domain import Domain, declared_domain
-from kohort.tables.encoder import Encoder
-from kohort.tables.frames import write_table
+from kohort.crypto.sums.key_holder import KEY_HOLDER
 from kohort.errors import ConfigError
 from kohort.evaluate.intervals import RESAMPLES
 from kohort.evaluate.utility import accuracy_of, evaluate_model
-from kohort.models.files import save_model
-from kohort.protocol.checkpoint import Checkpoint
-from kohort.protocol.engine import Costs, drive
-from kohort.protocol.enrolment import PREPARE, Enrolled, encoder_for, enrol
-from kohort.protocol.key_holder import needs_key_holder
-from kohort.protocol.hub import Ask, Excluded, Hub, Mark, Result
-from kohort.protocol.plan import Setting
 from kohort.files import require_new, write_atomic
+from kohort.methods.registry import Method, find_method
 from kohort.methods.syntactic.mapped_encoder import MappedEncoder
+from kohort.models.files import save_model
 from kohort.models.model import Model, encode_rows
 from kohort.models.rows import Rows
-from kohort.methods.registry import Method, find_method
 from kohort.privacy.dp.budget import dp_facts
 from kohort.privacy.guarantee import DP
-from kohort.privacy.ledger.ledger import LEDGER_FILE, Book, Disclosure
+from kohort.privacy.ledger.ledger import LEDGER_FILE, Disclosure, Ledger
 from kohort.privacy.ledger.receipts import Receipts
 from kohort.privacy.ledger.reopen import drop_cut_lines, reopen
 from kohort.privacy.ledger.signing import Signer
-from kohort.runs.retention import RECEIVED, note_last_day
+from kohort.protocol.checkpoint import Checkpoint
+from kohort.protocol.engine import Costs, drive
+from kohort.protocol.enrolment import PREPARE, Enrolled, encoder_for, enrol
+from kohort.protocol.hub import Ask, Excluded, Hub, Result, RoundEnd
+from kohort.protocol.key_holder import needs_key_holder
+from kohort.protocol.plan import ApprovedPlan
+from kohort.report.card import model_card
 from kohort.rng import Streams
+from kohort.runs.backend import Backend, RunContext, RunEngine, Simulation, approved_plan_for
+from kohort.runs.config import Plan
 from kohort.runs.folder import RunFolder
-from kohort.crypto.sums.key_holder import KEY_HOLDER
+from kohort.runs.retention import RECEIVED, note_last_day
 from kohort.runs.simulation import Population, set_aside_unseen
-from kohort.runs.backend import Groundwork, RunEngine, Simulation, Venue, setting_for
+from kohort.tables.domain import Domain, declared_domain
+from kohort.tables.encoder import Encoder
+from kohort.tables.frames import write_table
 
 __all__ = ["Outcome", "Progress", "run"]
 
@@ -75,7 +75,7 @@ class Progress:
 class Outcome:
     """What a run gives back."""
 
-    plan: PlanFile
+    plan: Plan
     engine: str = "local"
     seed: int | None
     model: Model
@@ -143,7 +143,7 @@ class Outcome:
 
 
 def run(
-    plan: PlanFile,
+    plan: Plan,
     *,
     out: Path | None = None,
     seed: int | None = None,
@@ -153,16 +153,16 @@ def run(
     tables: dict[str, pl.DataFrame] | None = None,
     watch: Callable[[Progress], None] = lambda _: None,
     many: bool = True,
-    venue: Venue | None = None,
+    backend: Backend | None = None,
 ) -> Outcome:
-    """Run `plan` at `venue`, by default in this process. With `out`, writes model, ledger and `run.json` there.
+    """Run `plan` at `backend`, by default in this process. With `out`, writes model, ledger and `run.json` there.
 
     `resume` goes on with an interrupted run in `out`, to the same bytes as if it had never stopped (or begins it, when
     nothing was begun there). `many=False` asks sites one by one. A `watch` that raises stops the run after a round,
     with everything in place to resume it.
     """
     began, cpu_began = perf_counter(), process_time()
-    place = venue or Simulation(tables=tables, many=many)
+    place = backend or Simulation(tables=tables, many=many)
     method = find_method(plan.method)
     plan.model.check()
     folder = None if out is None else RunFolder(out)
@@ -175,47 +175,47 @@ def run(
     population = place.populate(plan, streams)
     if folder is not None:
         _open_folder(folder, plan, population, streams, goes_on=goes_on, force=force or resume)
-    book, receipts = _open_ledger(folder, streams, goes_on=goes_on)
+    ledger, receipts = _open_ledger(folder, streams, goes_on=goes_on)
     checkpoint: Checkpoint | None = None
     notes: tuple[str, ...] = ()
     if folder is not None and goes_on:
-        checkpoint, notes = folder.checkpoints.latest(ledger_lines=book.length)
-    setting = setting_for(plan, schema=population.schema, run=book.run)
+        checkpoint, notes = folder.checkpoints.latest(ledger_lines=ledger.length)
+    approved = approved_plan_for(plan, schema=population.schema, run=ledger.run)
     try:
-        ready = Groundwork(
-            plan=plan, population=population, setting=setting, streams=streams, book=book, receipts=receipts
+        ready = RunContext(
+            plan=plan, population=population, approved=approved, streams=streams, ledger=ledger, receipts=receipts
         )
         engine = place.engine(ready)
         tasks = [PREPARE.name, *(task.name for task in method.tasks)]
         agreed = engine.approve(lambda rows: method.claims(plan.config, rows), tasks=tasks)
         enrolment = enrol(
             agreed,
-            declared=declared_domain(setting.schema, missing=setting.missing),
-            columns=(*setting.schema.inputs, str(setting.schema.target)),
-            settle=partial(_opening, method, setting),
+            declared=declared_domain(approved.schema, missing=approved.missing),
+            columns=(*approved.schema.inputs, str(approved.schema.target)),
+            settle=partial(_opening, method, approved),
         )
         enrolled = drive(enrolment, engine)
         engine.declared = enrolled.rows
-        engine.make_trouble(plan.sites.trouble)
-        hub = _hub(setting, streams, enrolled, population, checkpoint)
+        engine.inject_faults(plan.sites.faults)
+        hub = _hub(approved, streams, enrolled, population, checkpoint)
         if checkpoint is not None:
             engine.put_back(checkpoint.sites)
         usable = set_aside_unseen(hub.encoder, population.test)
         test = population.test.filter(pl.Series(usable))
-        observer = _Observer(hub, engine, test, watch, began, folder, checkpoint, book)
-        result = drive(method.plan(plan.config, hub), engine, observe=observer)
+        observer = _Observer(hub, engine, test, watch, began, folder, checkpoint, ledger)
+        result = drive(method.protocol(plan.config, hub), engine, observe=observer)
     finally:
         try:
-            book.seal(receipts=(receipts.length, receipts.head), hub_key=receipts.public)
+            ledger.seal(receipts=(receipts.length, receipts.head), hub_key=receipts.public)
         finally:
-            book.close()
+            ledger.close()
             receipts.close()
     if not np.isfinite(result.weights).all():
         raise ConfigError("the training diverged: the weights are not finite", hint="Lower train.lr")
     model = Model(result.network or hub.network, result.weights, result.encoder or hub.encoder)
     outcome = _outcome(
         plan=plan,
-        venue=place.name,
+        backend=place.name,
         seed=streams.seed,
         model=model,
         metrics=_evaluate(model, population, usable),
@@ -223,7 +223,7 @@ def run(
         result=result,
         hub=hub,
         engine=engine,
-        book=book,
+        ledger=ledger,
         notes=[*population.notes, *notes, *hub.network.notes, *result.notes],
         told=_placed(model, test),
         aside=int((~usable).sum()),
@@ -237,7 +237,7 @@ def run(
 
 
 def _open_folder(
-    folder: RunFolder, plan: PlanFile, population: Population, streams: Streams, *, goes_on: bool, force: bool
+    folder: RunFolder, plan: Plan, population: Population, streams: Streams, *, goes_on: bool, force: bool
 ) -> None:
     """Make sure an interrupted run is this one, or make a fresh folder that says which run is under way in it."""
     table = population.fingerprint()
@@ -248,50 +248,50 @@ def _open_folder(
         folder.identify(plan, streams, table)
 
 
-def _open_ledger(folder: RunFolder | None, streams: Streams, *, goes_on: bool) -> tuple[Book, Receipts]:
+def _open_ledger(folder: RunFolder | None, streams: Streams, *, goes_on: bool) -> tuple[Ledger, Receipts]:
     place = None if folder is None else folder.ledger
     has_ledger = goes_on and place is not None and (place / LEDGER_FILE).is_file()
     if has_ledger and place is not None:
         drop_cut_lines(place)
-    book = Book(
+    ledger = Ledger(
         signer=Signer.from_secret(streams.bytes("signer", "sites")),
         folder=place,
         run=streams.bytes("run", length=8).hex(),
     )
     receipts = Receipts(signer=Signer.from_secret(streams.bytes("signer", "hub")), folder=place)
     if has_ledger and place is not None:
-        reopen(place, book, receipts)
-    return book, receipts
+        reopen(place, ledger, receipts)
+    return ledger, receipts
 
 
-def _opening(method: Method, setting: Setting, domain: Domain, sites: tuple[str, ...]) -> Ask | None:
+def _opening(method: Method, approved: ApprovedPlan, domain: Domain, sites: tuple[str, ...]) -> Ask | None:
     """What the method asks along with the enrolment, once the agreed domain makes a model."""
-    encoder = encoder_for(setting, domain)
-    setting.model.network(encoder)
-    return method.opening(setting, encoder, sites)
+    encoder = encoder_for(approved, domain)
+    approved.model.network(encoder)
+    return method.opening(approved, encoder, sites)
 
 
 def _hub(
-    setting: Setting,
+    approved: ApprovedPlan,
     streams: Streams,
     enrolled: Enrolled,
     population: Population,
     checkpoint: Checkpoint | None,
 ) -> Hub:
     rows = enrolled.rows
-    encoder = encoder_for(setting, enrolled.domain)
+    encoder = encoder_for(approved, enrolled.domain)
     own = population.validation
     return Hub(
         sites=tuple(rows),
         rows=rows,
         encoder=encoder,
-        network=setting.model.network(encoder),
-        setting=setting,
+        network=approved.model.network(encoder),
+        approved=approved,
         streams=Streams(streams.bytes("hub"), streams.seed),
         validation=None if own is None else encode_rows(encoder, own.filter(pl.Series(set_aside_unseen(encoder, own)))),
         resume=None if checkpoint is None else checkpoint.resume,
         clusters=_clusters(population, rows),
-        key_holder=KEY_HOLDER if needs_key_holder(setting) else None,
+        key_holder=KEY_HOLDER if needs_key_holder(approved) else None,
         opened=enrolled.opened,
     )
 
@@ -320,23 +320,23 @@ class _Observer:
         began: float,
         folder: RunFolder | None,
         checkpoint: Checkpoint | None,
-        book: Book,
+        ledger: Ledger,
     ) -> None:
-        self._book = book
+        self._ledger = ledger
         self.history: list[dict[str, float]] = []
         self._hub = hub
         self._engine = engine
         self._test = _spread(test)
         self._encoder = hub.encoder
         self._rows: Rows | None = None
-        if self._test.height and not hub.setting.own_rows:
+        if self._test.height and not hub.approved.own_rows:
             self._encoded(hub.encoder)  # rows the model could not read are found before any budget is spent
         self._watch = watch
         self._began = began
         self._folder = folder
         self._checkpoint = checkpoint
 
-    def __call__(self, mark: Mark) -> None:
+    def __call__(self, mark: RoundEnd) -> None:
         if mark.resumed and self._checkpoint is not None:
             facts = self._checkpoint.facts
             self.history = list(facts["history"])
@@ -363,20 +363,20 @@ class _Observer:
             self._rows, self._encoder = encode_rows(encoder, self._test), encoder
         return self._rows
 
-    def _save(self, mark: Mark, folder: RunFolder) -> None:
+    def _save(self, mark: RoundEnd, folder: RunFolder) -> None:
         facts = {
             "history": self.history,
             "costs": vars(self._engine.costs),
             "excluded": [vars(item) for item in self._engine.excluded],
         }
-        self._book.settle()  # a run that goes on from here will not ask for this round's receipt again
+        self._ledger.settle()  # a run that goes on from here will not ask for this round's receipt again
         folder.checkpoints.save(
             Checkpoint(
                 round=mark.round,
                 weights=mark.weights,
                 state=mark.state,
                 sites=self._engine.kept(),
-                ledger_lines=self._book.length,
+                ledger_lines=self._ledger.length,
                 facts=facts,
             )
         )
@@ -419,8 +419,8 @@ def _evaluate(model: Model, population: Population, usable: Any) -> dict[str, An
 
 def _outcome(
     *,
-    plan: PlanFile,
-    venue: str,
+    plan: Plan,
+    backend: str,
     seed: int | None,
     model: Model,
     metrics: dict[str, Any],
@@ -428,7 +428,7 @@ def _outcome(
     result: Result,
     hub: Hub,
     engine: RunEngine,
-    book: Book,
+    ledger: Ledger,
     notes: list[str],
     told: _Told,
     aside: int,
@@ -441,13 +441,13 @@ def _outcome(
         notes.append(f"{aside} test rows hold categories that occur at no site and were set aside")
     refused = {item.site: item.reason for item in engine.excluded if item.kind == "refused"}
     dropped = {item.site: item.reason for item in engine.excluded if item.kind != "refused"}
-    claims = [guarantee for guarantee in book.claims() if isinstance(guarantee, DP)]
-    spent = [(chain.budget.epsilon, chain.budget.delta) for chain in book.chains.values()]
+    claims = [guarantee for guarantee in ledger.claims() if isinstance(guarantee, DP)]
+    spent = [(chain.budget.epsilon, chain.budget.delta) for chain in ledger.chains.values()]
     if result.claim is not None and not claims:  # noise the hub added itself stands in no site's ledger
         claims, spent = [result.claim], [(result.claim.epsilon, result.claim.delta)]
     return Outcome(
         plan=plan,
-        engine=venue,
+        engine=backend,
         seed=seed,
         model=model,
         metrics=metrics,
@@ -456,7 +456,7 @@ def _outcome(
         stopped_by=result.stopped_by,
         sites=hub.sites,
         site_rows=dict(hub.rows),
-        disclosed=book.disclosures(),
+        disclosed=ledger.disclosures(),
         refused=refused,
         dropped=dropped,
         seconds={
@@ -470,7 +470,7 @@ def _outcome(
         bytes={"up": costs.bytes_up, "down": costs.bytes_down},
         watt_hours=cpu * plan.costs.watts / 3600,
         notes=(*notes, *told.notes),
-        ledger_head=book.fingerprint(),
+        ledger_head=ledger.fingerprint(),
         epsilon=max((epsilon for epsilon, _ in spent), default=0.0) if claims else None,
         delta=max((delta for _, delta in spent), default=0.0) if claims else None,
         unit=claims[0].unit if claims else None,

@@ -14,15 +14,15 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from kohort.runs.config import DataSection, PlanFile
+from kohort.errors import ConfigError, DataError
+from kohort.rng import Streams
+from kohort.runs.config import DataSection, Plan
 from kohort.tables.datasets.catalogue import Dataset, open_table
 from kohort.tables.domain import category_text
 from kohort.tables.encoder import Encoder
+from kohort.tables.frames import check_finite, handle_missing
 from kohort.tables.schema import Role, Schema
 from kohort.tables.splits import Assignment, assign_sites, assignment_of_parts, hold_out, mark_low_risk
-from kohort.tables.frames import check_finite, handle_missing
-from kohort.errors import ConfigError, DataError
-from kohort.rng import Streams
 
 __all__ = ["Population", "populate", "schema_of", "set_aside_unseen", "usable_rows"]
 
@@ -79,7 +79,7 @@ def schema_of(section: DataSection, columns: list[str], *, codebook: Schema | No
     return schema.resolve(columns, default)
 
 
-def populate(plan: PlanFile, streams: Streams, *, tables: dict[str, pl.DataFrame] | None = None) -> Population:
+def populate(plan: Plan, streams: Streams, *, tables: dict[str, pl.DataFrame] | None = None) -> Population:
     """Read, check, hold out and deal out. `tables` replaces `data.table`: one a site if split is "files", else one."""
     frame, schema, assignment = _read(plan, streams, tables)
     notes = list(assignment.notes)
@@ -124,7 +124,7 @@ def set_aside_unseen(encoder: Encoder, frame: pl.DataFrame) -> NDArray[np.bool_]
     return usable
 
 
-def _hub_share(plan: PlanFile, streams: Streams, is_test: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def _hub_share(plan: Plan, streams: Streams, is_test: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """The training rows the hub holds itself, for `train.reject`."""
     chosen = np.zeros(len(is_test), dtype=bool)
     if plan.data.validation is not None:
@@ -134,7 +134,7 @@ def _hub_share(plan: PlanFile, streams: Streams, is_test: NDArray[np.bool_]) -> 
 
 
 def _read(
-    plan: PlanFile, streams: Streams, tables: dict[str, pl.DataFrame] | None
+    plan: Plan, streams: Streams, tables: dict[str, pl.DataFrame] | None
 ) -> tuple[pl.DataFrame, Schema, Assignment]:
     section = plan.data
     if tables is None and plan.sites.split == "files":
@@ -169,7 +169,7 @@ def _read(
 
 
 def _read_parts(
-    plan: PlanFile, streams: Streams, tables: dict[str, pl.DataFrame]
+    plan: Plan, streams: Streams, tables: dict[str, pl.DataFrame]
 ) -> tuple[pl.DataFrame, Schema, Assignment]:
     if not tables:
         raise ConfigError("there are no sites", hint="Give at least one table")
@@ -202,7 +202,7 @@ def _read_parts(
     return frame, schema, assignment
 
 
-def usable_rows(frame: pl.DataFrame, schema: Schema, plan: PlanFile) -> pl.DataFrame:
+def usable_rows(frame: pl.DataFrame, schema: Schema, plan: Plan) -> pl.DataFrame:
     """Kept columns only; rows with missing values dropped when the plan says so, rows without a target always."""
     frame = frame.select(list(schema.columns))
     if plan.data.missing == "drop":
@@ -211,7 +211,7 @@ def usable_rows(frame: pl.DataFrame, schema: Schema, plan: PlanFile) -> pl.DataF
 
 
 def _hold_out(
-    plan: PlanFile, streams: Streams, frame: pl.DataFrame, schema: Schema, assignment: Assignment
+    plan: Plan, streams: Streams, frame: pl.DataFrame, schema: Schema, assignment: Assignment
 ) -> tuple[NDArray[np.bool_], pl.DataFrame, tuple[str, ...] | None]:
     share: Any = plan.data.test
     if isinstance(share, str):

@@ -8,8 +8,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from kohort.registry import discover
 from kohort.errors import ConfigError, nearest
+from kohort.registry import discover
 
 __all__ = ["Say", "Study", "find_study", "studies"]
 

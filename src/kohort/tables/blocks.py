@@ -16,10 +16,10 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from kohort.errors import ConfigError, DataError
 from kohort.tables.cells import Cell, Interval, Label, Suppressed, ValueSet, parse_cell
 from kohort.tables.domain import OTHER, ColumnDomain, category_text, item_lists, number
 from kohort.tables.schema import ColumnSpec
-from kohort.errors import ConfigError, DataError
 
 __all__ = [
     "Block",

@@ -13,9 +13,9 @@ from typing import Any
 
 import polars as pl
 
-from kohort.tables.schema import ColumnKind, ColumnSpec, Schema
-from kohort.tables.frames import ITEM_SEPARATOR, Missing
 from kohort.errors import ConfigError, DataError
+from kohort.tables.frames import ITEM_SEPARATOR, Missing
+from kohort.tables.schema import ColumnKind, ColumnSpec, Schema
 
 __all__ = [
     "OTHER",

@@ -18,10 +18,10 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from kohort.errors import ConfigError, DataError, nearest
 from kohort.tables.blocks import Block, CategoryBlock, Encoding, Taxonomy, block_for, encode_generalised
 from kohort.tables.domain import ColumnDomain, Domain, learn_domain, merge_domains, number
 from kohort.tables.schema import Schema
-from kohort.errors import ConfigError, DataError, nearest
 
 __all__ = ["ColumnDomain", "Domain", "Encoder", "Encoding", "Task", "learn_domain", "merge_domains"]
 

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from kohort.tables.cells import SUPPRESSED, Label, Suppressed
 from kohort.errors import ConfigError, DataError
 from kohort.files import require_new, write_atomic
+from kohort.tables.cells import SUPPRESSED, Label, Suppressed
 
 __all__ = ["ROOT_LABEL", "Hierarchy", "read_hierarchies"]
 

@@ -14,8 +14,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from kohort.tables.domain import category_text, number
 from kohort.errors import ConfigError, DataError, nearest
+from kohort.tables.domain import category_text, number
 
 __all__ = [
     "Assignment",
@@ -449,7 +449,7 @@ def _risk_weights(
 def _low_risk(
     found: Assignment, weights: NDArray[np.float64], share: float, generator: np.random.Generator
 ) -> NDArray[np.bool_]:
-    """Mark round(share * rows) rows of every site, drawn by weight without replacement."""
+    """RoundEnd round(share * rows) rows of every site, drawn by weight without replacement."""
     sizes = found.sizes
     # The rows with the smallest exponential draws divided by their weights are such a sample.
     keys = generator.exponential(size=len(found.site)) / weights

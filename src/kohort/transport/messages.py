@@ -6,7 +6,7 @@ quotes both that number and the request's hash, so neither can be taken for anot
 message; they are then read one after the other, each for itself.
 
 Guarantee: `read_question` and `read_answer` return only what the owner of the given key signed, for this reader;
-hostile bytes are an IntegrityError, and nothing is ever executed.
+byzantine bytes are an IntegrityError, and nothing is ever executed.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
+from kohort.crypto.sealed import Identity, PublicIdentity
 from kohort.errors import IntegrityError
+from kohort.privacy.ledger.ledger import canonical
 from kohort.protocol.task import Request
 from kohort.protocol.wire import Payload, decode, encode
-from kohort.privacy.ledger.ledger import canonical
-from kohort.crypto.sealed import Identity, PublicIdentity
 
 __all__ = [
     "Answer",

@@ -16,8 +16,22 @@ from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
+from kohort.crypto.sealed import Identity, PublicIdentity
 from kohort.errors import ConfigError, IntegrityError, KohortError, RefusedError, SiteError
+from kohort.privacy.guarantee import DP, Public, parse_guarantee
+from kohort.privacy.ledger.ledger import Chain, Ledger, LedgerContext, canonical
+from kohort.privacy.ledger.receipts import RECEIPTS_FILE, Receipts
+from kohort.privacy.ledger.signing import Signer
+from kohort.privacy.ledger.verify import checked_receipts
 from kohort.protocol.engine import Claims, Costs, give_up, least_answers, stop_if_tampered
+from kohort.protocol.faults import Faults
+from kohort.protocol.hub import Ask, Excluded, Replies
+from kohort.protocol.plan import ApprovedPlan
+from kohort.protocol.site import Failure
+from kohort.protocol.task import Request
+from kohort.protocol.validate import validate
+from kohort.protocol.wire import Parcels
+from kohort.rng import Streams
 from kohort.transport.messages import (
     Answer,
     Question,
@@ -27,20 +41,6 @@ from kohort.transport.messages import (
     read_answer,
     write_question,
 )
-from kohort.protocol.hub import Ask, Excluded, Replies
-from kohort.protocol.plan import Setting
-from kohort.protocol.site import Failure
-from kohort.protocol.task import Request
-from kohort.protocol.faults import Trouble
-from kohort.protocol.validate import validate
-from kohort.protocol.wire import Parcels
-from kohort.privacy.guarantee import DP, Public, parse_guarantee
-from kohort.privacy.ledger.ledger import Book, Chain, Occasion, canonical
-from kohort.privacy.ledger.receipts import RECEIPTS_FILE, Receipts
-from kohort.privacy.ledger.signing import Signer
-from kohort.privacy.ledger.verify import checked_receipts
-from kohort.rng import Streams
-from kohort.crypto.sealed import Identity, PublicIdentity
 
 __all__ = ["Carrier", "RemoteEngine", "SiteReceipts"]
 
@@ -58,7 +58,7 @@ class Carrier(Protocol):
 
 
 class _Heads:
-    """Where a site's own ledger stood, as it told; in the form `Receipts` asks a book for it."""
+    """Where a site's own ledger stood, as it told; in the form `Receipts` asks a ledger for it."""
 
     def __init__(self, answer: Answer) -> None:
         self._said = (answer.heads, answer.head_signature)
@@ -78,13 +78,13 @@ class SiteReceipts(Receipts):
         self._texts: list[str] = []
         if folder is not None and (folder / RECEIPTS_FILE).stat().st_size:
             checked = checked_receipts(folder / RECEIPTS_FILE)
-            self.adopt(Book(signer=signer), checked, {})
+            self.adopt(Ledger(signer=signer), checked, {})
             self._texts = (folder / RECEIPTS_FILE).read_text(encoding="utf-8").splitlines(keepends=True)
 
     def acknowledge(self, answer: Answer) -> None:
         """Counter-sign where the site's ledger stands; one that went back is refused."""
         self._chain.length = answer.length
-        self.issue(_Heads(answer), [self._chain], Occasion(what="", request=answer.request))
+        self.issue(_Heads(answer), [self._chain], LedgerContext(what="", request=answer.request))
 
     def after(self, known: int | None) -> bytes:
         """The lines a site that has `known` of them lacks; some more when that is not known."""
@@ -101,7 +101,7 @@ class RemoteEngine:
     """Drives a plan over a carrier. Sites judge the plan themselves, when its first question reaches them."""
 
     carrier: Carrier
-    setting: Setting
+    approved: ApprovedPlan
     streams: Streams
     hub: Identity
     sites: Mapping[str, PublicIdentity]
@@ -111,7 +111,7 @@ class RemoteEngine:
     """The plan as JSON: every site hashes it, compares, and reads its parameters from it."""
     peers: bytes
     """The public identities of all parties, one a line."""
-    book: Book
+    ledger: Ledger
     """The hub's own ledger of what it received."""
     receipts: Receipts
     quorum: float
@@ -130,18 +130,18 @@ class RemoteEngine:
     def approve(self, claims: Claims, *, tasks: Sequence[str] = ()) -> tuple[str, ...]:
         """Every site is asked; each judges the plan before it answers its first question, and may refuse it then."""
         del claims, tasks  # a site works out both itself, from the plan
-        fingerprint = self.setting.schema.fingerprint()
+        fingerprint = self.approved.schema.fingerprint()
         for name, identity in {**self.sites, **self.parties}.items():
             binding = {"received_from": identity.fingerprint, "schema": fingerprint}
             secret = self.streams.bytes("received", name)
-            self._chains[name] = self.book.open_chain(name, secret=secret, binding=binding)
+            self._chains[name] = self.ledger.open_chain(name, secret=secret, binding=binding)
         self.declared = dict.fromkeys(self.sites, UNDECLARED)
         return tuple(self.sites)
 
-    def make_trouble(self, trouble: Trouble) -> None:
-        """Real sites have trouble of their own."""
-        if trouble != Trouble():
-            raise ConfigError("sites.trouble is for simulations", hint="Drop it, or use --engine local")
+    def inject_faults(self, faults: Faults) -> None:
+        """Real sites have faults of their own."""
+        if faults != Faults():
+            raise ConfigError("sites.faults is for simulations", hint="Drop it, or use --engine local")
 
     def kept(self) -> dict[str, dict[str, NDArray[Any]]]:
         """Nothing: sites keep what they need themselves."""
@@ -203,8 +203,8 @@ class RemoteEngine:
         excluded += bad
         for item in excluded:
             if item.kind not in {"refused", "failed"}:  # those two stand in the ledger already
-                occasion = Occasion(what=ask.task.name, round=ask.round)
-                self.book.note(self._chains[item.site], occasion, reason=item.reason)
+                ledger_context = LedgerContext(what=ask.task.name, round=ask.round)
+                self.ledger.note(self._chains[item.site], ledger_context, reason=item.reason)
         if ask.to[0] in self.parties:
             return _consulted(ask, kept, body, excluded)
         self.excluded += excluded
@@ -217,8 +217,8 @@ class RemoteEngine:
 
         def request(alone: str) -> Request:
             return Request(
-                run=self.setting.run,
-                plan_hash=self.setting.plan_hash,
+                run=self.approved.run,
+                plan_hash=self.approved.plan_hash,
                 task=ask.task.name,
                 round=ask.round,
                 attempt=0,
@@ -237,8 +237,8 @@ class RemoteEngine:
             fresh=fresh_number(),
             run=request.run,
             plan_hash=request.plan_hash,
-            schema=self.setting.schema.fingerprint(),
-            columns=canonical(list(self.setting.schema.columns)),
+            schema=self.approved.schema.fingerprint(),
+            columns=canonical(list(self.approved.schema.columns)),
             task=request.task,
             round=request.round,
             attempt=request.attempt,
@@ -272,7 +272,7 @@ class RemoteEngine:
         lines: dict[str, list[Chain]] = {}
         for name, answer in answers.items():
             chain, request = self._chains[name], requests[name]
-            occasion = Occasion(
+            ledger_context = LedgerContext(
                 what=request.task, to=answer.to, via=answer.via, request=request.digest, round=request.round
             )
             if answer.status == "answer":
@@ -281,8 +281,10 @@ class RemoteEngine:
                 except IntegrityError as error:
                     excluded.append(Excluded(name, "excluded", error.message))
                     continue
-                known = self.book.has_answered(chain, occasion, answer.body)  # it came before an interruption
-                self.book.record([chain], occasion, guarantees=[claim], rows=[answer.rows], parcels=[answer.body])
+                known = self.ledger.has_answered(chain, ledger_context, answer.body)  # it came before an interruption
+                self.ledger.record(
+                    [chain], ledger_context, guarantees=[claim], rows=[answer.rows], parcels=[answer.body]
+                )
                 if isinstance(claim, DP) and not known:
                     chain.budget.charge(claim, to=answer.to, what=request.task, round=request.round)
                 lines.setdefault(request.digest, []).append(chain)
@@ -291,17 +293,17 @@ class RemoteEngine:
             elif answer.status == "refused":
                 claim = parse_guarantee(dict(answer.guarantee)) if answer.guarantee else Public(what="nothing")
                 if not answer.heads:  # the plan itself was refused, as a whole
-                    occasion = Occasion(what=f"{self.setting.method}.plan", request=self.setting.plan_hash)
-                self.book.refuse(chain, occasion, guarantee=claim, reason=answer.reason)
+                    ledger_context = LedgerContext(what=f"{self.approved.method}.plan", request=self.approved.plan_hash)
+                self.ledger.refuse(chain, ledger_context, guarantee=claim, reason=answer.reason)
                 if answer.heads:
                     lines.setdefault(request.digest, []).append(chain)
                 excluded.append(Excluded(name, "refused", answer.reason))
             else:
-                self.book.note(chain, occasion._replace(to="hub"), reason=answer.reason)
+                self.ledger.note(chain, ledger_context._replace(to="hub"), reason=answer.reason)
                 failures.append(Failure(name, answer.reason, tampered=answer.status == "tampered"))
                 excluded.append(Excluded(name, "failed", answer.reason))
         for digest, chains in lines.items():
-            self.receipts.issue(self.book, chains, Occasion(what=ask.task.name, request=digest, round=ask.round))
+            self.receipts.issue(self.ledger, chains, LedgerContext(what=ask.task.name, request=digest, round=ask.round))
         stop_if_tampered(failures)
         return excluded, names, parcels
 

@@ -17,13 +17,13 @@ from kohort.errors import IntegrityError
 from kohort.files import disk_errors, write_whole
 from kohort.privacy.dp.budget import Budget
 from kohort.privacy.guarantee import Guarantee
-from kohort.privacy.ledger.ledger import GENESIS, LEDGER_FILE, Book, Chain, Occasion, canonical
+from kohort.privacy.ledger.ledger import GENESIS, LEDGER_FILE, Chain, Ledger, LedgerContext, canonical
 from kohort.privacy.ledger.receipts import RECEIPTS_FILE
 from kohort.privacy.ledger.reopen import drop_cut_lines
 from kohort.privacy.ledger.signing import Signer, signature_holds
 from kohort.privacy.ledger.verify import checked_chain, checked_receipts
 
-__all__ = ["Claimed", "KeptReceipts", "SiteBook", "open_site_ledger"]
+__all__ = ["Claimed", "KeptReceipts", "SiteLedger", "open_site_ledger"]
 
 MONTH = 30 * 24 * 3600
 
@@ -34,11 +34,11 @@ class Claimed:
 
     guarantee: Guarantee
     rows: int
-    occasion: Occasion
+    ledger_context: LedgerContext
 
 
-class SiteBook(Book):
-    """The book of one site. Every run of the site writes to the same chain."""
+class SiteLedger(Ledger):
+    """The ledger of one site. Every run of the site writes to the same chain."""
 
     def __init__(
         self, *, signer: Signer, folder: Path | None = None, history: Sequence[Mapping[str, Any]] = ()
@@ -58,7 +58,7 @@ class SiteBook(Book):
             opened_with = dict(binding) if self._first is None else self._first
             self._chain = super().open_chain(site, secret=secret, binding=opened_with, budget=budget)
             if canonical(opened_with) != canonical(dict(binding)):
-                self.note(self._chain, Occasion(what="policy"), reason=f"goes on under {canonical(dict(binding))}")
+                self.note(self._chain, LedgerContext(what="policy"), reason=f"goes on under {canonical(dict(binding))}")
         return self._chain
 
     @property
@@ -71,21 +71,21 @@ class SiteBook(Book):
     def record(
         self,
         chains: Sequence[Chain],
-        occasion: Occasion,
+        ledger_context: LedgerContext,
         *,
         guarantees: Sequence[Guarantee],
         rows: Sequence[int],
         parcels: Sequence[bytes | memoryview],
     ) -> None:
-        """As in every book; the claim is remembered for the answer."""
-        super().record(chains, occasion, guarantees=guarantees, rows=rows, parcels=parcels)
-        self.last = Claimed(guarantees[0], rows[0], occasion)
-        self._times.append((occasion.what, int(time.time())))
+        """As in every ledger; the claim is remembered for the answer."""
+        super().record(chains, ledger_context, guarantees=guarantees, rows=rows, parcels=parcels)
+        self.last = Claimed(guarantees[0], rows[0], ledger_context)
+        self._times.append((ledger_context.what, int(time.time())))
 
-    def refuse(self, chain: Chain, occasion: Occasion, *, guarantee: Guarantee, reason: str) -> None:
-        """As in every book; the claim is remembered for the answer."""
-        super().refuse(chain, occasion, guarantee=guarantee, reason=reason)
-        self.last = Claimed(guarantee, 0, occasion)
+    def refuse(self, chain: Chain, ledger_context: LedgerContext, *, guarantee: Guarantee, reason: str) -> None:
+        """As in every ledger; the claim is remembered for the answer."""
+        super().refuse(chain, ledger_context, guarantee=guarantee, reason=reason)
+        self.last = Claimed(guarantee, 0, ledger_context)
 
     def answered_lately(self, task: str, *, seconds: float = MONTH) -> int:
         """How many releases of a task left in the last month."""
@@ -151,7 +151,7 @@ class KeptReceipts:
         return dict(line)
 
 
-def open_site_ledger(folder: Path | None, *, signer: Signer, hub_key: str) -> tuple[SiteBook, KeptReceipts]:
+def open_site_ledger(folder: Path | None, *, signer: Signer, hub_key: str) -> tuple[SiteLedger, KeptReceipts]:
     """The ledger and the receipts of a site, with all that was written before; a line cut by a crash is removed."""
     lines: list[dict[str, Any]] = []
     receipts: list[dict[str, Any]] = []
@@ -160,8 +160,8 @@ def open_site_ledger(folder: Path | None, *, signer: Signer, hub_key: str) -> tu
         lines = checked_chain(folder / LEDGER_FILE)
         if (folder / RECEIPTS_FILE).is_file():
             receipts = checked_receipts(folder / RECEIPTS_FILE)
-    book = SiteBook(signer=signer, folder=folder, history=lines)
+    ledger = SiteLedger(signer=signer, folder=folder, history=lines)
     changes = [str(line["reason"]) for line in lines if line["event"] == "note" and line["what"] == "keys"]
     former = [change.partition(" ")[0] for change in changes]
     kept = KeptReceipts(hub_key=hub_key, site_key=signer.public, folder=folder, history=receipts, former_keys=former)
-    return book, kept
+    return ledger, kept

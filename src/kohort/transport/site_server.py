@@ -13,8 +13,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
 
+from kohort.crypto.sealed import Identity, PublicIdentity
 from kohort.errors import IntegrityError, KohortError, RefusedError, ResourceError
+from kohort.privacy.guarantee import Guarantee, Public
+from kohort.privacy.ledger.ledger import LedgerContext
 from kohort.protocol.engine import first_objection
+from kohort.protocol.site import Answers, Site
+from kohort.protocol.task import Request
 from kohort.transport.messages import (
     Answer,
     Question,
@@ -24,22 +29,17 @@ from kohort.transport.messages import (
     read_question,
     write_answer,
 )
-from kohort.protocol.site import Answers, Site
-from kohort.transport.site_ledger import KeptReceipts, SiteBook
+from kohort.transport.site_ledger import KeptReceipts, SiteLedger
 from kohort.transport.site_store import Numbers, RunStore
-from kohort.protocol.task import Request
-from kohort.privacy.guarantee import Guarantee, Public
-from kohort.privacy.ledger.ledger import Occasion
-from kohort.crypto.sealed import Identity, PublicIdentity
 
-__all__ = ["Desk", "OpenedRun"]
+__all__ = ["OpenedRun", "SiteServer"]
 
 _NO_CLAIM = Public(what="nothing")
 
 
 @dataclass(frozen=True, eq=False)
 class OpenedRun:
-    """A run the site takes part in: the site with the plan's setting, what the plan claims, and what it may ask."""
+    """A run the site takes part in: the site with the plan's approved, what the plan claims, and what it may ask."""
 
     site: Site
     plan_task: str
@@ -55,7 +55,7 @@ OpenRun = Callable[[Question, bytes, RunStore], OpenedRun]
 """(question, plan, store) -> the run, or a RefusedError: not approved, another schema, a limit."""
 
 
-class Desk:
+class SiteServer:
     """What answers letters at a site. `broken` is set when the disk failed: nothing may be answered after that."""
 
     def __init__(
@@ -63,14 +63,14 @@ class Desk:
         *,
         identity: Identity,
         hub: PublicIdentity,
-        book: SiteBook,
+        ledger: SiteLedger,
         receipts: KeptReceipts,
         open_run: OpenRun,
         store_for: Callable[[str, str], RunStore],
         numbers: Numbers,
     ) -> None:
         self.broken: KohortError | None = None
-        self.book = book
+        self.ledger = ledger
         self._number = ""
         self._identity = identity
         self._hub = hub
@@ -95,15 +95,15 @@ class Desk:
 
     def record_refusal(self, what: str, reason: str) -> None:
         """A line about something that was turned away before it could become a question."""
-        self.book.note(self.book.chain, Occasion(what=what), reason=reason)
+        self.ledger.note(self.ledger.chain, LedgerContext(what=what), reason=reason)
         self._seal()
 
     def close(self) -> None:
         """Let go of the files."""
-        self.book.close()
+        self.ledger.close()
 
     def _seal(self) -> None:
-        self.book.seal(receipts=(self._receipts.length, self._receipts.head), hub_key=self._receipts.hub_key)
+        self.ledger.seal(receipts=(self._receipts.length, self._receipts.head), hub_key=self._receipts.hub_key)
 
     def _answer(self, letter: bytes) -> Answer:
         question: Question | None = None
@@ -113,11 +113,11 @@ class Desk:
                 raise IntegrityError("a letter came in that is for another site")
             self._number = question.fresh
             self._numbers.accept(question.fresh)
-            self._receipts.take(question.receipts, self.book.chain)
+            self._receipts.take(question.receipts, self.ledger.chain)
         except ResourceError:
             raise
         except KohortError as error:
-            self.book.note(self.book.chain, Occasion(what="letter"), reason=error.message)
+            self.ledger.note(self.ledger.chain, LedgerContext(what="letter"), reason=error.message)
             return self._reply(question, status="dropped", reason=error.message)
         if not question.task:
             return self._reply(question, status="answer")
@@ -128,7 +128,9 @@ class Desk:
         except ResourceError:
             raise
         except KohortError as error:
-            self.book.note(self.book.chain, Occasion(what=question.task, round=question.round), reason=error.message)
+            self.ledger.note(
+                self.ledger.chain, LedgerContext(what=question.task, round=question.round), reason=error.message
+            )
             return self._reply(question, status="dropped", reason=error.message)
         return self._handled(question, run)
 
@@ -143,17 +145,17 @@ class Desk:
         plan = kept or question.plan
         if not plan:
             raise IntegrityError("a question came in for a run that was never begun here")
-        occasion = Occasion(what="plan", request=question.plan_hash)
+        ledger_context = LedgerContext(what="plan", request=question.plan_hash)
         try:
             run = self._open_run(question, plan, store)
-            occasion = occasion._replace(what=run.plan_task)
+            ledger_context = ledger_context._replace(what=run.plan_task)
             against = first_objection(run.site, run.claims, [run.plan_task, *run.judged])
         except RefusedError as error:
-            self.book.refuse(self.book.chain, occasion, guarantee=_NO_CLAIM, reason=error.message)
+            self.ledger.refuse(self.ledger.chain, ledger_context, guarantee=_NO_CLAIM, reason=error.message)
             raise
         if against is not None:
             claim, reason = against
-            self.book.refuse(self.book.chain, occasion, guarantee=claim, reason=reason)
+            self.ledger.refuse(self.ledger.chain, ledger_context, guarantee=claim, reason=reason)
             raise RefusedError(reason)
         if kept:
             store.relive(run.site)
@@ -167,11 +169,13 @@ class Desk:
         stored = run.store.find(request.digest)
         if stored is not None:
             former = read_answer(stored, site=self._identity.public)
-            return replace(former, fresh=question.fresh, length=self.book.chain.length, receipts=self._receipts.length)
-        occasion = Occasion(what=request.task, request=request.digest, round=request.round)
+            return replace(
+                former, fresh=question.fresh, length=self.ledger.chain.length, receipts=self._receipts.length
+            )
+        ledger_context = LedgerContext(what=request.task, request=request.digest, round=request.round)
         if request.task not in run.tasks:
             reason = f"the approved plan does not ask for {request.task!r}"
-            self.book.refuse(self.book.chain, occasion, guarantee=_NO_CLAIM, reason=reason)
+            self.ledger.refuse(self.ledger.chain, ledger_context, guarantee=_NO_CLAIM, reason=reason)
             return self._kept(run, request, self._line(question, request, status="refused", reason=reason, seconds=0.0))
         began = perf_counter()
         try:
@@ -179,7 +183,7 @@ class Desk:
         except ResourceError:
             raise
         except Exception as error:  # a bug in a task must not stop the site, and its text could hold a cell
-            self.book.note(self.book.chain, occasion, reason=f"a bug in the task ({type(error).__name__})")
+            self.ledger.note(self.ledger.chain, ledger_context, reason=f"a bug in the task ({type(error).__name__})")
             return self._reply(question, status="failed", reason=f"a bug in the task ({type(error).__name__})")
         return self._told(question, request, run, answers, perf_counter() - began)
 
@@ -210,16 +214,16 @@ class Desk:
         body: bytes = b"",
     ) -> Answer:
         """An answer that stands in the ledger: with the claim of its line, and where the ledger stood after it."""
-        claimed = self.book.last
-        if claimed is None or claimed.occasion.request != request.digest:
+        claimed = self.ledger.last
+        if claimed is None or claimed.ledger_context.request != request.digest:
             raise IntegrityError("an answer would leave that does not stand in the ledger")
-        heads, signature = self.book.sign_heads([self.book.chain])
+        heads, signature = self.ledger.sign_heads([self.ledger.chain])
         return replace(
             self._reply(question, status=status, reason=reason, claimed=True),
             request=request.digest,
             rows=claimed.rows,
-            to=claimed.occasion.to,
-            via=claimed.occasion.via,
+            to=claimed.ledger_context.to,
+            via=claimed.ledger_context.via,
             heads=heads,
             head_signature=signature,
             seconds=seconds,
@@ -227,13 +231,13 @@ class Desk:
         )
 
     def _reply(self, question: Question | None, *, status: str, reason: str = "", claimed: bool = False) -> Answer:
-        last = self.book.last
+        last = self.ledger.last
         return Answer(
             site=self._identity.name,
             fresh="" if question is None else question.fresh,
             status=status,
             reason=reason,
             guarantee=json.loads(last.guarantee.text) if claimed and last is not None else {},
-            length=self.book.chain.length,
+            length=self.ledger.chain.length,
             receipts=self._receipts.length,
         )

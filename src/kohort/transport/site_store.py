@@ -14,12 +14,12 @@ import os
 from pathlib import Path
 
 from kohort.errors import IntegrityError
-from kohort.protocol.site import Site
-from kohort.protocol.task import Request, find_task
-from kohort.rounds.training import TRAIN, TRAIN_SCAFFOLD, kept_by, put_back
-from kohort.protocol.wire import Payload, decode, encode
 from kohort.files import disk_errors, write_atomic, write_whole
 from kohort.privacy.ledger.ledger import canonical
+from kohort.protocol.site import Site
+from kohort.protocol.task import Request, find_task
+from kohort.protocol.wire import Payload, decode, encode
+from kohort.rounds.training import TRAIN, TRAIN_SCAFFOLD, kept_by, put_back
 
 __all__ = ["Numbers", "RunStore"]
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from scipy.stats import wasserstein_distance
 
 from kohort.anonymity.checker import sensitive as per_class
+from kohort.anonymity.checker.classes import group_rows
 from kohort.anonymity.checker.measures import (
     k_anonymity,
     km_anonymity,
@@ -22,7 +23,6 @@ from kohort.anonymity.checker.measures import (
     t_closeness,
     unmet,
 )
-from kohort.anonymity.checker.classes import group_rows
 from kohort.errors import ConfigError, DataError
 
 TEXT = st.sampled_from(["x", "y", "z", None])

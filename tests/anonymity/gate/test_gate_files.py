@@ -10,10 +10,10 @@ import polars as pl
 import pytest
 
 from kohort.anonymity.gate import files as gate_files
-from kohort.anonymity.gate.gate import apply_gate
 from kohort.anonymity.gate.files import gate_table
-from kohort.tables.frames import read_table
+from kohort.anonymity.gate.gate import apply_gate
 from kohort.errors import ConfigError, DataError, ResourceError
+from kohort.tables.frames import read_table
 
 
 def make_table(rows: int = 500) -> pl.DataFrame:

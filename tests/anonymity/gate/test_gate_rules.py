@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kohort.anonymity.checker.measures import measure
 from kohort.anonymity.gate.gate import (
     GateInput,
     GateRule,
@@ -22,9 +23,8 @@ from kohort.anonymity.gate.gate import (
     person_codes,
 )
 from kohort.anonymity.gate.keys import Keys
-from kohort.anonymity.checker.measures import measure
-from kohort.tables.datasets.catalogue import open_table
 from kohort.errors import ConfigError, DataError
+from kohort.tables.datasets.catalogue import open_table
 
 QUASI = ("age", "town")
 

@@ -17,8 +17,8 @@ from kohort.anonymity.itemsets.loss import (
     value_penalty,
     weighted_ncp,
 )
-from kohort.tables.hierarchy import Hierarchy
 from kohort.errors import ConfigError, DataError
+from kohort.tables.hierarchy import Hierarchy
 
 
 def sets(rows: list[list[str]]) -> pl.DataFrame:

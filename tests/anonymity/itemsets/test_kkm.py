@@ -9,14 +9,14 @@ import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from kohort.anonymity.itemsets.hierarchy import halves, icd9, item_tree
-from kohort.anonymity.itemsets.kkm import KKmResult, anonymise_items, collect_items
-from kohort.anonymity.itemsets.items import generalise, item_weights, read_items
 from tests.reference.kkm import attacker_view, generalise_slowly
+
 from kohort.anonymity.checker.measures import measure
-from kohort.tables.hierarchy import Hierarchy
+from kohort.anonymity.itemsets.hierarchy import halves, icd9, item_tree
+from kohort.anonymity.itemsets.items import generalise, item_weights, read_items
+from kohort.anonymity.itemsets.kkm import KKmResult, anonymise_items, collect_items
 from kohort.errors import ConfigError, DataError, RefusedError
+from kohort.tables.hierarchy import Hierarchy
 
 CODES = ["A", "B", "C", "D", "E", "F", "G", "H", "I", "J", "K", "L"]
 

@@ -9,10 +9,10 @@ import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.reference.kkm import attacker_view, suppress_slowly
 
 from kohort.anonymity.itemsets.kkm import anonymise_items
 from kohort.anonymity.itemsets.local_suppression import suppress_rare
-from tests.reference.kkm import attacker_view, suppress_slowly
 from kohort.errors import ConfigError, RefusedError
 
 

@@ -11,18 +11,18 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
-from tests.support.anonymity_tables import QUASI, RULES, tables
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.anonymity_tables import QUASI, RULES, tables
 
-from kohort.anonymity.relational import techniques
-from kohort.anonymity.relational.anonymise import anonymise
 from kohort.anonymity.checker.measures import measure, unmet
+from kohort.anonymity.relational import techniques
 from kohort.anonymity.relational.algorithms.mondrian import mondrian
+from kohort.anonymity.relational.anonymise import anonymise
 from kohort.anonymity.relational.partition import Partition
+from kohort.errors import ConfigError, DataError, IntegrityError, RefusedError
 from kohort.tables.datasets.catalogue import load_dataset
 from kohort.tables.hierarchy import Hierarchy, read_hierarchies
-from kohort.errors import ConfigError, DataError, IntegrityError, RefusedError
 
 WAYS = (
     {"algorithm": "auto"},

@@ -5,17 +5,17 @@ from __future__ import annotations
 import pandas as pd
 import polars as pl
 import pytest
-from tests.support.anonymity_tables import QUASI, tables
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.pipeline import make_pipeline
+from tests.support.anonymity_tables import QUASI, tables
 
 from kohort.anonymity.relational.anonymiser import Anonymiser
+from kohort.errors import ConfigError, DataError
 from kohort.tables.cells import SUPPRESSED, Interval, Label, ValueSet, canonical_text, parse_cell
 from kohort.tables.hierarchy import Hierarchy
-from kohort.errors import ConfigError, DataError
 
 
 def covers(cell, value, hierarchy):

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import polars as pl
-from tests.support.anonymity_tables import RULES, as_sets, problem_of, tables
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.reference.partitions import class_loss, meets
+from tests.support.anonymity_tables import RULES, as_sets, problem_of, tables
 
+from kohort.anonymity.relational.algorithms.mondrian import mondrian
 from kohort.anonymity.relational.coding import code_table
 from kohort.anonymity.relational.keep_exact import split_exact
-from kohort.anonymity.relational.algorithms.mondrian import mondrian
 from kohort.anonymity.relational.partition import Partition, Problem
-from tests.reference.partitions import class_loss, meets
 from kohort.anonymity.relational.rule import Rule, SensitiveColumns
 
 

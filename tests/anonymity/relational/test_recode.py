@@ -5,17 +5,17 @@ from __future__ import annotations
 import datetime
 
 import polars as pl
-from tests.support.anonymity_tables import QUASI, problem_of, tables
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.anonymity_tables import QUASI, problem_of, tables
 
+from kohort.anonymity.relational.algorithms.mondrian import mondrian
 from kohort.anonymity.relational.coding import code_table
 from kohort.anonymity.relational.hierarchies.intervals import data_independent
-from kohort.anonymity.relational.algorithms.mondrian import mondrian
+from kohort.anonymity.relational.hierarchies.taxonomy import ladders
 from kohort.anonymity.relational.partition import Partition
 from kohort.anonymity.relational.recode import label_cells, release, set_cells
 from kohort.anonymity.relational.rule import Rule
-from kohort.anonymity.relational.hierarchies.taxonomy import ladders
 from kohort.tables.cells import SUPPRESSED, Interval, Label, ValueSet, canonical_text, parse_cell
 
 

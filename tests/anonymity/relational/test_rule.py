@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 import pytest
-from tests.support.anonymity_tables import RULES, problem_of, tables
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.reference.partitions import meets
+from tests.support.anonymity_tables import RULES, problem_of, tables
 
 from kohort.anonymity.relational.algorithms.rule_kernel import rows_meet, sort_first
-from tests.reference.partitions import meets
 from kohort.anonymity.relational.rule import Rule, SensitiveColumns, require_feasible
 from kohort.errors import ConfigError, RefusedError
 

@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kohort.anonymity.checker.measures import measure
-from kohort.anonymity.risk.reidentification import assess_risk, distinction_and_separation
 from kohort.anonymity.risk.identifiers import identifier_warnings
 from kohort.anonymity.risk.population import pitman_log_likelihood, population_uniqueness
+from kohort.anonymity.risk.reidentification import assess_risk, distinction_and_separation
+from kohort.errors import ConfigError, DataError
 from kohort.tables.cells import format_cell
 from kohort.tables.datasets.catalogue import open_table
 from kohort.tables.hierarchy import read_hierarchies
-from kohort.errors import ConfigError, DataError
 
 DATA = os.environ.get("KOHORT_DATA")
 needs_data = pytest.mark.skipif(

@@ -20,7 +20,6 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.verification import PolicyBuilder, Store
 
-from kohort.errors import ConfigError, IntegrityError, RefusedError
 from kohort.crypto.identity.certificates import (
     check_certificate,
     issue_server_certificate,
@@ -29,6 +28,7 @@ from kohort.crypto.identity.certificates import (
     node_key_to_register,
     node_public_key,
 )
+from kohort.errors import ConfigError, IntegrityError, RefusedError
 
 NOW = datetime.now(UTC)
 DAY = timedelta(days=1)

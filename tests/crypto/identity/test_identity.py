@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kohort.errors import ConfigError, IntegrityError, KohortError, RefusedError
 from kohort.crypto.identity.keys import (
     Approvals,
     Roster,
@@ -28,6 +27,7 @@ from kohort.crypto.identity.keys import (
     save_identity,
 )
 from kohort.crypto.sealed import Identity, SequenceMemory, open_sealed, seal
+from kohort.errors import ConfigError, IntegrityError, KohortError, RefusedError
 
 SUITES = ("standard", "fips")
 ANN, BOB, EVE = (Identity.from_secret(name, name.encode() * 32) for name in ("ann", "bob", "eve"))

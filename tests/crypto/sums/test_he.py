@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kohort.errors import IntegrityError, RefusedError
 from kohort.crypto.sums import he
 from kohort.crypto.sums.he import BFV, CKKS, SEED, Adder, PublicKey, Ring, SecretKey
 from kohort.crypto.sums.modular import P61
 from kohort.crypto.sums.packing import TAGS, Packing
 from kohort.crypto.sums.scheme import SumContext
+from kohort.errors import IntegrityError, RefusedError
 
 SMALL_BFV, SMALL_CKKS = BFV.smaller, CKKS.smaller
 assert SMALL_BFV is not None

@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kohort.errors import IntegrityError, RefusedError
-from kohort.rng import Streams
+from kohort.crypto.identity.parties import Identity, PublicIdentity
 from kohort.crypto.sums import encrypted, he
 from kohort.crypto.sums.encrypted import EncryptedHub, EncryptedSum, join, part
 from kohort.crypto.sums.key_holder import KEY_HOLDER, KeyHolder
 from kohort.crypto.sums.modular import P61, add
 from kohort.crypto.sums.packing import Packing
-from kohort.crypto.identity.parties import Identity, PublicIdentity
 from kohort.crypto.sums.scheme import Integers, SumContext, Trust, find_scheme
+from kohort.errors import IntegrityError, RefusedError
+from kohort.rng import Streams
 
 NAMES = tuple(f"site-{number}" for number in range(5))
 ROOT = Streams.seeded(3)

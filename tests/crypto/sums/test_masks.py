@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kohort.crypto.identity.parties import Identity
+from kohort.crypto.sums.masks import SCHEME, colluders_for, least_survivors, neighbours_of, threshold_for
+from kohort.crypto.sums.modular import P61, add, multiply, subtract
+from kohort.crypto.sums.scheme import FixedPoint, SiteSide, SumContext, Trust, find_scheme
+from kohort.crypto.sums.shamir import PRIME, combine, split
 from kohort.errors import IntegrityError, KohortError, RefusedError, SiteError
 from kohort.privacy.guarantee import SecureSum
 from kohort.rng import Streams
-from kohort.crypto.sums.masks import SCHEME, colluders_for, least_survivors, neighbours_of, threshold_for
-from kohort.crypto.sums.modular import P61, add, multiply, subtract
-from kohort.crypto.identity.parties import Identity
-from kohort.crypto.sums.shamir import PRIME, combine, split
-from kohort.crypto.sums.scheme import FixedPoint, SiteSide, SumContext, Trust, find_scheme
 
 Tamper = Callable[[int, str, bytes], bytes | None]
 

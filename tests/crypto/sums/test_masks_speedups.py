@@ -12,16 +12,16 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from kohort.errors import IntegrityError, KohortError
-from kohort.rng import Streams
-from kohort.crypto.sums import mask_streams, masks
 from kohort.crypto.counting import Fingerprints, _places, table
+from kohort.crypto.identity.parties import Identity
+from kohort.crypto.sums import mask_streams, masks
 from kohort.crypto.sums.mask_streams import masked
 from kohort.crypto.sums.masks import SCHEME, threshold_for
 from kohort.crypto.sums.modular import P61, RunningSum, join_halves, multiply
-from kohort.crypto.identity.parties import Identity
-from kohort.crypto.sums.shamir import PRIME, combine, split
 from kohort.crypto.sums.scheme import HubSide, SiteSide, SumContext, Trust
+from kohort.crypto.sums.shamir import PRIME, combine, split
+from kohort.errors import IntegrityError, KohortError
+from kohort.rng import Streams
 
 TOP = 2**64 - 1
 words = st.integers(0, TOP) | st.sampled_from([0, 1, P61 - 1, P61, P61 + 1, 2**61, TOP])

@@ -10,13 +10,13 @@ import numpy as np
 import polars as pl
 import pytest
 
-from kohort.runs.config import load_plan
 from kohort.errors import ConfigError, IntegrityError, RefusedError
-from kohort.runs.run import Outcome, run
+from kohort.privacy.dp.accounting import Event, epsilon_of
 from kohort.rounds import peers
 from kohort.rounds.clusters import clusters_of
 from kohort.rounds.peers import neighbours, pack_boxes, unpack_boxes
-from kohort.privacy.dp.accounting import Event, epsilon_of
+from kohort.runs.config import load_plan
+from kohort.runs.run import Outcome, run
 
 PEERS: dict[str, Any] = {"kind": "peers", "rows": "low", "rounds": 2}
 SERVER: dict[str, Any] = {
@@ -162,7 +162,7 @@ def test_a_stranger_is_no_peer(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_peer_that_disappears_is_left_out_and_named() -> None:
-    outcome = carry_out(hybrid(PEERS, SERVER), sites={"trouble": {"drop": 0.2}, "count": 4})
+    outcome = carry_out(hybrid(PEERS, SERVER), sites={"faults": {"drop": 0.2}, "count": 4})
     assert outcome.dropped
     assert outcome.metrics["accuracy"] > 0.6
 
@@ -380,20 +380,20 @@ def test_a_round_beyond_the_plan_is_refused() -> None:
     from kohort.rounds import phase_training as job_training
 
     seen: list[str] = []
-    train_job = job_training.train_job
+    train_phase = job_training.train_phase
 
     def late(sites: Any, request: Any, number: int, start: Any) -> Any:
-        trained = train_job(sites, request, number, start)
+        trained = train_phase(sites, request, number, start)
         try:
-            train_job(sites, replace(request, round=99), number, start)
+            train_phase(sites, replace(request, round=99), number, start)
         except RefusedError as error:
             seen.append(error.message)
         return trained
 
-    job_training.train_job = late
+    job_training.train_phase = late
     try:
         carry_out(fedavg(dp={"epsilon": 1.0, "delta": 1e-4}), train={"batch": 0})
     finally:
-        job_training.train_job = train_job
+        job_training.train_phase = train_phase
     assert seen
     assert all("no round 99" in message for message in seen)

@@ -13,24 +13,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kohort.runs.config import PlanFile, load_plan
-from kohort.tables.domain import Domain, declared_domain
-from kohort.tables.encoder import Encoder
-from kohort.tables.schema import Schema
-from kohort.errors import ConfigError, DataError, IntegrityError, KohortError, RefusedError
-from kohort.evaluate.attacks import OneHot, singled_out
-from kohort.runs.run import Outcome, Progress, run
-from kohort.models.files import load_model
-from kohort.protocol import engine as engine_module
-from kohort.protocol.engine import LocalEngine
-from kohort.methods.oneshot.design import Cells, Layout, OneShotSection
-from kohort.methods.oneshot.fit import check_before, decoded
-from kohort.methods.oneshot.state import FILE, Batch, OneShotState, join, leave, load_state, save_state
-from kohort.models.closed_form.statistics import unpack
-from kohort.models.closed_form.design import OneLayer
 from kohort.crypto.sums import encrypted as encrypted_module
 from kohort.crypto.sums.he import BFV, PublicKey, SecretKey
 from kohort.crypto.sums.masks import SCHEME as MASKS
+from kohort.errors import ConfigError, DataError, IntegrityError, KohortError, RefusedError
+from kohort.evaluate.attacks import OneHot, singled_out
+from kohort.methods.oneshot.design import Cells, Layout, OneShotSection
+from kohort.methods.oneshot.fit import check_before, decoded
+from kohort.methods.oneshot.state import FILE, Batch, OneShotState, join, leave, load_state, save_state
+from kohort.models.closed_form.design import OneLayer
+from kohort.models.closed_form.statistics import unpack
+from kohort.models.files import load_model
+from kohort.protocol import engine as engine_module
+from kohort.protocol.engine import LocalEngine
+from kohort.runs.config import Plan, load_plan
+from kohort.runs.run import Outcome, Progress, run
+from kohort.tables.domain import Domain, declared_domain
+from kohort.tables.encoder import Encoder
+from kohort.tables.schema import Schema
 
 SCHEMES = ("none", "masks", "bfv", "ckks")
 BOUNDS = {"age": [0, 100], "dose": [0, 10]}
@@ -50,7 +50,7 @@ def tables(sizes: dict[str, int] | None = None, *, seed: int = 3) -> dict[str, p
 
 def plan(
     scheme: str = "none", oneshot: dict[str, Any] | None = None, method: dict[str, Any] | None = None, **sections: Any
-) -> PlanFile:
+) -> Plan:
     base: dict[str, dict[str, Any]] = {
         "data": {
             "table": "memory",
@@ -242,8 +242,8 @@ def _vanish(monkeypatch: pytest.MonkeyPatch, names: list[str]) -> None:
     """From the step on at which they would contribute, these sites answer nothing: their keys are out already."""
     calls = iter(range(1000))
 
-    def absent(trouble: Any, to: Any, streams: Any, *, task: str, round_number: int) -> dict[str, str]:
-        del trouble, streams, round_number
+    def absent(faults: Any, to: Any, streams: Any, *, task: str, round_number: int) -> dict[str, str]:
+        del faults, streams, round_number
         if task != "oneshot.statistics" or next(calls) < MASKS.contributes_at:
             return {}
         return {name: "dropped" for name in to if name in names}

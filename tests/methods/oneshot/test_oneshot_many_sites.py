@@ -10,9 +10,9 @@ import numpy as np
 import polars as pl
 import pytest
 
-from kohort.runs.config import PlanFile, load_plan
-from kohort.runs.run import run
 from kohort.methods.oneshot.state import FILE, load_state
+from kohort.runs.config import Plan, load_plan
+from kohort.runs.run import run
 
 SITES, ROWS, NAMES = 300, 900, ("blue", "green", "red")
 GRID = 2**16
@@ -26,7 +26,7 @@ def table() -> pl.DataFrame:
     return pl.DataFrame(x, schema=list(NAMES)).with_columns(skin=pl.Series(skin))
 
 
-def plan(scheme: str, split: str) -> PlanFile:
+def plan(scheme: str, split: str) -> Plan:
     return load_plan(
         {
             "data": {

@@ -10,14 +10,14 @@ import numpy as np
 import polars as pl
 import pytest
 
-from kohort.runs.config import PlanFile, load_plan
 from kohort.errors import ConfigError, IntegrityError, KohortError
-from kohort.runs.run import run
-from kohort.protocol import engine as engine_module
 from kohort.methods.oneshot import peers as oneshot_peers
-from kohort.rounds import peers
 from kohort.methods.oneshot.state import FILE, load_state
 from kohort.methods.oneshot.sums import STATISTICS
+from kohort.protocol import engine as engine_module
+from kohort.rounds import peers
+from kohort.runs.config import Plan, load_plan
+from kohort.runs.run import run
 
 SIZES = {"a": 90, "b": 130, "c": 61, "d": 45}
 
@@ -32,7 +32,7 @@ def tables(sizes: dict[str, int] | None = None) -> dict[str, pl.DataFrame]:
     return made
 
 
-def plan(to: str = "peers", scheme: str = "none", oneshot: dict[str, Any] | None = None) -> PlanFile:
+def plan(to: str = "peers", scheme: str = "none", oneshot: dict[str, Any] | None = None) -> Plan:
     return load_plan(
         {
             "data": {
@@ -85,7 +85,7 @@ def test_a_site_of_too_few_rows_sits_out_and_the_others_agree_without_it() -> No
     assert outcome.model.weights.tobytes() == by_hub.model.weights.tobytes()
 
 
-def carried_in(made: PlanFile, monkeypatch: pytest.MonkeyPatch) -> bytes:
+def carried_in(made: Plan, monkeypatch: pytest.MonkeyPatch) -> bytes:
     """Everything the sites' answers brought to the hub."""
     carried: list[bytes] = []
     real = engine_module.answer
@@ -122,9 +122,9 @@ def test_the_hub_carries_no_statistics_it_can_read(monkeypatch: pytest.MonkeyPat
 
 def test_a_hub_cannot_ask_past_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     """The plan says peers: the hub's own sum gets nothing. The plan says hub: nobody sends statistics to peers."""
+    from kohort.methods.oneshot import method as oneshot
     from kohort.protocol.hub import Ask, Expect
     from kohort.protocol.wire import Payload
-    from kohort.methods.oneshot import method as oneshot
 
     def asks_for_itself(hub: Any, layout: Any) -> Any:
         names = "\n".join(hub.sites).encode()
@@ -138,7 +138,7 @@ def test_a_hub_cannot_ask_past_the_plan(monkeypatch: pytest.MonkeyPatch) -> None
 
     def asks_for_peers(hub: Any, *arguments: Any, **options: Any) -> Any:
         del arguments, options
-        return (yield from oneshot_peers.solved_by_peers(hub, oneshot.layout_of(hub.setting, hub.encoder, WHOLE)))
+        return (yield from oneshot_peers.solved_by_peers(hub, oneshot.layout_of(hub.approved, hub.encoder, WHOLE)))
 
     WHOLE = oneshot.Cells.whole(2)
     monkeypatch.setattr(oneshot, "summed", asks_for_peers)

@@ -8,11 +8,11 @@ import polars as pl
 import pytest
 
 from kohort.errors import ConfigError
-from kohort.models.closed_form.statistics import statistics_of_sites
+from kohort.methods.oneshot.random_features import RandomFeatures, network_of_features, patches
 from kohort.models.closed_form.design import OneLayer
 from kohort.models.closed_form.solve import choose, signed, solve
+from kohort.models.closed_form.statistics import statistics_of_sites
 from kohort.models.dense.network import Network, predict, scores
-from kohort.methods.oneshot.random_features import RandomFeatures, network_of_features, patches
 from kohort.models.rows import Rows, stack
 from kohort.models.trainable import network_from_mapping
 

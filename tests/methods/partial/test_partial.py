@@ -12,10 +12,10 @@ import polars as pl
 import pytest
 
 from kohort.anonymity.checker.measures import measure
-from kohort.runs.config import load_plan
 from kohort.errors import ConfigError, RefusedError
-from kohort.runs.run import Outcome, run
 from kohort.privacy.ledger.verify import verify_ledger
+from kohort.runs.config import load_plan
+from kohort.runs.run import Outcome, run
 
 SEED = 5
 
@@ -166,7 +166,7 @@ def test_numbers_are_counted_by_all_and_variety_by_each(rule: dict[str, Any]) ->
 
 
 def test_sites_that_drop_out_of_the_count_do_not_stop_it() -> None:
-    found = outcome(gate={"k": 20}, sites={"count": 8, "trouble": {"drop": 0.03}, "quorum": 0.3})
+    found = outcome(gate={"k": 20}, sites={"count": 8, "faults": {"drop": 0.03}, "quorum": 0.3})
     assert found.rounds == 4
 
 

@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kohort.anonymity.checker.measures import measure
+from kohort.errors import RefusedError
 from kohort.methods.partial.release import GRID, generalise_batch
 from kohort.tables.domain import Domain, learn_domain
 from kohort.tables.schema import Schema
-from kohort.errors import RefusedError
 
 SCHEMA = Schema.of(
-    target="y", quasi=["age"], sensitive=["y"], features=["gain", "hours", "job"], bins={"hours": [20, 40]},
-    bounds={"age": [0, 100], "gain": [0, 1000]}, categories={"job": ["a", "b", "c"], "y": ["no", "yes"]},
+    target="y", quasi=["age"], sensitive=["y"], features=["gain", "hours", "phase"], bins={"hours": [20, 40]},
+    bounds={"age": [0, 100], "gain": [0, 1000]}, categories={"phase": ["a", "b", "c"], "y": ["no", "yes"]},
 )  # fmt: skip
 
 
@@ -27,7 +27,7 @@ def table(rows: int, seed: int) -> pl.DataFrame:
             "age": generator.integers(0, 101, rows),
             "gain": np.where(generator.random(rows) < 0.9, 0, generator.integers(1, 1000, rows)),
             "hours": generator.integers(0, 60, rows),
-            "job": generator.choice(["a", "b", "c"], rows),
+            "phase": generator.choice(["a", "b", "c"], rows),
             "y": generator.choice(["no", "yes"], rows, p=[0.8, 0.2]),
         }
     )
@@ -46,7 +46,7 @@ def test_every_batch_holds_k_and_l(rows: int, seed: int, k: int) -> None:
     if frame["y"].n_unique() < 2:
         return
     released = generalise_batch(frame, schema=schema, domain=domain, k=k, l=2)
-    seen = measure(released, quasi=["age", "gain", "hours", "job"], sensitive=["y"])
+    seen = measure(released, quasi=["age", "gain", "hours", "phase"], sensitive=["y"])
     assert seen.k >= k
     assert seen.l_distinct is not None
     assert seen.l_distinct >= 2

@@ -6,8 +6,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from kohort.methods.syntactic.importance import Method, rank
 from kohort.errors import ConfigError, DataError
+from kohort.methods.syntactic.importance import Method, rank
 
 METHODS: tuple[Method, ...] = ("rfe", "extra-trees", "forest")
 QUASI = ["age", "noise", "ward"]

@@ -11,22 +11,22 @@ import numpy as np
 import polars as pl
 import pytest
 
-from kohort.models import files as export
-from kohort.runs import backend as venue
-from kohort.methods.syntactic.mapping.mapping import SiteMapping
 from kohort.anonymity.checker.measures import measure
-from kohort.evaluate.tables import predict_table
-from kohort.runs.config import PlanFile, load_plan
 from kohort.errors import ConfigError, DataError, IntegrityError, KohortError, SiteError
-from kohort.runs.run import Progress, run
-from kohort.models.files import load_model, save_model
+from kohort.evaluate.tables import predict_table
 from kohort.methods.syntactic import exchange as mappings
-from kohort.methods.syntactic.exchange import read_mappings
-from kohort.protocol.task import find_task
-from kohort.methods.syntactic.mapped_encoder import MappedEncoder, encode_in_classes, encoder_from_mapping
-from kohort.models.model import Model
 from kohort.methods.syntactic import method as syntactic
+from kohort.methods.syntactic.exchange import read_mappings
+from kohort.methods.syntactic.mapped_encoder import MappedEncoder, encode_in_classes, encoder_from_mapping
+from kohort.methods.syntactic.mapping.mapping import SiteMapping
 from kohort.methods.syntactic.method import AnonymiseSection, anonymise_rows
+from kohort.models import files as export
+from kohort.models.files import load_model, save_model
+from kohort.models.model import Model
+from kohort.protocol.task import find_task
+from kohort.runs import backend
+from kohort.runs.config import Plan, load_plan
+from kohort.runs.run import Progress, run
 
 SIZES = {"a": 120, "b": 160, "c": 90}
 CODES = [f"{number:03d}" for number in range(12)]
@@ -55,7 +55,7 @@ def tables(*, seed: int = 4, lists: bool = True) -> dict[str, pl.DataFrame]:
     return made
 
 
-def plan(*, anonymise: dict[str, Any] | None = None, share: str = "hub", **sections: dict[str, Any]) -> PlanFile:
+def plan(*, anonymise: dict[str, Any] | None = None, share: str = "hub", **sections: dict[str, Any]) -> Plan:
     base: dict[str, dict[str, Any]] = {
         "data": {
             "table": "memory",
@@ -80,14 +80,14 @@ def plan(*, anonymise: dict[str, Any] | None = None, share: str = "hub", **secti
 def sites(monkeypatch: pytest.MonkeyPatch) -> Sites:
     """The sites of the next run, to look into their memories afterwards."""
     caught: Sites = {}
-    real = venue.simulated_sites
+    real = backend.simulated_sites
 
     def keep(*arguments: Any) -> Any:
         made = real(*arguments)
         caught.update(made)
         return made
 
-    monkeypatch.setattr(venue, "simulated_sites", keep)
+    monkeypatch.setattr(backend, "simulated_sites", keep)
     return caught
 
 
@@ -113,7 +113,7 @@ def test_sites_train_on_what_the_checker_passes(sites: Sites, hierarchy: str, en
         tables=tables(),
     )
     for site in sites.values():
-        frame, encoder = site.holding.rows(), site.memory["encoder"]
+        frame, encoder = site.table.rows(), site.memory["encoder"]
         config = AnonymiseSection(k=4, item_hierarchy=hierarchy, suppression_limit=1.0)
         codes = pl.Series(encoder.target(frame))
         made = anonymise_rows(frame, site.schema, config, k=4, codes=codes)
@@ -147,7 +147,7 @@ def test_the_run_tells_what_the_classes_do_to_rows(sites: Sites) -> None:
     text = " ".join(outcome.notes)
     assert "0 get one that costs more" in text
     assert "no class is legitimate for" in text
-    own = [mappings.place_rows(site.holding.rows(), published(site), encoder.mappings) for site in sites.values()]
+    own = [mappings.place_rows(site.table.rows(), published(site), encoder.mappings) for site in sites.values()]
     assert sum(item.joint for item in own) / facts["training_rows"] == facts["same_class"]
 
 
@@ -161,7 +161,7 @@ def test_a_dearer_class_would_be_counted(sites: Sites, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(mappings, "map_rows", worst)
     site = sites["a"]
-    placed = mappings.place_rows(site.holding.rows(), published(site), [published(site).mapping])
+    placed = mappings.place_rows(site.table.rows(), published(site), [published(site).mapping])
     assert placed.dearer == placed.rows
 
 
@@ -247,7 +247,7 @@ def test_at_a_site_rows_go_to_its_own_classes(sites: Sites) -> None:
     encoder = run(plan(), seed=1, tables=tables()).model.encoder
     assert isinstance(encoder, MappedEncoder)
     site = sites["b"]
-    frame, own = site.holding.rows(), published(site)
+    frame, own = site.table.rows(), published(site)
     placed = encoder.only("b").place(frame)
     expected = encode_in_classes(encoder, frame, own.mapping, placed.class_of)
     assert encoder.only("b").transform(frame).tobytes() == expected.tobytes()
@@ -278,14 +278,14 @@ def test_a_table_that_lacks_a_column_is_refused(name: str) -> None:
 
 
 def test_a_policy_raises_k_at_its_site_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = venue.simulated_sites
+    real = backend.simulated_sites
 
     def stricter(*arguments: Any) -> Any:
         made = real(*arguments)
         made["b"].policy = replace(made["b"].policy, min_k=9)
         return made
 
-    monkeypatch.setattr(venue, "simulated_sites", stricter)
+    monkeypatch.setattr(backend, "simulated_sites", stricter)
     outcome = run(plan(), seed=1, tables=tables(), out=tmp_path / "run")
     lines = [line for line in ledger_lines(tmp_path / "run") if line.get("what") == "mappings.publish"]
     assert {line["site"]: line["guarantee"]["k"] for line in lines} == {"a": 4, "b": 9, "c": 4}
@@ -299,7 +299,7 @@ def test_persons_are_counted_and_not_rows(sites: Sites) -> None:
     twice = {name: pl.concat([part, part]) for name, part in tables().items()}
     run(plan(data={"test": 0}), seed=1, tables=twice)
     for site in sites.values():
-        classes = pl.DataFrame({"person": site.holding.rows()["person"], "class": published(site).class_of})
+        classes = pl.DataFrame({"person": site.table.rows()["person"], "class": published(site).class_of})
         assert int(classes.group_by("class").agg(pl.col("person").n_unique())["person"].min() or 0) >= 4
     run(plan(data={"test": 0, "identifiers": [], "drop": ["person"]}), seed=1, tables=twice)
     assert min(min(published(site).mapping.sizes) for site in sites.values()) < 8, "persons would need 8 rows"

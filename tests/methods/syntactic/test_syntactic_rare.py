@@ -6,8 +6,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from kohort.runs.config import load_plan
 from kohort.errors import KohortError
+from kohort.runs.config import load_plan
 from kohort.runs.run import Outcome, run
 
 

@@ -11,16 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression, Ridge
 
+from kohort.crypto.sums.scheme import FixedPoint
 from kohort.errors import ConfigError, DataError
-from kohort.models.closed_form import statistics as closed_form
-from kohort.models.closed_form.statistics import fold_of, leading, pack, statistics_of_sites, unpack
-from kohort.models.closed_form.design import WANTED, OneLayer, apply, clip_rows, inverse, sensitivity, slope
 from kohort.methods.oneshot.newton import newton_length, newton_loss, newton_statistics, newton_step
 from kohort.methods.oneshot.paper_factors import factor_of_site, merge_at_once, merge_incremental, solve_factors
+from kohort.models.closed_form import statistics as closed_form
+from kohort.models.closed_form.design import WANTED, OneLayer, apply, clip_rows, inverse, sensitivity, slope
 from kohort.models.closed_form.solve import Solver, choose, held_out_error, network_of, signed, solve, unsigned
+from kohort.models.closed_form.statistics import fold_of, leading, pack, statistics_of_sites, unpack
 from kohort.models.dense.network import predict, probabilities, scores
 from kohort.models.rows import Rows, stack
-from kohort.crypto.sums.scheme import FixedPoint
 
 DATA = os.environ.get("KOHORT_DATA")
 ACTIVATIONS = ("logistic", "linear", "softplus")
@@ -243,7 +243,7 @@ def test_bad_statistics_are_refused_by_name():
         total_of(design, np.where(x == x[0, 0], np.nan, x), y)
     with pytest.raises(ConfigError, match="penalty"):
         solve(design, good, penalty=-1.0)
-    # A class absent at one site is no trouble.
+    # A class absent at one site is no faults.
     order = np.argsort(y)
     parts = statistics_of_sites(design, sites_of(x[order], y[order], [20]))
     np.testing.assert_allclose(parts.sum(axis=(0, 1)), good, rtol=1e-9)

@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.reference.dense import fit_reference, gradient_reference, loss_reference
 
 from kohort.errors import ConfigError, DataError
 from kohort.models.dense.compiled import exp
 from kohort.models.dense.kernel import train_sites
 from kohort.models.dense.network import Network, loss_of
-from tests.reference.dense import fit_reference, gradient_reference, loss_reference
-from kohort.models.rows import Rows, stack
 from kohort.models.dense.training import OptimiserState, Training, fit_many, fit_one
+from kohort.models.rows import Rows, stack
 
 ACTIVATIONS = ("relu", "tanh", "sigmoid")
 # A loss and the number of outputs it is tried with.

@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chi2
-
 from tests.reference.dense import row_order_reference
+
 from kohort.models.dense.training import row_order
 
 KEYS = st.integers(0, 2**64 - 1)

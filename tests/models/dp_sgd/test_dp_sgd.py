@@ -7,11 +7,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from kohort.errors import ConfigError, DataError, SiteError
-from kohort.models.dense.network import Network
-from kohort.models.dp_sgd.fit import AdaptiveClip, PrivateSteps, clip_update, clipped_sums, fit_private, gaussian
-from kohort.models.dp_sgd.draws import KeyStream, RowSampler
 from tests.reference.dp_sgd import (
     batches_reference,
     clipped_gradients_reference,
@@ -19,8 +14,13 @@ from tests.reference.dp_sgd import (
     normals_reference,
     words_reference,
 )
-from kohort.models.rows import Rows, stack
+
+from kohort.errors import ConfigError, DataError, SiteError
+from kohort.models.dense.network import Network
 from kohort.models.dense.training import Training, fit_many
+from kohort.models.dp_sgd.draws import KeyStream, RowSampler
+from kohort.models.dp_sgd.fit import AdaptiveClip, PrivateSteps, clip_update, clipped_sums, fit_private, gaussian
+from kohort.models.rows import Rows, stack
 
 HEADS = (("softmax", 2), ("softmax", 5), ("logistic", 1), ("hinge", 3), ("perceptron", 1), ("squared", 1))
 

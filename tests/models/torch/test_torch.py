@@ -15,15 +15,15 @@ torch = pytest.importorskip("torch", reason="the extra kohort[torch] is not inst
 
 from torch import nn  # noqa: E402
 
-from kohort.runs.config import load_plan  # noqa: E402
 from kohort.errors import ConfigError, DataError, IntegrityError, SiteError  # noqa: E402
-from kohort.runs.run import run  # noqa: E402
-from kohort.models.files import load_model, save_model  # noqa: E402
-from kohort.protocol.enrolment import PREPARE  # noqa: E402
 from kohort.models.dense.network import Network, loss_of, probabilities, scores  # noqa: E402
+from kohort.models.dense.training import Training, fit_many  # noqa: E402
+from kohort.models.files import load_model, save_model  # noqa: E402
 from kohort.models.rows import Rows, stack  # noqa: E402
 from kohort.models.torch.module import TorchModel  # noqa: E402
-from kohort.models.dense.training import Training, fit_many  # noqa: E402
+from kohort.protocol.enrolment import PREPARE  # noqa: E402
+from kohort.runs.config import load_plan  # noqa: E402
+from kohort.runs.run import run  # noqa: E402
 
 # Modules, which a plan can name because this file is importable while it runs.
 

@@ -10,10 +10,10 @@ from torch import nn  # noqa: E402
 
 from kohort.errors import ConfigError, SiteError  # noqa: E402
 from kohort.models.dense.network import Network  # noqa: E402
+from kohort.models.dense.training import Training  # noqa: E402
 from kohort.models.dp_sgd.fit import AdaptiveClip, PrivateSteps, fit_private  # noqa: E402
 from kohort.models.rows import Rows, stack  # noqa: E402
 from kohort.models.torch.module import TorchModel  # noqa: E402
-from kohort.models.dense.training import Training  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook is firing:UserWarning")
 

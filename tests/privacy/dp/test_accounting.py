@@ -94,7 +94,7 @@ def test_the_closed_form_agrees_with_the_convolution() -> None:
         assert exact * 0.9999 <= convolved <= exact * 1.005
 
 
-def tail(sigma: float, rate: float, epsilon: float) -> float:
+def average(sigma: float, rate: float, epsilon: float) -> float:
     """Delta of one sampled step, by integrating both directions of the hockey stick."""
 
     def mixed(x: float) -> float:
@@ -111,10 +111,10 @@ def tail(sigma: float, rate: float, epsilon: float) -> float:
 
 @pytest.mark.parametrize(("sigma", "rate", "epsilon"), [(1.0, 0.1, 0.3), (0.7, 0.5, 1.0), (2.0, 0.9, 0.2)])
 def test_one_sampled_step_equals_its_integral(sigma: float, rate: float, epsilon: float) -> None:
-    exact = tail(sigma, rate, epsilon)
+    exact = average(sigma, rate, epsilon)
     found = delta_of([Event(sigma=sigma, rate=rate)], epsilon)
     assert exact * (1 - 1e-6) <= found <= exact * 1.01
-    assert not tail(sigma * 0.95, rate, epsilon) <= found * 1.01  # the check would see 5 % less noise
+    assert not average(sigma * 0.95, rate, epsilon) <= found * 1.01  # the check would see 5 % less noise
 
 
 def test_two_different_steps_equal_their_integral() -> None:

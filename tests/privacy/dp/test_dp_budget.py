@@ -14,24 +14,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kohort.tables.schema import Schema
 from kohort.errors import IntegrityError, RefusedError
-from kohort.protocol.engine import LocalEngine
-from kohort.protocol.plan import Setting
-from kohort.protocol.site import Holding, Site
+from kohort.privacy.door import Refusal, door
 from kohort.privacy.dp.accounting import Event, describe
 from kohort.privacy.dp.budget import Budget, account_name, budget_of, dp_facts
-from kohort.privacy.door import Refusal, door
 from kohort.privacy.guarantee import DP, parse_guarantee
-from kohort.privacy.ledger.ledger import Book, Chain, Occasion
-from kohort.privacy.policy import Policy
+from kohort.privacy.ledger.ledger import Chain, Ledger, LedgerContext
 from kohort.privacy.ledger.receipts import Receipts
 from kohort.privacy.ledger.reopen import drop_cut_lines, reopen
 from kohort.privacy.ledger.signing import Signer
 from kohort.privacy.ledger.summary import summarise
 from kohort.privacy.ledger.verify import verify_ledger
+from kohort.privacy.policy import Policy
+from kohort.protocol.engine import LocalEngine
+from kohort.protocol.plan import ApprovedPlan
+from kohort.protocol.site import Site, SiteTable
 from kohort.report import words
 from kohort.rng import Streams
+from kohort.tables.schema import Schema
 
 ACCOUNT = account_name("run", "p" * 64)
 FIRST = DP(epsilon=0.5, delta=1e-5, charge=0.5, account=ACCOUNT)
@@ -55,14 +55,16 @@ class Keeper:
 
 @dataclass
 class Opened:
-    book: Book
+    ledger: Ledger
     receipts: Receipts
     keeper: Keeper
 
     def send(self, claim: DP, number: int = 0, *, to: str = "hub", parcel: bytes = b"x") -> Refusal | None:
-        occasion = Occasion(what="train", to=to, request=f"{to}{number:060x}", round=number)
-        [verdict] = door([self.keeper], [parcel], book=self.book, occasion=occasion, guarantees=[claim], rows=[10])
-        self.receipts.issue(self.book, [self.keeper.chain], occasion)
+        ledger_context = LedgerContext(what="train", to=to, request=f"{to}{number:060x}", round=number)
+        [verdict] = door(
+            [self.keeper], [parcel], ledger=self.ledger, ledger_context=ledger_context, guarantees=[claim], rows=[10]
+        )
+        self.receipts.issue(self.ledger, [self.keeper.chain], ledger_context)
         return verdict
 
     @property
@@ -70,8 +72,8 @@ class Opened:
         return self.keeper.chain.budget
 
     def seal(self) -> None:
-        self.book.seal(receipts=(self.receipts.length, self.receipts.head), hub_key=self.receipts.public)
-        self.book.close()
+        self.ledger.seal(receipts=(self.receipts.length, self.receipts.head), hub_key=self.receipts.public)
+        self.ledger.close()
         self.receipts.close()
 
 
@@ -81,12 +83,12 @@ def opened(
     policy = policy or Policy(epsilon=1.0)
     if again and folder is not None:
         drop_cut_lines(folder)
-    book = Book(signer=Signer.from_secret(b"s" * 32), folder=folder, run="run")
+    ledger = Ledger(signer=Signer.from_secret(b"s" * 32), folder=folder, run="run")
     receipts = Receipts(signer=Signer.from_secret(b"h" * 32), folder=folder)
     if again and folder is not None:
-        reopen(folder, book, receipts)
-    chain = book.open_chain("a", secret=b"k" * 32, binding={"policy": policy.to_mapping()}, budget=before)
-    return Opened(book, receipts, Keeper("a", policy, chain))
+        reopen(folder, ledger, receipts)
+    chain = ledger.open_chain("a", secret=b"k" * 32, binding={"policy": policy.to_mapping()}, budget=before)
+    return Opened(ledger, receipts, Keeper("a", policy, chain))
 
 
 def test_the_first_release_pays_for_the_plan_and_the_later_ones_nothing() -> None:
@@ -186,7 +188,7 @@ def test_the_budget_never_decreases_and_is_never_exceeded(asked: list[DP], limit
         before = after
     assert before[0] <= limit * (1 + 1e-9)
     assert before[1] <= 3e-5 * (1 + 1e-9)
-    lines = [json.loads(line) for line in site.book.lines]
+    lines = [json.loads(line) for line in site.ledger.lines]
     released = [line["guarantee"] for line in lines if line["event"] == "release"]
     charges = [claim["epsilon"] if claim.get("charge") is None else claim["charge"] for claim in released]
     assert sum(charges) == pytest.approx(before[0])
@@ -201,7 +203,7 @@ def test_what_was_paid_is_known_after_a_crash(tmp_path: Path, cut: int) -> None:
     site = opened(tmp_path, policy=policy)
     assert site.send(FIRST) is None
     assert site.send(LATER, 1) is None
-    site.book.close()
+    site.ledger.close()
     site.receipts.close()
     if cut:
         for name in ("ledger.jsonl", "receipts.jsonl"):
@@ -224,7 +226,7 @@ def test_what_was_paid_is_known_after_a_crash(tmp_path: Path, cut: int) -> None:
 def test_other_runs_of_the_data_set_count() -> None:
     first = opened()
     assert first.send(DP(epsilon=0.7, delta=1e-5)) is None
-    spent = budget_of([json.loads(line) for line in first.book.lines], site="a")
+    spent = budget_of([json.loads(line) for line in first.ledger.lines], site="a")
     second = opened(before=spent)
     assert second.budget.epsilon == 0.7
     assert second.send(FIRST) is not None
@@ -249,10 +251,10 @@ def written(folder: Path, claims: list[DP], *, policy: Policy | None = None, rou
     """A ledger that is sound in every hash and signature, written past the door."""
     site = opened(folder, policy=policy)
     for number, claim in enumerate(claims):
-        occasion = Occasion(what="train", request=f"{number:064x}", round=rounds(number))
+        ledger_context = LedgerContext(what="train", request=f"{number:064x}", round=rounds(number))
         chain = site.keeper.chain
-        site.book.record([chain], occasion, guarantees=[claim], rows=[10], parcels=[b"x"])
-        site.receipts.issue(site.book, [chain], occasion)
+        site.ledger.record([chain], ledger_context, guarantees=[claim], rows=[10], parcels=[b"x"])
+        site.receipts.issue(site.ledger, [chain], ledger_context)
     site.seal()
 
 
@@ -294,7 +296,7 @@ def test_totals_count_what_was_charged_and_name_simulated_noise(tmp_path: Path) 
     [total] = summarise(tmp_path)
     assert (total.epsilon, total.delta, total.releases) == (0.5, 1e-5, 2)
     assert total.guarantee.startswith("DP(simulated)")
-    assert site.book.disclosures()[0].guarantee == total.guarantee
+    assert site.ledger.disclosures()[0].guarantee == total.guarantee
     assert DP(epsilon=1, delta=0, simulated=False).shown.startswith("DP: epsilon 1, delta 0")
 
 
@@ -330,13 +332,13 @@ def test_facts_beside_an_epsilon() -> None:
 
 def make_engine(policy: Policy) -> LocalEngine:
     streams = Streams.seeded(4)
-    book = Book(signer=Signer.from_secret(b"s" * 32), run="r")
+    ledger = Ledger(signer=Signer.from_secret(b"s" * 32), run="r")
     frame = pl.DataFrame({"x": np.arange(20), "y": ["p", "q"] * 10})
     schema = Schema.of(target="y", features=("x",)).resolve(["x", "y"], None)
-    site = Site(name="a", holding=Holding(frame, 0, 20), schema=schema, policy=policy, streams=streams, book=book)
-    setting = Setting(run="r", plan_hash="p" * 64, method="m", config=None, schema=schema)
+    site = Site(name="a", table=SiteTable(frame, 0, 20), schema=schema, policy=policy, streams=streams, ledger=ledger)
+    approved = ApprovedPlan(run="r", plan_hash="p" * 64, method="m", config=None, schema=schema)
     receipts = Receipts(signer=Signer.from_secret(b"h" * 32))
-    return LocalEngine(sites={"a": site}, setting=setting, streams=streams, receipts=receipts)
+    return LocalEngine(sites={"a": site}, approved=approved, streams=streams, receipts=receipts)
 
 
 def test_two_phases_that_exceed_the_budget_are_refused_before_training() -> None:

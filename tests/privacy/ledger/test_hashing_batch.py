@@ -13,15 +13,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.ledgers import Keeper
 
-from kohort.privacy.ledger import panel
 from kohort.privacy.door import Refusal, door
 from kohort.privacy.guarantee import DP, Aggregate, Guarantee, KAnonymous
-from kohort.privacy.ledger.hashing import KEY_BLOCK, ByteRows, joined_bytes, kernel, keyed_states, plain_states, sizes_of
-from kohort.privacy.ledger.ledger import Book, Occasion
-from kohort.privacy.policy import Policy
+from kohort.privacy.ledger import panel
+from kohort.privacy.ledger.hashing import (
+    KEY_BLOCK,
+    ByteRows,
+    joined_bytes,
+    kernel,
+    keyed_states,
+    plain_states,
+    sizes_of,
+)
+from kohort.privacy.ledger.ledger import Ledger, LedgerContext
 from kohort.privacy.ledger.receipts import Receipts
 from kohort.privacy.ledger.signing import Signer
 from kohort.privacy.ledger.verify import verify_ledger
+from kohort.privacy.policy import Policy
 
 # Lengths around the ends of a block, and any other.
 LENGTHS = st.sampled_from([1, 7, 8, 9, 127, 128, 129, 255, 256, 257]) | st.integers(1, 700)
@@ -60,28 +68,28 @@ def test_rows_of_a_matrix_are_a_sequence_of_bytes() -> None:
         rows[4]
 
 
-def written(folder: Path | None, names: list[str], *, rounds: int, widths: list[int]) -> tuple[Book, Receipts]:
+def written(folder: Path | None, names: list[str], *, rounds: int, widths: list[int]) -> tuple[Ledger, Receipts]:
     """Some rounds of all, of the first half, and of all again, with receipts, and notes in between."""
-    book = Book(signer=Signer.from_secret(b"s" * 32), folder=folder, run="run")
+    ledger = Ledger(signer=Signer.from_secret(b"s" * 32), folder=folder, run="run")
     receipts = Receipts(signer=Signer.from_secret(b"h" * 32), folder=folder)
-    chains = [book.open_chain(name, secret=name.encode()[:64], binding={"schema": "x"}) for name in names]
+    chains = [ledger.open_chain(name, secret=name.encode()[:64], binding={"schema": "x"}) for name in names]
     claims: list[Guarantee] = [
         Aggregate(rows=90 + index) if index % 3 else KAnonymous(k=5, rows=90 + index) for index in range(len(names))
     ]
     generator = np.random.default_rng(len(names))
     for number in range(rounds):
         count = len(names) if number % 5 != 1 else max(1, len(names) // 2)
-        occasion = Occasion(what="träin", request=f"{number:064x}", round=number)
+        ledger_context = LedgerContext(what="träin", request=f"{number:064x}", round=number)
         if number % 2:
             parcels: list[bytes] | ByteRows = [generator.bytes(widths[index % len(widths)]) for index in range(count)]
         else:
             parcels = ByteRows(generator.integers(0, 256, count * widths[0], dtype=np.uint8), widths[0])
         rows = [90 + index for index in range(count)]
-        book.record(chains[:count], occasion, guarantees=claims[:count], rows=rows, parcels=parcels)
-        receipts.issue(book, chains[:count], occasion)
+        ledger.record(chains[:count], ledger_context, guarantees=claims[:count], rows=rows, parcels=parcels)
+        receipts.issue(ledger, chains[:count], ledger_context)
         if number % 5 == 3:
-            book.note(chains[-1], Occasion(what="träin", round=number), reason="it was late")
-    return book, receipts
+            ledger.note(chains[-1], LedgerContext(what="träin", round=number), reason="it was late")
+    return ledger, receipts
 
 
 @settings(max_examples=25, deadline=None)
@@ -93,12 +101,12 @@ def written(folder: Path | None, names: list[str], *, rounds: int, widths: list[
     st.lists(LENGTHS, min_size=1, max_size=3),
 )
 def test_lines_at_once_are_those_one_by_one(names: list[str], rounds: int, widths: list[int]) -> None:
-    books = []
+    ledgers = []
     with pytest.MonkeyPatch.context() as patch:
         for at_once in (False, True):
             patch.setattr(panel, "batch_pays", lambda _, at_once=at_once: at_once)
-            books.append(written(None, names, rounds=rounds, widths=widths))
-    (one, one_receipts), (many, many_receipts) = books
+            ledgers.append(written(None, names, rounds=rounds, widths=widths))
+    (one, one_receipts), (many, many_receipts) = ledgers
     assert many.lines == one.lines
     assert many_receipts.lines == one_receipts.lines
     sealed = {"receipts": (one_receipts.length, one_receipts.head), "hub_key": one_receipts.public}
@@ -109,9 +117,9 @@ def test_lines_at_once_are_those_one_by_one(names: list[str], rounds: int, width
 def test_a_ledger_of_many_sites_verifies(tmp_path: Path) -> None:
     kernel()  # from here on the batch pays
     names = [f"site-{index}" for index in range(40)]
-    book, receipts = written(tmp_path, names, rounds=5, widths=[300, 20])
-    book.seal(receipts=(receipts.length, receipts.head), hub_key=receipts.public)
-    book.close()
+    ledger, receipts = written(tmp_path, names, rounds=5, widths=[300, 20])
+    ledger.seal(receipts=(receipts.length, receipts.head), hub_key=receipts.public)
+    ledger.close()
     receipts.close()
     verify_ledger(tmp_path)
     alone = b"".join(line.encode() for line in written_one_by_one(names))
@@ -132,33 +140,33 @@ def test_what_cannot_be_written_side_by_side_is_written_in_turn(
     lines = []
     for at_once in (False, True):
         monkeypatch.setattr(panel, "batch_pays", lambda _, at_once=at_once: at_once)
-        book = Book(signer=Signer.from_secret(b"s" * 32))
-        chain = book.open_chain("a", secret=b"k" * 32, binding={})
+        ledger = Ledger(signer=Signer.from_secret(b"s" * 32))
+        chain = ledger.open_chain("a", secret=b"k" * 32, binding={})
         claims = [Aggregate(rows=9)] * 2
-        book.record([chain, chain], Occasion(what="train"), guarantees=claims, rows=[9, 9], parcels=parcels)
+        ledger.record([chain, chain], LedgerContext(what="train"), guarantees=claims, rows=[9, 9], parcels=parcels)
         assert chain.length == 3
-        lines.append(book.lines)
+        lines.append(ledger.lines)
     assert lines[0] == lines[1]
 
 
 def test_totals_are_the_same_however_often_sites_release_the_same() -> None:
     def totals(*, forget: bool) -> list[object]:
-        book = Book(signer=Signer.from_secret(b"s" * 32))
-        chains = [book.open_chain(name, secret=b"k" * 32, binding={}) for name in "abc"]
+        ledger = Ledger(signer=Signer.from_secret(b"s" * 32))
+        chains = [ledger.open_chain(name, secret=b"k" * 32, binding={}) for name in "abc"]
         claims = [Aggregate(rows=10), Aggregate(rows=20), KAnonymous(k=3, rows=7)]
         for number, members in enumerate(([0, 1, 2], [0, 1, 2], [1], [0, 1, 2], [0, 1, 2], [2, 1, 0])):
             for what in ("train", "count"):
                 if forget:
-                    book._panels.clear()
+                    ledger._panels.clear()
                 shrunk = number == 2
-                book.record(
+                ledger.record(
                     [chains[i] for i in members],
-                    Occasion(what=what, round=number),
+                    LedgerContext(what=what, round=number),
                     guarantees=[claims[i] for i in members],
                     rows=[2 if shrunk else (10, 20, 7)[i] for i in members],
                     parcels=[b"parcel" * (i + 1) for i in members],
                 )
-        return [*book.disclosures(), *book.claims()]
+        return [*ledger.disclosures(), *ledger.claims()]
 
     assert totals(forget=False) == totals(forget=True)
 
@@ -166,55 +174,57 @@ def test_totals_are_the_same_however_often_sites_release_the_same() -> None:
 class TestTheDoorsMemory:
     """Whoever passed passes again, as long as nothing about the case changed."""
 
-    def passed(self) -> tuple[Book, list[Keeper], list[Guarantee]]:
-        book = Book(signer=Signer.from_secret(b"s" * 32))
+    def passed(self) -> tuple[Ledger, list[Keeper], list[Guarantee]]:
+        ledger = Ledger(signer=Signer.from_secret(b"s" * 32))
         keepers = [
-            Keeper(name, Policy(), book.open_chain(name, secret=b"k" * 32, binding={}), count=150) for name in "ab"
+            Keeper(name, Policy(), ledger.open_chain(name, secret=b"k" * 32, binding={}), count=150) for name in "ab"
         ]
         claims: list[Guarantee] = [Aggregate(rows=150), Aggregate(rows=150)]
-        assert self.ask(book, keepers, claims) == [None, None]
-        return book, keepers, claims
+        assert self.ask(ledger, keepers, claims) == [None, None]
+        return ledger, keepers, claims
 
-    def ask(self, book: Book, keepers: list[Keeper], claims: list[Guarantee], rows: int = 150) -> list[Refusal | None]:
+    def ask(
+        self, ledger: Ledger, keepers: list[Keeper], claims: list[Guarantee], rows: int = 150
+    ) -> list[Refusal | None]:
         return door(
             keepers,
             [b"x"] * len(keepers),
-            book=book,
-            occasion=Occasion(what="train"),
+            ledger=ledger,
+            ledger_context=LedgerContext(what="train"),
             guarantees=claims,
             rows=[rows] * len(keepers),
         )
 
     def test_the_same_case_leaves_a_line_every_time(self) -> None:
-        book, keepers, claims = self.passed()
+        ledger, keepers, claims = self.passed()
         for _ in range(3):
-            assert self.ask(book, keepers, claims) == [None, None]
-        assert book.length == len(book.lines) == 2 + 2 * 4
+            assert self.ask(ledger, keepers, claims) == [None, None]
+        assert ledger.length == len(ledger.lines) == 2 + 2 * 4
 
     def test_a_stricter_policy_is_heard(self) -> None:
-        book, keepers, claims = self.passed()
+        ledger, keepers, claims = self.passed()
         keepers[1].policy = Policy(min_rows=1000)
-        first, second = self.ask(book, keepers, claims)
+        first, second = self.ask(ledger, keepers, claims)
         assert first is None
         assert second is not None
-        assert self.ask(book, keepers, claims)[1] is not None  # and a refusal is no pass the next time
+        assert self.ask(ledger, keepers, claims)[1] is not None  # and a refusal is no pass the next time
 
     def test_fewer_rows_at_the_site_are_seen(self) -> None:
-        book, keepers, claims = self.passed()
+        ledger, keepers, claims = self.passed()
         keepers[0].count = 140
-        assert self.ask(book, keepers, claims)[0] is not None
+        assert self.ask(ledger, keepers, claims)[0] is not None
 
     def test_another_claim_in_the_same_list_is_judged(self) -> None:
-        book, keepers, claims = self.passed()
+        ledger, keepers, claims = self.passed()
         claims[0] = Aggregate(rows=1)
-        assert self.ask(book, keepers, claims)[0] is not None
+        assert self.ask(ledger, keepers, claims)[0] is not None
 
     def test_a_budget_is_asked_every_time(self) -> None:
-        book = Book(signer=Signer.from_secret(b"s" * 32))
-        keeper = Keeper("a", Policy(epsilon=1.0), book.open_chain("a", secret=b"k" * 32, binding={}))
+        ledger = Ledger(signer=Signer.from_secret(b"s" * 32))
+        keeper = Keeper("a", Policy(epsilon=1.0), ledger.open_chain("a", secret=b"k" * 32, binding={}))
         claim: list[Guarantee] = [DP(epsilon=0.6, delta=1e-6)]
-        assert self.ask(book, [keeper], claim) == [None]
-        assert self.ask(book, [keeper], claim) != [None]
+        assert self.ask(ledger, [keeper], claim) == [None]
+        assert self.ask(ledger, [keeper], claim) != [None]
 
 
 def test_the_ledger_alone_does_not_load_the_compiler() -> None:

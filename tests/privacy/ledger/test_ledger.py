@@ -1,4 +1,4 @@
-"""Book, receipts, signatures and totals."""
+"""Ledger, receipts, signatures and totals."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.ledgers import SITES, Written, open_book, write_small_ledger
+from tests.support.ledgers import SITES, Written, open_ledger, write_small_ledger
 
 from kohort.background import begin_deferred
 from kohort.errors import ConfigError, IntegrityError, ResourceError
-from kohort.privacy.ledger import receipts as receipts_module
 from kohort.privacy.guarantee import DP, Aggregate, KAnonymous, Raw
-from kohort.privacy.ledger.ledger import GENESIS, Book, Chain, Occasion, canonical, quoted
-from kohort.privacy.policy import Policy
+from kohort.privacy.ledger import receipts as receipts_module
+from kohort.privacy.ledger.ledger import GENESIS, Chain, Ledger, LedgerContext, canonical, quoted
 from kohort.privacy.ledger.receipts import Receipts
 from kohort.privacy.ledger.signing import Signer, signature_holds
 from kohort.privacy.ledger.summary import summarise
 from kohort.privacy.ledger.verify import verify_ledger
+from kohort.privacy.policy import Policy
 
 
-def occasion(number: int, *, to: str = "hub") -> Occasion:
-    return Occasion(what="train", to=to, request=f"{number:064x}", round=number)
+def ledger_context(number: int, *, to: str = "hub") -> LedgerContext:
+    return LedgerContext(what="train", to=to, request=f"{number:064x}", round=number)
 
 
 @given(st.text())
@@ -67,23 +67,23 @@ def test_digests_are_keyed_by_the_site() -> None:
 
 
 def test_the_hub_refuses_a_head_that_goes_back() -> None:
-    written = open_book(None, policy=Policy())
+    written = open_ledger(None, policy=Policy())
     chain = written.keepers[0].chain
     for number in range(2):
-        written.book.note(chain, occasion(number), reason="x")
-        written.receipts.issue(written.book, [chain], occasion(number))
+        written.ledger.note(chain, ledger_context(number), reason="x")
+        written.receipts.issue(written.ledger, [chain], ledger_context(number))
     replaced = Chain(chain.site, secret=b"z" * 32)
     replaced.length = chain.length - 1
     with pytest.raises(IntegrityError, match="went back"):
-        written.receipts.issue(written.book, [replaced], occasion(3))
+        written.receipts.issue(written.ledger, [replaced], ledger_context(3))
 
 
 def test_the_order_of_the_chains_does_not_change_a_receipt() -> None:
     heads = []
     for turned in (False, True):
-        written = open_book(None, policy=Policy())
+        written = open_ledger(None, policy=Policy())
         chains = [keeper.chain for keeper in written.keepers]
-        heads.append(written.receipts.issue(written.book, chains[::-1] if turned else chains, occasion(0)))
+        heads.append(written.receipts.issue(written.ledger, chains[::-1] if turned else chains, ledger_context(0)))
     assert heads[0] == heads[1]
 
 
@@ -91,25 +91,25 @@ def exchange(written: Written, number: int, *, later: bool) -> None:
     chains = [keeper.chain for keeper in written.keepers]
     claims = [Aggregate(rows=150)] * len(chains)
     parcels = [f"{chain.site} {number}".encode() for chain in chains]
-    written.book.record(chains, occasion(number), guarantees=claims, rows=[150] * len(chains), parcels=parcels)
+    written.ledger.record(chains, ledger_context(number), guarantees=claims, rows=[150] * len(chains), parcels=parcels)
     if later:
-        written.receipts.issue_later(written.book, chains, occasion(number))
+        written.receipts.issue_later(written.ledger, chains, ledger_context(number))
     else:
-        written.receipts.issue(written.book, chains, occasion(number))
+        written.receipts.issue(written.ledger, chains, ledger_context(number))
 
 
 @pytest.mark.parametrize("begun", [False, True])
 def test_receipts_that_are_issued_later_are_the_same_receipts_at_the_same_places(tmp_path: Path, begun: bool) -> None:
     for later in (False, True):
-        written = open_book(tmp_path / str(later), policy=Policy())
+        written = open_ledger(tmp_path / str(later), policy=Policy())
         first, second, _ = (keeper.chain for keeper in written.keepers)
         for number in range(3):
             exchange(written, number, later=later)
             if begun:
                 begin_deferred()
-        written.book.note(first, Occasion(what="train", round=2), reason="x")
+        written.ledger.note(first, LedgerContext(what="train", round=2), reason="x")
         exchange(written, 3, later=later)
-        written.book.refuse(second, Occasion(what="train", round=3), guarantee=Raw(rows=1), reason="y")
+        written.ledger.refuse(second, LedgerContext(what="train", round=3), guarantee=Raw(rows=1), reason="y")
         exchange(written, 4, later=later)
         written.seal()
         assert verify_ledger(tmp_path / str(later)).receipts == 5
@@ -117,23 +117,23 @@ def test_receipts_that_are_issued_later_are_the_same_receipts_at_the_same_places
         assert (tmp_path / "True" / file).read_bytes() == (tmp_path / "False" / file).read_bytes()
 
 
-@pytest.mark.parametrize("settle", ["length", "head", "lines", "next", "book", "close", "opened"])
+@pytest.mark.parametrize("settle", ["length", "head", "lines", "next", "ledger", "close", "opened"])
 def test_whoever_asks_for_a_late_receipt_gets_it(settle: str) -> None:
-    written = open_book(None, policy=Policy())
+    written = open_ledger(None, policy=Policy())
     exchange(written, 0, later=True)
     assert written.receipts._lines == []
     match settle:
         case "next":
-            written.receipts.issue(written.book, [written.keepers[0].chain], occasion(1))
-        case "book":
-            written.book.settle()
+            written.receipts.issue(written.ledger, [written.keepers[0].chain], ledger_context(1))
+        case "ledger":
+            written.ledger.settle()
         case "close":
             written.receipts.close()
         case "opened":
-            written.book.open_chain("new", secret=b"n" * 32, binding={})
+            written.ledger.open_chain("new", secret=b"n" * 32, binding={})
         case _:
             assert getattr(written.receipts, settle)
-    assert json.loads(written.receipts._lines[0])["request"] == occasion(0).request
+    assert json.loads(written.receipts._lines[0])["request"] == ledger_context(0).request
     assert {keeper.chain.receipt for keeper in written.keepers[1:]} == {json.loads(written.receipts._lines[0])["hash"]}
 
 
@@ -141,7 +141,7 @@ def test_whoever_asks_for_a_late_receipt_gets_it(settle: str) -> None:
 def test_a_late_receipt_that_cannot_be_written_stops_the_next_release(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: bool
 ) -> None:
-    written = open_book(tmp_path, policy=Policy())
+    written = open_ledger(tmp_path, policy=Policy())
     exchange(written, 0, later=True)
 
     def full(*_: object) -> None:
@@ -160,21 +160,21 @@ def test_a_late_receipt_that_cannot_be_written_stops_the_next_release(
 
 
 def test_a_head_that_goes_back_is_refused_when_the_receipt_is_late() -> None:
-    written = open_book(None, policy=Policy())
+    written = open_ledger(None, policy=Policy())
     exchange(written, 0, later=True)
     replaced = Chain(written.keepers[0].chain.site, secret=b"z" * 32)
-    written.receipts.issue_later(written.book, [replaced], occasion(1))
+    written.receipts.issue_later(written.ledger, [replaced], ledger_context(1))
     with pytest.raises(IntegrityError, match="went back"):
-        written.book.note(written.keepers[1].chain, occasion(1), reason="x")
+        written.ledger.note(written.keepers[1].chain, ledger_context(1), reason="x")
 
 
 def test_totals_by_site_and_recipient(tmp_path: Path) -> None:
-    written = open_book(tmp_path, policy=Policy(), names=("a", "b"))
+    written = open_ledger(tmp_path, policy=Policy(), names=("a", "b"))
     first, second = (keeper.chain for keeper in written.keepers)
     parcels: list[bytes | memoryview] = [b"12345"]
 
     def release(chain: Chain, claim: Any, rows: int, number: int, to: str = "hub") -> None:
-        written.book.record([chain], occasion(number, to=to), guarantees=[claim], rows=[rows], parcels=parcels)
+        written.ledger.record([chain], ledger_context(number, to=to), guarantees=[claim], rows=[rows], parcels=parcels)
 
     release(first, KAnonymous(k=9, l=3, t=0.1, verified=True), 50, 0)
     release(first, KAnonymous(k=7, l=4, t=0.2, verified=True), 80, 1)
@@ -182,7 +182,7 @@ def test_totals_by_site_and_recipient(tmp_path: Path) -> None:
     release(first, DP(epsilon=0.25, delta=1e-6), 80, 3)
     release(first, DP(epsilon=4.0, delta=1e-6), 80, 3, to="peer")
     release(second, Aggregate(rows=10), 10, 4)
-    written.book.refuse(second, occasion(5), guarantee=Raw(rows=10), reason="no")
+    written.ledger.refuse(second, ledger_context(5), guarantee=Raw(rows=10), reason="no")
     written.seal()
     totals = {(total.site, total.recipient, total.kind): total for total in summarise(tmp_path)}
     classes = totals["a", "hub", "k-anonymous"]
@@ -191,7 +191,7 @@ def test_totals_by_site_and_recipient(tmp_path: Path) -> None:
     assert totals["a", "hub", "dp"].delta == pytest.approx(2e-6)
     assert totals["a", "peer", "dp"].epsilon == 4.0
     assert (totals["b", "hub", "raw"].releases, totals["b", "hub", "raw"].refusals) == (0, 1)
-    told = {(item.recipient, item.kind): item for item in written.book.disclosures()}
+    told = {(item.recipient, item.kind): item for item in written.ledger.disclosures()}
     assert told["hub", "k-anonymous"].rows == 80  # a row that left twice is still one row
     assert told["hub", "dp"].releases == 2
     assert ("hub", "raw") not in told
@@ -199,23 +199,23 @@ def test_totals_by_site_and_recipient(tmp_path: Path) -> None:
 
 
 def test_disclosures_come_in_the_order_things_left() -> None:
-    written = open_book(None, policy=Policy(), names=("a", "b", "c"))
+    written = open_ledger(None, policy=Policy(), names=("a", "b", "c"))
     chains = [keeper.chain for keeper in written.keepers]
     claims = [DP(epsilon=1.0, delta=0), Aggregate(rows=5), Raw(rows=5)]
-    written.book.record(chains, occasion(0), guarantees=claims, rows=[5] * 3, parcels=[b"x"] * 3)
-    assert [item.kind for item in written.book.disclosures()] == ["dp", "aggregate", "raw"]
+    written.ledger.record(chains, ledger_context(0), guarantees=claims, rows=[5] * 3, parcels=[b"x"] * 3)
+    assert [item.kind for item in written.ledger.disclosures()] == ["dp", "aggregate", "raw"]
 
 
 @pytest.mark.parametrize(
     "name", ['quote"', "back\\slash", "new\nline", "süd", "日本", "tab\t", "'", "{}", "\u2028", ""]
 )
 def test_any_site_name_makes_a_sound_ledger(name: str, tmp_path: Path) -> None:
-    written = open_book(tmp_path, policy=Policy(), names=(name, "other"))
+    written = open_ledger(tmp_path, policy=Policy(), names=(name, "other"))
     chains = [keeper.chain for keeper in written.keepers]
     claims = [Aggregate(rows=5)] * 2
-    written.book.record(chains, occasion(0), guarantees=claims, rows=[5, 5], parcels=[b"x", b"y"])
-    written.receipts.issue(written.book, chains, occasion(0))
-    written.book.note(chains[0], occasion(0), reason=f"about {name}")
+    written.ledger.record(chains, ledger_context(0), guarantees=claims, rows=[5, 5], parcels=[b"x", b"y"])
+    written.receipts.issue(written.ledger, chains, ledger_context(0))
+    written.ledger.note(chains[0], ledger_context(0), reason=f"about {name}")
     written.seal()
     assert verify_ledger(tmp_path).sites == 2
     assert {total.site for total in summarise(tmp_path)} == {name, "other"}
@@ -226,15 +226,15 @@ def test_a_durable_book_is_flushed_line_by_line_and_tells_the_time(
 ) -> None:
     flushed: list[int] = []
     monkeypatch.setattr("kohort.privacy.ledger.ledger.os.fsync", flushed.append)
-    book = Book(signer=Signer.from_secret(b"s" * 32), folder=tmp_path, durable=True)
+    ledger = Ledger(signer=Signer.from_secret(b"s" * 32), folder=tmp_path, durable=True)
     receipts = Receipts(signer=Signer.from_secret(b"h" * 32), folder=tmp_path)
-    chain = book.open_chain("a", secret=b"k" * 32, binding={})
+    chain = ledger.open_chain("a", secret=b"k" * 32, binding={})
     before = len(flushed)
-    book.record([chain], occasion(0), guarantees=[Aggregate(rows=1)], rows=[1], parcels=[b"x"])
+    ledger.record([chain], ledger_context(0), guarantees=[Aggregate(rows=1)], rows=[1], parcels=[b"x"])
     assert len(flushed) > before
-    receipts.issue(book, [chain], occasion(0))
-    book.seal(receipts=(receipts.length, receipts.head), hub_key=receipts.public)
-    book.close()
+    receipts.issue(ledger, [chain], ledger_context(0))
+    ledger.seal(receipts=(receipts.length, receipts.head), hub_key=receipts.public)
+    ledger.close()
     receipts.close()
     assert json.loads((tmp_path / "ledger.jsonl").read_text().splitlines()[1])["time"] > 1_600_000_000
     verify_ledger(tmp_path)
@@ -256,17 +256,17 @@ class _Choking:
         return len(part)
 
 
-@pytest.mark.parametrize("part", ["book", "receipts"])
+@pytest.mark.parametrize("part", ["ledger", "receipts"])
 def test_short_writes_are_finished_and_a_full_disk_is_said(part: str) -> None:
-    written = open_book(None, policy=Policy(), names=("a",))
+    written = open_ledger(None, policy=Policy(), names=("a",))
     chain = written.keepers[0].chain
     owner: Any = getattr(written, part)
 
     def act(number: int) -> None:
-        if part == "book":
-            written.book.note(chain, occasion(number), reason="x" * 100)
+        if part == "ledger":
+            written.ledger.note(chain, ledger_context(number), reason="x" * 100)
         else:
-            written.receipts.issue(written.book, [chain], occasion(number))
+            written.receipts.issue(written.ledger, [chain], ledger_context(number))
 
     owner._path = Path("ledger.jsonl")
     owner._file = patient = _Choking(10**6)
@@ -281,7 +281,7 @@ def test_short_writes_are_finished_and_a_full_disk_is_said(part: str) -> None:
 def test_an_unwritable_folder_is_the_users_mistake(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError):
-        Book(signer=Signer.from_secret(b"s" * 32), folder=tmp_path / "file" / "ledger")
+        Ledger(signer=Signer.from_secret(b"s" * 32), folder=tmp_path / "file" / "ledger")
     with pytest.raises(ConfigError):
         Receipts(signer=Signer.from_secret(b"s" * 32), folder=tmp_path / "file" / "ledger")
 

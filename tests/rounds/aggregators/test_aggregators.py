@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as nps
 
 from kohort.errors import ConfigError, SiteError
+from kohort.models.dense.network import Network
 from kohort.rounds.aggregators import robust
 from kohort.rounds.aggregators.aggregate import aggregators, find_aggregator, weighted_mean
-from kohort.models.dense.network import Network
 
 NETWORK = Network(inputs=3, hidden=(4,), outputs=2)
 NAMES = ("mean", "median", "trimmed", "krum", "multi-krum", "clip", "fedma")
@@ -163,19 +163,19 @@ def test_distances_keep_their_digits_far_from_the_origin_and_beside_a_huge_lie()
 # it follows the lie.
 
 
-def attacked(spec, sites, liars, size):
+def attacked(spec, sites, byzantine_sites, size):
     generator = np.random.default_rng(4)
     start = NETWORK.start(generator).astype(np.float64)
     honest = generator.normal(size=(sites, len(start)), scale=0.1)
     stack = start + honest
-    stack[:liars] = start + size * honest.mean(axis=0) / np.linalg.norm(honest.mean(axis=0))
+    stack[:byzantine_sites] = start + size * honest.mean(axis=0) / np.linalg.norm(honest.mean(axis=0))
     order = generator.permutation(sites)
     result = combine(spec, stack[order], start=start)
     return float(np.linalg.norm(result - start)), float(np.linalg.norm(honest, axis=1).max())
 
 
 BREAKDOWN = [
-    # aggregator, sites, liars it stands
+    # aggregator, sites, byzantine_sites it stands
     ("mean", 10, 0),
     ("fedma", 10, 0),
     ("median", 11, 5),
@@ -208,8 +208,8 @@ def test_at_the_breakdown_point_the_error_follows_the_lie(spec, sites, tolerated
 
 
 def test_a_given_norm_has_no_breakdown_point_but_liars_still_steer():
-    for liars in range(11):
-        moved, _ = attacked("clip:0.5", 10, liars, 1e8)
+    for byzantine_sites in range(11):
+        moved, _ = attacked("clip:0.5", 10, byzantine_sites, 1e8)
         assert moved <= 0.5 * (1 + 1e-9)
     assert moved == pytest.approx(0.5)
 

@@ -9,13 +9,13 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from kohort.errors import ConfigError, DataError, IntegrityError
 from kohort.tables.datasets import catalogue as datasets
 from kohort.tables.datasets import sources
 from kohort.tables.datasets.catalogue import content_checksum, list_datasets, load_dataset, open_table
 from kohort.tables.encoder import Encoder, learn_domain
-from kohort.tables.schema import Role, Schema
 from kohort.tables.frames import handle_missing, read_table, write_table
-from kohort.errors import ConfigError, DataError, IntegrityError
+from kohort.tables.schema import Role, Schema
 
 EMBEDDED = resources.files("kohort.tables.datasets").joinpath("embedded")
 PUBLISHED = os.environ.get("KOHORT_DATA", "")

@@ -9,11 +9,11 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from kohort.errors import DataError
 from kohort.tables.datasets.catalogue import load_dataset
 from kohort.tables.datasets.mimic import find_mimic3, load_mimic3
 from kohort.tables.datasets.mimic_features import PARTS, STATISTICS, VARIABLES, feature_names
 from kohort.tables.schema import Role
-from kohort.errors import DataError
 
 DEMO = Path(os.environ.get("KOHORT_DATA", "")) / "mimic3demo_patients.parquet"
 

@@ -9,9 +9,9 @@ import zipfile
 import polars as pl
 import pytest
 
+from kohort.errors import DataError, ResourceError
 from kohort.tables.datasets import sources
 from kohort.tables.datasets.sources import COVERTYPE, SOURCES, Source, download, snake_case
-from kohort.errors import DataError, ResourceError
 
 
 def zipped(**members: bytes) -> bytes:
@@ -110,8 +110,8 @@ def test_dry_bean_workbook(served) -> None:
         '<row><c><v>28395</v></c><c><v>1.1971914241160242</v></c><c t="s"><v>3</v></c></row>'
         "</sheetData></worksheet>"
     )
-    book = zipped(xl__sharedStrings_dot_xml=strings.encode(), xl__worksheets__sheet1_dot_xml=sheet.encode())
-    frame = served("dry_bean", zipped(DryBeanDataset__Dry_Bean_Dataset_dot_xlsx=book))
+    ledger = zipped(xl__sharedStrings_dot_xml=strings.encode(), xl__worksheets__sheet1_dot_xml=sheet.encode())
+    frame = served("dry_bean", zipped(DryBeanDataset__Dry_Bean_Dataset_dot_xlsx=ledger))
     assert frame.columns == ["area", "aspect_ration", "class"]
     assert frame.row(0) == (28395, 1.1971914241160242, "SEKER")
 

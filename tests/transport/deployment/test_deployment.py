@@ -14,17 +14,17 @@ import pytest
 
 pytest.importorskip("flwr")
 
+from kohort.crypto.identity.keys import load_identity
+from kohort.errors import ConfigError, IntegrityError, RefusedError
+from kohort.privacy.ledger.ledger import canonical
 from kohort.runs.config import load_plan, read_plan
+from kohort.runs.retention import RECEIVED, note_last_day
 from kohort.transport.deployment.files import Invitation, Registration, is_loopback, split_address
 from kohort.transport.deployment.hub import HubFolder, _forget_rows
 from kohort.transport.deployment.site import Limits, SiteFolder
-from kohort.errors import ConfigError, IntegrityError, RefusedError
 from kohort.transport.flower.app import Guard
 from kohort.transport.flower.runner import supernode_command
 from kohort.transport.messages import Question, fresh_number, read_answer, write_question
-from kohort.privacy.ledger.ledger import canonical
-from kohort.runs.retention import RECEIVED, note_last_day
-from kohort.crypto.identity.keys import load_identity
 
 PLAN = """
 [data]
@@ -78,12 +78,12 @@ def asked(hub: HubFolder, site: SiteFolder, plan: Path, **changes: str) -> tuple
     from kohort.protocol.wire import Payload, encode
 
     letter = Question(**described, body=encode(Payload()), plan=canonical(read.to_mapping()).encode())  # type: ignore[arg-type]
-    desk = site.desk()
+    site_server = site.site_server()
     try:
         identity = load_identity(hub.path / "identity.key")
-        answer = read_answer(desk.answer(write_question(letter, identity)), site=hub.sites()["north"].site)
+        answer = read_answer(site_server.answer(write_question(letter, identity)), site=hub.sites()["north"].site)
     finally:
-        desk.close()
+        site_server.close()
     return answer.status, answer.reason
 
 
@@ -118,13 +118,13 @@ def test_an_unapproved_plan_another_schema_and_a_limit_are_refused(tmp_path: Pat
 
 def test_limits_count_answers_of_the_last_month(tmp_path: Path, hub: HubFolder, plan: Path) -> None:
     site = site_at(tmp_path, hub, plan)
-    desk = site.desk()
-    desk.book._times += [("train", int(time.time()))] * 5 + [("train", 0)] * 5
+    site_server = site.site_server()
+    site_server.ledger._times += [("train", int(time.time()))] * 5 + [("train", 0)] * 5
     read = load_plan({"data": {"table": "t", "target": "y", "features": ["b"]}})
-    site._check_limits(Limits(tasks={"train*": 6}), read, desk.book)
+    site._check_limits(Limits(tasks={"train*": 6}), read, site_server.ledger)
     with pytest.raises(RefusedError, match="5 answers"):
-        site._check_limits(Limits(tasks={"train*": 5}), read, desk.book)
-    desk.close()
+        site._check_limits(Limits(tasks={"train*": 5}), read, site_server.ledger)
+    site_server.close()
 
 
 def test_a_sites_own_settings_are_checked(tmp_path: Path, hub: HubFolder, plan: Path) -> None:
@@ -199,7 +199,7 @@ def test_overdue_rows_go_before_the_next_run(tmp_path: Path, hub: HubFolder) -> 
     pl.DataFrame({"a": [1]}).write_parquet(run / RECEIVED)
     hub.remember_run(run)
     note_last_day(run, days=1, today=date(2020, 1, 1))
-    with pytest.raises(ConfigError, match="no site is registered"), hub.venue():
+    with pytest.raises(ConfigError, match="no site is registered"), hub.backend():
         pass
     assert not (run / RECEIVED).exists()
 
@@ -209,7 +209,7 @@ def test_a_key_holder_has_no_table_and_a_site_has_one(tmp_path: Path, hub: HubFo
     with pytest.raises(ConfigError, match="needs a table"):
         SiteFolder.init(tmp_path / "a", name="a", table=None, invitation=invitation)
     made = SiteFolder.init(tmp_path / "k", name="key-holder", table=None, invitation=invitation)
-    made.desk().close()
+    made.site_server().close()
 
 
 def test_without_tls_is_for_this_machine_alone(tmp_path: Path, hub: HubFolder, plan: Path) -> None:

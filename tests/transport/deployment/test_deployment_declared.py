@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kohort.errors import ConfigError
+from kohort.protocol.wire import Payload
+from kohort.rounds.clusters import _name_in, check_cluster_name
 from kohort.runs.config import load_plan
 from kohort.tables.schema import Schema
 from kohort.tables.splits import assign_sites
 from kohort.transport.deployment.declared import LowRisk, cluster_of, low_risk_rule
 from kohort.transport.deployment.files import Invitation
-from kohort.errors import ConfigError
-from kohort.rounds.clusters import _name_in, check_cluster_name
-from kohort.protocol.wire import Payload
 
 SCHEMA = Schema.of(target="y", features=["age"])
 
@@ -119,7 +119,7 @@ def test_a_sites_start_reads_both_before_it_serves(tmp_path: Path) -> None:
         (site.path / "site.toml").write_text(changed.replace("[data]  # what", f"{roles}# what"))
 
     declare('low_risk = "column:calm"\ncluster = "north"')
-    site.desk().close()
+    site.site_server().close()
     for said, word in (
         ('low_risk = "calm"', "cannot read"),
         ('low_risk = "column:calms"', "no such column"),

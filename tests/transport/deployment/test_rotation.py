@@ -14,23 +14,24 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from kohort.runs.config import load_plan, read_plan
-from kohort.transport.deployment.site_run import hub_schema
-from kohort.transport.deployment.files import Invitation, Registration, signer_of
-from kohort.transport.deployment.hub import HubFolder
-from tests.support.loopback import LoopBackVenue
-from kohort.transport.deployment.rotation import HandOver, rotate_site
-from kohort.transport.deployment.site import SiteFolder
-from kohort.errors import ConfigError, IntegrityError, KohortError, RefusedError
-from kohort.runs.run import run
-from kohort.transport.messages import Question, fresh_number, read_answer, write_answer, write_question
-from kohort.transport.remote_engine import SiteReceipts
-from kohort.protocol.wire import Payload, encode
-from kohort.privacy.ledger.ledger import canonical
-from kohort.privacy.ledger.verify import verify_ledger
+from tests.support.loopback import LoopBackBackend
+
 from kohort.crypto.identity.keys import Rotation, load_identity, rotate
 from kohort.crypto.identity.parties import Identity
 from kohort.crypto.identity.roster import Roster
+from kohort.errors import ConfigError, IntegrityError, KohortError, RefusedError
+from kohort.privacy.ledger.ledger import canonical
+from kohort.privacy.ledger.verify import verify_ledger
+from kohort.protocol.wire import Payload, encode
+from kohort.runs.config import load_plan, read_plan
+from kohort.runs.run import run
+from kohort.transport.deployment.files import Invitation, Registration, signer_of
+from kohort.transport.deployment.hub import HubFolder
+from kohort.transport.deployment.rotation import HandOver, rotate_site
+from kohort.transport.deployment.site import SiteFolder
+from kohort.transport.deployment.site_run import hub_schema
+from kohort.transport.messages import Question, fresh_number, read_answer, write_answer, write_question
+from kohort.transport.remote_engine import SiteReceipts
 
 PLAN = '[data]\ntable = "at the sites"\ntarget = "y"\nfeatures = ["b"]\n[sites]\nsplit = "files"\n'
 
@@ -62,14 +63,14 @@ class Made:
             plan=canonical(plan.to_mapping()).encode(),
             receipts=receipts.after(None),
         )
-        desk = self.site.desk()
+        site_server = self.site.site_server()
         try:
-            answer = read_answer(desk.answer(write_question(question, hub)), site=self.hub.sites()["north"].site)
+            answer = read_answer(site_server.answer(write_question(question, hub)), site=self.hub.sites()["north"].site)
             if answer.heads:
                 receipts.acknowledge(answer)
             return answer.status
         finally:
-            desk.close()
+            site_server.close()
             receipts.close()
 
 
@@ -125,7 +126,7 @@ def test_the_old_key_is_refused_everywhere_afterwards(made: Made, tmp_path: Path
     assert roster.knows("north", handover.rotation.new)
     shutil.copy(tmp_path / "backup" / "identity.key", made.site.path / "identity.key")
     with pytest.raises(IntegrityError, match="revoked"):
-        made.site.desk()
+        made.site.site_server()
 
 
 def test_an_older_hand_over_is_refused(made: Made) -> None:
@@ -168,7 +169,7 @@ def test_a_hand_over_needs_every_signature(made: Made) -> None:
 
 
 def test_a_rotation_that_was_interrupted_goes_on_where_it_stopped(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
-    made.site.desk().close()
+    made.site.site_server().close()
     with monkeypatch.context() as patch:
         patch.setattr(Roster, "save", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
@@ -236,14 +237,14 @@ def test_an_answer_signed_with_a_key_that_was_rotated_out_is_a_line_in_the_hubs_
         tables[name] = pl.DataFrame({"b": random.normal(size=40), "y": random.choice(["n", "p"], 40)})
     former = Identity.generate("north")
 
-    class Venue(LoopBackVenue):
-        def carrier(self) -> Venue:
+    class Backend(LoopBackBackend):
+        def carrier(self) -> Backend:
             return self
 
         def carry(self, letters: dict[str, bytes], *, deadline: float) -> tuple[dict[str, bytes], dict[str, str]]:
-            came = {name: self.desks[name].answer(letter) for name, letter in letters.items()}
+            came = {name: self.site_servers[name].answer(letter) for name, letter in letters.items()}
             if "north" in came:
-                own = self.desks["north"]._identity
+                own = self.site_servers["north"]._identity
                 came["north"] = write_answer(read_answer(came["north"], site=own.public), former)
             return came, {}
 
@@ -255,7 +256,7 @@ def test_an_answer_signed_with_a_key_that_was_rotated_out_is_a_line_in_the_hubs_
             "policy": {"min_rows": 1},
         }
     )
-    found = run(plan, seed=1, venue=Venue(tables=tables, folder=tmp_path / "sites"), out=tmp_path / "run")
+    found = run(plan, seed=1, backend=Backend(tables=tables, folder=tmp_path / "sites"), out=tmp_path / "run")
     assert found.sites == ("east", "south")
     lines = [json.loads(line) for line in (tmp_path / "run" / "ledger" / "ledger.jsonl").read_bytes().splitlines()]
     notes = [(line["site"], line["reason"]) for line in lines if line["event"] == "note"]

@@ -14,8 +14,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from kohort.tables.frames import from_native
 from kohort.errors import ConfigError, DataError, nearest
+from kohort.tables.frames import from_native
 
 __all__ = ["Classes", "as_frame", "group_rows", "require_columns", "sorted_distinct"]
 

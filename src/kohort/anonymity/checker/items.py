@@ -19,8 +19,8 @@ import polars as pl
 from numpy.typing import NDArray
 
 from kohort.anonymity.checker.classes import Classes, sorted_distinct
-from kohort.tables.frames import ITEM_SEPARATOR
 from kohort.errors import ConfigError, DataError
+from kohort.tables.frames import ITEM_SEPARATOR
 
 __all__ = ["ITEM_SEPARATORS", "item_sets", "smallest_class", "smallest_support"]
 

@@ -23,10 +23,10 @@ from numpy.typing import NDArray
 from polars.io.plugins import register_io_source
 
 from kohort.anonymity.gate.gate import Gated, apply_gate, sets_as_text
-from kohort.tables.datasets.catalogue import open_table
-from kohort.tables.frames import ENDINGS, UNREADABLE, Missing, from_native, write_table
 from kohort.errors import ConfigError, DataError, nearest
 from kohort.files import disk_errors, require_new
+from kohort.tables.datasets.catalogue import open_table
+from kohort.tables.frames import ENDINGS, UNREADABLE, Missing, from_native, write_table
 
 __all__ = ["GatedTable", "gate_table"]
 

@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 
 from kohort.anonymity.gate.groups import group_rows
 from kohort.anonymity.gate.keys import KeyFunction, Keys, group_keys, read_columns
-from kohort.tables.frames import from_native
-from kohort.registry import discover
 from kohort.errors import ConfigError, DataError, nearest
+from kohort.registry import discover
+from kohort.tables.frames import from_native
 
 __all__ = [
     "CountUnit",

@@ -24,9 +24,9 @@ import polars as pl
 from numpy.typing import NDArray
 
 from kohort.anonymity.gate.groups import Groups, group_rows
-from kohort.tables.frames import from_native
-from kohort.registry import discover
 from kohort.errors import ConfigError, DataError, nearest
+from kohort.registry import discover
+from kohort.tables.frames import from_native
 
 __all__ = ["GateKey", "KeyFunction", "Keys", "group_keys", "read_columns"]
 

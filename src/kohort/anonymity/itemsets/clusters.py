@@ -23,12 +23,12 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from kohort.anonymity.relational.coding import CodedTable
 from kohort.anonymity.itemsets.covers import Covers
 from kohort.anonymity.relational.algorithms.mondrian import mondrian
+from kohort.anonymity.relational.coding import CodedTable
+from kohort.anonymity.relational.hierarchies.taxonomy import Ladder
 from kohort.anonymity.relational.partition import Integers, Partition, Problem
 from kohort.anonymity.relational.rule import Rule, SensitiveColumns
-from kohort.anonymity.relational.hierarchies.taxonomy import Ladder
 
 __all__ = ["Merge", "Merged", "columns_shape", "form_clusters", "merge_clusters"]
 

@@ -21,8 +21,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from kohort.tables.hierarchy import ROOT_LABEL, Hierarchy
 from kohort.errors import ConfigError, nearest
+from kohort.tables.hierarchy import ROOT_LABEL, Hierarchy
 
 __all__ = ["ITEM_HIERARCHIES", "ItemHierarchy", "ItemTree", "find_hierarchy", "halves", "icd9", "item_tree"]
 

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from kohort.anonymity.itemsets.hierarchy import ItemTree
 from kohort.anonymity.relational.partition import Integers
+from kohort.errors import ConfigError, DataError, nearest
 from kohort.tables.cells import Label, ValueSet, format_cell
 from kohort.tables.frames import ITEM_SEPARATOR
-from kohort.errors import ConfigError, DataError, nearest
 
 __all__ = ["Generalised", "ItemRows", "collect_items", "distinct", "generalise", "read_items", "release_items"]
 

@@ -8,7 +8,7 @@ labels of an item hierarchy; what cannot be saved is suppressed, node by node, c
 
 Where `identifier` names a person, persons are counted and not rows, and the column is not released.
 
-Guarantee: the released table has been judged by `kohort.anonymity.checker.measures`, which shares no code with what made it;
+Guarantee: the released table has been judged by `kohort.anonymity.checker`, which shares no code with what made it;
 what does not hold there is an error and nothing is returned. There is no randomness: same table, same release.
 """
 
@@ -24,11 +24,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from kohort.anonymity.relational.anonymise import Report
-from kohort.anonymity.relational.coding import CodedTable, code_table
-from kohort.anonymity.itemsets.hierarchy import ItemHierarchy, ItemTree, find_hierarchy, item_tree
-from kohort.anonymity.itemsets.loss import ItemLoss, item_losses
 from kohort.anonymity.itemsets.clusters import Merge, columns_shape, form_clusters, merge_clusters
+from kohort.anonymity.itemsets.hierarchy import ItemHierarchy, ItemTree, find_hierarchy, item_tree
 from kohort.anonymity.itemsets.items import (
     Generalised,
     ItemRows,
@@ -40,12 +37,15 @@ from kohort.anonymity.itemsets.items import (
     release_items,
 )
 from kohort.anonymity.itemsets.local_suppression import suppress_rare
+from kohort.anonymity.itemsets.loss import ItemLoss, item_losses
+from kohort.anonymity.relational.anonymise import Report
+from kohort.anonymity.relational.coding import CodedTable, code_table
+from kohort.anonymity.relational.hierarchies.taxonomy import Ladder, ladders
 from kohort.anonymity.relational.partition import Integers, Partition
 from kohort.anonymity.relational.recode import ColumnCells, label_cells, release, set_cells
-from kohort.anonymity.relational.hierarchies.taxonomy import Ladder, ladders
-from kohort.tables.hierarchy import Hierarchy
-from kohort.tables.frames import Missing, from_native, handle_missing, to_native
 from kohort.errors import ConfigError, DataError, IntegrityError, RefusedError, nearest
+from kohort.tables.frames import Missing, from_native, handle_missing, to_native
+from kohort.tables.hierarchy import Hierarchy
 
 __all__ = ["GroupScope", "ItemGroup", "KKmClass", "KKmResult", "Rare", "anonymise_items", "collect_items"]
 
@@ -430,8 +430,8 @@ def _judged(
     began: float,
 ) -> tuple[Report, ItemLoss]:
     """What the checker and the loss measures say about the release; an error where the rule does not hold."""
-    from kohort.anonymity.loss import entropy_loss, ncp
     from kohort.anonymity.checker.measures import measure
+    from kohort.anonymity.loss import entropy_loss, ncp
 
     found = measure(after, quasi=quasi, sensitive=sensitive, items=items, m=m, persons=identifier)
     if found.k < k or found.km is None or found.km < k:

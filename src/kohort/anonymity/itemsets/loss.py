@@ -27,9 +27,9 @@ from numpy.typing import NDArray
 
 from kohort.anonymity.checker.classes import as_frame, require_columns, sorted_distinct
 from kohort.anonymity.checker.items import item_sets
+from kohort.errors import ConfigError, DataError
 from kohort.tables.cells import Label, ValueSet, parse_cell
 from kohort.tables.hierarchy import Hierarchy
-from kohort.errors import ConfigError, DataError
 
 __all__ = ["ItemLoss", "item_losses", "log_utility_loss", "row_utility_loss", "value_penalty", "weighted_ncp"]
 

@@ -11,7 +11,7 @@
 With `hierarchies` ("intervals", a registered technique, or a mapping) every algorithm releases labels. There is no
 randomness: same table, same release.
 
-Guarantee: the released table has been judged by `kohort.anonymity.checker.measures`, which shares no code with what made it; a
+Guarantee: the released table has been judged by `kohort.anonymity.checker`, which shares no code with what made it; a
 rule that does not hold there is an error and nothing is returned. The one exception is `keep_exact="thesis"`, the
 unguarded step of the thesis, whose report says `verified: false` where a rule is broken.
 """
@@ -27,17 +27,17 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from kohort.anonymity.relational.algorithms.mondrian import Split
 from kohort.anonymity.relational.classes import Classing, classify
 from kohort.anonymity.relational.coding import code_table
 from kohort.anonymity.relational.keep_exact import split_exact
-from kohort.anonymity.relational.algorithms.mondrian import Split
 from kohort.anonymity.relational.partition import Integers, Problem
 from kohort.anonymity.relational.recode import ColumnCells, release
 from kohort.anonymity.relational.rule import LKind, Rule, SensitiveColumns, TKind, require_feasible
 from kohort.anonymity.relational.techniques import CutOptions, class_techniques
-from kohort.tables.hierarchy import Hierarchy
-from kohort.tables.frames import Missing, from_native, handle_missing, to_native
 from kohort.errors import ConfigError, DataError, IntegrityError, nearest
+from kohort.tables.frames import Missing, from_native, handle_missing, to_native
+from kohort.tables.hierarchy import Hierarchy
 
 __all__ = ["Algorithm", "Anonymised", "Report", "anonymise"]
 
@@ -232,8 +232,8 @@ def _report(
     sensitive: Sequence[str],
     target: str | None,
 ) -> dict[str, Any]:
-    from kohort.anonymity.loss import entropy_loss, ncp
     from kohort.anonymity.checker.measures import measure
+    from kohort.anonymity.loss import entropy_loss, ncp
 
     found = measure(after, quasi=quasi, sensitive=sensitive)
     names = [one.name for one in cells]

@@ -25,10 +25,10 @@ from kohort.anonymity.relational.anonymise import Algorithm, Anonymised, Hierarc
 from kohort.anonymity.relational.partition import Integers
 from kohort.anonymity.relational.recode import ColumnCells
 from kohort.anonymity.relational.rule import LKind, TKind
-from kohort.tables.cells import SUPPRESSED, Interval, Label, ValueSet, canonical_text
-from kohort.tables.hierarchy import Hierarchy
-from kohort.tables.frames import Missing, from_native, to_native
 from kohort.errors import ConfigError, DataError, nearest
+from kohort.tables.cells import SUPPRESSED, Interval, Label, ValueSet, canonical_text
+from kohort.tables.frames import Missing, from_native, to_native
+from kohort.tables.hierarchy import Hierarchy
 
 __all__ = ["Anonymiser"]
 

@@ -12,16 +12,16 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from kohort.anonymity.relational.hierarchies.rho import choose_rhos
-from kohort.anonymity.relational.coding import code_table
 from kohort.anonymity.relational.algorithms.lattice import lattice, node_classes
 from kohort.anonymity.relational.algorithms.mondrian import mondrian
+from kohort.anonymity.relational.coding import code_table
+from kohort.anonymity.relational.hierarchies.rho import choose_rhos
+from kohort.anonymity.relational.hierarchies.taxonomy import Ladder, ladders
 from kohort.anonymity.relational.partition import Integers, Partition, Problem
 from kohort.anonymity.relational.recode import ColumnCells, cells_at, label_cells, set_cells
-from kohort.anonymity.relational.hierarchies.taxonomy import Ladder, ladders
 from kohort.anonymity.relational.techniques import CutOptions, find_class_technique, find_hierarchy_technique
-from kohort.tables.hierarchy import Hierarchy
 from kohort.errors import ConfigError, RefusedError
+from kohort.tables.hierarchy import Hierarchy
 
 __all__ = ["Classed", "Classing", "classify"]
 

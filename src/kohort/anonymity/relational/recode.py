@@ -18,8 +18,8 @@ import polars as pl
 from numpy.typing import NDArray
 
 from kohort.anonymity.relational.coding import CodedColumn, CodedTable
-from kohort.anonymity.relational.partition import Integers, Partition
 from kohort.anonymity.relational.hierarchies.taxonomy import Ladder
+from kohort.anonymity.relational.partition import Integers, Partition
 from kohort.tables.cells import (
     SUPPRESSED,
     Cell,

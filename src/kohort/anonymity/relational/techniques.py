@@ -13,14 +13,14 @@ from typing import TypeVar
 
 import polars as pl
 
-from kohort.anonymity.relational.hierarchies.automatic import LATTICE_RHOS, automatic_hierarchy
 from kohort.anonymity.relational.algorithms.cluster import cluster
-from kohort.anonymity.relational.hierarchies.intervals import data_independent
 from kohort.anonymity.relational.algorithms.mondrian import Split, mondrian
-from kohort.anonymity.relational.partition import Partition, Problem
 from kohort.anonymity.relational.algorithms.thesis import thesis_mondrian
-from kohort.tables.hierarchy import Hierarchy
+from kohort.anonymity.relational.hierarchies.automatic import LATTICE_RHOS, automatic_hierarchy
+from kohort.anonymity.relational.hierarchies.intervals import data_independent
+from kohort.anonymity.relational.partition import Partition, Problem
 from kohort.errors import ConfigError, nearest
+from kohort.tables.hierarchy import Hierarchy
 
 __all__ = [
     "CutOptions",

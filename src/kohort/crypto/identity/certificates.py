@@ -30,9 +30,9 @@ from cryptography.hazmat.primitives.serialization import (
     load_ssh_public_key,
 )
 
+from kohort.crypto.identity.guarded_files import PRIVATE, UNCHANGED, read_guarded
 from kohort.errors import ConfigError, IntegrityError
 from kohort.files import require_new, write_atomic
-from kohort.crypto.identity.guarded_files import PRIVATE, UNCHANGED, read_guarded
 
 if TYPE_CHECKING:
     from cryptography import x509

@@ -25,12 +25,12 @@ from cryptography.hazmat.primitives.serialization import (
     load_der_private_key,
 )
 
-from kohort.errors import ConfigError, IntegrityError
-from kohort.files import require_new, write_atomic
-from kohort.privacy.ledger.ledger import canonical
 from kohort.crypto.identity.guarded_files import PRIVATE, read_guarded
 from kohort.crypto.identity.parties import Identity, PublicIdentity
 from kohort.crypto.identity.roster import Approvals, Roster
+from kohort.errors import ConfigError, IntegrityError
+from kohort.files import require_new, write_atomic
+from kohort.privacy.ledger.ledger import canonical
 
 __all__ = [
     "Approvals",

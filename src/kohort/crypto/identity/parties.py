@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from struct import Struct
 
-from kohort.errors import ConfigError, IntegrityError
 from kohort.crypto.suites import PrivateKey, expand, extract, find_suite
+from kohort.errors import ConfigError, IntegrityError
 
 __all__ = ["Identity", "PairKeys", "PublicIdentity"]
 

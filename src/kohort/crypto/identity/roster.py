@@ -15,11 +15,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from kohort.crypto.identity.guarded_files import UNCHANGED, read_guarded
+from kohort.crypto.identity.parties import PublicIdentity
 from kohort.errors import ConfigError, IntegrityError, RefusedError, nearest
 from kohort.files import write_atomic
 from kohort.privacy.ledger.ledger import canonical
-from kohort.crypto.identity.guarded_files import UNCHANGED, read_guarded
-from kohort.crypto.identity.parties import PublicIdentity
 
 __all__ = ["Approvals", "Roster"]
 

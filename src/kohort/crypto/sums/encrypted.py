@@ -20,13 +20,13 @@ from zlib import crc32
 
 import numpy as np
 
-from kohort.errors import IntegrityError, RefusedError, SiteError
-from kohort.privacy.guarantee import Guarantee, SecureSum
-from kohort.rng import Streams
 from kohort.crypto.sums.he import SEED, Adder, PublicKey, Ring, Slots
 from kohort.crypto.sums.key_holder import FEWEST, Tags, read_offer, tags_of
 from kohort.crypto.sums.packing import Packing
 from kohort.crypto.sums.scheme import HubSide, Integers, SiteSide, SumContext, SumScheme, Trust
+from kohort.errors import IntegrityError, RefusedError, SiteError
+from kohort.privacy.guarantee import Guarantee, SecureSum
+from kohort.rng import Streams
 
 __all__ = ["EncryptedHub", "EncryptedSum", "join", "part", "sum_claim"]
 

@@ -23,12 +23,12 @@ from struct import Struct
 import numpy as np
 from numpy.typing import NDArray
 
-from kohort.errors import IntegrityError, RefusedError
-from kohort.rng import Streams
+from kohort.crypto.identity.parties import Identity, PairKeys, PublicIdentity
 from kohort.crypto.sums.he import SEED, Ring, SecretKey, Slots
 from kohort.crypto.sums.packing import TAGS, Packing
-from kohort.crypto.identity.parties import Identity, PairKeys, PublicIdentity
 from kohort.crypto.sums.scheme import Integers, SumContext, Trust
+from kohort.errors import IntegrityError, RefusedError
+from kohort.rng import Streams
 
 __all__ = ["FEWEST", "KEY_HOLDER", "KeyHolder", "Offer", "Tags", "read_offer", "tags_of"]
 

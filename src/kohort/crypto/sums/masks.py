@@ -33,14 +33,14 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from kohort.crypto.sums.mask_streams import masked
+from kohort.crypto.sums.modular import P61, RunningSum
+from kohort.crypto.sums.scheme import HubSide, Integers, SiteSide, SumContext, SumScheme, Trust
+from kohort.crypto.sums.shamir import PRIME, combine, split
 from kohort.errors import IntegrityError, RefusedError, SiteError
 from kohort.privacy.guarantee import Guarantee, Public, SecureSum
 from kohort.privacy.ledger.signing import Signer, signature_holds
 from kohort.rng import Streams
-from kohort.crypto.sums.mask_streams import masked
-from kohort.crypto.sums.modular import P61, RunningSum
-from kohort.crypto.sums.shamir import PRIME, combine, split
-from kohort.crypto.sums.scheme import HubSide, Integers, SiteSide, SumContext, SumScheme, Trust
 
 if TYPE_CHECKING:
     from kohort.crypto.identity.parties import PublicIdentity
@@ -401,8 +401,8 @@ class _MaskingHub:
         pair_shares: dict[int, dict[int, int]] = {}
         for helper, data in by_index.items():
             for index, survived, share in _each(data, _OPENED):
-                book = self_shares if survived else pair_shares
-                book.setdefault(index, {})[helper + 1] = int.from_bytes(share, "little")
+                ledger = self_shares if survived else pair_shares
+                ledger.setdefault(index, {})[helper + 1] = int.from_bytes(share, "little")
         binding = _transcript(self.context)
         threshold = threshold_for(len(self.context.sites))
         modulus = self.context.modulus

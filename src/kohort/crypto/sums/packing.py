@@ -17,10 +17,10 @@ from math import ceil
 
 import numpy as np
 
-from kohort.errors import IntegrityError, RefusedError
 from kohort.crypto.sums.he import Ring, Slots
 from kohort.crypto.sums.modular import P61, add, multiply
 from kohort.crypto.sums.scheme import Integers, SumContext
+from kohort.errors import IntegrityError, RefusedError
 
 __all__ = ["TAGS", "Packing"]
 

@@ -7,11 +7,11 @@ from typing import ClassVar
 
 import numpy as np
 
+from kohort.crypto.sums.modular import add
+from kohort.crypto.sums.scheme import HubSide, Integers, SiteSide, SumContext, SumScheme, Trust
 from kohort.errors import IntegrityError
 from kohort.privacy.guarantee import Aggregate, Guarantee
 from kohort.rng import Streams
-from kohort.crypto.sums.modular import add
-from kohort.crypto.sums.scheme import HubSide, Integers, SiteSide, SumContext, SumScheme, Trust
 
 __all__ = ["SCHEME", "Plain"]
 

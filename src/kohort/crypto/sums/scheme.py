@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from kohort.registry import discover
 from kohort.errors import ConfigError, RefusedError, nearest
 from kohort.privacy.guarantee import Guarantee
+from kohort.registry import discover
 from kohort.rng import Streams
 
 if TYPE_CHECKING:

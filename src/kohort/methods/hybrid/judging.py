@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 
 from kohort.errors import RefusedError, SiteError
-from kohort.rounds.dp_accounts import account_of, answer_once, claim_of, spends
-from kohort.rounds.phases import Job, JudgeSection, jobs_of, judge_of, rows_of
-from kohort.protocol.hub import Ask, Expect, Hub, Mark, Replies
+from kohort.models.dense.network import FloatArray
+from kohort.protocol.hub import Ask, Expect, Hub, Replies, RoundEnd
 from kohort.protocol.site import Site
 from kohort.protocol.task import Release, Request, Task
-from kohort.rounds.training import MODEL, network_of, setting_of
 from kohort.protocol.wire import Payload
-from kohort.models.dense.network import FloatArray
+from kohort.rounds.dp_accounts import account_of, answer_once, claim_of, spends
+from kohort.rounds.phases import JudgeSection, TrainingPhase, judge_of, phases_of, rows_of
+from kohort.rounds.training import MODEL, approved_plan_of, network_of
 
 __all__ = ["JUDGE", "REVEAL", "prefers_later", "revealed"]
 
@@ -30,16 +30,16 @@ def _reveal(site: Site, request: Request) -> Release:
     model = site.memory.get(MODEL)
     if model is None:
         raise SiteError(f"site {site.name!r} has no model of its own to show")
-    job = jobs_of(setting_of(site))[int(request.payload.metrics["phase"])]
-    rows = rows_of(site, job).count
-    claim = site.aggregate(rows) if spends(job) is None else claim_of(site)
+    phase = phases_of(approved_plan_of(site))[int(request.payload.metrics["phase"])]
+    rows = rows_of(site, phase).count
+    claim = site.aggregate(rows) if spends(phase) is None else claim_of(site)
     return Release(payload=Payload(arrays={"weights": model}, metrics={"rows": rows}), guarantee=claim, rows=rows)
 
 
 REVEAL = Task(name="peers.reveal", one=_reveal)
 
 
-def revealed(hub: Hub, number: int, round_number: int) -> Generator[Ask | Mark, Any, FloatArray]:
+def revealed(hub: Hub, number: int, round_number: int) -> Generator[Ask | RoundEnd, Any, FloatArray]:
     """The mean of the sites' own models after phase `number`, by rows."""
     flat = (np.dtype(hub.network.dtype).str, (hub.network.parameter_count,))
     replies: Replies = yield Ask(
@@ -56,11 +56,11 @@ def revealed(hub: Hub, number: int, round_number: int) -> Generator[Ask | Mark, 
 def _judge(site: Site, request: Request) -> Release:
     """How many more held-out rows the later model gets right."""
     number = int(request.payload.metrics["phase"])
-    section = judge_of(setting_of(site))
+    section = judge_of(approved_plan_of(site))
     if section is None:
         raise RefusedError("the approved plan judges no models")
-    job = _judged_job(jobs_of(setting_of(site)), section)
-    rows, network = rows_of(site, job, held_out=True), network_of(site)
+    phase = _judged_job(phases_of(approved_plan_of(site)), section)
+    rows, network = rows_of(site, phase, held_out=True), network_of(site)
     right = [_correct(network, request.payload.arrays[name], rows.x, rows.y) for name in ("later", "earlier")]
     gained = float(right[0] - right[1])
     if section.rows == "low":
@@ -74,8 +74,8 @@ def _judge(site: Site, request: Request) -> Release:
     return Release(payload=Payload(arrays={"gained": np.asarray([gained])}), guarantee=claim_of(site), rows=rows.count)
 
 
-def _judged_job(jobs: tuple[Job, ...], section: JudgeSection) -> Job:
-    found = next((job for job in jobs if job.rows == section.rows), None)
+def _judged_job(phases: tuple[TrainingPhase, ...], section: JudgeSection) -> TrainingPhase:
+    found = next((phase for phase in phases if phase.rows == section.rows), None)
     if found is None:
         raise SiteError(f"no phase trains on {section.rows}-risk rows, so none were held out")
     return found
@@ -92,7 +92,7 @@ JUDGE = Task(name="peers.judge", one=_judge)
 
 def prefers_later(
     hub: Hub, *, earlier: FloatArray, later: FloatArray, number: int, round_number: int
-) -> Generator[Ask | Mark, Any, bool]:
+) -> Generator[Ask | RoundEnd, Any, bool]:
     """Whether the later model gets more held-out rows of all sites right."""
     replies: Replies = yield Ask(
         task=JUDGE,

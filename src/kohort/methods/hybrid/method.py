@@ -20,19 +20,19 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Gt
 
 from kohort.errors import ConfigError
-from kohort.rounds.dp_accounts import RESERVE, planned_claims, reserve, spends
-from kohort.rounds.clusters import LABELS, NAMED, check_cluster_name, form_clusters, named_clusters
-from kohort.rounds.hub_noise import hub_noise
-from kohort.rounds.phase_training import TRAIN_JOB
-from kohort.rounds.phases import DPSection, Job, JudgeSection, Part
 from kohort.methods.hybrid.judging import JUDGE, REVEAL, prefers_later, revealed
-from kohort.rounds.peers import EXCHANGE, KEYS, SETTLE, PeerPhase, neighbours, peer_rounds
-from kohort.protocol.hub import Ask, Hub, Mark, Plan, Replies, Result
-from kohort.rounds.loop import Phase, federated_rounds
-from kohort.protocol.plan import TrainSection
-from kohort.models.dense.network import FloatArray
 from kohort.methods.registry import Method
+from kohort.models.dense.network import FloatArray
 from kohort.privacy.guarantee import DP, Aggregate, Guarantee
+from kohort.protocol.hub import Ask, Hub, ProtocolGenerator, Replies, Result, RoundEnd
+from kohort.protocol.plan import TrainSection
+from kohort.rounds.clusters import LABELS, NAMED, check_cluster_name, form_clusters, named_clusters
+from kohort.rounds.dp_accounts import RESERVE, planned_claims, reserve, spends
+from kohort.rounds.hub_noise import hub_noise
+from kohort.rounds.loop import RoundOptions, federated_rounds
+from kohort.rounds.peers import EXCHANGE, KEYS, SETTLE, PeerRounds, neighbours, peer_rounds
+from kohort.rounds.phase_training import TRAIN_PHASE
+from kohort.rounds.phases import DPSection, JudgeSection, RowPart, TrainingPhase
 
 __all__ = ["METHOD", "Hybrid", "PhaseSection"]
 
@@ -44,7 +44,7 @@ class PhaseSection:
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 - read by pydantic, not a field
 
     kind: Literal["peers", "server"]
-    rows: Part | None = None
+    rows: RowPart | None = None
     """low | high | all; low for peers and high for the server unless it says otherwise."""
     rounds: Annotated[int, Ge(1)] = 10
     local_epochs: Annotated[int, Ge(1)] | None = None
@@ -56,15 +56,15 @@ class PhaseSection:
     dp: DPSection | None = None
     """Absent: no noise, and the ledger says so."""
 
-    def job(self, train: TrainSection, held_out: dict[Part, float]) -> Job:
+    def phase(self, train: TrainSection, held_out: dict[RowPart, float]) -> TrainingPhase:
         """What sites do in this phase; what it does not say is as in `[train]`."""
         own = {
             name: value
             for name in ("local_epochs", "batch", "optimizer", "lr")
             if (value := getattr(self, name)) is not None
         }
-        rows: Part = self.rows or ("low" if self.kind == "peers" else "high")
-        return Job(
+        rows: RowPart = self.rows or ("low" if self.kind == "peers" else "high")
+        return TrainingPhase(
             train=replace(train, rounds=self.rounds, **own),
             rows=rows,
             dp=self.dp,
@@ -89,33 +89,33 @@ class Hybrid:
     def __post_init__(self) -> None:
         if not self.phases:
             raise ConfigError("a hybrid federation needs a phase", hint="Add [[method.phases]]")
-        for phase in self.phases:
-            if phase.kind == "peers":
-                neighbours(phase.topology, ("a", "b", "c"), "a")
-            if phase.dp is not None and phase.dp.mechanism == "statistics":
+        for section in self.phases:
+            if section.kind == "peers":
+                neighbours(section.topology, ("a", "b", "c"), "a")
+            if section.dp is not None and section.dp.mechanism == "statistics":
                 raise ConfigError("statistics are released once, not in phases", hint='Use method.name = "fedavg"')
-            if phase.kind == "peers" and phase.dp is not None and phase.dp.mechanism == "hub":
+            if section.kind == "peers" and section.dp is not None and section.dp.mechanism == "hub":
                 raise ConfigError("no hub sees what peers exchange", hint="Use dp.mechanism = dp-sgd or after")
         _check_clusters(self.clusters)
         if self.judge is not None and self.phases[-1].kind != "server":
             raise ConfigError("method.judge judges a server phase at the end", hint="End with a server phase")
 
-    def jobs(self, train: TrainSection) -> tuple[Job, ...]:
+    def training_phases(self, train: TrainSection) -> tuple[TrainingPhase, ...]:
         """One a phase."""
-        held_out: dict[Part, float] = {} if self.judge is None else {self.judge.rows: self.judge.share}
-        return tuple(phase.job(train, held_out) for phase in self.phases)
+        held_out: dict[RowPart, float] = {} if self.judge is None else {self.judge.rows: self.judge.share}
+        return tuple(section.phase(train, held_out) for section in self.phases)
 
 
-def plan(config: Hybrid, hub: Hub) -> Plan:
+def protocol(config: Hybrid, hub: Hub) -> ProtocolGenerator:
     """Reserve the budgets, then phase after phase: peers among themselves, or everybody with the hub."""
-    jobs = config.jobs(hub.setting.train)
+    phases = config.training_phases(hub.approved.train)
     _check(hub)
     enrolled = len(hub.sites)
     clusters = yield from _known_clusters(config, hub)
     if clusters is not None:
         hub = _within(hub, clusters)
     outside = enrolled - len(hub.sites)
-    if any(spends(job) is not None for job in jobs) or _judge_spends(config):
+    if any(spends(phase) is not None for phase in phases) or _judge_spends(config):
         reserved: Replies = yield reserve(hub.sites)
         hub = replace(hub, sites=reserved.sites)
     if clusters is None:
@@ -124,24 +124,24 @@ def plan(config: Hybrid, hub: Hub) -> Plan:
     progress = _Progress(hub, hub.network.start(hub.streams.generator("start")))
     if outside:
         progress.notes.append(f"{outside} of {enrolled} sites are in no cluster and took no part")
-    total = sum(job.train.rounds for job in jobs)
-    for number, (phase, job) in enumerate(zip(config.phases, jobs, strict=True)):
-        last_and_judged = config.judge is not None and number == len(jobs) - 1
+    total = sum(phase.train.rounds for phase in phases)
+    for number, (section, phase) in enumerate(zip(config.phases, phases, strict=True)):
+        last_and_judged = config.judge is not None and number == len(phases) - 1
         earlier = (yield from progress.known_model(number)) if last_and_judged else None
-        if phase.kind == "peers":
-            own = PeerPhase(
+        if section.kind == "peers":
+            own = PeerRounds(
                 number=number,
-                rounds=job.train.rounds,
+                rounds=phase.train.rounds,
                 first_round=progress.round,
                 last_round=total,
                 clusters=clusters,
             )
             yield from progress.with_peers(own)
         else:
-            yield from progress.with_hub(number, job, total)
+            yield from progress.with_hub(number, phase, total)
         if earlier is not None and config.judge is not None:
             yield from progress.choose(config.judge, earlier, number)
-    weights = yield from progress.known_model(len(jobs))
+    weights = yield from progress.known_model(len(phases))
     return Result(
         weights=weights, rounds=total, stopped_by="rounds", notes=tuple(progress.notes), claim=progress.hub_claim
     )
@@ -163,7 +163,7 @@ class _Progress:
         resume = self._hub.resume
         return resume is not None and resume.round >= self.round + rounds
 
-    def with_peers(self, phase: PeerPhase) -> Generator[Ask | Mark, Any, None]:
+    def with_peers(self, phase: PeerRounds) -> Generator[Ask | RoundEnd, Any, None]:
         """A phase among peers: from here on only they know the model."""
         if not self._passed(phase.rounds):
             there = yield from peer_rounds(self._hub, phase, self._weights)
@@ -171,10 +171,10 @@ class _Progress:
         self.round += phase.rounds
         self._hidden = True
 
-    def with_hub(self, number: int, job: Job, total: int) -> Generator[Ask | Mark, Any, None]:
+    def with_hub(self, number: int, phase: TrainingPhase, total: int) -> Generator[Ask | RoundEnd, Any, None]:
         """A phase with the hub, in which sites begin with their peers' model if they have one."""
-        rounds, dp = job.train.rounds, job.dp
-        hub = replace(self._hub, setting=replace(self._hub.setting, train=job.train))
+        rounds, dp = phase.train.rounds, phase.dp
+        hub = replace(self._hub, approved=replace(self._hub.approved, train=phase.train))
         noise = None
         if dp is not None and dp.mechanism == "hub":
             noise, self.hub_claim = hub_noise(hub, dp, rounds=rounds, sites=len(hub.sites))
@@ -182,14 +182,14 @@ class _Progress:
             ended = yield from federated_rounds(
                 hub,
                 self._weights,
-                phase=Phase(
-                    task=TRAIN_JOB,
+                options=RoundOptions(
+                    task=TRAIN_PHASE,
                     metrics={"phase": number},
                     first_round=self.round,
                     last_round=total,
                     own_start=self._hidden,
                     noise=noise,
-                    tail=0.0 if dp is None else dp.tail,
+                    average=0.0 if dp is None else dp.average,
                 ),
             )
             self._weights = ended.weights
@@ -198,14 +198,14 @@ class _Progress:
         self.round += rounds
         self._hidden = False
 
-    def known_model(self, number: int) -> Generator[Ask | Mark, Any, FloatArray]:
+    def known_model(self, number: int) -> Generator[Ask | RoundEnd, Any, FloatArray]:
         """The model as the hub knows it; if only the sites do, the mean of theirs, which they then show."""
         if not self._hidden:
             return self._weights
         shown = yield from revealed(self._hub, number - 1, self.round)
         return shown
 
-    def choose(self, section: JudgeSection, earlier: FloatArray, number: int) -> Generator[Ask | Mark, Any, None]:
+    def choose(self, section: JudgeSection, earlier: FloatArray, number: int) -> Generator[Ask | RoundEnd, Any, None]:
         """Go on with the better of two models, as far as held-out rows can tell."""
         better = yield from prefers_later(
             self._hub, earlier=earlier, later=self._weights, number=number, round_number=self.round
@@ -216,7 +216,7 @@ class _Progress:
         self.notes.append(f"held-out {section.rows}-risk rows chose the {kept} model")
 
 
-def _known_clusters(config: Hybrid, hub: Hub) -> Generator[Ask | Mark, Any, dict[str, str] | None]:
+def _known_clusters(config: Hybrid, hub: Hub) -> Generator[Ask | RoundEnd, Any, dict[str, str] | None]:
     """The clusters that plan or sites name, before any budget is spent; None when they are still to be formed."""
     if not any(phase.kind == "peers" for phase in config.phases):
         return dict.fromkeys(hub.sites, "")
@@ -237,7 +237,7 @@ def _known_clusters(config: Hybrid, hub: Hub) -> Generator[Ask | Mark, Any, dict
     return found
 
 
-def _formed_clusters(config: Hybrid, hub: Hub) -> Generator[Ask | Mark, Any, dict[str, str]]:
+def _formed_clusters(config: Hybrid, hub: Hub) -> Generator[Ask | RoundEnd, Any, dict[str, str]]:
     """The clusters of sites whose targets are alike, which is a release of its own."""
     number = next(index for index, phase in enumerate(config.phases) if phase.kind == "peers")
     formed = yield from form_clusters(hub, _label_clusters(config.clusters), number)
@@ -269,7 +269,7 @@ def _check_clusters(clusters: str | Mapping[str, tuple[str, ...]]) -> None:
 
 def _check(hub: Hub) -> None:
     """What would fail at every site is the plan's fault, and is said once."""
-    if hub.setting.train.stop is not None:
+    if hub.approved.train.stop is not None:
         raise ConfigError("phases run their rounds to the end", hint="Drop train.stop: watching the loss costs budget")
 
 
@@ -279,9 +279,9 @@ def _judge_spends(config: Hybrid) -> bool:
 
 def claims(config: Hybrid, rows: int) -> Sequence[Guarantee]:
     """A site spends each phase's budget; phases without one give away weights trained on their rows."""
-    jobs = config.jobs(TrainSection())
-    made: list[Guarantee] = list(planned_claims(jobs))
-    if any(spends(job) is None for job in jobs):
+    phases = config.training_phases(TrainSection())
+    made: list[Guarantee] = list(planned_claims(phases))
+    if any(spends(phase) is None for phase in phases):
         made.append(Aggregate(rows=rows))
     return tuple(made)
 
@@ -290,9 +290,9 @@ METHOD = Method(
     name="hybrid",
     summary="Trusted clusters train among themselves, then all train with the hub under differential privacy.",
     config=Hybrid,
-    plan=plan,
+    protocol=protocol,
     claims=claims,
-    tasks=(RESERVE, LABELS, NAMED, KEYS, EXCHANGE, SETTLE, TRAIN_JOB, REVEAL, JUDGE),
+    tasks=(RESERVE, LABELS, NAMED, KEYS, EXCHANGE, SETTLE, TRAIN_PHASE, REVEAL, JUDGE),
     cites="Corbucci, Monreale, Pellungrini 2024",
     fixed_rounds=True,
     example=(

@@ -17,20 +17,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kohort.tables.blocks import CategoryBlock
-from kohort.tables.encoder import Encoder
 from kohort.errors import IntegrityError, RefusedError, SiteError
-from kohort.rounds.counting import KeyCounts, SecureCount, is_approved
-from kohort.rounds.phases import jobs_of, secure_of
 from kohort.methods.oneshot.design import Cells, is_indicator, section_of
-from kohort.protocol.hub import Ask, Expect, Hub, Mark, Replies
-from kohort.protocol.plan import Setting
-from kohort.protocol.site import Site
-from kohort.protocol.task import Release, Request, Task
-from kohort.rounds.training import setting_of
-from kohort.protocol.wire import Payload
 from kohort.models.rows import Rows
 from kohort.privacy.guarantee import Public
+from kohort.protocol.hub import Ask, Expect, Hub, Replies, RoundEnd
+from kohort.protocol.plan import ApprovedPlan
+from kohort.protocol.site import Site
+from kohort.protocol.task import Release, Request, Task
+from kohort.protocol.wire import Payload
+from kohort.rounds.counting import KeyCounts, SecureCount, is_approved
+from kohort.rounds.phases import phases_of, secure_of
+from kohort.rounds.training import approved_plan_of
+from kohort.tables.blocks import CategoryBlock
+from kohort.tables.encoder import Encoder
 
 __all__ = ["CELLS", "COUNT", "agree_on_cells", "cells_at", "needs_cells", "rows_at"]
 
@@ -38,9 +38,9 @@ _FREQUENT, _OTHERS = "oneshot.frequent", "oneshot.others"
 _ABSENT = "~"
 
 
-def needs_cells(setting: Setting, encoder: Encoder) -> bool:
+def needs_cells(approved: ApprovedPlan, encoder: Encoder) -> bool:
     """Whether some feature is an indicator. A noisy total hides a person without a count, which would cost budget."""
-    return bool(is_indicator(encoder).any()) and jobs_of(setting)[0].dp is None
+    return bool(is_indicator(encoder).any()) and phases_of(approved)[0].dp is None
 
 
 def rows_at(site: Site) -> Rows:
@@ -54,7 +54,7 @@ def rows_at(site: Site) -> Rows:
 def cells_at(site: Site) -> tuple[Cells, NDArray[np.bool_] | None]:
     """What this site found out about rare categories, and which of its rows take part (None: all)."""
     encoder: Encoder = site.memory["encoder"]
-    if not needs_cells(setting_of(site), encoder):
+    if not needs_cells(approved_plan_of(site), encoder):
         return Cells.whole(encoder.width), None
     frequent, others = site.memory.get(_FREQUENT), site.memory.get(_OTHERS)
     if frequent is None or others is None:
@@ -70,7 +70,7 @@ def _counted_by_person(site: Site, present: NDArray[np.bool_]) -> NDArray[np.int
     identifiers = site.schema.identifiers
     if not identifiers:
         return np.asarray(present.sum(axis=0, dtype=np.int64))
-    person = site.holding.rows()[identifiers[0]].rank("dense").to_numpy().astype(np.int64)
+    person = site.table.rows()[identifiers[0]].rank("dense").to_numpy().astype(np.int64)
     seen = [len(np.unique(person[column])) for column in present.T]
     return np.asarray(seen, dtype=np.int64)
 
@@ -124,12 +124,12 @@ def _counts(site: Site) -> KeyCounts:
         keys=[keys[index] for index in there.tolist()],
         counts=counts[there],
         rows=len(present),
-        cap=section_of(setting_of(site)).min_cell,
+        cap=section_of(approved_plan_of(site)).min_cell,
     )
 
 
-def _scheme(setting: Setting) -> str:
-    secure = secure_of(setting)
+def _scheme(approved: ApprovedPlan) -> str:
+    secure = secure_of(approved)
     if secure is None:
         raise RefusedError("the approved plan sums nothing")
     return secure.sum
@@ -164,9 +164,9 @@ def _learn(site: Site, request: Request) -> Release:
 CELLS = Task(name="oneshot.cells", one=_learn)
 
 
-def agree_on_cells(hub: Hub) -> Generator[Ask | Mark, Any, Cells]:
+def agree_on_cells(hub: Hub) -> Generator[Ask | RoundEnd, Any, Cells]:
     """Count, and settle which features are read; refuses when a class is too rare."""
-    encoder, section = hub.encoder, section_of(hub.setting)
+    encoder, section = hub.encoder, section_of(hub.approved)
     said = yield from _count(hub, 0, encoder.width + len(encoder.classes or ()))
     frequent, classes = said[: encoder.width], said[encoder.width :]
     if not classes.all():
@@ -180,8 +180,8 @@ def agree_on_cells(hub: Hub) -> Generator[Ask | Mark, Any, Cells]:
     return Cells.merged(encoder, frequent, others)
 
 
-def _count(hub: Hub, stage: int, length: int) -> Generator[Ask | Mark, Any, NDArray[np.bool_]]:
-    approved = yield from COUNT.run(hub, threshold=section_of(hub.setting).min_cell, stage=stage)
+def _count(hub: Hub, stage: int, length: int) -> Generator[Ask | RoundEnd, Any, NDArray[np.bool_]]:
+    approved = yield from COUNT.run(hub, threshold=section_of(hub.approved).min_cell, stage=stage)
     told: Replies = yield Ask(
         task=CELLS,
         to=hub.sites,

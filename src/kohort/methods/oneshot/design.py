@@ -15,14 +15,14 @@ import numpy as np
 from annotated_types import Ge, Gt, Le
 from numpy.typing import NDArray
 
-from kohort.tables.blocks import CategoryBlock, ItemsBlock
-from kohort.tables.encoder import Encoder
+from kohort.crypto.sums.scheme import FixedPoint
 from kohort.errors import ConfigError, RefusedError
-from kohort.protocol.plan import Setting
+from kohort.methods.oneshot.random_features import Kind, RandomFeatures, network_of_features, patches
 from kohort.models.closed_form.design import Activation, Floats, OneLayer, clip_rows, sensitivity
 from kohort.models.dense.network import FloatArray, Network
-from kohort.methods.oneshot.random_features import Kind, RandomFeatures, network_of_features, patches
-from kohort.crypto.sums.scheme import FixedPoint
+from kohort.protocol.plan import ApprovedPlan
+from kohort.tables.blocks import CategoryBlock, ItemsBlock
+from kohort.tables.encoder import Encoder
 
 __all__ = ["BITS", "Cells", "Layout", "OneShotSection", "is_indicator", "section_of"]
 
@@ -80,9 +80,9 @@ class OneShotSection:
         return self.folds if self.lambda_ == "folds" else 1
 
 
-def section_of(setting: Setting) -> OneShotSection:
+def section_of(approved: ApprovedPlan) -> OneShotSection:
     """The section of the approved plan."""
-    found = getattr(setting.config, "oneshot", None)
+    found = getattr(approved.config, "oneshot", None)
     if not isinstance(found, OneShotSection):
         raise RefusedError("the approved plan is not a one-shot fit")
     return found

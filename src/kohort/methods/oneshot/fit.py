@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from kohort.crypto.sums.scheme import Integers
 from kohort.errors import DataError, RefusedError
 from kohort.methods.oneshot.design import BITS, Layout
-from kohort.models.closed_form.statistics import Statistics, leading, unpack
 from kohort.models.closed_form.design import Floats, OneLayer
 from kohort.models.closed_form.solve import Scaling, Solver, choose
+from kohort.models.closed_form.statistics import Statistics, leading, unpack
 from kohort.models.dense.network import DType, FloatArray, Network
-from kohort.crypto.sums.scheme import Integers
 
 __all__ = ["Fit", "check_before", "check_total", "chosen_notes", "decoded", "fit"]
 

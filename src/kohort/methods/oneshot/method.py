@@ -23,24 +23,24 @@ from typing import Any
 
 import numpy as np
 
+from kohort.crypto.sums.scheme import find_scheme
 from kohort.errors import ConfigError, RefusedError, SiteError
-from kohort.rounds.dp_accounts import RESERVE, Shares, planned_claims, reserve, spends
-from kohort.rounds.phases import DPSection, Job, SecureSection
 from kohort.methods.oneshot.cells import CELLS, COUNT, agree_on_cells, needs_cells
 from kohort.methods.oneshot.design import BITS, Cells, Layout, OneShotSection
 from kohort.methods.oneshot.fit import Fit, check_before, check_total, decoded, fit
-from kohort.methods.oneshot.paper import OPEN_WEIGHTS, SEND_FACTORS, paper_claims, paper_plan
+from kohort.methods.oneshot.newton import newton_length, newton_loss, newton_step
+from kohort.methods.oneshot.paper import OPEN_WEIGHTS, SEND_FACTORS, paper_claims, paper_protocol
 from kohort.methods.oneshot.peers import KEYS, SEAL, SOLVE, solved_by_peers
 from kohort.methods.oneshot.state import FILE, Batch, OneShotState, join, leave, load_state, save_state
 from kohort.methods.oneshot.sums import NEWTON, STATISTICS, begin_statistics, curvature_of, deviation_of, layout_of
-from kohort.protocol.hub import Ask, Hub, Mark, Plan, Replies, Result
-from kohort.protocol.plan import TrainSection
-from kohort.rounds.summing import Total, summed
-from kohort.models.closed_form.design import Floats
-from kohort.methods.oneshot.newton import newton_length, newton_loss, newton_step
 from kohort.methods.registry import Method
+from kohort.models.closed_form.design import Floats
 from kohort.privacy.guarantee import Guarantee
-from kohort.crypto.sums.scheme import find_scheme
+from kohort.protocol.hub import Ask, Hub, ProtocolGenerator, Replies, Result, RoundEnd
+from kohort.protocol.plan import TrainSection
+from kohort.rounds.dp_accounts import RESERVE, Shares, planned_claims, reserve, spends
+from kohort.rounds.phases import DPSection, SecureSection, TrainingPhase
+from kohort.rounds.summing import Total, summed
 
 __all__ = ["METHOD", "OneShot", "OneShotSecure", "join", "leave", "load_state"]
 
@@ -64,25 +64,25 @@ class OneShot:
     dp: DPSection | None = None
     """Noise on the totals, in shares; `clip` bounds the norm of a row's inputs, which are within [-1, 1] each."""
 
-    def jobs(self, train: TrainSection) -> tuple[Job, ...]:
+    def training_phases(self, train: TrainSection) -> tuple[TrainingPhase, ...]:
         """One look at all rows."""
-        return (Job(train=replace(train, rounds=1, batch=0, local_epochs=1), dp=self.dp),)
+        return (TrainingPhase(train=replace(train, rounds=1, batch=0, local_epochs=1), dp=self.dp),)
 
 
-def plan(config: OneShot, hub: Hub) -> Plan:
+def protocol(config: OneShot, hub: Hub) -> ProtocolGenerator:
     """Settle what is summed, sum it once, solve; Newton steps if the plan has more rounds."""
     _check(config, hub)
     if config.oneshot.mode == "paper":
-        return (yield from paper_plan(hub))
+        return (yield from paper_protocol(hub))
     sigma = 0.0
-    (job,) = config.jobs(hub.setting.train)
-    if spends(job, config.secure) is not None:
+    (phase,) = config.training_phases(hub.approved.train)
+    if spends(phase, config.secure) is not None:
         reserved: Replies = yield reserve(hub.sites)
-        hub, sigma = replace(hub, sites=reserved.sites), _sigma(job)
+        hub, sigma = replace(hub, sites=reserved.sites), _sigma(phase)
     cells = Cells.whole(hub.encoder.width)
-    if needs_cells(hub.setting, hub.encoder):
+    if needs_cells(hub.approved, hub.encoder):
         cells = yield from agree_on_cells(hub)
-    layout = layout_of(hub.setting, hub.encoder, cells)
+    layout = layout_of(hub.approved, hub.encoder, cells)
     check_before(layout, [hub.rows[site] for site in hub.sites])
     if config.oneshot.statistics_to == "peers":
         return (yield from _among_peers(hub, layout))
@@ -116,11 +116,11 @@ def plan(config: OneShot, hub: Hub) -> Plan:
     )
 
 
-def _among_peers(hub: Hub, layout: Layout) -> Plan:
+def _among_peers(hub: Hub, layout: Layout) -> ProtocolGenerator:
     """The sites exchange their statistics and solve; the hub hears of the model alone, so it has no state to keep."""
     solved = yield from solved_by_peers(hub, layout)
     network, weights = layout.network(solved.coefficients, solved.sizes, hub.network.dtype)
-    yield Mark(round=0, rounds=1, weights=weights, network=network, resumed=hub.resume is not None)
+    yield RoundEnd(round=0, rounds=1, weights=weights, network=network, resumed=hub.resume is not None)
     told = f"{len(solved.sites)} sites saw each other's statistics in clear, and the hub saw the model alone"
     return Result(
         weights=weights,
@@ -131,7 +131,7 @@ def _among_peers(hub: Hub, layout: Layout) -> Plan:
     )
 
 
-def _newton(config: OneShot, hub: Hub, fitted: Fit) -> Generator[Ask | Mark, Any, Fit]:
+def _newton(config: OneShot, hub: Hub, fitted: Fit) -> Generator[Ask | RoundEnd, Any, Fit]:
     """Steps on the cross-entropy from the closed form; one that made it worse is halved."""
     layout, rounds = fitted.layout, config.oneshot.rounds
     design, curvature = layout.design, curvature_of(layout)
@@ -172,21 +172,21 @@ def _penalised(sums: Floats, at: Floats, fitted: Fit) -> float:
     return newton_loss(sums) + fitted.penalties[0] / 2 * float((fitted.scaling.to_scaled(at) ** 2).sum())
 
 
-def _shown(hub: Hub, fitted: Fit, number: int, rounds: int) -> Generator[Ask | Mark, Any, None]:
+def _shown(hub: Hub, fitted: Fit, number: int, rounds: int) -> Generator[Ask | RoundEnd, Any, None]:
     """A round is done. A resumed run asks everything again, gets the same answers, and goes on from where it was."""
     done = -1 if hub.resume is None else hub.resume.round
     if number >= done:
         network, weights = fitted.network(hub.network.dtype)
-        yield Mark(round=number, rounds=rounds, weights=weights, network=network, resumed=number == done)
+        yield RoundEnd(round=number, rounds=rounds, weights=weights, network=network, resumed=number == done)
 
 
-def _sigma(job: Job) -> float:
+def _sigma(phase: TrainingPhase) -> float:
     """The noise multiplier of the total: the same at every site, for it depends on no site's rows."""
     from kohort.privacy.dp.accounting import calibrate
 
-    if job.dp is None:
+    if phase.dp is None:
         return 0.0
-    return calibrate(epsilon=job.dp.epsilon, delta=job.dp.delta, rate=1.0, steps=1, accountant=job.dp.accountant)
+    return calibrate(epsilon=phase.dp.epsilon, delta=phase.dp.delta, rate=1.0, steps=1, accountant=phase.dp.accountant)
 
 
 def _check_sites(config: OneShot, hub: Hub, total: Total, *, noisy: bool) -> None:
@@ -204,8 +204,8 @@ def _check_sites(config: OneShot, hub: Hub, total: Total, *, noisy: bool) -> Non
 
 def _check(config: OneShot, hub: Hub) -> None:
     """What would fail at every site is the plan's fault, and is said once."""
-    section, setting = config.oneshot, hub.setting
-    if setting.train.stop is not None:
+    section, approved = config.oneshot, hub.approved
+    if approved.train.stop is not None:
         raise ConfigError("a one-shot fit runs its rounds to the end", hint="Drop train.stop")
     if section.rounds > 1 and (section.patches > 1 or config.dp is not None):
         raise ConfigError(
@@ -248,7 +248,7 @@ def _check(config: OneShot, hub: Hub) -> None:
 
 def _require_bounds(hub: Hub) -> None:
     """Numbers are summed in fixed point, so their range has to be public before anybody looks at a row."""
-    schema = hub.setting.schema
+    schema = hub.approved.schema
     names = [*schema.inputs, *([] if hub.encoder.classes is not None else [str(schema.target)])]
     open_ended = [
         name
@@ -278,9 +278,9 @@ def claims(config: OneShot, rows: int) -> Sequence[Guarantee]:
     """A site gives away its statistics inside a sum, or in clear; in mode "paper", what the paper sends."""
     if config.oneshot.mode == "paper":
         return paper_claims(rows)
-    (job,) = config.jobs(TrainSection())
+    (phase,) = config.training_phases(TrainSection())
     return (
-        *planned_claims((job,), config.secure),
+        *planned_claims((phase,), config.secure),
         find_scheme(config.secure.sum).claim(config.oneshot.min_sites, rows),
     )
 
@@ -289,7 +289,7 @@ METHOD = Method(
     name="oneshot",
     summary="Sites add up statistics in one secure sum, and the hub solves a one-layer network in closed form.",
     config=OneShot,
-    plan=plan,
+    protocol=protocol,
     claims=claims,
     tasks=(RESERVE, *COUNT.tasks, CELLS, STATISTICS, NEWTON, KEYS, SEAL, SOLVE, SEND_FACTORS, OPEN_WEIGHTS),
     cites="Fontenla-Romero et al. 2023",

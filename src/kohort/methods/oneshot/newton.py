@@ -20,9 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kohort.errors import ConfigError, DataError
-from kohort.models.closed_form.statistics import Transform, checked_targets, chunk_rows, require_finite, with_bias
 from kohort.models.closed_form.design import Floats, OneLayer
 from kohort.models.closed_form.solve import Scaling
+from kohort.models.closed_form.statistics import Transform, checked_targets, chunk_rows, require_finite, with_bias
 from kohort.models.dense.network import _one_blas_thread
 from kohort.models.rows import StackedRows
 

@@ -12,35 +12,35 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from kohort.crypto.sums.encrypted import join, part
 from kohort.errors import IntegrityError, RefusedError
 from kohort.methods.oneshot.cells import rows_at
 from kohort.methods.oneshot.design import Cells, Layout, section_of
-from kohort.protocol.hub import Ask, Expect, Hub, Mark, Plan, Replies, Result
-from kohort.protocol.plan import Setting
+from kohort.methods.oneshot.paper_ckks import PaperKeys, PaperTotals, paper_keys
+from kohort.methods.oneshot.paper_factors import factor_of_site, merge_incremental
+from kohort.models.closed_form.design import Floats
+from kohort.privacy.guarantee import Aggregate, Guarantee
+from kohort.protocol.hub import Ask, Expect, Hub, ProtocolGenerator, Replies, Result, RoundEnd
+from kohort.protocol.plan import ApprovedPlan
 from kohort.protocol.site import Site
 from kohort.protocol.task import Release, Request, Task
-from kohort.rounds.training import setting_of
 from kohort.protocol.wire import Payload
-from kohort.models.closed_form.design import Floats
-from kohort.methods.oneshot.paper_factors import factor_of_site, merge_incremental
-from kohort.privacy.guarantee import Aggregate, Guarantee
-from kohort.crypto.sums.encrypted import join, part
-from kohort.methods.oneshot.paper_ckks import PaperKeys, PaperTotals, paper_keys
+from kohort.rounds.training import approved_plan_of
 
-__all__ = ["OPEN_WEIGHTS", "SEND_FACTORS", "paper_claims", "paper_plan"]
+__all__ = ["OPEN_WEIGHTS", "SEND_FACTORS", "paper_claims", "paper_protocol"]
 
 SMALL_SITE = 16
 RECOVERED = "100 % of sites with up to 4 rows, 92 % with 8 and 72 % with 16 on one-hot Adult"
 """Measured with `kohort.evaluate.attacks.recovery_rate`."""
 
 
-def _keys(setting: Setting) -> PaperKeys:
-    return paper_keys(setting.run, section_of(setting).degree)
+def _keys(approved: ApprovedPlan) -> PaperKeys:
+    return paper_keys(approved.run, section_of(approved).degree)
 
 
 def _layout(site: Site) -> Layout:
-    setting, encoder = setting_of(site), site.memory["encoder"]
-    section = section_of(setting)
+    approved, encoder = approved_plan_of(site), site.memory["encoder"]
+    section = section_of(approved)
     if section.mode != "paper":
         raise RefusedError("the approved plan does not send factors in clear")
     if site.outbox is not None:
@@ -61,7 +61,7 @@ def _send(site: Site, request: Request) -> Release:
             hint="Use the default mode, or lower method.oneshot.min_rows",
         )
     made = factor_of_site(layout.design, layout.inputs(rows.x), rows.y)
-    keys = _keys(setting_of(site))
+    keys = _keys(approved_plan_of(site))
     return Release(
         payload=Payload(
             arrays={"factors": np.stack(made.factors)},
@@ -75,7 +75,7 @@ def _send(site: Site, request: Request) -> Release:
 def _open(site: Site, request: Request) -> Release:
     """Open the encrypted weights, as any site can."""
     layout = _layout(site)
-    keys = _keys(setting_of(site))
+    keys = _keys(approved_plan_of(site))
     columns = [keys.decrypt(data) for data in part(request.payload.blobs["weights"])]
     weights = np.stack([column[: layout.design.width] for column in columns], axis=1)
     return Release(payload=Payload(arrays={"weights": weights}), guarantee=Aggregate(rows=site.count), rows=site.count)
@@ -90,13 +90,13 @@ def paper_claims(rows: int) -> Sequence[Guarantee]:
     return (Aggregate(rows=rows),)
 
 
-def paper_plan(hub: Hub) -> Plan:
+def paper_protocol(hub: Hub) -> ProtocolGenerator:
     """One exchange, an incremental decomposition, an encrypted product, and a site that opens it."""
-    section = section_of(hub.setting)
+    section = section_of(hub.approved)
     layout = Layout.of(section, hub.encoder, Cells.whole(hub.encoder.width))
     width, neurons = layout.design.width, layout.design.classes or 1
     shared = bool(layout.design.classes) and layout.design.shares_gram
-    totals = PaperTotals(_keys(hub.setting).public, neurons)
+    totals = PaperTotals(_keys(hub.approved).public, neurons)
     merged: list[Floats] = []
 
     def take(site: str, payload: Payload) -> None:
@@ -130,7 +130,7 @@ def paper_plan(hub: Hub) -> Plan:
         raise IntegrityError("the opened weights are no numbers; a ciphertext was altered, or under another key")
     made = (weights[:, 1:] - weights[:, :1]) / 2 if layout.design.classes == 2 else weights
     network, flat = layout.network([made], [layout.design.inputs], hub.network.dtype)
-    yield Mark(round=0, rounds=1, weights=flat, network=network, resumed=hub.resume is not None)
+    yield RoundEnd(round=0, rounds=1, weights=flat, network=network, resumed=hub.resume is not None)
     small = sum(hub.rows[site] <= SMALL_SITE for site in replies.sites)
     notes = ["mode paper: every site's U S was sent in clear, and all sites share one key"]
     if small:

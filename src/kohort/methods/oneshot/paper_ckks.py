@@ -1,7 +1,7 @@
 """Encryption as the FedHEONN paper uses it: CKKS under one key pair that all sites share, with homomorphic products.
 
 Kept to compare with. Every site can open every other site's ciphertexts, and whoever holds the key can open the model;
-decryptions are not rounded, which leaks key material to whoever gets them. kohort's own sums are in `kohort.crypto.sums.he`.
+decryptions are not rounded, which leaks key material to whoever gets them. See `kohort.crypto.sums.he`.
 
 The keys are handed out before a run, as the paper assumes: in a simulation they are made once a run, in this process.
 """
@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kohort.errors import IntegrityError
 from kohort.crypto.sums.he import library
+from kohort.errors import IntegrityError
 
 __all__ = ["PaperKeys", "PaperTotals", "paper_keys"]
 

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kohort.errors import DataError
-from kohort.models.closed_form.statistics import checked_targets, require_finite, with_bias
 from kohort.models.closed_form.design import WANTED, Floats, OneLayer, inverse, slope
+from kohort.models.closed_form.statistics import checked_targets, require_finite, with_bias
 from kohort.models.dense.network import FloatArray
 
 __all__ = ["Factor", "factor_of_site", "merge_at_once", "merge_incremental", "solve_factors"]

@@ -17,18 +17,18 @@ from typing import Any
 
 import numpy as np
 
+from kohort.crypto.sums.scheme import Integers
 from kohort.errors import IntegrityError, RefusedError, SiteError
 from kohort.methods.oneshot.design import Layout, section_of
 from kohort.methods.oneshot.fit import check_total, chosen_notes, decoded, fit
 from kohort.methods.oneshot.sums import layout_at, scheme_of, statistics_at
-from kohort.rounds.peers import KEYS, learn_peers, members_of, open_boxes, passed_around, seal_to
-from kohort.protocol.hub import Ask, Expect, Hub, Mark, Replies
+from kohort.models.closed_form.design import Floats
+from kohort.protocol.hub import Ask, Expect, Hub, Replies, RoundEnd
 from kohort.protocol.site import Site
 from kohort.protocol.task import Release, Request, Task
-from kohort.rounds.training import setting_of
 from kohort.protocol.wire import Payload
-from kohort.models.closed_form.design import Floats
-from kohort.crypto.sums.scheme import Integers
+from kohort.rounds.peers import KEYS, learn_peers, members_of, open_boxes, passed_around, seal_to
+from kohort.rounds.training import approved_plan_of
 
 __all__ = ["KEYS", "SEAL", "SOLVE", "PeersFit", "solved_by_peers"]
 
@@ -37,8 +37,8 @@ _OWN = "oneshot.peers.own"
 
 def _approved(site: Site) -> None:
     """A hub that wants statistics past the scheme of the plan gets none."""
-    setting = setting_of(site)
-    if section_of(setting).statistics_to != "peers" or scheme_of(setting) != "none":
+    approved = approved_plan_of(site)
+    if section_of(approved).statistics_to != "peers" or scheme_of(approved) != "none":
         raise RefusedError("the approved plan sends no statistics to peers")
 
 
@@ -101,7 +101,7 @@ class PeersFit:
     sites: tuple[str, ...]
 
 
-def solved_by_peers(hub: Hub, layout: Layout) -> Generator[Ask | Mark, Any, PeersFit]:
+def solved_by_peers(hub: Hub, layout: Layout) -> Generator[Ask | RoundEnd, Any, PeersFit]:
     """Introduce the sites to each other, carry their boxes, and hear the model from all of them."""
     handed = yield from passed_around(hub, SEAL, {"sites": "\n".join(hub.sites).encode()})
     parts, outputs = layout.parts, layout.design.outputs

@@ -20,14 +20,14 @@ from typing import Any
 
 import numpy as np
 
-from kohort.tables.encoder import Encoder
+from kohort.crypto.sums.scheme import Integers
 from kohort.errors import ConfigError, IntegrityError, RefusedError
+from kohort.files import write_atomic
 from kohort.methods.oneshot.design import Cells, Layout, OneShotSection
 from kohort.methods.oneshot.fit import Fit, check_total, decoded, fit
-from kohort.protocol.wire import Payload, decode, encode
-from kohort.files import write_atomic
 from kohort.models.model import Model
-from kohort.crypto.sums.scheme import Integers
+from kohort.protocol.wire import Payload, decode, encode
+from kohort.tables.encoder import Encoder
 
 __all__ = ["FILE", "Batch", "OneShotState", "join", "leave", "load_state", "save_state"]
 

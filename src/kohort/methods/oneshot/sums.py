@@ -12,23 +12,23 @@ from math import sqrt
 
 import numpy as np
 
-from kohort.tables.encoder import Encoder
+from kohort.crypto.sums.scheme import Integers
 from kohort.errors import ConfigError, RefusedError, SiteError
-from kohort.rounds.dp_accounts import Shares, account_of, answer_once, shares_of
-from kohort.rounds.phases import DPSection, jobs_of, secure_of
 from kohort.methods.oneshot.cells import cells_at, needs_cells, rows_at
 from kohort.methods.oneshot.design import BITS, Cells, Layout, OneShotSection, section_of
-from kohort.protocol.hub import Ask
-from kohort.protocol.plan import Setting
-from kohort.protocol.site import Site
-from kohort.rounds.summing import first_step, sum_task
-from kohort.protocol.task import Request
-from kohort.rounds.training import setting_of
-from kohort.models.closed_form.statistics import statistics_of_sites
-from kohort.models.closed_form.design import Floats
 from kohort.methods.oneshot.newton import Curvature, newton_length, newton_statistics
+from kohort.models.closed_form.design import Floats
+from kohort.models.closed_form.statistics import statistics_of_sites
 from kohort.models.rows import Rows, stack
-from kohort.crypto.sums.scheme import Integers
+from kohort.protocol.hub import Ask
+from kohort.protocol.plan import ApprovedPlan
+from kohort.protocol.site import Site
+from kohort.protocol.task import Request
+from kohort.rounds.dp_accounts import Shares, account_of, answer_once, shares_of
+from kohort.rounds.phases import DPSection, phases_of, secure_of
+from kohort.rounds.summing import first_step, sum_task
+from kohort.rounds.training import approved_plan_of
+from kohort.tables.encoder import Encoder
 
 __all__ = [
     "NEWTON",
@@ -49,23 +49,23 @@ _MOST_CURVATURE = 50_000
 """Numbers of an exact curvature beyond which its bound is used, which needs no further sum."""
 
 
-def scheme_of(setting: Setting) -> str:
+def scheme_of(approved: ApprovedPlan) -> str:
     """How the approved plan protects its sums."""
-    secure = secure_of(setting)
+    secure = secure_of(approved)
     if secure is None:
         raise RefusedError("the approved plan sums nothing")
     return secure.sum
 
 
-def dp_of(setting: Setting) -> DPSection | None:
+def dp_of(approved: ApprovedPlan) -> DPSection | None:
     """The budget of the approved plan."""
-    return jobs_of(setting)[0].dp
+    return phases_of(approved)[0].dp
 
 
-def layout_of(setting: Setting, encoder: Encoder, cells: Cells) -> Layout:
+def layout_of(approved: ApprovedPlan, encoder: Encoder, cells: Cells) -> Layout:
     """What the plan makes of these columns, clipped where there is a budget."""
-    dp = dp_of(setting)
-    return Layout.of(section_of(setting), encoder, cells, clip=None if dp is None else dp.clip)
+    dp = dp_of(approved)
+    return Layout.of(section_of(approved), encoder, cells, clip=None if dp is None else dp.clip)
 
 
 def deviation_of(layout: Layout, sigma: float, shares: Shares) -> float:
@@ -81,12 +81,12 @@ def curvature_of(layout: Layout) -> Curvature:
 def rows_taking_part(site: Site) -> Rows:
     """The site's rows without those of categories that are too rare, and one a person where the budget says so."""
     every, (_, chosen) = rows_at(site), cells_at(site)
-    dp = dp_of(setting_of(site))
+    dp = dp_of(approved_plan_of(site))
     if dp is not None and dp.unit == "person":
         identifiers = site.schema.identifiers
         if not identifiers:
             raise ConfigError('unit = "person" needs a column that tells persons apart', hint="Name data.identifiers")
-        first = site.holding.rows()[identifiers[0]].is_first_distinct().to_numpy()
+        first = site.table.rows()[identifiers[0]].is_first_distinct().to_numpy()
         chosen = first if chosen is None else chosen & first
     if chosen is None:
         return every
@@ -98,7 +98,7 @@ def layout_at(site: Site) -> Layout:
     known = site.memory.get(_LAYOUT)
     if known is None:
         cells, _ = cells_at(site)
-        known = site.memory[_LAYOUT] = layout_of(setting_of(site), site.memory["encoder"], cells)
+        known = site.memory[_LAYOUT] = layout_of(approved_plan_of(site), site.memory["encoder"], cells)
     layout: Layout = known
     return layout
 
@@ -106,7 +106,7 @@ def layout_at(site: Site) -> Layout:
 def _named(site: Site, request: Request, section: OneShotSection, rows: int) -> list[str]:
     """The sites of the sum; too few of them, or too few rows where no sum hides them, and this one takes no part."""
     named = request.payload.blobs["sites"].decode(errors="replace").split("\n")
-    if scheme_of(setting_of(site)) == "none":
+    if scheme_of(approved_plan_of(site)) == "none":
         if rows < section.min_rows:
             raise RefusedError(
                 f"site {site.name!r} has {rows} rows, fewer than {section.min_rows}, and sits out: nothing hides them",
@@ -118,14 +118,14 @@ def _named(site: Site, request: Request, section: OneShotSection, rows: int) -> 
 
 
 def _statistics(site: Site, request: Request, length: int) -> tuple[Integers, int]:
-    if section_of(setting_of(site)).statistics_to != "hub":
+    if section_of(approved_plan_of(site)).statistics_to != "hub":
         raise RefusedError("the approved plan sends statistics to peers, and none to the hub")
     return statistics_at(site, request, length)
 
 
 def statistics_at(site: Site, request: Request, length: int) -> tuple[Integers, int]:
     """The site's sums as integers of the grid for the sites that `request` names, and the rows behind them."""
-    setting, layout, rows = setting_of(site), layout_at(site), rows_taking_part(site)
+    approved, layout, rows = approved_plan_of(site), layout_at(site), rows_taking_part(site)
     section = layout.section
     if length != layout.length:
         raise SiteError("statistics were asked for that are not in the approved plan")
@@ -142,7 +142,7 @@ def statistics_at(site: Site, request: Request, length: int) -> tuple[Integers, 
         for part in range(layout.parts)
     ]
     values: Floats = np.stack(parts).reshape(-1)
-    dp, secure = dp_of(setting), secure_of(setting)
+    dp, secure = dp_of(approved), secure_of(approved)
     if dp is not None and secure is not None:
         from kohort.models.dp_sgd.fit import gaussian
 
@@ -155,7 +155,7 @@ def statistics_at(site: Site, request: Request, length: int) -> tuple[Integers, 
 def _newton(site: Site, request: Request, length: int) -> tuple[Integers, int]:
     layout, rows = layout_at(site), rows_taking_part(site)
     design, curvature = layout.design, curvature_of(layout)
-    if section_of(setting_of(site)).rounds < 2 or length != newton_length(design, curvature):
+    if section_of(approved_plan_of(site)).rounds < 2 or length != newton_length(design, curvature):
         raise SiteError("a Newton step was asked for that is not in the approved plan")
     named = _named(site, request, layout.section, rows.count)
     at = np.frombuffer(request.payload.blobs["weights"], dtype="<f8")
@@ -171,20 +171,20 @@ def _newton(site: Site, request: Request, length: int) -> tuple[Integers, int]:
     return layout.grid(len(named)).encode(values), rows.count
 
 
-def begin_statistics(setting: Setting, encoder: Encoder, sites: tuple[str, ...]) -> Ask | None:
+def begin_statistics(approved: ApprovedPlan, encoder: Encoder, sites: tuple[str, ...]) -> Ask | None:
     """The first step of the sum, to go out with the enrolment, where nothing has to be counted or reserved before."""
-    section = section_of(setting)
+    section = section_of(approved)
     if (
         section.mode == "paper"
         or section.statistics_to == "peers"
-        or dp_of(setting) is not None
-        or needs_cells(setting, encoder)
+        or dp_of(approved) is not None
+        or needs_cells(approved, encoder)
     ):
         return None
     if len(sites) < section.min_sites:
         return None  # the plan says why this cannot be summed
-    layout = layout_of(setting, encoder, Cells.whole(encoder.width))
-    return first_step(STATISTICS, scheme=scheme_of(setting), sites=sites, length=layout.length)
+    layout = layout_of(approved, encoder, Cells.whole(encoder.width))
+    return first_step(STATISTICS, scheme=scheme_of(approved), sites=sites, length=layout.length)
 
 
 STATISTICS = sum_task("oneshot.statistics", _statistics, scheme=scheme_of, bits=BITS)

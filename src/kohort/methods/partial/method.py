@@ -25,23 +25,23 @@ from annotated_types import Ge, Gt, Le
 from numpy.typing import NDArray
 
 from kohort.anonymity.gate.gate import apply_gate, count_groups, count_keys, count_unit, person_codes
-from kohort.methods.partial.release import generalise_batch
+from kohort.crypto.counting import Fingerprints, fingerprints
+from kohort.crypto.sums.scheme import find_scheme
 from kohort.errors import RefusedError
-from kohort.rounds.counting import Approved, KeyCounts, SecureCount, is_approved
-from kohort.rounds.hub_training import HubTrainer
-from kohort.protocol.hub import Ask, Expect, Hub, Mark, Plan, Replies, Result
-from kohort.rounds.loop import Crew, federated_rounds
-from kohort.protocol.plan import Setting
+from kohort.methods.partial.release import generalise_batch
+from kohort.methods.registry import Method
+from kohort.models.model import encode_rows
+from kohort.privacy.guarantee import Aggregate, Guarantee, KAnonymous, Public, Raw
+from kohort.protocol.hub import Ask, Expect, Hub, ProtocolGenerator, Replies, Result, RoundEnd
+from kohort.protocol.plan import ApprovedPlan
 from kohort.protocol.site import Site
 from kohort.protocol.table_payload import pack_table, unpack_table
 from kohort.protocol.task import Release, Request, Task
-from kohort.rounds.training import TRAIN, TRAIN_SCAFFOLD, setting_of
 from kohort.protocol.wire import Payload
-from kohort.models.model import encode_rows
-from kohort.methods.registry import Method
-from kohort.privacy.guarantee import Aggregate, Guarantee, KAnonymous, Public, Raw
-from kohort.crypto.counting import Fingerprints, fingerprints
-from kohort.crypto.sums.scheme import find_scheme
+from kohort.rounds.counting import Approved, KeyCounts, SecureCount, is_approved
+from kohort.rounds.hub_training import HubTrainer
+from kohort.rounds.loop import TrainingGroup, federated_rounds
+from kohort.rounds.training import TRAIN, TRAIN_SCAFFOLD, approved_plan_of
 
 __all__ = ["METHOD", "Gate", "Partial", "Secure"]
 
@@ -94,8 +94,8 @@ class Partial:
     secure: Secure = field(default_factory=Secure)
 
 
-def _config(setting: Setting) -> Partial:
-    config = setting.config
+def _config(approved: ApprovedPlan) -> Partial:
+    config = approved.config
     if not isinstance(config, Partial):
         raise RefusedError("the approved plan is not a partial federation")
     return config
@@ -124,11 +124,11 @@ def _open_stage(site: Site, round_number: int) -> _OwnKeys:
     known = site.memory.get(_KEYS)
     if isinstance(known, _OwnKeys) and known.round == round_number:
         return known
-    gate, schema, arrival = _config(setting_of(site)).gate, site.schema, setting_of(site).arrival
+    gate, schema, arrival = _config(approved_plan_of(site)).gate, site.schema, approved_plan_of(site).arrival
     present = np.ones(site.count, dtype=bool)
     if arrival is not None:
         present = arrival.present(site.count, round_number, site.streams)
-    frame = site.holding.rows().filter(pl.Series(present))
+    frame = site.table.rows().filter(pl.Series(present))
     identifier = schema.identifiers[0] if schema.identifiers else None
     keys = count_keys(frame, quasi=schema.quasi, sensitive=schema.target, rule=gate.rule, key=gate.key)
     counts = count_groups(keys, None if identifier is None else person_codes(frame, identifier))
@@ -152,7 +152,7 @@ def _own_keys(site: Site) -> _OwnKeys:
 COUNT = SecureCount(
     "partial.count",
     counts_of=lambda site: _own_keys(site).counts,
-    scheme=lambda setting: _config(setting).secure.sum,
+    scheme=lambda approved: _config(approved).secure.sum,
 )
 
 
@@ -181,7 +181,7 @@ TELL_COUNTS = Task(name="partial.counts", one=_tell_counts)
 
 def _shared_rows(site: Site, request: Request) -> NDArray[np.bool_]:
     """The gate's decision for every row of this site."""
-    gate, schema = _config(setting_of(site)).gate, site.schema
+    gate, schema = _config(approved_plan_of(site)).gate, site.schema
     own = _own_keys(site)
     counts = None
     if gate.count != "local":
@@ -213,8 +213,8 @@ def _shared_rows(site: Site, request: Request) -> NDArray[np.bool_]:
 
 def _share(site: Site, request: Request) -> Release:
     """Ship what the gate lets through; keep the rest for training here."""
-    setting = setting_of(site)
-    gate, schema, encoder = _config(setting).gate, site.schema, site.memory["encoder"]
+    approved = approved_plan_of(site)
+    gate, schema, encoder = _config(approved).gate, site.schema, site.memory["encoder"]
     own = _own_keys(site)
     frame = own.frame
     shipped: NDArray[np.bool_] = site.memory.setdefault(_SHIPPED, np.zeros(site.count, dtype=bool))
@@ -250,7 +250,7 @@ def _releasable(site: Site, frame: pl.DataFrame, gate: Gate) -> tuple[pl.DataFra
 SHARE = Task(name="partial.share", one=_share)
 
 
-def _count(config: Partial, hub: Hub, round_number: int) -> Generator[Ask | Mark, Any, Approved | None]:
+def _count(config: Partial, hub: Hub, round_number: int) -> Generator[Ask | RoundEnd, Any, Approved | None]:
     """Who may go, by the plan's way of counting; None when sites decide alone, or when nothing new may be told."""
     gate = config.gate
     news: Replies = yield Ask(task=NEWS, to=hub.sites, round=round_number, expect=Expect(metrics=("new",)))
@@ -292,15 +292,15 @@ class _Stages:
 
     def __init__(self, config: Partial, hub: Hub) -> None:
         self.received: pl.DataFrame | None = None
-        self.crew = Crew(sites=hub.sites)
+        self.group = TrainingGroup(sites=hub.sites)
         self.withheld_cells = 0
         self._config = config
         self._hub = hub
-        self._columns = (*hub.setting.schema.inputs, str(hub.setting.schema.target))
+        self._columns = (*hub.approved.schema.inputs, str(hub.approved.schema.target))
         self._batches = 0
 
-    def before(self, round_number: int) -> Generator[Ask | Mark, Any, Crew | None]:
-        arrival = self._hub.setting.arrival
+    def before(self, round_number: int) -> Generator[Ask | RoundEnd, Any, TrainingGroup | None]:
+        arrival = self._hub.approved.arrival
         if round_number and (arrival is None or not arrival.brings_rows(round_number)):
             return None
         approved = yield from _count(self._config, self._hub, round_number)
@@ -316,7 +316,7 @@ class _Stages:
         )
         self.withheld_cells += 0 if approved is None else approved.withheld_cells
         self._collect(answers)
-        return self.crew
+        return self.group
 
     def _collect(self, answers: Replies) -> None:
         self._batches += 1
@@ -333,10 +333,10 @@ class _Stages:
         if self.received is not None:
             generalised = self._config.gate.released == "generalised"
             hub_part = HubTrainer(self._hub, self.received, generalised=generalised)
-        self.crew = Crew(sites=tuple(trainers), participant=hub_part)
+        self.group = TrainingGroup(sites=tuple(trainers), participant=hub_part)
 
 
-def plan(config: Partial, hub: Hub) -> Plan:
+def protocol(config: Partial, hub: Hub) -> ProtocolGenerator:
     """Count, share, then train: sites on what they kept, the hub on what it was given; again when rows arrive."""
     stages = _Stages(config, hub)
     weights = hub.network.start(hub.streams.generator("start"))
@@ -352,7 +352,7 @@ def plan(config: Partial, hub: Hub) -> Plan:
 
 
 def _notes(config: Partial, hub: Hub, stages: _Stages) -> tuple[str, ...]:
-    rows, received, trainers = sum(hub.rows.values()), stages.received, stages.crew.sites
+    rows, received, trainers = sum(hub.rows.values()), stages.received, stages.group.sites
     if received is None:
         return ("no row passed the gate: the run was federated averaging",)
     notes = [f"{received.height:,} of {rows:,} rows were shared, {config.gate.released}"]
@@ -386,7 +386,7 @@ METHOD = Method(
     name="partial",
     summary="Rows that hide in a crowd go to the hub, the rest is learned where it lies.",
     config=Partial,
-    plan=plan,
+    protocol=protocol,
     claims=claims,
     tasks=(NEWS, *COUNT.tasks, TELL_COUNTS, SHARE, TRAIN, TRAIN_SCAFFOLD),
     cites="Fisichella, Lax, Russo 2022",

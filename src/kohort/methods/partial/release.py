@@ -17,14 +17,14 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from kohort.anonymity.checker.measures import unmet
 from kohort.anonymity.relational.algorithms.cluster import cluster
 from kohort.anonymity.relational.coding import code_table
-from kohort.anonymity.checker.measures import unmet
 from kohort.anonymity.relational.partition import Partition, Problem
 from kohort.anonymity.relational.rule import Rule, SensitiveColumns
+from kohort.errors import IntegrityError, RefusedError
 from kohort.tables.domain import ColumnDomain, Domain, category_text, number
 from kohort.tables.schema import Schema
-from kohort.errors import IntegrityError, RefusedError
 
 __all__ = ["GRID", "generalise_batch"]
 

@@ -20,9 +20,14 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from kohort.methods.syntactic.mapping.mapping import SiteMapping, union
-from kohort.methods.syntactic.mapping.assign import costs, map_rows
 from kohort.errors import IntegrityError, SiteError
+from kohort.methods.syntactic.mapping.assign import costs, map_rows
+from kohort.methods.syntactic.mapping.mapping import SiteMapping, union
+from kohort.privacy.guarantee import KKm
+from kohort.protocol.hub import Ask, Expect, Hub, Replies, RoundEnd
+from kohort.protocol.site import Site
+from kohort.protocol.task import Release, Request, Task
+from kohort.protocol.wire import Payload
 from kohort.rounds.peers import (
     KEYS,
     learn_peers,
@@ -33,12 +38,7 @@ from kohort.rounds.peers import (
     seal_to,
     unpack_boxes,
 )
-from kohort.protocol.hub import Ask, Expect, Hub, Mark, Replies
-from kohort.protocol.site import Site
-from kohort.protocol.task import Release, Request, Task
-from kohort.rounds.training import setting_of
-from kohort.protocol.wire import Payload
-from kohort.privacy.guarantee import KKm
+from kohort.rounds.training import approved_plan_of
 
 __all__ = [
     "KEYS",
@@ -99,7 +99,7 @@ def data_version(site: Site) -> str:
 
     It is a hash of a signature, which is the same each time and which nobody else can make.
     """
-    frame = site.holding.rows()
+    frame = site.table.rows()
     digest = hashlib.blake2b(frame.hash_rows(seed=0).to_numpy().tobytes(), digest_size=32).digest()
     signature = site.identity.sign(digest, purpose="data version")
     return hashlib.blake2b(signature, digest_size=16).hexdigest()
@@ -136,12 +136,12 @@ def _place(site: Site, request: Request) -> Release:
     """Take in the classes of the others, and count what all of them do to the site's own rows."""
     own, blobs = _published(site), request.payload.blobs
     others = _opened(site, request) if "inbox" in blobs else unpack_boxes(blobs["mappings"])
-    known = read_mappings(others, schema=setting_of(site).schema.fingerprint())
+    known = read_mappings(others, schema=approved_plan_of(site).schema.fingerprint())
     mine = known.setdefault(site.name, own.mapping)
     if mine.to_bytes() != own.mapping.to_bytes():
         raise IntegrityError(f"the hub hands out classes of site {site.name!r} that it did not publish")
     site.memory[_KNOWN] = tuple(known.values())
-    counted = place_rows(site.holding.rows(), own, site.memory[_KNOWN])
+    counted = place_rows(site.table.rows(), own, site.memory[_KNOWN])
     metrics = dict(
         zip(
             _COUNTS,
@@ -193,11 +193,13 @@ def read_mappings(texts: Mapping[str, bytes], *, schema: str, least_k: int = 1) 
     return found
 
 
-def published_to_hub(hub: Hub, *, least_k: int) -> Generator[Ask | Mark, Any, tuple[tuple[SiteMapping, ...], Placed]]:
+def published_to_hub(
+    hub: Hub, *, least_k: int
+) -> Generator[Ask | RoundEnd, Any, tuple[tuple[SiteMapping, ...], Placed]]:
     """Every site's mapping at the hub, and what their union does to the sites' rows."""
     replies: Replies = yield Ask(task=PUBLISH, to=hub.sites, expect=Expect(blobs=("mapping",)))
     texts = {site: payload.blobs["mapping"] for site, payload in zip(replies.sites, replies.payloads(), strict=True)}
-    found = read_mappings(texts, schema=hub.setting.schema.fingerprint(), least_k=least_k)
+    found = read_mappings(texts, schema=hub.approved.schema.fingerprint(), least_k=least_k)
     placed: Replies = yield Ask(
         task=PLACE,
         to=replies.sites,
@@ -207,7 +209,7 @@ def published_to_hub(hub: Hub, *, least_k: int) -> Generator[Ask | Mark, Any, tu
     return tuple(found.values()), _total(placed)
 
 
-def sealed_to_peers(hub: Hub) -> Generator[Ask | Mark, Any, Placed]:
+def sealed_to_peers(hub: Hub) -> Generator[Ask | RoundEnd, Any, Placed]:
     """Every site's mapping at every other site, and nothing of it at the hub, which carries the boxes."""
     handed = yield from passed_around(hub, SEAL)
     placed: Replies = yield Ask(task=PLACE, to=tuple(handed), each=handed, round=1, expect=Expect(metrics=_COUNTS))

@@ -19,8 +19,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from kohort.tables.domain import category_text, item_lists
 from kohort.errors import ConfigError, DataError, nearest
+from kohort.tables.domain import category_text, item_lists
 
 __all__ = ["Importance", "Method", "rank"]
 

@@ -1,7 +1,7 @@
 """Encoders that see rows as a model's training rows were: under the classes that sites published.
 
 A model that learned from generalised rows is fed generalised rows: each new row gets the class that costs it least
-(`kohort.methods.syntactic.mapping.assign`), and its cells are encoded as the mean of the values they could stand for. A label of
+(`mapping.assign`), and its cells are encoded as the mean of the values they could stand for. A label of
 items, such as {C, D}, gives each of its items an equal share of 1; shares of one item add up, to 1 at most. The columns
 that no class speaks of are encoded as they are.
 
@@ -21,12 +21,12 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from kohort.methods.syntactic.mapping.mapping import ItemGroups, JointMapping, SiteMapping, union
+from kohort.errors import ConfigError, DataError, IntegrityError, nearest
 from kohort.methods.syntactic.mapping.assign import Mapped, generalised, map_rows
+from kohort.methods.syntactic.mapping.mapping import ItemGroups, JointMapping, SiteMapping, union
 from kohort.tables.blocks import Taxonomy, encode_generalised
 from kohort.tables.cells import Label, parse_cell
 from kohort.tables.encoder import Encoder
-from kohort.errors import ConfigError, DataError, IntegrityError, nearest
 
 __all__ = ["MappedEncoder", "encode_in_classes", "encode_released", "encoder_from_mapping"]
 

@@ -20,11 +20,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import polars as pl
 from annotated_types import Ge, Le
 
-from kohort.tables.cells import SUPPRESSED, Interval, Label, Suppressed, ValueSet, format_cell
-from kohort.tables.encoder import Encoder
-from kohort.tables.hierarchy import Hierarchy
-from kohort.tables.schema import Schema
 from kohort.errors import ConfigError, nearest
+from kohort.methods.registry import Method
 from kohort.methods.syntactic.exchange import (
     KEYS,
     PLACE,
@@ -37,20 +34,23 @@ from kohort.methods.syntactic.exchange import (
     published_to_hub,
     sealed_to_peers,
 )
-from kohort.protocol.hub import Ask, Expect, Hub, Mark, Plan, Replies, Result
-from kohort.rounds.loop import Ended, federated_rounds
-from kohort.protocol.site import Site
-from kohort.protocol.task import Release, Request, Task
-from kohort.rounds.training import TRAIN, TRAIN_SCAFFOLD, setting_of
-from kohort.protocol.wire import Payload
 from kohort.methods.syntactic.mapped_encoder import MappedEncoder, encode_released
 from kohort.models.model import with_target
-from kohort.methods.registry import Method
 from kohort.privacy.guarantee import Aggregate, Guarantee
+from kohort.protocol.hub import Ask, Expect, Hub, ProtocolGenerator, Replies, Result, RoundEnd
+from kohort.protocol.site import Site
+from kohort.protocol.task import Release, Request, Task
+from kohort.protocol.wire import Payload
+from kohort.rounds.loop import RoundsResult, federated_rounds
+from kohort.rounds.training import TRAIN, TRAIN_SCAFFOLD, approved_plan_of
+from kohort.tables.cells import SUPPRESSED, Interval, Label, Suppressed, ValueSet, format_cell
+from kohort.tables.encoder import Encoder
+from kohort.tables.hierarchy import Hierarchy
+from kohort.tables.schema import Schema
 
 if TYPE_CHECKING:
-    from kohort.methods.syntactic.importance import Importance
     from kohort.anonymity.itemsets.kkm import KKmResult
+    from kohort.methods.syntactic.importance import Importance
 
 __all__ = ["METHOD", "AnonymiseSection", "ImportanceSection", "Syntactic", "anonymise_rows"]
 
@@ -181,9 +181,9 @@ def _anonymise(site: Site, request: Request) -> Release:
     del request  # what to do is in the approved plan
     from kohort.methods.syntactic.mapping.mapping import mapping_of
 
-    setting, encoder = setting_of(site), _encoder(site)
-    config: Syntactic = setting.config
-    schema, frame = setting.schema, site.holding.rows()
+    approved, encoder = approved_plan_of(site), _encoder(site)
+    config: Syntactic = approved.config
+    schema, frame = approved.schema, site.table.rows()
     k = max(config.anonymise.k, site.policy.min_k)
     codes = pl.Series(_CODES, encoder.target(frame))
     made = anonymise_rows(frame, schema, config.anonymise, k=k, codes=codes)
@@ -224,9 +224,9 @@ def _encoder(site: Site) -> Encoder:
 ANONYMISE = Task(name="syntactic.anonymise", one=_anonymise)
 
 
-def plan(config: Syntactic, hub: Hub) -> Plan:
+def protocol(config: Syntactic, hub: Hub) -> ProtocolGenerator:
     """Every site anonymises its rows and publishes its classes; then as in federated averaging, on what is left."""
-    _check(config, hub.setting.schema)
+    _check(config, hub.approved.schema)
     replies: Replies = yield Ask(task=ANONYMISE, to=hub.sites, expect=Expect(metrics=("rows", "classes", "k")))
     left = dict(zip(replies.sites, replies.metric("rows").tolist(), strict=True))
     hub = replace(hub, sites=replies.sites, rows=left)
@@ -239,7 +239,7 @@ def plan(config: Syntactic, hub: Hub) -> Plan:
     else:
         placed = yield from sealed_to_peers(hub)
     weights = hub.network.start(hub.streams.generator("start"))
-    ended: Ended = yield from _seen_through(encoder, federated_rounds(hub, weights))
+    ended: RoundsResult = yield from _seen_through(encoder, federated_rounds(hub, weights))
     ks = replies.metric("k")
     facts = _facts(placed, classes=int(replies.metric("classes").sum()), k=int(ks.min()), m=config.anonymise.m)
     return Result(
@@ -253,17 +253,17 @@ def plan(config: Syntactic, hub: Hub) -> Plan:
 
 
 def _seen_through(
-    encoder: Encoder | None, rounds: Generator[Ask | Mark, Any, Ended]
-) -> Generator[Ask | Mark, Any, Ended]:
+    encoder: Encoder | None, rounds: Generator[Ask | RoundEnd, Any, RoundsResult]
+) -> Generator[Ask | RoundEnd, Any, RoundsResult]:
     """The same rounds; whoever measures the model on rows places them under the classes first."""
     answer: Any = None
     while True:
         try:
             step = rounds.send(answer)
         except StopIteration as end:
-            ended: Ended = end.value
+            ended: RoundsResult = end.value
             return ended
-        answer = yield step._replace(encoder=encoder) if isinstance(step, Mark) else step
+        answer = yield step._replace(encoder=encoder) if isinstance(step, RoundEnd) else step
 
 
 def _facts(placed: Placed, *, classes: int, k: int, m: int) -> dict[str, Any]:
@@ -329,7 +329,7 @@ METHOD = Method(
     name="syntactic",
     summary="Sites make rows and item sets (k, k^m)-anonymous, train on them, and predict through the classes.",
     config=Syntactic,
-    plan=plan,
+    protocol=protocol,
     claims=claims,
     tasks=(ANONYMISE, PUBLISH, KEYS, SEAL, PLACE, TRAIN, TRAIN_SCAFFOLD),
     cites="Choudhury et al. 2020",

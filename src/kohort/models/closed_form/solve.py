@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kohort.errors import ConfigError, DataError
-from kohort.models.closed_form.statistics import Statistics, class_moments, leading, require_finite, unpack
 from kohort.models.closed_form.design import Floats, OneLayer
+from kohort.models.closed_form.statistics import Statistics, class_moments, leading, require_finite, unpack
 from kohort.models.dense.network import DType, FloatArray, Loss, Network
 
 __all__ = [

@@ -20,9 +20,9 @@ from kohort.background import begin_deferred
 from kohort.errors import ConfigError, DataError, nearest
 
 if TYPE_CHECKING:
+    from kohort.models.dense.training import Fitted
     from kohort.models.rows import StackedRows
     from kohort.models.trainable import FitOptions, Trainable
-    from kohort.models.dense.training import Fitted
 
 __all__ = [
     "Activation",

@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 
 from kohort.errors import ConfigError, SiteError
 from kohort.models.dense.network import FloatArray, Network
-from kohort.models.rows import StackedRows
 from kohort.models.dense.training import Fitted, OptimiserState, Training, as_matrix, check_rows, moments_for
+from kohort.models.rows import StackedRows
 
 if TYPE_CHECKING:
     from kohort.models.trainable import Trainable

@@ -31,8 +31,8 @@ from kohort.models.dense.kernel import (
     output_deltas,
     scale,
 )
-from kohort.models.dp_sgd.fit import LEAST_CLIP, MOST_CLIP
 from kohort.models.dp_sgd.draws import fill_normals
+from kohort.models.dp_sgd.fit import LEAST_CLIP, MOST_CLIP
 
 __all__ = ["ROUNDING", "sum_clipped", "train_private"]
 

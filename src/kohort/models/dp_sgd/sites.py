@@ -17,11 +17,11 @@ from kohort.background import begin_deferred
 from kohort.errors import DataError, SiteError
 from kohort.models.dense.kernel import LOSSES, OPTIMIZERS, count_misfits
 from kohort.models.dense.network import FloatArray, Network
-from kohort.models.dp_sgd.fit import Histories, PrivateSteps
+from kohort.models.dense.training import OptimiserState, Training, shape_of
 from kohort.models.dp_sgd.draws import KeyStream, RowSampler, normal_words
+from kohort.models.dp_sgd.fit import Histories, PrivateSteps
 from kohort.models.dp_sgd.kernel import sum_clipped, train_private
 from kohort.models.rows import StackedRows, read_only
-from kohort.models.dense.training import OptimiserState, Training, shape_of
 
 __all__ = ["sum_sites", "train_sites"]
 
@@ -51,7 +51,7 @@ def train_sites(
     home = read_only(start)
     forgotten = np.empty((2, network.parameter_count), dtype=network.dtype)
     active = [site for site, history in enumerate(clips) if len(history) > 1]
-    # Setting up the streams of all sites in one go is faster than between the steps of one site and the next.
+    # ApprovedPlan up the streams of all sites in one go is faster than between the steps of one site and the next.
     draws = [
         _Draws(private.keys[site], rate=rates[site], count=counts[site], normals=network.parameter_count + 1)
         for site in active

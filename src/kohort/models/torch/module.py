@@ -1,6 +1,6 @@
 """Any `torch.nn.Module` as one flat vector, trained by the rules of the dense kernel. Needs the extra `kohort[torch]`.
 
-Guarantees: rows come in the order, mini-batches and with the losses and optimisers of `kohort.models.dense.training`; what a
+Guarantees: rows come in the order, mini-batches and with the losses and optimisers of `models.dense.training`; what a
 site learns depends on its own rows, key and starting weights alone, because every site gets a module the factory has
 just built, one thread and random numbers keyed by (key, round, epoch). So sites one by one equal many at once, bit for
 bit, and a run can be resumed at any round. torch's global settings and random state are left as they were found.
@@ -34,9 +34,6 @@ from torch.nn import functional
 
 from kohort.errors import ConfigError, KohortError, SiteError
 from kohort.models.dense.network import DType, FloatArray, Loss, Network
-from kohort.models.torch.parts import Part, lay_out, require_same, require_vector
-from kohort.models.rows import Rows, StackedRows
-from kohort.models.trainable import find_factory
 from kohort.models.dense.training import (
     Fitted,
     OptimiserState,
@@ -47,6 +44,9 @@ from kohort.models.dense.training import (
     moments_for,
     row_order,
 )
+from kohort.models.rows import Rows, StackedRows
+from kohort.models.torch.parts import ParameterSlice, lay_out, require_same, require_vector
+from kohort.models.trainable import find_factory
 
 __all__ = ["TorchModel"]
 
@@ -66,7 +66,7 @@ class TorchModel:
     outputs: int
     loss: Loss = "softmax"
     dtype: DType = "float32"
-    parts: tuple[Part, ...] = field(init=False, repr=False, compare=False)
+    parts: tuple[ParameterSlice, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         Network(inputs=self.inputs, outputs=self.outputs, loss=self.loss, dtype=self.dtype)  # the same rules
@@ -156,7 +156,7 @@ class TorchModel:
         keep_state: bool = True,
         threads: int = 1,
     ) -> Fitted:
-        """`kohort.models.dense.training.fit_many` for this module. `threads` has no effect: sites train one after another."""
+        """`fit_many` for this module. `threads` has no effect: sites train one after another."""
         del threads
         sites = rows.sites
         check_rows(self, rows)
@@ -391,7 +391,7 @@ def _travelling(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     return {**dict(module.named_parameters()), **buffers}
 
 
-def _parts_of(module: torch.nn.Module, factory: str) -> tuple[Part, ...]:
+def _parts_of(module: torch.nn.Module, factory: str) -> tuple[ParameterSlice, ...]:
     parts = lay_out((name, item.shape, item.requires_grad) for name, item in _travelling(module).items())
     if not any(part.trained and part.end > part.begin for part in parts):
         raise ConfigError(

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from kohort.errors import ConfigError, SiteError
 from kohort.models.dense.network import FloatArray
 
-__all__ = ["Part", "lay_out", "listed", "require_same", "require_vector"]
+__all__ = ["ParameterSlice", "lay_out", "listed", "require_same", "require_vector"]
 
 _SAME_VERSION = "Install the same version of the module at the hub and at every site"
 _MOST_NAMED = 8
 
 
 @dataclass(frozen=True)
-class Part:
+class ParameterSlice:
     """A parameter or a buffer and its place in the flat vector."""
 
     name: str
@@ -42,21 +42,21 @@ class Part:
         return f"{self.name} {'x'.join(map(str, self.shape)) or '1'}"
 
 
-def lay_out(tensors: Iterable[tuple[str, Sequence[int], bool]]) -> tuple[Part, ...]:
+def lay_out(tensors: Iterable[tuple[str, Sequence[int], bool]]) -> tuple[ParameterSlice, ...]:
     """Parts side by side, from (name, shape, whether it is trained)."""
-    parts: list[Part] = []
+    parts: list[ParameterSlice] = []
     for name, shape, trained in tensors:
-        parts.append(Part(name, tuple(shape), parts[-1].end if parts else 0, trained))
+        parts.append(ParameterSlice(name, tuple(shape), parts[-1].end if parts else 0, trained))
     return tuple(parts)
 
 
-def listed(parts: Sequence[Part]) -> str:
+def listed(parts: Sequence[ParameterSlice]) -> str:
     """Names and shapes for an error, the first few of them."""
     more = len(parts) - _MOST_NAMED
     return ", ".join(map(str, parts[:_MOST_NAMED])) + (f" and {more} more" if more > 0 else "")
 
 
-def require_vector(weights: FloatArray, parts: Sequence[Part], factory: str) -> None:
+def require_vector(weights: FloatArray, parts: Sequence[ParameterSlice], factory: str) -> None:
     """Refuse weights, one vector or one a site, of another length than the parts have together."""
     count = parts[-1].end
     if weights.shape[-1:] != (count,):
@@ -66,7 +66,7 @@ def require_vector(weights: FloatArray, parts: Sequence[Part], factory: str) -> 
         )
 
 
-def require_same(wanted: Sequence[tuple[str, tuple[int, ...]]], parts: Sequence[Part], factory: str) -> None:
+def require_same(wanted: Sequence[tuple[str, tuple[int, ...]]], parts: Sequence[ParameterSlice], factory: str) -> None:
     """Refuse parts that are not the `wanted` names and shapes, in their order."""
     found = [(part.name, part.shape) for part in parts]
     if list(wanted) == found:

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 
 from kohort.errors import ConfigError, SiteError
 from kohort.models.dense.network import FloatArray
-from kohort.models.torch.parts import require_vector
+from kohort.models.dense.training import OptimiserState, Training, as_matrix, check_targets, moments_for
 from kohort.models.dp_sgd.fit import LEAST_CLIP, MOST_CLIP, PrivateFit, PrivateSteps
 from kohort.models.rows import Rows, StackedRows
 from kohort.models.torch.module import TorchModel, _Local, _noise_seed, _pinned, _tensor
-from kohort.models.dense.training import OptimiserState, Training, as_matrix, check_targets, moments_for
+from kohort.models.torch.parts import require_vector
 
 __all__ = ["fit_private_module"]
 

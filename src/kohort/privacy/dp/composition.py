@@ -13,13 +13,13 @@ from typing import Any, Literal
 from kohort.errors import ConfigError
 from kohort.privacy.dp.events import AnyEvent, PureEvent
 
-__all__ = ["Parts", "Relation", "parts_of", "privacy_loss", "quiet", "renyi"]
+__all__ = ["ComposedLosses", "Relation", "parts_of", "privacy_loss", "quiet", "renyi"]
 
 Relation = Literal["add-or-remove-one", "replace-one"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Parts:
+class ComposedLosses:
     """Events sorted by how they compose: all full-batch Gaussians are one, equal others are counted."""
 
     mu: float
@@ -46,7 +46,7 @@ def _reach(sigma: float) -> float:
     return 1 / (2 * sigma**2) + 8 / sigma
 
 
-def parts_of(events: Sequence[AnyEvent], relation: Relation) -> Parts:
+def parts_of(events: Sequence[AnyEvent], relation: Relation) -> ComposedLosses:
     """The events under `relation`; what cannot be accounted for under it is refused."""
     if relation not in {"add-or-remove-one", "replace-one"}:
         raise ConfigError(
@@ -65,10 +65,10 @@ def parts_of(events: Sequence[AnyEvent], relation: Relation) -> Parts:
             raise ConfigError("sampled steps are accounted for add-or-remove-one only", hint="Use that relation")
         else:
             sampled[event.sigma, event.rate] += event.steps
-    return Parts(mu=math.sqrt(precision), sampled=sampled, pure=pure)
+    return ComposedLosses(mu=math.sqrt(precision), sampled=sampled, pure=pure)
 
 
-def _interval(parts: Parts) -> float:
+def _interval(parts: ComposedLosses) -> float:
     """How finely privacy losses are told apart: epsilon gains tenths of a percent, and a calibration takes a moment.
 
     Rounding a loss to a grid adds about a sixth of the squared interval to its variance at every step.
@@ -81,7 +81,7 @@ def _interval(parts: Parts) -> float:
     return min(max(fine, widest, 1e-9), max(1e-2, widest))
 
 
-def privacy_loss(parts: Parts) -> Any:
+def privacy_loss(parts: ComposedLosses) -> Any:
     """The privacy loss distribution of all parts; every rounding is upwards."""
     import dp_accounting.pld.privacy_loss_distribution as pld
     from dp_accounting.pld.common import DifferentialPrivacyParameters
@@ -99,7 +99,7 @@ def privacy_loss(parts: Parts) -> Any:
     return total
 
 
-def renyi(parts: Parts) -> Any:
+def renyi(parts: ComposedLosses) -> Any:
     """The Rényi account of all parts."""
     import dp_accounting
     from dp_accounting import rdp

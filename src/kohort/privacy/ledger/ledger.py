@@ -5,7 +5,7 @@ last one, so the tail cannot be cut. Payloads appear as digests keyed with a sec
 payload could be guessed. `kohort.privacy.ledger.verify` checks all of this with code of its own.
 
 Many simulated sites share one file (their chains stay separate), because a thousand open files cost more than the
-training they record. A real site's book holds its own chain alone and is written through to the disk line by line.
+training they record. A real site's ledger holds its own chain alone and is written through to the disk line by line.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from kohort.privacy.ledger.hashing import sizes_of
 from kohort.privacy.ledger.panel import Panel
 from kohort.privacy.ledger.signing import Signer
 
-__all__ = ["GENESIS", "Book", "Chain", "Disclosure", "Occasion", "canonical", "quoted"]
+__all__ = ["GENESIS", "Chain", "Disclosure", "Ledger", "LedgerContext", "canonical", "quoted"]
 
 GENESIS = "0" * 64
 _UNKEYED = hashlib.blake2b(digest_size=32)  # copying a fresh state costs a fifth of making one
@@ -80,7 +80,7 @@ class Chain:
         return state.hexdigest()
 
 
-class Occasion(NamedTuple):
+class LedgerContext(NamedTuple):
     """What is common to the lines one request causes: task, recipient, carrier, request hash."""
 
     what: str
@@ -107,9 +107,9 @@ class Disclosure:
         return dict(vars(self))
 
 
-def _once(occasion: Occasion) -> str:
+def _once(ledger_context: LedgerContext) -> str:
     """What makes a refusal or a note the same as one that was already written."""
-    return f"{occasion.request} {occasion.what} {occasion.round}"
+    return f"{ledger_context.request} {ledger_context.what} {ledger_context.round}"
 
 
 def _next_line(chain: Chain, middle: str) -> str:
@@ -139,7 +139,7 @@ _Shares = list[tuple[_Tally, int, int]]
 """Totals, and the releases and bytes that some sites add to each of them."""
 
 
-class Book:
+class Ledger:
     """Chains, their file and their signed head. `folder=None` keeps the lines in memory."""
 
     def __init__(self, *, signer: Signer, folder: Path | None = None, run: str = "", durable: bool = False) -> None:
@@ -159,7 +159,7 @@ class Book:
         self._unordered: list[bytes] = []
         """Hashes `_order` has yet to take; it does so while a kernel runs, with the signatures."""
         self._latest: Panel | None = None
-        """Whose lines are the last ones of the book."""
+        """Whose lines are the last ones of the ledger."""
         self._pending: Deferred | None = None
         self._file = None
         if folder is not None:
@@ -216,23 +216,23 @@ class Book:
             if event == "open":
                 self._answered[site, event, ""] = line["hash"]
                 continue
-            occasion = Occasion(
+            ledger_context = LedgerContext(
                 what=line["what"], to=line["to"], via=line["via"], request=line["request"], round=line["round"]
             )
             if event != "release":
-                self._answered[site, event, _once(occasion)] = line["reason"]
+                self._answered[site, event, _once(ledger_context)] = line["reason"]
                 if event == "refusal":
                     self._refusals[site] = line["reason"]
                 continue
             claim = parse_guarantee(line["guarantee"])
-            self._answered[site, event, occasion.request] = line["digest"]
-            self._count([chain], occasion, [claim], [line["rows"]], [line["size"]])
+            self._answered[site, event, ledger_context.request] = line["digest"]
+            self._count([chain], ledger_context, [claim], [line["rows"]], [line["size"]])
             if isinstance(claim, DP):
-                chain.budget.charge(claim, to=occasion.to, what=occasion.what, round=occasion.round)
+                chain.budget.charge(claim, to=ledger_context.to, what=ledger_context.what, round=ledger_context.round)
 
-    def has_answered(self, chain: Chain, occasion: Occasion, parcel: bytes | memoryview) -> bool:
+    def has_answered(self, chain: Chain, ledger_context: LedgerContext, parcel: bytes | memoryview) -> bool:
         """Whether this very parcel already left for this very request; another parcel for it is an error."""
-        known = self._answered.get((chain.site, "release", occasion.request))
+        known = self._answered.get((chain.site, "release", ledger_context.request))
         if known is None:
             return False
         if known != chain.digest(parcel):
@@ -245,7 +245,7 @@ class Book:
     def record(
         self,
         chains: Sequence[Chain],
-        occasion: Occasion,
+        ledger_context: LedgerContext,
         *,
         guarantees: Sequence[Guarantee],
         rows: Sequence[int],
@@ -254,41 +254,41 @@ class Book:
         """One line a site for what is about to leave. Written before a byte is sent."""
         self.settle()
         if self._answered:
-            fresh = [i for i, chain in enumerate(chains) if not self.has_answered(chain, occasion, parcels[i])]
+            fresh = [i for i, chain in enumerate(chains) if not self.has_answered(chain, ledger_context, parcels[i])]
             if len(fresh) < len(chains):
                 chains, guarantees = [chains[i] for i in fresh], [guarantees[i] for i in fresh]
                 rows, parcels = [rows[i] for i in fresh], [parcels[i] for i in fresh]
         sizes = sizes_of(parcels)
-        place = (occasion.to, occasion.what)
+        place = (ledger_context.to, ledger_context.what)
         panel, shares = self._panels.get(place, (None, []))
         is_known = panel is not None and panel.fits(chains, guarantees, rows, sizes)
         if panel is None or not is_known:
             panel = Panel(chains, guarantees, rows, sizes)
         is_next, self._latest = self._latest is panel, None
-        self._append(*panel.write(self._common("release", occasion), parcels, is_next=is_next))
+        self._append(*panel.write(self._common("release", ledger_context), parcels, is_next=is_next))
         self._latest = panel
         if is_known:  # the same rows of the same sites under the same claims as the last time: they only add up
             for tally, releases, size in shares:
                 tally.releases += releases
                 tally.size += size
         else:
-            self._panels[place] = panel, self._count(chains, occasion, guarantees, rows, sizes)
+            self._panels[place] = panel, self._count(chains, ledger_context, guarantees, rows, sizes)
 
-    def refuse(self, chain: Chain, occasion: Occasion, *, guarantee: Guarantee, reason: str) -> None:
+    def refuse(self, chain: Chain, ledger_context: LedgerContext, *, guarantee: Guarantee, reason: str) -> None:
         """The line of a release that stayed inside."""
         self.settle()
-        if self._answered.get((chain.site, "refusal", _once(occasion))) == reason:
+        if self._answered.get((chain.site, "refusal", _once(ledger_context))) == reason:
             return
-        common = self._common("refusal", occasion)
+        common = self._common("refusal", ledger_context)
         self._write(_next_line(chain, f'{common},"guarantee":{guarantee.text},"reason":{canonical(reason)}'))
         self._refusals[chain.site] = reason
 
-    def note(self, chain: Chain, occasion: Occasion, *, reason: str) -> None:
+    def note(self, chain: Chain, ledger_context: LedgerContext, *, reason: str) -> None:
         """A line about the run itself, such as a site that did not answer or whose reply was excluded."""
         self.settle()
-        if self._answered.get((chain.site, "note", _once(occasion))) == reason:
+        if self._answered.get((chain.site, "note", _once(ledger_context))) == reason:
             return
-        self._write(_next_line(chain, f'{self._common("note", occasion)},"reason":{canonical(reason)}'))
+        self._write(_next_line(chain, f'{self._common("note", ledger_context)},"reason":{canonical(reason)}'))
 
     def seal(self, *, receipts: tuple[int, str], hub_key: str) -> None:
         """Sign every chain's length and hash, and write `head.json`."""
@@ -356,11 +356,11 @@ class Book:
             self._file.close()
             self._file = None
 
-    def _common(self, event: str, occasion: Occasion) -> str:
+    def _common(self, event: str, ledger_context: LedgerContext) -> str:
         moment = f',"time":{int(time.time())}' if self._durable else ""  # simulated ledgers are reproducible
         return (
-            f'"event":"{event}","what":{quoted(occasion.what)},"to":{quoted(occasion.to)},'
-            f'"via":{quoted(occasion.via)},"round":{occasion.round},"request":"{occasion.request}"{moment}'
+            f'"event":"{event}","what":{quoted(ledger_context.what)},"to":{quoted(ledger_context.to)},'
+            f'"via":{quoted(ledger_context.via)},"round":{ledger_context.round},"request":"{ledger_context.request}"{moment}'
         )
 
     def _ordered(self) -> str:
@@ -387,7 +387,7 @@ class Book:
     def _count(
         self,
         chains: Sequence[Chain],
-        occasion: Occasion,
+        ledger_context: LedgerContext,
         guarantees: Sequence[Guarantee],
         rows: Sequence[int],
         sizes: Sequence[int],
@@ -399,7 +399,7 @@ class Book:
             members: Sequence[int] = range(len(chains))
             if len(kinds) > 1:
                 members = [i for i, guarantee in enumerate(guarantees) if guarantee.kind == kind]
-            place = (occasion.to, occasion.what, kind)
+            place = (ledger_context.to, ledger_context.what, kind)
             tally = self._tallies.get(place)
             weakest = min([guarantees[i] for i in members], key=_strength)
             if tally is None:

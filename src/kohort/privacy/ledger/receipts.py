@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from kohort.background import Deferred, defer
 from kohort.errors import IntegrityError
 from kohort.files import disk_errors, write_whole
-from kohort.privacy.ledger.ledger import GENESIS, Book, Chain, Occasion, quoted
+from kohort.privacy.ledger.ledger import GENESIS, Chain, Ledger, LedgerContext, quoted
 from kohort.privacy.ledger.signing import Signer
 
 __all__ = ["RECEIPTS_FILE", "Receipts", "SignsHeads"]
@@ -26,7 +26,7 @@ _site = attrgetter("site")
 
 
 class SignsHeads(Protocol):
-    """Who tells where chains stand, and signs for it: a book, or a site's answer."""
+    """Who tells where chains stand, and signs for it: a ledger, or a site's answer."""
 
     def sign_heads(self, chains: Sequence[Chain], /) -> tuple[str, str]:
         """The hash of the heads, and the signature over it."""
@@ -76,20 +76,20 @@ class Receipts:
         """The hub's public key."""
         return self._signer.public
 
-    def issue(self, book: SignsHeads, chains: Sequence[Chain], occasion: Occasion) -> str:
+    def issue(self, ledger: SignsHeads, chains: Sequence[Chain], ledger_context: LedgerContext) -> str:
         """Counter-sign the heads of `chains` and hand the receipt's hash back to each of them."""
         self.settle()
-        return self._issue(book, chains, occasion)
+        return self._issue(ledger, chains, ledger_context)
 
-    def issue_later(self, book: Book, chains: Sequence[Chain], occasion: Occasion) -> None:
-        """As `issue`, at the latest before the next line of the book or the next receipt.
+    def issue_later(self, ledger: Ledger, chains: Sequence[Chain], ledger_context: LedgerContext) -> None:
+        """As `issue`, at the latest before the next line of the ledger or the next receipt.
 
         Nothing can tell the difference but a crash: one before that leaves an exchange without its receipt, as one just
         before `issue` would. Who notes elsewhere that the exchange is over settles first.
         """
         self.settle()
-        self._pending = defer(partial(self._issue, book, chains, occasion))
-        book.settle_first(self._pending)
+        self._pending = defer(partial(self._issue, ledger, chains, ledger_context))
+        ledger.settle_first(self._pending)
 
     def settle(self) -> None:
         """Return when every receipt is written; from an error on, there is no way past it."""
@@ -97,9 +97,9 @@ class Receipts:
             self._pending.settle()
             self._pending = None
 
-    def _issue(self, book: SignsHeads, chains: Sequence[Chain], occasion: Occasion) -> str:
-        if occasion.request in self._issued:
-            return self._issued[occasion.request]
+    def _issue(self, ledger: SignsHeads, chains: Sequence[Chain], ledger_context: LedgerContext) -> str:
+        if ledger_context.request in self._issued:
+            return self._issued[ledger_context.request]
         if chains is not self._asked:  # the same sites mostly come in the same tuple
             # The order of names is all the checker knows.
             self._asked, self._sorted = tuple(chains), sorted(chains, key=_site)
@@ -110,10 +110,10 @@ class Receipts:
             if length < seen.get(site, 0):
                 raise IntegrityError(f"the ledger of site {site!r} went back", hint="Its file was replaced")
             seen[site] = length
-        heads, site_signature = book.sign_heads(chains)
-        statement = f"[{quoted(self._head)},{quoted(occasion.request)},{quoted(heads)}]"
+        heads, site_signature = ledger.sign_heads(chains)
+        statement = f"[{quoted(self._head)},{quoted(ledger_context.request)},{quoted(heads)}]"
         body = (
-            f'{{"seq":{self._length},"prev":"{self._head}","request":"{occasion.request}",'
+            f'{{"seq":{self._length},"prev":"{self._head}","request":"{ledger_context.request}",'
             f'"sites":{len(chains)},"heads":"{heads}","site_signature":"{site_signature}",'
             f'"hub_signature":"{self._signer.sign(statement.encode())}"'
         )
@@ -124,13 +124,15 @@ class Receipts:
             chain.receipt = self._head
         return self._head
 
-    def adopt(self, book: Book, history: Sequence[Mapping[str, Any]], sites_of: Mapping[str, Sequence[str]]) -> None:
+    def adopt(
+        self, ledger: Ledger, history: Sequence[Mapping[str, Any]], sites_of: Mapping[str, Sequence[str]]
+    ) -> None:
         """Take up the verified receipts of an interrupted run; `sites_of` tells whose lines each request caused."""
         for line in history:
             self._length, self._head = line["seq"] + 1, line["hash"]
             self._issued[line["request"]] = line["hash"]
             for site in sites_of.get(line["request"], ()):
-                book.chains[site].receipt = line["hash"]
+                ledger.chains[site].receipt = line["hash"]
 
     def close(self) -> None:
         """Let go of the file."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from kohort.files import disk_errors
-from kohort.privacy.ledger.ledger import LEDGER_FILE, Book
+from kohort.privacy.ledger.ledger import LEDGER_FILE, Ledger
 from kohort.privacy.ledger.receipts import RECEIPTS_FILE, Receipts
 from kohort.privacy.ledger.verify import checked_chain, checked_receipts
 
@@ -30,12 +30,12 @@ def drop_cut_lines(folder: Path) -> None:
                     file.truncate(whole)
 
 
-def reopen(folder: Path, book: Book, receipts: Receipts) -> None:
-    """Load what an interrupted run wrote into a fresh `book` and `receipts` of the same folder."""
+def reopen(folder: Path, ledger: Ledger, receipts: Receipts) -> None:
+    """Load what an interrupted run wrote into a fresh `ledger` and `receipts` of the same folder."""
     lines = checked_chain(folder / LEDGER_FILE)
-    book.adopt(lines)
+    ledger.adopt(lines)
     sites_of: dict[str, list[str]] = {}
     for line in lines:
         if line["event"] in {"release", "refusal"}:
             sites_of.setdefault(line["request"], []).append(line["site"])
-    receipts.adopt(book, checked_receipts(folder / RECEIPTS_FILE), sites_of)
+    receipts.adopt(ledger, checked_receipts(folder / RECEIPTS_FILE), sites_of)

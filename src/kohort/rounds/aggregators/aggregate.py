@@ -1,7 +1,7 @@
 """How the hub turns many weight vectors into one. Pure functions over stacks [site, parameter].
 
 A breakdown point is the number of lying sites, of S, from which on they can move the result without bound; `tests`
-hold every aggregator to its own, just below and at it. The robust ones count sites, not rows: a liar would lie about
+hold every aggregator to its own, just below and at it. The robust ones count sites, not rows: liars lie about
 rows too. NaN and infinity never come here: replies are validated before.
 """
 
@@ -15,11 +15,11 @@ from annotated_types import Ge, Gt, Lt
 from numpy.typing import NDArray
 
 from kohort.errors import ConfigError, SiteError, nearest
-from kohort.rounds.aggregators import robust
-from kohort.rounds.aggregators.matching import in_order_of, match_units
-from kohort.protocol.options import bind, named
 from kohort.models.dense.network import FloatArray, Network
 from kohort.models.trainable import Trainable
+from kohort.protocol.options import bind, named
+from kohort.rounds.aggregators import robust
+from kohort.rounds.aggregators.matching import in_order_of, match_units
 
 __all__ = [
     "Aggregator",
@@ -106,9 +106,9 @@ def mean(stack: FloatArray, rows: Rows, *, start: FloatArray, network: Trainable
 def median(stack: FloatArray, rows: Rows, *, start: FloatArray, network: Trainable) -> FloatArray:
     """The median of every coordinate over the sites (Yin et al., ICML 2018), every site counting once.
 
-    Breakdown point ceil(S / 2), the highest there is: with fewer liars every coordinate stays between the smallest and
-    the largest honest value. Assumes sites alike enough that the median site speaks for all; rows of rare sites weigh
-    nothing.
+    Breakdown point ceil(S / 2), the highest there is: with fewer Byzantine sites every coordinate stays between the
+    smallest and largest honest value. Assumes sites alike enough that the median site speaks for all; rows of rare
+    sites weigh nothing.
     """
     del rows, start, network
     _need(stack, 1, "the median", "Ask sites that are up")
@@ -172,14 +172,14 @@ def multi_krum(
     point: f + 1 with these defaults, since S - f sites cannot all be honest then. Assumes what `krum` assumes.
     """
     del rows, network
-    liars = _colluders(stack, colluders)
-    wanted = stack.shape[0] - liars if keep is None else keep
-    if wanted > stack.shape[0] - liars:
+    byzantine_sites = _colluders(stack, colluders)
+    wanted = stack.shape[0] - byzantine_sites if keep is None else keep
+    if wanted > stack.shape[0] - byzantine_sites:
         raise SiteError(
-            f"multi-krum cannot keep {wanted} of {stack.shape[0]} sites and leave out {liars} colluders",
+            f"multi-krum cannot keep {wanted} of {stack.shape[0]} sites and leave out {byzantine_sites} colluders",
             hint="Lower keep or colluders, or ask more sites",
         )
-    best = np.argsort(_krum_scores(stack, start, liars), kind="stable")[:wanted]
+    best = np.argsort(_krum_scores(stack, start, byzantine_sites), kind="stable")[:wanted]
     chosen = stack[np.sort(best)].astype(np.float64)
     average: FloatArray = chosen.mean(axis=0).astype(stack.dtype)
     return average
@@ -198,8 +198,8 @@ def clip(
 
     By default `norm` is the median length of this round's updates. Breakdown point: with a given norm none, nobody
     moves the result further than their share of the rows times the norm; with the median ceil(S / 2), from where on
-    the liars say what is long. Assumes honest updates of about the same length. Bounds harm, does not remove
-    it: liars still steer by their share of the rows.
+    the byzantine_sites say what is long. Assumes honest updates of about the same length. Bounds harm, does not remove
+    it: byzantine_sites still steer by their share of the rows.
     """
     del network
     norms = robust.update_norms(stack, start)
@@ -248,10 +248,10 @@ def _cut(sites: int, share: float) -> int:
 
 def _colluders(stack: FloatArray, colluders: int | None) -> int:
     sites = stack.shape[0]
-    liars = max(0, (sites - 3) // 2) if colluders is None else colluders
+    byzantine_sites = max(0, (sites - 3) // 2) if colluders is None else colluders
     hint = "Lower colluders, ask more sites, or use train.aggregate = 'median'"
-    _need(stack, 2 * liars + 3, f"krum against {liars} colluders", hint)
-    return liars
+    _need(stack, 2 * byzantine_sites + 3, f"krum against {byzantine_sites} colluders", hint)
+    return byzantine_sites
 
 
 def _krum_scores(stack: FloatArray, start: FloatArray, colluders: int) -> NDArray[np.float64]:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from kohort.anonymity.loss import association, entropy_loss
 from kohort.anonymity.checker.measures import measure
+from kohort.anonymity.loss import association, entropy_loss
 from kohort.studies.anonymised.charts import association_bars, lines_by_k
 from kohort.studies.anonymised.paper import ASSOCIATION, EDUCATION, EDUCATION_GROUPS, PARTITIONS
 from kohort.studies.anonymised.release import education_groups, release, told_by_column

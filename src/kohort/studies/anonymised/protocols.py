@@ -17,13 +17,13 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from kohort.tables.encoder import Encoder
-from kohort.tables.splits import hold_out
 from kohort.rng import Streams
 from kohort.studies.anonymised.classifiers import CLASSIFIERS, Job, Scored, run_jobs
 from kohort.studies.anonymised.release import Released, release
 from kohort.studies.anonymised.tables import Case, Variant
 from kohort.studies.registry import Say
+from kohort.tables.encoder import Encoder
+from kohort.tables.splits import hold_out
 
 __all__ = ["PROTOCOLS", "Effort", "Figure", "Found", "score_case"]
 

@@ -19,18 +19,18 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from kohort.anonymity.relational.hierarchies.automatic import RHOS, frequent_targets, group_values
-from kohort.anonymity.relational.coding import CodedColumn, code_table
-from kohort.anonymity.relational.keep_exact import split_exact
 from kohort.anonymity.checker.measures import unmet
+from kohort.anonymity.relational.algorithms.thesis import thesis_mondrian
+from kohort.anonymity.relational.coding import CodedColumn, code_table
+from kohort.anonymity.relational.hierarchies.automatic import RHOS, frequent_targets, group_values
+from kohort.anonymity.relational.keep_exact import split_exact
 from kohort.anonymity.relational.partition import Partition, Problem
 from kohort.anonymity.relational.rule import Rule, SensitiveColumns, require_feasible
-from kohort.anonymity.relational.algorithms.thesis import thesis_mondrian
+from kohort.errors import IntegrityError
+from kohort.studies.anonymised.tables import Case, Variant
 from kohort.tables.cells import SUPPRESSED, Label, canonical_text, format_cell
 from kohort.tables.encoder import Encoder
 from kohort.tables.hierarchy import ROOT_LABEL, Hierarchy
-from kohort.errors import IntegrityError
-from kohort.studies.anonymised.tables import Case, Variant
 
 __all__ = ["Released", "education_groups", "release", "told", "told_by_column"]
 

@@ -19,15 +19,14 @@ import polars as pl
 
 from kohort.anonymity.loss import association
 from kohort.anonymity.risk.reidentification import assess_risk
-from kohort.runs.config import PlanFile, load_plan
-from kohort.tables.encoder import Encoder, learn_domain
 from kohort.evaluate.utility import evaluate_model
-from kohort.runs.run import run
-from kohort.protocol.table_payload import pack_table
+from kohort.methods.silo import Anonymise, anonymise_rows, encode_anonymised
 from kohort.models.model import Model, encode_rows
 from kohort.models.rows import Rows, stack
-from kohort.methods.silo import Anonymise, anonymise_rows, encode_anonymised
+from kohort.protocol.table_payload import pack_table
 from kohort.rng import Streams
+from kohort.runs.config import Plan, load_plan
+from kohort.runs.run import run
 from kohort.runs.simulation import Population, populate
 from kohort.studies.anonymised.charts import association_bars, scores_by_round
 from kohort.studies.anonymised.loss import row
@@ -35,6 +34,7 @@ from kohort.studies.anonymised.paper import FEDERATED, SILO_LOSS
 from kohort.studies.anonymised.release import release, told_by_column
 from kohort.studies.anonymised.tables import VARIANTS, Case
 from kohort.studies.registry import Say
+from kohort.tables.encoder import Encoder, learn_domain
 
 __all__ = ["chapter_seven", "silo_plan"]
 
@@ -46,7 +46,7 @@ RUNS: Final = {
 }
 
 
-def silo_plan(method: str, *, rounds: int = 100, anonymise: dict[str, Any] | None = None) -> PlanFile:
+def silo_plan(method: str, *, rounds: int = 100, anonymise: dict[str, Any] | None = None) -> Plan:
     """Adult over three silos, a five-layer network, SGD at 0.01, batches of 32."""
     own = {"anonymise": {"k": 3, **(anonymise or {})}} if method == "silo" else {}
     return load_plan(
@@ -163,7 +163,7 @@ class _Pooled:
 
 
 def _pooled_table(
-    plan: PlanFile, federated: dict[str, list[dict[str, Any]]], seeds: Sequence[int], say: Say
+    plan: Plan, federated: dict[str, list[dict[str, Any]]], seeds: Sequence[int], say: Say
 ) -> dict[str, Any]:
     """Pooled and federated learning beside each other; the thesis prints none of it."""
     pooled: dict[str, list[_Pooled]] = {}
@@ -194,7 +194,7 @@ def _pooled_table(
     return {"name": "Pooled against federated learning", "source": "Section 8.2, future work", "rows": rows}
 
 
-def _learn_pooled(plan: PlanFile, population: Population, parts: int, config: Anonymise | None, seed: int) -> _Pooled:
+def _learn_pooled(plan: Plan, population: Population, parts: int, config: Anonymise | None, seed: int) -> _Pooled:
     schema = population.schema
     domain = learn_domain(population.frame, schema, missing=plan.data.missing)
     encoder = Encoder(schema, domain, encoding=plan.data.encoding, dtype=plan.model.dtype)
@@ -218,7 +218,7 @@ def _learn_pooled(plan: PlanFile, population: Population, parts: int, config: An
     )
 
 
-def _trained(plan: PlanFile, encoder: Encoder, rows: Rows, streams: Streams) -> Model:
+def _trained(plan: Plan, encoder: Encoder, rows: Rows, streams: Streams) -> Model:
     """The plan's network on one participant's rows, one epoch after another."""
     network = plan.model.network(encoder)
     weights = network.start(streams.generator("start"))

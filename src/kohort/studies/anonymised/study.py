@@ -36,8 +36,8 @@ from kohort.studies.anonymised.paper import CLASSIFIERS
 from kohort.studies.anonymised.protocols import PROTOCOLS, Effort, Found, score_case
 from kohort.studies.anonymised.silo import chapter_seven
 from kohort.studies.anonymised.tables import CASES, VARIANTS, Case, case_named
-from kohort.studies.registry import Say, Study
 from kohort.studies.harness.side_by_side import processes_here
+from kohort.studies.registry import Say, Study
 
 __all__ = ["FULL", "QUICK", "STUDY", "Depth", "run_study"]
 

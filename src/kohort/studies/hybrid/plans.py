@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any, Final
 
-from kohort.runs.config import PlanFile, load_plan
+from kohort.runs.config import Plan, load_plan
 from kohort.studies.hybrid.paper import DELTAS, EPSILONS
 
 __all__ = [
@@ -69,16 +69,14 @@ class Descent:
     rounds: int
     lr: float
     clip: float
-    tail: float = 0.3
+    average: float = 0.3
 
     def phase(self) -> dict[str, Any]:
         """As a phase says it."""
         return {"rounds": self.rounds, "local_epochs": 1, "batch": 0, "lr": self.lr}
 
     def __str__(self) -> str:
-        return (
-            f"{self.rounds} full-batch steps, rate {self.lr:g}, clip {self.clip:g}, the last {self.tail:.0%} averaged"
-        )
+        return f"{self.rounds} full-batch steps, rate {self.lr:g}, clip {self.clip:g}, last {self.average:.0%} averaged"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,7 +196,7 @@ CASES: Final = (DUTCH, INCOME, COVERTYPE)
 
 def _plan(
     case: Case, setting: Setting, method: Mapping[str, Any], *, low: float | str, train: Mapping[str, Any] | None = None
-) -> PlanFile:
+) -> Plan:
     return load_plan(
         {
             "data": {"table": case.table, "features": "rest", "encoding": "label", "test": TEST, **case.data},
@@ -223,8 +221,8 @@ def _phases(*phases: Mapping[str, Any]) -> dict[str, Any]:
     return {"name": "hybrid", "phases": [dict(phase) for phase in phases]}
 
 
-def _budget(setting: Setting, epsilon: float, *, clip: float, tail: float = 0.0) -> dict[str, Any]:
-    return {"epsilon": epsilon, "delta": setting.delta, "clip": clip, "tail": tail, "allow_large_delta": True}
+def _budget(setting: Setting, epsilon: float, *, clip: float, average: float = 0.0) -> dict[str, Any]:
+    return {"epsilon": epsilon, "delta": setting.delta, "clip": clip, "average": average, "allow_large_delta": True}
 
 
 def _peers(case: Case) -> dict[str, Any]:
@@ -235,49 +233,49 @@ def _server(case: Case) -> dict[str, Any]:
     return {"kind": "server", "rows": "high", **case.server.phase()}
 
 
-def no_dp(case: Case, setting: Setting, low: float | str) -> PlanFile:
+def no_dp(case: Case, setting: Setting, low: float | str) -> Plan:
     """The paper's baseline: everybody with the hub on high-risk rows, no noise."""
     return _plan(case, setting, _phases(_server(case)), low=low)
 
 
-def server_only(case: Case, setting: Setting, low: float | str, epsilon: float) -> PlanFile:
+def server_only(case: Case, setting: Setting, low: float | str, epsilon: float) -> Plan:
     """The paper's "FL": the same under DP-SGD."""
     dp = _budget(setting, epsilon, clip=case.clip)
     return _plan(case, setting, _phases({**_server(case), "dp": dp}), low=low)
 
 
-def hybrid(case: Case, setting: Setting, low: float | str, epsilon: float) -> PlanFile:
+def hybrid(case: Case, setting: Setting, low: float | str, epsilon: float) -> Plan:
     """The paper's "P2P+FL": peers on low-risk rows without noise, then as `server_only`."""
     dp = _budget(setting, epsilon, clip=case.clip)
     return _plan(case, setting, _phases(_peers(case), {**_server(case), "dp": dp}), low=low)
 
 
-def peers_only(case: Case, setting: Setting, low: float | str) -> PlanFile:
+def peers_only(case: Case, setting: Setting, low: float | str) -> Plan:
     """The first phase alone; the model is the mean of the clusters' models."""
     return _plan(case, setting, _phases(_peers(case)), low=low)
 
 
-def low_risk_only(case: Case, setting: Setting, low: float | str) -> PlanFile:
+def low_risk_only(case: Case, setting: Setting, low: float | str) -> Plan:
     """Everybody with the hub on low-risk rows, no noise: what their lack of risk allows."""
     phase = {"kind": "server", "rows": "low", **case.undisturbed.phase()}
     return _plan(case, setting, _phases(phase), low=low, train={"hub": "momentum"})
 
 
-def tuned(case: Case, setting: Setting, low: float | str, epsilon: float) -> PlanFile:
+def tuned(case: Case, setting: Setting, low: float | str, epsilon: float) -> Plan:
     """Server-only with full batches, momentum at the hub and the mean of the last models."""
-    dp = _budget(setting, epsilon, clip=case.descent.clip, tail=case.descent.tail)
+    dp = _budget(setting, epsilon, clip=case.descent.clip, average=case.descent.average)
     phase = {"kind": "server", "rows": "high", **case.descent.phase(), "dp": dp}
     return _plan(case, setting, _phases(phase), low=low, train={"hub": "momentum"})
 
 
-def tuned_hybrid(case: Case, setting: Setting, low: float | str, epsilon: float) -> PlanFile:
+def tuned_hybrid(case: Case, setting: Setting, low: float | str, epsilon: float) -> Plan:
     """Peers first, then as `tuned`."""
-    dp = _budget(setting, epsilon, clip=case.descent.clip, tail=case.descent.tail)
+    dp = _budget(setting, epsilon, clip=case.descent.clip, average=case.descent.average)
     phase = {"kind": "server", "rows": "high", **case.descent.phase(), "dp": dp}
     return _plan(case, setting, _phases(_peers(case), phase), low=low, train={"hub": "momentum"})
 
 
-def summed(case: Case, setting: Setting, low: float | str, epsilon: float) -> PlanFile:
+def summed(case: Case, setting: Setting, low: float | str, epsilon: float) -> Plan:
     """As `tuned` over a sum: noise is added once, not once a site. All rows train, and all are protected.
 
     Updates are summed in clear: masks cancel in integers, so the total, and every figure, is the same with them.
@@ -288,7 +286,7 @@ def summed(case: Case, setting: Setting, low: float | str, epsilon: float) -> Pl
         setting,
         {
             "name": "fedavg",
-            "dp": _budget(setting, epsilon, clip=descent.clip, tail=descent.tail),
+            "dp": _budget(setting, epsilon, clip=descent.clip, average=descent.average),
             "secure": {"sum": "none"},
         },
         low=low,

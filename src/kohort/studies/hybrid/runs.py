@@ -12,13 +12,13 @@ from typing import Final
 import numpy as np
 import polars as pl
 
-from kohort.runs.config import PlanFile
-from kohort.tables.datasets.catalogue import open_table
-from kohort.runs.run import Outcome, run
 from kohort.rng import Streams
+from kohort.runs.backend import Simulation
+from kohort.runs.config import Plan
+from kohort.runs.run import Outcome, run
 from kohort.runs.simulation import Population, populate
 from kohort.studies.harness.side_by_side import spread
-from kohort.runs.backend import Simulation
+from kohort.tables.datasets.catalogue import open_table
 
 __all__ = ["Found", "Runs", "digits", "table_rows"]
 
@@ -60,17 +60,17 @@ class _Dealt(Simulation):
 
     population: Population = field(repr=False)
 
-    def populate(self, plan: PlanFile, streams: Streams) -> Population:
+    def populate(self, plan: Plan, streams: Streams) -> Population:
         """What was dealt out for plans of the same rows."""
         del plan, streams
         return self.population
 
 
-def made(plans: Sequence[PlanFile], limit: int, seed: int) -> list[Found]:
+def made(plans: Sequence[Plan], limit: int, seed: int) -> list[Found]:
     """Runs of plans that want the same rows at the same sites, which are read, held out and dealt out once."""
     tables = {"rows": table_rows(str(plans[0].data.table), limit)}
-    venue = _Dealt(population=populate(plans[0], Streams.seeded(seed), tables=tables))
-    return [_found(run(plan, seed=seed, venue=venue)) for plan in plans]
+    backend = _Dealt(population=populate(plans[0], Streams.seeded(seed), tables=tables))
+    return [_found(run(plan, seed=seed, backend=backend)) for plan in plans]
 
 
 def _found(outcome: Outcome) -> Found:
@@ -83,7 +83,7 @@ def _found(outcome: Outcome) -> Found:
     )
 
 
-def _same_rows(plan: PlanFile) -> str:
+def _same_rows(plan: Plan) -> str:
     """What plans must have in common to have the same rows at the same sites."""
     mapping = plan.to_mapping()
     return json.dumps([mapping["data"], mapping["sites"]], sort_keys=True)
@@ -97,7 +97,7 @@ class Runs:
         self._processes = processes
         self._known: dict[tuple[str, int, int], Found] = {}
 
-    def prepare(self, plans: Sequence[PlanFile], *, limit: int = 0) -> None:
+    def prepare(self, plans: Sequence[Plan], *, limit: int = 0) -> None:
         """Make what is still missing of these plans."""
         by_digest = {plan.digest(): plan for plan in plans}
         groups: dict[tuple[str, int], list[str]] = {}
@@ -117,19 +117,19 @@ class Runs:
         for (seed, digests), found in zip(parts, spread(made, jobs, self._processes), strict=True):
             self._known |= {(digest, limit, seed): one for digest, one in zip(digests, found, strict=True)}
 
-    def of(self, plan: PlanFile, *, limit: int = 0) -> list[Found]:
+    def of(self, plan: Plan, *, limit: int = 0) -> list[Found]:
         """One run a seed."""
         self.prepare([plan], limit=limit)
         return [self._known[plan.digest(), limit, seed] for seed in self.seeds]
 
-    def accuracies(self, plan: PlanFile, *, limit: int = 0) -> list[float]:
+    def accuracies(self, plan: Plan, *, limit: int = 0) -> list[float]:
         """Accuracy on the test rows, one a seed."""
         return [found.accuracy for found in self.of(plan, limit=limit)]
 
-    def mean(self, plan: PlanFile, *, limit: int = 0) -> float:
+    def mean(self, plan: Plan, *, limit: int = 0) -> float:
         """Mean accuracy over the seeds."""
         return fmean(self.accuracies(plan, limit=limit))
 
-    def curve(self, plan: PlanFile, *, limit: int = 0) -> list[float]:
+    def curve(self, plan: Plan, *, limit: int = 0) -> list[float]:
         """Mean accuracy over the seeds after every round with the hub."""
         return [float(value) for value in np.mean([found.curve for found in self.of(plan, limit=limit)], axis=0)]

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from kohort.runs.config import PlanFile
 from kohort.privacy.dp.accounting import Accountant, Event, epsilon_of
+from kohort.runs.config import Plan
+from kohort.studies.harness.lines import row, row_of
 from kohort.studies.hybrid.plans import (
     ONE_HOT,
     Case,
@@ -24,7 +25,6 @@ from kohort.studies.hybrid.plans import (
     tuned_hybrid,
 )
 from kohort.studies.hybrid.runs import Runs
-from kohort.studies.harness.lines import row, row_of
 from kohort.studies.registry import Say
 
 __all__ = ["accounting", "digits_table", "shifted"]
@@ -56,7 +56,7 @@ def shifted(runs: Runs, epsilons: Sequence[float], say: Say) -> dict[str, Any]:
     # A site's share of young rows is its own, so sites must be large enough for either part.
     case = replace(ONE_HOT, least=250)
     say("Covariate shift: low-risk rows are the youngest")
-    lines: dict[str, PlanFile] = {}
+    lines: dict[str, Plan] = {}
     for rule, who in YOUNGEST.items():
         lines |= {
             f"{who}: no DP, high-risk rows": no_dp(case, setting, rule),

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+from kohort.studies.harness.side_by_side import processes_here
 from kohort.studies.hybrid.figures import accuracy_by_round, targets_by_cluster
 from kohort.studies.hybrid.paper import EPSILONS, SHARES
 from kohort.studies.hybrid.plans import CASES, ONE_HOT, Case, printed, published
@@ -19,7 +20,6 @@ from kohort.studies.hybrid.runs import Runs
 from kohort.studies.hybrid.scenarios import accounting, digits_table, shifted
 from kohort.studies.hybrid.tables import accuracy_table, conclusions, one_hot_table, prepare
 from kohort.studies.registry import Say, Study
-from kohort.studies.harness.side_by_side import processes_here
 
 __all__ = ["FULL", "QUICK", "STUDY", "Depth", "run_study"]
 

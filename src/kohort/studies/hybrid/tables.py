@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from statistics import fmean
 from typing import Any, Final
 
-from kohort.runs.config import PlanFile
+from kohort.runs.config import Plan
+from kohort.studies.harness.lines import row, row_of
 from kohort.studies.hybrid.paper import HYBRID, IMPROVEMENT, NO_DP, SERVER, SHARES
 from kohort.studies.hybrid.plans import (
     Case,
@@ -21,23 +22,22 @@ from kohort.studies.hybrid.plans import (
     tuned_hybrid,
 )
 from kohort.studies.hybrid.runs import Runs
-from kohort.studies.harness.lines import row, row_of
 from kohort.studies.registry import Say
 
 __all__ = ["accuracy_table", "conclusions", "one_hot_table", "plans_of", "prepare"]
 
 SOURCES: Final = {"dutch": "Table 1", "income": "Table 2", "covertype": "Table 3"}
-Budgeted = Callable[[Case, Setting, float, float], PlanFile]
+Budgeted = Callable[[Case, Setting, float, float], Plan]
 PAPERS_OWN: Final[dict[str, Budgeted]] = {"FL": server_only, "P2P+FL": hybrid}
 BASELINES: Final[dict[str, Budgeted]] = {"tuned server-only": tuned, "noise added once, all rows": summed}
-WITHOUT_NOISE: Final[dict[str, Callable[[Case, Setting, float], PlanFile]]] = {
+WITHOUT_NOISE: Final[dict[str, Callable[[Case, Setting, float], Plan]]] = {
     "no DP": no_dp,
     "low-risk only": low_risk_only,
     "peers only, mean of clusters": peers_only,
 }
 
 
-def plans_of(case: Case, setting: Setting, shares: Sequence[float], *, baselines: bool) -> list[PlanFile]:
+def plans_of(case: Case, setting: Setting, shares: Sequence[float], *, baselines: bool) -> list[Plan]:
     """Every plan of one table."""
     ways = {**PAPERS_OWN, **BASELINES} if baselines else PAPERS_OWN
     plans = [way(case, setting, share) for way in WITHOUT_NOISE.values() for share in shares]
@@ -88,7 +88,7 @@ def _cell(
     return rows
 
 
-def _accuracies(runs: Runs, case: Case, plan: PlanFile) -> list[float]:
+def _accuracies(runs: Runs, case: Case, plan: Plan) -> list[float]:
     return runs.accuracies(plan, limit=case.rows)
 
 

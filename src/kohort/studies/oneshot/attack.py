@@ -8,9 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from kohort.runs.config import PlanFile, load_plan
-from kohort.tables.blocks import CategoryBlock
-from kohort.tables.encoder import Encoder
 from kohort.evaluate.attacks import (
     Block,
     Grid,
@@ -21,19 +18,22 @@ from kohort.evaluate.attacks import (
     singled_out,
     unscaled,
 )
-from kohort.runs.run import run
 from kohort.methods.oneshot.design import Cells, Layout, OneShotSection
 from kohort.methods.oneshot.fit import decoded
+from kohort.methods.oneshot.paper_factors import factor_of_site
 from kohort.methods.oneshot.state import FILE, load_state
 from kohort.models.closed_form.statistics import unpack
-from kohort.methods.oneshot.paper_factors import factor_of_site
 from kohort.models.model import encode_rows
 from kohort.models.rows import Rows
 from kohort.rng import Streams
+from kohort.runs.config import Plan, load_plan
+from kohort.runs.run import run
 from kohort.runs.simulation import populate
 from kohort.studies.harness.lines import row
 from kohort.studies.oneshot.figures import Part
 from kohort.studies.registry import Say
+from kohort.tables.blocks import CategoryBlock
+from kohort.tables.encoder import Encoder
 
 __all__ = ["adult_onehot", "attack", "blocks_of", "opened_total", "paper_factor"]
 
@@ -41,7 +41,7 @@ NUMBERS = {"age": 74, "education_num": 16, "hours_per_week": 99}
 """Whole numbers and how many values each can take."""
 
 
-def adult_onehot(*, sites: int, scheme: str = "masks", min_cell: int = 10) -> PlanFile:
+def adult_onehot(*, sites: int, scheme: str = "masks", min_cell: int = 10) -> Plan:
     """Adult with indicators, as the attack reads it best."""
     return load_plan(
         {

@@ -10,13 +10,13 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from kohort.tables.splits import hold_out
 from kohort.rng import Streams
 from kohort.studies.harness.lines import row
 from kohort.studies.oneshot.figures import Part
 from kohort.studies.oneshot.paper import ACCURACY, BASELINES
 from kohort.studies.oneshot.runs import Runs, Table, oneshot_plan
 from kohort.studies.registry import Say
+from kohort.tables.splits import hold_out
 
 __all__ = ["baselines"]
 

@@ -10,11 +10,11 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from kohort.runs.config import PlanFile, load_plan
-from kohort.tables.datasets.catalogue import Dataset, load_dataset
 from kohort.errors import ConfigError, DataError
-from kohort.runs.run import Outcome, run
 from kohort.methods.oneshot.state import FILE, load_state
+from kohort.runs.config import Plan, load_plan
+from kohort.runs.run import Outcome, run
+from kohort.tables.datasets.catalogue import Dataset, load_dataset
 
 __all__ = ["TABLES", "Runs", "Table", "bounds_around_mean", "fedavg_plan", "oneshot_plan", "tables_here"]
 
@@ -82,7 +82,7 @@ def oneshot_plan(
     scheme: str = "none",
     oneshot: Mapping[str, Any] | None = None,
     bounds: Mapping[str, tuple[float, float]] | None = None,
-) -> PlanFile:
+) -> Plan:
     """The method on one table. Simulated sites of a study may be as small as a row, and their ledgers show it."""
     return load_plan(
         {
@@ -102,7 +102,7 @@ def oneshot_plan(
     )
 
 
-def fedavg_plan(table: Table, *, sites: int, fraction: float, rounds: int) -> PlanFile:
+def fedavg_plan(table: Table, *, sites: int, fraction: float, rounds: int) -> Plan:
     """Federated averaging of the same one-layer network."""
     return load_plan(
         {
@@ -151,7 +151,7 @@ class Runs:
     def __init__(self) -> None:
         self._known: dict[tuple[str, int], Found] = {}
 
-    def of(self, plan: PlanFile, table: Table, seed: int = 0) -> Found:
+    def of(self, plan: Plan, table: Table, seed: int = 0) -> Found:
         """The run of this plan."""
         key = (plan.digest(), seed)
         if key not in self._known:

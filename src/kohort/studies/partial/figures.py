@@ -11,14 +11,14 @@ from typing import Any, Final
 import polars as pl
 
 from kohort.anonymity.gate.gate import apply_gate
-from kohort.runs.config import PlanFile
-from kohort.tables.datasets.catalogue import open_table
 from kohort.evaluate.utility import accuracy_of
-from kohort.runs.run import run
 from kohort.models.model import encode_rows
 from kohort.rng import Streams
+from kohort.runs.config import Plan
+from kohort.runs.run import run
 from kohort.runs.simulation import populate
 from kohort.studies.harness.lines import row, row_of
+from kohort.studies.harness.side_by_side import spread
 from kohort.studies.partial.charts import draw_lines
 from kohort.studies.partial.paper import ACCURACY, ENCODING_E2, LARGEST
 from kohort.studies.partial.runs import (
@@ -34,7 +34,7 @@ from kohort.studies.partial.runs import (
     random_share,
 )
 from kohort.studies.registry import Say
-from kohort.studies.harness.side_by_side import spread
+from kohort.tables.datasets.catalogue import open_table
 
 __all__ = [
     "Dial",
@@ -107,7 +107,7 @@ def encodings(out: Path, *, epochs: Sequence[int], seed: int, processes: int, sa
     return Part(tables=(table,), figures=(figure,))
 
 
-def _train_and_test(plan: PlanFile, seed: int) -> tuple[float, float, list[float]]:
+def _train_and_test(plan: Plan, seed: int) -> tuple[float, float, list[float]]:
     """Accuracy on the training rows and on the test rows at the end, and on the test rows after every round."""
     outcome = run(plan, seed=seed)
     rows = encode_rows(outcome.model.encoder, populate(plan, Streams.seeded(seed)).frame)

@@ -7,9 +7,9 @@ from statistics import fmean
 from typing import Any, Final
 
 from kohort.anonymity.checker.measures import measure
-from kohort.runs.config import PlanFile
-from kohort.runs.run import run
 from kohort.models.dense.network import Init
+from kohort.runs.config import Plan
+from kohort.runs.run import run
 from kohort.studies.harness.lines import interval_of, row, row_of
 from kohort.studies.partial.figures import Part, marks_of
 from kohort.studies.partial.paper import ACCURACY, LARGEST
@@ -46,7 +46,7 @@ RELEASES: Final[dict[str, tuple[str | None, int]]] = {
 
 def release_plan(
     training: Training, released: str | None, *, split: str, rounds: int, k: int = K, start: Init = START
-) -> PlanFile:
+) -> Plan:
     """`examples/partial.toml` with another release, split or training; None shares nothing: federated averaging."""
     gate = {
         "rule": "k-anonymity", "k": k, "count": "secure", "released": released, "release_k": 10, "release_l": 2,
@@ -63,7 +63,7 @@ def release_plan(
 
 def _plans(
     training: Training, names: Container[str], *, split: str, rounds: int, start: Init = START
-) -> dict[str, PlanFile]:
+) -> dict[str, Plan]:
     """The plans of some of `RELEASES`."""
     return {
         name: release_plan(training, released, split=split, rounds=rounds, k=k, start=start)

@@ -17,14 +17,14 @@ from typing import Any, Final, Literal, TypeVar
 import numpy as np
 import polars as pl
 
-from kohort.runs.config import PlanFile, load_plan
-from kohort.runs.run import Outcome, run
-from kohort.protocol.table_payload import pack_table
 from kohort.models.dense.network import Init
+from kohort.protocol.table_payload import pack_table
 from kohort.rng import Streams
+from kohort.runs.config import Plan, load_plan
+from kohort.runs.run import Outcome, run
 from kohort.runs.simulation import populate
-from kohort.studies.partial.paper import LARGEST
 from kohort.studies.harness.side_by_side import spread
+from kohort.studies.partial.paper import LARGEST
 
 __all__ = [
     "E2_WIDTH",
@@ -78,7 +78,7 @@ def adult_plan(
     train: Mapping[str, Any] | None = None,
     policy: Mapping[str, Any] | None = None,
     start: Init = START,
-) -> PlanFile:
+) -> Plan:
     """Adult as the paper prepares it, over ten sites; without a gate, federated averaging."""
     own = {"name": "fedavg"} if gate is None else {"name": "partial", "gate": dict(gate)}
     return load_plan(
@@ -113,7 +113,7 @@ def gate_for(letter: Letter, threshold: int) -> Gate:
     return {**rule, "count": "global", "released": "raw"}
 
 
-def paper_gate(training: Training, letter: Letter, threshold: int, *, rounds: int, encoding: str = "label") -> PlanFile:
+def paper_gate(training: Training, letter: Letter, threshold: int, *, rounds: int, encoding: str = "label") -> Plan:
     """One point of the paper's dial; k or l = 1 is central learning, above the largest group it is FedAvg."""
     return adult_plan(training, rounds=rounds, gate=gate_for(letter, threshold), encoding=encoding, policy=TRUSTING)
 
@@ -132,7 +132,7 @@ class Found:
     row_bytes: int
     """The most bytes one site shipped as rows."""
     seconds: Mapping[str, float] = field(repr=False)
-    plan: PlanFile = field(repr=False)
+    plan: Plan = field(repr=False)
 
     @property
     def share(self) -> float:
@@ -148,27 +148,27 @@ class Runs:
         self.processes = processes
         self._known: dict[tuple[str, int], Found] = {}
 
-    def prepare(self, plans: Sequence[PlanFile], *, seeds: Sequence[int] | None = None) -> None:
+    def prepare(self, plans: Sequence[Plan], *, seeds: Sequence[int] | None = None) -> None:
         """Make what is still missing of these plans."""
         wanted = {(plan.digest(), seed): (plan, seed) for plan in plans for seed in seeds or self.seeds}
         missing = {place: job for place, job in wanted.items() if place not in self._known}
         self._known |= dict(zip(missing, spread(_made, list(missing.values()), self.processes), strict=True))
 
-    def of(self, plan: PlanFile, *, seeds: Sequence[int] | None = None) -> list[Found]:
+    def of(self, plan: Plan, *, seeds: Sequence[int] | None = None) -> list[Found]:
         """One run a seed."""
         self.prepare([plan], seeds=seeds)
         return [self._known[plan.digest(), seed] for seed in seeds or self.seeds]
 
-    def accuracies(self, plan: PlanFile) -> list[float]:
+    def accuracies(self, plan: Plan) -> list[float]:
         """Accuracy on the test rows, one a seed."""
         return [found.accuracy for found in self.of(plan)]
 
-    def curve(self, plan: PlanFile) -> list[float]:
+    def curve(self, plan: Plan) -> list[float]:
         """Mean accuracy over the seeds after every round."""
         return [float(value) for value in np.mean([found.curve for found in self.of(plan)], axis=0)]
 
 
-def _made(plan: PlanFile, seed: int) -> Found:
+def _made(plan: Plan, seed: int) -> Found:
     return found_of(run(plan, seed=seed))
 
 
@@ -188,10 +188,10 @@ def found_of(outcome: Outcome) -> Found:
     )
 
 
-def random_share(plan: PlanFile, shared: int, seed: int) -> float:
+def random_share(plan: Plan, shared: int, seed: int) -> float:
     """Accuracy when the hub is given so many rows drawn at random, everything else as in `plan`.
 
-    The hub is one more participant of the mean, so this is federated averaging with one site more, holding the drawn
+    The hub is one more participant of the mean, so this is federated averaging with one site more, table the drawn
     rows. Sites left without a row take no part.
     """
     population = populate(plan, Streams.seeded(seed))

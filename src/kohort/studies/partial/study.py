@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from kohort.models.dense.network import Init
 from kohort.studies.harness.lines import row, row_of
+from kohort.studies.harness.side_by_side import processes_here
 from kohort.studies.partial.figures import (
     Part,
     accuracy_by_threshold,
@@ -32,7 +33,6 @@ from kohort.studies.partial.release import Case, by_start, counts, other_aggrega
 from kohort.studies.partial.runs import E2_WIDTH, PAPER, START, TUNED, Letter, Runs, Training, paper_gate
 from kohort.studies.partial.times import running_times
 from kohort.studies.registry import Say, Study
-from kohort.studies.harness.side_by_side import processes_here
 
 __all__ = ["FULL", "QUICK", "STUDY", "Depth", "run_study"]
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from kohort.runs.config import PlanFile
+from kohort.runs.config import Plan
 from kohort.runs.run import run
 from kohort.studies.harness.lines import row
 from kohort.studies.partial.charts import draw_seconds
@@ -41,7 +41,7 @@ class Measured:
         return self.server / speed + self.client + self.rows
 
 
-def measure_times(plan: PlanFile, *, repetitions: int, seed: int = 0) -> Measured:
+def measure_times(plan: Plan, *, repetitions: int, seed: int = 0) -> Measured:
     """The fastest of several runs, part by part: other work on the machine only ever adds."""
     found = [found_of(run(plan, seed=seed, many=False)) for _ in range(repetitions)]
     rows = found[0].row_bytes / plan.costs.bytes_per_second

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from kohort.runs.config import PlanFile, load_plan
+from kohort.runs.config import Plan, load_plan
 from kohort.runs.run import run
 from kohort.studies.harness.side_by_side import spread
 
@@ -61,7 +61,7 @@ def federated(
     train: Mapping[str, Any] | None = None,
     data: Mapping[str, Any] | None = None,
     weighted: bool = True,
-) -> PlanFile:
+) -> Plan:
     """A plan of this table for any method."""
     return load_plan(
         {
@@ -97,7 +97,7 @@ def federated(
     )
 
 
-def syntactic(learner: str, k: int, *, rounds: int, data: Mapping[str, Any] | None = None) -> PlanFile:
+def syntactic(learner: str, k: int, *, rounds: int, data: Mapping[str, Any] | None = None) -> Plan:
     """(k, k^2)-anonymous rows; each site keeps the quasi-identifier that tells it most about the target, and takes rare
     pairs of items apart instead of making groups that pairs of are common."""
     anonymise = {
@@ -123,14 +123,14 @@ def _without_items() -> dict[str, Any]:
     return {"items": [], "drop": ["encounter_id", "diagnoses"], "other": ["readmitted"]}
 
 
-def noisy(learner: str, epsilon: float, *, rounds: int) -> PlanFile:
+def noisy(learner: str, epsilon: float, *, rounds: int) -> Plan:
     """Tuned DP-SGD: whole sites as batches, Adam on the noisy gradients, the mean of the last models."""
-    budget = {"epsilon": epsilon, "delta": DELTA, "clip": 4.0, "tail": 0.5}
+    budget = {"epsilon": epsilon, "delta": DELTA, "clip": 4.0, "average": 0.5}
     train = {"local_epochs": 1, "batch": 0, "optimizer": "adam", "state": "keep", "lr": 0.05, "average": 0.0}
     return federated(learner, {"name": FL, "dp": budget}, rounds=rounds, train=train, data=_without_items())
 
 
-def perturbed(mechanism: str, epsilon: float) -> PlanFile:
+def perturbed(mechanism: str, epsilon: float) -> Plan:
     """The paper's baseline: one private logistic regression a site, averaged. Its loss knows no class weights."""
     budget = {"mechanism": mechanism, "epsilon": epsilon, "delta": 0}
     train, data = {"local_epochs": 1, "l2": 0.01, "average": 0.0}, _without_items()
@@ -162,19 +162,19 @@ class Runs:
         self._processes = processes
         self._known: dict[tuple[str, int], Found] = {}
 
-    def prepare(self, plans: Sequence[PlanFile]) -> None:
+    def prepare(self, plans: Sequence[Plan]) -> None:
         """Make what is still missing of these plans."""
         wanted = {(plan.digest(), seed): (plan, seed) for plan in plans for seed in self.seeds}
         missing = {place: job for place, job in wanted.items() if place not in self._known}
         self._known |= dict(zip(missing, spread(made, list(missing.values()), self._processes), strict=True))
 
-    def of(self, plan: PlanFile) -> list[Found]:
+    def of(self, plan: Plan) -> list[Found]:
         """One run a seed."""
         self.prepare([plan])
         return [self._known[plan.digest(), seed] for seed in self.seeds]
 
 
-def made(plan: PlanFile, seed: int) -> Found:
+def made(plan: Plan, seed: int) -> Found:
     """One run."""
     outcome = run(plan, seed=seed)
     (_, no_as_yes), (yes_as_no, yes) = outcome.metrics["confusion"]

@@ -13,10 +13,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Final
 
-from kohort.runs.config import PlanFile
+from kohort.runs.config import Plan
 from kohort.studies.harness.lines import row, row_of
-from kohort.studies.registry import Say, Study
 from kohort.studies.harness.side_by_side import processes_here
+from kohort.studies.registry import Say, Study
 from kohort.studies.syntactic.charts import draw_by, draw_ways
 from kohort.studies.syntactic.runs import (
     CENTRAL,
@@ -150,16 +150,16 @@ class _Study:
             "notes": self._notes(),
         }
 
-    def _plain(self, learner: str, method: str) -> PlanFile:
+    def _plain(self, learner: str, method: str) -> Plan:
         return federated(learner, {"name": method}, rounds=self._depth.rounds)
 
-    def _syntactic(self, learner: str, k: int) -> PlanFile:
+    def _syntactic(self, learner: str, k: int) -> Plan:
         return syntactic(learner, k, rounds=self._depth.rounds)
 
-    def _by_k(self, learner: str) -> dict[float, PlanFile]:
+    def _by_k(self, learner: str) -> dict[float, Plan]:
         return {k: self._syntactic(learner, k) for k in self._depth.ks_of(learner)}
 
-    def _budgets(self) -> dict[str, dict[float, PlanFile]]:
+    def _budgets(self) -> dict[str, dict[float, Plan]]:
         """Every kind of noise, by epsilon."""
         depth = self._depth
         made = {
@@ -175,44 +175,44 @@ class _Study:
             }
         return made
 
-    def _quasi(self) -> dict[str, PlanFile]:
+    def _quasi(self) -> dict[str, Plan]:
         rounds, data = self._depth.rounds, quasi_only()
         return {
             "FL": federated("logistic", {"name": FL}, rounds=rounds, data=data),
             f"(k, k^m), k = {K}": syntactic("logistic", K, rounds=rounds, data=data),
         }
 
-    def _plans(self) -> list[PlanFile]:
+    def _plans(self) -> list[Plan]:
         plans = [self._plain(learner, method) for learner in LEARNERS for method in (CENTRAL, FL)]
         plans += [plan for learner in LEARNERS for plan in self._by_k(learner).values()]
         plans += [plan for by_epsilon in self._budgets().values() for plan in by_epsilon.values()]
         return [*plans, *self._quasi().values()]
 
-    def _values(self, plan: PlanFile, measure: Measure) -> list[float]:
+    def _values(self, plan: Plan, measure: Measure) -> list[float]:
         return [measure(found) for found in self._runs.of(plan)]
 
-    def _mean(self, plan: PlanFile, measure: Measure) -> float:
+    def _mean(self, plan: Plan, measure: Measure) -> float:
         return fmean(self._values(plan, measure))
 
-    def _lines(self, name: str, letter: str, plans: dict[float, PlanFile]) -> list[dict[str, Any]]:
+    def _lines(self, name: str, letter: str, plans: dict[float, Plan]) -> list[dict[str, Any]]:
         return [
             row_of(f"{name}, {letter} = {value:g}: {measure}", None, self._values(plan, read))
             for value, plan in plans.items()
             for measure, read in MEASURES.items()
         ]
 
-    def _curve(self, name: str, plans: dict[float, PlanFile]) -> list[dict[str, Any]]:
+    def _curve(self, name: str, plans: dict[float, Plan]) -> list[dict[str, Any]]:
         return [
             {"panel": measure, "series": name, "x": value, "y": self._mean(plan, MEASURES[measure])}
             for measure in ("macro F1", "AUC")
             for value, plan in plans.items()
         ]
 
-    def _private(self, learner: str) -> list[PlanFile]:
+    def _private(self, learner: str) -> list[Plan]:
         """Every run of a learner under a budget."""
         return [plan for name, plans in self._budgets().items() if name.startswith(learner) for plan in plans.values()]
 
-    def _groups(self, learner: str) -> dict[str, Sequence[PlanFile]]:
+    def _groups(self, learner: str) -> dict[str, Sequence[Plan]]:
         return {
             "central": [self._plain(learner, CENTRAL)],
             "FL": [self._plain(learner, FL)],

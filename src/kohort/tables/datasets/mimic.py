@@ -20,9 +20,9 @@ from pathlib import Path
 
 import polars as pl
 
+from kohort.errors import DataError
 from kohort.tables.datasets.mimic_features import VARIABLES, first_values, measurements, stay_features
 from kohort.tables.schema import ColumnSpec, Role, Schema
-from kohort.errors import DataError
 
 __all__ = ["TARGET", "find_mimic3", "load_mimic3", "mimic3_codebook"]
 

@@ -19,8 +19,8 @@ from xml.etree import ElementTree
 
 import polars as pl
 
-from kohort.tables.frames import read_table
 from kohort.errors import DataError, ResourceError
+from kohort.tables.frames import read_table
 
 __all__ = ["SOURCES", "Source", "download", "snake_case"]
 

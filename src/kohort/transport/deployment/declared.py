@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from kohort.errors import ConfigError, nearest
+from kohort.rounds.clusters import check_cluster_name
 from kohort.tables.domain import category_text
 from kohort.tables.schema import Schema
 from kohort.tables.splits import below_rule, rows_below
-from kohort.errors import ConfigError, nearest
-from kohort.rounds.clusters import check_cluster_name
 
 __all__ = ["LowRisk", "cluster_of", "low_risk_rule"]
 

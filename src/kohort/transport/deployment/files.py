@@ -16,12 +16,12 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
-from kohort.errors import ConfigError, IntegrityError
-from kohort.files import disk_errors, write_atomic
-from kohort.privacy.ledger.signing import Signer
 from kohort.crypto.identity.guarded_files import PRIVATE, read_guarded
 from kohort.crypto.identity.keys import public_from_text, public_text
 from kohort.crypto.sealed import Identity, PublicIdentity
+from kohort.errors import ConfigError, IntegrityError
+from kohort.files import disk_errors, write_atomic
+from kohort.privacy.ledger.signing import Signer
 
 __all__ = [
     "Invitation",

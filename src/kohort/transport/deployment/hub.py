@@ -1,4 +1,4 @@
-"""The hub's folder, and what its operator does with it: init, add, start, status, forget; and the venue of its runs.
+"""The hub's folder, and what its operator does with it: init, add, start, status, forget; and the backend of its runs.
 
     hub.toml  identity.key  ca.pem  ca-key.pem  server.pem  server-key.pem  control.key  superexec.key
     invitation.json  sites/NAME.json  receipts/NAME/  state/  log/
@@ -26,13 +26,38 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from kohort.runs.config import PlanFile
+from kohort.crypto.identity.certificates import (
+    check_certificate,
+    issue_server_certificate,
+    make_ca,
+    node_key_to_register,
+)
+from kohort.crypto.identity.keys import Roster, load_identity, public_text, save_identity
+from kohort.crypto.sealed import Identity, PublicIdentity
+from kohort.crypto.sums.key_holder import KEY_HOLDER
+from kohort.errors import ConfigError, IntegrityError, KohortError, RefusedError, SiteError
+from kohort.files import require_new, write_atomic
+from kohort.privacy.ledger.ledger import canonical
+from kohort.protocol.hub import Ask
+from kohort.protocol.key_holder import needs_key_holder
+from kohort.protocol.plan import ApprovedPlan
+from kohort.rng import Streams
+from kohort.runs.backend import RunContext
+from kohort.runs.config import Plan
+from kohort.runs.retention import RECEIVED, drop_overdue
+from kohort.runs.simulation import Population, usable_rows
 from kohort.tables.datasets.catalogue import open_table
 from kohort.tables.frames import check_finite
-from kohort.transport.deployment.site_run import check_table, hub_schema
-from kohort.transport.deployment.files import Invitation, Registration, is_loopback, kept_secret, signer_of, split_address
+from kohort.transport.deployment.files import (
+    Invitation,
+    Registration,
+    is_loopback,
+    kept_secret,
+    signer_of,
+    split_address,
+)
 from kohort.transport.deployment.rotation import HandOver
-from kohort.errors import ConfigError, IntegrityError, KohortError, RefusedError, SiteError
+from kohort.transport.deployment.site_run import check_table, hub_schema
 from kohort.transport.flower.app import (
     Connection,
     FlowerRun,
@@ -42,23 +67,10 @@ from kohort.transport.flower.app import (
     serve_superlink,
     unregister_node,
 )
-from kohort.protocol.key_holder import needs_key_holder
 from kohort.transport.messages import Question, fresh_number, read_answer, write_question
-from kohort.protocol.hub import Ask
 from kohort.transport.remote_engine import RemoteEngine, SiteReceipts
-from kohort.protocol.plan import Setting
-from kohort.files import require_new, write_atomic
-from kohort.privacy.ledger.ledger import canonical
-from kohort.runs.retention import RECEIVED, drop_overdue
-from kohort.rng import Streams
-from kohort.crypto.identity.certificates import check_certificate, issue_server_certificate, make_ca, node_key_to_register
-from kohort.crypto.identity.keys import Roster, load_identity, public_text, save_identity
-from kohort.crypto.sums.key_holder import KEY_HOLDER
-from kohort.crypto.sealed import Identity, PublicIdentity
-from kohort.runs.simulation import Population, usable_rows
-from kohort.runs.backend import Groundwork
 
-__all__ = ["FlowerVenue", "HubFolder", "SiteState"]
+__all__ = ["FlowerBackend", "HubFolder", "SiteState"]
 
 DEADLINE = 600.0
 """Seconds a site has for an answer when the plan names none."""
@@ -236,7 +248,7 @@ class HubFolder:
         return [str(gone) for folder in self._run_folders() if (gone := drop_overdue(folder, today=day))]
 
     @contextmanager
-    def venue(self, *, wait: float = 60.0) -> Iterator[FlowerVenue]:
+    def backend(self, *, wait: float = 60.0) -> Iterator[FlowerBackend]:
         """A run at the SuperLink, with the sites that connect within `wait` seconds."""
         self.drop_overdue()
         registered = self.sites()
@@ -246,7 +258,7 @@ class HubFolder:
         with flower_run(self.connection, superexec=kept_secret(self.path / "superexec.key")) as run:
             run.nodes = self._await_sites(run, registered, identity, wait)
             everyone = {name: item.site for name, item in registered.items()}
-            yield FlowerVenue(hub=self, run=run, identity=identity, everyone=everyone)
+            yield FlowerBackend(hub=self, run=run, identity=identity, everyone=everyone)
 
     def remember_run(self, folder: Path) -> None:
         """Note where a run's results go, so that `forget` finds what a site gave."""
@@ -320,7 +332,7 @@ class HubFolder:
 
 
 @dataclass
-class FlowerVenue:
+class FlowerBackend:
     """Sites on other machines, reached through this hub's SuperLink."""
 
     hub: HubFolder
@@ -335,7 +347,7 @@ class FlowerVenue:
         """Who has rows."""
         return {name: identity for name, identity in self.everyone.items() if name != KEY_HOLDER}
 
-    def populate(self, plan: PlanFile, streams: Streams) -> Population:
+    def populate(self, plan: Plan, streams: Streams) -> Population:
         """The hub's own rows: the test table, if the plan names one."""
         del streams
         if plan.data.validation is not None:
@@ -361,20 +373,20 @@ class FlowerVenue:
             notes=notes,
         )
 
-    def engine(self, ready: Groundwork) -> RemoteEngine:
+    def engine(self, ready: RunContext) -> RemoteEngine:
         """An engine that writes letters to the sites."""
-        signer, asked, setting = signer_of(self.identity), ready.plan.sites, ready.setting
-        parties = self._parties(setting)
+        signer, asked, approved = signer_of(self.identity), ready.plan.sites, ready.approved
+        parties = self._parties(approved)
         return RemoteEngine(
             carrier=self.run,
-            setting=setting,
+            approved=approved,
             streams=ready.streams,
             hub=self.identity,
             sites=self.sites,
             parties=parties,
             plan=canonical(ready.plan.to_mapping()).encode(),
             peers="\n".join(public_text(site) for site in self.everyone.values()).encode(),
-            book=ready.book,
+            ledger=ready.ledger,
             receipts=ready.receipts,
             quorum=asked.quorum,
             deadline=DEADLINE if asked.deadline is None else asked.deadline,
@@ -382,11 +394,11 @@ class FlowerVenue:
                 name: SiteReceipts(name, signer=signer, folder=self.hub.path / "receipts" / name)
                 for name in (*self.sites, *parties)
             },
-            watch=lambda ask: self._note(setting, ask),
+            watch=lambda ask: self._note(approved, ask),
         )
 
-    def _parties(self, setting: Setting) -> dict[str, PublicIdentity]:
-        if not needs_key_holder(setting):
+    def _parties(self, approved: ApprovedPlan) -> dict[str, PublicIdentity]:
+        if not needs_key_holder(approved):
             return {}
         if KEY_HOLDER not in self.everyone:
             raise ConfigError(
@@ -395,9 +407,9 @@ class FlowerVenue:
             )
         return {KEY_HOLDER: self.everyone[KEY_HOLDER]}
 
-    def _note(self, setting: Setting, ask: Ask) -> None:
+    def _note(self, approved: ApprovedPlan, ask: Ask) -> None:
         """What `kohort hub status` shows of a run that is under way."""
-        told = {"run": setting.run, "method": setting.method, "task": ask.task.name, "round": ask.round, "at": time()}
+        told = {"run": approved.run, "method": approved.method, "task": ask.task.name, "round": ask.round, "at": time()}
         write_atomic(self.hub.path / "state" / "last.json", json.dumps({**told, "began": self._began}).encode())
 
 

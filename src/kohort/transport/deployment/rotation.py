@@ -15,15 +15,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from kohort.transport.deployment.files import Invitation, Registration, signer_of
-from kohort.errors import ConfigError, IntegrityError
-from kohort.transport.site_server import Desk
-from kohort.files import disk_errors, write_atomic
-from kohort.privacy.ledger.ledger import LEDGER_FILE
 from kohort.crypto.identity.certificates import make_node_key, node_public_key
 from kohort.crypto.identity.keys import Rotation, accept_rotation, load_identity, rotate, save_identity
 from kohort.crypto.identity.parties import Identity
 from kohort.crypto.identity.roster import Roster
+from kohort.errors import ConfigError, IntegrityError
+from kohort.files import disk_errors, write_atomic
+from kohort.privacy.ledger.ledger import LEDGER_FILE
+from kohort.transport.deployment.files import Invitation, Registration, signer_of
+from kohort.transport.site_server import SiteServer
 
 __all__ = ["HANDOVER_FILE", "HandOver", "rotate_site"]
 
@@ -112,7 +112,7 @@ class Rotates(Protocol):
         """The hub it belongs to."""
         ...
 
-    def desk(self, *, passphrase: str | None = None) -> Desk:
+    def site_server(self, *, passphrase: str | None = None) -> SiteServer:
         """What writes its ledger."""
         ...
 
@@ -152,11 +152,11 @@ def _write_down(site: Rotates, old: Identity, new: Identity, passphrase: str | N
     line = hand_over_line(old, new)
     if line in (site.path / "ledger" / LEDGER_FILE).read_text(encoding="utf-8"):
         return  # an interrupted rotation wrote it
-    desk = site.desk(passphrase=passphrase)
+    site_server = site.site_server(passphrase=passphrase)
     try:
-        desk.record_refusal(KEYS_LINE, line)
+        site_server.record_refusal(KEYS_LINE, line)
     finally:
-        desk.close()
+        site_server.close()
 
 
 def hand_over_line(old: Identity, new: Identity) -> str:

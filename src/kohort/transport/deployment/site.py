@@ -24,11 +24,20 @@ from typing import Annotated, Any
 import polars as pl
 from annotated_types import Ge
 
-from kohort.runs.config import DataSection, PlanFile
+from kohort.crypto.identity.certificates import make_node_key, node_public_key
+from kohort.crypto.identity.keys import load_identity, save_identity
+from kohort.crypto.identity.roster import Approvals, Roster
+from kohort.crypto.sealed import Identity
+from kohort.crypto.sums.key_holder import KEY_HOLDER
+from kohort.errors import ConfigError, IntegrityError, KohortError, RefusedError, SiteError
+from kohort.files import require_new, write_atomic
+from kohort.methods.registry import find_method
+from kohort.privacy.policy import Policy
+from kohort.rng import Streams
+from kohort.runs.config import DataSection, Plan
 from kohort.tables.datasets.catalogue import open_table
-from kohort.tables.schema import Schema
 from kohort.tables.frames import check_finite
-from kohort.transport.deployment.site_run import SCHEMA_KEYS, Premises, check_table, open_chain, run_opener
+from kohort.tables.schema import Schema
 from kohort.transport.deployment.declared import LowRisk, cluster_of, low_risk_rule
 from kohort.transport.deployment.files import (
     Invitation,
@@ -39,21 +48,12 @@ from kohort.transport.deployment.files import (
     signer_of,
     split_address,
 )
-from kohort.errors import ConfigError, IntegrityError, KohortError, RefusedError, SiteError
-from kohort.transport.site_server import Desk
+from kohort.transport.deployment.site_run import SCHEMA_KEYS, SiteResources, check_table, open_chain, run_opener
 from kohort.transport.flower.app import quiet
 from kohort.transport.flower.runner import BAD_CERTIFICATE, NODE_FILE, NOT_LET_IN, SiteRunner, supernode_command
-from kohort.transport.site_ledger import MONTH, SiteBook, open_site_ledger
+from kohort.transport.site_ledger import MONTH, SiteLedger, open_site_ledger
+from kohort.transport.site_server import SiteServer
 from kohort.transport.site_store import Numbers, RunStore
-from kohort.files import require_new, write_atomic
-from kohort.methods.registry import find_method
-from kohort.privacy.policy import Policy
-from kohort.rng import Streams
-from kohort.crypto.identity.certificates import make_node_key, node_public_key
-from kohort.crypto.identity.keys import load_identity, save_identity
-from kohort.crypto.sums.key_holder import KEY_HOLDER
-from kohort.crypto.identity.roster import Approvals, Roster
-from kohort.crypto.sealed import Identity
 
 __all__ = ["Limits", "SiteFolder"]
 
@@ -103,7 +103,7 @@ class SiteFolder:
         name: str,
         table: Path | None,
         invitation: Invitation,
-        plan: PlanFile | None = None,
+        plan: Plan | None = None,
         passphrase: str | None = None,
     ) -> SiteFolder:
         """A new site: keys, `site.toml` to fill in (with the roles of `plan`, if given), and the registration."""
@@ -155,7 +155,7 @@ class SiteFolder:
         _section(raw, "data", DataSection, extra={"table": site.table})
         return site, schema, _section(raw, "policy", Policy), _section(raw, "limits", Limits)
 
-    def desk(self, *, passphrase: str | None = None) -> Desk:
+    def site_server(self, *, passphrase: str | None = None) -> SiteServer:
         """Everything read and checked: what answers this site's letters."""
         site, declared, policy, limits = self.settings()
         identity = load_identity(self.path / "identity.key", passphrase=passphrase)
@@ -170,9 +170,9 @@ class SiteFolder:
         if rule is not None:
             frame, low = rule.low_first(frame, schema)
         hub = self.invitation.hub
-        book, receipts = open_site_ledger(self.path / "ledger", signer=signer_of(identity), hub_key=hub.signing.hex())
+        ledger, receipts = open_site_ledger(self.path / "ledger", signer=signer_of(identity), hub_key=hub.signing.hex())
         secret = kept_secret(self.path / "ledger.key")
-        premises = Premises(
+        resources = SiteResources(
             identity=identity,
             frame=check_table(frame, schema, site.name),
             schema=schema,
@@ -183,15 +183,15 @@ class SiteFolder:
             low_by_row=rule is not None and rule.by_row,
             cluster=cluster,
             approve=self.approvals.require,
-            limit=lambda plan: self._check_limits(limits, plan, book),
+            limit=lambda plan: self._check_limits(limits, plan, ledger),
         )
-        open_chain(premises, book, secret)
-        return Desk(
+        open_chain(resources, ledger, secret)
+        return SiteServer(
             identity=identity,
             hub=hub,
-            book=book,
+            ledger=ledger,
             receipts=receipts,
-            open_run=run_opener(premises, book),
+            open_run=run_opener(resources, ledger),
             store_for=lambda run, plan_hash: RunStore(self._run_folder(run, plan_hash), forgets=holds_keys),
             numbers=Numbers(self.path / "numbers"),
         )
@@ -200,7 +200,7 @@ class SiteFolder:
         """Serve the hub until stopped. Ends with an error that says why, when the SuperNode ends by itself."""
         invitation = self.invitation
         _check_security(invitation, insecure=insecure)
-        desk = self.desk(passphrase=passphrase)
+        site_server = self.site_server(passphrase=passphrase)
         secret_file = self.path / "superexec.key"
         secret = kept_secret(secret_file)
         port = free_port()
@@ -214,15 +214,15 @@ class SiteFolder:
         )
         with self._supernode(command) as node:
             runner = SiteRunner(
-                answer=desk.answer,
-                refuse=lambda reason: desk.record_refusal("app bundle", reason),
+                answer=site_server.answer,
+                refuse=lambda reason: site_server.record_refusal("app bundle", reason),
                 address=f"127.0.0.1:{port}",
                 secret=secret,
-                alive=lambda: node.poll() is None and desk.broken is None,
+                alive=lambda: node.poll() is None and site_server.broken is None,
             )
             runner.serve()
-        if desk.broken is not None:
-            raise desk.broken
+        if site_server.broken is not None:
+            raise site_server.broken
         raise self._why_it_ended()
 
     @contextmanager
@@ -265,14 +265,14 @@ class SiteFolder:
             raise IntegrityError("a run's name is malformed")
         return self.path / "runs" / f"{run}-{plan_hash[:16]}"
 
-    def _check_limits(self, limits: Limits, plan: PlanFile, book: SiteBook) -> None:
+    def _check_limits(self, limits: Limits, plan: Plan, ledger: SiteLedger) -> None:
         begun = [path.stat().st_mtime for path in (self.path / "runs").glob("*/plan.json")]
         lately = sum(when >= time() - MONTH for when in begun)
         if limits.runs is not None and lately >= limits.runs:
             raise RefusedError(f"{lately} runs began in the last 30 days, and the limit is {limits.runs}")
         for pattern, most in limits.tasks.items():
             names = [task.name for task in find_method(plan.method).tasks if fnmatchcase(task.name, pattern)]
-            answered = sum(book.answered_lately(name) for name in names)
+            answered = sum(ledger.answered_lately(name) for name in names)
             if names and answered >= most:
                 raise RefusedError(f"{answered} answers to {pattern!r} left in the last 30 days, the limit is {most}")
 
@@ -341,7 +341,7 @@ def _section(raw: Mapping[str, Any], name: str, kind: type[Any], extra: Mapping[
         raise ConfigError(f"{where!r} in site.toml: {first['msg'].lower()}", hint="Correct it") from None
 
 
-def _template(name: str, table: Path | None, plan: PlanFile | None) -> str:
+def _template(name: str, table: Path | None, plan: Plan | None) -> str:
     """A `site.toml` with the roles of `plan`, and every rule of the policy at its careful default."""
     lines = ["[site]", f"name = {_toml(name)}"]
     if table is not None:

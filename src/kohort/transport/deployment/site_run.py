@@ -14,37 +14,37 @@ from typing import Any
 
 import polars as pl
 
-from kohort.runs.config import PlanFile, load_plan
-from kohort.tables.schema import Schema
+from kohort.crypto.identity.keys import public_from_text
+from kohort.crypto.identity.roster import Roster
+from kohort.crypto.sealed import Identity, PublicIdentity
+from kohort.crypto.sums.key_holder import FEWEST, KEY_HOLDER
 from kohort.errors import ConfigError, DataError, IntegrityError, RefusedError
-from kohort.rounds.clusters import join_cluster, planned_mates
-from kohort.transport.site_server import OpenedRun
-from kohort.protocol.enrolment import DESCRIBE, PREPARE
-from kohort.rounds.phases import HasJobs
-from kohort.protocol.key_holder import KEYS, OPEN
-from kohort.transport.messages import Question
-from kohort.protocol.plan import Setting
-from kohort.protocol.site import Holding, Site
-from kohort.transport.site_ledger import SiteBook
-from kohort.transport.site_store import RunStore
 from kohort.methods.registry import find_method
 from kohort.privacy.ledger.ledger import Chain, canonical
 from kohort.privacy.policy import Policy
+from kohort.protocol.enrolment import DESCRIBE, PREPARE
+from kohort.protocol.key_holder import KEYS, OPEN
+from kohort.protocol.plan import ApprovedPlan
+from kohort.protocol.site import Site, SiteTable
 from kohort.rng import Streams
-from kohort.crypto.identity.keys import public_from_text
-from kohort.crypto.sums.key_holder import FEWEST, KEY_HOLDER
-from kohort.crypto.identity.roster import Roster
-from kohort.crypto.sealed import Identity, PublicIdentity
+from kohort.rounds.clusters import join_cluster, planned_mates
+from kohort.rounds.phases import HasPhases
+from kohort.runs.backend import approved_plan_for
+from kohort.runs.config import Plan, load_plan
 from kohort.runs.simulation import usable_rows
-from kohort.runs.backend import setting_for
+from kohort.tables.schema import Schema
+from kohort.transport.messages import Question
+from kohort.transport.site_ledger import SiteLedger
+from kohort.transport.site_server import OpenedRun
+from kohort.transport.site_store import RunStore
 
-__all__ = ["SCHEMA_KEYS", "Premises", "check_table", "hub_schema", "open_chain", "run_opener"]
+__all__ = ["SCHEMA_KEYS", "SiteResources", "check_table", "hub_schema", "open_chain", "run_opener"]
 
 _LARGEST_PLAN = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class Premises:
+class SiteResources:
     """What is the site's own in every run."""
 
     identity: Identity
@@ -56,7 +56,7 @@ class Premises:
     """The run's randomness: from the operating system, or, in tests, from a seed."""
     approve: Callable[[str], None] = lambda _: None
     """Raises a RefusedError for a plan hash the operator did not approve."""
-    limit: Callable[[PlanFile], None] = lambda _: None
+    limit: Callable[[Plan], None] = lambda _: None
     """Raises a RefusedError when the operator's limits are reached."""
     low: int | None = None
     """How many rows of `frame`, the first ones, the operator called low-risk; None when no row was."""
@@ -66,50 +66,50 @@ class Premises:
     """The cluster of peers the operator named; empty for none."""
 
 
-def open_chain(premises: Premises, book: SiteBook, secret: bytes) -> Chain:
+def open_chain(resources: SiteResources, ledger: SiteLedger, secret: bytes) -> Chain:
     """The site's chain, bound to its schema and policy as every site's is."""
-    policy = premises.policy
+    policy = resources.policy
     binding = {
-        "schema": premises.schema.fingerprint(),
+        "schema": resources.schema.fingerprint(),
         "policy": policy.to_mapping(),
         "rows_public": "rows" in policy.public,
     }
-    return book.open_chain(premises.identity.name, secret=secret, binding=binding)
+    return ledger.open_chain(resources.identity.name, secret=secret, binding=binding)
 
 
-def run_opener(premises: Premises, book: SiteBook) -> Callable[[Question, bytes, RunStore], OpenedRun]:
-    """How this site opens a run: the checks of `desk`, then a site with the plan's setting."""
+def run_opener(resources: SiteResources, ledger: SiteLedger) -> Callable[[Question, bytes, RunStore], OpenedRun]:
+    """How this site opens a run: the checks of `site_server`, then a site with the plan's approved."""
 
     def open_run(question: Question, plan: bytes, store: RunStore) -> OpenedRun:
         raw = _checked_plan(plan, question.plan_hash)
-        premises.approve(question.plan_hash)
-        is_site = premises.identity.name != KEY_HOLDER
-        schema = _agreed_schema(premises.schema, question) if is_site else premises.schema
+        resources.approve(question.plan_hash)
+        is_site = resources.identity.name != KEY_HOLDER
+        schema = _agreed_schema(resources.schema, question) if is_site else resources.schema
         read = _read_plan(raw, question.plan_hash)
-        premises.limit(read)
+        resources.limit(read)
         if not is_site:
-            return _open_for_key_holder(premises, book, read, question, store)
-        setting = setting_for(read, schema=schema, run=question.run)
+            return _open_for_key_holder(resources, ledger, read, question, store)
+        approved = approved_plan_for(read, schema=schema, run=question.run)
         method = find_method(read.method)
-        holding = _holding(premises, schema, read)
-        if not holding.low and _asks_for_low_rows(setting):
+        table = _table(resources, schema, read)
+        if not table.low and _asks_for_low_rows(approved):
             raise RefusedError("the plan trains on low-risk rows, and no usable row here was called so in site.toml")
         site = Site(
-            name=premises.identity.name,
-            holding=holding,
+            name=resources.identity.name,
+            table=table,
             schema=schema,
-            policy=premises.policy,
-            streams=premises.streams(store),
-            book=book,
+            policy=resources.policy,
+            streams=resources.streams(store),
+            ledger=ledger,
         )
-        site.policy = premises.policy.tightened(read.policy)
-        site.setting = setting
-        site.identity = premises.identity
-        trusted = _trusted(premises.roster, store.peers or question.peers)
-        mates = planned_mates(setting, site.name)
+        site.policy = resources.policy.tightened(read.policy)
+        site.approved = approved
+        site.identity = resources.identity
+        trusted = _trusted(resources.roster, store.peers or question.peers)
+        mates = planned_mates(approved, site.name)
         # Where the operators approved who trains with whom, a hub cannot put anybody else among them.
         site.find_peer = (trusted if mates is None else {name: trusted[name] for name in mates & {*trusted}}).get
-        join_cluster(site, premises.cluster)
+        join_cluster(site, resources.cluster)
         tasks = tuple(task.name for task in method.tasks)
         return OpenedRun(
             site=site,
@@ -123,41 +123,43 @@ def run_opener(premises: Premises, book: SiteBook) -> Callable[[Question, bytes,
     return open_run
 
 
-def _holding(premises: Premises, schema: Schema, plan: PlanFile) -> Holding:
+def _table(resources: SiteResources, schema: Schema, plan: Plan) -> SiteTable:
     """The rows the plan can use, low-risk ones first; where none were called so, every row carries a high risk."""
-    frame = premises.frame.select(list(schema.columns))
+    frame = resources.frame.select(list(schema.columns))
     rows = usable_rows(frame, schema, plan)
     asked_of = frame.columns if plan.data.missing == "drop" else [str(schema.target)]
-    low = frame.head(premises.low or 0).drop_nulls(asked_of).height
-    return Holding(rows, 0, rows.height, low=low, low_by_row=premises.low_by_row)
+    low = frame.head(resources.low or 0).drop_nulls(asked_of).height
+    return SiteTable(rows, 0, rows.height, low=low, low_by_row=resources.low_by_row)
 
 
-def _asks_for_low_rows(setting: Setting) -> bool:
-    config = setting.config
-    return isinstance(config, HasJobs) and any(job.rows == "low" for job in config.jobs(setting.train))
+def _asks_for_low_rows(approved: ApprovedPlan) -> bool:
+    config = approved.config
+    return isinstance(config, HasPhases) and any(
+        phase.rows == "low" for phase in config.training_phases(approved.train)
+    )
 
 
 def _open_for_key_holder(
-    premises: Premises, book: SiteBook, plan: PlanFile, question: Question, store: RunStore
+    resources: SiteResources, ledger: SiteLedger, plan: Plan, question: Question, store: RunStore
 ) -> OpenedRun:
     """A run as the key-holder takes part in it: without rows, for two tasks, never over fewer sites than allowed."""
-    least = max(FEWEST, premises.policy.min_sum_sites, plan.policy.min_sum_sites)
+    least = max(FEWEST, resources.policy.min_sum_sites, plan.policy.min_sum_sites)
     tasks = (KEYS.name, OPEN.name)
     site = Site(
         name=KEY_HOLDER,
-        holding=Holding(pl.DataFrame(), 0, 0),
-        schema=premises.schema,
+        table=SiteTable(pl.DataFrame(), 0, 0),
+        schema=resources.schema,
         policy=Policy(tasks=tasks, min_sum_sites=least),
-        streams=premises.streams(store),
-        book=book,
+        streams=resources.streams(store),
+        ledger=ledger,
     )
-    site.setting = setting_for(plan, schema=premises.schema, run=question.run)
-    site.identity = premises.identity
-    site.find_peer = _trusted(premises.roster, store.peers or question.peers).get
+    site.approved = approved_plan_for(plan, schema=resources.schema, run=question.run)
+    site.identity = resources.identity
+    site.find_peer = _trusted(resources.roster, store.peers or question.peers).get
     return OpenedRun(site=site, plan_task=f"{plan.method}.plan", claims=(), tasks=tasks, judged=tasks, store=store)
 
 
-def hub_schema(plan: PlanFile, columns: list[str] | None) -> Schema:
+def hub_schema(plan: Plan, columns: list[str] | None) -> Schema:
     """The schema a hub means: for the columns of its test table or, without one, for those the plan names."""
     section = plan.data
     declared = Schema.of(**{key: getattr(section, key) for key in SCHEMA_KEYS})
@@ -192,7 +194,7 @@ def _checked_plan(plan: bytes, wanted: str) -> Any:
     return raw
 
 
-def _read_plan(raw: Any, wanted: str) -> PlanFile:
+def _read_plan(raw: Any, wanted: str) -> Plan:
     try:
         read = load_plan(raw)
     except (ConfigError, AttributeError, TypeError) as error:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import numpy as np
-from tests.support.anonymity_tables import RULES, as_sets, problem_of, tables
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.reference.partitions import class_loss, clusters, meets
+from tests.support.anonymity_tables import RULES, as_sets, problem_of, tables
 
 from kohort.anonymity.relational.algorithms.cluster import block_rows, cluster
-from kohort.anonymity.relational.coding import code_table
 from kohort.anonymity.relational.algorithms.cluster_kernel import grow_clusters, house_rows
 from kohort.anonymity.relational.algorithms.mondrian import mondrian
+from kohort.anonymity.relational.coding import code_table
 from kohort.anonymity.relational.partition import Problem
-from tests.reference.partitions import class_loss, clusters, meets
 from kohort.anonymity.relational.rule import Rule, SensitiveColumns
 from kohort.tables.datasets.catalogue import load_dataset
 

@@ -10,24 +10,24 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-from tests.support.anonymity_tables import QUASI, RULES, as_sets, problem_of, tables
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.reference.partitions import meets
+from tests.support.anonymity_tables import QUASI, RULES, as_sets, problem_of, tables
 
+from kohort.anonymity.loss import ncp
+from kohort.anonymity.relational.algorithms.lattice import lattice
+from kohort.anonymity.relational.algorithms.lattice_kernel import count_groups
 from kohort.anonymity.relational.coding import code_table
 from kohort.anonymity.relational.hierarchies.intervals import data_independent
-from kohort.anonymity.relational.algorithms.lattice_kernel import count_groups
-from kohort.anonymity.relational.algorithms.lattice import lattice
-from kohort.anonymity.loss import ncp
+from kohort.anonymity.relational.hierarchies.taxonomy import Ladder, ladders
 from kohort.anonymity.relational.partition import Problem
 from kohort.anonymity.relational.recode import label_cells, release
-from tests.reference.partitions import meets
 from kohort.anonymity.relational.rule import Rule, SensitiveColumns
-from kohort.anonymity.relational.hierarchies.taxonomy import Ladder, ladders
+from kohort.errors import ConfigError, DataError
 from kohort.tables.cells import SUPPRESSED, Interval, Label
 from kohort.tables.datasets.catalogue import load_dataset
 from kohort.tables.hierarchy import Hierarchy, read_hierarchies
-from kohort.errors import ConfigError, DataError
 
 
 @settings(max_examples=100)

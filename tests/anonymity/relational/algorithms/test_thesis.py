@@ -7,20 +7,20 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from tests.support.anonymity_tables import RULES, as_sets, problem_of, tables
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.reference.partitions import thesis_classes
+from tests.support.anonymity_tables import RULES, as_sets, problem_of, tables
 
+from kohort.anonymity.relational.algorithms.thesis import thesis_mondrian
+from kohort.anonymity.relational.coding import code_table
 from kohort.anonymity.relational.hierarchies.automatic import automatic_hierarchy, frequent_targets, group_values
 from kohort.anonymity.relational.hierarchies.rho import choose_rhos
-from kohort.anonymity.relational.coding import code_table
 from kohort.anonymity.relational.partition import Partition, Problem
-from tests.reference.partitions import thesis_classes
 from kohort.anonymity.relational.rule import Rule, SensitiveColumns
-from kohort.anonymity.relational.algorithms.thesis import thesis_mondrian
+from kohort.errors import ConfigError
 from kohort.tables.cells import SUPPRESSED, Label
 from kohort.tables.datasets.catalogue import load_dataset
-from kohort.errors import ConfigError
 
 QUASI = ["age", "workclass", "education", "education_num", "marital_status", "occupation", "relationship", "race"]
 QUASI += ["sex", "native_country"]

@@ -16,8 +16,8 @@ from kohort.anonymity.relational.hierarchies.intervals import (
     mask_hierarchy,
     suppression_hierarchy,
 )
-from kohort.tables.hierarchy import Hierarchy
 from kohort.errors import DataError
+from kohort.tables.hierarchy import Hierarchy
 
 
 def test_ages_climb_by_fives_tens_and_fifties():

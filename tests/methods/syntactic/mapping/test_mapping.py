@@ -10,14 +10,14 @@ import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from kohort.methods.syntactic.mapping.mapping import ItemGroups, SiteMapping, mapping_of, union
 from tests.reference.mapping import map_rows_slowly
+
+from kohort.errors import ConfigError, DataError, IntegrityError
 from kohort.methods.syntactic.mapping.assign import costs, generalised, map_rows
+from kohort.methods.syntactic.mapping.mapping import ItemGroups, SiteMapping, mapping_of, union
 from kohort.tables.cells import Interval, ValueSet, format_cell
 from kohort.tables.domain import ColumnDomain, Domain
 from kohort.tables.hierarchy import Hierarchy
-from kohort.errors import ConfigError, DataError, IntegrityError
 
 WARDS = ("east", "north", "south", "west")
 SIDES = {"ward": Hierarchy.of("ward", {ward: ["a" if ward < "o" else "b", "*"] for ward in WARDS})}

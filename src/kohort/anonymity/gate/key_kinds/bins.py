@@ -13,8 +13,8 @@ import numpy as np
 import polars as pl
 
 from kohort.anonymity.gate.keys import GateKey, KeyFunction
-from kohort.tables.domain import number
 from kohort.errors import ConfigError, nearest
+from kohort.tables.domain import number
 
 __all__ = ["KEY"]
 

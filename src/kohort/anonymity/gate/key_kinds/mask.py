@@ -8,8 +8,8 @@ from __future__ import annotations
 import polars as pl
 
 from kohort.anonymity.gate.keys import GateKey, KeyFunction
-from kohort.tables.domain import category_text
 from kohort.errors import ConfigError, nearest
+from kohort.tables.domain import category_text
 
 __all__ = ["KEY"]
 

@@ -38,8 +38,8 @@ def block_rows(rows: int, k: int) -> int:
 
 def cluster(problem: Problem, *, block: int | None = None, jobs: int | None = None) -> Partition:
     """The classes of a table, blocks in parallel on `jobs` threads (all cores when unset)."""
-    from kohort.anonymity.relational.algorithms.cluster_kernel import grow_clusters, house_rows
     from kohort.anonymity.compiled import first_call
+    from kohort.anonymity.relational.algorithms.cluster_kernel import grow_clusters, house_rows
 
     size = block_rows(problem.table.rows, problem.rule.k) if block is None else block
     blocks = mondrian(problem, split="look-ahead", stop_rows=size)

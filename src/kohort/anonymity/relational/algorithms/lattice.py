@@ -24,8 +24,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kohort.anonymity.relational.partition import Integers, Partition, Problem
 from kohort.anonymity.relational.hierarchies.taxonomy import Ladder
+from kohort.anonymity.relational.partition import Integers, Partition, Problem
 
 __all__ = ["Recoding", "lattice", "node_classes"]
 

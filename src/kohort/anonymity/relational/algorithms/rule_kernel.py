@@ -3,7 +3,7 @@
 The rows of a class lie at `start` to `end` of the last lines of `columns`, the coded sensitive columns. Time grows with
 the rows of the class, never with the number of values a sensitive column has.
 
-`demands` is `kohort.anonymity.relational.rule.Demands`. A member that is None when it is handed on as an argument is not asked
+`demands` is `relational.rule.Demands`. A member that is None when it is handed on as an argument is not asked
 for, and the lines that judge it are not compiled.
 """
 

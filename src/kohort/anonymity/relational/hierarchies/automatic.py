@@ -16,9 +16,9 @@ from itertools import pairwise
 
 import polars as pl
 
+from kohort.errors import ConfigError, DataError
 from kohort.tables.cells import canonical_text
 from kohort.tables.hierarchy import ROOT_LABEL, Hierarchy
-from kohort.errors import ConfigError, DataError
 
 __all__ = ["RHOS", "Association", "automatic_hierarchy", "frequent_targets", "group_values"]
 

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import polars as pl
 
+from kohort.errors import DataError
 from kohort.tables.cells import canonical_text
 from kohort.tables.hierarchy import ROOT_LABEL, Hierarchy
-from kohort.errors import DataError
 
 __all__ = [
     "data_independent",

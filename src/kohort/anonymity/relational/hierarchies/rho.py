@@ -15,11 +15,11 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from kohort.anonymity.relational.hierarchies.automatic import RHOS, automatic_hierarchy
 from kohort.anonymity.relational.coding import CodedTable
+from kohort.anonymity.relational.hierarchies.automatic import RHOS, automatic_hierarchy
+from kohort.anonymity.relational.hierarchies.taxonomy import Ladder
 from kohort.anonymity.relational.partition import Integers, Partition
 from kohort.anonymity.relational.recode import ColumnCells, label_cells
-from kohort.anonymity.relational.hierarchies.taxonomy import Ladder
 from kohort.tables.hierarchy import Hierarchy
 
 __all__ = ["ChosenRho", "choose_rhos"]

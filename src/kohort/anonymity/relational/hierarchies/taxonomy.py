@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kohort.anonymity.relational.coding import CodedColumn, CodedTable
+from kohort.errors import ConfigError
 from kohort.tables.cells import SUPPRESSED, Interval, Label, canonical_text
 from kohort.tables.hierarchy import ROOT_LABEL, Hierarchy
-from kohort.errors import ConfigError
 
 __all__ = ["Ladder", "ladders"]
 

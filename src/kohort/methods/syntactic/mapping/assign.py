@@ -23,10 +23,10 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from kohort.methods.syntactic.mapping.mapping import JointMapping, SiteMapping, union
-from kohort.methods.syntactic.mapping.index import blocks, item_codes, item_index
-from kohort.methods.syntactic.mapping.tables import Floats, Integers, class_table, label_table
 from kohort.errors import DataError
+from kohort.methods.syntactic.mapping.index import blocks, item_codes, item_index
+from kohort.methods.syntactic.mapping.mapping import JointMapping, SiteMapping, union
+from kohort.methods.syntactic.mapping.tables import Floats, Integers, class_table, label_table
 
 __all__ = ["Mapped", "costs", "generalised", "map_rows"]
 

@@ -13,10 +13,10 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from kohort.errors import DataError
 from kohort.methods.syntactic.mapping.mapping import JointMapping, QuasiColumn
 from kohort.methods.syntactic.mapping.tables import CategoryCells, ClassTable, Floats, Integers, LabelTable, NumberCells
 from kohort.tables.domain import category_text, item_lists, number
-from kohort.errors import DataError
 
 __all__ = ["Block", "ItemIndex", "blocks", "item_codes", "item_index", "new_rows"]
 

@@ -20,11 +20,11 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from kohort.errors import ConfigError, DataError, IntegrityError
 from kohort.methods.syntactic.mapping.encoding import decoded, encoded
 from kohort.tables.cells import Cell, Interval, Label, Suppressed, ValueSet, parse_cell
 from kohort.tables.domain import Domain, category_text, item_lists
 from kohort.tables.hierarchy import Hierarchy
-from kohort.errors import ConfigError, DataError, IntegrityError
 
 __all__ = ["ItemGroups", "JointMapping", "QuasiColumn", "SiteMapping", "mapping_of", "union"]
 

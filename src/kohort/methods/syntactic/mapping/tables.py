@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kohort.errors import ConfigError, nearest
 from kohort.methods.syntactic.mapping.mapping import ItemGroups, JointMapping, QuasiColumn
 from kohort.tables.cells import Interval, Label, Suppressed, ValueSet, parse_cell
-from kohort.errors import ConfigError, nearest
 
 __all__ = ["CategoryCells", "ClassTable", "LabelTable", "NumberCells", "class_table", "column_weights", "label_table"]
 
