@@ -66,8 +66,8 @@ def claims(config: Toy, rows: int) -> Sequence[Guarantee]:
 
 
 METHOD = Method(
-    name="toy", summary="Sites nudge the weights.", config=Toy, protocol=protocol, claims=claims, tasks=(NUDGE,), cites="",
-    example="shrink = 0.25",
+    name="toy", summary="Sites nudge the weights.", config=Toy, protocol=protocol, claims=claims, tasks=(NUDGE,),
+    cites="", example="shrink = 0.25",
 )
 '''
 HERE = Path(__file__).parent

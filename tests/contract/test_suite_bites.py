@@ -17,7 +17,7 @@ from kohort.protocol import task as task_module
 from kohort.rounds.training import TRAIN
 
 
-def _let_everything_out(sites: Any, parcels: Any, **_: Any) -> list[None]:
+def _let_everything_out(sites: Any, encoded: Any, **_: Any) -> list[None]:
     return [None] * len(sites)
 
 
@@ -37,12 +37,12 @@ def test_a_door_that_does_not_ask_the_policy_breaks_law_2(tmp_path: Path, monkey
 
 
 def test_a_ledger_that_understates_sizes_breaks_law_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = Ledger.record
+    real = Ledger.release
 
-    def record(self: Ledger, chains: Any, ledger_context: Any, *, parcels: Any, **rest: Any) -> None:
-        real(self, chains, ledger_context, parcels=[bytes(parcel)[:-1] for parcel in parcels], **rest)
+    def release(self: Ledger, chain: Any, ledger_context: Any, *, payload: Any, **rest: Any) -> None:
+        real(self, chain, ledger_context, payload=bytes(payload)[:-1], **rest)
 
-    monkeypatch.setattr(Ledger, "record", record)
+    monkeypatch.setattr(Ledger, "release", release)
     ran = carry_out(plan_of("fedavg"), tmp_path / "run")
     with pytest.raises(AssertionError):
         check_law_1(ran)
@@ -67,7 +67,7 @@ def test_a_fast_path_off_by_one_bit_breaks_law_4(tmp_path: Path, monkeypatch: py
 
 def test_a_second_byte_form_breaks_the_round_trip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ran = carry_out(plan_of("fedavg"), tmp_path / "run")
-    site, task, number, parcel = ran.carried.replies[0]
-    ran.carried.replies[0] = (site, task, number, parcel + b"\0" * 8)
+    site, task, number, data = ran.carried.replies[0]
+    ran.carried.replies[0] = (site, task, number, data + b"\0" * 8)
     with pytest.raises(KohortError):
         check_round_trip(ran)

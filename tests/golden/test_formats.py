@@ -51,7 +51,7 @@ def test_the_ledger() -> None:
     receipts = Receipts(signer=Signer.from_secret(b"h" * 32))
     chain = ledger.open_chain("a", secret=b"k" * 32, binding={"schema": "x"})
     ledger_context = LedgerContext(what="train", request="0" * 64, round=1)
-    ledger.record([chain], ledger_context, guarantees=[Aggregate(rows=5)], rows=[5], parcels=[b"bytes"])
+    ledger.release(chain, ledger_context, guarantee=Aggregate(rows=5), rows=5, payload=b"bytes")
     receipts.issue(ledger, [chain], ledger_context)
     ledger.note(chain, ledger_context, reason="why")
     assert "".join(ledger.lines) == LEDGER

@@ -157,8 +157,8 @@ def run_listening(
     def answer(sites: Any, request: Any, **options: Any) -> Any:
         answers = real(sites, request, **options)
         if request.task == task:
-            parcels = zip(answers.sites, answers.parcels, strict=True)
-            received.extend((site, decode(bytes(parcel))) for site, parcel in parcels)
+            encoded = zip(answers.sites, answers.encoded, strict=True)
+            received.extend((site, decode(bytes(data))) for site, data in encoded)
         return answers
 
     monkeypatch.setattr(engine_module, "answer", answer)
@@ -176,7 +176,7 @@ def test_mode_paper_gives_small_sites_back(rows: int, monkeypatch: pytest.Monkey
     plan = adult_plan(ALL, oneshot=section, secure={"sum": "none"})
     outcome, received = run_listening(plan, adult_sites(ALL, rows=rows, sites=6), "oneshot.paper.factors", monkeypatch)
     assert any("100 % of sites with up to 4 rows" in note for note in outcome.notes)
-    encoder = received[0][0].memory["encoder"]
+    encoder = received[0][0].encoder
     numeric = ~is_indicator(encoder)
     truth, factors = [], []
     for site, payload in received:
@@ -200,7 +200,7 @@ def test_the_default_mode_gives_nobody_back(
     )
     assert len(received) == sites
     state = load_state(outcome.files[FILE])
-    layout, encoder = state.layout, received[0][0].memory["encoder"]
+    layout, encoder = state.layout, received[0][0].encoder
     blocks = blocks_of(encoder, state.cells)
     for _, payload in received[:20]:
         # Read as if it were the site's own sums: 62-bit numbers out of the ciphertext.

@@ -32,11 +32,16 @@ def last_line(written: Written) -> dict[str, Any]:
 
 
 def pass_one(
-    written: Written, claim: Guarantee, *, rows: int = 150, metrics: tuple[str, ...] = (), parcel: bytes = b"the bytes"
+    written: Written,
+    claim: Guarantee,
+    *,
+    rows: int = 150,
+    metrics: tuple[str, ...] = (),
+    data: bytes = b"the bytes",
 ) -> Refusal | None:
     [verdict] = door(
-        written.keepers[:1],
-        [parcel],
+        written.sites[:1],
+        [data],
         ledger=written.ledger,
         ledger_context=TRAIN,
         guarantees=[claim],
@@ -59,7 +64,7 @@ def test_what_is_let_out_has_a_line_that_describes_it() -> None:
 
 def test_a_refusal_leaves_a_line_and_no_byte() -> None:
     written = in_memory(Policy())
-    verdict = pass_one(written, Raw(rows=150), parcel=b"secret cells")
+    verdict = pass_one(written, Raw(rows=150), data=b"secret cells")
     assert verdict == Refusal("a", "the policy forbids raw rows")
     line = last_line(written)
     assert (line["event"], line["reason"]) == ("refusal", "the policy forbids raw rows")
@@ -72,11 +77,11 @@ def test_a_refusal_leaves_a_line_and_no_byte() -> None:
 
 def test_each_site_is_judged_by_its_own_policy_in_one_call() -> None:
     written = in_memory(Policy())
-    written.keepers[1].policy = Policy(min_rows=1000)
-    parcels = [b"1", b"22", b"333"]
+    written.sites[1].policy = Policy(min_rows=1000)
+    encoded = [b"1", b"22", b"333"]
     claims = [Aggregate(rows=150)] * 3
     verdicts = door(
-        written.keepers, parcels, ledger=written.ledger, ledger_context=TRAIN, guarantees=claims, rows=[150, 150, 150]
+        written.sites, encoded, ledger=written.ledger, ledger_context=TRAIN, guarantees=claims, rows=[150, 150, 150]
     )
     assert [verdict is None for verdict in verdicts] == [True, False, True]
     events = [(json.loads(text)["site"], json.loads(text)["event"]) for text in written.ledger.lines[3:]]
@@ -86,20 +91,18 @@ def test_each_site_is_judged_by_its_own_policy_in_one_call() -> None:
 def test_together_and_one_by_one_write_the_same_lines() -> None:
     def build() -> Written:
         made = in_memory(Policy(epsilon=1.0), names=("a", "b", "c", "d", "e"))
-        made.keepers[0].policy = Policy(min_rows=1000)
-        made.keepers[3].policy = Policy(tasks=("other",))
+        made.sites[0].policy = Policy(min_rows=1000)
+        made.sites[3].policy = Policy(tasks=("other",))
         return made
 
     claims: list[Guarantee] = [Aggregate(rows=150), DP(epsilon=0.5, delta=0), SUM, SUM, Aggregate(rows=150)]
-    parcels = [bytes([index]) * index for index in range(5)]
+    encoded = [bytes([index]) * index for index in range(5)]
     together, alone = build(), build()
     rows = [150] * 5
-    verdicts = door(
-        together.keepers, parcels, ledger=together.ledger, ledger_context=TRAIN, guarantees=claims, rows=rows
-    )
+    verdicts = door(together.sites, encoded, ledger=together.ledger, ledger_context=TRAIN, guarantees=claims, rows=rows)
     singles = []
-    for keeper, parcel, claim in zip(alone.keepers, parcels, claims, strict=True):
-        singles += door([keeper], [parcel], ledger=alone.ledger, ledger_context=TRAIN, guarantees=[claim], rows=[150])
+    for site, data, claim in zip(alone.sites, encoded, claims, strict=True):
+        singles += door([site], [data], ledger=alone.ledger, ledger_context=TRAIN, guarantees=[claim], rows=[150])
     assert verdicts == singles
     assert together.ledger.lines == alone.ledger.lines
     assert together.ledger.fingerprint() == alone.ledger.fingerprint()
@@ -162,7 +165,7 @@ def test_the_budget_is_never_exceeded(asked: list[float], budget: float) -> None
     for number, epsilon in enumerate(asked):
         ledger_context = LedgerContext(what="train", to=("hub", "peer")[number % 2], round=number)
         [verdict] = door(
-            written.keepers,
+            written.sites,
             [b"x"],
             ledger=written.ledger,
             ledger_context=ledger_context,
@@ -173,7 +176,7 @@ def test_the_budget_is_never_exceeded(asked: list[float], budget: float) -> None
             spent += epsilon
         else:
             assert spent + epsilon > budget  # no refusal without need
-    chain = written.keepers[0].chain
+    chain = written.sites[0].chain
     assert spent <= budget * (1 + 1e-9)
     assert sum(chain.spent.values()) == pytest.approx(spent)
     released = [json.loads(text) for text in written.ledger.lines if '"event":"release"' in text]
@@ -186,13 +189,13 @@ def test_a_senseless_epsilon_does_not_refill_the_budget(epsilon: float) -> None:
     assert pass_one(written, DP(epsilon=0.9, delta=0.0)) is None
     assert pass_one(written, DP(epsilon=epsilon, delta=0.0)) is not None
     assert pass_one(written, DP(epsilon=0.2, delta=0.0)) is not None
-    assert written.keepers[0].chain.spent == {"hub": 0.9}
+    assert written.sites[0].chain.spent == {"hub": 0.9}
 
 
 def test_parcels_and_claims_must_be_one_a_site() -> None:
     written = in_memory(Policy())
     with pytest.raises(ValueError, match="zip"):
-        door(written.keepers, [b"x"] * 3, ledger=written.ledger, ledger_context=TRAIN, guarantees=[SUM], rows=[1, 1, 1])
+        door(written.sites, [b"x"] * 3, ledger=written.ledger, ledger_context=TRAIN, guarantees=[SUM], rows=[1, 1, 1])
 
 
 def test_the_line_is_on_the_disk_before_the_door_opens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,11 +213,9 @@ def test_the_line_is_on_the_disk_before_the_door_opens(tmp_path: Path, monkeypat
 def test_what_passed_verifies(tmp_path: Path) -> None:
     written = open_ledger(tmp_path, policy=Policy())
     pass_one(written, Aggregate(rows=150))
-    written.receipts.issue(written.ledger, [written.keepers[0].chain], TRAIN)
+    written.receipts.issue(written.ledger, [written.sites[0].chain], TRAIN)
     later = LedgerContext(what="train", request="cd" * 32, round=4)
-    door(
-        written.keepers[:1], [b"x"], ledger=written.ledger, ledger_context=later, guarantees=[Raw(rows=150)], rows=[150]
-    )
+    door(written.sites[:1], [b"x"], ledger=written.ledger, ledger_context=later, guarantees=[Raw(rows=150)], rows=[150])
     written.seal()
     seen = verify_ledger(tmp_path)
     assert (seen.releases, seen.refusals, seen.receipts) == (1, 1, 1)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from kohort.errors import IntegrityError
 from kohort.protocol.hub import Expect
 from kohort.protocol.validate import validate
-from kohort.protocol.wire import Parcels, Payload, decode, encode, encode_many, stack_parcels
+from kohort.protocol.wire import EncodedReplies, Payload, decode, encode, encode_many, stack_encoded
 
 DTYPES = ["<f4", "<f8", "|i1", "<i2", "<i4", "<i8", "|u1", "<u2", "<u4", "<u8", "|b1"]
 names = st.from_regex(r"[A-Za-z_][A-Za-z0-9_.:/-]{0,63}", fullmatch=True)
@@ -114,7 +114,7 @@ def test_many_at_once_are_the_bytes_of_each(
     stacked: tuple[dict[str, NDArray[Any]], dict[str, NDArray[Any]]],
 ) -> None:
     made, metrics = stacked
-    parcels = encode_many(made, metrics)
+    encoded = encode_many(made, metrics)
     singles = [
         encode(
             Payload(
@@ -122,19 +122,19 @@ def test_many_at_once_are_the_bytes_of_each(
                 metrics={name: values[index].item() for name, values in metrics.items()},
             )
         )
-        for index in range(len(parcels))
+        for index in range(len(encoded))
     ]
-    assert [bytes(view) for view in parcels.views()] == singles
-    again = stack_parcels(singles)
-    assert isinstance(again, Parcels)
+    assert [bytes(view) for view in encoded.views()] == singles
+    again = stack_encoded(singles)
+    assert isinstance(again, EncodedReplies)
     for name, stack in made.items():
         assert again.array(name).tobytes() == stack.tobytes()
         assert again.array(name).shape == stack.shape
     for name, values in metrics.items():
         wide = values if values.dtype.kind == "b" else values.astype("<f8" if values.dtype.kind == "f" else "<i8")
         assert again.metric(name).tobytes() == wide.tobytes()
-    picked = [len(parcels) - 1, 0]
-    assert [bytes(view) for view in parcels.take(picked).views()] == [singles[index] for index in picked]
+    picked = [len(encoded) - 1, 0]
+    assert [bytes(view) for view in encoded.take(picked).views()] == [singles[index] for index in picked]
     with pytest.raises(KeyError):
         again.array("not there")
     with pytest.raises(KeyError):
@@ -142,8 +142,8 @@ def test_many_at_once_are_the_bytes_of_each(
 
 
 def test_a_stack_cannot_be_written_to() -> None:
-    parcels = encode_many({"x": np.zeros((2, 3))}, {"n": np.arange(2)})
-    for part in (parcels, parcels.take([1])):
+    encoded = encode_many({"x": np.zeros((2, 3))}, {"n": np.arange(2)})
+    for part in (encoded, encoded.take([1])):
         for values in (part.array("x"), part.metric("n")):
             with pytest.raises(ValueError, match="read-only"):
                 values[0] = 7
@@ -151,11 +151,11 @@ def test_a_stack_cannot_be_written_to() -> None:
 
 def test_replies_that_differ_in_form_are_not_stacked() -> None:
     one = encode(Payload(arrays={"x": np.zeros(2)}))
-    assert stack_parcels([]) is None
-    assert stack_parcels([one, encode(Payload(arrays={"x": np.zeros(3)}))]) is None
-    assert stack_parcels([one, encode(Payload(arrays={"y": np.zeros(2)}))]) is None
+    assert stack_encoded([]) is None
+    assert stack_encoded([one, encode(Payload(arrays={"x": np.zeros(3)}))]) is None
+    assert stack_encoded([one, encode(Payload(arrays={"y": np.zeros(2)}))]) is None
     blob = encode(Payload(blobs={"x": b"1"}))
-    assert stack_parcels([blob, blob]) is None
+    assert stack_encoded([blob, blob]) is None
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ def refused(data: bytes) -> None:
     with pytest.raises(IntegrityError):
         decode(data)
     with suppress(IntegrityError):
-        assert stack_parcels([data, data]) is None
+        assert stack_encoded([data, data]) is None
 
 
 def crafted(header: object, body: bytes = b"", *, text: bytes | None = None) -> bytes:
@@ -208,7 +208,7 @@ def test_an_empty_array_with_an_endless_axis_is_read_alone_or_not_at_all(shape: 
     data = crafted(header(arrays=[["x", "<f8", shape]]))
     assert decode(data).arrays["x"].shape == tuple(shape)
     with pytest.raises(IntegrityError, match="too long to be stacked"):
-        stack_parcels([data, data])
+        stack_encoded([data, data])
     good, _, excluded = validate(["a", "b"], [data, data], Expect(arrays={"x": ("<f8", (None, None))}), {})
     assert (good, excluded) == (["a", "b"], [])
 
@@ -380,7 +380,7 @@ def test_stacked_replies_are_judged_as_strictly_as_single_ones() -> None:
         with pytest.raises(IntegrityError):
             decode(bytes(bad))
         with pytest.raises(IntegrityError):
-            stack_parcels([good, bytes(bad)])
+            stack_encoded([good, bytes(bad)])
 
 
 def test_a_view_of_a_larger_buffer_is_read_in_place() -> None:

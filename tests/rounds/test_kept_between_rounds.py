@@ -11,7 +11,6 @@ import pytest
 
 from kohort.errors import RefusedError, SiteError
 from kohort.models.rows import Rows
-from kohort.privacy.door import Company
 from kohort.privacy.ledger.ledger import Ledger
 from kohort.privacy.ledger.signing import Signer
 from kohort.protocol.plan import ApprovedPlan
@@ -101,13 +100,13 @@ def test_stacked_rows_follow_the_sites_and_the_phase() -> None:
 
 
 def test_a_group_follows_the_rows_of_every_site() -> None:
-    sites = Company([site("a"), site("b")])
+    sites = [site("a"), site("b")]
     group = _group_of(sites)
     assert group.counts == (20, 20)
     assert _group_of(sites) is group
-    assert _group_of(Company(sites)) is group  # another company of the same sites
-    assert _group_of(Company(sites[:1])).counts == (20,)
-    assert _group_of(list(sites[::-1])).counts == (20, 20)
+    assert _group_of(tuple(sites)) is group
+    assert _group_of(sites[:1]).counts == (20,)
+    assert _group_of(sites[::-1]).counts == (20, 20)
     rows = sites[1].training_rows
     assert rows is not None
     sites[1].training_rows = rows.part(0, 5)

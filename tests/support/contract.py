@@ -85,8 +85,8 @@ def listening() -> Iterator[Carried]:
 
     def answer(sites: Any, request: Any, **options: Any) -> Answers:
         answers: Answers = real(sites, request, **options)
-        for site, parcel in zip(answers.sites, answers.each(), strict=True):
-            carried.replies.append((site.name, request.task, request.round, bytes(parcel)))
+        for site, data in zip(answers.sites, answers.each(), strict=True):
+            carried.replies.append((site.name, request.task, request.round, bytes(data)))
         return answers
 
     with mock.patch.object(engine_module, "answer", answer):
@@ -125,8 +125,14 @@ def check_law_1(ran: Ran) -> None:
     root = Streams.seeded(ran.seed)
     keys = {name: Streams(root.bytes("site", name), ran.seed).bytes("ledger") for name in (*SITE_SIZES, KEY_HOLDER)}
     carried = Counter(
-        (site, task, number, len(parcel), hashlib.blake2b(parcel, key=keys[site], digest_size=32).hexdigest())
-        for site, task, number, parcel in ran.carried.replies
+        (
+            site,
+            task,
+            number,
+            len(data),
+            hashlib.blake2b(data, key=keys[site], digest_size=32).hexdigest(),
+        )
+        for site, task, number, data in ran.carried.replies
     )
     listed = Counter(
         (line["site"], line["what"], line["round"], line["size"], line["digest"])
@@ -193,8 +199,8 @@ def check_law_4(method: str, folder: Path, *, train: dict[str, Any] | None = Non
 def check_round_trip(ran: Ran) -> None:
     """Every message decodes, and encodes to the very same bytes."""
     assert ran.carried.replies
-    for _, _, _, parcel in ran.carried.replies:
-        assert encode(decode(parcel)) == parcel
+    for _, _, _, data in ran.carried.replies:
+        assert encode(decode(data)) == data
 
 
 __all__ = [

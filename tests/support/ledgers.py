@@ -16,7 +16,7 @@ SITES = ("north", "süd", "west")
 
 
 @dataclass
-class Keeper:
+class FakeSite:
     """As much of a site as the door needs."""
 
     name: str
@@ -31,9 +31,9 @@ class Written:
 
     ledger: Ledger
     receipts: Receipts
-    keepers: list[Keeper]
+    sites: list[FakeSite]
     folder: Path | None
-    parcels: list[bytes] = field(default_factory=list)
+    encoded: list[bytes] = field(default_factory=list)
 
     def seal(self) -> None:
         self.ledger.seal(receipts=(self.receipts.length, self.receipts.head), hub_key=self.receipts.public)
@@ -44,22 +44,22 @@ class Written:
 def open_ledger(folder: Path | None, *, policy: Policy, names: tuple[str, ...] = SITES) -> Written:
     ledger = Ledger(signer=Signer.from_secret(b"s" * 32), folder=folder, run="run")
     receipts = Receipts(signer=Signer.from_secret(b"h" * 32), folder=folder)
-    keepers = [
-        Keeper(name, policy, ledger.open_chain(name, secret=name.encode().ljust(32), binding={"schema": "x"}))
+    sites = [
+        FakeSite(name, policy, ledger.open_chain(name, secret=name.encode().ljust(32), binding={"schema": "x"}))
         for name in names
     ]
-    return Written(ledger, receipts, keepers, folder)
+    return Written(ledger, receipts, sites, folder)
 
 
 def write_small_ledger(folder: Path) -> Written:
     written = open_ledger(folder, policy=Policy(epsilon=1.0))
-    keepers, ledger, receipts = written.keepers, written.ledger, written.receipts
+    sites, ledger, receipts = written.sites, written.ledger, written.receipts
     for number in range(2):
         ledger_context = LedgerContext(what="train", request=f"{number:064x}", round=number)
-        parcels = [f"{keeper.name} {number}".encode() for keeper in keepers]
+        encoded = [f"{site.name} {number}".encode() for site in sites]
         claims = [Aggregate(rows=150), Public(what="row count"), DP(epsilon=0.7, delta=1e-6)]
-        door(keepers, parcels, ledger=ledger, ledger_context=ledger_context, guarantees=claims, rows=[150, 200, 10])
-        receipts.issue(ledger, [keeper.chain for keeper in keepers], ledger_context)
-    ledger.note(keepers[1].chain, LedgerContext(what="train", round=1), reason="the reply was excluded")
+        door(sites, encoded, ledger=ledger, ledger_context=ledger_context, guarantees=claims, rows=[150, 200, 10])
+        receipts.issue(ledger, [site.chain for site in sites], ledger_context)
+    ledger.note(sites[1].chain, LedgerContext(what="train", round=1), reason="the reply was excluded")
     written.seal()
     return written

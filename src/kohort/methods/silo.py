@@ -32,7 +32,7 @@ from kohort.protocol.site import Site
 from kohort.protocol.task import Release, Request, Task
 from kohort.protocol.wire import Payload
 from kohort.rounds.loop import federated_rounds
-from kohort.rounds.training import TRAIN, TRAIN_SCAFFOLD, approved_plan_of
+from kohort.rounds.training import TRAIN, TRAIN_SCAFFOLD
 from kohort.tables.blocks import encode_generalised
 from kohort.tables.encoder import Encoder
 from kohort.tables.hierarchy import read_hierarchies
@@ -115,11 +115,11 @@ def encode_anonymised(encoder: Encoder, made: Anonymised, frame: pl.DataFrame) -
 
 def _anonymise(site: Site, request: Request) -> Release:
     del request  # what to do is in the approved plan
-    approved = approved_plan_of(site)
+    approved = site.plan
     config: Silo = approved.config
     frame = site.table.rows().select(*approved.schema.inputs, str(approved.schema.target))
     made = anonymise_rows(frame, approved.schema, config.anonymise)
-    rows = encode_anonymised(site.memory["encoder"], made, frame)
+    rows = encode_anonymised(site.encoder, made, frame)
     site.training_rows = rows
     return Release(
         payload=Payload(metrics={"rows": rows.count, "classes": made.report.classes}),

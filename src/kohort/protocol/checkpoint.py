@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kohort.errors import IntegrityError
+from kohort.errors import ConfigError, IntegrityError
 from kohort.files import write_atomic
 from kohort.models.dense.network import FloatArray
 from kohort.protocol.hub import Resume
@@ -24,6 +24,8 @@ from kohort.protocol.wire import Payload, decode, encode
 
 __all__ = ["Checkpoint", "Checkpoints"]
 
+FORMAT = 2
+"""Raised whenever what a checkpoint holds changes its form; version 1 had none."""
 SiteState = Mapping[str, Mapping[str, NDArray[Any]]]
 
 
@@ -82,15 +84,16 @@ class Checkpoints:
 def _to_payload(checkpoint: Checkpoint) -> Payload:
     arrays: dict[str, NDArray[Any]] = {"weights": checkpoint.weights}
     arrays |= {f"plan/{name}": array for name, array in checkpoint.state.items()}
-    keepers: dict[str, list[str]] = {}
+    owners: dict[str, list[str]] = {}
     for site, kept in checkpoint.sites.items():
         for name in kept:
-            keepers.setdefault(name, []).append(site)
-    for name, sites in keepers.items():
+            owners.setdefault(name, []).append(site)
+    for name, sites in owners.items():
         arrays[f"site/{name}"] = np.stack([checkpoint.sites[site][name] for site in sites])
     facts = {
         "round": checkpoint.round,
-        "keepers": keepers,
+        "format": FORMAT,
+        "owners": owners,
         "ledger_lines": checkpoint.ledger_lines,
         "facts": dict(checkpoint.facts),
     }
@@ -104,9 +107,14 @@ def _read(path: Path) -> Checkpoint:
         raise IntegrityError(f"{path.name} is damaged")
     payload = decode(content)
     facts = json.loads(payload.blobs["facts"])
+    if facts.get("format") != FORMAT:
+        raise ConfigError(
+            f"{path.name} was written by another version of kohort (checkpoint format {facts.get('format', 1)})",
+            hint="Resume the run with the version that began it, or start anew with --force",
+        )
     sites: dict[str, dict[str, NDArray[Any]]] = {}
-    for name, keepers in facts["keepers"].items():
-        for site, kept in zip(keepers, payload.arrays[f"site/{name}"], strict=True):
+    for name, owners in facts["owners"].items():
+        for site, kept in zip(owners, payload.arrays[f"site/{name}"], strict=True):
             sites.setdefault(site, {})[name] = kept
     state = {name.removeprefix("plan/"): array for name, array in payload.arrays.items() if name.startswith("plan/")}
     return Checkpoint(

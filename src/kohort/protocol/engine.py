@@ -6,7 +6,7 @@ validated, and gives the plan what is left. It counts every byte it carried, and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil, inf
 from time import perf_counter
@@ -16,7 +16,6 @@ from weakref import ref
 from numpy.typing import NDArray
 
 from kohort.errors import IntegrityError, RefusedError, SiteError
-from kohort.privacy.door import Company
 from kohort.privacy.dp.budget import account_name
 from kohort.privacy.guarantee import DP, Guarantee
 from kohort.privacy.ledger.ledger import LedgerContext
@@ -27,9 +26,8 @@ from kohort.protocol.plan import ApprovedPlan
 from kohort.protocol.site import Answers, Failure, Site, answer
 from kohort.protocol.task import Request
 from kohort.protocol.validate import validate
-from kohort.protocol.wire import Parcels, Payload
+from kohort.protocol.wire import EncodedReplies, Payload
 from kohort.rng import Streams
-from kohort.rounds.training import kept_by, put_back
 
 if TYPE_CHECKING:
     from kohort.crypto.sealed import PublicIdentity
@@ -123,8 +121,6 @@ class LocalEngine:
     """Seconds a site has for an answer; a later one is left out. A site's part of a joint call goes by its rows."""
     parties: dict[str, Site] = field(default_factory=dict)
     """Who takes part without rows: a key-holder. Asked by name, alone; never dropped, late or lying."""
-    _called: Sequence[str] = field(default=(), init=False, repr=False)
-    _came: Company[Site] = field(default=Company(), init=False, repr=False)
 
     def inject_faults(self, faults: Faults) -> None:
         """Let simulated sites drop out, be late or lie from now on."""
@@ -160,12 +156,12 @@ class LocalEngine:
 
     def kept(self) -> dict[str, dict[str, NDArray[Any]]]:
         """What a checkpoint must hold of the sites."""
-        return {name: kept for name, site in self.sites.items() if (kept := kept_by(site))}
+        return {name: kept for name, site in self.sites.items() if (kept := site.states.checkpoint())}
 
     def put_back(self, kept: Mapping[str, Mapping[str, NDArray[Any]]]) -> None:
         """The inverse of `kept`."""
         for name, state in kept.items():
-            put_back(self.sites[name], dict(state))
+            self.sites[name].states.restore(state)
 
     def exchange(self, ask: Ask) -> Replies:
         """One question, one door passage a site, one receipt (or a few, when the replies are taken as they come)."""
@@ -179,7 +175,7 @@ class LocalEngine:
             return self._consult(ask)
         absent = absent_sites(self.faults, ask.to, self.streams, task=ask.task.name, round_number=ask.round)
         excluded = [Excluded(site, kind, f"no answer before the deadline ({kind})") for site, kind in absent.items()]
-        asked = self._company(ask.to, absent)
+        asked = tuple(self.sites[name] for name in ask.to if name not in absent)
         if ask.take is None:
             kept, body, slowest, most = self._collect(asked, ask, "", excluded)
         else:
@@ -197,32 +193,32 @@ class LocalEngine:
         return Replies(kept, body, excluded, taken=ask.take is not None)
 
     def _collect(
-        self, sites: Company[Site], ask: Ask, part: str, excluded: list[Excluded]
-    ) -> tuple[Sequence[str], Parcels | list[bytes], float, int]:
+        self, sites: tuple[Site, ...], ask: Ask, part: str, excluded: list[Excluded]
+    ) -> tuple[Sequence[str], EncodedReplies | list[bytes], float, int]:
         """Who answered well, and what; seconds of the slowest and the most bytes of one. Adds the others to `excluded`.
 
         `part` names a part of a larger question.
         """
         answers, most = self._ask(sites, ask, part)
         self.costs.sites += answers.seconds
-        names, parcels, late = self._punctual(answers)
+        names, encoded, late = self._punctual(answers)
         if answers.refusals or answers.failures:
             stop_if_tampered(answers.failures)
             excluded += [Excluded(refusal.site, "refused", refusal.reason) for refusal in answers.refusals]
             excluded += [Excluded(failure.site, "failed", failure.reason) for failure in answers.failures]
-        good, body, bad = validate(names, parcels, ask.expect, self.declared)
+        good, body, bad = validate(names, encoded, ask.expect, self.declared)
         excluded += late
         excluded += bad
         return good, body, answers.slowest, most
 
     def _hand_over(
-        self, take: Callable[[str, Payload], None], sites: Company[Site], ask: Ask, excluded: list[Excluded]
+        self, take: Callable[[str, Payload], None], sites: tuple[Site, ...], ask: Ask, excluded: list[Excluded]
     ) -> tuple[list[str], list[bytes], float, int]:
         """As `_collect`, a few sites at a time; the plan works on their replies at once, and that is the hub's time."""
         kept: list[str] = []
         slowest, most = 0.0, 0
         for start in range(0, max(1, len(sites)), AT_A_TIME):
-            part = Company(sites[start : start + AT_A_TIME])
+            part = sites[start : start + AT_A_TIME]
             good, body, longest, largest = self._collect(part, ask, f"from {start}" if start else "", excluded)
             slowest, most = max(slowest, longest), max(most, largest)
             kept += good
@@ -232,50 +228,42 @@ class LocalEngine:
             self.costs.hub += perf_counter() - began
         return kept, [], slowest, most
 
-    def _company(self, names: Sequence[str], absent: Container[str]) -> Company[Site]:
-        """The sites of these names but the absent ones; the same company as before for the same tuple of names."""
-        if absent:
-            return Company([self.sites[name] for name in names if name not in absent])
-        if names is not self._called or not isinstance(names, tuple):
-            self._called, self._came = names, Company([self.sites[name] for name in names])
-        return self._came
-
-    def _ask(self, sites: Company[Site], ask: Ask, part: str) -> tuple[Answers, int]:
+    def _ask(self, sites: tuple[Site, ...], ask: Ask, part: str) -> tuple[Answers, int]:
         """The answers of `sites`, and the most bytes one of them moved. `part` names a part of a larger question."""
         if ask.each is None:
             return self._carry(sites, ask, ask.payload, part)
-        answers = [self._carry(Company([site]), ask, ask.each[site.name], site.name) for site in sites]
+        answers = [self._carry((site,), ask, ask.each[site.name], site.name) for site in sites]
         return Answers.joined([part for part, _ in answers]), max((most for _, most in answers), default=0)
 
     def _consult(self, ask: Ask) -> Replies:
         """Ask a party without rows. There is no quorum of one: what it refuses or cannot do ends the run."""
-        joined, _ = self._ask(Company([self.parties[name] for name in ask.to]), ask, "")
+        joined, _ = self._ask(tuple(self.parties[name] for name in ask.to), ask, "")
         self.costs.key_holder += joined.seconds
         stop_if_tampered(joined.failures)
         against = [item.reason for item in joined.refusals] + [item.reason for item in joined.failures]
         if against:
             raise RefusedError(f"{ask.to[0]!r} does not answer {ask.task.name!r}: {against[0]}")
-        kept, body, bad = validate(joined.sites.names, joined.parcels, ask.expect, {})
+        kept, body, bad = validate([site.name for site in joined.sites], joined.encoded, ask.expect, {})
         if bad:
             raise IntegrityError(f"{bad[0].site!r} answered {ask.task.name!r} with something else: {bad[0].reason}")
         return Replies(kept, body)
 
-    def _punctual(self, answers: Answers) -> tuple[Sequence[str], Parcels | list[bytes], list[Excluded]]:
+    def _punctual(self, answers: Answers) -> tuple[Sequence[str], EncodedReplies | list[bytes], list[Excluded]]:
         """The answers that came before the deadline, and the sites whose answers did not."""
-        names = answers.sites.names
+        names = [site.name for site in answers.sites]
         if self.deadline == inf or answers.slowest <= self.deadline:
-            return names, answers.parcels, []
+            return names, answers.encoded, []
         times = answers.times
         kept = [index for index, took in enumerate(times) if took <= self.deadline]
-        parcels = answers.parcels
+        encoded = answers.encoded
         late = [name for name, took in zip(names, times, strict=True) if took > self.deadline]
         return (
             [names[index] for index in kept],
-            parcels.take(kept) if isinstance(parcels, Parcels) else [parcels[index] for index in kept],
+            encoded.take(kept) if isinstance(encoded, EncodedReplies) else [encoded[index] for index in kept],
             [Excluded(name, "late", "the answer came after the deadline") for name in late],
         )
 
-    def _carry(self, sites: Company[Site], ask: Ask, payload: Payload, alone: str = "") -> tuple[Answers, int]:
+    def _carry(self, sites: tuple[Site, ...], ask: Ask, payload: Payload, alone: str = "") -> tuple[Answers, int]:
         """The answers of `sites`, and the most bytes one of them moved. `alone` names the one site of its own request.
 
         Two sites may be asked the same thing, each for itself: the name keeps their requests and receipts apart.
@@ -291,20 +279,20 @@ class LocalEngine:
         )
         answers = answer(sites, request, many=self.many)
         most = self._count(sites, request, answers)
-        chains = answers.sites.chains
+        chains = tuple(site.chain for site in answers.sites)
         if answers.refusals:
             refused = {refusal.site for refusal in answers.refusals}
             chains += tuple([site.chain for site in sites if site.name in refused])
         if chains:
-            self.receipts.issue_later(sites[0].ledger, chains, request.ledger_context)
+            self.receipts.issue(sites[0].ledger, chains, request.ledger_context)
         return answers, most
 
     def _count(self, sites: Sequence[Site], request: Request, answers: Answers) -> int:
-        parcels = answers.parcels
-        if isinstance(parcels, Parcels):  # all of one size
-            largest, total = parcels.layout.size if len(parcels) else 0, parcels.layout.size * len(parcels)
+        encoded = answers.encoded
+        if isinstance(encoded, EncodedReplies):  # all of one size
+            largest, total = encoded.layout.size if len(encoded) else 0, encoded.layout.size * len(encoded)
         else:
-            sizes = [len(parcel) for parcel in parcels]
+            sizes = [len(data) for data in encoded]
             largest, total = max(sizes, default=0), sum(sizes)
         down = len(request.encoded)
         self.costs.bytes_up += total

@@ -23,7 +23,6 @@ from kohort.protocol.plan import ApprovedPlan
 from kohort.protocol.site import Site
 from kohort.protocol.task import Release, Releases, Request, Task
 from kohort.protocol.wire import Payload
-from kohort.rounds.training import approved_plan_of
 from kohort.tables.domain import Domain, learn_domain, merge_domains
 from kohort.tables.encoder import Encoder
 from kohort.tables.schema import ColumnKind
@@ -46,7 +45,7 @@ def encoder_for(approved: ApprovedPlan, domain: Domain) -> Encoder:
 
 def _describe(site: Site, request: Request) -> Release:
     del request  # the question is in the approved plan
-    approved = approved_plan_of(site)
+    approved = site.plan
     domain = learn_domain(site.table.rows(), approved.schema, missing=approved.missing)
     payload = Payload(blobs={"domain": canonical(domain.to_mapping()).encode()})
     return Release(payload=payload, guarantee=DomainClaim(columns=domain.learned), rows=site.count)
@@ -76,7 +75,7 @@ def _domain_in(payload: Payload, columns: Sequence[str]) -> Domain:
 def _prepare_one(site: Site, request: Request) -> Release:
     encoder = _adopt([site], request)
     frame = site.table.rows()
-    if not approved_plan_of(site).own_rows:
+    if not site.plan.own_rows:
         site.training_rows = encode_rows(encoder, frame)
     return Release(payload=Payload(metrics={"rows": site.count}), guarantee=_ROW_COUNT, rows=site.count)
 
@@ -87,7 +86,7 @@ def _prepare_many(sites: Sequence[Site], request: Request) -> Releases | None:
     if any(site.table.frame is not frame for site in sites):
         return None
     encoder = _adopt(sites, request)
-    if not approved_plan_of(sites[0]).own_rows:
+    if not sites[0].plan.own_rows:
         whole = encode_rows(encoder, frame)
         for site in sites:
             site.training_rows = whole.part(site.table.start, site.table.stop)
@@ -101,12 +100,11 @@ def _prepare_many(sites: Sequence[Site], request: Request) -> Releases | None:
 
 
 def _adopt(sites: Sequence[Site], request: Request) -> Encoder:
-    approved = approved_plan_of(sites[0])
+    approved = sites[0].plan
     encoder = encoder_for(approved, _read_domain(request.payload.blobs["domain"]))
     network = approved.model.network(encoder)
     for site in sites:
-        site.memory["encoder"] = encoder
-        site.memory["network"] = network
+        site.enrol(encoder, network)
     return encoder
 
 

@@ -21,7 +21,7 @@ from kohort.models.trainable import Trainable
 from kohort.privacy.guarantee import DP
 from kohort.protocol.plan import ApprovedPlan
 from kohort.protocol.task import Task
-from kohort.protocol.wire import Parcels, Payload, decode
+from kohort.protocol.wire import EncodedReplies, Payload, decode
 from kohort.rng import Streams
 from kohort.tables.encoder import Encoder
 
@@ -90,7 +90,7 @@ class Replies:
     def __init__(
         self,
         sites: Sequence[str],
-        body: Parcels | Sequence[bytes],
+        body: EncodedReplies | Sequence[bytes],
         excluded: Sequence[Excluded] = (),
         *,
         taken: bool = False,
@@ -109,19 +109,19 @@ class Replies:
 
     def array(self, name: str) -> NDArray[Any]:
         """The named array of every site, stacked on a first axis."""
-        if isinstance(self._body, Parcels):
+        if isinstance(self._body, EncodedReplies):
             return self._body.array(name)
         return np.stack([payload.arrays[name] for payload in self.payloads()])
 
     def metric(self, name: str) -> NDArray[Any]:
         """The named number of every site."""
-        if isinstance(self._body, Parcels):
+        if isinstance(self._body, EncodedReplies):
             return self._body.metric(name)
         return np.asarray([payload.metrics[name] for payload in self.payloads()])
 
     def payloads(self) -> Iterator[Payload]:
         """Every site's payload, decoded one at a time."""
-        parts = self._body.views() if isinstance(self._body, Parcels) else self._body
+        parts = self._body.views() if isinstance(self._body, EncodedReplies) else self._body
         for part in parts:
             yield decode(part)
 

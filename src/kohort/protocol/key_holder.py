@@ -7,6 +7,7 @@ under its fixed name in their own rosters; a hub cannot appoint another one.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -15,22 +16,21 @@ import polars as pl
 from kohort.crypto.sums.encrypted import EncryptedSum, part
 from kohort.crypto.sums.key_holder import FEWEST, KEY_HOLDER, KeyHolder
 from kohort.crypto.sums.scheme import SumContext, Trust, find_scheme
-from kohort.errors import ConfigError, IntegrityError, RefusedError, SiteError
+from kohort.errors import ConfigError, IntegrityError, RefusedError
 from kohort.privacy.guarantee import Public, SecureSum
 from kohort.privacy.ledger.ledger import Ledger
 from kohort.privacy.policy import Policy
 from kohort.protocol.plan import ApprovedPlan
 from kohort.protocol.site import Site, SiteTable
+from kohort.protocol.state import TaskState
 from kohort.protocol.task import Release, Request, Task
 from kohort.protocol.wire import Payload
 from kohort.rng import Streams
-from kohort.rounds.training import approved_plan_of
 from kohort.tables.schema import Schema
 
 __all__ = ["KEYS", "OPEN", "needs_key_holder", "simulated_key_holder", "sum_context", "trust_of"]
 
 LONGEST = 1 << 26
-_PLACE = "key-holder"
 
 
 def needs_key_holder(approved: ApprovedPlan) -> bool:
@@ -86,10 +86,17 @@ def _context(
     )
 
 
+@dataclass
+class KeyHolderState(TaskState):
+    """The key-holder's keys and open sums."""
+
+    holder: KeyHolder | None = None
+
+
 def _sum_of(site: Site, request: Request) -> tuple[KeyHolder, EncryptedSum, SumContext]:
     """The key-holder's state and which sum is meant. Its own plan says the run; the hub says which sum of it."""
     numbers, texts = request.payload.metrics, request.payload.blobs
-    approved = approved_plan_of(site)
+    approved = site.plan
     scheme = find_scheme(texts["scheme"].decode(errors="replace"))
     if not isinstance(scheme, EncryptedSum):
         raise RefusedError(f"a sum by {scheme.name!r} needs no key-holder")
@@ -102,17 +109,15 @@ def _sum_of(site: Site, request: Request) -> tuple[KeyHolder, EncryptedSum, SumC
         modulus=int(numbers["modulus"]),
         bits=int(numbers["bits"]),
     )
-    state = site.memory.get(_PLACE)
-    if state is None:
-        state = site.memory[_PLACE] = KeyHolder(
+    state = site.state(KeyHolderState)
+    if state.holder is None:
+        state.holder = KeyHolder(
             identity=site.identity,
             streams=site.streams,
             find_site=site.find_peer,
             min_sites=site.policy.min_sum_sites,
         )
-    if not isinstance(state, KeyHolder):
-        raise SiteError(f"{site.name!r} is no key-holder")
-    return state, scheme, context
+    return state.holder, scheme, context
 
 
 def _keys(site: Site, request: Request) -> Release:

@@ -9,23 +9,28 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import polars as pl
 
-from kohort.errors import IntegrityError, KohortError
+from kohort.errors import IntegrityError, KohortError, SiteError
 from kohort.models.rows import Rows
-from kohort.privacy.door import Company, Refusal, door
+from kohort.models.trainable import Trainable
+from kohort.privacy.door import Refusal, door
 from kohort.privacy.guarantee import Aggregate
 from kohort.privacy.ledger.ledger import Chain, Ledger, LedgerContext
 from kohort.privacy.policy import Policy
 from kohort.protocol.faults import ByzantineSite
 from kohort.protocol.outbox import Outbox
 from kohort.protocol.plan import ApprovedPlan
+from kohort.protocol.state import SiteStates, TaskState
 from kohort.protocol.task import ManySites, Release, Request, find_task
-from kohort.protocol.wire import Parcels, Payload, encode, encode_many
+from kohort.protocol.wire import EncodedReplies, Payload, encode, encode_many
 from kohort.rng import Streams
+from kohort.tables.encoder import Encoder
 from kohort.tables.schema import Schema
+
+T = TypeVar("T", bound=TaskState)
 
 if TYPE_CHECKING:
     from kohort.crypto.sealed import Identity, PublicIdentity
@@ -66,10 +71,10 @@ class Failure:
 
 
 class Answers(NamedTuple):
-    """What left a group of sites: parcels (of the sites in `sites`), refusals and failures."""
+    """What left a group of sites: encoded (of the sites in `sites`), refusals and failures."""
 
-    sites: Company[Site]
-    parcels: Parcels | list[bytes]
+    sites: tuple[Site, ...]
+    encoded: EncodedReplies | list[bytes]
     refusals: Sequence[Refusal] = ()
     failures: Sequence[Failure] = ()
     seconds: float = 0.0
@@ -94,8 +99,8 @@ class Answers(NamedTuple):
         if len(parts) == 1:
             return parts[0]
         return cls(
-            sites=Company(site for part in parts for site in part.sites),
-            parcels=[bytes(parcel) for part in parts for parcel in part.each()],
+            sites=tuple(site for part in parts for site in part.sites),
+            encoded=[bytes(data) for part in parts for data in part.each()],
             refusals=[refusal for part in parts for refusal in part.refusals],
             failures=[failure for part in parts for failure in part.failures],
             seconds=sum(part.seconds for part in parts),
@@ -103,18 +108,12 @@ class Answers(NamedTuple):
         )
 
     def each(self) -> Sequence[bytes | memoryview]:
-        """Every site's parcel."""
-        return self.parcels.views() if isinstance(self.parcels, Parcels) else self.parcels
+        """Every site's data."""
+        return self.encoded.views() if isinstance(self.encoded, EncodedReplies) else self.encoded
 
 
 class Site:
     """One holder of private rows."""
-
-    rows_given: ClassVar[int] = 0
-    """How often any site got rows to train on: while it stays the same, so do the rows of all sites."""
-
-    any_byzantine: ClassVar[bool] = False
-    """Whether any site was ever told to lie."""
 
     def __init__(
         self, *, name: str, table: SiteTable, schema: Schema, policy: Policy, streams: Streams, ledger: Ledger
@@ -125,11 +124,15 @@ class Site:
         self.policy = policy
         self.streams = streams
         self.row_key = streams.key("rows")
-        self.memory: dict[str, Any] = {}
-        """What tasks keep between requests, such as an optimiser's state. Never leaves."""
-        self._training_rows: Rows | None = None
+        self.states = SiteStates()
+        """What tasks keep between requests, such as an optimizer's state. Never leaves."""
+        self.training_rows: Rows | None = None
+        """The encoded rows it trains on; none before its method's tasks put them there. They never leave."""
         self.approved: ApprovedPlan | None = None
-        self._byzantine: ByzantineSite | None = None
+        self.byzantine: ByzantineSite | None = None
+        """Simulated dishonesty; None at an honest site."""
+        self._encoder: Encoder | None = None
+        self._network: Trainable | None = None
         self.find_peer: Callable[[str], PublicIdentity | None] = lambda _: None
         """The site's own roster: the public keys of a peer its operator trusts, or None for a stranger."""
         self.outbox: Outbox | None = None
@@ -146,25 +149,53 @@ class Site:
         )
         self._aggregates: dict[int, Aggregate] = {}
 
+    def state(self, kind: type[T]) -> T:
+        """What this site keeps for a group of tasks.
+
+        Args:
+            kind: The state's class.
+
+        Returns:
+            The site's one state of that class.
+        """
+        return self.states.get(kind)
+
     @property
-    def training_rows(self) -> Rows | None:
-        """The encoded rows it trains on; none before its method's tasks put them there. They never leave."""
-        return self._training_rows
+    def plan(self) -> ApprovedPlan:
+        """The plan the site approved.
 
-    @training_rows.setter
-    def training_rows(self, rows: Rows | None) -> None:
-        self._training_rows = rows
-        Site.rows_given += 1
+        Raises:
+            SiteError: It approved none yet.
+        """
+        if self.approved is None:
+            raise SiteError(f"site {self.name!r} was asked before it approved a plan")
+        return self.approved
+
+    def enrol(self, encoder: Encoder, network: Trainable) -> None:
+        """Take up how rows become numbers, and the network the approved plan makes of that."""
+        self._encoder, self._network = encoder, network
 
     @property
-    def byzantine(self) -> ByzantineSite | None:
-        """Simulated dishonesty; None at an honest site."""
-        return self._byzantine
+    def encoder(self) -> Encoder:
+        """How the site's rows become numbers.
 
-    @byzantine.setter
-    def byzantine(self, byzantine: ByzantineSite | None) -> None:
-        self._byzantine = byzantine
-        Site.any_byzantine = Site.any_byzantine or byzantine is not None
+        Raises:
+            SiteError: It has not enrolled yet.
+        """
+        if self._encoder is None:
+            raise SiteError(f"site {self.name!r} was asked before it enrolled")
+        return self._encoder
+
+    @property
+    def network(self) -> Trainable:
+        """The network, built at the site from the approved plan.
+
+        Raises:
+            SiteError: It has not enrolled yet.
+        """
+        if self._network is None:
+            raise SiteError(f"site {self.name!r} was asked to train before it enrolled")
+        return self._network
 
     @property
     def table(self) -> SiteTable:
@@ -198,13 +229,10 @@ class Site:
 
     def handle(self, request: Request) -> Answers:
         """Answer one request through the door."""
-        return answer(Company([self]), request, many=False)
+        return answer((self,), request, many=False)
 
 
-_NOBODY: Company[Site] = Company()
-
-
-def answer(sites: Company[Site], request: Request, *, many: bool = True) -> Answers:
+def answer(sites: tuple[Site, ...], request: Request, *, many: bool = True) -> Answers:
     """Run the request's task at every site and pass the results through the door, together when the task can."""
     task = find_task(request.task)
     if many and task.many is not None and len(sites) > 1:
@@ -226,16 +254,16 @@ def _answer_alone(site: Site, request: Request) -> Answers:
     began = perf_counter()
     stored = None if site.outbox is None else site.outbox.find(request.digest)
     if stored is not None:  # answered before a crash: the same request gets the same bytes
-        return Answers(sites=Company([site]), parcels=[stored], shares=[0.0])
+        return Answers(sites=(site,), encoded=[stored], shares=[0.0])
     try:
         release: Release = find_task(request.task).one(site, request)
     except KohortError as error:
         site.ledger.note(site.chain, _ledger_context(request, "hub"), reason=error.message)
-        return Answers(sites=_NOBODY, parcels=[], failures=[_failure(site, error)])
-    parcel = encode(_as_sent(site, request, release.payload))
+        return Answers(sites=(), encoded=[], failures=[_failure(site, error)])
+    data = encode(_as_sent(site, request, release.payload))
     verdicts = door(
         [site],
-        [parcel],
+        [data],
         ledger=site.ledger,
         ledger_context=_ledger_context(request, release.to, release.via),
         guarantees=[release.guarantee],
@@ -243,18 +271,18 @@ def _answer_alone(site: Site, request: Request) -> Answers:
         metrics=tuple(release.payload.metrics),
     )
     if site.outbox is not None and verdicts[0] is None:
-        site.outbox.store(request.digest, parcel)
+        site.outbox.store(request.digest, data)
     elapsed = perf_counter() - began
     if verdicts[0] is not None:
-        return Answers(sites=_NOBODY, parcels=[], refusals=[verdicts[0]])
-    return Answers(sites=Company([site]), parcels=[parcel], seconds=elapsed, shares=[elapsed])
+        return Answers(sites=(), encoded=[], refusals=[verdicts[0]])
+    return Answers(sites=(site,), encoded=[data], seconds=elapsed, shares=[elapsed])
 
 
 def _failure(site: Site, error: KohortError) -> Failure:
     return Failure(site.name, error.message, tampered=isinstance(error, IntegrityError))
 
 
-def _answer_together(sites: Company[Site], request: Request, task: ManySites) -> Answers | None:
+def _answer_together(sites: tuple[Site, ...], request: Request, task: ManySites) -> Answers | None:
     began = perf_counter()
     try:
         releases = task(sites, request)
@@ -263,15 +291,15 @@ def _answer_together(sites: Company[Site], request: Request, task: ManySites) ->
     if releases is None:
         return None
     arrays = releases.arrays
-    if Site.any_byzantine and "weights" in arrays:
+    if "weights" in arrays:
         for site, sent in zip(sites, arrays["weights"], strict=True):
             if site.byzantine is not None:
                 sent[:] = site.byzantine.distort(sent, request.payload.arrays["weights"], request.round)
-    parcels = encode_many(arrays, releases.metrics)
+    encoded = encode_many(arrays, releases.metrics)
     rows = releases.rows
     verdicts = door(
         sites,
-        parcels.views(),
+        encoded.views(),
         ledger=sites[0].ledger,
         ledger_context=_ledger_context(request, releases.to),
         guarantees=releases.guarantees,
@@ -282,10 +310,10 @@ def _answer_together(sites: Company[Site], request: Request, task: ManySites) ->
     if any(verdicts):
         refusals = [verdict for verdict in verdicts if verdict is not None]
         kept = [index for index, verdict in enumerate(verdicts) if verdict is None]
-        answered, parcels = Company([sites[index] for index in kept]), parcels.take(kept)
+        answered, encoded = tuple(sites[index] for index in kept), encoded.take(kept)
         rows = [rows[index] for index in kept]
     seconds = perf_counter() - began
-    return Answers(sites=answered, parcels=parcels, refusals=refusals, seconds=seconds, shares=rows)
+    return Answers(sites=answered, encoded=encoded, refusals=refusals, seconds=seconds, shares=rows)
 
 
 def _ledger_context(request: Request, to: str, via: str = "") -> LedgerContext:

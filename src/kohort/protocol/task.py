@@ -92,6 +92,9 @@ class Task:
     one: Callable[[Site, Request], Release]
     many: ManySites | None = None
     """May return None when these sites cannot be answered in one go; they are then asked one by one."""
+    replayed: bool = True
+    """Whether a real site that restarts runs the request again to rebuild its state. False: all the task changes is in
+    the checkpoint of the site's states."""
 
     def __post_init__(self) -> None:
         known = _TASKS.setdefault(self.name, self)

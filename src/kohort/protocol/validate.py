@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from kohort.errors import IntegrityError, KohortError
 from kohort.protocol.hub import Excluded, Expect
-from kohort.protocol.wire import Layout, Parcels, Payload, decode, stack_parcels
+from kohort.protocol.wire import EncodedReplies, Layout, Payload, decode, stack_encoded
 
 __all__ = ["validate"]
 
@@ -24,48 +24,50 @@ _FITS = "the reply does not have the expected parts"
 
 
 def validate(
-    sites: Sequence[str], body: Parcels | Sequence[bytes], expect: Expect, declared: Mapping[str, int]
-) -> tuple[Sequence[str], Parcels | list[bytes], list[Excluded]]:
+    sites: Sequence[str], body: EncodedReplies | Sequence[bytes], expect: Expect, declared: Mapping[str, int]
+) -> tuple[Sequence[str], EncodedReplies | list[bytes], list[Excluded]]:
     """The sites and replies that count, and the excluded ones with the reason."""
     if not sites:
         return [], [], []
-    parcels = body if isinstance(body, Parcels) else _stack(body)
-    if parcels is None:
-        return _validate_each(sites, list(body) if not isinstance(body, Parcels) else [], expect, declared)
-    reasons = _judge_stack(sites, parcels, expect, declared)
+    encoded = body if isinstance(body, EncodedReplies) else _stack(body)
+    if encoded is None:
+        return _validate_each(sites, list(body) if not isinstance(body, EncodedReplies) else [], expect, declared)
+    reasons = _judge_stack(sites, encoded, expect, declared)
     if not reasons:
-        return sites, parcels, []
+        return sites, encoded, []
     good = [index for index, reason in enumerate(reasons) if not reason]
     excluded = [Excluded(site, "excluded", reason) for site, reason in zip(sites, reasons, strict=True) if reason]
-    return [sites[index] for index in good], parcels.take(good), excluded
+    return [sites[index] for index in good], encoded.take(good), excluded
 
 
-def _stack(body: Sequence[bytes]) -> Parcels | None:
+def _stack(body: Sequence[bytes]) -> EncodedReplies | None:
     try:
-        return stack_parcels(body)
+        return stack_encoded(body)
     except IntegrityError:
         return None  # at least one is malformed: judging one by one tells which
 
 
-def _judge_stack(sites: Sequence[str], parcels: Parcels, expect: Expect, declared: Mapping[str, int]) -> list[str]:
+def _judge_stack(
+    sites: Sequence[str], encoded: EncodedReplies, expect: Expect, declared: Mapping[str, int]
+) -> list[str]:
     """What speaks against each site's reply, or nothing at all where all are good."""
-    layout = parcels.layout
+    layout = encoded.layout
     # A check may hold on to a whole run, which must not stay in memory with it.
     fits = _known_to_fit if expect.check is None else _layout_fits
     if not fits(layout, expect):
         return [_FITS] * len(sites)
     reasons: list[str] = []
     for name, _, _, _ in layout.arrays:
-        reasons = _with(reasons, _judge_numbers(parcels.array(name), expect.largest), name)
+        reasons = _with(reasons, _judge_numbers(encoded.array(name), expect.largest), name)
     for name, kind, _ in layout.metrics:
         if kind == "f":
-            reasons = _with(reasons, _judge_numbers(parcels.metric(name), expect.largest), name)
+            reasons = _with(reasons, _judge_numbers(encoded.metric(name), expect.largest), name)
         if name == "rows":
-            verdicts = _judge_rows(sites, parcels.metric(name), declared) if kind == "i" else np.full(len(sites), 3)
+            verdicts = _judge_rows(sites, encoded.metric(name), declared) if kind == "i" else np.full(len(sites), 3)
             reasons = _with(reasons, verdicts, name)
     if expect.check is not None:
         reasons = reasons or [""] * len(sites)
-        for index, part in enumerate(parcels.views()):
+        for index, part in enumerate(encoded.views()):
             reasons[index] = reasons[index] or _reason_of(expect.check, decode(part))
     return reasons if any(reasons) else []
 

@@ -27,9 +27,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kohort.errors import IntegrityError
-from kohort.privacy.ledger.hashing import ByteRows
 
-__all__ = ["Layout", "Parcels", "Payload", "Scalar", "decode", "encode", "encode_many", "stack_parcels"]
+__all__ = ["EncodedReplies", "Layout", "Payload", "Scalar", "decode", "encode", "encode_many", "stack_encoded"]
 
 Scalar = int | float | bool
 _MAGIC, _VERSION, _PREFIX = b"KHRT", 1, struct.Struct("<4sIQ")
@@ -127,11 +126,11 @@ def decode(data: bytes | memoryview) -> Payload:
     return payload
 
 
-class Parcels:
+class EncodedReplies:
     """The byte forms of many replies with one header, one behind the other."""
 
     def __init__(self, flat: NDArray[np.uint8], layout: Layout, parts: Mapping[str, NDArray[Any]] = _NONE) -> None:
-        """The parcels in `flat`, when `parts` have been written to it."""
+        """The encoded in `flat`, when `parts` have been written to it."""
         self.flat = flat
         self.layout = layout
         self._parts: NDArray[Any] = flat.view(layout.record)
@@ -147,16 +146,17 @@ class Parcels:
         """One row a reply."""
         return self.flat.reshape(len(self), self.layout.size)
 
-    def views(self) -> ByteRows:
+    def views(self) -> list[memoryview]:
         """Each reply's bytes, without copying."""
-        return ByteRows(self.flat, self.layout.size)
+        flat, size = memoryview(self.flat.data), self.layout.size
+        return [flat[start : start + size] for start in range(0, len(flat), size)]
 
-    def take(self, indices: Sequence[int]) -> Parcels:
-        """The parcels at `indices`."""
-        return Parcels(self.matrix[list(indices)].reshape(-1), self.layout)
+    def take(self, indices: Sequence[int]) -> EncodedReplies:
+        """The encoded at `indices`."""
+        return EncodedReplies(self.matrix[list(indices)].reshape(-1), self.layout)
 
     def array(self, name: str) -> NDArray[Any]:
-        """The named arrays of all parcels, stacked: a read-only view of their bytes."""
+        """The named arrays of all encoded, stacked: a read-only view of their bytes."""
         try:
             stack: NDArray[Any] = self._parts[name]
         except ValueError:
@@ -164,11 +164,11 @@ class Parcels:
         return stack
 
     def metric(self, name: str) -> NDArray[Any]:
-        """The named metric of all parcels, read-only."""
+        """The named metric of all encoded, read-only."""
         return self.array(name)
 
 
-def encode_many(arrays: Mapping[str, NDArray[Any]], metrics: Mapping[str, NDArray[Any]]) -> Parcels:
+def encode_many(arrays: Mapping[str, NDArray[Any]], metrics: Mapping[str, NDArray[Any]]) -> EncodedReplies:
     """Encode stacked replies: row i holds exactly the bytes `encode` gives for site i's own arrays and metrics."""
     layout = _layout_for(
         tuple([(name, _METRIC_KINDS[values.dtype.kind]) for name, values in metrics.items()]),
@@ -181,11 +181,11 @@ def encode_many(arrays: Mapping[str, NDArray[Any]], metrics: Mapping[str, NDArra
     matrix[:, : len(layout.header)] = layout.header_bytes
     for unused in layout.padding:
         matrix[:, unused] = 0
-    return Parcels(flat, layout, {**metrics, **arrays})
+    return EncodedReplies(flat, layout, {**metrics, **arrays})
 
 
-def stack_parcels(data: Sequence[bytes | memoryview]) -> Parcels | None:
-    """Parcels of replies that share one header, checked; None when they do not (then decode them one by one)."""
+def stack_encoded(data: Sequence[bytes | memoryview]) -> EncodedReplies | None:
+    """EncodedReplies of replies that share one header, checked; None when they do not (then decode them one by one)."""
     if not data or len({len(item) for item in data}) != 1:
         return None
     layout = _read_layout(data[0])
@@ -194,14 +194,14 @@ def stack_parcels(data: Sequence[bytes | memoryview]) -> Parcels | None:
         return None
     for item in data:
         _refuse_dirty_padding(item, layout)
-    parcels = Parcels(np.frombuffer(b"".join(data), dtype=np.uint8), layout)
+    encoded = EncodedReplies(np.frombuffer(b"".join(data), dtype=np.uint8), layout)
     for _, kind, at in layout.metrics:
         if kind == "b":
-            _refuse_untruths(np.ascontiguousarray(parcels.matrix[:, at : at + 8]).view("<u8"))
+            _refuse_untruths(np.ascontiguousarray(encoded.matrix[:, at : at + 8]).view("<u8"))
     for _, dtype, shape, at in layout.arrays:
         if dtype.kind == "b":
-            _refuse_untruths(parcels.matrix[:, at : at + math.prod(shape)])
-    return parcels
+            _refuse_untruths(encoded.matrix[:, at : at + math.prod(shape)])
+    return encoded
 
 
 def _scalar_kind(name: str, value: Scalar) -> str:

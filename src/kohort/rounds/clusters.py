@@ -7,6 +7,7 @@ closest. Who is in a cluster with whom is proposed here and decided by each site
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,10 +18,10 @@ from kohort.privacy.guarantee import Public
 from kohort.protocol.hub import Ask, Expect, Hub, Replies, RoundEnd
 from kohort.protocol.plan import ApprovedPlan
 from kohort.protocol.site import Site
+from kohort.protocol.state import TaskState
 from kohort.protocol.task import Release, Request, Task
 from kohort.protocol.wire import Payload
 from kohort.rounds.phases import phases_of, rows_of
-from kohort.rounds.training import approved_plan_of, network_of
 
 __all__ = [
     "LABELS",
@@ -53,15 +54,22 @@ def planned_mates(approved: ApprovedPlan, site: str) -> frozenset[str] | None:
     return frozenset(next((members for members in clusters.values() if site in members), (site,)))
 
 
+@dataclass
+class ClusterState(TaskState):
+    """The trusted cluster a site's operator named."""
+
+    name: str = ""
+
+
 def join_cluster(site: Site, name: str) -> None:
     """What the site will say when it is asked for its cluster; an empty name for none."""
-    site.memory[_CLUSTER] = name
+    site.state(ClusterState).name = name
 
 
 def _named(site: Site, request: Request) -> Release:
     """The cluster this site's operator named; nothing when none was."""
     del request  # the question is in the approved plan
-    name: str = site.memory.get(_CLUSTER, "")
+    name = site.state(ClusterState).name
     return Release(payload=Payload(blobs={_CLUSTER: name.encode()}), guarantee=Public(what="its cluster"), rows=0)
 
 
@@ -84,8 +92,8 @@ def _name_in(payload: Payload) -> str:
 
 
 def _labels(site: Site, request: Request) -> Release:
-    phase = phases_of(approved_plan_of(site))[int(request.payload.metrics["phase"])]
-    classes = network_of(site).classes
+    phase = phases_of(site.plan)[int(request.payload.metrics["phase"])]
+    classes = site.network.classes
     if not classes:
         raise ConfigError("clusters by labels need classes", hint="Give the clusters in [sites]")
     rows = rows_of(site, phase)

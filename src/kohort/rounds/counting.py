@@ -8,7 +8,7 @@ name. A lying site can force approvals or refusals.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -22,10 +22,10 @@ from kohort.errors import SiteError
 from kohort.protocol.hub import Ask, Expect, Hub, Replies, RoundEnd
 from kohort.protocol.plan import ApprovedPlan
 from kohort.protocol.site import Site
+from kohort.protocol.state import TaskState
 from kohort.protocol.task import Release, Request, Task
 from kohort.protocol.wire import Payload
 from kohort.rounds.summing import sum_task, summed
-from kohort.rounds.training import approved_plan_of
 
 __all__ = ["Approved", "KeyCounts", "SecureCount", "is_approved"]
 
@@ -52,6 +52,13 @@ class Approved:
     h: Integers
     keys: int
     withheld_cells: int
+
+
+@dataclass
+class CountState(TaskState):
+    """A site's part in the group secrets of its counts, by the count's name."""
+
+    groups: dict[str, GroupSite] = field(default_factory=dict)
 
 
 class SecureCount:
@@ -117,23 +124,22 @@ class SecureCount:
         return Approved(counted.f[frequent], counted.h[frequent], len(counted.f), counted.stuck_cells)
 
     def _agree(self, site: Site, request: Request) -> Release:
-        step = int(request.payload.metrics["step"])
-        place = f"{self._name}.group"
+        step, state = int(request.payload.metrics["step"]), site.state(CountState)
         if step == 0:
             sites = tuple(request.payload.blobs["sites"].decode(errors="replace").split("\n"))
-            approved = approved_plan_of(site)
+            approved = site.plan
             binding = f"{approved.run}:{approved.plan_hash}:{self._name}:{request.round}".encode()
-            site.memory[place] = GroupSite(sites, site.name, binding, site.streams)
-        side = site.memory.get(place)
-        if not isinstance(side, GroupSite):
+            state.groups[self._name] = GroupSite(sites, site.name, binding, site.streams)
+        side = state.groups.get(self._name)
+        if side is None:
             raise SiteError(f"site {site.name!r} was asked for step {step} of a secret that was not begun here")
         blob = side.answer(step, request.payload.blobs["inbox"])
         return Release(payload=Payload(blobs={"answer": blob}), guarantee=side.claim(step), rows=0)
 
     def prints(self, site: Site, keys: list[bytes] | None = None) -> Fingerprints:
         """This site's keys, or any `keys` it can name, as everybody in the group would fingerprint them."""
-        side = site.memory.get(f"{self._name}.group")
-        if not isinstance(side, GroupSite) or side.secret is None:
+        side = site.state(CountState).groups.get(self._name)
+        if side is None or side.secret is None:
             raise SiteError(f"site {site.name!r} was asked to count before the group agreed on a secret")
         return fingerprints(side.secret, self._counts_of(site).keys if keys is None else keys)
 

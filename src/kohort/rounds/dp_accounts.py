@@ -8,7 +8,7 @@ A run that stops early has still paid for the whole plan.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import ceil, sqrt
 from typing import TypedDict
 
@@ -29,6 +29,7 @@ from kohort.privacy.guarantee import DP
 from kohort.protocol.hub import Ask, Expect
 from kohort.protocol.plan import ApprovedPlan
 from kohort.protocol.site import Site
+from kohort.protocol.state import TaskState
 from kohort.protocol.task import Release, Request, Task
 from kohort.protocol.wire import Payload
 from kohort.rounds.phases import (
@@ -42,7 +43,6 @@ from kohort.rounds.phases import (
     rows_of,
     secure_of,
 )
-from kohort.rounds.training import approved_plan_of
 
 __all__ = [
     "RESERVE",
@@ -57,9 +57,6 @@ __all__ = [
     "spends",
 ]
 
-_ACCOUNT = "dp.account"
-_ANSWERED = "dp.answered"
-_CLAIM, _SHARES = "dp.claim", "dp.shares"
 PARTS: dict[RowPart, str] = {"all": "all rows", "low": "low-risk rows", "high": "high-risk rows"}
 _HALVES: dict[RowPart, tuple[RowPart, ...]] = {"all": ("low", "high"), "low": ("low",), "high": ("high",)}
 
@@ -89,7 +86,8 @@ class Shares:
 def shares_of(site: Site, named: Sequence[str], colluders: int) -> Shares:
     """The shares of a sum over the sites the hub names, of which only those on the site's own roster count."""
     asked = (site.find_peer, tuple(named), colluders)
-    known: tuple[object, Shares] | None = site.memory.get(_SHARES)
+    state = site.state(AccountState)
+    known = state.shares
     if known is not None and known[0] == asked:  # the same roster, the same names: counted before
         return known[1]
     on_roster = sum(name == site.name or site.find_peer(name) is not None for name in named)
@@ -99,7 +97,7 @@ def shares_of(site: Site, named: Sequence[str], colluders: int) -> Shares:
             f"{on_roster} known sites, {colluders} of which may collude, cannot share the noise",
             hint="Take more sites, or lower method.secure.colluders",
         )
-    site.memory[_SHARES] = (asked, shares)
+    state.shares = (asked, shares)
     return shares
 
 
@@ -123,6 +121,19 @@ class SiteAccount:
     epsilon_all: float | None = None
 
 
+@dataclass
+class AccountState(TaskState):
+    """A site's privacy account of one run."""
+
+    account: SiteAccount | None = None
+    claim: tuple[SiteAccount, DP] | None = None
+    """Cache: the claim of a release under the account."""
+    shares: tuple[object, Shares] | None = None
+    """Cache: who was asked, and the shares of the noise that follow."""
+    answered: dict[tuple[str, int], str] = field(default_factory=dict)
+    """The request answered for each task and round: a second, different one is refused."""
+
+
 def spends(phase: TrainingPhase, secure: SecureSection | None = None) -> DPSection | None:
     """The budget a phase takes from the site itself; noise at the hub is the hub's promise, unless sites share it."""
     return None if phase.dp is None or (phase.dp.mechanism == "hub" and secure is None) else phase.dp
@@ -130,8 +141,8 @@ def spends(phase: TrainingPhase, secure: SecureSection | None = None) -> DPSecti
 
 def account_of(site: Site) -> SiteAccount:
     """The site's account, which `RESERVE` opened."""
-    account = site.memory.get(_ACCOUNT)
-    if not isinstance(account, SiteAccount):
+    account = site.state(AccountState).account
+    if account is None:
         raise RefusedError("a noisy answer was asked for before its budget was reserved")
     return account
 
@@ -274,7 +285,8 @@ def _part_of(halves: set[RowPart]) -> RowPart:
 def claim_of(site: Site, *, reserving: bool = False) -> DP:
     """The guarantee of a release under the site's account; the same object every round."""
     account = account_of(site)
-    known: tuple[SiteAccount, DP] | None = site.memory.get(_CLAIM)
+    state = site.state(AccountState)
+    known = state.claim
     if known is not None and known[0] is account and not reserving:
         return known[1]
     claim = DP(
@@ -293,14 +305,13 @@ def claim_of(site: Site, *, reserving: bool = False) -> DP:
         epsilon_all=account.epsilon_all,
     )
     if not reserving:
-        site.memory[_CLAIM] = (account, claim)
+        state.claim = (account, claim)
     return claim
 
 
 def answer_once(site: Site, request: Request) -> None:
     """Refuse a second, different question for a round that was answered: both answers together would tell more."""
-    answered: dict[tuple[str, int], str] = site.memory.setdefault(_ANSWERED, {})
-    first = answered.setdefault((request.task, request.round), request.digest)
+    first = site.state(AccountState).answered.setdefault((request.task, request.round), request.digest)
     if first != request.digest:
         raise RefusedError(
             f"round {request.round} of {request.task!r} was answered before to another question",
@@ -311,8 +322,9 @@ def answer_once(site: Site, request: Request) -> None:
 def _reserve(site: Site, request: Request) -> Release:
     """Open the account, once a run; what to reserve is in the approved plan."""
     named = request.payload.blobs["sites"].decode(errors="replace").split("\n")
-    if _ACCOUNT not in site.memory:
-        site.memory[_ACCOUNT] = _open(site, approved_plan_of(site), named)
+    state = site.state(AccountState)
+    if state.account is None:
+        state.account = _open(site, site.plan, named)
     claim = claim_of(site, reserving=True)
     return Release(payload=Payload(metrics={"rows": site.count}), guarantee=claim, rows=site.count)
 

@@ -29,7 +29,6 @@ from kohort.protocol.wire import Payload
 from kohort.rounds.dp_accounts import account_of, answer_once, claim_of
 from kohort.rounds.loop import RoundsResult
 from kohort.rounds.phases import phases_of, rows_of
-from kohort.rounds.training import approved_plan_of, network_of
 
 __all__ = ["STATISTICS", "noisy_statistics", "require_one_layer"]
 
@@ -47,13 +46,13 @@ def _radius(inputs: int) -> float:
 
 
 def _statistics(site: Site, request: Request) -> Release:
-    (phase, *_) = phases_of(approved_plan_of(site))
+    (phase, *_) = phases_of(site.plan)
     if phase.dp is None or phase.dp.mechanism != "statistics" or request.round != 0:
         raise SiteError("the approved plan releases no statistics")
     from kohort.models.dp_sgd.fit import gaussian
 
     answer_once(site, request)
-    design, rows = require_one_layer(network_of(site)), rows_of(site, phase)
+    design, rows = require_one_layer(site.network), rows_of(site, phase)
     radius = _radius(design.inputs)
     short = Rows.of(clip_rows(signed(rows.x), radius), rows.y, dtype="float64")
     sums = statistics_of_sites(design, stack([short]))[0, 0]

@@ -12,7 +12,7 @@ models in clear: without noise there is no guarantee towards them, and the ledge
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from struct import Struct
 from types import MappingProxyType
 from typing import Any
@@ -29,11 +29,12 @@ from kohort.models.dense.network import FloatArray
 from kohort.privacy.guarantee import Guarantee, Public
 from kohort.protocol.hub import Ask, Expect, Hub, Replies, RoundEnd
 from kohort.protocol.site import Site
+from kohort.protocol.state import TaskState
 from kohort.protocol.task import Release, Request, Task
 from kohort.protocol.wire import Payload
 from kohort.rounds.phase_training import train_phase
 from kohort.rounds.phases import phases_of, rows_of
-from kohort.rounds.training import MODEL, approved_plan_of, network_of
+from kohort.rounds.training import TrainingState
 
 __all__ = [
     "EXCHANGE",
@@ -52,8 +53,6 @@ __all__ = [
     "unpack_boxes",
 ]
 
-_RUN_IDENTITY, _PEERS, _SEQUENCES = "peers.identity", "peers.known", "peers.sequences"
-_ANNOUNCED = "peers.announced"
 _COUNT, _SIZE = Struct("<Q"), Struct("<I")
 
 
@@ -103,14 +102,27 @@ def _field(data: bytes, place: int) -> tuple[bytes, int]:
     return data[place + _SIZE.size : end], end
 
 
+@dataclass
+class PeerState(TaskState):
+    """What a site knows of its peers in one run."""
+
+    run_identity: Identity | None = None
+    """Its own signer with an exchange key for this run alone."""
+    peers: dict[str, PublicIdentity] = field(default_factory=dict)
+    """The peers' verified run keys."""
+    announced: bytes = b""
+    """The keys as they were announced last."""
+    sequences: SequenceMemory = field(default_factory=SequenceMemory)
+    """The last sequence number of every sender, against replays."""
+
+
 def run_identity(site: Site) -> Identity:
     """The site's signer with an exchange key for this run alone."""
-    known = site.memory.get(_RUN_IDENTITY)
-    if known is None:
-        secret = site.streams.bytes("run-key", approved_plan_of(site).run)
-        known = site.memory[_RUN_IDENTITY] = site.identity.for_run(secret)
-    identity: Identity = known
-    return identity
+    state = site.state(PeerState)
+    if state.run_identity is None:
+        secret = site.streams.bytes("run-key", site.plan.run)
+        state.run_identity = site.identity.for_run(secret)
+    return state.run_identity
 
 
 def members_of(site: Site, request: Request) -> tuple[str, ...]:
@@ -135,7 +147,7 @@ def _roster(site: Site, members: Sequence[str]) -> Roster:
 
 def _keys(site: Site, request: Request) -> Release:
     """The site's key for this run, signed over the run, the plan and the cluster it is for."""
-    approved = approved_plan_of(site)
+    approved = site.plan
     roster = _roster(site, members_of(site, request))
     key = announce_run_key(
         run_identity(site), run=approved.run, plan_hash=approved.plan_hash, roster_hash=roster.hash()
@@ -148,13 +160,14 @@ KEYS = Task(name="peers.keys", one=_keys)
 
 def learn_peers(site: Site, announced: bytes, members: Sequence[str]) -> None:
     """The run keys of the peers, each signed by the identity the site's own roster names."""
-    known: dict[str, PublicIdentity] = site.memory.setdefault(_PEERS, {})
-    if site.memory.get(_ANNOUNCED) == announced:  # the same keys come with every round of a phase
+    state = site.state(PeerState)
+    known = state.peers
+    if state.announced == announced:  # the same keys come with every round of a phase
         return
     keys = {name: blob for name, blob in unpack_boxes(announced).items() if name not in known and name != site.name}
     if not keys:
         return
-    approved, roster = approved_plan_of(site), _roster(site, members)
+    approved, roster = site.plan, _roster(site, members)
     for name, blob in keys.items():
         owner = site.find_peer(name)
         if owner is None or name not in members:
@@ -167,7 +180,7 @@ def learn_peers(site: Site, announced: bytes, members: Sequence[str]) -> None:
             plan_hash=approved.plan_hash,
             roster_hash=roster.hash(),
         )
-    site.memory[_ANNOUNCED] = announced
+    state.announced = announced
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,11 +193,11 @@ class _Received:
 
 def open_boxes(site: Site, request: Request, members: Sequence[str]) -> dict[str, bytes]:
     """What the peers sealed for this site in the round before, by sender."""
-    approved = approved_plan_of(site)
-    memory: SequenceMemory = site.memory.setdefault(_SEQUENCES, SequenceMemory())
+    approved = site.plan
+    state = site.state(PeerState)
     opened = {}
     for name, box in unpack_boxes(request.payload.blobs["inbox"]).items():
-        sender = site.memory[_PEERS].get(name)
+        sender = state.peers.get(name)
         if name not in members or sender is None:
             raise RefusedError(f"a sealed message came from {name!r}, who is no peer of site {site.name!r}")
         opened[name] = open_sealed(
@@ -194,7 +207,7 @@ def open_boxes(site: Site, request: Request, members: Sequence[str]) -> dict[str
             run=approved.run,
             round=request.round - 1,
             plan_hash=approved.plan_hash,
-            memory=memory,
+            memory=state.sequences,
         )
     return opened
 
@@ -203,7 +216,7 @@ def seal_to(
     site: Site, request: Request, message: bytes, peers: Sequence[str], *, guarantee: Guarantee, rows: int
 ) -> Release:
     """`message` to each of these peers whose key the site learned, in a box that the hub carries and cannot open."""
-    approved, known = approved_plan_of(site), site.memory[_PEERS]
+    approved, known = site.plan, site.state(PeerState).peers
     boxes = {
         name: seal(
             message,
@@ -224,7 +237,7 @@ def seal_to(
 
 def _models(site: Site, request: Request, members: Sequence[str]) -> list[_Received]:
     """The neighbours' models of the round before."""
-    network = network_of(site)
+    network = site.network
     size = _COUNT.size + network.parameter_count * np.dtype(network.dtype).itemsize
     received = []
     for name, payload in open_boxes(site, request, members).items():
@@ -249,10 +262,10 @@ def _current(site: Site, request: Request, number: int) -> tuple[FloatArray, tup
     sent = request.payload.arrays.get("weights")
     if sent is not None:
         return sent, members
-    own = site.memory.get(MODEL)
+    own = site.state(TrainingState).model
     if own is None:
         raise SiteError(f"site {site.name!r} has no model of its own yet")
-    phase = phases_of(approved_plan_of(site))[number]
+    phase = phases_of(site.plan)[number]
     return _averaged(own, rows_of(site, phase).count, _models(site, request, members)), members
 
 
@@ -260,10 +273,10 @@ def _exchange(site: Site, request: Request) -> Release:
     """Average what came in, train, and seal the result to every neighbour."""
     number = int(request.payload.metrics["phase"])
     start, members = _current(site, request, number)
-    phase = phases_of(approved_plan_of(site))[number]
+    phase = phases_of(site.plan)[number]
     trained = train_phase([site], request, number, start)
     weights, rows = trained.weights[0], trained.counts[0]
-    site.memory[MODEL] = weights
+    site.state(TrainingState).model = weights
     message = _COUNT.pack(rows) + weights.tobytes()
     to = neighbours(phase.topology, members, site.name)
     return seal_to(site, request, message, to, guarantee=trained.guarantees[0], rows=rows)
@@ -274,7 +287,7 @@ EXCHANGE = Task(name="peers.exchange", one=_exchange)
 
 def _settle(site: Site, request: Request) -> Release:
     """Average what came in after the last round; nothing about it leaves."""
-    site.memory[MODEL], _ = _current(site, request, int(request.payload.metrics["phase"]))
+    site.state(TrainingState).model, _ = _current(site, request, int(request.payload.metrics["phase"]))
     return Release(payload=Payload(), guarantee=Public(what="that it has settled"), rows=0)
 
 

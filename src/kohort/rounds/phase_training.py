@@ -23,7 +23,7 @@ from kohort.protocol.task import Release, Releases, Request, Task
 from kohort.protocol.wire import Payload
 from kohort.rounds.dp_accounts import account_of, answer_once, claim_of
 from kohort.rounds.phases import PURE, DPSection, TrainingPhase, phases_of, rows_of, stacked_rows
-from kohort.rounds.training import CLIP, MODEL, OPTIMISER, approved_plan_of, keep_state, kept_state, network_of
+from kohort.rounds.training import TrainingState, keep_optimizer_state, optimizer_state
 
 __all__ = ["TRAIN_PHASE", "Trained", "plain_update", "train_phase"]
 
@@ -39,7 +39,7 @@ class Trained:
 
 def train_phase(sites: Sequence[Site], request: Request, number: int, start: FloatArray) -> Trained:
     """Train phase `number` of the approved plan at `sites` from `start`, one model for all or one each."""
-    phases = phases_of(approved_plan_of(sites[0]))
+    phases = phases_of(sites[0].plan)
     if not 0 <= number < len(phases):
         raise SiteError(f"the approved plan has {len(phases)} phases, not {number + 1}")
     phase, first_round = phases[number], sum(earlier.train.rounds for earlier in phases[:number])
@@ -74,23 +74,23 @@ def _begin_afresh(sites: Sequence[Site], request: Request, *, first_round: int) 
     """What an optimiser or an adaptive bound remembers ends with its phase."""
     if request.round == first_round:
         for site in sites:
-            site.memory.pop(OPTIMISER, None)
-            site.memory.pop(CLIP, None)
+            state = site.state(TrainingState)
+            state.optimizer = state.clip = None
 
 
 def _plain(sites: Sequence[Site], request: Request, phase: TrainingPhase, start: FloatArray) -> FloatArray:
     keep = phase.train.state == "keep"
-    fitted = network_of(sites[0]).fit(
+    fitted = sites[0].network.fit(
         start,
         stacked_rows(sites, phase),
         training=phase.training,
         keys=np.asarray([site.row_key for site in sites], dtype=np.uint64),
         round=request.round,
-        state=kept_state(sites) if keep else None,
+        state=optimizer_state(sites) if keep else None,
         keep_state=keep,
     )
     if keep:
-        keep_state(sites, fitted)
+        keep_optimizer_state(sites, fitted)
     return fitted.weights
 
 
@@ -116,7 +116,9 @@ def _private(
     if dp.quantile is not None:
         # The count of rows below the bound is a second mechanism on the same sample: with twice its deviation at four
         # times sigma, both together are one mechanism of noise sigma when the first gets a little more.
-        adaptive = AdaptiveClip(quantile=dp.quantile, sigma_b=float(2 * sigmas[0]), start=sites[0].memory.get(CLIP))
+        adaptive = AdaptiveClip(
+            quantile=dp.quantile, sigma_b=float(2 * sigmas[0]), start=sites[0].state(TrainingState).clip
+        )
         sigmas = sigmas / sqrt(1 - 1 / 16)
     private = PrivateSteps(
         clip=dp.clip,
@@ -128,25 +130,25 @@ def _private(
     )
     keep = phase.train.state == "keep"
     fitted = fit_private(
-        network_of(sites[0]),
+        sites[0].network,
         start,
         rows,
         training=phase.training,
         private=private,
-        state=kept_state(sites) if keep else None,
+        state=optimizer_state(sites) if keep else None,
         keep_state=keep,
     )
     if keep:
-        keep_state(sites, fitted)
+        keep_optimizer_state(sites, fitted)
     if adaptive is not None:
-        sites[0].memory[CLIP] = fitted.next_clip
+        sites[0].state(TrainingState).clip = fitted.next_clip
     return fitted.weights
 
 
 def _perturbed(sites: Sequence[Site], phase: TrainingPhase, dp: DPSection, keys: tuple[bytes, ...]) -> FloatArray:
     from kohort.models.dp_sgd.perturbation import fit_perturbed
 
-    network = network_of(sites[0])
+    network = sites[0].network
     if not isinstance(network, Network):
         raise ConfigError("perturbation is for logistic regression", hint='Use model.kind = "logistic"')
     return np.stack(
@@ -192,7 +194,7 @@ def _start(sites: Sequence[Site], request: Request) -> FloatArray:
     sent = request.payload.arrays.get("weights")
     if sent is not None:
         return sent
-    own = [site.memory.get(MODEL) for site in sites]
+    own = [site.state(TrainingState).model for site in sites]
     if any(model is None for model in own):
         raise SiteError("a site was asked to go on from a model of its own and has none")
     return np.stack([model for model in own if model is not None])
@@ -205,7 +207,7 @@ def _one(site: Site, request: Request) -> Release:
 
 
 def _many(sites: Sequence[Site], request: Request) -> Releases | None:
-    if any(phase.dp is not None and phase.dp.quantile is not None for phase in phases_of(approved_plan_of(sites[0]))):
+    if any(phase.dp is not None and phase.dp.quantile is not None for phase in phases_of(sites[0].plan)):
         return None  # each site's bound moves by a noise of its own
     trained = train_phase(sites, request, int(request.payload.metrics["phase"]), _start(sites, request))
     metrics: dict[str, Any] = {"rows": np.asarray(trained.counts, dtype=np.int64)}

@@ -7,7 +7,7 @@ from the approved plan; a request only names the number of one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from operator import is_
 from typing import Annotated, Literal, Protocol, runtime_checkable
@@ -21,6 +21,7 @@ from kohort.models.rows import Rows, StackedRows, stack
 from kohort.privacy.dp.accounting import grid_rate
 from kohort.protocol.plan import ApprovedPlan, TrainSection
 from kohort.protocol.site import Site
+from kohort.protocol.state import TaskState
 
 __all__ = [
     "DPSection",
@@ -40,7 +41,6 @@ RowPart = Literal["all", "low", "high"]
 Mechanism = Literal["dp-sgd", "after", "hub", "output", "objective", "statistics"]
 PURE = frozenset({"output", "objective"})
 """Mechanisms with delta 0, which release once."""
-_STACK = "rows.stack"
 _MOST_KNOWN = 64
 _KNOWN: dict[int, tuple[ApprovedPlan, tuple[TrainingPhase, ...]]] = {}
 """Jobs by the identity of their approved, which is kept with them so that no other object can take its place."""
@@ -180,22 +180,31 @@ def secure_of(approved: ApprovedPlan) -> SecureSection | None:
     return found if isinstance(found, SecureSection) else None
 
 
+@dataclass
+class PhaseRowsState(TaskState):
+    """Cache: the rows each phase trains on or judges with, and those of several sites stacked."""
+
+    parts: dict[str, Rows] = field(default_factory=dict)
+    stack: tuple[list[Rows], StackedRows] | None = None
+    """Kept by the first of the sites that train together."""
+
+
 def rows_of(site: Site, phase: TrainingPhase, *, held_out: bool = False) -> Rows:
     """The rows a phase is about: those to train on, or those kept for judging. The same for the same site and plan."""
     place = f"rows.{phase.rows}.{phase.held_out}.{held_out}.{_per_person(phase)}"
-    known = site.memory.get(place)
-    if known is None:
-        known = site.memory[place] = _cut(site, phase, held_out=held_out)
-    rows: Rows = known
-    return rows
+    parts = site.state(PhaseRowsState).parts
+    if place not in parts:
+        parts[place] = _cut(site, phase, held_out=held_out)
+    return parts[place]
 
 
 def stacked_rows(sites: Sequence[Site], phase: TrainingPhase) -> StackedRows:
     """`rows_of` all sites side by side; made once, as long as the same sites are asked together."""
     parts = [rows_of(site, phase) for site in sites]
-    known: tuple[list[Rows], StackedRows] | None = sites[0].memory.get(_STACK)
+    first = sites[0].state(PhaseRowsState)
+    known = first.stack
     if known is None or len(known[0]) != len(parts) or not all(map(is_, known[0], parts)):
-        known = sites[0].memory[_STACK] = (parts, stack(parts))
+        known = first.stack = (parts, stack(parts))
     return known[1]
 
 

@@ -29,7 +29,6 @@ from kohort.rounds.loop import RoundsResult, WeightAverage
 from kohort.rounds.phase_training import plain_update
 from kohort.rounds.phases import TrainingPhase, phases_of, rows_of, secure_of, stacked_rows
 from kohort.rounds.summing import sum_task, summed
-from kohort.rounds.training import approved_plan_of, network_of
 
 __all__ = ["SUM_UPDATES", "summed_rounds"]
 
@@ -55,7 +54,7 @@ def _deviation(phase: TrainingPhase, sigma: float, shares: Shares) -> float:
 
 
 def _contribute(site: Site, request: Request, length: int) -> tuple[Integers, int]:
-    approved, network = approved_plan_of(site), network_of(site)
+    approved, network = site.plan, site.network
     phase, secure = phases_of(approved)[0], secure_of(approved)
     start = np.frombuffer(request.payload.blobs["weights"], dtype=network.dtype)
     if secure is None or start.size != length or network.parameter_count != length:
@@ -81,7 +80,7 @@ def _contribute(site: Site, request: Request, length: int) -> tuple[Integers, in
 def _own_part(site: Site, request: Request, phase: TrainingPhase, start: FloatArray) -> NDArray[np.float64]:
     from kohort.models.dp_sgd.fit import clip_update, clipped_sums
 
-    network, rows = network_of(site), rows_of(site, phase)
+    network, rows = site.network, rows_of(site, phase)
     if phase.dp is not None and phase.dp.mechanism == "dp-sgd":
         if not isinstance(network, Network):
             raise ConfigError("sums of clipped gradients need one of kohort's own networks", hint="Use mlp or logistic")

@@ -8,7 +8,7 @@ scheme's own claim, so it passes the door and stands in the ledger.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -21,14 +21,21 @@ from kohort.protocol.hub import Ask, Expect, Hub, Replies, RoundEnd
 from kohort.protocol.key_holder import KEYS, OPEN, sum_context, trust_of
 from kohort.protocol.plan import ApprovedPlan
 from kohort.protocol.site import Site
+from kohort.protocol.state import TaskState
 from kohort.protocol.task import Release, Request, Task
 from kohort.protocol.wire import Payload
-from kohort.rounds.training import approved_plan_of
 
 __all__ = ["Total", "first_step", "sum_task", "summed"]
 
-_BEGUN = "sums begun"
-"""Where a site keeps what it began: no sum of several steps begins twice."""
+
+@dataclass
+class SumState(TaskState):
+    """A site's part in the sums of a run."""
+
+    sides: dict[tuple[str, int], tuple[SiteSide, SumContext]] = field(default_factory=dict)
+    """The sums under way, by task and round."""
+    begun: set[bytes] = field(default_factory=set)
+    """Transcripts of all sums that were begun: no sum of several steps begins twice."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +62,7 @@ def sum_task(
 
     def one(site: Site, request: Request) -> Release:
         step = int(request.payload.metrics["step"])
-        chosen = find_scheme(scheme(approved_plan_of(site)))
+        chosen = find_scheme(scheme(site.plan))
         side, context = _side(site, request, name, step, chosen, modulus, bits)
         vector, rows = None, 0
         if step == chosen.contributes_at:
@@ -191,15 +198,14 @@ def _side(
     site: Site, request: Request, name: str, step: int, scheme: SumScheme, modulus: int, bits: int
 ) -> tuple[SiteSide, SumContext]:
     """The site's part of this sum: begun at the first step, remembered until the last."""
-    place = f"sum:{name}:{request.round}"
+    state, place = site.state(SumState), (name, request.round)
     if step > 0:
-        known = site.memory.get(place)
+        known = state.sides.get(place)
         if known is None:
             raise SiteError(f"site {site.name!r} was asked for step {step} of a sum that was not begun here")
-        side, context = known
-        return side, context
+        return known
     context = sum_context(
-        approved_plan_of(site),
+        site.plan,
         name,
         request.round,
         request.payload.blobs["sites"],
@@ -210,9 +216,8 @@ def _side(
     trust = trust_of(site) if scheme.key_holder or scheme.among_peers else None
     side = scheme.site_side(context, site.name, site.streams, trust)
     if scheme.steps > 1:
-        begun = site.memory.setdefault(_BEGUN, set())
-        if context.transcript in begun:  # the same keys could then be opened in two ways
+        if context.transcript in state.begun:  # the same keys could then be opened in two ways
             raise IntegrityError("a sum came in that was begun here before")
-        begun.add(context.transcript)
-        site.memory[place] = (side, context)
+        state.begun.add(context.transcript)
+        state.sides[place] = (side, context)
     return side, context

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import is_
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,57 +14,58 @@ from kohort.errors import SiteError
 from kohort.models.dense.training import Fitted, OptimiserState, Training
 from kohort.models.rows import Rows, StackedRows, read_only, stack
 from kohort.models.trainable import Trainable
-from kohort.privacy.door import Company
 from kohort.privacy.guarantee import Aggregate
 from kohort.protocol.corrections import find_correction
 from kohort.protocol.hub import Expect
 from kohort.protocol.plan import ApprovedPlan
 from kohort.protocol.site import Site
+from kohort.protocol.state import StateArrays, TaskState
 from kohort.protocol.task import Release, Releases, Request, Task
 from kohort.protocol.wire import Payload
 
 __all__ = [
-    "CLIP",
-    "CONTROL",
-    "MODEL",
-    "OPTIMISER",
     "TRAIN",
     "TRAIN_SCAFFOLD",
-    "approved_plan_of",
+    "TrainingState",
     "expected_update",
-    "keep_state",
-    "kept_by",
-    "kept_state",
-    "network_of",
-    "put_back",
+    "keep_optimizer_state",
+    "optimizer_state",
     "training_task",
 ]
 
-OPTIMISER = "optimiser"
-"""Where a site keeps its optimiser's state when the plan says so."""
-GROUP = "group"
-"""Where the first of a group of sites keeps what they share in a joint call."""
-CONTROL = "control"
-"""Where a site keeps its control variate (SCAFFOLD's c_i)."""
-CLIP = "clip"
-"""Where a site keeps the bound its adaptive clipping has come to."""
-MODEL = "model"
-"""Where a site keeps a model of its own, trained with its peers, that the hub does not know."""
 
+@dataclass
+class TrainingState(TaskState):
+    """What a site keeps from round to round of training."""
 
-def approved_plan_of(site: Site) -> ApprovedPlan:
-    """The plan the site approved."""
-    if site.approved is None:
-        raise SiteError(f"site {site.name!r} was asked before it approved a plan")
-    return site.approved
+    NAME: ClassVar[str] = "training"
 
+    optimizer: OptimiserState | None = None
+    """The optimizer's state, when the plan says `train.state = "keep"`."""
+    control: NDArray[Any] | None = None
+    """The site's control variate (SCAFFOLD's c_i)."""
+    clip: NDArray[Any] | None = None
+    """The bound its adaptive clipping has come to."""
+    model: NDArray[Any] | None = None
+    """A model of its own, trained with its peers, that the hub does not know."""
+    group: _Group | None = None
+    """Cache: the stacked rows of the sites it trains together with; only the first of them keeps it."""
 
-def network_of(site: Site) -> Trainable:
-    """The network, built at the site from the approved plan."""
-    network: Trainable | None = site.memory.get("network")
-    if network is None:
-        raise SiteError(f"site {site.name!r} was asked to train before it enrolled")
-    return network
+    def checkpoint(self) -> StateArrays:
+        """Optimizer state, control variate, clipping bound and own model, where there are any."""
+        arrays: StateArrays = {}
+        if self.optimizer is not None:
+            arrays = {"first": self.optimizer.first, "second": self.optimizer.second, "steps": self.optimizer.steps}
+        own = {"control": self.control, "clip": self.clip, "model": self.model}
+        return arrays | {name: array for name, array in own.items() if array is not None}
+
+    def restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """The inverse of `checkpoint`."""
+        if "first" in arrays:
+            self.optimizer = OptimiserState(*(arrays[name].copy() for name in ("first", "second", "steps")))
+        self.control, self.clip, self.model = (
+            arrays[name].copy() if name in arrays else None for name in ("control", "clip", "model")
+        )
 
 
 def training_task(approved: ApprovedPlan) -> Task:
@@ -81,25 +82,6 @@ def expected_update(network: Trainable, approved: ApprovedPlan) -> Expect:
     )
 
 
-def kept_by(site: Site) -> dict[str, NDArray[Any]]:
-    """What a checkpoint must hold of a site so that its next round goes on as if nothing had happened."""
-    kept: dict[str, NDArray[Any]] = {}
-    state = site.memory.get(OPTIMISER)
-    if state is not None:
-        kept |= {"first": state.first, "second": state.second, "steps": state.steps}
-    kept |= {name: site.memory[name] for name in (CONTROL, CLIP, MODEL) if name in site.memory}
-    return kept
-
-
-def put_back(site: Site, kept: dict[str, NDArray[Any]]) -> None:
-    """The inverse of `kept_by`."""
-    if "first" in kept:
-        site.memory[OPTIMISER] = OptimiserState(kept["first"].copy(), kept["second"].copy(), kept["steps"].copy())
-    for name in (CONTROL, CLIP, MODEL):
-        if name in kept:
-            site.memory[name] = kept[name].copy()
-
-
 @dataclass(frozen=True, eq=False)
 class _Group:
     """What stays the same as long as the same sites train on the same rows; making it anew each round would be slow."""
@@ -109,8 +91,8 @@ class _Group:
     keys: NDArray[np.uint64]
     training: Training
     counts: tuple[int, ...]
-    told: NDArray[np.int64]
-    """The counts as the replies tell them."""
+    reported_counts: NDArray[np.int64]
+    """The counts as the replies hold them."""
     guarantees: tuple[Aggregate, ...]
 
 
@@ -123,34 +105,23 @@ def _rows_of(site: Site) -> Rows:
 
 
 def _group_of(sites: Sequence[Site]) -> _Group:
-    if not isinstance(sites, Company):
-        return _group_with_the_first(sites)
-    rows_given, group = sites.shared.get(GROUP, (-1, None))
-    if group is None or rows_given != Site.rows_given:
-        group = _group_with_the_first(sites)
-        sites.shared[GROUP] = Site.rows_given, group
-    found: _Group = group
-    return found
-
-
-def _group_with_the_first(sites: Sequence[Site]) -> _Group:
-    """The group the first of the sites keeps, if it is of the very rows of these, or a new one."""
-    known: _Group | None = sites[0].memory.get(GROUP)
+    """The stacked rows of these sites; made once, as long as the same sites train on the same rows."""
+    first = sites[0].state(TrainingState)
     rows = [_rows_of(site) for site in sites]
+    known = first.group
     if known is not None and len(known.rows) == len(rows) and all(map(is_, known.rows, rows)):
         return known
     counts = tuple([part.count for part in rows])
-    group = _Group(
+    first.group = _Group(
         rows=rows,
         stacked=stack(rows),
         keys=read_only(np.fromiter((site.row_key for site in sites), dtype=np.uint64, count=len(sites))),
-        training=approved_plan_of(sites[0]).train.training(),
+        training=sites[0].plan.train.training(),
         counts=counts,
-        told=np.asarray(counts, dtype=np.int64),
+        reported_counts=np.asarray(counts, dtype=np.int64),
         guarantees=tuple([site.aggregate(count) for site, count in zip(sites, counts, strict=True)]),
     )
-    sites[0].memory[GROUP] = group
-    return group
+    return first.group
 
 
 _Losses = NDArray[np.float64] | None
@@ -158,13 +129,13 @@ _Losses = NDArray[np.float64] | None
 
 def _train(sites: Sequence[Site], request: Request) -> tuple[dict[str, NDArray[Any]], _Losses, _Group]:
     """What training gave, stacked over the sites: arrays, losses where they are asked for; and the group."""
-    approved, network = approved_plan_of(sites[0]), network_of(sites[0])
+    approved, network = sites[0].plan, sites[0].network
     group = _group_of(sites)
     keep = approved.train.state == "keep"
     start = request.payload.arrays["weights"]
     shift = None
     if "control" in request.payload.arrays:
-        own = np.stack([site.memory.get(CONTROL, np.zeros_like(start)) for site in sites])
+        own = np.stack([_control(site, start) for site in sites])
         shift = request.payload.arrays["control"] - own
     fitted = network.fit(
         start,
@@ -172,13 +143,13 @@ def _train(sites: Sequence[Site], request: Request) -> tuple[dict[str, NDArray[A
         training=group.training,
         keys=group.keys,
         round=request.round,
-        state=kept_state(sites) if keep else None,
+        state=optimizer_state(sites) if keep else None,
         shift=shift,
         measure_loss=approved.train.stop is not None,
         keep_state=keep,
     )
     if keep:
-        keep_state(sites, fitted)
+        keep_optimizer_state(sites, fitted)
     arrays: dict[str, NDArray[Any]] = {"weights": fitted.weights}
     if shift is not None:
         arrays["control"] = _changed_controls(sites, request.payload.arrays, fitted, approved.train.lr)
@@ -194,13 +165,18 @@ def _changed_controls(
     moved = (start.astype(np.float64) - fitted.weights) / (steps * lr)
     changes: NDArray[Any] = np.where(fitted.steps[:, None] > 0, moved - control, 0.0).astype(start.dtype)
     for index, site in enumerate(sites):
-        site.memory[CONTROL] = site.memory.get(CONTROL, np.zeros_like(start)) + changes[index]
+        site.state(TrainingState).control = _control(site, start) + changes[index]
     return changes
 
 
-def kept_state(sites: Sequence[Site]) -> OptimiserState | None:
+def _control(site: Site, start: NDArray[Any]) -> NDArray[Any]:
+    known = site.state(TrainingState).control
+    return np.zeros_like(start) if known is None else known
+
+
+def optimizer_state(sites: Sequence[Site]) -> OptimiserState | None:
     """The sites' optimiser states side by side; a site that never trained starts at zero."""
-    known = [site.memory.get(OPTIMISER) for site in sites]
+    known = [site.state(TrainingState).optimizer for site in sites]
     example = next((state for state in known if state is not None), None)
     if example is None:
         return None
@@ -213,11 +189,11 @@ def kept_state(sites: Sequence[Site]) -> OptimiserState | None:
     )
 
 
-def keep_state(sites: Sequence[Site], fitted: Fitted) -> None:
+def keep_optimizer_state(sites: Sequence[Site], fitted: Fitted) -> None:
     """Let every site keep its optimiser's state for the next round."""
     if fitted.state is not None:
         for index, site in enumerate(sites):
-            site.memory[OPTIMISER] = fitted.state.take(slice(index, index + 1))
+            site.state(TrainingState).optimizer = fitted.state.take(slice(index, index + 1))
 
 
 def _train_one(site: Site, request: Request) -> Release:
@@ -232,11 +208,11 @@ def _train_one(site: Site, request: Request) -> Release:
 
 def _train_many(sites: Sequence[Site], request: Request) -> Releases:
     arrays, losses, group = _train(sites, request)
-    metrics: dict[str, Any] = {"rows": group.told}
+    metrics: dict[str, Any] = {"rows": group.reported_counts}
     if losses is not None:
         metrics["loss"] = losses
     return Releases(arrays=arrays, metrics=metrics, guarantees=group.guarantees, rows=group.counts)
 
 
-TRAIN = Task(name="train", one=_train_one, many=_train_many)
-TRAIN_SCAFFOLD = Task(name="train.scaffold", one=_train_one, many=_train_many)
+TRAIN = Task(name="train", one=_train_one, many=_train_many, replayed=False)
+TRAIN_SCAFFOLD = Task(name="train.scaffold", one=_train_one, many=_train_many, replayed=False)

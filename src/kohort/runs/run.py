@@ -369,7 +369,6 @@ class _Observer:
             "costs": vars(self._engine.costs),
             "excluded": [vars(item) for item in self._engine.excluded],
         }
-        self._ledger.settle()  # a run that goes on from here will not ask for this round's receipt again
         folder.checkpoints.save(
             Checkpoint(
                 round=mark.round,

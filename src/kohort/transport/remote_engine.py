@@ -30,7 +30,7 @@ from kohort.protocol.plan import ApprovedPlan
 from kohort.protocol.site import Failure
 from kohort.protocol.task import Request
 from kohort.protocol.validate import validate
-from kohort.protocol.wire import Parcels
+from kohort.protocol.wire import EncodedReplies
 from kohort.rng import Streams
 from kohort.transport.messages import (
     Answer,
@@ -196,10 +196,10 @@ class RemoteEngine:
                 except KohortError as error:
                     excluded.append(Excluded(name, "stray", error.message))
         self._told |= set(answers)
-        told, names, parcels = self._write_down(ask, requests, answers)
+        told, names, encoded = self._write_down(ask, requests, answers)
         excluded += told
         self._count(requests, answers)
-        kept, body, bad = validate(names, parcels, ask.expect, self.declared)
+        kept, body, bad = validate(names, encoded, ask.expect, self.declared)
         excluded += bad
         for item in excluded:
             if item.kind not in {"refused", "failed"}:  # those two stand in the ledger already
@@ -268,7 +268,7 @@ class RemoteEngine:
         excluded: list[Excluded] = []
         failures: list[Failure] = []
         names: list[str] = []
-        parcels: list[bytes] = []
+        encoded: list[bytes] = []
         lines: dict[str, list[Chain]] = {}
         for name, answer in answers.items():
             chain, request = self._chains[name], requests[name]
@@ -282,14 +282,12 @@ class RemoteEngine:
                     excluded.append(Excluded(name, "excluded", error.message))
                     continue
                 known = self.ledger.has_answered(chain, ledger_context, answer.body)  # it came before an interruption
-                self.ledger.record(
-                    [chain], ledger_context, guarantees=[claim], rows=[answer.rows], parcels=[answer.body]
-                )
+                self.ledger.release(chain, ledger_context, guarantee=claim, rows=answer.rows, payload=answer.body)
                 if isinstance(claim, DP) and not known:
                     chain.budget.charge(claim, to=answer.to, what=request.task, round=request.round)
                 lines.setdefault(request.digest, []).append(chain)
                 names.append(name)
-                parcels.append(answer.body)
+                encoded.append(answer.body)
             elif answer.status == "refused":
                 claim = parse_guarantee(dict(answer.guarantee)) if answer.guarantee else Public(what="nothing")
                 if not answer.heads:  # the plan itself was refused, as a whole
@@ -305,7 +303,7 @@ class RemoteEngine:
         for digest, chains in lines.items():
             self.receipts.issue(self.ledger, chains, LedgerContext(what=ask.task.name, request=digest, round=ask.round))
         stop_if_tampered(failures)
-        return excluded, names, parcels
+        return excluded, names, encoded
 
     def _count(self, requests: Mapping[str, Request], answers: Mapping[str, Answer]) -> None:
         """Bytes of payloads, as the ledgers list them; seconds as the sites measured them."""
@@ -320,7 +318,9 @@ class RemoteEngine:
         self.costs.sites += sum(times)
 
 
-def _consulted(ask: Ask, kept: Sequence[str], body: Parcels | list[bytes], excluded: Sequence[Excluded]) -> Replies:
+def _consulted(
+    ask: Ask, kept: Sequence[str], body: EncodedReplies | list[bytes], excluded: Sequence[Excluded]
+) -> Replies:
     """The answer of a party without rows. There is no quorum of one: what it refuses or cannot do ends the run."""
     if not excluded:
         return Replies(kept, body)

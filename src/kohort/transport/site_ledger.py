@@ -68,18 +68,18 @@ class SiteLedger(Ledger):
             raise IntegrityError("the site's ledger is not open")
         return self._chain
 
-    def record(
+    def release(
         self,
-        chains: Sequence[Chain],
+        chain: Chain,
         ledger_context: LedgerContext,
         *,
-        guarantees: Sequence[Guarantee],
-        rows: Sequence[int],
-        parcels: Sequence[bytes | memoryview],
+        guarantee: Guarantee,
+        rows: int,
+        payload: bytes | memoryview,
     ) -> None:
         """As in every ledger; the claim is remembered for the answer."""
-        super().record(chains, ledger_context, guarantees=guarantees, rows=rows, parcels=parcels)
-        self.last = Claimed(guarantees[0], rows[0], ledger_context)
+        super().release(chain, ledger_context, guarantee=guarantee, rows=rows, payload=payload)
+        self.last = Claimed(guarantee, rows, ledger_context)
         self._times.append((ledger_context.what, int(time.time())))
 
     def refuse(self, chain: Chain, ledger_context: LedgerContext, *, guarantee: Guarantee, reason: str) -> None:

@@ -158,7 +158,7 @@ class SiteServer:
             self.ledger.refuse(self.ledger.chain, ledger_context, guarantee=claim, reason=reason)
             raise RefusedError(reason)
         if kept:
-            store.relive(run.site)
+            store.rebuild(run.site)
         else:
             store.begin(plan, question.peers)
         self._runs[place] = run
@@ -195,8 +195,8 @@ class SiteServer:
             reason = answers.refusals[0].reason
             reply = self._line(question, request, status="refused", reason=reason, seconds=seconds)
             return self._kept(run, request, reply)
-        parcels = answers.parcels if isinstance(answers.parcels, list) else answers.parcels.views()
-        reply = self._line(question, request, status="answer", seconds=seconds, body=bytes(parcels[0]))
+        encoded = answers.encoded if isinstance(answers.encoded, list) else answers.encoded.views()
+        reply = self._line(question, request, status="answer", seconds=seconds, body=bytes(encoded[0]))
         return self._kept(run, request, reply)
 
     def _kept(self, run: OpenedRun, request: Request, reply: Answer) -> Answer:

@@ -1,7 +1,7 @@
 """What a real site keeps on its disk so that a crash changes nothing.
 
 For each run: the plan, the root of the site's randomness, every answer by its request's hash (an answered request gets
-the same bytes again), and the requests that formed the site's memory, to form it again. Nothing of it leaves.
+the same bytes again), and what rebuilds the site's state: a checkpoint, or the requests to replay. None of it leaves.
 
     runs/RUN-PLAN/plan.json  peers.jsonl  root.key  answers/NUMBER-REQUEST.khrt
 """
@@ -19,12 +19,8 @@ from kohort.privacy.ledger.ledger import canonical
 from kohort.protocol.site import Site
 from kohort.protocol.task import Request, find_task
 from kohort.protocol.wire import Payload, decode, encode
-from kohort.rounds.training import TRAIN, TRAIN_SCAFFOLD, kept_by, put_back
 
 __all__ = ["Numbers", "RunStore"]
-
-_ONLY_KEEPS_STATE = frozenset({TRAIN.name, TRAIN_SCAFFOLD.name})
-"""Tasks whose one effect on a site's memory is what `kept_by` tells: that is stored, instead of training again."""
 
 
 class Numbers:
@@ -55,7 +51,7 @@ class Numbers:
 class RunStore:
     """The files of one run at a site; without a folder answers are kept in memory, and nothing else.
 
-    An answer and what its request did to the site's memory are one file, so a crash leaves both or neither. A store
+    An answer and what rebuilds the state after it are one file, so a crash leaves both or neither. A store
     that `forgets` keeps answers alone: what a key-holder destroyed must not come back.
     """
 
@@ -99,13 +95,13 @@ class RunStore:
         return None if path is None else _read_record(path).blobs["answer"]
 
     def keep(self, site: Site, request: Request, answer: bytes, *, formed: bool) -> None:
-        """Store an answer before it is sent; if it `formed` the site's memory, also how to form that again."""
+        """Store an answer before it is sent; if it `formed` the site's state, also how to rebuild that."""
         if self.folder is None:
             self._answers[request.digest] = answer
             return
         head, body, kept = "", b"", {}
-        if formed and request.task in _ONLY_KEEPS_STATE:
-            kept = kept_by(site)
+        if formed and not find_task(request.task).replayed:
+            kept = site.states.checkpoint()
         elif formed and not self._forgets:
             head = canonical(
                 [request.run, request.plan_hash, request.task, request.round, request.attempt, request.nonce]
@@ -116,8 +112,11 @@ class RunStore:
         write_atomic(path, hashlib.blake2b(content, digest_size=32).digest() + content, durable=True, private=True)
         self._places[request.digest] = path
 
-    def relive(self, site: Site) -> None:
-        """Form the memory of a site again that lost it in a crash. Nothing is sent and no line is written."""
+    def rebuild(self, site: Site) -> None:
+        """Rebuild the state of a restarted site from its checkpoint and by replaying its stored requests.
+
+        Nothing is sent and no ledger line is written.
+        """
         kept = None
         for path in self._places.values():
             record = _read_record(path)
@@ -126,7 +125,7 @@ class RunStore:
                 find_task(request.task).one(site, request)
             kept = record.arrays or kept
         if kept:
-            put_back(site, dict(kept))
+            site.states.restore(kept)
 
     def _read(self, name: str) -> bytes:
         if self.folder is None or not (self.folder / name).is_file():

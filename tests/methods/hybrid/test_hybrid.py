@@ -15,6 +15,7 @@ from kohort.privacy.dp.accounting import Event, epsilon_of
 from kohort.rounds import peers
 from kohort.rounds.clusters import clusters_of
 from kohort.rounds.peers import neighbours, pack_boxes, unpack_boxes
+from kohort.rounds.training import TrainingState
 from kohort.runs.config import load_plan
 from kohort.runs.run import Outcome, run
 
@@ -117,7 +118,7 @@ def test_full_clusters_end_with_one_model_each() -> None:
 
     def settle(site: Any, request: Any) -> Any:
         released = original(site, request)
-        models[site.name] = site.memory["model"].copy()
+        models[site.name] = site.state(TrainingState).model.copy()
         return released
 
     task = peers.SETTLE

@@ -92,8 +92,8 @@ def carried_in(made: Plan, monkeypatch: pytest.MonkeyPatch) -> bytes:
 
     def listen(*arguments: Any, **options: Any) -> Any:
         answers = real(*arguments, **options)
-        parcels = answers.parcels if isinstance(answers.parcels, list) else answers.parcels.views()
-        carried.extend(bytes(part) for part in parcels)
+        encoded = answers.encoded if isinstance(answers.encoded, list) else answers.encoded.views()
+        carried.extend(bytes(part) for part in encoded)
         return answers
 
     with monkeypatch.context() as patch:

@@ -92,7 +92,8 @@ def sites(monkeypatch: pytest.MonkeyPatch) -> Sites:
 
 
 def published(site: Any) -> mappings.Published:
-    found: mappings.Published = site.memory["mappings.published"]
+    found = site.state(mappings.MappingState).published
+    assert found is not None
     return found
 
 
@@ -113,7 +114,7 @@ def test_sites_train_on_what_the_checker_passes(sites: Sites, hierarchy: str, en
         tables=tables(),
     )
     for site in sites.values():
-        frame, encoder = site.table.rows(), site.memory["encoder"]
+        frame, encoder = site.table.rows(), site.encoder
         config = AnonymiseSection(k=4, item_hierarchy=hierarchy, suppression_limit=1.0)
         codes = pl.Series(encoder.target(frame))
         made = anonymise_rows(frame, site.schema, config, k=4, codes=codes)
@@ -175,7 +176,7 @@ def test_peers_get_the_classes_and_the_hub_does_not(tmp_path: Path, sites: Sites
     assert peers.model.weights.tobytes() == hub.model.weights.tobytes()
     assert peers.facts["same_class"] == hub.facts["same_class"]
     for site in sites.values():  # every site knows what the hub knew in the other run
-        assert {one.site: one.to_bytes() for one in site.memory["mappings.known"]} == dict(
+        assert {one.site: one.to_bytes() for one in site.state(mappings.MappingState).known} == dict(
             zip(SIZES, ours, strict=True)
         )
     sealed = [line for line in ledger_lines(tmp_path / "peers") if line.get("what") == "mappings.seal"]
@@ -192,7 +193,7 @@ def test_what_the_hub_carries_for_peers_cannot_be_read(monkeypatch: pytest.Monke
 
     def listen(*arguments: Any, **options: Any) -> Any:
         answers = real(*arguments, **options)
-        carried.extend(bytes(part) for part in (answers.parcels if isinstance(answers.parcels, list) else []))
+        carried.extend(bytes(part) for part in (answers.encoded if isinstance(answers.encoded, list) else []))
         return answers
 
     monkeypatch.setattr(engine, "answer", listen)
@@ -314,7 +315,7 @@ def test_weak_quasi_identifiers_are_dropped_before_anonymising(sites: Sites) -> 
         assert sum(suppressed) == 1
         ward = slice(None) if suppressed[1] else None
         if ward is not None:  # nothing of the dropped column is left in what the site trains on
-            start = site.memory["encoder"].feature_names.index("ward=north")
+            start = site.encoder.feature_names.index("ward=north")
             assert len(np.unique(site.training_rows.x[:, start : start + 3], axis=0)) == 1
 
 
@@ -348,7 +349,7 @@ def test_the_data_version_follows_the_rows_and_tells_nothing(sites: Sites) -> No
 def test_a_site_asked_out_of_turn_gives_nothing(sites: Sites) -> None:
     run(plan(), seed=1, tables=tables())
     site = sites["a"]
-    del site.memory["mappings.published"]
+    site.state(mappings.MappingState).published = None
     for task in ("mappings.publish", "mappings.seal", "mappings.place"):
         with pytest.raises(SiteError, match="before it had any"):
             find_task(task).one(site, None)  # type: ignore[arg-type]
@@ -458,7 +459,7 @@ def test_plans_that_make_no_sense_are_refused(data: dict[str, Any], text: str) -
 def test_class_weights_count_in_training_and_not_in_measuring(sites: Sites) -> None:
     weighted = run(plan(train={"class_weights": {"ill": 3.0}}), seed=1, tables=tables())
     for site in sites.values():
-        rows, encoder = site.training_rows, site.memory["encoder"]
+        rows, encoder = site.training_rows, site.encoder
         assert rows.weight is not None
         assert set(rows.weight[rows.y == encoder.classes.index("ill")]) == {3.0}
         assert set(rows.weight[rows.y == encoder.classes.index("well")]) == {1.0}

@@ -653,7 +653,7 @@ def test_a_site_with_another_version_of_the_module_fails_and_is_named(monkeypatc
         encoder = real(sites, request)
         for site in sites:
             if site.name.endswith("1"):
-                site.memory["network"] = model_of(wider, inputs=encoder.width)
+                site.enrol(encoder, model_of(wider, inputs=encoder.width))
         return encoder
 
     assert PREPARE.many is not None

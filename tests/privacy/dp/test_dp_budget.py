@@ -46,7 +46,7 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @dataclass
-class Keeper:
+class FakeSite:
     name: str
     policy: Policy
     chain: Chain
@@ -57,19 +57,24 @@ class Keeper:
 class Opened:
     ledger: Ledger
     receipts: Receipts
-    keeper: Keeper
+    site: FakeSite
 
-    def send(self, claim: DP, number: int = 0, *, to: str = "hub", parcel: bytes = b"x") -> Refusal | None:
+    def send(self, claim: DP, number: int = 0, *, to: str = "hub", data: bytes = b"x") -> Refusal | None:
         ledger_context = LedgerContext(what="train", to=to, request=f"{to}{number:060x}", round=number)
         [verdict] = door(
-            [self.keeper], [parcel], ledger=self.ledger, ledger_context=ledger_context, guarantees=[claim], rows=[10]
+            [self.site],
+            [data],
+            ledger=self.ledger,
+            ledger_context=ledger_context,
+            guarantees=[claim],
+            rows=[10],
         )
-        self.receipts.issue(self.ledger, [self.keeper.chain], ledger_context)
+        self.receipts.issue(self.ledger, [self.site.chain], ledger_context)
         return verdict
 
     @property
     def budget(self) -> Budget:
-        return self.keeper.chain.budget
+        return self.site.chain.budget
 
     def seal(self) -> None:
         self.ledger.seal(receipts=(self.receipts.length, self.receipts.head), hub_key=self.receipts.public)
@@ -88,7 +93,7 @@ def opened(
     if again and folder is not None:
         reopen(folder, ledger, receipts)
     chain = ledger.open_chain("a", secret=b"k" * 32, binding={"policy": policy.to_mapping()}, budget=before)
-    return Opened(ledger, receipts, Keeper("a", policy, chain))
+    return Opened(ledger, receipts, FakeSite("a", policy, chain))
 
 
 def test_the_first_release_pays_for_the_plan_and_the_later_ones_nothing() -> None:
@@ -217,7 +222,7 @@ def test_what_was_paid_is_known_after_a_crash(tmp_path: Path, cut: int) -> None:
     assert (site.budget.epsilon, site.budget.delta) == (0.5, 1e-5)
     assert site.send(DP(epsilon=0.1, delta=0.0), 3) is not None
     with pytest.raises(IntegrityError):  # fresh noise for an answered request
-        site.send(LATER, 1, parcel=b"other")
+        site.send(LATER, 1, data=b"other")
     site.seal()
     found = verify_ledger(tmp_path)
     assert (found.epsilon, found.delta, found.releases) == (0.5, 1e-5, 3)
@@ -252,8 +257,8 @@ def written(folder: Path, claims: list[DP], *, policy: Policy | None = None, rou
     site = opened(folder, policy=policy)
     for number, claim in enumerate(claims):
         ledger_context = LedgerContext(what="train", request=f"{number:064x}", round=rounds(number))
-        chain = site.keeper.chain
-        site.ledger.record([chain], ledger_context, guarantees=[claim], rows=[10], parcels=[b"x"])
+        chain = site.site.chain
+        site.ledger.release(chain, ledger_context, guarantee=claim, rows=10, payload=b"x")
         site.receipts.issue(site.ledger, [chain], ledger_context)
     site.seal()
 

@@ -12,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.ledgers import SITES, Written, open_ledger, write_small_ledger
 
-from kohort.background import begin_deferred
 from kohort.errors import ConfigError, IntegrityError, ResourceError
-from kohort.privacy.guarantee import DP, Aggregate, KAnonymous, Raw
+from kohort.privacy.guarantee import DP, Aggregate, Guarantee, KAnonymous, Raw
 from kohort.privacy.ledger import receipts as receipts_module
 from kohort.privacy.ledger.ledger import GENESIS, Chain, Ledger, LedgerContext, canonical, quoted
 from kohort.privacy.ledger.receipts import Receipts
@@ -68,7 +67,7 @@ def test_digests_are_keyed_by_the_site() -> None:
 
 def test_the_hub_refuses_a_head_that_goes_back() -> None:
     written = open_ledger(None, policy=Policy())
-    chain = written.keepers[0].chain
+    chain = written.sites[0].chain
     for number in range(2):
         written.ledger.note(chain, ledger_context(number), reason="x")
         written.receipts.issue(written.ledger, [chain], ledger_context(number))
@@ -82,99 +81,53 @@ def test_the_order_of_the_chains_does_not_change_a_receipt() -> None:
     heads = []
     for turned in (False, True):
         written = open_ledger(None, policy=Policy())
-        chains = [keeper.chain for keeper in written.keepers]
+        chains = [site.chain for site in written.sites]
         heads.append(written.receipts.issue(written.ledger, chains[::-1] if turned else chains, ledger_context(0)))
     assert heads[0] == heads[1]
 
 
-def exchange(written: Written, number: int, *, later: bool) -> None:
-    chains = [keeper.chain for keeper in written.keepers]
-    claims = [Aggregate(rows=150)] * len(chains)
-    parcels = [f"{chain.site} {number}".encode() for chain in chains]
-    written.ledger.record(chains, ledger_context(number), guarantees=claims, rows=[150] * len(chains), parcels=parcels)
-    if later:
-        written.receipts.issue_later(written.ledger, chains, ledger_context(number))
-    else:
-        written.receipts.issue(written.ledger, chains, ledger_context(number))
-
-
-@pytest.mark.parametrize("begun", [False, True])
-def test_receipts_that_are_issued_later_are_the_same_receipts_at_the_same_places(tmp_path: Path, begun: bool) -> None:
-    for later in (False, True):
-        written = open_ledger(tmp_path / str(later), policy=Policy())
-        first, second, _ = (keeper.chain for keeper in written.keepers)
-        for number in range(3):
-            exchange(written, number, later=later)
-            if begun:
-                begin_deferred()
-        written.ledger.note(first, LedgerContext(what="train", round=2), reason="x")
-        exchange(written, 3, later=later)
-        written.ledger.refuse(second, LedgerContext(what="train", round=3), guarantee=Raw(rows=1), reason="y")
-        exchange(written, 4, later=later)
-        written.seal()
-        assert verify_ledger(tmp_path / str(later)).receipts == 5
-    for file in ("ledger.jsonl", "head.json", "receipts.jsonl"):
-        assert (tmp_path / "True" / file).read_bytes() == (tmp_path / "False" / file).read_bytes()
-
-
-@pytest.mark.parametrize("settle", ["length", "head", "lines", "next", "ledger", "close", "opened"])
-def test_whoever_asks_for_a_late_receipt_gets_it(settle: str) -> None:
-    written = open_ledger(None, policy=Policy())
-    exchange(written, 0, later=True)
-    assert written.receipts._lines == []
-    match settle:
-        case "next":
-            written.receipts.issue(written.ledger, [written.keepers[0].chain], ledger_context(1))
-        case "ledger":
-            written.ledger.settle()
-        case "close":
-            written.receipts.close()
-        case "opened":
-            written.ledger.open_chain("new", secret=b"n" * 32, binding={})
-        case _:
-            assert getattr(written.receipts, settle)
-    assert json.loads(written.receipts._lines[0])["request"] == ledger_context(0).request
-    assert {keeper.chain.receipt for keeper in written.keepers[1:]} == {json.loads(written.receipts._lines[0])["hash"]}
-
-
-@pytest.mark.parametrize("begun", [False, True])
-def test_a_late_receipt_that_cannot_be_written_stops_the_next_release(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: bool
-) -> None:
+def test_lines_of_a_batch_are_written_together_and_also_when_it_fails(tmp_path: Path) -> None:
     written = open_ledger(tmp_path, policy=Policy())
-    exchange(written, 0, later=True)
+    path = tmp_path / "ledger.jsonl"
+    before = path.read_bytes()
+    first, second, _ = (site.chain for site in written.sites)
+    with pytest.raises(RuntimeError), written.ledger.batch():
+        release(written, first, 0, b"x")
+        written.ledger.note(second, ledger_context(0), reason="late")
+        assert path.read_bytes() == before
+        raise RuntimeError
+    assert [json.loads(line)["event"] for line in path.read_text().splitlines()[3:]] == ["release", "note"]
+    written.seal()
+    assert verify_ledger(tmp_path).lines == 5
+
+
+def test_a_receipt_that_cannot_be_written_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = open_ledger(tmp_path, policy=Policy())
+    chain = written.sites[0].chain
 
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "full")
 
     monkeypatch.setattr(receipts_module, "write_whole", full)
-    if begun:
-        begin_deferred()
-    before = (tmp_path / "ledger.jsonl").read_bytes()
-    for number in (1, 2):  # whoever takes the first error for something else meets it again
-        with pytest.raises(ResourceError, match="cannot write"):
-            exchange(written, number, later=True)
+    release(written, chain, 0, b"x")
     with pytest.raises(ResourceError, match="cannot write"):
-        written.seal()
-    assert (tmp_path / "ledger.jsonl").read_bytes() == before
+        written.receipts.issue(written.ledger, [chain], ledger_context(0))
 
 
-def test_a_head_that_goes_back_is_refused_when_the_receipt_is_late() -> None:
-    written = open_ledger(None, policy=Policy())
-    exchange(written, 0, later=True)
-    replaced = Chain(written.keepers[0].chain.site, secret=b"z" * 32)
-    written.receipts.issue_later(written.ledger, [replaced], ledger_context(1))
-    with pytest.raises(IntegrityError, match="went back"):
-        written.ledger.note(written.keepers[1].chain, ledger_context(1), reason="x")
+def release(
+    written: Written, chain: Chain, number: int, payload: bytes, claim: Guarantee | None = None, rows: int = 150
+) -> None:
+    claim = claim or Aggregate(rows=rows)
+    written.ledger.release(chain, ledger_context(number), guarantee=claim, rows=rows, payload=payload)
 
 
 def test_totals_by_site_and_recipient(tmp_path: Path) -> None:
     written = open_ledger(tmp_path, policy=Policy(), names=("a", "b"))
-    first, second = (keeper.chain for keeper in written.keepers)
-    parcels: list[bytes | memoryview] = [b"12345"]
+    first, second = (site.chain for site in written.sites)
 
     def release(chain: Chain, claim: Any, rows: int, number: int, to: str = "hub") -> None:
-        written.ledger.record([chain], ledger_context(number, to=to), guarantees=[claim], rows=[rows], parcels=parcels)
+        place = ledger_context(number, to=to)
+        written.ledger.release(chain, place, guarantee=claim, rows=rows, payload=b"12345")
 
     release(first, KAnonymous(k=9, l=3, t=0.1, verified=True), 50, 0)
     release(first, KAnonymous(k=7, l=4, t=0.2, verified=True), 80, 1)
@@ -200,9 +153,10 @@ def test_totals_by_site_and_recipient(tmp_path: Path) -> None:
 
 def test_disclosures_come_in_the_order_things_left() -> None:
     written = open_ledger(None, policy=Policy(), names=("a", "b", "c"))
-    chains = [keeper.chain for keeper in written.keepers]
+    chains = [site.chain for site in written.sites]
     claims = [DP(epsilon=1.0, delta=0), Aggregate(rows=5), Raw(rows=5)]
-    written.ledger.record(chains, ledger_context(0), guarantees=claims, rows=[5] * 3, parcels=[b"x"] * 3)
+    for chain, claim in zip(chains, claims, strict=True):
+        release(written, chain, 0, b"x", claim, 5)
     assert [item.kind for item in written.ledger.disclosures()] == ["dp", "aggregate", "raw"]
 
 
@@ -211,9 +165,10 @@ def test_disclosures_come_in_the_order_things_left() -> None:
 )
 def test_any_site_name_makes_a_sound_ledger(name: str, tmp_path: Path) -> None:
     written = open_ledger(tmp_path, policy=Policy(), names=(name, "other"))
-    chains = [keeper.chain for keeper in written.keepers]
+    chains = [site.chain for site in written.sites]
     claims = [Aggregate(rows=5)] * 2
-    written.ledger.record(chains, ledger_context(0), guarantees=claims, rows=[5, 5], parcels=[b"x", b"y"])
+    for chain, claim in zip(chains, claims, strict=True):
+        release(written, chain, 0, b"x", claim, 5)
     written.receipts.issue(written.ledger, chains, ledger_context(0))
     written.ledger.note(chains[0], ledger_context(0), reason=f"about {name}")
     written.seal()
@@ -230,7 +185,7 @@ def test_a_durable_book_is_flushed_line_by_line_and_tells_the_time(
     receipts = Receipts(signer=Signer.from_secret(b"h" * 32), folder=tmp_path)
     chain = ledger.open_chain("a", secret=b"k" * 32, binding={})
     before = len(flushed)
-    ledger.record([chain], ledger_context(0), guarantees=[Aggregate(rows=1)], rows=[1], parcels=[b"x"])
+    ledger.release(chain, ledger_context(0), guarantee=Aggregate(rows=1), rows=1, payload=b"x")
     assert len(flushed) > before
     receipts.issue(ledger, [chain], ledger_context(0))
     ledger.seal(receipts=(receipts.length, receipts.head), hub_key=receipts.public)
@@ -259,7 +214,7 @@ class _Choking:
 @pytest.mark.parametrize("part", ["ledger", "receipts"])
 def test_short_writes_are_finished_and_a_full_disk_is_said(part: str) -> None:
     written = open_ledger(None, policy=Policy(), names=("a",))
-    chain = written.keepers[0].chain
+    chain = written.sites[0].chain
     owner: Any = getattr(written, part)
 
     def act(number: int) -> None:

@@ -20,17 +20,17 @@ from kohort.protocol.task import Release, Request, Task
 from kohort.protocol.wire import Payload
 from kohort.rounds.dp_accounts import account_of, answer_once, claim_of, spends
 from kohort.rounds.phases import JudgeSection, TrainingPhase, judge_of, phases_of, rows_of
-from kohort.rounds.training import MODEL, approved_plan_of, network_of
+from kohort.rounds.training import TrainingState
 
 __all__ = ["JUDGE", "REVEAL", "prefers_later", "revealed"]
 
 
 def _reveal(site: Site, request: Request) -> Release:
     """Show the hub the model this site made with its peers."""
-    model = site.memory.get(MODEL)
+    model = site.state(TrainingState).model
     if model is None:
         raise SiteError(f"site {site.name!r} has no model of its own to show")
-    phase = phases_of(approved_plan_of(site))[int(request.payload.metrics["phase"])]
+    phase = phases_of(site.plan)[int(request.payload.metrics["phase"])]
     rows = rows_of(site, phase).count
     claim = site.aggregate(rows) if spends(phase) is None else claim_of(site)
     return Release(payload=Payload(arrays={"weights": model}, metrics={"rows": rows}), guarantee=claim, rows=rows)
@@ -56,11 +56,11 @@ def revealed(hub: Hub, number: int, round_number: int) -> Generator[Ask | RoundE
 def _judge(site: Site, request: Request) -> Release:
     """How many more held-out rows the later model gets right."""
     number = int(request.payload.metrics["phase"])
-    section = judge_of(approved_plan_of(site))
+    section = judge_of(site.plan)
     if section is None:
         raise RefusedError("the approved plan judges no models")
-    phase = _judged_job(phases_of(approved_plan_of(site)), section)
-    rows, network = rows_of(site, phase, held_out=True), network_of(site)
+    phase = _judged_job(phases_of(site.plan), section)
+    rows, network = rows_of(site, phase, held_out=True), site.network
     right = [_correct(network, request.payload.arrays[name], rows.x, rows.y) for name in ("later", "earlier")]
     gained = float(right[0] - right[1])
     if section.rows == "low":

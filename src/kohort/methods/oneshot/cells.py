@@ -12,6 +12,7 @@ learns the same. Nobody learns a count below `min_cell`.
 from __future__ import annotations
 
 from collections.abc import Generator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,18 +25,27 @@ from kohort.privacy.guarantee import Public
 from kohort.protocol.hub import Ask, Expect, Hub, Replies, RoundEnd
 from kohort.protocol.plan import ApprovedPlan
 from kohort.protocol.site import Site
+from kohort.protocol.state import TaskState
 from kohort.protocol.task import Release, Request, Task
 from kohort.protocol.wire import Payload
 from kohort.rounds.counting import KeyCounts, SecureCount, is_approved
 from kohort.rounds.phases import phases_of, secure_of
-from kohort.rounds.training import approved_plan_of
 from kohort.tables.blocks import CategoryBlock
 from kohort.tables.encoder import Encoder
 
 __all__ = ["CELLS", "COUNT", "agree_on_cells", "cells_at", "needs_cells", "rows_at"]
 
-_FREQUENT, _OTHERS = "oneshot.frequent", "oneshot.others"
 _ABSENT = "~"
+
+
+@dataclass
+class CellsState(TaskState):
+    """What a site found out about rare categories."""
+
+    frequent: NDArray[np.bool_] | None = None
+    """Which features enough persons share."""
+    others: NDArray[np.bool_] | None = None
+    """Which columns have enough persons among their rare categories."""
 
 
 def needs_cells(approved: ApprovedPlan, encoder: Encoder) -> bool:
@@ -53,10 +63,11 @@ def rows_at(site: Site) -> Rows:
 
 def cells_at(site: Site) -> tuple[Cells, NDArray[np.bool_] | None]:
     """What this site found out about rare categories, and which of its rows take part (None: all)."""
-    encoder: Encoder = site.memory["encoder"]
-    if not needs_cells(approved_plan_of(site), encoder):
+    encoder = site.encoder
+    if not needs_cells(site.plan, encoder):
         return Cells.whole(encoder.width), None
-    frequent, others = site.memory.get(_FREQUENT), site.memory.get(_OTHERS)
+    state = site.state(CellsState)
+    frequent, others = state.frequent, state.others
     if frequent is None or others is None:
         raise RefusedError(f"site {site.name!r} was asked for statistics before rare categories were counted")
     cells = Cells.merged(encoder, frequent, others)
@@ -111,8 +122,8 @@ def _items(encoder: Encoder) -> NDArray[np.bool_]:
 
 def _counts(site: Site) -> KeyCounts:
     """The first count is of all indicators; once the frequent ones are known, of what is left of each column."""
-    encoder: Encoder = site.memory["encoder"]
-    frequent = site.memory.get(_FREQUENT)
+    encoder = site.encoder
+    frequent = site.state(CellsState).frequent
     if frequent is None:
         keys, present = _keys(encoder), _present(site, encoder)
     else:
@@ -124,7 +135,7 @@ def _counts(site: Site) -> KeyCounts:
         keys=[keys[index] for index in there.tolist()],
         counts=counts[there],
         rows=len(present),
-        cap=section_of(approved_plan_of(site)).min_cell,
+        cap=section_of(site.plan).min_cell,
     )
 
 
@@ -140,7 +151,7 @@ COUNT = SecureCount("oneshot.count", counts_of=_counts, scheme=_scheme)
 
 def _learn(site: Site, request: Request) -> Release:
     """Read what was frequent, for every key of the agreed domain, and say it: everybody finds the same."""
-    encoder: Encoder = site.memory["encoder"]
+    encoder, state = site.encoder, site.state(CellsState)
     f, h = request.payload.arrays["f"], request.payload.arrays["h"]
     if request.round == 0:
         good = is_approved(COUNT.prints(site, _keys(encoder)), f, h)
@@ -148,12 +159,11 @@ def _learn(site: Site, request: Request) -> Release:
         frequent = np.ones(encoder.width, dtype=bool)
         frequent[indicators] = good[: indicators.sum()]
         frequent[lone] &= good[indicators.sum() : indicators.sum() + lone.sum()]
-        site.memory[_FREQUENT] = frequent
-        site.memory[_OTHERS] = np.zeros(len(encoder.blocks), dtype=bool)
+        state.frequent, state.others = frequent, np.zeros(len(encoder.blocks), dtype=bool)
         said = np.concatenate([frequent, good[indicators.sum() + lone.sum() :]])
     else:
         keys = [f"{block.name}={_ABSENT}".encode() for block in encoder.blocks]
-        said = site.memory[_OTHERS] = is_approved(COUNT.prints(site, keys), f, h)
+        said = state.others = is_approved(COUNT.prints(site, keys), f, h)
     return Release(
         payload=Payload(arrays={"enough": said.astype(np.uint8)}),
         guarantee=Public(what="categories that enough persons share"),

@@ -25,7 +25,6 @@ from kohort.protocol.plan import ApprovedPlan
 from kohort.protocol.site import Site
 from kohort.protocol.task import Release, Request, Task
 from kohort.protocol.wire import Payload
-from kohort.rounds.training import approved_plan_of
 
 __all__ = ["OPEN_WEIGHTS", "SEND_FACTORS", "paper_claims", "paper_protocol"]
 
@@ -39,7 +38,7 @@ def _keys(approved: ApprovedPlan) -> PaperKeys:
 
 
 def _layout(site: Site) -> Layout:
-    approved, encoder = approved_plan_of(site), site.memory["encoder"]
+    approved, encoder = site.plan, site.encoder
     section = section_of(approved)
     if section.mode != "paper":
         raise RefusedError("the approved plan does not send factors in clear")
@@ -61,7 +60,7 @@ def _send(site: Site, request: Request) -> Release:
             hint="Use the default mode, or lower method.oneshot.min_rows",
         )
     made = factor_of_site(layout.design, layout.inputs(rows.x), rows.y)
-    keys = _keys(approved_plan_of(site))
+    keys = _keys(site.plan)
     return Release(
         payload=Payload(
             arrays={"factors": np.stack(made.factors)},
@@ -75,7 +74,7 @@ def _send(site: Site, request: Request) -> Release:
 def _open(site: Site, request: Request) -> Release:
     """Open the encrypted weights, as any site can."""
     layout = _layout(site)
-    keys = _keys(approved_plan_of(site))
+    keys = _keys(site.plan)
     columns = [keys.decrypt(data) for data in part(request.payload.blobs["weights"])]
     weights = np.stack([column[: layout.design.width] for column in columns], axis=1)
     return Release(payload=Payload(arrays={"weights": weights}), guarantee=Aggregate(rows=site.count), rows=site.count)

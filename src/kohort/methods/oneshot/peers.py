@@ -21,23 +21,20 @@ from kohort.crypto.sums.scheme import Integers
 from kohort.errors import IntegrityError, RefusedError, SiteError
 from kohort.methods.oneshot.design import Layout, section_of
 from kohort.methods.oneshot.fit import check_total, chosen_notes, decoded, fit
-from kohort.methods.oneshot.sums import layout_at, scheme_of, statistics_at
+from kohort.methods.oneshot.sums import StatisticsState, layout_at, scheme_of, statistics_at
 from kohort.models.closed_form.design import Floats
 from kohort.protocol.hub import Ask, Expect, Hub, Replies, RoundEnd
 from kohort.protocol.site import Site
 from kohort.protocol.task import Release, Request, Task
 from kohort.protocol.wire import Payload
 from kohort.rounds.peers import KEYS, learn_peers, members_of, open_boxes, passed_around, seal_to
-from kohort.rounds.training import approved_plan_of
 
 __all__ = ["KEYS", "SEAL", "SOLVE", "PeersFit", "solved_by_peers"]
-
-_OWN = "oneshot.peers.own"
 
 
 def _approved(site: Site) -> None:
     """A hub that wants statistics past the scheme of the plan gets none."""
-    approved = approved_plan_of(site)
+    approved = site.plan
     if section_of(approved).statistics_to != "peers" or scheme_of(approved) != "none":
         raise RefusedError("the approved plan sends no statistics to peers")
 
@@ -48,14 +45,14 @@ def _seal(site: Site, request: Request) -> Release:
     layout, members = layout_at(site), members_of(site, request)
     learn_peers(site, request.payload.blobs["keys"], members)
     own, rows = statistics_at(site, request, layout.length)
-    site.memory[_OWN] = own, rows
+    site.state(StatisticsState).own = own, rows
     return seal_to(site, request, own.astype("<u8").tobytes(), members, guarantee=site.aggregate(rows), rows=rows)
 
 
 def _solve(site: Site, request: Request) -> Release:
     """Add up what the peers sealed for this site, and say what the model is."""
     _approved(site)
-    members, layout, sent = members_of(site, request), layout_at(site), site.memory.get(_OWN)
+    members, layout, sent = members_of(site, request), layout_at(site), site.state(StatisticsState).own
     if sent is None:
         raise SiteError(f"site {site.name!r} was asked to solve before it sent its statistics")
     total, rows = sent

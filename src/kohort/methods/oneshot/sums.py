@@ -7,6 +7,7 @@ them show theirs.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from math import sqrt
 
@@ -23,11 +24,11 @@ from kohort.models.rows import Rows, stack
 from kohort.protocol.hub import Ask
 from kohort.protocol.plan import ApprovedPlan
 from kohort.protocol.site import Site
+from kohort.protocol.state import TaskState
 from kohort.protocol.task import Request
 from kohort.rounds.dp_accounts import Shares, account_of, answer_once, shares_of
 from kohort.rounds.phases import DPSection, phases_of, secure_of
 from kohort.rounds.summing import first_step, sum_task
-from kohort.rounds.training import approved_plan_of
 from kohort.tables.encoder import Encoder
 
 __all__ = [
@@ -44,7 +45,6 @@ __all__ = [
     "statistics_at",
 ]
 
-_LAYOUT = "oneshot.layout"
 _MOST_CURVATURE = 50_000
 """Numbers of an exact curvature beyond which its bound is used, which needs no further sum."""
 
@@ -81,7 +81,7 @@ def curvature_of(layout: Layout) -> Curvature:
 def rows_taking_part(site: Site) -> Rows:
     """The site's rows without those of categories that are too rare, and one a person where the budget says so."""
     every, (_, chosen) = rows_at(site), cells_at(site)
-    dp = dp_of(approved_plan_of(site))
+    dp = dp_of(site.plan)
     if dp is not None and dp.unit == "person":
         identifiers = site.schema.identifiers
         if not identifiers:
@@ -93,20 +93,29 @@ def rows_taking_part(site: Site) -> Rows:
     return Rows(np.ascontiguousarray(every.x[chosen]), np.ascontiguousarray(every.y[chosen]))
 
 
+@dataclass
+class StatisticsState(TaskState):
+    """What a site keeps of the statistics it sends."""
+
+    layout: Layout | None = None
+    """What the approved plan makes of the site's columns."""
+    own: tuple[Integers, int] | None = None
+    """Its own statistics and the rows behind them, when its peers add them up."""
+
+
 def layout_at(site: Site) -> Layout:
     """What the approved plan makes of this site's columns."""
-    known = site.memory.get(_LAYOUT)
-    if known is None:
+    state = site.state(StatisticsState)
+    if state.layout is None:
         cells, _ = cells_at(site)
-        known = site.memory[_LAYOUT] = layout_of(approved_plan_of(site), site.memory["encoder"], cells)
-    layout: Layout = known
-    return layout
+        state.layout = layout_of(site.plan, site.encoder, cells)
+    return state.layout
 
 
 def _named(site: Site, request: Request, section: OneShotSection, rows: int) -> list[str]:
     """The sites of the sum; too few of them, or too few rows where no sum hides them, and this one takes no part."""
     named = request.payload.blobs["sites"].decode(errors="replace").split("\n")
-    if scheme_of(approved_plan_of(site)) == "none":
+    if scheme_of(site.plan) == "none":
         if rows < section.min_rows:
             raise RefusedError(
                 f"site {site.name!r} has {rows} rows, fewer than {section.min_rows}, and sits out: nothing hides them",
@@ -118,14 +127,14 @@ def _named(site: Site, request: Request, section: OneShotSection, rows: int) -> 
 
 
 def _statistics(site: Site, request: Request, length: int) -> tuple[Integers, int]:
-    if section_of(approved_plan_of(site)).statistics_to != "hub":
+    if section_of(site.plan).statistics_to != "hub":
         raise RefusedError("the approved plan sends statistics to peers, and none to the hub")
     return statistics_at(site, request, length)
 
 
 def statistics_at(site: Site, request: Request, length: int) -> tuple[Integers, int]:
     """The site's sums as integers of the grid for the sites that `request` names, and the rows behind them."""
-    approved, layout, rows = approved_plan_of(site), layout_at(site), rows_taking_part(site)
+    approved, layout, rows = site.plan, layout_at(site), rows_taking_part(site)
     section = layout.section
     if length != layout.length:
         raise SiteError("statistics were asked for that are not in the approved plan")
@@ -155,7 +164,7 @@ def statistics_at(site: Site, request: Request, length: int) -> tuple[Integers, 
 def _newton(site: Site, request: Request, length: int) -> tuple[Integers, int]:
     layout, rows = layout_at(site), rows_taking_part(site)
     design, curvature = layout.design, curvature_of(layout)
-    if section_of(approved_plan_of(site)).rounds < 2 or length != newton_length(design, curvature):
+    if section_of(site.plan).rounds < 2 or length != newton_length(design, curvature):
         raise SiteError("a Newton step was asked for that is not in the approved plan")
     named = _named(site, request, layout.section, rows.count)
     at = np.frombuffer(request.payload.blobs["weights"], dtype="<f8")

@@ -35,19 +35,19 @@ from kohort.privacy.guarantee import Aggregate, Guarantee, KAnonymous, Public, R
 from kohort.protocol.hub import Ask, Expect, Hub, ProtocolGenerator, Replies, Result, RoundEnd
 from kohort.protocol.plan import ApprovedPlan
 from kohort.protocol.site import Site
+from kohort.protocol.state import TaskState
 from kohort.protocol.table_payload import pack_table, unpack_table
 from kohort.protocol.task import Release, Request, Task
 from kohort.protocol.wire import Payload
 from kohort.rounds.counting import Approved, KeyCounts, SecureCount, is_approved
 from kohort.rounds.hub_training import HubTrainer
 from kohort.rounds.loop import TrainingGroup, federated_rounds
-from kohort.rounds.training import TRAIN, TRAIN_SCAFFOLD, approved_plan_of
+from kohort.rounds.training import TRAIN, TRAIN_SCAFFOLD
 
 __all__ = ["METHOD", "Gate", "Partial", "Secure"]
 
 SENDER, BATCH = "sender", "batch"
 OPEN_SECRET = b"everybody knows this secret".ljust(32, b".")
-_KEYS, _SHIPPED, _GRANTED = "partial.keys", "partial.shipped", "partial.granted"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,12 +119,24 @@ class _OwnKeys:
     counts: KeyCounts
 
 
+@dataclass
+class GateState(TaskState):
+    """What a site's gate knows between the stages of a run."""
+
+    keys: _OwnKeys | None = None
+    """The rows and keys of the stage that was opened last."""
+    shipped: NDArray[np.bool_] | None = None
+    """Which rows went to the hub: no row is shipped twice."""
+    granted: set[bytes] = field(default_factory=set)
+    """Keys that were approved once; approval is sticky."""
+
+
 def _open_stage(site: Site, round_number: int) -> _OwnKeys:
     """Look at the rows that are there now, once a stage."""
-    known = site.memory.get(_KEYS)
-    if isinstance(known, _OwnKeys) and known.round == round_number:
+    known = site.state(GateState).keys
+    if known is not None and known.round == round_number:
         return known
-    gate, schema, arrival = _config(approved_plan_of(site)).gate, site.schema, approved_plan_of(site).arrival
+    gate, schema, arrival = _config(site.plan).gate, site.schema, site.plan.arrival
     present = np.ones(site.count, dtype=bool)
     if arrival is not None:
         present = arrival.present(site.count, round_number, site.streams)
@@ -139,14 +151,14 @@ def _open_stage(site: Site, round_number: int) -> _OwnKeys:
         codes=keys.codes,
         counts=KeyCounts(keys=list(keys.texts), counts=counts, rows=frame.height, cap=_threshold(gate)),
     )
-    site.memory[_KEYS] = made
+    site.state(GateState).keys = made
     return made
 
 
 def _own_keys(site: Site) -> _OwnKeys:
     """The keys of the stage that was opened last."""
-    known = site.memory.get(_KEYS)
-    return known if isinstance(known, _OwnKeys) else _open_stage(site, 0)
+    known = site.state(GateState).keys
+    return _open_stage(site, 0) if known is None else known
 
 
 COUNT = SecureCount(
@@ -158,9 +170,9 @@ COUNT = SecureCount(
 
 def _news(site: Site, request: Request) -> Release:
     """How many rows came in since the last stage; opens the stage at this site."""
-    before = site.memory.get(_KEYS)
+    before = site.state(GateState).keys
     own = _open_stage(site, request.round)
-    new = own.frame.height - (before.frame.height if isinstance(before, _OwnKeys) else 0)
+    new = own.frame.height - (0 if before is None else before.frame.height)
     return Release(payload=Payload(metrics={"new": new}), guarantee=Public(what="row counts"), rows=0)
 
 
@@ -181,7 +193,7 @@ TELL_COUNTS = Task(name="partial.counts", one=_tell_counts)
 
 def _shared_rows(site: Site, request: Request) -> NDArray[np.bool_]:
     """The gate's decision for every row of this site."""
-    gate, schema = _config(approved_plan_of(site)).gate, site.schema
+    gate, schema = _config(site.plan).gate, site.schema
     own = _own_keys(site)
     counts = None
     if gate.count != "local":
@@ -189,7 +201,7 @@ def _shared_rows(site: Site, request: Request) -> NDArray[np.bool_]:
             COUNT.prints(site) if gate.count == "secure" else fingerprints(OPEN_SECRET, own.counts.keys)
         )
         approved = is_approved(prints, request.payload.arrays["f"], request.payload.arrays["h"])
-        granted: set[bytes] = site.memory.setdefault(_GRANTED, set())
+        granted = site.state(GateState).granted
         granted.update(key for key, good in zip(own.counts.keys, approved, strict=True) if good)  # approval is sticky
         counts = np.asarray([2 * _threshold(gate) if key in granted else 0 for key in own.counts.keys], dtype=np.int64)
     # How many there are was counted by all; how varied they are is judged on the rows at hand.
@@ -213,11 +225,14 @@ def _shared_rows(site: Site, request: Request) -> NDArray[np.bool_]:
 
 def _share(site: Site, request: Request) -> Release:
     """Ship what the gate lets through; keep the rest for training here."""
-    approved = approved_plan_of(site)
-    gate, schema, encoder = _config(approved).gate, site.schema, site.memory["encoder"]
+    approved = site.plan
+    gate, schema, encoder = _config(approved).gate, site.schema, site.encoder
     own = _own_keys(site)
     frame = own.frame
-    shipped: NDArray[np.bool_] = site.memory.setdefault(_SHIPPED, np.zeros(site.count, dtype=bool))
+    state = site.state(GateState)
+    if state.shipped is None:
+        state.shipped = np.zeros(site.count, dtype=bool)
+    shipped = state.shipped
     mask = _shared_rows(site, request) & ~shipped[own.present]  # no row is shipped twice
     shared, guarantee = _releasable(site, frame.filter(pl.Series(mask)), gate)
     if shared is None:  # too few for a batch: they wait here
@@ -239,7 +254,7 @@ def _releasable(site: Site, frame: pl.DataFrame, gate: Gate) -> tuple[pl.DataFra
     if gate.released == "raw":
         return frame, Raw(rows=frame.height, counted_by="" if gate.count == "local" else "other sites")
     k, l = max(gate.release_k, site.policy.min_k), max(gate.release_l, site.policy.min_l)  # noqa: E741
-    domain = site.memory["encoder"].domain
+    domain = site.encoder.domain
     try:
         batch = generalise_batch(frame, schema=site.schema, domain=domain, k=k, l=l)
     except RefusedError:

@@ -26,6 +26,7 @@ from kohort.methods.syntactic.mapping.mapping import SiteMapping, union
 from kohort.privacy.guarantee import KKm
 from kohort.protocol.hub import Ask, Expect, Hub, Replies, RoundEnd
 from kohort.protocol.site import Site
+from kohort.protocol.state import TaskState
 from kohort.protocol.task import Release, Request, Task
 from kohort.protocol.wire import Payload
 from kohort.rounds.peers import (
@@ -38,7 +39,6 @@ from kohort.rounds.peers import (
     seal_to,
     unpack_boxes,
 )
-from kohort.rounds.training import approved_plan_of
 
 __all__ = [
     "KEYS",
@@ -54,7 +54,6 @@ __all__ = [
     "sealed_to_peers",
 ]
 
-_PUBLISHED, _KNOWN = "mappings.published", "mappings.known"
 _COUNTS = ("rows", "own", "union", "dearer", "suppressed", "items")
 
 
@@ -89,9 +88,19 @@ class Placed:
     suppressed: int
 
 
+@dataclass
+class MappingState(TaskState):
+    """The classes a site knows."""
+
+    published: Published | None = None
+    """Its own."""
+    known: tuple[SiteMapping, ...] = ()
+    """Those of all sites."""
+
+
 def keep_published(site: Site, published: Published) -> None:
     """Keep what the site made of its rows, for the tasks here."""
-    site.memory[_PUBLISHED] = published
+    site.state(MappingState).published = published
 
 
 def data_version(site: Site) -> str:
@@ -106,8 +115,8 @@ def data_version(site: Site) -> str:
 
 
 def _published(site: Site) -> Published:
-    found = site.memory.get(_PUBLISHED)
-    if not isinstance(found, Published):
+    found = site.state(MappingState).published
+    if found is None:
         raise SiteError(f"site {site.name!r} was asked for its classes before it had any")
     return found
 
@@ -136,12 +145,13 @@ def _place(site: Site, request: Request) -> Release:
     """Take in the classes of the others, and count what all of them do to the site's own rows."""
     own, blobs = _published(site), request.payload.blobs
     others = _opened(site, request) if "inbox" in blobs else unpack_boxes(blobs["mappings"])
-    known = read_mappings(others, schema=approved_plan_of(site).schema.fingerprint())
+    known = read_mappings(others, schema=site.plan.schema.fingerprint())
     mine = known.setdefault(site.name, own.mapping)
     if mine.to_bytes() != own.mapping.to_bytes():
         raise IntegrityError(f"the hub hands out classes of site {site.name!r} that it did not publish")
-    site.memory[_KNOWN] = tuple(known.values())
-    counted = place_rows(site.table.rows(), own, site.memory[_KNOWN])
+    state = site.state(MappingState)
+    state.known = tuple(known.values())
+    counted = place_rows(site.table.rows(), own, state.known)
     metrics = dict(
         zip(
             _COUNTS,

@@ -42,7 +42,7 @@ from kohort.protocol.site import Site
 from kohort.protocol.task import Release, Request, Task
 from kohort.protocol.wire import Payload
 from kohort.rounds.loop import RoundsResult, federated_rounds
-from kohort.rounds.training import TRAIN, TRAIN_SCAFFOLD, approved_plan_of
+from kohort.rounds.training import TRAIN, TRAIN_SCAFFOLD
 from kohort.tables.cells import SUPPRESSED, Interval, Label, Suppressed, ValueSet, format_cell
 from kohort.tables.encoder import Encoder
 from kohort.tables.hierarchy import Hierarchy
@@ -181,7 +181,7 @@ def _anonymise(site: Site, request: Request) -> Release:
     del request  # what to do is in the approved plan
     from kohort.methods.syntactic.mapping.mapping import mapping_of
 
-    approved, encoder = approved_plan_of(site), _encoder(site)
+    approved, encoder = site.plan, _encoder(site)
     config: Syntactic = approved.config
     schema, frame = approved.schema, site.table.rows()
     k = max(config.anonymise.k, site.policy.min_k)
@@ -217,8 +217,7 @@ def _anonymise(site: Site, request: Request) -> Release:
 
 
 def _encoder(site: Site) -> Encoder:
-    encoder: Encoder = site.memory["encoder"]
-    return encoder
+    return site.encoder
 
 
 ANONYMISE = Task(name="syntactic.anonymise", one=_anonymise)

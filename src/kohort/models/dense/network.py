@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from kohort.background import begin_deferred
 from kohort.errors import ConfigError, DataError, nearest
 
 if TYPE_CHECKING:
@@ -224,7 +223,6 @@ def scores(network: Trainable, weights: FloatArray, x: FloatArray) -> FloatArray
     """The raw outputs [rows, outputs] of the last layer, before any softmax or sigmoid."""
     _check_width(network, x)
     out = np.empty((x.shape[0], network.outputs), dtype=network.dtype)
-    begin_deferred()
     with _one_blas_thread():
         for begin in range(0, x.shape[0], _CHUNK_ROWS):
             part = slice(begin, begin + _CHUNK_ROWS)

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from kohort.background import begin_deferred
 from kohort.errors import ConfigError, DataError, nearest
 from kohort.models.dense.network import FloatArray, Network
 from kohort.models.rows import Rows, StackedRows, read_only, stack
@@ -190,7 +189,6 @@ def fit_many(
     def train(begin: int, end: int) -> None:
         kernel.train_sites(begin, end, *given, *shape, *options, trained, *corrections, *results, bool(measure_loss))
 
-    begin_deferred()
     if threads == 1:
         train(0, sites)
     else:

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kohort.background import begin_deferred
 from kohort.errors import DataError, SiteError
 from kohort.models.dense.kernel import LOSSES, OPTIMIZERS, count_misfits
 from kohort.models.dense.network import FloatArray, Network
@@ -56,7 +55,6 @@ def train_sites(
         _Draws(private.keys[site], rate=rates[site], count=counts[site], normals=network.parameter_count + 1)
         for site in active
     ]
-    begin_deferred()
     for site, drawn in zip(active, draws, strict=True):
         # What is not kept after the call is still remembered within it.
         forgotten[:] = 0

@@ -1,4 +1,4 @@
-"""The ledger: one hash chain a site, append-only, of every release and every refusal.
+"""The ledger: one hash chain per site, append-only, of every release and every refusal.
 
 A line binds the line before it, so nothing in the middle can change unseen; the signed head (`head.json`) binds the
 last one, so the tail cannot be cut. Payloads appear as digests keyed with a secret of the site: a plain hash of a small
@@ -14,20 +14,17 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from json.encoder import encode_basestring
-from operator import attrgetter
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
-from kohort.background import Deferred
 from kohort.errors import IntegrityError
 from kohort.files import disk_errors, write_atomic, write_whole
 from kohort.privacy.dp.budget import Budget
 from kohort.privacy.guarantee import DP, Guarantee, parse_guarantee
-from kohort.privacy.ledger.hashing import sizes_of
-from kohort.privacy.ledger.panel import Panel
 from kohort.privacy.ledger.signing import Signer
 
 __all__ = ["GENESIS", "Chain", "Disclosure", "Ledger", "LedgerContext", "canonical", "quoted"]
@@ -53,20 +50,17 @@ quoted = encode_basestring
 class Chain:
     """The growing end of one site's ledger."""
 
-    __slots__ = ("budget", "head", "key", "length", "name_text", "passed", "receipt", "secret", "site")
+    __slots__ = ("_key", "_name", "budget", "head", "length", "receipt", "site")
 
     def __init__(self, site: str, *, secret: bytes) -> None:
         self.site = site
-        self.name_text = json.dumps(site, ensure_ascii=False)
         self.length = 0
         self.head = GENESIS
         self.receipt = ""
         self.budget = Budget()
-        self.passed: object = None
-        """The last case the door judged good for this site, so that it need not judge the very same one again."""
-        self.secret = secret
+        self._name = quoted(site)
         # Hashing the key once and copying the state is what keeps a thousand digests a round cheap.
-        self.key = hashlib.blake2b(key=secret, digest_size=32)
+        self._key = hashlib.blake2b(key=secret, digest_size=32)
 
     @property
     def spent(self) -> dict[str, float]:
@@ -74,10 +68,33 @@ class Chain:
         return self.budget.spent
 
     def digest(self, payload: bytes | memoryview) -> str:
-        """The keyed digest of a payload: proof for the site, no help to a guesser."""
-        state = self.key.copy()
+        """The keyed digest of a payload: proof for the site, no help to a guesser.
+
+        Args:
+            payload: The bytes that leave.
+
+        Returns:
+            The digest in hexadecimal.
+        """
+        state = self._key.copy()
         state.update(payload)
         return state.hexdigest()
+
+    def next_line(self, fields: str) -> str:
+        """The next line of the chain, which then ends with it.
+
+        Args:
+            fields: The line's own fields as canonical JSON, without braces.
+
+        Returns:
+            The whole line: site, number, the hash before, the last receipt, `fields` and the line's own hash.
+        """
+        body = f'{{"site":{self._name},"seq":{self.length},"prev":"{self.head}","receipt":"{self.receipt}",{fields}'
+        state = _UNKEYED.copy()
+        state.update(body.encode())
+        self.head = state.hexdigest()
+        self.length += 1
+        return f'{body},"hash":"{self.head}"}}\n'
 
 
 class LedgerContext(NamedTuple):
@@ -112,19 +129,6 @@ def _once(ledger_context: LedgerContext) -> str:
     return f"{ledger_context.request} {ledger_context.what} {ledger_context.round}"
 
 
-def _next_line(chain: Chain, middle: str) -> str:
-    """The next line of a chain, which then ends with it."""
-    body = f'{{"site":{chain.name_text},"seq":{chain.length},"prev":"{chain.head}","receipt":"{chain.receipt}",{middle}'
-    state = _UNKEYED.copy()
-    state.update(body.encode())
-    chain.head = head = state.hexdigest()
-    chain.length += 1
-    return f'{body},"hash":"{head}"}}\n'
-
-
-_strength = attrgetter("strength")
-
-
 class _Tally:
     """Running totals of one (recipient, task, kind of guarantee)."""
 
@@ -135,10 +139,6 @@ class _Tally:
         self.rows_by_site: dict[str, int] = {}
 
 
-_Shares = list[tuple[_Tally, int, int]]
-"""Totals, and the releases and bytes that some sites add to each of them."""
-
-
 class Ledger:
     """Chains, their file and their signed head. `folder=None` keeps the lines in memory."""
 
@@ -146,21 +146,15 @@ class Ledger:
         self.run = run
         self.chains: dict[str, Chain] = {}
         self.lines: list[str] = []
-        self.passed: object = None
-        """The last case the door judged good for all its sites, so that it need not judge the very same one again."""
         self._signer = signer
         self._folder = folder
         self._durable = durable
         self._tallies: dict[tuple[str, str, str], _Tally] = {}
         self._refusals: dict[str, str] = {}
         self._answered: dict[tuple[str, str, str], str] = {}
-        self._panels: dict[tuple[str, str], tuple[Panel, _Shares]] = {}
         self._order = hashlib.blake2b(digest_size=32)  # the chains bind each site's lines, this the order of them all
-        self._unordered: list[bytes] = []
-        """Hashes `_order` has yet to take; it does so while a kernel runs, with the signatures."""
-        self._latest: Panel | None = None
-        """Whose lines are the last ones of the ledger."""
-        self._pending: Deferred | None = None
+        self._unwritten: list[str] = []
+        self._in_batch = False
         self._file = None
         if folder is not None:
             self._path = folder / LEDGER_FILE
@@ -168,16 +162,15 @@ class Ledger:
                 folder.mkdir(parents=True, exist_ok=True)
                 self._file = self._path.open("ab", buffering=0)
 
-    def settle_first(self, pending: Deferred) -> None:
-        """Settle `pending`, which reads the chains and hands them a receipt, before any of them changes."""
-        self.settle()
-        self._pending = pending
-
-    def settle(self) -> None:
-        """Return when what left so far has its receipt; from an error on, there is no way past it."""
-        if self._pending is not None:
-            self._pending.settle()
-            self._pending = None
+    @contextmanager
+    def batch(self) -> Iterator[None]:
+        """Write the lines that are added inside the `with` block in one go at its end, whatever happens in it."""
+        self._in_batch = True
+        try:
+            yield
+        finally:
+            self._in_batch = False
+            self._write()
 
     def open_chain(
         self, site: str, *, secret: bytes, binding: Mapping[str, Any], budget: Budget | None = None
@@ -187,15 +180,13 @@ class Ledger:
         `budget` is what the site's data set spent in other runs, for a site that keeps count of it; the chain adds to
         it what its own lines spend.
         """
-        self.settle()
-        self._latest = None
         known = self.chains.get(site)
         chain = self.chains[site] = Chain(site, secret=secret)
-        line = _next_line(chain, f'"event":"open","binding":{canonical(dict(binding))}')
+        line = chain.next_line(f'"event":"open","binding":{canonical(dict(binding))}')
         if budget is not None:
             chain.budget.add(budget)
         if known is None:
-            self._write(line)
+            self._add(line)
         elif self._answered.get((site, "open", "")) != chain.head:
             raise IntegrityError(f"the ledger of site {site!r} was opened under another schema or policy")
         else:
@@ -205,11 +196,8 @@ class Ledger:
 
     def adopt(self, history: Sequence[Mapping[str, Any]]) -> None:
         """Take up the verified lines of an interrupted run: what was answered then is not written twice."""
-        self.settle()
-        self._latest = None
-        self._panels.clear()
         for line in history:
-            self._unordered.append(line["hash"].encode())
+            self._order.update(line["hash"].encode())
             site, event = str(line["site"]), str(line["event"])
             chain = self.chains.setdefault(site, Chain(site, secret=GENESIS.encode()))
             chain.length, chain.head, chain.receipt = line["seq"] + 1, line["hash"], line["receipt"]
@@ -226,69 +214,65 @@ class Ledger:
                 continue
             claim = parse_guarantee(line["guarantee"])
             self._answered[site, event, ledger_context.request] = line["digest"]
-            self._count([chain], ledger_context, [claim], [line["rows"]], [line["size"]])
+            self._count(chain, ledger_context, claim, line["rows"], line["size"])
             if isinstance(claim, DP):
                 chain.budget.charge(claim, to=ledger_context.to, what=ledger_context.what, round=ledger_context.round)
 
-    def has_answered(self, chain: Chain, ledger_context: LedgerContext, parcel: bytes | memoryview) -> bool:
-        """Whether this very parcel already left for this very request; another parcel for it is an error."""
+    def has_answered(self, chain: Chain, ledger_context: LedgerContext, payload: bytes | memoryview) -> bool:
+        """Whether this very payload already left for this very request; another payload for it is an error."""
         known = self._answered.get((chain.site, "release", ledger_context.request))
         if known is None:
             return False
-        if known != chain.digest(parcel):
+        if known != chain.digest(payload):
             raise IntegrityError(
                 f"site {chain.site!r} would answer the same request with other bytes",
                 hint="The code or the data changed since the run was interrupted; start a new run",
             )
         return True
 
-    def record(
+    def release(
         self,
-        chains: Sequence[Chain],
+        chain: Chain,
         ledger_context: LedgerContext,
         *,
-        guarantees: Sequence[Guarantee],
-        rows: Sequence[int],
-        parcels: Sequence[bytes | memoryview],
+        guarantee: Guarantee,
+        rows: int,
+        payload: bytes | memoryview,
     ) -> None:
-        """One line a site for what is about to leave. Written before a byte is sent."""
-        self.settle()
-        if self._answered:
-            fresh = [i for i, chain in enumerate(chains) if not self.has_answered(chain, ledger_context, parcels[i])]
-            if len(fresh) < len(chains):
-                chains, guarantees = [chains[i] for i in fresh], [guarantees[i] for i in fresh]
-                rows, parcels = [rows[i] for i in fresh], [parcels[i] for i in fresh]
-        sizes = sizes_of(parcels)
-        place = (ledger_context.to, ledger_context.what)
-        panel, shares = self._panels.get(place, (None, []))
-        is_known = panel is not None and panel.fits(chains, guarantees, rows, sizes)
-        if panel is None or not is_known:
-            panel = Panel(chains, guarantees, rows, sizes)
-        is_next, self._latest = self._latest is panel, None
-        self._append(*panel.write(self._common("release", ledger_context), parcels, is_next=is_next))
-        self._latest = panel
-        if is_known:  # the same rows of the same sites under the same claims as the last time: they only add up
-            for tally, releases, size in shares:
-                tally.releases += releases
-                tally.size += size
-        else:
-            self._panels[place] = panel, self._count(chains, ledger_context, guarantees, rows, sizes)
+        """Write the line of what is about to leave, before a byte is sent; nothing, if this very answer left before.
+
+        Args:
+            chain: The chain of the site it leaves.
+            ledger_context: Task, recipient, carrier and request.
+            guarantee: What is claimed of it.
+            rows: How many rows it was computed from.
+            payload: The bytes themselves, of which the line keeps size and keyed digest.
+
+        Raises:
+            IntegrityError: Other bytes left for the same request before.
+            ResourceError: The line could not be written.
+        """
+        if self._answered and self.has_answered(chain, ledger_context, payload):
+            return
+        fields = self._common("release", ledger_context)
+        size = len(payload)
+        self._count(chain, ledger_context, guarantee, rows, size)
+        claim = f'"guarantee":{guarantee.text},"rows":{rows},"size":{size},"digest":"{chain.digest(payload)}"'
+        self._add(chain.next_line(f"{fields},{claim}"))
 
     def refuse(self, chain: Chain, ledger_context: LedgerContext, *, guarantee: Guarantee, reason: str) -> None:
-        """The line of a release that stayed inside."""
-        self.settle()
+        """Write the line of a release that stayed inside."""
         if self._answered.get((chain.site, "refusal", _once(ledger_context))) == reason:
             return
-        common = self._common("refusal", ledger_context)
-        self._write(_next_line(chain, f'{common},"guarantee":{guarantee.text},"reason":{canonical(reason)}'))
+        fields = self._common("refusal", ledger_context)
+        self._add(chain.next_line(f'{fields},"guarantee":{guarantee.text},"reason":{canonical(reason)}'))
         self._refusals[chain.site] = reason
 
     def note(self, chain: Chain, ledger_context: LedgerContext, *, reason: str) -> None:
-        """A line about the run itself, such as a site that did not answer or whose reply was excluded."""
-        self.settle()
+        """Write a line about the run itself, such as a site that did not answer or whose reply was excluded."""
         if self._answered.get((chain.site, "note", _once(ledger_context))) == reason:
             return
-        self._write(_next_line(chain, f'{self._common("note", ledger_context)},"reason":{canonical(reason)}'))
+        self._add(chain.next_line(f'{self._common("note", ledger_context)},"reason":{canonical(reason)}'))
 
     def seal(self, *, receipts: tuple[int, str], hub_key: str) -> None:
         """Sign every chain's length and hash, and write `head.json`."""
@@ -302,7 +286,7 @@ class Ledger:
             "version": 1,
             "run": self.run,
             "chains": {name: [chain.length, chain.head] for name, chain in self.chains.items()},
-            "order": self._ordered(),
+            "order": self._order.hexdigest(),
             "receipts": list(receipts),
             "site_key": self._signer.public,
             "hub_key": hub_key,
@@ -311,7 +295,6 @@ class Ledger:
 
     def sign_heads(self, chains: Sequence[Chain]) -> tuple[str, str]:
         """One digest over the ends of `chains`, and the sites' signature over it."""
-        self._ordered()  # here, because heads are signed while a kernel runs
         digest = hashlib.blake2b("".join([chain.head for chain in chains]).encode(), digest_size=32).hexdigest()
         return digest, self._signer.sign(digest.encode())
 
@@ -363,52 +346,31 @@ class Ledger:
             f'"via":{quoted(ledger_context.via)},"round":{ledger_context.round},"request":"{ledger_context.request}"{moment}'
         )
 
-    def _ordered(self) -> str:
-        """A hash of the hashes of all lines, in their order."""
-        self._order.update(b"".join(self._unordered))
-        self._unordered.clear()
-        return self._order.hexdigest()
+    def _add(self, line: str) -> None:
+        """Add a whole line, which ends with its hash."""
+        self._order.update(line[-67:-3].encode())
+        self._unwritten.append(line)
+        if not self._in_batch:
+            self._write()
 
-    def _write(self, line: str) -> None:
-        self._latest = None
-        self._append(line.encode(), line[-67:-3].encode())
-
-    def _append(self, lines: bytes | memoryview, hashes: bytes) -> None:
-        """Add whole lines, which end with `hashes`."""
-        self._unordered.append(hashes)
+    def _write(self) -> None:
+        lines, self._unwritten = self._unwritten, []
         if self._file is None:
-            self.lines.extend(f"{line}\n" for line in str(lines, "utf-8").split("\n")[:-1])
-            return
-        with disk_errors(self._path):
-            write_whole(self._file, cast(bytes, lines))  # any buffer will do
-            if self._durable:
-                os.fsync(self._file.fileno())
+            self.lines.extend(lines)
+        elif lines:
+            with disk_errors(self._path):
+                write_whole(self._file, "".join(lines).encode())
+                if self._durable:
+                    os.fsync(self._file.fileno())
 
-    def _count(
-        self,
-        chains: Sequence[Chain],
-        ledger_context: LedgerContext,
-        guarantees: Sequence[Guarantee],
-        rows: Sequence[int],
-        sizes: Sequence[int],
-    ) -> _Shares:
-        """Add releases to the totals; what each total got, for the next time the same sites release the same."""
-        shares = []
-        kinds = dict.fromkeys(guarantee.kind for guarantee in guarantees)  # a set would give them in any order
-        for kind in kinds:
-            members: Sequence[int] = range(len(chains))
-            if len(kinds) > 1:
-                members = [i for i, guarantee in enumerate(guarantees) if guarantee.kind == kind]
-            place = (ledger_context.to, ledger_context.what, kind)
-            tally = self._tallies.get(place)
-            weakest = min([guarantees[i] for i in members], key=_strength)
-            if tally is None:
-                tally = self._tallies[place] = _Tally(weakest)
-            elif weakest.strength < tally.weakest.strength:
-                tally.weakest = weakest
-            size = sum([sizes[i] for i in members])
-            tally.releases += len(members)
-            tally.rows_by_site.update([(chains[i].site, rows[i]) for i in members])
-            tally.size += size
-            shares.append((tally, len(members), size))
-        return shares
+    def _count(self, chain: Chain, ledger_context: LedgerContext, guarantee: Guarantee, rows: int, size: int) -> None:
+        """Add a release to the totals of its recipient, task and kind."""
+        place = (ledger_context.to, ledger_context.what, guarantee.kind)
+        tally = self._tallies.get(place)
+        if tally is None:
+            tally = self._tallies[place] = _Tally(guarantee)
+        elif guarantee.strength < tally.weakest.strength:
+            tally.weakest = guarantee
+        tally.releases += 1
+        tally.rows_by_site[chain.site] = rows
+        tally.size += size
