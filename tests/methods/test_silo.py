@@ -248,7 +248,7 @@ def test_a_hub_that_skips_the_methods_own_task_gets_nothing_trained(
     name: str, sites: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Enrolment leaves no rows to train on, so raw ones cannot be had by asking for them early."""
-    impatient = replace(find_method(name), plan=lambda config, hub: fedavg.plan(fedavg.FedAvg(), hub))
+    impatient = replace(find_method(name), protocol=lambda config, hub: fedavg.protocol(fedavg.FedAvg(), hub))
     monkeypatch.setattr("kohort.runs.run.find_method", lambda _: impatient)
     made = plan() if name == "silo" else load_plan({**plan().to_mapping(), "method": {"name": "partial"}})
     with pytest.raises(SiteError, match="before it had rows"):

@@ -91,11 +91,16 @@ def test_lines_of_a_batch_are_written_together_and_also_when_it_fails(tmp_path: 
     path = tmp_path / "ledger.jsonl"
     before = path.read_bytes()
     first, second, _ = (site.chain for site in written.sites)
-    with pytest.raises(RuntimeError), written.ledger.batch():
-        release(written, first, 0, b"x")
-        written.ledger.note(second, ledger_context(0), reason="late")
-        assert path.read_bytes() == before
-        raise RuntimeError
+
+    def fail_in_a_batch() -> None:
+        with written.ledger.batch():
+            release(written, first, 0, b"x")
+            written.ledger.note(second, ledger_context(0), reason="late")
+            assert path.read_bytes() == before
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail_in_a_batch()
     assert [json.loads(line)["event"] for line in path.read_text().splitlines()[3:]] == ["release", "note"]
     written.seal()
     assert verify_ledger(tmp_path).lines == 5
