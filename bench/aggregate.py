@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from bench.harness import Row, best_of
 from kohort.models.dense.network import Network
-from kohort.rounds.aggregators.aggregate import find_aggregator
+from kohort.rounds.aggregators import find_aggregator
 
 __all__ = ["NAME", "SUMMARY", "measure"]
 

@@ -18,7 +18,7 @@ from bench.harness import Row
 from bench.setup_federation import BATCH, LR, NETWORK, Federation, Timed, run_kohort
 from kohort.models.dense.training import Training, fit_many
 from kohort.models.rows import StackedRows
-from kohort.rounds.aggregators.aggregate import weighted_mean
+from kohort.rounds.aggregators.mean import weighted_mean
 
 __all__ = ["NAME", "SUMMARY", "measure"]
 

@@ -22,7 +22,7 @@ from kohort.protocol.options import named
 from kohort.protocol.plan import Stop, TrainSection
 from kohort.protocol.task import Task
 from kohort.protocol.wire import Payload
-from kohort.rounds.aggregators.aggregate import find_aggregator
+from kohort.rounds.aggregators import find_aggregator
 from kohort.rounds.selection import select_sites
 from kohort.rounds.server_optimizers import find_server_optimizer
 from kohort.rounds.training import expected_update, training_task

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from kohort.errors import ConfigError
 from kohort.models.dense.network import Network, scores
-from kohort.rounds.aggregators.aggregate import find_aggregator, weighted_mean
-from kohort.rounds.aggregators.matching import in_order_of, match_units
+from kohort.rounds.aggregators import find_aggregator
+from kohort.rounds.aggregators.fedma import in_order_of, match_units
+from kohort.rounds.aggregators.mean import weighted_mean
 
 networks = st.builds(
     Network,

@@ -10,8 +10,10 @@ from hypothesis.extra import numpy as nps
 
 from kohort.errors import ConfigError, SiteError
 from kohort.models.dense.network import Network
-from kohort.rounds.aggregators import robust
-from kohort.rounds.aggregators.aggregate import aggregators, find_aggregator, weighted_mean
+from kohort.rounds.aggregators import find_aggregator, registry
+from kohort.rounds.aggregators.krum import squared_distances
+from kohort.rounds.aggregators.mean import weighted_mean
+from kohort.rounds.aggregators.registry import aggregators
 
 NETWORK = Network(inputs=3, hidden=(4,), outputs=2)
 NAMES = ("mean", "median", "trimmed", "krum", "multi-krum", "clip", "fedma")
@@ -120,7 +122,7 @@ def test_blocks_of_columns_do_not_show(monkeypatch):
     stack, start = generator.normal(size=(9, 50)).astype(np.float32), generator.normal(size=50).astype(np.float32)
     specs = ("median", "trimmed", "krum", "multi-krum", "clip")
     whole = [combine(spec, stack, start=start) for spec in specs]
-    monkeypatch.setattr(robust, "_BLOCK_VALUES", 60)
+    monkeypatch.setattr(registry, "_BLOCK_VALUES", 60)
     for spec, before in zip(specs, whole, strict=True):
         np.testing.assert_allclose(combine(spec, stack, start=start), before, rtol=1e-6)
 
@@ -156,7 +158,7 @@ def test_distances_keep_their_digits_far_from_the_origin_and_beside_a_huge_lie()
     stack = centre + generator.normal(size=(6, 40))
     stack[5] = 1e9
     exact = ((stack[:, None] - stack[None]) ** 2).sum(axis=2)
-    np.testing.assert_allclose(robust.squared_distances(stack, centre), exact, rtol=1e-9)
+    np.testing.assert_allclose(squared_distances(stack, centre), exact, rtol=1e-9)
 
 
 # Breakdown points: with `tolerated` liars the result stays near the honest sites however large the lie; with one more,

@@ -1,4 +1,4 @@
-"""Matching the hidden units of dense networks that compute the same with their units in another order.
+"""Matched averaging of dense networks.
 
 A hidden unit can change places with another of its layer, its incoming and its outgoing weights moving along, and the
 network says the same of every row. Guarantees: what is done here to a network is only ever such an exchange, so no
@@ -12,11 +12,36 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from kohort.errors import ConfigError
 from kohort.models.dense.network import FloatArray, Network
+from kohort.models.trainable import Trainable
+from kohort.rounds.aggregators.mean import weighted_mean
+from kohort.rounds.aggregators.registry import Rows, aggregator, row_shares
 
-__all__ = ["in_order_of", "match_units"]
+__all__ = ["fedma", "in_order_of", "match_units"]
+
 
 Layers = Sequence[tuple[FloatArray, FloatArray]]
+
+
+@aggregator("fedma")
+def fedma(stack: FloatArray, rows: Rows, *, start: FloatArray, network: Trainable) -> FloatArray:
+    """Matched averaging of dense layers (Wang et al., ICLR 2020): hidden units are matched, then averaged by rows.
+
+    Units are matched layer by layer with the Hungarian algorithm, every site to the running mean of the sites with more
+    rows. The number of units stays as it is, where the paper lets layers grow, so that every round has the same model;
+    and units come back in the order of `start`, so that server optimizers see the same unit in the same place.
+    Equals `mean` without hidden layers. Breakdown point 1, as of the mean. Assumes honest sites.
+    """
+    if not isinstance(network, Network):
+        raise ConfigError(
+            "fedma matches units of dense networks, and this model is none",
+            hint="Use train.aggregate = 'mean', or a model of kind 'mlp'",
+        )
+    if not network.hidden:
+        return weighted_mean(stack, rows)
+    row_shares(rows)
+    return in_order_of(network, weighted_mean(match_units(network, stack, rows), rows), start)
 
 
 def match_units(network: Network, stack: FloatArray, rows: NDArray[np.int64]) -> FloatArray:
