@@ -7,6 +7,7 @@ know is refused.
 from __future__ import annotations
 
 import fnmatch
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from math import inf
@@ -159,36 +160,42 @@ def _covers(pattern: str, other: str) -> bool:
 
 @lru_cache(maxsize=65536)
 def _judge(policy: Policy, guarantee: Guarantee) -> str | None:
-    match guarantee:
-        case Public():
-            return None
-        case Domain(columns=columns):
-            return None if policy.domain else f"the policy keeps the domain of {len(columns)} columns private"
-        case Raw(counted_by=counted_by):
-            if not policy.raw:
-                return "the policy forbids raw rows"
-            if counted_by and not policy.trust_counts:
-                return f"raw rows would leave on the word of {counted_by}, and the policy does not trust counts"
-            return None
-        case Aggregate(rows=rows):
-            return (
-                None
-                if rows >= policy.min_rows
-                else f"an update from {rows} rows is below the policy's min_rows {policy.min_rows}"
-            )
-        case KAnonymous():
-            return _judge_classes(policy, guarantee)
-        case KKm(k=k, verified=verified):
-            if not verified:
-                return "the (k, k^m) claim was not verified"
-            return None if k >= policy.min_k else f"k = {k} is below the policy's min_k {policy.min_k}"
-        case SecureSum(sites=sites):
-            least = policy.min_sum_sites
-            return None if sites >= least else f"a secure sum over {sites} sites is below the policy's {least}"
-        case Encrypted(opens=opens):
-            return None if opens not in {"", "hub"} else "ciphertext that the hub itself can open is not protected"
-        case _:
-            return f"the policy knows no guarantee of kind {guarantee.kind!r}"
+    judge = _JUDGES.get(type(guarantee))
+    return f"the policy knows no guarantee of kind {guarantee.kind!r}" if judge is None else judge(policy, guarantee)
+
+
+def _judge_domain(policy: Policy, claim: Domain) -> str | None:
+    return None if policy.domain else f"the policy keeps the domain of {len(claim.columns)} columns private"
+
+
+def _judge_raw(policy: Policy, claim: Raw) -> str | None:
+    if not policy.raw:
+        return "the policy forbids raw rows"
+    if claim.counted_by and not policy.trust_counts:
+        return f"raw rows would leave on the word of {claim.counted_by}, and the policy does not trust counts"
+    return None
+
+
+def _judge_aggregate(policy: Policy, claim: Aggregate) -> str | None:
+    if claim.rows >= policy.min_rows:
+        return None
+    return f"an update from {claim.rows} rows is below the policy's min_rows {policy.min_rows}"
+
+
+def _judge_item_classes(policy: Policy, claim: KKm) -> str | None:
+    if not claim.verified:
+        return "the (k, k^m) claim was not verified"
+    return None if claim.k >= policy.min_k else f"k = {claim.k} is below the policy's min_k {policy.min_k}"
+
+
+def _judge_sum(policy: Policy, claim: SecureSum) -> str | None:
+    least = policy.min_sum_sites
+    return None if claim.sites >= least else f"a secure sum over {claim.sites} sites is below the policy's {least}"
+
+
+def _judge_encrypted(policy: Policy, claim: Encrypted) -> str | None:
+    del policy
+    return None if claim.opens not in {"", "hub"} else "ciphertext that the hub itself can open is not protected"
 
 
 def _judge_classes(policy: Policy, claim: KAnonymous) -> str | None:
@@ -201,3 +208,16 @@ def _judge_classes(policy: Policy, claim: KAnonymous) -> str | None:
     if policy.max_t < 1 and (claim.t is None or not claim.t <= policy.max_t):
         return f"t = {claim.t} is above the policy's max_t {policy.max_t}"
     return None
+
+
+_JUDGES: dict[type[Guarantee], Callable[[Policy, Any], str | None]] = {
+    Public: lambda *_: None,
+    Domain: _judge_domain,
+    Raw: _judge_raw,
+    Aggregate: _judge_aggregate,
+    KAnonymous: _judge_classes,
+    KKm: _judge_item_classes,
+    SecureSum: _judge_sum,
+    Encrypted: _judge_encrypted,
+}
+"""One judge per kind of guarantee that spends no budget; a kind that is not listed is refused."""

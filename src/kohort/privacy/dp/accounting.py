@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
@@ -216,38 +217,65 @@ def _search(
 
     if before and _epsilon(before, delta, accountant, "add-or-remove-one") >= epsilon:
         raise RefusedError("the phases before spend the whole budget", hint="Raise epsilon, or give them less")
-    aim = epsilon * (1 - SLACK / 2)
-    low, high = 0.0, math.inf  # the largest sigma known to be too small, the smallest known to be enough
-    sigma, slope, last = _first_guess(epsilon, delta, candidate, before), -1.0, (0.0, 0.0)
-    sigma = _round_up(max(sigma, _LEAST_NOISE))
+    guess = _first_guess(epsilon, delta, candidate, before)
+    bracket = _Bracket(aim=epsilon * (1 - SLACK / 2), sigma=_round_up(max(guess, _LEAST_NOISE)))
     while True:
-        found = cost(sigma)
-        if found <= epsilon:
-            high = min(high, sigma)
-            if found >= epsilon * (1 - SLACK) or sigma <= _LEAST_NOISE:
-                return high
-        else:
-            low = max(low, sigma)
-        if low and high / low - 1 < SLACK:
-            return high
-        if sigma > _MOST_NOISE:
+        found = cost(bracket.sigma)
+        enough = bracket.close(found, epsilon)
+        if enough is not None:
+            return enough
+        if bracket.sigma > _MOST_NOISE:
             raise RefusedError(
                 f"no noise keeps {candidate.steps} steps within epsilon {epsilon:g} at delta {delta:g}",
                 hint="Raise epsilon or delta, or take fewer steps",
             )
-        if 0 < found < math.inf:
-            if last[1] and last[0] != sigma and last[1] != found:
-                slope = math.log(found / last[1]) / math.log(sigma / last[0])
-            last = (sigma, found)
-            step = math.log(aim / found) / min(slope, -0.2)
-            sigma *= math.exp(max(-2.0, min(2.0, step)))
+        bracket.move(found)
+        if bracket.sigma >= bracket.high:
+            return bracket.high
+
+
+@dataclass
+class _Bracket:
+    """The interval a calibration searches, and where it looks next."""
+
+    aim: float
+    sigma: float
+    low: float = 0.0
+    """The largest sigma known to be too small."""
+    high: float = math.inf
+    """The smallest known to be enough."""
+    slope: float = -1.0
+    last: tuple[float, float] = (0.0, 0.0)
+
+    def close(self, found: float, epsilon: float) -> float | None:
+        """Take up the epsilon `found` at `sigma`; the answer, once it is near enough."""
+        if found <= epsilon:
+            self.high = min(self.high, self.sigma)
+            if found >= epsilon * (1 - SLACK) or self.sigma <= _LEAST_NOISE:
+                return self.high
         else:
-            sigma *= 0.5 if found == 0 else 2.0
-        if not low < sigma < high:
-            sigma = math.sqrt(low * high) if low and high < math.inf else high / 2 if low == 0 else low * 2
-        sigma = _round_up(max(sigma, _LEAST_NOISE))
-        if sigma >= high:
-            return high
+            self.low = max(self.low, self.sigma)
+        return self.high if self.low and self.high / self.low - 1 < SLACK else None
+
+    def move(self, found: float) -> None:
+        """Look next where the secant points, or halfway where it leaves the interval."""
+        if 0 < found < math.inf:
+            before, then = self.last
+            if then and before != self.sigma and then != found:
+                self.slope = math.log(found / then) / math.log(self.sigma / before)
+            self.last = (self.sigma, found)
+            step = math.log(self.aim / found) / min(self.slope, -0.2)
+            self.sigma *= math.exp(max(-2.0, min(2.0, step)))
+        else:
+            self.sigma *= 0.5 if found == 0 else 2.0
+        if not self.low < self.sigma < self.high:
+            self.sigma = self._middle()
+        self.sigma = _round_up(max(self.sigma, _LEAST_NOISE))
+
+    def _middle(self) -> float:
+        if self.low and self.high < math.inf:
+            return math.sqrt(self.low * self.high)
+        return self.high / 2 if self.low == 0 else self.low * 2
 
 
 def _first_guess(epsilon: float, delta: float, candidate: Event, before: tuple[AnyEvent, ...]) -> float:

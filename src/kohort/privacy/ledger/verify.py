@@ -75,6 +75,20 @@ class _Walk:
     """Where a site changed its keys: line, old key, new key."""
     receipts_quoted: list[tuple[str, str]] = field(default_factory=list)
 
+    def take(self, line: dict[str, Any], own: str, number: int, end: _End) -> None:
+        """Take up a line that was found good: the chain then ends with its hash `own`."""
+        site, event = str(line["site"]), line["event"]
+        if line["receipt"] != end.receipt:
+            self.receipts_quoted.append((site, line["receipt"]))
+            end.receipt = line["receipt"]
+        end.hash, end.length = own, end.length + 1
+        self.order.update(own.encode())
+        self.numbers[own] = number
+        if event == "note" and line["what"] == "keys":
+            self.handed_over += _hand_over(number, str(line["reason"]))
+        if event in {"release", "refusal"}:
+            self.by_request.setdefault(line["request"], []).append((site, own))
+
 
 def find_ledger(folder: Path) -> Path:
     """The ledger folder of a run folder, or the folder itself."""
@@ -210,42 +224,47 @@ def checked_receipts(path: Path) -> list[dict[str, Any]]:
 
 
 def _walk_chains(lines: list[bytes], result: Verified) -> _Walk:
+    """Check every line of all chains, and gather what head and receipts are compared with."""
     walk = _Walk()
     name = "ledger.jsonl"
     for number, raw in enumerate(lines, 1):
         line, own = _checked(raw, name, number)
-        event = line.get("event")
-        fields = set(line) - {"hash", "time"} - _ALWAYS
-        if event not in _FIELDS or fields != _FIELDS[event] or not set(line) >= _ALWAYS:
-            raise IntegrityError(f"{name}, line {number}: not a line of this version")
-        end = walk.ends.setdefault(str(line["site"]), _End())
-        if line["prev"] != end.hash or line["seq"] != end.length:
-            raise IntegrityError(f"{name}, line {number}: the chain is broken, a line is missing or moved")
-        if (event == "open") != (end.length == 0):
-            raise IntegrityError(f"{name}, line {number}: a chain must open once, with its binding")
-        if event == "open" and isinstance(line["binding"].get("policy"), dict):
-            end.policy = line["binding"]["policy"]
-        if "guarantee" in line:
-            parse_guarantee(line["guarantee"])
-            if event == "release" and line["guarantee"]["kind"] == "dp":
-                against = _spend(end, line["guarantee"], (line["to"], line["what"], line["round"]))
-                if against:
-                    raise IntegrityError(f"{name}, line {number}: {against}")
-                result.epsilon, result.delta = max(result.epsilon, end.epsilon), max(result.delta, end.delta)
-        if line["receipt"] != end.receipt:
-            walk.receipts_quoted.append((str(line["site"]), line["receipt"]))
-            end.receipt = line["receipt"]
-        end.hash, end.length = own, end.length + 1
-        walk.order.update(own.encode())
-        walk.numbers[own] = number
-        if event == "note" and line["what"] == "keys":
-            walk.handed_over += _hand_over(number, str(line["reason"]))
-        if event in {"release", "refusal"}:
-            walk.by_request.setdefault(line["request"], []).append((str(line["site"]), own))
+        end = walk.ends.setdefault(str(line.get("site")), _End())
+        against = _line_fault(line, end) or _claim_fault(line, end, result)
+        if against:
+            raise IntegrityError(f"{name}, line {number}: {against}")
+        walk.take(line, own, number, end)
         result.lines += 1
-        result.releases += event == "release"
-        result.refusals += event == "refusal"
+        result.releases += line["event"] == "release"
+        result.refusals += line["event"] == "refusal"
     return walk
+
+
+def _line_fault(line: dict[str, Any], end: _End) -> str:
+    """What is wrong with a line's form or its place in the chain, if anything is."""
+    event = line.get("event")
+    fields = set(line) - {"hash", "time"} - _ALWAYS
+    if event not in _FIELDS or fields != _FIELDS[event] or not set(line) >= _ALWAYS:
+        return "not a line of this version"
+    if line["prev"] != end.hash or line["seq"] != end.length:
+        return "the chain is broken, a line is missing or moved"
+    if (event == "open") != (end.length == 0):
+        return "a chain must open once, with its binding"
+    return ""
+
+
+def _claim_fault(line: dict[str, Any], end: _End, result: Verified) -> str:
+    """What is wrong with a line's claim, if anything is; adds up what it spends."""
+    if line["event"] == "open" and isinstance(line["binding"].get("policy"), dict):
+        end.policy = line["binding"]["policy"]
+    if "guarantee" not in line:
+        return ""
+    parse_guarantee(line["guarantee"])
+    if line["event"] != "release" or line["guarantee"]["kind"] != "dp":
+        return ""
+    against = _spend(end, line["guarantee"], (line["to"], line["what"], line["round"]))
+    result.epsilon, result.delta = max(result.epsilon, end.epsilon), max(result.delta, end.delta)
+    return against
 
 
 def _hand_over(number: int, text: str) -> list[tuple[int, str, str]]:
@@ -272,9 +291,18 @@ def _spend(end: _End, claim: dict[str, Any], question: tuple[str, str, int]) -> 
         return "delta is no number of its kind"
     # A charge of exactly 0 spends nothing; a claim of epsilon 0 without a charge still spends its delta.
     delta = 0.0 if claim.get("charge") == 0 else claim["delta"]
+    against = _pay(end, claim, charge, delta, question)
+    if against:
+        return against
+    end.epsilon, end.delta = end.epsilon + charge, end.delta + delta
+    return _over_limit(end, claim)
+
+
+def _pay(end: _End, claim: dict[str, Any], charge: float, delta: float, question: tuple[str, str, int]) -> str:
+    """Book a charge on the claim's account; what the payment does not cover, if anything."""
     account = claim.get("account", "")
-    paid = end.accounts.get(account, (0.0, 0.0)) if account else (0.0, 0.0)
-    paid = (paid[0] + charge, paid[1] + delta)
+    before = end.accounts.get(account, (0.0, 0.0)) if account else (0.0, 0.0)
+    paid = (before[0] + charge, before[1] + delta)
     if paid[0] * _ROUNDING < claim["epsilon"] or paid[1] * _ROUNDING < claim["delta"]:
         return f"epsilon {claim['epsilon']:g} is claimed and {paid[0]:g} was paid for it"
     if account:
@@ -283,7 +311,11 @@ def _spend(end: _End, claim: dict[str, Any], question: tuple[str, str, int]) -> 
         if question in answered and claim.get("charge") == 0:
             return "the same round was answered twice for one payment"
         answered.add(question)
-    end.epsilon, end.delta = end.epsilon + charge, end.delta + delta
+    return ""
+
+
+def _over_limit(end: _End, claim: dict[str, Any]) -> str:
+    """Which limit of the site's policy is exceeded, if any."""
     for what, spent in (("epsilon", end.epsilon), ("delta", end.delta)):
         limit = end.policy.get(what)
         if isinstance(limit, int | float) and spent > limit * _ROUNDING:
@@ -297,20 +329,9 @@ def _walk_receipts(path: Path, head: dict[str, Any], walk: _Walk, result: Verifi
     last, known = _START, set()
     for number, raw in enumerate(_raw_lines(path), 1):
         line, own = _checked(raw, path.name, number)
-        if line["prev"] != last or line["seq"] != number - 1:
-            raise IntegrityError(f"{path.name}, line {number}: the chain of receipts is broken")
-        ends: dict[str, str] = {}
-        for site, line_hash in walk.by_request.get(line["request"], []):
-            ends[site] = line_hash
-        heads = hashlib.blake2b("".join(ends[site] for site in sorted(ends)).encode(), digest_size=32).hexdigest()
-        if heads != line["heads"] or len(ends) != line["sites"]:
-            raise IntegrityError(f"{path.name}, line {number}: the receipt speaks of other ledger lines")
-        message = _canonical([last, line["request"], heads])
-        written = max((walk.numbers[line_hash] for line_hash in ends.values()), default=0)
-        if not _holds(_key_at(walk, written, head["site_key"]), heads.encode(), line["site_signature"]) or not _holds(
-            head["hub_key"], message, line["hub_signature"]
-        ):
-            raise IntegrityError(f"{path.name}, line {number}: a signature does not hold")
+        against = _receipt_fault(line, number, last, head, walk)
+        if against:
+            raise IntegrityError(f"{path.name}, line {number}: {against}")
         last = own
         known.add(own)
         result.receipts += 1
@@ -319,3 +340,19 @@ def _walk_receipts(path: Path, head: dict[str, Any], walk: _Walk, result: Verifi
     for site, receipt in walk.receipts_quoted:
         if receipt not in known:
             raise IntegrityError(f"the ledger of site {site!r} quotes a receipt the hub did not issue")
+
+
+def _receipt_fault(line: dict[str, Any], number: int, last: str, head: dict[str, Any], walk: _Walk) -> str:
+    """What is wrong with a receipt, if anything is."""
+    if line["prev"] != last or line["seq"] != number - 1:
+        return "the chain of receipts is broken"
+    ends: dict[str, str] = {}
+    for site, line_hash in walk.by_request.get(line["request"], []):
+        ends[site] = line_hash
+    heads = hashlib.blake2b("".join(ends[site] for site in sorted(ends)).encode(), digest_size=32).hexdigest()
+    if heads != line["heads"] or len(ends) != line["sites"]:
+        return "the receipt speaks of other ledger lines"
+    written = max((walk.numbers[line_hash] for line_hash in ends.values()), default=0)
+    site_signs = _holds(_key_at(walk, written, head["site_key"]), heads.encode(), line["site_signature"])
+    hub_signs = _holds(head["hub_key"], _canonical([last, line["request"], heads]), line["hub_signature"])
+    return "" if site_signs and hub_signs else "a signature does not hold"
