@@ -9,18 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from math import ceil, sqrt
+from math import sqrt
 from typing import TypedDict
 
 from kohort.errors import RefusedError
+from kohort.privacy.dp.account import Charge, Shares, SiteAccount, total_cost
 from kohort.privacy.dp.accounting import (
     Accountant,
     Event,
     PureEvent,
     calibrate,
     check_budget,
-    compose_parallel,
-    describe,
     epsilon_of,
     grid_rate,
 )
@@ -61,28 +60,6 @@ PARTS: dict[RowPart, str] = {"all": "all rows", "low": "low-risk rows", "high": 
 _HALVES: dict[RowPart, tuple[RowPart, ...]] = {"all": ("low", "high"), "low": ("low",), "high": ("high",)}
 
 
-QUORUM = 0.9
-"""Share of the sites that must survive a round of a secure sum for its noise to be enough."""
-
-
-@dataclass(frozen=True)
-class Shares:
-    """How many shares make the planned noise, out of how many sites."""
-
-    sites: int
-    colluders: int
-
-    @property
-    def quorum(self) -> int:
-        """Survivors a round needs."""
-        return ceil(QUORUM * self.sites - 1e-9)
-
-    @property
-    def needed(self) -> int:
-        """Shares that are there even if the colluders take theirs out."""
-        return self.quorum - self.colluders
-
-
 def shares_of(site: Site, named: Sequence[str], colluders: int) -> Shares:
     """The shares of a sum over the sites the hub names, of which only those on the site's own roster count."""
     asked = (site.find_peer, tuple(named), colluders)
@@ -99,26 +76,6 @@ def shares_of(site: Site, named: Sequence[str], colluders: int) -> Shares:
         )
     state.shares = (asked, shares)
     return shares
-
-
-@dataclass(frozen=True, kw_only=True)
-class SiteAccount:
-    """What one site pays in a run."""
-
-    name: str
-    sigmas: tuple[float, ...]
-    """Noise multiplier of each phase; 0 where a phase has no noise at the site."""
-    judge_sigma: float
-    """Noise of the one query that judges models; 0 when there is none."""
-    events: tuple[Event | PureEvent, ...]
-    epsilon: float
-    delta: float
-    unit: str
-    scope: str
-    accountant: str
-    void: bool
-    trust: str = ""
-    epsilon_all: float | None = None
 
 
 @dataclass
@@ -147,20 +104,10 @@ def account_of(site: Site) -> SiteAccount:
     return account
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Charge:
-    """What one phase, or the one query that judges, costs by itself."""
-
-    epsilon: float
-    delta: float
-    event: Event | PureEvent
-    part: str
-
-
 def _open(site: Site, approved: ApprovedPlan, named: Sequence[str]) -> SiteAccount:
     phases, secure = phases_of(approved), secure_of(approved)
     sigmas: list[float] = []
-    charges: list[_Charge] = []
+    charges: list[Charge] = []
     void = False
     for phase in phases:
         dp = spends(phase, secure)
@@ -182,12 +129,12 @@ def _open(site: Site, approved: ApprovedPlan, named: Sequence[str]) -> SiteAccou
     if judge is not None and judge.rows == "high":
         judge_sigma = calibrate(epsilon=judge.epsilon, delta=judge.delta, rate=1.0, steps=1)
         event = Event(sigma=judge_sigma)
-        charges.append(_Charge(epsilon=judge.epsilon, delta=judge.delta, event=event, part="high"))
+        charges.append(Charge(epsilon=judge.epsilon, delta=judge.delta, event=event, part="high"))
     if not charges:
         raise RefusedError("the approved plan has no budget to reserve")
     accountant: Accountant = next((phase.dp.accountant for phase in phases if phase.dp is not None), "pld")
     unit = _unit(phases)
-    epsilon, delta = _total(charges, accountant, disjoint=site.table.low_by_row, unit=unit)
+    epsilon, delta = total_cost(charges, accountant, disjoint=site.table.low_by_row, unit=unit)
     return SiteAccount(
         name=account_name(approved.run, approved.plan_hash),
         sigmas=tuple(sigmas),
@@ -203,40 +150,23 @@ def _open(site: Site, approved: ApprovedPlan, named: Sequence[str]) -> SiteAccou
     )
 
 
-def _charge(phase: TrainingPhase, dp: DPSection, count: int) -> _Charge:
+def _charge(phase: TrainingPhase, dp: DPSection, count: int) -> Charge:
     """The noise of a whole phase at a site with `count` rows."""
     if dp.mechanism in PURE:
         if phase.train.rounds != 1:
             raise RefusedError(f"{dp.mechanism} perturbation releases once", hint="Set the phase's rounds to 1")
-        return _Charge(epsilon=dp.epsilon, delta=0.0, event=PureEvent(epsilon=dp.epsilon), part=phase.rows)
+        return Charge(epsilon=dp.epsilon, delta=0.0, event=PureEvent(epsilon=dp.epsilon), part=phase.rows)
     steps, rate = (1 if dp.mechanism == "statistics" else phase.train.rounds), 1.0
     if dp.mechanism == "dp-sgd":
         a_round, rate = phase.steps_and_rate(count)
         steps *= a_round
     sigma = calibrate(epsilon=dp.epsilon, delta=dp.delta, rate=rate, steps=steps, accountant=dp.accountant)
     event = Event(sigma=sigma, rate=grid_rate(rate), steps=steps)
-    return _Charge(epsilon=dp.epsilon, delta=dp.delta, event=event, part=phase.rows)
-
-
-def _total(charges: Sequence[_Charge], accountant: Accountant, *, disjoint: bool, unit: str) -> tuple[float, float]:
-    """What all charges come to: composed at once where they touch the same rows, side by side where they cannot."""
-    parts = {charge.part for charge in charges}
-    apart = disjoint and "all" not in parts
-    groups = [[charge for charge in charges if charge.part == part] for part in parts] if apart else [list(charges)]
-    sums = []
-    for group in groups:
-        delta = sum(charge.delta for charge in group)
-        # One composition of all phases is never worse than adding up their budgets.
-        epsilon = min(
-            epsilon_of([charge.event for charge in group], delta, accountant=accountant),
-            sum(charge.epsilon for charge in group),
-        )
-        sums.append((epsilon, delta))
-    return compose_parallel(sums, disjoint=apart, unit=unit)
+    return Charge(epsilon=dp.epsilon, delta=dp.delta, event=event, part=phase.rows)
 
 
 def _trust(
-    site: Site, secure: SecureSection | None, named: Sequence[str], charges: Sequence[_Charge], accountant: Accountant
+    site: Site, secure: SecureSection | None, named: Sequence[str], charges: Sequence[Charge], accountant: Accountant
 ) -> _Trust:
     """Under a secure sum: whom the noise needs to be honest, and what is left if everybody else colludes."""
     if secure is None:
@@ -289,21 +219,7 @@ def claim_of(site: Site, *, reserving: bool = False) -> DP:
     known = state.claim
     if known is not None and known[0] is account and not reserving:
         return known[1]
-    claim = DP(
-        epsilon=account.epsilon,
-        delta=account.delta,
-        unit=account.unit,
-        relation="replace-one" if any(isinstance(e, PureEvent) for e in account.events) else "add-or-remove-one",
-        event=describe(account.events),
-        scope=account.scope,
-        simulated=not site.streams.is_secure,
-        accountant=account.accountant,
-        account=account.name,
-        charge=account.epsilon if reserving else 0.0,
-        void=account.void,
-        trust=account.trust,
-        epsilon_all=account.epsilon_all,
-    )
+    claim = account.claim(reserving=reserving, simulated=not site.streams.is_secure)
     if not reserving:
         state.claim = (account, claim)
     return claim
