@@ -154,15 +154,15 @@ def run_kohort(federation: Federation, folder: Path | None = None) -> Timed:
 
     agreed = engine.approve(lambda rows: method.claims(plan.config, rows))
     engine.declared = {name: site.count for name, site in engine.sites.items()}
-    setting = engine.approved
-    domain, rows, _ = drive(enrol(agreed, declared=declared_domain(setting.schema, missing=setting.missing)), engine)
-    encoder = encoder_for(setting, domain)
+    approved = engine.approved
+    domain, rows, _ = drive(enrol(agreed, declared=declared_domain(approved.schema, missing=approved.missing)), engine)
+    encoder = encoder_for(approved, domain)
     hub = Hub(
         sites=tuple(rows),
         rows=rows,
         encoder=encoder,
-        network=setting.model.network(encoder),
-        setting=setting,
+        network=approved.model.network(encoder),
+        approved=approved,
         streams=Streams(engine.streams.bytes("hub"), SEED),
     )
     marks.append(perf_counter())
@@ -195,7 +195,7 @@ def _assemble(
         )
         for index, name in enumerate(federation.names)
     }
-    setting = ApprovedPlan(
+    approved = ApprovedPlan(
         run="bench",
         plan_hash=plan.digest(),
         method=plan.method,
@@ -206,7 +206,7 @@ def _assemble(
         model=plan.model,
         train=plan.train,
     )
-    return LocalEngine(sites=sites, setting=setting, streams=streams, receipts=receipts), ledger, receipts
+    return LocalEngine(sites=sites, approved=approved, streams=streams, receipts=receipts), ledger, receipts
 
 
 def _site_streams(name: str) -> Streams:

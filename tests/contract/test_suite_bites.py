@@ -37,12 +37,12 @@ def test_a_door_that_does_not_ask_the_policy_breaks_law_2(tmp_path: Path, monkey
 
 
 def test_a_ledger_that_understates_sizes_breaks_law_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = Ledger.release
+    real = Ledger.record
 
-    def release(self: Ledger, chain: Any, ledger_context: Any, *, payload: Any, **rest: Any) -> None:
-        real(self, chain, ledger_context, payload=bytes(payload)[:-1], **rest)
+    def record(self: Ledger, chains: Any, ledger_context: Any, *, payloads: Any, **rest: Any) -> None:
+        real(self, chains, ledger_context, payloads=[bytes(data)[:-1] for data in payloads], **rest)
 
-    monkeypatch.setattr(Ledger, "release", release)
+    monkeypatch.setattr(Ledger, "record", record)
     ran = carry_out(plan_of("fedavg"), tmp_path / "run")
     with pytest.raises(AssertionError):
         check_law_1(ran)

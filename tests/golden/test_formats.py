@@ -6,6 +6,7 @@ Source of every figure here: this library, version 0.1.0. A change that breaks o
 from __future__ import annotations
 
 import numpy as np
+from tests.support.ledgers import record_one
 
 from kohort.privacy.guarantee import DP, Aggregate, Domain
 from kohort.privacy.ledger.ledger import Ledger, LedgerContext
@@ -51,7 +52,7 @@ def test_the_ledger() -> None:
     receipts = Receipts(signer=Signer.from_secret(b"h" * 32))
     chain = ledger.open_chain("a", secret=b"k" * 32, binding={"schema": "x"})
     ledger_context = LedgerContext(what="train", request="0" * 64, round=1)
-    ledger.release(chain, ledger_context, guarantee=Aggregate(rows=5), rows=5, payload=b"bytes")
+    record_one(ledger, chain, ledger_context, Aggregate(rows=5), 5, b"bytes")
     receipts.issue(ledger, [chain], ledger_context)
     ledger.note(chain, ledger_context, reason="why")
     assert "".join(ledger.lines) == LEDGER

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kohort.privacy.door import door
-from kohort.privacy.guarantee import DP, Aggregate, Public
+from kohort.privacy.guarantee import DP, Aggregate, Guarantee, Public
 from kohort.privacy.ledger.ledger import Chain, Ledger, LedgerContext
 from kohort.privacy.ledger.receipts import Receipts
 from kohort.privacy.ledger.signing import Signer
@@ -49,6 +49,13 @@ def open_ledger(folder: Path | None, *, policy: Policy, names: tuple[str, ...] =
         for name in names
     ]
     return Written(ledger, receipts, sites, folder)
+
+
+def record_one(
+    ledger: Ledger, chain: Chain, ledger_context: LedgerContext, claim: Guarantee, rows: int, payload: bytes
+) -> None:
+    """Write the line of one release, past the door."""
+    ledger.record([chain], ledger_context, guarantees=[claim], rows=[rows], payloads=[payload], refusals=[None])
 
 
 def write_small_ledger(folder: Path) -> Written:

@@ -71,23 +71,28 @@ def door(
         IntegrityError: A site would answer a request it answered before with other bytes.
         ResourceError: The ledger could not be written; nothing may leave then.
     """
-    verdicts: list[Refusal | None] = []
-    with ledger.batch():
-        for site, payload, guarantee, count in zip(sites, payloads, guarantees, rows, strict=True):
-            chain = site.chain
-            # An answer that left before the run was interrupted leaves again as it was: the noise is paid for.
-            is_repeat = isinstance(guarantee, DP) and ledger.has_answered(chain, ledger_context, payload)
-            reason = None if is_repeat else _objection(site, guarantee, count, ledger_context, metrics)
-            if reason is not None:
-                ledger.refuse(chain, ledger_context, guarantee=guarantee, reason=reason)
-                verdicts.append(Refusal(site.name, reason))
-                continue
-            if isinstance(guarantee, DP) and not is_repeat:
-                place = ledger_context
-                chain.budget.charge(guarantee, to=place.to, what=place.what, round=place.round)
-            ledger.release(chain, ledger_context, guarantee=guarantee, rows=count, payload=payload)
-            verdicts.append(None)
-    return verdicts
+    refusals: list[str | None] = []
+    for site, payload, guarantee, count in zip(sites, payloads, guarantees, rows, strict=True):
+        # An answer that left before the run was interrupted leaves again as it was: its noise is paid for.
+        if isinstance(guarantee, DP) and ledger.has_answered(site.chain, ledger_context, payload):
+            refusals.append(None)
+            continue
+        reason = _objection(site, guarantee, count, ledger_context, metrics)
+        if reason is None and isinstance(guarantee, DP):
+            where = ledger_context
+            site.chain.budget.charge(guarantee, to=where.to, what=where.what, round=where.round)
+        refusals.append(reason)
+    ledger.record(
+        [site.chain for site in sites],
+        ledger_context,
+        guarantees=guarantees,
+        rows=rows,
+        payloads=payloads,
+        refusals=refusals,
+    )
+    return [
+        None if reason is None else Refusal(site.name, reason) for site, reason in zip(sites, refusals, strict=True)
+    ]
 
 
 def _objection(

@@ -158,7 +158,6 @@ def _covers(pattern: str, other: str) -> bool:
     return pattern.endswith("*") and not set(prefix) & set("*?[") and other.startswith(prefix)
 
 
-@lru_cache(maxsize=65536)
 def _judge(policy: Policy, guarantee: Guarantee) -> str | None:
     judge = _JUDGES.get(type(guarantee))
     return f"the policy knows no guarantee of kind {guarantee.kind!r}" if judge is None else judge(policy, guarantee)

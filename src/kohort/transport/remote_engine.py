@@ -282,7 +282,14 @@ class RemoteEngine:
                     excluded.append(Excluded(name, "excluded", error.message))
                     continue
                 known = self.ledger.has_answered(chain, ledger_context, answer.body)  # it came before an interruption
-                self.ledger.release(chain, ledger_context, guarantee=claim, rows=answer.rows, payload=answer.body)
+                self.ledger.record(
+                    [chain],
+                    ledger_context,
+                    guarantees=[claim],
+                    rows=[answer.rows],
+                    payloads=[answer.body],
+                    refusals=[None],
+                )
                 if isinstance(claim, DP) and not known:
                     chain.budget.charge(claim, to=answer.to, what=request.task, round=request.round)
                 lines.setdefault(request.digest, []).append(chain)

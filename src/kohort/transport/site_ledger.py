@@ -68,19 +68,22 @@ class SiteLedger(Ledger):
             raise IntegrityError("the site's ledger is not open")
         return self._chain
 
-    def release(
+    def record(
         self,
-        chain: Chain,
+        chains: Sequence[Chain],
         ledger_context: LedgerContext,
         *,
-        guarantee: Guarantee,
-        rows: int,
-        payload: bytes | memoryview,
+        guarantees: Sequence[Guarantee],
+        rows: Sequence[int],
+        payloads: Sequence[bytes | memoryview],
+        refusals: Sequence[str | None],
     ) -> None:
         """As in every ledger; the claim is remembered for the answer."""
-        super().release(chain, ledger_context, guarantee=guarantee, rows=rows, payload=payload)
-        self.last = Claimed(guarantee, rows, ledger_context)
-        self._times.append((ledger_context.what, int(time.time())))
+        super().record(chains, ledger_context, guarantees=guarantees, rows=rows, payloads=payloads, refusals=refusals)
+        is_released = refusals[0] is None
+        self.last = Claimed(guarantees[0], rows[0] if is_released else 0, ledger_context)
+        if is_released:
+            self._times.append((ledger_context.what, int(time.time())))
 
     def refuse(self, chain: Chain, ledger_context: LedgerContext, *, guarantee: Guarantee, reason: str) -> None:
         """As in every ledger; the claim is remembered for the answer."""

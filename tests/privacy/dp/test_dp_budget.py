@@ -13,6 +13,7 @@ import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.ledgers import record_one
 
 from kohort.errors import IntegrityError, RefusedError
 from kohort.privacy.door import Refusal, door
@@ -258,7 +259,7 @@ def written(folder: Path, claims: list[DP], *, policy: Policy | None = None, rou
     for number, claim in enumerate(claims):
         ledger_context = LedgerContext(what="train", request=f"{number:064x}", round=rounds(number))
         chain = site.site.chain
-        site.ledger.release(chain, ledger_context, guarantee=claim, rows=10, payload=b"x")
+        record_one(site.ledger, chain, ledger_context, claim, 10, b"x")
         site.receipts.issue(site.ledger, [chain], ledger_context)
     site.seal()
 

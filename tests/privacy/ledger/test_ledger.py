@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.ledgers import SITES, Written, open_ledger, write_small_ledger
+from tests.support.ledgers import SITES, Written, open_ledger, record_one, write_small_ledger
 
 from kohort.errors import ConfigError, IntegrityError, ResourceError
 from kohort.privacy.guarantee import DP, Aggregate, Guarantee, KAnonymous, Raw
@@ -86,26 +86,6 @@ def test_the_order_of_the_chains_does_not_change_a_receipt() -> None:
     assert heads[0] == heads[1]
 
 
-def test_lines_of_a_batch_are_written_together_and_also_when_it_fails(tmp_path: Path) -> None:
-    written = open_ledger(tmp_path, policy=Policy())
-    path = tmp_path / "ledger.jsonl"
-    before = path.read_bytes()
-    first, second, _ = (site.chain for site in written.sites)
-
-    def fail_in_a_batch() -> None:
-        with written.ledger.batch():
-            release(written, first, 0, b"x")
-            written.ledger.note(second, ledger_context(0), reason="late")
-            assert path.read_bytes() == before
-            raise RuntimeError
-
-    with pytest.raises(RuntimeError):
-        fail_in_a_batch()
-    assert [json.loads(line)["event"] for line in path.read_text().splitlines()[3:]] == ["release", "note"]
-    written.seal()
-    assert verify_ledger(tmp_path).lines == 5
-
-
 def test_a_receipt_that_cannot_be_written_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written = open_ledger(tmp_path, policy=Policy())
     chain = written.sites[0].chain
@@ -123,7 +103,7 @@ def release(
     written: Written, chain: Chain, number: int, payload: bytes, claim: Guarantee | None = None, rows: int = 150
 ) -> None:
     claim = claim or Aggregate(rows=rows)
-    written.ledger.release(chain, ledger_context(number), guarantee=claim, rows=rows, payload=payload)
+    record_one(written.ledger, chain, ledger_context(number), claim, rows, payload)
 
 
 def test_totals_by_site_and_recipient(tmp_path: Path) -> None:
@@ -132,7 +112,7 @@ def test_totals_by_site_and_recipient(tmp_path: Path) -> None:
 
     def release(chain: Chain, claim: Any, rows: int, number: int, to: str = "hub") -> None:
         place = ledger_context(number, to=to)
-        written.ledger.release(chain, place, guarantee=claim, rows=rows, payload=b"12345")
+        record_one(written.ledger, chain, place, claim, rows, b"12345")
 
     release(first, KAnonymous(k=9, l=3, t=0.1, verified=True), 50, 0)
     release(first, KAnonymous(k=7, l=4, t=0.2, verified=True), 80, 1)
@@ -190,7 +170,7 @@ def test_a_durable_book_is_flushed_line_by_line_and_tells_the_time(
     receipts = Receipts(signer=Signer.from_secret(b"h" * 32), folder=tmp_path)
     chain = ledger.open_chain("a", secret=b"k" * 32, binding={})
     before = len(flushed)
-    ledger.release(chain, ledger_context(0), guarantee=Aggregate(rows=1), rows=1, payload=b"x")
+    record_one(ledger, chain, ledger_context(0), Aggregate(rows=1), 1, b"x")
     assert len(flushed) > before
     receipts.issue(ledger, [chain], ledger_context(0))
     ledger.seal(receipts=(receipts.length, receipts.head), hub_key=receipts.public)

@@ -14,8 +14,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from json.encoder import encode_basestring
 from pathlib import Path
@@ -154,23 +153,12 @@ class Ledger:
         self._answered: dict[tuple[str, str, str], str] = {}
         self._order = hashlib.blake2b(digest_size=32)  # the chains bind each site's lines, this the order of them all
         self._unwritten: list[str] = []
-        self._in_batch = False
         self._file = None
         if folder is not None:
             self._path = folder / LEDGER_FILE
             with disk_errors(folder):
                 folder.mkdir(parents=True, exist_ok=True)
                 self._file = self._path.open("ab", buffering=0)
-
-    @contextmanager
-    def batch(self) -> Iterator[None]:
-        """Write the lines that are added inside the `with` block in one go at its end, whatever happens in it."""
-        self._in_batch = True
-        try:
-            yield
-        finally:
-            self._in_batch = False
-            self._write()
 
     def open_chain(
         self, site: str, *, secret: bytes, binding: Mapping[str, Any], budget: Budget | None = None
@@ -186,7 +174,8 @@ class Ledger:
         if budget is not None:
             chain.budget.add(budget)
         if known is None:
-            self._add(line)
+            self._unwritten.append(line)
+            self._write()
         elif self._answered.get((site, "open", "")) != chain.head:
             raise IntegrityError(f"the ledger of site {site!r} was opened under another schema or policy")
         else:
@@ -214,7 +203,7 @@ class Ledger:
                 continue
             claim = parse_guarantee(line["guarantee"])
             self._answered[site, event, ledger_context.request] = line["digest"]
-            self._count(chain, ledger_context, claim, line["rows"], line["size"])
+            self._count(site, ledger_context, claim, line["rows"], line["size"])
             if isinstance(claim, DP):
                 chain.budget.charge(claim, to=ledger_context.to, what=ledger_context.what, round=ledger_context.round)
 
@@ -230,49 +219,65 @@ class Ledger:
             )
         return True
 
-    def release(
+    def record(
         self,
-        chain: Chain,
+        chains: Sequence[Chain],
         ledger_context: LedgerContext,
         *,
-        guarantee: Guarantee,
-        rows: int,
-        payload: bytes | memoryview,
+        guarantees: Sequence[Guarantee],
+        rows: Sequence[int],
+        payloads: Sequence[bytes | memoryview],
+        refusals: Sequence[str | None],
     ) -> None:
-        """Write the line of what is about to leave, before a byte is sent; nothing, if this very answer left before.
+        """Write one line per site for what is about to leave or was refused, all before a byte is sent.
 
         Args:
-            chain: The chain of the site it leaves.
+            chains: The chains of the sites, in the order their lines shall have.
             ledger_context: Task, recipient, carrier and request.
-            guarantee: What is claimed of it.
-            rows: How many rows it was computed from.
-            payload: The bytes themselves, of which the line keeps size and keyed digest.
+            guarantees: What each site claims of its payload.
+            rows: How many rows each payload was computed from.
+            payloads: The bytes themselves; a line keeps their size and keyed digest.
+            refusals: Why a payload may not leave; None if it may.
 
         Raises:
-            IntegrityError: Other bytes left for the same request before.
-            ResourceError: The line could not be written.
+            IntegrityError: A site answered the same request with other bytes before.
+            ResourceError: The lines could not be written.
         """
-        if self._answered and self.has_answered(chain, ledger_context, payload):
-            return
         fields = self._common("release", ledger_context)
-        size = len(payload)
-        self._count(chain, ledger_context, guarantee, rows, size)
-        claim = f'"guarantee":{guarantee.text},"rows":{rows},"size":{size},"digest":"{chain.digest(payload)}"'
-        self._add(chain.next_line(f"{fields},{claim}"))
+        try:
+            for chain, guarantee, count, payload, reason in zip(
+                chains, guarantees, rows, payloads, refusals, strict=True
+            ):
+                if reason is not None:
+                    self._refuse(chain, ledger_context, guarantee, reason)
+                elif not self._answered or not self.has_answered(chain, ledger_context, payload):
+                    size = len(payload)
+                    self._count(chain.site, ledger_context, guarantee, count, size)
+                    claim = (
+                        f'"guarantee":{guarantee.text},"rows":{count},"size":{size},"digest":"{chain.digest(payload)}"'
+                    )
+                    self._unwritten.append(chain.next_line(f"{fields},{claim}"))
+        finally:
+            self._write()
 
     def refuse(self, chain: Chain, ledger_context: LedgerContext, *, guarantee: Guarantee, reason: str) -> None:
         """Write the line of a release that stayed inside."""
+        self._refuse(chain, ledger_context, guarantee, reason)
+        self._write()
+
+    def _refuse(self, chain: Chain, ledger_context: LedgerContext, guarantee: Guarantee, reason: str) -> None:
         if self._answered.get((chain.site, "refusal", _once(ledger_context))) == reason:
             return
         fields = self._common("refusal", ledger_context)
-        self._add(chain.next_line(f'{fields},"guarantee":{guarantee.text},"reason":{canonical(reason)}'))
+        self._unwritten.append(chain.next_line(f'{fields},"guarantee":{guarantee.text},"reason":{canonical(reason)}'))
         self._refusals[chain.site] = reason
 
     def note(self, chain: Chain, ledger_context: LedgerContext, *, reason: str) -> None:
         """Write a line about the run itself, such as a site that did not answer or whose reply was excluded."""
         if self._answered.get((chain.site, "note", _once(ledger_context))) == reason:
             return
-        self._add(chain.next_line(f'{self._common("note", ledger_context)},"reason":{canonical(reason)}'))
+        self._unwritten.append(chain.next_line(f'{self._common("note", ledger_context)},"reason":{canonical(reason)}'))
+        self._write()
 
     def seal(self, *, receipts: tuple[int, str], hub_key: str) -> None:
         """Sign every chain's length and hash, and write `head.json`."""
@@ -346,15 +351,9 @@ class Ledger:
             f'"via":{quoted(ledger_context.via)},"round":{ledger_context.round},"request":"{ledger_context.request}"{moment}'
         )
 
-    def _add(self, line: str) -> None:
-        """Add a whole line, which ends with its hash."""
-        self._order.update(line[-67:-3].encode())
-        self._unwritten.append(line)
-        if not self._in_batch:
-            self._write()
-
     def _write(self) -> None:
         lines, self._unwritten = self._unwritten, []
+        self._order.update("".join([line[-67:-3] for line in lines]).encode())
         if self._file is None:
             self.lines.extend(lines)
         elif lines:
@@ -363,7 +362,7 @@ class Ledger:
                 if self._durable:
                     os.fsync(self._file.fileno())
 
-    def _count(self, chain: Chain, ledger_context: LedgerContext, guarantee: Guarantee, rows: int, size: int) -> None:
+    def _count(self, site: str, ledger_context: LedgerContext, guarantee: Guarantee, rows: int, size: int) -> None:
         """Add a release to the totals of its recipient, task and kind."""
         place = (ledger_context.to, ledger_context.what, guarantee.kind)
         tally = self._tallies.get(place)
@@ -372,5 +371,5 @@ class Ledger:
         elif guarantee.strength < tally.weakest.strength:
             tally.weakest = guarantee
         tally.releases += 1
-        tally.rows_by_site[chain.site] = rows
+        tally.rows_by_site[site] = rows
         tally.size += size
