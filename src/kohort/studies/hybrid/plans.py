@@ -1,7 +1,7 @@
 """The study's plans: three tables, two settings, and the ways to train that are compared.
 
-All ways share a table's hyper-parameters, chosen once on seed 0 and stated in the notes: the server phase of the hybrid
-is the server-only plan begun from another model, and the baselines without noise leave the noise out.
+All ways share a table's hyper-parameters, chosen once on seed 0 and stated in the notes. The server phase of the hybrid
+is the server-only plan with another starting model, and the baselines without noise leave the noise out.
 """
 
 from __future__ import annotations
@@ -15,27 +15,13 @@ from kohort.runs.config import Plan, load_plan
 from kohort.studies.hybrid.paper import DELTAS, EPSILONS
 
 __all__ = [
-    "CASES",
-    "COVERTYPE",
-    "DUTCH",
-    "INCOME",
-    "ONE_HOT",
-    "Case",
-    "Descent",
-    "Local",
-    "Setting",
-    "hybrid",
-    "low_risk_only",
-    "no_dp",
-    "peers_only",
-    "printed",
-    "published",
-    "server_only",
-    "summed",
-    "tuned",
-    "tuned_hybrid",
-]
+    "CASES", "COVERTYPE", "DIGITS", "DUTCH", "INCOME", "ONE_HOT", "SHIFTED", "Case", "Descent", "Local", "LowRisk",
+    "Setting", "hybrid", "low_risk_only", "no_dp", "peers_only", "printed", "published", "server_only", "summed",
+    "tuned", "tuned_hybrid",
+]  # fmt: skip
 
+LowRisk = float | str
+"""The share of low-risk rows, or the rule that names them."""
 TEST: Final = 0.2
 CODES: Final = (
     "sex", "household_position", "household_size", "prev_residence_place", "citizenship", "country_birth", "edu_level",
@@ -54,7 +40,7 @@ class Local:
     lr: float
 
     def phase(self) -> dict[str, Any]:
-        """As a phase says it."""
+        """The keys of a phase."""
         return {"rounds": self.rounds, "local_epochs": self.epochs, "batch": self.batch, "lr": self.lr}
 
     def __str__(self) -> str:
@@ -64,7 +50,7 @@ class Local:
 
 @dataclass(frozen=True, kw_only=True)
 class Descent:
-    """One full-batch step a round, with momentum 0.9 at the hub."""
+    """One full-batch step per round, with momentum 0.9 at the hub."""
 
     rounds: int
     lr: float
@@ -72,7 +58,7 @@ class Descent:
     average: float = 0.3
 
     def phase(self) -> dict[str, Any]:
-        """As a phase says it."""
+        """The keys of a phase."""
         return {"rounds": self.rounds, "local_epochs": 1, "batch": 0, "lr": self.lr}
 
     def __str__(self) -> str:
@@ -81,7 +67,7 @@ class Descent:
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One of the paper's tables."""
+    """One table and how models are trained on it."""
 
     name: str
     title: str
@@ -89,19 +75,17 @@ class Case:
     data: Mapping[str, Any]
     clusters: int | str
     sites: int
-    """Of a cluster."""
+    """Per cluster."""
     alpha: float
-    """Of the authors' published configuration."""
+    """Of the Dirichlet split in the authors' published configuration."""
     peers: Local
     server: Local
     clip: float
     descent: Descent
     longer: Descent | None = None
-    """What low-risk rows alone are trained with, where it is not `descent`: without noise more steps cost nothing."""
-    rows: int = 0
-    """So many rows drawn from the table; 0 is all of them."""
+    """How low-risk rows alone are trained, where it is not `descent`: without noise more steps cost nothing."""
     least: int = 0
-    """Rows a site has at least, where the paper's own number is not meant."""
+    """Minimum number of rows per site; 0 takes it from the paper's delta."""
 
     @property
     def epsilons(self) -> tuple[float, ...]:
@@ -109,19 +93,19 @@ class Case:
         return EPSILONS[self.name]
 
     @property
-    def undisturbed(self) -> Descent:
-        """How low-risk rows alone are trained, which no noise disturbs."""
+    def noiseless(self) -> Descent:
+        """How low-risk rows alone are trained."""
         return self.longer or self.descent
 
     @property
     def least_rows(self) -> int:
-        """Rows a site has at least: the printed delta is one over the training rows of the smallest."""
+        """Minimum number of rows per site: the printed delta is one over the training rows of the smallest site."""
         return self.least or ceil(1 / DELTAS[self.name] / (1 - TEST))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """How rows are dealt out, and the delta."""
+    """How rows are split over the sites, and the delta."""
 
     name: str
     alpha: float
@@ -129,12 +113,12 @@ class Setting:
 
 
 def printed(case: Case) -> Setting:
-    """What the paper's text says."""
+    """The settings of the paper's text."""
     return Setting(name="printed settings", alpha=0.5, delta=DELTAS[case.name])
 
 
 def published(case: Case) -> Setting:
-    """What the authors' published configuration says."""
+    """The settings of the authors' published configuration."""
     return Setting(name="published settings", alpha=case.alpha, delta=1e-5)
 
 
@@ -159,6 +143,8 @@ ONE_HOT: Final = replace(
     data={**DUTCH.data, "encoding": "onehot", "kinds": dict.fromkeys(CODES, "category")},
     descent=Descent(rounds=60, lr=2.0, clip=0.3),
 )
+# With low-risk rows of the youngest, a site's share of them varies: sites must be large enough for either part.
+SHIFTED: Final = replace(ONE_HOT, least=250)
 INCOME = Case(
     name="income",
     title="Income (50 regions: no California, a third of Florida)",
@@ -191,11 +177,30 @@ COVERTYPE = Case(
     descent=Descent(rounds=100, lr=1.0, clip=1.0),
     longer=Descent(rounds=200, lr=2.0, clip=1.0),
 )
+DIGITS = Case(
+    name="digits",
+    title="Digits",
+    table="digits",
+    data={"target": "digit", "bounds": {f"pixel_{place:02d}": [0, 16] for place in range(64)}},
+    clusters=2,
+    sites=3,
+    alpha=5.0,
+    peers=Local(rounds=5, epochs=4, lr=0.5),
+    server=Local(rounds=10, lr=0.5),
+    clip=0.5,
+    descent=Descent(rounds=40, lr=1.0, clip=0.3),
+    least=120,
+)
 CASES: Final = (DUTCH, INCOME, COVERTYPE)
 
 
 def _plan(
-    case: Case, setting: Setting, method: Mapping[str, Any], *, low: float | str, train: Mapping[str, Any] | None = None
+    case: Case,
+    setting: Setting,
+    low: LowRisk,
+    *phases: Mapping[str, Any],
+    method: Mapping[str, Any] | None = None,
+    train: Mapping[str, Any] | None = None,
 ) -> Plan:
     return load_plan(
         {
@@ -210,15 +215,11 @@ def _plan(
             },
             "model": {"kind": "logistic"},
             "train": {"optimizer": "sgd", **(train or {})},
-            "method": dict(method),
+            "method": dict(method or {"name": "hybrid", "phases": [dict(phase) for phase in phases]}),
             # Simulated sites: small updates leave, and so do claims whose delta makes them void, marked as such.
             "policy": {"min_rows": 1, "void_dp": True, "delta": 0.05},
         }
     )
-
-
-def _phases(*phases: Mapping[str, Any]) -> dict[str, Any]:
-    return {"name": "hybrid", "phases": [dict(phase) for phase in phases]}
 
 
 def _budget(setting: Setting, epsilon: float, *, clip: float, average: float = 0.0) -> dict[str, Any]:
@@ -229,66 +230,58 @@ def _peers(case: Case) -> dict[str, Any]:
     return {"kind": "peers", "rows": "low", **case.peers.phase()}
 
 
-def _server(case: Case) -> dict[str, Any]:
-    return {"kind": "server", "rows": "high", **case.server.phase()}
+def _server(case: Case, setting: Setting, epsilon: float | None = None) -> dict[str, Any]:
+    phase = {"kind": "server", "rows": "high", **case.server.phase()}
+    return phase if epsilon is None else {**phase, "dp": _budget(setting, epsilon, clip=case.clip)}
 
 
-def no_dp(case: Case, setting: Setting, low: float | str) -> Plan:
-    """The paper's baseline: everybody with the hub on high-risk rows, no noise."""
-    return _plan(case, setting, _phases(_server(case)), low=low)
+def _tuned_server(case: Case, setting: Setting, epsilon: float) -> dict[str, Any]:
+    dp = _budget(setting, epsilon, clip=case.descent.clip, average=case.descent.average)
+    return {"kind": "server", "rows": "high", **case.descent.phase(), "dp": dp}
 
 
-def server_only(case: Case, setting: Setting, low: float | str, epsilon: float) -> Plan:
+def no_dp(case: Case, setting: Setting, low: LowRisk) -> Plan:
+    """The paper's baseline: all sites train with the hub on high-risk rows, without noise."""
+    return _plan(case, setting, low, _server(case, setting))
+
+
+def server_only(case: Case, setting: Setting, low: LowRisk, epsilon: float) -> Plan:
     """The paper's "FL": the same under DP-SGD."""
-    dp = _budget(setting, epsilon, clip=case.clip)
-    return _plan(case, setting, _phases({**_server(case), "dp": dp}), low=low)
+    return _plan(case, setting, low, _server(case, setting, epsilon))
 
 
-def hybrid(case: Case, setting: Setting, low: float | str, epsilon: float) -> Plan:
+def hybrid(case: Case, setting: Setting, low: LowRisk, epsilon: float) -> Plan:
     """The paper's "P2P+FL": peers on low-risk rows without noise, then as `server_only`."""
-    dp = _budget(setting, epsilon, clip=case.clip)
-    return _plan(case, setting, _phases(_peers(case), {**_server(case), "dp": dp}), low=low)
+    return _plan(case, setting, low, _peers(case), _server(case, setting, epsilon))
 
 
-def peers_only(case: Case, setting: Setting, low: float | str) -> Plan:
+def peers_only(case: Case, setting: Setting, low: LowRisk) -> Plan:
     """The first phase alone; the model is the mean of the clusters' models."""
-    return _plan(case, setting, _phases(_peers(case)), low=low)
+    return _plan(case, setting, low, _peers(case))
 
 
-def low_risk_only(case: Case, setting: Setting, low: float | str) -> Plan:
-    """Everybody with the hub on low-risk rows, no noise: what their lack of risk allows."""
-    phase = {"kind": "server", "rows": "low", **case.undisturbed.phase()}
-    return _plan(case, setting, _phases(phase), low=low, train={"hub": "momentum"})
+def low_risk_only(case: Case, setting: Setting, low: LowRisk) -> Plan:
+    """All sites train with the hub on low-risk rows alone, without noise."""
+    phase = {"kind": "server", "rows": "low", **case.noiseless.phase()}
+    return _plan(case, setting, low, phase, train={"hub": "momentum"})
 
 
-def tuned(case: Case, setting: Setting, low: float | str, epsilon: float) -> Plan:
+def tuned(case: Case, setting: Setting, low: LowRisk, epsilon: float) -> Plan:
     """Server-only with full batches, momentum at the hub and the mean of the last models."""
-    dp = _budget(setting, epsilon, clip=case.descent.clip, average=case.descent.average)
-    phase = {"kind": "server", "rows": "high", **case.descent.phase(), "dp": dp}
-    return _plan(case, setting, _phases(phase), low=low, train={"hub": "momentum"})
+    return _plan(case, setting, low, _tuned_server(case, setting, epsilon), train={"hub": "momentum"})
 
 
-def tuned_hybrid(case: Case, setting: Setting, low: float | str, epsilon: float) -> Plan:
+def tuned_hybrid(case: Case, setting: Setting, low: LowRisk, epsilon: float) -> Plan:
     """Peers first, then as `tuned`."""
-    dp = _budget(setting, epsilon, clip=case.descent.clip, average=case.descent.average)
-    phase = {"kind": "server", "rows": "high", **case.descent.phase(), "dp": dp}
-    return _plan(case, setting, _phases(_peers(case), phase), low=low, train={"hub": "momentum"})
+    return _plan(case, setting, low, _peers(case), _tuned_server(case, setting, epsilon), train={"hub": "momentum"})
 
 
-def summed(case: Case, setting: Setting, low: float | str, epsilon: float) -> Plan:
-    """As `tuned` over a sum: noise is added once, not once a site. All rows train, and all are protected.
+def summed(case: Case, setting: Setting, low: LowRisk, epsilon: float) -> Plan:
+    """As `tuned` over a sum: noise is added once, not once per site. All rows train, and all are protected.
 
     Updates are summed in clear: masks cancel in integers, so the total, and every figure, is the same with them.
     """
     descent = case.descent
-    return _plan(
-        case,
-        setting,
-        {
-            "name": "fedavg",
-            "dp": _budget(setting, epsilon, clip=descent.clip, average=descent.average),
-            "secure": {"sum": "none"},
-        },
-        low=low,
-        train={**descent.phase(), "optimizer": "momentum"},
-    )
+    dp = _budget(setting, epsilon, clip=descent.clip, average=descent.average)
+    method = {"name": "fedavg", "dp": dp, "secure": {"sum": "none"}}
+    return _plan(case, setting, low, method=method, train={**descent.phase(), "optimizer": "momentum"})

@@ -1,32 +1,15 @@
-"""The study's plans, and what it keeps of their runs.
-
-Every figure is a run of a real method through doors and ledgers, on `diabetes_130us`: one row a patient, readmitted at
-all against not, ten sites, 70 % of the rows for training. A seed draws the split, the sites and the start.
+"""The study's plans on `diabetes_130us`: one row per patient, readmitted at all against not, ten sites, 70 % of the
+rows for training. A seed draws the split, the sites and the starting weights.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from typing import Any, Final
 
 from kohort.runs.config import Plan, load_plan
-from kohort.runs.run import run
-from kohort.studies.harness.side_by_side import spread
 
-__all__ = [
-    "CENTRAL",
-    "FL",
-    "LEARNERS",
-    "SITES",
-    "Found",
-    "Runs",
-    "federated",
-    "noisy",
-    "perturbed",
-    "quasi_only",
-    "syntactic",
-]
+__all__ = ["CENTRAL", "FL", "LEARNERS", "SITES", "federated", "noisy", "perturbed", "quasi_only", "syntactic"]
 
 SITES: Final = 10
 TEST: Final = 0.3
@@ -37,7 +20,7 @@ LEARNERS: Final[Mapping[str, float]] = {"logistic": 0.2, "svm": 0.05, "perceptro
 CENTRAL, FL = "central", "fedavg"
 EPOCHS: Final = 4
 AVERAGE: Final = 0.8
-"""A learner's last step, a perceptron's most of all, can turn its threshold: the mean of models stands still."""
+"""A single model's threshold changes from round to round, above all a perceptron's; the mean of models is stable."""
 WEIGHTS: Final = {"NO": 0.83, "other": 1.25}
 """1 / (2 x the published shares of the classes)."""
 IDS: Final = {"quasi": ["age", "gender", "race"], "items": ["diagnoses"], "identifiers": ["patient_nbr"]}
@@ -50,7 +33,7 @@ FEATURES: Final = (
     "troglitazone", "tolazamide", "examide", "citoglipton", "insulin", "glyburide_metformin", "glipizide_metformin",
     "glimepiride_pioglitazone", "metformin_rosiglitazone", "metformin_pioglitazone", "change", "diabetes_med",
 )  # fmt: skip
-"""Everything that is no quasi-identifier; kept as it is."""
+"""All columns that are not quasi-identifiers; released unchanged."""
 
 
 def federated(
@@ -98,8 +81,8 @@ def federated(
 
 
 def syntactic(learner: str, k: int, *, rounds: int, data: Mapping[str, Any] | None = None) -> Plan:
-    """(k, k^2)-anonymous rows; each site keeps the quasi-identifier that tells it most about the target, and takes rare
-    pairs of items apart instead of making groups that pairs of are common."""
+    """(k, k^2)-anonymous rows. Each site keeps the quasi-identifier that says most about the target, and suppresses an
+    item of every rare pair instead of generalising items until no pair is rare."""
     anonymise = {
         "k": k,
         "m": 2,
@@ -113,7 +96,7 @@ def syntactic(learner: str, k: int, *, rounds: int, data: Mapping[str, Any] | No
 
 
 def quasi_only() -> dict[str, Any]:
-    """What is left of the table when only quasi-identifiers and items are learned from."""
+    """The `[data]` keys that leave only quasi-identifiers and items to learn from."""
     left = [name for name in FEATURES if name not in CODES]
     return {"drop": ["encounter_id", *CODES, *left], "kinds": {}}
 
@@ -131,58 +114,7 @@ def noisy(learner: str, epsilon: float, *, rounds: int) -> Plan:
 
 
 def perturbed(mechanism: str, epsilon: float) -> Plan:
-    """The paper's baseline: one private logistic regression a site, averaged. Its loss knows no class weights."""
+    """The paper's baseline: one private logistic regression per site, averaged. Its loss has no class weights."""
     budget = {"mechanism": mechanism, "epsilon": epsilon, "delta": 0}
     train, data = {"local_epochs": 1, "l2": 0.01, "average": 0.0}, _without_items()
     return federated("logistic", {"name": FL, "dp": budget}, rounds=1, train=train, data=data, weighted=False)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Found:
-    """What the study keeps of a run."""
-
-    f1: float
-    macro: float
-    auc: float
-    positives: float
-    """Share of the test rows that were readmitted."""
-    facts: Mapping[str, Any] = field(default_factory=dict, repr=False)
-
-    @property
-    def above_chance(self) -> float:
-        """AUC - 0.5."""
-        return self.auc - 0.5
-
-
-class Runs:
-    """Runs by plan and seed, each made once, several side by side."""
-
-    def __init__(self, seeds: Sequence[int], *, processes: int = 1) -> None:
-        self.seeds = tuple(seeds)
-        self._processes = processes
-        self._known: dict[tuple[str, int], Found] = {}
-
-    def prepare(self, plans: Sequence[Plan]) -> None:
-        """Make what is still missing of these plans."""
-        wanted = {(plan.digest(), seed): (plan, seed) for plan in plans for seed in self.seeds}
-        missing = {place: job for place, job in wanted.items() if place not in self._known}
-        self._known |= dict(zip(missing, spread(made, list(missing.values()), self._processes), strict=True))
-
-    def of(self, plan: Plan) -> list[Found]:
-        """One run a seed."""
-        self.prepare([plan])
-        return [self._known[plan.digest(), seed] for seed in self.seeds]
-
-
-def made(plan: Plan, seed: int) -> Found:
-    """One run."""
-    outcome = run(plan, seed=seed)
-    (_, no_as_yes), (yes_as_no, yes) = outcome.metrics["confusion"]
-    (no, _), _ = outcome.metrics["confusion"]
-    return Found(
-        f1=outcome.metrics["f1"],
-        macro=outcome.metrics["f1_macro"],
-        auc=outcome.metrics["auc"],
-        positives=(yes_as_no + yes) / (no + no_as_yes + yes_as_no + yes),
-        facts=dict(outcome.facts),
-    )
