@@ -25,8 +25,7 @@ from kohort.studies.hybrid.plans import (
     INCOME,
     ONE_HOT,
     Case,
-    Descent,
-    Local,
+    Training,
     low_risk_only,
     no_dp,
     printed,
@@ -58,9 +57,9 @@ SMALL = replace(
     clusters=2,
     sites=3,
     least=200,
-    peers=Local(rounds=2, lr=0.5),
-    server=Local(rounds=2, lr=0.4),
-    descent=Descent(rounds=12, lr=4.0, clip=0.3),
+    peers=Training(rounds=2, lr=0.5),
+    server=Training(rounds=2, lr=0.4),
+    tuned=Training(rounds=12, batch=0, lr=4.0, clip=0.3, average=0.3),
 )
 
 
@@ -151,7 +150,7 @@ def test_an_account_is_told_as_void_where_delta_is_too_large(small_table: None) 
     assert 0.45 < spent.epsilon <= 0.5
     honest = made(tuned(SMALL, published(SMALL), 0.4, 0.5))
     assert not honest.void
-    assert len(honest.curve) == SMALL.descent.rounds
+    assert len(honest.curve) == SMALL.tuned.rounds
 
 
 def test_noise_added_once_protects_all_rows_and_costs_less(small_table: None) -> None:

@@ -7,38 +7,21 @@ from __future__ import annotations
 from typing import Final
 
 __all__ = [
-    "ASSOCIATION",
-    "CLASSIFIERS",
-    "EDUCATION",
-    "EDUCATION_GROUPS",
-    "FEDERATED",
-    "PARTITIONS",
-    "SILO_LOSS",
+    "ASSOCIATION", "CLASSIFIERS", "EDUCATION", "EDUCATION_GROUPS", "FEDERATED", "NAMES", "PARTITIONS", "SILO_LOSS",
     "Scores",
-]
+]  # fmt: skip
 
 Scores = dict[str, tuple[float, float]]
 """Classifier to (accuracy, macro F1)."""
 
 # Table 2.2: each value of education, its most frequent income, and that income's share (truncated at four decimals).
 EDUCATION: Final[dict[str, tuple[str, float]]] = {
-    "Prof-school": (">50K", 0.7398),
-    "Doctorate": (">50K", 0.7255),
-    "Masters": (">50K", 0.5491),
-    "Preschool": ("<=50K", 0.9879),
-    "11th": ("<=50K", 0.9492),
-    "1st-4th": ("<=50K", 0.9676),
-    "5th-6th": ("<=50K", 0.9469),
-    "9th": ("<=50K", 0.9457),
-    "10th": ("<=50K", 0.9373),
-    "7th-8th": ("<=50K", 0.9350),
-    "12th": ("<=50K", 0.9269),
-    "HS-grad": ("<=50K", 0.8414),
-    "Some-college": ("<=50K", 0.8103),
-    "Assoc-voc": ("<=50K", 0.7467),
-    "Assoc-acdm": ("<=50K", 0.7420),
-    "Bachelors": ("<=50K", 0.5871),
-}
+    "Prof-school": (">50K", 0.7398), "Doctorate": (">50K", 0.7255), "Masters": (">50K", 0.5491),
+    "Preschool": ("<=50K", 0.9879), "11th": ("<=50K", 0.9492), "1st-4th": ("<=50K", 0.9676),
+    "5th-6th": ("<=50K", 0.9469), "9th": ("<=50K", 0.9457), "10th": ("<=50K", 0.9373), "7th-8th": ("<=50K", 0.9350),
+    "12th": ("<=50K", 0.9269), "HS-grad": ("<=50K", 0.8414), "Some-college": ("<=50K", 0.8103),
+    "Assoc-voc": ("<=50K", 0.7467), "Assoc-acdm": ("<=50K", 0.7420), "Bachelors": ("<=50K", 0.5871),
+}  # fmt: skip
 
 # Section 2.5: the six groups of education at rho = 10.
 EDUCATION_GROUPS: Final = (
@@ -59,31 +42,18 @@ ASSOCIATION: Final[dict[str, dict[str, float]]] = {
 # Tables 5.3 (Mammographic), 5.4 (Adult), 5.5 (Housing): partitions, and information loss as a share.
 PARTITIONS: Final[dict[str, dict[str, tuple[int, float]]]] = {
     "mammographic": {
-        "k3-exact": (199, 0.1329),
-        "k3": (199, 0.1738),
-        "l2": (125, 0.6350),
-        "t0.2": (33, 0.9837),
-        "t0.3": (74, 0.8971),
-        "t0.4": (119, 0.6537),
+        "k3-exact": (199, 0.1329), "k3": (199, 0.1738), "l2": (125, 0.6350), "t0.2": (33, 0.9837),
+        "t0.3": (74, 0.8971), "t0.4": (119, 0.6537),
     },
     "adult": {
-        "k3-exact": (9246, 0.0576),
-        "k3": (9246, 0.0746),
-        "l2": (4919, 0.0929),
-        "t0.2": (2925, 0.3266),
-        "t0.3": (7134, 0.0792),
-        "t0.4": (7863, 0.0807),
+        "k3-exact": (9246, 0.0576), "k3": (9246, 0.0746), "l2": (4919, 0.0929), "t0.2": (2925, 0.3266),
+        "t0.3": (7134, 0.0792), "t0.4": (7863, 0.0807),
     },
     "housing": {
-        "k3-exact": (5351, 0.4399),
-        "k3": (5351, 0.4402),
-        "l2": (2391, 0.6583),
-        "l3": (769, 0.7182),
-        "t0.2": (131, 0.6742),
-        "t0.3": (538, 0.6652),
-        "t0.4": (1040, 0.6532),
+        "k3-exact": (5351, 0.4399), "k3": (5351, 0.4402), "l2": (2391, 0.6583), "l3": (769, 0.7182),
+        "t0.2": (131, 0.6742), "t0.3": (538, 0.6652), "t0.4": (1040, 0.6532),
     },
-}
+}  # fmt: skip
 
 # Tables 5.6 (none), 5.7 (k3-exact), and 5.8 Adult, 5.9 Mammographic, 5.10 Housing (k3, l2, t0.2): accuracy and macro F1
 # of each classifier.

@@ -15,8 +15,8 @@ from kohort.runs.config import Plan, load_plan
 from kohort.studies.hybrid.paper import DELTAS, EPSILONS
 
 __all__ = [
-    "CASES", "COVERTYPE", "DIGITS", "DUTCH", "INCOME", "ONE_HOT", "SHIFTED", "Case", "Descent", "Local", "LowRisk",
-    "Setting", "hybrid", "low_risk_only", "no_dp", "peers_only", "printed", "published", "server_only", "summed",
+    "CASES", "COVERTYPE", "DIGITS", "DUTCH", "INCOME", "ONE_HOT", "SHIFTED", "Case", "LowRisk", "Setting",
+    "Training", "hybrid", "low_risk_only", "no_dp", "peers_only", "printed", "published", "server_only", "summed",
     "tuned", "tuned_hybrid",
 ]  # fmt: skip
 
@@ -31,38 +31,32 @@ CODES: Final = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Local:
-    """Local passes over small batches."""
+class Training:
+    """Local passes over batches; with batch 0, one full-batch step per round and momentum 0.9 at the hub."""
 
     rounds: int
+    lr: float
     epochs: int = 1
     batch: int = 32
-    lr: float
+    clip: float = 0.5
+    average: float = 0.0
+    """The share of the rounds, at the end, whose models are averaged under a budget."""
 
-    def phase(self) -> dict[str, Any]:
-        """The keys of a phase."""
+    def keys(self) -> dict[str, Any]:
+        """The keys of a phase or of `[train]`."""
         return {"rounds": self.rounds, "local_epochs": self.epochs, "batch": self.batch, "lr": self.lr}
 
+    def budget(self, setting: Setting, epsilon: float) -> dict[str, Any]:
+        """The keys of `dp`."""
+        own = {"clip": self.clip, "average": self.average, "allow_large_delta": True}
+        return {"epsilon": epsilon, "delta": setting.delta, **own}
+
     def __str__(self) -> str:
+        if not self.batch:
+            steps = f"{self.rounds} full-batch steps, rate {self.lr:g}, clip {self.clip:g}"
+            return f"{steps}, last {self.average:.0%} averaged"
         epochs = f" x {self.epochs} epochs" if self.epochs > 1 else ""
         return f"{self.rounds} rounds{epochs}, batches of {self.batch}, rate {self.lr:g}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Descent:
-    """One full-batch step per round, with momentum 0.9 at the hub."""
-
-    rounds: int
-    lr: float
-    clip: float
-    average: float = 0.3
-
-    def phase(self) -> dict[str, Any]:
-        """The keys of a phase."""
-        return {"rounds": self.rounds, "local_epochs": 1, "batch": 0, "lr": self.lr}
-
-    def __str__(self) -> str:
-        return f"{self.rounds} full-batch steps, rate {self.lr:g}, clip {self.clip:g}, last {self.average:.0%} averaged"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,12 +72,11 @@ class Case:
     """Per cluster."""
     alpha: float
     """Of the Dirichlet split in the authors' published configuration."""
-    peers: Local
-    server: Local
-    clip: float
-    descent: Descent
-    longer: Descent | None = None
-    """How low-risk rows alone are trained, where it is not `descent`: without noise more steps cost nothing."""
+    peers: Training
+    server: Training
+    tuned: Training
+    low_risk: Training | None = None
+    """How low-risk rows alone are trained, where it is not `tuned`: without noise more steps cost nothing."""
     least: int = 0
     """Minimum number of rows per site; 0 takes it from the paper's delta."""
 
@@ -93,9 +86,9 @@ class Case:
         return EPSILONS[self.name]
 
     @property
-    def noiseless(self) -> Descent:
+    def noiseless(self) -> Training:
         """How low-risk rows alone are trained."""
-        return self.longer or self.descent
+        return self.low_risk or self.tuned
 
     @property
     def least_rows(self) -> int:
@@ -122,75 +115,51 @@ def published(case: Case) -> Setting:
     return Setting(name="published settings", alpha=case.alpha, delta=1e-5)
 
 
+# The paper prints no rates. The server's rate here gives the paper's no-DP baseline, mean over the three shares; the
+# peers' is the one of 0.5, 0.6 and 0.75 that comes nearest to its P2P+FL cells.
 DUTCH = Case(
-    name="dutch",
-    title="Dutch",
-    table="dutch",
-    data={"target": "occupation"},
-    clusters=5,
-    sites=15,
-    alpha=5.0,
-    # The paper prints no rates. The server's is the one that gives its no-DP baseline, mean over the three shares; the
-    # peers' the nearest to its P2P+FL cells of 0.5, 0.6 and 0.75.
-    peers=Local(rounds=5, epochs=4, lr=0.75),
-    server=Local(rounds=20, lr=0.34),
-    clip=0.5,
-    descent=Descent(rounds=60, lr=4.0, clip=0.3),
-)
+    name="dutch", title="Dutch", table="dutch", data={"target": "occupation"}, clusters=5, sites=15, alpha=5.0,
+    peers=Training(rounds=5, epochs=4, lr=0.75),
+    server=Training(rounds=20, lr=0.34),
+    tuned=Training(rounds=60, batch=0, lr=4.0, clip=0.3, average=0.3),
+)  # fmt: skip
 ONE_HOT: Final = replace(
     DUTCH,
     title="Dutch, one-hot",
     data={**DUTCH.data, "encoding": "onehot", "kinds": dict.fromkeys(CODES, "category")},
-    descent=Descent(rounds=60, lr=2.0, clip=0.3),
+    tuned=replace(DUTCH.tuned, lr=2.0),
 )
 # With low-risk rows of the youngest, a site's share of them varies: sites must be large enough for either part.
 SHIFTED: Final = replace(ONE_HOT, least=250)
 INCOME = Case(
-    name="income",
-    title="Income (50 regions: no California, a third of Florida)",
-    table="acs_income",
+    name="income", title="Income (50 regions: no California, a third of Florida)", table="acs_income",
     data={
         "target": "PINCP_GT_50K",
         "features": ["AGEP", "COW", "SCHL", "MAR", "OCCP", "POBP", "RELP", "WKHP", "SEX", "RAC1P"],
         "identifiers": ["ST"],  # kept to form clusters, not learned from
         "kinds": {"PINCP_GT_50K": "category"},
     },
-    clusters="column:ST",
-    sites=5,
-    alpha=5.0,
-    peers=Local(rounds=5, epochs=2, lr=1.0),
-    server=Local(rounds=10, batch=64, lr=1.0),
-    clip=0.5,
-    descent=Descent(rounds=60, lr=4.0, clip=0.3),
-)
+    clusters="column:ST", sites=5, alpha=5.0,
+    peers=Training(rounds=5, epochs=2, lr=1.0),
+    server=Training(rounds=10, batch=64, lr=1.0),
+    tuned=Training(rounds=60, batch=0, lr=4.0, clip=0.3, average=0.3),
+)  # fmt: skip
 COVERTYPE = Case(
-    name="covertype",
-    title="Covertype",
-    table="covertype",
-    data={"target": "cover_type", "kinds": {"cover_type": "category"}},
-    clusters=20,
-    sites=5,
-    alpha=1.0,
-    peers=Local(rounds=5, epochs=2, lr=2.0),
-    server=Local(rounds=10, lr=2.0),
-    clip=0.5,
-    descent=Descent(rounds=100, lr=1.0, clip=1.0),
-    longer=Descent(rounds=200, lr=2.0, clip=1.0),
-)
+    name="covertype", title="Covertype", table="covertype",
+    data={"target": "cover_type", "kinds": {"cover_type": "category"}}, clusters=20, sites=5, alpha=1.0,
+    peers=Training(rounds=5, epochs=2, lr=2.0),
+    server=Training(rounds=10, lr=2.0),
+    tuned=Training(rounds=100, batch=0, lr=1.0, clip=1.0, average=0.3),
+    low_risk=Training(rounds=200, batch=0, lr=2.0),
+)  # fmt: skip
 DIGITS = Case(
-    name="digits",
-    title="Digits",
-    table="digits",
+    name="digits", title="Digits", table="digits",
     data={"target": "digit", "bounds": {f"pixel_{place:02d}": [0, 16] for place in range(64)}},
-    clusters=2,
-    sites=3,
-    alpha=5.0,
-    peers=Local(rounds=5, epochs=4, lr=0.5),
-    server=Local(rounds=10, lr=0.5),
-    clip=0.5,
-    descent=Descent(rounds=40, lr=1.0, clip=0.3),
-    least=120,
-)
+    clusters=2, sites=3, alpha=5.0, least=120,
+    peers=Training(rounds=5, epochs=4, lr=0.5),
+    server=Training(rounds=10, lr=0.5),
+    tuned=Training(rounds=40, batch=0, lr=1.0, clip=0.3, average=0.3),
+)  # fmt: skip
 CASES: Final = (DUTCH, INCOME, COVERTYPE)
 
 
@@ -202,6 +171,7 @@ def _plan(
     method: Mapping[str, Any] | None = None,
     train: Mapping[str, Any] | None = None,
 ) -> Plan:
+    momentum = {"hub": "momentum"} if any(phase["batch"] == 0 for phase in phases) else {}
     return load_plan(
         {
             "data": {"table": case.table, "features": "rest", "encoding": "label", "test": TEST, **case.data},
@@ -214,7 +184,7 @@ def _plan(
                 "min_rows": case.least_rows,
             },
             "model": {"kind": "logistic"},
-            "train": {"optimizer": "sgd", **(train or {})},
+            "train": {"optimizer": "sgd", **momentum, **(train or {})},
             "method": dict(method or {"name": "hybrid", "phases": [dict(phase) for phase in phases]}),
             # Simulated sites: small updates leave, and so do claims whose delta makes them void, marked as such.
             "policy": {"min_rows": 1, "void_dp": True, "delta": 0.05},
@@ -222,37 +192,27 @@ def _plan(
     )
 
 
-def _budget(setting: Setting, epsilon: float, *, clip: float, average: float = 0.0) -> dict[str, Any]:
-    return {"epsilon": epsilon, "delta": setting.delta, "clip": clip, "average": average, "allow_large_delta": True}
-
-
 def _peers(case: Case) -> dict[str, Any]:
-    return {"kind": "peers", "rows": "low", **case.peers.phase()}
+    return {"kind": "peers", "rows": "low", **case.peers.keys()}
 
 
-def _server(case: Case, setting: Setting, epsilon: float | None = None) -> dict[str, Any]:
-    phase = {"kind": "server", "rows": "high", **case.server.phase()}
-    return phase if epsilon is None else {**phase, "dp": _budget(setting, epsilon, clip=case.clip)}
-
-
-def _tuned_server(case: Case, setting: Setting, epsilon: float) -> dict[str, Any]:
-    dp = _budget(setting, epsilon, clip=case.descent.clip, average=case.descent.average)
-    return {"kind": "server", "rows": "high", **case.descent.phase(), "dp": dp}
+def _server(training: Training, rows: str = "high", dp: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    return {"kind": "server", "rows": rows, **training.keys(), **({} if dp is None else {"dp": dp})}
 
 
 def no_dp(case: Case, setting: Setting, low: LowRisk) -> Plan:
     """The paper's baseline: all sites train with the hub on high-risk rows, without noise."""
-    return _plan(case, setting, low, _server(case, setting))
+    return _plan(case, setting, low, _server(case.server))
 
 
 def server_only(case: Case, setting: Setting, low: LowRisk, epsilon: float) -> Plan:
     """The paper's "FL": the same under DP-SGD."""
-    return _plan(case, setting, low, _server(case, setting, epsilon))
+    return _plan(case, setting, low, _server(case.server, dp=case.server.budget(setting, epsilon)))
 
 
 def hybrid(case: Case, setting: Setting, low: LowRisk, epsilon: float) -> Plan:
     """The paper's "P2P+FL": peers on low-risk rows without noise, then as `server_only`."""
-    return _plan(case, setting, low, _peers(case), _server(case, setting, epsilon))
+    return _plan(case, setting, low, _peers(case), _server(case.server, dp=case.server.budget(setting, epsilon)))
 
 
 def peers_only(case: Case, setting: Setting, low: LowRisk) -> Plan:
@@ -262,18 +222,17 @@ def peers_only(case: Case, setting: Setting, low: LowRisk) -> Plan:
 
 def low_risk_only(case: Case, setting: Setting, low: LowRisk) -> Plan:
     """All sites train with the hub on low-risk rows alone, without noise."""
-    phase = {"kind": "server", "rows": "low", **case.noiseless.phase()}
-    return _plan(case, setting, low, phase, train={"hub": "momentum"})
+    return _plan(case, setting, low, _server(case.noiseless, "low"))
 
 
 def tuned(case: Case, setting: Setting, low: LowRisk, epsilon: float) -> Plan:
     """Server-only with full batches, momentum at the hub and the mean of the last models."""
-    return _plan(case, setting, low, _tuned_server(case, setting, epsilon), train={"hub": "momentum"})
+    return _plan(case, setting, low, _server(case.tuned, dp=case.tuned.budget(setting, epsilon)))
 
 
 def tuned_hybrid(case: Case, setting: Setting, low: LowRisk, epsilon: float) -> Plan:
     """Peers first, then as `tuned`."""
-    return _plan(case, setting, low, _peers(case), _tuned_server(case, setting, epsilon), train={"hub": "momentum"})
+    return _plan(case, setting, low, _peers(case), _server(case.tuned, dp=case.tuned.budget(setting, epsilon)))
 
 
 def summed(case: Case, setting: Setting, low: LowRisk, epsilon: float) -> Plan:
@@ -281,7 +240,5 @@ def summed(case: Case, setting: Setting, low: LowRisk, epsilon: float) -> Plan:
 
     Updates are summed in clear: masks cancel in integers, so the total, and every figure, is the same with them.
     """
-    descent = case.descent
-    dp = _budget(setting, epsilon, clip=descent.clip, average=descent.average)
-    method = {"name": "fedavg", "dp": dp, "secure": {"sum": "none"}}
-    return _plan(case, setting, low, method=method, train={**descent.phase(), "optimizer": "momentum"})
+    method = {"name": "fedavg", "dp": case.tuned.budget(setting, epsilon), "secure": {"sum": "none"}}
+    return _plan(case, setting, low, method=method, train={**case.tuned.keys(), "optimizer": "momentum"})

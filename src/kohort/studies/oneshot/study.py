@@ -22,43 +22,24 @@ __all__ = ["FULL", "QUICK", "STUDY", "run_study"]
 
 EVERY = ("none", "bfv", "ckks", "masks")
 FULL = OneshotDepth(
-    tables=TABLES,
-    seeds=(0, 1, 2, 3, 4),
+    seeds=(0, 1, 2, 3, 4), tables=TABLES,
     counts={
-        "dry_bean": (1, 3, 200, 2_000),
-        "skin": (1, 3, 200, 2_000, 20_000),
-        "higgs": (1, 3, 200, 2_000),
+        "dry_bean": (1, 3, 200, 2_000), "skin": (1, 3, 200, 2_000, 20_000), "higgs": (1, 3, 200, 2_000),
     },
     schemes={1: ("none",), 3: EVERY, 200: EVERY, 2_000: EVERY, 20_000: ("none", "bfv", "masks")},
     repetitions={1: (0, 1, 2), 3: (0, 1, 2), 200: (0, 1, 2), 2_000: (0,), 20_000: (0,)},
-    fedavg_tables=("susy", "skin", "higgs"),
-    fedavg_sites=tuple(range(5, 55, 5)),
-    fractions=(0.1, 0.3, 0.5),
-    rounds=100,
-    bytes_sites=200,
-    power_seeds=(0, 1, 2, 3, 4),
-    features={"dry_bean": 500, "skin": 200},
-    baseline_rows=200_000,
-    attack_sizes=(1, 2, 4, 8, 16),
-    attack_sites=50,
-)
+    fedavg_tables=("susy", "skin", "higgs"), fedavg_sites=tuple(range(5, 55, 5)), fractions=(0.1, 0.3, 0.5), rounds=100,
+    bytes_sites=200, power_seeds=(0, 1, 2, 3, 4), features={"dry_bean": 500, "skin": 200},
+    baseline_rows=200_000, attack_sizes=(1, 2, 4, 8, 16), attack_sites=50,
+)  # fmt: skip
 QUICK = replace(
-    FULL,
-    quick=True,
-    tables=("dry_bean", "skin", "higgs"),
+    FULL, quick=True, tables=("dry_bean", "skin", "higgs"),
     counts={"dry_bean": (1, 3, 200), "skin": (1, 3), "higgs": (1, 3)},
-    schemes={1: ("none",), 3: EVERY, 200: ("none", "bfv")},
-    repetitions={1: (0,), 3: (0,), 200: (0,)},
-    fedavg_tables=("higgs",),
-    fedavg_sites=(5, 50),
-    fractions=(0.3,),
-    bytes_sites=20,
-    power_seeds=(0,),
-    features={"dry_bean": 500, "skin": 100},
-    baseline_rows=2_000,
-    attack_sizes=(1, 4, 16),
-    attack_sites=10,
-)
+    schemes={1: ("none",), 3: EVERY, 200: ("none", "bfv")}, repetitions={1: (0,), 3: (0,), 200: (0,)},
+    fedavg_tables=("higgs",), fedavg_sites=(5, 50), fractions=(0.3,),
+    bytes_sites=20, power_seeds=(0,), features={"dry_bean": 500, "skin": 100},
+    baseline_rows=2_000, attack_sizes=(1, 4, 16), attack_sites=10,
+)  # fmt: skip
 
 
 def run_study(out: Path, quick: bool, say: Say, *, depth: OneshotDepth | None = None) -> dict[str, Any]:

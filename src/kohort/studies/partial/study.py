@@ -9,6 +9,7 @@ measured alone.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
@@ -51,45 +52,22 @@ TOLERANCE: Final = 0.005
 THRESHOLDS_K: Final = (1, 100, 200, 300, 400, 500, ABOVE)
 THRESHOLDS_L: Final = (1, 50, 100, 150, 200, 250, 300, 350, LARGEST["l"])
 FULL = PartialDepth(
-    seeds=(0, 1, 2, 3, 4),
-    variant_seeds=(0, 1, 2, 3, 4),
-    rounds=100,
-    ks=THRESHOLDS_K,
-    ls=THRESHOLDS_L,
-    tuned_ks=THRESHOLDS_K,
-    tuned_ls=THRESHOLDS_L,
-    component_ls=THRESHOLDS_L,
-    epochs=(10, 50, 100, 200, 400),
-    batches=(32, 64, 128),
-    starts=("he", "glorot", "pytorch"),
-    timed_ks=THRESHOLDS_K,
-    timed_ls=(100, 200, 300),
-    repetitions=3,
+    seeds=(0, 1, 2, 3, 4), variant_seeds=(0, 1, 2, 3, 4), rounds=100,
+    ks=THRESHOLDS_K, ls=THRESHOLDS_L, tuned_ks=THRESHOLDS_K, tuned_ls=THRESHOLDS_L, component_ls=THRESHOLDS_L,
+    epochs=(10, 50, 100, 200, 400), batches=(32, 64, 128), starts=("he", "glorot", "pytorch"),
+    timed_ks=THRESHOLDS_K, timed_ls=(100, 200, 300), repetitions=3,
     releases=(
-        ("interval:age", PAPER, (60, 100)),
-        ("interval:age", TUNED, (20,)),
-        ("iid", PAPER, (60, 100)),
-        ("iid", TUNED, (20,)),
+        ("interval:age", PAPER, (60, 100)), ("interval:age", TUNED, (20,)),
+        ("iid", PAPER, (60, 100)), ("iid", TUNED, (20,)),
     ),
-)
-QUICK = PartialDepth(
-    quick=True,
-    seeds=(0, 1),
-    variant_seeds=(0,),
-    rounds=100,
-    ks=THRESHOLDS_K,
-    ls=(1, 100, 200, 300, LARGEST["l"]),
-    tuned_ks=(1, 100, ABOVE),
-    tuned_ls=(1, LARGEST["l"]),
-    component_ls=(1, 200, LARGEST["l"]),
-    epochs=(20, 60),
-    batches=(64,),
-    starts=(START,),
-    timed_ks=(1, 300, ABOVE),
-    timed_ls=(),
-    repetitions=1,
+)  # fmt: skip
+QUICK = replace(
+    FULL, quick=True, seeds=(0, 1), variant_seeds=(0,),
+    ls=(1, 100, 200, 300, LARGEST["l"]), tuned_ks=(1, 100, ABOVE), tuned_ls=(1, LARGEST["l"]),
+    component_ls=(1, 200, LARGEST["l"]), epochs=(20, 60), batches=(64,), starts=(START,),
+    timed_ks=(1, 300, ABOVE), timed_ls=(), repetitions=1,
     releases=(("interval:age", PAPER, (60,)), ("interval:age", TUNED, (20,))),
-)
+)  # fmt: skip
 
 
 def run_study(out: Path, quick: bool, say: Say, *, depth: PartialDepth | None = None) -> dict[str, Any]:
