@@ -18,8 +18,16 @@ from kohort.studies.harness.runs import Runs, summarise
 from kohort.studies.registry import find_study
 from kohort.studies.syntactic import plans as syntactic_plans
 from kohort.studies.syntactic import study as syntactic
-from kohort.studies.syntactic.plans import LEARNERS, WEIGHTS, federated, noisy, perturbed, quasi_only
-from kohort.studies.syntactic.study import SyntacticDepth, positive_share
+from kohort.studies.syntactic.figures import positive_share
+from kohort.studies.syntactic.plans import (
+    LEARNERS,
+    WEIGHTS,
+    SyntacticDepth,
+    federated,
+    noisy,
+    perturbed,
+    quasi_only,
+)
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 

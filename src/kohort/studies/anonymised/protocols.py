@@ -1,8 +1,8 @@
-"""Chapter 5's classifier tables under two protocols, side by side.
+"""Chapter 5's classifier tables under two protocols.
 
 `after`: the whole table is anonymised, then split; training and test rows are both generalised. The thesis seems to do
 this. `raw`: the table is split first, the training rows are anonymised alone, and the test rows stay as they are, as a
-model would meet them in use. Both hold out the same rows.
+model would see them in use. Both hold out the same rows.
 """
 
 from __future__ import annotations

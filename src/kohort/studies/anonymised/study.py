@@ -36,22 +36,14 @@ from kohort.studies.registry import Say, Study
 __all__ = ["FULL", "QUICK", "STUDY", "run_study"]
 
 FULL = AnonymisedDepth(
-    ks=tuple(range(3, 16)),
-    classifiers=NAMES,
-    repeats={"mammographic": 10, "adult": 3, "housing": 3},
-    fit_rows=0,
-    rounds=100,
-    seeds=(0, 1, 2),
-)
+    seeds=(0, 1, 2), ks=tuple(range(3, 16)), classifiers=NAMES, repeats={"mammographic": 10, "adult": 3, "housing": 3},
+    fit_rows=0, rounds=100,
+)  # fmt: skip
 QUICK = AnonymisedDepth(
-    quick=True,
-    ks=(3, 9, 15),
+    quick=True, seeds=(0,), ks=(3, 9, 15), repeats={"mammographic": 3, "adult": 1, "housing": 1},
     classifiers=("extra trees", "random forest", "gradient boosting", "logistic regression", "KNN"),
-    repeats={"mammographic": 3, "adult": 1, "housing": 1},
-    fit_rows=4_000,
-    rounds=30,
-    seeds=(0,),
-)
+    fit_rows=4_000, rounds=30,
+)  # fmt: skip
 
 
 def run_study(
@@ -107,7 +99,7 @@ def _notes(depth: AnonymisedDepth) -> list[str]:
         "In the information loss a suppressed cell carries no information. Counted as a value it would show where "
         "classes had to be large, which is where one target value is rare: with l and t the loss would even be "
         "negative.",
-        "The thesis seems to split after anonymising the whole table. Raw test rows are what a model meets in use. "
+        "The thesis seems to split after anonymising the whole table. Raw test rows are what a model sees in use. "
         "Both are shown.",
     ]
     if depth.fit_rows:

@@ -178,7 +178,7 @@ def _series(rows: Points) -> tuple[alt.Color, alt.StrokeDash]:
     import altair as alt
 
     names = _names(rows, "series")
-    legend = alt.Legend(orient="bottom", title=None, columns=5, labelLimit=260) if len(names) > 1 else None
+    legend = alt.Legend(orient="bottom", title=None, columns=5, labelLimit=420) if len(names) > 1 else None
     dashes = alt.Scale(domain=names, range=[[1, 0] if place % 2 == 0 else [6, 3] for place in range(len(names))])
     return (
         alt.Color("series:N", scale=_colors(names), legend=legend),

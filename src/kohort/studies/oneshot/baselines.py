@@ -73,7 +73,7 @@ def _score(table: Table, model: Any, most_rows: int) -> float:
     train = np.flatnonzero(~test)
     chosen = np.random.default_rng(0).permutation(train)[:most_rows]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a perceptron that stops early says so
+        warnings.simplefilter("ignore")  # the perceptron warns when it has not converged
         model.fit(x[chosen], y[chosen])
     return 100 * float((model.predict(x[test]) == y[test]).mean())
 

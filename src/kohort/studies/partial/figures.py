@@ -23,17 +23,7 @@ from kohort.studies.harness.charts import curve_points, line_chart, point
 from kohort.studies.harness.found import Found, Part, ResultTable
 from kohort.studies.harness.parallel import in_parallel
 from kohort.studies.partial.paper import ACCURACY, ENCODING_E2, LARGEST
-from kohort.studies.partial.plans import (
-    ABOVE,
-    PAPER,
-    TRUSTING,
-    Letter,
-    PartialSession,
-    adult_plan,
-    gate_for,
-    marks_of,
-    paper_gate,
-)
+from kohort.studies.partial.plans import ABOVE, PAPER, Letter, PartialSession, marks_of, paper_gate
 from kohort.tables.datasets.catalogue import open_table
 
 __all__ = ["accuracy_by_threshold", "by_batch", "encodings", "error_components", "gate_share", "load_reduction",
@@ -176,9 +166,7 @@ def by_batch(session: PartialSession) -> Part:
     session.say("Accuracy by batch")
     runs, rounds = session.runs, session.depth.rounds
     plans = {
-        (batch, end): adult_plan(
-            PAPER, rounds=rounds, gate=gate_for("k", threshold), train={"batch": batch}, policy=TRUSTING
-        )
+        (batch, end): paper_gate(PAPER, "k", threshold, rounds=rounds, train={"batch": batch})
         for batch in session.depth.batches
         for end, threshold in ENDS.items()
     }

@@ -102,9 +102,19 @@ def gate_for(letter: Letter, threshold: int) -> Gate:
     return {**rule, "count": "global", "released": "raw"}
 
 
-def paper_gate(training: Training, letter: Letter, threshold: int, *, rounds: int, encoding: str = "label") -> Plan:
+def paper_gate(
+    training: Training,
+    letter: Letter,
+    threshold: int,
+    *,
+    rounds: int,
+    encoding: str = "label",
+    train: Mapping[str, Any] | None = None,
+    start: Init = START,
+) -> Plan:
     """One threshold of the paper; k or l = 1 is central learning, above the largest group it is FedAvg."""
-    return adult_plan(training, rounds=rounds, gate=gate_for(letter, threshold), encoding=encoding, policy=TRUSTING)
+    gate = gate_for(letter, threshold)
+    return adult_plan(training, rounds=rounds, gate=gate, encoding=encoding, train=train, policy=TRUSTING, start=start)
 
 
 def release_plan(

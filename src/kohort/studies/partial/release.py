@@ -19,13 +19,12 @@ from kohort.studies.partial.plans import (
     PAPER,
     START,
     TEST,
-    TRUSTING,
     PartialRun,
     PartialSession,
     Training,
     adult_plan,
-    gate_for,
     marks_of,
+    paper_gate,
     release_plan,
 )
 
@@ -125,7 +124,7 @@ def by_start(session: PartialSession) -> Part:
     rows = []
     for start in session.depth.starts:
         plans = _plans(PAPER, (OURS, OURS_AT_PAPERS_K, "FedAvg"), split="interval:age", rounds=rounds, start=start)
-        central = adult_plan(PAPER, rounds=rounds, gate=gate_for("k", 1), policy=TRUSTING, start=start)
+        central = paper_gate(PAPER, "k", 1, rounds=rounds, start=start)
         runs.prepare([central, *plans.values()])
         for mark in marks_of(rounds):
             for name, plan in (("central", central), ("FedAvg", plans["FedAvg"])):
@@ -144,9 +143,7 @@ def other_aggregators(session: PartialSession) -> Part:
     runs, depth = session.runs, session.depth
     mark = min(60, depth.rounds)
     plans = {
-        (name, threshold): adult_plan(
-            PAPER, rounds=depth.rounds, gate=gate_for("k", threshold), train=options, policy=TRUSTING
-        )
+        (name, threshold): paper_gate(PAPER, "k", threshold, rounds=depth.rounds, train=options)
         for name, options in AGGREGATORS.items()
         for threshold in (GATE_K, ABOVE)
     }

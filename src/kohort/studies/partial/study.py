@@ -178,7 +178,7 @@ def _notes(session: PartialSession) -> list[str]:
         f"Tuned: plain SGD at {TUNED.lr} in batches of {TUNED.batch}.",
         "Thresholds are on the paper's scale, counts over all 30,162 rows. Sites hold the 70 % they train on, so the "
         "runs ask for 0.7 times as many rows; the tables of load reductions show both shares. The tables on releases "
-        "and on counting take k = 100 over the training rows, as `kohort run` does, or 70 where they say so.",
+        "and on counting take k = 100 over the training rows, as `kohort run` does, or 70 where stated.",
         "A row passes here if its group has at least k rows, as in Algorithms 1 and 2. The text says more than k, and "
         "its thresholds 554 and 402 follow from that: see the last rows of the load reductions. Line 8 of Algorithm 2 "
         "prints k where l is meant.",

@@ -1,22 +1,32 @@
-"""The study's plans on `diabetes_130us`: one row per patient, readmitted at all against not, ten sites, 70 % of the
-rows for training. A seed draws the split, the sites and the starting weights.
+"""The study's plans, and how much of them is run.
+
+All are on `diabetes_130us`: one row per patient, readmitted at all against not, ten sites, 70 % of the rows for
+training. A seed draws the split, the sites and the starting weights.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from kohort.runs.config import Plan, load_plan
+from kohort.studies.harness.session import Depth
 
-__all__ = ["CENTRAL", "FL", "LEARNERS", "SITES", "federated", "noisy", "perturbed", "quasi_only", "syntactic"]
+__all__ = ["CENTRAL", "FL", "LEARNERS", "SITES", "K", "SyntacticDepth", "federated", "noisy", "perturbed",
+           "quasi_only", "syntactic"]  # fmt: skip
 
+K: Final = 10
+"""The k that the paper's conclusions are about."""
 SITES: Final = 10
 TEST: Final = 0.3
+AMPLE: Final = 0.3
+"""From this epsilon on DP-SGD makes all its steps."""
 DELTA: Final = 1e-5
 """Of DP-SGD: below 1 / (10 n) at a site with 5,000 rows. Output and objective perturbation have none."""
 LEARNERS: Final[Mapping[str, float]] = {"logistic": 0.2, "svm": 0.05, "perceptron": 0.05}
 """Each learner's rate; a perceptron's changes nothing but the scale of its weights."""
+FIRST, *_ = LEARNERS
 CENTRAL, FL = "central", "fedavg"
 EPOCHS: Final = 4
 AVERAGE: Final = 0.8
@@ -118,3 +128,76 @@ def perturbed(mechanism: str, epsilon: float) -> Plan:
     budget = {"mechanism": mechanism, "epsilon": epsilon, "delta": 0}
     train, data = {"local_epochs": 1, "l2": 0.01, "average": 0.0}, _without_items()
     return federated("logistic", {"name": FL, "dp": budget}, rounds=1, train=train, data=data, weighted=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SyntacticDepth(Depth):
+    """How much of the study is run."""
+
+    rounds: int
+    noisy_rounds: int
+    """Of DP-SGD; an eighth of it with an epsilon below `AMPLE`, where more steps add more noise than they learn."""
+    ks: tuple[int, ...]
+    other_ks: tuple[int, ...]
+    """For the learners after the first."""
+    epsilons: tuple[float, ...]
+    other_epsilons: tuple[float, ...]
+    """For the learners after the first."""
+
+    def plain(self, learner: str, method: str) -> Plan:
+        """Central learning or FL."""
+        return federated(learner, {"name": method}, rounds=self.rounds)
+
+    def anonymous(self, learner: str, k: int = K) -> Plan:
+        """FL on (k, k^m)-anonymous rows."""
+        return syntactic(learner, k, rounds=self.rounds)
+
+    def by_k(self, learner: str) -> dict[float, Plan]:
+        """The (k, k^m)-anonymous plans of a learner."""
+        return {k: self.anonymous(learner, k) for k in (self.ks if learner == FIRST else self.other_ks)}
+
+    def by_epsilon(self) -> dict[str, dict[float, Plan]]:
+        """The plans under a budget: every learner with DP-SGD, and logistic regression with two perturbations."""
+        made = {
+            f"{learner}, DP-SGD": {
+                epsilon: noisy(learner, epsilon, rounds=self.noisy_rounds_of(epsilon))
+                for epsilon in (self.epsilons if learner == FIRST else self.other_epsilons)
+            }
+            for learner in LEARNERS
+        }
+        for mechanism in ("output", "objective"):
+            made[f"logistic, {mechanism} perturbation"] = {
+                epsilon: perturbed(mechanism, epsilon) for epsilon in self.epsilons
+            }
+        return made
+
+    def noisy_rounds_of(self, epsilon: float) -> int:
+        """Steps of DP-SGD."""
+        return self.noisy_rounds if epsilon >= AMPLE else max(self.noisy_rounds // 8, 1)
+
+    def private(self, learner: str) -> list[Plan]:
+        """Every plan of a learner under a budget."""
+        return [
+            plan for name, plans in self.by_epsilon().items() if name.startswith(learner) for plan in plans.values()
+        ]
+
+    def quasi(self) -> dict[str, Plan]:
+        """Plans that learn from quasi-identifiers and items alone."""
+        return {
+            "FL": federated("logistic", {"name": FL}, rounds=self.rounds, data=quasi_only()),
+            f"(k, k^m), k = {K}": syntactic("logistic", K, rounds=self.rounds, data=quasi_only()),
+        }
+
+    def four_ways(self, learner: str) -> dict[str, Sequence[Plan]]:
+        """The plans of Figure 4."""
+        return {
+            "central": [self.plain(learner, CENTRAL)],
+            "FL": [self.plain(learner, FL)],
+            "FL, epsilon-DP": self.private(learner),
+            "FL, (k, k^m)": list(self.by_k(learner).values()),
+        }
+
+    def plans(self) -> list[Plan]:
+        """Every plan of the study."""
+        ways = [plan for learner in LEARNERS for plans in self.four_ways(learner).values() for plan in plans]
+        return [*ways, *self.quasi().values()]
