@@ -49,11 +49,8 @@ class Found:
     @property
     def delta(self) -> float | None:
         """Ours minus the paper's, where both are numbers."""
-        if isinstance(self.ours, int | float) and isinstance(self.paper, int | float) and not isinstance(
-            self.ours, bool
-        ) and not isinstance(self.paper, bool):  # fmt: skip
-            return self.ours - self.paper
-        return None
+        ours, paper = _number(self.ours), _number(self.paper)
+        return None if ours is None or paper is None else ours - paper
 
     def to_row(self) -> dict[str, Any]:
         """A row of the study's JSON object; `interval` is there only where it is reported."""
@@ -65,6 +62,10 @@ class Found:
             "delta": self.delta,
         }
         return row if self.interval is None else {**row, "interval": list(self.interval)}
+
+
+def _number(value: Figure) -> float | None:
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 def _plain(value: Figure) -> float | int | str | None:

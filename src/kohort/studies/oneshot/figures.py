@@ -148,11 +148,11 @@ def communication(session: OneshotSession, tables: Tables) -> Part:
             sent.append(Found(f"{where}: FedAvg rounds with as many bytes up", up / weights))
     path = session.out / "figure-7.svg"
     figure = line_chart(path, title="Rounds", points=points, x="sites per round (%)", y="rounds", dots=True)
-    tables_ = [
+    results = [
         ResultTable("Rounds from which one shot sends fewer numbers", "Figure 7, eq 16", rows),
         ResultTable("Bytes that are sent", "eq 16 counts numbers", sent),
     ]
-    return Part(tables_, [figure])
+    return Part(results, [figure])
 
 
 def more_power(session: OneshotSession, tables: Tables) -> Part:
