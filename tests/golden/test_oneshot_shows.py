@@ -25,7 +25,7 @@ from kohort.protocol.wire import Payload, decode
 from kohort.runs.config import Plan, load_plan, read_plan
 from kohort.runs.run import Outcome, run
 from kohort.studies.oneshot.attack import adult_onehot, blocks_of, opened_total
-from kohort.studies.oneshot.runs import Table, bounds_around_mean, oneshot_plan, tables_here
+from kohort.studies.oneshot.plans import Table, bounds_around_mean, oneshot_plan, tables_here
 from kohort.tables.datasets.catalogue import load_dataset
 from kohort.tables.datasets.codebook import adult_codebook
 

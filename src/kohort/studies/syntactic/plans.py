@@ -1,43 +1,36 @@
-"""The study's plans, and what it keeps of their runs.
+"""The study's plans, and how much of them is run.
 
-Every figure is a run of a real method through doors and ledgers, on `diabetes_130us`: one row a patient, readmitted at
-all against not, ten sites, 70 % of the rows for training. A seed draws the split, the sites and the start.
+All are on `diabetes_130us`: one row per patient, readmitted at all against not, ten sites, 70 % of the rows for
+training. A seed draws the split, the sites and the starting weights.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 from kohort.runs.config import Plan, load_plan
-from kohort.runs.run import run
-from kohort.studies.harness.side_by_side import spread
+from kohort.studies.harness.session import Depth
 
-__all__ = [
-    "CENTRAL",
-    "FL",
-    "LEARNERS",
-    "SITES",
-    "Found",
-    "Runs",
-    "federated",
-    "noisy",
-    "perturbed",
-    "quasi_only",
-    "syntactic",
-]
+__all__ = ["CENTRAL", "FL", "LEARNERS", "SITES", "K", "SyntacticDepth", "federated", "noisy", "perturbed",
+           "quasi_only", "syntactic"]  # fmt: skip
 
+K: Final = 10
+"""The k that the paper's conclusions are about."""
 SITES: Final = 10
 TEST: Final = 0.3
+AMPLE: Final = 0.3
+"""From this epsilon on DP-SGD makes all its steps."""
 DELTA: Final = 1e-5
 """Of DP-SGD: below 1 / (10 n) at a site with 5,000 rows. Output and objective perturbation have none."""
 LEARNERS: Final[Mapping[str, float]] = {"logistic": 0.2, "svm": 0.05, "perceptron": 0.05}
 """Each learner's rate; a perceptron's changes nothing but the scale of its weights."""
+FIRST, *_ = LEARNERS
 CENTRAL, FL = "central", "fedavg"
 EPOCHS: Final = 4
 AVERAGE: Final = 0.8
-"""A learner's last step, a perceptron's most of all, can turn its threshold: the mean of models stands still."""
+"""A single model's threshold changes from round to round, above all a perceptron's; the mean of models is stable."""
 WEIGHTS: Final = {"NO": 0.83, "other": 1.25}
 """1 / (2 x the published shares of the classes)."""
 IDS: Final = {"quasi": ["age", "gender", "race"], "items": ["diagnoses"], "identifiers": ["patient_nbr"]}
@@ -50,7 +43,7 @@ FEATURES: Final = (
     "troglitazone", "tolazamide", "examide", "citoglipton", "insulin", "glyburide_metformin", "glipizide_metformin",
     "glimepiride_pioglitazone", "metformin_rosiglitazone", "metformin_pioglitazone", "change", "diabetes_med",
 )  # fmt: skip
-"""Everything that is no quasi-identifier; kept as it is."""
+"""All columns that are not quasi-identifiers; released unchanged."""
 
 
 def federated(
@@ -98,8 +91,8 @@ def federated(
 
 
 def syntactic(learner: str, k: int, *, rounds: int, data: Mapping[str, Any] | None = None) -> Plan:
-    """(k, k^2)-anonymous rows; each site keeps the quasi-identifier that tells it most about the target, and takes rare
-    pairs of items apart instead of making groups that pairs of are common."""
+    """(k, k^2)-anonymous rows. Each site keeps the quasi-identifier that says most about the target, and suppresses an
+    item of every rare pair instead of generalising items until no pair is rare."""
     anonymise = {
         "k": k,
         "m": 2,
@@ -113,7 +106,7 @@ def syntactic(learner: str, k: int, *, rounds: int, data: Mapping[str, Any] | No
 
 
 def quasi_only() -> dict[str, Any]:
-    """What is left of the table when only quasi-identifiers and items are learned from."""
+    """The `[data]` keys that leave only quasi-identifiers and items to learn from."""
     left = [name for name in FEATURES if name not in CODES]
     return {"drop": ["encounter_id", *CODES, *left], "kinds": {}}
 
@@ -131,58 +124,80 @@ def noisy(learner: str, epsilon: float, *, rounds: int) -> Plan:
 
 
 def perturbed(mechanism: str, epsilon: float) -> Plan:
-    """The paper's baseline: one private logistic regression a site, averaged. Its loss knows no class weights."""
+    """The paper's baseline: one private logistic regression per site, averaged. Its loss has no class weights."""
     budget = {"mechanism": mechanism, "epsilon": epsilon, "delta": 0}
     train, data = {"local_epochs": 1, "l2": 0.01, "average": 0.0}, _without_items()
     return federated("logistic", {"name": FL, "dp": budget}, rounds=1, train=train, data=data, weighted=False)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
-    """What the study keeps of a run."""
+class SyntacticDepth(Depth):
+    """How much of the study is run."""
 
-    f1: float
-    macro: float
-    auc: float
-    positives: float
-    """Share of the test rows that were readmitted."""
-    facts: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    rounds: int
+    noisy_rounds: int
+    """Of DP-SGD; an eighth of it with an epsilon below `AMPLE`, where more steps add more noise than they learn."""
+    ks: tuple[int, ...]
+    other_ks: tuple[int, ...]
+    """For the learners after the first."""
+    epsilons: tuple[float, ...]
+    other_epsilons: tuple[float, ...]
+    """For the learners after the first."""
 
-    @property
-    def above_chance(self) -> float:
-        """AUC - 0.5."""
-        return self.auc - 0.5
+    def plain(self, learner: str, method: str) -> Plan:
+        """Central learning or FL."""
+        return federated(learner, {"name": method}, rounds=self.rounds)
 
+    def anonymous(self, learner: str, k: int = K) -> Plan:
+        """FL on (k, k^m)-anonymous rows."""
+        return syntactic(learner, k, rounds=self.rounds)
 
-class Runs:
-    """Runs by plan and seed, each made once, several side by side."""
+    def by_k(self, learner: str) -> dict[float, Plan]:
+        """The (k, k^m)-anonymous plans of a learner."""
+        return {k: self.anonymous(learner, k) for k in (self.ks if learner == FIRST else self.other_ks)}
 
-    def __init__(self, seeds: Sequence[int], *, processes: int = 1) -> None:
-        self.seeds = tuple(seeds)
-        self._processes = processes
-        self._known: dict[tuple[str, int], Found] = {}
+    def by_epsilon(self) -> dict[str, dict[float, Plan]]:
+        """The plans under a budget: every learner with DP-SGD, and logistic regression with two perturbations."""
+        made = {
+            f"{learner}, DP-SGD": {
+                epsilon: noisy(learner, epsilon, rounds=self.noisy_rounds_of(epsilon))
+                for epsilon in (self.epsilons if learner == FIRST else self.other_epsilons)
+            }
+            for learner in LEARNERS
+        }
+        for mechanism in ("output", "objective"):
+            made[f"logistic, {mechanism} perturbation"] = {
+                epsilon: perturbed(mechanism, epsilon) for epsilon in self.epsilons
+            }
+        return made
 
-    def prepare(self, plans: Sequence[Plan]) -> None:
-        """Make what is still missing of these plans."""
-        wanted = {(plan.digest(), seed): (plan, seed) for plan in plans for seed in self.seeds}
-        missing = {place: job for place, job in wanted.items() if place not in self._known}
-        self._known |= dict(zip(missing, spread(made, list(missing.values()), self._processes), strict=True))
+    def noisy_rounds_of(self, epsilon: float) -> int:
+        """Steps of DP-SGD."""
+        return self.noisy_rounds if epsilon >= AMPLE else max(self.noisy_rounds // 8, 1)
 
-    def of(self, plan: Plan) -> list[Found]:
-        """One run a seed."""
-        self.prepare([plan])
-        return [self._known[plan.digest(), seed] for seed in self.seeds]
+    def private(self, learner: str) -> list[Plan]:
+        """Every plan of a learner under a budget."""
+        return [
+            plan for name, plans in self.by_epsilon().items() if name.startswith(learner) for plan in plans.values()
+        ]
 
+    def quasi(self) -> dict[str, Plan]:
+        """Plans that learn from quasi-identifiers and items alone."""
+        return {
+            "FL": federated("logistic", {"name": FL}, rounds=self.rounds, data=quasi_only()),
+            f"(k, k^m), k = {K}": syntactic("logistic", K, rounds=self.rounds, data=quasi_only()),
+        }
 
-def made(plan: Plan, seed: int) -> Found:
-    """One run."""
-    outcome = run(plan, seed=seed)
-    (_, no_as_yes), (yes_as_no, yes) = outcome.metrics["confusion"]
-    (no, _), _ = outcome.metrics["confusion"]
-    return Found(
-        f1=outcome.metrics["f1"],
-        macro=outcome.metrics["f1_macro"],
-        auc=outcome.metrics["auc"],
-        positives=(yes_as_no + yes) / (no + no_as_yes + yes_as_no + yes),
-        facts=dict(outcome.facts),
-    )
+    def four_ways(self, learner: str) -> dict[str, Sequence[Plan]]:
+        """The plans of Figure 4."""
+        return {
+            "central": [self.plain(learner, CENTRAL)],
+            "FL": [self.plain(learner, FL)],
+            "FL, epsilon-DP": self.private(learner),
+            "FL, (k, k^m)": list(self.by_k(learner).values()),
+        }
+
+    def plans(self) -> list[Plan]:
+        """Every plan of the study."""
+        ways = [plan for learner in LEARNERS for plans in self.four_ways(learner).values() for plan in plans]
+        return [*ways, *self.quasi().values()]

@@ -1,12 +1,9 @@
-"""MIMIC-III: one row a patient, the first ICU stay of an adult, from a folder in the layout of the database.
-
-The folder holds PATIENTS, ADMISSIONS, ICUSTAYS and DIAGNOSES_ICD, and for the features CHARTEVENTS and LABEVENTS: CSV,
-CSV.gz or Parquet, in capitals or not; the open demo's files may begin with `mimic3demo_`. Columns of the table:
+"""MIMIC-III: one row per patient, the first ICU stay of an adult. Columns of the table:
 
     subject_id                     identifier
-    age, gender, height, weight    quasi-identifiers; age in whole years at the stay's begin, 90 for everybody above 89
+    age, gender, height, weight    quasi-identifiers; age in whole years when the stay begins, 90 for all above 89
     diagnoses                      the admission's ICD-9 codes, a set
-    <variable>_<part>_<statistic>  714 features of the first 48 hours (`kohort.tables.datasets.mimic_features`)
+    <variable>_<part>_<statistic>  714 features of the first 48 hours (`kohort.tables.datasets.mimic.features`)
     died_in_hospital               target, 1 for a death before discharge
 
 Guarantees: no patient has two rows; stays are in the order of subject_id; where CHARTEVENTS or LABEVENTS is missing
@@ -21,17 +18,13 @@ from pathlib import Path
 import polars as pl
 
 from kohort.errors import DataError
-from kohort.tables.datasets.mimic_features import VARIABLES, first_values, measurements, stay_features
+from kohort.tables.datasets.mimic.features import VARIABLES, first_values, measurements, stay_features
+from kohort.tables.datasets.mimic.layout import EVENTS
 from kohort.tables.schema import ColumnSpec, Role, Schema
 
-__all__ = ["TARGET", "find_mimic3", "load_mimic3", "mimic3_codebook"]
+__all__ = ["TARGET", "load_mimic3", "mimic3_codebook"]
 
 TARGET = "died_in_hospital"
-NEEDED = ("patients", "admissions", "icustays", "diagnoses_icd")
-EVENTS = ("chartevents", "labevents")
-ENDINGS = (".parquet", ".csv", ".csv.gz")
-PREFIXES = ("", "mimic3demo_")
-SUBFOLDER = "mimic3"
 ADULT = 18
 OLDEST = 90
 """Birth dates of patients above 89 are shifted to 300 years before their first admission; they count as 90."""
@@ -46,26 +39,19 @@ EVENT_COLUMNS: dict[str, pl.DataType | type[pl.DataType]] = {
 }
 
 
-def find_mimic3(root: Path) -> dict[str, Path] | None:
-    """The files of the layout in `root` or in its folder `mimic3`, by table; None if one of the four needed lacks."""
-    for folder in (root / SUBFOLDER, root):
-        if not folder.is_dir():
-            continue
-        names = {path.name.lower(): path for path in sorted(folder.iterdir()) if path.is_file()}
-        for prefix in PREFIXES:
-            found = {
-                table: names[f"{prefix}{table}{ending}"]
-                for table in (*NEEDED, *EVENTS)
-                for ending in reversed(ENDINGS)
-                if f"{prefix}{table}{ending}" in names
-            }
-            if all(table in found for table in NEEDED):
-                return found
-    return None
-
-
 def load_mimic3(files: Mapping[str, Path], *, min_hours: float = 0.0) -> tuple[pl.DataFrame, tuple[str, ...]]:
-    """The table and what is to be known about it. `min_hours` keeps stays that lasted at least so long."""
+    """Read the table.
+
+    Args:
+        files: The files by table, as `find_mimic3` gives them.
+        min_hours: Keep only stays that lasted at least so long.
+
+    Returns:
+        The table, and notes on what is absent from it.
+
+    Raises:
+        DataError: The tables do not belong together, lack columns, or hold no stay to keep.
+    """
     stays = _stays(files, min_hours)
     if not stays.height:
         hint = "Check that the tables belong together"
@@ -101,7 +87,7 @@ def load_mimic3(files: Mapping[str, Path], *, min_hours: float = 0.0) -> tuple[p
 
 
 def mimic3_codebook() -> Schema:
-    """What is known about the columns whatever the rows are."""
+    """What is known about the columns before any row is read."""
     weight, height = VARIABLES["weight"], VARIABLES["height"]
     return Schema(
         columns={
@@ -116,7 +102,7 @@ def mimic3_codebook() -> Schema:
 
 
 def _stays(files: Mapping[str, Path], min_hours: float) -> pl.DataFrame:
-    """The first ICU stay of each patient who was an adult then; one row a patient."""
+    """The first ICU stay of each patient who was an adult then; one row per patient."""
     patients = _read(files, "patients", {"subject_id": pl.Int64, "gender": pl.String, "dob": pl.Datetime("us")})
     admissions = _read(files, "admissions", {"hadm_id": pl.Int64, "hospital_expire_flag": pl.Int64})
     stays = _read(

@@ -209,7 +209,7 @@ def measurements(events: pl.LazyFrame, stays: pl.DataFrame) -> pl.DataFrame:
 
 
 def stay_features(found: pl.DataFrame) -> pl.DataFrame:
-    """The 714 features, one row a stay that has a measurement; the first column is `stay`."""
+    """The 714 features, one row per stay that has a measurement; the first column is `stay`."""
     ends = found.with_columns(
         first=pl.col("hours").min().over("stay", "variable"), last=pl.col("hours").max().over("stay", "variable")
     )
