@@ -23,8 +23,7 @@ import numpy as np
 import polars as pl
 
 from kohort.errors import ConfigError, DataError, IntegrityError, nearest
-from kohort.tables.datasets.codebook import adult_codebook
-from kohort.tables.datasets.codebook_measured import dry_bean_codebook, higgs_codebook, skin_codebook
+from kohort.tables.datasets.codebooks import adult_codebook, dry_bean_codebook, higgs_codebook, skin_codebook
 from kohort.tables.datasets.mimic import TARGET as MIMIC3_TARGET
 from kohort.tables.datasets.mimic import find_mimic3, load_mimic3, mimic3_codebook
 from kohort.tables.datasets.sources import SOURCES, download
