@@ -330,7 +330,7 @@ def count_values(given: GateInput) -> ValueCounts:
 
 
 def person_codes(frame: Any, identifier: str) -> Integers:
-    """A number for each person; all rows without an identifier get the same one, so they never add up to many persons."""
+    """A number for each person; all rows without an identifier get the same one, so they do not add up."""
     return group_keys(frame, [identifier]).codes
 
 
@@ -358,7 +358,7 @@ def find_rule(name: str) -> GateRule:
 
 
 def sets_as_text(frame: pl.DataFrame) -> pl.DataFrame:
-    """Columns of sets as one text per set: sorted members, each preceded by its length, so that texts are unambiguous."""
+    """Columns of sets as one text per set: sorted members, each preceded by its length: no two sets share a text."""
     members = pl.concat_str(pl.element().str.len_bytes().cast(pl.String), pl.lit(":"), pl.element())
     lists = [name for name, dtype in frame.schema.items() if isinstance(dtype, pl.List)]
     return frame.with_columns(
