@@ -12,7 +12,7 @@ import kohort.anonymity.itemsets.items as kkm_items
 from kohort.anonymity.itemsets.clusters import columns_shape, form_clusters
 from kohort.anonymity.itemsets.cover_kernel import smallest_cover
 from kohort.anonymity.itemsets.hierarchy import item_tree
-from kohort.anonymity.relational.coding import code_table
+from kohort.anonymity.relational.problem import code_table
 
 
 @pytest.mark.parametrize("m", [1, 2])

@@ -20,9 +20,9 @@ import numpy as np
 
 from kohort.anonymity.compiled import compiled, inner
 
-__all__ = ["CATEGORY", "LADDER", "NUMBER", "WORD", "Shape", "agglomerate"]
+__all__ = ["CATEGORY", "HIERARCHY", "NUMBER", "WORD", "Shape", "agglomerate"]
 
-CATEGORY, NUMBER, LADDER = 0, 1, 2
+CATEGORY, NUMBER, HIERARCHY = 0, 1, 2
 WORD = 64
 
 
@@ -36,7 +36,7 @@ class Shape(NamedTuple):
     offsets: Any
     points: Any
     words: Any
-    ladder: Any
+    level_starts: Any
     levels: Any
     labels: Any
     costs: Any
@@ -84,7 +84,7 @@ def _union_losses(a, others, count, total, groups, shape):
         total[i] = 0.0
     for c in range(len(shape.kind)):
         kind, distinct, weight = shape.kind[c], shape.distinct[c], shape.weight[c]
-        base, begin, levels = shape.offsets[c], shape.ladder[c], shape.levels[c]
+        base, begin, levels = shape.offsets[c], shape.level_starts[c], shape.levels[c]
         first_word, last_word = shape.words[c], shape.words[c + 1]
         if distinct == 1:
             continue
@@ -113,10 +113,10 @@ def _join_groups(a, b, loss, groups, shape):
     low, high, level = groups.low, groups.high, groups.level
     groups.loss[a] = loss
     for c in range(len(shape.kind)):
-        if shape.kind[c] == LADDER:
+        if shape.kind[c] == HIERARCHY:
             height = max(level[a, c], level[b, c])
             level[a, c] = _level(
-                shape.labels, shape.ladder[c], shape.distinct[c], shape.levels[c], height, low[a, c], low[b, c]
+                shape.labels, shape.level_starts[c], shape.distinct[c], shape.levels[c], height, low[a, c], low[b, c]
             )
         low[a, c] = min(low[a, c], low[b, c])
         high[a, c] = max(high[a, c], high[b, c])

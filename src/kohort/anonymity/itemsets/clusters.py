@@ -25,9 +25,8 @@ from numpy.typing import NDArray
 
 from kohort.anonymity.itemsets.covers import Covers
 from kohort.anonymity.relational.algorithms.mondrian import mondrian
-from kohort.anonymity.relational.coding import CodedTable
-from kohort.anonymity.relational.hierarchies.taxonomy import Ladder
-from kohort.anonymity.relational.partition import Integers, Partition, Problem
+from kohort.anonymity.relational.hierarchy_levels import HierarchyLevels
+from kohort.anonymity.relational.problem import CodedTable, Integers, Partition, Problem
 from kohort.anonymity.relational.rule import Rule, SensitiveColumns
 
 __all__ = ["Merge", "Merged", "columns_shape", "form_clusters", "merge_clusters"]
@@ -56,19 +55,21 @@ class Merged:
     merges: int
 
 
-def columns_shape(table: CodedTable, weights: NDArray[np.float64], ladders: Sequence[Ladder] | None) -> Any:
+def columns_shape(
+    table: CodedTable, weights: NDArray[np.float64], levels_by_column: Sequence[HierarchyLevels] | None
+) -> Any:
     """The quasi-identifiers as the loops take them."""
-    from kohort.anonymity.itemsets.cluster_kernel import CATEGORY, LADDER, NUMBER, WORD, Shape
+    from kohort.anonymity.itemsets.cluster_kernel import CATEGORY, HIERARCHY, NUMBER, WORD, Shape
 
     kinds = [NUMBER if column.is_number else CATEGORY for column in table.columns]
-    kinds = [LADDER] * len(kinds) if ladders is not None else kinds
+    kinds = [HIERARCHY] * len(kinds) if levels_by_column is not None else kinds
     words = [(column.distinct - 1) // WORD + 1 if kind == CATEGORY else 0
              for column, kind in zip(table.columns, kinds, strict=True)]  # fmt: skip
-    steps = ladders or ()
-    labels = [np.concatenate(ladder.labels) for ladder in steps]
+    steps = levels_by_column or ()
+    labels = [np.concatenate(levels.labels) for levels in steps]
     costs = [
-        np.concatenate([cost[numbers] for numbers, cost in zip(ladder.labels, ladder.cost, strict=True)])
-        for ladder in steps
+        np.concatenate([cost[numbers] for numbers, cost in zip(levels.labels, levels.cost, strict=True)])
+        for levels in steps
     ]
     begins = np.concatenate(([0], np.cumsum([len(found) for found in labels])))
     return Shape(
@@ -79,7 +80,7 @@ def columns_shape(table: CodedTable, weights: NDArray[np.float64], ladders: Sequ
         table.points,
         np.concatenate(([0], np.cumsum(words))).astype(np.int64),
         begins.astype(np.int64) if steps else np.zeros(len(kinds) + 1, np.int64),
-        np.array([ladder.levels for ladder in steps] or [1] * len(kinds), dtype=np.int64),
+        np.array([levels.count for levels in steps] or [1] * len(kinds), dtype=np.int64),
         np.concatenate(labels) if steps else np.zeros(1, np.int64),
         np.concatenate(costs) if steps else np.zeros(1),
     )

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kohort.anonymity.relational.coding import CodedTable
-from kohort.anonymity.relational.partition import Integers, Partition
+from kohort.anonymity.relational.problem import CodedTable, Integers, Partition
 
 __all__ = ["Covers"]
 
@@ -127,7 +126,7 @@ class _Label:
 def _column(ordered: Integers, number: int, shape: Any, partition: Partition) -> _Range | _Set | _Label:
     distinct = int(shape.distinct[number])
     if shape.levels[number] > 1:
-        part = slice(shape.ladder[number], shape.ladder[number + 1])
+        part = slice(shape.level_starts[number], shape.level_starts[number + 1])
         lines = shape.labels[part].reshape(-1, distinct), shape.costs[part].reshape(-1, distinct)
         return _Label(ordered, *lines, partition)
     if shape.words[number + 1] > shape.words[number]:

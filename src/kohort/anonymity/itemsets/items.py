@@ -17,7 +17,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from kohort.anonymity.itemsets.hierarchy import ItemTree
-from kohort.anonymity.relational.partition import Integers
+from kohort.anonymity.relational.problem import Integers
 from kohort.errors import ConfigError, DataError, nearest
 from kohort.tables.cells import Label, ValueSet, format_cell
 from kohort.tables.frames import ITEM_SEPARATOR

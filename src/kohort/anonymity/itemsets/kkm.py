@@ -39,9 +39,8 @@ from kohort.anonymity.itemsets.items import (
 from kohort.anonymity.itemsets.local_suppression import suppress_rare
 from kohort.anonymity.itemsets.loss import ItemLoss, item_losses
 from kohort.anonymity.relational.anonymise import Report
-from kohort.anonymity.relational.coding import CodedTable, code_table
-from kohort.anonymity.relational.hierarchies.taxonomy import Ladder, ladders
-from kohort.anonymity.relational.partition import Integers, Partition
+from kohort.anonymity.relational.hierarchy_levels import HierarchyLevels, levels_by_column
+from kohort.anonymity.relational.problem import CodedTable, Integers, Partition, code_table
 from kohort.anonymity.relational.recode import ColumnCells, label_cells, release, set_cells
 from kohort.errors import ConfigError, DataError, IntegrityError, RefusedError, nearest
 from kohort.tables.frames import Missing, from_native, handle_missing, to_native
@@ -177,7 +176,7 @@ def anonymise_items(
         what = "rows" if persons is None else "persons"
         raise RefusedError(f"{people:,} {what} cannot be {k:,}-anonymous", hint=f"k of at most {people:,} can be met")
     coded = code_table(table, quasi)
-    steps = None if hierarchies is None else ladders(coded, hierarchies)
+    steps = None if hierarchies is None else levels_by_column(coded, hierarchies)
     maker = _Maker(coded, steps, rows, tree, persons, k, m, _weights(coded, weights), item_weights, rare)
     labels = maker.united(form_clusters(coded, maker.shape, k=k, persons=persons))
     merged, merges, known = maker.merged(labels, delta=delta, merge=merge)
@@ -221,7 +220,7 @@ class _Maker:
     """A table on its way to classes."""
 
     table: CodedTable
-    steps: tuple[Ladder, ...] | None
+    steps: tuple[HierarchyLevels, ...] | None
     rows: ItemRows
     tree: ItemTree
     persons: Integers | None

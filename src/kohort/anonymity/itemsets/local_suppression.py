@@ -16,7 +16,7 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from kohort.anonymity.relational.partition import Integers
+from kohort.anonymity.relational.problem import Integers
 
 __all__ = ["suppress_rare"]
 

@@ -28,10 +28,9 @@ import polars as pl
 from numpy.typing import NDArray
 
 from kohort.anonymity.relational.algorithms.mondrian import Split
-from kohort.anonymity.relational.classes import Classing, classify
-from kohort.anonymity.relational.coding import code_table
+from kohort.anonymity.relational.classes import ClassOptions, form_classes
 from kohort.anonymity.relational.keep_exact import split_exact
-from kohort.anonymity.relational.partition import Integers, Problem
+from kohort.anonymity.relational.problem import Integers, Problem, code_table
 from kohort.anonymity.relational.recode import ColumnCells, release
 from kohort.anonymity.relational.rule import LKind, Rule, SensitiveColumns, TKind, require_feasible
 from kohort.anonymity.relational.techniques import CutOptions, class_techniques
@@ -130,7 +129,7 @@ def anonymise(
     require_feasible(rule, private, table.height)
     coded = code_table(table, quasi, by_value=algorithm == "thesis")
     problem = Problem(coded, private, rule)
-    options = Classing(
+    options = ClassOptions(
         algorithm=algorithm,
         hierarchies=hierarchies,
         target=target if target is not None else next(iter(sensitive), None),
@@ -140,11 +139,11 @@ def anonymise(
         suppression_limit=suppression_limit,
         finish=_finisher(problem, keep_exact),
     )
-    made = classify(table, problem, options)
+    made = form_classes(table, problem, options)
     problems = _verify(release(table, made.partition, made.cells), made.suppressed, quasi, sensitive, rule)
     if problems and len(made.suppressed):
         # Leaving rows out moves the table's own distribution; where t then fails, nobody is left out.
-        made = classify(table, problem, options.without_suppression())
+        made = form_classes(table, problem, options.without_suppression())
         problems = _verify(release(table, made.partition, made.cells), made.suppressed, quasi, sensitive, rule)
     if problems and keep_exact != "thesis":
         raise IntegrityError(f"the released table does not meet the rule: {'; '.join(problems)}", hint="Report this")

@@ -22,7 +22,7 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from kohort.anonymity.relational.anonymise import Algorithm, Anonymised, Hierarchies, KeepExact, Report, anonymise
-from kohort.anonymity.relational.partition import Integers
+from kohort.anonymity.relational.problem import Integers
 from kohort.anonymity.relational.recode import ColumnCells
 from kohort.anonymity.relational.rule import LKind, TKind
 from kohort.errors import ConfigError, DataError, nearest
