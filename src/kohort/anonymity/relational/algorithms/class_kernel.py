@@ -17,7 +17,7 @@ import math
 
 import numpy as np
 
-from kohort.anonymity.compiled import compiled, inner, zeros
+from kohort.anonymity.compiled import compiled, inlined, inner, zeros
 
 __all__ = [
     "class_meets",
@@ -56,7 +56,7 @@ def classes_loss(columns, starts, quasi, is_number, distinct, offsets, points):
     return loss
 
 
-@inner
+@inlined
 def _distinct_codes(line, start, end, last_seen, j):
     """Number of distinct codes of class j; `last_seen` holds the last class in which each code was seen."""
     found = 0
@@ -102,7 +102,7 @@ def rows_meet(columns, requirements, counts, touched):
     return class_meets(columns, np.int64(0), columns.shape[1], requirements, counts, touched)
 
 
-@inner
+@inlined
 def parts_meet(columns, start, middle, end, requirements, counts, touched):
     """Whether both parts of a cut meet the requirements; always so where there are none."""
     if requirements is not None:
@@ -112,7 +112,7 @@ def parts_meet(columns, start, middle, end, requirements, counts, touched):
     return True
 
 
-@inner
+@inlined
 def scratch(requirements, rows):
     """What `class_meets` works in: a count per sensitive value, all 0, and room for the values of one class."""
     values, most = 1, 1
@@ -151,7 +151,7 @@ def class_meets(columns, start, end, requirements, counts, touched):
     return True
 
 
-@inner
+@inlined
 def _diverse(counts, base, touched, seen, size, distinct_l, entropy_l, recursive_l, recursive_c):
     """l of one column of a class of `size` rows that has the first `seen` values of `touched`."""
     if seen < distinct_l:
@@ -166,7 +166,7 @@ def _diverse(counts, base, touched, seen, size, distinct_l, entropy_l, recursive
     return recursive_l == 0 or _recursive(counts, base, touched, seen, size, recursive_l, recursive_c)
 
 
-@inner
+@inlined
 def _close(counts, base, touched, seen, size, s, offsets, share, emd, kl, ordered, cumulative, prefix):
     """t of column s of a class of `size` rows that has the first `seen` values of `touched`."""
     if kl < np.inf:
@@ -187,7 +187,7 @@ def _close(counts, base, touched, seen, size, s, offsets, share, emd, kl, ordere
     return distance <= emd
 
 
-@inner
+@inlined
 def _recursive(counts, base, touched, seen, size, l, c):  # noqa: E741 - the literature's own letter
     """r_1 < c (r_l + ... + r_m). The l - 1 largest counts are taken off one by one: l is small, m may not be."""
     if seen < l:

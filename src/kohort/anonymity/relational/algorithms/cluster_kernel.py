@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from kohort.anonymity.compiled import compiled, inner, zeros
+from kohort.anonymity.compiled import compiled, inlined, inner, zeros
 from kohort.anonymity.relational.algorithms.class_kernel import class_meets, number_loss, scratch
 
 __all__ = ["assign_leftovers", "grow_clusters"]
@@ -84,7 +84,7 @@ def grow_clusters(columns, quasi, is_number, distinct, offsets, points, k, requi
     return label, clusters
 
 
-@inner
+@inlined
 def _take_out(local, active, loss, chosen, left):
     """Move the chosen row behind the rows that are left."""
     active[chosen] = active[left]
@@ -93,7 +93,7 @@ def _take_out(local, active, loss, chosen, left):
         local[c, chosen], local[c, left] = local[c, left], local[c, chosen]
 
 
-@inner
+@inlined
 def _add_values(columns, quasi, row, size, requirements, inside, cluster_counts):
     """Count the sensitive values of a new member; its place in the cluster is `size`."""
     if requirements is not None:
@@ -103,7 +103,7 @@ def _add_values(columns, quasi, row, size, requirements, inside, cluster_counts)
             cluster_counts[requirements.offsets[s] + code] += 1
 
 
-@inner
+@inlined
 def _clear_values(inside, size, requirements, cluster_counts):
     """Set the counts of a finished cluster back to 0."""
     if requirements is not None:
@@ -112,7 +112,7 @@ def _clear_values(inside, size, requirements, cluster_counts):
                 cluster_counts[requirements.offsets[s] + inside[s, i]] = 0
 
 
-@inner
+@inlined
 def _values_meet(inside, size, requirements, counts, touched):
     """Whether the first `size` entries of the sensitive columns meet the requirements, if there are any."""
     if requirements is not None:
@@ -120,14 +120,14 @@ def _values_meet(inside, size, requirements, counts, touched):
     return True
 
 
-@inner
+@inlined
 def _relabel(label, old, new):
     for i in range(len(label)):
         if label[i] == old:
             label[i] = new
 
 
-@inner
+@inlined
 def _join(local, left, is_number, distinct, offsets, points, table, change, member, low, high, held, loss, size):
     """Let the row at position `left` into the cluster, and add up the loss of the others where it changed."""
     if size == 1:
@@ -152,7 +152,7 @@ def _join(local, left, is_number, distinct, offsets, points, table, change, memb
             loss[i] += change[line[i]]
 
 
-@inner
+@inlined
 def _widened(c, code, base, end, is_number, table, member, low, high, held, size):
     """Let the cluster's cell of column c cover a code; whether that changed the cell."""
     if size == 1:
@@ -173,7 +173,7 @@ def _widened(c, code, base, end, is_number, table, member, low, high, held, size
     return True
 
 
-@inner
+@inlined
 def _farthest(loss, left):
     """Position of the row that would raise the loss most; 0 where none is left."""
     most, chosen = -1.0, np.int64(0)
@@ -183,7 +183,7 @@ def _farthest(loss, left):
     return chosen
 
 
-@inner
+@inlined
 def _next_member(columns, quasi, active, left, loss, k, requirements, cluster_counts, size):
     """Position of the row that raises the loss least, among those that help the rule where it needs help; or -1."""
     needs_new, selective = False, False
@@ -200,7 +200,7 @@ def _next_member(columns, quasi, active, left, loss, k, requirements, cluster_co
     return chosen
 
 
-@inner
+@inlined
 def _lacks_values(offsets, distinct_l, cluster_counts, missing):
     """Whether all rows that the cluster still lacks must bring new sensitive values."""
     missing = missing if missing > 1 else 1
@@ -213,7 +213,7 @@ def _lacks_values(offsets, distinct_l, cluster_counts, missing):
     return False
 
 
-@inner
+@inlined
 def _helps(columns, quasi, row, requirements, cluster_counts, size, needs_new):
     """Whether a row brings a new value, or one that is rarer in the cluster than in the table."""
     if requirements is not None:
@@ -267,7 +267,7 @@ def assign_leftovers(columns, quasi, is_number, distinct, offsets, points, k, re
     return True
 
 
-@inner
+@inlined
 def _added_losses(columns, row, quasi, is_number, distinct, offsets, points, words, low, high, held, bits, size, cost):
     """What each cluster would lose more with this row."""
     for j in range(len(cost)):
@@ -289,7 +289,7 @@ def _added_losses(columns, row, quasi, is_number, distinct, offsets, points, wor
         cost[j] = (size[j] + 1) * after - size[j] * before
 
 
-@inner
+@inlined
 def _cheapest_cluster(columns, quasi, row, label, cost, inside, requirements, counts, touched):
     """The cluster with the least added loss that still meets the rule with this row; -1 if few tries find none."""
     for _ in range(TRIES if len(cost) > TRIES else len(cost)):
@@ -303,7 +303,7 @@ def _cheapest_cluster(columns, quasi, row, label, cost, inside, requirements, co
     return np.int64(-1)
 
 
-@inner
+@inlined
 def _accepts(columns, quasi, row, label, home, inside, requirements, counts, touched):
     """Whether a cluster still meets the requirements with one more row."""
     if requirements is not None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from kohort.anonymity.compiled import compiled, inner
+from kohort.anonymity.compiled import compiled, inlined
 from kohort.anonymity.relational.algorithms.class_kernel import class_meets
 
 __all__ = ["count_groups", "emit_groups"]
@@ -46,7 +46,7 @@ def count_groups(codes, flat, base, levels, rows, active, k, held, slots, group,
     return groups, large
 
 
-@inner
+@inlined
 def _label_row(codes, flat, base, levels, row, held, i):
     """Write the labels of a row at a node to `held[i]`, and give their hash."""
     mixed = np.uint64(0)
@@ -58,7 +58,7 @@ def _label_row(codes, flat, base, levels, row, held, i):
     return mixed
 
 
-@inner
+@inlined
 def _find_slot(mixed, held, slots, i):
     """The slot of the first row with the labels of row i, or a free one."""
     mask = len(slots) - 1
@@ -109,7 +109,7 @@ def emit_groups(
     return left, classes
 
 
-@inner
+@inlined
 def _sort_values(columns, rows, active, group, begin, requirements, inside):
     """Write the sensitive values of the rows to `inside`, group by group."""
     if requirements is not None:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from kohort.anonymity.compiled import compiled, inner, zeros
+from kohort.anonymity.compiled import compiled, inlined, inner, zeros
 from kohort.anonymity.relational.algorithms.class_kernel import (
     code_range,
     most_values,
@@ -93,7 +93,7 @@ def partition(
     return bounds[:classes]
 
 
-@inner
+@inlined
 def _measure(columns, start, end, quasi, varies, is_number, distinct, offsets, points, low, high, span, score):
     """Range and relative span of each column within a range of rows; span -1 where the column does not vary."""
     for c in range(quasi):
@@ -109,7 +109,7 @@ def _measure(columns, start, end, quasi, varies, is_number, distinct, offsets, p
         score[c] = -span[c]
 
 
-@inner
+@inlined
 def _cut(columns, index, varies, start, end, order, span, score, cuts, low, high, k, requirements, relaxed, look_ahead,
          histogram, swaps, counts, touched):  # fmt: skip
     """Cut on the first column, in order, of which both parts meet the rule; the middle, or `start` for no cut."""
@@ -153,7 +153,7 @@ def _middle(line, start, end, low, high, k, relaxed, histogram):
     return _strict_middle(histogram, low, high, end - start, k)
 
 
-@inner
+@inlined
 def _strict_middle(histogram, low, high, size, k):
     """The last code of the left part: as near to half the rows as codes allow, k on both sides; or NO_CUT."""
     best, best_gap, below = NO_CUT, size, 0
@@ -199,7 +199,7 @@ def _divide(columns, index, varies, start, end, cut_column, cut, relaxed, swaps)
     return middle
 
 
-@inner
+@inlined
 def _left_rows(line, start, end, cut, relaxed):
     """Rows of the left part, and how many rows with the cut's own code may be among them."""
     size = end - start
@@ -215,7 +215,7 @@ def _left_rows(line, start, end, cut, relaxed):
     return below + ties, ties
 
 
-@inner
+@inlined
 def _look(columns, start, end, quasi, varies, order, span, low, high, is_number, distinct, offsets, points, k, relaxed,
           histogram, seen, score, cuts):  # fmt: skip
     """Loss of the two parts of the middle cut of each of the widest columns; infinite where there is no cut."""
@@ -235,7 +235,7 @@ def _look(columns, start, end, quasi, varies, order, span, low, high, is_number,
                                points, seen)  # fmt: skip
 
 
-@inner
+@inlined
 def _loss_after(columns, start, end, quasi, varies, j, cut, low, high, is_number, distinct, offsets, points, seen):
     """Summed loss of the two parts of a cut of column j."""
     by = columns[j]
@@ -258,7 +258,7 @@ def _loss_after(columns, start, end, quasi, varies, j, cut, low, high, is_number
     return total
 
 
-@inner
+@inlined
 def _ranges(line, by, start, end, cut, low, high):
     """The lowest and highest code of each part."""
     a0, b0, a1, b1 = high, low, high, low
@@ -273,7 +273,7 @@ def _ranges(line, by, start, end, cut, low, high):
     return a0, b0, a1, b1
 
 
-@inner
+@inlined
 def _held_values(line, by, start, end, cut, low, high, seen):
     """Number of distinct codes of each part."""
     for value in range(low, high + 1):
@@ -320,7 +320,7 @@ def thesis_partition(columns, index, quasi, is_number, distinct, offsets, values
     return bounds[:classes]
 
 
-@inner
+@inlined
 def _thesis_cut(columns, index, varies, start, end, span, is_number, distinct, offsets, values, k, requirements,
                 histogram, swaps, counts, touched):  # fmt: skip
     """Cut on the widest column of which both parts meet the rule; the middle, or `start` for no cut."""
