@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 import kohort.anonymity.itemsets.items as kkm_items
 from kohort.anonymity.itemsets.clusters import columns_shape, form_clusters
-from kohort.anonymity.itemsets.cover_kernel import smallest_cover
 from kohort.anonymity.itemsets.hierarchy import item_tree
+from kohort.anonymity.itemsets.loss import smallest_cover
 from kohort.anonymity.relational.problem import code_table
 
 
