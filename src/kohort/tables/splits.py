@@ -102,8 +102,8 @@ def assign_sites(
         clusters: Number of clusters; or "column:NAME" or "labels" for one cluster per value of that column or of the
             target.
         alpha: Dirichlet concentration: one number, or those of [cluster, site, risk].
-        low_risk: Share of each site's rows to mark as low risk, skewed over the classes by the risk alpha when three are
-            given, at random otherwise; or "below:COLUMN:NUMBER" to mark the rows below a number.
+        low_risk: Share of each site's rows to mark as low risk, skewed over the classes by the risk alpha when three
+            are given, at random otherwise; or "below:COLUMN:NUMBER" to mark the rows below a number.
         min_rows: Rows that every site must have.
 
     Returns:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.reference.partitions import meets
 from tests.support.anonymity_tables import RULES, problem_of, tables
 
-from kohort.anonymity.relational.algorithms.class_kernel import rows_meet, sort_first
+from kohort.anonymity.relational.class_kernel import rows_meet, sort_first
 from kohort.anonymity.relational.rule import Rule, SensitiveColumns, require_feasible
 from kohort.errors import ConfigError, RefusedError
 

@@ -10,15 +10,11 @@ Guarantee (guarded): if every class met the rule, every class still does, and no
 
 from __future__ import annotations
 
-from typing import Literal
-
 import numpy as np
 
 from kohort.anonymity.relational.problem import Integers, Partition, Problem
 
-__all__ = ["KeepExact", "split_exact"]
-
-KeepExact = Literal["yes", "no", "thesis"]
+__all__ = ["split_exact"]
 
 
 def split_exact(problem: Problem, partition: Partition, *, guarded: bool = True) -> Partition:

@@ -156,7 +156,7 @@ class Problem:
         scratch = np.zeros(requirements.offsets[-1], np.int64), np.empty(self.table.rows, np.int64)
 
         def met(rows: Integers) -> bool:
-            from kohort.anonymity.relational.algorithms.class_kernel import rows_meet
+            from kohort.anonymity.relational.class_kernel import rows_meet
 
             return len(rows) >= k and bool(rows_meet(np.ascontiguousarray(columns[:, rows]), requirements, *scratch))
 
@@ -164,7 +164,7 @@ class Problem:
 
     def losses(self, partition: Partition) -> NDArray[np.float64]:
         """Loss of each class: its rows times their penalty, summed over the quasi-identifiers."""
-        from kohort.anonymity.relational.algorithms.class_kernel import classes_loss
+        from kohort.anonymity.relational.class_kernel import classes_loss
 
         ordered = np.ascontiguousarray(self.table.codes[:, partition.order])
         found: NDArray[np.float64] = classes_loss(ordered, partition.starts, *self.shape)

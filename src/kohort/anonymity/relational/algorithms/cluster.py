@@ -70,7 +70,7 @@ def _joined(parts: Iterable[tuple[Integers, Integers]]) -> Partition:
 
 def _best_of_block(problem: Problem, columns: Any) -> tuple[Integers, Integers]:
     """Order and starts of the best partition of one block, which itself meets the rule."""
-    from kohort.anonymity.relational.algorithms.class_kernel import classes_loss
+    from kohort.anonymity.relational.class_kernel import classes_loss
 
     whole, (columns, shape) = columns, _local(problem, columns)
     # Cuts know a category by how far its codes spread, so they see the table's own codes; unless those are so many that

@@ -16,7 +16,7 @@ from __future__ import annotations
 import numpy as np
 
 from kohort.anonymity.compiled import compiled, inlined, inner, zeros
-from kohort.anonymity.relational.algorithms.class_kernel import class_meets, number_loss, scratch
+from kohort.anonymity.relational.class_kernel import class_meets, number_loss, scratch
 
 __all__ = ["assign_leftovers", "grow_clusters"]
 

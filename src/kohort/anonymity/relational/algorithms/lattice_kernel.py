@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from kohort.anonymity.compiled import compiled, inlined
-from kohort.anonymity.relational.algorithms.class_kernel import class_meets
+from kohort.anonymity.relational.class_kernel import class_meets
 
 __all__ = ["count_groups", "emit_groups"]
 

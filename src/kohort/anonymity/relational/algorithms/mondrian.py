@@ -47,8 +47,8 @@ def mondrian(
     order = np.arange(problem.table.rows, dtype=np.int64)
     with first_call(partition):
         starts = partition(
-            problem.columns(), order, *problem.shape, problem.rule.k, problem.requirements, relaxed, split == "look-ahead",
-            stop_rows,
+            problem.columns(), order, *problem.shape, problem.rule.k, problem.requirements, relaxed,
+            split == "look-ahead", stop_rows,
         )  # fmt: skip
     return Partition(order, np.append(starts, len(order)))
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 import numpy as np
 
 from kohort.anonymity.compiled import compiled, inlined, inner, zeros
-from kohort.anonymity.relational.algorithms.class_kernel import (
+from kohort.anonymity.relational.class_kernel import (
     code_range,
     most_values,
     number_loss,
