@@ -27,7 +27,7 @@ from kohort.runs.run import Outcome, run
 from kohort.studies.oneshot.attack import adult_onehot, blocks_of, opened_total
 from kohort.studies.oneshot.plans import Table, bounds_around_mean, oneshot_plan, tables_here
 from kohort.tables.datasets.catalogue import load_dataset
-from kohort.tables.datasets.codebook import adult_codebook
+from kohort.tables.datasets.codebooks import adult_codebook
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "oneshot.toml"
 needs_data = pytest.mark.skipif(not os.environ.get("KOHORT_DATA"), reason="KOHORT_DATA is not set")

@@ -15,7 +15,7 @@ from kohort.studies.oneshot.plans import bounds_around_mean, oneshot_plan, table
 from kohort.studies.oneshot.study import QUICK, run_study
 from kohort.studies.registry import find_study
 from kohort.tables.datasets import catalogue as datasets
-from kohort.tables.datasets.codebook_measured import dry_bean_codebook, skin_codebook
+from kohort.tables.datasets.codebooks import dry_bean_codebook, skin_codebook
 
 
 @pytest.fixture

@@ -179,7 +179,7 @@ def _item_hierarchy(word: str) -> Any:
 
 def _anonymise(site: Site, request: Request) -> Release:
     del request  # what to do is in the approved plan
-    from kohort.methods.syntactic.mapping.mapping import mapping_of
+    from kohort.methods.syntactic.mapping.build import mapping_of
 
     approved, encoder = site.plan, _encoder(site)
     config: Syntactic = approved.config

@@ -21,11 +21,10 @@ import polars as pl
 from numpy.typing import NDArray
 
 from kohort.anonymity.checker.measures import unmet
-from kohort.anonymity.relational.algorithms.thesis import thesis_mondrian
-from kohort.anonymity.relational.coding import CodedColumn, code_table
-from kohort.anonymity.relational.hierarchies.automatic import RHOS, frequent_targets, group_values
+from kohort.anonymity.relational.algorithms.mondrian import thesis_mondrian
+from kohort.anonymity.relational.hierarchy_builders import RHOS, frequent_targets, group_values
 from kohort.anonymity.relational.keep_exact import split_exact
-from kohort.anonymity.relational.partition import Partition, Problem
+from kohort.anonymity.relational.problem import CodedColumn, Partition, Problem, code_table
 from kohort.anonymity.relational.rule import Rule, SensitiveColumns, require_feasible
 from kohort.errors import IntegrityError
 from kohort.studies.anonymised.tables import Case, Variant

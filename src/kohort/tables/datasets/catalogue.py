@@ -23,8 +23,7 @@ import numpy as np
 import polars as pl
 
 from kohort.errors import ConfigError, DataError, IntegrityError, nearest
-from kohort.tables.datasets.codebook import adult_codebook
-from kohort.tables.datasets.codebook_measured import dry_bean_codebook, higgs_codebook, skin_codebook
+from kohort.tables.datasets.codebooks import adult_codebook, dry_bean_codebook, higgs_codebook, skin_codebook
 from kohort.tables.datasets.sources import SOURCES, download
 from kohort.tables.frames import ENDINGS, read_table, write_table
 from kohort.tables.schema import Role, Schema

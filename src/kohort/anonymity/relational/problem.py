@@ -1,27 +1,32 @@
-"""Quasi-identifiers as small whole numbers, the only form the anonymisers work on.
+"""A table as the anonymisation algorithms see it: coded columns, the rule to meet, and a partition into classes.
 
-A number becomes its rank among the sorted distinct values, null first. A category becomes its place in order of
-falling frequency (ties by value), so that a cut between codes parts common values from rare ones; a date keeps its
-order, and with `by_value` every category does. Null is a value.
+Quasi-identifiers become small whole numbers. A number becomes its rank among the sorted distinct values, null first. A
+category becomes its rank by falling frequency (ties by value), so that a cut between codes separates common values from
+rare ones; a date keeps its order, and with `by_value` every category does. Null is a value.
 
-Guarantees: `values[code]` is the value a code stands for; the loss of a class is the one information loss is defined
-by: for numbers the covered range, 1 where null and numbers mix; for categories the share of the values, 0 for one.
+Guarantees: `values[code]` is the value a code stands for; the loss of a class is the normalised certainty penalty: for
+numbers the covered range, 1 where null and numbers mix; for categories the share of the values, 0 for a single one. In
+a `Partition` every row is in exactly one class, and classes are numbered without gaps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from kohort.anonymity.relational.rule import Rule, SensitiveColumns, SensitiveRequirements
 from kohort.errors import ConfigError, DataError, nearest
 
-__all__ = ["CodedColumn", "CodedTable", "Codes", "code_table"]
+__all__ = ["CodedColumn", "CodedTable", "Codes", "Integers", "Partition", "Problem", "code_table"]
 
 Codes = NDArray[np.uint16] | NDArray[np.uint32]
+Integers = NDArray[np.int64]
 
 # A null lies one whole range below the smallest number, so that mixing the two costs everything.
 NULL_POINT = -1.0
@@ -79,6 +84,95 @@ class CodedTable:
         """Places of all values, column after column; 0 for categories."""
         parts = [column.points if column.is_number else np.zeros(column.distinct) for column in self.columns]
         return np.concatenate(parts)
+
+
+@dataclass(frozen=True)
+class Partition:
+    """Rows in the order of their classes: class j is `order[starts[j]:starts[j + 1]]`."""
+
+    order: Integers
+    starts: Integers
+
+    @classmethod
+    def of_labels(cls, labels: Integers) -> Partition:
+        """From a class number for each row; numbers need not be dense."""
+        _, dense = np.unique(labels, return_inverse=True)
+        sizes = np.bincount(dense)
+        return cls(np.argsort(dense, kind="stable"), np.concatenate(([0], np.cumsum(sizes))))
+
+    @property
+    def count(self) -> int:
+        """Number of classes."""
+        return len(self.starts) - 1
+
+    @property
+    def sizes(self) -> Integers:
+        """Rows of each class."""
+        return np.diff(self.starts)
+
+    @cached_property
+    def labels(self) -> Integers:
+        """Class of each row."""
+        found = np.empty(len(self.order), np.int64)
+        found[self.order] = np.repeat(np.arange(self.count), self.sizes)
+        return found
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A coded table and the rule its classes must meet."""
+
+    table: CodedTable
+    sensitive: SensitiveColumns
+    rule: Rule
+
+    def columns(self, rows: Integers | None = None) -> Codes:
+        """A fresh array of all codes, quasi-identifiers first, the sensitive columns below; of some rows only."""
+        quasi, private = self.table.codes, self.sensitive.codes
+        if not self.rule.needs_sensitive:
+            return quasi.copy() if rows is None else quasi[:, rows]
+        fits = private.max(initial=0) <= np.iinfo(quasi.dtype).max
+        joined: Any = np.concatenate([quasi, private]).astype(quasi.dtype if fits else np.uint32, copy=False)
+        found: Codes = joined if rows is None else joined[:, rows]
+        return found
+
+    @cached_property
+    def shape(self) -> tuple[Any, ...]:
+        """Quasi-identifiers as the loops take them: count, kinds, numbers of values, offsets, points."""
+        table = self.table
+        return len(table.columns), table.is_number, table.distinct, table.offsets, table.points
+
+    @cached_property
+    def requirements(self) -> SensitiveRequirements | None:
+        """What the compiled loops judge the sensitive values of a class by; None for a rule of k alone."""
+        return SensitiveRequirements.of(self.rule, self.sensitive)
+
+    def rule_test(self) -> Callable[[Integers], bool]:
+        """A function that says whether some rows meet the rule as a class."""
+        k, requirements = self.rule.k, self.requirements
+        if requirements is None:
+            return lambda rows: len(rows) >= k
+        columns = self.columns()
+        scratch = np.zeros(requirements.offsets[-1], np.int64), np.empty(self.table.rows, np.int64)
+
+        def met(rows: Integers) -> bool:
+            from kohort.anonymity.relational.class_kernel import rows_meet
+
+            return len(rows) >= k and bool(rows_meet(np.ascontiguousarray(columns[:, rows]), requirements, *scratch))
+
+        return met
+
+    def losses(self, partition: Partition) -> NDArray[np.float64]:
+        """Loss of each class: its rows times their penalty, summed over the quasi-identifiers."""
+        from kohort.anonymity.relational.class_kernel import classes_loss
+
+        ordered = np.ascontiguousarray(self.table.codes[:, partition.order])
+        found: NDArray[np.float64] = classes_loss(ordered, partition.starts, *self.shape)
+        return found
+
+    def mean_loss(self, partition: Partition) -> float:
+        """Loss of the whole partition: the mean over rows and quasi-identifiers."""
+        return float(self.losses(partition).sum()) / (self.table.rows * len(self.table.columns))
 
 
 def code_table(frame: pl.DataFrame, quasi: Sequence[str], *, by_value: bool = False) -> CodedTable:

@@ -16,18 +16,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kohort.anonymity.relational.coding import CodedColumn, CodedTable
+from kohort.anonymity.relational.problem import CodedColumn, CodedTable
 from kohort.errors import ConfigError
 from kohort.tables.cells import SUPPRESSED, Interval, Label, canonical_text
 from kohort.tables.hierarchy import ROOT_LABEL, Hierarchy
 
-__all__ = ["Ladder", "ladders"]
+__all__ = ["HierarchyLevels", "levels_by_column"]
 
 Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Ladder:
+class HierarchyLevels:
     """One column. On level i, `labels[i][code]` numbers the label that is released as `cells[i]` at `cost[i]`."""
 
     column: CodedColumn
@@ -36,12 +36,12 @@ class Ladder:
     cost: tuple[NDArray[np.float64], ...]
 
     @property
-    def levels(self) -> int:
+    def count(self) -> int:
         """Number of levels, the values themselves included."""
         return len(self.labels)
 
     @classmethod
-    def of(cls, column: CodedColumn, hierarchy: Hierarchy) -> Ladder:
+    def of(cls, column: CodedColumn, hierarchy: Hierarchy) -> HierarchyLevels:
         """Climb a hierarchy, which must cover every value of the column."""
         texts = [None if value is None else canonical_text(value) for value in column.values.to_list()]
         hierarchy.check_covers(text for text in texts if text is not None)
@@ -65,13 +65,13 @@ class Ladder:
         return cls(column, tuple(labels), tuple(cells), tuple(costs))
 
 
-def ladders(table: CodedTable, hierarchies: Mapping[str, Hierarchy]) -> tuple[Ladder, ...]:
-    """One ladder a column; every column needs a hierarchy."""
+def levels_by_column(table: CodedTable, hierarchies: Mapping[str, Hierarchy]) -> tuple[HierarchyLevels, ...]:
+    """One levels a column; every column needs a hierarchy."""
     lacking = [column.name for column in table.columns if column.name not in hierarchies]
     if lacking:
         hint = "Give one for each quasi-identifier, or use the automatic ones"
         raise ConfigError(f"no hierarchy for: {', '.join(lacking)}", hint=hint)
-    return tuple(Ladder.of(column, hierarchies[column.name]) for column in table.columns)
+    return tuple(HierarchyLevels.of(column, hierarchies[column.name]) for column in table.columns)
 
 
 def _numbered(names: list[str | None]) -> tuple[Integers, list[str | None]]:
