@@ -193,8 +193,8 @@ def map_block(
             violated[row] = _closest(bits, own, planes, chosen)
         winner, best = _cheapest(
             bits, own, row_items, first_item, before, starts, label_at, size, weight, values, is_number, low, high,
-            missing, held_values, domain, cost, weights, items_weight, loss, listed, order, prefer[row], row, count == 0,
-            chosen, held,
+            missing, held_values, domain, cost, weights, items_weight, loss, listed, order, prefer[row], row,
+            count == 0, chosen, held,
         )  # fmt: skip
         class_of[row] = order[winner]
         loss_of[row] = best
