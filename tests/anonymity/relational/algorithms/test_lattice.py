@@ -101,7 +101,7 @@ def test_a_label_over_neighbouring_numbers_is_an_interval_and_null_stands_alone(
     assert Label("odd") in HierarchyLevels.of(coded.columns[0], odd).cells[1]
     second = HierarchyLevels.of(coded.columns[1], texts)
     assert second.cells[-1] == (SUPPRESSED,)
-    assert second.levels == 3
+    assert second.count == 3
     assert sorted(second.cost[1].tolist()) == [0.0, 0.0, 2 / 4]
 
 

@@ -232,18 +232,14 @@ def assign_leftovers(columns, quasi, is_number, distinct, offsets, points, k, re
     Changes `label`; whether every row found a cluster. `requirements` is None where one more row never breaks the rule.
     """
     rows = columns.shape[1]
-    lacking = 0
-    for i in range(rows):
-        lacking += label[i] < 0
+    lacking = _count_unassigned(label)
     if lacking == 0:
         return True
     if clusters == 0 or (requirements is not None and lacking > rows // 4 and lacking > 2 * k):
         return False
     counts, touched = scratch(requirements, rows)
     inside = columns[quasi:].copy()
-    words = zeros(quasi + 1)
-    for c in range(quasi):
-        words[c + 1] = words[c] + (0 if is_number[c] else (offsets[c + 1] - offsets[c] - 1) // WORD + 1)
+    words = _word_starts(quasi, is_number, offsets)
     # Of cluster j: column c at j * quasi + c, the set of values of a category at j * words[quasi] + words[c].
     low = zeros(clusters * quasi)
     high = zeros(clusters * quasi)
@@ -265,6 +261,23 @@ def assign_leftovers(columns, quasi, is_number, distinct, offsets, points, k, re
         label[row] = home
         _enter(columns, row, home, quasi, is_number, words, low, high, held, bits, size)
     return True
+
+
+@inlined
+def _count_unassigned(label):
+    found = 0
+    for i in range(len(label)):
+        found += label[i] < 0
+    return found
+
+
+@inlined
+def _word_starts(quasi, is_number, offsets):
+    """Where the bits of each category column begin among the words of a cluster."""
+    words = zeros(quasi + 1)
+    for c in range(quasi):
+        words[c + 1] = words[c] + (0 if is_number[c] else (offsets[c + 1] - offsets[c] - 1) // WORD + 1)
+    return words
 
 
 @inlined

@@ -191,32 +191,47 @@ def map_block(
         if count == 0:
             chosen[:] = everything
             violated[row] = _closest(bits, own, planes, chosen)
-        best = np.inf
-        winner = -1
-        for w in range(words):
-            # A class cannot cost less than its cells do, and places are in that order.
-            if loss[64 * w] > best:
-                break
-            word = chosen[w]
-            while word != 0:
-                lowest = word & (~word + ONE)
-                word ^= lowest
-                place = 64 * w + _ones(lowest - ONE)
-                if loss[place] > best:
-                    break
-                total = loss[place]
-                if count == 0:
-                    total = _widened_loss(bits, own, w, lowest, place, row, values, is_number, low, high, missing,
-                                          held_values, domain, cost, weights)  # fmt: skip
-                if items_weight > 0.0 and len(row_items) > 0:
-                    total += items_weight * _item_loss(
-                        bits, before, starts, label_at, size, weight, row_items, first_item, place, held
-                    )
-                if total < best or (total == best and _wins_tie(place, winner, order, prefer[row], listed)):
-                    best = total
-                    winner = place
+        winner, best = _cheapest(
+            bits, own, row_items, first_item, before, starts, label_at, size, weight, values, is_number, low, high,
+            missing, held_values, domain, cost, weights, items_weight, loss, listed, order, prefer[row], row,
+            count == 0, chosen, held,
+        )  # fmt: skip
         class_of[row] = order[winner]
         loss_of[row] = best
+
+
+@inlined
+def _cheapest(
+    bits, own, row_items, first_item, before, starts, label_at, size, weight, values, is_number, low, high,
+    missing, held_values, domain, cost, weights, items_weight, loss, listed, order, preferred, row, widen,
+    chosen, held,
+):  # fmt: skip
+    """Place and loss of the chosen class that costs the row least; with `widen`, after its cells hold the row."""
+    best = np.inf
+    winner = -1
+    for w in range(len(chosen)):
+        # A class cannot cost less than its cells do, and places are in that order.
+        if loss[64 * w] > best:
+            break
+        word = chosen[w]
+        while word != 0:
+            lowest = word & (~word + ONE)
+            word ^= lowest
+            place = 64 * w + _ones(lowest - ONE)
+            if loss[place] > best:
+                break
+            total = loss[place]
+            if widen:
+                total = _widened_loss(bits, own, w, lowest, place, row, values, is_number, low, high, missing,
+                                      held_values, domain, cost, weights)  # fmt: skip
+            if items_weight > 0.0 and len(row_items) > 0:
+                total += items_weight * _item_loss(
+                    bits, before, starts, label_at, size, weight, row_items, first_item, place, held
+                )
+            if total < best or (total == best and _wins_tie(place, winner, order, preferred, listed)):
+                best = total
+                winner = place
+    return winner, best
 
 
 @inlined
