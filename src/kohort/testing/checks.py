@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -33,7 +33,7 @@ from kohort.testing.runs import VARIANTS, MethodRuns
 
 __all__ = ["CHECKS", "Check", "ContractViolation", "check_method"]
 
-FORBIDDING_POLICIES = {
+FORBIDDING_POLICIES: Mapping[str, Mapping[str, object]] = {
     "answers no task": {"tasks": ["no-such-task"]},
     "allows no claim": {
         "raw": False,

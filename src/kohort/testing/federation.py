@@ -16,6 +16,7 @@ import polars as pl
 from kohort.methods.registry import find_method
 from kohort.protocol import engine as engine_module
 from kohort.protocol.site import Answers, Site
+from kohort.protocol.site import answer as answer_in_process
 from kohort.protocol.task import Request
 from kohort.runs.config import Plan, load_plan
 from kohort.runs.run import Outcome, run
@@ -109,13 +110,13 @@ def listening(*, stop_before: int | None = None) -> Iterator[Carried]:
     Raises:
         KeyboardInterrupt: Request `stop_before` was due.
     """
-    carried, real = Carried(), engine_module.answer
+    carried = Carried()
 
     def answer(sites: tuple[Site, ...], request: Request, *, many: bool = True) -> Answers:
         if carried.requests == stop_before:
             raise KeyboardInterrupt
         carried.requests += 1
-        answers = real(sites, request, many=many)
+        answers = answer_in_process(sites, request, many=many)
         for site, data in zip(answers.sites, answers.each(), strict=True):
             carried.replies.append((site.name, request.task, request.round, bytes(data)))
         return answers
