@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.conftest import small_table
 
 from kohort.testing import CHECKS
 
@@ -39,6 +40,8 @@ def test_the_page_names_the_entry_point_that_is_installed_here() -> None:
 
 def test_it_appears_and_runs_like_any_other(plan_file: Path, kohort: Callable[..., Any], tmp_path: Path) -> None:
     env = install(tmp_path / "site-packages")
+    table = small_table(1500)
+    table.write_csv(tmp_path / "table.csv")
     schema = json.loads(kohort("schema", env=env).stdout)
     names = {variant["properties"]["name"]["const"] for variant in schema["properties"]["method"]["oneOf"]}
     assert {"sign-vote", "fedavg"} <= names
