@@ -5,7 +5,7 @@
     lint       ruff, mypy, import-linter
     docs       every link, every example plan and every code block of the pages that tests execute
 
-A Python version that is not on this machine is skipped and named, unless nox is run with --error-on-missing-interpreters.
+A Python version that is not on this machine is skipped and named; `nox --error-on-missing-interpreters` fails instead.
 CI runs `.ci/run` on one Python version; the matrix is for releases.
 """
 
