@@ -41,7 +41,7 @@ def test_the_python_example_runs(
 
 
 def test_every_linked_file_is_there() -> None:
-    pages = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "SECURITY.md", *(ROOT / "docs").rglob("*.md")]
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
     for page in pages:
         for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
             if "://" not in target:
