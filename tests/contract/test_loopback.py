@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from tests.support.contract import SITE_SIZES, Ran, carry_out, listening, plan_of, tables
 
 pytest.importorskip("flwr")
 
@@ -28,6 +27,7 @@ from kohort.runs.backend import Simulation
 from kohort.runs.config import Plan, load_plan
 from kohort.runs.run import Outcome, run
 from kohort.runs.simulation import Population
+from kohort.testing import SITE_SIZES, RecordedRun, carry_out, listening, plan_of, tables
 from kohort.transport.deployment.files import Invitation, Registration
 from kohort.transport.deployment.hub import FlowerBackend, HubFolder
 from kohort.transport.deployment.site import SiteFolder
@@ -40,7 +40,7 @@ TRAININGS: dict[str, dict[str, Any]] = {
 }
 
 
-def _same(local: Ran, folder: Path, plan: Any) -> LoopBackBackend:
+def _same(local: RecordedRun, folder: Path, plan: Any) -> LoopBackBackend:
     backend = LoopBackBackend(tables=tables())
     outcome = run(plan, out=folder, seed=local.seed, backend=backend)
     assert outcome.model.weights.tobytes() == local.outcome.model.weights.tobytes()
