@@ -192,7 +192,7 @@ def _checked_plan(plan: bytes, wanted: str) -> Any:
 
 def _read_plan(raw: Any, wanted: str) -> Plan:
     try:
-        read = load_plan(raw)
+        read = load_plan(raw, complete=True)
     except (ConfigError, AttributeError, TypeError) as error:
         reason = error.message if isinstance(error, ConfigError) else "its parts are of the wrong kind"
         raise RefusedError(f"the plan cannot be read by the kohort installed here: {reason}") from error
