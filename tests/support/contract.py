@@ -29,7 +29,7 @@ from kohort.protocol import engine as engine_module
 from kohort.protocol.site import Answers, Site
 from kohort.protocol.wire import decode, encode
 from kohort.rng import Streams
-from kohort.runs.config import Plan, load_plan
+from kohort.runs.config import Plan, load_plan, only_read
 from kohort.runs.run import Outcome, run
 
 SITE_SIZES = {"a-small": 31, "b-large": 140, "c-odd": 67, "d-even": 64}
@@ -50,24 +50,26 @@ def tables(*, seed: int = 11) -> dict[str, pl.DataFrame]:
 
 
 def plan_of(method: str, *, train: dict[str, Any] | None = None, policy: dict[str, Any] | None = None) -> Plan:
-    """A small plan for `method`, with the keys its `example` names."""
+    """A small plan for `method`, with the keys its `example` names, and of the others those it reads."""
     own = find_method(method).example_keys()
     return load_plan(
-        {
-            "data": {
-                "table": "in-memory table",
-                "target": "outcome",
-                "quasi": ["age", "ward"],
-                "sensitive": ["outcome"],
-                "features": "rest",
-                "bounds": {"age": [0, 100], "dose": [-10, 20]},
-            },
-            "sites": {"split": "files", **own.get("sites", {})},
-            "model": {"hidden": [5]},
-            "train": {"rounds": 3, "batch": 16, "lr": 0.01, **(train or {})},
-            "method": own["method"],
-            "policy": {"min_rows": 1, "raw": True, "min_k": 2, **(policy or {})},
-        }
+        only_read(
+            {
+                "data": {
+                    "table": "in-memory table",
+                    "target": "outcome",
+                    "quasi": ["age", "ward"],
+                    "sensitive": ["outcome"],
+                    "features": "rest",
+                    "bounds": {"age": [0, 100], "dose": [-10, 20]},
+                },
+                "sites": {"split": "files", **own.get("sites", {})},
+                "model": {"hidden": [5]},
+                "train": {"rounds": 3, "batch": 16, "lr": 0.01, **(train or {})},
+                "method": own["method"],
+                "policy": {"min_rows": 1, "raw": True, "min_k": 2, **(policy or {})},
+            }
+        )
     )
 
 

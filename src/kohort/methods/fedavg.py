@@ -93,12 +93,11 @@ def _reads_summed(dp: DPSection | None) -> Reads:
 def protocol(config: FedAvg, hub: Hub) -> ProtocolGenerator:
     """Each round: the chosen sites train from the hub's weights, the hub averages what comes back."""
     weights = hub.network.start(hub.streams.generator("start"))
-    phase = hub.approved.phase(0)
-    if spends(phase, config.secure) is not None:
+    if config.dp is not None and spends(hub.approved.phase(0), config.secure) is not None:
         reserved: Replies = yield reserve(hub.sites)
         hub = replace(hub, sites=reserved.sites)
     if config.secure is not None:
-        ended = yield from summed_rounds(hub, weights, sigma=_shared_sigma(phase))
+        ended = yield from summed_rounds(hub, weights, sigma=_shared_sigma(hub.approved.phase(0)))
     elif config.dp is not None:
         return (yield from _private(config.dp, hub, weights))
     else:

@@ -95,7 +95,7 @@ def oneshot_plan(
                 "test": 0.3,
             },
             "sites": {"count": sites, "split": split},
-            "model": {"kind": "onelayer", "dtype": "float64"},
+            "model": {"dtype": "float64"},
             "method": {"name": "oneshot", "secure": {"sum": scheme}, "oneshot": {"min_rows": 1, **(oneshot or {})}},
             "policy": {"min_rows": 1},
         }

@@ -218,7 +218,6 @@ def random_share(plan: Plan, shared: int, seed: int) -> float:
         }
         mapping["sites"]["split"] = "files"
         mapping["method"] = {"name": "fedavg"}
-        outcome = run(
-            load_plan(mapping), seed=seed, tables={name: part for name, part in tables.items() if part.height}
-        )
+        held = {name: part for name, part in tables.items() if part.height}
+        outcome = run(load_plan(mapping, complete=True), seed=seed, tables=held)
     return outcome.accuracy
