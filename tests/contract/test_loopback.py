@@ -68,7 +68,7 @@ def test_letters_change_no_bit(method: str, training: str, tmp_path: Path) -> No
 def test_secure_sums_and_their_key_holder_pass_letters_too(scheme: str, tmp_path: Path) -> None:
     described = plan_of("partial").to_mapping()
     described["method"]["secure"]["sum"] = scheme
-    plan = load_plan(described)
+    plan = load_plan(described, complete=True)
     backend = _same(carry_out(plan, tmp_path / "local", many=False), tmp_path / "loopback", plan)
     assert ("key-holder" in backend.site_servers) == (scheme in {"bfv", "ckks"})
     verify_ledger(tmp_path / "loopback")
@@ -102,7 +102,7 @@ def test_low_risk_rows_and_given_clusters_pass_letters(low_risk: float | str, ju
     described = plan_of("hybrid").to_mapping()
     described["sites"] |= {"split": "iid", "count": 2, "clusters": 2, "low_risk": low_risk}
     described["method"] = {"name": "hybrid", "phases": PHASES} | ({} if judge is None else {"judge": judge})
-    plan = load_plan(described)
+    plan = load_plan(described, complete=True)
     whole = {"all": pl.concat(tables().values())}
     here = run(plan, out=tmp_path / "local", seed=3, tables=whole, many=False)
     backend = LoopBackBackend(tables=whole)
@@ -204,7 +204,7 @@ def _deployed_plan(root: Path, **method: Any) -> Plan:
     described = plan_of("hybrid").to_mapping()
     described["data"] |= {"features": ["dose"], "test": str(root / "test.csv")}
     described["method"] = {"name": "hybrid", "phases": PHASES, **method}
-    return load_plan(described)
+    return load_plan(described, complete=True)
 
 
 def _said() -> dict[str, dict[str, str]]:

@@ -134,7 +134,7 @@ def adult_plan(columns: list[str], **method: Any) -> Plan:
                     name: list(known[name].categories or ()) for name in [*columns, "income"] if known[name].categories
                 },
             },
-            "model": {"kind": "onelayer", "dtype": "float64"},
+            "model": {"dtype": "float64"},
             "method": {"name": "oneshot", **method},
             "policy": {"min_rows": 1},
             "sites": {"count": 1},

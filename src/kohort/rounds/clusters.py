@@ -6,7 +6,7 @@ closest. Who is in a cluster with whom is proposed here and decided by each site
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,7 @@ from kohort.protocol.site import Site
 from kohort.protocol.state import TaskState
 from kohort.protocol.task import Release, Request, Task
 from kohort.protocol.wire import Payload
-from kohort.rounds.phases import phases_of, rows_of
+from kohort.rounds.phase_rows import rows_of
 
 __all__ = [
     "LABELS",
@@ -48,10 +48,9 @@ def check_cluster_name(name: str) -> str:
 
 def planned_mates(approved: ApprovedPlan, site: str) -> frozenset[str] | None:
     """Whom the approved plan itself puts into the site's cluster; None when it leaves that to sites or hub."""
-    clusters = getattr(approved.config, "clusters", None)
-    if not isinstance(clusters, Mapping):
+    if approved.clusters is None:
         return None
-    return frozenset(next((members for members in clusters.values() if site in members), (site,)))
+    return frozenset(next((members for members in approved.clusters.values() if site in members), (site,)))
 
 
 @dataclass
@@ -92,7 +91,7 @@ def _name_in(payload: Payload) -> str:
 
 
 def _labels(site: Site, request: Request) -> Release:
-    phase = phases_of(site.plan)[int(request.payload.metrics["phase"])]
+    phase = site.plan.phase(int(request.payload.metrics["phase"]))
     classes = site.network.classes
     if not classes:
         raise ConfigError("clusters by labels need classes", hint="Give the clusters in [sites]")

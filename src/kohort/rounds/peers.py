@@ -32,8 +32,8 @@ from kohort.protocol.site import Site
 from kohort.protocol.state import TaskState
 from kohort.protocol.task import Release, Request, Task
 from kohort.protocol.wire import Payload
+from kohort.rounds.phase_rows import rows_of
 from kohort.rounds.phase_training import train_phase
-from kohort.rounds.phases import phases_of, rows_of
 from kohort.rounds.training import TrainingState
 
 __all__ = [
@@ -265,7 +265,7 @@ def _current(site: Site, request: Request, number: int) -> tuple[FloatArray, tup
     own = site.state(TrainingState).model
     if own is None:
         raise SiteError(f"site {site.name!r} has no model of its own yet")
-    phase = phases_of(site.plan)[number]
+    phase = site.plan.phase(number)
     return _averaged(own, rows_of(site, phase).count, _models(site, request, members)), members
 
 
@@ -273,7 +273,7 @@ def _exchange(site: Site, request: Request) -> Release:
     """Average what came in, train, and seal the result to every neighbour."""
     number = int(request.payload.metrics["phase"])
     start, members = _current(site, request, number)
-    phase = phases_of(site.plan)[number]
+    phase = site.plan.phase(number)
     trained = train_phase([site], request, number, start)
     weights, rows = trained.weights[0], trained.counts[0]
     site.state(TrainingState).model = weights

@@ -18,7 +18,7 @@ from kohort.protocol import engine as engine_module
 from kohort.protocol.site import Answers, Site
 from kohort.protocol.site import answer as answer_in_process
 from kohort.protocol.task import Request
-from kohort.runs.config import Plan, load_plan
+from kohort.runs.config import Plan, load_plan, only_read
 from kohort.runs.run import Outcome, run
 
 __all__ = ["SITE_SIZES", "Carried", "RecordedRun", "carry_out", "listening", "plan_of", "tables"]
@@ -55,6 +55,8 @@ def plan_of(
 ) -> Plan:
     """Make a small plan over `tables()` for a registered method, with the keys that the method's `example` names.
 
+    Of the other keys of the small plan, it holds those that the method reads.
+
     Args:
         method: The method's name.
         train: Keys of `[train]` besides those of the small plan.
@@ -68,7 +70,7 @@ def plan_of(
         ConfigError: No such method is registered, or a key is not one that a plan with this method may have.
     """
     example = find_method(method).example_keys()
-    return load_plan(
+    small = only_read(
         {
             "data": {
                 "table": "in-memory table",
@@ -80,11 +82,12 @@ def plan_of(
             },
             "sites": {"split": "files", **example.get("sites", {})},
             "model": {"hidden": [5]},
-            "train": {"rounds": 3, "batch": 16, "lr": 0.01, **(train or {})},
+            "train": {"rounds": 3, "batch": 16, "lr": 0.01},
             "method": {**example["method"], **(own or {})},
             "policy": {"min_rows": 1, "raw": True, "min_k": 2, **(policy or {})},
         }
     )
+    return load_plan({**small, "train": {**small.get("train", {}), **(train or {})}})
 
 
 @dataclass

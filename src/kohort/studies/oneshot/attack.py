@@ -53,7 +53,7 @@ def adult_onehot(*, sites: int, scheme: str = "masks", min_cell: int = 10) -> Pl
                 "test": 0.0,
             },
             "sites": {"count": sites},
-            "model": {"kind": "onelayer", "dtype": "float64"},
+            "model": {"dtype": "float64"},
             "method": {
                 "name": "oneshot",
                 "secure": {"sum": scheme},

@@ -251,4 +251,4 @@ def random_share(plan: Plan, shared: int, seed: int) -> float:
         mapping["sites"]["split"] = "files"
         mapping["method"] = {"name": "fedavg"}
         kept = {name: part for name, part in tables.items() if part.height}
-        return run(load_plan(mapping), seed=seed, tables=kept).accuracy
+        return run(load_plan(mapping, complete=True), seed=seed, tables=kept).accuracy
