@@ -57,8 +57,8 @@ def protocol(config: Toy, hub: Hub) -> ProtocolGenerator:
             expect=Expect(arrays={"move": shape}, metrics=("rows",)),
         )
         weights = weights + np.float32(config.shrink) * replies.array("move").mean(axis=0)
-        yield RoundEnd(round=number, rounds=config.passes, weights=weights)
-    return Result(weights=weights, rounds=config.passes, stopped_by="rounds")
+        yield RoundEnd(round=number, rounds=config.passes, model=hub.model_of(weights))
+    return Result(model=hub.model_of(weights), rounds=config.passes, stopped_by="rounds")
 
 
 def claims(config: Toy, rows: int) -> Sequence[Guarantee]:
