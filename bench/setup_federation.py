@@ -20,8 +20,9 @@ import polars as pl
 from numpy.typing import NDArray
 
 from kohort.methods.registry import find_method
-from kohort.models.dense.network import Network, predict
+from kohort.models.dense.network import Network
 from kohort.models.dense.training import row_order
+from kohort.models.scoring import predict
 from kohort.privacy.ledger.ledger import Ledger
 from kohort.privacy.ledger.receipts import Receipts
 from kohort.privacy.ledger.signing import Signer

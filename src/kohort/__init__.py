@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from kohort.api import Federation
     from kohort.errors import KohortError
     from kohort.estimator import FederatedClassifier, FederatedRegressor
+    from kohort.models.base import Model
     from kohort.models.files import load_model, save_model
-    from kohort.models.model import Model
     from kohort.privacy.policy import Policy
     from kohort.runs.run import Outcome, run
     from kohort.tables.schema import Schema
@@ -42,7 +42,7 @@ _HOMES = {
     "FederatedRegressor": "kohort.estimator",
     "Federation": "kohort.api",
     "KohortError": "kohort.errors",
-    "Model": "kohort.models.model",
+    "Model": "kohort.models.base",
     "Outcome": "kohort.runs.run",
     "Policy": "kohort.privacy.policy",
     "Schema": "kohort.tables.schema",

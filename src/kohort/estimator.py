@@ -28,7 +28,6 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, check_consistent_length, check_is_fitted, column_or_1d, validate_data
 
-from kohort.models.dense.network import scores
 from kohort.runs.config import Plan, load_plan, only_read
 from kohort.runs.overrides import dotted_keys, without_keys
 from kohort.runs.run import Outcome, run
@@ -230,13 +229,12 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
     def predict_proba(self, X: Any) -> NDArray[Any]:
         """Class probabilities, in the order of `classes_`."""
         x = self._inputs(X)
-        return np.asarray(self.outcome_.model.positive_scores(x))
+        return np.asarray(self.outcome_.model.ranking(x))
 
     def decision_function(self, X: Any) -> NDArray[Any]:
         """Scores before any softmax: one a class, or for two classes one number that is positive for the second."""
         x = self._inputs(X)
-        model = self.outcome_.model
-        raw = scores(model.network, model.weights, x)
+        raw = self.outcome_.model.scores(x)
         if len(self.classes_) > 2:
             return np.asarray(raw)
         return np.asarray(raw[:, 0] if raw.shape[1] == 1 else raw[:, 1] - raw[:, 0])

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from kohort.models.model import Model
 
 from kohort.errors import KohortError
 from kohort.methods import fedavg
 from kohort.methods.registry import Method
-from kohort.models.model import Model
 from kohort.privacy.ledger.ledger import Ledger
 from kohort.protocol import site as site_module
 from kohort.protocol import task as task_module

@@ -149,13 +149,13 @@ def test_a_model_of_format_1_is_read_for_ever() -> None:
 def test_another_format_is_named_and_not_guessed(tmp_path: Path) -> None:
     save_model(load_model(GOLDEN), tmp_path)
     card = json.loads((tmp_path / "model.json").read_bytes())
-    card["format"] = 3
+    card["format"] = 4
     (tmp_path / "model.json").write_bytes(export._card_bytes(card))
     with pytest.raises(IntegrityError):  # the number alone was changed
         load_model(tmp_path)
     card["sha256"] = export._card_hash(card)
     (tmp_path / "model.json").write_bytes(export._card_bytes(card))
-    with pytest.raises(ConfigError, match=r"format 3.*Update kohort"):
+    with pytest.raises(ConfigError, match=r"format 4, of kohort .*Update kohort"):
         load_model(tmp_path)
 
 

@@ -7,7 +7,8 @@ import pytest
 
 from kohort.errors import ConfigError
 from kohort.models.dense.network import Network
-from kohort.models.trainable import find_factory, is_torch, network_from_mapping, require_torch
+from kohort.models.torch.build import require_torch
+from kohort.models.torch.factories import find_factory, is_torch
 from kohort.runs.config import load_plan
 from kohort.runs.run import run
 
@@ -38,8 +39,9 @@ def test_only_the_prefix_makes_a_model_a_module():
 
 def test_without_torch_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
-    monkeypatch.delitem(sys.modules, "kohort.models.torch.module", raising=False)
-    monkeypatch.delattr("kohort.models.torch.module", raising=False)
+    for name in ("module", "training", "private", "network"):
+        monkeypatch.delitem(sys.modules, f"kohort.models.torch.{name}", raising=False)
+        monkeypatch.delattr(f"kohort.models.torch.{name}", raising=False)
     with pytest.raises(ConfigError, match="torch") as caught:
         require_torch("torch:json:loads")
     assert "kohort[torch]" in caught.value.hint
@@ -78,7 +80,7 @@ def test_a_plan_with_such_a_model_is_refused_before_anything_is_written(model, w
 
 def test_a_dense_network_comes_back_from_its_mapping():
     network = Network(inputs=3, hidden=(4, 2), outputs=2, activation="tanh", dtype="float64")
-    assert network_from_mapping(network.to_mapping()) == network
+    assert Network(**network.to_mapping()) == network
     flat = network.start(np.random.default_rng(0))
     named = network.tensors(flat)
     assert list(named) == [f"layer{index}.{part}" for index in range(3) for part in ("matrix", "bias")]

@@ -217,7 +217,7 @@ def test_a_plan_is_driven_to_its_end_and_observed(tmp_path: Path) -> None:
         for number in range(3):
             replies = yield Ask(task=task, to=NAMES[:2], round=number, expect=Expect(metrics=("rows",)))
             assert replies.sites == NAMES[:2]
-            assert (yield RoundEnd(round=number, rounds=3, weights=np.zeros(1))) is None
+            assert (yield RoundEnd(round=number, rounds=3, model=None)) is None
         return "done"
 
     assert drive(plan(), engine, observe=lambda mark: seen.append(mark.round)) == "done"

@@ -44,7 +44,7 @@ def outcome(**train: Any) -> Outcome:
 
 def sites_of(found: Outcome) -> list[tuple[Vector, Vector]]:
     """What each site trained on, encoded: the same split of training and test rows as the run's."""
-    from kohort.models.model import encode_rows
+    from kohort.models.rows import encode_rows
     from kohort.rng import Streams
     from kohort.runs.simulation import populate
 

@@ -52,7 +52,7 @@ def evaluate(
         emit(
             {
                 "task": trained.task,
-                "target": trained.encoder.schema.target,
+                "target": trained.target,
                 "rows": found.rows,
                 "skipped": found.skipped,
                 "metrics": found.metrics,

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from kohort.errors import ConfigError, DataError, nearest
 from kohort.evaluate.intervals import RESAMPLES
 from kohort.evaluate.utility import evaluate_model
-from kohort.models.model import Model
+from kohort.models.base import Model
 from kohort.tables.domain import category_text
 
 __all__ = ["MissingCells", "Verdict", "evaluate_table", "predict_table", "predicted_column"]
@@ -39,7 +39,7 @@ class Verdict:
 
 def predicted_column(model: Model) -> str:
     """The name of the column predictions are written to."""
-    return f"predicted_{model.encoder.schema.target}"
+    return f"predicted_{model.target}"
 
 
 def predict_table(
@@ -81,7 +81,7 @@ def evaluate_table(
     seed: int = 0,
 ) -> Verdict:
     """All measures with their intervals on a table that holds the target; `by` names a column to group by."""
-    target = str(model.encoder.schema.target)
+    target = model.target
     for column in (target, *(() if by is None else (by,))):
         if column not in frame.columns:
             raise DataError(f"the table has no column {column!r}", hint=nearest(column, frame.columns))
@@ -123,7 +123,7 @@ def _readable_rows(
 
 def _own_type(model: Model, predicted: pl.Series) -> pl.Series:
     """Classes that were whole numbers in the training rows are whole numbers again."""
-    domain = model.encoder.domain.columns[str(model.encoder.schema.target)]
+    domain = model.encoder.domain.columns[model.target]
     return predicted.cast(pl.Int64) if model.classes and domain.kind == "number" else predicted
 
 

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from kohort.errors import DataError
 from kohort.evaluate.intervals import BLOCKS, Blocks, Floats, Resampling, intervals_of
-from kohort.models.model import Model, encode_rows
-from kohort.models.rows import Rows
+from kohort.models.base import Model
+from kohort.models.rows import Rows, encode_rows
 from kohort.rng import Streams
 
 __all__ = ["accuracy_of", "area_under_curve", "classification", "evaluate_model", "regression"]
@@ -53,7 +53,7 @@ def evaluate_model(
     streams = Streams.seeded(seed)
     is_classifier = model.task == "classification"
     truth = rows.y.astype(np.int64) if is_classifier else _own_scale(model, rows.y)
-    ranked = model.positive_scores(rows.x) if is_classifier else None
+    ranked = model.ranking(rows.x) if is_classifier else None
 
     def measure(chosen: Any, resamples: int, *group: str, blocks: int = BLOCKS) -> dict[str, Any]:
         generator = streams.generator("bootstrap", *group)

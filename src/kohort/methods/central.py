@@ -61,7 +61,9 @@ def protocol(config: Central, hub: Hub) -> ProtocolGenerator:
     ended = yield from federated_rounds(
         hub, weights, group=TrainingGroup(sites=(), participant=HubTrainer(hub, received))
     )
-    return Result(weights=ended.weights, rounds=ended.rounds, stopped_by=ended.stopped_by, received=received)
+    return Result(
+        model=hub.model_of(ended.weights), rounds=ended.rounds, stopped_by=ended.stopped_by, received=received
+    )
 
 
 def claims(config: Central, rows: int) -> Sequence[Guarantee]:

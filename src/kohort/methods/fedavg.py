@@ -102,20 +102,20 @@ def protocol(config: FedAvg, hub: Hub) -> ProtocolGenerator:
         return (yield from _private(config.dp, hub, weights))
     else:
         ended = yield from federated_rounds(hub, weights)
-    return Result(weights=ended.weights, rounds=ended.rounds, stopped_by=ended.stopped_by)
+    return Result(model=hub.model_of(ended.weights), rounds=ended.rounds, stopped_by=ended.stopped_by)
 
 
 def _private(dp: DPSection, hub: Hub, weights: FloatArray) -> Generator[Ask | RoundEnd, Any, Result]:
     """Noise at the sites, or at the hub."""
     if dp.mechanism == "statistics":
         solved: RoundsResult = yield from noisy_statistics(hub)
-        return Result(weights=solved.weights, rounds=solved.rounds, stopped_by=solved.stopped_by)
+        return Result(model=hub.model_of(solved.weights), rounds=solved.rounds, stopped_by=solved.stopped_by)
     noise, claim = None, None
     if dp.mechanism == "hub":
         noise, claim = hub_noise(hub, dp, rounds=hub.approved.train.rounds, sites=len(hub.sites))
     options = RoundOptions(task=TRAIN_PHASE, metrics={"phase": 0}, noise=noise, average=dp.average)
     ended: RoundsResult = yield from federated_rounds(hub, weights, options=options)
-    return Result(weights=ended.weights, rounds=ended.rounds, stopped_by=ended.stopped_by, claim=claim)
+    return Result(model=hub.model_of(ended.weights), rounds=ended.rounds, stopped_by=ended.stopped_by, claim=claim)
 
 
 def _shared_sigma(phase: TrainingPhase) -> float:

@@ -24,8 +24,7 @@ from annotated_types import Ge, Le
 
 from kohort.errors import ConfigError, nearest
 from kohort.methods.registry import Method
-from kohort.models.model import encode_rows
-from kohort.models.rows import Rows
+from kohort.models.rows import Rows, encode_rows
 from kohort.privacy.guarantee import Aggregate, Guarantee, KAnonymous
 from kohort.protocol.hub import Ask, Expect, Hub, ProtocolGenerator, Replies, Result
 from kohort.protocol.reads import FEDERATED_ROUNDS, NETWORK, Reads
@@ -141,7 +140,7 @@ def protocol(config: Silo, hub: Hub) -> ProtocolGenerator:
     ended = yield from federated_rounds(replace(hub, sites=replies.sites, rows=left), weights)
     suppressed = sum(hub.rows[site] for site in left) - sum(left.values())
     notes = (f"{suppressed:,} rows were suppressed and not trained on",) if suppressed else ()
-    return Result(weights=ended.weights, rounds=ended.rounds, stopped_by=ended.stopped_by, notes=notes)
+    return Result(model=hub.model_of(ended.weights), rounds=ended.rounds, stopped_by=ended.stopped_by, notes=notes)
 
 
 def claims(config: Silo, rows: int) -> Sequence[Guarantee]:

@@ -1,10 +1,9 @@
-"""Models as files: weights in safetensors, everything else in JSON, bound together by a hash.
+"""Models as files: arrays in safetensors, everything else in JSON, bound together by a hash.
 
-`model.json` holds the format version, the network, the schema, the encoder's domain, the versions it was made with and
-the hash of `model.safetensors`. An altered file is refused. Reading executes nothing that is in the files; a torch
-module is built by its factory, which the file names and which must be installed where the model is read. Format 2 adds
-the published classes that rows are placed under before such a model predicts; who reads only format 1 refuses it. Files
-of format 1 stay readable in every later version. `README.md` is for people and is not read.
+`model.json` holds the format version, the kind of model and the package that provides it, the model's own facts, the
+versions it was made with and the hash of `model.safetensors`. An altered file is refused. Reading executes nothing that
+is in the files: the kind names a loader that is installed where the model is read. Files of the formats 1 and 2, which
+had no kinds, stay readable in every later version. `README.md` is for people and is not read.
 """
 
 from __future__ import annotations
@@ -12,85 +11,147 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from kohort.errors import ConfigError, IntegrityError, KohortError
 from kohort.files import write_atomic
-from kohort.methods.syntactic.mapped_encoder import MappedEncoder, encoder_from_mapping
-from kohort.models.model import Model
-from kohort.models.trainable import network_from_mapping
+from kohort.models.base import Model, SavedModel
+from kohort.models.registry import GROUP, FoundKind, find_kind
 
 __all__ = ["FORMAT", "load_model", "save_model"]
 
-FORMAT, MAPPED_FORMAT = 1, 2
-WEIGHTS_FILE, CARD_FILE, PAGE_FILE = "model.safetensors", "model.json", "README.md"
+FORMAT = 3
+_FORMAT_WITHOUT_KINDS, _FORMAT_WITH_CLASSES = 1, 2
+ARRAYS_FILE, CARD_FILE, PAGE_FILE = "model.safetensors", "model.json", "README.md"
 
 
 def save_model(
     model: Model, folder: str | Path, *, about: dict[str, Any] | None = None, page: str | None = None
 ) -> None:
-    """Write a model into `folder`; `about` is what `model.json` says of the run, `page` the card for people."""
+    """Write a model into `folder`, each file whole or not at all.
+
+    Args:
+        model: of any registered kind.
+        folder: is made if it does not exist.
+        about: what `model.json` says of the run, as plain values.
+        page: the card for people, in Markdown.
+
+    Raises:
+        ConfigError: nothing registers the kind of the model, so nobody could read it back.
+    """
     from safetensors.numpy import save
 
-    place = Path(folder)
-    weights = save({"weights": model.weights, **model.network.tensors(model.weights)})
+    place, found = Path(folder), find_kind(model.kind)
+    if found is None:
+        raise ConfigError(
+            f"nothing registers models of kind {model.kind!r}, so the model could not be read back",
+            hint=f"Give its package an entry point {model.kind!r} of the group {GROUP!r}",
+        )
+    saved = model.save()
+    arrays = save({name: np.ascontiguousarray(array) for name, array in saved.arrays.items()})
     card = {
-        "format": _format_of(model),
-        "network": model.network.to_mapping(),
-        "encoder": model.encoder.to_mapping(),
-        "weights_sha256": hashlib.sha256(weights).hexdigest(),
+        "format": FORMAT,
+        "kind": model.kind,
+        "provider": {"package": found.package, "version": found.version},
+        "model": dict(saved.facts),
+        "weights_sha256": hashlib.sha256(arrays).hexdigest(),
         "versions": {"kohort": version("kohort"), "numpy": version("numpy"), "python": platform.python_version()},
         "about": about or {},
     }
     card["sha256"] = _card_hash(card)
     if page is not None:
         write_atomic(place / PAGE_FILE, page.encode())
-    write_atomic(place / WEIGHTS_FILE, weights)
+    write_atomic(place / ARRAYS_FILE, arrays)
     write_atomic(place / CARD_FILE, _card_bytes(card))
 
 
 def load_model(path: str | Path) -> Model:
-    """Read a model from its folder, from a run folder that holds one, or from its `model.json`."""
-    from safetensors import SafetensorError
-    from safetensors.numpy import load
+    """Read a model of any registered kind.
 
+    Args:
+        path: the model's folder, a run folder that holds one, or its `model.json`.
+
+    Raises:
+        ConfigError: there is no model, a later version wrote it, or what provides its kind is not installed here.
+        IntegrityError: the files were altered or damaged, or do not fit together.
+
+    Example:
+        kohort.load_model("out/fedavg").predict(frame)
+    """
     folder = _find(Path(path))
+    card, arrays = _read(folder)
+    kind = _kind_of(card, folder)
+    try:
+        return kind.kind.load(_saved(card, arrays))
+    except ConfigError:
+        raise  # the files are whole: what they name is missing here, or has changed
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, KohortError) as error:
+        raise IntegrityError(f"the model in {folder} does not fit together", hint="Export it again") from error
+
+
+def _read(folder: Path) -> tuple[dict[str, Any], bytes]:
+    """The card and the bytes of the arrays, as they were written."""
     try:
         text = (folder / CARD_FILE).read_bytes()
         card = json.loads(text)
         if not isinstance(card, dict):
             raise ValueError
-        weights = (folder / WEIGHTS_FILE).read_bytes()
+        arrays = (folder / ARRAYS_FILE).read_bytes()
     except (OSError, ValueError, RecursionError) as error:
         raise IntegrityError(f"the model in {folder} is incomplete or damaged", hint="Export it again") from error
     if (
         _card_bytes(card) != text
         or card.get("sha256") != _card_hash(card)
-        or card.get("weights_sha256") != hashlib.sha256(weights).hexdigest()
+        or card.get("weights_sha256") != hashlib.sha256(arrays).hexdigest()
     ):
         raise IntegrityError(f"the model in {folder} was altered after it was written", hint="Export it again")
-    if card.get("format") not in (FORMAT, MAPPED_FORMAT):
+    return card, arrays
+
+
+def _kind_of(card: Mapping[str, Any], folder: Path) -> FoundKind:
+    """The kind of a card of any known format."""
+    number = card.get("format")
+    if number == FORMAT:
+        name = str(card.get("kind"))
+    elif number == _FORMAT_WITH_CLASSES:
+        name = "syntactic"
+    elif number == _FORMAT_WITHOUT_KINDS:
+        name = "torch" if "factory" in card.get("network", ()) else "dense"
+    else:
+        writer = _mapping(card.get("versions")).get("kohort", "an unknown version")
         raise ConfigError(
-            f"the model in {folder} has format {card.get('format')}, this kohort reads {FORMAT} and {MAPPED_FORMAT}",
+            f"the model in {folder} has format {number}, of kohort {writer}; this kohort reads 1 to {FORMAT}",
             hint="Update kohort",
         )
+    found = find_kind(name)
+    if found is None:
+        provider = _mapping(card.get("provider"))
+        package = provider.get("package", "the package that provides it")
+        raise ConfigError(
+            f"the model in {folder} is of kind {name!r}, which no package installed here provides",
+            hint=f"Install {package}; version {provider.get('version', '?')} wrote the model",
+        )
+    return found
+
+
+def _saved(card: Mapping[str, Any], arrays: bytes) -> SavedModel:
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
+
+    facts = card["model"] if card["format"] == FORMAT else {name: card[name] for name in ("network", "encoder")}
     try:
-        network = network_from_mapping(card["network"])
-        model = Model(network, load(weights)["weights"], encoder_from_mapping(card["encoder"]))
-        network.tensors(model.weights)
-        if _format_of(model) != card["format"]:
-            raise IntegrityError("the format does not say whether the model places rows under classes")
-    except (KeyError, TypeError, AttributeError, SafetensorError, KohortError) as error:
-        if isinstance(error, ConfigError) and card["network"].get("kind") == "torch":
-            raise  # the files are whole: the module they name is missing here, or has changed
-        raise IntegrityError(f"the model in {folder} does not fit together", hint="Export it again") from error
-    return model
+        return SavedModel(facts=facts, arrays=load(arrays))
+    except SafetensorError as error:
+        raise IntegrityError("the arrays cannot be read") from error
 
 
-def _format_of(model: Model) -> int:
-    return MAPPED_FORMAT if isinstance(model.encoder, MappedEncoder) else FORMAT
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
 
 
 def _card_bytes(card: dict[str, Any]) -> bytes:

@@ -1,5 +1,7 @@
 """Encoded rows of one site, and of many sites side by side without padding.
 
+Numbers to predict are trained on the scale [0, 1] of the column's domain, so that one learning rate suits them all.
+
 Guarantees: `stack` copies no row when the sites are slices of the same arrays, in whatever order they come, and
 `StackedRows.take` never does; so a thousand sites cut out of one table cost no memory beyond the table.
 """
@@ -12,12 +14,14 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
-from kohort.errors import DataError
-from kohort.models.dense.network import DType, FloatArray
+from kohort.errors import ConfigError, DataError
+from kohort.models.options import DType, FloatArray
+from kohort.tables.encoder import Encoder
 
-__all__ = ["Rows", "StackedRows", "read_only", "stack"]
+__all__ = ["Rows", "StackedRows", "encode_rows", "read_only", "stack", "target_range", "with_target"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,6 +120,31 @@ class StackedRows:
         begin = int(self.starts[index])
         part = slice(begin, begin + int(self.counts[index]))
         return Rows(self.x[part], self.y[part], None if self.weight is None else self.weight[part])
+
+
+def target_range(encoder: Encoder) -> tuple[float, float]:
+    """Offset and width of a numeric target; (0, 1) for classes."""
+    if encoder.classes is not None or encoder.schema.target is None:
+        return 0.0, 1.0
+    bounds = encoder.domain.columns[encoder.schema.target].bounds
+    if bounds is None:
+        raise ConfigError(f"target {encoder.schema.target!r} has no bounds", hint="Declare them in data.bounds")
+    low, high = bounds
+    return low, (high - low) or 1.0
+
+
+def encode_rows(encoder: Encoder, frame: pl.DataFrame, *, generalised: bool = False) -> Rows:
+    """Rows ready for training: inputs scaled to [0, 1], classes as codes, a numeric target scaled to [0, 1]."""
+    return with_target(encoder, encoder.transform(frame, generalised=generalised), frame)
+
+
+def with_target(encoder: Encoder, x: FloatArray, frame: pl.DataFrame) -> Rows:
+    """Rows of inputs that were encoded already: the target and the weights of the rows come from `frame`."""
+    low, width = target_range(encoder)
+    target = encoder.target(frame)
+    if (low, width) != (0.0, 1.0):
+        target = ((target.astype(np.float64) - low) / width).astype(target.dtype)
+    return Rows(x, np.ascontiguousarray(target), encoder.row_weights(target))
 
 
 def read_only(array: NDArray[Any], dtype: Any = None) -> NDArray[Any]:

@@ -1,7 +1,7 @@
 """Checkpoints: after every round, all that is needed to go on as if nothing had happened.
 
 Two files take turns, so that one of them is always whole; each carries a hash of its content. A checkpoint holds
-weights, optimiser and plan state, and the history: no row of any site.
+the state of the plan and of the sites, and the history: no row of any site.
 """
 
 from __future__ import annotations
@@ -18,14 +18,13 @@ from numpy.typing import NDArray
 
 from kohort.errors import ConfigError, IntegrityError
 from kohort.files import write_atomic
-from kohort.models.dense.network import FloatArray
 from kohort.protocol.hub import Resume
 from kohort.protocol.wire import Payload, decode, encode
 
 __all__ = ["Checkpoint", "Checkpoints"]
 
-FORMAT = 2
-"""Raised whenever what a checkpoint holds changes its form; version 1 had none."""
+FORMAT = 3
+"""Raised whenever what a checkpoint holds changes its form; version 1 had none, and 2 held weights beside the state."""
 SiteState = Mapping[str, Mapping[str, NDArray[Any]]]
 
 
@@ -34,8 +33,8 @@ class Checkpoint:
     """A finished round."""
 
     round: int
-    weights: FloatArray
     state: Mapping[str, NDArray[Any]]
+    """What the plan needs to go on, whatever kind of model it trains."""
     sites: SiteState
     """What each site keeps between rounds, by site name."""
     ledger_lines: int
@@ -46,7 +45,7 @@ class Checkpoint:
     @property
     def resume(self) -> Resume:
         """What a plan needs of it."""
-        return Resume(round=self.round, weights=self.weights, state=self.state)
+        return Resume(round=self.round, state=self.state)
 
 
 class Checkpoints:
@@ -82,8 +81,7 @@ class Checkpoints:
 
 
 def _to_payload(checkpoint: Checkpoint) -> Payload:
-    arrays: dict[str, NDArray[Any]] = {"weights": checkpoint.weights}
-    arrays |= {f"plan/{name}": array for name, array in checkpoint.state.items()}
+    arrays = {f"plan/{name}": array for name, array in checkpoint.state.items()}
     owners: dict[str, list[str]] = {}
     for site, kept in checkpoint.sites.items():
         for name in kept:
@@ -119,7 +117,6 @@ def _read(path: Path) -> Checkpoint:
     state = {name.removeprefix("plan/"): array for name, array in payload.arrays.items() if name.startswith("plan/")}
     return Checkpoint(
         round=facts["round"],
-        weights=payload.arrays["weights"],
         state=state,
         sites=sites,
         ledger_lines=facts["ledger_lines"],

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, get_args
 import numpy as np
 
 from kohort.errors import IntegrityError
-from kohort.models.model import encode_rows
+from kohort.models.rows import encode_rows
 from kohort.privacy.guarantee import Domain as DomainClaim
 from kohort.privacy.guarantee import Public
 from kohort.privacy.ledger.ledger import canonical

@@ -15,7 +15,9 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from kohort.models.dense.network import FloatArray
+from kohort.models.base import Model
+from kohort.models.network_model import NetworkModel
+from kohort.models.options import FloatArray
 from kohort.models.rows import Rows
 from kohort.models.trainable import Trainable
 from kohort.privacy.guarantee import DP
@@ -57,22 +59,17 @@ class Ask(NamedTuple):
 
 
 class RoundEnd(NamedTuple):
-    """A round is done and `weights` is the model so far: what observers evaluate, show and checkpoint."""
+    """A round is done and `model` is the model so far: what observers evaluate, show and checkpoint."""
 
     round: int
     rounds: int
-    weights: FloatArray
+    model: Model | None
+    """None when the hub does not know it, as among peers: nothing is measured then."""
     metrics: Mapping[str, float] = MappingProxyType({})
     state: Mapping[str, NDArray[Any]] = MappingProxyType({})
-    """What the plan needs besides the weights to go on from here."""
-    hidden: bool = False
-    """Whether the hub does not know the model: `weights` is then the last one it knew, and nothing is measured."""
+    """All that the plan needs to go on from here; loops over a weight vector keep it under "weights"."""
     resumed: bool = False
     """True once, when an interrupted run has come to where its checkpoint was taken; nothing new happened."""
-    network: Trainable | None = None
-    """The network `weights` belong to, when it is not the plan's `[model]`."""
-    encoder: Encoder | None = None
-    """How rows become the model's inputs, when it is not the hub's way."""
 
 
 @dataclass(frozen=True)
@@ -128,9 +125,10 @@ class Replies:
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """What a plan returns: the model's weights, why it ended, and rows the hub was given, if any."""
+    """What a plan returns: the model, why training ended, and rows the hub was given, if any."""
 
-    weights: FloatArray
+    model: Model
+    """Of any registered kind; `Hub.model_of` makes one of a weight vector."""
     rounds: int
     stopped_by: str
     received: pl.DataFrame | None = None
@@ -139,22 +137,17 @@ class Result:
     notes: tuple[str, ...] = ()
     claim: DP | None = None
     """What noise the hub added itself promises of the model; what sites promise stands in their ledgers."""
-    network: Trainable | None = None
-    """The network `weights` belong to, when the method makes one of its own rather than the plan's `[model]`."""
     files: Mapping[str, bytes] = field(default_factory=dict)
     """What the hub keeps of the run, by name; written into `DIR/hub/`."""
-    encoder: Encoder | None = None
-    """How new rows become the model's inputs, when it is not the hub's way: under published classes, for one."""
     facts: Mapping[str, Any] = field(default_factory=dict)
     """What else there is to tell about the run, as plain values."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Resume:
-    """The last round an interrupted run finished, its weights, and what its plan kept."""
+    """The last round an interrupted run finished, and what its plan kept: the `state` of that round's mark."""
 
     round: int
-    weights: FloatArray
     state: Mapping[str, NDArray[Any]]
 
 
@@ -178,6 +171,15 @@ class Hub:
     """Who opens encrypted sums; None when the plan has none to open."""
     opened: tuple[Ask, Replies] | None = None
     """What the method's `opening` asked along with the enrolment, and the answers."""
+
+    def model_of(self, weights: FloatArray, *, network: Trainable | None = None) -> NetworkModel:
+        """The model that a weight vector is.
+
+        Args:
+            weights: of the plan's `[model]`, or of `network`.
+            network: when the method makes one of its own.
+        """
+        return NetworkModel(network or self.network, weights, self.encoder)
 
 
 ProtocolGenerator = Generator[Ask | RoundEnd, Any, Result]

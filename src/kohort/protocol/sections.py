@@ -11,7 +11,9 @@ from annotated_types import Ge, Gt, Le
 from kohort.errors import ConfigError, nearest
 from kohort.models.dense.network import Init, Loss, Network
 from kohort.models.dense.training import Training
-from kohort.models.trainable import Trainable, is_torch, require_torch, torch_model
+from kohort.models.torch.build import require_torch, torch_model
+from kohort.models.torch.factories import is_torch
+from kohort.models.trainable import Trainable
 from kohort.protocol.corrections import find_correction
 from kohort.tables.encoder import Encoder
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import version
 from typing import Any
 
-from kohort.models.model import Model
+from kohort.models.base import Model
 from kohort.report import words
 from kohort.tables.blocks import CategoryBlock, NumberBlock
 

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from kohort.models.dense.network import FloatArray
 from kohort.models.dense.training import OptimiserState
-from kohort.models.model import encode_rows
-from kohort.models.rows import stack
+from kohort.models.rows import encode_rows, stack
 from kohort.protocol.hub import Hub
 from kohort.rounds.loop import Update
 

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kohort.errors import ConfigError
-from kohort.models.dense.network import FloatArray, loss_of
+from kohort.models.options import FloatArray
+from kohort.models.scoring import loss_of
 from kohort.protocol.corrections import find_correction
 from kohort.protocol.hub import Ask, Hub, Replies, Resume, RoundEnd
 from kohort.protocol.options import named
@@ -170,7 +171,8 @@ def federated_rounds(
             loop.take((yield from before(passed)))
         weights, first = loop.resume(hub.resume)
         average.restore(hub.resume.state)
-        yield RoundEnd(round=first - 1, rounds=rounds, weights=weights, state=hub.resume.state, resumed=True)
+        model = hub.model_of(weights)
+        yield RoundEnd(round=first - 1, rounds=rounds, model=model, state=hub.resume.state, resumed=True)
         if loop.is_over:
             return RoundsResult(weights=average.averaged(weights), rounds=first, stopped_by=loop.patience.reason)
     for round_number in range(first, end):
@@ -184,8 +186,9 @@ def federated_rounds(
         average.take(round_number, weights)
         loop.is_over = loop.patience.is_over(loss)
         metrics = {} if loss is None else {"loss": loss}
-        state = {**loop.state(), **average.state()}
-        yield RoundEnd(round=round_number, rounds=rounds, weights=weights, metrics=metrics, state=state)
+        state = {"weights": weights, **loop.state(), **average.state()}
+        model = hub.model_of(weights)
+        yield RoundEnd(round=round_number, rounds=rounds, model=model, metrics=metrics, state=state)
         if loop.is_over:
             return RoundsResult(
                 weights=average.averaged(weights), rounds=round_number + 1, stopped_by=loop.patience.reason
@@ -354,7 +357,7 @@ class _Loop:
             self._control = state["control"].copy()
         if self._participant is not None:
             self._participant.restore(_part(state, "participant."))
-        return saved.weights, saved.round + 1
+        return state["weights"], saved.round + 1
 
 
 def _gathered(replies: Replies | None, updates: Sequence[Update], *, losses: bool) -> list[NDArray[Any]]:

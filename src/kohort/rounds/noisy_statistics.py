@@ -78,5 +78,5 @@ def noisy_statistics(hub: Hub) -> Generator[Ask | RoundEnd, Any, RoundsResult]:
     drowned = Statistics(total.grams + ridge, total.moments, total.more)
     coefficients = unsigned(solve(design, drowned, standardise=False))
     _, flat = as_network(design, coefficients, dtype=hub.network.dtype)
-    yield RoundEnd(round=0, rounds=1, weights=flat, state={})
+    yield RoundEnd(round=0, rounds=1, model=hub.model_of(flat))
     return RoundsResult(weights=flat, rounds=1, stopped_by="one release")

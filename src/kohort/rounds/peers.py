@@ -315,16 +315,16 @@ def peer_rounds(hub: Hub, phase: PeerRounds, weights: FloatArray) -> Generator[A
         yield RoundEnd(
             round=first - 1,
             rounds=phase.last_round,
-            weights=weights,
+            model=None,
             state=hub.resume.state,
-            hidden=True,
             resumed=True,
         )
     for number in range(first, phase.first_round + phase.rounds):
         begins = weights if number == phase.first_round else None
         replies: Replies = yield relay.ask(EXCHANGE, number, begins, Expect(blobs=("boxes",), check=_readable))
         relay.collect(replies)
-        yield RoundEnd(round=number, rounds=phase.last_round, weights=weights, state=relay.state(), hidden=True)
+        state = {"weights": weights, **relay.state()}
+        yield RoundEnd(round=number, rounds=phase.last_round, model=None, state=state)
     settled: Replies = yield relay.ask(SETTLE, phase.first_round + phase.rounds, None, Expect())
     return settled.sites
 

@@ -118,10 +118,11 @@ def summed_rounds(hub: Hub, weights: FloatArray, *, sigma: float = 0.0) -> Gener
     average = WeightAverage.of(phase.train, share=0.0 if phase.dp is None else phase.dp.average)
     first = 0
     if hub.resume is not None:
-        weights, first = hub.resume.weights, hub.resume.round + 1
+        weights, first = hub.resume.state["weights"], hub.resume.round + 1
         velocity = hub.resume.state["velocity"].copy()
         average.restore(hub.resume.state)
-        yield RoundEnd(round=first - 1, rounds=rounds, weights=weights, state=hub.resume.state, resumed=True)
+        model = hub.model_of(weights)
+        yield RoundEnd(round=first - 1, rounds=rounds, model=model, state=hub.resume.state, resumed=True)
     for number in range(first, rounds):
         total = yield from summed(
             hub,
@@ -140,8 +141,8 @@ def summed_rounds(hub: Hub, weights: FloatArray, *, sigma: float = 0.0) -> Gener
         step = grid.decode(total.values)
         weights, velocity = _moved(hub, phase, weights, velocity, step, total.sites)
         average.take(number, weights)
-        state: Mapping[str, NDArray[Any]] = {"velocity": velocity, **average.state()}
-        yield RoundEnd(round=number, rounds=rounds, weights=weights, state=state)
+        state: Mapping[str, NDArray[Any]] = {"weights": weights, "velocity": velocity, **average.state()}
+        yield RoundEnd(round=number, rounds=rounds, model=hub.model_of(weights), state=state)
     return RoundsResult(weights=average.averaged(weights), rounds=rounds, stopped_by="rounds")
 
 

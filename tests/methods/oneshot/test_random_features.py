@@ -12,9 +12,9 @@ from kohort.methods.oneshot.random_features import RandomFeatures, network_of_fe
 from kohort.models.closed_form.design import OneLayer
 from kohort.models.closed_form.solve import choose, signed, solve
 from kohort.models.closed_form.statistics import statistics_of_sites
-from kohort.models.dense.network import Network, predict, scores
+from kohort.models.dense.network import Network
 from kohort.models.rows import Rows, stack
-from kohort.models.trainable import network_from_mapping
+from kohort.models.scoring import predict, scores
 
 DATA = os.environ.get("KOHORT_DATA")
 SEED = b"public"
@@ -122,7 +122,7 @@ def test_what_cannot_be_drawn_is_refused():
 
 def test_random_cosines_are_solved_and_not_trained():
     network = Network(inputs=2, hidden=(3,), outputs=1, activation="cos", loss="logistic")
-    assert network_from_mapping(network.to_mapping()) == network
+    assert Network(**network.to_mapping()) == network
     with pytest.raises(ConfigError, match="solved, not trained"):
         network.fit(np.zeros(network.parameter_count, dtype=np.float32), None)
 

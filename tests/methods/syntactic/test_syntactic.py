@@ -17,16 +17,17 @@ from kohort.evaluate.tables import predict_table
 from kohort.methods.syntactic import exchange as mappings
 from kohort.methods.syntactic import method as syntactic
 from kohort.methods.syntactic.exchange import read_mappings
-from kohort.methods.syntactic.mapped_encoder import MappedEncoder, encode_in_classes, encoder_from_mapping
+from kohort.methods.syntactic.mapped_encoder import MappedEncoder, encode_in_classes
 from kohort.methods.syntactic.mapping.mapping import SiteMapping
 from kohort.methods.syntactic.method import AnonymiseSection, anonymise_rows
 from kohort.models import files as export
 from kohort.models.files import load_model, save_model
-from kohort.models.model import Model
+from kohort.models.network_model import NetworkModel
 from kohort.protocol.task import find_task
 from kohort.runs import backend
 from kohort.runs.config import Plan, load_plan
 from kohort.runs.run import Progress, run
+from kohort.tables.encoder import Encoder
 
 SIZES = {"a": 120, "b": 160, "c": 90}
 CODES = [f"{number:03d}" for number in range(12)]
@@ -97,7 +98,7 @@ def published(site: Any) -> mappings.Published:
     return found
 
 
-def without_classes(model: Model) -> dict[str, Any]:
+def without_classes(model: NetworkModel) -> dict[str, Any]:
     return {name: value for name, value in model.encoder.to_mapping().items() if name != "mappings"}
 
 
@@ -214,28 +215,34 @@ def test_a_saved_model_places_rows_before_it_predicts(tmp_path: Path) -> None:
     found, skipped = predict_table(loaded, new.drop("outcome"), proba=True)
     assert skipped == 0
     assert found["predicted_outcome"].equals(outcome.model.predict(new).alias("predicted_outcome"))
-    plain = Model(loaded.network, loaded.weights, encoder_from_mapping(without_classes(loaded)))
+    plain = NetworkModel(loaded.network, loaded.weights, Encoder.from_mapping(without_classes(loaded)))
     assert not np.allclose(plain.predict_proba(new), loaded.predict_proba(new)), "rows were not placed"
     card = json.loads((tmp_path / "run" / "model" / "model.json").read_text())
-    assert card["format"] == 2
-    card["format"] = 1
-    del card["sha256"]
-    card["sha256"] = export._card_hash(card)
-    (tmp_path / "run" / "model" / "model.json").write_bytes(export._card_bytes(card))
+    assert (card["format"], card["kind"]) == (3, "syntactic")
+    old = {"format": 2, **card.pop("model"), **{name: card[name] for name in ("weights_sha256", "versions", "about")}}
+    _rewrite(tmp_path / "run" / "model" / "model.json", old)
+    assert load_model(tmp_path / "run").predict(new).equals(loaded.predict(new)), "a file of format 2"
+    card = {**old, "format": 1}
+    _rewrite(tmp_path / "run" / "model" / "model.json", card)
     with pytest.raises(IntegrityError, match="does not fit together"):  # an older reader would not place the rows
         load_model(tmp_path / "run")
     save_model(plain, tmp_path / "plain")
-    assert json.loads((tmp_path / "plain" / "model.json").read_text())["format"] == 1
+    assert json.loads((tmp_path / "plain" / "model.json").read_text())["kind"] == "dense"
+
+
+def _rewrite(path: Path, card: dict[str, Any]) -> None:
+    card["sha256"] = export._card_hash(card)
+    path.write_bytes(export._card_bytes(card))
 
 
 def test_a_stored_mapping_of_another_schema_is_refused() -> None:
     encoder = run(plan(), seed=1, tables=tables()).model.encoder
     assert isinstance(encoder, MappedEncoder)
     stored = encoder.to_mapping()
-    assert encoder_from_mapping(stored).to_mapping() == stored
+    assert MappedEncoder.from_mapping(stored).to_mapping() == stored
     foreign = replace(encoder.mappings[0], schema="another")
     with pytest.raises(IntegrityError, match="another schema") as caught:
-        encoder_from_mapping({**stored, "mappings": [foreign.to_bytes().decode()]})
+        MappedEncoder.from_mapping({**stored, "mappings": [foreign.to_bytes().decode()]})
     assert caught.value.exit_code == 6
     with pytest.raises(IntegrityError, match="another schema"):
         replace(encoder, mappings=(foreign,))

@@ -19,8 +19,8 @@ from kohort.models.closed_form import statistics as closed_form
 from kohort.models.closed_form.design import WANTED, OneLayer, apply, clip_rows, inverse, sensitivity, slope
 from kohort.models.closed_form.solve import Solver, choose, held_out_error, network_of, signed, solve, unsigned
 from kohort.models.closed_form.statistics import fold_of, leading, pack, statistics_of_sites, unpack
-from kohort.models.dense.network import predict, probabilities, scores
 from kohort.models.rows import Rows, stack
+from kohort.models.scoring import predict, probabilities, scores
 
 DATA = os.environ.get("KOHORT_DATA")
 ACTIVATIONS = ("logistic", "linear", "softplus")

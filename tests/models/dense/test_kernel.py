@@ -9,9 +9,10 @@ from tests.reference.dense import fit_reference, gradient_reference, loss_refere
 from kohort.errors import ConfigError, DataError
 from kohort.models.dense.compiled import exp
 from kohort.models.dense.kernel import train_sites
-from kohort.models.dense.network import Network, loss_of
+from kohort.models.dense.network import Network
 from kohort.models.dense.training import OptimiserState, Training, fit_many, fit_one
 from kohort.models.rows import Rows, stack
+from kohort.models.scoring import loss_of
 
 ACTIVATIONS = ("relu", "tanh", "sigmoid")
 # A loss and the number of outputs it is tried with.

@@ -6,8 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kohort.errors import ConfigError, DataError
-from kohort.models.dense import network as network_module
-from kohort.models.dense.network import Network, loss_of, predict, probabilities, scores
+from kohort.models import scoring
+from kohort.models.dense.network import Network
+from kohort.models.scoring import loss_of, predict, probabilities, scores
 
 
 @given(inputs=st.integers(1, 9), hidden=st.lists(st.integers(1, 9), max_size=3), outputs=st.integers(2, 5))
@@ -73,7 +74,7 @@ def test_scores_and_losses_do_not_depend_on_the_chunks(monkeypatch):
     weights = network.start(generator)
     x, y = generator.normal(size=(100, 3)), generator.integers(0, 3, 100).astype(float)
     whole, loss = scores(network, weights, x), loss_of(network, weights, x, y)
-    monkeypatch.setattr(network_module, "_CHUNK_ROWS", 7)
+    monkeypatch.setattr(scoring, "_CHUNK_ROWS", 7)
     np.testing.assert_allclose(scores(network, weights, x), whole, rtol=1e-12)
     assert loss_of(network, weights, x, y) == pytest.approx(loss, rel=1e-12)
 

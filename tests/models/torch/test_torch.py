@@ -16,11 +16,12 @@ torch = pytest.importorskip("torch", reason="the extra kohort[torch] is not inst
 from torch import nn  # noqa: E402
 
 from kohort.errors import ConfigError, DataError, IntegrityError, SiteError  # noqa: E402
-from kohort.models.dense.network import Network, loss_of, probabilities, scores  # noqa: E402
+from kohort.models.dense.network import Network  # noqa: E402
 from kohort.models.dense.training import Training, fit_many  # noqa: E402
 from kohort.models.files import load_model, save_model  # noqa: E402
 from kohort.models.rows import Rows, stack  # noqa: E402
-from kohort.models.torch.module import TorchModel  # noqa: E402
+from kohort.models.scoring import loss_of, probabilities, scores  # noqa: E402
+from kohort.models.torch.network import TorchNetwork  # noqa: E402
 from kohort.protocol.enrolment import PREPARE  # noqa: E402
 from kohort.runs.config import load_plan  # noqa: E402
 from kohort.runs.run import run  # noqa: E402
@@ -103,7 +104,7 @@ def named(factory):
 
 
 def model_of(factory, *, inputs=3, outputs=2, **options):
-    return TorchModel(factory=named(factory), inputs=inputs, outputs=outputs, **options)
+    return TorchNetwork(factory=named(factory), inputs=inputs, outputs=outputs, **options)
 
 
 def rows_of(count, *, inputs=3, classes=2, weighted=False, dtype="float32", seed=0):
@@ -204,7 +205,7 @@ def go(plan, **options):
     return run(plan, seed=8, tables={"": table()}, **options)
 
 
-# The same MLP through TorchModel and through the dense kernel.
+# The same MLP through TorchNetwork and through the dense kernel.
 
 
 @pytest.mark.parametrize(
@@ -230,7 +231,7 @@ def test_a_run_with_a_module_agrees_with_the_dense_kernel_after_5_rounds(method,
         return starts[-1]
 
     dense = go(plan_of({"kind": "mlp", "hidden": [5]}, method=method, **train))
-    with mock.patch.object(TorchModel, "start", same_start):
+    with mock.patch.object(TorchNetwork, "start", same_start):
         module = go(plan_of({"kind": f"torch:{named(dense_relu)}"}, method=method, **train))
     assert module.rounds == dense.rounds == 5
     assert np.abs(dense.model.weights - starts[0]).max() > 0.02  # far more than the tolerance below
@@ -678,8 +679,8 @@ def test_fedma_needs_a_dense_network():
 def test_a_model_comes_back_from_its_files(tmp_path):
     outcome = go(plan_of({"kind": f"torch:{named(with_noise)}"}), out=tmp_path / "run")
     card = json.loads((tmp_path / "run" / "model" / "model.json").read_text())
-    assert card["network"]["kind"] == "torch"
-    assert card["network"]["factory"] == named(with_noise)
+    assert card["model"]["network"]["kind"] == "torch"
+    assert card["model"]["network"]["factory"] == named(with_noise)
     back = load_model(tmp_path / "run")
     assert back.network == outcome.model.network
     frame = table(30, seed=9)

@@ -13,7 +13,7 @@ from kohort.models.dense.network import Network  # noqa: E402
 from kohort.models.dense.training import Training  # noqa: E402
 from kohort.models.dp_sgd.fit import AdaptiveClip, PrivateSteps, fit_private  # noqa: E402
 from kohort.models.rows import Rows, stack  # noqa: E402
-from kohort.models.torch.module import TorchModel  # noqa: E402
+from kohort.models.torch.network import TorchNetwork  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook is firing:UserWarning")
 
@@ -54,7 +54,7 @@ NETWORK = Network(inputs=4, hidden=(5,), outputs=3, activation="tanh", dtype="fl
 
 
 def module(factory, **options):
-    return TorchModel(factory=f"{__name__}:{factory}", inputs=4, outputs=3, **{"dtype": "float64", **options})
+    return TorchNetwork(factory=f"{__name__}:{factory}", inputs=4, outputs=3, **{"dtype": "float64", **options})
 
 
 def make_rows(count, generator, weighted=False):

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kohort.errors import ConfigError
-from kohort.models.dense.network import Network, scores
+from kohort.models.dense.network import Network
+from kohort.models.scoring import scores
 from kohort.rounds.aggregators import find_aggregator
 from kohort.rounds.aggregators.fedma import in_order_of, match_units
 from kohort.rounds.aggregators.mean import weighted_mean

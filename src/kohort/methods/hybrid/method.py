@@ -155,7 +155,11 @@ def protocol(config: Hybrid, hub: Hub) -> ProtocolGenerator:
             yield from progress.choose(config.judge, earlier, number)
     weights = yield from progress.known_model(len(phases))
     return Result(
-        weights=weights, rounds=total, stopped_by="rounds", notes=tuple(progress.notes), claim=progress.hub_claim
+        model=hub.model_of(weights),
+        rounds=total,
+        stopped_by="rounds",
+        notes=tuple(progress.notes),
+        claim=progress.hub_claim,
     )
 
 
@@ -206,7 +210,7 @@ class _Progress:
             )
             self._weights = ended.weights
         elif hub.resume is not None:
-            self._weights = hub.resume.weights
+            self._weights = hub.resume.state["weights"]
         self.round += rounds
         self._hidden = False
 

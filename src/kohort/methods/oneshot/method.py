@@ -95,8 +95,7 @@ def protocol(config: OneShot, hub: Hub) -> ProtocolGenerator:
         batches=(Batch(frozenset(total.sites), total.values),),
     )
     return Result(
-        weights=weights,
-        network=network,
+        model=hub.model_of(weights, network=network),
         rounds=config.oneshot.rounds,
         stopped_by="rounds",
         notes=(*fitted.notes, *_notes(layout)),
@@ -108,11 +107,11 @@ def _among_peers(hub: Hub, layout: Layout) -> ProtocolGenerator:
     """The sites exchange their statistics and solve; the hub hears of the model alone, so it has no state to keep."""
     solved = yield from solved_by_peers(hub, layout)
     network, weights = layout.network(solved.coefficients, solved.sizes, hub.network.dtype)
-    yield RoundEnd(round=0, rounds=1, weights=weights, network=network, resumed=hub.resume is not None)
+    model = hub.model_of(weights, network=network)
+    yield RoundEnd(round=0, rounds=1, model=model, resumed=hub.resume is not None)
     told = f"{len(solved.sites)} sites saw each other's statistics in clear, and the hub saw the model alone"
     return Result(
-        weights=weights,
-        network=network,
+        model=model,
         rounds=1,
         stopped_by="rounds",
         notes=(*solved.notes, *_notes(layout), told),
@@ -165,7 +164,8 @@ def _shown(hub: Hub, fitted: Fit, number: int, rounds: int) -> Generator[Ask | R
     done = -1 if hub.resume is None else hub.resume.round
     if number >= done:
         network, weights = fitted.network(hub.network.dtype)
-        yield RoundEnd(round=number, rounds=rounds, weights=weights, network=network, resumed=number == done)
+        model = hub.model_of(weights, network=network)
+        yield RoundEnd(round=number, rounds=rounds, model=model, resumed=number == done)
 
 
 def _sigma(phase: TrainingPhase) -> float:

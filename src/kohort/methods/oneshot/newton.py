@@ -23,8 +23,8 @@ from kohort.errors import ConfigError, DataError
 from kohort.models.closed_form.design import Floats, OneLayer
 from kohort.models.closed_form.solve import Scaling
 from kohort.models.closed_form.statistics import Transform, checked_targets, chunk_rows, require_finite, with_bias
-from kohort.models.dense.network import _one_blas_thread
 from kohort.models.rows import StackedRows
+from kohort.models.scoring import one_blas_thread
 
 __all__ = ["Curvature", "newton_length", "newton_loss", "newton_statistics", "newton_step"]
 
@@ -50,7 +50,7 @@ def newton_statistics(
     """What every site adds up at the weights `coefficients` [width, outputs]: [sites, newton_length]."""
     out = np.zeros((rows.sites, newton_length(design, curvature)))
     most = chunk_rows(design.width)
-    with _one_blas_thread():
+    with one_blas_thread():
         for site in range(rows.sites):
             own = rows.site(site)
             for begin in range(0, own.count, most):

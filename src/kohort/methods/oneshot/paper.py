@@ -129,9 +129,10 @@ def paper_protocol(hub: Hub) -> ProtocolGenerator:
         raise IntegrityError("the opened weights are no numbers; a ciphertext was altered, or under another key")
     made = (weights[:, 1:] - weights[:, :1]) / 2 if layout.design.classes == 2 else weights
     network, flat = layout.network([made], [layout.design.inputs], hub.network.dtype)
-    yield RoundEnd(round=0, rounds=1, weights=flat, network=network, resumed=hub.resume is not None)
+    model = hub.model_of(flat, network=network)
+    yield RoundEnd(round=0, rounds=1, model=model, resumed=hub.resume is not None)
     small = sum(hub.rows[site] <= SMALL_SITE for site in replies.sites)
     notes = ["mode paper: every site's U S was sent in clear, and all sites share one key"]
     if small:
         notes.append(f"{small} sites have {SMALL_SITE} rows or fewer, which U S gives back (measured: {RECOVERED})")
-    return Result(weights=flat, network=network, rounds=1, stopped_by="rounds", notes=tuple(notes))
+    return Result(model=model, rounds=1, stopped_by="rounds", notes=tuple(notes))

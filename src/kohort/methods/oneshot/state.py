@@ -25,7 +25,7 @@ from kohort.errors import ConfigError, IntegrityError, RefusedError
 from kohort.files import write_atomic
 from kohort.methods.oneshot.design import Cells, Layout, OneShotSection
 from kohort.methods.oneshot.fit import Fit, check_total, decoded, fit
-from kohort.models.model import Model
+from kohort.models.network_model import NetworkModel
 from kohort.protocol.wire import Payload, decode, encode
 from kohort.tables.encoder import Encoder
 
@@ -81,10 +81,10 @@ class OneShotState:
         check_total(self.layout, values)
         return fit(self.layout, values, noise=self.noise * float(np.sqrt(len(self.batches))))
 
-    def model(self) -> Model:
+    def model(self) -> NetworkModel:
         """The model over all batches that are in."""
         network, weights = self.fit().network(self.encoder.dtype)
-        return Model(network, weights, self.encoder)
+        return NetworkModel(network, weights, self.encoder)
 
 
 def join(state: OneShotState, other: OneShotState) -> OneShotState:

@@ -30,7 +30,7 @@ from kohort.crypto.sums.scheme import find_scheme
 from kohort.errors import RefusedError
 from kohort.methods.partial.release import generalise_batch
 from kohort.methods.registry import Method
-from kohort.models.model import encode_rows
+from kohort.models.rows import encode_rows
 from kohort.privacy.guarantee import Aggregate, Guarantee, KAnonymous, Public, Raw
 from kohort.protocol.hub import Ask, Expect, Hub, ProtocolGenerator, Replies, Result, RoundEnd
 from kohort.protocol.phases import SecureSumSection
@@ -354,7 +354,7 @@ def protocol(config: Partial, hub: Hub) -> ProtocolGenerator:
     weights = hub.network.start(hub.streams.generator("start"))
     ended = yield from federated_rounds(hub, weights, before=stages.before)
     return Result(
-        weights=ended.weights,
+        model=hub.model_of(ended.weights),
         rounds=ended.rounds,
         stopped_by=ended.stopped_by,
         received=stages.received,

@@ -29,9 +29,10 @@ from kohort.tables.blocks import Taxonomy, encode_generalised
 from kohort.tables.cells import Label, parse_cell
 from kohort.tables.encoder import Encoder
 
-__all__ = ["MappedEncoder", "encode_in_classes", "encode_released", "encoder_from_mapping"]
+__all__ = ["MAPPINGS", "MappedEncoder", "encode_in_classes", "encode_released"]
 
-_MAPPINGS = "mappings"
+MAPPINGS = "mappings"
+"""The key of a stored encoder that holds the classes."""
 
 
 @dataclass(frozen=True)
@@ -99,13 +100,13 @@ class MappedEncoder(Encoder):
 
     def to_mapping(self) -> dict[str, Any]:
         """Plain JSON values that `from_mapping` reads back."""
-        return {**super().to_mapping(), _MAPPINGS: [mapping.to_bytes().decode() for mapping in self.mappings]}
+        return {**super().to_mapping(), MAPPINGS: [mapping.to_bytes().decode() for mapping in self.mappings]}
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> MappedEncoder:
         """The inverse of `to_mapping`."""
         plain = Encoder.from_mapping(mapping)
-        texts = mapping.get(_MAPPINGS)
+        texts = mapping.get(MAPPINGS)
         if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
             raise ConfigError("this is not a stored encoder", hint="Use what Encoder.to_mapping gave")
         own = plain.schema.fingerprint()
@@ -116,11 +117,6 @@ class MappedEncoder(Encoder):
             plain.dtype,
             mappings=tuple(SiteMapping.from_bytes(text.encode(), schema=own) for text in texts),
         )
-
-
-def encoder_from_mapping(mapping: Mapping[str, Any]) -> Encoder:
-    """The encoder a mapping form is of, with classes or without."""
-    return (MappedEncoder if _MAPPINGS in mapping else Encoder).from_mapping(mapping)
 
 
 def encode_in_classes(

@@ -35,7 +35,10 @@ from kohort.methods.syntactic.exchange import (
     sealed_to_peers,
 )
 from kohort.methods.syntactic.mapped_encoder import MappedEncoder, encode_released
-from kohort.models.model import with_target
+from kohort.methods.syntactic.mapped_model import MappedModel
+from kohort.models.network_model import NetworkModel
+from kohort.models.options import FloatArray
+from kohort.models.rows import with_target
 from kohort.privacy.guarantee import Aggregate, Guarantee
 from kohort.protocol.hub import Ask, Expect, Hub, ProtocolGenerator, Replies, Result, RoundEnd
 from kohort.protocol.reads import FEDERATED_ROUNDS, NETWORK, Reads
@@ -239,21 +242,24 @@ def protocol(config: Syntactic, hub: Hub) -> ProtocolGenerator:
     else:
         placed = yield from sealed_to_peers(hub)
     weights = hub.network.start(hub.streams.generator("start"))
-    ended: RoundsResult = yield from _seen_through(encoder, federated_rounds(hub, weights))
+    ended: RoundsResult = yield from _seen_through(hub, encoder, federated_rounds(hub, weights))
     ks = replies.metric("k")
     facts = _facts(placed, classes=int(replies.metric("classes").sum()), k=int(ks.min()), m=config.anonymise.m)
     return Result(
-        weights=ended.weights,
+        model=_model(hub, encoder, ended.weights),
         rounds=ended.rounds,
         stopped_by=ended.stopped_by,
-        encoder=encoder,
         notes=_notes(placed, facts, hidden=encoder is None, largest_k=int(ks.max())),
         facts=facts,
     )
 
 
+def _model(hub: Hub, encoder: MappedEncoder | None, weights: FloatArray) -> NetworkModel:
+    return hub.model_of(weights) if encoder is None else MappedModel(hub.network, weights, encoder)
+
+
 def _seen_through(
-    encoder: Encoder | None, rounds: Generator[Ask | RoundEnd, Any, RoundsResult]
+    hub: Hub, encoder: MappedEncoder | None, rounds: Generator[Ask | RoundEnd, Any, RoundsResult]
 ) -> Generator[Ask | RoundEnd, Any, RoundsResult]:
     """The same rounds; whoever measures the model on rows places them under the classes first."""
     answer: Any = None
@@ -263,7 +269,9 @@ def _seen_through(
         except StopIteration as end:
             ended: RoundsResult = end.value
             return ended
-        answer = yield step._replace(encoder=encoder) if isinstance(step, RoundEnd) else step
+        if isinstance(step, RoundEnd):
+            step = step._replace(model=_model(hub, encoder, step.state["weights"]))
+        answer = yield step
 
 
 def _facts(placed: Placed, *, classes: int, k: int, m: int) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kohort.errors import ConfigError, nearest
-from kohort.models.dense.network import FloatArray
+from kohort.models.options import FloatArray
 
 __all__ = ["WANTED", "Activation", "Floats", "OneLayer", "apply", "clip_rows", "inverse", "sensitivity", "slope"]
 

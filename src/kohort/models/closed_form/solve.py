@@ -24,7 +24,8 @@ from numpy.typing import NDArray
 from kohort.errors import ConfigError, DataError
 from kohort.models.closed_form.design import Floats, OneLayer
 from kohort.models.closed_form.statistics import Statistics, class_moments, leading, require_finite, unpack
-from kohort.models.dense.network import DType, FloatArray, Loss, Network
+from kohort.models.dense.network import Network
+from kohort.models.options import DType, FloatArray, Loss
 
 __all__ = [
     "Chosen",

@@ -33,8 +33,9 @@ from numpy.typing import NDArray
 
 from kohort.errors import ConfigError, DataError
 from kohort.models.closed_form.design import WANTED, Floats, OneLayer, inverse, slope
-from kohort.models.dense.network import FloatArray, _one_blas_thread
+from kohort.models.options import FloatArray
 from kohort.models.rows import StackedRows
+from kohort.models.scoring import one_blas_thread
 
 __all__ = [
     "Statistics",
@@ -164,7 +165,7 @@ def statistics_of_sites(
     if folds < 1 or dealing is None or len(dealing) != rows.sites:
         raise ConfigError(f"{folds} folds need a key a site", hint="Give `keys`, one a site, or use one fold")
     out = np.zeros((rows.sites, folds, design.length))
-    with _one_blas_thread():
+    with one_blas_thread():
         for sites, first, count in _batches(rows, design.width):
             x, y = _gather(rows, sites, first, count)
             z = with_bias(design, x if transform is None else transform(x), (len(sites), count))

@@ -8,20 +8,17 @@ can be resumed at any round. Rows, weights and states that are passed in are nev
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kohort.errors import ConfigError, DataError, nearest
-from kohort.models.dense.network import FloatArray, Network
+from kohort.errors import ConfigError, DataError
+from kohort.models.dense.shape import DenseShape
+from kohort.models.options import Fitted, FloatArray, OptimiserState, Optimizer, Training
 from kohort.models.rows import Rows, StackedRows, read_only, stack
-
-if TYPE_CHECKING:
-    from kohort.models.trainable import Trainable
+from kohort.models.trainable import Scorer
 
 __all__ = [
     "Fitted",
@@ -38,92 +35,6 @@ __all__ = [
     "shape_of",
 ]
 
-Optimizer = Literal["sgd", "momentum", "adam"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Training:
-    """How a site trains: passes over its rows, rows a mini-batch (0: all of them), optimiser, penalties.
-
-    Optimisers follow torch.optim: `momentum` is SGD with momentum and no dampening, `l2` is weight decay added to the
-    gradient of weights and biases alike. `prox` adds prox * (weights - anchor), the pull of FedProx. The gradient of a
-    mini-batch is sum_i(weight_i * gradient_i) / rows of that mini-batch; the last one of a pass may be smaller.
-    """
-
-    epochs: int = 1
-    batch: int = 64
-    optimizer: Optimizer = "adam"
-    lr: float = 0.001
-    momentum: float = 0.9
-    beta1: float = 0.9
-    beta2: float = 0.999
-    epsilon: float = 1e-8
-    l2: float = 0.0
-    prox: float = 0.0
-
-    def __post_init__(self) -> None:
-        if self.optimizer not in get_args(Optimizer):
-            known = get_args(Optimizer)
-            raise ConfigError(f"unknown optimizer {self.optimizer!r}", hint=nearest(str(self.optimizer), known))
-        for name, low, high, closed in (
-            ("epochs", 1, np.inf, True),
-            ("batch", 0, np.inf, True),
-            ("lr", 0, np.inf, False),
-            ("momentum", 0, 1, True),
-            ("beta1", 0, 1, True),
-            ("beta2", 0, 1, True),
-            ("epsilon", 0, np.inf, True),
-            ("l2", 0, np.inf, True),
-            ("prox", 0, np.inf, True),
-        ):
-            value = getattr(self, name)
-            if not (low <= value < high) or (not closed and value == low):
-                least = f"{low} or more" if closed else f"more than {low}"
-                raise ConfigError(f"{name} = {value} is out of range", hint=f"Use {least} and less than {high}")
-        for name in ("epochs", "batch"):
-            if int(getattr(self, name)) != getattr(self, name):
-                raise ConfigError(f"{name} = {getattr(self, name)} is no whole number", hint="Use a whole number")
-
-    @cached_property
-    def rates(self) -> tuple[float, ...]:
-        """lr, momentum, beta1, beta2, epsilon, l2 and prox: the order in which kernels take them."""
-        names = ("lr", "momentum", "beta1", "beta2", "epsilon", "l2", "prox")
-        return tuple(float(getattr(self, name)) for name in names)
-
-
-@dataclass(frozen=True, eq=False)
-class OptimiserState:
-    """What an optimiser remembers of each site: first and second moments [sites, parameters] and steps taken.
-
-    Pass the state of one call to the next to keep it over rounds; pass None to restart. Kept, two calls of one epoch
-    each take the very steps of one longer run with the same mini-batches. Momentum uses `first` only; its `second`
-    has no rows.
-    """
-
-    first: FloatArray
-    second: FloatArray
-    steps: NDArray[np.int64]
-
-    def take(self, indices: Any) -> OptimiserState:
-        """The states of the sites at `indices`, in that order."""
-        second = self.second[indices] if self.second.shape[0] else self.second
-        return OptimiserState(self.first[indices], second, self.steps[indices])
-
-
-@dataclass(frozen=True, eq=False)
-class Fitted:
-    """What training gave: weights [sites, parameters], mean losses (when asked), steps taken, optimiser state.
-
-    A loss is the mean over all rows seen during the call, measured as they were trained on and without penalties; NaN
-    for a site without rows, whose weights stay as they were. `state` is None for plain SGD, which remembers nothing.
-    """
-
-    weights: FloatArray
-    losses: NDArray[np.float64] | None
-    steps: NDArray[np.int64]
-    state: OptimiserState | None
-
-
 # Arrays of nothing and of constants, made once: ten small arrays a round cost as much as a mini-batch.
 _NO_LOSSES = np.empty(0)
 
@@ -134,7 +45,7 @@ def _no_rows(parameters: int, dtype: str) -> FloatArray:
 
 
 @lru_cache(maxsize=32)
-def shape_of(network: Network) -> tuple[NDArray[np.int64], int, int]:
+def shape_of(network: DenseShape) -> tuple[NDArray[np.int64], int, int]:
     """Layers, activation and loss, as kernels take them."""
     from kohort.models.dense import kernel
 
@@ -143,7 +54,7 @@ def shape_of(network: Network) -> tuple[NDArray[np.int64], int, int]:
 
 
 def fit_many(
-    network: Network,
+    network: DenseShape,
     weights: FloatArray,
     rows: StackedRows,
     *,
@@ -202,7 +113,7 @@ def fit_many(
 
 
 def fit_one(
-    network: Network,
+    network: DenseShape,
     weights: FloatArray,
     rows: Rows,
     *,
@@ -240,7 +151,7 @@ def row_order(key: int, round: int, epoch: int, n: int) -> NDArray[np.int64]:
     return order
 
 
-def check_rows(network: Trainable, rows: StackedRows) -> None:
+def check_rows(network: Scorer, rows: StackedRows) -> None:
     """Refuse rows of another width or number type than the network reads."""
     if rows.x.shape[1] != network.inputs:
         raise DataError(
@@ -254,7 +165,7 @@ def check_rows(network: Trainable, rows: StackedRows) -> None:
         )
 
 
-def check_targets(network: Trainable, rows: StackedRows) -> None:
+def check_targets(network: Scorer, rows: StackedRows) -> None:
     """Refuse targets that are no class codes, as the kernel does while it trains."""
     if network.classes:
         parts = [rows.site(site).y for site in range(rows.sites)]
@@ -262,7 +173,7 @@ def check_targets(network: Trainable, rows: StackedRows) -> None:
         _refuse_misfits(np.array(misfits, dtype=np.int64), network)
 
 
-def _refuse_misfits(misfits: NDArray[np.int64], network: Trainable) -> None:
+def _refuse_misfits(misfits: NDArray[np.int64], network: Scorer) -> None:
     if np.count_nonzero(misfits):
         raise DataError(
             f"{int(misfits.sum())} rows at {int((misfits > 0).sum())} sites have a target that is no class code",
@@ -270,7 +181,7 @@ def _refuse_misfits(misfits: NDArray[np.int64], network: Trainable) -> None:
         )
 
 
-def as_matrix(name: str, given: FloatArray, network: Trainable, sites: int) -> FloatArray:
+def as_matrix(name: str, given: FloatArray, network: Scorer, sites: int) -> FloatArray:
     """`given` as a matrix of the network's dtype with one row for all sites or one row each."""
     matrix = np.ascontiguousarray(given, dtype=network.dtype)
     if matrix.ndim == 1:
@@ -285,7 +196,7 @@ def as_matrix(name: str, given: FloatArray, network: Trainable, sites: int) -> F
 
 
 def moments_for(
-    training: Training, network: Trainable, state: OptimiserState | None, sites: int, keep: bool
+    training: Training, network: Scorer, state: OptimiserState | None, sites: int, keep: bool
 ) -> OptimiserState:
     """A fresh or copied state that training may write to; no rows where nothing is to be kept."""
     parameters = network.parameter_count

@@ -6,7 +6,7 @@ squared norm is the sum over layers of |delta|^2 (|activation below|^2 + 1). Nor
 by the expected batch are in float64, and only then rounded to the network's number type.
 
 A row whose gradient is not finite cannot be scaled to a bound; it is counted in `broken`, and the caller must throw the
-result away. Chunks, layout and layers are those of `kohort.models.dense.kernel`; noise comes from `private_draws`.
+result away. Chunks, layout and layers are those of `kohort.models.dense.kernel`; noise comes from `dp_sgd.draws`.
 """
 
 # Written for Numba: functions take what they need by position and get their types from the call.
@@ -32,7 +32,7 @@ from kohort.models.dense.kernel import (
     scale,
 )
 from kohort.models.dp_sgd.draws import fill_normals
-from kohort.models.dp_sgd.fit import LEAST_CLIP, MOST_CLIP
+from kohort.models.dp_sgd.options import LEAST_CLIP, MOST_CLIP
 
 __all__ = ["ROUNDING", "sum_clipped", "train_private"]
 

@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kohort.errors import ConfigError
-from kohort.models.dense.network import FloatArray, Network
+from kohort.models.dense.shape import DenseShape
 from kohort.models.dp_sgd.fit import gaussian
+from kohort.models.options import FloatArray
 from kohort.models.rows import Rows
 
 __all__ = ["Perturbation", "fit_perturbed"]
@@ -27,7 +28,7 @@ _CURVATURE = 0.25
 
 
 def fit_perturbed(
-    network: Network, rows: Rows, *, kind: Perturbation, epsilon: float, penalty: float, key: bytes
+    network: DenseShape, rows: Rows, *, kind: Perturbation, epsilon: float, penalty: float, key: bytes
 ) -> FloatArray:
     """Weights of a private logistic regression. `penalty` is the L2 penalty; the more, the less noise."""
     if network.hidden or network.loss != "logistic":

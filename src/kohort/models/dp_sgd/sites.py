@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 
 from kohort.errors import DataError, SiteError
 from kohort.models.dense.kernel import LOSSES, OPTIMIZERS, count_misfits
-from kohort.models.dense.network import FloatArray, Network
-from kohort.models.dense.training import OptimiserState, Training, shape_of
+from kohort.models.dense.shape import DenseShape
+from kohort.models.dense.training import shape_of
 from kohort.models.dp_sgd.draws import KeyStream, RowSampler, normal_words
-from kohort.models.dp_sgd.fit import Histories, PrivateSteps
 from kohort.models.dp_sgd.kernel import sum_clipped, train_private
+from kohort.models.dp_sgd.options import Histories, PrivateSteps
+from kohort.models.options import FloatArray, OptimiserState, Training
 from kohort.models.rows import StackedRows, read_only
 
 __all__ = ["sum_sites", "train_sites"]
@@ -31,7 +32,7 @@ _CHUNK_STEPS = 1 << 12
 
 
 def train_sites(
-    network: Network,
+    network: DenseShape,
     rows: StackedRows,
     training: Training,
     private: PrivateSteps,
@@ -50,7 +51,7 @@ def train_sites(
     home = read_only(start)
     forgotten = np.empty((2, network.parameter_count), dtype=network.dtype)
     active = [site for site, history in enumerate(clips) if len(history) > 1]
-    # ApprovedPlan up the streams of all sites in one go is faster than between the steps of one site and the next.
+    # Setting up the streams of all sites in one go is faster than between the steps of one site and the next.
     draws = [
         _Draws(private.keys[site], rate=rates[site], count=counts[site], normals=network.parameter_count + 1)
         for site in active
@@ -75,7 +76,7 @@ def train_sites(
             own[:] = tail_sum / (steps - tail_begin)
 
 
-def sum_sites(network: Network, rows: StackedRows, start: FloatArray, clip: float) -> NDArray[np.float64]:
+def sum_sites(network: DenseShape, rows: StackedRows, start: FloatArray, clip: float) -> NDArray[np.float64]:
     """The clipped gradients of all rows of every site, added up: [sites, parameters]."""
     data, shape = _rows_of(network, rows), shape_of(network)
     weights = read_only(start)
@@ -107,7 +108,7 @@ class _Draws:
             yield begin, end, self._sampler.batches(end - begin), part
 
 
-def _rows_of(network: Network, rows: StackedRows) -> tuple[Any, ...]:
+def _rows_of(network: DenseShape, rows: StackedRows) -> tuple[Any, ...]:
     """Features, targets and weights; refuses targets that are no class codes, which no score belongs to."""
     x, y, weight, *_ = rows.for_kernels
     for start, count in zip(rows.starts.tolist(), rows.counts.tolist(), strict=True):

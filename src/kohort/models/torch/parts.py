@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from kohort.errors import ConfigError, SiteError
-from kohort.models.dense.network import FloatArray
+from kohort.models.options import FloatArray
 
 __all__ = ["ParameterSlice", "lay_out", "listed", "require_same", "require_vector"]
 

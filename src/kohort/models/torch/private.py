@@ -15,12 +15,14 @@ import torch
 from numpy.typing import NDArray
 
 from kohort.errors import ConfigError, SiteError
-from kohort.models.dense.network import FloatArray
-from kohort.models.dense.training import OptimiserState, Training, as_matrix, check_targets, moments_for
-from kohort.models.dp_sgd.fit import LEAST_CLIP, MOST_CLIP, PrivateFit, PrivateSteps
+from kohort.models.dense.training import as_matrix, check_targets, moments_for
+from kohort.models.dp_sgd.draws import KeyStream, RowSampler, fill_normals, normal_words
+from kohort.models.dp_sgd.options import LEAST_CLIP, MOST_CLIP, PrivateFit, PrivateSteps
+from kohort.models.options import FloatArray, OptimiserState, Training
 from kohort.models.rows import Rows, StackedRows
-from kohort.models.torch.module import TorchModel, _Local, _noise_seed, _pinned, _tensor
+from kohort.models.torch.module import TorchModule, pinned, tensor
 from kohort.models.torch.parts import require_vector
+from kohort.models.torch.training import SiteTraining, noise_seed
 
 __all__ = ["fit_private_module"]
 
@@ -29,7 +31,7 @@ _GRADIENT_NUMBERS = 1 << 24
 
 
 def fit_private_module(
-    model: TorchModel,
+    model: TorchModule,
     weights: FloatArray,
     rows: StackedRows,
     *,
@@ -47,15 +49,15 @@ def fit_private_module(
     moments = moments_for(training, model, state, sites, keep_state)
     taken = np.where(rows.counts > 0, private.steps, 0).astype(np.int64)
     clips, shares = private.histories(taken)
-    with _pinned():
+    with pinned():
         for site in np.flatnonzero(taken).tolist():
-            own = _tensor(trained[site])
-            local = _Local(
+            own = tensor(trained[site])
+            local = SiteTraining(
                 own=own,
                 home=own.clone(),
                 shift=None,
-                first=_tensor(moments.first[site]) if len(moments.first) else torch.zeros_like(own),
-                second=_tensor(moments.second[site]) if len(moments.second) else torch.zeros_like(own),
+                first=tensor(moments.first[site]) if len(moments.first) else torch.zeros_like(own),
+                second=tensor(moments.second[site]) if len(moments.second) else torch.zeros_like(own),
                 done=int(moments.steps[site]),
             )
             _fit_private_site(model, local, rows.site(site), training, private, site, clips[site], shares[site])
@@ -64,8 +66,8 @@ def fit_private_module(
 
 
 def _fit_private_site(
-    model: TorchModel,
-    local: _Local,
+    model: TorchModule,
+    local: SiteTraining,
     rows: Rows,
     training: Training,
     private: PrivateSteps,
@@ -74,18 +76,16 @@ def _fit_private_site(
     shares: NDArray[np.float64],
 ) -> None:
     """Take a site's steps in place."""
-    from kohort.models.dp_sgd.draws import KeyStream, RowSampler, fill_normals, normal_words
-
     key, rate, steps = private.keys[site], float(private.rate[site]), len(clips) - 1
     quantile, clip_rate, count_sigma = private.moving
     sampler, noise = RowSampler(key, rate=rate, count=rows.count), KeyStream(key, b"noise")
     words = np.empty(normal_words(model.parameter_count + 1), dtype=np.uint64)
     normals = np.empty(len(words))
-    module = model._attached(local.own)
+    module = model.attached(local.own)
     module.train()
     clipper = _Clipper(model, module)
     before = {name: item.detach().clone() for name, item in module.named_buffers()}
-    torch.default_generator.manual_seed(_noise_seed(int.from_bytes(key[:8], "little"), 0, 0))
+    torch.default_generator.manual_seed(noise_seed(int.from_bytes(key[:8], "little"), 0, 0))
     expected = rate * rows.count
     tail_begin = steps - math.ceil(private.tail * steps)
     tail = np.zeros(model.parameter_count)
@@ -100,7 +100,7 @@ def _fit_private_site(
             shares[step] = 0.5 + (inside - 0.5 * len(batch) + count_sigma * normals[model.parameter_count]) / expected
             moved = clips[step] * math.exp(-clip_rate * (shares[step] - quantile))
             clips[step + 1] = min(MOST_CLIP, max(LEAST_CLIP, moved))
-        local.step(_tensor((total / expected).astype(model.dtype)), training, model._frozen)
+        local.step(tensor((total / expected).astype(model.dtype)), training, model.frozen)
         if step >= tail_begin:
             tail += local.own.numpy()
     changed = [name for name, item in module.named_buffers() if not torch.equal(before[name], item)]
@@ -110,13 +110,13 @@ def _fit_private_site(
             hint="What noise does not cover must not travel: train it without DP, or drop the buffers",
         )
     if tail_begin < steps:
-        local.own[:] = _tensor((tail / (steps - tail_begin)).astype(model.dtype))
+        local.own[:] = tensor((tail / (steps - tail_begin)).astype(model.dtype))
 
 
 class _Clipper:
     """Sums of clipped row gradients of one module."""
 
-    def __init__(self, model: TorchModel, module: torch.nn.Module) -> None:
+    def __init__(self, model: TorchModule, module: torch.nn.Module) -> None:
         try:
             from opacus import GradSampleModule
             from opacus.validators import ModuleValidator
@@ -146,7 +146,7 @@ class _Clipper:
         inside = 0
         for begin in range(0, len(batch), at_once):
             part = batch[begin : begin + at_once]
-            with self._model._telling_no_cell(len(part)):
+            with self._model.hiding_cells(len(part)):
                 gradients = self._row_gradients(rows, part)
             norms = gradients.norm(dim=1)
             if not bool(torch.isfinite(norms).all()):
@@ -160,9 +160,9 @@ class _Clipper:
 
     def _row_gradients(self, rows: Rows, part: NDArray[np.int64]) -> torch.Tensor:
         """[rows, parameters] in float64; zero for what the module does not use or does not train."""
-        losses = self._model._row_losses(self._model._scores(self._module, rows.x[part]), _tensor(rows.y[part]))
+        losses = self._model.row_losses(self._model.row_scores(self._module, rows.x[part]), tensor(rows.y[part]))
         if rows.weight is not None:
-            losses = losses * _tensor(rows.weight[part])
+            losses = losses * tensor(rows.weight[part])
         torch.autograd.backward(losses.sum())
         gradients = torch.zeros(len(part), self._model.parameter_count, dtype=torch.float64)
         for place, owner in self._owners:

@@ -18,8 +18,8 @@ from kohort.anonymity.loss import association
 from kohort.anonymity.risk.reidentification import assess_risk
 from kohort.evaluate.utility import evaluate_model
 from kohort.methods.silo import Anonymise, anonymise_rows, encode_anonymised
-from kohort.models.model import Model, encode_rows
-from kohort.models.rows import Rows, stack
+from kohort.models.network_model import NetworkModel
+from kohort.models.rows import Rows, encode_rows, stack
 from kohort.protocol.table_payload import pack_table
 from kohort.rng import Streams
 from kohort.runs.config import Plan, load_plan
@@ -197,7 +197,7 @@ def _learn_pooled(
     }
 
 
-def _trained(plan: Plan, encoder: Encoder, rows: Rows, streams: Streams) -> Model:
+def _trained(plan: Plan, encoder: Encoder, rows: Rows, streams: Streams) -> NetworkModel:
     """The plan's network on one participant's rows, one epoch after another."""
     network = plan.model.network(encoder)
     weights = network.start(streams.generator("start"))
@@ -211,4 +211,4 @@ def _trained(plan: Plan, encoder: Encoder, rows: Rows, streams: Streams) -> Mode
             round=round_number,
         )
         weights = fitted.weights[0]
-    return Model(network, weights, encoder)
+    return NetworkModel(network, weights, encoder)

@@ -23,8 +23,7 @@ from kohort.methods.oneshot.fit import decoded
 from kohort.methods.oneshot.paper_factors import factor_of_site
 from kohort.methods.oneshot.state import FILE, load_state
 from kohort.models.closed_form.statistics import unpack
-from kohort.models.model import encode_rows
-from kohort.models.rows import Rows
+from kohort.models.rows import Rows, encode_rows
 from kohort.rng import Streams
 from kohort.runs.config import Plan, load_plan
 from kohort.runs.run import run

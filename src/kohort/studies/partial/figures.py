@@ -14,7 +14,7 @@ import polars as pl
 
 from kohort.anonymity.gate.gate import apply_gate
 from kohort.evaluate.utility import accuracy_of
-from kohort.models.model import encode_rows
+from kohort.models.rows import encode_rows
 from kohort.rng import Streams
 from kohort.runs.config import Plan, load_plan
 from kohort.runs.run import run

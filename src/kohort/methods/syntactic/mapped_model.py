@@ -1,0 +1,60 @@
+"""The model kind `syntactic`: a network that reads rows under the classes that sites published."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+
+from kohort.errors import ConfigError, IntegrityError
+from kohort.methods.syntactic.mapped_encoder import MAPPINGS, MappedEncoder
+from kohort.models.base import Remarks, SavedModel
+from kohort.models.network_model import NetworkModel
+from kohort.models.registry import ModelKind, find_kind
+
+__all__ = ["KIND", "MappedModel"]
+
+
+@dataclass(frozen=True, eq=False)
+class MappedModel(NetworkModel):
+    """A network whose encoder places every row under a published class first."""
+
+    encoder: MappedEncoder
+
+    @property
+    def kind(self) -> str:
+        """The name of the method that makes such models."""
+        return "syntactic"
+
+    def describe(self) -> dict[str, Any]:
+        """What every network says, and how many classes rows are placed under."""
+        return {**super().describe(), "published_classes": self.encoder.classes_known.count}
+
+    def remarks(self, frame: pl.DataFrame) -> Remarks:
+        """How many rows no published class is legitimate for."""
+        if not frame.height:
+            return Remarks()
+        flagged = self.encoder.place(frame).flagged_count
+        return Remarks(
+            notes=(f"no class is legitimate for {flagged:,} of {frame.height:,} test rows; they got the nearest one",),
+            facts={"test_rows": frame.height, "test_rows_without_class": flagged},
+        )
+
+
+def _load(saved: SavedModel) -> MappedModel:
+    network, encoder = saved.facts["network"], saved.facts["encoder"]
+    inner = find_kind("torch" if "factory" in network else "dense")
+    if inner is None:
+        raise IntegrityError("the network is of no known kind")
+    plain = {name: value for name, value in encoder.items() if name != MAPPINGS}
+    found = inner.kind.load(SavedModel(facts={"network": network, "encoder": plain}, arrays=saved.arrays))
+    if not isinstance(found, NetworkModel):
+        raise IntegrityError("the model under the classes is no network")
+    try:
+        return MappedModel(found.network, found.weights, MappedEncoder.from_mapping(encoder))
+    except ConfigError as error:  # the classes come with the model, so nothing can be missing here
+        raise IntegrityError("the classes and the encoder do not fit together") from error
+
+
+KIND = ModelKind(name="syntactic", load=_load)

@@ -1,0 +1,211 @@
+"""What a model is: it reads tables through its encoder, predicts, saves itself as data, describes and explains itself.
+
+A kind of model derives from `Model` and says what encoded rows get: `codes` and `probabilities`. What takes a table is
+built on these two. Runs, evaluation, cards and the command line know this class alone, so a kind from another
+package is predicted with, evaluated, exported and reported like kohort's own; `kohort.models.registry` finds it again
+when its files are read.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from kohort.errors import DataError
+from kohort.models.options import FloatArray
+from kohort.models.rows import encode_rows, target_range
+from kohort.rng import Streams
+from kohort.tables.encoder import Encoder
+from kohort.tables.frames import FrameKind, from_native, to_native
+
+__all__ = ["Model", "Remarks", "SavedModel"]
+
+_CHUNK_ROWS = 32_768
+SHUFFLES = 5
+"""How often each column is shuffled to find its importance."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SavedModel:
+    """A model as data: plain JSON values, and arrays by name. Nothing in it is executed when it is read."""
+
+    facts: Mapping[str, Any]
+    arrays: Mapping[str, NDArray[Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Remarks:
+    """What is to be said about rows that a model read, besides its predictions."""
+
+    notes: tuple[str, ...] = ()
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Model(ABC):
+    """What a run returns, what is exported, and what predicts.
+
+    Example:
+        model = kohort.load_model("out/fedavg")
+        model.predict(frame)  # class names, or numbers
+        model.describe()["kind"]
+        model.explain(frame)  # how much each column matters on these rows
+    """
+
+    encoder: Encoder
+    """How tables become its inputs: the columns it reads, their domain, and the target."""
+
+    @property
+    @abstractmethod
+    def kind(self) -> str:
+        """The name its kind is registered under."""
+
+    @property
+    def task(self) -> str:
+        """classification or regression."""
+        return self.encoder.task
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Class names in the order of their codes; empty for regression."""
+        return self.encoder.classes or ()
+
+    @property
+    def target(self) -> str:
+        """The column it predicts."""
+        return str(self.encoder.schema.target)
+
+    @property
+    def diverged(self) -> bool:
+        """Whether training made it useless: numbers that are not finite."""
+        return False
+
+    @abstractmethod
+    def codes(self, x: FloatArray) -> NDArray[Any]:
+        """What encoded rows are predicted as.
+
+        Args:
+            x: inputs [rows, encoder.width], as the encoder makes them.
+
+        Returns:
+            Class codes (int64), or numbers on the target's own scale.
+        """
+
+    @abstractmethod
+    def probabilities(self, x: FloatArray) -> FloatArray:
+        """Class probabilities [rows, classes] of encoded rows.
+
+        Raises:
+            ConfigError: it has none, because it predicts numbers or only ranks rows.
+        """
+
+    def ranking(self, x: FloatArray) -> FloatArray:
+        """[rows, classes] scores that rank encoded rows for each class: probabilities where there are any."""
+        return self.probabilities(x)
+
+    def scores(self, x: FloatArray) -> FloatArray:
+        """Scores of encoded rows before they become probabilities, one for each class or one for the second of two."""
+        return self.ranking(x)
+
+    @abstractmethod
+    def save(self) -> SavedModel:
+        """The model as data, which the loader of its kind makes the same model of again."""
+
+    def describe(self) -> dict[str, Any]:
+        """What it is, as plain values for cards and reports. Kinds add what is their own.
+
+        Returns:
+            kind, task, target, classes (of a classifier) and the columns it reads.
+        """
+        return {
+            "kind": self.kind,
+            "task": self.task,
+            "target": self.target,
+            **({"classes": list(self.classes)} if self.classes else {}),
+            "columns": list(self.encoder.schema.inputs),
+        }
+
+    def predict(self, frame: Any) -> Any:
+        """The predicted class names or numbers of a table's rows, as a column of the caller's kind of frame.
+
+        Args:
+            frame: a polars, pandas or Arrow table with the columns it reads, in any order.
+
+        Raises:
+            DataError: columns are missing, or cells hold what the model does not know.
+        """
+        table, kind = (frame, FrameKind.POLARS) if isinstance(frame, pl.DataFrame) else from_native(frame)
+        found = np.concatenate([self.codes(x) for x in self._encoded(table)])
+        if self.task == "regression":
+            column = pl.Series(self.target, found)
+        else:
+            column = pl.Series(self.classes, dtype=pl.String).gather(found).alias(self.target)
+        if kind is FrameKind.POLARS:
+            return column
+        native = to_native(column.to_frame(), kind)[self.target]
+        if kind is FrameKind.PANDAS:
+            native.index = frame.index  # or pandas would set it beside the wrong rows
+        return native
+
+    def predict_proba(self, frame: Any) -> NDArray[Any]:
+        """Class probabilities [rows, classes] of a table's rows.
+
+        Raises:
+            ConfigError: the model has none.
+            DataError: columns are missing, or cells hold what the model does not know.
+        """
+        table = frame if isinstance(frame, pl.DataFrame) else from_native(frame)[0]
+        return np.concatenate([self.probabilities(x) for x in self._encoded(table)])
+
+    def explain(self, frame: Any, *, seed: int = 0) -> dict[str, float]:
+        """How much each column matters on these rows, by permutation importance (Breiman, 2001).
+
+        A column is shuffled among the rows, which keeps its values and breaks their tie to the target. What that adds
+        to the error (the share of wrong classes, or the root mean squared error of numbers), as a mean over a few
+        shuffles, is its importance. Columns that say the same stand in for each other and seem to matter less.
+
+        Args:
+            frame: rows with the columns it reads and the target.
+            seed: of the shuffles; the same seed gives the same answer.
+
+        Returns:
+            The importance of every column it reads, the largest first.
+        """
+        table = frame if isinstance(frame, pl.DataFrame) else from_native(frame)[0]
+        if not table.height:
+            raise DataError("there are no rows to explain the model on", hint="Give a table with rows")
+        whole, streams = self._error(table), Streams.seeded(seed)
+        found = {}
+        for name in self.encoder.schema.inputs:
+            generator = streams.generator("explain", name)
+            orders = (generator.permutation(table.height) for _ in range(SHUFFLES))
+            errors = [self._error(table.with_columns(table[name].gather(order))) for order in orders]
+            found[name] = float(np.mean(errors)) - whole
+        return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+    def remarks(self, frame: pl.DataFrame) -> Remarks:
+        """What is to be said about how it reads these rows; nothing, for most kinds."""
+        del frame
+        return Remarks()
+
+    def _error(self, table: pl.DataFrame) -> float:
+        rows = encode_rows(self.encoder, table)
+        found = self.codes(rows.x)
+        if self.task == "classification":
+            return float(np.mean(found != rows.y))
+        low, width = target_range(self.encoder)
+        return float(np.sqrt(np.mean(np.square(found - (rows.y.astype(np.float64) * width + low)))))
+
+    def _encoded(self, frame: pl.DataFrame) -> Iterator[FloatArray]:
+        """Rows as the model reads them, a part at a time: long tables of many categories take little memory."""
+        try:
+            for begin in range(0, max(frame.height, 1), _CHUNK_ROWS):
+                yield self.encoder.transform(frame.slice(begin, _CHUNK_ROWS))
+        except DataError:
+            self.encoder.transform(frame)  # raises the same error with the counts of the whole table
+            raise

@@ -1,0 +1,162 @@
+"""What a run gives back, and its JSON form."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import polars as pl
+
+from kohort.errors import ConfigError
+from kohort.models.base import Model, Remarks
+from kohort.privacy.dp.budget import dp_facts
+from kohort.privacy.guarantee import DP
+from kohort.privacy.ledger.ledger import Disclosure, Ledger
+from kohort.protocol.hub import Hub, Result
+from kohort.runs.backend import RunEngine
+from kohort.runs.config import Plan
+from kohort.runs.folder import RunFolder
+from kohort.runs.retention import RECEIVED
+
+__all__ = ["Outcome", "outcome_of"]
+
+HubFiles = Mapping[str, bytes]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What a run gives back."""
+
+    plan: Plan
+    engine: str = "local"
+    seed: int | None
+    model: Model
+    metrics: dict[str, Any]
+    history: list[dict[str, float]]
+    rounds: int
+    stopped_by: str
+    sites: tuple[str, ...]
+    site_rows: dict[str, int]
+    disclosed: list[Disclosure]
+    refused: dict[str, str]
+    dropped: dict[str, str]
+    seconds: dict[str, float]
+    bytes: dict[str, int]
+    watt_hours: float
+    notes: tuple[str, ...]
+    ledger_head: str
+    epsilon: float | None = None
+    delta: float | None = None
+    unit: str | None = None
+    dp: dict[str, Any] | None = None
+    """What the budget speaks of and what other accounts say; none without differential privacy."""
+    received: pl.DataFrame | None = field(default=None, repr=False)
+    keep_days: int | None = None
+    received_path: str | None = None
+    files: HubFiles = field(default_factory=dict, repr=False)
+    """What the hub keeps of the run, by name."""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """What else the method tells about the run."""
+
+    @property
+    def accuracy(self) -> float:
+        """Share of right classes on the test rows (R2 for a number)."""
+        if not self.metrics:
+            raise ConfigError("nothing was measured: the plan keeps no test rows", hint="Set data.test above 0")
+        return float(self.metrics["accuracy"] if "accuracy" in self.metrics else self.metrics["r2"])
+
+    def to_mapping(self) -> dict[str, Any]:
+        """The JSON object of `kohort run`."""
+        return {
+            "method": self.plan.method,
+            "engine": self.engine,
+            "seed": self.seed,
+            "sites": len(self.sites),
+            "site_rows": self.site_rows,
+            "rounds": self.rounds,
+            "stopped_by": self.stopped_by,
+            "metrics": self.metrics,
+            "history": self.history,
+            "seconds": self.seconds,
+            "bytes": self.bytes,
+            "watt_hours": self.watt_hours,
+            "disclosed": [item.to_mapping() for item in self.disclosed],
+            "epsilon": self.epsilon,
+            "delta": self.delta,
+            "unit": self.unit,
+            **({} if self.dp is None else {"dp": self.dp}),
+            **({"facts": dict(self.facts)} if self.facts else {}),
+            "refused": self.refused,
+            "dropped": self.dropped,
+            "received": self.received_path,
+            "notes": list(self.notes),
+            "ledger_head": self.ledger_head,
+        }
+
+
+def outcome_of(
+    *,
+    plan: Plan,
+    backend: str,
+    seed: int | None,
+    model: Model,
+    metrics: dict[str, Any],
+    history: list[dict[str, float]],
+    result: Result,
+    hub: Hub,
+    engine: RunEngine,
+    ledger: Ledger,
+    notes: list[str],
+    remarks: Remarks,
+    aside: int,
+    wall: float,
+    cpu: float,
+    folder: RunFolder | None,
+) -> Outcome:
+    """The outcome of a run from what its parts know."""
+    costs = engine.costs
+    if aside:
+        notes.append(f"{aside} test rows hold categories that occur at no site and were set aside")
+    refused = {item.site: item.reason for item in engine.excluded if item.kind == "refused"}
+    dropped = {item.site: item.reason for item in engine.excluded if item.kind != "refused"}
+    claims = [guarantee for guarantee in ledger.claims() if isinstance(guarantee, DP)]
+    spent = [(chain.budget.epsilon, chain.budget.delta) for chain in ledger.chains.values()]
+    if result.claim is not None and not claims:  # noise the hub added itself stands in no site's ledger
+        claims, spent = [result.claim], [(result.claim.epsilon, result.claim.delta)]
+    return Outcome(
+        plan=plan,
+        engine=backend,
+        seed=seed,
+        model=model,
+        metrics=metrics,
+        history=history,
+        rounds=result.rounds,
+        stopped_by=result.stopped_by,
+        sites=hub.sites,
+        site_rows=dict(hub.rows),
+        disclosed=ledger.disclosures(),
+        refused=refused,
+        dropped=dropped,
+        seconds={
+            "slowest_site": costs.slowest_site,
+            "hub": costs.hub,
+            "transfer": costs.most_bytes_a_site / plan.costs.bytes_per_second,
+            "longest_exchange": costs.longest_exchange,
+            "cpu_total": cpu,
+            "wall": wall,
+        },
+        bytes={"up": costs.bytes_up, "down": costs.bytes_down},
+        watt_hours=cpu * plan.costs.watts / 3600,
+        notes=(*notes, *remarks.notes),
+        ledger_head=ledger.fingerprint(),
+        epsilon=max((epsilon for epsilon, _ in spent), default=0.0) if claims else None,
+        delta=max((delta for _, delta in spent), default=0.0) if claims else None,
+        unit=claims[0].unit if claims else None,
+        dp=dp_facts(claims) if claims else None,
+        received=result.received,
+        keep_days=result.keep_days,
+        files=result.files,
+        facts={**result.facts, **remarks.facts},
+        received_path=None if folder is None or result.received is None else str(folder.path / RECEIVED),
+    )
