@@ -1,4 +1,4 @@
-"""Hub optimisers against slow references written from the published pseudo-code."""
+"""Server optimizers against slow references written from the published pseudo-code."""
 
 from math import sqrt
 
