@@ -87,12 +87,12 @@ class Engine(Protocol):
 
 
 def drive(
-    plan: Generator[Ask | RoundEnd, Any, T], engine: Engine, *, observe: Callable[[RoundEnd], None] = lambda _: None
+    protocol: Generator[Ask | RoundEnd, Any, T], engine: Engine, *, observe: Callable[[RoundEnd], None] = lambda _: None
 ) -> T:
     """Run a protocol to its end. Time spent in the protocol counts as the hub's; time in `observe` counts as nobody's.
 
     Args:
-        plan: The protocol's generator.
+        protocol: The generator of a method's protocol.
         engine: What carries its requests.
         observe: Called with every finished round.
 
@@ -103,7 +103,7 @@ def drive(
     while True:
         began = perf_counter()
         try:
-            step = plan.send(reply)
+            step = protocol.send(reply)
         except StopIteration as end:
             engine.costs.hub += perf_counter() - began
             result: T = end.value
@@ -169,17 +169,17 @@ class LocalEngine:
             RefusedError: Fewer sites agree than the quorum.
         """
         agreed = []
-        plan = f"{self.approved.method}.plan"
+        plan_task = f"{self.approved.method}.plan"
         self.declared = {name: site.count for name, site in self.sites.items()}
         find_peer = _roster_of(self)
         for site in (*self.parties.values(), *self.sites.values()):
             site.approved = self.approved
             site.find_peer = find_peer
         for site in self.sites.values():
-            against = first_objection(site, claims(site.count), [plan, *tasks])
+            against = first_objection(site, claims(site.count), [plan_task, *tasks])
             if against is not None:
                 claim, reason = against
-                ledger_context = LedgerContext(what=plan, request=self.approved.plan_hash)
+                ledger_context = LedgerContext(what=plan_task, request=self.approved.plan_hash)
                 site.ledger.refuse(site.chain, ledger_context, guarantee=claim, reason=reason)
                 self.excluded.append(Excluded(site.name, "refused", reason))
             else:

@@ -161,8 +161,8 @@ def test_distances_keep_their_digits_far_from_the_origin_and_beside_a_huge_lie()
     np.testing.assert_allclose(squared_distances(stack, centre), exact, rtol=1e-9)
 
 
-# Breakdown points: with `tolerated` liars the result stays near the honest sites however large the lie; with one more,
-# it follows the lie.
+# Breakdown points: with `tolerated` Byzantine sites the result stays near the honest sites, however large the lie; with
+# one more, it follows the lie.
 
 
 def attacked(spec, sites, byzantine_sites, size):
