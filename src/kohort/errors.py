@@ -22,7 +22,12 @@ __all__ = [
 
 
 class KohortError(Exception):
-    """Base of every error kohort raises on purpose; `exit_code` is what the command line ends with."""
+    """Base of every error kohort raises on purpose. `exit_code` is the exit status of the command line.
+
+    Args:
+        message: What went wrong, in one line without a final full stop. It never holds the value of a cell.
+        hint: What to do next, such as the key to change; empty when there is nothing to suggest.
+    """
 
     exit_code = 1
 
@@ -36,7 +41,7 @@ class KohortError(Exception):
 
 
 class ConfigError(KohortError):
-    """The command line or the plan is wrong."""
+    """The command line or the plan is invalid."""
 
     exit_code = 2
 
@@ -48,7 +53,7 @@ class DataError(KohortError):
 
 
 class RefusedError(KohortError):
-    """A site's policy forbids it, or the privacy that was asked for cannot be met."""
+    """A site's policy forbids the request, or the requested privacy cannot be met."""
 
     exit_code = 4
 
@@ -60,7 +65,7 @@ class SiteError(KohortError):
 
 
 class IntegrityError(KohortError):
-    """Bytes are not what they claim to be: a broken chain, a bad signature, a malformed payload."""
+    """Data failed an integrity check: a broken hash chain, an invalid signature, a malformed payload."""
 
     exit_code = 6
 
@@ -72,7 +77,15 @@ class ResourceError(KohortError):
 
 
 def nearest(word: str, choices: Iterable[str]) -> str:
-    """A sentence that names the closest of `choices`, or lists them when none is close."""
+    """Suggest a correction for a misspelt name.
+
+    Args:
+        word: What was typed.
+        choices: The valid names.
+
+    Returns:
+        "Did you mean ...?" with the closest valid name, or a list of all of them when none is close.
+    """
     known = sorted(choices)
     close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
     return f"Did you mean {close[0]!r}?" if close else f"Valid: {', '.join(known)}"

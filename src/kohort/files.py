@@ -1,4 +1,4 @@
-"""Files that are whole or absent.
+"""Atomic file writes: a file is complete or absent.
 
 `write_atomic` replaces a file in one step: a crash, a full disk or an interrupt leaves the old file or none, never half
 of the new one.
@@ -21,7 +21,15 @@ _OUT_OF_RESOURCES = {errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, err
 
 
 class disk_errors:  # noqa: N801 - used like a function; as a class it costs little around a write of every round
-    """Turn the operating system's write errors into one clear line with the right exit code."""
+    """Context manager: turn an `OSError` inside the block into a KohortError with the right exit code.
+
+    Args:
+        path: The file or folder being written, named in the message.
+
+    Raises:
+        ResourceError: The disk, a quota or the file handles are exhausted.
+        ConfigError: Any other reason the path cannot be written.
+    """
 
     __slots__ = ("_path",)
 
@@ -41,22 +49,48 @@ class disk_errors:  # noqa: N801 - used like a function; as a class it costs lit
 
 
 def require_new(path: Path, *, force: bool) -> None:
-    """Refuse to touch existing output unless the user said so."""
+    """Refuse to overwrite existing output. An empty folder counts as new.
+
+    Args:
+        path: The output file or folder.
+        force: Whether the user allowed overwriting it.
+
+    Raises:
+        ConfigError: `path` exists and `force` is not set.
+    """
     with disk_errors(path):
         exists = path.exists() and not (path.is_dir() and not any(path.iterdir()))
     if exists and not force:
-        raise ConfigError(f"{path} exists", hint="Choose another --out, or add --force to replace it")
+        raise ConfigError(f"{path} already exists", hint="Choose another --out, or add --force to replace it")
 
 
 def write_whole(file: FileIO, content: bytes) -> None:
-    """Write all of `content`: an unbuffered write may take a part and say so only in its result."""
+    """Write all of `content` to an unbuffered file, whose `write` may stop after a part of it.
+
+    Args:
+        file: The file, opened without buffering.
+        content: The bytes to append.
+    """
     remaining = memoryview(content)
     while remaining:
         remaining = remaining[file.write(remaining) :]
 
 
 def write_atomic(path: Path, content: bytes, *, durable: bool = False, private: bool = False) -> None:
-    """Write `content` to a temporary neighbour, then rename it over `path`; `private` means mode 0600."""
+    """Replace `path` with `content` in one step: write a temporary file beside it, then rename.
+
+    Guarantee: after a crash, a full disk or an interrupt, `path` holds the old content or the new, never a mixture.
+
+    Args:
+        path: The file to write; missing parent folders are created.
+        content: Its new content.
+        durable: Whether to flush to the disk (fsync) before renaming.
+        private: Whether only the owner may read the file (mode 0600 instead of 0644).
+
+    Raises:
+        ResourceError: The disk, a quota or the file handles are exhausted.
+        ConfigError: The file cannot be written for another reason.
+    """
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)

@@ -1,7 +1,7 @@
-"""Discovery: methods, schemes, rules and studies are found, not listed.
+"""Plug-in discovery for methods, schemes, rules and studies.
 
-A part is an object under an agreed name in a module of its package, or an entry point of its group in any installed
-package. A name that two parts claim is an error, never a silent choice.
+A plug-in is an object under an agreed attribute name in a module of its package, or an entry point of its group in any
+installed package. Two plug-ins with the same name are an error, never a silent choice.
 """
 
 from __future__ import annotations
@@ -19,7 +19,20 @@ T = TypeVar("T")
 
 
 def discover(package: str, *, attribute: str, kind: type[T], group: str = "") -> dict[str, T]:
-    """Every `attribute` of type `kind` in the modules of `package`, and every entry point of `group`, by its `name`."""
+    """Import and collect all plug-ins of a package and an entry-point group.
+
+    Args:
+        package: The package whose modules are searched.
+        attribute: The module attribute that holds a plug-in.
+        kind: The class a plug-in must be an instance of.
+        group: The entry-point group for plug-ins of other installed packages; empty for none.
+
+    Returns:
+        The plug-ins by their `name`.
+
+    Raises:
+        ConfigError: Two plug-ins have the same name, or an entry point refers to something else than a `kind`.
+    """
     found: dict[str, T] = {}
     home = importlib.import_module(package)
     for module in sorted(pkgutil.iter_modules(home.__path__), key=lambda item: item.name):
@@ -30,16 +43,27 @@ def discover(package: str, *, attribute: str, kind: type[T], group: str = "") ->
         part = point.load()
         if not isinstance(part, kind):
             raise ConfigError(
-                f"the entry point {point.name!r} of {group!r} is no {kind.__name__}", hint=f"Point it at {attribute}"
+                f"the entry point {point.name!r} of group {group!r} is not a {kind.__name__}",
+                hint=f"Let it refer to the module's {attribute}",
             )
         _add(found, part)
     return found
 
 
 def find_namesake(package: str, name: str, *, attribute: str, kind: type[T], group: str = "") -> T | None:
-    """The part called `name`, if the module of that name holds it and nothing else could: the others stay unread.
+    """The plug-in called `name` from the module of the same name, without importing any other module.
 
-    None is no verdict: `discover` knows.
+    This shortcut is only safe when no entry point could define the same name, so it gives up when the group has any.
+
+    Args:
+        package: The package whose modules are searched.
+        name: The plug-in and its module.
+        attribute: The module attribute that holds a plug-in.
+        kind: The class a plug-in must be an instance of.
+        group: The entry-point group for plug-ins of other installed packages; empty for none.
+
+    Returns:
+        The plug-in; None when only `discover` can say whether there is one.
     """
     modules = {module.name for module in pkgutil.iter_modules(importlib.import_module(package).__path__)}
     if name not in modules or (group and entry_points(group=group)):
@@ -51,5 +75,5 @@ def find_namesake(package: str, name: str, *, attribute: str, kind: type[T], gro
 def _add(found: dict[str, T], part: T) -> None:
     name = str(getattr(part, "name", ""))
     if name in found:
-        raise ConfigError(f"two installed parts are called {name!r}", hint="Rename or uninstall one of them")
+        raise ConfigError(f"two installed plug-ins are called {name!r}", hint="Rename or uninstall one of them")
     found[name] = part

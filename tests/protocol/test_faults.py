@@ -1,4 +1,4 @@
-"""Drop-outs, lateness and lies: the run goes on, and everybody who did not count is named."""
+"""Fault injection: despite drop-outs, stragglers and Byzantine sites the run continues and names excluded sites."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sites that lie, fail or refuse are named, excluded and written down; the run goes on while enough are left."""
+"""Sites that lie, fail or refuse are excluded and recorded by name; the run continues while enough sites are left."""
 
 from __future__ import annotations
 

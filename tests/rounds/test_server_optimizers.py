@@ -1,4 +1,4 @@
-"""Hub optimisers against slow references written from the published pseudo-code."""
+"""Server optimizers against slow references written from the published pseudo-code."""
 
 from math import sqrt
 
@@ -81,10 +81,10 @@ def test_each_equals_its_published_pseudo_code(name, data):
     expected = np.array(
         [list(slow(name, float(x), list(map(float, d)), options)) for x, d in zip(weights, deltas.T, strict=True)]
     ).T
-    optimiser = find_server_optimizer({"name": name, **options})
-    state = optimiser.start(parameters)
+    optimizer = find_server_optimizer({"name": name, **options})
+    state = optimizer.start(parameters)
     for delta, wanted in zip(deltas, expected, strict=True):
-        weights, state = optimiser.step(weights, weights + delta, state)
+        weights, state = optimizer.step(weights, weights + delta, state)
         np.testing.assert_allclose(weights, wanted, rtol=1e-7, atol=1e-7)
 
 
@@ -106,15 +106,15 @@ def test_plain_gives_the_aggregated_weights_back_bit_for_bit():
 def test_states_are_float64_weights_keep_their_type_and_nothing_passed_in_changes(name):
     generator = np.random.default_rng(1)
     weights, aggregated = generator.normal(size=(2, 7)).astype(np.float32)
-    optimiser = find_server_optimizer(name)
-    _, state = optimiser.step(weights, aggregated, optimiser.start(7))
+    optimizer = find_server_optimizer(name)
+    _, state = optimizer.step(weights, aggregated, optimizer.start(7))
     arrays = [weights, aggregated, *state.values()]
     kept = [array.copy() for array in arrays]
     for array in arrays:
         array.flags.writeable = False
-    moved, after = optimiser.step(weights, aggregated, state)
+    moved, after = optimizer.step(weights, aggregated, state)
     assert moved.dtype == np.float32
-    assert after.keys() == state.keys() == optimiser.start(7).keys()
+    assert after.keys() == state.keys() == optimizer.start(7).keys()
     assert all(array.dtype == np.float64 and array.shape == (7,) for array in after.values())
     assert all(np.array_equal(a, b) for a, b in zip(arrays, kept, strict=True))
     assert not np.shares_memory(moved, aggregated)
@@ -123,12 +123,12 @@ def test_states_are_float64_weights_keep_their_type_and_nothing_passed_in_change
 def test_the_first_round_is_not_corrected_for_the_start_of_the_moments():
     """With D much larger than tau the step is lr * (1 - beta1) / sqrt(1 - beta2), and lr for Adagrad with beta1 = 0."""
     weights, aggregated = np.zeros(1), np.full(1, 1e6)
-    for optimiser, expected in (
+    for optimizer, expected in (
         (FedAdam(lr=0.1, beta1=0.9, beta2=0.99), 0.1 * 0.1 / 0.1),
         (FedYogi(lr=0.1, beta1=0.9, beta2=0.99), 0.1 * 0.1 / 0.1),
         (FedAdagrad(lr=0.1), 0.1),
     ):
-        moved, _ = optimiser.step(weights, aggregated, optimiser.start(1))
+        moved, _ = optimizer.step(weights, aggregated, optimizer.start(1))
         assert moved[0] == pytest.approx(expected, rel=1e-6)
 
 

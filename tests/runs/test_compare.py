@@ -19,8 +19,9 @@ from kohort.cli.main import build
 from kohort.errors import ConfigError, DataError
 from kohort.evaluate.choice import COSTS, Condition, cheapest, figures_of, front, parse_conditions
 from kohort.privacy.dp.accounting import Event, describe, epsilon_of
-from kohort.privacy.dp.tuning import cost_of_choice, spent_by_site
+from kohort.privacy.dp.tuning import cost_of_choice
 from kohort.privacy.guarantee import DP
+from kohort.privacy.ledger.spent import spent_by_site
 from kohort.rng import Streams
 from kohort.runs.compare import Sweep, compare, variants_of
 from kohort.runs.config import load_plan

@@ -1,7 +1,7 @@
 """The door: the one function every release passes.
 
-It asks the site's policy, writes the ledger line, and only then lets the bytes out. A refused release leaves a line and
-no byte. Many sites may pass in one call; each is judged by its own policy and written to its own chain.
+It asks the site's policy, writes the ledger line, and only then lets the bytes out. A refused release leaves a ledger
+line and no byte. Many sites may pass in one call; each is judged by its own policy and written to its own chain.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _METRICS_SHARE_THE_CLAIM = (Aggregate, KAnonymous, KKm, Raw)
 
 
 class SiteAtDoor(Protocol):
-    """What the door needs of a site."""
+    """The attributes of a site that the door reads."""
 
     name: str
     policy: Policy
@@ -34,7 +34,7 @@ class SiteAtDoor(Protocol):
 
 @dataclass(frozen=True)
 class Refusal:
-    """A release that stayed inside, and why."""
+    """A release that the site's policy refused, and the reason."""
 
     site: str
     reason: str
@@ -56,7 +56,7 @@ def door(
     line and must be dropped by the caller, who holds no other way to send it.
 
     Args:
-        sites: The sites that would like to send something, in the order of their ledger lines.
+        sites: The sites that want to send something, in the order of their ledger lines.
         payloads: The bytes of each site.
         ledger: Where the sites' chains are written.
         ledger_context: Task, recipient and request.
@@ -68,12 +68,12 @@ def door(
         None for each site whose payload may leave, a Refusal for the others.
 
     Raises:
-        IntegrityError: A site would answer a request it answered before with other bytes.
+        IntegrityError: A site would answer the same request a second time with different bytes.
         ResourceError: The ledger could not be written; nothing may leave then.
     """
     refusals: list[str | None] = []
     for site, payload, guarantee, count in zip(sites, payloads, guarantees, rows, strict=True):
-        # An answer that left before the run was interrupted leaves again as it was: its noise is paid for.
+        # The same bytes for the same request (a resumed run) may leave again: their privacy cost is already charged.
         if isinstance(guarantee, DP) and ledger.has_answered(site.chain, ledger_context, payload):
             refusals.append(None)
             continue
@@ -98,7 +98,7 @@ def door(
 def _objection(
     site: SiteAtDoor, guarantee: Guarantee, rows: int, ledger_context: LedgerContext, metrics: Sequence[str]
 ) -> str | None:
-    """Why the release may not leave; None if it may."""
+    """The reason why a release may not leave; None if it may."""
     if not 0 <= rows <= site.count:
         return f"the release speaks of {rows} rows, the site holds {site.count}"
     if isinstance(guarantee, Aggregate | Raw) and guarantee.rows != rows:

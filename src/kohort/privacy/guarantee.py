@@ -1,7 +1,7 @@
-"""What a release claims about the rows behind it.
+"""Guarantees: what a release claims about the rows it was computed from.
 
 A guarantee describes; it never judges. The site's policy decides whether the description is good enough, and the ledger
-keeps it word for word. Two releases with equal guarantees are equally protected, so guarantees compare by value.
+stores it verbatim. Two releases with equal guarantees are equally protected, so guarantees compare by value.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ class Guarantee:
 
     @property
     def strength(self) -> tuple[float, ...]:
-        """Orders claims of one kind, the weakest first; claims that do not differ in strength are equal."""
+        """Sort key among guarantees of one kind: the weakest sorts first, equal strength compares equal."""
         return ()
 
     @cached_property
     def text(self) -> str:
-        """Canonical JSON, made once: a thousand sites write it a thousand times a round."""
+        """Canonical JSON for the ledger. Cached, because every site writes it in every round."""
         return json.dumps({"kind": self.kind, **asdict(self)}, sort_keys=True, separators=(",", ":"))
 
     @property
     def shown(self) -> str:
-        """As ledgers and reports show it to people."""
+        """The text that summaries and reports show to people."""
         return str(self)
 
     def __str__(self) -> str:
@@ -62,7 +62,10 @@ class Guarantee:
 
 @dataclass(frozen=True, kw_only=True)
 class Raw(Guarantee):
-    """Rows as they are. No protection. `counted_by` names others on whose word they were let out, if anyone's."""
+    """Rows as they are. No protection.
+
+    `counted_by` names the other sites whose reported counts justified the release; empty when the site counted itself.
+    """
 
     kind: ClassVar[str] = "raw"
     rows: int
@@ -70,7 +73,7 @@ class Raw(Guarantee):
 
     @property
     def strength(self) -> tuple[float, ...]:
-        """More rows, less protection."""
+        """More rows are a weaker claim."""
         return (-self.rows,)
 
 
@@ -84,7 +87,10 @@ class Public(Guarantee):
 
 @dataclass(frozen=True, kw_only=True)
 class Domain(Guarantee):
-    """The values or the range that occur in `columns`, without counts; learned from private rows: a disclosure."""
+    """The values or the range that occur in `columns`, without counts.
+
+    They are learned from private rows, so sending them is a disclosure.
+    """
 
     kind: ClassVar[str] = "domain"
     columns: tuple[str, ...]
@@ -99,13 +105,17 @@ class Aggregate(Guarantee):
 
     @property
     def strength(self) -> tuple[float, ...]:
-        """Fewer rows hide less behind an aggregate."""
+        """Fewer rows are a weaker claim."""
         return (self.rows,)
 
 
 @dataclass(frozen=True, kw_only=True)
 class KAnonymous(Guarantee):
-    """Every released class holds at least `k` rows, `l` sensitive values, and lies within `t` of the table."""
+    """k-anonymity, l-diversity and t-closeness of the released rows.
+
+    Every equivalence class holds at least `k` rows and `l` distinct sensitive values; the distribution of its sensitive
+    values is within `t` of the whole table's (None: not claimed). `verified` means the checker confirmed it.
+    """
 
     kind: ClassVar[str] = "k-anonymous"
     k: int
@@ -116,13 +126,13 @@ class KAnonymous(Guarantee):
 
     @property
     def strength(self) -> tuple[float, ...]:
-        """By k, then l, then t, of which none is the weakest."""
+        """Compared by k, then l, then t; no t is the weakest."""
         return (self.k, self.l, -inf if self.t is None else -self.t)
 
 
 @dataclass(frozen=True, kw_only=True)
 class KKm(Guarantee):
-    """Quasi-identifiers plus any `m` items of a row point to at least `k` rows."""
+    """(k, k^m)-anonymity: quasi-identifiers together with any `m` items of a row match at least `k` rows."""
 
     kind: ClassVar[str] = "k-km"
     k: int
@@ -132,7 +142,7 @@ class KKm(Guarantee):
 
     @property
     def strength(self) -> tuple[float, ...]:
-        """By k, then m."""
+        """Compared by k, then m."""
         return (self.k, self.m)
 
 
@@ -140,13 +150,14 @@ class KKm(Guarantee):
 class DP(Guarantee):
     """(epsilon, delta)-differential privacy of the named `event` for one `unit` under `relation`.
 
-    `epsilon` is what the whole of `event` costs. `charge` is the part of it this very release newly spends, all of it
-    when None: a plan pays for all its releases with the first one, and the later ones, with a charge of 0, name the
-    same `account`. Delta is spent whenever epsilon is.
+    `epsilon` is the cost of the whole `event`. `charge` is the part of it that this release newly spends (None: all of
+    it). A plan pays for all its releases with the first one; later releases have a charge of 0 and name the same
+    `account`. Delta is spent whenever epsilon is.
 
-    `simulated` marks noise from a seeded generator: right in distribution, worthless against whoever knows the seed.
-    `void` marks a delta so large that the claim promises nothing. `trust` says whom the claim relies on, such as the
-    sites of a secure sum that add the rest of the noise; `epsilon_all` is what is left when all of those collude.
+    `simulated` marks noise from a seeded generator: right in distribution, but no protection against anyone who knows
+    the seed. `void` marks a delta so large that the claim promises nothing. `trust` says whom the claim relies on, such
+    as the other sites of a secure sum that add their share of the noise; `epsilon_all` is the epsilon that remains when
+    all of those collude.
     """
 
     kind: ClassVar[str] = "dp"
@@ -178,17 +189,17 @@ class DP(Guarantee):
 
     @property
     def strength(self) -> tuple[float, ...]:
-        """A void claim is the weakest, then by epsilon, then delta, then whether the noise can be known."""
+        """A void claim is the weakest; then compared by epsilon, delta, and whether the noise is simulated."""
         return (not self.void, -self.epsilon, -self.delta, not self.simulated)
 
     @cached_property
     def text(self) -> str:
-        """Canonical JSON without what a plain claim does not say, so that older lines and newer ones read alike."""
+        """Canonical JSON without optional fields at their defaults, so that older and newer ledger lines agree."""
         return json.dumps({"kind": self.kind, **self._said()}, sort_keys=True, separators=(",", ":"))
 
     @property
     def shown(self) -> str:
-        """As people read it; seeded noise and a void claim are named before any number."""
+        """The text for people; "simulated" and "void" stand before any number."""
         marks = ", ".join(word for word, holds in (("simulated", self.simulated), ("void", self.void)) if holds)
         parts = [f"epsilon {self.epsilon:.4g}", f"delta {self.delta:.3g}", f"for each {self.unit}", self.scope]
         if self.trust:
@@ -206,12 +217,12 @@ class DP(Guarantee):
 
 
 _DP_UNSAID = frozenset({"accountant", "charge", "account", "void", "trust", "epsilon_all"})
-"""Fields of a DP claim that are left out of its text while they say nothing."""
+"""Optional fields of a DP claim: left out of its text while they have their defaults."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Encrypted(Guarantee):
-    """Ciphertext under `scheme`; only `opens` can decrypt."""
+    """Ciphertext under `scheme` that only the party named by `opens` can decrypt."""
 
     kind: ClassVar[str] = "encrypted"
     scheme: str
@@ -220,7 +231,11 @@ class Encrypted(Guarantee):
 
 @dataclass(frozen=True, kw_only=True)
 class SecureSum(Guarantee):
-    """A share of a sum over `sites` sites of which only the total opens, while at most `colluders` of them collude."""
+    """A share of a secure sum over `sites` sites.
+
+    The party named by `opens` learns only the total, as long as at most `colluders` of the sites collude with it;
+    `threshold` sites are needed to open the total.
+    """
 
     kind: ClassVar[str] = "secure-sum"
     sites: int
@@ -230,13 +245,26 @@ class SecureSum(Guarantee):
 
 
 def parse_guarantee(described: dict[str, Any]) -> Guarantee:
-    """The guarantee a ledger line describes. An unknown kind or field is refused, never guessed."""
+    """Read the guarantee of a ledger line. An unknown kind or field is refused, never guessed.
+
+    Args:
+        described: The line's `guarantee` object.
+
+    Returns:
+        The guarantee.
+
+    Raises:
+        IntegrityError: It is not an object, its kind is unknown, or its fields do not fit its kind.
+    """
     if not isinstance(described, dict):
-        raise IntegrityError("a ledger line describes no guarantee")
+        raise IntegrityError("the guarantee of a ledger line is not an object")
     rest = dict(described)
     kind = _KINDS.get(str(rest.pop("kind", "")))
     if kind is None:
-        raise IntegrityError("a ledger line names a guarantee this version does not know")
+        raise IntegrityError(
+            "a ledger line has a kind of guarantee that this version of kohort does not know",
+            hint="Read it with the version that wrote it",
+        )
     try:
         made = kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in rest.items()})
     except TypeError as error:

@@ -1,4 +1,4 @@
-"""What a site allows to leave, and under which guarantee.
+"""A site's policy: which releases may leave, and under which guarantees.
 
 The policy belongs to the site. A plan can tighten it, never loosen it. `judge` is total: a guarantee this file does not
 know is refused.
@@ -31,39 +31,39 @@ from kohort.privacy.guarantee import (
 __all__ = ["Policy"]
 
 _ROUNDING = 1 + 1e-12
-"""Sums of floating-point numbers may end a last digit apart from what was meant."""
+"""Tolerance for rounding errors in sums of floating-point numbers."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """A site's rules. The defaults suit a careful site; simulated sites may relax them, and their ledgers show it."""
+    """A site's disclosure rules. Simulated sites may relax the strict defaults; their ledgers then show it."""
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 - read by pydantic, not a field
 
     raw: bool = False
     """Whether rows may leave as they are (pooled baselines, the paper's partial mode)."""
     domain: bool = True
-    """Whether the values and ranges that occur may be told when the schema does not declare them."""
+    """Whether the values and ranges that occur may be disclosed when the schema does not declare them."""
     min_rows: Annotated[int, Ge(1)] = 100
-    """Fewest rows behind an update that is neither noised nor inside a secure sum."""
+    """Minimum number of rows behind an update that has no noise and is not part of a secure sum."""
     min_k: Annotated[int, Ge(2)] = 5
     min_l: Annotated[int, Ge(1)] = 1
     max_t: Annotated[float, Gt(0), Le(1)] = 1.0
     min_sum_sites: Annotated[int, Ge(2)] = 3
     epsilon: Annotated[float, Gt(0)] | None = None
-    """Largest total epsilon of this data set over all runs and recipients; none when unset."""
+    """Largest total epsilon of this data set over all runs and recipients; no limit when unset."""
     delta: Annotated[float, Gt(0), Le(1)] = 1e-3
-    """Largest total delta, over all runs and recipients as well."""
+    """Largest total delta of this data set over all runs and recipients."""
     void_dp: bool = False
     """Whether a claim of differential privacy that is void by its delta may leave; for simulated sites of a study."""
     min_gate_k: Annotated[int, Ge(1)] = 1
-    """Fewest rows of its own a site wants behind a key before a gate shares rows with it, whatever the plan's k is."""
+    """Minimum number of the site's own rows per gate key before the gate shares them, even if the plan's k is lower."""
     public: tuple[str, ...] = ("rows", "new", "shared", "kept")
     """Metrics the operator declares public; others need the guarantee of the release they travel in."""
     tasks: tuple[str, ...] = ("*",)
     """Patterns of the task names this site answers."""
     trust_counts: bool = False
-    """Whether a count reported by other sites is good enough to let raw rows out."""
+    """Whether counts reported by other sites may justify a release of raw rows."""
 
     def judge(
         self,
@@ -74,10 +74,17 @@ class Policy:
         spent_delta: float = 0.0,
         paid: tuple[float, float] = (0.0, 0.0),
     ) -> str | None:
-        """None when the release may leave, otherwise the reason why not (columns and counts only, no cell).
+        """Decide whether a release may leave.
 
-        `spent` and `spent_delta` are what the data set has spent before, `paid` is the part of it that went into the
-        account a DP claim names.
+        Args:
+            guarantee: What the release claims.
+            task: The task that made it.
+            spent: Epsilon the data set has spent before, over all runs.
+            spent_delta: Delta the data set has spent before.
+            paid: Epsilon and delta already paid into the account that a DP claim names.
+
+        Returns:
+            None when the release may leave, otherwise the reason why not (columns and counts only, never a cell).
         """
         if not self.answers(task):
             return f"the policy does not answer the task {task!r}"
@@ -104,7 +111,14 @@ class Policy:
         return None
 
     def tightened(self, other: Policy) -> Policy:
-        """The rules both policies agree to: each field from whichever is stricter."""
+        """Combine two policies, taking the stricter value of every field.
+
+        Args:
+            other: The other policy, such as the one a plan asks for.
+
+        Returns:
+            A policy that allows only what both allow.
+        """
         both = [limit for limit in (self.epsilon, other.epsilon) if limit is not None]
         return Policy(
             raw=self.raw and other.raw,
@@ -124,7 +138,14 @@ class Policy:
         )
 
     def answers(self, task: str) -> bool:
-        """Whether a task of this name is answered here."""
+        """Whether the policy lets the site answer a task.
+
+        Args:
+            task: The task's name.
+
+        Returns:
+            True when one of the patterns in `tasks` matches it.
+        """
         return _answers(self.tasks, task)
 
     def to_mapping(self) -> dict[str, Any]:
@@ -142,14 +163,14 @@ def _answers(patterns: tuple[str, ...], task: str) -> bool:
 
 
 def _common_tasks(mine: tuple[str, ...], theirs: tuple[str, ...]) -> tuple[str, ...]:
-    """Patterns that let through nothing either side keeps out: each from one side and covered by the other."""
+    """The patterns of either side that a pattern of the other side covers, so that nothing new is allowed."""
     both = [task for task in mine if any(_covers(pattern, task) for pattern in theirs)]
     both += [task for task in theirs if task not in both and any(_covers(pattern, task) for pattern in mine)]
     return tuple(both)
 
 
 def _covers(pattern: str, other: str) -> bool:
-    """Whether every name `other` matches is surely matched by `pattern`; when in doubt, no."""
+    """Whether `pattern` matches every name that `other` matches; False when this is not certain."""
     if pattern == other:
         return True
     if not set(other) & set("*?["):
@@ -219,4 +240,4 @@ _JUDGES: dict[type[Guarantee], Callable[[Policy, Any], str | None]] = {
     SecureSum: _judge_sum,
     Encrypted: _judge_encrypted,
 }
-"""One judge per kind of guarantee that spends no budget; a kind that is not listed is refused."""
+"""One check per kind of guarantee that spends no budget; a kind that is not listed is refused."""

@@ -1,7 +1,7 @@
 """Rows that arrive over time: `sites.arrive = "20%/10 rounds"` in a simulation.
 
-A fifth of each site's rows is there at the beginning, and another fifth comes every ten rounds until all have. The
-order in which a site's rows arrive is drawn from its own stream.
+In this example a fifth of each site's rows is present at the beginning, and another fifth arrives every ten rounds
+until all are present. The order in which a site's rows arrive is drawn from its own stream.
 """
 
 from __future__ import annotations
@@ -23,17 +23,33 @@ _FORM = re.compile(r"\s*(\d+(?:\.\d+)?)\s*%\s*/\s*(\d+)\s*rounds?\s*")
 
 @dataclass(frozen=True)
 class Arrival:
-    """`share` of a site's rows is there at first, and as many more come every `every` rounds."""
+    """A schedule: `share` of a site's rows is present at first, and as many more arrive every `every` rounds."""
 
     share: float
     every: int
 
     def brings_rows(self, round_number: int) -> bool:
-        """Whether rows arrive just before this round."""
+        """Whether rows arrive just before this round.
+
+        Args:
+            round_number: The round, from 0.
+
+        Returns:
+            True for the rounds at which the schedule adds rows, the first included.
+        """
         return round_number % self.every == 0 and self.share * (round_number // self.every) < 1 - 1e-9
 
     def present(self, rows: int, round_number: int, streams: Streams) -> NDArray[np.bool_]:
-        """Which of a site's rows are there in this round."""
+        """Which of a site's rows are present in a round.
+
+        Args:
+            rows: How many rows the site has in all.
+            round_number: The round, from 0.
+            streams: The site's own streams.
+
+        Returns:
+            A mask over the rows.
+        """
         here = min(rows, ceil(rows * self.share * (1 + round_number // self.every) - 1e-9))
         mask = np.zeros(rows, dtype=bool)
         mask[streams.generator("arrival").permutation(rows)[:here]] = True
@@ -41,7 +57,17 @@ class Arrival:
 
 
 def parse_arrival(text: str | None) -> Arrival | None:
-    """The schedule a plan writes; None when all rows are there from the beginning."""
+    """Read `sites.arrive`.
+
+    Args:
+        text: A share and a period, such as "20%/10 rounds"; None when the plan does not set it.
+
+    Returns:
+        The schedule; None when all rows are present from the beginning.
+
+    Raises:
+        ConfigError: The text has another form.
+    """
     if text is None:
         return None
     match = _FORM.fullmatch(text)

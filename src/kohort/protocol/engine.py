@@ -1,7 +1,7 @@
-"""Engines drive plans. This one holds every site in the same process.
+"""The engine that drives a protocol, and the one that runs every site in this process.
 
-An engine carries bytes: it turns an Ask into requests, collects what the sites let out through their doors, has it
-validated, and gives the plan what is left. It counts every byte it carried, and the ledgers list exactly those.
+An engine carries bytes: it turns an Ask into requests, collects the replies that passed the sites' doors, validates
+them, and gives the valid ones to the protocol. It counts every byte it carried; the ledgers list exactly those.
 """
 
 from __future__ import annotations
@@ -46,13 +46,17 @@ __all__ = [
 
 T = TypeVar("T")
 AT_A_TIME = 64
-"""Replies that are held at a time where a plan takes them as they come."""
+"""How many sites are asked at a time when the protocol processes replies as they come in (`Ask.take`)."""
 Claims = Callable[[int], Sequence[Guarantee]]
+"""From a site's row count to everything that the plan will claim there."""
 
 
 @dataclass
 class Costs:
-    """What a run took: bytes as carried, seconds as measured (a site's part of a joint call by its rows)."""
+    """Bytes carried and seconds used by a run.
+
+    When many sites answer in one call, each site's share of the time is estimated by its rows.
+    """
 
     bytes_up: int = 0
     bytes_down: int = 0
@@ -62,28 +66,44 @@ class Costs:
     hub: float = 0.0
     key_holder: float = 0.0
     longest_exchange: float = 0.0
-    """From sending a question to other machines until no more answers were waited for; 0 in one process."""
+    """Seconds from sending a request to remote sites until the engine stopped waiting; 0 within one process."""
 
 
 class Engine(Protocol):
-    """What `drive` needs: exchanges, and what they cost."""
+    """What `drive` needs of an engine."""
 
     costs: Costs
 
     def exchange(self, ask: Ask) -> Replies:
-        """Carry a question to the sites and the validated answers back."""
+        """Send a request to the sites and return their validated replies.
+
+        Args:
+            ask: What to ask, and whom.
+
+        Returns:
+            The replies, and the sites that were left out.
+        """
         ...
 
 
 def drive(
-    plan: Generator[Ask | RoundEnd, Any, T], engine: Engine, *, observe: Callable[[RoundEnd], None] = lambda _: None
+    protocol: Generator[Ask | RoundEnd, Any, T], engine: Engine, *, observe: Callable[[RoundEnd], None] = lambda _: None
 ) -> T:
-    """Run a plan to its end. What the plan itself computes is the hub's time; `observe` is nobody's."""
+    """Run a protocol to its end. Time spent in the protocol counts as the hub's; time in `observe` counts as nobody's.
+
+    Args:
+        protocol: The generator of a method's protocol.
+        engine: What carries its requests.
+        observe: Called with every finished round.
+
+    Returns:
+        What the protocol returned.
+    """
     reply: Replies | None = None
     while True:
         began = perf_counter()
         try:
-            step = plan.send(reply)
+            step = protocol.send(reply)
         except StopIteration as end:
             engine.costs.hub += perf_counter() - began
             result: T = end.value
@@ -103,45 +123,63 @@ def drive(
 
 @dataclass
 class LocalEngine:
-    """All sites in this process: many at once where a task can, one by one where it cannot. Same bytes either way."""
+    """All sites in this process: in one call where a task supports it, otherwise one by one.
+
+    Guarantee: both ways give the same bytes.
+    """
 
     sites: dict[str, Site]
     approved: ApprovedPlan
     streams: Streams
     receipts: Receipts
     quorum: float = 0.5
-    """Smallest share of the asked sites whose answers must count for the run to go on."""
+    """Smallest share of the asked sites that must give a valid reply for the run to go on."""
     many: bool = True
     costs: Costs = field(default_factory=Costs)
     excluded: list[Excluded] = field(default_factory=list)
     declared: dict[str, int] = field(default_factory=dict)
-    """Rows each site declared when it enrolled; replies may not speak of more."""
+    """Row count that each site declared when it enrolled; a reply that claims more is excluded."""
     faults: Faults = field(default_factory=Faults)
     deadline: float = inf
-    """Seconds a site has for an answer; a later one is left out. A site's part of a joint call goes by its rows."""
+    """Seconds a site has for its reply; later replies are left out (stragglers)."""
     parties: dict[str, Site] = field(default_factory=dict)
-    """Who takes part without rows: a key-holder. Asked by name, alone; never dropped, late or lying."""
+    """Parties without rows, such as a key-holder. Each is asked alone, by name; no faults are injected into them."""
 
     def inject_faults(self, faults: Faults) -> None:
-        """Let simulated sites drop out, be late or lie from now on."""
+        """Fault injection: drop-outs, stragglers and Byzantine sites, from now on.
+
+        Args:
+            faults: What goes wrong, and how often.
+        """
         self.faults = faults
         for name, byzantine in byzantine_sites(faults, tuple(self.sites), self.streams).items():
             self.sites[name].byzantine = byzantine
 
     def approve(self, claims: Claims, *, tasks: Sequence[str] = ()) -> tuple[str, ...]:
-        """Let every site judge what the plan will ask, before any byte leaves; the sites that agree take part."""
+        """Let every site's policy judge all claims of the plan before any byte leaves.
+
+        Args:
+            claims: From a site's row count to everything the plan will claim there.
+            tasks: Further task names that each site must be willing to answer.
+
+        Returns:
+            The sites that agree; only these take part.
+
+        Raises:
+            RefusedError: Fewer sites agree than the quorum.
+        """
         agreed = []
-        plan = f"{self.approved.method}.plan"
+        plan_task = f"{self.approved.method}.plan"
         self.declared = {name: site.count for name, site in self.sites.items()}
         find_peer = _roster_of(self)
         for site in (*self.parties.values(), *self.sites.values()):
             site.approved = self.approved
             site.find_peer = find_peer
         for site in self.sites.values():
-            against = first_objection(site, claims(site.count), [plan, *tasks])
+            against = first_objection(site, claims(site.count), [plan_task, *tasks])
             if against is not None:
                 claim, reason = against
-                ledger_context = LedgerContext(what=plan, request=self.approved.plan_hash)
+                ledger_context = LedgerContext(what=plan_task, request=self.approved.plan_hash)
                 site.ledger.refuse(site.chain, ledger_context, guarantee=claim, reason=reason)
                 self.excluded.append(Excluded(site.name, "refused", reason))
             else:
@@ -150,21 +188,33 @@ class LocalEngine:
             reason = self.excluded[-1].reason if self.excluded else "there are no sites"
             raise RefusedError(
                 f"{len(self.sites) - len(agreed)} of {len(self.sites)} sites refuse the plan: {reason}",
-                hint="Ask for less, or change [policy] where you own the sites",
+                hint="Lower what the plan asks for, or relax [policy] at sites you own",
             )
         return tuple(agreed)
 
     def kept(self) -> dict[str, dict[str, NDArray[Any]]]:
-        """What a checkpoint must hold of the sites."""
+        """The sites' states to store in a checkpoint: arrays by site and name."""
         return {name: kept for name, site in self.sites.items() if (kept := site.states.checkpoint())}
 
     def put_back(self, kept: Mapping[str, Mapping[str, NDArray[Any]]]) -> None:
-        """The inverse of `kept`."""
+        """Restore the sites' states.
+
+        Args:
+            kept: What `kept` returned.
+        """
         for name, state in kept.items():
             self.sites[name].states.restore(state)
 
     def exchange(self, ask: Ask) -> Replies:
-        """One question, one door passage a site, one receipt (or a few, when the replies are taken as they come)."""
+        """Send a request to the sites and return their validated replies. See `Engine.exchange`.
+
+        Every site's reply passes its door once. Each group of sites that is asked in one request gets one receipt.
+
+        Raises:
+            RefusedError: Policies refused so often that the quorum is missed, or a party refused.
+            SiteError: Fewer sites answered than the quorum.
+            IntegrityError: A site found that what it was sent had been tampered with.
+        """
         replies = self._exchange(ask)
         if ask.then is not None:
             replies.then = self.exchange(ask.then)
@@ -180,11 +230,11 @@ class LocalEngine:
             kept, body, slowest, most = self._collect(asked, ask, "", excluded)
         else:
             kept, body, slowest, most = self._hand_over(ask.take, asked, ask, excluded)
-        # Sites work and transfer side by side, so an exchange takes as long as the slowest of them.
+        # Sites work and transfer in parallel, so an exchange takes as long as the slowest of them.
         self.costs.most_bytes_a_site += most
         self.costs.slowest_site += slowest
         for item in excluded:
-            if item.kind not in {"refused", "failed"}:  # those two stand in the ledger already
+            if item.kind not in {"refused", "failed"}:  # these two are in the ledger already
                 site = self.sites[item.site]
                 site.ledger.note(site.chain, LedgerContext(what=ask.task.name, round=ask.round), reason=item.reason)
         self.excluded += excluded
@@ -195,9 +245,9 @@ class LocalEngine:
     def _collect(
         self, sites: tuple[Site, ...], ask: Ask, part: str, excluded: list[Excluded]
     ) -> tuple[Sequence[str], EncodedReplies | list[bytes], float, int]:
-        """Who answered well, and what; seconds of the slowest and the most bytes of one. Adds the others to `excluded`.
+        """The sites with valid replies, the replies, the slowest site's seconds, and the most bytes of one site.
 
-        `part` names a part of a larger question.
+        Adds the other sites to `excluded`. `part` distinguishes the requests of one Ask that is sent in parts.
         """
         answers, most = self._ask(sites, ask, part)
         self.costs.sites += answers.seconds
@@ -214,7 +264,7 @@ class LocalEngine:
     def _hand_over(
         self, take: Callable[[str, Payload], None], sites: tuple[Site, ...], ask: Ask, excluded: list[Excluded]
     ) -> tuple[list[str], list[bytes], float, int]:
-        """As `_collect`, a few sites at a time; the plan works on their replies at once, and that is the hub's time."""
+        """As `_collect`, for a few sites at a time; the protocol processes each group's replies before the next."""
         kept: list[str] = []
         slowest, most = 0.0, 0
         for start in range(0, max(1, len(sites)), AT_A_TIME):
@@ -229,14 +279,14 @@ class LocalEngine:
         return kept, [], slowest, most
 
     def _ask(self, sites: tuple[Site, ...], ask: Ask, part: str) -> tuple[Answers, int]:
-        """The answers of `sites`, and the most bytes one of them moved. `part` names a part of a larger question."""
+        """The answers of `sites`, and the most bytes that one of them sent and received."""
         if ask.each is None:
             return self._carry(sites, ask, ask.payload, part)
         answers = [self._carry((site,), ask, ask.each[site.name], site.name) for site in sites]
         return Answers.joined([part for part, _ in answers]), max((most for _, most in answers), default=0)
 
     def _consult(self, ask: Ask) -> Replies:
-        """Ask a party without rows. There is no quorum of one: what it refuses or cannot do ends the run."""
+        """Ask a party without rows. The run cannot go on without its answer."""
         joined, _ = self._ask(tuple(self.parties[name] for name in ask.to), ask, "")
         self.costs.key_holder += joined.seconds
         stop_if_tampered(joined.failures)
@@ -245,11 +295,11 @@ class LocalEngine:
             raise RefusedError(f"{ask.to[0]!r} does not answer {ask.task.name!r}: {against[0]}")
         kept, body, bad = validate([site.name for site in joined.sites], joined.encoded, ask.expect, {})
         if bad:
-            raise IntegrityError(f"{bad[0].site!r} answered {ask.task.name!r} with something else: {bad[0].reason}")
+            raise IntegrityError(f"the reply of {bad[0].site!r} to {ask.task.name!r} is invalid: {bad[0].reason}")
         return Replies(kept, body)
 
     def _punctual(self, answers: Answers) -> tuple[Sequence[str], EncodedReplies | list[bytes], list[Excluded]]:
-        """The answers that came before the deadline, and the sites whose answers did not."""
+        """The answers that came before the deadline, and the stragglers."""
         names = [site.name for site in answers.sites]
         if self.deadline == inf or answers.slowest <= self.deadline:
             return names, answers.encoded, []
@@ -264,9 +314,9 @@ class LocalEngine:
         )
 
     def _carry(self, sites: tuple[Site, ...], ask: Ask, payload: Payload, alone: str = "") -> tuple[Answers, int]:
-        """The answers of `sites`, and the most bytes one of them moved. `alone` names the one site of its own request.
+        """The answers of `sites`, and the most bytes that one of them sent and received.
 
-        Two sites may be asked the same thing, each for itself: the name keeps their requests and receipts apart.
+        `alone` becomes part of the nonce: it keeps the requests and receipts of sites apart that are asked one by one.
         """
         request = Request(
             run=self.approved.run,
@@ -303,7 +353,7 @@ class LocalEngine:
 def _roster_of(engine: LocalEngine) -> Callable[[str], PublicIdentity | None]:
     """The roster of every simulated site: the plan's sites, and its key-holder.
 
-    It does not keep the engine: a site that held it would keep all sites' rows in memory until Python looks for cycles.
+    It refers to the engine weakly: a reference cycle would keep all sites' rows in memory until garbage collection.
     """
     known = ref(engine)
 
@@ -316,30 +366,63 @@ def _roster_of(engine: LocalEngine) -> Callable[[str], PublicIdentity | None]:
 
 
 def least_answers(quorum: float, asked: int) -> int:
-    """How many of `asked` sites must answer."""
+    """How many of the asked sites must give a valid reply.
+
+    Args:
+        quorum: The share that must, from 0 to 1.
+        asked: How many were asked.
+
+    Returns:
+        The number, at least 1.
+    """
     return max(1, ceil(quorum * asked - 1e-9))  # 0.07 * 100 is a little above 7
 
 
 def give_up(ask: Ask, kept: int, excluded: Sequence[Excluded]) -> NoReturn:
-    """End a run in which too few sites answered, with the reason of the first that did not."""
+    """End a run in which too few sites answered.
+
+    Args:
+        ask: The request.
+        kept: How many sites gave a valid reply.
+        excluded: The other sites, with reasons; the first reason is reported.
+
+    Raises:
+        RefusedError: All of them refused by policy.
+        SiteError: Some failed, dropped out or were late.
+    """
     reason = excluded[0].reason if excluded else "none answered"
     message = f"{kept} of {len(ask.to)} sites answered {ask.task.name!r} in round {ask.round}, fewer than the quorum"
     if excluded and all(item.kind == "refused" for item in excluded):
-        raise RefusedError(f"{message}: {reason}", hint="The sites' policies forbid it; ask for less")
-    raise SiteError(f"{message}: {reason}", hint="Mend the sites that are named in the ledger, or lower sites.quorum")
+        raise RefusedError(f"{message}: {reason}", hint="The sites' policies forbid it: lower what the plan asks for")
+    raise SiteError(f"{message}: {reason}", hint="Repair the sites that the ledger names, or lower sites.quorum")
 
 
 def stop_if_tampered(failures: Sequence[Failure]) -> None:
-    """End a run in which somebody between the sites changed, repeated or redirected what they were handed."""
+    """End a run in which messages between sites were changed, replayed or redirected.
+
+    Args:
+        failures: The sites that could not answer.
+
+    Raises:
+        IntegrityError: One of them received a message that failed its integrity check.
+    """
     for failure in failures:
         if failure.tampered:
-            raise IntegrityError(f"site {failure.site!r} was handed something else than it should: {failure.reason}")
+            raise IntegrityError(f"site {failure.site!r} received a message that was tampered with: {failure.reason}")
 
 
 def first_objection(site: Site, claims: Sequence[Guarantee], tasks: Sequence[str]) -> tuple[Guarantee, str] | None:
-    """The first claim the site's policy will not let out under one of these tasks, and why.
+    """The first planned claim that a site's policy refuses.
 
-    What this run paid before it was interrupted is part of what the plan claims, so it does not count twice.
+    What this run spent before it was interrupted is part of the plan's claims, so it is not counted twice.
+
+    Args:
+        site: The site.
+        claims: Everything the plan will claim at this site.
+        tasks: The tasks that the claims are made under.
+
+    Returns:
+        The claim and the reason; None when the policy allows all of them.
     """
     approved = site.approved
     own = "" if approved is None else account_name(approved.run, approved.plan_hash)

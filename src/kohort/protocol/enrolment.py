@@ -1,7 +1,7 @@
-"""Enrolment, the opening of every run: agree on the columns' domains, encode at each site, declare the rows.
+"""Enrolment, the first step of every run: agree on the columns' domains, encode at each site, declare row counts.
 
-When the schema declares every domain, nothing is asked about values. Otherwise each site tells the values and ranges
-that occur in its rows, which is a disclosure: it passes the door and stands in the ledger as `domain`.
+When the schema declares every domain, nothing is asked about values. Otherwise each site sends the values and ranges
+that occur in its rows. That is a disclosure: it passes the door, and the ledger lists it as `domain`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,15 @@ _ROW_COUNT = Public(what="row count")
 
 
 def encoder_for(approved: ApprovedPlan, domain: Domain) -> Encoder:
-    """The encoder every participant builds from the agreed schema and domain."""
+    """The encoder that hub and sites each build from the agreed schema and domain.
+
+    Args:
+        approved: The approved plan.
+        domain: The agreed values and ranges of the columns.
+
+    Returns:
+        The encoder; equal at every participant.
+    """
     return Encoder(
         approved.schema,
         domain,
@@ -44,7 +52,7 @@ def encoder_for(approved: ApprovedPlan, domain: Domain) -> Encoder:
 
 
 def _describe(site: Site, request: Request) -> Release:
-    del request  # the question is in the approved plan
+    del request  # the approved plan holds everything it needs
     approved = site.plan
     domain = learn_domain(site.table.rows(), approved.schema, missing=approved.missing)
     payload = Payload(blobs={"domain": canonical(domain.to_mapping()).encode()})
@@ -55,20 +63,20 @@ def _read_domain(blob: bytes) -> Domain:
     try:
         return Domain.from_mapping(json.loads(blob))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise IntegrityError("a domain came in malformed") from error
+        raise IntegrityError("a received domain is malformed") from error
 
 
 def _domain_in(payload: Payload, columns: Sequence[str]) -> Domain:
-    """A site's domain, if it is of these columns and could be anyone's: endless bounds would spoil it for all."""
+    """A site's domain, checked for the agreed columns and finite bounds: one bad site would spoil the union."""
     domain = _read_domain(payload.blobs["domain"])
     if columns and set(domain.columns) != set(columns):
         raise IntegrityError(
-            f"a domain of {len(domain.columns)} columns came in that are not the agreed {len(columns)}"
+            f"a received domain has {len(domain.columns)} columns that are not the {len(columns)} agreed ones"
         )
     for name, column in domain.columns.items():
         low, high = column.bounds or (0.0, 0.0)
         if column.kind not in get_args(ColumnKind) or not (isfinite(low) and isfinite(high) and low <= high):
-            raise IntegrityError(f"a domain came in malformed in column {name!r}")
+            raise IntegrityError(f"a received domain is malformed in column {name!r}")
     return domain
 
 
@@ -81,7 +89,7 @@ def _prepare_one(site: Site, request: Request) -> Release:
 
 
 def _prepare_many(sites: Sequence[Site], request: Request) -> Releases | None:
-    """Encode the one frame the sites are parts of, once, and give each its part without copying."""
+    """Encode the frame that all sites share once, and give each site its part without copying."""
     frame = sites[0].table.frame
     if any(site.table.frame is not frame for site in sites):
         return None
@@ -113,7 +121,11 @@ PREPARE = Task(name="prepare", one=_prepare_one, many=_prepare_many)
 
 
 class Enrolled(NamedTuple):
-    """What the sites agreed on, who has how many rows, and what the method's opening brought, if it has one."""
+    """The result of enrolment.
+
+    `domain` is what the sites agreed on, `rows` the row count per site, and `opened` the method's own first request
+    with its replies, if it has one.
+    """
 
     domain: Domain
     rows: dict[str, int]
@@ -127,11 +139,17 @@ def enrol(
     columns: Sequence[str] = (),
     settle: Callable[[Domain, tuple[str, ...]], Ask | None] = lambda *_: None,
 ) -> Generator[Ask | RoundEnd, Any, Enrolled]:
-    """Agree on a domain (unless `declared` holds one for every column) and learn who has how many rows.
+    """Agree on a domain, let the sites encode their rows, and collect their row counts.
 
-    A site whose domain is not of `columns` (when given), or is malformed, takes no part. `settle` is what the hub makes
-    of the agreed domain before it asks on: what it raises is wrong with the plan or the data, not with the sites. What
-    it returns is asked in the same message.
+    Args:
+        sites: The sites that approved the plan.
+        declared: The domain when the schema declares every column's; None to ask the sites.
+        columns: The columns a site's domain must have; a site with others, or a malformed domain, is left out.
+        settle: Called at the hub with the agreed domain and the sites before they encode. It may raise for a problem
+            in the plan or the data, and may return a request that is sent together with the next one.
+
+    Returns:
+        The agreed domain, the row counts, and the replies to the request of `settle`.
     """
     domain = declared
     if domain is None:

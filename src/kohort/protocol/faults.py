@@ -1,9 +1,9 @@
-"""Simulated faults, for tests and studies: sites that drop out, are late, or lie.
+"""Fault injection for tests and studies: drop-outs, stragglers and Byzantine sites.
 
     sites.faults = {drop = 0.1, slow = 0.1, byzantine = {kind = "sign-flip", share = 0.2}}
 
-Dropping and lateness are drawn anew every round; who lies is drawn once a run. A Byzantine release still passes its own
-door, for the ledger of a lying site records what it sent, not what is true.
+Drop-outs and stragglers are drawn anew in every round; Byzantine sites are drawn once per run. The release of a
+Byzantine site still passes its own door: its ledger records what it sent, not what would have been right.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ __all__ = ["Byzantine", "ByzantineSite", "Faults", "absent_sites", "byzantine_si
 
 @dataclass(frozen=True, kw_only=True)
 class Byzantine:
-    """`sites.faults.byzantine`: what a share of the sites does to its updates."""
+    """`sites.faults.byzantine`: how a share of the sites distorts its updates."""
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 - read by pydantic, not a field
 
     kind: Literal["sign-flip", "noise", "zero", "nan"] = "sign-flip"
     share: Annotated[float, Gt(0), Le(1)] = 0.2
     scale: Annotated[float, Gt(0)] = 10.0
-    """How many times the honest update a flipped one is; the standard deviation of the noise."""
+    """For "sign-flip": the factor on the reversed update. For "noise": its standard deviation."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Faults:
-    """`sites.faults`: chances that a site drops out of, or is late in, a round; and byzantine_sites."""
+    """`sites.faults`: the probabilities that a site drops out of a round or is late, and its Byzantine sites."""
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 - read by pydantic, not a field
 
@@ -46,13 +46,22 @@ class Faults:
 
 @dataclass(frozen=True)
 class ByzantineSite:
-    """A site that distorts the weights it sends."""
+    """The simulated behaviour of one Byzantine site, which distorts the weights it sends."""
 
     byzantine: Byzantine
     streams: Streams
 
     def distort(self, sent: NDArray[Any], start: NDArray[Any], round_number: int) -> NDArray[Any]:
-        """What goes out instead of the honest weights `sent`, trained from `start`."""
+        """The weights that the site sends instead of the honest ones.
+
+        Args:
+            sent: The honest weights.
+            start: The weights they were trained from.
+            round_number: The round.
+
+        Returns:
+            The distorted weights, of the same shape and type.
+        """
         match self.byzantine.kind:
             case "sign-flip":
                 lie = start - self.byzantine.scale * (sent.astype(np.float64) - start)
@@ -70,7 +79,18 @@ class ByzantineSite:
 def absent_sites(
     faults: Faults, sites: Sequence[str], streams: Streams, *, task: str, round_number: int
 ) -> dict[str, str]:
-    """The sites that give no usable answer this time, and why."""
+    """Draw the drop-outs and stragglers of one exchange.
+
+    Args:
+        faults: The probabilities.
+        sites: The sites that are asked.
+        streams: The engine's streams.
+        task: The task they are asked.
+        round_number: The round.
+
+    Returns:
+        "dropped" or "late" by site, for those that give no usable answer.
+    """
     if not faults.drop and not faults.slow:
         return {}
     draws = streams.generator("trouble", task, round_number).random((len(sites), 2))
@@ -80,7 +100,16 @@ def absent_sites(
 
 
 def byzantine_sites(faults: Faults, sites: Sequence[str], streams: Streams) -> dict[str, ByzantineSite]:
-    """The sites that lie in this run: the share, rounded, drawn at random."""
+    """Draw the Byzantine sites of a run.
+
+    Args:
+        faults: The share of Byzantine sites, and what they do.
+        sites: All sites.
+        streams: The engine's streams.
+
+    Returns:
+        The behaviour of each Byzantine site, by name.
+    """
     if faults.byzantine is None:
         return {}
     count = round(faults.byzantine.share * len(sites))

@@ -1,7 +1,7 @@
-"""The outbox: what a site answered, kept by the request's hash.
+"""The outbox: a real site's stored replies, by the digest of the request.
 
-Write-ahead, as the ledger: a reply is stored before it is sent. The same request gets the same bytes again, so a crash
-between storing and sending never makes a site draw fresh noise, or pay twice, for a round it already answered.
+Like the ledger it is written ahead: a reply is stored before it is sent. A repeated request gets the same bytes, so a
+crash between storing and sending never makes a site draw fresh noise, or pay twice, for a round it already answered.
 """
 
 from __future__ import annotations
@@ -20,25 +20,51 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 class Outbox:
-    """Replies of one site on disk; the last `keep` of them."""
+    """The last replies of one site, on the disk.
+
+    Args:
+        folder: Where they are stored.
+        keep: How many of them to keep.
+    """
 
     def __init__(self, folder: Path, *, keep: int = 64) -> None:
         self._folder = folder
         self._keep = keep
 
     def find(self, request: str) -> bytes | None:
-        """The bytes that answered this request, if it was answered."""
+        """Look up the reply to a request.
+
+        Args:
+            request: The request's digest.
+
+        Returns:
+            The bytes of the reply; None when there is none.
+
+        Raises:
+            IntegrityError: The stored reply is damaged, or the digest is malformed.
+        """
         try:
             stored = self._path(request).read_bytes()
         except FileNotFoundError:
             return None
         digest, content = stored[:32], stored[32:]
         if hashlib.blake2b(content, digest_size=32).digest() != digest:
-            raise IntegrityError("a stored reply was damaged", hint="Remove the outbox and start a new run")
+            raise IntegrityError(
+                "a stored reply is damaged", hint="Remove the site's outbox folder and start a new run"
+            )
         return content
 
     def store(self, request: str, reply: bytes) -> None:
-        """Keep a reply before it is sent; the oldest ones beyond `keep` go."""
+        """Store a reply before it is sent, and delete the oldest ones beyond `keep`.
+
+        Args:
+            request: The request's digest.
+            reply: The bytes of the reply.
+
+        Raises:
+            IntegrityError: The digest is malformed.
+            ResourceError: The disk is full.
+        """
         write_atomic(
             self._path(request),
             hashlib.blake2b(reply, digest_size=32).digest() + reply,
@@ -52,5 +78,5 @@ class Outbox:
 
     def _path(self, request: str) -> Path:
         if not _DIGEST.fullmatch(request):
-            raise IntegrityError("a request's hash is malformed")
+            raise IntegrityError("a request's digest is malformed")
         return self._folder / f"{request}.reply"

@@ -40,15 +40,15 @@ __all__ = ["Answers", "Failure", "Site", "SiteTable", "answer"]
 
 @dataclass(frozen=True, eq=False)
 class SiteTable:
-    """A site's rows: `frame` from `start` to `stop`. Simulated sites hold consecutive parts of one frame."""
+    """A site's rows: `frame` from `start` to `stop`. Simulated sites own consecutive parts of one frame."""
 
     frame: pl.DataFrame
     start: int
     stop: int
     low: int | None = None
-    """How many of them, the first ones, carry a low risk; None when nobody told them apart."""
+    """How many rows, at the beginning, have a low re-identification risk; None when risks were not assessed."""
     low_by_row: bool = False
-    """Whether that was told from each row alone, so that no other row can move one from part to part."""
+    """Whether a row's risk depends on that row alone, so that no other row can change it."""
 
     @property
     def count(self) -> int:
@@ -62,29 +62,29 @@ class SiteTable:
 
 @dataclass(frozen=True)
 class Failure:
-    """A site that could not answer, and why."""
+    """A site that could not answer, and the reason."""
 
     site: str
     reason: str
     tampered: bool = False
-    """Whether what it was handed does not hold what it claims: a broken seal, another key, a repeat."""
+    """Whether a message to it failed its integrity check: an invalid seal, a wrong key, a replay."""
 
 
 class Answers(NamedTuple):
-    """What left a group of sites: encoded (of the sites in `sites`), refusals and failures."""
+    """The answers of a group of sites: encoded replies (of the sites in `sites`), refusals and failures."""
 
     sites: tuple[Site, ...]
     encoded: EncodedReplies | list[bytes]
     refusals: Sequence[Refusal] = ()
     failures: Sequence[Failure] = ()
     seconds: float = 0.0
-    """What they took together."""
+    """Time all of them took together."""
     shares: Sequence[float] = ()
-    """In which proportion: by rows in a joint call, by their own seconds when asked one by one."""
+    """Each site's relative part of `seconds`: its rows in a joint call, its own seconds when asked alone."""
 
     @property
     def slowest(self) -> float:
-        """Seconds of the site that took longest."""
+        """Seconds of the slowest site."""
         return self.seconds * max(self.shares, default=0) / (sum(self.shares) or 1)
 
     @property
@@ -95,7 +95,14 @@ class Answers(NamedTuple):
 
     @classmethod
     def joined(cls, parts: Sequence[Answers]) -> Answers:
-        """The answers of several groups as those of one."""
+        """Merge the answers of several groups.
+
+        Args:
+            parts: The groups' answers.
+
+        Returns:
+            The answers of all of them, in the same order.
+        """
         if len(parts) == 1:
             return parts[0]
         return cls(
@@ -108,12 +115,21 @@ class Answers(NamedTuple):
         )
 
     def each(self) -> Sequence[bytes | memoryview]:
-        """Every site's data."""
+        """The encoded reply of every site."""
         return self.encoded.views() if isinstance(self.encoded, EncodedReplies) else self.encoded
 
 
 class Site:
-    """One holder of private rows."""
+    """One holder of private rows, with its policy, its ledger chain and its own randomness.
+
+    Args:
+        name: The site's name in the plan.
+        table: Its rows.
+        schema: The columns and their roles.
+        policy: What may leave, and under which guarantees.
+        streams: The site's own random streams.
+        ledger: The ledger that holds the site's chain.
+    """
 
     def __init__(
         self, *, name: str, table: SiteTable, schema: Schema, policy: Policy, streams: Streams, ledger: Ledger
@@ -127,16 +143,16 @@ class Site:
         self.states = SiteStates()
         """What tasks keep between requests, such as an optimizer's state. Never leaves."""
         self.training_rows: Rows | None = None
-        """The encoded rows it trains on; none before its method's tasks put them there. They never leave."""
+        """The encoded rows to train on; None until a task of the method sets them. They never leave."""
         self.approved: ApprovedPlan | None = None
         self.byzantine: ByzantineSite | None = None
         """Simulated dishonesty; None at an honest site."""
         self._encoder: Encoder | None = None
         self._network: Trainable | None = None
         self.find_peer: Callable[[str], PublicIdentity | None] = lambda _: None
-        """The site's own roster: the public keys of a peer its operator trusts, or None for a stranger."""
+        """The site's own roster: the public keys of a peer that its operator trusts, or None for an unknown name."""
         self.outbox: Outbox | None = None
-        """Where a real site keeps its replies; simulated sites answer the same request alike anyway."""
+        """Stored replies of a real site; None at simulated sites, which answer a repeated request alike anyway."""
         self._ledger = ledger
         self.chain: Chain = ledger.open_chain(
             name,
@@ -150,7 +166,7 @@ class Site:
         self._aggregates: dict[int, Aggregate] = {}
 
     def state(self, kind: type[T]) -> T:
-        """What this site keeps for a group of tasks.
+        """The state that a group of tasks keeps at this site.
 
         Args:
             kind: The state's class.
@@ -165,14 +181,19 @@ class Site:
         """The plan the site approved.
 
         Raises:
-            SiteError: It approved none yet.
+            SiteError: It has not approved one yet.
         """
         if self.approved is None:
             raise SiteError(f"site {self.name!r} was asked before it approved a plan")
         return self.approved
 
     def enrol(self, encoder: Encoder, network: Trainable) -> None:
-        """Take up how rows become numbers, and the network the approved plan makes of that."""
+        """Set the encoder and the network that tasks use from now on.
+
+        Args:
+            encoder: How rows become numbers.
+            network: The model of the approved plan for that encoding.
+        """
         self._encoder, self._network = encoder, network
 
     @property
@@ -206,34 +227,52 @@ class Site:
     def table(self, table: SiteTable) -> None:
         self._table = table
         self.count = table.count
-        """How many rows the site holds; the door asks every site in every round."""
+        """How many rows the site holds; a plain attribute, because the door reads it in every round."""
 
     @cached_property
     def identity(self) -> Identity:
-        """The keys peers know this site by; a real site sets its own, from its key file."""
+        """The long-term keys by which peers know this site; a real site sets them from its key file."""
         from kohort.crypto.sealed import Identity
 
         return Identity.from_secret(self.name, self.streams.bytes("identity"))
 
     @property
     def ledger(self) -> Ledger:
-        """The ledger this site's chain is in."""
+        """The ledger that holds this site's chain."""
         return self._ledger
 
     def aggregate(self, rows: int) -> Aggregate:
-        """The claim of an update from `rows` rows; the same object every round."""
+        """The claim of an update computed from `rows` rows. Cached: the same object in every round."""
         known = self._aggregates.get(rows)
         if known is None:
             known = self._aggregates[rows] = Aggregate(rows=rows)
         return known
 
     def handle(self, request: Request) -> Answers:
-        """Answer one request through the door."""
+        """Answer one request. The reply has passed the door.
+
+        Args:
+            request: The request.
+
+        Returns:
+            The reply, refusal or failure.
+        """
         return answer((self,), request, many=False)
 
 
 def answer(sites: tuple[Site, ...], request: Request, *, many: bool = True) -> Answers:
-    """Run the request's task at every site and pass the results through the door, together when the task can."""
+    """Run a request's task at every site and pass the results through the door.
+
+    Guarantee: what is returned has passed the door. There is no other way from a task to the outside.
+
+    Args:
+        sites: The sites to ask.
+        request: The request.
+        many: Whether sites may answer in one call where the task supports it; the bytes are the same either way.
+
+    Returns:
+        The replies, refusals and failures.
+    """
     task = find_task(request.task)
     if many and task.many is not None and len(sites) > 1:
         together = _answer_together(sites, request, task.many)
@@ -243,7 +282,7 @@ def answer(sites: tuple[Site, ...], request: Request, *, many: bool = True) -> A
 
 
 def _as_sent(site: Site, request: Request, payload: Payload) -> Payload:
-    """The payload of an honest site, or what a simulated byzantine makes of it."""
+    """The payload as an honest site sends it, or as a simulated Byzantine site distorts it."""
     if site.byzantine is None or "weights" not in payload.arrays:
         return payload
     lie = site.byzantine.distort(payload.arrays["weights"], request.payload.arrays["weights"], request.round)
@@ -253,7 +292,7 @@ def _as_sent(site: Site, request: Request, payload: Payload) -> Payload:
 def _answer_alone(site: Site, request: Request) -> Answers:
     began = perf_counter()
     stored = None if site.outbox is None else site.outbox.find(request.digest)
-    if stored is not None:  # answered before a crash: the same request gets the same bytes
+    if stored is not None:  # answered before: the same request gets the same bytes
         return Answers(sites=(site,), encoded=[stored], shares=[0.0])
     try:
         release: Release = find_task(request.task).one(site, request)
@@ -287,7 +326,7 @@ def _answer_together(sites: tuple[Site, ...], request: Request, task: ManySites)
     try:
         releases = task(sites, request)
     except KohortError:
-        return None  # one of them failed: asking one by one tells which, and lets the others answer
+        return None  # one of them failed: asking one by one shows which, and lets the others answer
     if releases is None:
         return None
     arrays = releases.arrays

@@ -1,7 +1,7 @@
-"""What a site remembers between the requests of one run.
+"""The state a site keeps between the requests of one run.
 
 Each group of tasks declares its state as one dataclass, a subclass of `TaskState`, and asks for it by type:
-`site.state(TrainingState).control`. A state that must outlive a crash says which arrays hold it; engines and site
+`site.state(TrainingState).control`. A state that must survive a crash says which arrays hold it; engines and site
 servers checkpoint and restore all states of a site through the same two calls.
 """
 
@@ -19,9 +19,9 @@ StateArrays = dict[str, NDArray[Any]]
 
 
 class TaskState:
-    """Base of what a group of tasks keeps at a site between requests. It never leaves the site.
+    """Base class of the state that a group of tasks keeps at a site between requests. It never leaves the site.
 
-    A subclass is a dataclass whose fields all have defaults: the state of a site that was asked nothing yet.
+    A subclass is a dataclass whose fields all have defaults: the state before the first request.
     """
 
     NAME: ClassVar[str] = ""
@@ -36,7 +36,7 @@ class TaskState:
         return {}
 
     def restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take up what `checkpoint` returned.
+        """Restore what `checkpoint` returned.
 
         Args:
             arrays: The stored arrays; they are copied.
@@ -55,7 +55,7 @@ class SiteStates:
         self._restored: dict[str, StateArrays] = {}
 
     def get(self, kind: type[T]) -> T:
-        """The site's state of this type; a fresh or restored one where there is none yet.
+        """The site's state of this type, created or restored at its first use.
 
         Args:
             kind: The state's class.
@@ -72,7 +72,7 @@ class SiteStates:
         return found
 
     def checkpoint(self) -> StateArrays:
-        """Everything a checkpoint must hold so that the next request is answered as if nothing had happened.
+        """Everything a checkpoint must hold so that a restarted site answers the next request in the same way.
 
         Returns:
             The arrays of all states, named STATE.ARRAY.
@@ -101,6 +101,6 @@ class SiteStates:
         self._restored.update(by_state)
 
     def clear(self) -> None:
-        """Forget everything: the run is over."""
+        """Discard all states, at the end of a run."""
         self._states.clear()
         self._restored.clear()

@@ -1,8 +1,7 @@
-"""Tables on the wire: columns as arrays, so that rows travel without any code that parses foreign formats.
+"""Tables on the wire: columns as arrays, so that no parser of a foreign format reads untrusted bytes.
 
 Guarantee: `unpack_table(pack_table(frame))` has the same columns, values and nulls (numbers as 64-bit integers or
-floats, lists as lists of text without what is null in them, everything else as text). Malformed bytes give an
-IntegrityError.
+floats, lists as lists of text without their nulls, everything else as text). Malformed bytes give an IntegrityError.
 """
 
 from __future__ import annotations
@@ -22,7 +21,14 @@ __all__ = ["pack_table", "unpack_table"]
 
 
 def pack_table(frame: pl.DataFrame) -> bytes:
-    """The bytes of a table."""
+    """Encode a table.
+
+    Args:
+        frame: The table.
+
+    Returns:
+        Its bytes, in the wire format.
+    """
     columns: list[dict[str, Any]] = []
     arrays: dict[str, np.ndarray[Any, Any]] = {}
     for index, column in enumerate(frame.get_columns()):
@@ -46,21 +52,32 @@ def pack_table(frame: pl.DataFrame) -> bytes:
 
 
 def unpack_table(data: bytes, *, expect: Sequence[str] | None = None) -> pl.DataFrame:
-    """The table of `data`, whose columns must be `expect` when given."""
+    """Decode a table from an untrusted source.
+
+    Args:
+        data: The bytes.
+        expect: The column names it must have, in order; None for any.
+
+    Returns:
+        The table.
+
+    Raises:
+        IntegrityError: The bytes are malformed, or the columns are not the expected ones.
+    """
     payload = decode(data)
     try:
         columns = json.loads(payload.blobs["columns"])
         made = [_column(payload, index, column) for index, column in enumerate(columns)]
         frame = pl.DataFrame(made)
     except (KeyError, TypeError, ValueError, IndexError, RecursionError, pl.exceptions.PolarsError) as error:
-        raise IntegrityError("a table came in malformed") from error
+        raise IntegrityError("a received table is malformed") from error
     if expect is not None and frame.columns != list(expect):
-        raise IntegrityError(f"a table came in with {frame.width} columns that are not the {len(expect)} expected ones")
+        raise IntegrityError(f"a received table has {frame.width} columns that are not the {len(expect)} expected ones")
     return frame
 
 
 def _coded(column: pl.Series) -> tuple[np.ndarray[Any, Any], list[str]]:
-    """Cells as numbers of the distinct texts; 0 where there is none."""
+    """Cells as indices into the sorted distinct texts, and those texts; a null has index 0."""
     text = column.cast(pl.String)
     known = text.drop_nulls().unique().sort()
     codes = text.replace_strict(known, pl.Series(range(len(known)), dtype=pl.Int32), default=None)
@@ -70,7 +87,7 @@ def _coded(column: pl.Series) -> tuple[np.ndarray[Any, Any], list[str]]:
 def _column(payload: Payload, index: int, description: dict[str, Any]) -> pl.Series:
     values, absent = payload.arrays[f"c{index}"], payload.arrays[f"n{index}"]
     if values.ndim != 1 or absent.shape != values.shape or absent.dtype != np.bool_:
-        raise IntegrityError("a table came in malformed")
+        raise IntegrityError("a received table is malformed")
     if description["kind"] == "text":
         series = _texts(values, absent, description)
     elif description["kind"] == "lists":
@@ -78,10 +95,10 @@ def _column(payload: Payload, index: int, description: dict[str, Any]) -> pl.Ser
     elif description["kind"] in {"integer", "number"}:
         wanted = np.int64 if description["kind"] == "integer" else np.float64
         if values.dtype != wanted or not np.isfinite(values).all():
-            raise IntegrityError("a table came in malformed")
+            raise IntegrityError("a received table is malformed")
         series = pl.Series(values)
     else:
-        raise IntegrityError("a table came in malformed")
+        raise IntegrityError("a received table is malformed")
     masked = pl.DataFrame({"v": series, "n": absent}).select(pl.when(~pl.col("n")).then(pl.col("v")))
     return masked.to_series().alias(str(description["name"]))
 
@@ -90,17 +107,17 @@ def _texts(codes: np.ndarray[Any, Any], absent: np.ndarray[Any, Any], descriptio
     known = pl.Series([str(value) for value in description["values"]], dtype=pl.String)
     used = codes[~absent]
     if codes.dtype != np.int32 or (len(used) and (used.min() < 0 or used.max() >= len(known))):
-        raise IntegrityError("a table came in malformed")
+        raise IntegrityError("a received table is malformed")
     series = known.gather(np.where(absent, 0, codes)) if len(known) else pl.Series([None] * len(codes))
     return series.cast(pl.String)
 
 
 def _lists(lengths: np.ndarray[Any, Any], codes: np.ndarray[Any, Any], description: dict[str, Any]) -> pl.Series:
-    """Rows of `lengths` items each, one after the other."""
+    """A column of lists: row i takes the next `lengths[i]` items of `codes`."""
     if lengths.dtype != np.int64 or codes.ndim != 1 or (lengths < 0).any() or (lengths > len(codes)).any():
-        raise IntegrityError("a table came in malformed")
+        raise IntegrityError("a received table is malformed")
     if int(lengths.sum()) != len(codes):
-        raise IntegrityError("a table came in malformed")
+        raise IntegrityError("a received table is malformed")
     items = _texts(codes, np.zeros(len(codes), dtype=np.bool_), description)
     pairs = pl.DataFrame({"row": np.repeat(np.arange(len(lengths)), lengths), "item": items})
     rows = pl.DataFrame({"row": np.arange(len(lengths))})

@@ -1,7 +1,8 @@
-"""Replies are judged before they are aggregated.
+"""Validation of the sites' replies before they are aggregated.
 
-Guarantee: whatever passes is of the expected names, types and shapes, finite, not absurdly large, and speaks of at
-least one row and no more rows than its site declared. Whatever does not is excluded and named, and the others count.
+Guarantee: a reply that passes has the expected names, types and shapes; its numbers are finite and not absurdly large;
+and it claims at least one row and no more rows than its site declared. Any other reply is excluded with its reason, and
+the others count.
 """
 
 from __future__ import annotations
@@ -26,7 +27,17 @@ _FITS = "the reply does not have the expected parts"
 def validate(
     sites: Sequence[str], body: EncodedReplies | Sequence[bytes], expect: Expect, declared: Mapping[str, int]
 ) -> tuple[Sequence[str], EncodedReplies | list[bytes], list[Excluded]]:
-    """The sites and replies that count, and the excluded ones with the reason."""
+    """Check the replies of some sites.
+
+    Args:
+        sites: The sites, in the order of their replies.
+        body: Their replies, stacked or one by one.
+        expect: What a reply must look like.
+        declared: The row count that each site declared when it enrolled.
+
+    Returns:
+        The sites with valid replies, their replies, and the excluded sites with reasons.
+    """
     if not sites:
         return [], [], []
     encoded = body if isinstance(body, EncodedReplies) else _stack(body)
@@ -44,15 +55,15 @@ def _stack(body: Sequence[bytes]) -> EncodedReplies | None:
     try:
         return stack_encoded(body)
     except IntegrityError:
-        return None  # at least one is malformed: judging one by one tells which
+        return None  # at least one is malformed: judging one by one shows which
 
 
 def _judge_stack(
     sites: Sequence[str], encoded: EncodedReplies, expect: Expect, declared: Mapping[str, int]
 ) -> list[str]:
-    """What speaks against each site's reply, or nothing at all where all are good."""
+    """What is wrong with each site's reply (empty text: nothing); an empty list when all are valid."""
     layout = encoded.layout
-    # A check may hold on to a whole run, which must not stay in memory with it.
+    # The cache would keep a custom check alive, and with it perhaps the whole run.
     fits = _known_to_fit if expect.check is None else _layout_fits
     if not fits(layout, expect):
         return [_FITS] * len(sites)
@@ -84,15 +95,15 @@ _VERDICTS = ("", "is not finite", "is absurdly large", "is not between 1 and the
 
 
 Verdicts = NDArray[np.int64] | None
-"""A verdict for every site; None when all are good."""
+"""One verdict per site, an index into `_VERDICTS`; None when all are valid."""
 
 
 def _judge_numbers(stack: NDArray[Any], largest: float) -> Verdicts:
-    """0 good, 1 not finite, 2 too large, for each row of a stack."""
+    """For each row of a stack: 0 valid, 1 not finite, 2 too large."""
     if stack.dtype.kind != "f" or stack.size == 0:
         return None
-    # One look at all of it: nothing is larger than the root of the sum of squares. The factor makes up for rounding; a
-    # sum that is not finite says nothing, even where `largest` squared is not finite either.
+    # Fast path: no number is larger than the root of the sum of squares (the factor 4 covers rounding). A sum that is
+    # not finite proves nothing, even where `largest` squared is not finite either.
     if np.isfinite(total := np.vdot(stack, stack)) and total <= largest * largest / 4:
         return None
     stack = stack.reshape(len(stack), -1)
@@ -102,17 +113,17 @@ def _judge_numbers(stack: NDArray[Any], largest: float) -> Verdicts:
 
 def _judge_rows(sites: Sequence[str], rows: NDArray[Any], declared: Mapping[str, int]) -> Verdicts:
     allowed = list(map(declared.get, sites, repeat(0)))
-    if allowed == rows.tolist() and min(allowed) > 0:  # the usual case: each speaks of all the rows it declared
+    if allowed == rows.tolist() and min(allowed) > 0:  # the usual case: each site used all the rows it declared
         return None
     return np.where((rows < 1) | (rows > allowed), 3, 0)
 
 
 def _with(reasons: list[str], verdicts: Verdicts, name: str) -> list[str]:
-    """`reasons` and, where there is none yet, what the verdicts on `name` say."""
+    """`reasons`, completed by the verdicts on `name` for sites that have no reason yet."""
     if verdicts is None:
         return reasons
-    told = [f"{name} {_VERDICTS[verdict]}" if verdict else "" for verdict in verdicts.tolist()]
-    return [first or second for first, second in zip(reasons, told, strict=True)] if reasons else told
+    found = [f"{name} {_VERDICTS[verdict]}" if verdict else "" for verdict in verdicts.tolist()]
+    return [first or second for first, second in zip(reasons, found, strict=True)] if reasons else found
 
 
 def _layout_fits(layout: Layout, expect: Expect) -> bool:
@@ -121,7 +132,7 @@ def _layout_fits(layout: Layout, expect: Expect) -> bool:
 
 
 _known_to_fit = lru_cache(maxsize=32)(_layout_fits)
-"""Both come again, the very same, every round."""
+"""Cached: layout and expectation are the same objects in every round."""
 
 
 def _fits(

@@ -1,13 +1,13 @@
-"""What travels: arrays, metrics and blobs, as bytes that round-trip exactly.
+"""The wire format: arrays, metrics and blobs as bytes that round-trip exactly.
 
 Layout (little-endian, every part padded with zeros to 8 bytes):
 
     "KHRT" | version u32 | header length u64 | header JSON | metrics, 8 bytes each | arrays | blobs
 
-The header names and sizes the parts and holds no values, so a thousand sites that answer the same question send the
-same header and their replies stack into one matrix. A payload has one byte form, and a byte form one payload.
+The header holds the names and sizes of the parts and no values, so sites that answer the same request send the same
+header, and their replies stack into one matrix. A payload has exactly one encoding, and an encoding one payload.
 
-Guarantee: byzantine bytes give an IntegrityError. Sizes are checked against the bytes that are really there before an
+Guarantee: malformed bytes give an IntegrityError. Sizes are checked against the bytes that are really there before an
 array is made, arrays are views of the received buffer, and nothing is ever executed.
 """
 
@@ -32,7 +32,7 @@ __all__ = ["EncodedReplies", "Layout", "Payload", "Scalar", "decode", "encode", 
 
 Scalar = int | float | bool
 _MAGIC, _VERSION, _PREFIX = b"KHRT", 1, struct.Struct("<4sIQ")
-# One spelling a type ("|i1", never "<i1"), or a payload would have two byte forms.
+# One spelling per type ("|i1", never "<i1"), or a payload would have two encodings.
 _DTYPES = {
     name: np.dtype(name) for name in ("<f4", "<f8", "|i1", "<i2", "<i4", "<i8", "|u1", "<u2", "<u4", "<u8", "|b1")
 }
@@ -41,12 +41,12 @@ _METRIC_KINDS = {"f": "f", "i": "i", "u": "i", "b": "b"}
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.:/-]{0,63}")
 _LARGEST_HEADER, _MOST_PARTS, _MOST_AXES = 1 << 20, 4096, 8
 _NONE: Mapping[str, NDArray[Any]] = MappingProxyType({})
-_LAYOUTS_KEPT = 32  # a run uses a handful; byzantine headers must not pile up
+_LAYOUTS_KEPT = 32  # a run uses a handful; malicious headers must not fill the memory
 
 
 @dataclass(frozen=True, kw_only=True)
 class Payload:
-    """Named arrays, numbers and byte strings."""
+    """The content of a message: named arrays, numbers (metrics) and byte strings (blobs)."""
 
     arrays: Mapping[str, NDArray[Any]] = field(default_factory=lambda: MappingProxyType({}))
     metrics: Mapping[str, Scalar] = field(default_factory=lambda: MappingProxyType({}))
@@ -55,7 +55,7 @@ class Payload:
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """Where each part of a payload of one header lies."""
+    """The offsets of all parts of a payload with a given header, and its total size."""
 
     header: bytes
     metrics: tuple[tuple[str, str, int], ...]
@@ -70,14 +70,14 @@ class Layout:
 
     @cached_property
     def padding(self) -> tuple[slice, ...]:
-        """Where zeros fill a part up to 8 bytes. A truth value is the first byte of its eight."""
+        """The slices that hold padding zeros. A boolean metric is the first byte of its eight."""
         ends = [at + 1 for _, kind, at in self.metrics if kind == "b"]
         ends += [at + dtype.itemsize * math.prod(shape) for _, dtype, shape, at in self.arrays]
         return tuple(slice(end, _padded(end)) for end in ends if end % 8)
 
     @cached_property
     def record(self) -> np.dtype[Any]:
-        """A payload's bytes as NumPy reads them: one field a metric or array."""
+        """The NumPy record type of a payload's bytes, with one field per metric or array."""
         parts = [(name, np.dtype("|b1" if kind == "b" else _SCALARS[kind]), (), at) for name, kind, at in self.metrics]
         names, types, shapes, offsets = zip(*parts, *self.arrays, strict=True) if parts or self.arrays else [()] * 4
         formats = list(zip(types, shapes, strict=True))
@@ -88,7 +88,17 @@ class Layout:
 
 
 def encode(payload: Payload) -> bytes:
-    """The bytes of a payload."""
+    """Encode a payload.
+
+    Args:
+        payload: What to send.
+
+    Returns:
+        Its only encoding.
+
+    Raises:
+        IntegrityError: A name is not valid, or a value has a type that cannot be encoded.
+    """
     layout = _layout_for(
         tuple([(name, _scalar_kind(name, value)) for name, value in payload.metrics.items()]),
         tuple([(name, array.dtype, array.shape) for name, array in payload.arrays.items()]),
@@ -110,7 +120,17 @@ def encode(payload: Payload) -> bytes:
 
 
 def decode(data: bytes | memoryview) -> Payload:
-    """The payload of bytes from anywhere. Arrays are read-only views of `data`."""
+    """Decode bytes from an untrusted source.
+
+    Args:
+        data: The received bytes.
+
+    Returns:
+        The payload; its arrays are read-only views of `data`.
+
+    Raises:
+        IntegrityError: The bytes are not the encoding of a payload.
+    """
     layout = _read_layout(data)
     metrics = {name: _read_scalar(data, kind, at) for name, kind, at in layout.metrics}
     arrays = {}
@@ -127,10 +147,16 @@ def decode(data: bytes | memoryview) -> Payload:
 
 
 class EncodedReplies:
-    """The byte forms of many replies with one header, one behind the other."""
+    """The encodings of many replies that share one header, one after the other in one buffer."""
 
     def __init__(self, flat: NDArray[np.uint8], layout: Layout, parts: Mapping[str, NDArray[Any]] = _NONE) -> None:
-        """The encoded in `flat`, when `parts` have been written to it."""
+        """Wrap a buffer.
+
+        Args:
+            flat: The bytes of all replies.
+            layout: Their common layout.
+            parts: Values by part name that are written into the buffer first.
+        """
         self.flat = flat
         self.layout = layout
         self._parts: NDArray[Any] = flat.view(layout.record)
@@ -143,20 +169,37 @@ class EncodedReplies:
 
     @property
     def matrix(self) -> NDArray[np.uint8]:
-        """One row a reply."""
+        """The bytes as a matrix, one row per reply."""
         return self.flat.reshape(len(self), self.layout.size)
 
     def views(self) -> list[memoryview]:
-        """Each reply's bytes, without copying."""
+        """The bytes of each reply, without copying."""
         flat, size = memoryview(self.flat.data), self.layout.size
         return [flat[start : start + size] for start in range(0, len(flat), size)]
 
     def take(self, indices: Sequence[int]) -> EncodedReplies:
-        """The encoded at `indices`."""
+        """Select some replies.
+
+        Args:
+            indices: Their positions.
+
+        Returns:
+            A copy with those replies, in that order.
+        """
         return EncodedReplies(self.matrix[list(indices)].reshape(-1), self.layout)
 
     def array(self, name: str) -> NDArray[Any]:
-        """The named arrays of all encoded, stacked: a read-only view of their bytes."""
+        """Stack one array over all replies.
+
+        Args:
+            name: The array's name.
+
+        Returns:
+            A read-only view of the replies' bytes; the first axis is the reply.
+
+        Raises:
+            KeyError: The replies have no such array.
+        """
         try:
             stack: NDArray[Any] = self._parts[name]
         except ValueError:
@@ -164,12 +207,29 @@ class EncodedReplies:
         return stack
 
     def metric(self, name: str) -> NDArray[Any]:
-        """The named metric of all encoded, read-only."""
+        """One metric over all replies, read-only.
+
+        Args:
+            name: The metric's name.
+
+        Returns:
+            One value per reply.
+        """
         return self.array(name)
 
 
 def encode_many(arrays: Mapping[str, NDArray[Any]], metrics: Mapping[str, NDArray[Any]]) -> EncodedReplies:
-    """Encode stacked replies: row i holds exactly the bytes `encode` gives for site i's own arrays and metrics."""
+    """Encode the replies of many sites at once.
+
+    Guarantee: row i holds exactly the bytes that `encode` gives for site i's own arrays and metrics.
+
+    Args:
+        arrays: Stacked arrays; the first axis is the site.
+        metrics: Stacked metrics, one value per site.
+
+    Returns:
+        The encoded replies.
+    """
     layout = _layout_for(
         tuple([(name, _METRIC_KINDS[values.dtype.kind]) for name, values in metrics.items()]),
         tuple([(name, stack.dtype, stack.shape[1:]) for name, stack in arrays.items()]),
@@ -185,7 +245,17 @@ def encode_many(arrays: Mapping[str, NDArray[Any]], metrics: Mapping[str, NDArra
 
 
 def stack_encoded(data: Sequence[bytes | memoryview]) -> EncodedReplies | None:
-    """EncodedReplies of replies that share one header, checked; None when they do not (then decode them one by one)."""
+    """Stack replies that share one header, with the same checks as `decode`.
+
+    Args:
+        data: The bytes of each reply.
+
+    Returns:
+        The stacked replies; None when their headers differ or they hold blobs (then decode them one by one).
+
+    Raises:
+        IntegrityError: A reply is malformed.
+    """
     if not data or len({len(item) for item in data}) != 1:
         return None
     layout = _read_layout(data[0])
@@ -218,15 +288,15 @@ def _read_scalar(data: bytes | memoryview, kind: str, at: int) -> Scalar:
     value: Scalar = struct.unpack_from(_SCALARS[kind], data, at)[0]
     if kind == "b":
         if value not in {0, 1}:
-            raise IntegrityError("a truth value is neither 0 nor 1")
+            raise IntegrityError("a boolean value is neither 0 nor 1")
         return bool(value)
     return value
 
 
 def _refuse_untruths(values: NDArray[Any]) -> None:
-    """Any other byte would be a second form of true."""
+    """Refuse booleans other than 0 and 1, which would be second encodings of true."""
     if (values > 1).any():
-        raise IntegrityError("a truth value is neither 0 nor 1")
+        raise IntegrityError("a boolean value is neither 0 nor 1")
 
 
 def _padded(length: int) -> int:
@@ -239,11 +309,11 @@ def _layout_for(
     arrays: tuple[tuple[str, np.dtype[Any], tuple[int, ...]], ...],
     blobs: tuple[tuple[str, int], ...],
 ) -> Layout:
-    """The layout of parts of these kinds and sizes; arrays of any byte order travel as little-endian ones."""
+    """The layout of parts of these types and sizes; arrays of any byte order are sent as little-endian."""
     travelling = [(name, dtype.newbyteorder("<").str, shape) for name, dtype, shape in arrays]
     for name, kind, _ in travelling:
         if kind not in _DTYPES:
-            raise IntegrityError(f"array {name!r} has a type that does not travel", hint="Send numbers or truth values")
+            raise IntegrityError(f"array {name!r} has a type that cannot be sent", hint="Send numbers or booleans")
     return _layout_of(metrics, tuple(travelling), blobs)
 
 
@@ -260,7 +330,7 @@ def _layout_of(
     }
     names = [part[0] for group in parts.values() for part in group]
     if len(set(names)) != len(names) or not all(_NAME.fullmatch(str(name)) for name in names):
-        raise IntegrityError("a payload's parts need distinct, plain names")
+        raise IntegrityError("the parts of a payload must have distinct names of plain characters")
     text = json.dumps(parts, separators=(",", ":"), ensure_ascii=True).encode()
     text = text.ljust(_padded(len(text)))
     if len(text) > _LARGEST_HEADER or len(names) > _MOST_PARTS:
@@ -286,9 +356,11 @@ def _read_layout(data: bytes | memoryview) -> Layout:
         raise IntegrityError("a payload is cut short")
     magic, version, length = _PREFIX.unpack_from(data)
     if magic != _MAGIC:
-        raise IntegrityError("these bytes are no kohort payload")
+        raise IntegrityError("these bytes are not a kohort payload")
     if version != _VERSION:
-        raise IntegrityError(f"a payload of format {version} came in, this kohort reads format {_VERSION}")
+        raise IntegrityError(
+            f"a received payload has format {version}, but this version of kohort reads format {_VERSION}"
+        )
     if length > _LARGEST_HEADER or _PREFIX.size + length > len(data):
         raise IntegrityError("a payload's header is cut short")
     header = bytes(data[: _PREFIX.size + length])
@@ -318,14 +390,14 @@ def _parse_header(header: bytes) -> Layout:
         raise IntegrityError("a payload's header is malformed")
     layout = _layout_of(metrics, arrays, blobs)
     if layout.header != header:
-        raise IntegrityError("a payload's header is not in its one form")
+        raise IntegrityError("a payload's header is not in canonical form")
     return layout
 
 
 def _refuse_dirty_padding(data: bytes | memoryview, layout: Layout) -> None:
-    """Padding that is not zero would be a second byte form, and a place to hide things."""
+    """Refuse padding that is not zero: it would be a second encoding, and could hide data."""
     ends = [(at + dtype.itemsize * math.prod(shape)) for _, dtype, shape, at in layout.arrays]
     ends += [at + length for _, length, at in layout.blobs]
     for end in ends:
         if end % 8 and any(data[end : _padded(end)]):
-            raise IntegrityError("a payload's padding is not empty")
+            raise IntegrityError("a payload's padding is not zero")

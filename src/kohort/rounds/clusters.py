@@ -1,7 +1,7 @@
-"""Clusters that only the sites can tell: each names its own, or tells how its target is distributed.
+"""Clusters of sites, formed from what the sites disclose: a cluster's name, or the distribution of their target.
 
-Both are releases. Sites that name the same cluster are in it; of target distributions the hub joins those that are
-closest. Who is in a cluster with whom is proposed here and decided by each site's own roster.
+Both disclosures are releases. Sites that give the same name form a cluster; from target distributions the hub groups
+the closest ones. The hub only proposes clusters: each site accepts peers by its own roster.
 """
 
 from __future__ import annotations
@@ -40,14 +40,32 @@ _NO_NAME = "Use up to 64 printable characters"
 
 
 def check_cluster_name(name: str) -> str:
-    """The name, if it can be one."""
+    """Check the name of a cluster.
+
+    Args:
+        name: The name.
+
+    Returns:
+        The same name.
+
+    Raises:
+        ConfigError: It is empty, too long, not printable, or begins or ends with a space.
+    """
     if not name or len(name) > LONGEST_NAME or not name.isprintable() or name != name.strip():
         raise ConfigError("a cluster's name is empty, too long or not printable", hint=_NO_NAME)
     return name
 
 
 def planned_mates(approved: ApprovedPlan, site: str) -> frozenset[str] | None:
-    """Whom the approved plan itself puts into the site's cluster; None when it leaves that to sites or hub."""
+    """The members of a site's cluster, if the approved plan lists them.
+
+    Args:
+        approved: The approved plan.
+        site: The site.
+
+    Returns:
+        The members, the site included; None when the plan leaves the clusters to the sites or the hub.
+    """
     if approved.clusters is None:
         return None
     return frozenset(next((members for members in approved.clusters.values() if site in members), (site,)))
@@ -61,13 +79,18 @@ class ClusterState(TaskState):
 
 
 def join_cluster(site: Site, name: str) -> None:
-    """What the site will say when it is asked for its cluster; an empty name for none."""
+    """Set the cluster that a site names when it is asked.
+
+    Args:
+        site: The site.
+        name: The cluster's name; empty for none.
+    """
     site.state(ClusterState).name = name
 
 
 def _named(site: Site, request: Request) -> Release:
-    """The cluster this site's operator named; nothing when none was."""
-    del request  # the question is in the approved plan
+    """The cluster that this site's operator named; empty for none."""
+    del request  # the approved plan holds everything it needs
     name = site.state(ClusterState).name
     return Release(payload=Payload(blobs={_CLUSTER: name.encode()}), guarantee=Public(what="its cluster"), rows=0)
 
@@ -76,7 +99,14 @@ NAMED = Task(name="clusters.named", one=_named)
 
 
 def named_clusters(hub: Hub) -> Generator[Ask | RoundEnd, Any, dict[str, str]]:
-    """Ask the sites which cluster each belongs to; those that name none are left out."""
+    """Ask every site for the name of its cluster.
+
+    Args:
+        hub: The hub's side of the run.
+
+    Returns:
+        The cluster's name by site; sites that name none are left out.
+    """
     replies: Replies = yield Ask(task=NAMED, to=hub.sites, expect=Expect(blobs=(_CLUSTER,), check=_name_in))
     named = zip(replies.sites, map(_name_in, replies.payloads()), strict=True)
     return {site: name for site, name in named if name}
@@ -87,14 +117,16 @@ def _name_in(payload: Payload) -> str:
     try:
         return check_cluster_name(name.decode()) if name else ""
     except (UnicodeDecodeError, ConfigError) as error:
-        raise IntegrityError("the name of a cluster came in malformed") from error
+        raise IntegrityError("a received cluster name is malformed") from error
 
 
 def _labels(site: Site, request: Request) -> Release:
     phase = site.plan.phase(int(request.payload.metrics["phase"]))
     classes = site.network.classes
     if not classes:
-        raise ConfigError("clusters by labels need classes", hint="Give the clusters in [sites]")
+        raise ConfigError(
+            "clusters by label distribution need a classification target", hint="List the clusters in the plan instead"
+        )
     rows = rows_of(site, phase)
     shares = np.bincount(rows.y.astype(np.int64), minlength=classes) / max(rows.count, 1)
     return Release(payload=Payload(arrays={"shares": shares}), guarantee=site.aggregate(rows.count), rows=rows.count)
@@ -104,7 +136,16 @@ LABELS = Task(name="clusters.labels", one=_labels)
 
 
 def form_clusters(hub: Hub, count: int, number: int) -> Generator[Ask | RoundEnd, Any, dict[str, str]]:
-    """Ask the sites how the targets of phase `number` are distributed, and join those that are alike."""
+    """Ask the sites for the distribution of their target, and group similar sites.
+
+    Args:
+        hub: The hub's side of the run.
+        count: At most how many clusters to form.
+        number: The phase whose rows are counted, from 0.
+
+    Returns:
+        The cluster's name by site.
+    """
     expect = Expect(arrays={"shares": ("<f8", (hub.network.classes,))})
     replies: Replies = yield Ask(task=LABELS, to=hub.sites, payload=Payload(metrics={"phase": number}), expect=expect)
     found = clusters_of(replies.array("shares"), count)
@@ -112,7 +153,15 @@ def form_clusters(hub: Hub, count: int, number: int) -> Generator[Ask | RoundEnd
 
 
 def clusters_of(shares: NDArray[np.float64], count: int) -> NDArray[np.int64]:
-    """At most `count` clusters by average linkage of the Hellinger distance, numbered as they first appear."""
+    """Hierarchical clustering of distributions: average linkage of the Hellinger distance.
+
+    Args:
+        shares: One distribution per site, [sites, classes].
+        count: At most how many clusters to form.
+
+    Returns:
+        The cluster of each site, numbered in order of first appearance.
+    """
     from scipy.cluster.hierarchy import fcluster, linkage
 
     if len(shares) <= 2 or count == 1:

@@ -1,8 +1,8 @@
-"""A site's privacy account of one run: how much noise each phase needs, and what all of them together spend.
+"""Privacy accounting at the sites: the noise each phase needs, and what all of them together spend.
 
-Guarantee: the noise of every phase is calibrated for this very site, from the rows it will use, on the private side;
-the whole plan's budget is reserved by one ledger line before any row is trained on, and every release under it says so.
-A run that stops early has still paid for the whole plan.
+Guarantee: the noise of every phase is calibrated for each site, from the rows it will use, and errs on the private
+side. One ledger line reserves the budget of the whole plan before any row is trained on, and every later release names
+that account. A run that stops early has still paid for the whole plan.
 """
 
 from __future__ import annotations
@@ -52,18 +52,30 @@ _HALVES: dict[RowPart, tuple[RowPart, ...]] = {"all": ("low", "high"), "low": ("
 
 
 def shares_of(site: Site, named: Sequence[str], colluders: int) -> Shares:
-    """The shares of a sum over the sites the hub names, of which only those on the site's own roster count."""
+    """How the sites of a secure sum share the noise. Only sites on this site's own roster count.
+
+    Args:
+        site: The site that asks.
+        named: The sites that the hub names.
+        colluders: How many of them may collude with the hub.
+
+    Returns:
+        The noise shares.
+
+    Raises:
+        RefusedError: Too few honest shares would remain.
+    """
     asked = (site.find_peer, tuple(named), colluders)
     state = site.state(AccountState)
     known = state.shares
-    if known is not None and known[0] == asked:  # the same roster, the same names: counted before
+    if known is not None and known[0] == asked:  # cached: same roster, same names
         return known[1]
     on_roster = sum(name == site.name or site.find_peer(name) is not None for name in named)
     shares = Shares(on_roster, colluders)
     if shares.needed < 1:
         raise RefusedError(
-            f"{on_roster} known sites, {colluders} of which may collude, cannot share the noise",
-            hint="Take more sites, or lower method.secure.colluders",
+            f"{on_roster} sites on the roster, of which {colluders} may collude, are too few to share the noise",
+            hint="Trust more sites, or lower method.secure.colluders",
         )
     state.shares = (asked, shares)
     return shares
@@ -77,21 +89,39 @@ class AccountState(TaskState):
     claim: tuple[SiteAccount, DP] | None = None
     """Cache: the claim of a release under the account."""
     shares: tuple[object, Shares] | None = None
-    """Cache: who was asked, and the shares of the noise that follow."""
+    """Cache: roster, names and colluders, and the noise shares that follow."""
     answered: dict[tuple[str, int], str] = field(default_factory=dict)
-    """The request answered for each task and round: a second, different one is refused."""
+    """The request answered per task and round; a different request for the same round is refused."""
 
 
 def spends(phase: TrainingPhase, secure: SecureSumSection | None = None) -> DPSection | None:
-    """The budget a phase takes from the site itself; noise at the hub is the hub's promise, unless sites share it."""
+    """The budget that a phase spends at the sites.
+
+    Args:
+        phase: The phase.
+        secure: The plan's secure-sum section, if any.
+
+    Returns:
+        The budget; None when the phase has none, or when the hub alone adds the noise.
+    """
     return None if phase.dp is None or (phase.dp.mechanism == "hub" and secure is None) else phase.dp
 
 
 def account_of(site: Site) -> SiteAccount:
-    """The site's account, which `RESERVE` opened."""
+    """The site's privacy account, which the task `RESERVE` opens.
+
+    Args:
+        site: The site.
+
+    Returns:
+        The account.
+
+    Raises:
+        RefusedError: The budget has not been reserved yet.
+    """
     account = site.state(AccountState).account
     if account is None:
-        raise RefusedError("a noisy answer was asked for before its budget was reserved")
+        raise RefusedError("a noisy release was requested before its privacy budget was reserved")
     return account
 
 
@@ -122,7 +152,7 @@ def _open(site: Site, approved: ApprovedPlan, named: Sequence[str]) -> SiteAccou
         event = Event(sigma=judge_sigma)
         charges.append(Charge(epsilon=judge.epsilon, delta=judge.delta, event=event, part="high"))
     if not charges:
-        raise RefusedError("the approved plan has no budget to reserve")
+        raise RefusedError("the approved plan has no privacy budget to reserve")
     accountant: Accountant = next((phase.dp.accountant for phase in phases if phase.dp is not None), "pld")
     unit = _unit(phases)
     epsilon, delta = total_cost(charges, accountant, disjoint=site.table.low_by_row, unit=unit)
@@ -145,12 +175,15 @@ def _charge(phase: TrainingPhase, dp: DPSection, count: int) -> Charge:
     """The noise of a whole phase at a site with `count` rows."""
     if dp.mechanism in PURE:
         if phase.train.rounds != 1:
-            raise RefusedError(f"{dp.mechanism} perturbation releases once", hint="Set the phase's rounds to 1")
+            raise RefusedError(
+                f"{dp.mechanism} perturbation releases once, but the phase has {phase.train.rounds} rounds",
+                hint="Set the phase's rounds to 1",
+            )
         return Charge(epsilon=dp.epsilon, delta=0.0, event=PureEvent(epsilon=dp.epsilon), part=phase.rows)
     steps, rate = (1 if dp.mechanism == "statistics" else phase.train.rounds), 1.0
     if dp.mechanism == "dp-sgd":
-        a_round, rate = phase.steps_and_rate(count)
-        steps *= a_round
+        steps_per_round, rate = phase.steps_and_rate(count)
+        steps *= steps_per_round
     sigma = calibrate(epsilon=dp.epsilon, delta=dp.delta, rate=rate, steps=steps, accountant=dp.accountant)
     event = Event(sigma=sigma, rate=grid_rate(rate), steps=steps)
     return Charge(epsilon=dp.epsilon, delta=dp.delta, event=event, part=phase.rows)
@@ -163,13 +196,15 @@ def _trust(
     charges: Sequence[Charge],
     accountant: Accountant,
 ) -> _Trust:
-    """Under a secure sum: whom the noise needs to be honest, and what is left if everybody else colludes."""
+    """Under a secure sum: whom the guarantee relies on, and the epsilon that remains if all others collude."""
     if secure is None:
         return {"trust": "", "epsilon_all": None}
     shares = shares_of(site, named, secure.colluders)
     event, delta = charges[0].event, charges[0].delta
     if not isinstance(event, Event):
-        raise RefusedError("a single noisy release has no noise to share", hint="Drop method.secure")
+        raise RefusedError(
+            "output and objective perturbation add noise that sites cannot share", hint="Remove method.secure"
+        )
     alone = Event(sigma=event.sigma / sqrt(shares.needed), rate=event.rate, steps=event.steps)
     trust = f"at most {shares.colluders} of {shares.sites} sites collude with the hub, {shares.quorum} answer"
     if secure.sum == "none":
@@ -183,13 +218,13 @@ class _Trust(TypedDict):
 
 
 def _unit(phases: tuple[TrainingPhase, ...]) -> str:
-    """The weakest unit of all phases: hiding a row does not hide a person."""
+    """The weakest unit of all phases: protecting a row does not protect a person."""
     units = {phase.dp.unit for phase in phases if phase.dp is not None} or {"row"}
     return next(unit for unit in ("row", "person", "site") if unit in units)
 
 
 def _scope(phases: tuple[TrainingPhase, ...]) -> str:
-    """Which rows the headline epsilon speaks of, and which it does not.
+    """Which rows the account's epsilon covers, and which it does not.
 
     A row that any phase trains on without a budget has no guarantee, whatever noise the other phases add.
     """
@@ -208,7 +243,18 @@ def _part_of(halves: set[RowPart]) -> RowPart:
 
 
 def claim_of(site: Site, *, reserving: bool = False) -> DP:
-    """The guarantee of a release under the site's account; the same object every round."""
+    """The guarantee of a release under the site's account. Cached: the same object in every round.
+
+    Args:
+        site: The site.
+        reserving: Whether this release pays for the whole plan.
+
+    Returns:
+        The claim for the door and the ledger.
+
+    Raises:
+        RefusedError: The budget has not been reserved yet.
+    """
     account = account_of(site)
     state = site.state(AccountState)
     known = state.claim
@@ -221,17 +267,25 @@ def claim_of(site: Site, *, reserving: bool = False) -> DP:
 
 
 def answer_once(site: Site, request: Request) -> None:
-    """Refuse a second, different question for a round that was answered: both answers together would tell more."""
+    """Refuse a different request for a round that was answered: two noisy answers together reveal more than one.
+
+    Args:
+        site: The site.
+        request: The request; repeating the first one of its round is allowed.
+
+    Raises:
+        RefusedError: Another request of the same task and round was answered.
+    """
     first = site.state(AccountState).answered.setdefault((request.task, request.round), request.digest)
     if first != request.digest:
         raise RefusedError(
-            f"round {request.round} of {request.task!r} was answered before to another question",
-            hint="A noisy answer is given once; begin a new run",
+            f"round {request.round} of {request.task!r} was already answered to a different request",
+            hint="A noisy release is made once per round: start a new run",
         )
 
 
 def _reserve(site: Site, request: Request) -> Release:
-    """Open the account, once a run; what to reserve is in the approved plan."""
+    """Open the account, once per run. The approved plan says what to reserve."""
     named = request.payload.blobs["sites"].decode(errors="replace").split("\n")
     state = site.state(AccountState)
     if state.account is None:
@@ -244,13 +298,28 @@ RESERVE = Task(name="dp.reserve", one=_reserve)
 
 
 def reserve(sites: tuple[str, ...]) -> Ask:
-    """Ask the sites to set the plan's budget aside; those that cannot or will not take no part."""
+    """The request that lets the sites reserve the plan's budget. Sites that cannot or refuse are left out.
+
+    Args:
+        sites: The sites to ask.
+
+    Returns:
+        The request.
+    """
     payload = Payload(blobs={"sites": "\n".join(sites).encode()})
     return Ask(task=RESERVE, to=sites, payload=payload, expect=Expect(metrics=("rows",)))
 
 
 def planned_claims(phases: tuple[TrainingPhase, ...], secure: SecureSumSection | None = None) -> list[DP]:
-    """What a plan will spend at most at any site, phase by phase: judged by the policy before anything is asked."""
+    """What a plan spends at most at any site, one claim per phase. Policies judge it before the run begins.
+
+    Args:
+        phases: The plan's phases.
+        secure: The plan's secure-sum section, if any.
+
+    Returns:
+        The claims of the phases that spend budget at the sites.
+    """
     return [
         DP(
             epsilon=dp.epsilon,

@@ -1,7 +1,8 @@
 """Noise at the hub: central differential privacy for whole sites.
 
 Guarantee: the models that leave the hub are (epsilon, delta)-differentially private for one site, against everybody but
-the hub, which sees every site's clipped update. All sites are asked every round, so nothing is claimed for sampling.
+the hub, which sees every site's clipped update. All sites are asked every round: no amplification by sampling is
+claimed.
 """
 
 from __future__ import annotations
@@ -19,10 +20,21 @@ from kohort.protocol.phases import DPSection
 __all__ = ["hub_noise"]
 
 Noise = Callable[[int, FloatArray, FloatArray], FloatArray]
+"""From the round, the weights before it, and the sites' weights [sites, parameters] to the new weights."""
 
 
 def hub_noise(hub: Hub, dp: DPSection, *, rounds: int, sites: int) -> tuple[Noise, DP]:
-    """The step that replaces the mean of `sites` clipped updates, and what it promises after `rounds` of them."""
+    """Aggregation with Gaussian noise at the hub.
+
+    Args:
+        hub: The hub's side of the run.
+        dp: The phase's privacy budget and clipping bound.
+        rounds: How many rounds it will be used.
+        sites: How many sites the plan has.
+
+    Returns:
+        The function that replaces the mean of the clipped updates, and its guarantee after all rounds.
+    """
     from kohort.models.dp_sgd.fit import gaussian
 
     sigma = calibrate(epsilon=dp.epsilon, delta=dp.delta, rate=1.0, steps=rounds, accountant=dp.accountant)
@@ -30,7 +42,7 @@ def hub_noise(hub: Hub, dp: DPSection, *, rounds: int, sites: int) -> tuple[Nois
     def step(round_number: int, before: FloatArray, after: FloatArray) -> FloatArray:
         total = (after.astype(np.float64) - before).sum(axis=0)
         key = hub.streams.bytes("dp", "hub", round_number)
-        # Divided by the number of sites of the plan, not of those that answered: that number would tell who is there.
+        # Divided by the number of sites in the plan: the number that answered would reveal who takes part.
         noisy = (total + sigma * dp.clip * gaussian(key, total.size)) / sites
         moved: FloatArray = (before + noisy).astype(before.dtype)
         return moved

@@ -1,4 +1,4 @@
-"""The hub as a participant: it trains on rows it was given, by the same kernel and the same rules as a site."""
+"""The hub as a participant: it trains on shared rows with the same kernel and the same rules as a site."""
 
 from __future__ import annotations
 
@@ -19,16 +19,30 @@ __all__ = ["HubTrainer"]
 
 
 class HubTrainer:
-    """Trains on `received` rows with the hub's own row order; optimiser state kept or restarted as at the sites."""
+    """Trains on rows that sites shared. Optimizer state is kept or reset between rounds as at the sites.
+
+    Args:
+        hub: The hub's side of the run.
+        received: The shared rows.
+        generalised: Whether their values may be generalised (ranges and sets).
+    """
 
     def __init__(self, hub: Hub, received: pl.DataFrame, *, generalised: bool = False) -> None:
         self._hub = hub
         self._rows = encode_rows(hub.encoder, received, generalised=generalised)
         self._key = hub.streams.key("rows")
-        self._optimiser: OptimiserState | None = None
+        self._optimizer: OptimiserState | None = None
 
     def train(self, round_number: int, weights: FloatArray) -> Update:
-        """One round from `weights`."""
+        """Train for one round.
+
+        Args:
+            round_number: The round.
+            weights: The weights to start from.
+
+        Returns:
+            The hub's update.
+        """
         train = self._hub.approved.train
         keep = train.state == "keep"
         fitted = self._hub.network.fit(
@@ -37,20 +51,20 @@ class HubTrainer:
             training=train.training(),
             keys=np.array([self._key], dtype=np.uint64),
             round=round_number,
-            state=self._optimiser,
+            state=self._optimizer,
             measure_loss=train.stop is not None,
             keep_state=keep,
         )
-        self._optimiser = fitted.state if keep else None
+        self._optimizer = fitted.state if keep else None
         loss = None if fitted.losses is None else float(fitted.losses[0])
         return Update(weights=fitted.weights[0], rows=self._rows.count, loss=loss)
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """What a checkpoint must hold of it."""
-        kept = self._optimiser
+        """The arrays to store in a checkpoint."""
+        kept = self._optimizer
         return {} if kept is None else {"first": kept.first, "second": kept.second, "steps": kept.steps}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Go on from a checkpoint."""
+        """Continue from the arrays of a checkpoint."""
         if "first" in state:
-            self._optimiser = OptimiserState(state["first"].copy(), state["second"].copy(), state["steps"].copy())
+            self._optimizer = OptimiserState(state["first"].copy(), state["second"].copy(), state["steps"].copy())

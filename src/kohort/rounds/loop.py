@@ -1,7 +1,7 @@
 """The loop every iterative method shares: choose sites, ask them to train, aggregate, mark the round, stop when done.
 
 A method adds what is its own: which sites train, with which task, and whether the hub takes part as one more
-participant. Aggregators, hub optimisers, corrections, selection, averages over rounds, early stopping and
+participant. Aggregation, server optimizers, corrections, client selection, weight averaging, early stopping and
 resuming work for all of them.
 """
 
@@ -45,7 +45,7 @@ State = dict[str, NDArray[Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class Update:
-    """One participant's weights after a round, the rows behind them, and its mean loss when stopping needs it."""
+    """One participant's weights after a round, its row count, and its mean loss when early stopping needs it."""
 
     weights: FloatArray
     rows: int
@@ -53,24 +53,32 @@ class Update:
 
 
 class Participant(Protocol):
-    """Whoever trains beside the sites: the hub, on rows it was given."""
+    """A participant that trains beside the sites: the hub, on rows that were shared with it."""
 
     def train(self, round_number: int, weights: FloatArray) -> Update:
-        """One round from `weights`."""
+        """Train for one round.
+
+        Args:
+            round_number: The round.
+            weights: The weights to start from.
+
+        Returns:
+            The participant's update.
+        """
         ...
 
     def state(self) -> State:
-        """What a checkpoint must hold of it."""
+        """The arrays to store in a checkpoint."""
         ...
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Go on from a checkpoint."""
+        """Continue from the arrays of a checkpoint."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class RoundsResult:
-    """How the loop ended."""
+    """The final weights, the number of rounds, and why training stopped."""
 
     weights: FloatArray
     rounds: int
@@ -78,16 +86,27 @@ class RoundsResult:
 
 
 class EarlyStopping:
-    """Watches a metric that should fall, and says when it has stopped falling."""
+    """Early stopping: ends training when the loss has not improved for `patience` rounds.
+
+    Args:
+        rule: `train.stop`; None never stops.
+    """
 
     def __init__(self, rule: Stop | None) -> None:
         self._rule = rule
         self.best = np.inf
         self.waited = 0
-        self._told: tuple[tuple[float, int, bool], NDArray[np.float64]] | None = None
+        self._stored: tuple[tuple[float, int, bool], NDArray[np.float64]] | None = None
 
     def is_over(self, value: float | None) -> bool:
-        """Whether `value` is one round too many without an improvement."""
+        """Take the loss of one more round.
+
+        Args:
+            value: The loss; None when it was not measured.
+
+        Returns:
+            Whether training should stop now.
+        """
         if self._rule is None or value is None:
             return False
         if value < self.best - self._rule.min_delta:
@@ -97,28 +116,35 @@ class EarlyStopping:
         return self.waited >= self._rule.patience
 
     def state(self, *, over: bool) -> NDArray[np.float64]:
-        """What a checkpoint must hold of it; the same array as long as nothing changes."""
+        """The array to store in a checkpoint; the same object as long as nothing changes.
+
+        Args:
+            over: Whether training has stopped.
+
+        Returns:
+            Best loss, rounds without an improvement, and `over`.
+        """
         now = (self.best, self.waited, over)
-        if self._told is None or self._told[0] != now:
-            self._told = now, np.asarray(now, dtype=np.float64)
-        return self._told[1]
+        if self._stored is None or self._stored[0] != now:
+            self._stored = now, np.asarray(now, dtype=np.float64)
+        return self._stored[1]
 
     @property
     def reason(self) -> str:
-        """What to say when it is over."""
+        """Why training stopped, for the result."""
         return f"no improvement of the loss for {self.waited} rounds"
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingGroup:
-    """Who trains: these sites, and the hub when it was given rows."""
+    """Who trains in a round: some sites, and the hub if rows were shared with it."""
 
     sites: tuple[str, ...]
     participant: Participant | None = None
 
 
 BeforeRound = Callable[[int], Generator[Ask | RoundEnd, Any, TrainingGroup | None]]
-"""What a method does before a round, such as gating rows that arrived; a new group, or None when it stays the same."""
+"""Runs before each round, such as gating newly arrived rows; returns a new group, or None to keep the old one."""
 
 
 def _stays(round_number: int) -> Generator[Ask | RoundEnd, Any, TrainingGroup | None]:
@@ -129,23 +155,23 @@ def _stays(round_number: int) -> Generator[Ask | RoundEnd, Any, TrainingGroup | 
 
 @dataclass(frozen=True, kw_only=True)
 class RoundOptions:
-    """Where these rounds stand in a plan of several phases, and what is special about them."""
+    """Options of one block of rounds in a plan of several phases."""
 
     task: Task | None = None
-    """Asked instead of the plan's usual training task."""
+    """The task to ask for; None for the plan's usual training task."""
     metrics: Mapping[str, int] = field(default_factory=dict)
-    """Sent with every request."""
+    """Metrics sent with every request."""
     first_round: int = 0
-    """Rounds of the phases before."""
+    """The number of the first round: how many rounds the earlier phases have."""
     last_round: int | None = None
-    """Rounds of the whole plan."""
+    """How many rounds the whole plan has; None when this is its only phase."""
     own_start: bool = False
-    """Whether sites begin with models of their own, which the hub does not know."""
+    """Whether the sites start from models of their own, which the hub does not know."""
     noise: Callable[[int, FloatArray, FloatArray], FloatArray] | None = None
-    """Takes round, weights before, and the sites' weights [sites, parameters]; returns the new weights (noise at the
-    hub) instead of the aggregator."""
+    """Replaces aggregation when the hub adds noise: from the round, the weights before it, and the sites' weights
+    [sites, parameters] to the new weights."""
     average: float = 0.0
-    """Average the weights of the last share of the rounds; 0 leaves it to `train.average`."""
+    """Average the weights over this last share of the rounds; 0 means `train.average`."""
 
 
 def federated_rounds(
@@ -156,9 +182,23 @@ def federated_rounds(
     before: BeforeRound = _stays,
     options: RoundOptions | None = None,
 ) -> Generator[Ask | RoundEnd, Any, RoundsResult]:
-    """Train until the rounds are used up or the loss stays put. Without a `group` all sites train.
+    """Train until all rounds are done or early stopping ends them.
 
-    Marks show the weights that the next round begins with; what is ended with is their mean over the average, if any.
+    Each RoundEnd holds the weights that the next round starts from. The result holds the final weights: their mean over
+    the last rounds when the plan asks for weight averaging.
+
+    Args:
+        hub: The hub's side of the run.
+        weights: The weights to start from.
+        group: Who trains; None for all sites.
+        before: Runs before each round, and may change the group.
+        options: Options of this block of rounds.
+
+    Returns:
+        The final weights, the number of rounds, and why training stopped.
+
+    Raises:
+        ConfigError: Two settings of `train` cannot be combined.
     """
     options = options or RoundOptions()
     loop = _Loop(hub, group or TrainingGroup(sites=hub.sites), options)
@@ -167,7 +207,7 @@ def federated_rounds(
     rounds = options.last_round or end
     average = WeightAverage.of(hub.approved.train, first=first, share=options.average)
     if hub.resume is not None and hub.resume.round >= first:
-        for passed in range(hub.resume.round + 1):  # what came before is asked again, and gets the same answers
+        for passed in range(hub.resume.round + 1):  # earlier requests are replayed, and get the same answers
             loop.take((yield from before(passed)))
         weights, first = loop.resume(hub.resume)
         average.restore(hub.resume.state)
@@ -197,7 +237,11 @@ def federated_rounds(
 
 
 class WeightAverage:
-    """The running sum of the weights of the last rounds, from round `begin` on."""
+    """Weight averaging over the last rounds.
+
+    Args:
+        begin: The first round that counts.
+    """
 
     def __init__(self, begin: int) -> None:
         self._begin = begin
@@ -206,31 +250,52 @@ class WeightAverage:
 
     @classmethod
     def of(cls, train: TrainSection, *, first: int = 0, share: float = 0.0) -> WeightAverage:
-        """The average of a phase that begins with round `first`: its own `share` of the rounds, or else the plan's."""
+        """Averaging as a plan asks for it.
+
+        Args:
+            train: The phase's `train` section.
+            first: The number of the phase's first round.
+            share: The last share of the rounds to average; 0 means `train.average`.
+
+        Returns:
+            An average that has seen no weights yet.
+        """
         return cls(first + train.rounds - round((share or train.average) * train.rounds))
 
     def take(self, round_number: int, weights: FloatArray) -> None:
-        """Add the weights of a round, if it is one of the last."""
+        """Add the weights of a round, if it is one of the last.
+
+        Args:
+            round_number: The round.
+            weights: The weights after it.
+        """
         if round_number >= self._begin:
             self._sum = weights.astype(np.float64) if self._sum is None else self._sum + weights
             self._count += 1
 
     def averaged(self, weights: FloatArray) -> FloatArray:
-        """The mean of what was added; `weights` when nothing was."""
+        """The average of the weights that were added.
+
+        Args:
+            weights: Returned when none were.
+
+        Returns:
+            The average, in the type of `weights`.
+        """
         return weights if self._sum is None else (self._sum / self._count).astype(weights.dtype)
 
     def state(self) -> State:
-        """What a checkpoint must hold of it."""
+        """The arrays to store in a checkpoint."""
         return {} if self._sum is None else {"average.sum": self._sum, "average.count": np.asarray([self._count])}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Go on from a checkpoint."""
+        """Continue from the arrays of a checkpoint."""
         if "average.sum" in state:
             self._sum, self._count = state["average.sum"].copy(), int(state["average.count"][0])
 
 
 class _Loop:
-    """What the hub keeps from round to round."""
+    """The hub's state from round to round."""
 
     def __init__(self, hub: Hub, group: TrainingGroup, options: RoundOptions) -> None:
         train = hub.approved.train
@@ -244,8 +309,8 @@ class _Loop:
         self._task = options.task or training_task(hub.approved)
         self._expect = expected_update(hub.network, hub.approved)
         self._aggregate = find_aggregator(train.aggregate)
-        self._optimiser = find_server_optimizer(train.hub)
-        self._optimiser_state: State = self._optimiser.start(hub.network.parameter_count)
+        self._optimizer = find_server_optimizer(train.hub)
+        self._optimizer_state: State = self._optimizer.start(hub.network.parameter_count)
         self._asked = np.zeros(len(hub.sites), dtype=np.int64)
         self._answered = np.zeros(len(hub.sites), dtype=np.int64)
         self._control: FloatArray | None = None
@@ -253,7 +318,10 @@ class _Loop:
             self._control = np.zeros(hub.network.parameter_count, dtype=hub.network.dtype)
             _check_scaffold(hub)
         if train.reject is not None and hub.validation is None:
-            raise ConfigError("train.reject needs rows to judge by", hint="Set data.validation to a share of the rows")
+            raise ConfigError(
+                "train.reject needs validation rows at the hub",
+                hint="Set data.validation to a share of the rows, such as 0.1",
+            )
 
     def choose(self, round_number: int) -> tuple[str, ...]:
         if not self._sites or self._hub.approved.train.fraction >= 1:
@@ -264,7 +332,7 @@ class _Loop:
         return select_sites(self._sites, train, generator, asked=self._asked[here], answered=self._answered[here])
 
     def take(self, group: TrainingGroup | None) -> None:
-        """Go on with another group; the hub's optimiser keeps what it remembers."""
+        """Continue with another group; the server optimizer keeps its state."""
         if group is None:
             return
         if self._participant is not None and group.participant is not None:
@@ -272,7 +340,7 @@ class _Loop:
         self._sites, self._participant = group.sites, group.participant
 
     def train_here(self, round_number: int, weights: FloatArray) -> list[Update]:
-        """The hub's own part of a round, if it takes part."""
+        """The hub's own update of a round, if it takes part."""
         return [] if self._participant is None else [self._participant.train(round_number, weights)]
 
     def ask(self, chosen: tuple[str, ...], weights: FloatArray, round_number: int) -> Ask:
@@ -303,7 +371,7 @@ class _Loop:
         if not isinstance(kept, slice):
             stack, rows = stack[kept], rows[kept]
         aggregated = self._aggregate(stack, rows, weights, self._hub.network)
-        moved, self._optimiser_state = self._optimiser.step(weights, aggregated, self._optimiser_state)
+        moved, self._optimizer_state = self._optimizer.step(weights, aggregated, self._optimizer_state)
         if self._control is not None and replies is not None:
             self._move_control(replies, kept)
         return moved, float(np.average(losses[0][kept], weights=rows)) if losses else None
@@ -314,17 +382,17 @@ class _Loop:
             self._answered[[self._places[site] for site in replies.sites]] += 1
 
     def _believed(self, stack: FloatArray) -> NDArray[np.int64] | slice:
-        """Updates whose error on the hub's validation rows is no outlier; at least half of them."""
+        """Indices of the updates whose loss on the hub's validation rows is no outlier; at least half of them."""
         limit, rows = self._hub.approved.train.reject, self._hub.validation
         if limit is None or rows is None or len(stack) < 3:
             return slice(None)
         errors = np.asarray([loss_of(self._hub.network, weights, rows.x, rows.y) for weights in stack])
         middle = np.median(errors)
-        spread = 1.4826 * np.median(np.abs(errors - middle))  # a normal sample's standard deviation, robustly
+        spread = 1.4826 * np.median(np.abs(errors - middle))  # a robust estimate of the standard deviation
         return np.flatnonzero(errors <= middle + limit * spread)
 
     def _move_control(self, replies: Replies, kept: NDArray[np.int64] | slice) -> None:
-        """c moves by the sites' mean change, in proportion to the rows that took part."""
+        """SCAFFOLD: c moves by the sites' mean change, in proportion to the rows that took part."""
         changes, rows = replies.array("control"), replies.metric("rows").astype(np.int64)
         members = np.arange(len(rows) + 1)[kept]
         members = members[members < len(rows)]
@@ -335,7 +403,7 @@ class _Loop:
 
     def state(self) -> State:
         """Everything a checkpoint needs besides the weights."""
-        kept: State = {f"optimiser.{name}": array for name, array in self._optimiser_state.items()}
+        kept: State = {f"optimiser.{name}": array for name, array in self._optimizer_state.items()}
         kept["patience"] = self.patience.state(over=self.is_over)
         if self._hub.approved.train.select == "reliable":
             kept |= {"asked": self._asked, "answered": self._answered}
@@ -346,9 +414,9 @@ class _Loop:
         return kept
 
     def resume(self, saved: Resume) -> tuple[FloatArray, int]:
-        """The weights and the round to go on with."""
+        """Restore a checkpoint. Returns the weights and the round to continue with."""
         state = saved.state
-        self._optimiser_state = _part(state, "optimiser.")
+        self._optimizer_state = _part(state, "optimiser.")
         best, waited, over = state["patience"].tolist()
         self.patience.best, self.patience.waited, self.is_over = best, int(waited), bool(over)
         if "asked" in state:
@@ -361,16 +429,16 @@ class _Loop:
 
 
 def _gathered(replies: Replies | None, updates: Sequence[Update], *, losses: bool) -> list[NDArray[Any]]:
-    """Weights [S, P], rows and, when asked for, losses of the sites, and then of the other participants."""
-    told = [] if replies is None else [replies.array("weights"), replies.metric("rows")]
+    """Weights [S, P], rows and, if `losses`, losses: of the sites first, then of the other participants."""
+    received = [] if replies is None else [replies.array("weights"), replies.metric("rows")]
     if replies is not None and losses:
-        told.append(replies.metric("loss"))
+        received.append(replies.metric("loss"))
     if not updates:
-        return told
+        return received
     own = [np.stack([update.weights for update in updates]), np.asarray([update.rows for update in updates])]
     if losses:
         own.append(np.asarray([np.nan if update.loss is None else update.loss for update in updates]))
-    return [np.concatenate(both) for both in zip(told, own, strict=True)] if told else own
+    return [np.concatenate(both) for both in zip(received, own, strict=True)] if received else own
 
 
 def _part(state: Mapping[str, NDArray[Any]], prefix: str) -> State:
@@ -382,4 +450,7 @@ def _check_scaffold(hub: Hub) -> None:
     if train.optimizer != "sgd":
         raise ConfigError("SCAFFOLD's control variates are defined for plain SGD", hint='Set train.optimizer = "sgd"')
     if named(train.aggregate)[0] == "fedma":
-        raise ConfigError("SCAFFOLD needs units in a fixed order, and fedma moves them", hint="Drop one of the two")
+        raise ConfigError(
+            "SCAFFOLD needs hidden units in a fixed order, and fedma reorders them",
+            hint="Change train.correction or train.aggregate",
+        )

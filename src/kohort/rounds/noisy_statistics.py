@@ -1,10 +1,10 @@
 """One release instead of many rounds: noisy sums from which a one-layer network is solved in closed form.
 
-Each site sends the Gram matrix and moments of its rows [1, x], every row shortened to a public radius, with Gaussian
-noise for how far one row can move them; the hub adds them up and solves. What the noise could do to the smallest
-directions is drowned by a ridge of its own size, which costs no budget.
+Each site sends the Gram matrix and moments of its rows [1, x], every row clipped to a public radius, with Gaussian
+noise scaled to the influence of one row. The hub adds them up and solves. A ridge penalty as large as the noise
+stabilises the smallest eigenvalues; it costs no budget.
 
-Guarantee: one Gaussian mechanism a site, of the noise multiplier the site's account calibrated.
+Guarantee: one Gaussian mechanism per site, with the noise multiplier that the site's account calibrated.
 """
 
 from __future__ import annotations
@@ -34,21 +34,33 @@ __all__ = ["STATISTICS", "noisy_statistics", "require_one_layer"]
 
 
 def require_one_layer(network: Trainable) -> OneLayer:
-    """The closed form of a plan's network; others have none."""
+    """The closed form of a one-layer classifier.
+
+    Args:
+        network: The plan's model.
+
+    Returns:
+        Its inputs and classes.
+
+    Raises:
+        ConfigError: The model has hidden layers, or is not a classifier.
+    """
     if getattr(network, "hidden", None) != () or network.loss not in {"logistic", "softmax"}:
-        raise ConfigError("noisy statistics fit a one-layer classifier", hint='Use model.kind = "logistic"')
+        raise ConfigError(
+            "noisy statistics need a classifier without hidden layers", hint='Set model.kind = "logistic"'
+        )
     return OneLayer(inputs=network.inputs, classes=network.classes)
 
 
 def _radius(inputs: int) -> float:
-    """Longest [1, x] that is not shortened: half of what inputs of size 1 could reach, which few rows come near."""
+    """The norm to which rows [1, x] are clipped; few rows of inputs up to size 1 come near it."""
     return sqrt(1 + inputs / 4)
 
 
 def _statistics(site: Site, request: Request) -> Release:
     phase = site.plan.phase(0)
     if phase.dp is None or phase.dp.mechanism != "statistics" or request.round != 0:
-        raise SiteError("the approved plan releases no statistics")
+        raise SiteError("the approved plan does not release noisy statistics")
     from kohort.models.dp_sgd.fit import gaussian
 
     answer_once(site, request)
@@ -66,7 +78,17 @@ STATISTICS = Task(name="dp.statistics", one=_statistics)
 
 
 def noisy_statistics(hub: Hub) -> Generator[Ask | RoundEnd, Any, RoundsResult]:
-    """Ask once, add up, solve."""
+    """Ask every site once, add up the statistics, and solve for the weights.
+
+    Args:
+        hub: The hub's side of the run.
+
+    Returns:
+        The solved weights, as the result of one round.
+
+    Raises:
+        ConfigError: The model has no closed form.
+    """
     design = require_one_layer(hub.network)
     expect = Expect(arrays={"sums": ("<f8", (design.length,)), "sigma": ("<f8", (1,))}, largest=1e15)
     replies: Replies = yield Ask(task=STATISTICS, to=hub.sites, expect=expect)

@@ -1,5 +1,6 @@
-"""The training task of methods with phases: from the hub's weights, or from a model of the site's own, on the rows of a
-phase, with the noise its budget needs.
+"""The training task of methods with phases: it trains on the rows of one phase, with the noise of the phase's budget.
+
+Training starts from the hub's weights, or from a model of the site's own.
 
 Guarantees: the noise of a request comes from a key that belongs to that request alone, so no two answers share it;
 sites asked one by one and sites asked together give the same bits.
@@ -31,7 +32,7 @@ __all__ = ["TRAIN_PHASE", "Trained", "plain_update", "train_phase"]
 
 @dataclass(frozen=True, eq=False)
 class Trained:
-    """What a phase's training gave at some sites: weights [sites, parameters], rows, and the claim of each."""
+    """The result of a phase's training at some sites: weights [sites, parameters], row counts and claims per site."""
 
     weights: FloatArray
     counts: list[int]
@@ -39,14 +40,24 @@ class Trained:
 
 
 def train_phase(sites: Sequence[Site], request: Request, number: int, start: FloatArray) -> Trained:
-    """Train phase `number` of the approved plan at `sites` from `start`, one model for all or one each."""
-    phases = sites[0].plan.phases
-    if not 0 <= number < len(phases):
-        raise SiteError(f"the approved plan has {len(phases)} phases, not {number + 1}")
-    phase, first_round = phases[number], sum(earlier.train.rounds for earlier in phases[:number])
-    if not 0 <= request.round - first_round < phase.train.rounds:
-        raise RefusedError(f"phase {number + 1} of the approved plan has no round {request.round}")
-    _begin_afresh(sites, request, first_round=first_round)
+    """Train one round of a phase of the approved plan.
+
+    Guarantee: a round with noise is answered once, under the account that was reserved for the whole plan.
+
+    Args:
+        sites: The sites that train.
+        request: The request; its round must belong to the phase.
+        number: The phase, from 0.
+        start: The weights to start from: [parameters] for all sites, or [sites, parameters].
+
+    Returns:
+        Weights, row counts and claims per site.
+
+    Raises:
+        SiteError: The plan has no such phase, or a site has no rows for it.
+        RefusedError: The plan allows no such round or no such release, or the round was answered before.
+    """
+    phase = _phase_of(sites, request, number)
     counts = [rows_of(site, phase).count for site in sites]
     if min(counts) == 0:
         raise SiteError("a site has no rows for this phase")
@@ -56,30 +67,44 @@ def train_phase(sites: Sequence[Site], request: Request, number: int, start: Flo
             weights = _clipped(weights, start, phase.dp.clip)
         guarantees: list[Guarantee] = [site.aggregate(count) for site, count in zip(sites, counts, strict=True)]
         return Trained(weights, counts, guarantees)
-    for site in sites:
-        answer_once(site, request)
-    sigmas = np.asarray([account_of(site).sigmas[number] for site in sites])
-    keys = tuple(site.streams.bytes("dp", request.digest) for site in sites)
-    if phase.dp.mechanism == "statistics":
-        raise RefusedError("the approved plan releases statistics and no weights")
-    if phase.dp.mechanism in PURE:
-        weights = _perturbed(sites, phase, phase.dp, keys)
-    elif phase.dp.mechanism == "after":
-        weights = _noised(_plain(sites, request, phase, start), start, phase.dp, sigmas, keys)
-    else:
-        weights = _private(sites, phase, phase.dp, start, sigmas, keys)
+    weights = _with_noise(sites, request, phase, phase.dp, number, start)
     return Trained(weights, counts, [claim_of(site) for site in sites])
 
 
-def _begin_afresh(sites: Sequence[Site], request: Request, *, first_round: int) -> None:
-    """What an optimiser or an adaptive bound remembers ends with its phase."""
+def _phase_of(sites: Sequence[Site], request: Request, number: int) -> TrainingPhase:
+    """The phase a request asks for. Its first round resets what earlier phases left in the sites' states."""
+    phases = sites[0].plan.phases
+    if not 0 <= number < len(phases):
+        raise SiteError(f"the approved plan has {len(phases)} phases, not {number + 1}")
+    phase, first_round = phases[number], sum(earlier.train.rounds for earlier in phases[:number])
+    if not 0 <= request.round - first_round < phase.train.rounds:
+        raise RefusedError(f"phase {number + 1} of the approved plan has no round {request.round}")
     if request.round == first_round:
         for site in sites:
             state = site.state(TrainingState)
             state.optimizer = state.clip = None
+    return phase
+
+
+def _with_noise(
+    sites: Sequence[Site], request: Request, phase: TrainingPhase, dp: DPSection, number: int, start: FloatArray
+) -> FloatArray:
+    """Train with noise at the sites, by the mechanism of the phase's budget."""
+    for site in sites:
+        answer_once(site, request)
+    sigmas = np.asarray([account_of(site).sigmas[number] for site in sites])
+    keys = tuple(site.streams.bytes("dp", request.digest) for site in sites)
+    if dp.mechanism == "statistics":
+        raise RefusedError("the approved plan releases noisy statistics, not weights")
+    if dp.mechanism in PURE:
+        return _perturbed(sites, phase, dp, keys)
+    if dp.mechanism == "after":
+        return _noised(_plain(sites, request, phase, start), start, dp, sigmas, keys)
+    return _private(sites, phase, dp, start, sigmas, keys)
 
 
 def _plain(sites: Sequence[Site], request: Request, phase: TrainingPhase, start: FloatArray) -> FloatArray:
+    """Train without noise."""
     keep = phase.train.state == "keep"
     fitted = sites[0].network.fit(
         start,
@@ -96,7 +121,17 @@ def _plain(sites: Sequence[Site], request: Request, phase: TrainingPhase, start:
 
 
 def plain_update(site: Site, request: Request, phase: TrainingPhase, start: FloatArray) -> NDArray[np.float64]:
-    """What one site's training without noise changes."""
+    """The update of one site's training without noise.
+
+    Args:
+        site: The site.
+        request: The request.
+        phase: The phase to train.
+        start: The weights to start from.
+
+    Returns:
+        The trained weights minus `start`.
+    """
     trained = _plain([site], request, phase, start)[0]
     return np.asarray(trained, dtype=np.float64) - start
 
@@ -109,14 +144,16 @@ def _private(
     sigmas: NDArray[np.float64],
     keys: tuple[bytes, ...],
 ) -> FloatArray:
+    """Train with DP-SGD."""
     from kohort.models.dp_sgd.fit import AdaptiveClip, PrivateSteps, fit_private
 
     rows = stacked_rows(sites, phase)
     taken = [phase.steps_and_rate(count) for count in rows.counts.tolist()]
     adaptive = None
     if dp.quantile is not None:
-        # The count of rows below the bound is a second mechanism on the same sample: with twice its deviation at four
-        # times sigma, both together are one mechanism of noise sigma when the first gets a little more.
+        # Counting the rows below the bound is a second Gaussian mechanism on the same sample. Its noise has deviation
+        # 2 sigma at a sensitivity of 1/2, so its multiplier is 4 sigma. Both together equal one mechanism with
+        # multiplier sigma when the gradients get sigma / sqrt(1 - 1/16).
         adaptive = AdaptiveClip(
             quantile=dp.quantile, sigma_b=float(2 * sigmas[0]), start=sites[0].state(TrainingState).clip
         )
@@ -147,11 +184,14 @@ def _private(
 
 
 def _perturbed(sites: Sequence[Site], phase: TrainingPhase, dp: DPSection, keys: tuple[bytes, ...]) -> FloatArray:
+    """Logistic regression with output or objective perturbation."""
     from kohort.models.dp_sgd.perturbation import fit_perturbed
 
     network = sites[0].network
     if not isinstance(network, Network):
-        raise ConfigError("perturbation is for logistic regression", hint='Use model.kind = "logistic"')
+        raise ConfigError(
+            "output and objective perturbation work for logistic regression only", hint='Set model.kind = "logistic"'
+        )
     return np.stack(
         [
             fit_perturbed(
@@ -168,6 +208,7 @@ def _perturbed(sites: Sequence[Site], phase: TrainingPhase, dp: DPSection, keys:
 
 
 def _clipped(weights: FloatArray, start: FloatArray, clip: float) -> FloatArray:
+    """Shorten every site's update to norm `clip`."""
     from kohort.models.dp_sgd.fit import clip_update
 
     origin = np.broadcast_to(start, weights.shape)
@@ -181,7 +222,10 @@ def _clipped(weights: FloatArray, start: FloatArray, clip: float) -> FloatArray:
 def _noised(
     weights: FloatArray, start: FloatArray, dp: DPSection, sigmas: NDArray[np.float64], keys: tuple[bytes, ...]
 ) -> FloatArray:
-    """Two updates of norm at most `clip` lie at most twice that apart, whatever row, person or site made the change."""
+    """Clip the updates and add Gaussian noise.
+
+    Two updates of norm at most `clip` differ by at most twice that, whichever row, person or site made the difference.
+    """
     from kohort.models.dp_sgd.fit import gaussian
 
     clipped = _clipped(weights, start, dp.clip)
@@ -191,13 +235,13 @@ def _noised(
 
 
 def _start(sites: Sequence[Site], request: Request) -> FloatArray:
-    """The hub's weights, or, when it sends none, the models the sites made with their peers."""
+    """The hub's weights, or, when it sends none, the models that the sites trained with their peers."""
     sent = request.payload.arrays.get("weights")
     if sent is not None:
         return sent
     own = [site.state(TrainingState).model for site in sites]
     if any(model is None for model in own):
-        raise SiteError("a site was asked to go on from a model of its own and has none")
+        raise SiteError("a site was asked to continue from a model of its own, but has none yet")
     return np.stack([model for model in own if model is not None])
 
 
@@ -209,7 +253,7 @@ def _one(site: Site, request: Request) -> Release:
 
 def _many(sites: Sequence[Site], request: Request) -> Releases | None:
     if any(phase.dp is not None and phase.dp.quantile is not None for phase in sites[0].plan.phases):
-        return None  # each site's bound moves by a noise of its own
+        return None  # each site's clipping bound moves with noise of its own
     trained = train_phase(sites, request, int(request.payload.metrics["phase"]), _start(sites, request))
     metrics: dict[str, Any] = {"rows": np.asarray(trained.counts, dtype=np.int64)}
     return Releases(

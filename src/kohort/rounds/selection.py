@@ -1,4 +1,4 @@
-"""Which sites are asked in a round. The hub chooses, so no choice here amplifies privacy against the hub."""
+"""Client selection: which sites are asked in a round. The hub selects, so it amplifies no privacy against the hub."""
 
 from __future__ import annotations
 
@@ -20,10 +20,21 @@ def select_sites(
     asked: NDArray[np.int64],
     answered: NDArray[np.int64],
 ) -> tuple[str, ...]:
-    """The sites of one round, in their usual order.
+    """Select the sites of one round.
 
-    `random`: ceil(fraction * sites) of them. `poisson`: each by its own coin, possibly none. `reliable`: as many as
-    `random`, drawn in proportion to the estimated chance of an answer, (answered + 1) / (asked + 2).
+    By `train.select`: "random" draws ceil(fraction * sites) of them; "poisson" draws each site independently, possibly
+    none; "reliable" draws as many as "random", in proportion to the estimated probability of an answer,
+    (answered + 1) / (asked + 2).
+
+    Args:
+        sites: All sites of the group.
+        train: The plan's `train` section.
+        generator: The random stream of this round.
+        asked: How often each site was asked before.
+        answered: How often each site answered.
+
+    Returns:
+        The selected sites, in the order of `sites`.
     """
     if train.fraction >= 1.0:
         return sites

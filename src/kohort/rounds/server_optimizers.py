@@ -1,8 +1,8 @@
-"""What the hub does with the aggregated weights: take them as they are, or treat them as one step of an optimiser.
+"""Server optimizers: how the hub turns the aggregated weights into the next global weights (`train.hub`).
 
-The pseudo-gradient of a round is `aggregated - weights`. Guarantees: optimisers are frozen and remember nothing; their
-state goes in and comes out as float64 arrays, so that a checkpoint holds all of it. Weights keep their dtype. `plain`
-with its default rate returns the aggregated weights bit for bit.
+The pseudo-gradient of a round is `aggregated - weights`. Guarantees: optimizers are immutable; their state goes in and
+comes out as float64 arrays, so that a checkpoint holds all of it. Weights keep their dtype. `plain` with its default
+rate returns the aggregated weights bit for bit.
 """
 
 from __future__ import annotations
@@ -40,14 +40,30 @@ Doubles = NDArray[np.float64]
 
 
 class ServerOptimizer(Protocol):
-    """One step a round from the weights the sites started from towards what they sent back."""
+    """Makes one step per round, from the weights the sites started from towards the aggregated weights."""
 
     def start(self, parameters: int) -> State:
-        """The state before the first round."""
+        """The state before the first round.
+
+        Args:
+            parameters: How many weights the model has.
+
+        Returns:
+            Arrays by name.
+        """
         ...
 
     def step(self, weights: FloatArray, aggregated: FloatArray, state: Kept) -> tuple[FloatArray, State]:
-        """The hub's new weights and state; nothing that is passed in changes."""
+        """One step. The arguments are not changed.
+
+        Args:
+            weights: What the sites started from.
+            aggregated: What the aggregator made of their replies.
+            state: The optimizer's state.
+
+        Returns:
+            The next global weights, and the next state.
+        """
         ...
 
 
@@ -58,12 +74,12 @@ class Plain:
     lr: Rate = 1.0
 
     def start(self, parameters: int) -> State:
-        """Nothing to remember."""
+        """No state."""
         del parameters
         return {}
 
     def step(self, weights: FloatArray, aggregated: FloatArray, state: Kept) -> tuple[FloatArray, State]:
-        """A share of the way, or all of it."""
+        """Move by `lr` times the pseudo-gradient."""
         if self.lr == 1:
             return aggregated.astype(weights.dtype), dict(state)
         return _moved(weights, self.lr * _towards(weights, aggregated)), dict(state)
@@ -77,22 +93,22 @@ class Momentum:
     lr: Rate = 1.0
 
     def start(self, parameters: int) -> State:
-        """No velocity."""
+        """Velocity zero."""
         return {"velocity": np.zeros(parameters)}
 
     def step(self, weights: FloatArray, aggregated: FloatArray, state: Kept) -> tuple[FloatArray, State]:
-        """Gather speed and move."""
+        """Update the velocity and move by `lr` times it."""
         velocity = self.momentum * state["velocity"] + _towards(weights, aggregated)
         return _moved(weights, self.lr * velocity), {"velocity": velocity}
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Adaptive(ABC):
-    """Algorithm 2 of Reddi et al. (Adaptive Federated Optimization, ICLR 2021), without what tells its three apart.
+    """Algorithm 2 of Reddi et al. (Adaptive Federated Optimization, ICLR 2021): what its three variants share.
 
-    m = beta1 * m + (1 - beta1) * D; v = by name; weights + lr * m / (sqrt(v) + tau), with D the pseudo-gradient, m = 0
+    m = beta1 * m + (1 - beta1) * D; v by variant; weights + lr * m / (sqrt(v) + tau), with D the pseudo-gradient, m = 0
     and v = tau^2 before round 1. As in the paper's pseudo-code, and unlike the Adam of most libraries, moments are not
-    corrected for where they start: with a large beta1 the first rounds are short on purpose.
+    bias-corrected: with a large beta1 the steps of the first rounds are short on purpose.
     """
 
     lr: Rate = 0.1
@@ -104,7 +120,7 @@ class _Adaptive(ABC):
         return {"first": np.zeros(parameters), "second": np.full(parameters, self.tau**2)}
 
     def step(self, weights: FloatArray, aggregated: FloatArray, state: Kept) -> tuple[FloatArray, State]:
-        """Scale every coordinate by what it did so far."""
+        """Scale the step of every coordinate by its past squared pseudo-gradients."""
         gradient = _towards(weights, aggregated)
         first = self.beta1 * state["first"] + (1 - self.beta1) * gradient
         second = self._second(state["second"], gradient**2)
@@ -112,7 +128,7 @@ class _Adaptive(ABC):
 
     @abstractmethod
     def _second(self, second: Doubles, square: Doubles) -> Doubles:
-        """The new v from the old one and D^2."""
+        """The new v, from the old one and D^2."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,7 +161,7 @@ class FedAdagrad(_Adaptive):
         return second + square
 
 
-_OPTIMISERS: dict[str, Callable[..., ServerOptimizer]] = {
+_OPTIMIZERS: dict[str, Callable[..., ServerOptimizer]] = {
     "plain": Plain,
     "momentum": Momentum,
     "fedadam": FedAdam,
@@ -155,16 +171,26 @@ _OPTIMISERS: dict[str, Callable[..., ServerOptimizer]] = {
 
 
 def server_optimizers() -> dict[str, Callable[..., ServerOptimizer]]:
-    """Every hub optimiser by name."""
-    return dict(_OPTIMISERS)
+    """All server optimizers by name."""
+    return dict(_OPTIMIZERS)
 
 
 def find_server_optimizer(spec: str | Mapping[str, Any]) -> ServerOptimizer:
-    """The hub optimiser a plan names, its options checked and set."""
+    """The server optimizer a plan names, with its options set.
+
+    Args:
+        spec: `train.hub`: a name, "name:option" or a mapping with a name and options.
+
+    Returns:
+        The optimizer.
+
+    Raises:
+        ConfigError: The name or an option is unknown, or an option's value is out of range.
+    """
     name, options = named(spec)
-    if name not in _OPTIMISERS:
-        raise ConfigError(f"unknown hub optimiser {name!r} in train.hub", hint=nearest(name, _OPTIMISERS))
-    return bind(_OPTIMISERS[name], options, f"hub optimiser {name!r}")()
+    if name not in _OPTIMIZERS:
+        raise ConfigError(f"unknown server optimizer {name!r} in train.hub", hint=nearest(name, _OPTIMIZERS))
+    return bind(_OPTIMIZERS[name], options, f"server optimizer {name!r}")()
 
 
 def _towards(weights: FloatArray, aggregated: FloatArray) -> Doubles:

@@ -1,4 +1,4 @@
-"""The training task every iterative method shares: some epochs from the hub's weights on the site's encoded rows."""
+"""The training task that all iterative methods share: a few local epochs, starting from the hub's weights."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ __all__ = [
 
 @dataclass
 class TrainingState(TaskState):
-    """What a site keeps from round to round of training."""
+    """What a site keeps between rounds of training."""
 
     NAME: ClassVar[str] = "training"
 
@@ -45,14 +45,14 @@ class TrainingState(TaskState):
     control: NDArray[Any] | None = None
     """The site's control variate (SCAFFOLD's c_i)."""
     clip: NDArray[Any] | None = None
-    """The bound its adaptive clipping has come to."""
+    """The current bound of adaptive clipping."""
     model: NDArray[Any] | None = None
-    """A model of its own, trained with its peers, that the hub does not know."""
+    """A model trained with its peers, which the hub does not know."""
     group: _Group | None = None
-    """Cache: the stacked rows of the sites it trains together with; only the first of them keeps it."""
+    """Cache: the stacked rows of all sites that train in one call; only the first of them stores it."""
 
     def checkpoint(self) -> StateArrays:
-        """Optimizer state, control variate, clipping bound and own model, where there are any."""
+        """Optimizer state, control variate, clipping bound and own model, as far as they exist."""
         arrays: StateArrays = {}
         if self.optimizer is not None:
             arrays = {"first": self.optimizer.first, "second": self.optimizer.second, "steps": self.optimizer.steps}
@@ -69,12 +69,27 @@ class TrainingState(TaskState):
 
 
 def training_task(approved: ApprovedPlan) -> Task:
-    """The task a plan's correction needs."""
+    """The training task that a plan needs.
+
+    Args:
+        approved: The approved plan.
+
+    Returns:
+        `TRAIN_SCAFFOLD` when `train.correction` needs control variates, otherwise `TRAIN`.
+    """
     return TRAIN_SCAFFOLD if find_correction(approved.train.correction).scaffold else TRAIN
 
 
 def expected_update(network: Trainable, approved: ApprovedPlan) -> Expect:
-    """What a training reply looks like."""
+    """What a reply to the training task must look like.
+
+    Args:
+        network: The model.
+        approved: The approved plan.
+
+    Returns:
+        Names, types and shapes of its parts.
+    """
     parts = ("weights", "control") if find_correction(approved.train.correction).scaffold else ("weights",)
     flat = (np.dtype(network.dtype).str, (network.parameter_count,))
     return Expect(
@@ -84,7 +99,7 @@ def expected_update(network: Trainable, approved: ApprovedPlan) -> Expect:
 
 @dataclass(frozen=True, eq=False)
 class _Group:
-    """What stays the same as long as the same sites train on the same rows; making it anew each round would be slow."""
+    """What stays the same while the same sites train on the same rows; building it is slow."""
 
     rows: list[Rows]
     stacked: StackedRows
@@ -92,12 +107,12 @@ class _Group:
     training: Training
     counts: tuple[int, ...]
     reported_counts: NDArray[np.int64]
-    """The counts as the replies hold them."""
+    """The same counts as an array, as replies hold them."""
     guarantees: tuple[Aggregate, ...]
 
 
 def _rows_of(site: Site) -> Rows:
-    """What the site may train on; none before its method's own tasks put it there, whatever the hub asks first."""
+    """The rows the site may train on. Only a task of the method sets them, whatever the hub asks first."""
     rows = site.training_rows
     if rows is None:
         raise SiteError(f"site {site.name!r} was asked to train before it had rows to train on")
@@ -105,7 +120,7 @@ def _rows_of(site: Site) -> Rows:
 
 
 def _group_of(sites: Sequence[Site]) -> _Group:
-    """The stacked rows of these sites; made once, as long as the same sites train on the same rows."""
+    """The stacked rows of these sites; cached while the same sites train on the same rows."""
     first = sites[0].state(TrainingState)
     rows = [_rows_of(site) for site in sites]
     known = first.group
@@ -128,7 +143,7 @@ _Losses = NDArray[np.float64] | None
 
 
 def _train(sites: Sequence[Site], request: Request) -> tuple[dict[str, NDArray[Any]], _Losses, _Group]:
-    """What training gave, stacked over the sites: arrays, losses where they are asked for; and the group."""
+    """Train. Returns arrays stacked over the sites, losses if early stopping needs them, and the group."""
     approved, network = sites[0].plan, sites[0].network
     group = _group_of(sites)
     keep = approved.train.state == "keep"
@@ -159,7 +174,7 @@ def _train(sites: Sequence[Site], request: Request) -> tuple[dict[str, NDArray[A
 def _changed_controls(
     sites: Sequence[Site], sent: Mapping[str, NDArray[Any]], fitted: Fitted, lr: float
 ) -> NDArray[Any]:
-    """SCAFFOLD, option II: c_i becomes c_i - c + (x - y_i) / (K lr). Keeps c_i at the sites, returns its change."""
+    """SCAFFOLD, option II: c_i becomes c_i - c + (x - y_i) / (K lr). Stores c_i at the sites, returns its change."""
     start, control = sent["weights"], sent["control"]
     steps = np.maximum(fitted.steps, 1)[:, None]
     moved = (start.astype(np.float64) - fitted.weights) / (steps * lr)
@@ -175,7 +190,14 @@ def _control(site: Site, start: NDArray[Any]) -> NDArray[Any]:
 
 
 def optimizer_state(sites: Sequence[Site]) -> OptimiserState | None:
-    """The sites' optimiser states side by side; a site that never trained starts at zero."""
+    """Stack the sites' optimizer states.
+
+    Args:
+        sites: The sites.
+
+    Returns:
+        The stacked states, zero for a site that never trained; None when no site has trained yet.
+    """
     known = [site.state(TrainingState).optimizer for site in sites]
     example = next((state for state in known if state is not None), None)
     if example is None:
@@ -190,7 +212,12 @@ def optimizer_state(sites: Sequence[Site]) -> OptimiserState | None:
 
 
 def keep_optimizer_state(sites: Sequence[Site], fitted: Fitted) -> None:
-    """Let every site keep its optimiser's state for the next round."""
+    """Store every site's optimizer state for the next round.
+
+    Args:
+        sites: The sites.
+        fitted: What training them together gave.
+    """
     if fitted.state is not None:
         for index, site in enumerate(sites):
             site.state(TrainingState).optimizer = fitted.state.take(slice(index, index + 1))

@@ -19,7 +19,8 @@ from typing import Any, Final, Literal, get_args
 from kohort.errors import ConfigError, nearest
 from kohort.evaluate.choice import COSTS, Figures, cheapest, figures_of, front, parse_conditions
 from kohort.files import disk_errors, require_new, write_atomic
-from kohort.privacy.dp.tuning import cost_of_choice, spent_by_site
+from kohort.privacy.dp.tuning import cost_of_choice
+from kohort.privacy.ledger.spent import spent_by_site
 from kohort.runs.backend import Simulation
 from kohort.runs.config import Plan, read_plan
 from kohort.runs.folder import RunFolder, stored_result

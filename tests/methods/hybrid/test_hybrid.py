@@ -12,7 +12,7 @@ import pytest
 
 from kohort.errors import ConfigError, IntegrityError, RefusedError
 from kohort.privacy.dp.accounting import Event, epsilon_of
-from kohort.rounds import peers
+from kohort.rounds import peers, sealed_messages
 from kohort.rounds.clusters import clusters_of
 from kohort.rounds.peers import neighbours, pack_boxes, unpack_boxes
 from kohort.rounds.training import TrainingState
@@ -95,7 +95,7 @@ def test_the_hub_never_sees_a_peer_model(monkeypatch: pytest.MonkeyPatch) -> Non
     """Every message the hub relays in the peer phase is opened by nobody but the peers."""
     relayed: list[bytes] = []
     sealed: list[bytes] = []
-    original, seal = peers._Relay.collect, peers.seal
+    original, seal = peers._Relay.collect, sealed_messages.seal
 
     def collect(self: Any, replies: Any) -> None:
         relayed.extend(payload.blobs["boxes"] for payload in replies.payloads())
@@ -106,7 +106,7 @@ def test_the_hub_never_sees_a_peer_model(monkeypatch: pytest.MonkeyPatch) -> Non
         return seal(payload, **keywords)
 
     monkeypatch.setattr(peers._Relay, "collect", collect)
-    monkeypatch.setattr(peers, "seal", spying_seal)
+    monkeypatch.setattr(sealed_messages, "seal", spying_seal)
     carry_out(hybrid(PEERS, SERVER))
     assert len(sealed) == 2 * 6 * 2  # two rounds, six sites, two neighbours each
     assert relayed

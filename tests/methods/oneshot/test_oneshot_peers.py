@@ -15,7 +15,7 @@ from kohort.methods.oneshot import peers as oneshot_peers
 from kohort.methods.oneshot.state import FILE, load_state
 from kohort.methods.oneshot.sums import STATISTICS
 from kohort.protocol import engine as engine_module
-from kohort.rounds import peers
+from kohort.rounds import sealed_messages
 from kohort.runs.config import Plan, load_plan
 from kohort.runs.run import run
 
@@ -149,7 +149,7 @@ def test_a_hub_cannot_ask_past_the_plan(monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.parametrize("harm", ["short", "huge", "another model"])
 def test_a_peer_that_sends_nonsense_is_named(harm: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    real_seal, real_fit = peers.seal, oneshot_peers.fit
+    real_seal, real_fit = sealed_messages.seal, oneshot_peers.fit
     if harm == "another model":
         calls = iter(range(100))
 
@@ -167,7 +167,7 @@ def test_a_peer_that_sends_nonsense_is_named(harm: str, monkeypatch: pytest.Monk
                 message = message[:-8] if harm == "short" else np.full(len(message) // 8, 2**61).tobytes()
             return real_seal(message, **options)
 
-        monkeypatch.setattr(peers, "seal", spoiled)
+        monkeypatch.setattr(sealed_messages, "seal", spoiled)
     wanted = "solved different models" if harm == "another model" else "statistics peer 'b' sent do not fit"
     with pytest.raises(KohortError, match=wanted) as caught:
         run(plan(), tables=tables(), seed=1)

@@ -271,7 +271,7 @@ def written(folder: Path, claims: list[DP], *, policy: Policy | None = None, rou
         ([FIRST, DP(epsilon=0.6, delta=1e-5, charge=0.0, account=ACCOUNT)], Policy(), "0.5 was paid"),
         ([FIRST, DP(epsilon=0.5, delta=2e-5, charge=0.0, account=ACCOUNT)], Policy(), "was paid"),
         ([DP(epsilon=0.5, delta=1e-5, charge=0.1)], Policy(), "0.1 was paid"),
-        ([DP(epsilon=0.5, delta=0, charge=-1.0)], Policy(), "no number"),
+        ([DP(epsilon=0.5, delta=0, charge=-1.0)], Policy(), "not a finite number"),
         ([DP(epsilon=0.6, delta=0), DP(epsilon=0.6, delta=0)], Policy(epsilon=1.0), "1.2 is spent"),
         ([DP(epsilon=0.6, delta=2e-5)], Policy(delta=1e-5), "delta 2e-05 is spent"),
         ([DP(epsilon=0.6, delta=2e-5, void=True)], Policy(), "void"),

@@ -161,8 +161,8 @@ def test_distances_keep_their_digits_far_from_the_origin_and_beside_a_huge_lie()
     np.testing.assert_allclose(squared_distances(stack, centre), exact, rtol=1e-9)
 
 
-# Breakdown points: with `tolerated` liars the result stays near the honest sites however large the lie; with one more,
-# it follows the lie.
+# Breakdown points: with `tolerated` Byzantine sites the result stays near the honest sites, however large the lie; with
+# one more, it follows the lie.
 
 
 def attacked(spec, sites, byzantine_sites, size):
@@ -228,12 +228,12 @@ def test_every_registered_aggregator_has_its_breakdown_point_tested():
 @pytest.mark.parametrize(
     ("spec", "sites", "message"),
     [
-        ("krum", 2, "krum against 0 colluders needs 3 or more sites, and 2 answered"),
-        ("krum:2", 6, "krum against 2 colluders needs 7 or more sites, and 6 answered"),
-        ("multi-krum:2", 6, "needs 7 or more sites, and 6 answered"),
+        ("krum", 2, "krum against 0 colluders needs 3 or more sites, but only 2 answered"),
+        ("krum:2", 6, "krum against 2 colluders needs 7 or more sites, but only 6 answered"),
+        ("multi-krum:2", 6, "needs 7 or more sites, but only 6 answered"),
         ("multi-krum:2,keep=6", 7, "cannot keep 6 of 7 sites and leave out 2 colluders"),
-        ("trimmed", 2, "a trimmed mean needs 3 or more sites, and 2 answered"),
-        ("median", 0, "needs 1 or more sites, and 0 answered"),
+        ("trimmed", 2, "a trimmed mean needs 3 or more sites, but only 2 answered"),
+        ("median", 0, "needs 1 or more sites, but only 0 answered"),
     ],
 )
 def test_too_few_sites_are_refused_with_what_to_do(spec, sites, message):

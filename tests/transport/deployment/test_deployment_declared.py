@@ -96,9 +96,9 @@ def test_names_that_are_none_are_refused_at_the_site_and_at_the_hub(name: str) -
     with pytest.raises(ConfigError, match="cluster's name"):
         check_cluster_name(name)
     if name:
-        with pytest.raises(Exception, match="came in malformed"):
+        with pytest.raises(Exception, match="name is malformed"):
             _name_in(Payload(blobs={"cluster": name.encode()}))
-    with pytest.raises(Exception, match="came in malformed"):
+    with pytest.raises(Exception, match="name is malformed"):
         _name_in(Payload(blobs={"cluster": b"\xff\xfe"}))
 
 

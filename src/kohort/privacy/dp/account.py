@@ -1,4 +1,4 @@
-"""A site's privacy account of one run: charges, what they come to, and the claim made under them.
+"""A site's privacy account of one run: its charges, their total cost, and the guarantee they justify.
 
 Nothing here knows sites, tasks or plans: `rounds.dp_accounts` makes charges from an approved plan and a site's rows.
 """
@@ -15,30 +15,33 @@ from kohort.privacy.guarantee import DP
 __all__ = ["QUORUM", "Charge", "Shares", "SiteAccount", "total_cost"]
 
 QUORUM = 0.9
-"""Share of the sites that must survive a round of a secure sum for its noise to be enough."""
+"""Share of the sites that must answer in a round of a secure sum for their noise together to be enough."""
 
 
 @dataclass(frozen=True)
 class Shares:
-    """How many shares make the planned noise, out of how many sites."""
+    """How the sites of a secure sum share the noise: each adds a part, and `needed` parts make the planned noise."""
 
     sites: int
     colluders: int
 
     @property
     def quorum(self) -> int:
-        """Survivors a round needs."""
+        """How many sites must answer in a round."""
         return ceil(QUORUM * self.sites - 1e-9)
 
     @property
     def needed(self) -> int:
-        """Shares that are there even if the colluders take theirs out."""
+        """Honest noise shares that remain when the colluders subtract theirs."""
         return self.quorum - self.colluders
 
 
 @dataclass(frozen=True, kw_only=True)
 class Charge:
-    """What one phase, or the one query that judges, costs by itself."""
+    """The privacy cost of one phase, or of the query that compares models, taken alone.
+
+    `part` names the rows it uses: "all", "low" or "high" risk.
+    """
 
     epsilon: float
     delta: float
@@ -48,13 +51,13 @@ class Charge:
 
 @dataclass(frozen=True, kw_only=True)
 class SiteAccount:
-    """What one site pays in a run: the noise of every phase, and what all of them together spend."""
+    """A site's privacy account in one run: the noise of every phase, and the total epsilon and delta."""
 
     name: str
     sigmas: tuple[float, ...]
     """Noise multiplier of each phase; 0 where a phase adds no noise at the site."""
     judge_sigma: float
-    """Noise of the one query that judges models; 0 when there is none."""
+    """Noise multiplier of the query that compares models; 0 when there is none."""
     events: tuple[Event | PureEvent, ...]
     epsilon: float
     delta: float
@@ -69,8 +72,8 @@ class SiteAccount:
         """The guarantee of a release under this account.
 
         Args:
-            reserving: Whether this is the release that pays for the whole plan; later ones cost nothing more.
-            simulated: Whether the noise comes from a seed, so that it protects nobody.
+            reserving: Whether this release pays for the whole plan; later releases cost nothing more.
+            simulated: Whether the noise comes from a seeded generator, so that it protects nobody.
 
         Returns:
             The claim for the door and the ledger.
@@ -93,13 +96,13 @@ class SiteAccount:
 
 
 def total_cost(charges: Sequence[Charge], accountant: Accountant, *, disjoint: bool, unit: str) -> tuple[float, float]:
-    """What all charges come to: composed at once where they touch the same rows, in parallel where they cannot.
+    """The total cost of several charges: composed where they use the same rows, in parallel on disjoint parts.
 
     Args:
-        charges: What each phase, and the query that judges models, costs by itself.
-        accountant: How to compose.
-        disjoint: Whether the parts of the rows are told from each row alone, which parallel composition needs.
-        unit: Whom the guarantee counts.
+        charges: The cost of each phase, and of the query that compares models.
+        accountant: The privacy accountant that composes them.
+        disjoint: Whether each row alone decides which part it is in; parallel composition needs that.
+        unit: The unit of privacy: row, person or site.
 
     Returns:
         Epsilon and delta of the whole plan.
@@ -110,7 +113,7 @@ def total_cost(charges: Sequence[Charge], accountant: Accountant, *, disjoint: b
     sums = []
     for group in groups:
         delta = sum(charge.delta for charge in group)
-        # One composition of all phases is never worse than adding up their budgets.
+        # Both are upper bounds, so the smaller one holds.
         epsilon = min(
             epsilon_of([charge.event for charge in group], delta, accountant=accountant),
             sum(charge.epsilon for charge in group),

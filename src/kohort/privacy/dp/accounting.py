@@ -1,10 +1,10 @@
-"""What noise costs: epsilon of a list of events, and the noise that keeps a budget.
+"""Privacy accountants: the epsilon of a list of events, and the noise multiplier that keeps a budget.
 
-Describing what was released is separate from judging it: a site lists its events, and one composition of all of them
-gives its epsilon. The privacy loss distribution ("pld", after Koskela et al., AISTATS 2020, as implemented by
-dp-accounting) is the account that counts, with every rounding on the private side. Rényi differential privacy ("rdp",
-Mironov, CSF 2017) and the sum of each phase's own Rényi account with delta shared out equally ("basic") stand beside it
-for comparison with what papers print.
+Describing what was released is separate from accounting for it: a site lists its events, and one composition of all of
+them gives its epsilon. The default accountant uses the privacy loss distribution ("pld", after Koskela et al., AISTATS
+2020, as implemented by dp-accounting), with every rounding on the private side. Two others exist for comparison with
+the numbers that papers print: Rényi differential privacy ("rdp", Mironov, CSF 2017), and the sum of each phase's own
+Rényi epsilon with delta divided equally among them ("basic").
 
 Guarantee: an epsilon from here is an upper bound under the events as described. Sampling must be true Poisson sampling
 that no other party chooses or sees; noise is real-valued here, and floating point is not.
@@ -43,14 +43,15 @@ __all__ = [
 Accountant = Literal["pld", "rdp", "basic"]
 
 MIN_UNITS = 10
-"""Fewest units (rows, persons or sites) a differentially private release may speak of: noise that hides one of fewer
-leaves nothing to learn, and delta means nothing there."""
+"""Minimum number of units (rows, persons or sites) behind a differentially private release.
+
+With fewer units, noise that hides one of them leaves nothing to learn, and delta is meaningless."""
 GRID = 1.02
 """Sampling rates are rounded up to a power of this, so that sites of similar size share a calibration."""
 SLACK = 2e-3
-"""How far below its target a calibrated epsilon may end."""
+"""Relative tolerance of a calibration: how far below its target the epsilon may end."""
 _LEAST_NOISE, _MOST_NOISE = 0.05, 1e7
-"""Between these a calibration searches; a sample so small that less noise would do gets the least."""
+"""Range of noise multipliers a calibration searches; it returns the smallest where even less noise would do."""
 
 
 def epsilon_of(
@@ -60,9 +61,19 @@ def epsilon_of(
     accountant: Accountant = "pld",
     relation: Relation = "add-or-remove-one",
 ) -> float:
-    """The epsilon of all events together at `delta`: an upper bound, infinite where there is none.
+    """The epsilon of all events together at `delta`.
 
-    "basic" adds up the Rényi epsilon of each event, with delta shared out equally among them.
+    Args:
+        events: What was released.
+        delta: The delta of the guarantee, at least 0 and below 1.
+        accountant: "pld", "rdp", or "basic" (the sum of each event's Rényi epsilon, delta divided equally).
+        relation: Which tables count as neighbours.
+
+    Returns:
+        An upper bound on epsilon; infinity where no finite one exists.
+
+    Raises:
+        ConfigError: `delta`, the accountant or the relation is not valid.
     """
     _check_delta(delta)
     return _cached_epsilon(tuple(events), delta, accountant, relation)
@@ -75,15 +86,30 @@ def delta_of(
     accountant: Literal["pld", "rdp"] = "pld",
     relation: Relation = "add-or-remove-one",
 ) -> float:
-    """The delta of all events together at `epsilon`: an upper bound."""
+    """The delta of all events together at `epsilon`.
+
+    Args:
+        events: What was released.
+        epsilon: The epsilon of the guarantee, at least 0.
+        accountant: "pld" or "rdp".
+        relation: Which tables count as neighbours.
+
+    Returns:
+        An upper bound on delta.
+
+    Raises:
+        ConfigError: `epsilon`, the accountant or the relation is not valid.
+    """
     if not 0 <= epsilon < math.inf:
-        raise ConfigError(f"epsilon {epsilon:g} is no guarantee", hint="Give an epsilon of at least 0")
+        raise ConfigError(
+            f"epsilon {epsilon:g} is not a finite number of at least 0", hint="Give an epsilon such as 1.0"
+        )
     parts = parts_of(events, relation)
     if accountant == "rdp":
         with quiet():
             return float(min(1.0, renyi(parts).get_delta(epsilon)))
     if accountant != "pld":
-        raise ConfigError(f"{accountant!r} gives no delta", hint="Valid: pld, rdp")
+        raise ConfigError(f"the accountant {accountant!r} cannot compute a delta", hint="Valid: pld, rdp")
     if not parts.sampled and not parts.pure:
         return gaussian_delta(parts.mu, epsilon)
     return float(min(1.0, privacy_loss(parts).get_delta_for_epsilon(epsilon)))
@@ -98,23 +124,45 @@ def calibrate(
     accountant: Accountant = "pld",
     before: Sequence[AnyEvent] = (),
 ) -> float:
-    """A noise multiplier for `steps` releases that, on top of the events `before`, stay within (epsilon, delta).
+    """A noise multiplier for `steps` Gaussian releases that, after the events `before`, stay within (epsilon, delta).
 
-    Errs to the private side: rates are rounded up to a grid of 2 %, the last digit of sigma is rounded up, and
-    the sigma returned is one whose own epsilon was computed and found to be at most `epsilon`.
+    Guarantee: it errs on the private side. Sampling rates are rounded up to a grid of 2 %, the last digit of sigma is
+    rounded up, and the epsilon of the returned sigma was computed and found to be at most `epsilon`.
+
+    Args:
+        epsilon: The budget's epsilon, above 0.
+        delta: The budget's delta, above 0 and below 1.
+        rate: The probability that a unit is in a step's Poisson sample; 1.0 for full batches.
+        steps: How many noisy steps there will be.
+        accountant: How events are composed.
+        before: Events that already use part of the same budget.
+
+    Returns:
+        The noise multiplier sigma, in units of the clipping bound.
+
+    Raises:
+        ConfigError: A parameter is out of range.
+        RefusedError: The earlier events spend the whole budget, or no amount of noise keeps it.
     """
     _check_delta(delta)
     if not 0 < epsilon < math.inf:
-        raise ConfigError(f"epsilon {epsilon:g} buys no release", hint="Give an epsilon above 0")
+        raise ConfigError(f"epsilon {epsilon:g} is not a finite number above 0", hint="Give an epsilon above 0")
     if delta == 0:
         raise ConfigError("Gaussian noise has no guarantee at delta 0", hint="Give a delta above 0")
-    Event(sigma=1.0, rate=rate, steps=steps)  # refuses what is no rate and no number of steps
+    Event(sigma=1.0, rate=rate, steps=steps)  # raises for an invalid rate or number of steps
     spent = tuple(_on_grid(event) for event in before)
     return _cached_sigma(epsilon, delta, grid_rate(rate), steps, accountant, spent)
 
 
 def grid_rate(rate: float) -> float:
-    """The sampling rate a calibration uses in place of `rate`: the next one of the grid, never a smaller one."""
+    """Round a sampling rate up to the calibration grid, so that sites of similar size share a calibration.
+
+    Args:
+        rate: The true sampling rate, above 0 and at most 1.
+
+    Returns:
+        The rate to account for: never smaller than `rate`, at most 1.
+    """
     power = math.ceil(math.log(rate) / math.log(GRID) - 1e-9)
     return max(rate, min(1.0, GRID**power))
 
@@ -128,20 +176,37 @@ def check_budget(
     pure: bool = False,
     floor: int = MIN_UNITS,
 ) -> bool:
-    """Whether a claim of (epsilon, delta) over `units` units would be void; raises when it is not to be made at all.
+    """Check whether a budget gives a meaningful guarantee for `units` units.
 
-    A delta above 1/(10 units) lets a mechanism give a whole unit away now and then, so it is refused; studies that
-    repeat a published setting may allow it, and their claim is void.
+    With a delta above 1/(10 units) a mechanism may disclose a whole unit now and then, so such a budget is refused.
+    Studies that repeat a published setting may allow it; their claim is then void.
+
+    Args:
+        epsilon: The budget's epsilon.
+        delta: The budget's delta.
+        units: How many units (rows, persons or sites) the release speaks of.
+        allow_large_delta: Whether a delta above 1/(10 units) is allowed and makes the claim void.
+        pure: Whether the mechanism needs no delta.
+        floor: Minimum number of units.
+
+    Returns:
+        Whether the claim is void.
+
+    Raises:
+        ConfigError: Epsilon or delta is out of range.
+        RefusedError: There are too few units, or delta is too large for them.
     """
     if not 0 < epsilon < math.inf:
-        raise ConfigError(f"epsilon {epsilon:g} is no budget", hint="Give an epsilon above 0")
+        raise ConfigError(
+            f"the budget's epsilon {epsilon:g} is not a finite number above 0", hint="Give an epsilon above 0"
+        )
     _check_delta(delta)
     if delta == 0 and not pure:
         raise ConfigError("Gaussian noise has no guarantee at delta 0", hint="Give a delta above 0, such as 1e-5")
     if units < floor:
         raise RefusedError(
-            f"{units} units are too few for differential privacy, which wants at least {floor}",
-            hint="Leave the site out, or join it with another",
+            f"{units} units are too few for differential privacy, which needs at least {floor}",
+            hint="Leave the site out, or merge it with another",
         )
     large = delta * 10 * units > 1 + 1e-9
     if large and not allow_large_delta:
@@ -153,10 +218,18 @@ def check_budget(
 
 
 def compose_parallel(parts: Sequence[tuple[float, float]], *, disjoint: bool, unit: str) -> tuple[float, float]:
-    """(epsilon, delta) of releases made from parts of a table.
+    """Parallel composition: (epsilon, delta) of releases made from parts of a table.
 
-    The largest of them when no row is in two parts and the unit is the row; otherwise their sum, because one person's
-    or one site's rows can be in several. `disjoint` must come from a split that depends on the row alone.
+    It is the largest of the parts when no row is in two parts and the unit is the row; otherwise their sum, because one
+    person's or one site's rows can be in several parts.
+
+    Args:
+        parts: (epsilon, delta) of each part.
+        disjoint: Whether no row can be in two parts. The split must depend on each row alone.
+        unit: The unit of privacy: row, person or site.
+
+    Returns:
+        (epsilon, delta) of all parts together.
     """
     join = max if disjoint and unit == "row" else math.fsum
     return (
@@ -167,7 +240,7 @@ def compose_parallel(parts: Sequence[tuple[float, float]], *, disjoint: bool, un
 
 def _check_delta(delta: float) -> None:
     if not 0 <= delta < 1:
-        raise ConfigError(f"delta {delta:g} is no probability below 1", hint="Give a delta such as 1e-5")
+        raise ConfigError(f"delta {delta:g} is not a probability below 1", hint="Give a delta such as 1e-5")
 
 
 def _on_grid(event: AnyEvent) -> AnyEvent:
@@ -216,7 +289,9 @@ def _search(
         return _epsilon((*before, event), delta, accountant, "add-or-remove-one")
 
     if before and _epsilon(before, delta, accountant, "add-or-remove-one") >= epsilon:
-        raise RefusedError("the phases before spend the whole budget", hint="Raise epsilon, or give them less")
+        raise RefusedError(
+            "the earlier phases already spend the whole privacy budget", hint="Raise epsilon, or give them less of it"
+        )
     guess = _first_guess(epsilon, delta, candidate, before)
     bracket = _Bracket(aim=epsilon * (1 - SLACK / 2), sigma=_round_up(max(guess, _LEAST_NOISE)))
     while True:
@@ -226,7 +301,7 @@ def _search(
             return enough
         if bracket.sigma > _MOST_NOISE:
             raise RefusedError(
-                f"no noise keeps {candidate.steps} steps within epsilon {epsilon:g} at delta {delta:g}",
+                f"no amount of noise keeps {candidate.steps} steps within epsilon {epsilon:g} at delta {delta:g}",
                 hint="Raise epsilon or delta, or take fewer steps",
             )
         bracket.move(found)
@@ -236,19 +311,19 @@ def _search(
 
 @dataclass
 class _Bracket:
-    """The interval a calibration searches, and where it looks next."""
+    """The search interval of a calibration, and the sigma to try next."""
 
     aim: float
     sigma: float
     low: float = 0.0
     """The largest sigma known to be too small."""
     high: float = math.inf
-    """The smallest known to be enough."""
+    """The smallest sigma known to be enough."""
     slope: float = -1.0
     last: tuple[float, float] = (0.0, 0.0)
 
     def close(self, found: float, epsilon: float) -> float | None:
-        """Take up the epsilon `found` at `sigma`; the answer, once it is near enough."""
+        """Narrow the interval by the epsilon `found` at `sigma`; returns the final sigma once it is close enough."""
         if found <= epsilon:
             self.high = min(self.high, self.sigma)
             if found >= epsilon * (1 - SLACK) or self.sigma <= _LEAST_NOISE:
@@ -258,7 +333,7 @@ class _Bracket:
         return self.high if self.low and self.high / self.low - 1 < SLACK else None
 
     def move(self, found: float) -> None:
-        """Look next where the secant points, or halfway where it leaves the interval."""
+        """Choose the next sigma by the secant method, or by bisection where that would leave the interval."""
         if 0 < found < math.inf:
             before, then = self.last
             if then and before != self.sigma and then != found:
@@ -279,20 +354,20 @@ class _Bracket:
 
 
 def _first_guess(epsilon: float, delta: float, candidate: Event, before: tuple[AnyEvent, ...]) -> float:
-    """The sigma at which the central limit of all events together has the epsilon asked for."""
+    """The sigma that meets the target in the central-limit (Gaussian) approximation of all events together."""
     left = gaussian_mu(epsilon, delta) ** 2 - parts_of(before, "add-or-remove-one").variance
     ratio = max(left, 1e-3 * epsilon**2) / (candidate.steps * candidate.rate**2)
     return 1 / math.sqrt(math.log1p(ratio)) if candidate.rate < 1 else 1 / math.sqrt(ratio)
 
 
 def _round_up(sigma: float) -> float:
-    """Six digits, so that the number in the ledger is the number used."""
+    """Round up to six significant digits, so that the ledger shows exactly the number used."""
     unit = 10.0 ** (math.floor(math.log10(sigma)) - 5)
     rounded = float(f"{math.ceil(sigma / unit - 1e-9) * unit:.6g}")
     return rounded if rounded >= sigma else float(f"{rounded + unit:.6g}")
 
 
-@lru_cache(maxsize=256)  # what a calibration computed last is what its result is then asked for
+@lru_cache(maxsize=256)  # the result of a calibration is usually asked for its epsilon next
 def _epsilon(events: tuple[AnyEvent, ...], delta: float, accountant: Accountant, relation: Relation) -> float:
     parts = parts_of(events, relation)
     if not parts.sampled and not parts.mu and delta == 0:

@@ -1,9 +1,9 @@
-"""Results of the accountant, kept from one process to the next in one file of the user's cache folder.
+"""A persistent cache of privacy-accountant results: one file in the user's cache folder.
 
 A study asks for the same noise again and again, and the accountant's library alone takes a second to import. The file
-is bound to this code and to the library's version, and to its own digest: whatever does not fit is ignored and
-overwritten. It speeds up, and nothing depends on it. It is written when it has grown by a share, and at the end, so
-that a thousand new results do not write it a thousand times.
+carries the versions of this code and of the library, and its own digest; a file that does not match is ignored and
+overwritten. Results do not depend on the cache. It is written when it has grown by 5 % and when the process ends, so
+that a thousand new results do not cause a thousand writes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from kohort.files import write_atomic
 __all__ = ["recall", "remember"]
 
 CODE_VERSION = 1
-"""To be raised with every change that gives other numbers."""
+"""Raise it with every change that gives other numbers."""
 CACHE_FILE = "accounting.json"
 _MOST = 20_000
 _GROWTH = 0.05
@@ -32,12 +32,24 @@ _unwritten: dict[Path, dict[str, float]] = {}
 
 
 def recall(key: str) -> float | None:
-    """What was remembered under `key`, or None."""
+    """Look up a cached result.
+
+    Args:
+        key: The full description of the computation.
+
+    Returns:
+        The result, or None when it is not in the cache.
+    """
     return _entries(_path()).get(key)
 
 
 def remember(key: str, value: float) -> None:
-    """Keep `value`. A folder that cannot be written only costs time, so it is no error."""
+    """Store a result. A cache folder that cannot be written only costs time, so that is not an error.
+
+    Args:
+        key: The full description of the computation.
+        value: Its result.
+    """
     path = _path()
     new = _unwritten.setdefault(path, {})
     new[key] = _entries(path)[key] = value

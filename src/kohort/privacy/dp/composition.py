@@ -1,4 +1,4 @@
-"""All events of a site composed at once, by dp-accounting, which is imported when it is first needed."""
+"""Composition of all events of a site with dp-accounting, which is imported when it is first needed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,11 @@ Relation = Literal["add-or-remove-one", "replace-one"]
 
 @dataclass(frozen=True, kw_only=True)
 class ComposedLosses:
-    """Events sorted by how they compose: all full-batch Gaussians are one, equal others are counted."""
+    """Events grouped by how they compose.
+
+    `mu` is the signal-to-noise ratio of all full-batch Gaussian releases together; `sampled` counts equal steps by
+    (sigma, rate); `pure` counts equal pure releases by epsilon.
+    """
 
     mu: float
     sampled: Counter[tuple[float, float]]
@@ -28,7 +32,7 @@ class ComposedLosses:
 
     @property
     def spreads(self) -> list[tuple[float, int]]:
-        """Standard deviation of one step's privacy loss, and how many such steps there are."""
+        """For each group of equal steps: the standard deviation of one step's privacy loss, and how many steps."""
         found = [(self.mu, 1)] if self.mu else []
         for (sigma, rate), steps in self.sampled.items():
             moment = math.expm1(min(1 / sigma**2, 60.0))
@@ -37,20 +41,31 @@ class ComposedLosses:
 
     @property
     def variance(self) -> float:
-        """Of the whole privacy loss, by the central limit."""
+        """Variance of the total privacy loss (central-limit approximation)."""
         return math.fsum(steps * spread**2 for spread, steps in self.spreads)
 
 
 def _reach(sigma: float) -> float:
-    """The largest privacy loss of one step, up to chances nobody counts."""
+    """The largest privacy loss of one step, up to negligible probabilities."""
     return 1 / (2 * sigma**2) + 8 / sigma
 
 
 def parts_of(events: Sequence[AnyEvent], relation: Relation) -> ComposedLosses:
-    """The events under `relation`; what cannot be accounted for under it is refused."""
+    """Group events by how they compose.
+
+    Args:
+        events: What was released.
+        relation: Which tables count as neighbours.
+
+    Returns:
+        The grouped events.
+
+    Raises:
+        ConfigError: The relation is unknown, or cannot be used with sampled steps.
+    """
     if relation not in {"add-or-remove-one", "replace-one"}:
         raise ConfigError(
-            f"there is no relation {relation!r}", hint="Valid: add-or-remove-one, replace-one (full batches)"
+            f"unknown neighbouring relation {relation!r}", hint="Valid: add-or-remove-one, replace-one (full batches)"
         )
     twice = 2.0 if relation == "replace-one" else 1.0  # replacing is removing and adding
     precision = 0.0
@@ -62,14 +77,16 @@ def parts_of(events: Sequence[AnyEvent], relation: Relation) -> ComposedLosses:
         elif event.rate == 1:
             precision += event.steps * (twice / event.sigma) ** 2
         elif twice > 1:
-            raise ConfigError("sampled steps are accounted for add-or-remove-one only", hint="Use that relation")
+            raise ConfigError(
+                "sampled steps can be accounted for under add-or-remove-one only", hint="Use relation add-or-remove-one"
+            )
         else:
             sampled[event.sigma, event.rate] += event.steps
     return ComposedLosses(mu=math.sqrt(precision), sampled=sampled, pure=pure)
 
 
 def _interval(parts: ComposedLosses) -> float:
-    """How finely privacy losses are told apart: epsilon gains tenths of a percent, and a calibration takes a moment.
+    """The grid on which privacy losses are discretised: epsilon grows by tenths of a percent, and computing stays fast.
 
     Rounding a loss to a grid adds about a sixth of the squared interval to its variance at every step.
     """
@@ -82,7 +99,14 @@ def _interval(parts: ComposedLosses) -> float:
 
 
 def privacy_loss(parts: ComposedLosses) -> Any:
-    """The privacy loss distribution of all parts; every rounding is upwards."""
+    """The privacy loss distribution of all events; every rounding is pessimistic.
+
+    Args:
+        parts: The grouped events.
+
+    Returns:
+        The `PrivacyLossDistribution` of dp-accounting.
+    """
     import dp_accounting.pld.privacy_loss_distribution as pld
     from dp_accounting.pld.common import DifferentialPrivacyParameters
 
@@ -100,7 +124,14 @@ def privacy_loss(parts: ComposedLosses) -> Any:
 
 
 def renyi(parts: ComposedLosses) -> Any:
-    """The Rényi account of all parts."""
+    """The Rényi accountant after all events.
+
+    Args:
+        parts: The grouped events.
+
+    Returns:
+        The `RdpAccountant` of dp-accounting.
+    """
     import dp_accounting
     from dp_accounting import rdp
 
@@ -117,7 +148,7 @@ def renyi(parts: ComposedLosses) -> Any:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without the library's warnings about orders it leaves out: leaving one out only makes the bound larger."""
+    """Silence dp-accounting's warnings about Rényi orders it skips: skipping one only makes the bound larger."""
     logger = logging.getLogger("absl")
     level = logger.level
     logger.setLevel(logging.ERROR)

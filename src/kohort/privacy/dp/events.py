@@ -1,4 +1,4 @@
-"""What was released with noise, described and not yet judged."""
+"""Descriptions of noisy releases, the input of the privacy accountants."""
 
 from __future__ import annotations
 
@@ -25,11 +25,19 @@ class Event:
 
     def __post_init__(self) -> None:
         if not 0 < self.sigma < math.inf:
-            raise ConfigError(f"a noise multiplier of {self.sigma:g} is none", hint="Give a sigma above 0")
+            raise ConfigError(
+                f"the noise multiplier {self.sigma:g} is not a finite number above 0", hint="Give a sigma such as 1.0"
+            )
         if not 0 < self.rate <= 1:
-            raise ConfigError(f"a sampling rate of {self.rate:g} is none", hint="Give a rate above 0, at most 1")
+            raise ConfigError(
+                f"the sampling rate {self.rate:g} is not a probability above 0",
+                hint="Give a rate above 0 and at most 1",
+            )
         if self.steps < 1 or self.steps != int(self.steps):
-            raise ConfigError(f"{self.steps} is no number of steps", hint="Give a whole number of at least 1")
+            raise ConfigError(
+                f"the number of steps {self.steps} is not a whole number above 0",
+                hint="Give a whole number of at least 1",
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,14 +48,27 @@ class PureEvent:
 
     def __post_init__(self) -> None:
         if not 0 <= self.epsilon < math.inf:
-            raise ConfigError(f"epsilon {self.epsilon:g} is no guarantee", hint="Give an epsilon of at least 0")
+            raise ConfigError(
+                f"epsilon {self.epsilon:g} is not a finite number of at least 0", hint="Give an epsilon such as 1.0"
+            )
 
 
 AnyEvent = Event | PureEvent
 
 
 def describe(events: Sequence[AnyEvent]) -> str:
-    """The one readable text of a list of events, as it stands in a guarantee: `600 x gaussian(sigma=8, rate=0.1)`."""
+    """The canonical text of a list of events, as guarantees in the ledger hold it.
+
+    Args:
+        events: What was released.
+
+    Returns:
+        The text; `parse_events` is its inverse.
+
+    Example:
+        >>> describe([Event(sigma=8.0, rate=0.1, steps=600)])
+        '600 x gaussian(sigma=8, rate=0.1)'
+    """
     return "; ".join(
         f"pure(epsilon={_number(event.epsilon)})"
         if isinstance(event, PureEvent)
@@ -61,7 +82,17 @@ _GAUSSIAN = re.compile(r"\A(\d+) x gaussian\(sigma=(\S+), rate=(\S+)\)\Z")
 
 
 def parse_events(text: str) -> tuple[AnyEvent, ...]:
-    """The events a text of `describe` stands for; anything else is refused."""
+    """Read a text written by `describe`.
+
+    Args:
+        text: The text; empty for no events.
+
+    Returns:
+        The events.
+
+    Raises:
+        ConfigError: The text was not written by `describe`.
+    """
     events: list[AnyEvent] = []
     for part in text.split("; ") if text else ():
         pure, gaussian = _PURE.match(part), _GAUSSIAN.match(part)
@@ -73,7 +104,7 @@ def parse_events(text: str) -> tuple[AnyEvent, ...]:
         except ValueError:
             pure = gaussian = None
         if not pure and not gaussian:
-            raise ConfigError("this is not the text of a list of events", hint="Such a text is made by describe()")
+            raise ConfigError("the text is not a list of privacy events", hint="Give a text that describe() wrote")
     return tuple(events)
 
 

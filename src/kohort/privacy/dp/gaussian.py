@@ -1,7 +1,7 @@
 """The Gaussian mechanism in closed form (Balle and Wang, ICML 2018).
 
-Releases of one mean with noise compose to a single Gaussian of signal-to-noise ratio mu, so no numerical convolution is
-needed. Every root is taken from the private side: epsilon from above, mu from below.
+Full-batch Gaussian releases compose to a single Gaussian mechanism with signal-to-noise ratio mu, so no numerical
+convolution is needed. Every root is rounded to the private side: epsilon up, mu down.
 """
 
 from __future__ import annotations
@@ -11,11 +11,19 @@ import math
 __all__ = ["gaussian_delta", "gaussian_epsilon", "gaussian_mu"]
 
 _HALVINGS = 80
-"""More than a double can tell apart: the two ends of a bracket meet."""
+"""Bisection steps: after these, the two ends of an interval are the same double."""
 
 
 def gaussian_delta(mu: float, epsilon: float) -> float:
-    """The smallest delta of a Gaussian mechanism whose means differ by `mu` standard deviations."""
+    """The exact delta of a Gaussian mechanism at `epsilon`.
+
+    Args:
+        mu: By how many standard deviations the means of neighbouring tables differ.
+        epsilon: The epsilon of the guarantee.
+
+    Returns:
+        The smallest delta for which the mechanism is (epsilon, delta)-differentially private.
+    """
     from scipy.special import log_ndtr
 
     if mu == 0:
@@ -26,7 +34,15 @@ def gaussian_delta(mu: float, epsilon: float) -> float:
 
 
 def gaussian_epsilon(mu: float, delta: float) -> float:
-    """The smallest epsilon at `delta`, rounded up."""
+    """The epsilon of a Gaussian mechanism at `delta`, rounded up.
+
+    Args:
+        mu: By how many standard deviations the means of neighbouring tables differ.
+        delta: The delta of the guarantee.
+
+    Returns:
+        The smallest epsilon; infinity when delta is 0 and mu is not.
+    """
     if gaussian_delta(mu, 0.0) <= delta:
         return 0.0
     if delta <= 0:
@@ -42,7 +58,15 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
 
 
 def gaussian_mu(epsilon: float, delta: float) -> float:
-    """The largest signal-to-noise ratio that is (epsilon, delta)-private, rounded down."""
+    """The largest signal-to-noise ratio that is (epsilon, delta)-differentially private, rounded down.
+
+    Args:
+        epsilon: The epsilon of the guarantee.
+        delta: The delta of the guarantee, above 0.
+
+    Returns:
+        The ratio mu; 1/mu is the noise multiplier of one release.
+    """
     below, above = 0.0, 1.0
     while gaussian_delta(above, epsilon) <= delta:
         below, above = above, 2 * above

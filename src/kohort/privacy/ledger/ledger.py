@@ -1,8 +1,9 @@
 """The ledger: one hash chain per site, append-only, of every release and every refusal.
 
-A line binds the line before it, so nothing in the middle can change unseen; the signed head (`head.json`) binds the
-last one, so the tail cannot be cut. Payloads appear as digests keyed with a secret of the site: a plain hash of a small
-payload could be guessed. `kohort.privacy.ledger.verify` checks all of this with code of its own.
+Every line contains the hash of the line before it, so no line can be changed or removed unnoticed; the signed head
+(`head.json`) contains the hash of the last one, so the end cannot be cut off. Payloads appear as digests keyed with a
+secret of the site, because a plain hash of a small payload could be guessed. `kohort.privacy.ledger.verify` checks all
+of this with code of its own.
 
 Many simulated sites share one file (their chains stay separate), because a thousand open files cost more than the
 training they record. A real site's ledger holds its own chain alone and is written through to the disk line by line.
@@ -29,25 +30,37 @@ from kohort.privacy.ledger.signing import Signer
 __all__ = ["GENESIS", "Chain", "Disclosure", "Ledger", "LedgerContext", "canonical", "quoted"]
 
 GENESIS = "0" * 64
-_UNKEYED = hashlib.blake2b(digest_size=32)  # copying a fresh state costs a fifth of making one
+_UNKEYED = hashlib.blake2b(digest_size=32)  # copying a fresh state takes a fifth of the time of making one
 LEDGER_FILE, HEAD_FILE = "ledger.jsonl", "head.json"
 
 
-# Made once: `json.dumps` would make one for every call.
+# Made once: `json.dumps` with options makes a new encoder at every call.
 _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
 def canonical(value: object) -> str:
-    """The one JSON text of a value: sorted keys, no spaces, no NaN."""
+    """The canonical JSON of a value: sorted keys, no spaces, no NaN. Equal values have equal texts.
+
+    Args:
+        value: Plain values: objects with text keys, lists, text, numbers, booleans and None.
+
+    Returns:
+        The text.
+    """
     return _ENCODER.encode(value)
 
 
 quoted = encode_basestring
-"""The canonical JSON of a text: what `canonical` gives, without asking what it is."""
+"""The canonical JSON of a string: the same as `canonical`, but faster."""
 
 
 class Chain:
-    """The growing end of one site's ledger."""
+    """The end of one site's hash chain: its length, its last hash, and what the site has spent.
+
+    Args:
+        site: The site's name.
+        secret: The site's secret, with which payload digests are keyed.
+    """
 
     __slots__ = ("_key", "_name", "budget", "head", "length", "receipt", "site")
 
@@ -58,16 +71,16 @@ class Chain:
         self.receipt = ""
         self.budget = Budget()
         self._name = quoted(site)
-        # Hashing the key once and copying the state is what keeps a thousand digests a round cheap.
+        # The key is hashed once and the state copied: a round may need a thousand digests.
         self._key = hashlib.blake2b(key=secret, digest_size=32)
 
     @property
     def spent(self) -> dict[str, float]:
-        """Epsilon spent by recipient."""
+        """Epsilon spent per recipient."""
         return self.budget.spent
 
     def digest(self, payload: bytes | memoryview) -> str:
-        """The keyed digest of a payload: proof for the site, no help to a guesser.
+        """The keyed digest of a payload: the site can prove what it sent, and nobody else can guess it.
 
         Args:
             payload: The bytes that leave.
@@ -80,13 +93,13 @@ class Chain:
         return state.hexdigest()
 
     def next_line(self, fields: str) -> str:
-        """The next line of the chain, which then ends with it.
+        """Append a line to the chain.
 
         Args:
             fields: The line's own fields as canonical JSON, without braces.
 
         Returns:
-            The whole line: site, number, the hash before, the last receipt, `fields` and the line's own hash.
+            The whole line: site, sequence number, previous hash, last receipt, `fields` and the line's own hash.
         """
         body = f'{{"site":{self._name},"seq":{self.length},"prev":"{self.head}","receipt":"{self.receipt}",{fields}'
         state = _UNKEYED.copy()
@@ -97,7 +110,10 @@ class Chain:
 
 
 class LedgerContext(NamedTuple):
-    """What is common to the lines one request causes: task, recipient, carrier, request hash."""
+    """What all ledger lines of one request have in common.
+
+    `what` is the task, `to` the recipient, `via` who carries a sealed message to it, `request` the request's digest.
+    """
 
     what: str
     to: str = "hub"
@@ -124,7 +140,7 @@ class Disclosure:
 
 
 def _once(ledger_context: LedgerContext) -> str:
-    """What makes a refusal or a note the same as one that was already written."""
+    """The key by which a repeated refusal or note is recognised, so that it is written once."""
     return f"{ledger_context.request} {ledger_context.what} {ledger_context.round}"
 
 
@@ -139,7 +155,15 @@ class _Tally:
 
 
 class Ledger:
-    """Chains, their file and their signed head. `folder=None` keeps the lines in memory."""
+    """The hash chains of one or many sites, their file and their signed head.
+
+    Args:
+        signer: The key that signs the head.
+        folder: Where the file is written; None keeps the lines in memory.
+        run: The run's identifier.
+        durable: Whether every write reaches the disk (fsync) before it returns, and lines carry the time. For real
+            sites; the ledgers of simulated sites are reproducible instead.
+    """
 
     def __init__(self, *, signer: Signer, folder: Path | None = None, run: str = "", durable: bool = False) -> None:
         self.run = run
@@ -163,10 +187,19 @@ class Ledger:
     def open_chain(
         self, site: str, *, secret: bytes, binding: Mapping[str, Any], budget: Budget | None = None
     ) -> Chain:
-        """Start a site's chain with the line that binds its schema and policy, or take up the chain of a former run.
+        """Start a site's chain with the line that binds its schema and policy, or continue an interrupted run's chain.
 
-        `budget` is what the site's data set spent in other runs, for a site that keeps count of it; the chain adds to
-        it what its own lines spend.
+        Args:
+            site: The site's name.
+            secret: The site's secret, with which payload digests are keyed.
+            binding: What the first line records: schema, policy and the like.
+            budget: What the site's data set spent in other runs, if the site keeps count of it.
+
+        Returns:
+            The chain; its budget includes `budget` and what its own lines spent.
+
+        Raises:
+            IntegrityError: The interrupted run had another schema or policy.
         """
         known = self.chains.get(site)
         chain = self.chains[site] = Chain(site, secret=secret)
@@ -177,14 +210,21 @@ class Ledger:
             self._unwritten.append(line)
             self._write()
         elif self._answered.get((site, "open", "")) != chain.head:
-            raise IntegrityError(f"the ledger of site {site!r} was opened under another schema or policy")
+            raise IntegrityError(
+                f"the ledger of site {site!r} was opened under another schema or policy",
+                hint="Restore the schema and the policy of the interrupted run, or start a new run",
+            )
         else:
             chain.length, chain.head, chain.receipt = known.length, known.head, known.receipt
             chain.budget.add(known.budget)
         return chain
 
     def adopt(self, history: Sequence[Mapping[str, Any]]) -> None:
-        """Take up the verified lines of an interrupted run: what was answered then is not written twice."""
+        """Continue after the verified lines of an interrupted run; what they record is not written twice.
+
+        Args:
+            history: All lines of the interrupted run, in order.
+        """
         for line in history:
             self._order.update(line["hash"].encode())
             site, event = str(line["site"]), str(line["event"])
@@ -208,14 +248,26 @@ class Ledger:
                 chain.budget.charge(claim, to=ledger_context.to, what=ledger_context.what, round=ledger_context.round)
 
     def has_answered(self, chain: Chain, ledger_context: LedgerContext, payload: bytes | memoryview) -> bool:
-        """Whether this very payload already left for this very request; another payload for it is an error."""
+        """Whether this payload already left in answer to this request.
+
+        Args:
+            chain: The site's chain.
+            ledger_context: The request.
+            payload: What the site would send now.
+
+        Returns:
+            True when the same bytes were recorded for the same request, False when none were.
+
+        Raises:
+            IntegrityError: Different bytes were recorded for the same request.
+        """
         known = self._answered.get((chain.site, "release", ledger_context.request))
         if known is None:
             return False
         if known != chain.digest(payload):
             raise IntegrityError(
-                f"site {chain.site!r} would answer the same request with other bytes",
-                hint="The code or the data changed since the run was interrupted; start a new run",
+                f"site {chain.site!r} would answer the same request with different bytes",
+                hint="The code or the data changed since the run was interrupted: start a new run",
             )
         return True
 
@@ -229,10 +281,10 @@ class Ledger:
         payloads: Sequence[bytes | memoryview],
         refusals: Sequence[str | None],
     ) -> None:
-        """Write one line per site for what is about to leave or was refused, all before a byte is sent.
+        """Write one line per site for what is about to leave or was refused, before any byte is sent.
 
         Args:
-            chains: The chains of the sites, in the order their lines shall have.
+            chains: The chains of the sites, in the order of their lines.
             ledger_context: Task, recipient, carrier and request.
             guarantees: What each site claims of its payload.
             rows: How many rows each payload was computed from.
@@ -240,7 +292,7 @@ class Ledger:
             refusals: Why a payload may not leave; None if it may.
 
         Raises:
-            IntegrityError: A site answered the same request with other bytes before.
+            IntegrityError: A site answered the same request with different bytes before.
             ResourceError: The lines could not be written.
         """
         fields = self._common("release", ledger_context)
@@ -261,7 +313,14 @@ class Ledger:
             self._write()
 
     def refuse(self, chain: Chain, ledger_context: LedgerContext, *, guarantee: Guarantee, reason: str) -> None:
-        """Write the line of a release that stayed inside."""
+        """Write the line of a refusal. Repeating the last refusal of a request writes nothing.
+
+        Args:
+            chain: The site's chain.
+            ledger_context: The request.
+            guarantee: What the refused release claimed.
+            reason: Why it was refused (columns and counts only, never a cell).
+        """
         self._refuse(chain, ledger_context, guarantee, reason)
         self._write()
 
@@ -273,20 +332,39 @@ class Ledger:
         self._refusals[chain.site] = reason
 
     def note(self, chain: Chain, ledger_context: LedgerContext, *, reason: str) -> None:
-        """Write a line about the run itself, such as a site that did not answer or whose reply was excluded."""
+        """Write a line about the run itself, such as a site that did not answer or whose reply was excluded.
+
+        Args:
+            chain: The site's chain.
+            ledger_context: The request.
+            reason: What happened.
+        """
         if self._answered.get((chain.site, "note", _once(ledger_context))) == reason:
             return
         self._unwritten.append(chain.next_line(f'{self._common("note", ledger_context)},"reason":{canonical(reason)}'))
         self._write()
 
     def seal(self, *, receipts: tuple[int, str], hub_key: str) -> None:
-        """Sign every chain's length and hash, and write `head.json`."""
+        """Sign the end of every chain and write `head.json`.
+
+        Args:
+            receipts: Number of receipts, and the hash of the last one.
+            hub_key: The hub's public key, which signed the receipts.
+        """
         head = self.head(receipts=receipts, hub_key=hub_key)
         if self._folder is not None:
             write_atomic(self._folder / HEAD_FILE, (canonical(head) + "\n").encode(), durable=self._durable)
 
     def head(self, *, receipts: tuple[int, str], hub_key: str) -> dict[str, Any]:
-        """The signed statement of where every chain ends."""
+        """The signed statement of where every chain ends.
+
+        Args:
+            receipts: Number of receipts, and the hash of the last one.
+            hub_key: The hub's public key, which signed the receipts.
+
+        Returns:
+            The content of `head.json`.
+        """
         statement = {
             "version": 1,
             "run": self.run,
@@ -299,12 +377,19 @@ class Ledger:
         return {**statement, "signature": self._signer.sign(canonical(statement).encode())}
 
     def sign_heads(self, chains: Sequence[Chain]) -> tuple[str, str]:
-        """One digest over the ends of `chains`, and the sites' signature over it."""
+        """Sign the current ends of some chains, for a receipt.
+
+        Args:
+            chains: The chains, in the order the receipt uses.
+
+        Returns:
+            One digest over their last hashes, and the signature over it.
+        """
         digest = hashlib.blake2b("".join([chain.head for chain in chains]).encode(), digest_size=32).hexdigest()
         return digest, self._signer.sign(digest.encode())
 
     def disclosures(self) -> list[Disclosure]:
-        """What left, by recipient, task and kind; rows count each site once."""
+        """What left, by recipient, task and kind of guarantee; each site's rows count once."""
         return [
             Disclosure(
                 recipient=recipient,
@@ -319,17 +404,17 @@ class Ledger:
         ]
 
     def claims(self) -> list[Guarantee]:
-        """The weakest claim of every kind that left."""
+        """The weakest claim per recipient, task and kind of guarantee."""
         return [tally.weakest for tally in self._tallies.values()]
 
     def fingerprint(self) -> str:
-        """A short hash of all chains' ends: print it somewhere else, and nobody can rewrite the ledger unseen."""
+        """A short hash over the ends of all chains. A copy kept elsewhere reveals any later rewriting of the ledger."""
         ends = canonical({name: [chain.length, chain.head] for name, chain in self.chains.items()})
         return hashlib.blake2b(ends.encode(), digest_size=16).hexdigest()
 
     @property
     def length(self) -> int:
-        """Lines of all chains together."""
+        """Number of lines of all chains together."""
         return sum(chain.length for chain in self.chains.values())
 
     @property
@@ -338,7 +423,7 @@ class Ledger:
         return dict(self._refusals)
 
     def close(self) -> None:
-        """Flush to the disk and let go of the file."""
+        """Flush to the disk and close the file."""
         if self._file is not None:
             os.fsync(self._file.fileno())
             self._file.close()

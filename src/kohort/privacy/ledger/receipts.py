@@ -1,7 +1,7 @@
-"""The hub's receipts: after every exchange it counter-signs where the sites' chains stood.
+"""The hub's receipts: after every exchange it counter-signs the ends of the sites' chains.
 
-The receipt's hash enters each site's next line, so neither side can later deny or rewrite an exchange alone. A head
-that goes back (a shorter chain than last time) is refused.
+The receipt's hash is part of each site's next ledger line, so neither side can later deny or rewrite an exchange alone.
+A chain that is shorter than at its last receipt is refused.
 """
 
 from __future__ import annotations
@@ -24,15 +24,20 @@ _site = attrgetter("site")
 
 
 class SignsHeads(Protocol):
-    """Who tells where chains stand, and signs for it: a ledger, or a site's answer."""
+    """A party that signs the ends of chains: a ledger, or a remote site through its answer."""
 
     def sign_heads(self, chains: Sequence[Chain], /) -> tuple[str, str]:
-        """The hash of the heads, and the signature over it."""
+        """One digest over the ends of `chains`, and the signature over it."""
         ...
 
 
 class Receipts:
-    """The hub's own chain of receipts."""
+    """The hub's own hash chain of receipts.
+
+    Args:
+        signer: The hub's key.
+        folder: Where the file is written; None keeps the lines in memory.
+    """
 
     def __init__(self, *, signer: Signer, folder: Path | None = None) -> None:
         self.length = 0
@@ -54,12 +59,12 @@ class Receipts:
         return self._signer.public
 
     def issue(self, ledger: SignsHeads, chains: Sequence[Chain], ledger_context: LedgerContext) -> str:
-        """Counter-sign the heads of `chains` and hand the receipt's hash back to each of them.
+        """Counter-sign the ends of `chains` and store the receipt's hash in each of them.
 
         Args:
-            ledger: Who signs for the sites: their ledger, or a real site's answer.
+            ledger: Who signs for the sites: their ledger, or a remote site's answer.
             chains: The chains that were written to.
-            ledger_context: The request that caused it; one receipt is issued per request.
+            ledger_context: The request they answered; one receipt is issued per request.
 
         Returns:
             The receipt's hash.
@@ -69,10 +74,13 @@ class Receipts:
         """
         if ledger_context.request in self._issued:
             return self._issued[ledger_context.request]
-        chains = sorted(chains, key=_site)  # the order of names is all the checker knows
+        chains = sorted(chains, key=_site)  # the verifier knows no other order
         for chain in chains:
             if chain.length < self._seen.get(chain.site, 0):
-                raise IntegrityError(f"the ledger of site {chain.site!r} went back", hint="Its file was replaced")
+                raise IntegrityError(
+                    f"the ledger of site {chain.site!r} is shorter than at its last receipt",
+                    hint="Its file was replaced or cut: restore it from a backup",
+                )
             self._seen[chain.site] = chain.length
         heads, site_signature = ledger.sign_heads(chains)
         statement = f"[{quoted(self.head)},{quoted(ledger_context.request)},{quoted(heads)}]"
@@ -91,7 +99,13 @@ class Receipts:
     def adopt(
         self, ledger: Ledger, history: Sequence[Mapping[str, Any]], sites_of: Mapping[str, Sequence[str]]
     ) -> None:
-        """Take up the verified receipts of an interrupted run; `sites_of` tells whose lines each request caused."""
+        """Continue after the verified receipts of an interrupted run.
+
+        Args:
+            ledger: The ledger, which has adopted its own lines already.
+            history: All receipts of the interrupted run, in order.
+            sites_of: By request, the sites that wrote ledger lines for it.
+        """
         for line in history:
             self.length, self.head = line["seq"] + 1, line["hash"]
             self._issued[line["request"]] = line["hash"]
@@ -99,7 +113,7 @@ class Receipts:
                 ledger.chains[site].receipt = line["hash"]
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self._file is not None:
             self._file.close()
             self._file = None

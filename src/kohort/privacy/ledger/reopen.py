@@ -1,7 +1,7 @@
-"""Take up the ledger of an interrupted run.
+"""Reopen the ledger of an interrupted run.
 
-The last line may be cut in the middle when a process was killed while writing; it is removed, for nothing left before
-its line was whole. Everything else must verify: the chains' hashes and the chain of receipts.
+The last line may be incomplete when a process was killed while writing. It is removed: no payload is sent before its
+line is complete. Everything else must verify: the hashes of the sites' chains and of the receipts.
 """
 
 from __future__ import annotations
@@ -17,7 +17,11 @@ __all__ = ["drop_cut_lines", "reopen"]
 
 
 def drop_cut_lines(folder: Path) -> None:
-    """Remove what follows the last line end of both files. To be called before they are opened for writing."""
+    """Remove an incomplete last line from the ledger and the receipts. Call it before they are opened for writing.
+
+    Args:
+        folder: The ledger folder; missing files are skipped.
+    """
     for name in (LEDGER_FILE, RECEIPTS_FILE):
         path = folder / name
         if not path.is_file():
@@ -31,7 +35,16 @@ def drop_cut_lines(folder: Path) -> None:
 
 
 def reopen(folder: Path, ledger: Ledger, receipts: Receipts) -> None:
-    """Load what an interrupted run wrote into a fresh `ledger` and `receipts` of the same folder."""
+    """Load what an interrupted run wrote.
+
+    Args:
+        folder: The ledger folder.
+        ledger: A fresh ledger that writes to the same folder.
+        receipts: Fresh receipts that are written to the same folder.
+
+    Raises:
+        IntegrityError: A line was changed, removed or moved.
+    """
     lines = checked_chain(folder / LEDGER_FILE)
     ledger.adopt(lines)
     sites_of: dict[str, list[str]] = {}

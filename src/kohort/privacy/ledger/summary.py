@@ -16,7 +16,7 @@ __all__ = ["Total", "summarise"]
 
 @dataclass
 class Total:
-    """What one site gave one recipient under one kind of guarantee."""
+    """What one site sent to one recipient for one task under one kind of guarantee: weakest values and sums."""
 
     site: str
     recipient: str
@@ -40,13 +40,22 @@ class Total:
 
 
 def summarise(folder: Path) -> list[Total]:
-    """One total for each (site, recipient, carrier, task, kind) of a ledger."""
+    """Add up a ledger. The lines are not verified.
+
+    Args:
+        folder: A run folder, or a ledger folder.
+
+    Returns:
+        One total for each (site, recipient, carrier, task, kind of guarantee).
+
+    Raises:
+        ConfigError: The folder holds no ledger.
+        IntegrityError: A line is malformed.
+    """
     try:
         return _total(read_lines(find_ledger(folder) / "ledger.jsonl"))
     except (KeyError, TypeError) as error:  # nothing was verified, so a line may hold anything
-        raise IntegrityError(
-            "the ledger holds a line that is none of its kinds", hint="Check it with kohort ledger verify"
-        ) from error
+        raise IntegrityError("the ledger holds a malformed line", hint="Check it with: kohort ledger verify") from error
 
 
 def _total(lines: Iterable[dict[str, Any]]) -> list[Total]:

@@ -1,8 +1,8 @@
-"""Check a ledger folder: chains, signatures, heads and receipts.
+"""Verify a ledger folder: hash chains, signatures, heads and receipts.
 
-This file shares no code with the writer: it works on the bytes as they lie on the disk, so a changed byte, a missing
-line or a cut tail is found wherever it is. Not found: site and hub rewriting everything together; so reports print the
-head, and a head printed elsewhere is the proof.
+This module shares no code with the writer. It works on the bytes on the disk, so a changed byte, a missing line or a
+cut-off end is found wherever it is. It cannot find a site and the hub rewriting everything together; therefore reports
+print the head's fingerprint, and a copy of it kept elsewhere is the proof.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _HEAD = {"version", "run", "chains", "order", "receipts", "site_key", "hub_key"}
 
 @dataclass
 class Verified:
-    """What a sound ledger holds."""
+    """The totals of a ledger that verified."""
 
     sites: int = 0
     lines: int = 0
@@ -48,7 +48,7 @@ class Verified:
     receipts: int = 0
     head: str = ""
     epsilon: float = 0.0
-    """The most one site spent, by its own lines."""
+    """The largest epsilon that any one site spent, by its own lines."""
     delta: float = 0.0
 
 
@@ -70,13 +70,13 @@ class _Walk:
     ends: dict[str, _End] = field(default_factory=dict)
     by_request: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
     numbers: dict[str, int] = field(default_factory=dict)
-    """Where each line stands, by its hash."""
+    """Line number by line hash."""
     handed_over: list[tuple[int, str, str]] = field(default_factory=list)
-    """Where a site changed its keys: line, old key, new key."""
+    """Key rotations of a site: line number, old key, new key."""
     receipts_quoted: list[tuple[str, str]] = field(default_factory=list)
 
     def take(self, line: dict[str, Any], own: str, number: int, end: _End) -> None:
-        """Take up a line that was found good: the chain then ends with its hash `own`."""
+        """Add a valid line: its hash `own` becomes the end of its chain."""
         site, event = str(line["site"]), line["event"]
         if line["receipt"] != end.receipt:
             self.receipts_quoted.append((site, line["receipt"]))
@@ -91,28 +91,58 @@ class _Walk:
 
 
 def find_ledger(folder: Path) -> Path:
-    """The ledger folder of a run folder, or the folder itself."""
+    """Find the ledger folder of a run.
+
+    Args:
+        folder: A run folder, or a ledger folder.
+
+    Returns:
+        The ledger folder. It counts as one when any of its three files exists, so that a missing file is noticed later.
+
+    Raises:
+        ConfigError: There is no ledger.
+    """
     for candidate in (folder / "ledger", folder):
-        # Any of the three will do: where one of them was taken away, the others show that there was a ledger.
         if any((candidate / name).is_file() for name in ("ledger.jsonl", "head.json", "receipts.jsonl")):
             return candidate
-    raise ConfigError(f"{folder} holds no ledger", hint="Give the folder a run was written to")
+    raise ConfigError(f"{folder} holds no ledger", hint="Give the --out folder of a run")
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The lines as mappings, unverified; for showing."""
+    """Read ledger lines without verifying them, for display.
+
+    Args:
+        path: The file `ledger.jsonl`.
+
+    Yields:
+        Each line as a mapping.
+
+    Raises:
+        IntegrityError: The file is missing, cut off, or holds a line that is not a JSON object.
+    """
     for raw in _raw_lines(path):
         yield _parse(raw, path.name)
 
 
 def verify_ledger(folder: Path) -> Verified:
-    """Verify everything under `folder` (a run folder or a ledger folder) or raise IntegrityError with the place."""
+    """Verify all chains, claims, signatures and receipts of a ledger.
+
+    Args:
+        folder: A run folder, or a ledger folder.
+
+    Returns:
+        The ledger's totals.
+
+    Raises:
+        ConfigError: There is no ledger.
+        IntegrityError: Something does not verify; the message names the file and the line.
+    """
     place = find_ledger(folder)
     try:
         return _verify(place)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         # Hashes need no secret, so a forger can write lines of any shape that hold by themselves.
-        raise IntegrityError("the ledger holds parts of the wrong kind") from error
+        raise IntegrityError("the ledger holds values of the wrong type") from error
 
 
 def _verify(place: Path) -> Verified:
@@ -148,7 +178,7 @@ def _raw_lines(path: Path) -> list[bytes]:
     except OSError as error:
         raise IntegrityError(f"{path.name} is missing or unreadable") from error
     if content and not content.endswith(b"\n"):
-        raise IntegrityError(f"{path.name} is cut in the middle of a line")
+        raise IntegrityError(f"{path.name} ends in the middle of a line")
     return content.split(b"\n")[:-1]
 
 
@@ -162,22 +192,24 @@ def _holds(public: str, message: bytes, signature: str) -> bool:
         Ed25519PublicKey.from_public_bytes(key).verify(claimed, message)
     except (InvalidSignature, ValueError, TypeError):
         return False
-    return key.hex() == public and claimed.hex() == signature  # capitals and spaces would read the same
+    return (
+        key.hex() == public and claimed.hex() == signature
+    )  # hexadecimal with capitals or spaces would be a second spelling
 
 
 def _read_head(path: Path) -> dict[str, Any]:
     lines = _raw_lines(path)
     if len(lines) != 1:
-        raise IntegrityError(f"{path.name} should hold one line")
+        raise IntegrityError(f"{path.name} must hold exactly one line")
     head = _parse(lines[0], path.name)
     if _canonical(head) != lines[0]:
-        raise IntegrityError(f"{path.name} was rewritten")
+        raise IntegrityError(f"{path.name} is not in canonical form: it was rewritten")
     statement = {key: value for key, value in head.items() if key != "signature"}
     if set(statement) != _HEAD or statement["version"] != 1:
-        raise IntegrityError(f"{path.name} is not a head of this version")
+        raise IntegrityError(f"{path.name} is not a ledger head of this version of kohort")
     signature = head.get("signature")
     if not isinstance(signature, str) or not _holds(head["site_key"], _canonical(statement), signature):
-        raise IntegrityError("the signature of the head does not hold")
+        raise IntegrityError("the signature of the ledger head is invalid")
     return head
 
 
@@ -186,19 +218,29 @@ def _fingerprint(head: dict[str, Any]) -> str:
 
 
 def _checked(raw: bytes, name: str, number: int) -> tuple[dict[str, Any], str]:
-    """A line whose own hash holds, and that hash."""
+    """Parse a line, check its own hash, and return both."""
     match = _LINE.match(raw)
     if match is None:
         raise IntegrityError(f"{name}, line {number}: malformed")
     body, claimed = match.groups()
     actual = hashlib.blake2b(body, digest_size=32).hexdigest()
     if actual != claimed.decode():
-        raise IntegrityError(f"{name}, line {number}: the hash does not hold, the line was changed")
+        raise IntegrityError(f"{name}, line {number}: the hash does not match, the line was changed")
     return _parse(raw, name), actual
 
 
 def checked_chain(path: Path) -> list[dict[str, Any]]:
-    """The lines of a ledger whose hashes and order hold; heads and receipts are not looked at."""
+    """Check the hash chains of a ledger file; heads and receipts are not checked.
+
+    Args:
+        path: The file `ledger.jsonl`.
+
+    Returns:
+        Its lines, in order.
+
+    Raises:
+        IntegrityError: A line was changed, removed or moved.
+    """
     lines = []
     ends: dict[str, _End] = {}
     for number, raw in enumerate(_raw_lines(path), 1):
@@ -212,7 +254,17 @@ def checked_chain(path: Path) -> list[dict[str, Any]]:
 
 
 def checked_receipts(path: Path) -> list[dict[str, Any]]:
-    """The receipts whose hashes and order hold; signatures are not looked at."""
+    """Check the hash chain of a receipts file; signatures are not checked.
+
+    Args:
+        path: The file `receipts.jsonl`.
+
+    Returns:
+        The receipts, in order.
+
+    Raises:
+        IntegrityError: A receipt was changed, removed or moved.
+    """
     lines, last = [], _START
     for number, raw in enumerate(_raw_lines(path), 1):
         line, own = _checked(raw, path.name, number)
@@ -224,7 +276,7 @@ def checked_receipts(path: Path) -> list[dict[str, Any]]:
 
 
 def _walk_chains(lines: list[bytes], result: Verified) -> _Walk:
-    """Check every line of all chains, and gather what head and receipts are compared with."""
+    """Check every line of all chains, and collect what the head and the receipts are compared with."""
     walk = _Walk()
     name = "ledger.jsonl"
     for number, raw in enumerate(lines, 1):
@@ -241,20 +293,20 @@ def _walk_chains(lines: list[bytes], result: Verified) -> _Walk:
 
 
 def _line_fault(line: dict[str, Any], end: _End) -> str:
-    """What is wrong with a line's form or its place in the chain, if anything is."""
+    """What is wrong with a line's fields or its place in the chain; empty if nothing is."""
     event = line.get("event")
     fields = set(line) - {"hash", "time"} - _ALWAYS
     if event not in _FIELDS or fields != _FIELDS[event] or not set(line) >= _ALWAYS:
-        return "not a line of this version"
+        return "not a ledger line of this version of kohort"
     if line["prev"] != end.hash or line["seq"] != end.length:
         return "the chain is broken, a line is missing or moved"
     if (event == "open") != (end.length == 0):
-        return "a chain must open once, with its binding"
+        return "a chain must begin with its one opening line"
     return ""
 
 
 def _claim_fault(line: dict[str, Any], end: _End, result: Verified) -> str:
-    """What is wrong with a line's claim, if anything is; adds up what it spends."""
+    """What is wrong with a line's claim; empty if nothing is. Adds what it spends to the totals."""
     if line["event"] == "open" and isinstance(line["binding"].get("policy"), dict):
         end.policy = line["binding"]["policy"]
     if "guarantee" not in line:
@@ -268,14 +320,14 @@ def _claim_fault(line: dict[str, Any], end: _End, result: Verified) -> str:
 
 
 def _hand_over(number: int, text: str) -> list[tuple[int, str, str]]:
-    """A change of keys that the old key signed; a line that only looks like one counts for nothing."""
+    """The key rotation a note describes, if the old key signed it; otherwise nothing."""
     old, _, rest = text.partition(" ")
     new, _, signature = rest.partition(" ")
     return [(number, old, new)] if _holds(old, b"kohort ledger hand-over " + new.encode(), signature) else []
 
 
 def _key_at(walk: _Walk, number: int, last: str) -> str:
-    """The site's key when line `number` was written: from the head's own back over every change after that line."""
+    """The site's key when line `number` was written: the head's key `last`, undoing every later rotation."""
     for changed, old, new in reversed(walk.handed_over):
         if new == last and number < changed:
             last = old
@@ -283,12 +335,12 @@ def _key_at(walk: _Walk, number: int, last: str) -> str:
 
 
 def _spend(end: _End, claim: dict[str, Any], question: tuple[str, str, int]) -> str:
-    """Add up what a private release spent; what is wrong with it, if anything is."""
+    """Add up what a private release spent. Returns what is wrong with it; empty if nothing is."""
     charge = claim["epsilon"] if claim.get("charge") is None else claim["charge"]
     if not all(isinstance(value, int | float) and 0 <= value < inf for value in (charge, claim["epsilon"])):
-        return "epsilon is no number of its kind"
+        return "epsilon is not a finite number of at least 0"
     if not isinstance(claim["delta"], int | float) or not 0 <= claim["delta"] <= 1:
-        return "delta is no number of its kind"
+        return "delta is not a number from 0 to 1"
     # A charge of exactly 0 spends nothing; a claim of epsilon 0 without a charge still spends its delta.
     delta = 0.0 if claim.get("charge") == 0 else claim["delta"]
     against = _pay(end, claim, charge, delta, question)
@@ -299,12 +351,12 @@ def _spend(end: _End, claim: dict[str, Any], question: tuple[str, str, int]) -> 
 
 
 def _pay(end: _End, claim: dict[str, Any], charge: float, delta: float, question: tuple[str, str, int]) -> str:
-    """Book a charge on the claim's account; what the payment does not cover, if anything."""
+    """Record a charge on the claim's account. Returns what is wrong with the payment; empty if nothing is."""
     account = claim.get("account", "")
     before = end.accounts.get(account, (0.0, 0.0)) if account else (0.0, 0.0)
     paid = (before[0] + charge, before[1] + delta)
     if paid[0] * _ROUNDING < claim["epsilon"] or paid[1] * _ROUNDING < claim["delta"]:
-        return f"epsilon {claim['epsilon']:g} is claimed and {paid[0]:g} was paid for it"
+        return f"epsilon {claim['epsilon']:g} is claimed, but only {paid[0]:g} was paid for it"
     if account:
         end.accounts[account] = paid
         answered = end.answered.setdefault(account, set())
@@ -315,13 +367,13 @@ def _pay(end: _End, claim: dict[str, Any], charge: float, delta: float, question
 
 
 def _over_limit(end: _End, claim: dict[str, Any]) -> str:
-    """Which limit of the site's policy is exceeded, if any."""
+    """Which limit of the site's policy is exceeded; empty if none is."""
     for what, spent in (("epsilon", end.epsilon), ("delta", end.delta)):
         limit = end.policy.get(what)
         if isinstance(limit, int | float) and spent > limit * _ROUNDING:
             return f"{what} {spent:g} is spent, more than the {limit:g} the site's policy allows"
     if claim.get("void") and end.policy and not end.policy.get("void_dp"):
-        return "a void claim left, which the site's policy forbids"
+        return "a release had a void claim, which the site's policy forbids"
     return ""
 
 
@@ -343,7 +395,7 @@ def _walk_receipts(path: Path, head: dict[str, Any], walk: _Walk, result: Verifi
 
 
 def _receipt_fault(line: dict[str, Any], number: int, last: str, head: dict[str, Any], walk: _Walk) -> str:
-    """What is wrong with a receipt, if anything is."""
+    """What is wrong with a receipt; empty if nothing is."""
     if line["prev"] != last or line["seq"] != number - 1:
         return "the chain of receipts is broken"
     ends: dict[str, str] = {}
@@ -351,8 +403,8 @@ def _receipt_fault(line: dict[str, Any], number: int, last: str, head: dict[str,
         ends[site] = line_hash
     heads = hashlib.blake2b("".join(ends[site] for site in sorted(ends)).encode(), digest_size=32).hexdigest()
     if heads != line["heads"] or len(ends) != line["sites"]:
-        return "the receipt speaks of other ledger lines"
+        return "the receipt does not match the ledger lines of its request"
     written = max((walk.numbers[line_hash] for line_hash in ends.values()), default=0)
     site_signs = _holds(_key_at(walk, written, head["site_key"]), heads.encode(), line["site_signature"])
     hub_signs = _holds(head["hub_key"], _canonical([last, line["request"], heads]), line["hub_signature"])
-    return "" if site_signs and hub_signs else "a signature does not hold"
+    return "" if site_signs and hub_signs else "a signature is invalid"

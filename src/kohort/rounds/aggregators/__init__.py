@@ -1,4 +1,4 @@
-"""How a round's updates become one: mean, median, trimmed mean, Krum, clipping, matched averaging.
+"""Aggregation of a round's updates: mean, median, trimmed mean, Krum, norm clipping, matched averaging.
 
 Importing this package registers them all.
 """

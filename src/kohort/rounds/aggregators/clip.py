@@ -1,4 +1,4 @@
-"""The mean of updates of bounded length."""
+"""Norm clipping: the mean of updates of bounded norm."""
 
 from __future__ import annotations
 
@@ -24,12 +24,22 @@ def clip(
     network: Trainable,
     norm: Annotated[float, Gt(0)] | None = None,
 ) -> FloatArray:
-    """The mean weighted by rows of the updates `weights - start`, longer ones shortened to `norm`.
+    """The mean, weighted by rows, of the updates `weights - start`, each clipped to `norm`.
 
-    By default `norm` is the median length of this round's updates. Breakdown point: with a given norm none, nobody
-    moves the result further than their share of the rows times the norm; with the median ceil(S / 2), from where on
-    liars say what is long. Assumes honest updates of about the same length. Bounds harm, does not remove
-    it: liars still steer by their share of the rows.
+    By default `norm` is the median norm of this round's updates. Breakdown point: with a given norm there is none,
+    since no site moves the result further than its share of the rows times the norm; with the median it is ceil(S / 2),
+    from where on Byzantine sites determine the median. Assumes that honest updates have similar norms. It bounds the
+    harm and does not remove it: Byzantine sites still steer by their share of the rows.
+
+    Args:
+        stack: The sites' weights, [sites, parameters].
+        rows: The sites' row counts.
+        start: The weights they started from.
+        network: The model; not used.
+        norm: The clipping norm; None for the median norm of this round.
+
+    Returns:
+        The aggregated weights.
     """
     del network
     norms = update_norms(stack, start)
@@ -38,7 +48,15 @@ def clip(
 
 
 def update_norms(stack: FloatArray, start: FloatArray) -> NDArray[np.float64]:
-    """The length of every site's update, |weights - start|."""
+    """The Euclidean norm of every site's update.
+
+    Args:
+        stack: The sites' weights, [sites, parameters].
+        start: The weights they started from.
+
+    Returns:
+        One norm per site.
+    """
     squares = np.zeros(stack.shape[0])
     for part in column_blocks(stack):
         moved = stack[:, part].astype(np.float64) - start[part]
@@ -49,7 +67,18 @@ def update_norms(stack: FloatArray, start: FloatArray) -> NDArray[np.float64]:
 def clipped_mean(
     stack: FloatArray, share: NDArray[np.float64], start: FloatArray, *, norms: NDArray[np.float64], bound: float
 ) -> FloatArray:
-    """`start` plus the mean, weighted by `share`, of the updates; one longer than `bound` is shortened to it."""
+    """`start` plus the weighted mean of the clipped updates.
+
+    Args:
+        stack: The sites' weights, [sites, parameters].
+        share: The weight of each site; they sum to 1.
+        start: The weights they started from.
+        norms: The norm of each update.
+        bound: The norm to which longer updates are clipped.
+
+    Returns:
+        The aggregated weights.
+    """
     too_long = norms > bound
     scale = np.where(too_long, bound / np.where(too_long, norms, 1.0), 1.0)
     result = np.empty(stack.shape[1], dtype=stack.dtype)

@@ -1,8 +1,8 @@
 """Matched averaging of dense networks.
 
-A hidden unit can change places with another of its layer, its incoming and its outgoing weights moving along, and the
-network says the same of every row. Guarantees: what is done here to a network is only ever such an exchange, so no
-network changes what it computes; the order of the sites in the stack does not matter beyond ties in their row counts.
+Permuting the hidden units of a layer, together with their incoming and outgoing weights, does not change what a network
+computes. Guarantees: single networks are only ever permuted here, so none of them changes what it computes; the order
+of the sites in the stack does not matter, except among sites with equal row counts.
 """
 
 from __future__ import annotations
@@ -29,13 +29,25 @@ def fedma(stack: FloatArray, rows: Rows, *, start: FloatArray, network: Trainabl
     """Matched averaging of dense layers (Wang et al., ICLR 2020): hidden units are matched, then averaged by rows.
 
     Units are matched layer by layer with the Hungarian algorithm, every site to the running mean of the sites with more
-    rows. The number of units stays as it is, where the paper lets layers grow, so that every round has the same model;
-    and units come back in the order of `start`, so that server optimizers see the same unit in the same place.
-    Equals `mean` without hidden layers. Breakdown point 1, as of the mean. Assumes honest sites.
+    rows. Unlike in the paper, layers do not grow, so that every round has the same model; and the result's units are in
+    the order of `start`, so that server optimizers see the same unit in the same place. Equals `mean` without hidden
+    layers. Breakdown point 1, like the mean. Assumes that every site is honest.
+
+    Args:
+        stack: The sites' weights, [sites, parameters].
+        rows: The sites' row counts.
+        start: The weights they started from.
+        network: The model; must be a dense network.
+
+    Returns:
+        The aggregated weights.
+
+    Raises:
+        ConfigError: The model is not a dense network.
     """
     if not isinstance(network, Network):
         raise ConfigError(
-            "fedma matches units of dense networks, and this model is none",
+            "fedma matches the hidden units of dense networks, and this model is not one",
             hint="Use train.aggregate = 'mean', or a model of kind 'mlp'",
         )
     if not network.hidden:
@@ -45,10 +57,18 @@ def fedma(stack: FloatArray, rows: Rows, *, start: FloatArray, network: Trainabl
 
 
 def match_units(network: Network, stack: FloatArray, rows: NDArray[np.int64]) -> FloatArray:
-    """The stack with every site's hidden units in one common order, layer after layer.
+    """Bring every site's hidden units into one common order, layer by layer.
 
-    The site with most rows sets the order of a layer; every other site, by falling row count, is matched to the
-    running mean of those before it, so that the sum of squared distances between units is smallest.
+    The site with the most rows sets the order. Every other site, by descending row count, is matched to the running
+    mean of those before it, so that the sum of squared distances between matched units is minimal.
+
+    Args:
+        network: The model.
+        stack: The sites' weights, [sites, parameters].
+        rows: The sites' row counts.
+
+    Returns:
+        The permuted weights.
     """
     matched = stack.copy()
     sites = [network.layers(weights) for weights in matched]
@@ -64,7 +84,16 @@ def match_units(network: Network, stack: FloatArray, rows: NDArray[np.int64]) ->
 
 
 def in_order_of(network: Network, weights: FloatArray, reference: FloatArray) -> FloatArray:
-    """The network `weights` with its hidden units in the places of the units of `reference` they are nearest to."""
+    """Permute a network's hidden units to match those of another network.
+
+    Args:
+        network: The model.
+        weights: The weights to permute.
+        reference: The weights whose order of units is wanted.
+
+    Returns:
+        The permuted weights.
+    """
     arranged = weights.copy()
     layers, wanted = network.layers(arranged), network.layers(reference)
     for depth in range(len(network.hidden)):
@@ -73,10 +102,10 @@ def in_order_of(network: Network, weights: FloatArray, reference: FloatArray) ->
 
 
 def _units(layers: Layers, depth: int) -> NDArray[np.float64]:
-    """[unit, number]: what tells the units of a hidden layer apart.
+    """The features by which units of a hidden layer are matched, [units, features].
 
-    That is the incoming weights and the bias; and the outgoing weights where they lead to the outputs, whose order is
-    the same at every site. Units of the next hidden layer have no common order yet.
+    These are the incoming weights and the bias; in the last hidden layer also the outgoing weights, because the order
+    of the outputs is the same at every site. Units of a following hidden layer have no common order yet.
     """
     matrix, bias = layers[depth]
     parts = [matrix.T, bias[:, None]]
@@ -86,7 +115,7 @@ def _units(layers: Layers, depth: int) -> NDArray[np.float64]:
 
 
 def _assignment(wanted: NDArray[np.float64], units: NDArray[np.float64]) -> NDArray[np.intp]:
-    """For each place, the unit that belongs there. The most similar products are the least squared distances."""
+    """For each position, the unit that belongs there. The largest sum of products has the least squared distances."""
     from scipy.optimize import linear_sum_assignment
 
     _, chosen = linear_sum_assignment(wanted @ units.T, maximize=True)

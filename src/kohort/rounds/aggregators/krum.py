@@ -1,4 +1,4 @@
-"""Krum and multi-Krum: sites that lie close to many others."""
+"""Krum and multi-Krum: keep the updates that are close to many others."""
 
 from __future__ import annotations
 
@@ -25,12 +25,25 @@ def krum(
     network: Trainable,
     colluders: Annotated[int, Ge(0)] | None = None,
 ) -> FloatArray:
-    """The one site nearest to its S - f - 2 nearest others (Blanchard et al., NeurIPS 2017), f = `colluders`.
+    """The weights of the one site nearest to its S - f - 2 nearest others (Blanchard et al., NeurIPS 2017).
 
-    Needs S >= 2f + 3; by default f is the most S allows, floor((S - 3) / 2). Breakdown point: f + 2. The
-    paper promises f; one more still cannot win, but f + 2 that agree on a vector are enough when S <= 2f + 4, as by
-    default. Assumes honest sites close together compared with a harmful lie; the rows of all other sites are left
-    unused, so expect it to be noisier than any mean.
+    f is `colluders`. Needs S >= 2f + 3; by default f is the most that S allows, floor((S - 3) / 2). Breakdown point:
+    f + 2. The paper promises f; one more still cannot win, but f + 2 sites that agree on a vector are enough when
+    S <= 2f + 4, as by default. Assumes that honest sites are close together compared with a harmful update. The rows of
+    all other sites are unused, so the result is noisier than any mean.
+
+    Args:
+        stack: The sites' weights, [sites, parameters].
+        rows: The sites' row counts; not used.
+        start: The weights they started from.
+        network: The model; not used.
+        colluders: How many Byzantine sites to tolerate.
+
+    Returns:
+        The weights of the chosen site.
+
+    Raises:
+        SiteError: Too few sites answered.
     """
     del rows, network
     scores = _krum_scores(stack, start, _colluders(stack, colluders))
@@ -48,10 +61,24 @@ def multi_krum(
     colluders: Annotated[int, Ge(0)] | None = None,
     keep: Annotated[int, Ge(1)] | None = None,
 ) -> FloatArray:
-    """The plain mean of the `keep` sites with the best Krum scores (Blanchard et al., NeurIPS 2017).
+    """The unweighted mean of the `keep` sites with the best Krum scores (Blanchard et al., NeurIPS 2017).
 
-    By default keeps S - f of them, f = `colluders`, itself by default floor((S - 3) / 2); needs S >= 2f + 3. Breakdown
+    By default it keeps S - f sites, where f is `colluders`, by default floor((S - 3) / 2). Needs S >= 2f + 3. Breakdown
     point: f + 1 with these defaults, since S - f sites cannot all be honest then. Assumes what `krum` assumes.
+
+    Args:
+        stack: The sites' weights, [sites, parameters].
+        rows: The sites' row counts; not used.
+        start: The weights they started from.
+        network: The model; not used.
+        colluders: How many Byzantine sites to tolerate.
+        keep: How many sites to average.
+
+    Returns:
+        The aggregated weights.
+
+    Raises:
+        SiteError: Too few sites answered, or `keep` leaves no room for the colluders.
     """
     del rows, network
     excluded = _colluders(stack, colluders)
@@ -68,10 +95,17 @@ def multi_krum(
 
 
 def squared_distances(stack: FloatArray, centre: FloatArray) -> NDArray[np.float64]:
-    """[site, site]: |a - b|^2 of every pair, from the products of all rows.
+    """The squared Euclidean distance of every pair of sites, from inner products.
 
-    |a|^2 + |b|^2 - 2ab cancels badly when the rows are far from the origin and near to each other, so the rows are
-    first moved by `centre`: any point near the honest rows, such as the weights they all started from.
+    |a|^2 + |b|^2 - 2ab loses precision when the vectors are far from the origin and close to each other, so `centre` is
+    subtracted first: any point near the honest sites, such as the weights they all started from.
+
+    Args:
+        stack: The sites' weights, [sites, parameters].
+        centre: The point to subtract.
+
+    Returns:
+        The distances, [sites, sites].
     """
     products = np.zeros((stack.shape[0], stack.shape[0]))
     for part in column_blocks(stack):
@@ -85,7 +119,15 @@ def squared_distances(stack: FloatArray, centre: FloatArray) -> NDArray[np.float
 
 
 def krum_scores(distances: NDArray[np.float64], neighbours: int) -> NDArray[np.float64]:
-    """Of every site, the sum of its squared distances to its `neighbours` nearest other sites."""
+    """The sum of every site's squared distances to its nearest other sites.
+
+    Args:
+        distances: Squared distances, [sites, sites].
+        neighbours: How many nearest sites count.
+
+    Returns:
+        One score per site; lower is better.
+    """
     others = distances.copy()
     np.fill_diagonal(others, np.inf)
     others.sort(axis=1)

@@ -1,9 +1,9 @@
-"""Aggregators: how the hub turns the sites' weight vectors into one. One algorithm per file, under its known name.
+"""The registry of aggregators: functions that turn the sites' weight vectors into one.
 
-An aggregator is a pure function over a stack [site, parameter]. A breakdown point is the number of lying sites, of S,
-from which on they can move the result without bound; tests hold every aggregator to its own, just below and at it. The
-robust ones count sites, not rows: liars lie about rows too. NaN and infinity never come here: replies are validated
-before.
+An aggregator is a pure function over a stack [sites, parameters]. Its breakdown point is the number of Byzantine sites,
+of S, from which on they can move the result without bound; tests check every aggregator just below and at its own. The
+robust ones count sites, not rows, because Byzantine sites can lie about their rows, too. NaN and infinity never reach
+an aggregator: replies are validated before.
 """
 
 from __future__ import annotations
@@ -32,23 +32,34 @@ __all__ = [
 
 Rows = NDArray[np.int64]
 Aggregate = Callable[[FloatArray, Rows, FloatArray, Trainable], FloatArray]
-"""(stack [S, P], rows [S], start [P], network) -> weights [P]: an aggregator whose options are set."""
+"""An aggregator whose options are set: (stack [S, P], rows [S], start [P], network) -> weights [P]."""
 
 
 class Aggregator(Protocol):
-    """A function a plan can name in `train.aggregate`; further keyword-only parameters are its options."""
+    """A function that plans can name in `train.aggregate`; further keyword-only parameters are its options."""
 
     def __call__(
         self, stack: FloatArray, rows: Rows, /, *, start: FloatArray, network: Trainable, **options: Any
     ) -> FloatArray:
-        """One weight vector from a `stack` [S, P] of sites that began at `start` [P] and trained on `rows` [S] rows."""
+        """Aggregate one round.
+
+        Args:
+            stack: The sites' weights, [sites, parameters].
+            rows: The sites' row counts.
+            start: The weights they started from.
+            network: The model.
+            **options: The aggregator's own options.
+
+        Returns:
+            The aggregated weights.
+        """
         ...
 
 
 F = TypeVar("F", bound=Callable[..., FloatArray])
 _AGGREGATORS: dict[str, Callable[..., FloatArray]] = {}
 _GIVEN = ("start", "network")
-# A block that fits a core's cache: values of a column are gathered, partly ordered and added while they are there.
+# Values per block: a block of columns fits a core's cache while it is gathered, partially sorted and summed.
 _BLOCK_VALUES = 1 << 18
 
 
@@ -59,7 +70,7 @@ def aggregator(name: str) -> Callable[[F], F]:
         name: What plans call it in `train.aggregate`.
 
     Returns:
-        A decorator that registers a function and leaves it as it is.
+        A decorator that registers a function and returns it unchanged.
 
     Raises:
         ConfigError: Another aggregator has that name.
@@ -75,7 +86,7 @@ def aggregator(name: str) -> Callable[[F], F]:
 
 
 def aggregators() -> dict[str, Callable[..., FloatArray]]:
-    """Every registered aggregator by name."""
+    """All registered aggregators by name."""
     return dict(_AGGREGATORS)
 
 
@@ -103,22 +114,52 @@ def bind_aggregator(spec: str | Mapping[str, Any]) -> Aggregate:
 
 
 def row_shares(rows: Rows) -> NDArray[np.float64]:
-    """Each site's share of all rows; an error when there are none."""
+    """Each site's share of all rows.
+
+    Args:
+        rows: The sites' row counts.
+
+    Returns:
+        Shares that sum to 1.
+
+    Raises:
+        SiteError: No site has rows.
+    """
     total = rows.sum()
     if total <= 0:
-        raise SiteError(f"none of the {len(rows)} sites that answered has rows", hint="Ask sites that hold data")
+        raise SiteError(
+            f"none of the {len(rows)} sites that answered has rows",
+            hint="Check the tables of the sites, or ask other sites",
+        )
     shares: NDArray[np.float64] = rows / total
     return shares
 
 
 def require_sites(stack: FloatArray, least: int, what: str, hint: str) -> None:
-    """Refuse a stack of fewer than `least` sites."""
+    """Refuse a stack of too few sites.
+
+    Args:
+        stack: The sites' weights, [sites, parameters].
+        least: The minimum number of sites.
+        what: What needs them, for the message.
+        hint: What to do next.
+
+    Raises:
+        SiteError: There are fewer than `least` sites.
+    """
     if stack.shape[0] < least:
-        raise SiteError(f"{what} needs {least} or more sites, and {stack.shape[0]} answered", hint=hint)
+        raise SiteError(f"{what} needs {least} or more sites, but only {stack.shape[0]} answered", hint=hint)
 
 
 def column_blocks(stack: FloatArray) -> Iterator[slice]:
-    """Blocks of columns that fit a core's cache; memory stays within one block of the stack."""
+    """Divide the columns into blocks that fit a core's cache, so that temporary memory stays small.
+
+    Args:
+        stack: The sites' weights, [sites, parameters].
+
+    Yields:
+        Slices of columns that cover all parameters.
+    """
     sites, parameters = stack.shape
     width = max(1, _BLOCK_VALUES // max(sites, 1))
     for begin in range(0, parameters, width):

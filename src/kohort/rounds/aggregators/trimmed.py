@@ -26,7 +26,21 @@ def trimmed(
     """The mean of every coordinate without its smallest and largest `share` of the sites (Yin et al., ICML 2018).
 
     floor(share * S) sites are cut at each end, and never fewer than one. Breakdown point: one more than that. Assumes
-    that no more than this share lies, and sites alike enough that extreme values are no loss. Every site counts once.
+    that no more than this share of the sites is Byzantine, and that sites are similar enough for extreme values to be
+    dispensable. Every site counts once.
+
+    Args:
+        stack: The sites' weights, [sites, parameters].
+        rows: The sites' row counts; not used.
+        start: The weights they started from; not used.
+        network: The model; not used.
+        share: The share of the sites to cut at each end.
+
+    Returns:
+        The aggregated weights.
+
+    Raises:
+        SiteError: Fewer than three sites answered.
     """
     del rows, start, network
     require_sites(stack, 3, "a trimmed mean", "Ask more sites, or use train.aggregate = 'mean'")
@@ -34,7 +48,15 @@ def trimmed(
 
 
 def trimmed_mean(stack: FloatArray, cut: int) -> FloatArray:
-    """The mean of every column without its `cut` smallest and its `cut` largest values, fewer than half each."""
+    """The mean of every column without its `cut` smallest and its `cut` largest values.
+
+    Args:
+        stack: The sites' weights, [sites, parameters].
+        cut: How many values to cut at each end, fewer than half of the sites.
+
+    Returns:
+        One value per parameter.
+    """
     sites, parameters = stack.shape
     result = np.empty(parameters, dtype=stack.dtype)
     for part in column_blocks(stack):
@@ -46,6 +68,6 @@ def trimmed_mean(stack: FloatArray, cut: int) -> FloatArray:
 
 
 def _cut(sites: int, share: float) -> int:
-    """How many sites are cut at each end: floor(share * S), but a trimmed mean that cuts nobody protects nobody."""
+    """How many sites are cut at each end: floor(share * S), at least one, since cutting none would protect nothing."""
     # 0.29 * 100 is a little less than 29 in floating point.
     return max(1, int(share * sites + 1e-9))
