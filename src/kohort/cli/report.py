@@ -33,11 +33,11 @@ def report(
     Example: kohort report out/fedavg
     """
     from kohort.files import require_new
-    from kohort.report.page import twin_of, write_report
+    from kohort.report.page import json_path, write_report
     from kohort.report.runs import read_runs, read_shared_plan
 
     page = out if out is not None else folder / "report.html"
-    for path in (page, twin_of(page)):
+    for path in (page, json_path(page)):
         require_new(path, force=force)
     runs = read_runs(folder)
     methods = list(dict.fromkeys(run["method"] for run in runs))
