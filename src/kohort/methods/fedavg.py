@@ -46,12 +46,12 @@ class FedAvg:
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 - read by pydantic, not a field
 
     dp: DPSection | None = None
-    """The privacy budget, if any. With train.batch = 0 and one local epoch this is full-batch DP-FedSGD."""
+    """A budget; with train.batch = 0 and one local epoch, full-batch DP-FedSGD."""
     secure: SecureSection | None = None
-    """Secure aggregation: the hub sees only totals. With a budget, every site adds a share of the noise."""
+    """Sum updates so that the hub sees only totals; with a budget, sites add the noise in shares."""
 
     def training_phases(self, train: TrainSection) -> tuple[TrainingPhase, ...]:
-        """A single phase over all rows."""
+        """One phase over all rows."""
         return (TrainingPhase(train=train, dp=self.dp),)
 
 
@@ -100,7 +100,7 @@ def _shared_sigma(phase: TrainingPhase) -> float:
 
 
 def claims(config: FedAvg, rows: int) -> Sequence[Guarantee]:
-    """What a site with `rows` rows discloses: weights trained on all of them, plain, as a share of a sum, or noisy."""
+    """A site gives away weights trained on all its rows, or a share of their sum, or noisy ones."""
     (phase,) = config.training_phases(TrainSection())
     made: list[Guarantee] = list[Guarantee](planned_claims((phase,), config.secure))
     if config.secure is not None:

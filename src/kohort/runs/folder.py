@@ -135,7 +135,7 @@ class RunFolder:
             )
 
     def finish(self, plan: Plan, result: dict[str, Any]) -> None:
-        """Write plan and result, and delete the state: the run is finished."""
+        """Write plan and result; the run is over and its state goes."""
         write_atomic(self.path / "plan.json", (json.dumps(plan.to_mapping(), indent=1) + "\n").encode())
         write_atomic(self.path / "run.json", (json.dumps(result, indent=1) + "\n").encode())
         shutil.rmtree(self.state, ignore_errors=True)

@@ -61,12 +61,7 @@ class PhaseSection:
     """The budget; without one no noise is added, and the ledger says so."""
 
     def phase(self, train: TrainSection, held_out: dict[RowPart, float]) -> TrainingPhase:
-        """What sites do in this phase. Keys that it does not set are taken from `train`.
-
-        Args:
-            train: The `[train]` section.
-            held_out: Share of rows per risk level that is kept for model selection.
-        """
+        """What sites do in this phase; what it does not say is as in `[train]`."""
         own = {
             name: value
             for name in ("local_epochs", "batch", "optimizer", "lr")
@@ -110,17 +105,13 @@ class Hybrid:
             raise ConfigError("method.judge judges a server phase at the end", hint="End with a server phase")
 
     def training_phases(self, train: TrainSection) -> tuple[TrainingPhase, ...]:
-        """One training phase per section of the plan."""
+        """One a phase."""
         held_out: dict[RowPart, float] = {} if self.judge is None else {self.judge.rows: self.judge.share}
         return tuple(section.phase(train, held_out) for section in self.phases)
 
 
 def protocol(config: Hybrid, hub: Hub) -> ProtocolGenerator:
-    """Find the clusters, reserve the budgets, then run the phases in order: among peers, or with the hub.
-
-    Raises:
-        ConfigError: Peers need clusters and there are none, or the plan has `train.stop`.
-    """
+    """Reserve the budgets, then phase after phase: peers among themselves, or everybody with the hub."""
     phases = config.training_phases(hub.approved.train)
     _check(hub)
     enrolled = len(hub.sites)
@@ -281,7 +272,7 @@ def _check_clusters(clusters: str | Mapping[str, tuple[str, ...]]) -> None:
 
 
 def _check(hub: Hub) -> None:
-    """Refuse, before any site is asked, a plan that every site would fail on."""
+    """What would fail at every site is the plan's fault, and is said once."""
     if hub.approved.train.stop is not None:
         raise ConfigError("phases run their rounds to the end", hint="Drop train.stop: watching the loss costs budget")
 
@@ -291,7 +282,7 @@ def _judge_spends(config: Hybrid) -> bool:
 
 
 def claims(config: Hybrid, rows: int) -> Sequence[Guarantee]:
-    """What a site with `rows` rows discloses: the budget of each phase, and weights of phases without a budget."""
+    """A site spends each phase's budget; phases without one give away weights trained on their rows."""
     phases = config.training_phases(TrainSection())
     made: list[Guarantee] = list(planned_claims(phases))
     if any(spends(phase) is None for phase in phases):

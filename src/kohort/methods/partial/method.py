@@ -81,7 +81,7 @@ class Gate:
 
 @dataclass(frozen=True, kw_only=True)
 class Secure:
-    """`[method.secure]`: how counts are summed over sites."""
+    """`[method.secure]`: how sums are protected."""
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 - read by pydantic, not a field
 

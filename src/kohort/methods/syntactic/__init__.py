@@ -1,4 +1,4 @@
-"""The method `syntactic`; `method.py` has its config, protocol and claims."""
+"""The method `syntactic`; start reading at `method.py`."""
 
 from kohort.methods.syntactic.method import METHOD
 
