@@ -102,7 +102,7 @@ def test_wrong_requests_have_their_exit_codes(kohort_here, table_file, tmp_path,
     assert error.count("\n") == 1
 
 
-def test_the_unguarded_step_is_told(kohort_here, tmp_path):
+def test_the_unguarded_step_is_reported(kohort_here, tmp_path):
     table, out = tmp_path / "t.csv", tmp_path / "out.csv"
     pl.DataFrame({"a": [1, 1, 1, 5]}).write_csv(table)
     given = ["anonymize", table, "--quasi", "a", "--k", 2, "--algorithm", "thesis", "--out", out]

@@ -81,7 +81,7 @@ def test_people_get_a_table_and_a_verdict(kohort_here, table) -> None:
     code, out, err = kohort_here("check", table, "--quasi", "age,job", "--sensitive", "ill", "--items", "codes")
     assert code == 0
     assert "not anonymous: 1 of 5 rows are unique" in out
-    assert "gives it away" in out
+    assert "which discloses it" in out
     assert "prosecutor risk" in out
     assert "no role was given: secret_name" in err
     assert "zebra" not in out + err

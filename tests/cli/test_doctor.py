@@ -40,7 +40,7 @@ def test_for_people(kohort_here: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KOHORT_DATA", raising=False)
     code, shown, _ = kohort_here("doctor")
     assert code == 0
-    assert "All is well." in shown
+    assert "No problem found." in shown
     assert "ledger lines verified" in shown
 
 

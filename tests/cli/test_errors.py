@@ -64,11 +64,11 @@ def plan_for(tmp_path: Path) -> Callable[..., Path]:
     ],
 )
 def test_usage_errors_are_exit_2(arguments: list[str], part: str, kohort_here: Call) -> None:
-    code, told, said = kohort_here(*arguments)
+    code, shown, said = kohort_here(*arguments)
     assert code == 2
     assert part in said
     assert is_one_clear_line(said)
-    assert told == ""
+    assert shown == ""
 
 
 @pytest.mark.parametrize(
@@ -88,11 +88,11 @@ def test_usage_errors_are_exit_2(arguments: list[str], part: str, kohort_here: C
 def test_a_wrong_plan_is_said_and_leaves_no_result(
     override: str, part: str, plan_file: Path, tmp_path: Path, kohort_here: Call
 ) -> None:
-    code, told, said = kohort_here("run", plan_file, "--out", tmp_path / "out", "--json", "--set", override)
+    code, shown, said = kohort_here("run", plan_file, "--out", tmp_path / "out", "--json", "--set", override)
     assert code == (3 if part in {"outcom", "nothing"} else 2), said  # the table lacks the column the plan names
     assert part in said
     assert is_one_clear_line(said)
-    assert told == ""
+    assert shown == ""
     assert not (tmp_path / "out" / "run.json").exists()
 
 
@@ -137,12 +137,12 @@ def test_bad_tables_are_exit_3_and_show_no_cell(
 ) -> None:
     table = tmp_path / "table.csv"
     table.write_bytes(BAD_TABLES[name])
-    code, told, said = kohort_here("run", plan_for(table), "--out", tmp_path / "out", "--json")
+    code, shown, said = kohort_here("run", plan_for(table), "--out", tmp_path / "out", "--json")
     assert code in ({2, 3} if name == "no target" else {3}), said
     assert is_one_clear_line(said)
     assert CANARY not in said
     assert "caf" not in said
-    assert told == ""
+    assert shown == ""
     assert not (tmp_path / "out" / "run.json").exists()
     assert not (tmp_path / "out" / "model").exists()
 
@@ -176,10 +176,10 @@ def test_an_absent_table(tmp_path: Path, plan_for: Callable[..., Path], kohort_h
     "override", ["policy.min_rows=1000", "method.name=central", "policy.domain=false", "policy.tasks=[]"]
 )
 def test_refused_by_policy_is_exit_4(override: str, plan_file: Path, tmp_path: Path, kohort_here: Call) -> None:
-    code, told, said = kohort_here("run", plan_file, "--out", tmp_path / "out", "--json", "--set", override)
+    code, shown, said = kohort_here("run", plan_file, "--out", tmp_path / "out", "--json", "--set", override)
     assert code == 4, said
     assert is_one_clear_line(said)
-    assert told == ""
+    assert shown == ""
     lines = (tmp_path / "out" / "ledger" / "ledger.jsonl").read_text().splitlines()
     assert not [line for line in lines if json.loads(line)["event"] == "release"]
 
@@ -197,19 +197,19 @@ def test_sites_that_fail_are_exit_5(
 
     monkeypatch.setitem(task._TASKS, TRAIN.name, TRAIN)
     replace(TRAIN, one=fail, many=None)  # making a task registers it
-    code, told, said = kohort_here("run", plan_file, "--out", tmp_path / "out", "--json")
+    code, shown, said = kohort_here("run", plan_file, "--out", tmp_path / "out", "--json")
     assert code == 5, said
     assert "machine is off" in said
     assert is_one_clear_line(said)
-    assert told == ""
+    assert shown == ""
 
 
 def test_a_changed_ledger_is_exit_6(plan_file: Path, tmp_path: Path, kohort_here: Call) -> None:
     out = tmp_path / "out"
     assert kohort_here("run", plan_file, "--out", out, "--json")[0] == 0
-    code, told, _ = kohort_here("ledger", "verify", out, "--json")
+    code, shown, _ = kohort_here("ledger", "verify", out, "--json")
     assert code == 0
-    assert json.loads(told)["sound"] is True
+    assert json.loads(shown)["sound"] is True
     for name in ("ledger.jsonl", "receipts.jsonl", "head.json"):
         path = out / "ledger" / name
         content = path.read_bytes()
@@ -220,10 +220,10 @@ def test_a_changed_ledger_is_exit_6(plan_file: Path, tmp_path: Path, kohort_here
         changes += [b"".join(lines[:-1]), b"".join(lines[1:]), content + lines[-1], b""]
         for changed in changes:
             path.write_bytes(changed)
-            code, told, said = kohort_here("ledger", "verify", out)
+            code, shown, said = kohort_here("ledger", "verify", out)
             assert code == 6, (name, said)
             assert is_one_clear_line(said)
-            assert told == ""
+            assert shown == ""
         path.unlink()
         assert kohort_here("ledger", "verify", out)[0] == 6
         path.write_bytes(content)
@@ -233,14 +233,14 @@ def test_a_changed_ledger_is_exit_6(plan_file: Path, tmp_path: Path, kohort_here
 def test_ledger_show_tells_what_left(plan_file: Path, tmp_path: Path, kohort_here: Call) -> None:
     out = tmp_path / "out"
     kohort_here("run", plan_file, "--out", out, "--json")
-    code, told, _ = kohort_here("ledger", "show", out, "--json")
+    code, shown, _ = kohort_here("ledger", "show", out, "--json")
     assert code == 0
-    disclosed = json.loads(told)["disclosed"]
+    disclosed = json.loads(shown)["disclosed"]
     assert {row["kind"] for row in disclosed} == {"domain", "public", "aggregate"}
     assert sum(row["releases"] for row in disclosed if row["what"] == "train") == 6
-    code, told, _ = kohort_here("ledger", "show", out)
+    code, shown, _ = kohort_here("ledger", "show", out)
     assert code == 0
-    assert "aggregate" in told
+    assert "aggregate" in shown
     (out / "ledger" / "ledger.jsonl").write_bytes(b'{"event":"release"}\n')
     code, _, said = kohort_here("ledger", "show", out)
     assert code == 6, said
@@ -256,12 +256,12 @@ def test_a_bug_is_exit_1_without_traceback_and_without_the_cell(
         raise ZeroDivisionError(f"could not divide {CANARY}")
 
     monkeypatch.setattr("kohort.runs.backend.populate", broken)
-    code, told, said = kohort_here("run", plan_file, "--out", tmp_path / "out")
+    code, shown, said = kohort_here("run", plan_file, "--out", tmp_path / "out")
     assert code == 1
     assert is_one_clear_line(said)
     assert "ZeroDivisionError" in said
     assert CANARY not in said
-    assert told == ""
+    assert shown == ""
     for arguments in (
         ["--debug", "run", plan_file, "--out", tmp_path / "out"],
         ["run", plan_file, "--out", tmp_path / "out", "--debug"],
@@ -278,17 +278,17 @@ def test_an_interrupt_is_exit_130(
         raise KeyboardInterrupt
 
     monkeypatch.setattr("kohort.runs.backend.populate", interrupted)
-    code, told, said = kohort_here("run", plan_file, "--out", tmp_path / "out")
+    code, shown, said = kohort_here("run", plan_file, "--out", tmp_path / "out")
     assert code == 130
     assert "interrupted" in said
     assert "Traceback" not in said
-    assert told == ""
+    assert shown == ""
 
 
 # ---- no cell anywhere -------------------------------------------------------------------------------------------
 
 
-def test_a_run_shows_no_cell_outside_what_the_ledger_says_was_told(
+def test_a_run_shows_no_cell_outside_what_the_ledger_lists(
     tmp_path: Path, plan_for: Callable[..., Path], kohort_here: Call
 ) -> None:
     """With the categories declared nothing about values is asked, so nothing but the plan may hold one."""
@@ -296,9 +296,9 @@ def test_a_run_shows_no_cell_outside_what_the_ledger_says_was_told(
     frame = rows_with_canary().with_columns(pl.Series("secret", [f"{CANARY}-{index}" for index in range(60)]))
     frame.write_csv(table)
     plan = plan_for(table, 'identifiers = ["secret"]')
-    code, told, said = kohort_here("run", plan, "--out", tmp_path / "out", "--json")
+    code, shown, said = kohort_here("run", plan, "--out", tmp_path / "out", "--json")
     assert code == 0, said
-    assert f"{CANARY}-" not in told + said
+    assert f"{CANARY}-" not in shown + said
     for path in (tmp_path / "out").rglob("*"):
         if path.is_file():
             assert f"{CANARY}-".encode() not in path.read_bytes(), path.name
@@ -310,10 +310,10 @@ def test_no_cell_when_the_site_meets_an_unseen_category(
     table = tmp_path / "table.csv"
     rows_with_canary().write_csv(table)
     plan = plan_for(table, 'categories = {ward = ["north", "south"]}')
-    code, told, said = kohort_here("run", plan, "--out", tmp_path / "out")
+    code, shown, said = kohort_here("run", plan, "--out", tmp_path / "out")
     assert code in {3, 5}, said
     assert is_one_clear_line(said)
-    assert CANARY not in told + said
+    assert CANARY not in shown + said
     ledger = tmp_path / "out" / "ledger" / "ledger.jsonl"
     assert CANARY.encode() not in ledger.read_bytes()
 
@@ -322,8 +322,8 @@ def test_no_cell_when_the_site_meets_an_unseen_category(
     "command", [[], ["run"], ["ledger"], ["ledger", "verify"], ["ledger", "show"], ["methods"], ["data"], ["schema"]]
 )
 def test_every_command_has_help_with_an_example(command: list[str], kohort_here: Call) -> None:
-    code, told, _ = kohort_here(*command, "--help")
+    code, shown, _ = kohort_here(*command, "--help")
     assert code == 0
-    assert "Usage" in told
+    assert "Usage" in shown
     if command not in ([], ["ledger"]):
-        assert "Example: kohort" in told
+        assert "Example: kohort" in shown

@@ -11,7 +11,7 @@ def entry(kind: str, rows: int, *, to: str = "hub", what: str = "train") -> dict
     return {"kind": kind, "recipient": to, "what": what, "rows": rows}
 
 
-def told(*entries: dict[str, Any]) -> list[str]:
+def shown(*entries: dict[str, Any]) -> list[str]:
     run = {
         "method": "fedavg",
         "metrics": {"accuracy": 0.8, "f1": 0.5, "auc": None},
@@ -25,16 +25,16 @@ def told(*entries: dict[str, Any]) -> list[str]:
     return str(cell).split("\n")
 
 
-def test_the_same_kind_from_as_many_rows_is_told_once() -> None:
+def test_the_same_kind_from_as_many_rows_is_shown_once() -> None:
     asked_twice = [entry("k-km", 1200, what="publish"), entry("k-km", 1200, what="anonymise"), entry("k-km", 7)]
-    assert told(*asked_twice) == ["k-km: from 1,200 rows", "k-km: from 7 rows"]
+    assert shown(*asked_twice) == ["k-km: from 1,200 rows", "k-km: from 7 rows"]
 
 
 def test_another_recipient_than_the_hub_is_named() -> None:
     given = [entry("aggregate", 30), entry("aggregate", 30, to="peers")]
-    assert told(*given) == ["aggregate: from 30 rows", "aggregate to peers: from 30 rows"]
+    assert shown(*given) == ["aggregate: from 30 rows", "aggregate to peers: from 30 rows"]
 
 
 def test_what_speaks_of_no_rows_is_named_by_its_task_and_public_facts_are_left_out() -> None:
-    assert told(entry("secure-sum", 0, what="count"), entry("public", 9)) == ["secure-sum: count"]
-    assert told(entry("public", 9)) == ["row counts only"]
+    assert shown(entry("secure-sum", 0, what="count"), entry("public", 9)) == ["secure-sum: count"]
+    assert shown(entry("public", 9)) == ["row counts only"]

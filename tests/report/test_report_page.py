@@ -102,7 +102,7 @@ def test_any_name_makes_a_page(name: str) -> None:
     assert all(char.isprintable() or char == "\n" for char in page)
 
 
-def test_a_run_that_failed_is_told_with_its_reason() -> None:
+def test_a_failed_run_is_shown_with_its_reason() -> None:
     text = Reader(render([finished(), failed("partial", "3 sites refuse the plan. Ask for less")], title="x")).text
     assert "did not finish" in text
     assert "3 sites refuse the plan. Ask for less" in text
@@ -144,7 +144,7 @@ def test_a_page_about_anonymous_rows_says_what_they_do_not_protect(kind: str) ->
         assert weakness in kind_named(kind).sentence
 
 
-def test_charts_have_words_and_follow_the_page_to_dark() -> None:
+def test_charts_have_alternative_text_and_follow_the_dark_theme() -> None:
     page = render([finished(), finished("central")], title="x")
     labels = [value for name, value in Reader(page).attributes if name == "aria-label"]
     assert page.count("<svg") == page.count('role="img"') == 4
@@ -154,11 +154,11 @@ def test_charts_have_words_and_follow_the_page_to_dark() -> None:
     assert "prefers-color-scheme: dark" in page
 
 
-def test_many_sites_are_summed_up_and_the_worst_are_named() -> None:
+def test_many_sites_are_summarised_and_the_lowest_scores_are_named() -> None:
     run = finished(sites=500)
     page = render([run], title="x")
     text = Reader(page).text
-    assert "Of 500 sites, the 20 served worst are named" in text
+    assert "Of 500 sites, the 20 with the lowest scores are named" in text
     assert "site-00000" in text
     assert "site-00499" not in text
     assert len(page) < 200_000
@@ -198,7 +198,7 @@ def test_declared_categories_stay_off_the_page() -> None:
     assert "9191" not in page
 
 
-def test_runs_of_the_same_name_are_told_apart() -> None:
+def test_runs_of_the_same_name_get_distinct_labels() -> None:
     text = Reader(render([finished(), finished()], title="x")).text
     assert "fedavg (2)" in text
 
@@ -207,7 +207,7 @@ def test_a_history_of_any_length_is_drawn() -> None:
     long = [{"round": place, "accuracy": 0.5} for place in range(1, 10_001)]
     page = render([finished(history=long), finished("oneshot", history=[])], title="x")
     assert len(page) < 200_000
-    assert "a level line is a run without rounds" in page
+    assert "a horizontal line is a run without rounds" in page
 
 
 def test_what_is_no_page_or_no_run_is_refused(tmp_path: Path) -> None:

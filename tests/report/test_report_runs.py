@@ -1,4 +1,4 @@
-"""Reading run folders: what is whole is read, what was changed is refused."""
+"""Reading run folders: intact runs are read, changed runs are refused."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_a_damaged_run_is_named_without_its_values(tmp_path: Path) -> None:
     assert "a-cell-value" not in str(caught.value)
 
 
-def test_a_run_does_not_vouch_for_its_own_ledger(tmp_path: Path) -> None:
+def test_what_a_run_claims_about_its_ledger_is_ignored(tmp_path: Path) -> None:
     boast = {"lines": 1, "releases": 1, "refusals": 0}
     assert read_runs(write(tmp_path, {**finished(), "ledger": boast}))[0]["ledger"] is None
 

@@ -1,1 +1,1 @@
-"""The command line. Every module here with a `register` function adds its commands."""
+"""The command line. Every module here that has a `register` function adds its commands."""

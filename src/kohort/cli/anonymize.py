@@ -1,105 +1,113 @@
 """`kohort anonymize`: generalise the quasi-identifiers of a table until every class is large and diverse enough.
 
-With `--items` the sets of items that rows hold are generalised too, to (k, k^m)-anonymity.
+With `--items`, sets of items are generalised too, to (k, k^m)-anonymity.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kohort.cli.common import ForceOption, JsonOption, emit, names, say, stdout
+from kohort.cli.common import (
+    ForceOption,
+    JsonOption,
+    MissingOption,
+    QuasiOption,
+    TableArgument,
+    emit,
+    names,
+    quasi_names,
+    say,
+    stdout,
+)
 
 if TYPE_CHECKING:
+    import polars as pl
     from rich.table import Table
 
-    from kohort.anonymity.relational.anonymise import Report
+    from kohort.anonymity.itemsets.hierarchy import ItemHierarchy
+    from kohort.anonymity.itemsets.kkm import KKmResult
+    from kohort.anonymity.relational.anonymise import Anonymised, Report
     from kohort.tables.hierarchy import Hierarchy
 
 __all__ = ["register"]
 
-KEEP_EXACT = {"yes": True, "no": False, "thesis": "thesis"}
+KEEP_EXACT: Mapping[str, bool | str] = {"yes": True, "no": False, "thesis": "thesis"}
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
+    """Add the command to `app`."""
     app.command("anonymize")(anonymize)
 
 
 def anonymize(
-    table: Annotated[str, typer.Argument(metavar="TABLE", help="A named dataset, a path, or - for CSV on stdin.")],
-    quasi: Annotated[str, typer.Option("--quasi", metavar="a,b", help="Quasi-identifiers.")],
+    table: TableArgument,
+    quasi: QuasiOption,
     out: Annotated[Path, typer.Option("--out", metavar="FILE", help="CSV, Parquet or Arrow, by its ending.")],
     sensitive: Annotated[str | None, typer.Option("--sensitive", metavar="s", help="Sensitive columns.")] = None,
-    target: Annotated[str | None, typer.Option("--target", metavar="y", help="What is to be predicted.")] = None,
+    target: Annotated[str | None, typer.Option("--target", metavar="y", help="The column to predict.")] = None,
     items: Annotated[str | None, typer.Option("--items", metavar="col", help="Columns that hold sets.")] = None,
-    k: Annotated[int, typer.Option("--k", help="Rows of the smallest class.")] = 10,
-    l: Annotated[float, typer.Option("--l", help="Sensitive values of every class; 0 for none.")] = 0,  # noqa: E741
-    t: Annotated[float, typer.Option("--t", help="Largest distance of a class from the table; 0 for none.")] = 0.0,
+    k: Annotated[int, typer.Option("--k", help="Fewest rows per class.")] = 10,
+    l: Annotated[float, typer.Option("--l", help="Fewest sensitive values per class; 0: no bound.")] = 0,  # noqa: E741
+    t: Annotated[float, typer.Option("--t", help="Largest distance of a class from the table; 0: no bound.")] = 0.0,
     l_kind: Annotated[str, typer.Option("--l-kind", help="distinct, entropy or recursive.")] = "distinct",
     c: Annotated[float, typer.Option("--c", help="The c of recursive (c, l)-diversity.")] = 3.0,
     t_kind: Annotated[str, typer.Option("--t-kind", help="emd or kl.")] = "emd",
     m: Annotated[int | None, typer.Option("--m", help="Items an attacker may know: 1 to 3 (2 when unset).")] = None,
     algorithm: Annotated[str, typer.Option(help="auto, mondrian, thesis, cluster, lattice or kkm.")] = "auto",
     hierarchies: Annotated[
-        str, typer.Option(metavar="auto|intervals|DIR", help="auto, intervals, or a folder of one CSV a column.")
+        str, typer.Option(metavar="auto|intervals|DIR", help="auto, intervals, or a folder with one CSV per column.")
     ] = "auto",
     levels: Annotated[
-        str | None, typer.Option(metavar="a=1,b=2", help="Put every row on these levels of its hierarchies.")
+        str | None, typer.Option(metavar="a=1,b=2", help="Generalise every row to these levels of the hierarchies.")
     ] = None,
     keep_exact: Annotated[str, typer.Option(help="yes, no, or thesis (unguarded: may break k).")] = "yes",
-    suppression: Annotated[float, typer.Option(help="Share of rows that may be left out, if they must.")] = 0.0,
-    delta: Annotated[float, typer.Option(help="kkm: relational loss up to which classes may be joined.")] = 0.95,
-    merge: Annotated[str, typer.Option(help="kkm: join classes that pay, all that delta allows, or none.")] = "paying",
+    suppression: Annotated[float, typer.Option(help="Share of rows that may be suppressed, if necessary.")] = 0.0,
+    delta: Annotated[float, typer.Option(help="kkm: relational loss up to which classes may be merged.")] = 0.95,
+    merge: Annotated[
+        str, typer.Option(help="kkm: merge classes where it lowers the loss, all that delta allows, or none.")
+    ] = "paying",
     item_hierarchy: Annotated[
         str, typer.Option(metavar="none|auto|icd9|FILE", help="kkm: groups of items, or labels of a hierarchy.")
     ] = "none",
     item_groups: Annotated[str, typer.Option(help="kkm: per-cluster or table-wide.")] = "per-cluster",
     rare: Annotated[
-        str, typer.Option(help="kkm: generalise items few hold together, or suppress them where they stand.")
+        str, typer.Option(help="kkm: generalise rare combinations of items, or suppress single items of them.")
     ] = "generalise",
     item_suppression: Annotated[float, typer.Option(help="kkm: share of items that may be suppressed.")] = 1.0,
     person: Annotated[
         str | None, typer.Option(metavar="id", help="kkm: count persons, not rows; the column is not released.")
     ] = None,
-    missing: Annotated[str, typer.Option(help="category: null is a value. drop: only complete rows.")] = "category",
+    missing: MissingOption = "category",
     write_hierarchies: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Also write the hierarchies that labels come from.")
+        Path | None, typer.Option(metavar="DIR", help="Also write the hierarchies of the released labels.")
     ] = None,
     force: ForceOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Release a table in which every row hides among k.
+    """Release a table in which every row shares its quasi-identifiers with at least k - 1 others.
 
     Example: kohort anonymize adult:train --quasi age,race,sex --sensitive income --k 10 --l 2 --out a.parquet
 
     With items: kohort anonymize diabetes_130us --quasi age,gender,race --items diagnoses --k 10 --m 2 --out d.parquet
     """
-    from kohort.errors import ConfigError, nearest
     from kohort.files import require_new
     from kohort.tables.datasets.catalogue import open_table
     from kohort.tables.frames import write_table
 
-    columns = names(quasi)
-    if not columns:
-        raise ConfigError("no quasi-identifier is named", hint="Give --quasi a,b")
-    if keep_exact not in KEEP_EXACT:
-        raise ConfigError(f"unknown --keep-exact {keep_exact!r}", hint=nearest(keep_exact, KEEP_EXACT))
+    columns, sets = quasi_names(quasi), names(items)
+    exact = _keep_exact(keep_exact)
     require_new(out, force=force)
     frame = open_table(table).frame
-    sets = names(items)
-    if not sets and (algorithm == "kkm" or m is not None or person is not None):
-        raise ConfigError("(k, k^m)-anonymity is about item sets and none is named", hint="Give --items COLUMN")
+    made: Anonymised | KKmResult
     if sets:
-        if algorithm not in ("auto", "kkm"):
-            hint = "Use --algorithm kkm, or leave --items out"
-            raise ConfigError(f"--items goes with --algorithm kkm, not {algorithm}", hint=hint)
-        _check_kkm_options(l=l, t=t, levels=levels, suppression=suppression)
         from kohort.anonymity.itemsets.kkm import anonymise_items
 
-        made: Any = anonymise_items(
+        _check_item_options(algorithm, l=l, t=t, levels=levels, suppression=suppression)
+        made = anonymise_items(
             frame,
             quasi=columns,
             items=sets,
@@ -117,9 +125,11 @@ def anonymize(
             identifier=person,
             missing=missing,  # type: ignore[arg-type]
         )
+        figures = made.to_mapping()
     else:
         from kohort.anonymity.relational.anonymise import anonymise
 
+        _check_relational_options(algorithm, m=m, person=person)
         made = anonymise(
             frame,
             quasi=columns,
@@ -134,29 +144,46 @@ def anonymize(
             algorithm=algorithm,
             hierarchies=_hierarchies(hierarchies),
             levels=_levels(levels),
-            keep_exact=KEEP_EXACT[keep_exact],  # type: ignore[arg-type]
+            keep_exact=exact,  # type: ignore[arg-type]
             suppression_limit=suppression,
             missing=missing,  # type: ignore[arg-type]
         )
+        figures = made.report.to_mapping()
     write_table(made.frame, out, force=force)
     if write_hierarchies is not None:
-        written = dict(made.hierarchies)
-        if sets and made.item_hierarchy is not None:
-            written[sets[0]] = made.item_hierarchy
-        for name, hierarchy in written.items():
-            hierarchy.write(write_hierarchies / f"{name}.csv", force=force)
+        _write_hierarchies(made, sets, write_hierarchies, force=force)
     if json:
-        emit({**(made.to_mapping() if sets else made.report.to_mapping()), "out": str(out)})
+        emit({**figures, "out": str(out)})
         return
-    stdout().print(_figures(made.report))
+    stdout().print(_table(made.report))
     if not made.report.verified:
         say(f"warning: the release breaks its rule: {'; '.join(made.report.problems)}")
     stdout().print(f"Written to {out}", markup=False)
 
 
-def _check_kkm_options(*, l: float, t: float, levels: str | None, suppression: float) -> None:  # noqa: E741
-    """What other algorithms take and this one does not is refused rather than passed over."""
+def _keep_exact(text: str) -> bool | str:
+    from kohort.errors import ConfigError, nearest
+
+    if text not in KEEP_EXACT:
+        raise ConfigError(f"unknown --keep-exact {text!r}", hint=nearest(text, KEEP_EXACT))
+    return KEEP_EXACT[text]
+
+
+def _check_relational_options(algorithm: str, *, m: int | None, person: str | None) -> None:
+    """Refuse options of (k, k^m)-anonymity where no item set is named."""
     from kohort.errors import ConfigError
+
+    if algorithm == "kkm" or m is not None or person is not None:
+        raise ConfigError("(k, k^m)-anonymity is about item sets and none is named", hint="Give --items COLUMN")
+
+
+def _check_item_options(algorithm: str, *, l: float, t: float, levels: str | None, suppression: float) -> None:  # noqa: E741
+    """Refuse options that (k, k^m)-anonymity would otherwise ignore."""
+    from kohort.errors import ConfigError
+
+    if algorithm not in ("auto", "kkm"):
+        hint = "Use --algorithm kkm, or leave --items out"
+        raise ConfigError(f"--items goes with --algorithm kkm, not {algorithm}", hint=hint)
 
     if l or t:
         hint = "Leave them out, or anonymise without --items"
@@ -168,15 +195,17 @@ def _check_kkm_options(*, l: float, t: float, levels: str | None, suppression: f
         raise ConfigError("--suppression is about rows, and with --items no row is left out", hint=hint)
 
 
-def _item_hierarchy(text: str, column: str) -> Any:
+def _item_hierarchy(text: str, column: str) -> ItemHierarchy:
     from kohort.anonymity.itemsets.hierarchy import ITEM_HIERARCHIES
     from kohort.tables.hierarchy import Hierarchy
 
-    return text if text in ITEM_HIERARCHIES else Hierarchy.read(text, column)
+    return text if text in ITEM_HIERARCHIES else Hierarchy.read(text, column)  # type: ignore[return-value]
 
 
-def _given_hierarchies(text: str, frame: Any, quasi: tuple[str, ...], target: str | None) -> Any:
-    """Hierarchies of the quasi-identifiers for (k, k^m); with auto there are none, and cells are intervals and sets."""
+def _given_hierarchies(
+    text: str, frame: pl.DataFrame, quasi: tuple[str, ...], target: str | None
+) -> Mapping[str, Hierarchy] | None:
+    """Hierarchies of the quasi-identifiers for (k, k^m); with auto none: released cells are intervals and sets."""
     if text == "auto":
         return None
     from kohort.anonymity.relational.techniques import find_hierarchy_technique
@@ -196,17 +225,25 @@ def _levels(text: str | None) -> dict[str, int] | None:
         raise ConfigError("--levels is not a list of column=level", hint="Write such as age=2,sex=1") from None
 
 
-def _hierarchies(text: str) -> Any:
+def _hierarchies(text: str) -> str | dict[str, Hierarchy]:
     from kohort.anonymity.relational.techniques import hierarchy_techniques
     from kohort.tables.hierarchy import read_hierarchies
 
     if text in hierarchy_techniques():
         return text
-    found: dict[str, Hierarchy] = read_hierarchies(text)
-    return found
+    return read_hierarchies(text)
 
 
-def _figures(report: Report) -> Table:
+def _write_hierarchies(made: Anonymised | KKmResult, sets: tuple[str, ...], folder: Path, *, force: bool) -> None:
+    written = dict(made.hierarchies)
+    item_hierarchy = getattr(made, "item_hierarchy", None)
+    if item_hierarchy is not None:
+        written[sets[0]] = item_hierarchy
+    for name, hierarchy in written.items():
+        hierarchy.write(folder / f"{name}.csv", force=force)
+
+
+def _table(report: Report) -> Table:
     from rich.table import Table
 
     table = Table("figure", "value", "meaning")
@@ -223,9 +260,9 @@ def _figures(report: Report) -> Table:
         "ncp": "mean share of the range or of the values that a cell stands for",
         "entropy_loss": "share of the association with the target that is lost",
         "item_loss": "mean share of the items that a released item stands for; suppressed: 1",
-        "suppressed_rows": "rows left out",
-        "suppressed_cells": "cells that say nothing",
-        "seconds": "time it took",
+        "suppressed_rows": "rows suppressed",
+        "suppressed_cells": "cells suppressed",
+        "seconds": "running time",
     }
     for name, meaning in meanings.items():
         value = getattr(report, name)

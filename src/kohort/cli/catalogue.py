@@ -1,4 +1,4 @@
-"""`kohort methods`, `kohort data`, `kohort schema`: what is registered and available."""
+"""`kohort methods`, `kohort data`, `kohort schema`: registered methods, named datasets, the schema of a plan."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ __all__ = ["register"]
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands."""
+    """Add the commands to `app`."""
     app.command("methods")(methods)
     app.command("data")(data)
     app.command("schema")(schema)
 
 
 def methods(json: JsonOption = False) -> None:
-    """The registered methods.
+    """List the registered methods.
 
     Example: kohort methods
     """
@@ -39,7 +39,7 @@ def methods(json: JsonOption = False) -> None:
 
 
 def data(json: JsonOption = False) -> None:
-    """The named datasets, and where each would be read from.
+    """List the named datasets, and where each would be read from.
 
     Example: kohort data
     """
@@ -59,7 +59,7 @@ def data(json: JsonOption = False) -> None:
 
 
 def schema() -> None:
-    """The JSON Schema of a plan, for editors and checks.
+    """Print the JSON Schema of a plan, for editors and validators.
 
     Example: kohort schema > plan.schema.json
     """

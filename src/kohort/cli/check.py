@@ -1,4 +1,4 @@
-"""`kohort check`: how anonymous a table is, and how easily its rows are found."""
+"""`kohort check`: measure how anonymous a table is, and the risk of re-identification."""
 
 from __future__ import annotations
 
@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kohort.cli.common import JsonOption, emit, names, say, stdout
+from kohort.cli.common import (
+    JsonOption,
+    MissingOption,
+    QuasiOption,
+    TableArgument,
+    emit,
+    names,
+    quasi_names,
+    say,
+    stdout,
+)
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -20,22 +30,24 @@ __all__ = ["register"]
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
+    """Add the command to `app`."""
     app.command("check")(check)
 
 
 def check(
-    table: Annotated[str, typer.Argument(metavar="TABLE", help="A named dataset, a path, or - for CSV on stdin.")],
-    quasi: Annotated[str, typer.Option("--quasi", metavar="a,b", help="Quasi-identifiers.")],
+    table: TableArgument,
+    quasi: QuasiOption,
     sensitive: Annotated[str | None, typer.Option("--sensitive", metavar="s", help="Sensitive columns.")] = None,
     items: Annotated[str | None, typer.Option("--items", metavar="col", help="Columns that hold sets.")] = None,
     m: Annotated[int | None, typer.Option("--m", help="Items an attacker may know (2 when unset).")] = None,
     person: Annotated[
-        str | None, typer.Option(metavar="id", help="Who a row is about: k and k^m count persons, not rows.")
+        str | None, typer.Option(metavar="id", help="Column that names the person: k and k^m count persons, not rows.")
     ] = None,
     identifiers: Annotated[str | None, typer.Option(metavar="a,b", help="Columns known to be identifiers.")] = None,
-    population: Annotated[int | None, typer.Option(metavar="N", help="Rows of the population it comes from.")] = None,
-    missing: Annotated[str, typer.Option(help="category: null is a value. drop: only complete rows.")] = "category",
+    population: Annotated[
+        int | None, typer.Option(metavar="N", help="Number of rows of the population the table is drawn from.")
+    ] = None,
+    missing: MissingOption = "category",
     json: JsonOption = False,
 ) -> None:
     """Measure k, l, t, k^m and the risk of re-identification.
@@ -49,9 +61,7 @@ def check(
     from kohort.tables.datasets.catalogue import open_table
     from kohort.tables.frames import Missing, handle_missing
 
-    columns, private, sets = names(quasi), names(sensitive), names(items)
-    if not columns:
-        raise ConfigError("no quasi-identifier is named", hint="Give --quasi a,b")
+    columns, private, sets = quasi_names(quasi), names(sensitive), names(items)
     if m is not None and not sets:
         raise ConfigError("--m needs --items", hint="Name the column that holds the sets")
     opened = open_table(table).frame
@@ -134,15 +144,15 @@ def _verdict(found: Anonymity) -> str:
     else:
         shown = f"{found.k}-anonymous: every row shares its quasi-identifiers with at least {found.k - 1:,} others"
     if found.km is not None and found.km < found.k:
-        shown += f"; who knows up to {found.m} items is left with {found.km:,} rows"
+        shown += f"; knowing up to {found.m} items leaves {found.km:,} candidate rows"
     if found.l_distinct == 1:
-        told = ", ".join(one.column for one in found.sensitive if one.l_distinct == 1)
-        shown += f"; some class has a single value of {told}, which gives it away"
+        columns = ", ".join(one.column for one in found.sensitive if one.l_distinct == 1)
+        shown += f"; some class has a single value of {columns}, which discloses it"
     return shown
 
 
 def _warning_lines(warnings: Iterable[ColumnWarning]) -> list[str]:
-    """One line a suspicion; the columns without a role share one."""
+    """One line per suspected identifier, and one for all columns without a role."""
     suspicions, undeclared = [], []
     for one in warnings:
         if one.reason == "undeclared":
@@ -150,7 +160,7 @@ def _warning_lines(warnings: Iterable[ColumnWarning]) -> list[str]:
         else:
             suspicions.append(f"warning: {one.message}")
     if undeclared:
-        suspicions.append(f"warning: not looked at, for no role was given: {', '.join(undeclared)}")
+        suspicions.append(f"warning: not checked, because they have no role: {', '.join(undeclared)}")
     return suspicions
 
 

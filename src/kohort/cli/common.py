@@ -1,4 +1,4 @@
-"""What every command shares: output, errors, progress. Messages go to stderr; stdout is for results alone."""
+"""What commands share: options and output. Messages go to stderr; only results go to stdout."""
 
 from __future__ import annotations
 
@@ -9,41 +9,74 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kohort.errors import ConfigError
+
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["ForceOption", "JsonOption", "emit", "names", "say", "stderr", "stdout"]
+__all__ = [
+    "ForceOption",
+    "JsonOption",
+    "MissingOption",
+    "QuasiOption",
+    "TableArgument",
+    "emit",
+    "names",
+    "quasi_names",
+    "say",
+    "stderr",
+    "stdout",
+]
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else there.")]
 ForceOption = Annotated[bool, typer.Option("--force", help="Replace existing output.")]
+TableArgument = Annotated[str, typer.Argument(metavar="TABLE", help="A named dataset, a path, or - for CSV on stdin.")]
+QuasiOption = Annotated[str, typer.Option("--quasi", metavar="a,b", help="Quasi-identifiers.")]
+MissingOption = Annotated[str, typer.Option(help="category: null is a value. drop: only complete rows.")]
 
 
 def stderr() -> Console:
-    """Where messages and progress go."""
+    """The console for messages and progress."""
     from rich.console import Console
 
     return Console(stderr=True, highlight=False)
 
 
 def stdout() -> Console:
-    """Where tables for people go."""
+    """The console for tables; 160 columns wide when stdout is a file or a pipe."""
     from rich.console import Console
 
     if sys.stdout.isatty():
         return Console(highlight=False)
-    return Console(highlight=False, soft_wrap=True, width=160)  # a file or a pipe has no edge to cut words at
+    return Console(highlight=False, soft_wrap=True, width=160)
 
 
 def emit(result: Mapping[str, Any]) -> None:
-    """One JSON object on stdout. NaN is refused: readers of JSON cannot parse it."""
+    """Print one JSON object on stdout.
+
+    Raises:
+        ValueError: A number is NaN or infinite, which JSON cannot express.
+    """
     sys.stdout.write(json.dumps(result, allow_nan=False) + "\n")
 
 
 def say(message: str) -> None:
-    """One plain line on stderr."""
+    """Print one plain line on stderr."""
     typer.echo(message, err=True)
 
 
 def names(text: str | None) -> tuple[str, ...]:
-    """`a,b` as names."""
+    """The names in a comma-separated list: `"a, b"` gives `("a", "b")`, None gives none."""
     return tuple(part.strip() for part in (text or "").split(",") if part.strip())
+
+
+def quasi_names(text: str) -> tuple[str, ...]:
+    """The quasi-identifiers of `--quasi`.
+
+    Raises:
+        ConfigError: None is named.
+    """
+    found = names(text)
+    if not found:
+        raise ConfigError("no quasi-identifier is named", hint="Give --quasi a,b")
+    return found

@@ -1,4 +1,4 @@
-"""`kohort compare`: several settings of one plan side by side."""
+"""`kohort compare`: run one plan with several settings and compare the results."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["register"]
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
+    """Add the command to `app`."""
     app.command("compare")(compare)
 
 
@@ -31,29 +31,31 @@ def compare(
         typer.Option("--sweep", metavar="a.b=v1,v2", help="A key of the plan and its values; may be repeated."),
     ],
     set_: Annotated[list[str] | None, typer.Option("--set", metavar="a.b=v", help="Change a key of the plan.")] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Runs a setting, with seeds 0, 1, ...")] = 1,
+    seeds: Annotated[int, typer.Option(min=1, help="Runs per setting, with seeds 0, 1, ...")] = 1,
     choose: Annotated[
-        str | None, typer.Option(metavar='"accuracy>=0.81"', help="Name the cheapest setting that keeps these bounds.")
+        str | None, typer.Option(metavar='"accuracy>=0.81"', help="Name the cheapest setting that meets these bounds.")
     ] = None,
     rows: Annotated[
         str,
-        typer.Option(metavar="all|low-risk", help="low-risk: try out on rows of low risk, at no cost to the others."),
+        typer.Option(
+            metavar="all|low-risk", help="low-risk: tune on low-risk rows only, at no privacy cost to the others."
+        ),
     ] = "all",
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted comparison in DIR.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted comparison in DIR.")] = False,
     force: ForceOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Run a plan with several values of some keys, and show which settings are worth their cost.
+    """Run a plan with several values of some keys, and show which settings are on the Pareto front.
 
-    Where runs claim differential privacy, looking at all of them is paid for as all of them.
+    Under differential privacy, the reported cost is that of all runs together.
 
     Example: kohort compare examples/fedavg.toml --sweep train.lr=0.001,0.01 --seeds 3 --out out/rates
     """
     from kohort.runs.compare import Sweep, variants_of
-    from kohort.runs.compare import compare as carry_out
+    from kohort.runs.compare import compare as compare_settings
 
     settings = variants_of(plan, [Sweep.parse(text) for text in sweep], overrides=set_ or [])
-    result = carry_out(
+    result = compare_settings(
         settings,
         out=out,
         seeds=seeds,
@@ -79,7 +81,7 @@ def _table(result: Mapping[str, Any]) -> Table:
 
     lines = result["settings"]
     score = score_name(lines[0]["figures"])
-    table = Table(*lines[0]["set"], score, "epsilon", "rows released", "MB up", "front")
+    table = Table(*lines[0]["set"], score, "epsilon", "rows released", "MB up", "Pareto front")
     for line in lines:
         figures = line["figures"]
         table.add_row(
@@ -94,17 +96,17 @@ def _table(result: Mapping[str, Any]) -> Table:
 
 
 def _conclusions(result: Mapping[str, Any], choose: str | None) -> list[str]:
-    said = []
+    lines = []
     if choose is not None:
         chosen = result["chosen"]
         found = next((line for line in result["settings"] if chosen in line["runs"]), None)
         words = "none of the settings" if found is None else ", ".join(f"{k} = {v}" for k, v in found["set"].items())
-        said.append(f"Cheapest with {choose}: {words}")
+        lines.append(f"Cheapest with {choose}: {words}")
     cost = result["tuning"]
     if cost is not None:
-        whose = "rows of low risk only; the others pay nothing" if cost["rows"] == "low-risk" else cost["scope"]
-        said.append(
+        whose = "low-risk rows only; no cost to the others" if cost["rows"] == "low-risk" else cost["scope"]
+        lines.append(
             f"Choosing among these {cost['runs']} runs costs epsilon {cost['epsilon']:.4g}, delta {cost['delta']:.3g} "
             f"for each {cost['unit']} ({whose}), not what one run costs."
         )
-    return said
+    return lines

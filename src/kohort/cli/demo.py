@@ -1,4 +1,4 @@
-"""`kohort demo`: the whole story on the embedded table, with a report."""
+"""`kohort demo`: every method on the embedded table, with a report."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["register"]
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
+    """Add the command to `app`."""
     app.command("demo")(demo)
 
 
@@ -43,7 +43,7 @@ def demo(
 
     prepare_folder(out, force=force)
     if not json:
-        say("Ten sites, one age interval each. The first run on a machine compiles the training kernel: some seconds")
+        say("Ten sites, one age interval each. The first run on a machine compiles the training kernel (some seconds)")
     runs = run_demo(out, rounds=rounds, watching=_bars(quiet=json))
     if json:
         emit({"out": str(out), "report": str(out / "report.html"), "runs": runs})
@@ -52,8 +52,8 @@ def demo(
     verified = [run["ledger"] for run in runs if run.get("ledger")]
     lines = sum(found["lines"] for found in verified)
     say(f"Ledgers verified: {len(verified)} runs, {lines:,} lines")
-    say(f"Look at what each method learned and gave away: open {out / 'report.html'} in a browser")
-    say(f"Look at what each site sent: kohort ledger show {out / runs[-1]['method']}")
+    say(f"To see what each method learned and disclosed, open {out / 'report.html'} in a browser")
+    say(f"To see what each site sent: kohort ledger show {out / runs[-1]['method']}")
 
 
 def _bars(*, quiet: bool) -> Callable[[Method], AbstractContextManager[Watch]]:
@@ -69,7 +69,7 @@ def _bars(*, quiet: bool) -> Callable[[Method], AbstractContextManager[Watch]]:
 
 
 def _table(runs: Sequence[Mapping[str, Any]]) -> Table:
-    """The table of `kohort run`, and a line with the reason for each run that did not finish."""
+    """The table of `kohort run`, with the reason in the row of each run that did not finish."""
     from rich.markup import escape
 
     from kohort.cli.tables import outcome_table

@@ -1,7 +1,7 @@
-"""`kohort doctor`: what is installed, what will be found, and whether a small federation works here.
+"""`kohort doctor`: check the installation, the data folders, and a small federation from end to end.
 
-Nothing is downloaded, changed or kept. What stops kohort from working is a problem and ends with its exit code; what
-only costs time or a feature is a note.
+Nothing is downloaded, changed or kept. Whatever stops kohort from working is a problem and decides the exit code;
+whatever only costs time or a feature is a note.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _PLAN: dict[str, Any] = {
 
 @dataclass
 class Findings:
-    """What was found. `code` is the exit code of the first problem, 0 without one."""
+    """The result of all checks. `code` is the exit code of the first problem, 0 without one."""
 
     facts: dict[str, Any] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
@@ -52,20 +52,20 @@ class Findings:
     code: int = 0
 
     def problem(self, text: str, code: int) -> None:
-        """Something does not work; the first one decides the exit code."""
+        """Record a problem; the first one decides the exit code."""
         self.problems.append(text)
         self.code = self.code or code
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
+    """Add the command to `app`."""
     app.command("doctor")(doctor)
 
 
 def doctor(json: JsonOption = False) -> None:
     """Check this installation: versions, extras, threads, data, caches, and a small federation from end to end.
 
-    Exits with 0 when all is well, otherwise with the code of the first problem.
+    Exits with 0 when no problem is found, otherwise with the code of the first problem.
 
     Example: kohort doctor
     """
@@ -84,7 +84,7 @@ def doctor(json: JsonOption = False) -> None:
 
 
 def _versions(found: Findings) -> bool:
-    """Whether everything that has to be installed is; without it nothing else can be asked."""
+    """Whether all required packages are installed; without them no other check can run."""
     libraries: dict[str, str | None] = {}
     extras: dict[str, dict[str, str | None]] = {name: {} for name in USER_EXTRAS}
     for name, bounds, extra in _requirements():
@@ -113,7 +113,7 @@ def _versions(found: Findings) -> bool:
 
 
 def _requirements() -> Iterator[tuple[str, str, str | None]]:
-    """Name, bounds and extra of everything the installed package asks for."""
+    """Name, version bounds and extra of every requirement of the installed package."""
     for line in requires("kohort") or []:
         match = _REQUIREMENT.match(line)
         if match:
@@ -148,7 +148,7 @@ def _threads(found: Findings) -> None:
     import polars as pl
     from threadpoolctl import threadpool_info
 
-    np.ones((2, 2)) @ np.ones((2, 2))  # loads the linear algebra library, which is not listed before
+    np.ones((2, 2)) @ np.ones((2, 2))  # loads the BLAS library, which threadpoolctl lists only then
     available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     found.facts["threads"] = {
         "processors": available,
@@ -175,7 +175,7 @@ def _data(found: Findings) -> None:
 
 
 def _writable(folder: Path) -> bool:
-    """Whether `folder`, or the nearest folder above it that exists, takes a file."""
+    """Whether a file can be created in `folder`, or in the nearest folder above it that exists."""
     place = next((path for path in (folder, *folder.parents) if path.exists()), None)
     try:
         with tempfile.TemporaryFile(dir=place):
@@ -188,20 +188,22 @@ def _kernel_cache(found: Findings) -> None:
     from kohort.models.dense.kernel import train_sites
 
     path = getattr(getattr(train_sites, "stats", None), "cache_path", None)
-    line = train_sites.__code__.co_firstlineno  # is part of the name, so that an older kernel does not count
+    line = (
+        train_sites.__code__.co_firstlineno
+    )  # part of the file name, so that the cache of an older kernel does not count
     compiled = path is not None and any(Path(path).glob(f"kernel.train_sites-{line}.*.nbi"))
     state = "off" if path is None else "warm" if compiled else "cold"
     if state == "off":
-        found.notes.append("compiled kernels cannot be kept: every process compiles anew. Set NUMBA_CACHE_DIR")
+        found.notes.append("compiled kernels cannot be cached: every process compiles them again. Set NUMBA_CACHE_DIR")
     elif state == "cold":
         found.notes.append(
-            "the training kernel was not compiled yet: the first run on a machine takes some seconds more"
+            "the training kernel is not compiled yet: the first run on a machine takes some seconds more"
         )
     found.facts["kernel_cache"] = {"state": state, "folder": path}
 
 
 def _self_test(found: Findings) -> None:
-    """Train three sites on made-up rows, write everything, read it back, and verify the ledger."""
+    """Train three sites on synthetic rows, store the run, load its model, and verify the ledger."""
     from kohort.errors import KohortError
 
     began = perf_counter()
@@ -211,7 +213,7 @@ def _self_test(found: Findings) -> None:
         result["passed"] = True
     except KohortError as error:
         found.problem(f"self-test: {error}", error.exit_code)
-    except Exception as error:  # whatever breaks here is what the user came to learn
+    except Exception as error:  # any failure of the self-test is a finding
         found.problem(f"self-test: {type(error).__name__}: {error}", 1)
     found.facts["self_test"] = {**result, "seconds": perf_counter() - began}
 
@@ -236,9 +238,11 @@ def _tiny_federation() -> dict[str, Any]:
         if ledger.head != outcome.ledger_head:
             raise IntegrityError("the ledger does not end in the head the run named")
         if not load_model(out).predict(table).equals(outcome.model.predict(table)):
-            raise IntegrityError("a stored model predicts something else than the one that was stored")
+            raise IntegrityError("the model read back from disk predicts differently")
     if outcome.accuracy < LEARNED:
-        raise KohortError(f"three sites learned next to nothing (accuracy {outcome.accuracy:.2f})", hint="Report it")
+        raise KohortError(
+            f"training on three sites did not converge (accuracy {outcome.accuracy:.2f})", hint="Report it"
+        )
     return {"sites": len(outcome.sites), "accuracy": outcome.accuracy, "ledger_lines": ledger.lines}
 
 
@@ -252,17 +256,17 @@ def _show(found: Findings) -> None:
     for extra, packages in facts["extras"].items():
         table.add_row(f"extra {extra}", ", ".join(f"{name} {number or '-'}" for name, number in packages.items()))
     if "self_test" in facts:
-        _show_surroundings(table, facts)
+        _show_environment(table, facts)
     console = stdout()
     console.print(table)
     for note in found.notes:
         console.print(f"note: {note}", markup=False)
     for problem in found.problems:
         console.print(f"problem: {problem}", markup=False)
-    console.print("All is well." if not found.code else "Something is wrong; see above.", markup=False)
+    console.print("No problem found." if not found.code else "Problems found; see above.", markup=False)
 
 
-def _show_surroundings(table: Table, facts: Mapping[str, Any]) -> None:
+def _show_environment(table: Table, facts: Mapping[str, Any]) -> None:
     from rich.markup import escape
 
     table.add_row("threads", ", ".join(f"{name} {count}" for name, count in facts["threads"].items()))

@@ -1,4 +1,4 @@
-"""`kohort gate`: which rows of a table could be shared, and what they would still give away."""
+"""`kohort gate`: which rows of a table may be shared, and what they would still disclose."""
 
 from __future__ import annotations
 
@@ -7,7 +7,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kohort.cli.common import ForceOption, JsonOption, emit, names, say, stdout
+from kohort.cli.common import (
+    ForceOption,
+    JsonOption,
+    MissingOption,
+    QuasiOption,
+    TableArgument,
+    emit,
+    names,
+    quasi_names,
+    say,
+    stdout,
+)
 
 if TYPE_CHECKING:
     from kohort.anonymity.gate.files import GateTableResult
@@ -16,24 +27,26 @@ __all__ = ["register"]
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
+    """Add the command to `app`."""
     app.command("gate")(gate)
 
 
 def gate(
-    table: Annotated[str, typer.Argument(metavar="TABLE", help="A named dataset, a path, or - for CSV on stdin.")],
-    quasi: Annotated[str, typer.Option("--quasi", metavar="a,b", help="Quasi-identifiers.")],
-    rule: Annotated[str, typer.Option("--rule", help="k-anonymity, paper-l, l-diversity, t-closeness, or installed.")],
+    table: TableArgument,
+    quasi: QuasiOption,
+    rule: Annotated[
+        str, typer.Option("--rule", help="k-anonymity, paper-l, l-diversity, t-closeness, or one from a plug-in.")
+    ],
     sensitive: Annotated[str | None, typer.Option(metavar="s", help="Sensitive column.")] = None,
     identifier: Annotated[
         str | None, typer.Option(metavar="p", help="Column that names the person: persons are counted, not rows.")
     ] = None,
-    k: Annotated[int | None, typer.Option("--k", help="Rows (or persons) a key needs.")] = None,
-    l: Annotated[float | None, typer.Option("--l", help="Sensitive values a class needs; paper-l: rows.")] = None,  # noqa: E741
+    k: Annotated[int | None, typer.Option("--k", help="Fewest rows (or persons) per key.")] = None,
+    l: Annotated[float | None, typer.Option("--l", help="Fewest sensitive values per class; paper-l: rows.")] = None,  # noqa: E741
     t: Annotated[float | None, typer.Option("--t", help="Largest distance of a class from the table.")] = None,
     l_kind: Annotated[str, typer.Option("--l-kind", help="distinct or entropy.")] = "distinct",
     strict: Annotated[bool, typer.Option("--strict", help="More than k (or, in paper-l, l), not at least.")] = False,
-    missing: Annotated[str, typer.Option(help="category: null is a value. drop: only complete rows.")] = "category",
+    missing: MissingOption = "category",
     key: Annotated[
         str | None, typer.Option("--key", help="exact, bins:COLUMN=1,2,3, mask:COLUMN=3; several joined by ;")
     ] = None,
@@ -54,15 +67,13 @@ def gate(
     from kohort.anonymity.gate.files import gate_table
     from kohort.errors import ConfigError
 
-    quasi_names, sensitive_names = names(quasi), names(sensitive)
-    if not quasi_names:
-        raise ConfigError("no quasi-identifier is named", hint="Give --quasi a,b")
-    if len(sensitive_names) > 1:
-        raise ConfigError("the gate looks at one sensitive column", hint="Name one with --sensitive")
+    quasi_columns, sensitive_columns = quasi_names(quasi), names(sensitive)
+    if len(sensitive_columns) > 1:
+        raise ConfigError("the gate takes one sensitive column", hint="Name one with --sensitive")
     found = gate_table(
         table,
-        quasi=quasi_names,
-        sensitive=sensitive_names[0] if sensitive_names else None,
+        quasi=quasi_columns,
+        sensitive=sensitive_columns[0] if sensitive_columns else None,
         identifier=identifier,
         missing=missing,  # type: ignore[arg-type] # any other word is refused there
         shared_columns=names(columns),

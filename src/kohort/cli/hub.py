@@ -1,4 +1,4 @@
-"""`kohort hub`: the coordinator of a federation of machines, on Flower."""
+"""`kohort hub`: run the coordinator of a deployment on Flower."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from kohort.cli.common import JsonOption, emit, say, stdout
 
 __all__ = ["register"]
 
+COMPARE = "Compare the fingerprint with its operator; if it differs: kohort hub forget"
+
 HubArgument = Annotated[Path, typer.Argument(metavar="HUB", help="The hub's folder.")]
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands."""
+    """Add the commands to `app`."""
     hub = typer.Typer(
         name="hub", help="Coordinate sites on other machines.", no_args_is_help=True, rich_markup_mode=None
     )
@@ -32,10 +34,10 @@ def register(app: typer.Typer) -> None:
 def init(
     hub: HubArgument,
     address: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where sites reach the hub.")],
-    name: Annotated[str, typer.Option(help="What sites call it.")] = "hub",
+    name: Annotated[str, typer.Option(help="Name of the hub at the sites.")] = "hub",
     insecure: Annotated[bool, typer.Option("--insecure", help="No TLS, no node keys: loopback only.")] = False,
 ) -> None:
-    """Make a hub: its keys, an authority, a certificate, and the invitation that sites are given.
+    """Create a hub: its keys, a certificate authority, a server certificate, and the invitation for sites.
 
     Example: kohort hub init hub --address hub.example.org:9092
     """
@@ -47,7 +49,9 @@ def init(
     fingerprint = Invitation.read(made.path / "invitation.json").hub.fingerprint
     if insecure:
         say("INSECURE: no TLS and no node keys. Whoever is on this machine can read and answer. For tests only")
-    say(f"give every site {made.path / 'invitation.json'}, and tell its operator this fingerprint another way:")
+    say(
+        f"give every site {made.path / 'invitation.json'}, and send its operator this fingerprint over another channel:"
+    )
     stdout().print(fingerprint)
 
 
@@ -58,7 +62,7 @@ def add(
         typer.Argument(metavar="REGISTRATION", help="A site's registration.json, or handover.json."),
     ],
 ) -> None:
-    """Let a site in, or a known site's new keys, after comparing the fingerprint its operator told you.
+    """Admit a site, or the new keys of a known site. Compare the printed fingerprint with its operator's.
 
     Example: kohort hub add hub north/registration.json
     """
@@ -68,11 +72,11 @@ def add(
 
     if HandOver.is_at(registration):
         site = HubFolder(hub).replace(HandOver.read(registration))
-        say(f"{site.name} has new keys; the old ones are revoked. Compare the fingerprint; if it differs: forget it")
+        say(f"{site.name} has new keys; the old ones are revoked. {COMPARE}")
         stdout().print(site.fingerprint)
         return
     site = HubFolder(hub).add(Registration.read(registration))
-    say(f"added {site.name}. Compare its fingerprint with what its operator tells you; if it differs: forget it")
+    say(f"added {site.name}. {COMPARE}")
     stdout().print(site.fingerprint)
 
 
@@ -92,7 +96,7 @@ def start(hub: HubArgument) -> None:
 
 
 def status(hub: HubArgument, json: JsonOption = False) -> None:
-    """Which sites are connected, since when, and what the last run is doing.
+    """Show which sites are connected, since when, and the last step of the last run.
 
     Example: kohort hub status hub
     """
@@ -115,12 +119,14 @@ def status(hub: HubArgument, json: JsonOption = False) -> None:
 
 def forget(
     hub: HubArgument,
-    site: Annotated[str | None, typer.Argument(metavar="[SITE]", help="Its name.")] = None,
-    overdue: Annotated[bool, typer.Option("--overdue", help="Rows of any site that were kept long enough.")] = False,
+    site: Annotated[str | None, typer.Argument(metavar="[SITE]", help="The site's name.")] = None,
+    overdue: Annotated[
+        bool, typer.Option("--overdue", help="Delete the rows of all sites whose retention period is over.")
+    ] = False,
 ) -> None:
-    """Let a site in no more, and drop the rows it gave. Models stay: nothing can be taken out of them.
+    """Remove a site and delete the rows it sent. Models stay: a site's contribution cannot be removed from them.
 
-    Overdue rows (method.gate.keep_days) also go whenever the hub starts and before every run.
+    Overdue rows (method.gate.keep_days) are also deleted whenever the hub starts and before every run.
 
     Example: kohort hub forget hub north
     """
@@ -131,13 +137,13 @@ def forget(
         raise ConfigError("forget takes a site or --overdue", hint="Example: kohort hub forget hub north")
     folder = HubFolder(hub)
     changed = folder.drop_overdue() if site is None else folder.forget(site)
-    say(f"{'overdue rows' if site is None else f'forgot {site}; rows'} dropped from {len(changed)} tables")
+    say(f"{'overdue rows' if site is None else f'forgot {site}; rows'} deleted from {len(changed)} tables")
     for place in changed:
         stdout().print(place, markup=False)
 
 
 def renew(hub: HubArgument) -> None:
-    """Issue a new server certificate of the same authority; restart the hub afterwards.
+    """Issue a new server certificate from the same authority; restart the hub afterwards.
 
     Example: kohort hub renew hub
     """

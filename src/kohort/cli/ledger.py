@@ -1,4 +1,4 @@
-"""`kohort ledger`: show what left, and verify that nobody changed the record."""
+"""`kohort ledger`: show what left the sites, and verify that the record was not changed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FolderArgument = Annotated[Path, typer.Argument(metavar="DIR", help="A run folde
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands."""
+    """Add the commands to `app`."""
     ledger = typer.Typer(
         name="ledger",
         help="Show or verify the ledgers of a run.",
@@ -28,7 +28,7 @@ def register(app: typer.Typer) -> None:
 
 
 def show(folder: FolderArgument, json: JsonOption = False) -> None:
-    """What every site gave away, by recipient.
+    """Show what every site disclosed, by recipient.
 
     Example: kohort ledger show out/fedavg
     """
@@ -49,7 +49,7 @@ def show(folder: FolderArgument, json: JsonOption = False) -> None:
 
 
 def verify(folder: FolderArgument, json: JsonOption = False) -> None:
-    """Check chains, signatures, heads and receipts; exits with 6 when anything was changed, moved or cut.
+    """Check chains, signatures, heads and receipts; exits with 6 when a line was changed, moved or removed.
 
     Example: kohort ledger verify out/fedavg
     """

@@ -1,7 +1,7 @@
-"""The entry point: discovers the commands, runs one, turns errors into one line and an exit code.
+"""The entry point: discovers the commands, runs one, and turns an error into one line and an exit code.
 
-Every module of `kohort.cli` with a `register(app)` function adds its commands; heavy libraries are imported inside the
-commands, so that `kohort --help` answers at once.
+Every module of `kohort.cli` that has a `register(app)` function adds its commands. Heavy libraries are imported inside
+the commands, so that `kohort --help` starts fast.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ INTERRUPTED, OUT_OF_RESOURCES, BUG = 130, 7, 1
 
 
 def build() -> typer.Typer:
-    """The application with every discovered command."""
+    """Build the application with every command that the modules of `kohort.cli` register."""
     made = typer.Typer(
         name="kohort",
-        help="Train one model over tables that must not be pooled, and write down what every site gave away.",
+        help="Train one model over tables that must not be pooled, and record what every site disclosed.",
         no_args_is_help=True,
         add_completion=False,
         pretty_exceptions_enable=False,
@@ -48,7 +48,7 @@ def build() -> typer.Typer:
 
 def _global_options(
     context: typer.Context,
-    version: bool = typer.Option(False, "--version", help="Print the version and end."),
+    version: bool = typer.Option(False, "--version", help="Print the version and exit."),
     debug: bool = typer.Option(False, "--debug", help="Show the traceback of an error."),
 ) -> None:
     if version:
@@ -60,10 +60,15 @@ def _global_options(
 
 
 def main() -> NoReturn:
-    """Run the command line; exits with the codes of the manual and never with a traceback unless `--debug`."""
+    """Run the command line and exit.
+
+    Exit codes: 0 ok, 1 a bug in kohort, 2 usage or configuration, 3 bad data, 4 refused by policy or the asked privacy
+    cannot be met, 5 a site or the network failed, 6 integrity or authentication, 7 out of resources, 130 interrupted.
+    An error is one line on stderr; its traceback is shown only with `--debug`.
+    """
     debug = "--debug" in sys.argv
     try:
-        # People add it at the end of the line that failed, so it counts wherever it stands.
+        # --debug is accepted anywhere: people append it to the line that failed.
         code = build()([word for word in sys.argv[1:] if word != "--debug"], standalone_mode=False)
         sys.stdout.flush()
         sys.exit(code if isinstance(code, int) else 0)

@@ -1,4 +1,4 @@
-"""A live bar with round, accuracy and seconds left on a terminal; a plain line now and then elsewhere."""
+"""Progress of a run: a live bar on a terminal, plain lines elsewhere; and stopping between two rounds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,15 @@ __all__ = ["between_rounds", "round_bar"]
 
 @contextmanager
 def round_bar(title: str, *, quiet: bool = False) -> Iterator[Callable[[Progress], None]]:
-    """A watcher for `run`. On a terminal a bar; otherwise ten lines at most; nothing when `quiet` and no terminal."""
+    """Show the progress of a run.
+
+    Args:
+        title: What the bar or line starts with.
+        quiet: Print nothing when stderr is not a terminal.
+
+    Yields:
+        A function to give to `run` as `watch`. On a terminal it moves a bar; elsewhere it prints about ten lines.
+    """
     if not sys.stderr.isatty():
         yield _silent if quiet else _plain_lines(title)
         return
@@ -43,7 +51,17 @@ def round_bar(title: str, *, quiet: bool = False) -> Iterator[Callable[[Progress
 
 @contextmanager
 def between_rounds(watch: Callable[[Progress], None]) -> Iterator[Callable[[Progress], None]]:
-    """Hold the first Ctrl-C back until the round is done and saved; the second one stops at once."""
+    """Delay the first Ctrl-C until the current round is finished and saved; a second one stops at once.
+
+    Args:
+        watch: Called after every round.
+
+    Yields:
+        A function to give to `run` in place of `watch`.
+
+    Raises:
+        KeyboardInterrupt: After the round in which Ctrl-C was pressed; at once before the first round.
+    """
     asked = False
     begun = False
 
@@ -66,7 +84,7 @@ def between_rounds(watch: Callable[[Progress], None]) -> Iterator[Callable[[Prog
     try:
         yield checked
     except KeyboardInterrupt:
-        say("interrupted; go on with --resume")
+        say("interrupted; continue with --resume")
         raise
     finally:
         signal.signal(signal.SIGINT, former)

@@ -1,4 +1,4 @@
-"""`kohort report`: one self-contained page about finished runs."""
+"""`kohort report`: one self-contained HTML page about finished runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["register"]
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
+    """Add the command to `app`."""
     app.command("report")(report)
 
 
@@ -26,22 +26,22 @@ def report(
     force: ForceOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Write one HTML page about a run, or about several side by side, and its JSON twin.
+    """Write one HTML page about a run, or one that compares several, and its JSON twin.
 
     Verifies the ledger of every run first; exits with 6 when a run or its ledger was changed.
 
     Example: kohort report out/fedavg
     """
     from kohort.files import require_new
-    from kohort.report.page import twin_of, write_report
+    from kohort.report.page import json_path, write_report
     from kohort.report.runs import read_runs, read_shared_plan
 
     page = out if out is not None else folder / "report.html"
-    for path in (page, twin_of(page)):
+    for path in (page, json_path(page)):
         require_new(path, force=force)
     runs = read_runs(folder)
     methods = list(dict.fromkeys(run["method"] for run in runs))
-    heading = title or (f"A run of {methods[0]}" if len(runs) == 1 else f"{len(runs)} runs side by side")
+    heading = title or (f"A run of {methods[0]}" if len(runs) == 1 else f"{len(runs)} runs compared")
     twin = write_report(page, runs, title=heading, plan=read_shared_plan(folder))
     if json:
         emit({"out": str(page), "json": str(twin), "runs": len(runs)})

@@ -1,4 +1,4 @@
-"""`kohort run`: carry out a plan."""
+"""`kohort run`: run a plan."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ ENGINES = ("local", "flower")
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
+    """Add the command to `app`."""
     app.command("run")(run)
 
 
 def run(
-    plan: Annotated[Path, typer.Argument(metavar="PLAN.toml", help="The plan to carry out.")],
+    plan: Annotated[Path, typer.Argument(metavar="PLAN.toml", help="The plan to run.")],
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for model, ledger and run.json.")],
     engine: Annotated[
         str, typer.Option(help="local: every site in this process; flower: sites on other machines.")
@@ -35,11 +35,11 @@ def run(
     set_: Annotated[list[str] | None, typer.Option("--set", metavar="a.b=v", help="Change a key of the plan.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of a reproducible run (0 when unset).")] = None,
     secure_random: Annotated[bool, typer.Option(help="Randomness from the operating system; no seed.")] = False,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run in DIR.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted run in DIR.")] = False,
     force: ForceOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Train one model as a plan says, through every site's door.
+    """Train one model as a plan says. Everything that leaves a site passes its door and is in its ledger.
 
     Example: kohort run examples/fedavg.toml --out out/fedavg
     """
@@ -47,7 +47,7 @@ def run(
     from kohort.errors import ConfigError, nearest
     from kohort.runs.config import read_plan
     from kohort.runs.folder import stored_result
-    from kohort.runs.run import run as carry_out
+    from kohort.runs.run import run as run_plan
 
     if engine not in ENGINES:
         raise ConfigError(f"unknown engine {engine!r}", hint=nearest(engine, ENGINES))
@@ -58,11 +58,11 @@ def run(
         # Sites on other machines draw their own randomness; the hub does so too, unless a test gives a seed.
         secure = secure_random or (engine == "flower" and seed is None)
         with (
-            _venue(engine, hub, out, wait) as backend,
+            _backend(engine, hub, out, wait) as backend,
             round_bar(read.method, quiet=json) as watch,
             between_rounds(watch) as checked,
         ):
-            result = carry_out(
+            result = run_plan(
                 read,
                 out=out,
                 seed=seed,
@@ -82,8 +82,8 @@ def run(
 
 
 @contextmanager
-def _venue(engine: str, hub: Path | None, out: Path, wait: float) -> Iterator[Backend | None]:
-    """Where the plan is carried out; None is this process."""
+def _backend(engine: str, hub: Path | None, out: Path, wait: float) -> Iterator[Backend | None]:
+    """What runs the sites: None for this process, or a Flower deployment."""
     if engine == "local":
         yield None
         return

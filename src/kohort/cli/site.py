@@ -1,4 +1,4 @@
-"""`kohort site`: one holder of private rows in a federation of machines, on Flower."""
+"""`kohort site`: run one site of a deployment on Flower."""
 
 from __future__ import annotations
 
@@ -19,9 +19,12 @@ PASSPHRASE = "KOHORT_PASSPHRASE"  # noqa: S105 - the name of a variable
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands."""
+    """Add the commands to `app`."""
     site = typer.Typer(
-        name="site", help="Take part with rows that stay here.", no_args_is_help=True, rich_markup_mode=None
+        name="site",
+        help="Take part in a federation with rows that stay on this machine.",
+        no_args_is_help=True,
+        rich_markup_mode=None,
     )
     site.command("init")(init)
     site.command("trust")(trust)
@@ -34,14 +37,14 @@ def register(app: typer.Typer) -> None:
 
 def init(
     site: SiteArgument,
-    name: Annotated[str, typer.Option(help="What hub and peers call this site.")],
+    name: Annotated[str, typer.Option(help="Name of this site at the hub and its peers.")],
     invitation: Annotated[Path, typer.Option(help="The hub's invitation.json.")],
     table: Annotated[Path | None, typer.Option(help="The site's rows; a key-holder has none.")] = None,
-    plan: Annotated[Path | None, typer.Option(help="Take the columns' roles from this plan.")] = None,
+    plan: Annotated[Path | None, typer.Option(help="Copy the roles of the columns from this plan.")] = None,
 ) -> None:
-    """Make a site: its keys, site.toml (table, roles, policy) and the registration for the hub.
+    """Create a site: its keys, site.toml (table, roles, policy) and the registration for the hub.
 
-    With KOHORT_PASSPHRASE set, the key file is locked with it. Example: kohort site init north --name north
+    With KOHORT_PASSPHRASE set, the key file is encrypted with it. Example: kohort site init north --name north
     --table north.csv --invitation invitation.json --plan plan.toml
     """
     from kohort.runs.config import read_plan
@@ -57,17 +60,17 @@ def init(
         plan=None if plan is None else read_plan(plan),
         passphrase=os.environ.get(PASSPHRASE),
     )
-    say(f"the hub's fingerprint, to compare with what its operator tells you: {read.hub.fingerprint}")
-    say(f"read {site / 'site.toml'}, then give the hub {site / 'registration.json'} and tell this fingerprint:")
+    say(f"the hub's fingerprint, to compare with its operator: {read.hub.fingerprint}")
+    say(f"read {site / 'site.toml'}, then give the hub {site / 'registration.json'} and its operator this fingerprint:")
     stdout().print(Registration.read(site / "registration.json").site.fingerprint)
 
 
 def trust(
     site: SiteArgument,
     name: Annotated[str, typer.Argument(metavar="NAME", help="A peer's name.")],
-    fingerprint: Annotated[str, typer.Argument(metavar="FINGERPRINT", help="As its operator told you.")],
+    fingerprint: Annotated[str, typer.Argument(metavar="FINGERPRINT", help="The fingerprint its operator gave you.")],
 ) -> None:
-    """Let a peer count towards a minimum, and be given shares and secrets.
+    """Trust a peer: it counts towards the minimum number of sites and may receive shares and secrets.
 
     Example: kohort site trust north south 3f2a...
     """
@@ -79,9 +82,11 @@ def trust(
 
 def revoke(
     site: SiteArgument,
-    fingerprint: Annotated[str, typer.Argument(metavar="FINGERPRINT", help="A key that holds no more.")],
+    fingerprint: Annotated[
+        str, typer.Argument(metavar="FINGERPRINT", help="Fingerprint of a key that is no longer valid.")
+    ],
 ) -> None:
-    """Trust a fingerprint never again, whoever has it.
+    """Revoke a fingerprint for good, whichever peer uses it.
 
     Example: kohort site revoke north 3f2a...
     """
@@ -92,7 +97,7 @@ def revoke(
 
 
 def rotate(site: SiteArgument) -> None:
-    """Make new keys for a site that is stopped; the old ones vouch for them and are revoked. Runs under way end.
+    """Create new keys for a stopped site, signed by the old keys, which are revoked. Unfinished runs end.
 
     Example: kohort site rotate north
     """
@@ -110,9 +115,9 @@ def approve(
     site: SiteArgument,
     plan: Annotated[str | None, typer.Argument(metavar="PLAN", help="A plan file, or a hash from the ledger.")] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", metavar="a.b=v", help="As the hub will run it.")] = None,
-    withdraw: Annotated[bool, typer.Option("--withdraw", help="Approve it no more.")] = False,
+    withdraw: Annotated[bool, typer.Option("--withdraw", help="Withdraw the approval.")] = False,
 ) -> None:
-    """Allow a plan, exactly as it is; without a plan, list what is allowed.
+    """Approve exactly this plan; without a plan, list the approved ones.
 
     Example: kohort site approve north plan.toml
     """
@@ -140,7 +145,7 @@ def start(
     insecure: Annotated[bool, typer.Option("--insecure", help="No TLS, no node keys: loopback only.")] = False,
     retries: Annotated[int, typer.Option(min=0, help="How often to try again when the hub does not answer.")] = 30,
 ) -> None:
-    """Answer the hub's questions until stopped with Ctrl-C.
+    """Answer the hub's requests until stopped with Ctrl-C.
 
     Example: kohort site start north
     """
@@ -148,5 +153,5 @@ def start(
 
     if insecure:
         say("INSECURE: no TLS and no node keys. Whoever is on this machine can read and answer. For tests only")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # so that the SuperNode is ended, too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # so that the SuperNode process is ended too
     SiteFolder(site).start(insecure=insecure, retries=retries, passphrase=os.environ.get(PASSPHRASE))

@@ -1,4 +1,4 @@
-"""Tables for people, readable in eighty columns."""
+"""Tables of results for the terminal, readable in 80 columns."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ _NUMBERS = (("R2", "r2"), ("RMSE", "rmse"), ("MAE", "mae"))
 
 
 def outcome_table(runs: Sequence[Mapping[str, Any]]) -> Table:
-    """One line a run: how good, what was disclosed to whom, how long."""
+    """One row per run: measures, what was disclosed to whom, megabytes sent and seconds.
+
+    Args:
+        runs: JSON objects of finished runs, all classifiers or all regressions.
+    """
     from rich.table import Table
 
     measures = _NUMBERS if runs and "r2" in runs[0]["metrics"] else _CLASSES
@@ -42,7 +46,7 @@ def _number(value: float | None) -> str:
 
 
 def _disclosed(entries: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What left, by kind and recipient; the same kind from as many rows stands there once, whatever was asked."""
+    """What was disclosed, by kind, recipient and number of rows; equal lines of several tasks are shown once."""
     lines = [_line(entry) for entry in entries if entry["kind"] != "public"]
     return list(dict.fromkeys(lines)) or ["row counts only"]
 

@@ -1,1 +1,1 @@
-"""One file a published method. Every module here with a METHOD is registered."""
+"""One file or folder per published method. Every module here that has a METHOD is registered."""

@@ -1,7 +1,11 @@
-"""Central learning: every site ships its rows and the hub trains alone. The baseline federation is measured against.
+"""Central learning, without a paper of its own: every site sends its rows, and the hub trains alone. It is the baseline
+that federated methods are compared with.
 
 Threat model: none. The hub, and whoever reads its disks, sees every row as it is.
+
 Guarantee: Raw. A site takes part only if its policy says `raw = true`.
+
+Sharp edges: rows that were sent cannot be taken back, and the policy is the only protection there is.
 """
 
 from __future__ import annotations
@@ -28,7 +32,7 @@ __all__ = ["METHOD", "Central"]
 
 @dataclass(frozen=True, kw_only=True)
 class Central:
-    """Nothing of its own: `[train]` rounds are the hub's epochs times `local_epochs`."""
+    """No keys of its own. In each of the `[train]` rounds the hub trains `local_epochs` epochs."""
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 - read by pydantic, not a field
 
@@ -44,7 +48,11 @@ SHIP = Task(name="central.ship", one=_ship)
 
 
 def protocol(config: Central, hub: Hub) -> ProtocolGenerator:
-    """Collect every row once, then train as a single participant on the rows in site order."""
+    """Collect all rows, in site order, then train on them at the hub.
+
+    Raises:
+        IntegrityError: A site sent another number of rows than it announced.
+    """
     del config
     columns = (*hub.approved.schema.inputs, str(hub.approved.schema.target))
 
@@ -67,7 +75,7 @@ def protocol(config: Central, hub: Hub) -> ProtocolGenerator:
 
 
 def claims(config: Central, rows: int) -> Sequence[Guarantee]:
-    """A site gives away every row."""
+    """What a site with `rows` rows discloses: every row as it is."""
     del config
     return (Raw(rows=rows),)
 

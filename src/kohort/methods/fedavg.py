@@ -1,11 +1,16 @@
 """Federated averaging (McMahan, Moore, Ramage, Hampson, Agüera y Arcas: Communication-Efficient Learning of Deep
 Networks from Decentralized Data, AISTATS 2017), plain, over secure sums, and under differential privacy.
 
-Threat model: the hub is curious and follows the protocol. It sees every site's weights after local training, its row
-count, and, with early stopping, its training loss. Weights of a small site can give rows back (gradient inversion), so
-a policy has `min_rows`. Sites see the averaged model of each round. With `method.secure` the hub sees only sums; with
-`method.dp` what it sees is noised, at the site, in shares inside the sum, or by the hub itself, as the budget says.
+Threat model: the hub is honest but curious. It sees every site's weights after local training, its row count, and, with
+early stopping, its training loss. Sites see the averaged model of each round. With `method.secure` the hub sees only
+sums. With `method.dp` noise is added at the site, in shares inside the sum, or by the hub, as the budget's mechanism
+says.
+
 Guarantee: Aggregate of the site's rows; SecureSum with `method.secure`; DP with `method.dp`.
+
+Sharp edges: rows of a small site can be reconstructed from its weights (gradient inversion), which is why a policy has
+`min_rows`. A mechanism that adds noise at the hub does not protect against the hub. Early stopping is refused under a
+budget, because the loss would have to be paid for.
 """
 
 from __future__ import annotations
@@ -46,7 +51,7 @@ __all__ = ["METHOD", "FedAvg"]
 
 @dataclass(frozen=True, kw_only=True)
 class FedAvg:
-    """How updates are protected; rounds, epochs, fraction and stopping are `[train]`."""
+    """`[method]` of federated averaging: how updates are protected. Rounds, epochs and stopping are in `[train]`."""
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 - read by pydantic, not a field
 
@@ -91,7 +96,11 @@ def _reads_summed(dp: DPSection | None) -> Reads:
 
 
 def protocol(config: FedAvg, hub: Hub) -> ProtocolGenerator:
-    """Each round: the chosen sites train from the hub's weights, the hub averages what comes back."""
+    """In each round the chosen sites train from the hub's weights, and the hub averages the weights they return.
+
+    Raises:
+        ConfigError: The plan has both `method.dp` and `train.stop`.
+    """
     weights = hub.network.start(hub.streams.generator("start"))
     if config.dp is not None and spends(hub.approved.phase(0), config.secure) is not None:
         reserved: Replies = yield reserve(hub.sites)
@@ -106,7 +115,7 @@ def protocol(config: FedAvg, hub: Hub) -> ProtocolGenerator:
 
 
 def _private(dp: DPSection, hub: Hub, weights: FloatArray) -> Generator[Ask | RoundEnd, Any, Result]:
-    """Noise at the sites, or at the hub."""
+    """Rounds under a budget, with the noise added by the sites or by the hub."""
     if dp.mechanism == "statistics":
         solved: RoundsResult = yield from noisy_statistics(hub)
         return Result(model=hub.model_of(solved.weights), rounds=solved.rounds, stopped_by=solved.stopped_by)
@@ -119,7 +128,7 @@ def _private(dp: DPSection, hub: Hub, weights: FloatArray) -> Generator[Ask | Ro
 
 
 def _shared_sigma(phase: TrainingPhase) -> float:
-    """The noise multiplier of the total: the same at every site, for it depends on no site's rows."""
+    """The noise multiplier of the total. It depends on no site's rows, so it is the same at every site."""
     if phase.dp is None:
         return 0.0
     dp = phase.dp

@@ -1,15 +1,17 @@
 """Cross-silo learning on anonymised rows (Saleh: Comparison of the Effects of Data Privacy Preserving Methods on
-Machine Learning Algorithms in IoT, Marmara University, 2022, chapter 6): each silo anonymises its own rows alone, then
-federated averaging on what is left. Rows for testing are not anonymised.
+Machine Learning Algorithms in IoT, Marmara University, 2022, chapter 6): every site anonymises its own rows, then all
+sites run federated averaging on the anonymised rows. Test rows are not anonymised.
 
-Threat model: the hub is curious and follows the protocol. It sees how many rows and classes each site has after
-anonymising, every site's weights of every round and, with early stopping, its training loss.
-Guarantee: Aggregate of the rows that are left. Nothing k-anonymous is sent: the checker's verdict that every class a
-site trains on has k rows (and l, t) stands in the ledger with the counts, and a site whose policy wants a larger k
-refuses the plan. So what an attack on the weights could at best give back is a generalised row, in its
-quasi-identifiers; all other columns are trained on as they are. Whether a person took part (membership) is not hidden,
-nor is anything that holds for a whole class: for that, use differential privacy. A hub that asks for training before
-anonymising gets nothing: until then a site has no rows to train on.
+Threat model: the hub is honest but curious. It sees how many rows and classes each site has after anonymisation, every
+site's weights of every round and, with early stopping, its training loss.
+
+Guarantee: Aggregate of the anonymised rows. No k-anonymous table is sent; the ledger records, with the counts, that the
+checker verified k (and l, t) for every class a site trains on. A site whose policy demands a larger k refuses the plan.
+A site has no rows to train on before it has anonymised them, so a hub that asks for training first gets nothing.
+
+Sharp edges: an attack on the weights can at best reconstruct generalised quasi-identifiers, but all other columns are
+trained on as they are. Membership is not hidden, nor is anything that holds for a whole class: use differential privacy
+for that.
 """
 
 from __future__ import annotations
@@ -46,9 +48,9 @@ __all__ = ["METHOD", "Anonymise", "Silo", "anonymise_rows", "encode_anonymised"]
 
 @dataclass(frozen=True, kw_only=True)
 class Anonymise:
-    """`[method.anonymise]`: what every class of a site's rows must have, and how it is made. l and t at 0 ask nothing.
+    """`[method.anonymise]`: the privacy model of every site's rows, and the algorithm. l and t of 0 are not enforced.
 
-    The unguarded step of the thesis (`--keep-exact thesis` on the command line) is not to be had here: it breaks k.
+    The unguarded step of the thesis (`--keep-exact thesis` on the command line) is not available here: it can break k.
     """
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 - read by pydantic, not a field
@@ -61,15 +63,15 @@ class Anonymise:
     algorithm: str = "auto"
     """auto | lattice | cluster | mondrian | thesis | a registered technique"""
     hierarchies: str = "auto"
-    """auto | intervals | a registered technique | a folder with one CSV a column, at the site"""
+    """auto | intervals | a registered technique | a folder at the site with one CSV per column"""
     keep_exact: bool = True
     suppression_limit: Annotated[float, Ge(0), Le(1)] = 0.0
-    """Share of a site's rows that may be left out, if they must."""
+    """Share of a site's rows that may be suppressed, if necessary."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Silo:
-    """How a site's rows are anonymised; rounds, epochs, fraction and stopping are `[train]`."""
+    """`[method]` of silo: how sites anonymise their rows. Rounds, epochs, fraction and stopping are in `[train]`."""
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 - read by pydantic, not a field
 
@@ -77,7 +79,16 @@ class Silo:
 
 
 def anonymise_rows(frame: pl.DataFrame, schema: Schema, config: Anonymise) -> Anonymised:
-    """`frame`, one site's rows, anonymised and verified; same rows, same result."""
+    """Anonymise the rows of one site and verify the result. It is deterministic.
+
+    Args:
+        frame: The rows.
+        schema: The roles of their columns.
+        config: k, l, t and the algorithm.
+
+    Raises:
+        RefusedError: The rows cannot meet k, l and t.
+    """
     from kohort.anonymity.relational.anonymise import anonymise
     from kohort.anonymity.relational.techniques import hierarchy_techniques
 
@@ -100,7 +111,13 @@ def anonymise_rows(frame: pl.DataFrame, schema: Schema, config: Anonymise) -> An
 
 
 def encode_anonymised(encoder: Encoder, made: Anonymised, frame: pl.DataFrame) -> Rows:
-    """What is left of `frame`, ready for training: a generalised cell is the mean of the values it could stand for."""
+    """Encode the rows that were not suppressed; a generalised cell is encoded as the mean of the values it stands for.
+
+    Args:
+        encoder: The encoder that all sites share.
+        made: The anonymised rows.
+        frame: The rows before anonymisation.
+    """
     left = encode_rows(encoder, frame[made.kept])
     generalised = {cells.name for cells in made.cells if cells.generalised}
     start = 0
@@ -132,7 +149,11 @@ ANONYMISE = Task(name="silo.anonymise", one=_anonymise)
 
 
 def protocol(config: Silo, hub: Hub) -> ProtocolGenerator:
-    """Every site anonymises its rows; those that could train from then on as in federated averaging."""
+    """Let every site anonymise its rows, then run federated averaging over the sites that could.
+
+    Raises:
+        ConfigError: The plan has no quasi-identifier, an unknown algorithm, or roles that contradict each other.
+    """
     _check(config.anonymise, hub.approved.schema)
     replies: Replies = yield Ask(task=ANONYMISE, to=hub.sites, expect=Expect(metrics=("rows", "classes")))
     left = dict(zip(replies.sites, replies.metric("rows").tolist(), strict=True))
@@ -144,15 +165,15 @@ def protocol(config: Silo, hub: Hub) -> ProtocolGenerator:
 
 
 def claims(config: Silo, rows: int) -> Sequence[Guarantee]:
-    """A site tells that its rows are k-anonymous, and gives away weights trained on what is left, at most `rows`."""
+    """What a site with `rows` rows discloses: that they are k-anonymous, and weights trained on at most all of them."""
     return (_verdict(config.anonymise, rows), Aggregate(rows=rows))
 
 
 def _verdict(config: Anonymise, rows: int) -> KAnonymous:
-    """What the checker will have verified: an anonymised table that does not meet it is an error at the site.
+    """What the checker verifies; an anonymised table that does not meet it is an error at the site.
 
-    Entropy and recursive l imply as many distinct values. Claims speak of the earth mover's distance, which is at most
-    half the sum of absolute differences and so, by Pinsker's inequality, at most sqrt(KL / 2).
+    Entropy and recursive l-diversity imply as many distinct values. The claim's t is an earth mover's distance, which
+    is at most half the sum of absolute differences and so, by Pinsker's inequality, at most sqrt(KL / 2).
     """
     t = None
     if config.t > 0:
@@ -161,7 +182,7 @@ def _verdict(config: Anonymise, rows: int) -> KAnonymous:
 
 
 def _check(config: Anonymise, schema: Schema) -> None:
-    """What would fail at every site is the plan's fault, and is said once."""
+    """Refuse, before any site is asked, a plan that every site would fail on."""
     from kohort.anonymity.relational.techniques import class_techniques
 
     algorithms = ("auto", "lattice", *class_techniques())

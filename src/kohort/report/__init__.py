@@ -1,1 +1,1 @@
-"""One self-contained page that shows what a run learned and what it gave away."""
+"""What people read about a run: an HTML report with its JSON twin, and the model card."""

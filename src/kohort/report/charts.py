@@ -1,8 +1,10 @@
 """The charts of a report, as inline SVG.
 
-Ink and grid are `currentColor`, so a chart follows the page from light to dark; series colours keep a contrast of at
-least 3 to 1 on both grounds. Every figure of a chart also stands in a table of the page, and text out of a run enters
-only as data, which the renderer escapes.
+Text and grid use `currentColor`, so a chart follows the page's light or dark theme. The colours of the series have a
+contrast of at least 3 to 1 on both backgrounds. Every number of a chart is also in a table of the page. Texts of a run
+enter a chart only as data, which the renderer escapes.
+
+Every function returns None when there is nothing to draw.
 """
 
 from __future__ import annotations
@@ -18,14 +20,15 @@ if TYPE_CHECKING:
 
     from kohort.report.runs import Run
 
-__all__ = ["SERIES", "bytes_by_kind", "score_by_round", "score_by_site", "score_spread", "seconds_by_part"]
+__all__ = ["SERIES", "bytes_by_kind", "score_by_round", "score_by_site", "score_distribution", "seconds_by_part"]
 
 SERIES = ("#3b82c4", "#d07a1e", "#2f9e64", "#9a6dd0", "#d6504b", "#1f93a5", "#a9744f", "#c2649a")
+"""Colours of the series, in order; also those of the studies' figures."""
 _DASHES = ([1, 0], [6, 3], [2, 2], [8, 3, 2, 3])
 _WIDTH = 936
-"""Width of a chart with its labels: the page's column, so that text keeps its size there."""
+"""Width of a chart with its labels: the width of the page's column, so that text is not scaled."""
 _SHAPES = ("circle", "diamond", "square", "triangle-up", "cross", "triangle-down")
-_POINTS_A_LINE = 400
+_POINTS_PER_LINE = 400
 _BINS = 40
 _PARTS = (("slowest_site", "slowest site", SERIES[0]), ("hub", "hub", SERIES[1]), ("transfer", "transfer", SERIES[2]))
 
@@ -33,7 +36,12 @@ Rows = list[dict[str, Any]]
 
 
 def score_by_round(runs: Sequence[Run], *, title: str) -> str | None:
-    """One line a run; a run without rounds is a level line at its final figure. None when there is nothing to draw."""
+    """Score after each round, one line per run; a run without rounds is a horizontal line at its final score.
+
+    Args:
+        runs: Runs with comparable scores.
+        title: The label of the vertical axis.
+    """
     import altair as alt
 
     lines: Rows = []
@@ -74,7 +82,7 @@ def score_by_round(runs: Sequence[Run], *, title: str) -> str | None:
 
 
 def bytes_by_kind(runs: Sequence[Run]) -> str | None:
-    """What left the sites in each run, as bars of megabytes by kind of guarantee."""
+    """Megabytes that left the sites in each run, as stacked bars by kind of guarantee."""
     rows = [
         {"run": run.label, "kind": kind_named(item.kind).label, "size": item.size / 1e6, "rank": rank}
         for run in runs
@@ -85,7 +93,7 @@ def bytes_by_kind(runs: Sequence[Run]) -> str | None:
 
 
 def seconds_by_part(runs: Sequence[Run]) -> str | None:
-    """Where the time would go if the sites worked side by side: slowest site, hub, transfer."""
+    """Seconds of each run if all sites work in parallel, as stacked bars: slowest site, hub, transfer."""
     rows = [
         {"run": run.label, "part": label, "seconds": run.seconds[key]}
         for run in runs
@@ -93,11 +101,17 @@ def seconds_by_part(runs: Sequence[Run]) -> str | None:
         if _is_number(run.seconds.get(key))
     ]
     kinds = [Kind(key, label, "", color, "") for key, label, color in _PARTS]
-    return _bars(rows, runs, part="part", value="seconds", title="seconds, sites side by side", kinds=kinds)
+    return _bars(rows, runs, part="part", value="seconds", title="seconds, with sites in parallel", kinds=kinds)
 
 
 def score_by_site(runs: Sequence[Run], sites: Sequence[str], *, title: str) -> str | None:
-    """One line a site, one dot a run."""
+    """Score on each site's own test rows: one row per site, one dot per run.
+
+    Args:
+        runs: Runs with comparable scores.
+        sites: The sites to show, from top to bottom.
+        title: The label of the horizontal axis.
+    """
     import altair as alt
 
     rows = [
@@ -124,8 +138,13 @@ def score_by_site(runs: Sequence[Run], sites: Sequence[str], *, title: str) -> s
     return _svg(alt.layer(span, dots).properties(width=_WIDTH, height=alt.Step(24)))
 
 
-def score_spread(runs: Sequence[Run], *, title: str) -> str | None:
-    """How many sites got which figure, one stepped line a run: for more sites than a page can name."""
+def score_distribution(runs: Sequence[Run], *, title: str) -> str | None:
+    """Histogram of the sites' scores, one stepped line per run: for more sites than a page can name.
+
+    Args:
+        runs: Runs with comparable scores.
+        title: The label of the horizontal axis.
+    """
     import altair as alt
 
     scores = {
@@ -190,7 +209,7 @@ def _bars(rows: Rows, runs: Sequence[Run], *, part: str, value: str, title: str,
 
 
 def _run_scales(runs: Sequence[Run]) -> tuple[alt.Color, alt.StrokeDash]:
-    """The same colour and dash for a run in every chart; dashes tell runs apart once the colours have gone round."""
+    """Colour and dash of each run, the same in every chart; dashes distinguish runs that share a colour."""
     import altair as alt
 
     labels = [run.label for run in runs]
@@ -253,8 +272,8 @@ def _is_number(value: object) -> bool:
 
 
 def _thinned(points: Sequence[Mapping[str, Any]]) -> Iterable[Mapping[str, Any]]:
-    """At most so many points a line, the first and the last among them."""
-    if len(points) <= _POINTS_A_LINE:
+    """At most `_POINTS_PER_LINE` of the points, evenly spaced, with the first and the last."""
+    if len(points) <= _POINTS_PER_LINE:
         return points
     last = len(points) - 1
-    return [points[round(place * last / (_POINTS_A_LINE - 1))] for place in range(_POINTS_A_LINE)]
+    return [points[round(place * last / (_POINTS_PER_LINE - 1))] for place in range(_POINTS_PER_LINE)]

@@ -1,8 +1,8 @@
-"""One self-contained page: what the runs learned, what it cost, and what every site gave away.
+"""The HTML report: what the runs learned, what they cost, and what every site disclosed.
 
-The page asks the network for nothing and needs no script; its own content policy forbids both. Names of sites, methods
-and runs are untrusted text and are escaped. It shows counts, measures and names, never the value of a cell, and it
-holds no clock: the same runs give the same page, byte for byte.
+Guarantees: the page is one file, loads nothing from the network and runs no script; its Content-Security-Policy forbids
+both. Names of sites, methods and runs are untrusted text and are escaped. The page shows counts, measures and names,
+never the value of a cell. It contains no date, so the same runs give the same page, byte for byte.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ from kohort.report.runs import Run, check_run
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-__all__ = ["render", "twin_of", "write_report"]
+__all__ = ["json_path", "render", "write_report"]
 
 SITES_NAMED = 40
-"""With more sites than this, the page names only the ones served worst and draws the spread of all."""
-NAMES_A_REASON = 10
+"""With more sites than this, the page names only the sites with the lowest scores and draws the distribution of all."""
+NAMES_PER_REASON = 10
+"""How many absent sites are named for each reason; the others are counted."""
 
 _SHOWN_OF_PLAN = {
     "data": ("table", "target", "quasi", "sensitive", "items", "missing", "encoding", "test"),
@@ -46,7 +47,7 @@ _PACKAGES = ("kohort", "numpy", "numba", "polars", "altair")
 
 @dataclass(frozen=True, kw_only=True)
 class Chart:
-    """A drawing, the words for whoever cannot see it, and the words beneath it."""
+    """A chart as SVG, its alternative text for screen readers, and its caption."""
 
     svg: str
     alt: str
@@ -54,22 +55,25 @@ class Chart:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Board:
-    """The headline table of runs that can be compared: all of classes, or all of numbers."""
+class ResultsSection:
+    """The results of runs whose measures are comparable: all classifiers, or all regressions."""
 
     columns: tuple[str, ...]
+    """Titles of the measures."""
     keys: tuple[str, ...]
+    """Keys of the same measures in `run.metrics`."""
     runs: tuple[Run, ...]
     by_round: Chart | None
     by_site: Chart | None
-    sites: tuple[SiteLine, ...]
-    spread: tuple[SpreadLine, ...]
+    sites: tuple[SiteRow, ...]
+    """All sites, or those with the lowest scores when there are more than `SITES_NAMED`."""
+    distribution: tuple[ScoreDistribution, ...]
     site_count: int
 
 
 @dataclass(frozen=True, kw_only=True)
-class SiteLine:
-    """One site: its rows, and the figure of every run on its test rows."""
+class SiteRow:
+    """One site: its row counts, and the score of every run on its test rows."""
 
     name: str
     rows: int | None
@@ -78,8 +82,8 @@ class SiteLine:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SpreadLine:
-    """How evenly one run serves its sites."""
+class ScoreDistribution:
+    """How the scores of one run are distributed over its sites: extremes and quartiles."""
 
     run: Run
     lowest: float
@@ -90,8 +94,8 @@ class SpreadLine:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Aside:
-    """Sites that did not take part for the same reason."""
+class AbsentSites:
+    """Sites that did not take part in a run, all for the same reason."""
 
     what: str
     reason: str
@@ -103,11 +107,22 @@ class Aside:
 def write_report(
     path: Path, runs: Sequence[Mapping[str, Any]], *, title: str, plan: Mapping[str, Any] | None = None
 ) -> Path:
-    """Write the page to `path` and its JSON twin beside it, each whole or not at all; gives the twin's path back.
+    """Write the page and, beside it, its JSON twin. Each file is written whole or not at all.
 
-    `runs` are the JSON objects of finished runs, or `{"method": ..., "error": ...}` for one that did not finish.
+    Args:
+        path: The page; its name ends in `.html`. The twin has the same name with the ending `.json`.
+        runs: The JSON objects of finished runs, and `{"method": ..., "error": ...}` for each run that did not finish.
+        title: The heading of the page.
+        plan: What the plans of the runs have in common.
+
+    Returns:
+        The path of the JSON twin.
+
+    Raises:
+        ConfigError: `path` is not an HTML file, or there is no run.
+        IntegrityError: A run lacks a key, or a key is malformed.
     """
-    twin = twin_of(path)
+    twin = json_path(path)
     page = render(runs, title=title, plan=plan).encode()
     content = {"title": title, "plan": plan, "versions": _versions(), "runs": list(runs)}
     write_atomic(twin, (json.dumps(_finite(content), indent=1, allow_nan=False) + "\n").encode())
@@ -115,15 +130,29 @@ def write_report(
     return twin
 
 
-def twin_of(path: Path) -> Path:
-    """Where the JSON twin of a page lies."""
+def json_path(path: Path) -> Path:
+    """The path of the JSON twin of the page at `path`.
+
+    Raises:
+        ConfigError: `path` does not end in `.html` or `.htm`.
+    """
     if path.suffix.lower() not in {".html", ".htm"}:
         raise ConfigError(f"a report is an HTML page, not {path.name}", hint="Let --out end in .html")
     return path.with_suffix(".json")
 
 
 def render(runs: Sequence[Mapping[str, Any]], *, title: str, plan: Mapping[str, Any] | None = None) -> str:
-    """The page as text."""
+    """The page as text.
+
+    Args:
+        runs: As in `write_report`.
+        title: The heading of the page.
+        plan: What the plans of the runs have in common; it may show declared settings, never cells.
+
+    Raises:
+        ConfigError: There is no run.
+        IntegrityError: A run lacks a key, or a key is malformed.
+    """
     checked = _uniquely_named([check_run(run, where="a run given to the report") for run in runs])
     if not checked:
         raise ConfigError("there is no run to report", hint="Carry out a plan first: kohort run PLAN.toml --out DIR")
@@ -135,21 +164,21 @@ def render(runs: Sequence[Mapping[str, Any]], *, title: str, plan: Mapping[str, 
         .render(
             title=words.printable(title),
             lead=_lead(finished, shared),
-            boards=_boards(finished),
+            sections=_sections(finished),
             finished=finished,
             failed=[run for run in checked if run.error],
-            asides={run.label: _asides(run) for run in finished},
+            absent={run.label: _absent_sites(run) for run in finished},
             summaries=_summaries(),
             kinds=words.kinds_in_order({item.kind for run in finished for item in run.disclosed}),
             bytes_chart=_chart(
                 charts.bytes_by_kind(finished),
-                alt="Bars: megabytes that left the sites in each run, by kind of guarantee.",
-                caption="Bytes count what passed the doors, as the ledgers list it.",
+                alt="Bar chart: megabytes that left the sites in each run, by kind of guarantee.",
+                caption="Bytes of all releases that passed a site's door, as the ledgers list them.",
             ),
             seconds_chart=_chart(
                 charts.seconds_by_part(finished),
-                alt="Bars: seconds of the slowest site, the hub and the transfer in each run.",
-                caption="How long it would take with every site on its own machine.",
+                alt="Bar chart: seconds of the slowest site, the hub and the transfer in each run.",
+                caption="Estimated duration with every site on a machine of its own.",
             ),
             plan=_shown_plan(shared),
             versions=_versions(),
@@ -157,52 +186,52 @@ def render(runs: Sequence[Mapping[str, Any]], *, title: str, plan: Mapping[str, 
     )
 
 
-def _boards(runs: Sequence[Run]) -> list[Board]:
-    """Classifiers and regressions are never set side by side: their figures do not compare."""
+def _sections(runs: Sequence[Run]) -> list[ResultsSection]:
+    """One section of classifiers and one of regressions: their measures cannot be compared with each other."""
     found = []
     for is_classifier in (True, False):
         chosen = tuple(run for run in runs if run.is_classifier == is_classifier)
         if chosen:
-            found.append(_board(chosen, is_classifier=is_classifier))
+            found.append(_section(chosen, is_classifier=is_classifier))
     return found
 
 
-def _board(runs: tuple[Run, ...], *, is_classifier: bool) -> Board:
+def _section(runs: tuple[Run, ...], *, is_classifier: bool) -> ResultsSection:
     score = "accuracy" if is_classifier else "R²"
     names = list(dict.fromkeys(name for run in runs for name in (*run.site_rows, *run.by_site)))
     measured = [name for name in names if any(name in run.by_site for run in runs)]
     few = len(names) <= SITES_NAMED
-    drawing = charts.score_by_site(runs, measured, title=score) if few else charts.score_spread(runs, title=score)
-    lines = [_site_line(name, runs) for name in names]
-    return Board(
+    drawing = charts.score_by_site(runs, measured, title=score) if few else charts.score_distribution(runs, title=score)
+    rows = [_site_row(name, runs) for name in names]
+    return ResultsSection(
         columns=("accuracy", "F1", "AUC") if is_classifier else ("R²", "RMSE", "MAE"),
         keys=("accuracy", "f1", "auc") if is_classifier else ("r2", "rmse", "mae"),
         runs=runs,
         by_round=_chart(
             charts.score_by_round(runs, title=f"{score} on the test rows"),
-            alt=f"Lines: {score} on the test rows after each round, one line a run; it ends at "
+            alt=f"Line chart: {score} on the test rows after each round, one line per run; final values: "
             + ", ".join(f"{run.label} {words.measure(run.score)}" for run in runs)
             + ".",
             caption=f"{score[0].upper()}{score[1:]} after each round"
-            + ("; a level line is a run without rounds." if any(len(run.history) < 2 for run in runs) else "."),
+            + ("; a horizontal line is a run without rounds." if any(len(run.history) < 2 for run in runs) else "."),
         ),
         by_site=_chart(
             drawing,
-            alt=f"{'Dots' if few else 'Lines'}: {score} on the test rows of each site, by run.",
+            alt=f"{'Dot plot' if few else 'Line chart'}: {score} on the test rows of each site, by run.",
             caption=f"{score[0].upper()}{score[1:]} on each site's own test rows."
             if few
-            else f"How many sites reach which {score}.",
+            else f"Number of sites by {score} on their own test rows.",
         ),
-        sites=tuple(lines if few else sorted(lines, key=_worst)[: SITES_NAMED // 2]),
-        spread=tuple(line for run in runs if (line := _spread_line(run)) is not None),
+        sites=tuple(rows if few else sorted(rows, key=_lowest_score)[: SITES_NAMED // 2]),
+        distribution=tuple(found for run in runs if (found := _distribution(run)) is not None),
         site_count=len(names),
     )
 
 
-def _site_line(name: str, runs: Sequence[Run]) -> SiteLine:
+def _site_row(name: str, runs: Sequence[Run]) -> SiteRow:
     measures = [run.by_site.get(name, {}) for run in runs]
     test_rows = next((int(rows) for found in measures if isinstance(rows := found.get("rows"), int | float)), None)
-    return SiteLine(
+    return SiteRow(
         name=name,
         rows=next((run.site_rows[name] for run in runs if name in run.site_rows), None),
         test_rows=test_rows,
@@ -210,33 +239,33 @@ def _site_line(name: str, runs: Sequence[Run]) -> SiteLine:
     )
 
 
-def _worst(line: SiteLine) -> float:
-    return min((score for score in line.scores if score is not None), default=math.inf)
+def _lowest_score(site: SiteRow) -> float:
+    return min((score for score in site.scores if score is not None), default=math.inf)
 
 
-def _spread_line(run: Run) -> SpreadLine | None:
+def _distribution(run: Run) -> ScoreDistribution | None:
     scores = sorted(score for found in run.by_site.values() if (score := run.score_of(found)) is not None)
     if len(scores) < 2:
         return None
     quarter, median, three_quarters = quantiles(scores, n=4, method="inclusive")
-    return SpreadLine(
+    return ScoreDistribution(
         run=run, lowest=scores[0], quarter=quarter, median=median, three_quarters=three_quarters, highest=scores[-1]
     )
 
 
-def _asides(run: Run) -> list[Aside]:
+def _absent_sites(run: Run) -> list[AbsentSites]:
     found: dict[tuple[str, str], list[str]] = {}
-    for what, sites in (("refused by their policy", run.refused), ("dropped", run.dropped)):
+    for what, sites in (("refused under their policy", run.refused), ("dropped", run.dropped)):
         for site, reason in sites.items():
             found.setdefault((what, reason), []).append(site)
     return [
-        Aside(what=what, reason=reason, count=len(names), names=tuple(names[:NAMES_A_REASON]))
+        AbsentSites(what=what, reason=reason, count=len(names), names=tuple(names[:NAMES_PER_REASON]))
         for (what, reason), names in found.items()
     ]
 
 
 def _lead(runs: Sequence[Run], plan: Mapping[str, Any] | None) -> str:
-    """One sentence that says what was done on what."""
+    """How many sites with how many rows took part, and what the page shows."""
     if not runs:
         return "No run finished."
     table = (plan or {}).get("data", {}).get("table")
@@ -245,10 +274,8 @@ def _lead(runs: Sequence[Run], plan: Mapping[str, Any] | None) -> str:
     many = words.count(sites[0]) if len(sites) == 1 else f"{words.count(sites[0])} to {words.count(sites[-1])}"
     rows = max(sum(run.site_rows.values()) for run in runs)
     held = f"held {words.count(rows)} training rows{origin}" if rows else "took part"
-    ways = "each way of learning together" if len(runs) > 1 else "learning together"
-    return (
-        f"{many} {'site' if sites == [1] else 'sites'} {held}. This page shows what {ways} gained, cost and gave away."
-    )
+    noun, subject = "site" if sites == [1] else "sites", "each run" if len(runs) > 1 else "the run"
+    return f"{many} {noun} {held}. This page shows what {subject} learned, what it cost and what it disclosed."
 
 
 def _shown_plan(plan: Mapping[str, Any] | None) -> list[tuple[str, str]]:
@@ -268,7 +295,7 @@ def _as_text(value: object) -> str:
 
 
 def _uniquely_named(runs: Sequence[Run]) -> list[Run]:
-    """Runs with labels a chart can tell apart."""
+    """The runs, with a number added to labels that occur more than once."""
     seen: Counter[str] = Counter()
     named = []
     for run in runs:
@@ -279,7 +306,7 @@ def _uniquely_named(runs: Sequence[Run]) -> list[Run]:
 
 
 def _summaries() -> dict[str, str]:
-    """What each installed method does, in its own words."""
+    """The one-line summary of each registered method."""
     from kohort.methods.registry import methods
 
     return {name: method.summary for name, method in methods().items()}
@@ -300,7 +327,7 @@ def _chart(svg: str | None, *, alt: str, caption: str) -> Chart | None:
 
 
 def _finite(value: Any) -> Any:
-    """JSON knows no NaN: what is not finite becomes null."""
+    """`value` with null in place of NaN and infinity, which JSON cannot express."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):

@@ -1,8 +1,10 @@
-"""What a report is made from: finished runs, checked before a word of them is shown.
+"""Reading and validating the runs that a report shows.
 
-A run is the JSON object of `kohort run`, from Python or from a run folder. One that did not finish is an object with
-`method` and `error`. What lies on a disk is trusted no further than it checks out: the file must hold a run, and the
-ledger beside it must verify and end in the head the run names.
+A run is the JSON object of `kohort run`, from Python or from a run folder. A run that did not finish is an object with
+`method` and `error`.
+
+Guarantee: files are not trusted. A run is shown only if its file validates; if there is a ledger beside it, that ledger
+must verify and end in the head that the run names.
 """
 
 from __future__ import annotations
@@ -20,12 +22,21 @@ from kohort.privacy.ledger.verify import verify_ledger
 from kohort.report import words
 from kohort.report.words import printable
 
-__all__ = ["FAILED_FILE", "RUN_FILE", "Given", "Run", "Sound", "check_run", "read_runs", "read_shared_plan"]
+__all__ = [
+    "FAILED_FILE",
+    "RUN_FILE",
+    "DisclosureRow",
+    "LedgerCheck",
+    "Run",
+    "check_run",
+    "read_runs",
+    "read_shared_plan",
+]
 
 RUN_FILE = "run.json"
 PLAN_FILE = "plan.json"
 FAILED_FILE = "failed.json"
-"""Stands in for `run.json` where a run ended with an error that is worth reporting."""
+"""Takes the place of `run.json` in the folder of a run that ended with an error."""
 
 Count = Annotated[int, Ge(0)]
 Bounds = dict[str, tuple[float, float] | None]
@@ -33,8 +44,8 @@ Measures = dict[str, float | Bounds | None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Given:
-    """What one recipient was given by all sites, in one task under one kind of guarantee."""
+class DisclosureRow:
+    """What one recipient received from all sites, in one task and under one guarantee."""
 
     recipient: str
     kind: str
@@ -46,8 +57,8 @@ class Given:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sound:
-    """What verifying a ledger found."""
+class LedgerCheck:
+    """What a ledger that verified contains: counts of its lines, releases and refusals."""
 
     lines: Count
     releases: Count
@@ -56,13 +67,13 @@ class Sound:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """A run as the report reads it; keys it does not know are left alone."""
+    """A run as the report reads it: the keys of the JSON object of `kohort run`; unknown keys are ignored."""
 
     method: str
     name: str = ""
-    """What tells this run from others of the same method; the method's name when empty."""
+    """Distinguishes runs of the same method; empty for the method's name."""
     error: str = ""
-    """Why the run did not finish; empty for one that did."""
+    """Why the run did not finish; empty for a finished run."""
     engine: str = "local"
     seed: int | None = None
     sites: Count = 0
@@ -74,59 +85,70 @@ class Run:
     seconds: dict[str, float] = field(default_factory=dict)
     bytes: dict[str, int] = field(default_factory=dict)
     watt_hours: float | None = None
-    disclosed: list[Given] = field(default_factory=list)
+    disclosed: list[DisclosureRow] = field(default_factory=list)
     epsilon: float | None = None
     delta: float | None = None
     unit: str | None = None
     dp: dict[str, bool | float | str | None] | None = None
-    """Scope, trust and other accounts of the budget."""
+    """The scope of the privacy budget, whom it trusts, and epsilon by other accountants."""
     refused: dict[str, str] = field(default_factory=dict)
     dropped: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     ledger_head: str = ""
-    ledger: Sound | None = None
+    ledger: LedgerCheck | None = None
     """None when there was no ledger to verify."""
 
     @property
     def label(self) -> str:
-        """What the page calls it."""
+        """The name of the run on the page."""
         return self.name or self.method
 
     @property
     def budget(self) -> str:
-        """The privacy budget with everything it must not be read without; empty when nothing was noised."""
+        """The privacy budget in words, with its conditions; empty without differential privacy."""
         return words.budget({"epsilon": self.epsilon, "delta": self.delta, "unit": self.unit, "dp": self.dp})
 
     @property
     def is_classifier(self) -> bool:
-        """Whether classes were predicted, rather than a number."""
+        """Whether the model predicts classes rather than a number."""
         return "r2" not in self.metrics
 
     @property
     def score(self) -> float | None:
-        """Accuracy, or R2 for a number; none when the run did not finish."""
+        """Accuracy of a classifier, R² of a regression; None when nothing was measured."""
         return self.score_of(self.metrics)
 
     def score_of(self, metrics: Mapping[str, Any]) -> float | None:
-        """The same figure out of other measures, such as one site's."""
+        """The same score out of other measures, such as those of one site."""
         value = metrics.get("accuracy" if self.is_classifier else "r2")
         return float(value) if isinstance(value, int | float) else None
 
     def interval(self, measure: str) -> tuple[float, float] | None:
-        """Between which figures a measure would lie on other test rows, when the run says so."""
+        """The 95 % bootstrap interval of a measure, when the run has one."""
         found = self.metrics.get("intervals")
         bounds = found.get(measure) if isinstance(found, dict) else None
         return bounds if isinstance(bounds, tuple) else None
 
     @property
     def by_site(self) -> dict[str, Measures]:
-        """Measures on the test rows of each site; empty when the test rows belong to no site."""
+        """Measures on the test rows of each site; empty when test rows are not assigned to sites."""
         found = self.metrics.get("by_site")
         return {name: item for name, item in found.items() if isinstance(item, dict)} if isinstance(found, dict) else {}
 
 
 def check_run(raw: object, *, where: str) -> Run:
-    """`raw` as a run with printable names; if it is none, IntegrityError names the key that is wrong, not its value."""
+    """Validate the JSON object of a run.
+
+    Args:
+        raw: The decoded JSON.
+        where: What errors call it, such as the path of its file.
+
+    Returns:
+        The run, with unprintable characters in its texts escaped.
+
+    Raises:
+        IntegrityError: It is not a run. The error names the key that is wrong and never shows its value.
+    """
     from pydantic import TypeAdapter, ValidationError
 
     if not isinstance(raw, Mapping):
@@ -139,7 +161,7 @@ def check_run(raw: object, *, where: str) -> Run:
         raise IntegrityError(
             f"{where} is damaged: {key!r} is missing or malformed", hint="Run the plan again"
         ) from None
-    # Without test rows a run measures nothing, neither in the end nor after a round.
+    # Without test rows a run measures nothing, neither at its end nor after a round.
     unmeasured = raw.get("metrics") == {} and not any("accuracy" in point for point in run.history)
     if not run.error and run.score is None and not unmeasured:
         raise IntegrityError(f"{where} is damaged: 'metrics' is missing or malformed", hint="Run the plan again")
@@ -147,7 +169,15 @@ def check_run(raw: object, *, where: str) -> Run:
 
 
 def read_runs(folder: Path) -> list[dict[str, Any]]:
-    """The run of a run folder, or every run one level below `folder`, each named after its folder."""
+    """Read the run of a run folder, or every run one level below `folder`, each named after its folder.
+
+    Returns:
+        The JSON objects as stored, except that `ledger` holds what verifying the ledger found here; None without one.
+
+    Raises:
+        ConfigError: `folder` holds no run or cannot be read.
+        IntegrityError: A run or its ledger was changed.
+    """
     if _holds_run(folder):
         return [_read_run(folder)]
     found = [place for place in _folders_in(folder) if _holds_run(place)]
@@ -159,26 +189,34 @@ def read_runs(folder: Path) -> list[dict[str, Any]]:
 
 
 def read_shared_plan(folder: Path) -> dict[str, Any] | None:
-    """What the plans of all runs of `folder` agree on; none when no plan lies there."""
+    """The keys and values that the plans of all runs of `folder` have in common.
+
+    Returns:
+        A plan with these keys only; None when no plan is stored there.
+
+    Raises:
+        ConfigError: A plan cannot be read.
+        IntegrityError: A plan is not a JSON object.
+    """
     places = [folder] if _holds_run(folder) else _folders_in(folder)
     found = [_read_object(place / PLAN_FILE) for place in places if (place / PLAN_FILE).is_file()]
     if not found:
         return None
     shared = found[0]
     for other in found[1:]:
-        shared = _agreed(shared, other)
+        shared = _common_keys(shared, other)
     return shared
 
 
-def _agreed(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys on which both agree, section by section."""
+def _common_keys(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys that have the same value in both, section by section."""
     result: dict[str, Any] = {}
     for key in first.keys() & second.keys():
         one, other = first[key], second[key]
         if one == other:
             result[key] = one
         elif isinstance(one, Mapping) and isinstance(other, Mapping):
-            result[key] = _agreed(one, other)
+            result[key] = _common_keys(one, other)
     return {key: result[key] for key in first if key in result}
 
 
@@ -203,7 +241,7 @@ def _read_run(folder: Path) -> dict[str, Any]:
     if bool(run.error) == finished:
         raise IntegrityError(f"{path} does not say how the run ended", hint="Run the plan again")
     if not (folder / "ledger").is_dir():
-        return {**raw, "ledger": None}  # a file does not vouch for itself
+        return {**raw, "ledger": None}  # what the file itself claims about its ledger is not evidence
     found = verify_ledger(folder)
     if finished and found.head != run.ledger_head:
         raise IntegrityError(

@@ -1,4 +1,4 @@
-"""The words of a report: one plain sentence for every kind of guarantee, and numbers as people write them."""
+"""Texts that page and model card share: a sentence for every kind of guarantee, and formats of numbers."""
 
 from __future__ import annotations
 
@@ -7,23 +7,37 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Kind", "budget", "count", "kind_named", "kinds_in_order", "measure", "printable", "seconds", "size"]
+__all__ = [
+    "Kind",
+    "bound",
+    "budget",
+    "count",
+    "kind_named",
+    "kinds_in_order",
+    "measure",
+    "printable",
+    "seconds",
+    "size",
+]
 
 
 @dataclass(frozen=True)
 class Kind:
-    """How a kind of guarantee is shown. `tone`: open, partial, guarded or public."""
+    """How a kind of guarantee is shown."""
 
     name: str
+    """Its name in the ledger, such as `k-anonymous`."""
     label: str
     tone: str
+    """How protected it is: open, partial, guarded or public; a class of the style sheet."""
     color: str
     sentence: str
+    """What it means for the people in the rows."""
 
 
 _NOT_PROTECTED = (
-    " Not protected: people with rows at several sites, who can be found where their classes overlap, and what can be "
-    "worked out by whoever knows how classes are made (minimality, downcoding)."
+    " Not protected: people with rows at several sites, who can be singled out by intersecting their classes, and what "
+    "can be inferred from knowing how classes are formed (minimality and downcoding attacks)."
 )
 _KINDS = (
     Kind(
@@ -31,62 +45,63 @@ _KINDS = (
         "raw rows",
         "open",
         "#d6504b",
-        "Rows left as they are: the recipient reads every released value, and nothing protects the people behind them.",
+        "Rows as they are: the recipient reads every released value, and nothing protects the people behind them.",
     ),
     Kind(
         "aggregate",
         "aggregates",
         "partial",
         "#d07a1e",
-        "Numbers computed from many rows of one site, such as trained weights. No row leaves, yet a determined "
-        "recipient can learn about rows from them, most of all where a site has few.",
+        "Numbers computed from many rows of one site, such as trained weights. No row leaves, but a determined "
+        "recipient can infer facts about rows from them, above all where a site has few rows.",
     ),
     Kind(
         "domain",
         "value ranges",
         "partial",
         "#a9744f",
-        "Which categories and which smallest and largest values occur in a column, without counts: little, but learned "
-        "from private rows.",
+        "The categories, or the smallest and largest value, that occur in a column, without counts: little, but "
+        "derived from private rows.",
     ),
     Kind(
         "k-anonymous",
         "k-anonymous rows",
         "guarded",
         "#3b82c4",
-        "Rows blurred until each looks like at least k - 1 others in what could identify a person; with l and t, their "
-        "sensitive values are also varied and close to the whole table's." + _NOT_PROTECTED,
+        "Rows generalised until each shares its quasi-identifiers with at least k - 1 others. With l and t, the "
+        "sensitive values of each class are also diverse and distributed like those of the whole table."
+        + _NOT_PROTECTED,
     ),
     Kind(
         "k-km",
         "(k, k^m)-anonymous rows",
         "guarded",
         "#6f6fd8",
-        "Rows blurred until whoever knows a person's identifying traits and any m of their codes is left with at least "
-        "k candidates." + _NOT_PROTECTED,
+        "Rows generalised until an attacker who knows a person's quasi-identifiers and any m of their codes is left "
+        "with at least k candidates." + _NOT_PROTECTED,
     ),
     Kind(
         "dp",
-        "noised results",
+        "noisy results",
         "guarded",
         "#2f9e64",
-        "Results with calibrated noise: whether any one unit took part changes the chance of any result by a factor of "
-        "at most e to the epsilon, give or take delta.",
+        "Results with calibrated noise: whether any one unit took part changes the probability of any result by a "
+        "factor of at most e to the epsilon, plus delta.",
     ),
     Kind(
         "encrypted",
         "ciphertext",
         "guarded",
         "#1f93a5",
-        "Sealed data that the carrier cannot read; only the named key-holder can open it.",
+        "Encrypted data that the hub cannot read; only the named key-holder can decrypt it.",
     ),
     Kind(
         "secure-sum",
         "shares of a secure sum",
         "guarded",
         "#9a6dd0",
-        "Shares that are noise on their own: only the total over the sites opens, as long as not too many of them "
-        "collude.",
+        "Masked or encrypted shares that reveal nothing on their own: only the total over the sites can be opened, as "
+        "long as not too many of them collude.",
     ),
     Kind(
         "public",
@@ -100,22 +115,22 @@ _BY_NAME = {kind.name: kind for kind in _KINDS}
 
 
 def kind_named(name: str) -> Kind:
-    """How to show a kind; one from a plug-in is shown by its own name, and as no protection."""
+    """How to show a kind of guarantee. A kind that a plug-in added is shown by its own name, and not as protected."""
     unknown = "A kind of guarantee that an extension added; its method says what it means."
     return _BY_NAME.get(name) or Kind(name, name, "partial", "#c2649a", unknown)
 
 
 def kinds_in_order(names: set[str]) -> list[Kind]:
-    """The kinds of these names, least protected first, public facts last."""
+    """The kinds with these names: least protected first, public facts last, plug-in kinds among the partial ones."""
     rank = {kind.name: place for place, kind in enumerate(_KINDS)}
     return [kind_named(name) for name in sorted(names, key=lambda name: (rank.get(name, 2.5), name))]
 
 
 def printable(value: Any) -> Any:
-    """`value` with every character that has no shape of its own spelt out, in all texts and keys.
+    """`value` with every unprintable character escaped, in all texts and keys of nested mappings and lists.
 
-    Names come from elsewhere. A NUL ends the chart renderer's process, a lone surrogate cannot be written as UTF-8, and
-    a mark that turns the reading direction can make one name look like another.
+    Names are untrusted. A NUL character ends the chart renderer's process, a lone surrogate cannot be written as UTF-8,
+    and a control character that reverses the reading direction can make one name look like another.
     """
     if isinstance(value, str):
         return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in value)
@@ -127,7 +142,15 @@ def printable(value: Any) -> Any:
 
 
 def budget(run: Mapping[str, Any]) -> str:
-    """A run's privacy budget with everything it must not be read without; empty when nothing was noised."""
+    """The privacy budget of a run in words, with every condition it depends on.
+
+    Args:
+        run: The JSON object of a run, or its keys `epsilon`, `delta`, `unit` and `dp`.
+
+    Returns:
+        Epsilon, delta, the protected unit, the scope and, where they apply, the bound under collusion, other accounts,
+        and warnings that the noise is reproducible or delta is too large. Empty without differential privacy.
+    """
     if run.get("epsilon") is None:
         return ""
     facts = run.get("dp") or {}
@@ -144,31 +167,31 @@ def budget(run: Mapping[str, Any]) -> str:
     ]
     said += f" (other accounts: {', '.join(beside)})" if beside else ""
     if facts.get("simulated"):
-        said += ". The noise came from a seed: whoever knows the seed can take it off"
+        said += ". The noise was drawn from a seed: whoever knows the seed can remove it"
     if facts.get("void"):
-        said += ". Delta is above 1/(10 n): the claim promises nothing"
+        said += ". Delta is above 1/(10 n): the claim guarantees nothing"
     return said
 
 
 def count(value: float) -> str:
-    """`21,113`."""
+    """A whole number with thousands separators, such as `21,113`."""
     return f"{value:,.0f}"
 
 
 def measure(value: float | None) -> str:
-    """Four decimals for a share, three significant digits or more for larger numbers, a dash for none."""
+    """Four decimals below 100, a whole number above, and a dash for a value that is missing or not finite."""
     if value is None or not math.isfinite(value):
         return "–"  # noqa: RUF001 - an en dash is what a reader expects in an empty cell
     return f"{value:.4f}" if abs(value) < 100 else f"{value:,.0f}"
 
 
 def bound(value: float) -> str:
-    """An end of an interval: one digit less than the figure itself, which is more than it deserves."""
+    """An end of an interval: three decimals below 100, one fewer than `measure`; a whole number above."""
     return f"{value:.3f}" if abs(value) < 100 else f"{value:,.0f}"
 
 
 def size(value: float) -> str:
-    """Bytes in the unit that reads best, with three digits or all whole ones."""
+    """Bytes in B, kB, MB or GB, with three significant digits or all digits before the point."""
     for unit, step in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if value >= step:
             digits = 2 if value < 10 * step else 1 if value < 100 * step else 0
@@ -177,7 +200,7 @@ def size(value: float) -> str:
 
 
 def seconds(value: float) -> str:
-    """A duration in the unit that reads best."""
+    """A duration: milliseconds below 0.1 s, seconds above."""
     if value < 0.1:
         return f"{value * 1000:.1f} ms"
     return f"{value:.2f} s" if value < 100 else f"{value:,.0f} s"

@@ -1,10 +1,10 @@
-"""The folder of a run: what identifies it, where it can go on, and what it leaves behind.
+"""The folder of a run: its identity, its checkpoints while it runs, and its results.
 
     DIR/run.json  plan.json  model/  ledger/  hub/received.parquet      a finished run
-    DIR/hub/received.json                                               until when its rows may be kept
-    DIR/state/                                                          only while a run is under way
+    DIR/hub/received.json                                               retention date of the received rows
+    DIR/state/                                                          only while a run is unfinished
 
-`run.json` is written last: a folder with it is finished, a folder with `state/` and without it can be resumed.
+`run.json` is written last: a folder that has it is a finished run; a folder with only `state/` can be resumed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,20 @@ __all__ = ["RunFolder", "stored_result"]
 
 
 def stored_result(path: Path, plan: Plan, seed: int | None) -> dict[str, Any] | None:
-    """The result of a finished run of this very plan and seed; None when the folder holds none yet."""
+    """The result of a finished run of the same plan and seed.
+
+    Args:
+        path: The run folder.
+        plan: The plan the run must have had.
+        seed: The seed it must have had; None accepts any.
+
+    Returns:
+        The JSON object of the run; None when the folder holds no finished run.
+
+    Raises:
+        ConfigError: The run had another plan or seed.
+        IntegrityError: A file of the run is damaged.
+    """
     if not (path / "run.json").is_file():
         return None
     try:
@@ -39,7 +52,7 @@ def stored_result(path: Path, plan: Plan, seed: int | None) -> dict[str, Any] | 
 
 
 class RunFolder:
-    """One run's files."""
+    """The files of one run."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -49,16 +62,23 @@ class RunFolder:
 
     @property
     def holds_run(self) -> bool:
-        """Whether a run lies here, finished or not; anything else is not ours to delete."""
+        """Whether the folder holds a run, finished or not. Nothing else may be deleted."""
         return any((self.path / name).exists() for name in ("run.json", "ledger", "state"))
 
     @property
     def can_resume(self) -> bool:
-        """Whether an interrupted run lies here."""
+        """Whether the folder holds an interrupted run."""
         return (self.state / "identity.json").is_file()
 
     def begin(self, *, force: bool) -> None:
-        """An empty folder for a new run; an earlier run in it goes, anything else is left alone."""
+        """Make an empty folder for a new run.
+
+        Args:
+            force: Delete an earlier run in the folder.
+
+        Raises:
+            ConfigError: The folder is not empty and `force` is not set, or it holds something other than a run.
+        """
         require_new(self.path, force=force)
         with disk_errors(self.path):
             if self.path.is_dir() and any(self.path.iterdir()):
@@ -71,14 +91,25 @@ class RunFolder:
             self.path.mkdir(parents=True, exist_ok=True)
 
     def identify(self, plan: Plan, streams: Streams, table: str) -> None:
-        """Write down what this run is, so that only the same run goes on here."""
+        """Store plan, seed and the hash of the rows, so that only the same run is resumed here.
+
+        A run with randomness of the operating system also stores its root key, which is deleted when the run ends.
+        """
         identity = {"plan": plan.to_mapping(), "seed": streams.seed, "table": table}
-        if streams.is_secure:  # the same keys are needed to go on; the file goes with the end of the run
+        if streams.is_secure:  # needed to resume; deleted with the state when the run ends
             write_atomic(self.state / "root.key", streams.root, private=True)
         write_atomic(self.state / "identity.json", json.dumps(identity).encode(), private=True)
 
     def streams(self, seed: int | None, *, secure: bool) -> Streams:
-        """The interrupted run's randomness; another seed is refused."""
+        """The randomness of the interrupted run.
+
+        Args:
+            seed: The seed given now; None means 0, the default.
+            secure: Whether randomness of the operating system is asked for now.
+
+        Raises:
+            ConfigError: The interrupted run used another seed or kind of randomness.
+        """
         identity = self._identity()
         if identity["seed"] is None:
             if not secure:
@@ -91,7 +122,11 @@ class RunFolder:
         return Streams.seeded(identity["seed"])
 
     def check_same(self, plan: Plan, table: str) -> None:
-        """Refuse to go on with another plan or other rows, and say which."""
+        """Check that the interrupted run had this plan and these rows.
+
+        Raises:
+            ConfigError: It had not; the error names the keys of the plan that differ.
+        """
         identity = self._identity()
         _same_plan(identity["plan"], plan.to_mapping())
         if identity["table"] != table:

@@ -1,10 +1,10 @@
-"""How long a hub keeps rows it was given: the date stands beside the table, and a table whose date is over goes.
+"""Retention of rows that a hub received: each table has a last day, and is deleted after it.
 
     DIR/hub/received.parquet   the rows
-    DIR/hub/received.json      when they came, until when they may be kept, and when they were dropped
+    DIR/hub/received.json      when they were received, their last day, and when they were deleted
 
-Guarantee: after `drop_overdue` no table whose last day is over is left in the folder. Models learned from it stay:
-nothing can be taken out of them.
+Guarantee: after `drop_overdue`, no table whose last day is over is left in the folder. Models trained on it stay: rows
+cannot be removed from them.
 """
 
 from __future__ import annotations
@@ -24,13 +24,26 @@ _DATES: Final = Path("hub") / "received.json"
 
 
 def note_last_day(folder: Path, *, days: int, today: date) -> None:
-    """Write down that the rows of a run, received today, may be kept for so many days."""
+    """Record the last day of the rows of a run that were received today.
+
+    Args:
+        folder: The run folder.
+        days: How many days the rows may be kept.
+        today: The date of receipt.
+    """
     until = today + timedelta(days=days)
     _write(folder, {"received": today.isoformat(), "keep_until": until.isoformat()})
 
 
 def drop_overdue(folder: Path, *, today: date) -> Path | None:
-    """Delete the rows of a run whose last day is over; the table that went, if one did."""
+    """Delete the rows of a run if their last day is over.
+
+    Returns:
+        The path of the deleted table; None when nothing was deleted.
+
+    Raises:
+        IntegrityError: The file with the dates is damaged.
+    """
     dates, table = _read(folder), folder / RECEIVED
     if dates is None or today <= date.fromisoformat(dates["keep_until"]) or not table.is_file():
         return None
@@ -48,8 +61,8 @@ def _read(folder: Path) -> dict[str, Any] | None:
         dates: dict[str, Any] = json.loads(place.read_bytes())
         date.fromisoformat(dates["keep_until"])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        hint = "Mend the file, or delete the rows beside it"
-        raise IntegrityError(f"{place} does not tell until when rows may be kept", hint=hint) from error
+        hint = "Correct the file, or delete the rows beside it"
+        raise IntegrityError(f"{place} does not say until when rows may be kept", hint=hint) from error
     return dates
 
 

@@ -1,6 +1,6 @@
-"""From a plan to rows: read the table, settle its schema, keep test rows aside, deal the rest out to sites.
+"""From a plan to simulated sites: read the table, resolve its schema, hold out test rows, assign the rest to sites.
 
-The rows of all sites lie in one frame, sorted by site, and every simulated site holds a part of it without copying.
+The rows of all sites are in one frame, sorted by site; every simulated site has a slice of it, without a copy.
 """
 
 from __future__ import annotations
@@ -29,28 +29,30 @@ __all__ = ["Population", "populate", "schema_of", "set_aside_unseen", "usable_ro
 
 @dataclass(frozen=True, kw_only=True)
 class Population:
-    """Training rows dealt out to sites, and the test rows with the site each would have gone to."""
+    """The training rows of all sites, and the test rows with the site each would have been assigned to."""
 
     schema: Schema
     frame: pl.DataFrame
     """Training rows, sorted by site."""
     names: tuple[str, ...]
     starts: NDArray[np.int64]
-    """Site i holds rows starts[i] to starts[i + 1]."""
+    """Site i has the rows from starts[i] up to, but not including, starts[i + 1]."""
     test: pl.DataFrame
     """Rows no site trains on; none when `data.test` is 0."""
     test_sites: tuple[str, ...] | None
+    """The site of each test row; None for a separate test table and without test rows."""
     clusters: NDArray[np.int64] | None = None
+    """The cluster of each site, when `sites.clusters` is set."""
     low: NDArray[np.int64] | None = None
-    """How many of each site's rows, the first ones, carry a low risk."""
+    """Number of low-risk rows per site; they are the first rows of the site."""
     low_by_row: bool = False
-    """Whether that is told from each row alone."""
+    """Whether the risk of a row depends on that row alone, not on a random draw."""
     notes: tuple[str, ...] = ()
     validation: pl.DataFrame | None = None
-    """Rows the hub holds itself, to judge updates by."""
+    """Rows that the hub has itself, to validate updates with."""
 
     def fingerprint(self) -> str:
-        """A hash of all rows, so that a run is not resumed on another table. Not to be published: it is unkeyed."""
+        """An unkeyed hash of all rows, so that a run is not resumed on another table. It must not be published."""
         digest = hashlib.blake2b(digest_size=16)
         for frame in (self.frame, self.test):
             digest.update(frame.hash_rows(seed=0).to_numpy().tobytes())
@@ -58,7 +60,17 @@ class Population:
 
 
 def schema_of(section: DataSection, columns: list[str], *, codebook: Schema | None, default: Role | None) -> Schema:
-    """The schema a `[data]` section declares for a table with these columns."""
+    """The schema that a `[data]` section declares for a table.
+
+    Args:
+        section: The section of the plan.
+        columns: The columns of the table.
+        codebook: Declarations of a named dataset, for columns that the plan says nothing about.
+        default: The role of columns that neither declares; None makes such a column an error.
+
+    Raises:
+        ConfigError: The declarations contradict each other or name an unknown column.
+    """
     schema = Schema.of(
         target=section.target,
         quasi=section.quasi,
@@ -80,7 +92,20 @@ def schema_of(section: DataSection, columns: list[str], *, codebook: Schema | No
 
 
 def populate(plan: Plan, streams: Streams, *, tables: dict[str, pl.DataFrame] | None = None) -> Population:
-    """Read, check, hold out and deal out. `tables` replaces `data.table`: one a site if split is "files", else one."""
+    """Make the simulated sites of a plan.
+
+    Args:
+        plan: What to read and how to split it.
+        streams: Randomness of the run.
+        tables: Frames in place of `data.table`: one per site if `sites.split` is "files", otherwise a single one.
+
+    Returns:
+        The rows of all sites. Sites without a training row are left out, and a note says how many.
+
+    Raises:
+        ConfigError: The plan has no target, or the split does not fit the tables.
+        DataError: A table lacks columns or usable rows.
+    """
     frame, schema, assignment = _read(plan, streams, tables)
     notes = list(assignment.notes)
     if schema.target is None:
@@ -112,7 +137,10 @@ def populate(plan: Plan, streams: Streams, *, tables: dict[str, pl.DataFrame] | 
 
 
 def set_aside_unseen(encoder: Encoder, frame: pl.DataFrame) -> NDArray[np.bool_]:
-    """Which test rows hold only categories that some site has; the others cannot be predicted and are counted aside."""
+    """Which test rows can be predicted, as a mask.
+
+    A row with a category that no site has cannot be encoded; the caller counts these rows and does not measure them.
+    """
     usable = np.ones(frame.height, dtype=bool)
     for name in (*encoder.schema.inputs, str(encoder.schema.target)):
         domain, spec = encoder.domain.columns[name], encoder.schema.columns[name]
@@ -125,7 +153,7 @@ def set_aside_unseen(encoder: Encoder, frame: pl.DataFrame) -> NDArray[np.bool_]
 
 
 def _hub_share(plan: Plan, streams: Streams, is_test: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """The training rows the hub holds itself, for `train.reject`."""
+    """The training rows that the hub keeps for validation (`train.reject`), as a mask."""
     chosen = np.zeros(len(is_test), dtype=bool)
     if plan.data.validation is not None:
         training = np.flatnonzero(~is_test)
@@ -175,7 +203,7 @@ def _read_parts(
         raise ConfigError("there are no sites", hint="Give at least one table")
     if plan.sites.clusters is not None:
         raise ConfigError(
-            "sites.clusters deals rows out, and these sites bring their own",
+            "sites.clusters assigns rows to sites, and these sites have their own rows",
             hint='Name them in method.clusters = {north = ["a", "b"]}, or form them: method.clusters = "labels:2"',
         )
     first = next(iter(tables.values()))
@@ -203,7 +231,7 @@ def _read_parts(
 
 
 def usable_rows(frame: pl.DataFrame, schema: Schema, plan: Plan) -> pl.DataFrame:
-    """Kept columns only; rows with missing values dropped when the plan says so, rows without a target always."""
+    """`frame` with the columns of `schema`, without rows that lack a target or, if `missing = "drop"`, any value."""
     frame = frame.select(list(schema.columns))
     if plan.data.missing == "drop":
         return handle_missing(frame, frame.columns, "drop")

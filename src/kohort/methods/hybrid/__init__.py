@@ -1,4 +1,4 @@
-"""The method `hybrid`; start reading at `method.py`."""
+"""The method `hybrid`; `method.py` has its config, protocol and claims."""
 
 from kohort.methods.hybrid.method import METHOD
 

@@ -1,8 +1,8 @@
-"""Keep the better of two models, as judged by rows that neither was trained on.
+"""Model selection in `hybrid`: keep the better of two models, measured on held-out rows.
 
-Each site counts how many more of its held-out rows the later model gets right. On rows of low risk that number is told;
-on rows of high risk it is one Gaussian query of sensitivity 1, charged to the site's account. So is the model the
-peers had before: it is shown to the hub only when a plan asks for this.
+Each site counts how many more of its held-out rows the later model classifies correctly. On low-risk rows the count is
+sent as it is; on high-risk rows it is one Gaussian query of sensitivity 1, charged to the site's privacy account. The
+earlier model is that of the peers; it is disclosed to the hub only if the plan asks for model selection.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["JUDGE", "REVEAL", "prefers_later", "revealed"]
 
 
 def _reveal(site: Site, request: Request) -> Release:
-    """Show the hub the model this site made with its peers."""
+    """Send the hub the model that this site trained with its peers."""
     model = site.state(TrainingState).model
     if model is None:
         raise SiteError(f"site {site.name!r} has no model of its own to show")
@@ -41,7 +41,7 @@ REVEAL = Task(name="peers.reveal", one=_reveal)
 
 
 def revealed(hub: Hub, number: int, round_number: int) -> Generator[Ask | RoundEnd, Any, FloatArray]:
-    """The mean of the sites' own models after phase `number`, by rows."""
+    """Ask the sites for their own models after phase `number`, and average them weighted by rows."""
     flat = (np.dtype(hub.network.dtype).str, (hub.network.parameter_count,))
     replies: Replies = yield Ask(
         task=REVEAL,
@@ -55,7 +55,7 @@ def revealed(hub: Hub, number: int, round_number: int) -> Generator[Ask | RoundE
 
 
 def _judge(site: Site, request: Request) -> Release:
-    """How many more held-out rows the later model gets right."""
+    """How many more held-out rows the later model classifies correctly, with noise on high-risk rows."""
     number = int(request.payload.metrics["phase"])
     section = site.plan.judge
     if section is None:
@@ -94,7 +94,15 @@ JUDGE = Task(name="peers.judge", one=_judge)
 def prefers_later(
     hub: Hub, *, earlier: FloatArray, later: FloatArray, number: int, round_number: int
 ) -> Generator[Ask | RoundEnd, Any, bool]:
-    """Whether the later model gets more held-out rows of all sites right."""
+    """Whether the later model classifies at least as many held-out rows of all sites correctly.
+
+    Args:
+        hub: The hub and the sites to ask.
+        earlier: Weights before the phase.
+        later: Weights after the phase.
+        number: The index of the phase.
+        round_number: The round of the request.
+    """
     replies: Replies = yield Ask(
         task=JUDGE,
         to=hub.sites,

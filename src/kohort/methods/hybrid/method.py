@@ -1,14 +1,18 @@
-"""Peers first, then everybody with a server under differential privacy (Corbucci, Monreale, Pellungrini: Enhancing
-Privacy and Utility in Federated Learning, SECRYPT 2024).
+"""Hybrid federated learning: first among peers, then with a server under differential privacy (Corbucci, Monreale,
+Pellungrini: Enhancing Privacy and Utility in Federated Learning, SECRYPT 2024).
 
-Sites of a trusted cluster train together on rows of low risk, sealed from the hub; then all sites train with the hub on
-rows of high risk, with noise, each starting from its cluster's model. Phases come in any order, each with its rows,
-rounds and budget.
+Sites of a trusted cluster train together on low-risk rows, encrypted past the hub. Then all sites train with the hub on
+high-risk rows, with noise, each starting from its cluster's model. A plan may have any sequence of phases, each with
+its own rows, rounds and budget.
 
-Threat model: the hub is curious and follows the protocol; it relays peers' models without being able to open them, and
-sees every server update. Peers of a cluster trust each other with plain models. Phases with a budget are differentially
-private towards whoever receives them; phases without one are not, and the ledger says which rows that leaves bare.
-Guarantee: DP for the units and rows the claim's scope names; Aggregate for the rest.
+Threat model: the hub is honest but curious. It relays the peers' models without being able to decrypt them, and sees
+every server update. Peers of a cluster trust each other with plain models.
+
+Guarantee: DP for the units and rows that the claim's scope names; Aggregate for the others.
+
+Sharp edges: a phase without a budget protects its rows by nothing but aggregation, and the ledger names those rows.
+Forming clusters from labels is a release of its own. If the last phase is among peers, or models are selected
+(`method.judge`), the sites disclose their own models to the hub.
 """
 
 from __future__ import annotations
@@ -43,13 +47,13 @@ _PHASE_KEYS = ("local_epochs", "batch", "optimizer", "lr")
 
 @dataclass(frozen=True, kw_only=True)
 class PhaseSection:
-    """`[[method.phases]]`: who trains together, on which rows, for how long, under which budget."""
+    """`[[method.phases]]`: who trains together, on which rows, for how many rounds, under which budget."""
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 - read by pydantic, not a field
 
     kind: Literal["peers", "server"]
     rows: RowPart | None = None
-    """low | high | all; low for peers and high for the server unless it says otherwise."""
+    """low | high | all; by default low for peers and high for the server."""
     rounds: Annotated[int, Ge(1)] = 10
     local_epochs: Annotated[int, Ge(1)] | None = None
     batch: Annotated[int, Ge(0)] | None = None
@@ -58,7 +62,7 @@ class PhaseSection:
     topology: str = "full"
     """Peers only: full | ring | regular:d"""
     dp: DPSection | None = None
-    """Absent: no noise, and the ledger says so."""
+    """The budget; without one no noise is added, and the ledger says so."""
 
     def phase(self, train: TrainSection, held_out: dict[RowPart, float]) -> TrainingPhase:
         """What sites do in this phase; what it does not say is as in `[train]`."""
@@ -81,10 +85,10 @@ class Hybrid:
 
     phases: tuple[PhaseSection, ...] = (PhaseSection(kind="peers"), PhaseSection(kind="server", dp=DPSection()))
     clusters: str | Mapping[str, tuple[str, ...]] = "given"
-    """given: those of [sites], or those the sites name themselves | labels:N: N clusters of sites whose targets are
-    distributed alike | {NAME = [SITE, ...]}: these; a site in none takes no part"""
+    """given: those of [sites], or those the sites name themselves | labels:N: N clusters of sites with similar label
+    distributions | {NAME = [SITE, ...]}: these; a site in none takes no part"""
     judge: JudgeSection | None = None
-    """Keep the model from before the last server phase if held-out rows say that phase did harm."""
+    """Model selection: keep the model from before the last server phase if it is better on held-out rows."""
 
     def __post_init__(self) -> None:
         if not self.phases:
@@ -164,7 +168,7 @@ def protocol(config: Hybrid, hub: Hub) -> ProtocolGenerator:
 
 
 class _Progress:
-    """The model from phase to phase: known to the hub, or only to the sites."""
+    """The model between phases: known to the hub, or only to the sites."""
 
     def __init__(self, hub: Hub, weights: FloatArray) -> None:
         self.round = 0
@@ -175,12 +179,12 @@ class _Progress:
         self._hidden = False
 
     def _passed(self, rounds: int) -> bool:
-        """Whether an interrupted run had already come past the phase that begins here."""
+        """Whether the resumed run had already finished the phase that begins here."""
         resume = self._hub.resume
         return resume is not None and resume.round >= self.round + rounds
 
     def with_peers(self, phase: PeerRounds) -> Generator[Ask | RoundEnd, Any, None]:
-        """A phase among peers: from here on only they know the model."""
+        """Run a phase among peers; afterwards only they know the model."""
         if not self._passed(phase.rounds):
             there = yield from peer_rounds(self._hub, phase, self._weights)
             self._hub = replace(self._hub, sites=there)
@@ -188,7 +192,7 @@ class _Progress:
         self._hidden = True
 
     def with_hub(self, number: int, phase: TrainingPhase, total: int) -> Generator[Ask | RoundEnd, Any, None]:
-        """A phase with the hub, in which sites begin with their peers' model if they have one."""
+        """Run a phase with the hub; sites start from their peers' model if they have one."""
         rounds, dp = phase.train.rounds, phase.dp
         hub = replace(self._hub, approved=replace(self._hub.approved, train=phase.train))
         noise = None
@@ -215,14 +219,14 @@ class _Progress:
         self._hidden = False
 
     def known_model(self, number: int) -> Generator[Ask | RoundEnd, Any, FloatArray]:
-        """The model as the hub knows it; if only the sites do, the mean of theirs, which they then show."""
+        """The model; if only the sites know it, they disclose theirs to the hub, which averages them."""
         if not self._hidden:
             return self._weights
         shown = yield from revealed(self._hub, number - 1, self.round)
         return shown
 
     def choose(self, section: JudgeSection, earlier: FloatArray, number: int) -> Generator[Ask | RoundEnd, Any, None]:
-        """Go on with the better of two models, as far as held-out rows can tell."""
+        """Continue with the better of two models, as measured on held-out rows."""
         better = yield from prefers_later(
             self._hub, earlier=earlier, later=self._weights, number=number, round_number=self.round
         )
@@ -233,7 +237,7 @@ class _Progress:
 
 
 def _known_clusters(config: Hybrid, hub: Hub) -> Generator[Ask | RoundEnd, Any, dict[str, str] | None]:
-    """The clusters that plan or sites name, before any budget is spent; None when they are still to be formed."""
+    """The clusters that the plan or the sites name, before any budget is spent; None if they have to be formed."""
     if not any(phase.kind == "peers" for phase in config.phases):
         return dict.fromkeys(hub.sites, "")
     if _label_clusters(config.clusters):
@@ -254,19 +258,19 @@ def _known_clusters(config: Hybrid, hub: Hub) -> Generator[Ask | RoundEnd, Any, 
 
 
 def _formed_clusters(config: Hybrid, hub: Hub) -> Generator[Ask | RoundEnd, Any, dict[str, str]]:
-    """The clusters of sites whose targets are alike, which is a release of its own."""
+    """Form clusters of sites with similar label distributions, which is a release of its own."""
     number = next(index for index, phase in enumerate(config.phases) if phase.kind == "peers")
     formed = yield from form_clusters(hub, _label_clusters(config.clusters), number)
     return formed
 
 
 def _within(hub: Hub, clusters: Mapping[str, str]) -> Hub:
-    """The hub with the sites that are in a cluster."""
+    """The hub, with only the sites that are in a cluster."""
     return replace(hub, sites=tuple(site for site in hub.sites if site in clusters))
 
 
 def _label_clusters(clusters: str | Mapping[str, tuple[str, ...]]) -> int:
-    """N of "labels:N"; 0 for clusters that are known without asking for labels."""
+    """N of "labels:N"; 0 for clusters that need no labels."""
     kind, _, count = clusters.partition(":") if isinstance(clusters, str) else ("", "", "")
     return int(count) if kind == "labels" and count.isdecimal() else 0
 

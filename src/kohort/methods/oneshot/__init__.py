@@ -1,4 +1,4 @@
-"""The method `oneshot`; start reading at `method.py`."""
+"""The method `oneshot`; `method.py` has its config, protocol and claims."""
 
 from kohort.methods.oneshot.method import METHOD
 

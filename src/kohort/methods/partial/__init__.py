@@ -1,4 +1,4 @@
-"""The method `partial`; start reading at `method.py`."""
+"""The method `partial`; `method.py` has its config, protocol and claims."""
 
 from kohort.methods.partial.method import METHOD
 

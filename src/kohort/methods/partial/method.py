@@ -1,16 +1,19 @@
 """Partially-federated learning (Fisichella, Lax, Russo: Partially-federated learning: A new approach to achieving
 privacy and effectiveness, Information Sciences 614, 2022).
 
-A gate at each site lets rows that hide in a crowd go to the hub; the rest is learned where it lies. The hub trains on
-what it was given as one more participant, and all weights are averaged by rows. k = 1 is central learning, k above
-the largest group is federated averaging, exactly.
+A gate at each site selects the rows whose quasi-identifiers are shared by at least k rows. These rows are sent to the
+hub; sites train on the others. The hub trains on the rows it received, as one more participant, and all weights are
+averaged by rows. k = 1 is exactly central learning, and k above the largest group is exactly federated averaging.
 
-Threat model: the hub is curious; it sees what was shared and each site's weights. In the paper rows are shipped raw,
-and most are unique on the shipped columns though their quasi-identifiers are not; `released = "generalised"`, the
-default, ships every column but the target generalised to a real k within each batch, verified. With `count =
-"secure"` the hub sees capped totals of opaque keys; hub and one colluding site see the totals of keys that site can
-name; a lying site can force approvals, so raw rows then need a policy that trusts counts. Guarantee:
-KAnonymous(release_k, release_l) or Raw for shared rows, Aggregate for the weights of the others.
+Threat model: the hub is honest but curious. It sees the shared rows and each site's weights. With `count = "secure"` it
+sees capped totals of opaque keys; the hub and one colluding site see the totals of keys that this site can name.
+
+Guarantee: KAnonymous(release_k, release_l) or Raw for the shared rows, Aggregate for the weights trained on the others.
+
+Sharp edges: the paper sends rows as they are, and most of them are unique on the columns sent, though their
+quasi-identifiers are not. The default, `released = "generalised"`, generalises every column but the target until each
+batch is k-anonymous by itself, verified by the checker. A Byzantine site can force approvals in a count across sites,
+so raw rows then need a policy that trusts such counts.
 """
 
 from __future__ import annotations
@@ -54,32 +57,33 @@ OPEN_SECRET = b"everybody knows this secret".ljust(32, b".")
 
 @dataclass(frozen=True, kw_only=True)
 class Gate:
-    """`[method.gate]`: which rows may go to the hub, who counts, and how they go."""
+    """`[method.gate]`: which rows are sent to the hub, how they are counted, and in which form they are sent."""
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 - read by pydantic, not a field
 
     rule: str = "k-anonymity"
     k: Annotated[int, Ge(1)] = 100
-    """Not used by paper-l, which has l instead."""
+    """Fewest rows per key. Not used by paper-l, which has l instead."""
     l: Annotated[int, Ge(1)] | None = None  # noqa: E741 - the literature's own letter
     t: Annotated[float, Gt(0), Le(1)] | None = None
     strict: bool = False
-    """More than k, as the paper's text says, instead of at least k."""
+    """Demand more than k, as the paper's text says, instead of at least k."""
     overlap: Annotated[int, Ge(1)] = 1
-    """At how many sites one person may be: a count across sites then demands so many times k."""
+    """At how many sites one person may occur: a count across sites then demands this many times k."""
     key: str = "exact"
     count: Literal["secure", "local", "global"] = "secure"
-    """Over all sites without showing counts; over own rows; over all sites in clear (simulation only)."""
+    """secure: over all sites in a secure sum | local: over the site's own rows | global: over all sites in clear
+    (simulation only)"""
     released: Literal["generalised", "raw"] = "generalised"
     release_k: Annotated[int, Ge(2)] = 10
     release_l: Annotated[int, Ge(1)] = 2
     keep_days: Annotated[int, Ge(1)] = 365
-    """Days the hub may keep the rows it is given. Sites approve it with the plan."""
+    """Days the hub may keep the rows it receives. Sites approve it with the plan."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Partial:
-    """`[method]` of a partial federation."""
+    """`[method]` of partially-federated learning."""
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 - read by pydantic, not a field
 
@@ -99,18 +103,18 @@ def _config(approved: ApprovedPlan) -> Partial:
 
 
 def _threshold(gate: Gate) -> int:
-    """The total a key must reach: k or, for the paper's second algorithm, l; one more if strict; times the overlap."""
+    """The total a key must reach: k or, for the paper's second algorithm, l; plus 1 if strict; times the overlap."""
     least = gate.l if count_unit(gate.rule) == "key+sensitive" and gate.l is not None else gate.k
     return (least + gate.strict) * gate.overlap
 
 
 @dataclass(frozen=True, eq=False)
 class _OwnKeys:
-    """The rows that are there, by key: the number of each row's key, and the keys with their counts."""
+    """The rows that have arrived, with the key of each row, and the keys with their counts."""
 
     round: int
     present: NDArray[np.bool_]
-    """Which of all the site's rows are there."""
+    """Which of the site's rows have arrived."""
     frame: pl.DataFrame
     codes: NDArray[np.int64]
     counts: KeyCounts
@@ -118,18 +122,18 @@ class _OwnKeys:
 
 @dataclass
 class GateState(TaskState):
-    """What a site's gate knows between the stages of a run."""
+    """What the gate of a site remembers between the stages of a run."""
 
     keys: _OwnKeys | None = None
-    """The rows and keys of the stage that was opened last."""
+    """The rows and keys of the latest stage."""
     shipped: NDArray[np.bool_] | None = None
-    """Which rows went to the hub: no row is shipped twice."""
+    """Which rows were sent to the hub: no row is sent twice."""
     granted: set[bytes] = field(default_factory=set)
-    """Keys that were approved once; approval is sticky."""
+    """Keys that were approved in any stage; an approval is never withdrawn."""
 
 
 def _open_stage(site: Site, round_number: int) -> _OwnKeys:
-    """Look at the rows that are there now, once a stage."""
+    """Count the keys of the rows that have arrived; once per stage."""
     known = site.state(GateState).keys
     if known is not None and known.round == round_number:
         return known
@@ -153,7 +157,7 @@ def _open_stage(site: Site, round_number: int) -> _OwnKeys:
 
 
 def _own_keys(site: Site) -> _OwnKeys:
-    """The keys of the stage that was opened last."""
+    """The keys of the latest stage."""
     known = site.state(GateState).keys
     return _open_stage(site, 0) if known is None else known
 
@@ -166,7 +170,7 @@ COUNT = SecureCount(
 
 
 def _news(site: Site, request: Request) -> Release:
-    """How many rows came in since the last stage; opens the stage at this site."""
+    """Begin a stage at this site, and say how many rows arrived since the one before."""
     before = site.state(GateState).keys
     own = _open_stage(site, request.round)
     new = own.frame.height - (0 if before is None else before.frame.height)
@@ -177,7 +181,7 @@ NEWS = Task(name="partial.news", one=_news)
 
 
 def _tell_counts(site: Site, request: Request) -> Release:
-    """`count = "global"`: the paper's count in clear. The keys can be guessed, so this is as good as raw."""
+    """`count = "global"`: the paper's count in clear. Its keys can be guessed, so it is claimed as raw."""
     del request
     own = _own_keys(site).counts
     prints = fingerprints(OPEN_SECRET, own.keys)
@@ -199,9 +203,11 @@ def _shared_rows(site: Site, request: Request) -> NDArray[np.bool_]:
         )
         approved = is_approved(prints, request.payload.arrays["f"], request.payload.arrays["h"])
         granted = site.state(GateState).granted
-        granted.update(key for key, good in zip(own.counts.keys, approved, strict=True) if good)  # approval is sticky
+        granted.update(
+            key for key, good in zip(own.counts.keys, approved, strict=True) if good
+        )  # an approval is never withdrawn
         counts = np.asarray([2 * _threshold(gate) if key in granted else 0 for key in own.counts.keys], dtype=np.int64)
-    # How many there are was counted by all; how varied they are is judged on the rows at hand.
+    # Sizes were counted over all sites; diversity is judged on the site's own rows.
     mask = apply_gate(
         own.frame,
         quasi=schema.quasi,
@@ -215,13 +221,13 @@ def _shared_rows(site: Site, request: Request) -> NDArray[np.bool_]:
         key=gate.key,
         counts=counts,
     ).mask
-    # A careful site also wants a crowd among its own rows.
+    # The site's policy can demand a minimum among its own rows as well.
     decided: NDArray[np.bool_] = mask & (own.counts.counts[own.codes] >= site.policy.min_gate_k)
     return decided
 
 
 def _share(site: Site, request: Request) -> Release:
-    """Ship what the gate lets through; keep the rest for training here."""
+    """Send the rows that pass the gate, and keep the others for training at this site."""
     approved = site.plan
     gate, schema, encoder = _config(approved).gate, site.schema, site.encoder
     own = _own_keys(site)
@@ -230,9 +236,9 @@ def _share(site: Site, request: Request) -> Release:
     if state.shipped is None:
         state.shipped = np.zeros(site.count, dtype=bool)
     shipped = state.shipped
-    mask = _shared_rows(site, request) & ~shipped[own.present]  # no row is shipped twice
+    mask = _shared_rows(site, request) & ~shipped[own.present]  # no row is sent twice
     shared, guarantee = _releasable(site, frame.filter(pl.Series(mask)), gate)
-    if shared is None:  # too few for a batch: they wait here
+    if shared is None:  # too few for a batch: they stay until more rows arrive
         mask = np.zeros(frame.height, dtype=bool)
     shipped[np.flatnonzero(own.present)[mask]] = True
     kept = frame.filter(pl.Series(~shipped[own.present]))
@@ -245,7 +251,7 @@ def _share(site: Site, request: Request) -> Release:
 
 
 def _releasable(site: Site, frame: pl.DataFrame, gate: Gate) -> tuple[pl.DataFrame | None, Guarantee]:
-    """The rows as they may go, with the claim; None when nothing goes."""
+    """The rows in the form in which they are sent, with the claim; None when nothing is sent."""
     if frame.height == 0:
         return None, Public(what="row counts")
     if gate.released == "raw":
@@ -263,14 +269,14 @@ SHARE = Task(name="partial.share", one=_share)
 
 
 def _count(config: Partial, hub: Hub, round_number: int) -> Generator[Ask | RoundEnd, Any, Approved | None]:
-    """Who may go, by the plan's way of counting; None when sites decide alone, or when nothing new may be told."""
+    """The approved keys; None when sites count by themselves, or when too few new rows arrived for a new count."""
     gate = config.gate
     news: Replies = yield Ask(task=NEWS, to=hub.sites, round=round_number, expect=Expect(metrics=("new",)))
     if gate.count == "local":
         return None
     new = news.metric("new")
     if round_number and ((new > 0).sum() < 3 or new.sum() < _threshold(gate)):
-        return None  # two counts that differ by a few rows would show those rows' keys
+        return None  # two counts that differ by a few rows would disclose the keys of those rows
     if gate.count == "secure":
         if len(hub.sites) < 3:
             raise RefusedError(
@@ -300,7 +306,7 @@ def _add_counts(told: Replies, threshold: int) -> Approved:
 
 
 class _Stages:
-    """Before the first round, and whenever rows arrive: count, share, and say who trains on what."""
+    """The gate's stages, before the first round and whenever rows arrive: count, share, and choose who trains."""
 
     def __init__(self, config: Partial, hub: Hub) -> None:
         self.received: pl.DataFrame | None = None
@@ -349,7 +355,13 @@ class _Stages:
 
 
 def protocol(config: Partial, hub: Hub) -> ProtocolGenerator:
-    """Count, share, then train: sites on what they kept, the hub on what it was given; again when rows arrive."""
+    """Count, share, then train: sites on the rows they kept, the hub on the rows it received.
+
+    Counting and sharing are repeated whenever rows arrive.
+
+    Raises:
+        RefusedError: A secure count has fewer than three sites.
+    """
     stages = _Stages(config, hub)
     weights = hub.network.start(hub.streams.generator("start"))
     ended = yield from federated_rounds(hub, weights, before=stages.before)
@@ -380,7 +392,7 @@ def _notes(config: Partial, hub: Hub, stages: _Stages) -> tuple[str, ...]:
 
 
 def claims(config: Partial, rows: int) -> Sequence[Guarantee]:
-    """A site gives away its gate's share of rows, and weights trained on the rest."""
+    """What a site with `rows` rows discloses: rows that pass its gate, weights trained on the others, and counts."""
     gate = config.gate
     made: list[Guarantee] = [Aggregate(rows=rows)]
     if gate.released == "raw":

@@ -1,9 +1,10 @@
-"""Rows that may be shipped: every column but the target is the same for all rows of a class of at least k.
+"""Generalise a batch of rows before it is sent: all columns but the target are equal within classes of at least k rows.
 
-Classes are made by clustering on a public grid, so no cut point tells a value. Numbers go out as the class's mean
-rounded to 1/50 of the public range, or as the middle of the class's cells when fewer than three rows are off the
-lower end or one row makes up most of the mean: an exact mean would give single values back. Columns with public bins
-go out as a bin, categories as the commonest value of the class.
+Classes are formed by clustering on a public grid, so no boundary of a class discloses a value. A number is released as
+the mean of its class, rounded to 1/50 of the public range. Where fewer than three rows of the class are above the lower
+end of the range, or one row makes up most of the mean, single values could be computed from the mean; the middle of the
+class's grid cells is released instead. Columns with public bins are released as a bin, categories as the most frequent
+value of the class.
 
 Guarantee: the batch by itself meets k and, over the sensitive column, l; the checker, which shares no code with this
 file, has verified the rows that are returned. A batch too small for that is not released.
@@ -29,7 +30,7 @@ __all__ = ["GRID", "generalise_batch"]
 
 GRID = 50
 DOMINANT = 0.5
-"""The largest part one row may have in a class's mean before the mean is not told."""
+"""If one row has more than this share of a class's total, the mean is not released."""
 FEW = 3
 
 Floats = NDArray[np.float64]
@@ -43,7 +44,22 @@ def generalise_batch(
     k: int,
     l: int,  # noqa: E741 - the literature's own letter
 ) -> pl.DataFrame:
-    """The rows of `frame`, inputs generalised and the target as it is. Refused when k or l cannot be met."""
+    """Generalise the inputs of a batch of rows; the target stays as it is.
+
+    Args:
+        frame: The rows.
+        schema: The roles of their columns.
+        domain: Public ranges and categories of the columns.
+        k: Fewest rows per class.
+        l: Fewest values of the target per class, if it is sensitive or categorical.
+
+    Returns:
+        The generalised rows, verified by the checker.
+
+    Raises:
+        RefusedError: k or l cannot be met.
+        IntegrityError: The checker found that the result does not meet them.
+    """
     target = str(schema.target)
     columns = list(schema.inputs)
     on_grid = frame.select(*(_on_grid(frame[name], schema, domain.columns[name]) for name in columns), target)
@@ -79,7 +95,7 @@ def _cell_of(values: Floats, low: float, width: float) -> NDArray[np.int64]:
 
 
 def _on_grid(column: pl.Series, schema: Schema, domain: ColumnDomain) -> pl.Series:
-    """The column as the classes are cut on: grid cells of numbers, bins, categories."""
+    """The column as clustering sees it: grid cells of numbers, bins, or categories."""
     bins = schema.columns[column.name].bins
     if bins is not None:
         return pl.Series(column.name, _bin_codes(column, bins))
@@ -98,7 +114,7 @@ def _released(column: pl.Series, classes: Partition, schema: Schema, domain: Col
 
 
 def _released_bins(column: pl.Series, classes: Partition, bins: Sequence[float]) -> pl.Series:
-    """The bin nearest to the class's mean bin, as a number that lies in it."""
+    """The bin nearest to the class's mean bin, as a number inside that bin."""
     means = _sums(_bin_codes(column, bins).astype(float), classes) / classes.sizes
     inside = np.asarray([*bins, bins[-1] + 1.0], dtype=float)
     return pl.Series(column.name, inside[np.rint(means).astype(np.int64)][classes.labels])
@@ -121,7 +137,7 @@ def _released_numbers(column: pl.Series, classes: Partition, domain: ColumnDomai
 
 
 def _released_categories(column: pl.Series, classes: Partition) -> pl.Series:
-    """The commonest value of each class; of equally common ones the first by name."""
+    """The most frequent value of each class; among equally frequent ones the first in alphabetical order."""
     tally = pl.DataFrame({"class": classes.labels, "value": column}).group_by("class", "value").len()
     ordered = tally.sort("class", "len", "value", descending=[False, True, False], nulls_last=True)
     commonest = ordered.unique("class", keep="first", maintain_order=True)["value"]
