@@ -21,7 +21,7 @@ from unittest import mock
 import numpy as np
 import polars as pl
 
-from kohort.crypto.sums.key_holder import KEY_HOLDER
+from kohort.crypto.sums.scheme import KEY_HOLDER
 from kohort.errors import RefusedError
 from kohort.methods.registry import find_method
 from kohort.privacy.ledger.verify import verify_ledger

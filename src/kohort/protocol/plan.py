@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le
 
+from kohort.crypto.sums.session import SumSession
 from kohort.errors import ConfigError, nearest
 from kohort.models.dense.network import Init, Loss, Network
 from kohort.models.dense.training import Training
@@ -177,3 +179,10 @@ class ApprovedPlan:
     """Whether the method makes the rows to train on by a task of its own, so that enrolment must not."""
     arrival: Arrival | None = None
     """How rows come in over time; None when all are there."""
+    sites: tuple[str, ...] = ()
+    """The sites of the run, in the hub's order."""
+
+    @cached_property
+    def session(self) -> SumSession:
+        """The secure-sum session over all sites of the run."""
+        return SumSession(run=self.run, plan_hash=self.plan_hash, members=self.sites)

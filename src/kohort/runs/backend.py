@@ -128,8 +128,8 @@ def _parties(ready: RunContext, sites: frozenset[str]) -> dict[str, Site]:
     return {holder.name: holder}
 
 
-def approved_plan_for(plan: Plan, *, schema: Schema, run: str) -> ApprovedPlan:
-    """What every participant of `run` agrees on; hub and sites make it from the same plan."""
+def approved_plan_for(plan: Plan, *, schema: Schema, run: str, sites: tuple[str, ...] = ()) -> ApprovedPlan:
+    """What every participant of `run` agrees on; hub and sites make it from the same plan and site list."""
     method = find_method(plan.method)
     return ApprovedPlan(
         run=run,
@@ -143,6 +143,7 @@ def approved_plan_for(plan: Plan, *, schema: Schema, run: str) -> ApprovedPlan:
         train=plan.train,
         own_rows=method.own_rows,
         arrival=_arrival(plan, method),
+        sites=sites,
     )
 
 

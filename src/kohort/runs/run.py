@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from kohort.crypto.sums.key_holder import KEY_HOLDER
+from kohort.crypto.sums.scheme import KEY_HOLDER
 from kohort.errors import ConfigError
 from kohort.evaluate.intervals import RESAMPLES
 from kohort.evaluate.utility import accuracy_of, evaluate_model
@@ -180,7 +180,7 @@ def run(
     notes: tuple[str, ...] = ()
     if folder is not None and goes_on:
         checkpoint, notes = folder.checkpoints.latest(ledger_lines=ledger.length)
-    approved = approved_plan_for(plan, schema=population.schema, run=ledger.run)
+    approved = approved_plan_for(plan, schema=population.schema, run=ledger.run, sites=population.names)
     try:
         ready = RunContext(
             plan=plan, population=population, approved=approved, streams=streams, ledger=ledger, receipts=receipts
