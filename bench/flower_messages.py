@@ -105,7 +105,7 @@ def _messages(root: Path, scheme: str) -> int:
     import polars as pl
     from tests.support.loopback import LoopBackBackend
 
-    from kohort.crypto.sums.key_holder import KEY_HOLDER
+    from kohort.crypto.sums.scheme import KEY_HOLDER
     from kohort.runs.config import load_plan
     from kohort.runs.run import run
 

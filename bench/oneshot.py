@@ -20,8 +20,8 @@ import numpy as np
 import polars as pl
 
 from bench.harness import Row, best_of
-from kohort.crypto.sums.encrypted import join, part
-from kohort.crypto.sums.he import BFV, Adder, PublicKey, SecretKey
+from kohort.crypto.sums.encrypted import join_ciphertexts, split_ciphertexts
+from kohort.crypto.sums.he import BFV, CiphertextSum, PublicKey, SecretKey
 from kohort.crypto.sums.packing import TAGS, Packing
 from kohort.crypto.sums.scheme import SumContext
 from kohort.methods.oneshot.design import BITS, Cells, Layout, OneShotSection
@@ -70,7 +70,7 @@ class _Federation:
         ring = self.packing.ring
         self.secret = SecretKey(ring, bytes(64))
         self.key = PublicKey(ring, self.secret.public)
-        self.adders = [Adder(ring) for _ in range(self.packing.ciphertexts)]
+        self.totals = [CiphertextSum(ring) for _ in range(self.packing.ciphertexts)]
         self._seed = 0
 
     def site(self, rows: Rows) -> bytes:
@@ -80,14 +80,14 @@ class _Federation:
         padded = np.concatenate([slots, np.zeros((len(slots), TAGS), dtype=np.int64)], axis=1)
         self._seed += 1
         seed = self._seed.to_bytes(64, "little")
-        return join(self.key.encrypt(row, sites=self.sites, seed=seed) for row in padded)
+        return join_ciphertexts(self.key.encrypt(row, sites=self.sites, seed=seed) for row in padded)
 
     def add(self, message: bytes) -> None:
-        for adder, item in zip(self.adders, part(message), strict=True):
-            adder.add(item)
+        for total, item in zip(self.totals, split_ciphertexts(message), strict=True):
+            total.add(item)
 
     def solve(self) -> Any:
-        opened = np.stack([self.secret.open(adder.total(), sites=self.sites) for adder in self.adders])
+        opened = np.stack([self.secret.open(total.ciphertext(), sites=self.sites) for total in self.totals])
         total = self.packing.unpack(np.ascontiguousarray(opened[:, : self.packing.payload_slots]))
         self.total = decoded(self.layout, total)
         return fit(self.layout, self.total).coefficients[0]

@@ -100,7 +100,7 @@ def _agreed(sites: int) -> list[bytes]:
     sides = {name: GroupSite(names, name, b"bench", Streams.seeded(place)) for place, name in enumerate(names)}
     inboxes = dict.fromkeys(names, b"")
     for step in range(STEPS):
-        answers = {name: sides[name].answer(step, inbox) for name, inbox in inboxes.items()}
+        answers = {name: sides[name].reply(step, inbox) for name, inbox in inboxes.items()}
         inboxes = dict(hub.route(step, answers))
     secrets = [side.secret for side in sides.values() if side.secret is not None]
     _require(len(secrets) == sites and len(set(secrets)) == 1)
@@ -126,11 +126,13 @@ def _summed(vectors: list[Integers], *, request: str) -> Integers:
     inboxes = dict.fromkeys(names, b"")
     own = dict(zip(names, vectors, strict=True))
     for step in range(SCHEME.steps):
-        answers = {
-            name: sides[name].answer(step, inbox, own[name] if step == SCHEME.contributes_at else None)
+        replies = {
+            name: sides[name].reply(step, inbox, own[name] if step == SCHEME.contributes_at else None)
             for name, inbox in inboxes.items()
         }
-        inboxes = dict(hub.route(step, answers))
+        for name, reply in replies.items():
+            hub.take(step, name, reply)
+        inboxes = dict(hub.inboxes(step))
     total, survivors = hub.total()
     _require(survivors == names)
     return total

@@ -14,8 +14,7 @@ import pytest
 
 from kohort.crypto.sums.encrypted import EncryptedHub
 from kohort.crypto.sums.he import SecretKey
-from kohort.crypto.sums.key_holder import KEY_HOLDER
-from kohort.crypto.sums.scheme import FixedPoint, Integers, find_scheme
+from kohort.crypto.sums.scheme import KEY_HOLDER, FixedPoint, Integers, SumContext, find_scheme
 from kohort.errors import ConfigError, IntegrityError, KohortError, RefusedError
 from kohort.privacy.guarantee import parse_guarantee
 from kohort.privacy.ledger.ledger import Ledger
@@ -28,7 +27,7 @@ from kohort.protocol.hub import Ask, Hub, RoundEnd
 from kohort.protocol.site import Site
 from kohort.protocol.task import Request
 from kohort.rng import Streams
-from kohort.rounds.summing import Total, sum_task, summed
+from kohort.rounds.summing import Total, secure_sum, sum_task
 from kohort.runs.backend import RunContext, Simulation, approved_plan_for
 from kohort.runs.config import Plan, load_plan
 from kohort.runs.run import Progress, run
@@ -38,9 +37,13 @@ POINT = FixedPoint(bound=1.0, scale=2**30, sites=12)
 LENGTH = 30
 
 
-def contribute(site: Site, request: Request, length: int) -> tuple[Integers, int]:
+def values_of(site: Site, length: int = LENGTH) -> Integers:
+    return POINT.encode(site.streams.generator("test values").uniform(-1, 1, length))
+
+
+def contribute(site: Site, request: Request, context: SumContext) -> tuple[Integers, int]:
     del request
-    return POINT.encode(site.streams.generator("test values").uniform(-1, 1, length)), site.count
+    return values_of(site, context.length), site.count
 
 
 TASK = sum_task("test.encrypted-sum", contribute, scheme=lambda approved: str(approved.config.secure.sum))
@@ -73,7 +76,7 @@ def engine_of(made: Plan, *, seed: int = 5) -> LocalEngine:
     ready = RunContext(
         plan=made,
         population=population,
-        approved=approved_plan_for(made, schema=population.schema, run="run"),
+        approved=approved_plan_for(made, schema=population.schema, run="run", sites=population.names),
         streams=streams,
         ledger=Ledger(signer=Signer.from_secret(streams.bytes("s")), run="run"),
         receipts=Receipts(signer=Signer.from_secret(streams.bytes("h"))),
@@ -84,7 +87,7 @@ def engine_of(made: Plan, *, seed: int = 5) -> LocalEngine:
     return engine
 
 
-def total_of(made: Plan, engine: LocalEngine, *, length: int = LENGTH) -> Total:
+def total_of(engine: LocalEngine, *, length: int = LENGTH) -> Total:
     hub = Hub(
         sites=tuple(engine.sites),
         rows={},
@@ -96,7 +99,7 @@ def total_of(made: Plan, engine: LocalEngine, *, length: int = LENGTH) -> Total:
     )
 
     def asks() -> Generator[Ask | RoundEnd, Any, Total]:
-        return (yield from summed(hub, TASK, scheme=made.config.secure.sum, length=length))
+        return (yield from secure_sum(hub, TASK, length=length))
 
     return drive(asks(), engine)
 
@@ -112,7 +115,7 @@ def test_every_scheme_gives_the_same_bits(length: int) -> None:
     for scheme in SCHEMES:
         made = plan(scheme)
         engine = engine_of(made)
-        found[scheme] = total_of(made, engine, length=length)
+        found[scheme] = total_of(engine, length=length)
     for total in found.values():
         assert total.sites == found["none"].sites
         assert np.array_equal(total.values, found["none"].values)
@@ -122,9 +125,9 @@ def test_every_scheme_gives_the_same_bits(length: int) -> None:
 def test_sites_that_do_not_answer_are_not_in_the_total(scheme: str) -> None:
     made = plan(scheme, sites=12, drop=0.3)
     engine = engine_of(made)
-    total = total_of(made, engine)
+    total = total_of(engine)
     assert 3 <= len(total.sites) < 12
-    wanted = sum(contribute(engine.sites[name], cast(Any, None), LENGTH)[0] for name in total.sites)
+    wanted = sum(values_of(engine.sites[name]) for name in total.sites)
     assert np.array_equal(total.values, wanted)
     opened = [line for line in lines_of(engine) if line.get("what") == "sum.open"]
     assert opened[0]["guarantee"]["sites"] == len(total.sites)
@@ -133,7 +136,7 @@ def test_sites_that_do_not_answer_are_not_in_the_total(scheme: str) -> None:
 def test_the_ledger_tells_who_gave_what_to_whom() -> None:
     made = plan("bfv")
     engine = engine_of(made)
-    total_of(made, engine)
+    total_of(engine)
     released = [line for line in lines_of(engine) if line["event"] == "release"]
     assert sum(line["size"] for line in released) == engine.costs.bytes_up
     by_holder = {line["what"]: line["guarantee"] for line in released if line["site"] == KEY_HOLDER}
@@ -152,7 +155,7 @@ def test_the_ledger_tells_who_gave_what_to_whom() -> None:
 
 def test_replies_are_taken_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     made = plan("bfv", sites=7)
-    whole = total_of(made, engine_of(made))
+    whole = total_of(engine_of(made))
     held: list[int] = []
     real = LocalEngine._collect
 
@@ -163,7 +166,7 @@ def test_replies_are_taken_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(engine_module, "AT_A_TIME", 3)
     monkeypatch.setattr(LocalEngine, "_collect", collect)
-    parts = total_of(made, engine_of(made))
+    parts = total_of(engine_of(made))
     assert held == [3, 3, 1]
     assert np.array_equal(parts.values, whole.values)
     assert parts.sites == whole.sites
@@ -206,16 +209,16 @@ def test_same_seed_same_ledger_one_by_one_and_resumed(tmp_path: Path) -> None:
 def test_a_hub_that_lies_about_the_sites_ends_with_exit_6(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
     real = EncryptedHub.take
 
-    def forget(self: EncryptedHub, site: str, answer: bytes) -> None:
+    def forget(self: EncryptedHub, step: int, site: str, reply: bytes) -> None:
         if len(self.claimed) == 2:
             self.claimed[site] = None  # claimed, and not in the total
         else:
-            real(self, site, answer)
+            real(self, step, site, reply)
 
     monkeypatch.setattr(EncryptedHub, "take", forget)
     made = plan(scheme)
     with pytest.raises(IntegrityError, match="tags") as caught:
-        total_of(made, engine_of(made))
+        total_of(engine_of(made))
     assert caught.value.exit_code == 6
 
 
@@ -223,30 +226,30 @@ def test_a_hub_that_lies_about_the_sites_ends_with_exit_6(scheme: str, monkeypat
 def test_a_broken_ciphertext_ends_with_exit_6(harm: str, monkeypatch: pytest.MonkeyPatch) -> None:
     real = EncryptedHub.take
 
-    def harmed(self: EncryptedHub, site: str, answer: bytes) -> None:
-        bad = answer[:-50] if harm == "cut" else answer[:9000] + bytes([answer[9000] ^ 1]) + answer[9001:]
-        real(self, site, bad if not self.claimed else answer)
+    def harmed(self: EncryptedHub, step: int, site: str, reply: bytes) -> None:
+        bad = reply[:-50] if harm == "cut" else reply[:9000] + bytes([reply[9000] ^ 1]) + reply[9001:]
+        real(self, step, site, bad if not self.claimed else reply)
 
     monkeypatch.setattr(EncryptedHub, "take", harmed)
     made = plan("bfv")
     with pytest.raises(KohortError) as caught:
-        total_of(made, engine_of(made))
+        total_of(engine_of(made))
     assert caught.value.exit_code == 6
 
 
 def test_the_policys_minimum_holds_for_encrypted_sums() -> None:
     made = plan("bfv", min_sum_sites=5)
     with pytest.raises(RefusedError, match="below 5"):
-        total_of(made, engine_of(made))
+        total_of(engine_of(made))
     engine = engine_of(plan("bfv", sites=12, drop=0.6, min_sum_sites=11))
     with pytest.raises(RefusedError, match="below 11"):
-        total_of(made, engine)
+        total_of(engine)
 
 
 def test_no_headroom_is_an_error_that_tells_the_bound() -> None:
     wide = sum_task(
         "test.wide-sum",
-        lambda site, _, length: (np.full(length, 2**38, dtype=np.uint64), site.count),
+        lambda site, _, context: (np.full(context.length, 2**38, dtype=np.uint64), site.count),
         scheme=lambda approved: str(approved.config.secure.sum),
     )
     made = plan("bfv")
@@ -261,7 +264,7 @@ def test_no_headroom_is_an_error_that_tells_the_bound() -> None:
         key_holder=KEY_HOLDER,
     )
     with pytest.raises(KohortError, match="above 137438953471"):
-        drive(summed(hub, wide, scheme="bfv", length=3), engine)
+        drive(secure_sum(hub, wide, length=3), engine)
 
 
 def test_nobody_else_can_be_the_key_holder() -> None:
@@ -276,7 +279,7 @@ def test_nobody_else_can_be_the_key_holder() -> None:
     names = ("north", "south", KEY_HOLDER)
     with pytest.raises(ConfigError, match="cannot be called"):
         run(made, seed=1, tables={name: table() for name in names})
-    engine = engine_of(plan("masks"))
-    assert engine.parties == {}
+    engine = engine_of(plan("bfv"))
+    engine.parties.clear()
     with pytest.raises(ConfigError, match="needs a key-holder"):
-        total_of(plan("bfv"), engine)
+        total_of(engine)

@@ -123,7 +123,7 @@ def make_secrets(count: int, tamper: object = None, silent: dict[str, int] | Non
     inboxes = dict.fromkeys(names, b"")
     for step in range(STEPS):
         answers = {
-            name: sites[name].answer(step, inbox)
+            name: sites[name].reply(step, inbox)
             for name, inbox in inboxes.items()
             if (silent or {}).get(name, 99) > step
         }

@@ -16,7 +16,7 @@ import polars as pl
 from kohort.crypto.identity.keys import public_text
 from kohort.crypto.identity.roster import Roster
 from kohort.crypto.sealed import Identity
-from kohort.crypto.sums.key_holder import KEY_HOLDER
+from kohort.crypto.sums.scheme import KEY_HOLDER
 from kohort.privacy.ledger.ledger import canonical
 from kohort.protocol.key_holder import needs_key_holder
 from kohort.rng import Streams

@@ -74,7 +74,7 @@ class GroupSite:
             return Encrypted(scheme="x25519-chacha20poly1305", opens="the other sites")
         return Public(what="keys of a group secret")
 
-    def answer(self, step: int, inbox: bytes) -> bytes:
+    def reply(self, step: int, inbox: bytes) -> bytes:
         """The site's message at `step`."""
         match step:
             case 0:
@@ -134,9 +134,10 @@ class GroupHub:
 
     sites: tuple[str, ...]
 
-    def route(self, step: int, answers: Mapping[str, bytes]) -> dict[str, bytes]:
+    def route(self, step: int, replies: Mapping[str, bytes]) -> dict[str, bytes]:
         """What each site gets next."""
-        by_index = {self.sites.index(site): data for site, data in answers.items()}
+        places = {site: index for index, site in enumerate(self.sites)}
+        by_index = {places[site]: data for site, data in replies.items()}
         if step == 0:
             message = b"".join(_KEY.pack(index, key) for index, key in sorted(by_index.items()) if len(key) == 32)
         elif step == 2:

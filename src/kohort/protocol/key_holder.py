@@ -3,19 +3,19 @@
 It is neither the hub nor a site, has a ledger chain of its own, and answers two tasks: `sum.keys` (a public key for one
 sum, signed) and `sum.open` (the total over the sites the hub claims, once, if the tags say so). Sites look its keys up
 under its fixed name in their own rosters; a hub cannot appoint another one.
+
+The encryption itself is imported when a key is first asked for: most runs encrypt nothing.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
 
-from kohort.crypto.sums.encrypted import EncryptedSum, part
-from kohort.crypto.sums.key_holder import FEWEST, KEY_HOLDER, KeyHolder
-from kohort.crypto.sums.scheme import SumContext, Trust, find_scheme
+from kohort.crypto.sums.scheme import KEY_HOLDER, MIN_SITES, SumContext, find_scheme
 from kohort.errors import ConfigError, IntegrityError, RefusedError
 from kohort.privacy.guarantee import Public, SecureSum
 from kohort.privacy.ledger.ledger import Ledger
@@ -28,20 +28,43 @@ from kohort.protocol.wire import Payload
 from kohort.rng import Streams
 from kohort.tables.schema import Schema
 
-__all__ = ["KEYS", "OPEN", "needs_key_holder", "simulated_key_holder", "sum_context", "trust_of"]
+if TYPE_CHECKING:
+    from kohort.crypto.sums.encrypted import EncryptedSum
+    from kohort.crypto.sums.key_holder import KeyHolder
 
-LONGEST = 1 << 26
+__all__ = ["KEYS", "OPEN", "needs_key_holder", "simulated_key_holder"]
 
 
 def needs_key_holder(approved: ApprovedPlan) -> bool:
-    """Whether the plan's `method.secure.sum` is a scheme whose totals somebody else than the hub opens."""
+    """Whether the plan's `method.secure.sum` is a scheme whose totals somebody else than the hub opens.
+
+    Args:
+        approved: The approved plan.
+
+    Returns:
+        True for encrypted sums.
+    """
     return approved.secure is not None and find_scheme(approved.secure.sum).key_holder
 
 
 def simulated_key_holder(
     *, schema: Schema, policy: Policy, streams: Streams, ledger: Ledger, sites: frozenset[str]
 ) -> Site:
-    """The key-holder of a simulated run; it opens no total over fewer sites than the plan's policy allows."""
+    """The key-holder of a simulated run; it opens no total over fewer sites than the plan's policy allows.
+
+    Args:
+        schema: The run's schema.
+        policy: The plan's policy.
+        streams: The run's randomness; the key-holder gets a part of its own.
+        ledger: Where its chain goes.
+        sites: The names of the sites, none of which may be the key-holder's.
+
+    Returns:
+        A party without rows that answers two tasks.
+
+    Raises:
+        ConfigError: A site has the key-holder's name.
+    """
     if KEY_HOLDER in sites:
         raise ConfigError(
             f"a site cannot be called {KEY_HOLDER!r}", hint="That is the party that opens sums; rename it"
@@ -50,38 +73,9 @@ def simulated_key_holder(
         name=KEY_HOLDER,
         table=SiteTable(pl.DataFrame(), 0, 0),
         schema=schema,
-        policy=Policy(tasks=(KEYS.name, OPEN.name), min_sum_sites=max(FEWEST, policy.min_sum_sites)),
+        policy=Policy(tasks=(KEYS.name, OPEN.name), min_sum_sites=max(MIN_SITES, policy.min_sum_sites)),
         streams=Streams(streams.bytes("site", KEY_HOLDER), streams.seed),
         ledger=ledger,
-    )
-
-
-def trust_of(site: Site) -> Trust:
-    """What a site relies on in a sum: its roster says who is a peer, and whether there is a key-holder."""
-    return Trust(site.identity, site.find_peer(KEY_HOLDER), site.policy.min_sum_sites, site.find_peer)
-
-
-def sum_context(
-    approved: ApprovedPlan, task: str, round_number: int, sites: bytes, *, length: int, modulus: int, bits: int
-) -> SumContext:
-    """What binds one sum; `sites` are their names, one a line. Simulated sites of one sum share the object."""
-    if not 0 < length <= LONGEST:
-        raise RefusedError(f"a sum of {length} numbers is out of range")
-    return _context(approved.run, f"{approved.plan_hash}:{task}", round_number, sites, length, modulus, bits)
-
-
-@lru_cache(maxsize=8)
-def _context(
-    run: str, request: str, round_number: int, sites: bytes, length: int, modulus: int, bits: int
-) -> SumContext:
-    return SumContext(
-        run=run,
-        round=round_number,
-        request=request,
-        sites=tuple(sites.decode(errors="replace").split("\n")),
-        length=length,
-        modulus=modulus,
-        bits=bits,
     )
 
 
@@ -94,16 +88,17 @@ class KeyHolderState(TaskState):
 
 def _sum_of(site: Site, request: Request) -> tuple[KeyHolder, EncryptedSum, SumContext]:
     """The key-holder's state and which sum is meant. Its own plan says the run; the hub says which sum of it."""
+    from kohort.crypto.sums.encrypted import EncryptedSum
+    from kohort.crypto.sums.key_holder import KeyHolder
+
     numbers, texts = request.payload.metrics, request.payload.blobs
-    approved = site.plan
     scheme = find_scheme(texts["scheme"].decode(errors="replace"))
     if not isinstance(scheme, EncryptedSum):
         raise RefusedError(f"a sum by {scheme.name!r} needs no key-holder")
-    context = sum_context(
-        approved,
+    context = site.plan.session.find(texts).context(
         texts["task"].decode(errors="replace"),
         request.round,
-        texts["sites"],
+        request.attempt,
         length=int(numbers["length"]),
         modulus=int(numbers["modulus"]),
         bits=int(numbers["bits"]),
@@ -127,12 +122,14 @@ def _keys(site: Site, request: Request) -> Release:
 
 def _open(site: Site, request: Request) -> Release:
     """Open the claimed total. It goes to the hub in clear: over so many sites, of which all but two may collude."""
+    from kohort.crypto.sums.encrypted import split_ciphertexts
+
     state, scheme, context = _sum_of(site, request)
     claimed = request.payload.arrays["claimed"]
     if claimed.dtype != np.uint32 or claimed.ndim != 1 or (claimed >= len(context.sites)).any():
         raise IntegrityError("the list of sites in a sum cannot be right")
     names = [context.sites[index] for index in claimed.tolist()]
-    total = state.open(scheme.ring, context, names, part(request.payload.blobs["totals"]))
+    total = state.open(scheme.ring, context, names, split_ciphertexts(request.payload.blobs["totals"]))
     claim = SecureSum(
         sites=len(names),
         threshold=len(names),

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
+from kohort.crypto.sums.session import SumSession
 from kohort.errors import RefusedError
 from kohort.protocol.arrival import Arrival
 from kohort.protocol.phases import JudgeSection, SecureSumSection, TrainingPhase
@@ -36,6 +38,8 @@ class ApprovedPlan:
     """Whether the method makes the rows to train on by a task of its own, so that enrolment must not."""
     arrival: Arrival | None = None
     """How rows come in over time; None when all are there."""
+    sites: tuple[str, ...] = ()
+    """The sites of the run, in the hub's order."""
     phases: tuple[TrainingPhase, ...] = ()
     """What sites train, phase by phase; empty for a method without phases."""
     secure: SecureSumSection | None = None
@@ -60,3 +64,8 @@ class ApprovedPlan:
         if not 0 <= number < len(self.phases):
             raise RefusedError(f"the approved plan of {self.method!r} has no phase {number + 1}")
         return self.phases[number]
+
+    @cached_property
+    def session(self) -> SumSession:
+        """The secure-sum session over all sites of the run."""
+        return SumSession(run=self.run, plan_hash=self.plan_hash, members=self.sites)

@@ -17,15 +17,15 @@ from numpy.typing import NDArray
 from kohort.crypto.counting import FIELDS, SKETCH, Fingerprints, cells_for, estimate, fingerprints, peel, sketch, table
 from kohort.crypto.group_secret import STEPS, GroupHub, GroupSite
 from kohort.crypto.sums.modular import P61
-from kohort.crypto.sums.scheme import Integers
+from kohort.crypto.sums.scheme import Integers, SumContext
 from kohort.errors import SiteError
-from kohort.protocol.hub import Ask, Expect, Hub, Replies, RoundEnd
+from kohort.protocol.hub import Ask, Hub, Replies, RoundEnd
 from kohort.protocol.plan import ApprovedPlan
 from kohort.protocol.site import Site
 from kohort.protocol.state import TaskState
 from kohort.protocol.task import Release, Request, Task
 from kohort.protocol.wire import Payload
-from kohort.rounds.summing import sum_task, summed
+from kohort.rounds.summing import join_session, secure_sum, step_request, sum_task
 
 __all__ = ["Approved", "KeyCounts", "SecureCount", "is_approved"]
 
@@ -69,7 +69,6 @@ class SecureCount:
     ) -> None:
         self._name = name
         self._counts_of = counts_of
-        self._scheme = scheme
         self.secret = Task(name=f"{name}.secret", one=self._agree)
         self.size = sum_task(f"{name}.size", self._sketch, scheme=scheme, modulus=P61)
         self.table = sum_task(f"{name}.table", self._table, scheme=scheme, modulus=P61)
@@ -84,37 +83,12 @@ class SecureCount:
 
         `stage` numbers the counts of a run; each has a secret and masks of its own.
         """
-        side = GroupHub(hub.sites)
-        inboxes = dict.fromkeys(hub.sites, b"")
-        names = "\n".join(hub.sites).encode()
-        for step in range(STEPS):
-            replies: Replies = yield Ask(
-                task=self.secret,
-                to=tuple(inboxes),
-                each={
-                    site: Payload(metrics={"step": step}, blobs={"inbox": inbox, "sites": names})
-                    for site, inbox in inboxes.items()
-                },
-                round=stage,
-                expect=Expect(blobs=("answer",)),
-            )
-            answers = {
-                site: payload.blobs["answer"] for site, payload in zip(replies.sites, replies.payloads(), strict=True)
-            }
-            inboxes = side.route(step, answers)
-        scheme = self._scheme(hub.approved)
-        sized = yield from summed(
-            hub, self.size, scheme=scheme, length=SKETCH, modulus=P61, round_number=stage * ATTEMPTS
-        )
+        yield from self._share_secret(hub, stage)
+        sized = yield from secure_sum(hub, self.size, length=SKETCH, round_number=stage * ATTEMPTS)
         cells = cells_for(estimate(sized.values))
         for attempt in range(ATTEMPTS):
-            added = yield from summed(
-                hub,
-                self.table,
-                scheme=scheme,
-                length=FIELDS * cells,
-                modulus=P61,
-                round_number=stage * ATTEMPTS + attempt,
+            added = yield from secure_sum(
+                hub, self.table, length=FIELDS * cells, round_number=stage * ATTEMPTS + attempt
             )
             counted = peel(added.values, cells)
             if not counted.stuck_cells:
@@ -123,17 +97,27 @@ class SecureCount:
         frequent = counted.totals >= threshold
         return Approved(counted.f[frequent], counted.h[frequent], len(counted.f), counted.stuck_cells)
 
+    def _share_secret(self, hub: Hub, stage: int) -> Generator[Ask | RoundEnd, Any, None]:
+        """Carry the sites' messages until all of them hold the group's secret."""
+        session, side = hub.approved.session.over(hub.sites), GroupHub(hub.sites)
+        inboxes = dict.fromkeys(hub.sites, b"")
+        for step in range(STEPS):
+            replies: Replies = yield step_request(self.secret, session, step, inboxes, round_number=stage)
+            sent = {
+                site: payload.blobs["answer"] for site, payload in zip(replies.sites, replies.payloads(), strict=True)
+            }
+            inboxes = side.route(step, sent)
+
     def _agree(self, site: Site, request: Request) -> Release:
         step, state = int(request.payload.metrics["step"]), site.state(CountState)
         if step == 0:
-            sites = tuple(request.payload.blobs["sites"].decode(errors="replace").split("\n"))
-            approved = site.plan
+            session, approved = join_session(site, request, step).session, site.plan
             binding = f"{approved.run}:{approved.plan_hash}:{self._name}:{request.round}".encode()
-            state.groups[self._name] = GroupSite(sites, site.name, binding, site.streams)
+            state.groups[self._name] = GroupSite(session.members, site.name, binding, site.streams)
         side = state.groups.get(self._name)
         if side is None:
             raise SiteError(f"site {site.name!r} was asked for step {step} of a secret that was not begun here")
-        blob = side.answer(step, request.payload.blobs["inbox"])
+        blob = side.reply(step, request.payload.blobs["inbox"])
         return Release(payload=Payload(blobs={"answer": blob}), guarantee=side.claim(step), rows=0)
 
     def prints(self, site: Site, keys: list[bytes] | None = None) -> Fingerprints:
@@ -143,18 +127,18 @@ class SecureCount:
             raise SiteError(f"site {site.name!r} was asked to count before the group agreed on a secret")
         return fingerprints(side.secret, self._counts_of(site).keys if keys is None else keys)
 
-    def _sketch(self, site: Site, request: Request, length: int) -> tuple[Integers, int]:
+    def _sketch(self, site: Site, request: Request, context: SumContext) -> tuple[Integers, int]:
         del request
-        if length != SKETCH:
+        if context.length != SKETCH:
             raise SiteError("the hub asked for a sketch of another length")
         return sketch(self.prints(site)), self._counts_of(site).rows
 
-    def _table(self, site: Site, request: Request, length: int) -> tuple[Integers, int]:
+    def _table(self, site: Site, request: Request, context: SumContext) -> tuple[Integers, int]:
         del request
-        if length % FIELDS:
+        if context.length % FIELDS:
             raise SiteError("the hub asked for a table of another shape")
         own = self._counts_of(site)
-        return table(self.prints(site), np.minimum(own.counts, own.cap), length // FIELDS), own.rows
+        return table(self.prints(site), np.minimum(own.counts, own.cap), context.length // FIELDS), own.rows
 
 
 def is_approved(prints: Fingerprints, f: Integers, h: Integers) -> NDArray[np.bool_]:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kohort.crypto.sums.scheme import FixedPoint, Integers
+from kohort.crypto.sums.scheme import FixedPoint, Integers, SumContext
 from kohort.errors import ConfigError, RefusedError, SiteError
 from kohort.models.dense.network import FloatArray, Network
 from kohort.protocol.hub import Ask, Hub, RoundEnd
@@ -29,7 +29,7 @@ from kohort.rounds.dp_accounts import Shares, account_of, answer_once, shares_of
 from kohort.rounds.loop import RoundsResult, WeightAverage
 from kohort.rounds.phase_rows import rows_of, stacked_rows
 from kohort.rounds.phase_training import plain_update
-from kohort.rounds.summing import sum_task, summed
+from kohort.rounds.summing import secure_sum, sum_task
 
 __all__ = ["SUM_UPDATES", "summed_rounds"]
 
@@ -54,14 +54,13 @@ def _deviation(phase: TrainingPhase, sigma: float, shares: Shares) -> float:
     return 0.0 if phase.dp is None else sigma * phase.dp.clip / float(np.sqrt(shares.needed))
 
 
-def _contribute(site: Site, request: Request, length: int) -> tuple[Integers, int]:
+def _contribute(site: Site, request: Request, context: SumContext) -> tuple[Integers, int]:
     approved, network = site.plan, site.network
     phase, secure = approved.phase(0), approved.secure
     start = np.frombuffer(request.payload.blobs["weights"], dtype=network.dtype)
-    if secure is None or start.size != length or network.parameter_count != length:
+    if secure is None or start.size != context.length or network.parameter_count != context.length:
         raise SiteError("a sum of updates was asked for that is not in the approved plan")
-    named = request.payload.blobs["sites"].decode(errors="replace").split("\n")
-    shares = shares_of(site, named, secure.colluders)
+    shares = shares_of(site, context.sites, secure.colluders)
     rows = rows_of(site, phase)
     sigma = 0.0
     if not 0 <= request.round < phase.train.rounds:
@@ -74,8 +73,8 @@ def _contribute(site: Site, request: Request, length: int) -> tuple[Integers, in
     if deviation:
         from kohort.models.dp_sgd.fit import gaussian
 
-        values = values + deviation * gaussian(site.streams.bytes("dp", request.digest), length)
-    return _grid(phase, len(named), deviation).encode(values), rows.count
+        values = values + deviation * gaussian(site.streams.bytes("dp", request.digest), context.length)
+    return _grid(phase, len(context.sites), deviation).encode(values), rows.count
 
 
 def _own_part(site: Site, request: Request, phase: TrainingPhase, start: FloatArray) -> NDArray[np.float64]:
@@ -124,12 +123,10 @@ def summed_rounds(hub: Hub, weights: FloatArray, *, sigma: float = 0.0) -> Gener
         model = hub.model_of(weights)
         yield RoundEnd(round=first - 1, rounds=rounds, model=model, state=hub.resume.state, resumed=True)
     for number in range(first, rounds):
-        total = yield from summed(
+        total = yield from secure_sum(
             hub,
             SUM_UPDATES,
-            scheme=secure.sum,
             length=len(weights),
-            bits=64,
             round_number=number,
             blobs={"weights": np.ascontiguousarray(weights).tobytes()},
         )

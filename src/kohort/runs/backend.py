@@ -127,13 +127,14 @@ def _parties(ready: RunContext, sites: frozenset[str]) -> dict[str, Site]:
     return {holder.name: holder}
 
 
-def approved_plan_for(plan: Plan, *, schema: Schema, run: str) -> ApprovedPlan:
+def approved_plan_for(plan: Plan, *, schema: Schema, run: str, sites: tuple[str, ...] = ()) -> ApprovedPlan:
     """What every participant of `run` agrees on; hub and sites make it from the same plan.
 
     Args:
         plan: The plan; the hooks of its method are asked here, once, for its phases, sums, judging and clusters.
         schema: The agreed columns.
         run: The identity of the run.
+        sites: The sites of the run, in the hub's order.
 
     Returns:
         The approved plan.
@@ -158,6 +159,7 @@ def approved_plan_for(plan: Plan, *, schema: Schema, run: str) -> ApprovedPlan:
         secure=method.secure(plan.config),
         judge=method.judge(plan.config),
         clusters=method.clusters(plan.config),
+        sites=sites,
     )
 
 

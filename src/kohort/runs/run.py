@@ -15,7 +15,7 @@ from typing import Any
 
 import polars as pl
 
-from kohort.crypto.sums.key_holder import KEY_HOLDER
+from kohort.crypto.sums.scheme import KEY_HOLDER
 from kohort.evaluate.intervals import RESAMPLES
 from kohort.evaluate.utility import evaluate_model
 from kohort.files import require_new, write_atomic
@@ -90,7 +90,7 @@ def run(
     notes: tuple[str, ...] = ()
     if folder is not None and goes_on:
         checkpoint, notes = folder.checkpoints.latest(ledger_lines=ledger.length)
-    approved = approved_plan_for(plan, schema=population.schema, run=ledger.run)
+    approved = approved_plan_for(plan, schema=population.schema, run=ledger.run, sites=population.names)
     try:
         ready = RunContext(
             plan=plan, population=population, approved=approved, streams=streams, ledger=ledger, receipts=receipts

@@ -20,7 +20,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from kohort.crypto.sums.key_holder import KEY_HOLDER
+from kohort.crypto.sums.scheme import KEY_HOLDER
 from kohort.errors import ConfigError, RefusedError
 from kohort.methods.registry import find_method
 from kohort.models.files import load_model

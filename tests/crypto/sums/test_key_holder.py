@@ -13,11 +13,11 @@ import pytest
 
 from kohort.crypto.identity.parties import Identity, PublicIdentity
 from kohort.crypto.sums import encrypted, he
-from kohort.crypto.sums.encrypted import EncryptedHub, EncryptedSum, join, part
-from kohort.crypto.sums.key_holder import KEY_HOLDER, KeyHolder
+from kohort.crypto.sums.encrypted import EncryptedHub, EncryptedSum, join_ciphertexts, split_ciphertexts
+from kohort.crypto.sums.key_holder import KeyHolder
 from kohort.crypto.sums.modular import P61, add
 from kohort.crypto.sums.packing import Packing
-from kohort.crypto.sums.scheme import Integers, SumContext, Trust, find_scheme
+from kohort.crypto.sums.scheme import KEY_HOLDER, Integers, SumContext, Trust, find_scheme
 from kohort.errors import IntegrityError, RefusedError
 from kohort.rng import Streams
 
@@ -54,15 +54,15 @@ def vector(site: str, about: SumContext) -> Integers:
 
 def contribution(scheme: EncryptedSum, about: SumContext, site: str, offer: bytes, **trust: Any) -> bytes:
     relies = replace(Trust(IDENTITIES[site], IDENTITIES[KEY_HOLDER].public, 3), **trust)
-    return scheme.site_side(about, site, Streams(ROOT.bytes("site", site), 3), relies).answer(
+    return scheme.site_side(about, site, Streams(ROOT.bytes("site", site), 3), relies).reply(
         0, offer, vector(site, about)
     )
 
 
 def added(scheme: EncryptedSum, about: SumContext, offer: bytes, sites: tuple[str, ...]) -> EncryptedHub:
-    hub = scheme.adding(about)
+    hub = scheme.encrypted_hub(about)
     for site in sites:
-        hub.take(site, contribution(scheme, about, site, offer))
+        hub.take(0, site, contribution(scheme, about, site, offer))
     return hub
 
 
@@ -79,7 +79,7 @@ def test_the_total_is_the_plain_one_also_without_those_who_dropped(word: str, ch
     scheme, about, keys = scheme_of(word), context(**changes), holder()
     survivors = NAMES[:2] + NAMES[3:]
     hub = added(scheme, about, keys.offer(scheme.ring, about), survivors)
-    hub.opened(keys.open(scheme.ring, about, list(hub.claimed), hub.totals()))
+    hub.set_total(keys.open(scheme.ring, about, list(hub.claimed), hub.totals()))
     total, members = hub.total()
     assert members == survivors
     assert np.array_equal(total, plain_sum(about, survivors))
@@ -117,11 +117,11 @@ def test_the_second_ciphertext_is_tagged_too(word: str) -> None:
 def test_a_site_counted_twice_does_not_open() -> None:
     scheme, about, keys = scheme_of("bfv"), context(), holder()
     offer = keys.offer(scheme.ring, about)
-    adder = he.Adder(Packing.of(scheme.ring, about).ring)
+    partial = he.CiphertextSum(Packing.of(scheme.ring, about).ring)
     for site in (NAMES[0], NAMES[0], NAMES[1]):
-        adder.add(part(contribution(scheme, about, site, offer))[0])
+        partial.add(split_ciphertexts(contribution(scheme, about, site, offer))[0])
     with pytest.raises(IntegrityError, match="tags"):
-        keys.open(scheme.ring, about, NAMES[:3], [adder.total()])
+        keys.open(scheme.ring, about, NAMES[:3], [partial.ciphertext()])
 
 
 def test_an_altered_or_foreign_total_does_not_open() -> None:
@@ -129,10 +129,10 @@ def test_an_altered_or_foreign_total_does_not_open() -> None:
     offers = [holder().offer(scheme.ring, about), holder().offer(scheme.ring, context(round=1))]
     good = added(scheme, about, offers[0], NAMES).totals()[0]
     altered = good[:25_000] + bytes([good[25_000] ^ 1]) + good[25_001:]
-    foreign = he.Adder(Packing.of(scheme.ring, about).ring)
+    foreign = he.CiphertextSum(Packing.of(scheme.ring, about).ring)
     for site in NAMES:
-        foreign.add(part(contribution(scheme, context(round=1), site, offers[1]))[0])
-    for bad in (altered, foreign.total(), good[:-1], b""):
+        foreign.add(split_ciphertexts(contribution(scheme, context(round=1), site, offers[1]))[0])
+    for bad in (altered, foreign.ciphertext(), good[:-1], b""):
         keys = holder()
         keys.offer(scheme.ring, about)
         with pytest.raises(IntegrityError):
@@ -200,13 +200,14 @@ def test_the_hub_names_the_site_whose_ciphertext_is_broken() -> None:
     scheme, about = scheme_of("bfv"), context()
     good = contribution(scheme, about, NAMES[0], holder().offer(scheme.ring, about))
     flipped = good[:9000] + bytes([good[9000] ^ 1]) + good[9001:]
-    for bad in (good[:-1], flipped, b"", join([*part(good), *part(good)]), join([part(good)[0][:-9]])):
+    parts = split_ciphertexts(good)
+    for bad in (good[:-1], flipped, b"", join_ciphertexts([*parts, *parts]), join_ciphertexts([parts[0][:-9]])):
         with pytest.raises(IntegrityError, match="site-0"):
-            scheme.adding(about).take(NAMES[0], bad)
-    hub = scheme.adding(about)
-    hub.take(NAMES[0], good)
+            scheme.encrypted_hub(about).take(0, NAMES[0], bad)
+    hub = scheme.encrypted_hub(about)
+    hub.take(0, NAMES[0], good)
     with pytest.raises(IntegrityError, match="no part"):
-        hub.take(NAMES[0], good)
+        hub.take(0, NAMES[0], good)
 
 
 def test_the_same_question_gets_the_same_bytes() -> None:
@@ -236,7 +237,7 @@ def test_no_two_plaintexts_of_a_site_share_randomness(word: str, length: int, mo
         """Two vectors of one number everywhere, so that the ciphertexts of one message are of equal numbers too."""
         side = scheme.site_side(about, NAMES[0], ROOT, Trust(IDENTITIES[NAMES[0]], IDENTITIES[KEY_HOLDER].public, 3))
         vectors = [np.full(length, number, dtype=np.uint64) for number in (1, 2)]
-        return [item for own in vectors for item in part(side.answer(0, offer, own))]
+        return [item for own in vectors for item in split_ciphertexts(side.reply(0, offer, own))]
 
     made = ciphertexts()
     assert len(made) == (2 if length == 9 else 4 if word == "bfv" else 6)
@@ -274,7 +275,7 @@ def test_no_object_of_the_hub_or_a_site_holds_a_secret_key() -> None:
     scheme, about, keys = scheme_of("bfv"), context(), holder()
     offer = keys.offer(scheme.ring, about)
     side = scheme.site_side(about, NAMES[0], ROOT, Trust(IDENTITIES[NAMES[0]], IDENTITIES[KEY_HOLDER].public, 3))
-    side.answer(0, offer, vector(NAMES[0], about))
+    side.reply(0, offer, vector(NAMES[0], about))
     hub = added(scheme, about, offer, NAMES)
     public = he.PublicKey(
         Packing.of(scheme.ring, about).ring, offer[64 + 4 + 2 + 32 :]

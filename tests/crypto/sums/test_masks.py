@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.sums import routed
 
 from kohort.crypto.identity.parties import Identity
 from kohort.crypto.sums.masks import SCHEME, colluders_for, least_survivors, neighbours_of, threshold_for
@@ -70,16 +71,16 @@ def converse(
     hub = SCHEME.hub_side(made)
     inboxes = dict.fromkeys(made.sites, b"")
     for step in range(SCHEME.steps):
-        answers = {}
+        replies = {}
         for site, inbox in inboxes.items():
             if (drops or {}).get(site, 99) <= step:
                 continue
             vector = fixed(made).encode(values[site]) if step == SCHEME.contributes_at else None
-            reply = sides[site].answer(step, inbox, vector)
+            reply = sides[site].reply(step, inbox, vector)
             changed = reply if tamper is None else tamper(step, site, reply)
             if changed is not None:
-                answers[site] = changed
-        inboxes = dict(hub.route(step, answers))
+                replies[site] = changed
+        inboxes = routed(hub, step, replies)
     total, survivors = hub.total()
     return fixed(made).decode(total), survivors
 
@@ -186,14 +187,14 @@ def test_a_hub_that_asks_for_a_second_survivor_list_is_refused() -> None:
     hub = SCHEME.hub_side(made)
     inboxes = dict.fromkeys(made.sites, b"")
     for step in range(2):
-        answers = {
-            site: sides[site].answer(step, inbox, np.zeros(5, dtype=np.uint64) if step == 1 else None)
+        replies = {
+            site: sides[site].reply(step, inbox, np.zeros(5, dtype=np.uint64) if step == 1 else None)
             for site, inbox in inboxes.items()
         }
-        inboxes = dict(hub.route(step, answers))
-    sides["s0"].answer(2, inboxes["s0"], None)
+        inboxes = routed(hub, step, replies)
+    sides["s0"].reply(2, inboxes["s0"], None)
     with pytest.raises(IntegrityError, match="second survivor list"):
-        sides["s0"].answer(2, np.asarray([0, 1, 2], dtype="<u4").tobytes(), None)
+        sides["s0"].reply(2, np.asarray([0, 1, 2], dtype="<u4").tobytes(), None)
 
 
 @pytest.mark.parametrize("step", [0, 2, 3])
@@ -217,12 +218,12 @@ def test_sums_modulo_the_prime_keep_their_meaning() -> None:
     hub = SCHEME.hub_side(made)
     inboxes = dict.fromkeys(made.sites, b"")
     for step in range(SCHEME.steps):
-        answers = {
-            site: sides[site].answer(step, inbox, values[site] if step == SCHEME.contributes_at else None)
+        replies = {
+            site: sides[site].reply(step, inbox, values[site] if step == SCHEME.contributes_at else None)
             for site, inbox in inboxes.items()
             if not (site == "b" and step >= SCHEME.contributes_at)
         }
-        inboxes = dict(hub.route(step, answers))
+        inboxes = routed(hub, step, replies)
     total, survivors = hub.total()
     assert survivors == ("a", "c", "d")
     assert total.tolist() == [sum(int(values[site][i]) for site in survivors) % P61 for i in range(50)]
@@ -263,39 +264,39 @@ def test_keys_the_hub_swapped_are_found_out(part: int) -> None:
 def test_strangers_get_no_share_and_the_total_is_still_right() -> None:
     made = context(9)
     values = vectors(made)
-    shares = site_side(made, "s0", strangers=["s4"]).answer(0, b"", None)
-    assert len(shares) == len(site_side(made, "s0").answer(0, b"", None)) - 52
+    shares = site_side(made, "s0", strangers=["s4"]).reply(0, b"", None)
+    assert len(shares) == len(site_side(made, "s0").reply(0, b"", None)) - 52
     total, survivors = converse(made, values, strangers={"s0": ["s4"]}, drops={"s4": 1})
     assert set(survivors) == set(made.sites) - {"s4"}
     np.testing.assert_allclose(total, sum(values[site] for site in survivors), atol=1e-3)
     with pytest.raises(RefusedError, match="on this site's roster"):
-        site_side(made, "s0", strangers=["s4", "s5", "s6"]).answer(0, b"", None)
+        site_side(made, "s0", strangers=["s4", "s5", "s6"]).reply(0, b"", None)
 
 
 def test_strangers_do_not_count_among_the_survivors() -> None:
     made = context(10)  # five must survive
     side = site_side(made, "s0", strangers=["s7", "s8", "s9"])
     with pytest.raises(RefusedError, match="of the roster"):
-        side.answer(2, np.asarray([0, 1, 2, 3, 7, 8, 9], dtype="<u4").tobytes(), None)
-    assert side.answer(2, np.asarray([0, 1, 2, 3, 4], dtype="<u4").tobytes(), None)
+        side.reply(2, np.asarray([0, 1, 2, 3, 7, 8, 9], dtype="<u4").tobytes(), None)
+    assert side.reply(2, np.asarray([0, 1, 2, 3, 4], dtype="<u4").tobytes(), None)
 
 
 def test_a_vector_is_masked_once() -> None:
     """Twice, with fewer peers the second time, the difference would be the masks with the others."""
     made = context(4)
     sides = {site: site_side(made, site) for site in made.sites}
-    inboxes = SCHEME.hub_side(made).route(0, {site: side.answer(0, b"", None) for site, side in sides.items()})
+    inboxes = routed(SCHEME.hub_side(made), 0, {site: side.reply(0, b"", None) for site, side in sides.items()})
     vector = np.zeros(made.length, dtype=np.uint64)
     few, all_of_them = inboxes["s0"][: len(inboxes["s0"]) // 3 * 2], inboxes["s0"]
-    assert sides["s0"].answer(1, few, vector)
+    assert sides["s0"].reply(1, few, vector)
     with pytest.raises(IntegrityError, match="a second time"):
-        sides["s0"].answer(1, all_of_them, vector)
+        sides["s0"].reply(1, all_of_them, vector)
 
 
 def test_no_two_sums_share_a_key() -> None:
     """A hub that names other sites for the same sum meets other seeds, so shares of one open nothing of the other."""
     first, second = context(4), context(5)
-    announced = [site_side(made, "s0").answer(0, b"", None)[:96] for made in (first, second)]
+    announced = [site_side(made, "s0").reply(0, b"", None)[:96] for made in (first, second)]
     parts = [part[at : at + 32] for part in announced for at in (0, 32, 64)]
     assert len(set(parts)) == 6
 

@@ -11,6 +11,7 @@ import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tests.support.sums import routed
 
 from kohort.crypto.counting import Fingerprints, _places, table
 from kohort.crypto.identity.parties import Identity
@@ -149,21 +150,21 @@ def begin(made: SumContext, until: int) -> tuple[dict[str, SiteSide], HubSide, d
     hub, inboxes = SCHEME.hub_side(made), dict.fromkeys(made.sites, b"")
     vector = np.arange(made.length, dtype=np.uint64)
     for step in range(until):
-        answers = {site: sides[site].answer(step, inbox, vector) for site, inbox in inboxes.items()}
-        inboxes = dict(hub.route(step, answers))
+        replies = {site: sides[site].reply(step, inbox, vector) for site, inbox in inboxes.items()}
+        inboxes = routed(hub, step, replies)
     return sides, hub, inboxes
 
 
 @pytest.mark.parametrize(
-    "changed", [{"run": "other"}, {"round": 2}, {"request": "other"}, {"length": 5}, {"modulus": 0}]
+    "changed", [{"run": "other"}, {"round": 2}, {"request": "other"}, {"length": 5}, {"modulus": 0}, {"attempt": 1}]
 )
 def test_seals_are_bound_to_the_whole_of_a_sum(changed: dict[str, object]) -> None:
     """Even with the same keys: a message of one sum is refused in another."""
     sides, _, inboxes = begin(made_context(4), until=1)
     side = sides["s0"]
-    side.binding = masks._transcript(made_context(4, **changed))  # type: ignore[attr-defined]
+    side.binding = made_context(4, **changed).transcript  # type: ignore[attr-defined]
     with pytest.raises(IntegrityError, match="altered"):
-        side.answer(1, inboxes["s0"], np.zeros(4, dtype=np.uint64))
+        side.reply(1, inboxes["s0"], np.zeros(4, dtype=np.uint64))
 
 
 def signatures(data: bytes) -> dict[int, bytes]:
@@ -193,15 +194,15 @@ def test_shares_open_only_for_as_many_signers_as_the_threshold(change: Change) -
     found = dict(list(signatures(inboxes["s0"]).items())[: threshold_for(6)])
     assert 0 in found  # our own is among them, and checked like the others
     with pytest.raises(IntegrityError, match="signed the survivors"):
-        sides["s0"].answer(3, change(found), None)
-    assert sides["s0"].answer(3, packed(found), None)  # exactly the threshold opens
+        sides["s0"].reply(3, change(found), None)
+    assert sides["s0"].reply(3, packed(found), None)  # exactly the threshold opens
 
 
 @pytest.mark.parametrize("survivors", [b"\0\0\0\0\1", b"", bytes(8), np.array([0, 1, 2, 77], dtype="<u4").tobytes()])
 def test_a_survivor_list_that_cannot_be_right_is_refused(survivors: bytes) -> None:
     sides, _, _ = begin(made_context(4), until=2)
     with pytest.raises(KohortError):
-        sides["s0"].answer(2, survivors, None)
+        sides["s0"].reply(2, survivors, None)
 
 
 def test_coefficients_are_uniform_enough_and_differ_by_seed_use_and_sum() -> None:

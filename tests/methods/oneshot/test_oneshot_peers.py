@@ -127,8 +127,8 @@ def test_a_hub_cannot_ask_past_the_plan(monkeypatch: pytest.MonkeyPatch) -> None
     from kohort.protocol.wire import Payload
 
     def asks_for_itself(hub: Any, layout: Any) -> Any:
-        names = "\n".join(hub.sites).encode()
-        payload = Payload(metrics={"step": 0, "length": layout.length}, blobs={"sites": names, "inbox": b""})
+        session = hub.approved.session.over(hub.sites)
+        payload = Payload(metrics={"step": 0, "length": layout.length}, blobs={**session.fields, "inbox": b""})
         yield Ask(task=STATISTICS, to=hub.sites, payload=payload, expect=Expect(blobs=("answer",)))
 
     with monkeypatch.context() as patch:
@@ -141,7 +141,7 @@ def test_a_hub_cannot_ask_past_the_plan(monkeypatch: pytest.MonkeyPatch) -> None
         return (yield from oneshot_peers.solved_by_peers(hub, oneshot.layout_of(hub.approved, hub.encoder, WHOLE)))
 
     WHOLE = oneshot.Cells.whole(2)
-    monkeypatch.setattr(oneshot, "summed", asks_for_peers)
+    monkeypatch.setattr(oneshot, "secure_sum", asks_for_peers)
     for scheme in ("none", "masks"):
         with pytest.raises(KohortError, match="sends no statistics to peers"):
             run(plan("hub", scheme), tables=tables(), seed=1)

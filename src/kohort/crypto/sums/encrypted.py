@@ -20,27 +20,44 @@ from zlib import crc32
 
 import numpy as np
 
-from kohort.crypto.sums.he import SEED, Adder, PublicKey, Ring, Slots
-from kohort.crypto.sums.key_holder import FEWEST, Tags, read_offer, tags_of
+from kohort.crypto.sums.he import SEED, CiphertextSum, PublicKey, Ring, Slots
+from kohort.crypto.sums.key_holder import Tags, read_offer, tags_of
 from kohort.crypto.sums.packing import Packing
-from kohort.crypto.sums.scheme import HubSide, Integers, SiteSide, SumContext, SumScheme, Trust
+from kohort.crypto.sums.scheme import MIN_SITES, HubSide, Integers, SiteSide, SumContext, SumScheme, Trust
 from kohort.errors import IntegrityError, RefusedError, SiteError
 from kohort.privacy.guarantee import Guarantee, SecureSum
 from kohort.rng import Streams
 
-__all__ = ["EncryptedHub", "EncryptedSum", "join", "part", "sum_claim"]
+__all__ = ["EncryptedHub", "EncryptedSum", "join_ciphertexts", "split_ciphertexts", "sum_claim"]
 
 _LENGTH = Struct("<I")
 
 
-def join(parts: Iterable[bytes]) -> bytes:
-    """Ciphertexts as one message, with a checksum: damage too small for the tags to show is noticed as well."""
-    body = b"".join(_LENGTH.pack(len(item)) + item for item in parts)
+def join_ciphertexts(ciphertexts: Iterable[bytes]) -> bytes:
+    """Ciphertexts as one message, with a checksum: damage too small for the tags to show is noticed as well.
+
+    Args:
+        ciphertexts: Each as the library wrote it.
+
+    Returns:
+        The message.
+    """
+    body = b"".join(_LENGTH.pack(len(item)) + item for item in ciphertexts)
     return body + _LENGTH.pack(crc32(body))
 
 
-def part(data: bytes) -> list[bytes]:
-    """The inverse of `join`."""
+def split_ciphertexts(data: bytes) -> list[bytes]:
+    """The inverse of `join_ciphertexts`.
+
+    Args:
+        data: The message.
+
+    Returns:
+        The ciphertexts in it; none of them is read yet.
+
+    Raises:
+        IntegrityError: The message is cut short or altered.
+    """
     body, found, at = memoryview(data)[: -_LENGTH.size], [], 0
     if len(data) < _LENGTH.size or _LENGTH.pack(crc32(body)) != data[-_LENGTH.size :]:
         raise IntegrityError("a message of ciphertexts is cut short or altered")
@@ -58,7 +75,7 @@ def part(data: bytes) -> list[bytes]:
 
 def sum_claim(scheme: str, sites: int, min_sites: int) -> SecureSum:
     """What a site claims for its ciphertext: fewer than `min_sites` never open, and two of those must stay honest."""
-    least = max(FEWEST, min_sites)
+    least = max(MIN_SITES, min_sites)
     return SecureSum(
         sites=sites, threshold=least, colluders=least - 2, opens=f"key-holder: the total, encrypted with {scheme}"
     )
@@ -75,7 +92,7 @@ class _EncryptingSite:
 
     def __post_init__(self) -> None:
         context = self.packing.context
-        if self.name not in context.members or len(context.members) != len(context.sites):
+        if self.name not in context.index or len(context.index) != len(context.sites):
             raise RefusedError("the list of sites in a secure sum cannot be right")
 
     def claim(self, step: int, rows: int) -> Guarantee:
@@ -83,7 +100,7 @@ class _EncryptingSite:
         del step, rows
         return sum_claim(self.packing.ring.name, len(self.packing.context.sites), self.trust.min_sites)
 
-    def answer(self, step: int, inbox: bytes, vector: Integers | None) -> bytes:
+    def reply(self, step: int, inbox: bytes, vector: Integers | None) -> bytes:
         """The encrypted vector, for an offer that the trusted key-holder made for this sum."""
         if step != 0 or vector is None:
             raise IntegrityError("an encrypted sum has one step, and a site sends its vector in it")
@@ -93,7 +110,7 @@ class _EncryptingSite:
         tags = _centred(tags_of(pair, self.name, offer, packing), ring.tag_modulus)
         slots = np.concatenate([packing.pack(vector), tags], axis=1)
         key = _public_key(ring, offer.public)
-        return join(
+        return join_ciphertexts(
             key.encrypt(row, sites=len(packing.context.sites), seed=self._seed(offer.digest, number, row))
             for number, row in enumerate(slots)
         )
@@ -125,35 +142,34 @@ class EncryptedHub:
     result: Integers | None = None
 
     def __post_init__(self) -> None:
-        self._adders = [Adder(self.packing.ring) for _ in range(self.packing.ciphertexts)]
+        self._totals = [CiphertextSum(self.packing.ring) for _ in range(self.packing.ciphertexts)]
 
-    def take(self, site: str, answer: bytes) -> None:
+    def take(self, step: int, site: str, reply: bytes) -> None:
         """Add one site's ciphertexts."""
-        if site not in self.packing.context.members or site in self.claimed:
+        del step
+        if site not in self.packing.context.index or site in self.claimed:
             raise IntegrityError(f"site {site!r} has no part in this sum")
         try:
-            parts = part(answer)
-            if len(parts) != len(self._adders):
-                raise IntegrityError(f"{len(parts)} ciphertexts came to a sum of {len(self._adders)}")
-            for adder, item in zip(self._adders, parts, strict=True):
-                adder.add(item)
+            parts = split_ciphertexts(reply)
+            if len(parts) != len(self._totals):
+                raise IntegrityError(f"{len(parts)} ciphertexts came to a sum of {len(self._totals)}")
+            for total, item in zip(self._totals, parts, strict=True):
+                total.add(item)
         except IntegrityError as error:
             raise IntegrityError(f"site {site!r}: {error.message}", hint=error.hint) from error
         self.claimed[site] = None
 
-    def route(self, step: int, answers: Mapping[str, bytes]) -> Mapping[str, bytes]:
+    def inboxes(self, step: int) -> Mapping[str, bytes]:
         """Nothing goes back to the sites."""
         del step
-        for site, answer in answers.items():
-            self.take(site, answer)
         return {}
 
     def totals(self) -> list[bytes]:
         """What the key-holder is asked to open."""
-        return [adder.total() for adder in self._adders]
+        return [total.ciphertext() for total in self._totals]
 
-    def opened(self, total: Integers) -> None:
-        """What the key-holder said."""
+    def set_total(self, total: Integers) -> None:
+        """Take the total that the key-holder opened."""
         if total.shape != (self.packing.context.length,) or total.dtype != np.uint64:
             raise IntegrityError("the key-holder opened a total of another length")
         self.result = total
@@ -184,13 +200,13 @@ class EncryptedSum(SumScheme):
 
     def hub_side(self, context: SumContext) -> HubSide:
         """The hub's part."""
-        return self.adding(context)
+        return self.encrypted_hub(context)
 
     def claim(self, sites: int, rows: int) -> Guarantee:
         """A share of the sum."""
         del rows
-        return sum_claim(self.name, sites, FEWEST)
+        return sum_claim(self.name, sites, MIN_SITES)
 
-    def adding(self, context: SumContext) -> EncryptedHub:
+    def encrypted_hub(self, context: SumContext) -> EncryptedHub:
         """The hub's part, by its own type."""
         return EncryptedHub(Packing.of(self.ring, context))

@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 
 from kohort.errors import IntegrityError, RefusedError
 
-__all__ = ["BFV", "CKKS", "SEED", "Adder", "PublicKey", "Ring", "SecretKey", "Slots", "library"]
+__all__ = ["BFV", "CKKS", "SEED", "CiphertextSum", "PublicKey", "Ring", "SecretKey", "Slots", "library"]
 
 Slots = NDArray[np.int64]
 SEED = 64
@@ -258,7 +258,7 @@ class SecretKey:
         self._opener = None
 
 
-class Adder:
+class CiphertextSum:
     """Adds ciphertexts as they come in, one at a time; it holds the total alone and no key."""
 
     def __init__(self, ring: Ring) -> None:
@@ -276,7 +276,7 @@ class Adder:
         else:
             self._evaluator.add_inplace(self._total, item)
 
-    def total(self) -> bytes:
+    def ciphertext(self) -> bytes:
         """The ciphertext of the sum."""
         if self._total is None:
             raise IntegrityError("no ciphertext was added")

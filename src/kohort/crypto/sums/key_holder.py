@@ -26,23 +26,19 @@ from numpy.typing import NDArray
 from kohort.crypto.identity.parties import Identity, PairKeys, PublicIdentity
 from kohort.crypto.sums.he import SEED, Ring, SecretKey, Slots
 from kohort.crypto.sums.packing import TAGS, Packing
-from kohort.crypto.sums.scheme import Integers, SumContext, Trust
+from kohort.crypto.sums.scheme import MIN_SITES, Integers, SumContext, Trust
 from kohort.errors import IntegrityError, RefusedError
 from kohort.rng import Streams
 
-__all__ = ["FEWEST", "KEY_HOLDER", "KeyHolder", "Offer", "Tags", "read_offer", "tags_of"]
+__all__ = ["KeyHolder", "KeyOffer", "Tags", "read_offer", "tags_of"]
 
 Tags = NDArray[np.object_]
-KEY_HOLDER = "key-holder"
-"""The name it has in every roster and ledger."""
-FEWEST = 3
-"""Two sites would see each other's numbers in their total."""
 _HEAD = Struct("<64sIH")
 _PURPOSE = "keys of a sum"
 
 
 @dataclass(frozen=True)
-class Offer:
+class KeyOffer:
     """What the key-holder tells everybody about one sum: a public key, its own keys for this sum, and its minimum."""
 
     public: bytes
@@ -51,7 +47,7 @@ class Offer:
     digest: bytes
 
 
-_Turn = tuple[str, str, int]
+_Opening = tuple[str, str, int]
 """One task in one round of one run: opened once, over whichever sites, or two totals would show the difference."""
 
 
@@ -71,33 +67,33 @@ class KeyHolder:
     streams: Streams
     find_site: Callable[[str], PublicIdentity | None]
     """The key-holder's own roster: whoever is not on it counts for nothing."""
-    min_sites: int = FEWEST
-    _pending: dict[_Turn, _Keys] = field(default_factory=dict, repr=False)
-    _closed: set[_Turn] = field(default_factory=set, repr=False)
+    min_sites: int = MIN_SITES
+    _pending: dict[_Opening, _Keys] = field(default_factory=dict, repr=False)
+    _closed: set[_Opening] = field(default_factory=set, repr=False)
 
     def offer(self, ring: Ring, context: SumContext) -> bytes:
         """A public key for this sum, signed. Asked again before the total was opened, the same one."""
-        turn, packing = _turn(context), Packing.of(ring, context)  # a sum that cannot be exact gets no key
-        if turn in self._closed:
+        opening, packing = _opening_of(context), Packing.of(ring, context)  # a sum that cannot be exact gets no key
+        if opening in self._closed:
             raise RefusedError("this sum was opened already, and its key destroyed", hint="Begin a new round")
-        known = self._pending.get(turn)
+        known = self._pending.get(opening)
         if known is not None and known.packing != packing:
             raise RefusedError("the same sum was begun over other sites or numbers", hint="Begin a new round")
         if known is None:
             self._refuse_strangers(context, context.sites)
-            if self.identity.name in context.members:
+            if self.identity.name in context.index:
                 raise RefusedError("the key-holder cannot be one of the sites whose numbers are added")
-            known = self._pending[turn] = self._keys(packing)
+            known = self._pending[opening] = self._keys(packing)
         return known.offer
 
     def open(self, ring: Ring, context: SumContext, claimed: Sequence[str], totals: Sequence[bytes]) -> Integers:
         """The sum over the claimed sites, once; whatever comes of it, the key is gone."""
-        turn, packing = _turn(context), Packing.of(ring, context)
-        keys = self._pending.get(turn)
+        opening, packing = _opening_of(context), Packing.of(ring, context)
+        keys = self._pending.get(opening)
         if keys is None or keys.packing != packing:
             raise RefusedError("there is no key for this sum; it was opened already, or never begun")
-        del self._pending[turn]
-        self._closed.add(turn)
+        del self._pending[opening]
+        self._closed.add(opening)
         try:
             self._refuse_strangers(context, claimed)
             if len(totals) != packing.ciphertexts:
@@ -120,9 +116,9 @@ class KeyHolder:
 
     def _refuse_strangers(self, context: SumContext, claimed: Sequence[str]) -> None:
         unique = set(claimed)
-        if len(unique) != len(claimed) or not unique <= context.members:
+        if len(unique) != len(claimed) or not unique <= context.index.keys():
             raise IntegrityError("the list of sites in a sum cannot be right")
-        least = max(FEWEST, self.min_sites)
+        least = max(MIN_SITES, self.min_sites)
         if len(unique) < least:
             raise RefusedError(
                 f"{len(unique)} sites are in the sum, the key-holder opens none below {least}", hint="Add sites"
@@ -151,7 +147,7 @@ class KeyHolder:
             )
 
 
-def read_offer(packing: Packing, data: bytes, trust: Trust) -> Offer:
+def read_offer(packing: Packing, data: bytes, trust: Trust) -> KeyOffer:
     """The offer, if the trusted key-holder made it for exactly this sum and asks for no fewer sites than this one."""
     if len(data) <= _HEAD.size:
         raise IntegrityError("the offer of a key for a secure sum is cut short")
@@ -161,7 +157,7 @@ def read_offer(packing: Packing, data: bytes, trust: Trust) -> Offer:
             hint="Somebody between replaced it; nothing was sent",
         )
     offer = _parsed(data, trust.key_holder)
-    if offer.min_sites < max(FEWEST, trust.min_sites):
+    if offer.min_sites < max(MIN_SITES, trust.min_sites):
         raise RefusedError(
             f"the key-holder opens totals over {offer.min_sites} sites, fewer than this site allows",
             hint="Raise the key-holder's minimum, or lower policy.min_sum_sites",
@@ -169,7 +165,7 @@ def read_offer(packing: Packing, data: bytes, trust: Trust) -> Offer:
     return offer
 
 
-def tags_of(pair: PairKeys, site: str, offer: Offer, packing: Packing) -> Tags:
+def tags_of(pair: PairKeys, site: str, offer: KeyOffer, packing: Packing) -> Tags:
     """The tags of a site, two for each ciphertext: Python integers below the ring's modulus or a site's headroom."""
     ring, context = packing.ring, packing.context
     limit = ring.tag_modulus or ring.capacity(len(context.sites)) // len(context.sites)
@@ -181,7 +177,7 @@ def tags_of(pair: PairKeys, site: str, offer: Offer, packing: Packing) -> Tags:
     return made
 
 
-def _turn(context: SumContext) -> _Turn:
+def _opening_of(context: SumContext) -> _Opening:
     return (context.run, context.request, context.round)
 
 
@@ -194,8 +190,8 @@ def _to_sign(ring: Ring, context: SumContext, body: bytes) -> bytes:
 
 
 @lru_cache(maxsize=8)
-def _parsed(data: bytes, holder: PublicIdentity) -> Offer:
+def _parsed(data: bytes, holder: PublicIdentity) -> KeyOffer:
     _, least, length = _HEAD.unpack_from(data)
     exchange, public = data[_HEAD.size : _HEAD.size + length], data[_HEAD.size + length :]
     fresh = PublicIdentity(holder.name, holder.signing, exchange, holder.suite)
-    return Offer(public, fresh, least, hashlib.blake2b(data, digest_size=32).digest())
+    return KeyOffer(public, fresh, least, hashlib.blake2b(data, digest_size=32).digest())

@@ -35,7 +35,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from kohort.crypto.sums.mask_streams import masked
 from kohort.crypto.sums.modular import P61, RunningSum
-from kohort.crypto.sums.scheme import HubSide, Integers, SiteSide, SumContext, SumScheme, Trust
+from kohort.crypto.sums.scheme import MIN_SITES, HubSide, Integers, SiteSide, SumContext, SumScheme, Trust
 from kohort.crypto.sums.shamir import PRIME, combine, split
 from kohort.errors import IntegrityError, RefusedError, SiteError
 from kohort.privacy.guarantee import Guarantee, Public, SecureSum
@@ -89,7 +89,7 @@ def colluders_for(count: int) -> int:
 
 def least_survivors(count: int) -> int:
     """Fewer survivors would show too much of each other's numbers, so nothing opens."""
-    return max(3, colluders_for(count) + 2)
+    return max(MIN_SITES, colluders_for(count) + 2)
 
 
 def _hash(*parts: bytes) -> bytes:
@@ -127,12 +127,6 @@ def _own_mask(seed: bytes, binding: bytes) -> bytes:
     return _derived(seed, b"own mask", binding)
 
 
-@lru_cache(maxsize=8)
-def _transcript(context: SumContext) -> bytes:
-    """What binds keys and signatures to this sum. Public, and long to hash with many sites: so once a sum."""
-    return context.transcript
-
-
 @dataclass
 class _Peer:
     mask_key: bytes
@@ -156,16 +150,16 @@ class _MaskingSite:
     opened: bool = False
 
     def __post_init__(self) -> None:
-        if self.name not in self.context.sites:
+        if self.name not in self.context.index:
             raise RefusedError(f"site {self.name!r} is not among the sites of this sum")
-        if len(set(self.context.sites)) != len(self.context.sites):
+        if len(self.context.index) != len(self.context.sites):
             raise RefusedError("a site is listed twice in a secure sum")
-        if len(self.context.sites) < 3:
+        if len(self.context.sites) < MIN_SITES:
             raise RefusedError(
                 "a secure sum over fewer than three sites would show each other's numbers", hint="Add sites"
             )
-        self.index = self.context.sites.index(self.name)
-        self.binding = _transcript(self.context)
+        self.index = self.context.index[self.name]
+        self.binding = self.context.transcript
         self.threshold = threshold_for(len(self.context.sites))
         self.neighbours = _graph(len(self.context.sites), self.binding)[self.index]
         self.keeps_own = len(self.context.sites) <= ALL_PAIRS
@@ -184,7 +178,7 @@ class _MaskingSite:
         del rows
         return Public(what="signatures of a secure sum") if step == 2 else _claim(len(self.context.sites))
 
-    def answer(self, step: int, inbox: bytes, vector: Integers | None) -> bytes:
+    def reply(self, step: int, inbox: bytes, vector: Integers | None) -> bytes:
         """The site's message at `step`."""
         match step:
             case 0:
@@ -213,8 +207,8 @@ class _MaskingSite:
         out = [self.announced]
         for index in known:
             content = pair[index + 1].to_bytes(_SEED, "little") + own[index + 1].to_bytes(_SEED, "little")
-            box = self._box(self.index, index, self.announced)
-            out.append(_SEALED.pack(index, box.encrypt(_NONCE, content, self.binding)))
+            cipher = self._cipher(self.index, index, self.announced)
+            out.append(_SEALED.pack(index, cipher.encrypt(_NONCE, content, self.binding)))
         return b"".join(out)
 
     def _found(self, index: int) -> PublicIdentity | None:
@@ -227,7 +221,7 @@ class _MaskingSite:
         drawn = hashlib.shake_256(key).digest(32 * (self.threshold - 1))
         return [int.from_bytes(drawn[at : at + 32], "little") % PRIME for at in range(0, len(drawn), 32)]
 
-    def _box(self, sender: int, receiver: int, announced: bytes) -> ChaCha20Poly1305:
+    def _cipher(self, sender: int, receiver: int, announced: bytes) -> ChaCha20Poly1305:
         """What seals the one message of a way: its key is bound to both sites, this sum and the sender's fresh keys."""
         peer = self._found(receiver if sender == self.index else sender)
         if peer is None or self.index not in {sender, receiver}:
@@ -245,7 +239,7 @@ class _MaskingSite:
             if index not in self.neighbours or index in self.peers:
                 raise IntegrityError("a share came in from a site that is no peer")
             try:
-                content = self._box(index, self.index, announced).decrypt(_NONCE, sealed, self.binding)
+                content = self._cipher(index, self.index, announced).decrypt(_NONCE, sealed, self.binding)
             except InvalidTag as error:
                 raise IntegrityError(f"the share of site {self.context.sites[index]!r} was altered") from error
             shares = (int.from_bytes(content[:_SEED], "little"), int.from_bytes(content[_SEED:], "little"))
@@ -322,111 +316,106 @@ class _MaskingHub:
     context: SumContext
     keys: dict[int, bytes] = field(default_factory=dict)
     """What each site announced."""
-    boxes: dict[int, dict[int, bytes]] = field(default_factory=dict)
-    """Its sealed shares, by receiver."""
-    masked: dict[int, Integers] = field(default_factory=dict)
+    sealed: dict[int, dict[int, bytes]] = field(default_factory=dict)
+    """Its sealed shares, by recipient."""
+    survivors: dict[int, None] = field(default_factory=dict)
+    """Whose vectors are in the sum."""
+    signatures: dict[int, bytes] = field(default_factory=dict)
+    """Over the list of survivors."""
+    self_shares: dict[int, dict[int, int]] = field(default_factory=dict)
+    """Shares of the survivors' self seeds, by owner and helper."""
+    pair_shares: dict[int, dict[int, int]] = field(default_factory=dict)
+    """Shares of the pairwise seeds of those who dropped out."""
     result: Integers | None = None
 
     def __post_init__(self) -> None:
-        self.indices = {site: index for index, site in enumerate(self.context.sites)}
+        self.added = RunningSum(np.zeros(self.context.length, dtype=np.uint64), self.context.modulus)
 
-    def route(self, step: int, answers: Mapping[str, bytes]) -> Mapping[str, bytes]:
-        """What each site gets next."""
-        by_index = {self.indices[site]: data for site, data in answers.items()}
+    def take(self, step: int, site: str, reply: bytes) -> None:
+        """Take a site's keys and shares, its masked vector, its signature, or the shares it hands out."""
+        index = self.context.index.get(site)
+        if index is None or (step == 1 and index in self.survivors):
+            raise IntegrityError(f"site {site!r} has no part in this sum")
         match step:
             case 0:
-                for index, data in by_index.items():
-                    self._take_shares(index, data)
-                return self._broadcast(self.keys, {index: self._shares_for(index) for index in self.keys})
+                self._take_shares(index, reply)
             case 1:
-                self._collect(by_index)
-                survivors = np.asarray(sorted(self.masked), dtype="<u4").tobytes()
-                return self._broadcast(self.masked, dict.fromkeys(self.masked, survivors))
+                self._take_vector(index, reply)
             case 2:
-                signatures = {index: data for index, data in by_index.items() if len(data) == 64}
-                graph = _graph(len(self.context.sites), _transcript(self.context))
-                return self._broadcast(
-                    signatures,
-                    {
-                        index: b"".join(
-                            _SIGNED.pack(other, signatures[other])
-                            for other in (index, *graph[index])
-                            if other in signatures
-                        )
-                        for index in signatures
-                    },
-                )
+                if len(reply) == 64:
+                    self.signatures[index] = reply
             case _:
-                self._unmask(by_index)
+                self._take_opened(index, reply)
+
+    def inboxes(self, step: int) -> Mapping[str, bytes]:
+        """What each site gets next; after the last step the masks come out."""
+        match step:
+            case 0:
+                return self._by_name({index: self._shares_for(index) for index in self.keys})
+            case 1:
+                listed = np.asarray(sorted(self.survivors), dtype="<u4").tobytes()
+                return self._by_name(dict.fromkeys(self.survivors, listed))
+            case 2:
+                return self._by_name({index: self._signatures_for(index) for index in self.signatures})
+            case _:
+                self._unmask()
                 return {}
 
     def total(self) -> tuple[Integers, tuple[str, ...]]:
         """The opened sum and the survivors in it."""
         if self.result is None:
             raise SiteError("the secure sum was not opened")
-        return self.result, tuple(self.context.sites[index] for index in sorted(self.masked))
+        return self.result, tuple(self.context.sites[index] for index in sorted(self.survivors))
 
-    def _broadcast(self, members: Mapping[int, object], messages: Mapping[int, bytes]) -> dict[str, bytes]:
-        return {self.context.sites[index]: messages.get(index, b"") for index in sorted(members)}
+    def _by_name(self, messages: Mapping[int, bytes]) -> dict[str, bytes]:
+        return {self.context.sites[index]: messages[index] for index in sorted(messages)}
 
     def _take_shares(self, index: int, data: bytes) -> None:
-        """A site's keys and boxes; one that sends something else takes no part."""
-        announced, boxes = data[: _KEYS.size], data[_KEYS.size :]
-        if len(announced) == _KEYS.size and len(boxes) % _SEALED.size == 0:
+        """A site's keys and sealed shares; one that sends something else takes no part."""
+        announced, sealed = data[: _KEYS.size], data[_KEYS.size :]
+        if len(announced) == _KEYS.size and len(sealed) % _SEALED.size == 0:
             self.keys[index] = announced
-            self.boxes[index] = dict(_each(boxes, _SEALED))
+            self.sealed[index] = dict(_each(sealed, _SEALED))
 
     def _partners(self, index: int) -> list[int]:
         """Who masks with a site: its neighbours that have it on their rosters, and that it has on its own."""
-        graph = _graph(len(self.context.sites), _transcript(self.context))
-        own = self.boxes[index]
-        return [other for other in graph[index] if other in own and index in self.boxes.get(other, {})]
+        graph = _graph(len(self.context.sites), self.context.transcript)
+        own = self.sealed[index]
+        return [other for other in graph[index] if other in own and index in self.sealed.get(other, {})]
 
     def _shares_for(self, index: int) -> bytes:
         partners = self._partners(index)
-        return b"".join(_DELIVERED.pack(other, self.keys[other], self.boxes[other][index]) for other in partners)
+        return b"".join(_DELIVERED.pack(other, self.keys[other], self.sealed[other][index]) for other in partners)
 
-    def _collect(self, by_index: Mapping[int, bytes]) -> None:
-        for index, data in by_index.items():
-            if len(data) != 8 * self.context.length:
-                raise IntegrityError(f"site {self.context.sites[index]!r} sent a vector of another length")
-            vector = np.frombuffer(data, dtype="<u8")
-            if self.context.modulus and (vector >= P61).any():
-                raise IntegrityError(f"site {self.context.sites[index]!r} sent numbers outside the agreed range")
-            self.masked[index] = vector
+    def _signatures_for(self, index: int) -> bytes:
+        graph = _graph(len(self.context.sites), self.context.transcript)
+        others = [other for other in (index, *graph[index]) if other in self.signatures]
+        return b"".join(_SIGNED.pack(other, self.signatures[other]) for other in others)
 
-    def _unmask(self, by_index: Mapping[int, bytes]) -> None:
+    def _take_vector(self, index: int, reply: bytes) -> None:
+        if len(reply) != 8 * self.context.length:
+            raise IntegrityError(f"site {self.context.sites[index]!r} sent a vector of another length")
+        vector = np.frombuffer(reply, dtype="<u8")
+        if self.context.modulus and (vector >= P61).any():
+            raise IntegrityError(f"site {self.context.sites[index]!r} sent numbers outside the agreed range")
+        self.added.add(vector)
+        self.survivors[index] = None
+
+    def _take_opened(self, helper: int, reply: bytes) -> None:
+        for index, survived, share in _each(reply, _OPENED):
+            shares = self.self_shares if survived else self.pair_shares
+            shares.setdefault(index, {})[helper + 1] = int.from_bytes(share, "little")
+
+    def _unmask(self) -> None:
         """Recover the self seeds of survivors and the pairwise seeds of those who dropped, and take their masks out."""
-        self_shares: dict[int, dict[int, int]] = {}
-        pair_shares: dict[int, dict[int, int]] = {}
-        for helper, data in by_index.items():
-            for index, survived, share in _each(data, _OPENED):
-                ledger = self_shares if survived else pair_shares
-                ledger.setdefault(index, {})[helper + 1] = int.from_bytes(share, "little")
-        binding = _transcript(self.context)
-        threshold = threshold_for(len(self.context.sites))
-        modulus = self.context.modulus
-        added = RunningSum(np.zeros(self.context.length, dtype=np.uint64), modulus)
-        own_masks = []
-        for index, vector in self.masked.items():
-            added.add(vector)
-            seed = combine(self_shares.get(index, {}), threshold).to_bytes(_SEED, "little")
-            if not hmac.compare_digest(_hash(b"self", seed), self.keys[index][_KEY : 2 * _KEY]):
-                raise IntegrityError(
-                    f"the seed recovered for site {self.context.sites[index]!r} is not the announced one"
-                )
-            own_masks.append(_own_mask(seed, binding))
-        total = masked(added.value(), plus=[], minus=own_masks, modulus=modulus)
-        for index in sorted(set(self.keys) - set(self.masked)):
-            partners = [other for other in self._partners(index) if other in self.masked]
+        binding, modulus = self.context.transcript, self.context.modulus
+        own_masks = [_own_mask(self._self_seed(index), binding) for index in self.survivors]
+        total = masked(self.added.value(), plus=[], minus=own_masks, modulus=modulus)
+        for index in sorted(set(self.keys) - set(self.survivors)):
+            partners = sorted(set(self._partners(index)) & set(self.survivors))
             if not partners:
                 continue
-            seed = combine(pair_shares.get(index, {}), threshold).to_bytes(_SEED, "little")
-            key = _private(seed, b"mask")
-            if not hmac.compare_digest(_public(key), self.keys[index][:_KEY]):
-                raise IntegrityError(
-                    f"the seed recovered for site {self.context.sites[index]!r} is not the announced one"
-                )
+            key = self._mask_key(index)
             shared = {other: _pair_mask(key, self.keys[other][:_KEY], binding) for other in partners}
             total = masked(
                 total,
@@ -435,6 +424,25 @@ class _MaskingHub:
                 modulus=modulus,
             )
         self.result = total
+
+    def _self_seed(self, index: int) -> bytes:
+        """The self seed of a survivor, if it is the one it committed to."""
+        threshold = threshold_for(len(self.context.sites))
+        seed = combine(self.self_shares.get(index, {}), threshold).to_bytes(_SEED, "little")
+        if not hmac.compare_digest(_hash(b"self", seed), self.keys[index][_KEY : 2 * _KEY]):
+            raise self._other_seed(index)
+        return seed
+
+    def _mask_key(self, index: int) -> X25519PrivateKey:
+        """The mask key of a site that dropped out, if it is the announced one."""
+        threshold = threshold_for(len(self.context.sites))
+        key = _private(combine(self.pair_shares.get(index, {}), threshold).to_bytes(_SEED, "little"), b"mask")
+        if not hmac.compare_digest(_public(key), self.keys[index][:_KEY]):
+            raise self._other_seed(index)
+        return key
+
+    def _other_seed(self, index: int) -> IntegrityError:
+        return IntegrityError(f"the seed recovered for site {self.context.sites[index]!r} is not the announced one")
 
 
 class Masks(SumScheme):

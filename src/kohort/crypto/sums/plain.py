@@ -17,7 +17,7 @@ __all__ = ["SCHEME", "Plain"]
 
 
 class _Site:
-    def answer(self, step: int, inbox: bytes, vector: Integers | None) -> bytes:
+    def reply(self, step: int, inbox: bytes, vector: Integers | None) -> bytes:
         if step != 0 or inbox or vector is None:
             raise IntegrityError("a plain sum has one step, and a site sends its vector in it")
         return vector.astype("<u8").tobytes()
@@ -31,19 +31,21 @@ class _Hub:
     def __init__(self, context: SumContext) -> None:
         self._context = context
         self._total: Integers = np.zeros(context.length, dtype=np.uint64)
-        self._sites: tuple[str, ...] = ()
+        self._sites: list[str] = []
 
-    def route(self, step: int, answers: Mapping[str, bytes]) -> Mapping[str, bytes]:
+    def take(self, step: int, site: str, reply: bytes) -> None:
         del step
-        for site, data in answers.items():
-            if len(data) != 8 * self._context.length:
-                raise IntegrityError(f"site {site!r} sent a vector of another length")
-            self._total = add(self._total, np.frombuffer(data, dtype="<u8"), self._context.modulus)
-        self._sites = tuple(answers)
+        if len(reply) != 8 * self._context.length:
+            raise IntegrityError(f"site {site!r} sent a vector of another length")
+        self._total = add(self._total, np.frombuffer(reply, dtype="<u8"), self._context.modulus)
+        self._sites.append(site)
+
+    def inboxes(self, step: int) -> Mapping[str, bytes]:
+        del step
         return {}
 
     def total(self) -> tuple[Integers, tuple[str, ...]]:
-        return self._total, self._sites
+        return self._total, tuple(self._sites)
 
 
 class Plain(SumScheme):

@@ -1,9 +1,9 @@
 """Sums of which only the total should open: one interface for every scheme.
 
 All schemes add the same fixed-point integers modulo 2^64, so `none`, masks and encryption give totals that are equal
-bit for bit. A scheme is a conversation in steps: at each step every site answers what the hub sent it, and the hub
-turns the answers into what each site gets next; after the last step the hub knows the total, and, where the scheme
-protects, nothing else.
+bit for bit. A scheme runs in steps: at each step every site replies to what the hub sent it, and the hub turns the
+replies into what each site gets next; after the last step the hub knows the total, and, where the scheme protects,
+nothing else. `kohort.crypto.sums.session` runs many sums over one member list.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
@@ -19,13 +20,14 @@ from numpy.typing import NDArray
 
 from kohort.errors import ConfigError, RefusedError, nearest
 from kohort.privacy.guarantee import Guarantee
-from kohort.registry import discover
 from kohort.rng import Streams
 
 if TYPE_CHECKING:
     from kohort.crypto.identity.parties import Identity, PublicIdentity
 
 __all__ = [
+    "KEY_HOLDER",
+    "MIN_SITES",
     "FixedPoint",
     "HubSide",
     "Integers",
@@ -34,10 +36,13 @@ __all__ = [
     "SumScheme",
     "Trust",
     "find_scheme",
-    "schemes",
 ]
 
 Integers = NDArray[np.uint64]
+KEY_HOLDER = "key-holder"
+"""The name of the party that opens encrypted totals, in every roster and ledger."""
+MIN_SITES = 3
+"""Fewer sites would see each other's numbers in their total."""
 _HALF = 2**63
 
 
@@ -84,24 +89,27 @@ class SumContext:
     run: str
     round: int
     request: str
-    """What this sum is for: task, plan and attempt; keys are derived from it, so no two sums share one."""
+    """What this sum is for: plan and task; keys are derived from it, so no two sums share one."""
     sites: tuple[str, ...]
     length: int
+    attempt: int = 0
     modulus: int = 0
     """What is added modulo: 0 for 2^64, or the prime 2^61 - 1."""
     bits: int = 40
     """Signed bits of a total modulo 2^64; encryption refuses larger ones, and needs several slots above 40."""
 
     @cached_property
-    def members(self) -> frozenset[str]:
-        """The sites, to look one up."""
-        return frozenset(self.sites)
+    def index(self) -> Mapping[str, int]:
+        """The place of each site in the list."""
+        return {name: place for place, name in enumerate(self.sites)}
 
     @cached_property
     def transcript(self) -> bytes:
         """A hash of all of it: what keys and tags of this sum are bound to."""
         digest = hashlib.blake2b(digest_size=32, person=b"kohort-sum")
         numbers = f"{self.round} {self.length} {self.modulus} {self.bits} {len(self.sites)}"
+        if self.attempt:
+            numbers += f" {self.attempt}"
         for part in (self.run, self.request, numbers, *self.sites):
             data = part.encode()
             digest.update(len(data).to_bytes(8, "little") + data)
@@ -130,26 +138,71 @@ class Trust:
 
 
 class SiteSide(Protocol):
-    """One site's part of the conversation."""
+    """One site's part of a sum."""
 
-    def answer(self, step: int, inbox: bytes, vector: Integers | None) -> bytes:
-        """What to send at `step`, given what came in; `vector` is there at the step that contributes it."""
+    def reply(self, step: int, inbox: bytes, vector: Integers | None) -> bytes:
+        """What the site sends at a step.
+
+        Args:
+            step: The step of the sum, from 0.
+            inbox: What the hub sent the site for this step.
+            vector: The site's numbers, at the step that contributes them.
+
+        Returns:
+            The site's message to the hub.
+
+        Raises:
+            RefusedError: The site takes no part: strangers, or too few sites.
+            IntegrityError: What came in was altered, repeated or out of order.
+        """
         ...
 
     def claim(self, step: int, rows: int) -> Guarantee:
-        """The guarantee of what `answer` returns at `step`, for a vector computed from `rows` rows."""
+        """The guarantee of what `reply` returns.
+
+        Args:
+            step: The step of the sum.
+            rows: How many rows the vector was computed from.
+
+        Returns:
+            The claim that the door compares with the site's policy.
+        """
         ...
 
 
 class HubSide(Protocol):
-    """The hub's part of the conversation."""
+    """The hub's part of a sum. Replies are taken one at a time, so that few are held."""
 
-    def route(self, step: int, answers: Mapping[str, bytes]) -> Mapping[str, bytes]:
-        """What each site gets next; sites that are missing from `answers` dropped out."""
+    def take(self, step: int, site: str, reply: bytes) -> None:
+        """Take one site's reply to a step.
+
+        Args:
+            step: The step of the sum.
+            site: Who sent it.
+            reply: What `SiteSide.reply` returned there.
+
+        Raises:
+            IntegrityError: It cannot be what an honest site sends.
+        """
+        ...
+
+    def inboxes(self, step: int) -> Mapping[str, bytes]:
+        """What each site gets for the step after `step`; a site that is missing dropped out.
+
+        Args:
+            step: The step whose replies were all taken.
+
+        Returns:
+            Messages by site; none after the last step.
+        """
         ...
 
     def total(self) -> tuple[Integers, tuple[str, ...]]:
-        """The opened sum and the sites in it."""
+        """The opened sum.
+
+        Returns:
+            The total, and the sites that are in it.
+        """
         ...
 
 
@@ -166,27 +219,65 @@ class SumScheme:
     """Whether sites seal to each other; they then need `trust`, which says who they are."""
 
     def site_side(self, context: SumContext, name: str, streams: Streams, trust: Trust | None = None) -> SiteSide:
-        """The part of the site called `name`."""
+        """One site's part of a sum.
+
+        Args:
+            context: What binds the sum.
+            name: The site's name.
+            streams: The site's randomness.
+            trust: Whom the site relies on, where the scheme needs that.
+
+        Returns:
+            The site's part.
+
+        Raises:
+            RefusedError: The site would take part in no such sum.
+        """
         raise NotImplementedError
 
     def hub_side(self, context: SumContext) -> HubSide:
-        """The hub's part."""
+        """The hub's part of a sum.
+
+        Args:
+            context: What binds the sum.
+
+        Returns:
+            The hub's part.
+        """
         raise NotImplementedError
 
     def claim(self, sites: int, rows: int) -> Guarantee:
-        """What a plan with such a sum over `sites` sites asks each of them to let out, for policies to judge before."""
+        """What a plan with such a sum asks each site to let out, for policies to judge before.
+
+        Args:
+            sites: How many sites the sum is over.
+            rows: How many rows the site has.
+
+        Returns:
+            The claim.
+        """
         raise NotImplementedError
 
 
-@cache
-def schemes() -> dict[str, SumScheme]:
-    """Every scheme by name: each module of this package with a SCHEME."""
-    return discover("kohort.crypto.sums", attribute="SCHEME", kind=SumScheme)
-
-
 def find_scheme(name: str) -> SumScheme:
-    """The scheme a plan names in `method.secure.sum`."""
-    known = schemes()
-    if name not in known:
-        raise ConfigError(f"unknown secure sum {name!r}", hint=nearest(name, known))
-    return known[name]
+    """The scheme a plan names in `method.secure.sum`. Only its own module is imported: encryption is heavy.
+
+    Args:
+        name: none | masks | bfv | ckks.
+
+    Returns:
+        The scheme.
+
+    Raises:
+        ConfigError: There is no scheme of that name.
+    """
+    if name not in _MODULES:
+        raise ConfigError(f"unknown secure sum {name!r}", hint=nearest(name, _MODULES))
+    scheme = import_module(f"kohort.crypto.sums.{_MODULES[name]}").SCHEME
+    if not isinstance(scheme, SumScheme):
+        raise ConfigError(f"kohort.crypto.sums.{_MODULES[name]} holds no scheme")
+    return scheme
+
+
+_MODULES = {"none": "plain", "masks": "masks", "bfv": "bfv", "ckks": "ckks"}
+"""The module of this package that holds each scheme, as SCHEME."""

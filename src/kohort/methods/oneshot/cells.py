@@ -191,14 +191,14 @@ def agree_on_cells(hub: Hub) -> Generator[Ask | RoundEnd, Any, Cells]:
 
 def _count(hub: Hub, stage: int, length: int) -> Generator[Ask | RoundEnd, Any, NDArray[np.bool_]]:
     approved = yield from COUNT.run(hub, threshold=section_of(hub.approved).min_cell, stage=stage)
-    told: Replies = yield Ask(
+    replies: Replies = yield Ask(
         task=CELLS,
         to=hub.sites,
         payload=Payload(arrays={"f": approved.f, "h": approved.h}),
         round=stage,
         expect=Expect(arrays={"enough": ("|u1", (length,))}),
     )
-    answers = told.array("enough")
-    if (answers != answers[0]).any():
+    said = replies.array("enough")
+    if (said != said[0]).any():
         raise IntegrityError("the sites do not agree on which categories are frequent")
-    return np.asarray(answers[0] == 1)
+    return np.asarray(said[0] == 1)

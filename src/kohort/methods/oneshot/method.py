@@ -26,7 +26,7 @@ import numpy as np
 from kohort.crypto.sums.scheme import find_scheme
 from kohort.errors import ConfigError, RefusedError, SiteError
 from kohort.methods.oneshot.cells import CELLS, COUNT, agree_on_cells, needs_cells
-from kohort.methods.oneshot.design import BITS, Cells, Layout, OneShot, OneShotSection
+from kohort.methods.oneshot.design import Cells, Layout, OneShot, OneShotSection
 from kohort.methods.oneshot.fit import Fit, check_before, check_total, decoded, fit
 from kohort.methods.oneshot.newton import newton_length, newton_loss, newton_step
 from kohort.methods.oneshot.paper import OPEN_WEIGHTS, SEND_FACTORS, paper_claims, paper_protocol
@@ -41,7 +41,7 @@ from kohort.protocol.phases import TrainingPhase
 from kohort.protocol.plan import TrainSection
 from kohort.protocol.reads import Reads
 from kohort.rounds.dp_accounts import RESERVE, Shares, planned_claims, reserve, spends
-from kohort.rounds.summing import Total, summed
+from kohort.rounds.summing import Total, secure_sum
 
 __all__ = ["METHOD", "OneShot", "OneShotSection", "join", "leave", "load_state"]
 
@@ -74,9 +74,7 @@ def protocol(config: OneShot, hub: Hub) -> ProtocolGenerator:
     check_before(layout, [hub.rows[site] for site in hub.sites])
     if config.oneshot.statistics_to == "peers":
         return (yield from _among_peers(hub, layout))
-    total = yield from summed(
-        hub, STATISTICS, scheme=config.secure.sum, length=layout.length, bits=BITS, opened=hub.opened
-    )
+    total = yield from secure_sum(hub, STATISTICS, length=layout.length, opened=hub.opened)
     _check_sites(config, hub, total, noisy=sigma > 0)
     totals = decoded(layout, total.values)
     check_total(layout, totals)
@@ -125,12 +123,10 @@ def _newton(config: OneShot, hub: Hub, fitted: Fit) -> Generator[Ask | RoundEnd,
     at, length = fitted.coefficients[0], 1.0
     best: tuple[float, Floats, Floats] | None = None
     for number in range(1, rounds):
-        total = yield from summed(
+        total = yield from secure_sum(
             hub,
             NEWTON,
-            scheme=config.secure.sum,
             length=newton_length(design, curvature),
-            bits=BITS,
             round_number=number,
             blobs={"weights": np.ascontiguousarray(at, dtype="<f8").tobytes()},
         )

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from kohort.crypto.sums.encrypted import join, part
+from kohort.crypto.sums.encrypted import join_ciphertexts, split_ciphertexts
 from kohort.errors import IntegrityError, RefusedError
 from kohort.methods.oneshot.cells import rows_at
 from kohort.methods.oneshot.design import Cells, Layout, section_of
@@ -64,7 +64,7 @@ def _send(site: Site, request: Request) -> Release:
     return Release(
         payload=Payload(
             arrays={"factors": np.stack(made.factors)},
-            blobs={"moments": join(keys.encrypt(column) for column in made.moments.T)},
+            blobs={"moments": join_ciphertexts(keys.encrypt(column) for column in made.moments.T)},
         ),
         guarantee=Aggregate(rows=rows.count),
         rows=rows.count,
@@ -75,7 +75,7 @@ def _open(site: Site, request: Request) -> Release:
     """Open the encrypted weights, as any site can."""
     layout = _layout(site)
     keys = _keys(site.plan)
-    columns = [keys.decrypt(data) for data in part(request.payload.blobs["weights"])]
+    columns = [keys.decrypt(data) for data in split_ciphertexts(request.payload.blobs["weights"])]
     weights = np.stack([column[: layout.design.width] for column in columns], axis=1)
     return Release(payload=Payload(arrays={"weights": weights}), guarantee=Aggregate(rows=site.count), rows=site.count)
 
@@ -106,7 +106,7 @@ def paper_protocol(hub: Hub) -> ProtocolGenerator:
             if not merged
             else [merge_incremental([known, new]) for known, new in zip(merged, factors, strict=True)]
         )
-        totals.add(part(payload.blobs["moments"]))
+        totals.add(split_ciphertexts(payload.blobs["moments"]))
 
     replies: Replies = yield Ask(
         task=SEND_FACTORS,
@@ -121,7 +121,7 @@ def paper_protocol(hub: Hub) -> ProtocolGenerator:
     opened: Replies = yield Ask(
         task=OPEN_WEIGHTS,
         to=replies.sites[:1],
-        payload=Payload(blobs={"weights": join(encrypted)}),
+        payload=Payload(blobs={"weights": join_ciphertexts(encrypted)}),
         expect=Expect(arrays={"weights": ("<f8", (width, neurons))}),
     )
     weights = next(opened.payloads()).arrays["weights"]

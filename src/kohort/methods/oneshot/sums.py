@@ -7,13 +7,14 @@ them show theirs.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import sqrt
 
 import numpy as np
 
-from kohort.crypto.sums.scheme import Integers
+from kohort.crypto.sums.scheme import Integers, SumContext
 from kohort.errors import ConfigError, RefusedError, SiteError
 from kohort.methods.oneshot.cells import cells_at, needs_cells, rows_at
 from kohort.methods.oneshot.design import BITS, Cells, Layout, OneShotSection, section_of
@@ -28,7 +29,7 @@ from kohort.protocol.site import Site
 from kohort.protocol.state import TaskState
 from kohort.protocol.task import Request
 from kohort.rounds.dp_accounts import Shares, account_of, answer_once, shares_of
-from kohort.rounds.summing import first_step, sum_task
+from kohort.rounds.summing import first_request, sum_task
 from kohort.tables.encoder import Encoder
 
 __all__ = [
@@ -112,33 +113,43 @@ def layout_at(site: Site) -> Layout:
     return state.layout
 
 
-def _named(site: Site, request: Request, section: OneShotSection, rows: int) -> list[str]:
-    """The sites of the sum; too few of them, or too few rows where no sum hides them, and this one takes no part."""
-    named = request.payload.blobs["sites"].decode(errors="replace").split("\n")
+def _refuse_few(site: Site, members: Sequence[str], section: OneShotSection, rows: int) -> None:
+    """Take no part in a sum over too few sites, or with too few rows where no sum hides them."""
     if scheme_of(site.plan) == "none":
         if rows < section.min_rows:
             raise RefusedError(
                 f"site {site.name!r} has {rows} rows, fewer than {section.min_rows}, and sits out: nothing hides them",
                 hint="Use a secure sum, or lower method.oneshot.min_rows",
             )
-    elif len(named) < section.min_sites:
-        raise RefusedError(f"a sum over {len(named)} sites is below the plan's {section.min_sites}")
-    return named
+    elif len(members) < section.min_sites:
+        raise RefusedError(f"a sum over {len(members)} sites is below the plan's {section.min_sites}")
 
 
-def _statistics(site: Site, request: Request, length: int) -> tuple[Integers, int]:
+def _statistics(site: Site, request: Request, context: SumContext) -> tuple[Integers, int]:
     if section_of(site.plan).statistics_to != "hub":
         raise RefusedError("the approved plan sends statistics to peers, and none to the hub")
-    return statistics_at(site, request, length)
+    if context.length != layout_at(site).length:
+        raise SiteError("statistics were asked for that are not in the approved plan")
+    return statistics_at(site, request, context.sites)
 
 
-def statistics_at(site: Site, request: Request, length: int) -> tuple[Integers, int]:
-    """The site's sums as integers of the grid for the sites that `request` names, and the rows behind them."""
+def statistics_at(site: Site, request: Request, members: Sequence[str]) -> tuple[Integers, int]:
+    """The site's statistics as integers of the grid for a sum over `members`.
+
+    Args:
+        site: The site.
+        request: What it replies to; under a budget, noise is keyed by it.
+        members: The sites of the sum.
+
+    Returns:
+        The integers, and the rows behind them.
+
+    Raises:
+        RefusedError: There are too few sites, or too few rows where no sum hides them.
+    """
     approved, layout, rows = site.plan, layout_at(site), rows_taking_part(site)
     section = layout.section
-    if length != layout.length:
-        raise SiteError("statistics were asked for that are not in the approved plan")
-    named = _named(site, request, section, rows.count)
+    _refuse_few(site, members, section, rows.count)
     folds, keys = section.deals, np.asarray([site.row_key], dtype=np.uint64)
     parts = [
         statistics_of_sites(
@@ -156,17 +167,17 @@ def statistics_at(site: Site, request: Request, length: int) -> tuple[Integers, 
         from kohort.models.dp_sgd.fit import gaussian
 
         answer_once(site, request)
-        deviation = deviation_of(layout, account_of(site).sigmas[0], shares_of(site, named, secure.colluders))
-        values = values + deviation * gaussian(site.streams.bytes("dp", request.digest), length)
-    return layout.grid(len(named)).encode(values), rows.count
+        deviation = deviation_of(layout, account_of(site).sigmas[0], shares_of(site, members, secure.colluders))
+        values = values + deviation * gaussian(site.streams.bytes("dp", request.digest), layout.length)
+    return layout.grid(len(members)).encode(values), rows.count
 
 
-def _newton(site: Site, request: Request, length: int) -> tuple[Integers, int]:
+def _newton(site: Site, request: Request, context: SumContext) -> tuple[Integers, int]:
     layout, rows = layout_at(site), rows_taking_part(site)
     design, curvature = layout.design, curvature_of(layout)
-    if section_of(site.plan).rounds < 2 or length != newton_length(design, curvature):
+    if section_of(site.plan).rounds < 2 or context.length != newton_length(design, curvature):
         raise SiteError("a Newton step was asked for that is not in the approved plan")
-    named = _named(site, request, layout.section, rows.count)
+    _refuse_few(site, context.sites, layout.section, rows.count)
     at = np.frombuffer(request.payload.blobs["weights"], dtype="<f8")
     if at.size != design.width * design.outputs or not np.isfinite(at).all():
         raise SiteError("a Newton step was asked for at weights of another shape")
@@ -177,7 +188,7 @@ def _newton(site: Site, request: Request, length: int) -> tuple[Integers, int]:
         curvature=curvature,
         transform=layout.transform,
     )[0]
-    return layout.grid(len(named)).encode(values), rows.count
+    return layout.grid(len(context.sites)).encode(values), rows.count
 
 
 def begin_statistics(approved: ApprovedPlan, encoder: Encoder, sites: tuple[str, ...]) -> Ask | None:
@@ -193,7 +204,7 @@ def begin_statistics(approved: ApprovedPlan, encoder: Encoder, sites: tuple[str,
     if len(sites) < section.min_sites:
         return None  # the plan says why this cannot be summed
     layout = layout_of(approved, encoder, Cells.whole(encoder.width))
-    return first_step(STATISTICS, scheme=scheme_of(approved), sites=sites, length=layout.length)
+    return first_request(STATISTICS, approved, sites=sites, length=layout.length)
 
 
 STATISTICS = sum_task("oneshot.statistics", _statistics, scheme=scheme_of, bits=BITS)

@@ -34,7 +34,7 @@ from kohort.crypto.identity.certificates import (
 )
 from kohort.crypto.identity.keys import Roster, load_identity, public_text, save_identity
 from kohort.crypto.sealed import Identity, PublicIdentity
-from kohort.crypto.sums.key_holder import KEY_HOLDER
+from kohort.crypto.sums.scheme import KEY_HOLDER
 from kohort.errors import ConfigError, IntegrityError, KohortError, RefusedError, SiteError
 from kohort.files import require_new, write_atomic
 from kohort.privacy.ledger.ledger import canonical

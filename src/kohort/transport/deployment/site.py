@@ -28,7 +28,7 @@ from kohort.crypto.identity.certificates import make_node_key, node_public_key
 from kohort.crypto.identity.keys import load_identity, save_identity
 from kohort.crypto.identity.roster import Approvals, Roster
 from kohort.crypto.sealed import Identity
-from kohort.crypto.sums.key_holder import KEY_HOLDER
+from kohort.crypto.sums.scheme import KEY_HOLDER
 from kohort.errors import ConfigError, IntegrityError, KohortError, RefusedError, SiteError
 from kohort.files import require_new, write_atomic
 from kohort.methods.registry import find_method

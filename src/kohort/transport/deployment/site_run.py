@@ -17,7 +17,7 @@ import polars as pl
 from kohort.crypto.identity.keys import public_from_text
 from kohort.crypto.identity.roster import Roster
 from kohort.crypto.sealed import Identity, PublicIdentity
-from kohort.crypto.sums.key_holder import FEWEST, KEY_HOLDER
+from kohort.crypto.sums.scheme import KEY_HOLDER, MIN_SITES
 from kohort.errors import ConfigError, DataError, IntegrityError, RefusedError
 from kohort.methods.registry import find_method
 from kohort.privacy.ledger.ledger import Chain, canonical
@@ -88,7 +88,8 @@ def run_opener(resources: SiteResources, ledger: SiteLedger) -> Callable[[Questi
         resources.limit(read)
         if not is_site:
             return _open_for_key_holder(resources, ledger, read, question, store)
-        approved = approved_plan_for(read, schema=schema, run=question.run)
+        peers = store.peers or question.peers
+        approved = approved_plan_for(read, schema=schema, run=question.run, sites=_sites_in(peers))
         method = find_method(read.method)
         table = _table(resources, schema, read)
         if not table.low and _asks_for_low_rows(approved):
@@ -104,7 +105,7 @@ def run_opener(resources: SiteResources, ledger: SiteLedger) -> Callable[[Questi
         site.policy = resources.policy.tightened(read.policy)
         site.approved = approved
         site.identity = resources.identity
-        trusted = _trusted(resources.roster, store.peers or question.peers)
+        trusted = _trusted(resources.roster, peers)
         mates = planned_mates(approved, site.name)
         # Where the operators approved who trains with whom, a hub cannot put anybody else among them.
         site.find_peer = (trusted if mates is None else {name: trusted[name] for name in mates & {*trusted}}).get
@@ -139,7 +140,7 @@ def _open_for_key_holder(
     resources: SiteResources, ledger: SiteLedger, plan: Plan, question: Question, store: RunStore
 ) -> OpenedRun:
     """A run as the key-holder takes part in it: without rows, for two tasks, never over fewer sites than allowed."""
-    least = max(FEWEST, resources.policy.min_sum_sites, plan.policy.min_sum_sites)
+    least = max(MIN_SITES, resources.policy.min_sum_sites, plan.policy.min_sum_sites)
     tasks = (KEYS.name, OPEN.name)
     site = Site(
         name=KEY_HOLDER,
@@ -149,9 +150,10 @@ def _open_for_key_holder(
         streams=resources.streams(store),
         ledger=ledger,
     )
-    site.approved = approved_plan_for(plan, schema=resources.schema, run=question.run)
+    peers = store.peers or question.peers
+    site.approved = approved_plan_for(plan, schema=resources.schema, run=question.run, sites=_sites_in(peers))
     site.identity = resources.identity
-    site.find_peer = _trusted(resources.roster, store.peers or question.peers).get
+    site.find_peer = _trusted(resources.roster, peers).get
     return OpenedRun(site=site, plan_task=f"{plan.method}.plan", claims=(), tasks=tasks, judged=tasks, store=store)
 
 
@@ -212,6 +214,12 @@ def _agreed_schema(own: Schema, question: Question) -> Schema:
         if agreed.fingerprint() == question.schema:
             return agreed
     raise RefusedError("the plan is about another schema than this site's: its columns, roles, kinds or bounds differ")
+
+
+def _sites_in(lines: bytes) -> tuple[str, ...]:
+    """The names of the run's sites, in the hub's order. Whom of them this site trusts is its roster's to say."""
+    names = [public_from_text(line).name for line in lines.splitlines()]
+    return tuple(name for name in names if name != KEY_HOLDER)
 
 
 def _trusted(roster: Roster, lines: bytes) -> Mapping[str, PublicIdentity]:

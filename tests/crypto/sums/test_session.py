@@ -1,0 +1,143 @@
+"""Secure-sum sessions: one member list, many sums, and sites that form the list themselves."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from kohort.crypto.identity.parties import Identity
+from kohort.crypto.sums.scheme import SumContext, Trust, find_scheme
+from kohort.crypto.sums.session import SiteSession, SumSession
+from kohort.errors import IntegrityError, RefusedError, SiteError
+from kohort.rng import Streams
+
+NAMES = tuple(f"site-{number}" for number in range(6))
+
+
+def session(**changes: object) -> SumSession:
+    return SumSession(**{"run": "r", "plan_hash": "p", "members": NAMES, **changes})  # type: ignore[arg-type]
+
+
+def test_the_id_covers_run_plan_and_ordered_members() -> None:
+    swapped = (NAMES[1], NAMES[0], *NAMES[2:])
+    joined = (NAMES[0] + NAMES[1], *NAMES[2:])
+    made = [
+        session(),
+        session(run="q"),
+        session(plan_hash="q"),
+        session(members=swapped),
+        session(members=NAMES[:5]),
+        session(members=joined),
+    ]
+    assert len({each.id for each in made}) == len(made)
+    assert session().id == session().id
+
+
+def test_a_site_forms_the_members_a_request_names() -> None:
+    hub, site = session(), session()
+    members = tuple(name for name in NAMES if name not in {"site-1", "site-4"})
+    named = hub.over(members)
+    assert named.members == members
+    assert set(hub.over(NAMES).fields) == {"session"}, "the whole list needs no words"
+    assert len(named.fields["left_out"]) == 8
+    found = site.find(named.fields)
+    assert found.members == members
+    assert found.id == named.id
+    assert site.find(named.fields) is found, "simulated sites share it"
+
+
+def test_another_list_is_refused() -> None:
+    named = session().over(NAMES[:4])
+    for site in (session(run="q"), session(plan_hash="q"), session(members=NAMES[::-1]), session(members=())):
+        with pytest.raises((RefusedError, IntegrityError)):
+            site.find(named.fields)
+    with pytest.raises(RefusedError, match="another list of sites"):
+        session().find({**named.fields, "session": session().id})
+    with pytest.raises(RefusedError, match="another list of sites"):
+        session().find({})
+
+
+@pytest.mark.parametrize("places", [[6], [2, 1], [1, 1], [2**31]])
+def test_places_that_cannot_be_right_are_found_out(places: list[int]) -> None:
+    with pytest.raises(IntegrityError, match="leaves out"):
+        session().without(np.asarray(places, dtype="<u4").tobytes())
+    with pytest.raises(IntegrityError, match="leaves out"):
+        session().without(b"abc")
+
+
+def test_the_hub_names_no_strangers_and_keeps_the_order() -> None:
+    for members in (("stranger", *NAMES), NAMES[::-1], (*NAMES[:2], "stranger")):
+        with pytest.raises(SiteError, match="plan's order"):
+            session().over(members)
+
+
+def test_a_site_that_is_left_out_takes_no_part() -> None:
+    SiteSession(session(), "site-5")
+    with pytest.raises(RefusedError, match="not among the sites"):
+        SiteSession(session().over(NAMES[:5]), "site-5")
+
+
+def test_sums_are_named_by_task_round_and_attempt_and_bind_the_names() -> None:
+    made = session()
+    first = made.context("t", 1, length=4, modulus=0, bits=40)
+    assert first is made.context("t", 1, length=4, modulus=0, bits=40)
+    others = [
+        made.context("u", 1, length=4, modulus=0, bits=40),
+        made.context("t", 2, length=4, modulus=0, bits=40),
+        made.context("t", 1, 1, length=4, modulus=0, bits=40),
+        made.over(NAMES[:5]).context("t", 1, length=4, modulus=0, bits=40),
+    ]
+    assert len({each.transcript for each in (first, *others)}) == 5
+    assert first == SumContext(run="r", round=1, request="p:t", sites=NAMES, length=4)
+    for length in (0, -1, 1 << 27):
+        with pytest.raises(RefusedError, match="out of range"):
+            made.context("t", 1, length=length, modulus=0, bits=40)
+
+
+def test_a_hub_cannot_fill_a_sites_memory_with_sessions() -> None:
+    made = session(members=tuple(map(str, range(40))))
+    for place in range(40):
+        part = made.without(np.asarray([place], dtype="<u4").tobytes())
+        part.context("t", place, length=1, modulus=0, bits=40)
+    assert len(made._parts) <= 8
+
+
+def test_a_sum_of_several_steps_begins_once_and_is_resumed() -> None:
+    known = {name: Identity.from_secret(name, Streams.seeded(4).bytes(name)) for name in NAMES}
+    trust = Trust(known["site-0"], None, 3, lambda name: known[name].public)
+    own, scheme = SiteSession(session(), "site-0"), find_scheme("masks")
+    context = own.session.context("t", 0, length=4, modulus=0, bits=40)
+    with pytest.raises(SiteError, match="not begun here"):
+        own.resume("t", 0, 0, step=1)
+    side = own.begin(scheme, context, "t", Streams.seeded(1), trust)
+    assert own.resume("t", 0, 0, step=1) == (side, context)
+    for place in (("u", 0, 0), ("t", 1, 0), ("t", 0, 1)):
+        with pytest.raises(SiteError, match="not begun here"):
+            own.resume(*place, step=1)
+    with pytest.raises(IntegrityError, match="begun here before"):
+        own.begin(scheme, context, "t", Streams.seeded(1), trust)
+
+
+@pytest.mark.parametrize("secure", ["", "masks"])
+def test_federated_averaging_imports_no_encryption(secure: str) -> None:
+    code = f"""
+import sys
+from kohort.methods.registry import find_method
+from kohort.runs.config import load_plan
+from kohort.runs.demo import demo_plan
+from kohort.runs.run import run
+raw = demo_plan(find_method("fedavg"), rounds=1).to_mapping()
+raw["method"].pop("secure", None)
+if {secure!r}:
+    raw["method"]["secure"] = {{"sum": {secure!r}}}
+run(load_plan(raw), seed=1)
+heavy = {{f"kohort.crypto.sums.{{name}}" for name in ("he", "packing", "encrypted", "key_holder", "bfv", "ckks")}}
+found = sorted((heavy | {{"tenseal"}}) & set(sys.modules))
+assert not found, found
+assert ("kohort.crypto.sums.masks" in sys.modules) == bool({secure!r})
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
