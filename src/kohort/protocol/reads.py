@@ -61,3 +61,5 @@ class Reads:
     keys: frozenset[str]
     when: str = ""
     """What of the config this holds for, in the words of an error: "with method.secure"."""
+    model_kind: str = ""
+    """The one kind of model the method fits, if it leaves no choice: `model.kind` may say so, and nothing else."""

@@ -168,7 +168,8 @@ class Plan:
         Returns:
             Dotted names, as in "train.lr".
         """
-        by_method = find_method(self.method).reads(self.config).keys
+        declared = find_method(self.method).reads(self.config)
+        by_method = declared.keys | ({"model.kind"} if declared.model_kind == self.model.kind else set())
         by_model = {key for key in by_method if not key.startswith("model.")} | self.model.reads()
         return by_method & by_model | self.sites.reads(engine)
 

@@ -54,7 +54,7 @@ def phases(config: OneShot, train: TrainSection) -> tuple[TrainingPhase, ...]:
 def reads(config: OneShot) -> Reads:
     """Nothing of `[train]`, and of `[model]` the type of the numbers: what is fitted is `[method.oneshot]`."""
     del config
-    return Reads(frozenset({"model.dtype"}))
+    return Reads(frozenset({"model.dtype"}), model_kind="onelayer")
 
 
 def protocol(config: OneShot, hub: Hub) -> ProtocolGenerator:
