@@ -52,8 +52,22 @@ def ncp(
 ) -> float:
     """Normalised certainty penalty of the release, between 0 and 1.
 
-    `kept` lists, for each row of `after`, its row number in `before`; without it the two have the same rows.
-    `hierarchies` are needed for the columns that were released as taxonomy labels.
+    Args:
+        before: The input table.
+        after: The released table.
+        quasi: Names of the quasi-identifiers.
+        kept: Row number in `before` of each row of `after`; without it the two have the same rows.
+        hierarchies: Hierarchies of the columns that were released as taxonomy labels.
+
+    Raises:
+        ConfigError: No quasi-identifier is named, or the hierarchy of a label is not given.
+        DataError: A column is absent, or `kept` does not match the tables.
+
+    Example:
+        >>> before = pl.DataFrame({"age": [20, 30, 40, 60]})
+        >>> after = pl.DataFrame({"age": ["[20, 30]", "[20, 30]", "[40, 60]", "[40, 60]"]})
+        >>> ncp(before, after, quasi=["age"])
+        0.375
     """
     found = ncp_by_column(before, after, quasi=quasi, kept=kept, hierarchies=hierarchies)
     return sum(found.values()) / len(found)
@@ -109,7 +123,11 @@ def association(frame: Any, *, columns: Sequence[str], target: str) -> dict[str,
 def entropy_loss(before: Any, after: Any, *, quasi: Sequence[str], target: str) -> float:
     """1 - sum of the associations after / sum before, over the quasi-identifiers other than the target.
 
-    0 if no column said anything about the target to begin with; 1 if every row was suppressed.
+    Returns:
+        0 if no column was associated with the target to begin with; 1 if every row was suppressed.
+
+    Raises:
+        DataError: A column is absent.
     """
     columns = [name for name in quasi if name != target]
     had = sum(association(before, columns=columns, target=target).values())

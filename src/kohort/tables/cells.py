@@ -108,7 +108,12 @@ def canonical_text(value: object) -> str:
 
 
 def format_cell(cell: Cell | str | float | bool | None) -> str | None:
-    """The text form of a cell; None, a missing value, stays None."""
+    """The text form of a cell; None, a missing value, stays None.
+
+    Example:
+        >>> format_cell(ValueSet(("b", "a")))
+        '{a, b}'
+    """
     if cell is None:
         return None
     if isinstance(cell, Suppressed):
@@ -125,7 +130,15 @@ def format_cell(cell: Cell | str | float | bool | None) -> str | None:
 
 
 def parse_cell(text: str | None) -> Cell | str | None:
-    """The inverse of `format_cell`; a plain value comes back as its text."""
+    """The inverse of `format_cell`; a plain value comes back as its text.
+
+    Raises:
+        DataError: The text looks like a set or an interval and is not well-formed.
+
+    Example:
+        >>> parse_cell("[20, 30]")
+        Interval(low=20.0, high=30.0, missing=False)
+    """
     if text is None:
         return None
     if text == "*":

@@ -93,8 +93,15 @@ class Domain:
 def learn_domain(frame: pl.DataFrame, schema: Schema, *, missing: Missing | None = None) -> Domain:
     """The domain of a resolved schema's inputs and target; rows are asked only for what is not declared.
 
-    `missing="drop"` says that rows with nulls are left out, so no column keeps a place for them. Otherwise a column has
-    one when the schema declares it nullable or when a null is seen; seeing one makes the domain a learned one.
+    Args:
+        frame: The table.
+        schema: The resolved schema.
+        missing: "drop" says that rows with nulls are left out, so no column keeps a place for them. Otherwise a column
+            has one when the schema declares it nullable or when a null is seen; seeing one makes the domain a learned
+            one.
+
+    Raises:
+        DataError: The table lacks a column, or a number column holds no number.
     """
     names = [*schema.inputs, *(() if schema.target is None else (schema.target,))]
     absent = [name for name in names if name not in frame.columns]
@@ -127,7 +134,12 @@ def declared_domain(schema: Schema, *, missing: Missing | None = None) -> Domain
 
 
 def merge_domains(domains: Sequence[Domain]) -> Domain:
-    """One domain that holds all: union of categories, widest bounds, missing where any has it."""
+    """One domain that holds all: union of categories, widest bounds, missing where any has it.
+
+    Raises:
+        ConfigError: No domain is given.
+        DataError: Domains disagree about columns or kinds.
+    """
     if not domains:
         raise ConfigError("no domain to merge", hint="Give at least one")
     names = list(domains[0].columns)

@@ -65,7 +65,17 @@ def read_table(
     null_markers: Sequence[str] = NULL_MARKERS,
     separator: str | None = None,
 ) -> pl.DataFrame:
-    """Read a table from a path (format by ending), from an open binary stream, or CSV from standard input (`-`)."""
+    """Read a table.
+
+    Args:
+        source: A path (format by ending), an open binary stream, or `-` for CSV on standard input.
+        format: Format, if not by ending.
+        null_markers: Texts that mean a missing value.
+        separator: Separator of CSV cells.
+
+    Raises:
+        DataError: The table is absent, empty, damaged, ragged or of an unsupported type.
+    """
     content, name, by_ending = _fetch(source)
     chosen = format or by_ending
     if not content:
@@ -96,6 +106,10 @@ def handle_missing(frame: pl.DataFrame, columns: Sequence[str], how: Missing) ->
     """`drop` keeps the rows that are complete in `columns`; `category` keeps every row, its nulls included.
 
     With `category` a null stays null: every later step counts it as a value of its own.
+
+    Raises:
+        ConfigError: `how` is neither.
+        DataError: No row is complete.
     """
     if how == "category":
         return frame
@@ -111,7 +125,12 @@ def handle_missing(frame: pl.DataFrame, columns: Sequence[str], how: Missing) ->
 
 
 def write_table(frame: pl.DataFrame, path: str | Path, *, force: bool = False) -> None:
-    """Write CSV, Parquet or Arrow by ending; whole or not at all."""
+    """Write CSV, Parquet or Arrow by ending; whole or not at all.
+
+    Raises:
+        ConfigError: The ending is unknown, or the file exists and `force` is not given.
+        DataError: An item holds the item separator and cannot be written as CSV.
+    """
     target = Path(path)
     chosen = _format_of(target, ConfigError)
     require_new(target, force=force)
@@ -126,7 +145,12 @@ def write_table(frame: pl.DataFrame, path: str | Path, *, force: bool = False) -
 
 
 def from_native(frame: Any) -> tuple[pl.DataFrame, FrameKind]:
-    """A polars copy of a pandas, polars or pyarrow frame, and the kind to give back. A pandas index is not kept."""
+    """A polars copy of a pandas, polars or pyarrow table, and the kind to give back. A pandas index is not kept.
+
+    Raises:
+        ConfigError: The object is no table kohort can read.
+        DataError: Columns repeat, have an unsupported type or hold infinite numbers.
+    """
     import narwhals as nw  # files need no narwhals, and sites read files
 
     try:

@@ -27,7 +27,16 @@ FILE_MARK = "hierarchy_"
 
 @dataclass(frozen=True)
 class Hierarchy:
-    """The chains of one column, each from a value up to its root."""
+    """The generalisation hierarchy of one column: a chain of labels per value, from the value up to its root.
+
+    Raises:
+        DataError: The hierarchy is empty, ragged, cyclic or inconsistent.
+
+    Example:
+        >>> zips = Hierarchy.of("zip", {"1145": ["114*", "*"], "1146": ["114*", "*"]})
+        >>> zips.leaves("114*")
+        ('1145', '1146')
+    """
 
     column: str
     chains: tuple[tuple[str, ...], ...]
@@ -94,7 +103,12 @@ class Hierarchy:
         return tuple({label: tuple(found) for label, found in level.items()} for level in grouped)
 
     def ancestor(self, value: str, level: int) -> str:
-        """The label of `value` at `level`; level 0 is the value itself."""
+        """The label of `value` at `level`; level 0 is the value itself.
+
+        Raises:
+            ConfigError: There is no such level.
+            DataError: The hierarchy lacks the value.
+        """
         if not 0 <= level < self.levels:
             hint = f"Use 0 to {self.levels - 1}"
             raise ConfigError(f"the hierarchy of column {self.column!r} has no level {level}", hint=hint)
@@ -111,7 +125,11 @@ class Hierarchy:
         return SUPPRESSED if label == ROOT_LABEL else Label(label)
 
     def leaves(self, label: str) -> tuple[str, ...]:
-        """The values below a label; where it occurs at several levels, those below the highest."""
+        """The values below a label; where it occurs at several levels, those below the highest.
+
+        Raises:
+            DataError: The label is not in the hierarchy.
+        """
         for level in reversed(self._leaves_at):
             if label in level:
                 return level[label]

@@ -136,7 +136,26 @@ class Schema:
         other: Iterable[str] = (),
         nullable: Iterable[str] = (),
     ) -> Schema:
-        """A schema from lists of names. `features="rest"` makes every column without another role a feature."""
+        """A schema from lists of names.
+
+        Args:
+            target: Column to predict.
+            quasi: Quasi-identifiers.
+            sensitive: Sensitive columns.
+            identifiers: Direct identifiers.
+            items: Columns of item sets.
+            features: Features; "rest" makes every column without another role one.
+            drop: Columns that are not used.
+            kinds: Kind of some columns.
+            bins: Cut points of some numbers.
+            bounds: Bounds of some numbers.
+            categories: Categories of some columns.
+            other: Columns whose unseen categories become "other".
+            nullable: Columns that may have missing values.
+
+        Raises:
+            ConfigError: Roles or declarations of a column contradict one another, or a name is listed twice.
+        """
         rest = features == "rest"
         by_role = {
             Role.TARGET: () if target is None else (target,),
@@ -241,7 +260,12 @@ class Schema:
         return Schema(columns=columns, dropped=self.dropped, rest=self.rest)
 
     def resolve(self, columns: Sequence[str], default: Role | None = None) -> Schema:
-        """This schema for a table with these columns: every one has a role or is dropped, in table order."""
+        """This schema for a table with these columns: every one has a role or is dropped, in table order.
+
+        Raises:
+            DataError: The table lacks a column of the schema.
+            ConfigError: A column has no role.
+        """
         for name in (*self.columns, *self.dropped):
             if name not in columns:
                 raise DataError(f"the table has no column {name!r}", hint=nearest(name, columns))

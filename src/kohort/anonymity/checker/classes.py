@@ -22,7 +22,12 @@ __all__ = ["Classes", "as_frame", "group_rows", "require_columns", "sorted_disti
 
 @dataclass(frozen=True)
 class Classes:
-    """Which class each row is in, numbered in the order of their first rows, and how many rows each class has."""
+    """A partition of the rows into equivalence classes.
+
+    Attributes:
+        of_row: Class of each row; classes are numbered in the order of their first rows.
+        sizes: Rows of each class.
+    """
 
     of_row: NDArray[np.int64]
     sizes: NDArray[np.int64]
@@ -39,7 +44,11 @@ class Classes:
 
 
 def as_frame(frame: Any) -> pl.DataFrame:
-    """The polars form of any frame kohort can read; it must have rows."""
+    """The polars form of any table kohort can read.
+
+    Raises:
+        DataError: The table has no rows.
+    """
     found, _ = from_native(frame)
     if found.height == 0:
         raise DataError("the table has no rows", hint="Give a table with at least one row")
@@ -47,7 +56,12 @@ def as_frame(frame: Any) -> pl.DataFrame:
 
 
 def require_columns(frame: pl.DataFrame, columns: Sequence[str]) -> tuple[str, ...]:
-    """The names without repeats, each a column of the frame."""
+    """The names without repeats, each a column of the table.
+
+    Raises:
+        ConfigError: The names are given as one string.
+        DataError: The table lacks a column.
+    """
     if isinstance(columns, str):
         raise ConfigError("columns are given as one string", hint="Give a list of names")
     for name in columns:
@@ -57,7 +71,11 @@ def require_columns(frame: pl.DataFrame, columns: Sequence[str]) -> tuple[str, .
 
 
 def group_rows(frame: pl.DataFrame, columns: Sequence[str]) -> Classes:
-    """Classes of the rows by their values in `columns`; without columns, all rows are one class."""
+    """Classes of the rows by their values in `columns`; without columns, all rows are one class.
+
+    Raises:
+        DataError: The table lacks a column, or a column holds lists.
+    """
     names = require_columns(frame, columns)
     if not names:
         return Classes(np.zeros(frame.height, np.int64), np.array([frame.height], np.int64))

@@ -6,7 +6,7 @@ combination. Knowing no item leaves the class, so `km` is never above k.
 
 Guarantee: exact. Every combination that occurs is counted; the work stops early only when the answer is 1, below which
 nothing can fall. Memory is bounded by a batch of combinations, or by the table's item occurrences if there are more.
-Where rows are told who they are about, "rows" above reads "persons": a person counts once, in however many rows.
+Where a column says who a row is about, "rows" above reads "persons": a person counts once, in however many rows.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class ItemSets:
 
     @property
     def distinct(self) -> int:
-        """How many items the table has; 1 where it has none, so that codes can be told from rows."""
+        """Number of items of the table; at least 1, so that a row and an item code can share one key."""
         return max(len(self.known), 1)
 
 
@@ -80,7 +80,11 @@ def smallest_class(classes: Classes, persons: Integers) -> int:
 
 
 def smallest_support(classes: Classes, sets: ItemSets, *, m: int, persons: Integers | None = None) -> int:
-    """The smallest number of rows, or of persons, that share a class and a combination of at most `m` items."""
+    """The smallest number of rows, or of persons, that share a class and a combination of at most `m` items.
+
+    Raises:
+        ConfigError: m is below 1.
+    """
     if m < 1:
         raise ConfigError(f"m is {m}", hint="Use m = 1, 2 or 3: how many items an attacker may know")
     best = int(classes.sizes.min()) if persons is None else smallest_class(classes, persons)

@@ -2,7 +2,7 @@
 
 A class is the rows that share their released quasi-identifier values, null being a value. `measure` says what holds for
 a table, `unmet` which of the asked rules do not. Several sensitive columns are judged one by one; the worst of them is
-the table's figure. Formulas and their sources: `measures_sensitive` (l, t, alpha, beta, delta), `measures_items` (k^m).
+the table's figure. Formulas and their sources: `checker.sensitive` (l, t, alpha, beta, delta), `checker.items` (k^m).
 
 Guarantees: exact counts; nothing is sampled; no code is shared with what anonymises. A rule that asks for a distance or
 a share allows for rounding (1e-9) and for nothing else. No result holds a cell value.
@@ -176,10 +176,28 @@ def measure(
     m: int = 2,
     persons: str | None = None,
 ) -> Anonymity:
-    """Everything the checker knows about a pandas, polars or pyarrow frame.
+    """Everything the checker knows about a table.
 
-    Without quasi-identifiers all rows are one class. Several items columns are one set of items a row. `persons` names
-    the column that says who a row is about: k and k^m then count persons; all else stays about rows.
+    Args:
+        frame: A pandas, polars or pyarrow table.
+        quasi: Names of the quasi-identifiers; without any, all rows are one class.
+        sensitive: Names of the sensitive columns.
+        items: Columns of item sets; several are one set of items per row.
+        m: Number of items an attacker may know.
+        persons: Column that says who a row is about: k and k^m then count persons; all other figures count rows.
+
+    Returns:
+        The measured figures.
+
+    Raises:
+        DataError: The table has no rows, lacks a column, or a column has the wrong type.
+        ConfigError: Columns are given as one string, or m is below 1.
+
+    Example:
+        >>> table = pl.DataFrame({"age": [30, 30, 41, 41], "illness": ["flu", "cold", "flu", "flu"]})
+        >>> found = measure(table, quasi=["age"], sensitive=["illness"])
+        >>> (found.k, found.l_distinct)
+        (2, 1)
     """
     table = as_frame(frame)
     keys, private = require_columns(table, quasi), require_columns(table, sensitive)
@@ -215,7 +233,11 @@ def km_anonymity(frame: Any, *, items: str | Sequence[str], m: int = 2, quasi: S
 
 
 def l_diversity(frame: Any, *, quasi: Sequence[str], sensitive: str, kind: LKind = "distinct") -> float:
-    """The l that holds: number of values, or exp(entropy), of the worst class. For `recursive` use `unmet`."""
+    """The l that holds: number of values, or exp(entropy), of the worst class.
+
+    Raises:
+        ConfigError: The kind is unknown, or "recursive", which has two numbers: use `unmet`.
+    """
     if kind == "recursive":
         raise ConfigError("recursive diversity has two numbers, c and l", hint="Use satisfies(l=..., c=...)")
     _check_kind(kind, ("distinct", "entropy"), "l")
@@ -224,7 +246,11 @@ def l_diversity(frame: Any, *, quasi: Sequence[str], sensitive: str, kind: LKind
 
 
 def t_closeness(frame: Any, *, quasi: Sequence[str], sensitive: str, kind: TKind = "emd") -> float:
-    """The t that holds: distance of the worst class from the table."""
+    """The t that holds: distance of the worst class from the table.
+
+    Raises:
+        ConfigError: The kind is unknown.
+    """
     _check_kind(kind, ("emd", "kl"), "t")
     found = _spread(frame, quasi, sensitive)
     return float((per_class.emd if kind == "emd" else per_class.kl)(found).max())
@@ -254,10 +280,32 @@ def unmet(
     delta: float | None = None,
     persons: str | None = None,
 ) -> tuple[str, ...]:
-    """The asked rules that do not hold, each with what was found; empty when all hold.
+    """The asked rules that do not hold; empty when all hold.
 
-    `k` with `items` and `m` also asks that every combination of up to m items points to k rows. `c` belongs to
-    `l_kind="recursive"`.
+    Args:
+        frame: A pandas, polars or pyarrow table.
+        quasi: Names of the quasi-identifiers.
+        sensitive: Names of the sensitive columns.
+        items: Columns of item sets.
+        k: Rows (or persons) of every class; with `items` and `m`, also of every combination of up to m items.
+        m: Number of items an attacker may know.
+        l: l-diversity.
+        l_kind: Kind of l-diversity.
+        c: c of recursive (c, l)-diversity.
+        t: t-closeness.
+        t_kind: Distance of t-closeness.
+        alpha: Largest share of one sensitive value in a class.
+        beta: beta-likeness.
+        beta_kind: Kind of beta-likeness.
+        delta: delta-disclosure privacy.
+        persons: Column that says who a row is about.
+
+    Returns:
+        One sentence per rule that does not hold, with what was found.
+
+    Raises:
+        ConfigError: Rules do not fit together, or a kind is unknown.
+        DataError: As for `measure`.
     """
     _check_kind(l_kind, ("distinct", "entropy", "recursive"), "l")
     _check_kind(t_kind, ("emd", "kl"), "t")

@@ -64,7 +64,14 @@ def columns_shape(
 
 
 def form_clusters(table: CodedTable, shape: Shape, *, k: int, persons: Integers | None) -> Integers:
-    """Cluster of each row. `persons` numbers who a row is about; None: everyone has one row."""
+    """Cluster of each row.
+
+    Args:
+        table: The coded quasi-identifiers.
+        shape: The same as the compiled loops take them.
+        k: Persons of every cluster.
+        persons: Number of the person each row is about; None: every row is its own person.
+    """
     of_row, codes = _distinct_rows(table)
     owner = np.arange(codes.shape[1])
     for block in _blocks(table, of_row, codes.shape[1], k):

@@ -75,7 +75,12 @@ class ItemTree:
 
 
 def find_hierarchy(wanted: ItemHierarchy, column: str, items: Sequence[str]) -> Hierarchy | None:
-    """The hierarchy over the items of a table, or None for groups."""
+    """The hierarchy over the items of a table; None where items form groups.
+
+    Raises:
+        ConfigError: The name is unknown.
+        DataError: A given hierarchy lacks an item.
+    """
     if isinstance(wanted, Hierarchy):
         wanted.check_covers(items)
         return wanted

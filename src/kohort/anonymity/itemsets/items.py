@@ -62,9 +62,16 @@ class ItemRows:
 
 
 def collect_items(frame: pl.DataFrame, identifier: str, items: str) -> pl.DataFrame:
-    """One row a person from a table with one row an item: the first row of each, its items as a list, in input order.
+    """One row per person from a table with one row per item: the first row of each, with the items as a list in
+    input order.
 
-    Other columns must not differ among the rows of a person; what differs is named, for it cannot be kept.
+    Args:
+        frame: The table.
+        identifier: Column that says who a row is about.
+        items: Column of single items.
+
+    Raises:
+        DataError: A column is absent, or another column differs among the rows of one person.
     """
     for name in (identifier, items):
         if name not in frame.columns:
@@ -80,7 +87,11 @@ def collect_items(frame: pl.DataFrame, identifier: str, items: str) -> pl.DataFr
 
 
 def read_items(frame: pl.DataFrame, names: Sequence[str]) -> ItemRows:
-    """The items of each row; of several columns together, as one set."""
+    """The items of each row; those of several columns together are one set.
+
+    Raises:
+        DataError: A column is absent or holds no item sets.
+    """
     for name in names:
         if name not in frame.columns:
             raise DataError(f"the table has no column {name!r}", hint=nearest(name, frame.columns))
@@ -99,7 +110,11 @@ def read_items(frame: pl.DataFrame, names: Sequence[str]) -> ItemRows:
 
 
 def item_weights(tree: ItemTree, weights: Mapping[str, float] | None) -> NDArray[np.float64]:
-    """The weight of each node that is an item; nothing is cheap enough to throw away for free."""
+    """The weight of each node; never 0 for an item, so that no item is suppressed for free.
+
+    Raises:
+        ConfigError: A weight is not between 0 and 1.
+    """
     given = weights or {}
     found = np.array([given.get(item, 1.0) for item in tree.items], dtype=np.float64)
     if not np.isfinite(found).all() or (found < 0).any() or (found > 1).any():

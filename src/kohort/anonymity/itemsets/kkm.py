@@ -66,10 +66,25 @@ class KKmClass:
 class KKmResult:
     """A released table and what it cost.
 
-    `kept` is the input row of each released row, `cluster` its class. `relational_loss` is the report's ncp;
-    `item_loss` is defined in `kohort.anonymity.itemsets.loss`; `suppressed_items` counts those that no cell stands for.
-    `cells` and `hierarchies` belong to the quasi-identifiers; `item_hierarchy` is the one item labels come from, None
-    for groups. `class_items` lists (class, place in `groups`), both rising.
+    Attributes:
+        frame: The released table, in the caller's kind of frame.
+        kept: Input row of each released row.
+        cluster: Class of each released row.
+        report: What was done and what holds for the result.
+        relational_loss: The report's NCP.
+        item_loss: As defined in `kohort.anonymity.itemsets.loss`.
+        loss: All item losses.
+        suppressed_items: Item occurrences that no released cell stands for.
+        suppressed_rows: Rows left out.
+        merges: Number of merged clusters.
+        m: Number of items an attacker may know.
+        delta: Bound on the relational loss of merging.
+        cells: Released cells of the quasi-identifiers.
+        hierarchies: Hierarchies of the quasi-identifiers.
+        item_hierarchy: The hierarchy that item labels come from; None for groups.
+        items: The items of the table.
+        groups: The released items and what they stand for.
+        class_items: Pairs (class, place in `groups`), both rising.
     """
 
     frame: Any
@@ -140,15 +155,37 @@ def anonymise_items(
     target: str | None = None,
     missing: Missing = "category",
 ) -> KKmResult:
-    """Release a pandas, polars or pyarrow frame whose rows hold quasi-identifiers and sets of items.
+    """Release a table whose rows hold quasi-identifiers and sets of items.
 
-    `weights` (of quasi-identifiers) and `item_weights` say how much a loss there counts, from 0 to 1. `delta` bounds
-    the relational loss that joining clusters may lead to. `groups`: whether items are grouped class by class, or alike
-    in the whole table. `rare`: items that too few hold together become groups, or labels, that enough do; or items are
-    generalised until enough hold each, and rows that hold a rare combination lose an item. `hierarchies` make the
-    quasi-identifiers labels; without them they are intervals and value sets.
-    `suppression_limit` is the largest share of item occurrences that may be suppressed. `sensitive` columns are
-    measured, nothing more; `target` is what entropy loss is about.
+    Args:
+        frame: A pandas, polars or pyarrow table.
+        quasi: Names of the quasi-identifiers.
+        items: Columns of item sets.
+        k: Rows (or persons) of every class and of every combination of up to m items.
+        m: Number of items an attacker may know, 1 to 3.
+        delta: Bound on the relational loss that joining clusters may lead to.
+        weights: How much a loss in each quasi-identifier counts, from 0 to 1.
+        item_weights: How much the loss of each item counts, from 0 to 1.
+        item_hierarchy: What items are generalised to; see `kohort.anonymity.itemsets.hierarchy`.
+        groups: Group items class by class, or alike in the whole table.
+        rare: Generalise items until enough persons hold every combination ("generalise"); or until enough hold each
+            item, after which rows that hold a rare combination lose an item ("suppress").
+        hierarchies: Hierarchies of the quasi-identifiers; without them cells are intervals and value sets.
+        merge: When to join clusters; see `kohort.anonymity.itemsets.merging`.
+        suppression_limit: Largest share of item occurrences that may be suppressed.
+        identifier: Column that says who a row is about; it is not released.
+        sensitive: Columns that are measured, nothing more.
+        target: Column that entropy loss is about.
+        missing: "category" (null is a value) or "drop" (only complete rows).
+
+    Returns:
+        The released table, verified by the checker.
+
+    Raises:
+        ConfigError: Options are unknown, out of range or do not fit together.
+        DataError: The table lacks a column, or a hierarchy lacks a value.
+        RefusedError: There are fewer than k persons, or too many items would be suppressed.
+        IntegrityError: The checker found that the release does not meet the rule.
     """
     began = time.perf_counter()
     given, kind = from_native(frame)

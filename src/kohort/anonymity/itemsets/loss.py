@@ -85,7 +85,20 @@ def item_losses(
     hierarchy: Hierarchy | None = None,
     weights: Mapping[str, float] | None = None,
 ) -> ItemLoss:
-    """Losses of the items of a release; `kept` says which input row each released row is, `hierarchy` reads labels."""
+    """Losses of the items of a release.
+
+    Args:
+        before: The input table.
+        after: The released table.
+        items: Columns of item sets.
+        kept: Input row of each released row; None: the two have the same rows.
+        hierarchy: The hierarchy that item labels come from.
+        weights: Weight of each item; 1 by default.
+
+    Raises:
+        DataError: The tables do not match, or a column is absent or holds no item sets.
+        ConfigError: A weight is negative, or labels were released and no hierarchy is given.
+    """
     source, released = as_frame(before), as_frame(after)
     names = require_columns(source, [items] if isinstance(items, str) else items)
     rows = np.arange(released.height) if kept is None else np.asarray(kept, dtype=np.int64)

@@ -53,7 +53,7 @@ class MergeResult:
 
 
 class ClusterExtents:
-    """The clusters of a partition; changes as clusters join."""
+    """What the clusters of a partition cover in each quasi-identifier; changes as clusters join."""
 
     def __init__(self, table: CodedTable, shape: Shape, partition: Partition) -> None:
         self.shape = shape
@@ -180,8 +180,16 @@ def merge_clusters(
 ) -> MergeResult:
     """Join clusters while it is allowed and, with "paying", worth it.
 
-    `labels` are dense; `supports[cluster, item]` counts rows up to k; `item_loss` gives, for each of several sets of
-    rows taken as a class, the summed loss of its items, of which the table has `occurrences` in all.
+    Args:
+        table: The coded quasi-identifiers.
+        shape: The same as the compiled loops take them.
+        labels: Cluster of each row, numbered without gaps.
+        delta: Bound on the relational loss.
+        merge: When to join.
+        supports: `supports[cluster, item]` counts the rows that hold an item, up to k. Changed in place.
+        k: Largest count in `supports`.
+        item_loss: Summed loss of the items of each of several sets of rows, taken as classes.
+        occurrences: Weighted item occurrences of the whole table.
     """
     partition = Partition.of_labels(labels)
     if merge == "none" or partition.count < 2:

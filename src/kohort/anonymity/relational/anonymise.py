@@ -76,9 +76,15 @@ class Report:
 
 @dataclass(frozen=True, kw_only=True)
 class Anonymised:
-    """A released table, its report, the class of each released row, and the input row each released row is.
+    """A released table.
 
-    `cells` are the released cells by column and class; `hierarchies` those that labels come from.
+    Attributes:
+        frame: The released table, in the caller's kind of frame.
+        report: What was done and what holds for the result.
+        classes: Class of each released row.
+        kept: Input row of each released row.
+        cells: The released cells by column and class.
+        hierarchies: The hierarchies that released labels come from.
     """
 
     frame: Any
@@ -113,12 +119,44 @@ def anonymise(
     suppression_limit: float = 0.0,
     jobs: int | None = None,
 ) -> Anonymised:
-    """Generalise the quasi-identifiers of a pandas, polars or pyarrow frame until every class meets the rule.
+    """Generalise the quasi-identifiers of a table until every class meets the rule.
 
-    Entropy loss and automatic hierarchies are about the target; without one, about the first sensitive column. `c`
-    belongs to recursive (c, l)-diversity. `split`, `relaxed` and `dimensions` are Mondrian's; `node_budget` and
-    `suppression_limit` (a share of the rows that may be left out, if they must) the lattice's; `levels` puts every row
-    on the same given levels of its hierarchies.
+    Args:
+        frame: A pandas, polars or pyarrow table.
+        quasi: Names of the quasi-identifiers.
+        k: Rows of every class.
+        sensitive: Names of the sensitive columns, which l and t are about.
+        target: Column that entropy loss and automatic hierarchies are about; the first sensitive column when None.
+        l: l-diversity; 0 asks for nothing.
+        l_kind: Kind of l-diversity.
+        c: c of recursive (c, l)-diversity.
+        t: t-closeness; 0 asks for nothing.
+        t_kind: Distance of t-closeness.
+        algorithm: One of the table above, or a registered class technique.
+        hierarchies: "auto", "intervals", a registered hierarchy technique, or one hierarchy per quasi-identifier.
+        levels: Level of its hierarchy that every row of a column is put on.
+        keep_exact: Release exact values where rows of a class agree on them; "thesis" is the unguarded step.
+        missing: "category" (null is a value) or "drop" (only complete rows).
+        split: Mondrian's choice of the column to cut.
+        relaxed: Mondrian's relaxed cuts.
+        dimensions: Quasi-identifiers that Mondrian may cut on.
+        node_budget: Nodes of the lattice to visit best first.
+        suppression_limit: Share of the rows that the lattice may leave out, if it must.
+        jobs: Threads; all cores when None.
+
+    Returns:
+        The released table and its report.
+
+    Raises:
+        ConfigError: Options are unknown or do not fit together.
+        DataError: The table has no rows or lacks a column, or a hierarchy lacks a value.
+        RefusedError: No partition of the table can meet the rule, or none on the given levels.
+        IntegrityError: The checker found that the release does not meet the rule.
+
+    Example:
+        >>> table = pl.DataFrame({"age": [21, 22, 47, 48], "sex": ["f", "f", "m", "m"]})
+        >>> anonymise(table, quasi=["age", "sex"], k=2).report.k
+        2
     """
     began = time.perf_counter()
     given, kind = from_native(frame)

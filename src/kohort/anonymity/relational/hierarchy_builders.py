@@ -54,7 +54,7 @@ ROUNDING = 1e-9
 
 @dataclass(frozen=True)
 class TargetAssociation:
-    """A value, the target value it goes with most often, and the share of its rows that have it."""
+    """A value, the target value it occurs with most often, and the share of its rows that have it."""
 
     value: str
     target: str
@@ -66,7 +66,15 @@ def interval_hierarchy(
 ) -> Hierarchy:
     """Intervals of 1, 2 or 5 times a power of ten, each level twice or five times as wide as the one below.
 
-    `width` is that of the first level; unset, about 32 of them cover the bounds. Intervals are half open: [low, high).
+    Args:
+        column: Name of the column.
+        values: Values to cover.
+        bounds: Lowest and highest possible value; those of `values` when None.
+        width: Width of the first level; when None, about 32 intervals cover the bounds. Intervals are half open:
+            [low, high).
+
+    Raises:
+        DataError: The bounds or the width make no sense.
     """
     known = sorted(set(values))
     low, high = bounds or (float(known[0]), float(known[-1])) if known or bounds else (0.0, 0.0)
@@ -90,7 +98,7 @@ def date_hierarchy(column: str, values: Iterable[str]) -> Hierarchy:
 
 
 def mask_hierarchy(column: str, values: Iterable[str], *, from_left: bool = False) -> Hierarchy:
-    """One more character masked at each level, from the right end unless told otherwise: 1145*, 114**, ..."""
+    """Mask one more character at each level, from the right end unless told otherwise: 1145*, 114**, ..."""
     known = list(dict.fromkeys(values))
     longest = max(map(len, known), default=0)
     chains = {}
@@ -112,14 +120,26 @@ def suppression_hierarchy(column: str, values: Iterable[str]) -> Hierarchy:
 def data_independent(
     frame: pl.DataFrame, columns: Sequence[str], *, bounds: Mapping[str, tuple[float, float]] | None = None
 ) -> dict[str, Hierarchy]:
-    """One hierarchy a column by its kind: numbers, dates, codes of one length (such as ZIP), anything else."""
+    """One hierarchy per column by its kind: numbers, dates, codes of one length (such as ZIP), anything else.
+
+    Args:
+        frame: The table.
+        columns: Names of the columns.
+        bounds: Lowest and highest possible value of number columns.
+    """
     return {name: _by_kind(frame[name], (bounds or {}).get(name)) for name in columns}
 
 
 def frequent_targets(frame: pl.DataFrame, column: str, target: str) -> tuple[TargetAssociation, ...]:
-    """Algorithm 1 for one column. Null is no value of a hierarchy; as a target it counts like any other.
+    """Algorithm 1 for one column: the most frequent target value of each value.
 
-    Of two target values that are equally frequent the first in their order is taken.
+    Null is no value of a hierarchy; as a target it counts like any other. Of two target values that are equally
+    frequent
+    the first in their order is taken.
+
+    Raises:
+        DataError: The table lacks a column.
+        ConfigError: The column is the target itself.
     """
     for name in (column, target):
         if name not in frame.columns:
@@ -144,7 +164,11 @@ def frequent_targets(frame: pl.DataFrame, column: str, target: str) -> tuple[Tar
 
 
 def group_values(found: Sequence[TargetAssociation], rho: float) -> tuple[tuple[str, ...], ...]:
-    """Algorithm 2 for one column: by target value, then by bucket of rho percent, from bucket 0 on."""
+    """Algorithm 2 for one column: by target value, then by bucket of rho percent, from bucket 0 on.
+
+    Raises:
+        ConfigError: rho is not in (0, 100].
+    """
     if not 0 < rho <= 100:
         raise ConfigError(f"rho is {rho:g}", hint="Use a percentage above 0 and up to 100")
     buckets: dict[tuple[str, int], list[str]] = {}
@@ -154,7 +178,12 @@ def group_values(found: Sequence[TargetAssociation], rho: float) -> tuple[tuple[
 
 
 def automatic_hierarchy(frame: pl.DataFrame, column: str, target: str, *, rhos: Sequence[float]) -> Hierarchy:
-    """Values, groups for each rho, nothing. Several rhos must divide one another, the smallest first."""
+    """Values, their groups for each rho, then suppression.
+
+    Raises:
+        ConfigError: The rhos do not divide one another, the smallest first; or the column is the target.
+        DataError: The table lacks a column.
+    """
     if any(coarse % fine for fine, coarse in pairwise(rhos)):
         raise ConfigError("the rhos do not divide one another", hint="Use such as 5, 10, 50")
     found = frequent_targets(frame, column, target)

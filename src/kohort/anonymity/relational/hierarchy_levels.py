@@ -28,7 +28,14 @@ Integers = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class HierarchyLevels:
-    """One column. On level i, `labels[i][code]` numbers the label that is released as `cells[i]` at `cost[i]`."""
+    """The levels of one column's hierarchy, over the codes of the column.
+
+    Attributes:
+        column: The coded column.
+        labels: For each level, the number of the label of each code.
+        cells: For each level, the cell that each label is released as.
+        cost: For each level, the penalty of each label.
+    """
 
     column: CodedColumn
     labels: tuple[Integers, ...]
@@ -42,7 +49,11 @@ class HierarchyLevels:
 
     @classmethod
     def of(cls, column: CodedColumn, hierarchy: Hierarchy) -> HierarchyLevels:
-        """Climb a hierarchy, which must cover every value of the column."""
+        """The levels of a hierarchy, which must cover every value of the column.
+
+        Raises:
+            DataError: The hierarchy lacks a value of the column.
+        """
         texts = [None if value is None else canonical_text(value) for value in column.values.to_list()]
         hierarchy.check_covers(text for text in texts if text is not None)
         places = _number_places(hierarchy) if column.is_number else {}
@@ -66,7 +77,12 @@ class HierarchyLevels:
 
 
 def levels_by_column(table: CodedTable, hierarchies: Mapping[str, Hierarchy]) -> tuple[HierarchyLevels, ...]:
-    """One levels a column; every column needs a hierarchy."""
+    """The hierarchy levels of every column.
+
+    Raises:
+        ConfigError: A column has no hierarchy.
+        DataError: A hierarchy lacks a value of its column.
+    """
     lacking = [column.name for column in table.columns if column.name not in hierarchies]
     if lacking:
         hint = "Give one for each quasi-identifier, or use the automatic ones"
@@ -129,7 +145,7 @@ def _with_top(
     cells: list[tuple[Any, ...]],
     costs: list[NDArray[np.float64]],
 ) -> tuple[list[Integers], list[tuple[Any, ...]], list[NDArray[np.float64]]]:
-    """One more level that tells nothing: the whole range for a number, a suppression mark for all else."""
+    """Add a level that suppresses everything: the whole range for a number, a suppression mark for all else."""
     values = [value for _, value in places.values()]
     top = Interval(min(values), max(values), column.has_null) if values else SUPPRESSED
     return (

@@ -18,7 +18,13 @@ __all__ = ["split_exact"]
 
 
 def split_exact(problem: Problem, partition: Partition, *, guarded: bool = True) -> Partition:
-    """The partition with exact groups as classes of their own."""
+    """The partition with exact groups as classes of their own.
+
+    Args:
+        problem: The coded table and the rule.
+        partition: Its classes.
+        guarded: Split a group off only if the group and the remainder both meet the rule; False is the step as printed.
+    """
     if guarded and partition.sizes.max() < 2 * problem.rule.k:
         # Two parts of at least k rows need twice as many.
         return partition

@@ -88,7 +88,13 @@ class CodedTable:
 
 @dataclass(frozen=True)
 class Partition:
-    """Rows in the order of their classes: class j is `order[starts[j]:starts[j + 1]]`."""
+    """Rows in the order of their classes: class j is `order[starts[j]:starts[j + 1]]`.
+
+    Example:
+        >>> found = Partition.of_labels(np.array([7, 3, 7]))
+        >>> (found.count, found.labels.tolist())
+        (2, [1, 0, 1])
+    """
 
     order: Integers
     starts: Integers
@@ -127,7 +133,7 @@ class Problem:
     rule: Rule
 
     def columns(self, rows: Integers | None = None) -> Codes:
-        """A fresh array of all codes, quasi-identifiers first, the sensitive columns below; of some rows only."""
+        """A fresh array of all codes, quasi-identifiers first, then sensitive columns; of some rows only if given."""
         quasi, private = self.table.codes, self.sensitive.codes
         if not self.rule.needs_sensitive:
             return quasi.copy() if rows is None else quasi[:, rows]
@@ -148,7 +154,7 @@ class Problem:
         return SensitiveRequirements.of(self.rule, self.sensitive)
 
     def rule_test(self) -> Callable[[Integers], bool]:
-        """A function that says whether some rows meet the rule as a class."""
+        """A function that says whether some rows, as a class, meet the rule."""
         k, requirements = self.rule.k, self.requirements
         if requirements is None:
             return lambda rows: len(rows) >= k
@@ -176,7 +182,20 @@ class Problem:
 
 
 def code_table(frame: pl.DataFrame, quasi: Sequence[str], *, by_value: bool = False) -> CodedTable:
-    """Code the quasi-identifiers of a table."""
+    """Code the quasi-identifiers of a table.
+
+    Args:
+        frame: The table.
+        quasi: Names of the quasi-identifiers.
+        by_value: Code categories in the order of their values instead of by falling frequency.
+
+    Returns:
+        The coded columns.
+
+    Raises:
+        ConfigError: No quasi-identifier is named.
+        DataError: The table has no rows, lacks a column, or a column holds lists.
+    """
     names = tuple(dict.fromkeys(quasi))
     if not names:
         raise ConfigError("no quasi-identifier is named", hint="Name at least one column")

@@ -37,7 +37,14 @@ BITS = 64
 
 @dataclass(frozen=True)
 class ColumnCells:
-    """The cells of one column: the distinct ones, and which of them each class got. `exact` ones are values."""
+    """The released cells of one column.
+
+    Attributes:
+        name: Name of the column.
+        cells: The distinct cells; a value that is released as it is stands for itself.
+        of_class: Which of the cells each class got.
+        generalised: Whether any cell is not a plain value.
+    """
 
     name: str
     cells: tuple[Cell | Any, ...]
@@ -57,7 +64,13 @@ class ColumnCells:
 
 
 def release(frame: pl.DataFrame, partition: Partition, columns: Sequence[ColumnCells]) -> pl.DataFrame:
-    """The table with generalised quasi-identifiers; other columns and the order of rows untouched."""
+    """The table with generalised quasi-identifiers; other columns and the order of rows stay the same.
+
+    Args:
+        frame: The table.
+        partition: Its classes.
+        columns: The cells of the quasi-identifiers.
+    """
     labels = partition.labels
     changed = [cells.texts().gather(cells.of_class[labels]) for cells in columns if cells.generalised]
     return frame.with_columns(changed) if changed else frame

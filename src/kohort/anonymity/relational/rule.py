@@ -31,7 +31,19 @@ ROUNDING = 1e-10
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """k, l and t of every class; l = 0 and t = 0 ask for nothing. `c` belongs to recursive (c, l)-diversity."""
+    """What every class must meet.
+
+    Attributes:
+        k: Rows of a class.
+        l: l-diversity; 0 asks for nothing.
+        l_kind: Kind of l-diversity.
+        c: c of recursive (c, l)-diversity.
+        t: t-closeness; 0 asks for nothing.
+        t_kind: Distance of t-closeness: earth mover's distance or Kullback-Leibler divergence.
+
+    Raises:
+        ConfigError: A number is out of range or a kind is unknown.
+    """
 
     k: int
     l: float = 0  # noqa: E741 - the literature's own letter
@@ -56,12 +68,12 @@ class Rule:
 
     @property
     def needs_sensitive(self) -> bool:
-        """Whether sizes alone do not decide."""
+        """Whether the rule looks at sensitive values, not at class sizes alone."""
         return self.l > 0 or self.t > 0
 
     @property
     def is_monotone(self) -> bool:
-        """Whether a class that meets the rule still does with any row more."""
+        """Whether a class that meets the rule still does with any row added."""
         return self.t == 0 and (self.l == 0 or self.l_kind == "distinct")
 
 
@@ -146,7 +158,17 @@ class SensitiveRequirements(NamedTuple):
 
 
 def require_feasible(rule: Rule, sensitive: SensitiveColumns, rows: int) -> None:
-    """Refuse what no partition of this table can meet, and say what could be met."""
+    """Refuse a rule that no partition of this table can meet, and say what could be met.
+
+    Args:
+        rule: The rule.
+        sensitive: The sensitive columns of the table.
+        rows: Number of rows.
+
+    Raises:
+        ConfigError: l or t is asked for and no sensitive column is named.
+        RefusedError: The whole table as one class does not meet the rule.
+    """
     if rule.needs_sensitive and not sensitive.names:
         raise ConfigError("l and t are about a sensitive column and none is named", hint="Name one as sensitive")
     if rows < rule.k:

@@ -35,7 +35,7 @@ MakeHierarchies = Callable[[pl.DataFrame, Sequence[str], str | None], Mapping[st
 
 @dataclass(frozen=True, kw_only=True)
 class CutOptions:
-    """What class techniques may be told: Mondrian's cuts, and how many threads to use."""
+    """Options of the class techniques: Mondrian's cuts, and how many threads to use."""
 
     split: Split | None = None
     relaxed: bool = False
@@ -51,12 +51,20 @@ _CLASSES: dict[str, MakeClasses] = {}
 
 
 def hierarchy_technique(name: str) -> Callable[[MakeHierarchies], MakeHierarchies]:
-    """Register a way to make hierarchies."""
+    """Decorator that registers a way to make hierarchies under a name.
+
+    Raises:
+        ConfigError: The name is taken.
+    """
     return _registrar(_HIERARCHIES, name, reserved=())
 
 
 def class_technique(name: str) -> Callable[[MakeClasses], MakeClasses]:
-    """Register a way to make classes."""
+    """Decorator that registers a way to form classes under a name.
+
+    Raises:
+        ConfigError: The name is taken or reserved.
+    """
     return _registrar(_CLASSES, name, reserved=("auto", "lattice"))
 
 
@@ -71,14 +79,22 @@ def class_techniques() -> tuple[str, ...]:
 
 
 def find_hierarchy_technique(name: str) -> MakeHierarchies:
-    """The technique of a name."""
+    """The hierarchy technique of this name.
+
+    Raises:
+        ConfigError: There is none.
+    """
     if name not in _HIERARCHIES:
         raise ConfigError(f"unknown hierarchies {name!r}", hint=nearest(name, _HIERARCHIES))
     return _HIERARCHIES[name]
 
 
 def find_class_technique(name: str) -> MakeClasses:
-    """The technique of a name."""
+    """The class technique of this name.
+
+    Raises:
+        ConfigError: There is none.
+    """
     if name not in _CLASSES:
         raise ConfigError(f"unknown algorithm {name!r}", hint=nearest(name, (*_CLASSES, "auto", "lattice")))
     return _CLASSES[name]

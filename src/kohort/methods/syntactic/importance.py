@@ -65,7 +65,21 @@ def rank(
     top: int | None = None,
     seed: int = 0,
 ) -> Importance:
-    """Rank the quasi-identifiers and the items column; keep the `top` most important (default: all)."""
+    """Rank the quasi-identifiers and the items column by what they tell about the target.
+
+    Args:
+        frame: The table.
+        quasi: Names of the quasi-identifiers.
+        target: Column to predict.
+        items: Name of the items column.
+        method: Ranking to use.
+        top: Number of columns to keep; all when None.
+        seed: Seed of the ranking.
+
+    Raises:
+        ConfigError: The method or `top` is unknown, or columns repeat or hold the target.
+        DataError: A column is absent, or the target has fewer than two classes.
+    """
     if method not in get_args(Method):
         raise ConfigError(f"no ranking named {method!r}", hint=nearest(str(method), get_args(Method)))
     names = [*quasi, *([items] if items is not None else [])]

@@ -86,7 +86,13 @@ class _Folder:
 
 
 def load_dataset(name: str) -> Dataset:
-    """The table of a registered name, such as `adult:train`."""
+    """The table of a registered name, such as `adult:train`.
+
+    Raises:
+        ConfigError: The name or the variant is unknown.
+        DataError: The dataset is not here and cannot be downloaded.
+        IntegrityError: The content is not the published one.
+    """
     base, _, variant = name.partition(":")
     entry = REGISTRY.get(base)
     if entry is None:
@@ -111,7 +117,12 @@ def load_dataset(name: str) -> Dataset:
 
 
 def open_table(name_or_path: str | Path | IO[bytes]) -> Dataset:
-    """A registered name, a path to a table, `-` for CSV on standard input, or an open stream."""
+    """A registered name, a path to a table, `-` for CSV on standard input, or an open stream.
+
+    Raises:
+        ConfigError: There is no such dataset and no such file.
+        DataError: The table cannot be read.
+    """
     if not isinstance(name_or_path, (str, Path)):
         return Dataset(frame=read_table(name_or_path), source="stream")
     text = str(name_or_path)

@@ -32,12 +32,18 @@ GROWTH = (1.0, 1.5, 2.0, 3.0, 5.0, 8.0)
 
 
 def block_rows(rows: int, k: int) -> int:
-    """Rows of a block: as many as the work allows, enough for some clusters."""
+    """Rows of a block: as many as the work allows, and enough for some clusters."""
     return max(CLUSTERS_A_BLOCK * k, min(LARGEST_BLOCK, PAIRS // max(rows, 1)))
 
 
 def cluster(problem: Problem, *, block: int | None = None, jobs: int | None = None) -> Partition:
-    """The classes of a table, blocks in parallel on `jobs` threads (all cores when unset)."""
+    """The classes of a table by k-member clustering.
+
+    Args:
+        problem: The coded table and the rule.
+        block: Rows of a block; chosen by `block_rows` when None.
+        jobs: Threads that work on blocks in parallel; all cores when None.
+    """
     from kohort.anonymity.compiled import first_call
     from kohort.anonymity.relational.algorithms.cluster_kernel import assign_leftovers, grow_clusters
 

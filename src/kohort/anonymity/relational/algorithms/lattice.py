@@ -1,14 +1,15 @@
-"""Local recoding with hierarchies: walk the lattice of levels from the cheapest node up, let classes out on the way.
+"""Local recoding with hierarchies: search the lattice of levels from the cheapest node up, and form classes on the way.
 
-A node says how far each column climbs its hierarchy. At each node the rows that are left are grouped by their labels
-there; groups that meet the rule become classes, the others wait for a dearer node. So every class has its own node.
+A node gives each column a level of its hierarchy. At each node the remaining rows are grouped by their labels there;
+groups that meet the rule become classes, the others wait for a node of higher loss. So every class has its own node.
 Nodes are visited best first, by the mean loss of their labels over the table, and never twice.
 
 A lattice of many columns is too large to visit: after `node_budget` nodes (or, if it is not set, after a fixed number
-of cells looked at) the walk turns into a few climbs, each from the bottom along the column that frees most rows for the
-least added loss, each up to a higher limit, the last one to the top. So forty quasi-identifiers finish too.
+of cells looked at) the search turns into a few climbs. Each climb starts at the bottom, follows the column that
+releases most rows for the least added loss, and ends at a higher limit than the one before; the last one ends at the
+top. So forty quasi-identifiers finish too.
 
-Rows that are left at the very top are too few or too uniform for a class of their own. They join the class that costs
+Rows that remain at the very top are too few or too uniform for a class of their own. They join the class that costs
 least; within the suppression limit they are suppressed instead, and no other row ever is.
 
 Guarantee: every class meets the rule. Same table, same classes.
@@ -53,7 +54,14 @@ def lattice(
     node_budget: int | None = None,
     suppression_limit: float = 0.0,
 ) -> Recoding:
-    """Classes by labels. At most `suppression_limit` (a share) of the rows may be suppressed, and only if they must."""
+    """Classes by labels.
+
+    Args:
+        problem: The coded table and the rule.
+        steps: The hierarchy levels of each quasi-identifier.
+        node_budget: Nodes to visit best first.
+        suppression_limit: Largest share of the rows that may be suppressed, and only if they must be.
+    """
     table = problem.table
     walk = _Walk.start(problem, steps)
     _best_first(walk, node_budget)

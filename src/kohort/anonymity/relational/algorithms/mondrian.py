@@ -37,7 +37,18 @@ def mondrian(
     dimensions: Sequence[str] | None = None,
     stop_rows: int = 0,
 ) -> Partition:
-    """The classes of a table. A part of at most `stop_rows` rows is not cut any further."""
+    """The classes of a table by Mondrian.
+
+    Args:
+        problem: The coded table and the rule.
+        split: Which column to cut: the widest ("median"), or the one whose parts lose least ("look-ahead").
+        relaxed: Cut exactly in the middle; rows with the middle value go to either side.
+        dimensions: Quasi-identifiers that may be cut on; all when None.
+        stop_rows: A part of at most this many rows is not cut any further.
+
+    Raises:
+        ConfigError: The split is unknown, or a dimension is no quasi-identifier.
+    """
     from kohort.anonymity.compiled import first_call
     from kohort.anonymity.relational.algorithms.mondrian_kernel import partition
 
@@ -54,7 +65,11 @@ def mondrian(
 
 
 def thesis_mondrian(problem: Problem) -> Partition:
-    """Widest relative span first; numbers at the median, categories by halves of the value set, coded by value."""
+    """Mondrian of Saleh (2022): widest relative span first, numbers cut at the median, categories by halves of the
+    value set.
+
+    The categories of the problem must be coded by value.
+    """
     from kohort.anonymity.relational.algorithms.mondrian_kernel import thesis_partition
 
     quasi, is_number, distinct, offsets, _ = problem.shape

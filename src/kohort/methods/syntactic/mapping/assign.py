@@ -49,9 +49,14 @@ WORD = 64
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class MappedRows:
-    """One entry a row. `class_of` counts into the mapping's classes and `site_of` into its sites.
+    """The class of each new row.
 
-    `legitimate` is how many classes are; `violated` how many conditions the chosen class breaks, 0 if it is legitimate.
+    Attributes:
+        class_of: Class of the row, counted into the mapping's classes.
+        site_of: Site of that class, counted into the mapping's sites.
+        loss: What the row loses in that class.
+        legitimate: Number of classes that are legitimate for the row.
+        violated: Number of conditions that the chosen class breaks, 0 if it is legitimate.
     """
 
     class_of: Integers
@@ -119,11 +124,19 @@ def map_rows(
     item_weights: Mapping[str, float] | None = None,
     prefer: Sequence[int] | NDArray[np.integer[Any]] | None = None,
 ) -> MappedRows:
-    """The class of every row of `frame`, which holds values as they are.
+    """The class of every row of a table that holds values as they are.
 
-    `weights` gives one weight between 0 and 1 for each quasi-identifier and for the items column (default: 1 / number
-    of quasi-identifiers each, 1 for the items); `item_weights` one for an item (default 1). `prefer` is the class of
-    each row that wins a tie, -1 for none.
+    Args:
+        frame: The rows.
+        mapping: The classes.
+        weights: One weight between 0 and 1 for each quasi-identifier and for the items column; by default
+            1 / number of quasi-identifiers each, and 1 for the items.
+        item_weights: One weight per item; 1 by default.
+        prefer: The class of each row that wins a tie, -1 for none.
+
+    Raises:
+        DataError: The rows lack a column, or `prefer` has another length.
+        ConfigError: Weights are incomplete or out of range.
     """
     from kohort.methods.syntactic.mapping.kernel import map_block
 

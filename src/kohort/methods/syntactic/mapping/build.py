@@ -48,9 +48,27 @@ def mapping_of(
 ) -> SiteMapping:
     """The mapping of a site's released rows, its classes in the order of `classes`.
 
-    `classes` numbers the class of each row from 0; without it, rows with the same quasi-identifier cells are a class,
-    numbered by first occurrence. `members` says what an item label stands for, where its text (`{a, b}`, an item) or
-    the hierarchy of the items column does not. Cells are measured against `domain`, else against all released cells.
+    Args:
+        released: The rows that were released.
+        site: Name of the site.
+        schema: Fingerprint of the schema.
+        data_version: Version of the site's data.
+        k: Rows of every class.
+        m: Number of items an attacker may know.
+        quasi: Names of the quasi-identifiers.
+        items: Name of the items column.
+        classes: Class of each row, numbered from 0; without it, rows with the same quasi-identifier cells are a class,
+            numbered by first occurrence.
+        members: What an item label stands for, where neither its text (`{a, b}`, an item) nor the hierarchy of the
+            items
+            column says so.
+        hierarchies: The hierarchies that labels come from.
+        domain: Values that cells are measured against; without it, all released cells.
+
+    Raises:
+        ConfigError: No quasi-identifier is named, or a label has no hierarchy.
+        DataError: Rows or columns are absent, or the classes do not match the rows.
+        IntegrityError: A class has fewer than k rows.
     """
     if not quasi:
         raise ConfigError("a mapping needs a quasi-identifier", hint="Name at least one column")
@@ -88,7 +106,12 @@ def mapping_of(
 
 
 def union(mappings: Sequence[SiteMapping]) -> JointMapping:
-    """The classes of all mappings, which must be for one schema; the same version of a site may come once."""
+    """The classes of all mappings.
+
+    Raises:
+        ConfigError: No mapping is given.
+        IntegrityError: Mappings are for different schemas, or a site's data version comes twice.
+    """
     if not mappings:
         raise ConfigError("no mapping to unite", hint="Give at least one")
     first = mappings[0]
