@@ -196,15 +196,30 @@ def _check(config: OneShot, hub: Hub) -> None:
     if section.patches > 1 and not section.features:
         raise ConfigError("patches are random layers", hint="Set method.oneshot.features")
     if hub.encoder.classes is None:
-        if section.rounds > 1:
-            raise ConfigError("a number is fitted exactly in one round", hint="Set method.oneshot.rounds = 1")
-        if section.activation == "softplus" or (section.features and section.activation != "linear"):
-            raise ConfigError(
-                "the target is a number, which this activation fits no network for",
-                hint='Set method.oneshot.activation = "linear"',
-            )
+        _check_number(section)
     if config.dp is not None and (config.dp.mechanism != "dp-sgd" or config.dp.quantile is not None):
         raise ConfigError("noise goes on the totals, in shares", hint="Drop dp.mechanism and dp.quantile")
+    _check_peers(config)
+    if section.mode == "paper":
+        _check_paper(config)
+    elif find_scheme(config.secure.sum).name != "none":
+        _check_protected(section, hub)
+
+
+def _check_number(section: OneShotSection) -> None:
+    """What a target that is a number cannot be fitted with."""
+    if section.rounds > 1:
+        raise ConfigError("a number is fitted exactly in one round", hint="Set method.oneshot.rounds = 1")
+    if section.activation == "softplus" or (section.features and section.activation != "linear"):
+        raise ConfigError(
+            "the target is a number, which this activation fits no network for",
+            hint='Set method.oneshot.activation = "linear"',
+        )
+
+
+def _check_peers(config: OneShot) -> None:
+    """What peers that exchange statistics cannot do."""
+    section = config.oneshot
     if section.statistics_to == "peers" and (
         config.secure.sum != "none" or section.rounds > 1 or section.mode == "paper" or config.dp is not None
     ):
@@ -212,14 +227,19 @@ def _check(config: OneShot, hub: Hub) -> None:
             "peers exchange plain statistics, once",
             hint='Set method.secure.sum = "none", or method.oneshot.statistics_to = "hub"; drop rounds, mode and dp',
         )
-    if section.mode == "paper":
-        if section.lambda_ == "folds" or section.rounds > 1 or section.features or config.dp is not None:
-            raise ConfigError(
-                "mode paper fits one layer with a fixed lambda in one round", hint="Drop features, rounds, folds and dp"
-            )
-        return
-    if find_scheme(config.secure.sum).name == "none":
-        return
+
+
+def _check_paper(config: OneShot) -> None:
+    """What the paper's own protocol cannot do."""
+    section = config.oneshot
+    if section.lambda_ == "folds" or section.rounds > 1 or section.features or config.dp is not None:
+        raise ConfigError(
+            "mode paper fits one layer with a fixed lambda in one round", hint="Drop features, rounds, folds and dp"
+        )
+
+
+def _check_protected(section: OneShotSection, hub: Hub) -> None:
+    """What a protected sum needs: public bounds, and enough sites."""
     _require_bounds(hub)
     if len(hub.sites) < section.min_sites:
         raise RefusedError(
