@@ -17,8 +17,7 @@ import polars as pl
 from bench.harness import Row, best_of
 from kohort.anonymity.relational.algorithms.mondrian import mondrian
 from kohort.anonymity.relational.anonymise import anonymise
-from kohort.anonymity.relational.coding import CodedTable, code_table
-from kohort.anonymity.relational.partition import Problem
+from kohort.anonymity.relational.problem import CodedTable, Problem, code_table
 from kohort.anonymity.relational.rule import Rule, SensitiveColumns
 from kohort.tables.datasets.catalogue import FOLDER_VARIABLE, load_dataset
 from kohort.tables.hierarchy import read_hierarchies

@@ -13,9 +13,10 @@ from statistics import fmean
 from time import process_time
 
 from bench.harness import Row
+from kohort.studies.harness.runs import Runs, summarise
 from kohort.studies.hybrid.paper import HYBRID, SHARES
 from kohort.studies.hybrid.plans import DUTCH, hybrid, no_dp, published, server_only
-from kohort.studies.hybrid.runs import Runs, table_rows
+from kohort.studies.hybrid.rows import ShuffledRows, table_rows
 
 __all__ = ["NAME", "SUMMARY", "measure"]
 
@@ -35,7 +36,7 @@ def measure() -> list[Row]:
     cells = [(share, epsilon) for share in SHARES for epsilon in DUTCH.epsilons]
     plans = [no_dp(DUTCH, setting, share) for share in SHARES]
     plans += [way(DUTCH, setting, *cell) for way in (server_only, hybrid) for cell in cells]
-    runs = Runs(SEEDS)
+    runs = Runs(SEEDS, summarise=summarise, tables=ShuffledRows())
     with tempfile.TemporaryDirectory() as folder:
         os.environ["XDG_CACHE_HOME"] = folder  # what earlier runs calibrated is not to be had
         began = process_time()

@@ -9,7 +9,8 @@ import polars as pl
 
 from bench.harness import Row, best_of
 from kohort.methods.syntactic.mapping.assign import generalised, map_rows
-from kohort.methods.syntactic.mapping.mapping import JointMapping, SiteMapping, mapping_of, union
+from kohort.methods.syntactic.mapping.build import mapping_of, union
+from kohort.methods.syntactic.mapping.mapping import JointMapping, SiteMapping
 from kohort.tables.cells import Interval, ValueSet, format_cell
 
 __all__ = ["NAME", "SUMMARY", "measure", "new_rows", "random_union"]

@@ -271,7 +271,6 @@ def _masked() -> list[Row]:
                 "test": 0.0,
             },
             "sites": {"count": MASKED_SITES},
-            "model": {"kind": "onelayer"},
             "method": {"name": "oneshot", "secure": {"sum": "masks"}},
         }
     )

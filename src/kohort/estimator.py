@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any, Self
 
 import narwhals as nw
@@ -28,7 +29,8 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, check_consistent_length, check_is_fitted, column_or_1d, validate_data
 
 from kohort.models.dense.network import scores
-from kohort.runs.config import Plan, load_plan
+from kohort.runs.config import Plan, load_plan, only_read
+from kohort.runs.overrides import dotted_keys, without_keys
 from kohort.runs.run import Outcome, run
 from kohort.tables.cells import canonical_text
 from kohort.tables.frames import from_native
@@ -37,6 +39,17 @@ __all__ = ["FederatedClassifier", "FederatedRegressor"]
 
 SIMULATED_POLICY = {"min_rows": 1}
 NO_PROBABILITIES = ("svm", "perceptron")
+_KEYS = {
+    "rounds": "train.rounds",
+    "local_epochs": "train.local_epochs",
+    "batch": "train.batch",
+    "optimizer": "train.optimizer",
+    "lr": "train.lr",
+    "model": "model.kind",
+    "hidden": "model.hidden",
+    "dtype": "model.dtype",
+}
+"""The key of a plan that each parameter of training and model is."""
 
 
 @dataclass(frozen=True)
@@ -117,24 +130,31 @@ class _Federated(BaseEstimator):  # type: ignore[misc] # scikit-learn has no typ
         return run(self._plan(data, sites), seed=self.seed, tables=tables)
 
     def _plan(self, data: Mapping[str, Any], sites: Mapping[str, Any]) -> Plan:
+        """The plan of these rows; parameters that were left alone and that the method does not read are not in it."""
         hidden = (self.hidden,) if isinstance(self.hidden, int | np.integer) else self.hidden
-        return load_plan(
-            {
-                "data": data,
-                "sites": sites,
-                "model": {"kind": self.model, "hidden": [int(units) for units in hidden], "dtype": self.dtype},
-                "train": {
-                    "rounds": self.rounds,
-                    "local_epochs": self.local_epochs,
-                    "batch": self.batch,
-                    "optimizer": self.optimizer,
-                    "lr": self.lr,
-                    **(self.train or {}),
-                },
-                "policy": dict(SIMULATED_POLICY if self.policy is None else self.policy),
-                "method": {"name": self.method, **(self.method_options or {})},
-            }
-        )
+        raw: dict[str, Any] = {
+            "data": data,
+            "sites": sites,
+            "model": {"kind": self.model, "hidden": [int(units) for units in hidden], "dtype": self.dtype},
+            "train": {
+                "rounds": self.rounds,
+                "local_epochs": self.local_epochs,
+                "batch": self.batch,
+                "optimizer": self.optimizer,
+                "lr": self.lr,
+                **(self.train or {}),
+            },
+            "policy": dict(SIMULATED_POLICY if self.policy is None else self.policy),
+            "method": {"name": self.method, **(self.method_options or {})},
+        }
+        unread = dotted_keys(raw) - dotted_keys(only_read(raw))
+        return load_plan(without_keys(raw, unread & self._left_alone()))
+
+    def _left_alone(self) -> set[str]:
+        """The keys of a plan whose parameters have their defaults."""
+        parameters = signature(_Federated.__init__).parameters
+        usual = {key for name, key in _KEYS.items() if np.array_equal(getattr(self, name), parameters[name].default)}
+        return usual - {f"train.{key}" for key in self.train or {}}
 
     def _deal(self, frame: pl.DataFrame, sites: Any) -> tuple[dict[str, pl.DataFrame], dict[str, Any]]:
         """One table a site, or one table and how to deal it out."""

@@ -40,9 +40,11 @@ def test_the_python_example_runs(
     assert type(predictions).__module__.startswith("pandas")
 
 
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+
+
 def test_every_linked_file_is_there() -> None:
-    pages = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "SECURITY.md", *(ROOT / "docs").rglob("*.md")]
-    for page in pages:
+    for page in PAGES:
         for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
             if "://" not in target:
                 assert (page.parent / target).exists(), f"{page.name} links to {target}"
@@ -53,3 +55,25 @@ def test_every_example_plan_is_valid(name: str) -> None:
     from kohort.runs.config import read_plan
 
     assert read_plan(ROOT / "examples" / name).method
+
+
+COINAGES = [
+    "company",
+    "keeper",
+    "occasion",
+    "panel",
+    "desk",
+    "crew",
+    "groundwork",
+    "venue",
+    "premises",
+    "trouble",
+    "liars?",
+    "parcels?",
+]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "ARCHITECTURE.md"], ids=lambda page: page.name)
+def test_no_page_uses_a_word_of_our_own_for_what_the_field_has_a_name_for(page: Path) -> None:
+    prose = re.sub(r"`[^`]*`", "", page.read_text(encoding="utf-8"))
+    assert re.findall(rf"\b(?:{'|'.join(COINAGES)}|hub optimi[sz]ers?)\b", prose, re.IGNORECASE) == []

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from tests.support.contract import SITE_SIZES, Ran, carry_out, listening, plan_of, tables
 
 pytest.importorskip("flwr")
 
@@ -28,6 +27,7 @@ from kohort.runs.backend import Simulation
 from kohort.runs.config import Plan, load_plan
 from kohort.runs.run import Outcome, run
 from kohort.runs.simulation import Population
+from kohort.testing import SITE_SIZES, RecordedRun, carry_out, listening, plan_of, tables
 from kohort.transport.deployment.files import Invitation, Registration
 from kohort.transport.deployment.hub import FlowerBackend, HubFolder
 from kohort.transport.deployment.site import SiteFolder
@@ -40,7 +40,7 @@ TRAININGS: dict[str, dict[str, Any]] = {
 }
 
 
-def _same(local: Ran, folder: Path, plan: Any) -> LoopBackBackend:
+def _same(local: RecordedRun, folder: Path, plan: Any) -> LoopBackBackend:
     backend = LoopBackBackend(tables=tables())
     outcome = run(plan, out=folder, seed=local.seed, backend=backend)
     assert outcome.model.weights.tobytes() == local.outcome.model.weights.tobytes()
@@ -68,7 +68,7 @@ def test_letters_change_no_bit(method: str, training: str, tmp_path: Path) -> No
 def test_secure_sums_and_their_key_holder_pass_letters_too(scheme: str, tmp_path: Path) -> None:
     described = plan_of("partial").to_mapping()
     described["method"]["secure"]["sum"] = scheme
-    plan = load_plan(described)
+    plan = load_plan(described, complete=True)
     backend = _same(carry_out(plan, tmp_path / "local", many=False), tmp_path / "loopback", plan)
     assert ("key-holder" in backend.site_servers) == (scheme in {"bfv", "ckks"})
     verify_ledger(tmp_path / "loopback")
@@ -102,7 +102,7 @@ def test_low_risk_rows_and_given_clusters_pass_letters(low_risk: float | str, ju
     described = plan_of("hybrid").to_mapping()
     described["sites"] |= {"split": "iid", "count": 2, "clusters": 2, "low_risk": low_risk}
     described["method"] = {"name": "hybrid", "phases": PHASES} | ({} if judge is None else {"judge": judge})
-    plan = load_plan(described)
+    plan = load_plan(described, complete=True)
     whole = {"all": pl.concat(tables().values())}
     here = run(plan, out=tmp_path / "local", seed=3, tables=whole, many=False)
     backend = LoopBackBackend(tables=whole)
@@ -204,7 +204,7 @@ def _deployed_plan(root: Path, **method: Any) -> Plan:
     described = plan_of("hybrid").to_mapping()
     described["data"] |= {"features": ["dose"], "test": str(root / "test.csv")}
     described["method"] = {"name": "hybrid", "phases": PHASES, **method}
-    return load_plan(described)
+    return load_plan(described, complete=True)
 
 
 def _said() -> dict[str, dict[str, str]]:

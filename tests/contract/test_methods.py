@@ -1,51 +1,33 @@
-"""Every registered method, whoever wrote it, is held to the laws in `suite`."""
+"""Every registered method, whoever wrote it, is held to the laws of `kohort.testing`."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable
+from functools import cache
 
 import pytest
-from tests.support.contract import carry_out, check_law_1, check_law_2, check_law_4, check_round_trip, plan_of
 
-from kohort.errors import ConfigError
-from kohort.methods.registry import find_method, methods
+from kohort.methods.registry import methods
+from kohort.testing import CHECKS, VARIANTS, Check, MethodRuns
 
 ALL = sorted(methods())
-TRAININGS: dict[str, dict[str, Any]] = {
-    "plain": {},
-    "fraction": {"fraction": 0.5},
-    "stop": {"rounds": 6, "stop": {"metric": "loss", "patience": 2, "min_delta": 0.5}},
-    "keep": {"state": "keep", "fraction": 0.75, "optimizer": "adam"},
-}
+REFUSED = {("hybrid", "stop"), ("oneshot", "stop")}
+"""Training variants that a method of ours refuses: both run their rounds to the end."""
+OURS = {"central", "fedavg", "hybrid", "oneshot", "partial", "silo", "syntactic"}
+
+
+@pytest.fixture(scope="module")
+def runs_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], MethodRuns]:
+    """The runs of a method, shared by all checks of this module."""
+    return cache(lambda method: MethodRuns(method, tmp_path_factory.mktemp(method)))
 
 
 @pytest.mark.parametrize("method", ALL)
-@pytest.mark.parametrize("many", [True, False], ids=["many", "one-by-one"])
-def test_law_1_what_was_carried_is_what_the_ledger_lists(method: str, many: bool, tmp_path: Path) -> None:
-    ran = carry_out(plan_of(method), tmp_path / "run", many=many)
-    check_law_1(ran)
-    check_round_trip(ran)
+@pytest.mark.parametrize("check", CHECKS, ids=str)
+def test_law(check: Check, method: str, runs_of: Callable[[str], MethodRuns]) -> None:
+    check(runs_of(method))
 
 
-@pytest.mark.parametrize("method", ALL)
-def test_law_2_the_policy_wins_before_a_byte_leaves(method: str, tmp_path: Path) -> None:
-    check_law_2(method, tmp_path)
-
-
-@pytest.mark.parametrize("training", TRAININGS)
-@pytest.mark.parametrize("method", ALL)
-def test_law_4_same_seed_same_bytes_in_any_grouping(method: str, training: str, tmp_path: Path) -> None:
-    if training == "stop" and find_method(method).fixed_rounds:
-        with pytest.raises(ConfigError, match="rounds to the end"):
-            carry_out(plan_of(method, train=TRAININGS[training]), tmp_path / "run", many=True)
-        return
-    check_law_4(method, tmp_path, train=TRAININGS[training])
-
-
-@pytest.mark.parametrize("method", ALL)
-def test_a_method_says_what_it_is(method: str) -> None:
-    found = find_method(method)
-    assert found.summary.endswith(".")
-    assert found.tasks, "a method without tasks asks nothing of a site"
-    assert found.claims(plan_of(method).config, 100), "a method without claims cannot be judged before it starts"
+def test_our_methods_take_every_training_variant_but_these(runs_of: Callable[[str], MethodRuns]) -> None:
+    refused = {(method, variant) for method in OURS for variant in VARIANTS if not runs_of(method).applies(variant)}
+    assert refused == REFUSED

@@ -2,19 +2,44 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from tests.support.contract import carry_out, check_law_1, check_law_2, check_law_4, check_round_trip, plan_of
 
 from kohort.errors import KohortError
+from kohort.methods import fedavg
+from kohort.methods.registry import Method
+from kohort.models.model import Model
 from kohort.privacy.ledger.ledger import Ledger
 from kohort.protocol import site as site_module
 from kohort.protocol import task as task_module
+from kohort.protocol.hub import Hub, ProtocolGenerator
 from kohort.rounds.training import TRAIN
+from kohort.testing import CHECKS, ContractViolation, MethodRuns, check_method
+from kohort.testing import checks as checks_module
+
+BY_NAME = {check.name: check for check in CHECKS}
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> MethodRuns:
+    return MethodRuns("fedavg", tmp_path)
+
+
+@pytest.fixture
+def bend_fedavg(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Let `fedavg` be another method from here on."""
+
+    def bend(**changed: Any) -> None:
+        bent: Method = replace(fedavg.METHOD, **changed)
+        for place in ("kohort.runs.run", "kohort.testing.checks", "kohort.testing.federation"):
+            monkeypatch.setattr(f"{place}.find_method", lambda _: bent)
+
+    return bend
 
 
 def _let_everything_out(sites: Any, encoded: Any, **_: Any) -> list[None]:
@@ -22,33 +47,34 @@ def _let_everything_out(sites: Any, encoded: Any, **_: Any) -> list[None]:
 
 
 @pytest.mark.parametrize("method", ["fedavg", "central"])
-@pytest.mark.parametrize("many", [True, False])
-def test_without_the_door_law_1_fails(method: str, many: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_door_carried_bytes_are_not_listed(
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(site_module, "door", _let_everything_out)
-    # Whether the hub already refuses to sign for a chain that did not grow, or the comparison fails: it is noticed.
-    with pytest.raises((AssertionError, KohortError)):
-        check_law_1(carry_out(plan_of(method), tmp_path / "run", many=many))
+    for many in (True, False):
+        # Whether the hub already refuses to sign for a chain that did not grow, or the comparison fails: it is noticed.
+        with pytest.raises((ContractViolation, KohortError)):
+            checks_module.check_carried_is_listed(MethodRuns(method, tmp_path).get(many=many))
 
 
-def test_a_door_that_does_not_ask_the_policy_breaks_law_2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_door_that_does_not_ask_the_policy_is_found(runs: MethodRuns, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kohort.privacy.policy.Policy.judge", lambda *_, **__: None)
-    with pytest.raises(AssertionError):
-        check_law_2("fedavg", tmp_path)
+    with pytest.raises(ContractViolation, match="although the policy"):
+        BY_NAME["policy-wins"](runs)
 
 
-def test_a_ledger_that_understates_sizes_breaks_law_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_ledger_that_understates_sizes_is_found(runs: MethodRuns, monkeypatch: pytest.MonkeyPatch) -> None:
     real = Ledger.record
 
     def record(self: Ledger, chains: Any, ledger_context: Any, *, payloads: Any, **rest: Any) -> None:
         real(self, chains, ledger_context, payloads=[bytes(data)[:-1] for data in payloads], **rest)
 
     monkeypatch.setattr(Ledger, "record", record)
-    ran = carry_out(plan_of("fedavg"), tmp_path / "run")
-    with pytest.raises(AssertionError):
-        check_law_1(ran)
+    with pytest.raises(ContractViolation, match="carried and not in the ledger"):
+        BY_NAME["carried-is-listed"](runs)
 
 
-def test_a_fast_path_off_by_one_bit_breaks_law_4(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fast_path_off_by_one_bit_is_found(runs: MethodRuns, monkeypatch: pytest.MonkeyPatch) -> None:
     honest = TRAIN.many
     assert honest is not None
 
@@ -61,13 +87,59 @@ def test_a_fast_path_off_by_one_bit_breaks_law_4(tmp_path: Path, monkeypatch: py
 
     monkeypatch.setitem(task_module._TASKS, TRAIN.name, TRAIN)
     replace(TRAIN, many=bent)  # making a task registers it
-    with pytest.raises(AssertionError):
-        check_law_4("fedavg", tmp_path)
+    with pytest.raises(ContractViolation, match="one by one differs"):
+        BY_NAME["one-by-one"](runs)
 
 
-def test_a_second_byte_form_breaks_the_round_trip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ran = carry_out(plan_of("fedavg"), tmp_path / "run")
+def test_hidden_randomness_is_found(runs: MethodRuns, bend_fedavg: Callable[..., None]) -> None:
+    generator = np.random.default_rng()
+
+    def protocol(config: Any, hub: Hub) -> ProtocolGenerator:
+        result = yield from fedavg.protocol(config, hub)
+        return replace(result, notes=(), weights=result.weights + generator.normal(size=1).astype(np.float32))
+
+    bend_fedavg(protocol=protocol)
+    with pytest.raises(ContractViolation, match=r"the same seed gave another result: model"):
+        BY_NAME["same-seed"](runs)
+
+
+def test_a_protocol_that_forgets_its_checkpoint_is_found(runs: MethodRuns, bend_fedavg: Callable[..., None]) -> None:
+    def protocol(config: Any, hub: Hub) -> ProtocolGenerator:
+        kept = None if hub.resume is None else replace(hub.resume, weights=np.zeros_like(hub.resume.weights))
+        return (yield from fedavg.protocol(config, replace(hub, resume=kept)))
+
+    bend_fedavg(protocol=protocol)
+    with pytest.raises(ContractViolation, match="interrupted and resumed"):
+        BY_NAME["resume"](runs)
+
+
+def test_a_model_that_loads_otherwise_is_found(runs: MethodRuns, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = checks_module.load_model
+
+    def load(path: Path) -> Model:
+        model = real(path)
+        return replace(model, weights=-model.weights)
+
+    monkeypatch.setattr(checks_module, "load_model", load)
+    with pytest.raises(ContractViolation, match="predicts otherwise"):
+        BY_NAME["save-load-predict"](runs)
+
+
+def test_a_second_byte_form_is_found(runs: MethodRuns) -> None:
+    ran = runs.get()
     site, task, number, data = ran.carried.replies[0]
     ran.carried.replies[0] = (site, task, number, data + b"\0" * 8)
     with pytest.raises(KohortError):
-        check_round_trip(ran)
+        BY_NAME["one-byte-form"](runs)
+
+
+def test_a_method_without_claims_is_found(bend_fedavg: Callable[..., None]) -> None:
+    bend_fedavg(claims=lambda *_: ())
+    with pytest.raises(ContractViolation, match="claims nothing"):
+        check_method("fedavg")
+
+
+def test_a_config_that_takes_any_key_is_found(runs: MethodRuns, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks_module, "plan_of", lambda *_, **__: None)
+    with pytest.raises(ContractViolation, match="accepts an unknown key"):
+        BY_NAME["unknown-key"](runs)

@@ -9,7 +9,8 @@ import polars as pl
 import pytest
 
 from kohort.methods.syntactic.mapping.assign import generalised, map_rows
-from kohort.methods.syntactic.mapping.mapping import SiteMapping, mapping_of, union
+from kohort.methods.syntactic.mapping.build import mapping_of, union
+from kohort.methods.syntactic.mapping.mapping import SiteMapping
 from kohort.tables.hierarchy import Hierarchy
 
 QUASI = ["age", "gender", "place"]

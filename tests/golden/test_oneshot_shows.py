@@ -25,9 +25,9 @@ from kohort.protocol.wire import Payload, decode
 from kohort.runs.config import Plan, load_plan, read_plan
 from kohort.runs.run import Outcome, run
 from kohort.studies.oneshot.attack import adult_onehot, blocks_of, opened_total
-from kohort.studies.oneshot.runs import Table, bounds_around_mean, oneshot_plan, tables_here
+from kohort.studies.oneshot.plans import Table, bounds_around_mean, oneshot_plan, tables_here
 from kohort.tables.datasets.catalogue import load_dataset
-from kohort.tables.datasets.codebook import adult_codebook
+from kohort.tables.datasets.codebooks import adult_codebook
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "oneshot.toml"
 needs_data = pytest.mark.skipif(not os.environ.get("KOHORT_DATA"), reason="KOHORT_DATA is not set")
@@ -134,7 +134,7 @@ def adult_plan(columns: list[str], **method: Any) -> Plan:
                     name: list(known[name].categories or ()) for name in [*columns, "income"] if known[name].categories
                 },
             },
-            "model": {"kind": "onelayer", "dtype": "float64"},
+            "model": {"dtype": "float64"},
             "method": {"name": "oneshot", **method},
             "policy": {"min_rows": 1},
             "sites": {"count": 1},

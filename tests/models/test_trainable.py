@@ -67,7 +67,6 @@ def test_nothing_is_called_that_was_not_written_as_a_factory(name, words):
     [
         ({"kind": "torch:no_such_package:factory"}, "no_such_package|torch"),
         ({"kind": "mpl"}, "unknown model 'mpl'"),
-        ({"kind": "mlp", "loss": "softmax"}, "has its own loss"),
     ],
 )
 def test_a_plan_with_such_a_model_is_refused_before_anything_is_written(model, words, tmp_path):

@@ -9,7 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
-from kohort.anonymity.relational.partition import Problem
+from kohort.anonymity.relational.problem import Problem
 from kohort.anonymity.relational.rule import ROUNDING, Rule
 
 __all__ = ["class_loss", "clusters", "meets", "strict_mondrian", "thesis_classes"]

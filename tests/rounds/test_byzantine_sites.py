@@ -22,7 +22,7 @@ from kohort.protocol.enrolment import DESCRIBE, PREPARE
 from kohort.protocol.task import Release, Task
 from kohort.protocol.wire import Payload
 from kohort.rounds.training import TRAIN
-from kohort.runs.config import Plan, load_plan
+from kohort.runs.config import Plan, load_plan, only_read
 from kohort.runs.run import run
 
 SIZES = {"one": 40, "two": 55, "three": 60, "four": 45, "five": 50}
@@ -51,7 +51,7 @@ def a_plan(method: str = "fedavg", **sections: dict[str, Any]) -> Plan:
     }
     for name, values in sections.items():
         raw[name] = {**raw[name], **values}
-    return load_plan(raw)
+    return load_plan(only_read(raw))
 
 
 @pytest.fixture

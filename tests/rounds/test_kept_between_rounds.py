@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from kohort.protocol.plan import ApprovedPlan
 from kohort.protocol.site import Site, SiteTable
 from kohort.rng import Streams
 from kohort.rounds.dp_accounts import shares_of
-from kohort.rounds.phases import phases_of, stacked_rows
+from kohort.rounds.phase_rows import stacked_rows
 from kohort.rounds.training import _group_of
 from kohort.runs.backend import approved_plan_for
 from kohort.runs.config import load_plan
@@ -56,20 +55,18 @@ def site(name: str) -> Site:
     return made
 
 
-def test_jobs_are_made_once_a_setting_and_are_those_of_that_setting() -> None:
+def test_the_phases_of_a_plan_are_made_with_it() -> None:
     first, second = approved(lr=0.5), approved(lr=0.25)
-    assert phases_of(first) is phases_of(first)
-    for _ in range(2):
-        assert [phase.train.lr for phase in phases_of(first)] == [0.5, 0.5]
-        assert [phase.training.lr for phase in phases_of(second)] == [0.25, 0.25]
-    assert [phase.train.lr for phase in phases_of(replace(first, train=second.train))] == [0.25, 0.25]
+    assert first.phase(1) is first.phases[1]
+    assert first.phase(0).training is first.phase(0).training
+    assert [phase.train.lr for phase in first.phases] == [0.5, 0.5]
+    assert [phase.training.lr for phase in second.phases] == [0.25, 0.25]
 
 
-def test_many_settings_do_not_pile_up_or_mix() -> None:
-    rates = [0.001 * number for number in range(1, 200)]
-    settings = [approved(lr=lr) for lr in rates]
-    assert [phases_of(one)[0].train.lr for one in settings] == rates
-    assert [phases_of(one)[0].train.lr for one in reversed(settings)] == rates[::-1]
+@pytest.mark.parametrize("number", [-1, 2, 99])
+def test_a_phase_the_plan_does_not_have_is_refused(number: int) -> None:
+    with pytest.raises(RefusedError, match="has no phase"):
+        approved().phase(number)
 
 
 def test_shares_follow_the_roster() -> None:
@@ -90,7 +87,7 @@ def test_shares_follow_the_roster() -> None:
 
 def test_stacked_rows_follow_the_sites_and_the_phase() -> None:
     sites = [site("a"), site("b")]
-    low, high = phases_of(approved())
+    low, high = approved().phases
     together = stacked_rows(sites, high)
     assert together.counts.tolist() == [12, 12]
     assert stacked_rows(sites, high) is together

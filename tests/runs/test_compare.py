@@ -242,7 +242,7 @@ def test_a_rehearsal_sees_rows_of_low_risk_alone_each_at_its_site_once(plan: Pat
 def test_a_rehearsal_needs_rows_of_low_risk(plan: Path) -> None:
     raw = variants_of(plan, [])[0].plan.to_mapping()
     raw["sites"]["low_risk"] = None
-    without = load_plan({**raw, "sites": {k: v for k, v in raw["sites"].items() if v is not None}})
+    without = load_plan({**raw, "sites": {k: v for k, v in raw["sites"].items() if v is not None}}, complete=True)
     whole = populate(without, Streams.seeded(0))
     with pytest.raises(ConfigError, match="no row that its risk is low"):
         low_risk_only(whole, Streams.seeded(0))

@@ -184,13 +184,16 @@ CHANGED: dict[str, Any] = {
     "method.name": "central", "sites.faults": {"drop": 0.5}, "sites.deadline": 3.0, "train.reject": 2.0,
     "data.validation": 0.1, "policy.epsilon": 2.0,
 }  # fmt: skip
+CHOSEN: dict[str, Any] = {"sites.alpha": {"sites": {"split": "dirichlet"}}}
+"""What else a plan must say for a key to be read."""
 
 
 def test_the_hash_is_stable_and_covers_every_key() -> None:
     plan = load_plan(SMALL)
     assert plan.digest() == load_plan(json.loads(json.dumps(SMALL))).digest()
-    assert load_plan(plan.to_mapping()) == plan
-    assert load_plan(plan.to_mapping()).digest() == plan.digest()
+    assert load_plan(plan.to_mapping(), complete=True) == plan
+    assert load_plan(plan.in_effect()) == plan
+    assert load_plan(plan.to_mapping(), complete=True).digest() == plan.digest()
     seen = {plan.digest()}
     places = {
         (section, key): value for section, values in plan.to_mapping().items() for key, value in values.items()
@@ -210,7 +213,8 @@ def test_the_hash_is_stable_and_covers_every_key() -> None:
         else:
             raise AssertionError(f"say in CHANGED how {place} can change")
         raw = {**SMALL, section: {**SMALL.get(section, {}), key: new}}
-        digest = load_plan(raw).digest()
+        chosen = {**CHOSEN.get(place, {}), section: {**CHOSEN.get(place, {}).get(section, {}), **raw[section]}}
+        digest = load_plan({**raw, **chosen}).digest()
         assert digest not in seen, f"{place} is not part of the plan's hash"
         seen.add(digest)
     assert len(seen) > 45
@@ -248,7 +252,7 @@ def test_the_schema_knows_every_method(method: str, validator: jsonschema.Draft2
         {},
         {"method": {}},
         {"train": {"stop": {"metric": "loss", "patience": 3, "min_delta": 0.1}}},
-        {"sites": {"alpha": [5.0, 5.0, 1.0], "clusters": "labels"}},
+        {"sites": {"split": "dirichlet", "alpha": [5.0, 5.0, 1.0], "clusters": "labels"}},
         {"data": {"table": ["a.csv", "b.csv"], "test": "c.csv", "bounds": {"a": [0, 1]}}},
     ],
 )

@@ -12,7 +12,7 @@ import pytest
 
 from kohort.errors import ConfigError, IntegrityError
 from kohort.privacy.ledger.verify import verify_ledger
-from kohort.runs.config import Plan, load_plan
+from kohort.runs.config import Plan, load_plan, only_read
 from kohort.runs.run import Progress, run
 
 ROUNDS = 6
@@ -71,7 +71,7 @@ VARIANTS: list[dict[str, Any]] = [
 def test_interrupted_equals_uninterrupted(tmp_path: Path, train: dict[str, Any], method: str) -> None:
     if method == "central" and train.get("correction"):
         pytest.skip("SCAFFOLD corrects sites, and central learning has none that train")
-    made = load_plan({**plan(**train).to_mapping(), "method": {"name": method}})
+    made = load_plan(only_read({**plan(**train).to_mapping(), "method": {"name": method}}))
     tables = {"": table()}
     run(made, out=tmp_path / "whole", seed=3, tables=tables)
     stops = [1, 3] if not train.get("stop") else [1]

@@ -13,7 +13,9 @@ import pytest
 
 from kohort.runs.config import Plan, read_plan
 from kohort.runs.run import run
-from kohort.studies.hybrid import runs as hybrid_runs
+from kohort.studies.harness import runs as harness_runs
+from kohort.studies.harness.runs import Runs, RunSummary, run_group, summarise
+from kohort.studies.hybrid import rows as hybrid_rows
 from kohort.studies.hybrid import study as hybrid
 from kohort.studies.hybrid.paper import DELTAS, EPSILONS, HYBRID, IMPROVEMENT, NO_DP, SERVER, SHARES
 from kohort.studies.hybrid.plans import (
@@ -23,8 +25,7 @@ from kohort.studies.hybrid.plans import (
     INCOME,
     ONE_HOT,
     Case,
-    Descent,
-    Local,
+    Training,
     low_risk_only,
     no_dp,
     printed,
@@ -35,9 +36,8 @@ from kohort.studies.hybrid.plans import (
     tuned_hybrid,
 )
 from kohort.studies.hybrid.plans import hybrid as hybrid_plan
-from kohort.studies.hybrid.runs import Runs, digits, made, table_rows
-from kohort.studies.hybrid.scenarios import accounting
-from kohort.studies.hybrid.tables import accuracy_table, plans_of
+from kohort.studies.hybrid.rows import ShuffledRows, digits, table_rows
+from kohort.studies.hybrid.tables import accounting, accuracy_table, plans_of
 from kohort.studies.registry import find_study
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -57,9 +57,9 @@ SMALL = replace(
     clusters=2,
     sites=3,
     least=200,
-    peers=Local(rounds=2, lr=0.5),
-    server=Local(rounds=2, lr=0.4),
-    descent=Descent(rounds=12, lr=4.0, clip=0.3),
+    peers=Training(rounds=2, lr=0.5),
+    server=Training(rounds=2, lr=0.4),
+    tuned=Training(rounds=12, batch=0, lr=4.0, clip=0.3, average=0.3),
 )
 
 
@@ -71,10 +71,19 @@ def small_table(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         frame = small_census()
 
     table_rows.cache_clear()
-    monkeypatch.setattr(hybrid_runs, "open_table", lambda name: Opened)
+    monkeypatch.setattr(hybrid_rows, "open_table", lambda name: Opened)
     monkeypatch.setenv("KOHORT_PROCESSES", "1")
     yield
     table_rows.cache_clear()
+
+
+def made(plan: Plan, seed: int = 0) -> RunSummary:
+    (found,) = run_group([plan], seed, ShuffledRows(), summarise)
+    return found
+
+
+def small_runs(seeds: tuple[int, ...], processes: int = 1) -> Runs[RunSummary]:
+    return Runs(seeds, summarise=summarise, processes=processes, tables=ShuffledRows())
 
 
 def test_the_paper_s_improvements_follow_from_its_accuracies_under_one_of_two_denominators() -> None:
@@ -135,20 +144,19 @@ def test_digits_are_pictures() -> None:
 
 
 def test_an_account_is_told_as_void_where_delta_is_too_large(small_table: None) -> None:
-    (spent,) = made([server_only(SMALL, replace(printed(SMALL), alpha=5.0), 0.4, 0.5)], 0, 0)
+    spent = made(server_only(SMALL, replace(printed(SMALL), alpha=5.0), 0.4, 0.5))
     assert spent.void
     assert spent.epsilon is not None
     assert 0.45 < spent.epsilon <= 0.5
-    (honest,) = made([tuned(SMALL, published(SMALL), 0.4, 0.5)], 0, 0)
+    honest = made(tuned(SMALL, published(SMALL), 0.4, 0.5))
     assert not honest.void
-    assert len(honest.curve) == SMALL.descent.rounds
+    assert len(honest.curve) == SMALL.tuned.rounds
 
 
 def test_noise_added_once_protects_all_rows_and_costs_less(small_table: None) -> None:
     setting = published(SMALL)
     once, often = (
-        np.mean([made([way(SMALL, setting, 0.4, 0.2)], 0, seed)[0].accuracy for seed in (0, 1, 2)])
-        for way in (summed, tuned)
+        np.mean([made(way(SMALL, setting, 0.4, 0.2), seed).accuracy for seed in (0, 1, 2)]) for way in (summed, tuned)
     )
     assert once > often
 
@@ -161,11 +169,11 @@ def test_plans_on_the_same_rows_share_them_and_nothing_else(
     plans = [tuned(SMALL, setting, 0.4, 0.2), no_dp(SMALL, setting, 0.3), hybrid_plan(SMALL, setting, 0.4, 0.2)]
     one_by_one: list[int] = []
     monkeypatch.setattr(
-        hybrid_runs,
-        "spread",
+        harness_runs,
+        "in_parallel",
         lambda function, jobs, processes: (one_by_one.append(len(jobs)), [function(*job) for job in jobs])[1],
     )
-    runs = Runs((0, 1), processes=processes)
+    runs = small_runs((0, 1), processes)
     runs.prepare(plans)
     assert one_by_one == [jobs]
     for plan in plans:
@@ -177,24 +185,24 @@ def test_plans_on_the_same_rows_share_them_and_nothing_else(
 
 
 def test_the_table_of_one_setting(small_table: None) -> None:
-    runs = Runs((0,))
+    runs = small_runs((0,))
     plans = plans_of(SMALL, published(SMALL), (0.4,), baselines=True)
     assert len({plan.digest() for plan in plans}) == len(plans) == 3 + 4 * 3
     table = accuracy_table(runs, SMALL, published(SMALL), (0.4,), baselines=True)
-    lines: dict[str, dict[str, Any]] = {line["setting"]: line for line in table["rows"]}
+    lines: dict[str, dict[str, Any]] = {line["setting"]: line for line in table.to_mapping()["rows"]}
     assert len(lines) == 3 + 3 * 5
     fl, both = lines["40% low, epsilon 0.2: FL"], lines["40% low, epsilon 0.2: P2P+FL"]
     assert (fl["paper"], both["paper"]) == (0.632, 0.815)
     assert lines["40% low, epsilon 0.2: improvement over FL"]["ours"] == pytest.approx(both["ours"] / fl["ours"] - 1)
     assert lines["40% low: no DP"]["paper"] == 0.810
-    assert "void" not in table["name"]
+    assert "void" not in table.name
     low = runs.accuracies(low_risk_only(SMALL, published(SMALL), 0.4))
     assert lines["40% low: low-risk only"]["ours"] == pytest.approx(np.mean(low))
 
 
 def test_accountants() -> None:
     """Golden, by dp-accounting: PLD 1.17, RDP 1.28 for (8, 0.1, 600); PLD 1.82, added up 2.83 for both phases."""
-    found = [line["ours"] for line in accounting()["rows"]]
+    found: list[Any] = [row.ours for row in accounting().rows]
     assert found[:2] == pytest.approx([1.17, 1.28], abs=0.01)
     assert (found[2], found[4]) == pytest.approx((1.82, 2.83), abs=0.01)
     assert found[2] < found[3] < found[4]
@@ -204,8 +212,8 @@ def test_the_whole_study_on_a_small_table(small_table: None, tmp_path: Path, mon
     depth = replace(hybrid.QUICK, shares={"dutch": (0.4,)}, rows={})
     monkeypatch.setattr(hybrid, "ONE_HOT", SMALL)
     # Their own tables and plans are too large for a test; each is one call of the same functions.
-    monkeypatch.setattr(hybrid, "shifted", lambda runs, epsilons, say: accounting())
-    monkeypatch.setattr(hybrid, "digits_table", lambda runs, say: accounting())
+    monkeypatch.setattr(hybrid, "shifted_table", lambda runs, epsilons: accounting())
+    monkeypatch.setattr(hybrid, "digits_table", lambda runs: accounting())
     told: list[str] = []
     found = hybrid.run_study(tmp_path, True, told.append, depth=depth, cases=(SMALL,))
     assert found["name"] == "hybrid"
@@ -213,7 +221,7 @@ def test_the_whole_study_on_a_small_table(small_table: None, tmp_path: Path, mon
     assert {"figure-2-dutch.svg", "figure-3-published.svg", "figure-3-printed.svg"} == set(found["figures"])
     names = [table["name"] for table in found["tables"]]
     assert any("void" in name for name in names)
-    assert "What the tables say" in names
+    assert "P2P+FL against the baselines" in names
     for table in found["tables"]:
         assert all(set(line) >= {"setting", "paper", "ours", "sd", "delta"} for line in table["rows"])
     assert told

@@ -11,11 +11,11 @@ import pytest
 
 from kohort.errors import DataError
 from kohort.studies.oneshot.figures import rounds_of_equation_16
-from kohort.studies.oneshot.runs import bounds_around_mean, oneshot_plan, tables_here
+from kohort.studies.oneshot.plans import bounds_around_mean, oneshot_plan, tables_here
 from kohort.studies.oneshot.study import QUICK, run_study
 from kohort.studies.registry import find_study
 from kohort.tables.datasets import catalogue as datasets
-from kohort.tables.datasets.codebook_measured import dry_bean_codebook, skin_codebook
+from kohort.tables.datasets.codebooks import dry_bean_codebook, skin_codebook
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def test_tight_bounds_and_what_is_here(small_tables: Path) -> None:
 def test_the_whole_study(small_tables: Path, tmp_path: Path) -> None:
     depth = replace(
         QUICK,
-        splits=(0,),
+        seeds=(0,),
         counts={"dry_bean": (1, 3), "skin": (1, 3)},
         repetitions={1: (0,), 3: (0,)},
         fedavg_tables=("skin",),

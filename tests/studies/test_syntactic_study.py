@@ -14,11 +14,20 @@ import pytest
 
 from kohort.methods.syntactic import importance
 from kohort.runs.config import Plan, load_plan, read_plan
+from kohort.studies.harness.runs import Runs, summarise
 from kohort.studies.registry import find_study
-from kohort.studies.syntactic import runs as syntactic_runs
+from kohort.studies.syntactic import plans as syntactic_plans
 from kohort.studies.syntactic import study as syntactic
-from kohort.studies.syntactic.charts import draw_by, draw_ways
-from kohort.studies.syntactic.runs import LEARNERS, WEIGHTS, Runs, federated, noisy, perturbed, quasi_only
+from kohort.studies.syntactic.figures import positive_share
+from kohort.studies.syntactic.plans import (
+    LEARNERS,
+    WEIGHTS,
+    SyntacticDepth,
+    federated,
+    noisy,
+    perturbed,
+    quasi_only,
+)
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
@@ -60,27 +69,27 @@ def small_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         data["drop"] = [name for name in data["drop"] if name in small_rows(1).columns]
         return load_plan({**raw, "data": data, "sites": {"count": 3}, "policy": {**raw["policy"], "void_dp": True}})
 
-    monkeypatch.setattr(syntactic_runs, "load_plan", on_small_table)
+    monkeypatch.setattr(syntactic_plans, "load_plan", on_small_table)
     monkeypatch.setenv("KOHORT_PROCESSES", "1")
     return path
 
 
-TINY = syntactic.Depth(
-    seeds=(0,), rounds=2, noisy_rounds=1, ks=(3, 10), other_ks=(10,), epsilons=(0.9,), other_epsilons=(0.9,)
+TINY = SyntacticDepth(
+    quick=True, seeds=(0,), rounds=2, noisy_rounds=1, ks=(3, 10), other_ks=(10,), epsilons=(0.9,), other_epsilons=(0.9,)
 )
 
 
 def test_the_whole_study_on_a_small_table(small_table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(syntactic, "QUICK", TINY)
     monkeypatch.setattr(importance, "TREES", 3)
     said: list[str] = []
-    found = find_study("syntactic").run(tmp_path, True, said.append)
+    assert find_study("syntactic").run is syntactic.run_study
+    found = syntactic.run_study(tmp_path, True, said.append, depth=TINY)
     assert found["name"] == "syntactic"
     assert said
     for figure in found["figures"]:
         assert (tmp_path / figure).read_text().startswith("<svg")
     tables = {table["name"]: {row["setting"]: row for row in table["rows"]} for table in found["tables"]}
-    costs, classes = tables["What k = 10 costs"], tables["What the classes do to rows"]
+    costs, classes = tables["Cost of k = 10"], tables["Effect of the equivalence classes on rows"]
     ways = tables["Four ways to learn"]
     for learner in LEARNERS:
         ours = tables["Utility by k"][f"{learner}, k = 10: macro F1"]["ours"]
@@ -91,31 +100,26 @@ def test_the_whole_study_on_a_small_table(small_table: Path, tmp_path: Path, mon
         budgets = tables["Utility by epsilon"].items()
         areas = [row["ours"] for name, row in budgets if name.startswith(learner) and name.endswith("AUC")]
         assert costs[f"{learner}: best AUC under a budget"]["ours"] == max(areas)
-    assert classes["k = 10: training rows under a dearer class"]["ours"] == 0
+    assert classes["k = 10: training rows mapped to a class of higher cost"]["ours"] == 0
     assert classes["k = 3: classes of 10 sites"]["ours"] >= 3, "every site has a class"
-    beside = tables["What the figures must be held against"]
-    assert beside["always yes: macro F1"]["ours"] == pytest.approx(beside["always yes: F1"]["ours"] / 2)
+    always = {
+        name.partition(": ")[2]: row["ours"]
+        for name, row in tables["Baselines to compare with"].items()
+        if name.startswith("baseline (always the positive class)")
+    }
+    assert always["macro F1"] == pytest.approx(always["F1"] / 2)
+    assert always["AUC"] == 0.5
     assert all(row["paper"] in (None, "yes") for table in tables.values() for row in table.values())
     assert any("proprietary" in note for note in found["notes"])
     assert any("does better than k = 10 by AUC here" in note for note in found["notes"])
 
 
-def test_always_yes_has_the_f1_of_its_share(small_table: Path) -> None:
-    (found,) = Runs((0,)).of(federated("logistic", {"name": "fedavg"}, rounds=1))
+def test_the_positive_share_is_that_of_the_table(small_table: Path) -> None:
+    (share,) = Runs((0,), summarise=summarise).values(
+        federated("logistic", {"name": "fedavg"}, rounds=1), positive_share
+    )
     frame = pl.read_parquet(small_table)
-    assert found.positives == pytest.approx(float((frame["readmitted"] != "NO").mean() or 0), abs=0.06)
-    assert found.above_chance == found.auc - 0.5
-
-
-def test_runs_are_made_once(small_table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    counted: list[int] = []
-    real = syntactic_runs.made
-    monkeypatch.setattr(syntactic_runs, "made", lambda plan, seed: counted.append(seed) or real(plan, seed))
-    runs = Runs((0, 1))
-    plan = federated("logistic", {"name": "fedavg"}, rounds=1)
-    first = runs.of(plan)
-    assert runs.of(plan) == first
-    assert counted == [0, 1]
+    assert share == pytest.approx(float((frame["readmitted"] != "NO").mean() or 0), abs=0.06)
 
 
 def test_budgets_leave_the_items_out_and_say_what_they_are() -> None:
@@ -130,7 +134,7 @@ def test_budgets_leave_the_items_out_and_say_what_they_are() -> None:
 
 def test_the_study_weighs_classes_and_anonymises_as_the_example_does() -> None:
     example = read_plan(EXAMPLES / "syntactic.toml")
-    ours = syntactic_runs.syntactic("logistic", 10, rounds=example.train.rounds)
+    ours = syntactic_plans.syntactic("logistic", 10, rounds=example.train.rounds)
     assert ours.config == example.config
     assert ours.train == example.train
     assert ours.model == example.model
@@ -147,16 +151,9 @@ def test_class_weights_are_those_of_the_published_shares() -> None:
     share = float((readmitted == "NO").mean() or 0)
     assert WEIGHTS["NO"] == pytest.approx(1 / (2 * share), abs=0.005)
     assert WEIGHTS["other"] == pytest.approx(1 / (2 * (1 - share)), abs=0.005)
-    assert set(syntactic_runs.FEATURES) | {
+    assert set(syntactic_plans.FEATURES) | {
         "encounter_id", "patient_nbr", "readmitted", "age", "gender", "race", "diagnoses",
     } == set(open_table("diabetes_130us").frame.columns)  # fmt: skip
-
-
-def test_charts_are_files(tmp_path: Path) -> None:
-    rows = [{"panel": "AUC", "series": name, "x": x, "y": 0.6} for name in ("a", "b") for x in (0.01, 0.9)]
-    assert draw_by(tmp_path / "by.svg", title="t", rows=rows, x="epsilon").read_text().startswith("<svg")
-    ways = [{"panel": "logistic", "way": "FL", "low": 0.5, "high": 0.6}]
-    assert draw_ways(tmp_path / "ways.svg", title="t", rows=ways).read_text().startswith("<svg")
 
 
 def test_full_is_the_papers_range() -> None:
@@ -167,4 +164,4 @@ def test_full_is_the_papers_range() -> None:
     assert set(LEARNERS) == {"logistic", "svm", "perceptron"}
     assert {0, 1, 2}.isdisjoint(full.seeds), "settings were chosen on these splits"
     assert {0, 1, 2}.isdisjoint(syntactic.QUICK.seeds)
-    assert replace(full, ks=(3,)).ks_of("svm") == full.other_ks
+    assert tuple(replace(full, ks=(3,)).by_k("svm")) == full.other_ks

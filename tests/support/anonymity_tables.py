@@ -5,8 +5,7 @@ from __future__ import annotations
 import polars as pl
 from hypothesis import strategies as st
 
-from kohort.anonymity.relational.coding import code_table
-from kohort.anonymity.relational.partition import Partition, Problem
+from kohort.anonymity.relational.problem import Partition, Problem, code_table
 from kohort.anonymity.relational.rule import Rule, SensitiveColumns
 
 RULES = (
@@ -54,7 +53,7 @@ QUASI = ["number", "letter", "flag", "constant"]
 
 
 def problem_of(frame: pl.DataFrame, rule: Rule, *, quasi: list[str] = QUASI, by_value: bool = False) -> Problem:
-    private = ["illness", "income"] if rule.looks_at_sensitive else []
+    private = ["illness", "income"] if rule.needs_sensitive else []
     return Problem(code_table(frame, quasi, by_value=by_value), SensitiveColumns.of(frame, private), rule)
 
 

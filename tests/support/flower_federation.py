@@ -303,11 +303,11 @@ def method_section(method: str) -> dict[str, Any]:
 
 
 def write_plan(path: Path, described: Mapping[str, Any]) -> Path:
-    """A plan as a file: what it describes, every default spelt out."""
-    from kohort.runs.config import load_plan, read_plan
+    """A plan as a file: what it describes, every default that is read spelt out."""
+    from kohort.runs.config import load_plan, only_read, read_plan
 
-    plan = load_plan(described)
-    path.write_text(as_toml(plan.to_mapping()))
+    plan = load_plan(only_read(described))
+    path.write_text(as_toml(plan.in_effect("flower")))
     assert read_plan(path).digest() == plan.digest()
     return path
 

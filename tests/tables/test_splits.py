@@ -5,7 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kohort.errors import ConfigError, DataError
-from kohort.tables.splits import _spread, assign_sites, assignment_of_parts, hold_out
+from kohort.tables.draws import spread_by_dirichlet
+from kohort.tables.splits import assign_sites, assignment_of_parts, hold_out
 
 
 def rng(seed: int = 0) -> np.random.Generator:
@@ -165,7 +166,7 @@ def test_the_dirichlet_spread_equals_a_loop_over_cells() -> None:
     """The reference cuts each class of each parent at the cumulative shares, one by one."""
     draw = rng(3)
     parent, classes = draw.integers(0, 3, 500), draw.integers(0, 4, 500)
-    got = _spread(parent, classes, 5, 0.7, rng(9))
+    got = spread_by_dirichlet(parent, classes, 5, 0.7, rng(9))
     again = rng(9)
     gammas = again.standard_gamma(0.7, size=(12, 5))
     for cell in range(12):

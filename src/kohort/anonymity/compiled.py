@@ -14,13 +14,17 @@ from typing import Any
 import numba
 import numpy as np
 
-__all__ = ["compiled", "first_call", "inner", "zeros"]
+__all__ = ["compiled", "first_call", "inlined", "inner", "zeros"]
 
 compiled: Any = numba.njit(cache=True, nogil=True, error_model="numpy")
 # For functions that only compiled ones call: leaving out the way in from Python saves much of their compile time.
 inner: Any = numba.njit(  # type: ignore[call-overload] # Numba's types do not list all of its options
     cache=True, nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True
 )
+
+# For a part of one loop that has a name of its own: put into its caller before types are found, so that it is not
+# compiled by itself. For functions with one caller.
+inlined: Any = numba.njit(nogil=True, error_model="numpy", inline="always")
 
 
 @inner

@@ -10,7 +10,7 @@ import typer
 from kohort.cli.common import ForceOption, JsonOption, emit, names, say, stdout
 
 if TYPE_CHECKING:
-    from kohort.anonymity.gate.files import GatedTable
+    from kohort.anonymity.gate.files import GateTableResult
 
 __all__ = ["register"]
 
@@ -87,9 +87,9 @@ def gate(
 
 
 def _result(
-    found: GatedTable, identifier: str | None, out_shared: Path | None, out_kept: Path | None
+    found: GateTableResult, identifier: str | None, out_shared: Path | None, out_kept: Path | None
 ) -> dict[str, Any]:
-    gated = found.gated
+    gated = found.decision
     rows = len(gated.mask)
     return {
         "rows": rows,
@@ -109,8 +109,8 @@ def _result(
     }
 
 
-def _notes(found: GatedTable) -> list[str]:
-    gated, notes = found.gated, []
+def _notes(found: GateTableResult) -> list[str]:
+    gated, notes = found.decision, []
     if gated.shared == 0:
         notes.append(f"no row passes: the largest of {gated.groups:,} groups counts {gated.largest_group:,}")
     elif gated.shared == len(gated.mask):

@@ -52,6 +52,7 @@ def run(
     if engine not in ENGINES:
         raise ConfigError(f"unknown engine {engine!r}", hint=nearest(engine, ENGINES))
     read = read_plan(plan, overrides=set_ or [])
+    read.require_read(engine)
     result = stored_result(out, read, seed) if resume else None
     if result is None:
         # Sites on other machines draw their own randomness; the hub does so too, unless a test gives a seed.

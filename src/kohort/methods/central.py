@@ -15,6 +15,7 @@ from kohort.errors import IntegrityError
 from kohort.methods.registry import Method
 from kohort.privacy.guarantee import Guarantee, Raw
 from kohort.protocol.hub import Ask, Expect, Hub, ProtocolGenerator, Replies, Result
+from kohort.protocol.reads import FEDERATED_ROUNDS, NETWORK, SELECTION, Reads
 from kohort.protocol.site import Site
 from kohort.protocol.table_payload import pack_table, unpack_table
 from kohort.protocol.task import Release, Request, Task
@@ -69,6 +70,12 @@ def claims(config: Central, rows: int) -> Sequence[Guarantee]:
     return (Raw(rows=rows),)
 
 
+def reads(config: Central) -> Reads:
+    """No site trains, so none is chosen, and no update is judged against others."""
+    del config
+    return Reads(FEDERATED_ROUNDS - SELECTION - {"train.reject"} | NETWORK)
+
+
 METHOD = Method(
     name="central",
     summary="Sites ship raw rows, the hub trains alone: the baseline.",
@@ -77,4 +84,5 @@ METHOD = Method(
     claims=claims,
     tasks=(SHIP,),
     cites="",
+    reads=reads,
 )

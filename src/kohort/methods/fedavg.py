@@ -15,19 +15,29 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kohort.crypto.sums.scheme import find_scheme
-from kohort.errors import ConfigError
 from kohort.methods.registry import Method
 from kohort.models.dense.network import FloatArray
 from kohort.privacy.dp.accounting import calibrate
 from kohort.privacy.guarantee import DP, Aggregate, Guarantee
 from kohort.protocol.hub import Ask, Hub, ProtocolGenerator, Replies, Result, RoundEnd
+from kohort.protocol.phases import PURE, DPSection, SecureSumSection, TrainingPhase
 from kohort.protocol.plan import TrainSection
+from kohort.protocol.reads import (
+    AGGREGATION,
+    CORRECTION,
+    FEDERATED_ROUNDS,
+    LOCAL_TRAINING,
+    NETWORK,
+    ROUNDS,
+    SELECTION,
+    START,
+    Reads,
+)
 from kohort.rounds.dp_accounts import RESERVE, planned_claims, reserve, spends
 from kohort.rounds.hub_noise import hub_noise
 from kohort.rounds.loop import RoundOptions, RoundsResult, federated_rounds
 from kohort.rounds.noisy_statistics import STATISTICS, noisy_statistics
 from kohort.rounds.phase_training import TRAIN_PHASE
-from kohort.rounds.phases import DPSection, SecureSection, TrainingPhase
 from kohort.rounds.summed import SUM_UPDATES, summed_rounds
 from kohort.rounds.training import TRAIN, TRAIN_SCAFFOLD
 
@@ -42,25 +52,52 @@ class FedAvg:
 
     dp: DPSection | None = None
     """A budget; with train.batch = 0 and one local epoch, full-batch DP-FedSGD."""
-    secure: SecureSection | None = None
+    secure: SecureSumSection | None = None
     """Sum updates so that the hub sees only totals; with a budget, sites add the noise in shares."""
 
-    def training_phases(self, train: TrainSection) -> tuple[TrainingPhase, ...]:
-        """One phase over all rows."""
-        return (TrainingPhase(train=train, dp=self.dp),)
+    def __post_init__(self) -> None:
+        if self.secure is not None:
+            object.__setattr__(self, "secure", self.secure.or_scheme("masks"))
+
+
+def phases(config: FedAvg, train: TrainSection) -> tuple[TrainingPhase, ...]:
+    """One phase over all rows."""
+    return (TrainingPhase(train=train, dp=config.dp),)
+
+
+def reads(config: FedAvg) -> Reads:
+    """Everything of `[train]` without protection; over sums and under a budget, what is left of it."""
+    if config.secure is not None:
+        return _reads_summed(config.dp)
+    if config.dp is None:
+        return Reads(FEDERATED_ROUNDS | NETWORK)
+    mechanism = config.dp.mechanism
+    when = f"with dp.mechanism = {mechanism!r}"
+    if mechanism == "statistics":
+        return Reads(NETWORK - START, when)
+    chosen = ROUNDS | SELECTION | NETWORK
+    if mechanism in PURE:
+        return Reads(chosen | AGGREGATION | {"train.l2"}, when)
+    trained = chosen | LOCAL_TRAINING | CORRECTION
+    return Reads(trained if mechanism == "hub" else trained | AGGREGATION, when)
+
+
+def _reads_summed(dp: DPSection | None) -> Reads:
+    """A sum hides each site's update: nothing can be chosen, weighed or watched by it."""
+    trained = LOCAL_TRAINING
+    if dp is not None and dp.mechanism == "dp-sgd":  # the hub takes the step, on a sum of gradients
+        trained = LOCAL_TRAINING - {"train.l2", "train.state"}
+    return Reads(ROUNDS | trained | NETWORK, "with method.secure")
 
 
 def protocol(config: FedAvg, hub: Hub) -> ProtocolGenerator:
     """Each round: the chosen sites train from the hub's weights, the hub averages what comes back."""
     weights = hub.network.start(hub.streams.generator("start"))
-    if config.dp is not None and hub.approved.train.stop is not None:
-        raise ConfigError("watching the loss would cost budget", hint="Drop train.stop, or method.dp")
-    (phase,) = config.training_phases(hub.approved.train)
-    if spends(phase, config.secure) is not None:
+    if config.dp is not None and spends(hub.approved.phase(0), config.secure) is not None:
         reserved: Replies = yield reserve(hub.sites)
         hub = replace(hub, sites=reserved.sites)
     if config.secure is not None:
-        ended = yield from summed_rounds(hub, weights, sigma=_shared_sigma(phase))
+        ended = yield from summed_rounds(hub, weights, sigma=_shared_sigma(hub.approved.phase(0)))
     elif config.dp is not None:
         return (yield from _private(config.dp, hub, weights))
     else:
@@ -92,7 +129,7 @@ def _shared_sigma(phase: TrainingPhase) -> float:
 
 def claims(config: FedAvg, rows: int) -> Sequence[Guarantee]:
     """A site gives away weights trained on all its rows, or a share of their sum, or noisy ones."""
-    (phase,) = config.training_phases(TrainSection())
+    (phase,) = phases(config, TrainSection())
     made: list[Guarantee] = list[Guarantee](planned_claims((phase,), config.secure))
     if config.secure is not None:
         made.append(find_scheme(config.secure.sum).claim(3, rows))
@@ -109,4 +146,7 @@ METHOD = Method(
     claims=claims,
     tasks=(RESERVE, TRAIN, TRAIN_SCAFFOLD, TRAIN_PHASE, STATISTICS, SUM_UPDATES),
     cites="McMahan et al. 2017",
+    reads=reads,
+    phases=phases,
+    secure=lambda config: config.secure,
 )

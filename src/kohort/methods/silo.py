@@ -28,6 +28,7 @@ from kohort.models.model import encode_rows
 from kohort.models.rows import Rows
 from kohort.privacy.guarantee import Aggregate, Guarantee, KAnonymous
 from kohort.protocol.hub import Ask, Expect, Hub, ProtocolGenerator, Replies, Result
+from kohort.protocol.reads import FEDERATED_ROUNDS, NETWORK, Reads
 from kohort.protocol.site import Site
 from kohort.protocol.task import Release, Request, Task
 from kohort.protocol.wire import Payload
@@ -180,6 +181,12 @@ def _check(config: Anonymise, schema: Schema) -> None:
         raise ConfigError("l and t are about a sensitive column and none is named", hint="Name it in data.sensitive")
 
 
+def reads(config: Silo) -> Reads:
+    """What the shared loop of rounds reads: all of `[train]`, and the network."""
+    del config
+    return Reads(FEDERATED_ROUNDS | NETWORK)
+
+
 METHOD = Method(
     name="silo",
     summary="Sites anonymise their rows, train on them, and the hub averages their weights.",
@@ -189,5 +196,6 @@ METHOD = Method(
     tasks=(ANONYMISE, TRAIN, TRAIN_SCAFFOLD),
     cites="Saleh 2022",
     own_rows=True,
+    reads=reads,
     example="anonymise = {k = 5}",
 )

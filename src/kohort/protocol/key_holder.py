@@ -35,8 +35,7 @@ LONGEST = 1 << 26
 
 def needs_key_holder(approved: ApprovedPlan) -> bool:
     """Whether the plan's `method.secure.sum` is a scheme whose totals somebody else than the hub opens."""
-    word = getattr(getattr(approved.config, "secure", None), "sum", None)
-    return isinstance(word, str) and find_scheme(word).key_holder
+    return approved.secure is not None and find_scheme(approved.secure.sum).key_holder
 
 
 def simulated_key_holder(

@@ -8,156 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from annotated_types import Ge, Gt, Le
-
-from kohort.errors import ConfigError, nearest
-from kohort.models.dense.network import Init, Loss, Network
-from kohort.models.dense.training import Training
-from kohort.models.trainable import Trainable, is_torch, require_torch, torch_model
+from kohort.errors import RefusedError
 from kohort.protocol.arrival import Arrival
-from kohort.protocol.corrections import find_correction
-from kohort.tables.encoder import Encoder
+from kohort.protocol.phases import JudgeSection, SecureSumSection, TrainingPhase
+from kohort.protocol.sections import ModelSection, Stop, TrainSection
 from kohort.tables.schema import Schema
 
 __all__ = ["ApprovedPlan", "ModelSection", "Stop", "TrainSection"]
-
-Choice = str | Mapping[str, str | float | int | bool]
-"""A name with options: "trimmed:0.2", "fedadam:lr=0.01,tau=0.001", or {name = "fedadam", lr = 0.01}."""
-MODEL_KINDS = ("linear", "logistic", "svm", "perceptron", "mlp", "onelayer")
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModelSection:
-    """`[model]`: which network to train."""
-
-    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 - read by pydantic, not a field
-
-    kind: str = "mlp"
-    """linear | logistic | svm | perceptron | mlp | onelayer | torch:package.module:factory"""
-    hidden: tuple[Annotated[int, Ge(1)], ...] = (12,)
-    """Units of each hidden layer of an mlp."""
-    activation: Literal["relu", "tanh", "sigmoid"] = "relu"
-    dtype: Literal["float32", "float64"] = "float32"
-    init: Init = "he"
-    """Starting weights: he for ReLU layers, glorot as TensorFlow and scikit-learn have them, or pytorch."""
-    loss: Loss | None = None
-    """What a torch module is trained with: softmax for classes and squared for numbers unless it says otherwise."""
-
-    def check(self) -> None:
-        """Refuse what cannot be trained here whatever the table is: an unknown kind, a module that is not installed."""
-        if is_torch(self.kind):
-            require_torch(self.kind)
-            if self.init != "he":
-                raise ConfigError("a torch module draws its own starting weights", hint="Drop model.init")
-            return
-        if self.kind not in MODEL_KINDS:
-            raise ConfigError(f"unknown model {self.kind!r}", hint=nearest(self.kind, MODEL_KINDS))
-        if self.loss is not None:
-            raise ConfigError(f"model {self.kind!r} has its own loss", hint="Drop model.loss, it is for torch modules")
-
-    def network(self, encoder: Encoder) -> Trainable:
-        """The network this section describes for the columns and the target of `encoder`."""
-        self.check()
-        classes = len(encoder.classes or ())
-        if is_torch(self.kind):
-            loss, outputs = self._torch_loss(classes)
-            return torch_model(self.kind, inputs=encoder.width, outputs=outputs, loss=loss, dtype=self.dtype)
-        loss, outputs = self._loss(classes)
-        return Network(
-            inputs=encoder.width,
-            hidden=self.hidden if self.kind == "mlp" else (),
-            outputs=outputs,
-            activation=self.activation,
-            loss=loss,
-            dtype=self.dtype,
-            init=self.init,
-        )
-
-    def _torch_loss(self, classes: int) -> tuple[Loss, int]:
-        loss: Loss = self.loss or ("softmax" if classes else "squared")
-        if (loss == "squared") == bool(classes) or (loss == "logistic" and classes != 2):
-            target = f"of {classes} classes" if classes else "that is a number"
-            raise ConfigError(
-                f"loss {loss!r} does not fit a target {target}",
-                hint="Use softmax for classes, logistic for two of them, squared for numbers",
-            )
-        single = loss in {"squared", "logistic"} or (loss in {"hinge", "perceptron"} and classes == 2)
-        return loss, 1 if single else classes
-
-    def _loss(self, classes: int) -> tuple[Any, int]:
-        if not classes:
-            if self.kind not in {"linear", "mlp", "onelayer"}:
-                raise ConfigError(
-                    f"model {self.kind!r} tells classes apart, but the target is a number",
-                    hint="Use linear or mlp, or declare the target's categories",
-                )
-            return "squared", 1
-        if self.kind in {"svm", "perceptron"}:
-            return ("hinge" if self.kind == "svm" else "perceptron"), (1 if classes == 2 else classes)
-        if self.kind in {"logistic", "linear", "onelayer"} and classes == 2:
-            return "logistic", 1
-        return "softmax", classes
-
-
-@dataclass(frozen=True, kw_only=True)
-class Stop:
-    """`train.stop`: end early when `metric` has not improved by `min_delta` for `patience` rounds."""
-
-    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 - read by pydantic, not a field
-
-    metric: Literal["loss"] = "loss"
-    """The mean training loss over the rows of the sites that answered."""
-    patience: Annotated[int, Ge(1)] = 10
-    min_delta: Annotated[float, Ge(0)] = 1e-4
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainSection:
-    """`[train]`: how the sites train and how the hub puts their answers together."""
-
-    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 - read by pydantic, not a field
-
-    rounds: Annotated[int, Ge(1)] = 100
-    local_epochs: Annotated[int, Ge(1)] = 1
-    batch: Annotated[int, Ge(0)] = 64
-    """Rows a step; 0 is the whole site."""
-    optimizer: Literal["sgd", "momentum", "adam"] = "adam"
-    lr: Annotated[float, Gt(0)] = 0.001
-    momentum: Annotated[float, Ge(0), Le(1)] = 0.9
-    l2: Annotated[float, Ge(0)] = 0.0
-    class_weights: Mapping[str, Annotated[float, Gt(0)]] | None = None
-    """How much a row of each class counts in the loss, 1 where unsaid. Public numbers, such as 1 / its known share."""
-    state: Literal["restart", "keep"] = "restart"
-    """Whether a site's optimiser starts afresh every round."""
-    fraction: Annotated[float, Gt(0), Le(1)] = 1.0
-    """Share of the sites asked each round."""
-    select: Literal["random", "poisson", "reliable"] = "random"
-    """How a share is chosen: so many at random, each site by its own coin, or those that answered most so far."""
-    stop: Stop | None = None
-    aggregate: Choice = "mean"
-    """mean | median | trimmed:SHARE | krum | multi-krum | clip | fedma"""
-    hub: Choice = "plain"
-    """plain | momentum | fedadam | fedyogi | fedadagrad, with options as in "fedadam:lr=0.01" """
-    correction: Choice = "none"
-    """none | fedprox:MU | scaffold"""
-    average: Annotated[float, Ge(0), Le(1)] = 0.0
-    """Share of the rounds, the last ones, whose models' mean is the result; 0: the last model alone."""
-    reject: Annotated[float, Gt(0)] | None = None
-    """Leave out updates whose error on the hub's validation rows is so many deviations above the median."""
-
-    def training(self) -> Training:
-        """The kernel's view of this section."""
-        return Training(
-            epochs=self.local_epochs,
-            batch=self.batch,
-            optimizer=self.optimizer,
-            lr=self.lr,
-            momentum=self.momentum,
-            l2=self.l2,
-            prox=find_correction(self.correction).prox,
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,3 +36,27 @@ class ApprovedPlan:
     """Whether the method makes the rows to train on by a task of its own, so that enrolment must not."""
     arrival: Arrival | None = None
     """How rows come in over time; None when all are there."""
+    phases: tuple[TrainingPhase, ...] = ()
+    """What sites train, phase by phase; empty for a method without phases."""
+    secure: SecureSumSection | None = None
+    """How sums are protected; None when the plan has none."""
+    judge: JudgeSection | None = None
+    """How held-out rows judge the model; None when they do not."""
+    clusters: Mapping[str, tuple[str, ...]] | None = None
+    """The sites of each cluster by its name; None when the plan names no clusters."""
+
+    def phase(self, number: int) -> TrainingPhase:
+        """Phase `number` of the plan, counted from 0.
+
+        Args:
+            number: The number a request gives.
+
+        Returns:
+            The phase, the same object for every request.
+
+        Raises:
+            RefusedError: The plan has no such phase.
+        """
+        if not 0 <= number < len(self.phases):
+            raise RefusedError(f"the approved plan of {self.method!r} has no phase {number + 1}")
+        return self.phases[number]

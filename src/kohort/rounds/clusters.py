@@ -6,7 +6,7 @@ the closest ones. The hub only proposes clusters: each site accepts peers by its
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,7 @@ from kohort.protocol.site import Site
 from kohort.protocol.state import TaskState
 from kohort.protocol.task import Release, Request, Task
 from kohort.protocol.wire import Payload
-from kohort.rounds.phases import phases_of, rows_of
+from kohort.rounds.phase_rows import rows_of
 
 __all__ = [
     "LABELS",
@@ -66,10 +66,9 @@ def planned_mates(approved: ApprovedPlan, site: str) -> frozenset[str] | None:
     Returns:
         The members, the site included; None when the plan leaves the clusters to the sites or the hub.
     """
-    clusters = getattr(approved.config, "clusters", None)
-    if not isinstance(clusters, Mapping):
+    if approved.clusters is None:
         return None
-    return frozenset(next((members for members in clusters.values() if site in members), (site,)))
+    return frozenset(next((members for members in approved.clusters.values() if site in members), (site,)))
 
 
 @dataclass
@@ -122,7 +121,7 @@ def _name_in(payload: Payload) -> str:
 
 
 def _labels(site: Site, request: Request) -> Release:
-    phase = phases_of(site.plan)[int(request.payload.metrics["phase"])]
+    phase = site.plan.phase(int(request.payload.metrics["phase"]))
     classes = site.network.classes
     if not classes:
         raise ConfigError(

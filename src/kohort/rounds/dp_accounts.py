@@ -26,22 +26,13 @@ from kohort.privacy.dp.accounting import (
 from kohort.privacy.dp.budget import account_name
 from kohort.privacy.guarantee import DP
 from kohort.protocol.hub import Ask, Expect
+from kohort.protocol.phases import PURE, DPSection, RowPart, SecureSumSection, TrainingPhase
 from kohort.protocol.plan import ApprovedPlan
 from kohort.protocol.site import Site
 from kohort.protocol.state import TaskState
 from kohort.protocol.task import Release, Request, Task
 from kohort.protocol.wire import Payload
-from kohort.rounds.phases import (
-    PURE,
-    DPSection,
-    RowPart,
-    SecureSection,
-    TrainingPhase,
-    judge_of,
-    phases_of,
-    rows_of,
-    secure_of,
-)
+from kohort.rounds.phase_rows import rows_of
 
 __all__ = [
     "RESERVE",
@@ -103,7 +94,7 @@ class AccountState(TaskState):
     """The request answered per task and round; a different request for the same round is refused."""
 
 
-def spends(phase: TrainingPhase, secure: SecureSection | None = None) -> DPSection | None:
+def spends(phase: TrainingPhase, secure: SecureSumSection | None = None) -> DPSection | None:
     """The budget that a phase spends at the sites.
 
     Args:
@@ -135,7 +126,7 @@ def account_of(site: Site) -> SiteAccount:
 
 
 def _open(site: Site, approved: ApprovedPlan, named: Sequence[str]) -> SiteAccount:
-    phases, secure = phases_of(approved), secure_of(approved)
+    phases, secure = approved.phases, approved.secure
     sigmas: list[float] = []
     charges: list[Charge] = []
     void = False
@@ -155,7 +146,7 @@ def _open(site: Site, approved: ApprovedPlan, named: Sequence[str]) -> SiteAccou
         charge = _charge(phase, dp, rows.count)
         sigmas.append(charge.event.sigma if isinstance(charge.event, Event) else 0.0)
         charges.append(charge)
-    judge, judge_sigma = judge_of(approved), 0.0
+    judge, judge_sigma = approved.judge, 0.0
     if judge is not None and judge.rows == "high":
         judge_sigma = calibrate(epsilon=judge.epsilon, delta=judge.delta, rate=1.0, steps=1)
         event = Event(sigma=judge_sigma)
@@ -199,7 +190,11 @@ def _charge(phase: TrainingPhase, dp: DPSection, count: int) -> Charge:
 
 
 def _trust(
-    site: Site, secure: SecureSection | None, named: Sequence[str], charges: Sequence[Charge], accountant: Accountant
+    site: Site,
+    secure: SecureSumSection | None,
+    named: Sequence[str],
+    charges: Sequence[Charge],
+    accountant: Accountant,
 ) -> _Trust:
     """Under a secure sum: whom the guarantee relies on, and the epsilon that remains if all others collude."""
     if secure is None:
@@ -315,7 +310,7 @@ def reserve(sites: tuple[str, ...]) -> Ask:
     return Ask(task=RESERVE, to=sites, payload=payload, expect=Expect(metrics=("rows",)))
 
 
-def planned_claims(phases: tuple[TrainingPhase, ...], secure: SecureSection | None = None) -> list[DP]:
+def planned_claims(phases: tuple[TrainingPhase, ...], secure: SecureSumSection | None = None) -> list[DP]:
     """What a plan spends at most at any site, one claim per phase. Policies judge it before the run begins.
 
     Args:

@@ -28,7 +28,7 @@ from kohort.protocol.task import Release, Request, Task
 from kohort.protocol.wire import Payload
 from kohort.rounds.dp_accounts import account_of, answer_once, claim_of
 from kohort.rounds.loop import RoundsResult
-from kohort.rounds.phases import phases_of, rows_of
+from kohort.rounds.phase_rows import rows_of
 
 __all__ = ["STATISTICS", "noisy_statistics", "require_one_layer"]
 
@@ -58,7 +58,7 @@ def _radius(inputs: int) -> float:
 
 
 def _statistics(site: Site, request: Request) -> Release:
-    (phase, *_) = phases_of(site.plan)
+    phase = site.plan.phase(0)
     if phase.dp is None or phase.dp.mechanism != "statistics" or request.round != 0:
         raise SiteError("the approved plan does not release noisy statistics")
     from kohort.models.dp_sgd.fit import gaussian

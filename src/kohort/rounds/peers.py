@@ -25,8 +25,8 @@ from kohort.protocol.hub import Ask, Expect, Hub, Replies, RoundEnd
 from kohort.protocol.site import Site
 from kohort.protocol.task import Release, Request, Task
 from kohort.protocol.wire import Payload
+from kohort.rounds.phase_rows import rows_of
 from kohort.rounds.phase_training import train_phase
-from kohort.rounds.phases import phases_of, rows_of
 from kohort.rounds.sealed_messages import (
     KEYS,
     check_key,
@@ -133,7 +133,7 @@ def _current(site: Site, request: Request, number: int) -> tuple[FloatArray, tup
     own = site.state(TrainingState).model
     if own is None:
         raise SiteError(f"site {site.name!r} has no model of its own yet")
-    phase = phases_of(site.plan)[number]
+    phase = site.plan.phase(number)
     return _averaged(own, rows_of(site, phase).count, _models(site, request, members)), members
 
 
@@ -141,7 +141,7 @@ def _exchange(site: Site, request: Request) -> Release:
     """Average the received models, train, and seal the result for every neighbour."""
     number = int(request.payload.metrics["phase"])
     start, members = _current(site, request, number)
-    phase = phases_of(site.plan)[number]
+    phase = site.plan.phase(number)
     trained = train_phase([site], request, number, start)
     weights, rows = trained.weights[0], trained.counts[0]
     site.state(TrainingState).model = weights

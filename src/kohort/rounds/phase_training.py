@@ -19,11 +19,12 @@ from numpy.typing import NDArray
 from kohort.errors import ConfigError, RefusedError, SiteError
 from kohort.models.dense.network import FloatArray, Network
 from kohort.privacy.guarantee import Guarantee
+from kohort.protocol.phases import PURE, DPSection, TrainingPhase
 from kohort.protocol.site import Site
 from kohort.protocol.task import Release, Releases, Request, Task
 from kohort.protocol.wire import Payload
 from kohort.rounds.dp_accounts import account_of, answer_once, claim_of
-from kohort.rounds.phases import PURE, DPSection, TrainingPhase, phases_of, rows_of, stacked_rows
+from kohort.rounds.phase_rows import rows_of, stacked_rows
 from kohort.rounds.training import TrainingState, keep_optimizer_state, optimizer_state
 
 __all__ = ["TRAIN_PHASE", "Trained", "plain_update", "train_phase"]
@@ -72,7 +73,7 @@ def train_phase(sites: Sequence[Site], request: Request, number: int, start: Flo
 
 def _phase_of(sites: Sequence[Site], request: Request, number: int) -> TrainingPhase:
     """The phase a request asks for. Its first round resets what earlier phases left in the sites' states."""
-    phases = phases_of(sites[0].plan)
+    phases = sites[0].plan.phases
     if not 0 <= number < len(phases):
         raise SiteError(f"the approved plan has {len(phases)} phases, not {number + 1}")
     phase, first_round = phases[number], sum(earlier.train.rounds for earlier in phases[:number])
@@ -251,7 +252,7 @@ def _one(site: Site, request: Request) -> Release:
 
 
 def _many(sites: Sequence[Site], request: Request) -> Releases | None:
-    if any(phase.dp is not None and phase.dp.quantile is not None for phase in phases_of(sites[0].plan)):
+    if any(phase.dp is not None and phase.dp.quantile is not None for phase in sites[0].plan.phases):
         return None  # each site's clipping bound moves with noise of its own
     trained = train_phase(sites, request, int(request.payload.metrics["phase"]), _start(sites, request))
     metrics: dict[str, Any] = {"rows": np.asarray(trained.counts, dtype=np.int64)}

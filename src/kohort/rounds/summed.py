@@ -21,13 +21,14 @@ from kohort.crypto.sums.scheme import FixedPoint, Integers
 from kohort.errors import ConfigError, RefusedError, SiteError
 from kohort.models.dense.network import FloatArray, Network
 from kohort.protocol.hub import Ask, Hub, RoundEnd
+from kohort.protocol.phases import TrainingPhase
 from kohort.protocol.plan import ApprovedPlan
 from kohort.protocol.site import Site
 from kohort.protocol.task import Request
 from kohort.rounds.dp_accounts import Shares, account_of, answer_once, shares_of
 from kohort.rounds.loop import RoundsResult, WeightAverage
+from kohort.rounds.phase_rows import rows_of, stacked_rows
 from kohort.rounds.phase_training import plain_update
-from kohort.rounds.phases import TrainingPhase, phases_of, rows_of, secure_of, stacked_rows
 from kohort.rounds.summing import sum_task, summed
 
 __all__ = ["SUM_UPDATES", "summed_rounds"]
@@ -55,7 +56,7 @@ def _deviation(phase: TrainingPhase, sigma: float, shares: Shares) -> float:
 
 def _contribute(site: Site, request: Request, length: int) -> tuple[Integers, int]:
     approved, network = site.plan, site.network
-    phase, secure = phases_of(approved)[0], secure_of(approved)
+    phase, secure = approved.phase(0), approved.secure
     start = np.frombuffer(request.payload.blobs["weights"], dtype=network.dtype)
     if secure is None or start.size != length or network.parameter_count != length:
         raise SiteError("a sum of updates was asked for that is not in the approved plan")
@@ -94,7 +95,7 @@ def _own_part(site: Site, request: Request, phase: TrainingPhase, start: FloatAr
 
 
 def _scheme(approved: ApprovedPlan) -> str:
-    secure = secure_of(approved)
+    secure = approved.secure
     if secure is None:
         raise RefusedError("the approved plan sums nothing")
     return secure.sum
@@ -105,7 +106,7 @@ SUM_UPDATES = sum_task("sum.updates", _contribute, scheme=_scheme, bits=64)
 
 def summed_rounds(hub: Hub, weights: FloatArray, *, sigma: float = 0.0) -> Generator[Ask | RoundEnd, Any, RoundsResult]:
     """Train over secure sums. `sigma` is the noise multiplier the sites' accounts have: the grid depends on it."""
-    phase, secure = phases_of(hub.approved)[0], secure_of(hub.approved)
+    phase, secure = hub.approved.phase(0), hub.approved.secure
     if secure is None:
         raise ConfigError("sums need a scheme", hint='Set method.secure.sum = "masks"')
     _check(phase, hub)

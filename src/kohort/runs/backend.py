@@ -14,11 +14,10 @@ from typing import Any, Protocol
 import polars as pl
 from numpy.typing import NDArray
 
-from kohort.errors import ConfigError
-from kohort.methods.registry import Method, find_method
+from kohort.methods.registry import find_method
 from kohort.privacy.ledger.ledger import Ledger
 from kohort.privacy.ledger.receipts import Receipts
-from kohort.protocol.arrival import Arrival, parse_arrival
+from kohort.protocol.arrival import parse_arrival
 from kohort.protocol.engine import Claims, Costs, LocalEngine
 from kohort.protocol.faults import Faults
 from kohort.protocol.hub import Ask, Excluded, Replies
@@ -129,7 +128,19 @@ def _parties(ready: RunContext, sites: frozenset[str]) -> dict[str, Site]:
 
 
 def approved_plan_for(plan: Plan, *, schema: Schema, run: str) -> ApprovedPlan:
-    """What every participant of `run` agrees on; hub and sites make it from the same plan."""
+    """What every participant of `run` agrees on; hub and sites make it from the same plan.
+
+    Args:
+        plan: The plan; the hooks of its method are asked here, once, for its phases, sums, judging and clusters.
+        schema: The agreed columns.
+        run: The identity of the run.
+
+    Returns:
+        The approved plan.
+
+    Raises:
+        ConfigError: `sites.arrive` cannot be read, or a value of `[train]` does not make a phase.
+    """
     method = find_method(plan.method)
     return ApprovedPlan(
         run=run,
@@ -142,15 +153,12 @@ def approved_plan_for(plan: Plan, *, schema: Schema, run: str) -> ApprovedPlan:
         model=plan.model,
         train=plan.train,
         own_rows=method.own_rows,
-        arrival=_arrival(plan, method),
+        arrival=parse_arrival(plan.sites.arrive),
+        phases=method.phases(plan.config, plan.train),
+        secure=method.secure(plan.config),
+        judge=method.judge(plan.config),
+        clusters=method.clusters(plan.config),
     )
-
-
-def _arrival(plan: Plan, method: Method) -> Arrival | None:
-    arrival = parse_arrival(plan.sites.arrive)
-    if arrival is not None and not method.arrivals:
-        raise ConfigError(f"method {method.name!r} takes all rows at once", hint="Drop sites.arrive, or use partial")
-    return arrival
 
 
 def simulated_sites(population: Population, plan: Plan, streams: Streams, ledger: Ledger) -> dict[str, Site]:

@@ -64,14 +64,28 @@ class Variant:
 
 
 def variants_of(path: Path, sweeps: Sequence[Sweep], *, overrides: Sequence[str] = ()) -> list[Variant]:
-    """Every combination, the last sweep fastest. All plans are checked before the first run begins."""
+    """Every combination, the last sweep fastest. All plans are checked before the first run begins.
+
+    Args:
+        path: The plan file.
+        sweeps: The keys to sweep. A sweep over `method.name` leaves out, for each method, the keys it does not read;
+            the notes of its runs name them.
+        overrides: What `--set` was given.
+
+    Returns:
+        One variant for each combination of values.
+
+    Raises:
+        ConfigError: A key is swept twice, or a combination is no plan.
+    """
     keys = [sweep.key for sweep in sweeps]
     if len(set(keys)) < len(keys):
         raise ConfigError("a key is swept twice", hint="Give all its values in one --sweep")
     made = []
     for values in product(*(sweep.values for sweep in sweeps)):
         chosen = dict(zip(keys, values, strict=True))
-        plan = read_plan(path, overrides=[*overrides, *(f"{key}={value}" for key, value in chosen.items())])
+        changes = [*overrides, *(f"{key}={value}" for key, value in chosen.items())]
+        plan = read_plan(path, overrides=changes, drop_overrides="method.name" in keys)
         made.append(Variant(chosen, plan))
     return made
 

@@ -2,6 +2,10 @@
 
 The sections are the dataclasses the rest of kohort uses, and `[method]` is whatever the registered method of that name
 declares, so a new method needs no change here. Unknown keys are errors that name the nearest valid one.
+
+Guarantee: a plan that gives a key which its method, its model kind, its split or the engine does not read is refused
+before anything runs; only where the command line chose another method, model kind or split are such keys of the file
+left out, and `Plan.notes` names them.
 """
 
 from __future__ import annotations
@@ -9,11 +13,10 @@ from __future__ import annotations
 import hashlib
 import tomllib
 import warnings
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
-from math import isfinite
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_type_hints
+from typing import Annotated, Any, Final, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
 
@@ -23,6 +26,8 @@ from kohort.privacy.ledger.ledger import canonical
 from kohort.privacy.policy import Policy
 from kohort.protocol.faults import Faults
 from kohort.protocol.plan import ModelSection, TrainSection
+from kohort.runs.overrides import METHOD_NAME, apply_overrides, copied, dotted_keys, key_of, place_of, without_keys
+from kohort.runs.validation import validated
 
 __all__ = [
     "CostSection",
@@ -33,11 +38,14 @@ __all__ = [
     "json_schema",
     "key_of",
     "load_plan",
+    "only_read",
     "read_plan",
 ]
 
 _FORBID = {"extra": "forbid"}
 DEFAULT_METHOD = "fedavg"
+DEPLOYED: Final = "flower"
+"""The engine whose sites are other machines, with tables of their own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +100,24 @@ class SitesSection:
     arrive: str | None = None
     """Rows come in over time, as in "20%/10 rounds"; for methods that share rows."""
     faults: Faults = field(default_factory=Faults)
-    """Simulated drop-outs, lateness and lies."""
+    """Fault injection: drop-outs, stragglers and Byzantine sites."""
+
+    def reads(self, engine: str) -> frozenset[str]:
+        """Which keys of this section an engine reads, as dotted names; `arrive` is the method's to read.
+
+        Args:
+            engine: The engine's name. "flower" has sites with tables of their own; all others deal rows out.
+        """
+        kind = self.split.partition(":")[0]
+        keys = {"quorum", "deadline"}
+        if engine == DEPLOYED:
+            keys |= {"split"} if kind == "files" else set()
+        else:
+            keys |= {"split", "clusters", "low_risk", "faults"}
+            keys |= {"files": set[str](), "column": {"min_rows"}}.get(kind, {"min_rows", "count"})
+            by_risk = isinstance(self.low_risk, float) and isinstance(self.alpha, tuple) and len(self.alpha) > 2
+            keys |= {"alpha"} if kind == "dirichlet" or by_risk else set()
+        return frozenset(f"sites.{key}" for key in keys)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,20 +143,103 @@ class Plan:
     config: Any = None
     policy: Policy = field(default_factory=Policy)
     costs: CostSection = field(default_factory=CostSection)
+    given: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
+    """Dotted names of the keys that a file, the command line or a caller gave. Defaults are not among them."""
+    ignored: tuple[str, ...] = field(default=(), compare=False)
+    """Keys of the file that were left out because the command line chose another method, model kind or split."""
 
     def to_mapping(self) -> dict[str, Any]:
         """The plan as it is written in TOML, every default spelt out."""
-        sections = {
-            item.name: _plain(getattr(self, item.name))
-            for item in fields(self)
-            if item.name not in {"method", "config"}
-        }
+        sections = {name: _plain(getattr(self, name)) for name in _SECTIONS}
         own = _plain(self.config) if is_dataclass(self.config) and not isinstance(self.config, type) else {}
-        return {**sections, "method": {"name": self.method, **own}}
+        whole = {**sections, "method": {"name": self.method, **own}}
+        return without_keys(whole, find_method(self.method).never_reads)
 
     def digest(self) -> str:
         """The hash every request carries and every site approves."""
         return hashlib.blake2b(canonical(self.to_mapping()).encode(), digest_size=32).hexdigest()
+
+    def reads(self, engine: str = "local") -> frozenset[str]:
+        """Which keys of `[sites]`, `[model]` and `[train]` are read; all of the other sections are.
+
+        Args:
+            engine: The engine that carries the plan out.
+
+        Returns:
+            Dotted names, as in "train.lr".
+        """
+        by_method = find_method(self.method).reads(self.config).keys
+        by_model = {key for key in by_method if not key.startswith("model.")} | self.model.reads()
+        return by_method & by_model | self.sites.reads(engine)
+
+    def in_effect(self, engine: str = "local") -> dict[str, Any]:
+        """The plan as it is carried out: every key that is read, defaults included, and no other.
+
+        Args:
+            engine: The engine that carries the plan out.
+
+        Returns:
+            Sections and keys as in `to_mapping`. It is a plan with the same hash.
+        """
+        read = self.reads(engine)
+        return {
+            section: {key: value for key, value in values.items() if f"{section}.{key}" in read}
+            if section in _READ_BY_CHOICE
+            else values
+            for section, values in self.to_mapping().items()
+        }
+
+    def unread(self, engine: str = "local") -> tuple[str, ...]:
+        """The keys that were given and that neither the method, nor the model, nor the engine reads, in order."""
+        read, never = self.reads(engine), find_method(self.method).never_reads
+        return tuple(
+            sorted(
+                key
+                for key in self.given
+                if key in never or (key.partition(".")[0] in _READ_BY_CHOICE and key not in read)
+            )
+        )
+
+    def require_read(self, engine: str = "local") -> None:
+        """Refuse a plan that gives keys which are not read.
+
+        Args:
+            engine: The engine that is to carry the plan out.
+
+        Raises:
+            ConfigError: Some keys are not read; the message names them all, and who does not read them.
+        """
+        unread = self.unread(engine)
+        if not unread:
+            return
+        by: dict[str, list[str]] = {}
+        for key in unread:
+            by.setdefault(self._reader_of(key, engine), []).append(key)
+        said = "; ".join(f"{reader} does not read {', '.join(keys)}" for reader, keys in by.items())
+        raise ConfigError(said, hint=self._instead_of(unread))
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What is to be said about the plan with the results of its run."""
+        return (f"not read by {self.method}, ignored: {', '.join(self.ignored)}",) if self.ignored else ()
+
+    def _reader_of(self, key: str, engine: str) -> str:
+        """Who would read a key, in the words of an error."""
+        reads = find_method(self.method).reads(self.config)
+        section = key.partition(".")[0]
+        if section == "sites" and key != "sites.arrive":
+            dealt = key in self.sites.reads("local")
+            return f"engine {engine!r}" if dealt else f"split {self.sites.split!r}"
+        if section == "model" and key in reads.keys:
+            return f"model {self.model.kind!r}"
+        return f"method {self.method!r}{' ' if reads.when else ''}{reads.when}"
+
+    def _instead_of(self, keys: Sequence[str]) -> str:
+        """What to do about keys that are not read: leave them out, or write the method's key of the same name."""
+        own = dict(_leaves(_plain(self.config), "method"))
+        meant = [f"{own[name]} instead of {key}" for key in keys if (name := key.rpartition(".")[2]) in own]
+        drop = "Drop it" if len(keys) == 1 else "Drop them"
+        return f"{drop}, or write {', '.join(meant)}" if meant else drop
 
 
 _SECTIONS: dict[str, type[Any]] = {
@@ -142,91 +250,147 @@ _SECTIONS: dict[str, type[Any]] = {
     "policy": Policy,
     "costs": CostSection,
 }
+_READ_BY_CHOICE: Final = ("sites", "model", "train")
+"""Sections whose keys are read or not, by the method, the model kind, the split and the engine."""
+_CHOOSERS: Final = {METHOD_NAME: DEFAULT_METHOD, "model.kind": ModelSection.kind, "sites.split": SitesSection.split}
+"""Keys that decide which others are read, and their defaults."""
 
 
-def read_plan(path: Path, *, overrides: Sequence[str] = ()) -> Plan:
-    """The plan of a TOML file, with `a.b=value` overrides applied."""
+def read_plan(path: Path, *, overrides: Sequence[str] = (), drop_overrides: bool = False) -> Plan:
+    """The plan of a TOML file, with `a.b=value` overrides applied.
+
+    Where `overrides` choose another method, keys of the file that it does not read are left out and named in
+    `Plan.notes`; likewise keys of `[model]` for another model kind, and of `[sites]` for another split.
+
+    Args:
+        path: The file.
+        overrides: What `--set` was given.
+        drop_overrides: Leave out, and name, also keys of `overrides` that are not read, as a sweep over methods needs.
+
+    Returns:
+        The validated plan.
+
+    Raises:
+        ConfigError: The file is no plan, a value does not fit, or a key is given that nothing reads.
+    """
+    raw = _toml_of(path)
+    changed = apply_overrides(raw, overrides, method_last=drop_overrides)
+    renamed = _without_deprecated_keys(changed)
+    first = _validated_plan(renamed)
+    dropped = _droppable(raw, first, overrides, drop_overrides=drop_overrides)
+    plan = _validated_plan(without_keys(renamed, dropped)) if dropped else first
+    lost = {_two_parts(key) for key in dotted_keys(raw) - dotted_keys(changed) if key.startswith("method.")}
+    plan = replace(plan, ignored=tuple(sorted({*dropped, *lost})))
+    plan.require_read()
+    return plan
+
+
+def load_plan(raw: Mapping[str, Any], *, complete: bool = False) -> Plan:
+    """Validate a mapping into a plan.
+
+    Args:
+        raw: The sections of a plan file, as TOML reads them. Deprecated keys are read under their new names, with a
+            `FutureWarning` each.
+        complete: Whether `raw` spells out every default, as `Plan.to_mapping` writes it. A key at its default then
+            does not count as given.
+
+    Returns:
+        The validated plan.
+
+    Raises:
+        ConfigError: A section or key is unknown, a value does not fit, or a key is given that nothing reads; the
+            message names the key, and the nearest valid one where it is unknown.
+    """
+    plan = _validated_plan(_without_deprecated_keys(raw))
+    if complete:
+        defaults = Plan(data=plan.data, config=plan.config).to_mapping()
+        known = {f"{section}.{key}": value for section in _READ_BY_CHOICE for key, value in defaults[section].items()}
+        same = {key for key, value in known.items() if _value_of(raw, key) == value}
+        plan = replace(plan, given=plan.given - same)
+    plan.require_read()
+    return plan
+
+
+def only_read(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """The sections of a plan without the keys that its method, model kind and split do not read.
+
+    Args:
+        raw: The sections of a plan, as `load_plan` takes them.
+
+    Returns:
+        A new mapping that `load_plan` accepts.
+
+    Raises:
+        ConfigError: A section or key is unknown, or a value does not fit.
+    """
+    return without_keys(raw, _validated_plan(_without_deprecated_keys(raw)).unread())
+
+
+def _toml_of(path: Path) -> dict[str, Any]:
     try:
-        raw = tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise ConfigError(f"there is no plan at {path}", hint="Give the path of a TOML file") from error
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read as text", hint="A plan is a TOML file in UTF-8") from error
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path} is not TOML: {error}", hint="Mend that line") from error
-    return load_plan(apply_overrides(raw, overrides))
 
 
-def apply_overrides(raw: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """`raw` with every `a.b=value` set; values are TOML, and a bare word is text.
-
-    The entries of a list of sections are numbered from 1: `method.phases.2.lr=1.0`.
-    """
-    result: dict[str, Any] = _deep_copy(raw)
-    for override in overrides:
-        place, sign, text = override.partition("=")
-        keys = [key.strip() for key in place.split(".")]
-        if not sign or not all(keys):
-            raise ConfigError(f"cannot read --set {override!r}", hint="Write it as section.key=value")
-        *parents, last = keys
-        if keys == ["method", "name"] and isinstance(result.get("method"), dict):
-            result["method"] = _keys_of_method(result["method"], _toml_value(text))
-        inner: Any = result
-        for key in parents:
-            inner = _section_in(inner, key, place)
-        if not isinstance(inner, dict):
-            raise ConfigError(f"cannot set {place!r}: it names a list", hint="Write the number of an entry, from 1 on")
-        inner[last] = _toml_value(text)
-    return result
-
-
-def _section_in(outer: Any, key: str, place: str) -> Any:
-    """The section or list called `key` within `outer`, made where there is none."""
-    if isinstance(outer, list):
-        if not key.isdecimal() or not 1 <= int(key) <= len(outer):
-            hint = f"Write a number from 1 to {len(outer)}"
-            raise ConfigError(f"cannot set {place!r}: {key!r} is no entry of the list", hint=hint)
-        following = outer[int(key) - 1]
-    else:
-        following = outer.setdefault(key, {})
-    if not isinstance(following, dict | list):
-        raise ConfigError(f"cannot set {place!r}: {key!r} is not a section")
-    return following
-
-
-def load_plan(raw: Mapping[str, Any]) -> Plan:
-    """Validate a mapping into a plan.
-
-    Args:
-        raw: The sections of a plan file, as TOML reads them. Deprecated keys are read under their new names, with a
-            `FutureWarning` each.
-
-    Returns:
-        The validated plan.
-
-    Raises:
-        ConfigError: A section or key is unknown, or a value does not fit; the message names the nearest valid one.
-    """
-    raw = _without_deprecated_keys(raw)
+def _validated_plan(raw: Mapping[str, Any]) -> Plan:
+    """The plan of valid sections, whether or not all its keys are read."""
     known = {*_SECTIONS, "method"}
     for key in raw:
         if key not in known:
             raise ConfigError(f"unknown section {key!r} in the plan", hint=nearest(key, known))
     if "data" not in raw:
         raise ConfigError("the plan has no [data] section", hint='Add [data] with at least table = "..."')
-    made = {name: _validate(section, raw[name], name) for name, section in _SECTIONS.items() if name in raw}
+    made = {name: validated(section, raw[name], name) for name, section in _SECTIONS.items() if name in raw}
     section = raw.get("method", {})
     if not isinstance(section, Mapping):
         raise ConfigError("method is not a section", hint='Write [method] and name = "fedavg"')
-    name = section.get("name", DEFAULT_METHOD)
-    method = find_method(str(name))
+    method = find_method(str(section.get("name", DEFAULT_METHOD)))
     own = {key: value for key, value in section.items() if key != "name"}
-    return Plan(**made, method=method.name, config=_validate(method.config, own, "method"))
+    config = validated(method.config, own, "method")
+    return Plan(**made, method=method.name, config=config, given=dotted_keys(raw))
+
+
+def _droppable(raw: Mapping[str, Any], plan: Plan, overrides: Sequence[str], *, drop_overrides: bool) -> frozenset[str]:
+    """The keys of `plan` that are not read because `overrides` chose another method, model kind or split."""
+    now = plan.to_mapping()
+    chosen = {key for key, usual in _CHOOSERS.items() if _value_of(now, key) != (_value_of(raw, key) or usual)}
+    sections = set(_READ_BY_CHOICE) if METHOD_NAME in chosen else {key.partition(".")[0] for key in chosen}
+    unread = {key for key in plan.unread() if key.partition(".")[0] in _READ_BY_CHOICE}
+    set_here = {_two_parts(place_of(override)) for override in overrides}
+    of_file = {key for key in unread - set_here if key.partition(".")[0] in sections}
+    return frozenset(of_file | (unread & set_here if drop_overrides else set()))
+
+
+def _value_of(raw: Mapping[str, Any], key: str) -> Any:
+    """The value of a key by its dotted name of two parts; None where it is not given."""
+    section, _, name = key.partition(".")
+    values = raw.get(section)
+    return values.get(name) if isinstance(values, Mapping) else None
+
+
+def _two_parts(key: str) -> str:
+    return ".".join(key.split(".")[:2])
+
+
+def _leaves(values: Any, place: str) -> Iterator[tuple[str, str]]:
+    """The name and the dotted name of every value; entries of a list are numbered from 1."""
+    if isinstance(values, Mapping):
+        for key, value in values.items():
+            yield from _leaves(value, f"{place}.{key}")
+    elif isinstance(values, list) and values and isinstance(values[0], Mapping):
+        yield from _leaves(values[0], f"{place}.1")
+    else:
+        yield place.rpartition(".")[2], place
 
 
 def _without_deprecated_keys(raw: Mapping[str, Any]) -> dict[str, Any]:
     """`raw` with every deprecated key under its new name, and a warning for each."""
-    result: dict[str, Any] = _deep_copy(raw)
+    result: dict[str, Any] = copied(raw)
     sites, method = result.get("sites"), result.get("method")
     _rename_key(sites, "trouble", "faults", "sites")
     _rename_key(sites.get("faults") if isinstance(sites, dict) else None, "hostile", "byzantine", "sites.faults")
@@ -274,87 +438,6 @@ def json_schema() -> dict[str, Any]:
         "additionalProperties": False,
         "$defs": definitions,
     }
-
-
-def _validate(section: type[Any], values: Any, place: str) -> Any:
-    from pydantic import TypeAdapter, ValidationError
-
-    _refuse_infinite(values, place)
-    try:
-        return TypeAdapter(section).validate_python(values)
-    except ValidationError as error:
-        first = error.errors(include_input=False, include_url=False)[0]
-        where = _keys_in(values, first["loc"])
-        full = ".".join([place, *where])
-        if first["type"] in {"unexpected_keyword_argument", "extra_forbidden"}:
-            valid = _valid_keys(section, where[:-1])
-            raise ConfigError(f"unknown key {full!r} in the plan", hint=nearest(where[-1], valid)) from None
-        if first["type"] in {"missing", "missing_argument"}:
-            raise ConfigError(f"the plan lacks {full!r}", hint="Add it") from None
-        raise ConfigError(f"{full!r} in the plan: {first['msg'].lower()}", hint="Correct it") from None
-
-
-def _keys_in(values: Any, location: Sequence[str | int]) -> list[str]:
-    """`location` without the words the validator puts between keys, such as the alternatives of a union."""
-    keys, current = [], values
-    for part in location[:-1]:
-        if isinstance(current, Mapping) and part in current:
-            keys.append(str(part))
-            current = current[part]
-    last = location[-1] if location else ""
-    return [*keys, str(last)] if isinstance(current, Mapping) else keys
-
-
-def _refuse_infinite(value: Any, place: str) -> None:
-    """TOML knows inf and nan; no key of a plan can mean them, and its hash could not be formed."""
-    if isinstance(value, float) and not isfinite(value):
-        raise ConfigError(f"{place!r} in the plan is not a finite number", hint="Correct it")
-    if isinstance(value, Mapping):
-        for key, item in value.items():
-            _refuse_infinite(item, f"{place}.{key}")
-    elif isinstance(value, list | tuple):
-        for item in value:
-            _refuse_infinite(item, place)
-
-
-def _valid_keys(section: type[Any], path: Sequence[str]) -> list[str]:
-    """The keys allowed at `path` below a section's dataclass."""
-    current: Any = section
-    for part in path:
-        hints = get_type_hints(current) if is_dataclass(current) else {}
-        inner = hints.get(part)
-        options = [inner, *get_args(inner)]
-        following = next((option for option in options if is_dataclass(option)), None)
-        if following is None:
-            continue
-        current = following
-    return [key_of(item.name) for item in fields(current)] if is_dataclass(current) else []
-
-
-def _keys_of_method(section: Mapping[str, Any], name: Any) -> dict[str, Any]:
-    """What of a `[method]` section still makes sense when `--set method.name` chooses another method."""
-    allowed = {key_of(item.name) for item in fields(find_method(str(name)).config)}
-    return {key: value for key, value in section.items() if key in allowed}
-
-
-def _toml_value(text: str) -> Any:
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text
-
-
-def _deep_copy(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _deep_copy(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_deep_copy(item) for item in value]
-    return value
-
-
-def key_of(name: str) -> str:
-    """The key of a field in TOML: a word Python keeps for itself, such as lambda, has an underscore behind it."""
-    return name.removesuffix("_")
 
 
 def _plain(value: Any) -> Any:

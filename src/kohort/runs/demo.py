@@ -19,7 +19,7 @@ from kohort.files import disk_errors, write_atomic
 from kohort.methods.registry import Method, find_method, methods
 from kohort.report.page import write_report
 from kohort.report.runs import FAILED_FILE, read_runs, read_shared_plan
-from kohort.runs.config import Plan, load_plan
+from kohort.runs.config import Plan, load_plan, only_read
 from kohort.runs.run import Progress, run
 
 __all__ = ["MARK", "ROUNDS", "TITLE", "Watch", "demo_plan", "prepare_folder", "run_demo"]
@@ -64,10 +64,18 @@ Watch = Callable[[Progress], None]
 
 
 def demo_plan(method: Method, *, rounds: int = ROUNDS) -> Plan:
-    """The demo's plan for one method, with the keys the method itself gives as an example."""
+    """The demo's plan for one method: the shared keys that it reads, and those it gives as an example itself.
+
+    Args:
+        method: A registered method.
+        rounds: Rounds of training, for methods that have any.
+
+    Returns:
+        The plan, over ten sites of the embedded table.
+    """
     raw: dict[str, Any] = tomllib.loads(_PLAN)
     raw["train"]["rounds"] = rounds
-    return load_plan(_merged(raw, method.example_keys()))
+    return load_plan(only_read(_merged(raw, method.example_keys())))
 
 
 def run_demo(

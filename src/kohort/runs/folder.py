@@ -32,7 +32,7 @@ def stored_result(path: Path, plan: Plan, seed: int | None) -> dict[str, Any] | 
         known = json.loads((path / "plan.json").read_bytes())
     except (OSError, ValueError) as error:
         raise IntegrityError(f"{path} holds a damaged run", hint="Choose another --out") from error
-    _same_plan(known, plan.to_mapping())
+    _same_plan(known, plan.in_effect(str(result.get("engine"))))
     if seed is not None and result.get("seed") != seed:
         raise ConfigError(f"{path} was run with another seed", hint="Use the same seed, or another --out")
     return dict(result)
@@ -100,8 +100,9 @@ class RunFolder:
             )
 
     def finish(self, plan: Plan, result: dict[str, Any]) -> None:
-        """Write plan and result; the run is over and its state goes."""
-        write_atomic(self.path / "plan.json", (json.dumps(plan.to_mapping(), indent=1) + "\n").encode())
+        """Write what of the plan was in effect, and the result; the run is over and its state goes."""
+        in_effect = plan.in_effect(str(result["engine"]))
+        write_atomic(self.path / "plan.json", (json.dumps(in_effect, indent=1) + "\n").encode())
         write_atomic(self.path / "run.json", (json.dumps(result, indent=1) + "\n").encode())
         shutil.rmtree(self.state, ignore_errors=True)
 

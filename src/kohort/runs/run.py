@@ -164,6 +164,7 @@ def run(
     began, cpu_began = perf_counter(), process_time()
     place = backend or Simulation(tables=tables, many=many)
     method = find_method(plan.method)
+    plan.require_read(place.name)
     plan.model.check()
     folder = None if out is None else RunFolder(out)
     goes_on = resume and folder is not None and folder.can_resume
@@ -224,7 +225,7 @@ def run(
         hub=hub,
         engine=engine,
         ledger=ledger,
-        notes=[*population.notes, *notes, *hub.network.notes, *result.notes],
+        notes=[*plan.notes, *population.notes, *notes, *hub.network.notes, *result.notes],
         told=_placed(model, test),
         aside=int((~usable).sum()),
         wall=perf_counter() - began,
@@ -487,7 +488,7 @@ def _write(outcome: Outcome, folder: RunFolder) -> None:
     summary = {
         key: mapping[key] for key in ("method", "seed", "rounds", "disclosed", "epsilon", "delta", "ledger_head")
     }
-    page = model_card(outcome.model, run=mapping, plan=outcome.plan.to_mapping())
+    page = model_card(outcome.model, run=mapping, plan=outcome.plan.in_effect(outcome.engine))
     save_model(outcome.model, folder.path / "model", about=summary, page=page)
     if outcome.received is not None:
         write_table(outcome.received, folder.path / RECEIVED, force=True)

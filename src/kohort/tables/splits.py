@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from kohort.errors import ConfigError, DataError, nearest
 from kohort.tables.domain import category_text, number
+from kohort.tables.draws import draw_low_risk, low_risk_weights, raise_to_minimum, spread_by_dirichlet
 
 __all__ = [
     "Assignment",
@@ -35,7 +36,15 @@ Integers = NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True)
 class Assignment:
-    """Which site, cluster and risk part each row belongs to."""
+    """Which site, cluster and risk group each row belongs to.
+
+    Attributes:
+        site: Site of each row, counted from 0.
+        names: Name of each site.
+        cluster: Cluster of each site; None without clusters.
+        low_risk: Which rows carry a low risk; None where that was not asked for.
+        notes: What had to be moved or merged to reach the minimum number of rows.
+    """
 
     site: Integers
     names: tuple[str, ...]
@@ -55,7 +64,7 @@ class Assignment:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Order:
+class _SplitRequest:
     """What a caller asked for, checked once."""
 
     kind: str
@@ -79,18 +88,39 @@ def assign_sites(
     low_risk: float | str | None = None,
     min_rows: int = 1,
 ) -> Assignment:
-    """Give every row of `frame` a site.
+    """Give every row of a table a site.
 
-    `split`: "iid" (shuffled, equal parts), "interval:COLUMN" (intervals of the column with about equal rows),
-    "width:COLUMN" (intervals of equal width), "column:NAME" (one
-    site a value), "dirichlet" (each class is spread by a Dirichlet draw: over clusters, then over the sites of each
-    cluster), "sorted" (by target, then equal parts). With `clusters` a number, `count` is the sites of a cluster; with
-    "column:NAME" or "labels" each value of that column, or of the target, is a cluster of `count` sites. `alpha` is one
-    number, or those of [cluster, site, risk]. `low_risk` marks that share of each site's rows, skewed over the classes
-    by the risk alpha when three are given, at random otherwise; "below:COLUMN:NUMBER" marks the rows below a number.
+    Args:
+        frame: The table.
+        split: "iid" (shuffled, equal parts), "interval:COLUMN" (intervals of the column with about equally many rows),
+            "width:COLUMN" (intervals of equal width), "column:NAME" (one site per value), "dirichlet" (each class is
+            spread by a Dirichlet draw: over clusters, then over the sites of each cluster) or "sorted" (by target,
+            then equal parts).
+        count: Number of sites; with clusters, of the sites of each cluster.
+        generator: Source of randomness.
+        target: Column to predict; "dirichlet", "sorted" and "labels" need it.
+        clusters: Number of clusters; or "column:NAME" or "labels" for one cluster per value of that column or of the
+            target.
+        alpha: Dirichlet concentration: one number, or those of [cluster, site, risk].
+        low_risk: Share of each site's rows to mark as low risk, skewed over the classes by the risk alpha when three
+            are given, at random otherwise; or "below:COLUMN:NUMBER" to mark the rows below a number.
+        min_rows: Rows that every site must have.
+
+    Returns:
+        The assignment, with a note on everything that was moved or merged.
+
+    Raises:
+        ConfigError: An option is unknown or out of range.
+        DataError: A column is absent or incomplete, or there are too few rows.
+
+    Example:
+        >>> frame = pl.DataFrame({"age": [20, 30, 40, 50]})
+        >>> generator = np.random.default_rng(0)
+        >>> assign_sites(frame, split="interval:age", count=2, generator=generator).site.tolist()
+        [0, 0, 1, 1]
     """
     kind, _, column = split.partition(":")
-    order = _Order(
+    request = _SplitRequest(
         kind=kind,
         column=column,
         count=count,
@@ -99,11 +129,11 @@ def assign_sites(
         alphas=_alphas(alpha),
         min_rows=min_rows,
     )
-    _check_order(frame, order)
+    _check_request(frame, request)
     if isinstance(clusters, str):
-        found = _in_natural_clusters(frame, order, clusters, generator)
+        found = _in_natural_clusters(frame, request, clusters, generator)
     else:
-        found = _split_rows(frame, order, clusters, generator)
+        found = _split_rows(frame, request, clusters, generator)
     return mark_low_risk(found, frame, low_risk, target=target, alpha=alpha, generator=generator)
 
 
@@ -116,7 +146,23 @@ def mark_low_risk(
     alpha: float | Sequence[float],
     generator: np.random.Generator,
 ) -> Assignment:
-    """Tell which rows of `frame` carry a low risk, as `assign_sites` says it."""
+    """Mark the rows of `frame` that carry a low risk.
+
+    Args:
+        found: The assignment to add the marks to.
+        frame: The table that was assigned.
+        low_risk: A share, or "below:COLUMN:NUMBER"; None leaves the assignment as it is.
+        target: Column whose classes the risk alpha skews the marks over.
+        alpha: As in `assign_sites`.
+        generator: Source of randomness.
+
+    Returns:
+        The assignment with `low_risk` set.
+
+    Raises:
+        ConfigError: `low_risk` is no share and no rule, or the column is not a number.
+        DataError: The column of the rule is absent.
+    """
     if low_risk is None:
         return found
     if isinstance(low_risk, str):
@@ -126,12 +172,25 @@ def mark_low_risk(
     if isinstance(alpha, (int, float)) or len(alpha) < 3:
         weights = np.ones(frame.height)
     else:
-        weights = _risk_weights(found, _classes(frame, target), low_risk, _alphas(alpha)[2], generator)
-    return replace(found, low_risk=_low_risk(found, weights, low_risk, generator))
+        classes = _classes(frame, target)
+        weights = low_risk_weights(found.site, len(found.names), classes, low_risk, _alphas(alpha)[2], generator)
+    return replace(found, low_risk=draw_low_risk(found.site, found.sizes, weights, low_risk, generator))
 
 
 def assignment_of_parts(lengths: Sequence[int], names: Sequence[str]) -> Assignment:
-    """The assignment of tables that come one a site and are stacked in this order."""
+    """The assignment of tables that come one per site and are stacked in this order.
+
+    Args:
+        lengths: Rows of each table.
+        names: Name of each site.
+
+    Returns:
+        The assignment of the stacked rows.
+
+    Raises:
+        ConfigError: Names repeat, or there are not as many as tables.
+        DataError: A site has no rows.
+    """
     if len(lengths) != len(names) or len(set(names)) != len(names):
         raise ConfigError("each site needs one table and a name of its own", hint="Give different names")
     empty = [name for name, length in zip(names, lengths, strict=True) if length < 1]
@@ -141,7 +200,20 @@ def assignment_of_parts(lengths: Sequence[int], names: Sequence[str]) -> Assignm
 
 
 def hold_out(n: int, share: float, generator: np.random.Generator) -> NDArray[np.bool_]:
-    """A mask with round(share * n) rows, chosen at random, to test on; both parts keep a row when share is not 0."""
+    """Choose rows at random to test on.
+
+    Args:
+        n: Number of rows.
+        share: Share of the rows to hold out; both parts keep at least one row unless it is 0.
+        generator: Source of randomness.
+
+    Returns:
+        A mask with round(share * n) rows set.
+
+    Raises:
+        ConfigError: The share is not in [0, 1).
+        DataError: There are fewer than two rows to divide.
+    """
     if not 0 <= share < 1:
         raise ConfigError(f"a held-out share of {share} is not a share", hint="Use a number from 0 up to, not with, 1")
     mask = np.zeros(n, dtype=bool)
@@ -154,21 +226,25 @@ def hold_out(n: int, share: float, generator: np.random.Generator) -> NDArray[np
     return mask
 
 
-def _check_order(frame: pl.DataFrame, order: _Order) -> None:
-    takes_column = order.kind in ("interval", "width", "column")
-    known = order.kind in ("iid", "interval", "width", "column", "dirichlet", "sorted")
-    if not known or takes_column != bool(order.column):
-        given = f"{order.kind}:{order.column}" if order.column else order.kind
+def _check_request(frame: pl.DataFrame, request: _SplitRequest) -> None:
+    takes_column = request.kind in ("interval", "width", "column")
+    known = request.kind in ("iid", "interval", "width", "column", "dirichlet", "sorted")
+    if not known or takes_column != bool(request.column):
+        given = f"{request.kind}:{request.column}" if request.column else request.kind
         raise ConfigError(f"unknown split {given!r}", hint=nearest(given, SPLITS))
-    if takes_column and order.column not in frame.columns:
-        hint = nearest(order.column, frame.columns)
-        raise DataError(f"the table has no column {order.column!r} to split by", hint=hint)
-    smallest_cluster = order.clusters if isinstance(order.clusters, int) else 1
-    if min(order.count, order.min_rows, smallest_cluster) < 1:
+    if takes_column and request.column not in frame.columns:
+        hint = nearest(request.column, frame.columns)
+        raise DataError(f"the table has no column {request.column!r} to split by", hint=hint)
+    smallest_cluster = request.clusters if isinstance(request.clusters, int) else 1
+    if min(request.count, request.min_rows, smallest_cluster) < 1:
         raise ConfigError("count, clusters and min_rows must be at least 1", hint="Correct [sites]")
-    if isinstance(order.clusters, str) and order.clusters != "labels" and not order.clusters.startswith("column:"):
+    if (
+        isinstance(request.clusters, str)
+        and request.clusters != "labels"
+        and not request.clusters.startswith("column:")
+    ):
         hint = 'Use a number, "column:NAME" or "labels"'
-        raise ConfigError(f"unknown clusters {order.clusters!r}", hint=hint)
+        raise ConfigError(f"unknown clusters {request.clusters!r}", hint=hint)
 
 
 def _alphas(alpha: float | Sequence[float]) -> tuple[float, float, float]:
@@ -192,30 +268,34 @@ def _numbered(prefix: str, count: int) -> list[str]:
     return [f"{prefix}{index:0{digits}d}" for index in range(1, count + 1)]
 
 
-def _split_rows(frame: pl.DataFrame, order: _Order, clusters: int | None, generator: np.random.Generator) -> Assignment:
-    if order.kind == "column":
-        return _group(_by_column(frame, order.column, order.min_rows), clusters)
+def _split_rows(
+    frame: pl.DataFrame, request: _SplitRequest, clusters: int | None, generator: np.random.Generator
+) -> Assignment:
+    if request.kind == "column":
+        return _group(_by_column(frame, request.column, request.min_rows), clusters)
     groups = clusters or 1
-    sites = groups * order.count
-    _enough_rows(frame.height, sites, order.min_rows)
-    if order.kind in ("interval", "width"):
-        found = _by_interval(frame, order.column, sites, order.min_rows, equal_widths=order.kind == "width")
+    sites = groups * request.count
+    _enough_rows(frame.height, sites, request.min_rows)
+    if request.kind in ("interval", "width"):
+        found = _by_interval(frame, request.column, sites, request.min_rows, equal_widths=request.kind == "width")
         return _group(found, clusters)
     names = _numbered("site-", sites)
     if clusters is not None:
-        tails = _numbered("-site-", order.count)
+        tails = _numbered("-site-", request.count)
         names = [head + tail for head in _numbered("cluster-", clusters) for tail in tails]
     notes: tuple[str, ...] = ()
-    if order.kind == "dirichlet":
-        classes = _classes(frame, order.target)
-        site = _spread(np.zeros(frame.height, dtype=np.int64), classes, groups, order.alphas[0], generator)
-        site = _spread(site, classes, order.count, order.alphas[1], generator)
-        site, notes = _raise_to_minimum(site, sites, order.min_rows, generator)
+    if request.kind == "dirichlet":
+        classes = _classes(frame, request.target)
+        site = spread_by_dirichlet(
+            np.zeros(frame.height, dtype=np.int64), classes, groups, request.alphas[0], generator
+        )
+        site = spread_by_dirichlet(site, classes, request.count, request.alphas[1], generator)
+        site, notes = raise_to_minimum(site, sites, request.min_rows, generator)
     else:
         # Equal parts of a random order, or of the rows in the order of the target.
         rows = generator.permutation(frame.height)
-        if order.kind == "sorted":
-            rows = rows[np.argsort(_codes(frame, order.target)[rows], kind="stable")]
+        if request.kind == "sorted":
+            rows = rows[np.argsort(_codes(frame, request.target)[rows], kind="stable")]
         site = np.empty(frame.height, dtype=np.int64)
         site[rows] = np.arange(frame.height) * sites // frame.height
     return _group(Assignment(site=site, names=tuple(names), notes=notes), clusters)
@@ -230,10 +310,10 @@ def _group(found: Assignment, clusters: int | None) -> Assignment:
 
 
 def _in_natural_clusters(
-    frame: pl.DataFrame, order: _Order, clusters: str, generator: np.random.Generator
+    frame: pl.DataFrame, request: _SplitRequest, clusters: str, generator: np.random.Generator
 ) -> Assignment:
-    """One cluster a value of a column; its rows are split on their own, so no row leaves its cluster."""
-    column = _need_target(frame, order.target) if clusters == "labels" else clusters.removeprefix("column:")
+    """One cluster per value of a column; its rows are split on their own, so no row leaves its cluster."""
+    column = _need_target(frame, request.target) if clusters == "labels" else clusters.removeprefix("column:")
     if column not in frame.columns:
         raise DataError(f"the table has no column {column!r} to cluster by", hint=nearest(column, frame.columns))
     labels, codes = _values(frame[column])
@@ -244,9 +324,9 @@ def _in_natural_clusters(
     for code, label in enumerate(labels):
         rows = np.flatnonzero(codes == code)
         where = f" of cluster {code + 1} of {len(labels)} by {column!r}"
-        if order.kind != "column":
-            _enough_rows(len(rows), order.count, order.min_rows, where)
-        part = _split_rows(frame[rows], order, None, generator)
+        if request.kind != "column":
+            _enough_rows(len(rows), request.count, request.min_rows, where)
+        part = _split_rows(frame[rows], request, None, generator)
         site[rows] = part.site + len(names)
         names += [f"{column}={label} {name}" for name in part.names]
         cluster += [code] * len(part.names)
@@ -342,73 +422,13 @@ def _classes(frame: pl.DataFrame, target: str | None) -> Integers:
     return np.searchsorted(cuts, codes)
 
 
-def _spread(
-    parent: Integers, classes: Integers, children: int, alpha: float, generator: np.random.Generator
-) -> Integers:
-    """Spread the rows of every (parent, class) over `children` parts by one Dirichlet draw each."""
-    if children == 1:
-        return parent
-    parents = int(parent.max()) + 1
-    kinds = int(classes.max()) + 1
-    cell = parent * kinds + classes
-    draws = generator.standard_gamma(alpha, size=(parents * kinds, children))
-    lost = draws.sum(axis=1) == 0  # a tiny alpha can underflow; its limit is one part taking all
-    draws[lost, generator.integers(children, size=int(lost.sum()))] = 1.0
-    shares = np.cumsum(draws / draws.sum(axis=1, keepdims=True), axis=1)
-    shares[:, -1] = 1.0
-    order = generator.permutation(len(cell))
-    order = order[np.argsort(cell[order], kind="stable")]
-    sizes = np.bincount(cell, minlength=parents * kinds)
-    rank = np.arange(len(cell)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    position = (rank + 0.5) / np.repeat(sizes, sizes)
-    ordered_cell = cell[order]
-    # One search for all cells: cell c owns the numbers from c to c + 1.
-    bounds = (shares + np.arange(parents * kinds)[:, None]).ravel()
-    child = np.searchsorted(bounds, ordered_cell + position, side="left") - ordered_cell * children
-    out = np.empty_like(parent)
-    out[order] = parent[order] * children + np.clip(child, 0, children - 1)
-    return out
-
-
-def _raise_to_minimum(
-    site: Integers, sites: int, min_rows: int, generator: np.random.Generator
-) -> tuple[Integers, tuple[str, ...]]:
-    """Move rows, chosen at random, from the largest sites to those below the minimum."""
-    sizes = np.bincount(site, minlength=sites)
-    lacking = np.maximum(min_rows - sizes, 0)
-    needed = int(lacking.sum())
-    if not needed:
-        return site, ()
-    given = _take_from_largest(sizes, needed, min_rows)
-    order = generator.permutation(len(site))
-    order = order[np.argsort(site[order], kind="stable")]
-    rank = np.arange(len(site)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    moved = order[rank < np.repeat(given, sizes)]
-    out = site.copy()
-    out[generator.permutation(moved)] = np.repeat(np.arange(sites), lacking)
-    receivers, donors = int((lacking > 0).sum()), int((given > 0).sum())
-    note = f"moved {needed:,} rows from {donors:,} large sites so that {receivers:,} sites reach {min_rows:,} rows"
-    return out, (note,)
-
-
-def _take_from_largest(sizes: Integers, needed: int, floor: int) -> Integers:
-    """How many rows each site gives when the largest are lowered to one common level, never below `floor`."""
-    low, high = floor, int(sizes.max())
-    while low < high:  # the highest level that frees enough rows
-        level = (low + high + 1) // 2
-        if int(np.maximum(sizes - level, 0).sum()) >= needed:
-            low = level
-        else:
-            high = level - 1
-    given = np.maximum(sizes - low, 0)
-    surplus = int(given.sum()) - needed
-    trimmed = np.flatnonzero(given > 0)[:surplus]
-    given[trimmed] -= 1
-    return given
-
-
 def below_rule(rule: str) -> tuple[str, float] | None:
-    """Column and number of "below:COLUMN:NUMBER"; None when it is not that."""
+    """Column and limit of a rule "below:COLUMN:NUMBER"; None when the text is no such rule.
+
+    Example:
+        >>> below_rule("below:age:40")
+        ('age', 40.0)
+    """
     kind, _, rest = rule.partition(":")
     column, _, text = rest.rpartition(":")
     try:
@@ -419,7 +439,11 @@ def below_rule(rule: str) -> tuple[str, float] | None:
 
 
 def rows_below(values: pl.Series, limit: float) -> pl.Series:
-    """Which cells lie below a number: told from each row alone; a missing one does not."""
+    """Which cells lie below a number; a missing cell does not. The answer for a row depends on that row alone.
+
+    Raises:
+        ConfigError: The column is not a number.
+    """
     if not values.dtype.is_numeric():
         raise ConfigError(f"column {values.name!r} is not a number and has nothing below one", hint="Name a number")
     return (number(values) < limit).fill_null(value=False)
@@ -433,28 +457,3 @@ def _below(frame: pl.DataFrame, rule: str) -> NDArray[np.bool_]:
     if column not in frame.columns:
         raise DataError(f"the table has no column {column!r} to tell the risk by", hint=nearest(column, frame.columns))
     return rows_below(frame[column], limit).to_numpy()
-
-
-def _risk_weights(
-    found: Assignment, classes: Integers, share: float, alpha: float, generator: np.random.Generator
-) -> NDArray[np.float64]:
-    """How likely each row is a low-risk one: a Dirichlet draw over (low, high) for every site and class."""
-    if not 0 < share < 1:
-        return np.ones(len(classes))
-    shape = (len(found.names), int(classes.max()) + 1)
-    weights = generator.beta(2 * alpha * share, 2 * alpha * (1 - share), size=shape)
-    return np.maximum(weights, 1e-12)[found.site, classes]
-
-
-def _low_risk(
-    found: Assignment, weights: NDArray[np.float64], share: float, generator: np.random.Generator
-) -> NDArray[np.bool_]:
-    """RoundEnd round(share * rows) rows of every site, drawn by weight without replacement."""
-    sizes = found.sizes
-    # The rows with the smallest exponential draws divided by their weights are such a sample.
-    keys = generator.exponential(size=len(found.site)) / weights
-    order = np.lexsort((keys, found.site))
-    rank = np.arange(len(order)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    marked = np.zeros(len(order), dtype=bool)
-    marked[order] = rank < np.repeat(np.rint(share * sizes).astype(np.int64), sizes)
-    return marked

@@ -52,7 +52,7 @@ def test_every_row_goes_to_one_file(tmp_path: Path, missing) -> None:
     )
     expected = frame if missing == "category" else frame.drop_nulls()
     gated = apply_gate(expected, quasi=["age", "town"], identifier="person", rule="k-anonymity", k=4)
-    assert (found.gated.mask == gated.mask).all()
+    assert (found.decision.mask == gated.mask).all()
     assert 0 < gated.shared < expected.height
     assert found.dropped_rows == frame.height - expected.height
     shared = read_table(tmp_path / "deep" / "shared.parquet")
@@ -86,14 +86,14 @@ def test_chosen_columns_and_csv(tmp_path) -> None:
     )
     assert found.shared_columns == ("age", "wage")
     assert read_table(tmp_path / "shared.csv").columns == ["age", "wage"]
-    assert read_table(tmp_path / "shared.csv").height == found.gated.shared
+    assert read_table(tmp_path / "shared.csv").height == found.decision.shared
 
 
 def test_nothing_shared_gives_an_empty_file(tmp_path) -> None:
     make_table().write_parquet(tmp_path / "in.parquet")
     out = tmp_path / "shared.parquet"
     found = gate_table(str(tmp_path / "in.parquet"), quasi=["age"], rule="k-anonymity", k=10_000, out_shared=out)
-    assert (found.gated.shared, found.unique) == (0, 0)
+    assert (found.decision.shared, found.unique) == (0, 0)
     assert pl.read_parquet(out).shape == (0, 5)
 
 

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kohort.anonymity.gate import groups as gate_groups
 from kohort.anonymity.gate import keys as gate_keys
 from kohort.anonymity.gate.keys import GateKey, Keys, group_keys
 from kohort.errors import ConfigError, DataError
@@ -22,7 +21,7 @@ CELLS = {
     "flag": st.one_of(st.none(), st.booleans()),
 }
 TYPES = {"number": pl.Float64, "text": pl.String, "flag": pl.Boolean}
-STRATEGIES = [gate_groups._group_by_value, gate_groups._group_by_hash, gate_groups._group_in_parts]
+STRATEGIES = [gate_keys._group_by_value, gate_keys._group_by_hash, gate_keys._group_in_parts]
 
 
 @st.composite
@@ -37,7 +36,7 @@ def slow_partition(frame: pl.DataFrame) -> list[int]:
     return [rows.index(row) for row in rows]
 
 
-def partition(groups: gate_groups.Groups) -> list[int]:
+def partition(groups: gate_keys.Groups) -> list[int]:
     return groups.to_rows(groups.first_rows).tolist()
 
 
@@ -45,7 +44,7 @@ def partition(groups: gate_groups.Groups) -> list[int]:
 @given(frame=frames())
 def test_every_strategy_finds_the_same_groups(strategy, frame) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gate_groups, "PART_ROWS", 4)
+        patch.setattr(gate_keys, "PART_ROWS", 4)
         groups = strategy(frame)
     assert partition(groups) == slow_partition(frame)
     assert groups.sizes.tolist() == np.bincount(groups.codes, minlength=groups.count).tolist()
@@ -55,17 +54,17 @@ def test_every_strategy_finds_the_same_groups(strategy, frame) -> None:
 @given(frames())
 def test_rows_that_share_a_hash_stay_apart(frame) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gate_groups, "_row_hashes", lambda values: values.hash_rows() % 2)
-        groups = gate_groups._group_by_hash(frame)
+        patch.setattr(gate_keys, "_row_hashes", lambda values: values.hash_rows() % 2)
+        groups = gate_keys._group_by_hash(frame)
     assert partition(groups) == slow_partition(frame)
 
 
 def test_long_tables_take_the_right_path(monkeypatch) -> None:
-    monkeypatch.setattr(gate_groups, "PART_ROWS", 5_000)
+    monkeypatch.setattr(gate_keys, "PART_ROWS", 5_000)
     random = np.random.default_rng(1)
     for distinct in (7, 10**9):
         frame = pl.DataFrame({"a": random.integers(0, distinct, 12_000), "row": random.integers(0, 2, 12_000)})
-        groups = gate_groups.group_rows(frame)
+        groups = gate_keys.group_rows(frame)
         expected = frame.select(pl.len().over(["a", "row"])).to_series().to_numpy()
         assert (groups.to_rows(groups.sizes) == expected).all()
         assert groups.count == frame.n_unique()

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from tests.reference.kkm import attacker_view, generalise_slowly
 
 from kohort.anonymity.checker.measures import measure
+from kohort.anonymity.itemsets.generalise import generalise
 from kohort.anonymity.itemsets.hierarchy import halves, icd9, item_tree
-from kohort.anonymity.itemsets.items import generalise, item_weights, read_items
+from kohort.anonymity.itemsets.items import item_weights, read_items
 from kohort.anonymity.itemsets.kkm import KKmResult, anonymise_items, collect_items
 from kohort.errors import ConfigError, DataError, RefusedError
 from kohort.tables.hierarchy import Hierarchy

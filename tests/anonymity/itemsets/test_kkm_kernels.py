@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import kohort.anonymity.itemsets.items as kkm_items
+import kohort.anonymity.itemsets.generalise as kkm_generalise
 from kohort.anonymity.itemsets.clusters import columns_shape, form_clusters
-from kohort.anonymity.itemsets.cover_kernel import smallest_cover
 from kohort.anonymity.itemsets.hierarchy import item_tree
-from kohort.anonymity.relational.coding import code_table
+from kohort.anonymity.itemsets.items import item_weights, read_items
+from kohort.anonymity.itemsets.loss import smallest_cover
+from kohort.anonymity.relational.problem import code_table
 
 
 @pytest.mark.parametrize("m", [1, 2])
@@ -25,16 +26,16 @@ def test_counting_pairs_in_a_square_changes_nothing(monkeypatch: pytest.MonkeyPa
         [random.choice(names, random.integers(0, 5), p=popular / popular.sum()).tolist() for _ in range(900)]
         for _ in range(2)
     ]
-    rows = kkm_items.read_items(pl.DataFrame({"a": lists[0], "b": lists[1]}), ["a", "b"])
+    rows = read_items(pl.DataFrame({"a": lists[0], "b": lists[1]}), ["a", "b"])
     tree = item_tree(rows.items, None)
-    weights = kkm_items.item_weights(tree, {name: float(random.integers(1, 5)) / 4 for name in names})
+    weights = item_weights(tree, {name: float(random.integers(1, 5)) / 4 for name in names})
     classes = np.unique(np.sort(random.integers(0, 12, 900) ** 2), return_inverse=True)[1]
     made = []
     for square in (0, 4_000):
-        monkeypatch.setattr(kkm_items, "LARGEST_SQUARE", square)
+        monkeypatch.setattr(kkm_generalise, "LARGEST_SQUARE", square)
         everyone = np.arange(900)
         made.append(
-            kkm_items.generalise(
+            kkm_generalise.generalise(
                 rows, tree, order=everyone, classes=classes, persons=everyone, k=5, m=m, weights=weights
             )
         )

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.reference.kkm import attacker_view, suppress_slowly
 
+from kohort.anonymity.itemsets.generalise import suppress_rare
 from kohort.anonymity.itemsets.kkm import anonymise_items
-from kohort.anonymity.itemsets.local_suppression import suppress_rare
 from kohort.errors import ConfigError, RefusedError
 
 

@@ -19,7 +19,7 @@ from kohort.anonymity.checker.measures import measure, unmet
 from kohort.anonymity.relational import techniques
 from kohort.anonymity.relational.algorithms.mondrian import mondrian
 from kohort.anonymity.relational.anonymise import anonymise
-from kohort.anonymity.relational.partition import Partition
+from kohort.anonymity.relational.problem import Partition
 from kohort.errors import ConfigError, DataError, IntegrityError, RefusedError
 from kohort.tables.datasets.catalogue import load_dataset
 from kohort.tables.hierarchy import Hierarchy, read_hierarchies

@@ -10,9 +10,8 @@ from tests.reference.partitions import class_loss, meets
 from tests.support.anonymity_tables import RULES, as_sets, problem_of, tables
 
 from kohort.anonymity.relational.algorithms.mondrian import mondrian
-from kohort.anonymity.relational.coding import code_table
 from kohort.anonymity.relational.keep_exact import split_exact
-from kohort.anonymity.relational.partition import Partition, Problem
+from kohort.anonymity.relational.problem import Partition, Problem, code_table
 from kohort.anonymity.relational.rule import Rule, SensitiveColumns
 
 

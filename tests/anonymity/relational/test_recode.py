@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 from tests.support.anonymity_tables import QUASI, problem_of, tables
 
 from kohort.anonymity.relational.algorithms.mondrian import mondrian
-from kohort.anonymity.relational.coding import code_table
-from kohort.anonymity.relational.hierarchies.intervals import data_independent
-from kohort.anonymity.relational.hierarchies.taxonomy import ladders
-from kohort.anonymity.relational.partition import Partition
+from kohort.anonymity.relational.hierarchy_builders import data_independent
+from kohort.anonymity.relational.hierarchy_levels import levels_by_column
+from kohort.anonymity.relational.problem import Partition, code_table
 from kohort.anonymity.relational.recode import label_cells, release, set_cells
 from kohort.anonymity.relational.rule import Rule
 from kohort.tables.cells import SUPPRESSED, Interval, Label, ValueSet, canonical_text, parse_cell
@@ -66,7 +65,7 @@ def test_labels_cover_what_they_stand_for(frame, k):
     problem = problem_of(frame, Rule(k=k))
     found = mondrian(problem)
     given_ = data_independent(frame, QUASI)
-    released = release(frame, found, label_cells(problem.table, found, ladders(problem.table, given_)))
+    released = release(frame, found, label_cells(problem.table, found, levels_by_column(problem.table, given_)))
     for name in QUASI:
         pairs = zip(read_back(released, name), frame[name].to_list(), strict=True)
         assert all(covers(cell, value, given_[name]) for cell, value in pairs)

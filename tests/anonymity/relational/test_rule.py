@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.reference.partitions import meets
 from tests.support.anonymity_tables import RULES, problem_of, tables
 
-from kohort.anonymity.relational.algorithms.rule_kernel import rows_meet, sort_first
+from kohort.anonymity.relational.class_kernel import rows_meet, sort_first
 from kohort.anonymity.relational.rule import Rule, SensitiveColumns, require_feasible
 from kohort.errors import ConfigError, RefusedError
 
@@ -21,14 +21,17 @@ def test_a_class_is_judged_as_by_hand(frame, rule, data):
     problem = problem_of(frame, Rule(**rule))
     rows = data.draw(st.lists(st.integers(0, frame.height - 1), min_size=1, unique=True))
     others = data.draw(st.lists(st.integers(0, frame.height - 1), min_size=1, unique=True))
-    met = problem.judge()
+    met = problem.rule_test()
     assert met(np.array(rows)) == meets(problem, rows)
     # What the first class left behind does not count for the second.
     assert met(np.array(others)) == meets(problem, others)
-    if problem.demands is not None:
-        counts = np.zeros(problem.demands.offsets[-1], np.int64)
+    if problem.requirements is not None:
+        counts = np.zeros(problem.requirements.offsets[-1], np.int64)
         rows_meet(
-            np.ascontiguousarray(problem.columns()[:, rows]), problem.demands, counts, np.empty(len(rows), np.int64)
+            np.ascontiguousarray(problem.columns()[:, rows]),
+            problem.requirements,
+            counts,
+            np.empty(len(rows), np.int64),
         )
         assert not counts.any()
 

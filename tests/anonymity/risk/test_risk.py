@@ -10,8 +10,12 @@ from hypothesis import strategies as st
 
 from kohort.anonymity.checker.measures import measure
 from kohort.anonymity.risk.identifiers import identifier_warnings
-from kohort.anonymity.risk.population import pitman_log_likelihood, population_uniqueness
-from kohort.anonymity.risk.reidentification import assess_risk, distinction_and_separation
+from kohort.anonymity.risk.reidentification import (
+    assess_risk,
+    distinction_and_separation,
+    pitman_log_likelihood,
+    population_uniqueness,
+)
 from kohort.errors import ConfigError, DataError
 from kohort.tables.cells import format_cell
 from kohort.tables.datasets.catalogue import open_table

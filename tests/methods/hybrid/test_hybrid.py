@@ -16,7 +16,7 @@ from kohort.rounds import peers, sealed_messages
 from kohort.rounds.clusters import clusters_of
 from kohort.rounds.peers import neighbours, pack_boxes, unpack_boxes
 from kohort.rounds.training import TrainingState
-from kohort.runs.config import load_plan
+from kohort.runs.config import load_plan, only_read
 from kohort.runs.run import Outcome, run
 
 PEERS: dict[str, Any] = {"kind": "peers", "rows": "low", "rounds": 2}
@@ -42,12 +42,14 @@ def carry_out(method: dict[str, Any], **options: Any) -> Outcome:
         "data": {"table": "memory", "target": "ill", "features": "rest", "identifiers": ["person"]},
         "sites": sites,
         "model": {"kind": "logistic", **options.pop("model", {})},
-        "train": {"batch": 16, "optimizer": "sgd", "lr": 4.0, "rounds": 3, **options.pop("train", {})},
+        "train": {"batch": 16, "optimizer": "sgd", "lr": 4.0, "rounds": 3},
         "method": method,
         "policy": {"min_rows": 1, **options.pop("policy", {})},
     }
+    described = only_read(raw)
+    described["train"] |= options.pop("train", {})
     frame = options.pop("frame", None)
-    return run(load_plan(raw), seed=3, tables={"all": table() if frame is None else frame}, **options)
+    return run(load_plan(described), seed=3, tables={"all": table() if frame is None else frame}, **options)
 
 
 def hybrid(*phases: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -330,7 +332,7 @@ def test_shares_add_up_to_at_least_the_planned_noise() -> None:
         (fedavg(dp={"clip": 0.0}), {}, "clip"),
         (fedavg(dp={"unit": "site"}), {}, "dp-sgd"),
         (fedavg(dp={}, secure={}), {}, "one full step"),
-        (fedavg(dp={}), {"stop": {"patience": 1}}, "budget"),
+        (fedavg(dp={}), {"stop": {"patience": 1}}, "does not read train.stop"),
         (fedavg(secure={}), {"aggregate": "median"}, "aggregate"),
         (fedavg(secure={"sum": "nonesuch"}), {}, "secure sum"),
         (hybrid({**PEERS, "topology": "star"}, SERVER), {}, "topology"),

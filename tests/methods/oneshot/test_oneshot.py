@@ -61,7 +61,7 @@ def plan(
             "test": 0.2,
         },
         "sites": {"split": "files"},
-        "model": {"kind": "onelayer", "dtype": "float64"},
+        "model": {"dtype": "float64"},
         "method": {
             "name": "oneshot",
             "secure": {"sum": scheme},
@@ -536,7 +536,7 @@ def test_lambda_is_a_key_of_plans_and_comes_back() -> None:
     assert made.config.oneshot.lambda_ == 0.5
     mapping = made.to_mapping()
     assert mapping["method"]["oneshot"]["lambda"] == 0.5
-    assert load_plan(mapping) == made
+    assert load_plan(mapping, complete=True) == made
     assert load_plan({"data": {"table": "x"}, "method": {"name": "oneshot"}}).config.secure.sum == "bfv"
     with pytest.raises(ConfigError, match="lamda") as caught:
         plan("bfv", {"lamda": 1})

@@ -38,7 +38,7 @@ def plan(scheme: str, split: str) -> Plan:
                 "test": 0.0,
             },
             "sites": {"count": SITES, "split": split},
-            "model": {"kind": "onelayer", "dtype": "float64"},
+            "model": {"dtype": "float64"},
             "method": {"name": "oneshot", "secure": {"sum": scheme}, "oneshot": {"min_rows": 1}},
             "policy": {"min_rows": 1},
         }

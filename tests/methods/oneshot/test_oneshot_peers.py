@@ -44,7 +44,7 @@ def plan(to: str = "peers", scheme: str = "none", oneshot: dict[str, Any] | None
                 "test": 0.2,
             },
             "sites": {"split": "files", "quorum": 0.5},
-            "model": {"kind": "onelayer", "dtype": "float64"},
+            "model": {"dtype": "float64"},
             "method": {
                 "name": "oneshot",
                 "secure": {"sum": scheme},

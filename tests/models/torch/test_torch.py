@@ -662,7 +662,7 @@ def test_a_site_with_another_version_of_the_module_fails_and_is_named(monkeypatc
     outcome = go(plan, many=False)
     assert len(outcome.dropped) == 1
     assert "do not fit module" in next(iter(outcome.dropped.values()))
-    plan = load_plan({**plan.to_mapping(), "sites": {"count": 3, "quorum": 1.0}})
+    plan = load_plan({**plan.to_mapping(), "sites": {"count": 3, "quorum": 1.0}}, complete=True)
     with pytest.raises(SiteError, match=r"do not fit module '.*wider' of"):
         go(plan, many=False)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import polars as pl
@@ -11,8 +13,9 @@ import pytest
 
 from kohort.errors import DataError
 from kohort.tables.datasets.catalogue import load_dataset
-from kohort.tables.datasets.mimic import find_mimic3, load_mimic3
-from kohort.tables.datasets.mimic_features import PARTS, STATISTICS, VARIABLES, feature_names
+from kohort.tables.datasets.mimic.features import PARTS, STATISTICS, VARIABLES, feature_names
+from kohort.tables.datasets.mimic.layout import find_mimic3
+from kohort.tables.datasets.mimic.reader import load_mimic3
 from kohort.tables.schema import Role
 
 DEMO = Path(os.environ.get("KOHORT_DATA", "")) / "mimic3demo_patients.parquet"
@@ -97,6 +100,12 @@ def load(folder: Path, **options: float) -> tuple[pl.DataFrame, tuple[str, ...]]
     files = find_mimic3(folder)
     assert files is not None
     return load_mimic3(files, **options)
+
+
+def test_the_catalogue_loads_mimic_only_when_it_is_asked_for() -> None:
+    code = "import sys, kohort.tables.datasets.catalogue; print([name for name in sys.modules if 'mimic' in name])"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
 
 
 def test_there_are_714_features() -> None:

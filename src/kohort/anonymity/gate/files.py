@@ -22,13 +22,13 @@ import polars as pl
 from numpy.typing import NDArray
 from polars.io.plugins import register_io_source
 
-from kohort.anonymity.gate.gate import Gated, apply_gate, sets_as_text
+from kohort.anonymity.gate.gate import GateDecision, apply_gate, sets_as_text
 from kohort.errors import ConfigError, DataError, nearest
 from kohort.files import disk_errors, require_new
 from kohort.tables.datasets.catalogue import open_table
 from kohort.tables.frames import ENDINGS, UNREADABLE, Missing, from_native, write_table
 
-__all__ = ["GatedTable", "gate_table"]
+__all__ = ["GateTableResult", "gate_table"]
 
 Mask = NDArray[np.bool_]
 PART_ROWS = 1 << 20
@@ -37,10 +37,17 @@ SEEDS = (0x6B6F686F, 0x72746761)
 
 
 @dataclass(frozen=True, kw_only=True)
-class GatedTable:
-    """What was decided. `unique` counts the shared rows that no other shared row equals in `shared_columns`."""
+class GateTableResult:
+    """What was decided about a table.
 
-    gated: Gated
+    Attributes:
+        decision: The gate's decision about the rows that are not left out.
+        dropped_rows: Rows left out for missing values.
+        shared_columns: Columns of the shared file.
+        unique: Shared rows that no other shared row equals in these columns.
+    """
+
+    decision: GateDecision
     dropped_rows: int
     shared_columns: tuple[str, ...]
     unique: int
@@ -58,10 +65,27 @@ def gate_table(
     out_kept: Path | None = None,
     force: bool = False,
     **rule: Any,
-) -> GatedTable:
-    """Apply a gate (`rule` holds the other arguments of `apply_gate`) to a named dataset or file, and write both parts.
+) -> GateTableResult:
+    """Apply a gate to a named dataset or file, and write both parts.
 
-    Without `shared_columns` all columns but the identifier are shared.
+    Args:
+        source: A named dataset, a path, or `-` for CSV on standard input.
+        quasi: Names of the quasi-identifiers.
+        sensitive: Name of the sensitive column.
+        identifier: Name of the column that says who a row is about.
+        missing: "category" (null is a value) or "drop" (only complete rows).
+        shared_columns: Columns to share; without them, all but the identifier.
+        out_shared: File for the rows that pass.
+        out_kept: File for the rows that do not.
+        force: Replace existing files.
+        **rule: The other arguments of `kohort.anonymity.gate.gate.apply_gate`.
+
+    Returns:
+        The decision and what the shared rows would still give away.
+
+    Raises:
+        ConfigError: An option is unknown, the identifier would be shared, or both parts go to the same file.
+        DataError: The source cannot be read, lacks a column or has no complete row.
     """
     if missing not in get_args(Missing):
         raise ConfigError(f"unknown way to handle missing values {missing!r}", hint=nearest(missing, get_args(Missing)))
@@ -76,11 +100,11 @@ def gate_table(
         frame = table.select(list(dict.fromkeys(looked_at))).collect()
         if complete is not None:
             frame = frame.filter(pl.Series(complete))
-        gated = apply_gate(frame, quasi=quasi, sensitive=sensitive, identifier=identifier, **rule)
+        decision = apply_gate(frame, quasi=quasi, sensitive=sensitive, identifier=identifier, **rule)
         del frame
-        passes = gated.mask if complete is None else _spread(gated.mask, complete)
-        found = GatedTable(
-            gated=gated,
+        passes = decision.mask if complete is None else _among_all_rows(decision.mask, complete)
+        found = GateTableResult(
+            decision=decision,
             dropped_rows=0 if complete is None else int((~complete).sum()),
             shared_columns=shared,
             unique=_count_unique(table.select(shared), passes),
@@ -159,17 +183,17 @@ def _complete_rows(table: pl.LazyFrame) -> Mask:
     return complete
 
 
-def _spread(mask: Mask, complete: Mask) -> Mask:
+def _among_all_rows(mask: Mask, complete: Mask) -> Mask:
     passes = np.zeros(len(complete), np.bool_)
     passes[complete] = mask
     return passes
 
 
 def _count_unique(table: pl.LazyFrame, passes: Mask) -> int:
-    """Passing rows that no other passing row equals, told apart by two 64-bit hashes of each row.
+    """Passing rows that no other passing row equals, compared by two 64-bit hashes of each row.
 
-    Rows that share a hash by chance make the count of its singles too low. Where both counts agree they are right;
-    where they do not, the pairs are counted. Either way an error takes two chance matches at once.
+    A chance collision makes the count of single hashes too low. Where both counts agree they are right; where they do
+    not, pairs of hashes are counted. Either way an error takes two chance collisions at once.
     """
     if not passes.any():
         return 0

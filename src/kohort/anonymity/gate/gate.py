@@ -3,10 +3,11 @@
 A rule looks at groups of rows that share a key (`kohort.anonymity.gate.keys`) and passes or withholds each row. Rules
 are found in `kohort.anonymity.gate.rules` and under the entry point group `kohort.gate_rules`.
 
-Guarantees: a row passes if and only if its rule says so on the counts it was given; counts are of distinct persons
-where an identifier is named, rows without an identifier counting as one person together; nothing but the key, the
-sensitive column and the identifier is looked at. What a gate does not do: rows that pass are whole rows, so their other
-columns can still single people out. `Gated.unique_on` says how many rows they do.
+Guarantees: a row passes if and only if its rule says so on the counts it was given. Counts are of distinct persons
+where an identifier is named; rows without an identifier count as one person together, and a person counts once for
+each sensitive value of a group, in however many rows. Nothing but the key, the sensitive column and the identifier is
+looked at. What a gate does not do: rows that pass are whole rows, so their other columns can still single people out.
+`GateDecision.unique_on` counts the rows for which they do.
 """
 
 from __future__ import annotations
@@ -21,33 +22,39 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from kohort.anonymity.gate.groups import group_rows
-from kohort.anonymity.gate.keys import KeyFunction, Keys, group_keys, read_columns
+from kohort.anonymity.gate.keys import KeyFunction, Keys, group_keys, group_rows, read_columns
 from kohort.errors import ConfigError, DataError, nearest
 from kohort.registry import discover
 from kohort.tables.frames import from_native
 
 __all__ = [
+    "ROUNDING",
     "CountUnit",
+    "GateDecision",
     "GateInput",
     "GateRule",
-    "Gated",
     "LKind",
+    "ValueCounts",
     "apply_gate",
     "count_groups",
     "count_keys",
     "count_unit",
+    "count_values",
     "find_rule",
     "gate_rules",
     "person_codes",
 ]
 
 Integers: TypeAlias = NDArray[np.int64]
+Floats: TypeAlias = NDArray[np.float64]
 Mask: TypeAlias = NDArray[np.bool_]
 CountUnit = Literal["key", "key+sensitive"]
 LKind = Literal["distinct", "entropy"]
 SensitiveKind = Literal["number", "category"]
 Parameter = Literal["k", "l", "t"]
+
+# Sums of rounded shares may miss a bound that they meet exactly.
+ROUNDING = 1e-10
 
 RULES, ENTRY_POINTS = "kohort.anonymity.gate.rules", "kohort.gate_rules"
 
@@ -56,10 +63,18 @@ RULES, ENTRY_POINTS = "kohort.anonymity.gate.rules", "kohort.gate_rules"
 class GateInput:
     """What a rule may look at.
 
-    `keys` are the groups the rule counts: of the key alone, or of the key joined with the sensitive value, as its
-    `count_unit` says. `counts` are counts of these groups from elsewhere, such as a sum over sites; None: count here.
-    `sensitive` holds a code a row, in the order of the values for a number, null first. `strict` asks for more than k
-    (or, in `paper-l`, l) where at least k is enough otherwise.
+    Attributes:
+        keys: The groups the rule counts: of the key alone, or of the key joined with the sensitive value, as the rule's
+            `count_unit` says.
+        sensitive: Code of each row's sensitive value; for a number in the order of the values, null first.
+        sensitive_kind: Whether the sensitive column is a number, whose values have an order.
+        persons: Code of the person each row is about; None: every row is its own person.
+        counts: Counts of these groups from elsewhere, such as a sum over sites; None: count here.
+        strict: Ask for more than k (in `paper-l`: more than l), not for at least as many.
+        k: Threshold of the counts.
+        l: Threshold of l-diversity.
+        t: Threshold of t-closeness.
+        l_kind: Kind of l-diversity.
     """
 
     keys: Keys
@@ -75,7 +90,11 @@ class GateInput:
 
     @cached_property
     def group_counts(self) -> Integers:
-        """Persons or rows of each group: the counts given, else counted here."""
+        """Persons or rows of each group: the counts given, else counted here.
+
+        Raises:
+            ConfigError: There are not as many counts as groups.
+        """
         if self.counts is None:
             return count_groups(self.keys, self.persons)
         if self.counts.shape != (self.keys.groups,):
@@ -83,16 +102,54 @@ class GateInput:
             raise ConfigError(f"{self.counts.size:,} counts are given for {self.keys.groups:,} groups", hint=hint)
         return self.counts
 
-    def reach(self, threshold: float | None) -> Mask:
-        """Which groups are large enough; all of them when nothing is asked."""
+    def large_enough(self, threshold: float | None) -> Mask:
+        """Which groups reach a threshold; all of them when it is None."""
         if threshold is None:
             return np.ones(self.keys.groups, np.bool_)
         return self.group_counts > threshold if self.strict else self.group_counts >= threshold
 
 
+@dataclass(frozen=True)
+class ValueCounts:
+    """How the sensitive values are distributed over the groups: one entry for every value that occurs in a group.
+
+    Attributes:
+        group: Group of each entry; entries are sorted by group, then by value.
+        value: Code of each entry's value.
+        count: Rows or persons of the entry.
+        groups: Number of groups.
+        table: Rows or persons of each value in the whole table.
+    """
+
+    group: Integers
+    value: Integers
+    count: Integers
+    groups: int
+    table: Integers
+
+    @property
+    def share(self) -> Floats:
+        """Share of each entry's value in its group."""
+        found: Floats = self.count / self.sum_by_group(self.count)[self.group]
+        return found
+
+    def sum_by_group(self, numbers: NDArray[np.generic]) -> Floats:
+        """Sum of one number per entry over the entries of each group."""
+        return np.bincount(self.group, weights=numbers, minlength=self.groups).astype(np.float64)
+
+
 @dataclass(frozen=True, kw_only=True)
 class GateRule:
-    """A registered rule: the parameters it `needs`, those it also `takes`, what it counts, and how it decides."""
+    """A registered rule.
+
+    Attributes:
+        name: Name on the command line and in a plan.
+        decide: Gives the mask of the rows that pass.
+        needs: Parameters that must be given.
+        takes: Parameters that may also be given.
+        needs_sensitive: Whether a sensitive column must be named.
+        count_unit: What has to be counted: groups of the key, or of the key joined with the sensitive value.
+    """
 
     name: str
     decide: Callable[[GateInput], Mask]
@@ -103,8 +160,15 @@ class GateRule:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Gated:
-    """What a gate decided. `largest_group` counts as the rule does: persons where named, or the counts supplied."""
+class GateDecision:
+    """What a gate decided.
+
+    Attributes:
+        mask: Which rows may be shared.
+        groups: Number of groups that were counted.
+        largest_group: Largest count in the unit of the rule: rows, persons where they are named, or the counts given.
+        rule: Name of the rule.
+    """
 
     mask: Mask = field(repr=False)
     groups: int
@@ -122,7 +186,16 @@ class Gated:
         return self.shared / len(self.mask)
 
     def unique_on(self, frame: Any, columns: Sequence[str]) -> int:
-        """How many of the shared rows no other shared row equals in these columns."""
+        """Number of shared rows that no other shared row equals in these columns.
+
+        Args:
+            frame: The table the gate was applied to.
+            columns: Names of the columns that would be shared.
+
+        Raises:
+            DataError: The table lacks a column.
+            ConfigError: The table has another number of rows.
+        """
         known, _ = from_native(frame)
         for name in columns:
             if name not in known.columns:
@@ -150,8 +223,35 @@ def apply_gate(
     key: str | KeyFunction | None = None,
     counts: Integers | None = None,
     l_kind: LKind = "distinct",
-) -> Gated:
-    """Decide which rows may be shared. `counts` belongs to the groups of `count_keys` with the same arguments."""
+) -> GateDecision:
+    """Decide which rows may be shared.
+
+    Args:
+        frame: A pandas, polars or pyarrow table.
+        quasi: Names of the quasi-identifiers.
+        rule: A rule, or the name of an installed one.
+        sensitive: Name of the sensitive column, for rules that need one.
+        identifier: Name of the column that says who a row is about; persons are then counted instead of rows.
+        k: Rows (or persons) that a key needs.
+        l: Sensitive values that a class needs; in `paper-l`, rows with the same label.
+        t: Largest distance of a class from the table.
+        strict: Ask for more than k (in `paper-l`: l).
+        key: Key function, or the name of one; see `kohort.anonymity.gate.keys.group_keys`.
+        counts: Counts of the groups that `count_keys` gives for the same arguments, such as a sum over sites.
+        l_kind: Kind of l-diversity.
+
+    Returns:
+        The decision for every row.
+
+    Raises:
+        ConfigError: A parameter is missing, out of range or not used by the rule, or a column has two roles.
+        DataError: The table lacks a column, has no rows, or a column holds lists.
+
+    Example:
+        >>> table = pl.DataFrame({"age": [30, 30, 41], "sex": ["f", "f", "m"]})
+        >>> apply_gate(table, quasi=["age", "sex"], rule="k-anonymity", k=2).mask.tolist()
+        [True, True, False]
+    """
     chosen = find_rule(rule) if isinstance(rule, str) else rule
     _check_parameters(chosen, {"k": k, "l": l, "t": t}, l_kind)
     keys = count_keys(frame, quasi=quasi, sensitive=sensitive, identifier=identifier, rule=chosen, key=key)
@@ -172,7 +272,7 @@ def apply_gate(
         l_kind=l_kind,
     )
     mask = chosen.decide(given)
-    return Gated(mask=mask, groups=keys.groups, largest_group=int(given.group_counts.max()), rule=chosen.name)
+    return GateDecision(mask=mask, groups=keys.groups, largest_group=int(given.group_counts.max()), rule=chosen.name)
 
 
 def count_keys(
@@ -184,7 +284,10 @@ def count_keys(
     identifier: str | None = None,
     key: str | KeyFunction | None = None,
 ) -> Keys:
-    """The groups a rule counts: of the key, or of the key joined with the sensitive value."""
+    """The groups a rule counts: of the key, or of the key joined with the sensitive value.
+
+    Arguments and errors are those of `apply_gate`.
+    """
     chosen = find_rule(rule) if isinstance(rule, str) else rule
     _check_roles(chosen, quasi, sensitive, identifier)
     keys = group_keys(frame, quasi, key=key)
@@ -206,8 +309,28 @@ def count_groups(keys: Keys, persons: Integers | None = None) -> Integers:
     return np.bincount(distinct // people, minlength=keys.groups).astype(np.int64, copy=False)
 
 
+def count_values(given: GateInput) -> ValueCounts:
+    """Count rows, or distinct persons, by group and sensitive value.
+
+    Raises:
+        ConfigError: The input has no sensitive values.
+    """
+    if given.sensitive is None:
+        raise ConfigError("the sensitive values are missing", hint="Name a sensitive column")
+    distinct = int(given.sensitive.max()) + 1
+    pairs = given.keys.codes * distinct + given.sensitive
+    if given.persons is not None:
+        _, numbered = np.unique(pairs, return_inverse=True)
+        _, kept = np.unique(numbered * (int(given.persons.max()) + 1) + given.persons, return_index=True)
+        pairs = pairs[kept]
+    entries, count = np.unique(pairs, return_counts=True)
+    group, value = np.divmod(entries, distinct)
+    table = np.bincount(value, weights=count, minlength=distinct).astype(np.int64)
+    return ValueCounts(group=group, value=value, count=count.astype(np.int64), groups=given.keys.groups, table=table)
+
+
 def person_codes(frame: Any, identifier: str) -> Integers:
-    """A number for each person; all rows without an identifier get the same one, so they never add up to many."""
+    """A number for each person; all rows without an identifier get the same one, so they do not add up."""
     return group_keys(frame, [identifier]).codes
 
 
@@ -223,7 +346,11 @@ def gate_rules() -> dict[str, GateRule]:
 
 
 def find_rule(name: str) -> GateRule:
-    """The rule of this name."""
+    """The rule of this name.
+
+    Raises:
+        ConfigError: No such rule is installed.
+    """
     found = gate_rules().get(name)
     if found is None:
         raise ConfigError(f"unknown gate rule {name!r}", hint=nearest(name, gate_rules()))
@@ -231,7 +358,7 @@ def find_rule(name: str) -> GateRule:
 
 
 def sets_as_text(frame: pl.DataFrame) -> pl.DataFrame:
-    """Columns of sets as one text a set: sorted members, each with its length before it, so none runs into another."""
+    """Columns of sets as one text per set: sorted members, each preceded by its length: no two sets share a text."""
     members = pl.concat_str(pl.element().str.len_bytes().cast(pl.String), pl.lit(":"), pl.element())
     lists = [name for name, dtype in frame.schema.items() if isinstance(dtype, pl.List)]
     return frame.with_columns(

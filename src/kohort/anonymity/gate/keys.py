@@ -5,9 +5,10 @@ any function of one's own, such as a similarity for images. Named key functions 
 `kohort.anonymity.gate.key_kinds` and under the entry point group `kohort.gate_keys`; a plan or a command line can only
 name one of these, never bring code.
 
-Guarantees: two rows share a group if and only if their key values are equal, null being a value; `texts` gives
-different groups different bytes, and any two sites the same bytes for the same values: a number has one text whatever
-its type, and null differs from the empty text.
+Guarantees: two rows share a group if and only if their key values are equal in every column, null being a value and
+the two zeros one number; a hash that two different rows share never joins them. The numbers of groups have no meaning,
+but the same table always gives the same ones. `texts` gives different groups different bytes, and any two sites the
+same bytes for the same values: a number has one text whatever its type, and null differs from the empty text.
 """
 
 from __future__ import annotations
@@ -23,27 +24,72 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from kohort.anonymity.gate.groups import Groups, group_rows
 from kohort.errors import ConfigError, DataError, nearest
 from kohort.registry import discover
 from kohort.tables.frames import from_native
 
-__all__ = ["GateKey", "KeyFunction", "Keys", "group_keys", "read_columns"]
+__all__ = ["GateKey", "Groups", "KeyFunction", "Keys", "group_keys", "group_rows", "read_columns"]
 
 Integers: TypeAlias = NDArray[np.int64]
+Rows: TypeAlias = NDArray[np.unsignedinteger[Any]]
 KeyFunction: TypeAlias = Callable[[pl.DataFrame], Any]
 """The quasi-identifiers in, one key a row out: a frame or series, an array [n] or [n, d], or a list of plain values."""
 
 KINDS, ENTRY_POINTS = "kohort.anonymity.gate.key_kinds", "kohort.gate_keys"
 PART_SEPARATOR = ";"
 
+# Long tables are grouped in parts of this many rows: that bounds the memory a grouping takes on top of the table.
+PART_ROWS = 1 << 20
+SAMPLE_ROWS = 2048
+REPEATS_OF_FEW_GROUPS = 24
+
 NULL, PLAIN, OCTETS, SEVERAL = b"\x00", b"\x01", b"\x02", b"\x03"
 NANOSECONDS = {"ns": 1, "us": 1_000, "ms": 1_000_000}
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Groups:
+    """A partition of rows into groups.
+
+    Whichever of `members` and `known_codes` is cheaper to find is kept; the other form is made when it is asked for.
+
+    Attributes:
+        sizes: Rows of each group.
+        first_rows: First row of each group.
+        members: The rows, group by group; or None.
+        known_codes: The group of each row; or None.
+    """
+
+    sizes: Integers
+    first_rows: Integers
+    members: Rows | None = field(default=None, repr=False)
+    known_codes: Integers | None = field(default=None, repr=False)
+
+    @property
+    def count(self) -> int:
+        """Number of groups."""
+        return len(self.sizes)
+
+    @cached_property
+    def codes(self) -> Integers:
+        """The number of each row's group."""
+        if self.known_codes is not None:
+            return self.known_codes
+        # Half the width while rows are scattered: what costs here is memory, not arithmetic.
+        return self.to_rows(np.arange(self.count, dtype=np.uint32)).astype(np.int64)
+
+    def to_rows(self, of_group: NDArray[Any]) -> NDArray[Any]:
+        """Spread one value per group over the rows."""
+        if self.members is None:
+            return of_group[self.codes]
+        of_row = np.empty(len(self.members), of_group.dtype)
+        of_row[self.members] = np.repeat(of_group, self.sizes)
+        return of_row
+
+
 @dataclass(frozen=True, kw_only=True)
 class GateKey:
-    """A named key function. `make` reads what follows the name and a colon, and gives the function."""
+    """A named key function. `make` reads the text after the name and a colon, and gives the function."""
 
     name: str
     make: Callable[[str], KeyFunction]
@@ -63,7 +109,7 @@ class Keys:
 
     @property
     def codes(self) -> Integers:
-        """The number of each row's group; the numbers mean nothing outside this object."""
+        """The number of each row's group; the numbers have no meaning outside this object."""
         return self.partition.codes
 
     @property
@@ -77,12 +123,12 @@ class Keys:
         return self.partition.count
 
     def to_rows(self, of_group: NDArray[Any]) -> NDArray[Any]:
-        """One value a group in, one value a row out."""
+        """Spread one value per group over the rows."""
         return self.partition.to_rows(of_group)
 
     @cached_property
     def texts(self) -> list[bytes]:
-        """One byte string a group, the same at every site that holds the same values."""
+        """One byte string per group, the same at every site that holds the same values."""
         columns = [_encode_column(column) for column in self.values[self.partition.first_rows]]
         return [b"".join(parts) for parts in zip(*columns, strict=True)]
 
@@ -94,8 +140,23 @@ class Keys:
 def group_keys(frame: Any, quasi: Sequence[str], *, key: str | KeyFunction | None = None) -> Keys:
     """Group the rows by their quasi-identifiers, seen through a key function.
 
-    `key` is a name (`exact`, `bins:age=20,40,60`, `mask:zip=3`, several joined by `;`, or an installed one) or a
-    function of the quasi-identifiers.
+    Args:
+        frame: A pandas, polars or pyarrow table.
+        quasi: Names of the quasi-identifiers.
+        key: A name (`exact`, `bins:age=20,40,60`, `mask:zip=3`, several joined by `;`, or an installed one) or a
+            function of the quasi-identifiers. None: the values as they are.
+
+    Returns:
+        The groups and the key of every row.
+
+    Raises:
+        ConfigError: No quasi-identifier is named, or the key function is unknown or does not give one key per row.
+        DataError: The table lacks a column, has no rows, or a column holds lists.
+
+    Example:
+        >>> ages = pl.DataFrame({"age": [18, 25, 61]})
+        >>> group_keys(ages, ["age"], key="bins:age=20,40,60").groups
+        3
     """
     if isinstance(quasi, str) or not quasi:
         raise ConfigError("no list of quasi-identifiers is given", hint="Name at least one column")
@@ -103,7 +164,11 @@ def group_keys(frame: Any, quasi: Sequence[str], *, key: str | KeyFunction | Non
 
 
 def read_columns(frame: Any, names: Sequence[str]) -> pl.DataFrame:
-    """These columns of any frame kohort reads; each must be there and hold one value a row."""
+    """These columns of any table kohort reads.
+
+    Raises:
+        DataError: A column is absent or holds lists, or the table has no rows.
+    """
     known = frame if isinstance(frame, pl.DataFrame) else from_native(frame)[0]
     wanted = list(dict.fromkeys(names))
     for name in wanted:
@@ -117,6 +182,69 @@ def read_columns(frame: Any, names: Sequence[str]) -> pl.DataFrame:
         hint = "A column of the gate has one value a row; leave sets of items out"
         raise DataError(f"columns hold lists: {', '.join(lists)}", hint=hint)
     return found
+
+
+def group_rows(values: pl.DataFrame) -> Groups:
+    """Group the rows of a table by all its columns, about as fast as one group-by."""
+    # Aliases, for a column may be called like one the grouping makes.
+    plain = values.select(pl.col(name).alias(f"key{position}") for position, name in enumerate(values.columns))
+    if plain.height > SAMPLE_ROWS and _has_many_groups(plain):
+        return _group_by_hash(plain)
+    return _group_by_value(plain) if plain.height <= PART_ROWS else _group_in_parts(plain)
+
+
+def _has_many_groups(values: pl.DataFrame) -> bool:
+    """Whether a spread-out sample hardly repeats itself."""
+    sample = values[np.linspace(0, values.height - 1, SAMPLE_ROWS).astype(np.int64)]
+    return SAMPLE_ROWS - sample.n_unique() < REPEATS_OF_FEW_GROUPS
+
+
+def _group_by_value(values: pl.DataFrame) -> Groups:
+    lists = values.with_row_index("row").group_by(values.columns, maintain_order=True).agg(pl.col("row"))["row"]
+    sizes = lists.list.len().to_numpy().astype(np.int64)
+    members = lists.explode().to_numpy()
+    first_rows = members[np.cumsum(sizes) - sizes].astype(np.int64)
+    return Groups(sizes=sizes, first_rows=first_rows, members=members)
+
+
+def _group_in_parts(values: pl.DataFrame) -> Groups:
+    """Group part by part, then group the first rows of all parts' groups."""
+    codes = np.empty(values.height, np.int64)
+    heads: list[Integers] = []
+    known = 0
+    for start in range(0, values.height, PART_ROWS):
+        part = _group_by_value(values.slice(start, PART_ROWS))
+        codes[start : start + PART_ROWS] = part.codes + known
+        heads.append(part.first_rows + start)
+        known += part.count
+    all_heads = np.concatenate(heads)
+    merged = _group_by_value(values[all_heads])
+    merged_codes = merged.codes
+    for start in range(0, values.height, PART_ROWS):
+        codes[start : start + PART_ROWS] = merged_codes[codes[start : start + PART_ROWS]]
+    sizes = np.bincount(codes, minlength=merged.count).astype(np.int64, copy=False)
+    return Groups(sizes=sizes, first_rows=all_heads[merged.first_rows], known_codes=codes)
+
+
+def _group_by_hash(values: pl.DataFrame) -> Groups:
+    """Sort the hashes of the rows, then compare every row with the first of its group: hashes do not prove equality."""
+    hashes = _row_hashes(values)
+    members = hashes.arg_sort().to_numpy()
+    ordered = hashes.to_numpy()[members]
+    starts = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
+    del ordered
+    first_rows = np.minimum.reduceat(members, starts)
+    groups = Groups(
+        sizes=np.diff(starts, append=values.height), first_rows=first_rows.astype(np.int64), members=members
+    )
+    first_of_row = pl.Series(groups.to_rows(first_rows))
+    if any(column.ne_missing(column.gather(first_of_row)).any() for column in values):
+        return _group_by_value(values)
+    return groups
+
+
+def _row_hashes(values: pl.DataFrame) -> pl.Series:
+    return values.hash_rows()
 
 
 @cache
@@ -143,7 +271,7 @@ def _named(text: str) -> KeyFunction:
 
 
 def _as_values(found: Any, *, rows: int) -> pl.DataFrame:
-    """What a key function gave, as columns. Python values become bytes, for they may be of any kind, row by row."""
+    """The output of a key function as columns. Python values become bytes, for they may be of any kind in each row."""
     values = _as_columns(found)
     if values.height != rows:
         hint = "A key function gives one key a row"
@@ -193,7 +321,7 @@ def _moment_texts(column: pl.Series) -> list[str | None]:
 
 
 def _encode(value: Any) -> bytes:
-    """Bytes that tell every value from every other and say where they end, so that several can be joined."""
+    """Bytes that differ for different values and mark their own end, so that several can be joined."""
     plain = value.item() if isinstance(value, np.generic) else value
     if plain is None or (isinstance(plain, float) and math.isnan(plain)):
         return NULL

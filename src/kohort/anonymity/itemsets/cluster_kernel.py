@@ -2,15 +2,14 @@
 
 A group is described column by column: for a number the lowest and highest code, for a category the set of its values,
 for a column with a hierarchy the lowest level on which all its values share a label. The distance of two groups is
-what joining them adds to the loss of all their rows, for each row among them that still lacks company: two small groups
-that help each other come before one that spoils a cluster.
+what joining them adds to the loss of all their rows, divided by the rows that are in groups of fewer than k: joining
+two small groups is preferred to joining a small one to a finished cluster.
 
 Guarantees: every group ends with at least k, if all together have; the result depends on the arrays alone.
 """
 
 # Written for Numba: positional arguments, types from the call.
 # mypy: allow-untyped-defs, allow-untyped-calls
-# ruff: noqa: PLR0912, PLR0915
 
 from __future__ import annotations
 
@@ -18,11 +17,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from kohort.anonymity.compiled import compiled, inner
+from kohort.anonymity.compiled import compiled, inlined, inner
 
-__all__ = ["CATEGORY", "LADDER", "NUMBER", "WORD", "Shape", "agglomerate"]
+__all__ = ["CATEGORY", "HIERARCHY", "NUMBER", "WORD", "Shape", "agglomerate"]
 
-CATEGORY, NUMBER, LADDER = 0, 1, 2
+CATEGORY, NUMBER, HIERARCHY = 0, 1, 2
 WORD = 64
 
 
@@ -36,7 +35,7 @@ class Shape(NamedTuple):
     offsets: Any
     points: Any
     words: Any
-    ladder: Any
+    level_starts: Any
     levels: Any
     labels: Any
     costs: Any
@@ -77,34 +76,50 @@ def _make_groups(codes, size, shape):
 @inner
 def _union_losses(a, others, count, total, groups, shape):
     """What one row loses in the union of a with each of the others: the weighted sum over the columns."""
-    # Column by column over all the others: each array is taken out of its tuple once, which is not for free.
-    low, high, level, bits = groups.low, groups.high, groups.level, groups.bits
-    points, labels, costs = shape.points, shape.labels, shape.costs
     for i in range(count):
         total[i] = 0.0
     for c in range(len(shape.kind)):
-        kind, distinct, weight = shape.kind[c], shape.distinct[c], shape.weight[c]
-        base, begin, levels = shape.offsets[c], shape.ladder[c], shape.levels[c]
-        first_word, last_word = shape.words[c], shape.words[c + 1]
-        if distinct == 1:
+        if shape.distinct[c] == 1:
             continue
-        if kind == NUMBER:
-            for i in range(count):
-                b = others[i]
-                below, top = min(low[a, c], low[b, c]), max(high[a, c], high[b, c])
-                total[i] += weight * min(points[base + top] - points[base + below], 1.0)
-        elif kind == CATEGORY:
-            for i in range(count):
-                found = np.int64(0)
-                for w in range(first_word, last_word):
-                    found += _ones(bits[a, w] | bits[others[i], w])
-                total[i] += weight * found / distinct if found > 1 else 0.0
+        if shape.kind[c] == NUMBER:
+            _add_number_losses(a, others, count, total, groups.low, groups.high, shape.points, shape.offsets[c],
+                               shape.weight[c], c)  # fmt: skip
+        elif shape.kind[c] == CATEGORY:
+            _add_category_losses(a, others, count, total, groups.bits, shape.words[c], shape.words[c + 1],
+                                 shape.weight[c], shape.distinct[c])  # fmt: skip
         else:
-            for i in range(count):
-                b = others[i]
-                height = max(level[a, c], level[b, c])
-                height = _level(labels, begin, distinct, levels, height, low[a, c], low[b, c])
-                total[i] += weight * costs[begin + height * distinct + low[a, c]]
+            _add_label_losses(a, others, count, total, groups.low, groups.level, shape.labels, shape.costs,
+                              shape.level_starts[c], shape.levels[c], shape.weight[c], shape.distinct[c],
+                              c)  # fmt: skip
+
+
+@inlined
+def _add_number_losses(a, others, count, total, low, high, points, base, weight, c):
+    """Add the range that each union covers in a number column."""
+    for i in range(count):
+        b = others[i]
+        below, top = min(low[a, c], low[b, c]), max(high[a, c], high[b, c])
+        total[i] += weight * min(points[base + top] - points[base + below], 1.0)
+
+
+@inlined
+def _add_category_losses(a, others, count, total, bits, first_word, last_word, weight, distinct):
+    """Add the share of the values that each union holds in a category column."""
+    for i in range(count):
+        found = np.int64(0)
+        for w in range(first_word, last_word):
+            found += _ones(bits[a, w] | bits[others[i], w])
+        total[i] += weight * found / distinct if found > 1 else 0.0
+
+
+@inlined
+def _add_label_losses(a, others, count, total, low, level, labels, costs, begin, levels, weight, distinct, c):
+    """Add the cost of the lowest label above each union in a column with a hierarchy."""
+    for i in range(count):
+        b = others[i]
+        height = max(level[a, c], level[b, c])
+        height = _level(labels, begin, distinct, levels, height, low[a, c], low[b, c])
+        total[i] += weight * costs[begin + height * distinct + low[a, c]]
 
 
 @inner
@@ -113,10 +128,10 @@ def _join_groups(a, b, loss, groups, shape):
     low, high, level = groups.low, groups.high, groups.level
     groups.loss[a] = loss
     for c in range(len(shape.kind)):
-        if shape.kind[c] == LADDER:
+        if shape.kind[c] == HIERARCHY:
             height = max(level[a, c], level[b, c])
             level[a, c] = _level(
-                shape.labels, shape.ladder[c], shape.distinct[c], shape.levels[c], height, low[a, c], low[b, c]
+                shape.labels, shape.level_starts[c], shape.distinct[c], shape.levels[c], height, low[a, c], low[b, c]
             )
         low[a, c] = min(low[a, c], low[b, c])
         high[a, c] = max(high[a, c], high[b, c])
@@ -129,17 +144,46 @@ def _join_groups(a, b, loss, groups, shape):
 def agglomerate(codes, size, owner, k, shape):
     """Group of each combination of values, numbered by one of its members.
 
-    `owner` says which are together from the start, and by whom they go; `size` of that one is the size of them all.
+    `owner` says which are together from the start, by the number of one of them; its `size` is that of them all.
     """
     count = codes.shape[1]
     groups = _make_groups(codes, size, shape)
     owner = owner.copy()
     alive = np.empty(count, np.int64)
-    # Numbers that are passed on have their type from the start: a constant would be compiled for by itself.
-    living = np.int64(0)
     losses = np.empty(count)
     other = np.empty(1, np.int64)
+    living = _start_groups(size, owner, alive, losses, other, groups, shape)
+    # Groups of fewer than k know how near another one is, or (near is -1) that none is nearer than gap.
+    near = np.full(count, -1)
+    gap = np.full(count, -1.0)
+    while living > 1:
+        a = _nearest_small(alive, living, groups.size, gap, k)
+        if a < 0:
+            break
+        b = near[a]
+        if b >= 0:
+            other[0] = b
+            _union_losses(a, other, np.int64(1), losses, groups, shape)
+            _join_groups(a, b, losses[0], groups, shape)
+            owner[b] = a
+            living = _without(b, alive, living)
+        near[a], gap[a] = -1, np.inf
+        _union_losses(a, alive, living, losses, groups, shape)
+        _update_nearest(a, b, alive, living, losses, groups.size, groups.loss, near, gap, k)
     for i in range(count):
+        top = i
+        while owner[top] != top:
+            top = owner[top]
+        owner[i] = top
+    return owner
+
+
+@inlined
+def _start_groups(size, owner, alive, losses, other, groups, shape):
+    """Join what is together from the start and find the loss of each group; how many groups there are."""
+    # Numbers that are passed on have their type from the start: a constant would be compiled for by itself.
+    living = np.int64(0)
+    for i in range(len(owner)):
         if owner[i] == i:
             alive[living] = i
             living += 1
@@ -149,52 +193,41 @@ def agglomerate(codes, size, owner, k, shape):
         other[0] = alive[i]
         _union_losses(alive[i], other, np.int64(1), losses, groups, shape)
         groups.loss[alive[i]] = losses[0]
-    sizes, own_loss = groups.size, groups.loss
-    for i in range(count):
-        sizes[i] = size[i]
-    # Groups that lack company know how near another one is, or (near is -1) that none is nearer than gap.
-    near = np.full(count, -1)
-    gap = np.full(count, -1.0)
-    while living > 1:
-        a = np.int64(-1)
-        for i in range(living):
-            x = alive[i]
-            if sizes[x] < k and (a < 0 or gap[x] < gap[a]):
-                a = x
-        if a < 0:
-            break
-        b = near[a]
-        joining = b >= 0
-        if joining:
-            other[0] = b
-            _union_losses(a, other, np.int64(1), losses, groups, shape)
-            _join_groups(a, b, losses[0], groups, shape)
-            owner[b] = a
-            living = _without(b, alive, living)
-        near[a], gap[a] = -1, np.inf
-        _union_losses(a, alive, living, losses, groups, shape)
-        for i in range(living):
-            x = alive[i]
-            if x == a:
-                continue
-            added = (sizes[x] + sizes[a]) * losses[i] - sizes[x] * own_loss[x] - sizes[a] * own_loss[a]
-            if sizes[a] < k:
-                found = added / (sizes[a] + (sizes[x] if sizes[x] < k else 0.0))
-                if found < gap[a] or near[a] < 0:
-                    near[a], gap[a] = x, found
-            if joining and sizes[x] < k:
-                found = added / (sizes[x] + (sizes[a] if sizes[a] < k else 0.0))
-                if found < gap[x]:
-                    near[x], gap[x] = a, found
-                elif near[x] == a or near[x] == b:
-                    # It went away, and no other is nearer than it was: to be looked for when it is this one's turn.
-                    near[x] = a if found == gap[x] else -1
-    for i in range(count):
-        top = i
-        while owner[top] != top:
-            top = owner[top]
-        owner[i] = top
-    return owner
+    for i in range(len(owner)):
+        groups.size[i] = size[i]
+    return living
+
+
+@inlined
+def _nearest_small(alive, living, sizes, gap, k):
+    """The group of fewer than k rows that is nearest to another one; or -1."""
+    a = np.int64(-1)
+    for i in range(living):
+        x = alive[i]
+        if sizes[x] < k and (a < 0 or gap[x] < gap[a]):
+            a = x
+    return a
+
+
+@inlined
+def _update_nearest(a, b, alive, living, losses, sizes, own_loss, near, gap, k):
+    """Find the group nearest to a, and tell the small groups about a after it joined b (if b is not -1)."""
+    for i in range(living):
+        x = alive[i]
+        if x == a:
+            continue
+        added = (sizes[x] + sizes[a]) * losses[i] - sizes[x] * own_loss[x] - sizes[a] * own_loss[a]
+        if sizes[a] < k:
+            found = added / (sizes[a] + (sizes[x] if sizes[x] < k else 0.0))
+            if found < gap[a] or near[a] < 0:
+                near[a], gap[a] = x, found
+        if b >= 0 and sizes[x] < k:
+            found = added / (sizes[x] + (sizes[a] if sizes[a] < k else 0.0))
+            if found < gap[x]:
+                near[x], gap[x] = a, found
+            elif near[x] == a or near[x] == b:
+                # Its nearest group changed, and no other is nearer than that was: searched again at its turn.
+                near[x] = a if found == gap[x] else -1
 
 
 @inner

@@ -87,35 +87,34 @@ def find_hierarchy(wanted: ItemHierarchy, column: str, items: Sequence[str]) -> 
 
 
 def item_tree(items: Sequence[str], hierarchy: Hierarchy | None) -> ItemTree:
-    """The nodes of a hierarchy that tell the items of a table apart."""
+    """The nodes of a hierarchy that tell the items of a table apart; without a hierarchy, the items alone."""
     count = len(items)
     if hierarchy is None:
         return ItemTree(tuple(items), (), np.full(count, -1), np.ones(count, np.int64), None)
-    chains = {chain[0]: chain for chain in hierarchy.chains}
-    code = {item: place for place, item in enumerate(items)}
-    members: dict[tuple[int, str], list[int]] = {}
-    for item in items:
-        for level, label in enumerate(chains[item][1:], start=1):
-            members.setdefault((level, label), []).append(code[item])
-    numbers: dict[tuple[int, str], int] = {}
     parent = [-1] * count
     size = [1] * count
     labels = []
-    for level in range(1, hierarchy.levels):
-        for (at, label), found in members.items():
-            if at != level:
-                continue
-            below = {_top(parent, leaf) for leaf in found}
-            if len(below) == 1:
-                # It says no more and no less than the node below.
-                continue
-            numbers[at, label] = number = len(parent)
-            parent.append(-1)
-            size.append(len(found))
-            labels.append(label)
-            for node in below:
-                parent[node] = number
+    for label, leaves in _labelled_items(items, hierarchy):
+        below = {_top(parent, leaf) for leaf in leaves}
+        if len(below) == 1:
+            # The label stands for the same items as the node below.
+            continue
+        for node in below:
+            parent[node] = len(parent)
+        parent.append(-1)
+        size.append(len(leaves))
+        labels.append(label)
     return ItemTree(tuple(items), tuple(labels), np.array(parent), np.array(size), hierarchy)
+
+
+def _labelled_items(items: Sequence[str], hierarchy: Hierarchy) -> list[tuple[str, list[int]]]:
+    """The labels of a hierarchy, level by level from the lowest up, with the codes of the items below each."""
+    chains = {chain[0]: chain for chain in hierarchy.chains}
+    levels: list[dict[str, list[int]]] = [{} for _ in range(1, hierarchy.levels)]
+    for code, item in enumerate(items):
+        for found, label in zip(levels, chains[item][1:], strict=True):
+            found.setdefault(label, []).append(code)
+    return [entry for found in levels for entry in found.items()]
 
 
 def halves(column: str, items: Sequence[str]) -> Hierarchy:

@@ -12,7 +12,6 @@ alone.
 
 # Written for Numba: positional arguments, types from the call.
 # mypy: allow-untyped-defs, allow-untyped-calls
-# ruff: noqa: PLR0912, PLR0915
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from kohort.anonymity.compiled import compiled, inner
+from kohort.anonymity.compiled import compiled, inlined, inner
 from kohort.anonymity.itemsets.count_kernel import (
     SMALLEST_TABLE,
     Buffers,
@@ -129,32 +128,12 @@ def _solve_scope(members, units, tree, lists, buffers, counts, k, m):
     """Move the nodes of one scope until no combination is held by too few."""
     of_class, row_starts, starts = units.of_class, units.row_starts, units.starts
     size = tree.size
-    leaf, held, head, following, tail, heavy = (
-        lists.leaf,
-        lists.held,
-        lists.head,
-        lists.following,
-        lists.tail,
-        lists.heavy,
-    )
+    held = lists.held
     first_class = of_class[members[0]]
-    one_class = counts.bad.shape[0] == 1
     start = row_starts[starts[members[0]]]
     end = row_starts[starts[members[-1] + 1]]
     active = np.empty(min(end - start, len(size)) + 1, np.int64)
-    actives = np.int64(0)
-    for o in range(start, end):
-        x = leaf[o]
-        if held[x] == 0:
-            active[actives] = x
-            actives += 1
-            head[x] = o
-        else:
-            following[tail[x]] = o
-        tail[x] = o
-        following[o] = -1
-        held[x] += 1
-        heavy[x] += lists.weight[x]
+    actives = _list_occurrences(start, end, lists, active)
     marked = np.zeros(len(size), np.bool_)
     for i in range(actives):
         marked[active[i]] = True
@@ -173,21 +152,12 @@ def _solve_scope(members, units, tree, lists, buffers, counts, k, m):
         target = _choose(a, active, actives, tree, lists, counts, units, first_class)
         movers = _movers(a, target, active, actives, tree, moving)
         step += 1
-        count = np.int64(0)
+        # The group that a joins keeps its number, so units that hold only that group stay as they are.
+        listed = movers if tree.above else np.int64(1)
+        count = _touch_units(a, target, moving, listed, step, members[0], first_class, units, lists, counts, touched,
+                             step_of_unit)  # fmt: skip
         for i in range(movers):
             marked[moving[i]] = True
-            if i > 0 and not tree.above:
-                # The group that a joins keeps its number, so who holds only that one stays as it is.
-                continue
-            o = head[moving[i]]
-            while o >= 0:
-                unit = lists.unit[o]
-                leaves = target != NOWHERE or one_class or counts.bad[of_class[unit] - first_class, a] > 0
-                if leaves and step_of_unit[unit - members[0]] != step:
-                    step_of_unit[unit - members[0]] = step
-                    touched[count] = unit
-                    count += 1
-                o = following[o]
         count_units(touched, count, np.int64(-1), first_class, units, marked, buffers, counts, k, m)
         for i in range(movers):
             marked[moving[i]] = False
@@ -205,12 +175,56 @@ def _solve_scope(members, units, tree, lists, buffers, counts, k, m):
         counts = make_room(counts, most_combinations(units, touched, count, m))
         count_units(touched, count, np.int64(1), first_class, units, marked, buffers, counts, k, m)
         marked[target] = False
+    _clear_lists(start, end, active, actives, tree, lists)
+
+
+@inlined
+def _list_occurrences(start, end, lists, active):
+    """Put every occurrence on the list of its item; the items go to `active`, and their number is returned."""
+    leaf, held, head, following, tail = lists.leaf, lists.held, lists.head, lists.following, lists.tail
+    actives = np.int64(0)
+    for o in range(start, end):
+        x = leaf[o]
+        if held[x] == 0:
+            active[actives] = x
+            actives += 1
+            head[x] = o
+        else:
+            following[tail[x]] = o
+        tail[x] = o
+        following[o] = -1
+        held[x] += 1
+        lists.heavy[x] += lists.weight[x]
+    return actives
+
+
+@inlined
+def _touch_units(a, target, moving, listed, step, first_unit, first_class, units, lists, counts, touched, step_of_unit):
+    """List the units that this step changes, each once, and say how many there are."""
+    one_class = counts.bad.shape[0] == 1
+    count = np.int64(0)
+    for i in range(listed):
+        o = lists.head[moving[i]]
+        while o >= 0:
+            unit = lists.unit[o]
+            leaves = target != NOWHERE or one_class or counts.bad[units.of_class[unit] - first_class, a] > 0
+            if leaves and step_of_unit[unit - first_unit] != step:
+                step_of_unit[unit - first_unit] = step
+                touched[count] = unit
+                count += 1
+            o = lists.following[o]
+    return count
+
+
+@inlined
+def _clear_lists(start, end, active, actives, tree, lists):
+    """Empty the lists and sums of a finished scope."""
     for i in range(actives):
         x = active[i]
-        head[x], tail[x], held[x], heavy[x] = -1, -1, 0, 0.0
+        lists.head[x], lists.tail[x], lists.held[x], lists.heavy[x] = -1, -1, 0, 0.0
     if tree.above:
         for o in range(start, end):
-            x = leaf[o]
+            x = lists.leaf[o]
             while x >= 0:
                 lists.below[x], lists.below_loss[x] = 0.0, 0.0
                 x = tree.parent[x]
@@ -232,36 +246,48 @@ def _rarest_bad(active, actives, lists, counts):
     return kept, found
 
 
-@inner
+@inlined
 def _choose(a, active, actives, tree, lists, counts, units, first_class):
-    """Where node a goes for the least loss: to its parent, into another group, or nowhere.
+    """Where node a goes for the least loss: to its parent, into another group, or nowhere (suppressed).
 
-    A node that stands for every item says as little as none, so no node goes there.
+    A node that stands for every item says as little as a suppressed one, so no node goes there.
     """
-    tree_size, domain = tree.size, tree.domain
-    heavy = lists.heavy
-    bad = counts.bad
+    cost = _suppression_cost(a, tree, lists, counts, units, first_class)
+    if not tree.above:
+        return _cheapest_group(a, active, actives, tree, lists, cost)
+    p = tree.parent[a]
+    if p >= 0 and tree.size[p] < tree.domain:
+        raised = lists.below[p] * _loss(tree.size[p]) - lists.below_loss[p]
+        if raised <= cost:
+            return p
+    return NOWHERE
+
+
+@inlined
+def _suppression_cost(a, tree, lists, counts, units, first_class):
+    """What suppressing node a costs in the classes where it breaks the rule."""
+    own = _loss(tree.size[a])
+    if counts.bad.shape[0] == 1:
+        return lists.heavy[a] * (tree.domain - own)
+    cost = 0.0
+    o = lists.head[a]
+    while o >= 0:
+        if counts.bad[units.of_class[lists.unit[o]] - first_class, a] > 0:
+            cost += lists.weight[lists.leaf[o]] * (tree.domain - own)
+        o = lists.following[o]
+    return cost
+
+
+@inlined
+def _cheapest_group(a, active, actives, tree, lists, cost):
+    """The group that a joins at the least cost below the given one, or nowhere."""
+    tree_size, heavy = tree.size, lists.heavy
     own = _loss(tree_size[a])
-    cost = heavy[a] * (domain - own)
-    if bad.shape[0] > 1:
-        cost = 0.0
-        o = lists.head[a]
-        while o >= 0:
-            if bad[units.of_class[lists.unit[o]] - first_class, a] > 0:
-                cost += lists.weight[lists.leaf[o]] * (domain - own)
-            o = lists.following[o]
     target = NOWHERE
-    if tree.above:
-        p = tree.parent[a]
-        if p >= 0 and tree_size[p] < domain:
-            raised = lists.below[p] * _loss(tree_size[p]) - lists.below_loss[p]
-            if raised <= cost:
-                target = p
-        return target
     for i in range(actives):
         b = active[i]
         size = tree_size[a] + tree_size[b]
-        if b == a or size >= domain:
+        if b == a or size >= tree.domain:
             continue
         joint = _loss(size)
         joined = heavy[a] * (joint - own) + heavy[b] * (joint - _loss(tree_size[b]))

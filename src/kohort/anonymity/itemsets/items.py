@@ -1,9 +1,7 @@
-"""Item sets as arrays, their generalisation class by class, and back to lists of cells.
+"""Item sets as arrays, and back to lists of released cells.
 
 Items come as a list column, as texts with `;` (or `|`) between items, or as repeated rows, one item each, which
 `collect_items` gathers. Missing and empty items are no items; an item twice in a row is one.
-
-Guarantee of `generalise`: in every class each combination of up to m released items is held by k persons, or by none.
 """
 
 from __future__ import annotations
@@ -17,19 +15,15 @@ import polars as pl
 from numpy.typing import NDArray
 
 from kohort.anonymity.itemsets.hierarchy import ItemTree
-from kohort.anonymity.relational.partition import Integers
+from kohort.anonymity.relational.problem import Integers
 from kohort.errors import ConfigError, DataError, nearest
 from kohort.tables.cells import Label, ValueSet, format_cell
 from kohort.tables.frames import ITEM_SEPARATOR
 
-__all__ = ["Generalised", "ItemRows", "collect_items", "distinct", "generalise", "read_items", "release_items"]
+__all__ = ["ItemRows", "collect_items", "distinct", "item_weights", "read_items", "release_items"]
 
 OTHER_SEPARATOR = "|"
-LARGEST_KEY = 2.0**62
 COUNTED_KEYS = 50_000_000
-# Combinations of two items at most, of so many items in a class, are counted in a square.
-PAIRS = 2
-LARGEST_SQUARE = 4_000
 
 
 @dataclass(frozen=True)
@@ -65,14 +59,6 @@ class ItemRows:
         lengths = self.lengths[rows]
         starts = np.concatenate(([0], np.cumsum(lengths)))
         return np.arange(starts[-1]) + np.repeat(self.row_starts[rows] - starts[:-1], lengths), starts
-
-
-@dataclass(frozen=True)
-class Generalised:
-    """The node of each occurrence, -1 where it is suppressed, and what it loses, times its weight."""
-
-    node: Integers
-    lost: NDArray[np.float64]
 
 
 def collect_items(frame: pl.DataFrame, identifier: str, items: str) -> pl.DataFrame:
@@ -120,57 +106,6 @@ def item_weights(tree: ItemTree, weights: Mapping[str, float] | None) -> NDArray
         raise ConfigError("an item weight is not between 0 and 1", hint="Use weights from 0 to 1")
     smallest_weight = 1e-6
     return np.concatenate((np.maximum(found, smallest_weight), np.ones(len(tree.size) - len(found))))
-
-
-def generalise(
-    rows: ItemRows,
-    tree: ItemTree,
-    *,
-    order: Integers,
-    classes: Integers,
-    persons: Integers,
-    k: int,
-    m: int,
-    weights: NDArray[np.float64],
-    table_wide: bool = False,
-) -> Generalised:
-    """Generalise the items of the rows in `order`, whose classes and persons are given in that order.
-
-    Rows of a class stand together, and in it those of a person; classes are numbered 0, 1, ... in that order. The
-    result belongs to the occurrences of these rows, in that order.
-    """
-    if (len(tree.size) + 1.0) ** 3 * (int(classes[-1]) + 1 if table_wide else 1) > LARGEST_KEY:
-        raise ConfigError(f"{len(tree.items):,} items are too many", hint="Generalise the items, or drop rare ones")
-    places, row_starts = rows.places(order)
-    leaf = rows.leaf[places]
-    new_unit = (np.diff(classes, prepend=-1) != 0) | (np.diff(persons, prepend=persons[0] - 1) != 0)
-    first_rows = np.flatnonzero(new_unit)
-    unit_classes = classes[first_rows]
-    class_starts = np.searchsorted(unit_classes, np.arange(int(classes[-1]) + 2))
-    one_row_each = len(first_rows) == len(order)
-    if one_row_each and m <= PAIRS and not (tree.is_tree or table_wide):
-        from kohort.anonymity.itemsets.pair_kernel import generalise_pairs
-
-        width = min(len(tree.items), int(np.diff(row_starts[class_starts]).max(initial=0)))
-        if width <= LARGEST_SQUARE:
-            return Generalised(*generalise_pairs(class_starts, row_starts, leaf, weights, len(tree.items), width, k, m))
-    from kohort.anonymity.itemsets.item_kernel import generalise_items
-
-    node, lost = generalise_items(
-        np.array([0, len(first_rows)]) if table_wide else class_starts,
-        unit_classes,
-        np.append(first_rows, len(order)),
-        row_starts,
-        leaf,
-        weights,
-        tree.parent,
-        tree.size,
-        len(tree.items),
-        k,
-        m,
-        tree.is_tree,
-    )
-    return Generalised(node, lost)
 
 
 def release_items(

@@ -4,7 +4,7 @@ Three steps: clusters of at least k rows that lose least in their quasi-identifi
 spares items, within a bound on relational loss (`delta`); generalisation of the items in each class until who knows a
 row's quasi-identifiers and up to m of its items is left with k rows. Items become groups such as {C, D, E, F}, or the
 labels of an item hierarchy; what cannot be saved is suppressed, node by node, counted, and limited. With
-`rare = "suppress"` rows that hold a rare combination lose an item instead (`kkm_local`).
+`rare = "suppress"` rows that hold a rare combination lose an item instead (`generalise.suppress_rare`).
 
 Where `identifier` names a person, persons are counted and not rows, and the column is not released.
 
@@ -24,25 +24,16 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from kohort.anonymity.itemsets.clusters import Merge, columns_shape, form_clusters, merge_clusters
-from kohort.anonymity.itemsets.hierarchy import ItemHierarchy, ItemTree, find_hierarchy, item_tree
-from kohort.anonymity.itemsets.items import (
-    Generalised,
-    ItemRows,
-    collect_items,
-    distinct,
-    generalise,
-    item_weights,
-    read_items,
-    release_items,
-)
-from kohort.anonymity.itemsets.local_suppression import suppress_rare
+from kohort.anonymity.itemsets.clusters import form_clusters
+from kohort.anonymity.itemsets.generalise import ItemAnonymiser, Rare
+from kohort.anonymity.itemsets.hierarchy import ItemHierarchy, find_hierarchy, item_tree
+from kohort.anonymity.itemsets.items import collect_items, distinct, read_items, release_items
 from kohort.anonymity.itemsets.loss import ItemLoss, item_losses
+from kohort.anonymity.itemsets.merging import Merge
 from kohort.anonymity.relational.anonymise import Report
-from kohort.anonymity.relational.coding import CodedTable, code_table
-from kohort.anonymity.relational.hierarchies.taxonomy import Ladder, ladders
-from kohort.anonymity.relational.partition import Integers, Partition
-from kohort.anonymity.relational.recode import ColumnCells, label_cells, release, set_cells
+from kohort.anonymity.relational.hierarchy_levels import levels_by_column
+from kohort.anonymity.relational.problem import CodedTable, Integers, Partition, code_table
+from kohort.anonymity.relational.recode import ColumnCells, release
 from kohort.errors import ConfigError, DataError, IntegrityError, RefusedError, nearest
 from kohort.tables.frames import Missing, from_native, handle_missing, to_native
 from kohort.tables.hierarchy import Hierarchy
@@ -50,11 +41,7 @@ from kohort.tables.hierarchy import Hierarchy
 __all__ = ["GroupScope", "ItemGroup", "KKmClass", "KKmResult", "Rare", "anonymise_items", "collect_items"]
 
 GroupScope = Literal["per-cluster", "table-wide"]
-Rare = Literal["generalise", "suppress"]
 LARGEST_M = 3
-# Supports are counts of two bytes for at most this many (cluster, item) pairs; more items share a column.
-SUPPORT_CELLS = 500_000_000
-LARGEST_SUPPORT = 30_000
 
 
 @dataclass(frozen=True)
@@ -166,7 +153,11 @@ def anonymise_items(
     began = time.perf_counter()
     given, kind = from_native(frame)
     names = (items,) if isinstance(items, str) else tuple(dict.fromkeys(items))
-    _check_request(given, quasi, names, identifier, groups, merge, rare, m, delta, suppression_limit, weights)
+    _check_columns(given, quasi, names, identifier)
+    _check_options(groups, merge, rare, m=m, delta=delta, suppression_limit=suppression_limit)
+    unknown = [name for name in weights or {} if name not in quasi]
+    if unknown:
+        raise ConfigError(f"{unknown[0]!r} has a weight and is no quasi-identifier", hint=nearest(unknown[0], quasi))
     table = handle_missing(given, quasi, missing)
     rows = read_items(table, names)
     found = find_hierarchy(item_hierarchy, names[0], rows.items)
@@ -177,8 +168,8 @@ def anonymise_items(
         what = "rows" if persons is None else "persons"
         raise RefusedError(f"{people:,} {what} cannot be {k:,}-anonymous", hint=f"k of at most {people:,} can be met")
     coded = code_table(table, quasi)
-    steps = None if hierarchies is None else ladders(coded, hierarchies)
-    maker = _Maker(coded, steps, rows, tree, persons, k, m, _weights(coded, weights), item_weights, rare)
+    steps = None if hierarchies is None else levels_by_column(coded, hierarchies)
+    maker = ItemAnonymiser(coded, steps, rows, tree, persons, k, m, _weights(coded, weights), item_weights, rare)
     labels = maker.united(form_clusters(coded, maker.shape, k=k, persons=persons))
     merged, merges, known = maker.merged(labels, delta=delta, merge=merge)
     partition = Partition.of_labels(maker.united(merged))
@@ -216,153 +207,7 @@ def anonymise_items(
     )
 
 
-@dataclass(frozen=True)
-class _Maker:
-    """A table on its way to classes."""
-
-    table: CodedTable
-    steps: tuple[Ladder, ...] | None
-    rows: ItemRows
-    tree: ItemTree
-    persons: Integers | None
-    k: int
-    m: int
-    weights: NDArray[np.float64]
-    item_weights: Mapping[str, float] | None
-    rare: Rare
-
-    @cached_property
-    def shape(self) -> Any:
-        return columns_shape(self.table, self.weights, self.steps)
-
-    @cached_property
-    def node_weights(self) -> NDArray[np.float64]:
-        return item_weights(self.tree, self.item_weights)
-
-    def cells(self, partition: Partition) -> tuple[ColumnCells, ...]:
-        if self.steps is None:
-            return set_cells(self.table, partition)
-        return label_cells(self.table, partition, self.steps)
-
-    def united(self, labels: Integers) -> Integers:
-        """Dense labels in which clusters that would be released with equal cells are one: that costs nothing."""
-        partition = Partition.of_labels(labels)
-        key = np.zeros(partition.count, np.int64)
-        for cells in self.cells(partition):
-            _, key = np.unique(key * (len(cells.cells) + 1) + cells.of_class, return_inverse=True)
-        return key[partition.labels]
-
-    def merged(self, labels: Integers, *, delta: float, merge: Merge) -> tuple[Integers, int, Integers | None]:
-        """Clusters after merging, how many merges there were, and the nodes of the clusters as they came, if known."""
-        known: list[Integers] = []
-
-        def item_loss(sets: Sequence[Integers]) -> NDArray[np.float64]:
-            losses, node = self._item_losses(sets)
-            if not known:
-                known.append(node)
-            return losses
-
-        supports = self._supports(labels) if merge != "none" else np.zeros((1, 1), np.uint16)
-        found = merge_clusters(
-            self.table,
-            self.shape,
-            labels,
-            delta=delta,
-            merge=merge,
-            supports=supports,
-            k=min(self.k, LARGEST_SUPPORT),
-            item_loss=item_loss,
-            occurrences=max(float(self.node_weights[self.rows.leaf].sum()), 1e-12),
-        )
-        return found.labels, found.merges, known[0] if known else None
-
-    def generalised(
-        self, partition: Partition, *, table_wide: bool, before: Integers, known: Integers | None
-    ) -> Integers:
-        """The node of each occurrence, in the order of the table.
-
-        `known` are those of the clusters `before` merging: a class that is one of these need not be done again.
-        """
-        todo = np.ones(partition.count, dtype=np.bool_)
-        node = np.empty(len(self.rows.leaf), np.int64)
-        if known is not None and not table_wide:
-            node[:] = known
-            came = before[partition.order[partition.starts[:-1]]]
-            todo = np.bincount(before)[came] != partition.sizes
-        chosen = np.repeat(todo, partition.sizes)
-        if chosen.any():
-            of_place = np.repeat(np.cumsum(todo) - 1, partition.sizes)[chosen]
-            order, classes, persons = self._arranged(partition.order[chosen], of_place)
-            places, _ = self.rows.places(order)
-            node[places] = self._generalise(order, classes, persons, table_wide=table_wide).node
-        return node
-
-    def _item_losses(self, sets: Sequence[Integers]) -> tuple[NDArray[np.float64], Integers]:
-        """Summed loss of the items of each set of rows, taken as a class; and the nodes, in the order of the table
-        where the sets are the whole of it."""
-        sizes = [len(one) for one in sets]
-        order, classes, persons = self._arranged(np.concatenate(sets), np.repeat(np.arange(len(sets)), sizes))
-        found = self._generalise(order, classes, persons, table_wide=False)
-        of_occurrence = np.repeat(classes, self.rows.lengths[order])
-        node = found.node
-        if len(order) == self.rows.rows:
-            places, _ = self.rows.places(order)
-            node = np.empty(len(places), np.int64)
-            node[places] = found.node
-        losses: NDArray[np.float64] = np.bincount(of_occurrence, found.lost, minlength=len(sets)).astype(np.float64)
-        return losses, node
-
-    def _arranged(self, rows: Integers, classes: Integers) -> tuple[Integers, Integers, Integers]:
-        """Rows with their classes and persons, a person's rows of a class side by side."""
-        if self.persons is None:
-            return rows, classes, np.arange(len(rows))
-        order = np.lexsort((self.persons[rows], classes))
-        return rows[order], classes[order], self.persons[rows][order]
-
-    def _generalise(self, order: Integers, classes: Integers, persons: Integers, *, table_wide: bool) -> Generalised:
-        found = generalise(
-            self.rows,
-            self.tree,
-            order=order,
-            classes=classes,
-            persons=persons,
-            k=self.k,
-            m=self.m if self.rare == "generalise" else 1,
-            weights=self.node_weights,
-            table_wide=table_wide,
-        )
-        if self.rare == "generalise" or self.m == 1:
-            return found
-        places, _ = self.rows.places(order)
-        row = np.repeat(np.arange(len(order)), self.rows.lengths[order])
-        node = suppress_rare(found.node, row, classes, persons, k=self.k, m=self.m)
-        lost = np.where(node < 0, self.node_weights[self.rows.leaf[places]], found.lost)
-        return Generalised(node, lost)
-
-    def _supports(self, labels: Integers) -> NDArray[np.uint16]:
-        """Rows of each cluster that hold each item, up to k; many items share columns, which only blurs the choice."""
-        clusters = int(labels.max()) + 1
-        width = max(min(len(self.rows.items), SUPPORT_CELLS // clusters), 1)
-        keys = np.sort(labels[self.rows.row_of] * width + self.rows.leaf % width)
-        first = np.flatnonzero(np.diff(keys, prepend=-1))
-        found = np.zeros(clusters * width, np.uint16)
-        found[keys[first]] = np.minimum(np.diff(first, append=len(keys)), min(self.k, LARGEST_SUPPORT))
-        return found.reshape(clusters, width)
-
-
-def _check_request(
-    frame: pl.DataFrame,
-    quasi: Sequence[str],
-    items: tuple[str, ...],
-    identifier: str | None,
-    groups: str,
-    merge: str,
-    rare: str,
-    m: int,
-    delta: float,
-    suppression_limit: float,
-    weights: Mapping[str, float] | None,
-) -> None:
+def _check_columns(frame: pl.DataFrame, quasi: Sequence[str], items: tuple[str, ...], identifier: str | None) -> None:
     if isinstance(quasi, str):
         raise ConfigError("quasi is one string", hint="Give a list of names")
     if not items:
@@ -374,6 +219,9 @@ def _check_request(
         if name in items or name == identifier:
             other = "an items column" if name in items else "the identifier"
             raise ConfigError(f"quasi-identifier {name!r} is also {other}", hint="Choose one of the two")
+
+
+def _check_options(groups: str, merge: str, rare: str, *, m: int, delta: float, suppression_limit: float) -> None:
     for value, known, what in ((groups, GroupScope, "groups"), (merge, Merge, "merge"), (rare, Rare, "rare")):
         if value not in get_args(known):
             raise ConfigError(f"unknown {what} {value!r}", hint=nearest(value, get_args(known)))
@@ -382,9 +230,6 @@ def _check_request(
     for share, what in ((delta, "delta"), (suppression_limit, "the suppression limit")):
         if not 0.0 <= share <= 1.0:
             raise ConfigError(f"{what} is {share:g}", hint="Use a share between 0 and 1")
-    unknown = [name for name in weights or {} if name not in quasi]
-    if unknown:
-        raise ConfigError(f"{unknown[0]!r} has a weight and is no quasi-identifier", hint=nearest(unknown[0], quasi))
 
 
 def _check_suppression(loss: ItemLoss, limit: float) -> None:

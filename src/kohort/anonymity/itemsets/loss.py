@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from kohort.anonymity.checker.classes import as_frame, require_columns, sorted_distinct
 from kohort.anonymity.checker.items import item_sets
+from kohort.anonymity.compiled import compiled
 from kohort.errors import ConfigError, DataError
 from kohort.tables.cells import Label, ValueSet, parse_cell
 from kohort.tables.hierarchy import Hierarchy
@@ -85,8 +86,6 @@ def item_losses(
     weights: Mapping[str, float] | None = None,
 ) -> ItemLoss:
     """Losses of the items of a release; `kept` says which input row each released row is, `hierarchy` reads labels."""
-    from kohort.anonymity.itemsets.cover_kernel import smallest_cover
-
     source, released = as_frame(before), as_frame(after)
     names = require_columns(source, [items] if isinstance(items, str) else items)
     rows = np.arange(released.height) if kept is None else np.asarray(kept, dtype=np.int64)
@@ -182,3 +181,39 @@ def _log_powers(sizes: NDArray[np.float64]) -> NDArray[np.float64]:
 def _log_power(size: float) -> float:
     """log(2^size - 1)."""
     return size * LOG_2 + math.log1p(-(2.0**-size))
+
+
+@compiled
+def smallest_cover(
+    row_of: Integers,
+    items: Integers,
+    cell_starts: Integers,
+    cells: Integers,
+    member_starts: Integers,
+    members: Integers,
+) -> tuple[Integers, int]:
+    """Size of the smallest cell that stands for each item, 0 where none does; and how many cells stand for any.
+
+    Row r has the cells `cells[cell_starts[r] : cell_starts[r + 1]]`; cell c stands for the items
+    `members[member_starts[c] : member_starts[c + 1]]`, which rise. Exact: every cell of a row is looked at for every
+    item of that row.
+    """
+    best = np.zeros(len(items), np.int64)
+    used = np.zeros(len(cells), np.bool_)
+    uses = 0
+    for i in range(len(items)):
+        for at in range(cell_starts[row_of[i]], cell_starts[row_of[i] + 1]):
+            low, end = member_starts[cells[at]], member_starts[cells[at] + 1]
+            size, high = end - low, end
+            while low < high:
+                middle = (low + high) // 2
+                if members[middle] < items[i]:
+                    low = middle + 1
+                else:
+                    high = middle
+            if low < end and members[low] == items[i]:
+                uses += 0 if used[at] else 1
+                used[at] = True
+                if best[i] == 0 or size < best[i]:
+                    best[i] = size
+    return best, uses

@@ -1,9 +1,10 @@
-"""Generalise items class by class for m of 1 or 2, where everyone has one row and items form groups: the usual case.
+"""Generalise items class by class for m of 1 or 2, where every person has one row and items form groups.
 
-The same steps as `kernels.items`, on smaller state: the items of a class are numbered from 0, and who holds both of two
-groups is counted in a square. A step walks the rows that hold the group that gives way, and no others.
+This is the usual case. The steps are those of `item_kernel`, on smaller state: the items of a class are numbered from
+0, and the rows that hold both of two groups are counted in a square. A step visits only the rows that hold the group
+that gives way.
 
-Guarantees: node by node the result of `kernels.items`; it depends on the arrays alone.
+Guarantees: node by node the result of `item_kernel`; it depends on the arrays alone.
 """
 
 # Written for Numba: positional arguments, types from the call.
@@ -15,14 +16,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from kohort.anonymity.compiled import compiled, inner
+from kohort.anonymity.compiled import compiled, inlined, inner
 
 __all__ = ["generalise_pairs"]
 
 NOWHERE = -1
 
 
-class Class(NamedTuple):
+class ClassGroups(NamedTuple):
     """The groups of one class, by the local number of one item of each; `name` is that item's own number.
 
     `into`: the group that one joined, itself while it lives, -1 if suppressed. `size`: items in it; `held` and `heavy`:
@@ -58,7 +59,7 @@ def generalise_pairs(class_starts, row_starts, leaf, weight, items, width, k, m)
     row_of = np.empty(len(leaf), np.int64)
     for row in range(len(row_starts) - 1):
         row_of[row_starts[row] : row_starts[row + 1]] = row
-    groups = Class(
+    groups = ClassGroups(
         np.empty(width, np.int64),
         np.empty(width, np.int64),
         np.empty(width, np.int64),
@@ -122,24 +123,30 @@ def _number_items(start, end, leaf, weight, local, groups):
 
 @inner
 def _count_pairs(first, last, row_starts, count, groups, k, m):
-    both, shown = groups.both, groups.shown
+    """Count the rows that hold each pair of items, and for each item the pairs that too few rows hold."""
+    both = groups.both
     both[: count * count] = 0
     for row in range(first, last):
         for o in range(row_starts[row], row_starts[row + 1]):
-            x = shown[o]
-            if x < 0:
-                continue
-            for other in range(o if m == 1 else row_starts[row], o + 1):
-                y = shown[other]
-                if y >= 0:
-                    both[x * count + y] += 1
-                    if y != x:
-                        both[y * count + x] += 1
+            _count_earlier(o, row_starts[row], count, groups, m)
     for x in range(count):
         few = 0
         for y in range(x * count, x * count + count):
             few += 1 if 0 < both[y] < k else 0
         groups.bad[x] = few
+
+
+@inlined
+def _count_earlier(o, start, count, groups, m):
+    """Count an item of a row with itself and, unless m is 1, with each item before it."""
+    both, shown = groups.both, groups.shown
+    x = shown[o]
+    for other in range(start if m > 1 else o, o + 1 if x >= 0 else start):
+        y = shown[other]
+        if y >= 0:
+            both[x * count + y] += 1
+            if y != x:
+                both[y * count + x] += 1
 
 
 @inner
@@ -148,20 +155,14 @@ def _solve(count, row_starts, items, groups, k, m):
     active, held, bad, both = groups.active, groups.held, groups.bad, groups.both
     actives = count
     while True:
-        # With a type from the start, so that nothing is compiled for this constant by itself.
-        a, place = np.int64(-1), -1
-        for i in range(actives):
-            x = active[i]
-            if bad[x] == 0 or (a >= 0 and held[x] > held[a]):
-                continue
-            if a < 0 or held[x] < held[a] or groups.name[x] < groups.name[a]:
-                a, place = x, i
-        if a < 0:
+        place = _rarest_bad(actives, groups)
+        if place < 0:
             return
+        a = active[place]
         actives -= 1
         active[place] = active[actives]
         target = _cheapest(a, actives, items, groups)
-        # What lives no longer keeps its counts: nobody looks at them again.
+        # A group that is gone keeps its counts: nobody looks at them again.
         for y in range(count):
             bad[y] -= 1 if 0 < both[a * count + y] < k else 0
         groups.into[a] = target
@@ -175,6 +176,20 @@ def _solve(count, row_starts, items, groups, k, m):
             row = groups.row_of[o]
             _move(o, target, row_starts[row], row_starts[row + 1], count, groups, k, m)
             o = after
+
+
+@inlined
+def _rarest_bad(actives, groups):
+    """Place of the group with the fewest occurrences among those that break the rule; or -1."""
+    active, held, bad = groups.active, groups.held, groups.bad
+    a, place = np.int64(-1), -1
+    for i in range(actives):
+        x = active[i]
+        if bad[x] == 0 or (a >= 0 and held[x] > held[a]):
+            continue
+        if a < 0 or held[x] < held[a] or groups.name[x] < groups.name[a]:
+            a, place = x, i
+    return place
 
 
 @inner

@@ -19,7 +19,7 @@ unguarded step of the thesis, whose report says `verified: false` where a rule i
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -28,10 +28,9 @@ import polars as pl
 from numpy.typing import NDArray
 
 from kohort.anonymity.relational.algorithms.mondrian import Split
-from kohort.anonymity.relational.classes import Classing, classify
-from kohort.anonymity.relational.coding import code_table
+from kohort.anonymity.relational.classes import ClassOptions, form_classes
 from kohort.anonymity.relational.keep_exact import split_exact
-from kohort.anonymity.relational.partition import Integers, Problem
+from kohort.anonymity.relational.problem import Integers, Partition, Problem, code_table
 from kohort.anonymity.relational.recode import ColumnCells, release
 from kohort.anonymity.relational.rule import LKind, Rule, SensitiveColumns, TKind, require_feasible
 from kohort.anonymity.relational.techniques import CutOptions, class_techniques
@@ -123,14 +122,15 @@ def anonymise(
     """
     began = time.perf_counter()
     given, kind = from_native(frame)
-    _check_request(given, quasi, sensitive, target, algorithm, keep_exact, suppression_limit)
+    _check_columns(given, quasi, sensitive, target)
+    _check_options(algorithm, keep_exact, suppression_limit)
     table = handle_missing(given, given.columns, missing)
     rule = Rule(k=k, l=l, l_kind=l_kind, c=c, t=t, t_kind=t_kind)
     private = SensitiveColumns.of(table, sensitive)
     require_feasible(rule, private, table.height)
     coded = code_table(table, quasi, by_value=algorithm == "thesis")
     problem = Problem(coded, private, rule)
-    options = Classing(
+    options = ClassOptions(
         algorithm=algorithm,
         hierarchies=hierarchies,
         target=target if target is not None else next(iter(sensitive), None),
@@ -140,11 +140,11 @@ def anonymise(
         suppression_limit=suppression_limit,
         finish=_finisher(problem, keep_exact),
     )
-    made = classify(table, problem, options)
+    made = form_classes(table, problem, options)
     problems = _verify(release(table, made.partition, made.cells), made.suppressed, quasi, sensitive, rule)
     if problems and len(made.suppressed):
         # Leaving rows out moves the table's own distribution; where t then fails, nobody is left out.
-        made = classify(table, problem, options.without_suppression())
+        made = form_classes(table, problem, options.without_suppression())
         problems = _verify(release(table, made.partition, made.cells), made.suppressed, quasi, sensitive, rule)
     if problems and keep_exact != "thesis":
         raise IntegrityError(f"the released table does not meet the rule: {'; '.join(problems)}", hint="Report this")
@@ -170,28 +170,26 @@ def anonymise(
     )
 
 
-def _check_request(
-    frame: pl.DataFrame,
-    quasi: Sequence[str],
-    sensitive: Sequence[str],
-    target: str | None,
-    algorithm: str,
-    keep_exact: KeepExact,
-    suppression_limit: float,
-) -> None:
+def _check_columns(frame: pl.DataFrame, quasi: Sequence[str], sensitive: Sequence[str], target: str | None) -> None:
     for names, what in ((quasi, "quasi"), (sensitive, "sensitive")):
         if isinstance(names, str):
             raise ConfigError(f"{what} is one string", hint="Give a list of names")
-        for name in names:
-            if name not in frame.columns:
-                raise DataError(f"the table has no column {name!r}", hint=nearest(name, frame.columns))
-    if target is not None and target not in frame.columns:
-        raise DataError(f"the table has no column {target!r}", hint=nearest(target, frame.columns))
+        _require(frame, names)
+    _require(frame, () if target is None else (target,))
     for name in quasi:
         if name == target or name in sensitive:
             other = "the target" if name == target else "sensitive"
             hint = "What is generalised cannot be what is protected or predicted: choose one of the two"
             raise ConfigError(f"quasi-identifier {name!r} is also {other}", hint=hint)
+
+
+def _require(frame: pl.DataFrame, names: Sequence[str]) -> None:
+    for name in names:
+        if name not in frame.columns:
+            raise DataError(f"the table has no column {name!r}", hint=nearest(name, frame.columns))
+
+
+def _check_options(algorithm: str, keep_exact: KeepExact, suppression_limit: float) -> None:
     known = ("auto", "lattice", *class_techniques())
     if algorithm not in known:
         raise ConfigError(f"unknown algorithm {algorithm!r}", hint=nearest(algorithm, known))
@@ -201,7 +199,7 @@ def _check_request(
         raise ConfigError(f"the suppression limit is {suppression_limit:g}", hint="Use a share between 0 and 1")
 
 
-def _finisher(problem: Problem, keep_exact: KeepExact) -> Any:
+def _finisher(problem: Problem, keep_exact: KeepExact) -> Callable[[Partition], Partition]:
     if keep_exact is False:
         return lambda partition: partition
     return lambda partition: split_exact(problem, partition, guarded=keep_exact != "thesis")

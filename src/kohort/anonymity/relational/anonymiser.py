@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
+from kohort.anonymity.compiled import compiled
 from kohort.anonymity.relational.anonymise import Algorithm, Anonymised, Hierarchies, KeepExact, Report, anonymise
-from kohort.anonymity.relational.partition import Integers
+from kohort.anonymity.relational.problem import Integers
 from kohort.anonymity.relational.recode import ColumnCells
 from kohort.anonymity.relational.rule import LKind, TKind
 from kohort.errors import ConfigError, DataError, nearest
@@ -117,8 +118,6 @@ class Anonymiser(TransformerMixin, BaseEstimator):  # type: ignore[misc] # sciki
         return made
 
     def _classes_of(self, frame: pl.DataFrame) -> tuple[Integers, Integers]:
-        from kohort.anonymity.relational.match_kernel import match_rows
-
         distinct = frame.select(cells.name for cells in self.cells_).with_row_index("row")
         keyed = distinct.group_by([cells.name for cells in self.cells_], maintain_order=True).agg(pl.col("row"))
         codes, covers = [], []
@@ -133,7 +132,7 @@ class Anonymiser(TransformerMixin, BaseEstimator):  # type: ignore[misc] # sciki
         for position, one in enumerate(covers):
             padded[position, : one.shape[0], : one.shape[1]] = one
         tightest = int(np.argmin([one.mean() for one in covers]))
-        inside, near = match_rows(
+        inside, near = _match_rows(
             np.array(codes),
             padded,
             np.array([cells.of_class for cells in self.cells_]),
@@ -195,3 +194,36 @@ def _column(cells: ColumnCells, chosen: Integers) -> pl.Series:
     """The cells of the chosen classes as text, `*` where there is none."""
     texts = pl.concat([cells.texts(), pl.Series(cells.name, ["*"], dtype=pl.String)])
     return texts.gather(np.where(chosen < 0, len(cells.cells), cells.of_class[chosen]))
+
+
+@compiled
+def _match_rows(
+    codes: Integers, covers: NDArray[np.bool_], cell_of_class: Integers, order: Integers, first_column: int
+) -> tuple[Integers, Integers]:
+    """For each row the class that covers it (-1: none) and the class that covers most of its columns.
+
+    `covers[c, cell, code]` says whether a cell of column c covers a value; `codes[c, row]` is the value. Classes are
+    tried in the given order, and `first_column` before the others: the one whose cells cover least.
+    """
+    columns, rows = codes.shape
+    inside = np.empty(rows, np.int64)
+    nearest = np.empty(rows, np.int64)
+    for row in range(rows):
+        inside[row] = -1
+        best = -1
+        nearest[row] = order[0]
+        for j in order:
+            hits = 0
+            for step in range(columns):
+                c = first_column if step == 0 else (step - 1 if step <= first_column else step)
+                hit = covers[c, cell_of_class[c, j], codes[c, row]]
+                hits += hit
+                if not hit and best >= columns - 1:
+                    break
+            if hits > best:
+                best = hits
+                nearest[row] = j
+                if hits == columns:
+                    inside[row] = j
+                    break
+    return inside, nearest

@@ -1,34 +1,54 @@
 """From a problem to classes and the cells they are released with.
 
+Automatic hierarchies of the thesis algorithm get one rho per column (`choose_rhos`). For each rho, the values of a
+class that fall into one group are released as the group; a class that spans several groups is suppressed in that
+column. The rho kept is the one whose released column is most associated with the target, by the entropy coefficient
+I(column; target) / H(target); of equal ones the smallest, which generalises least.
+
 Guarantee: every class meets the rule if the whole table does; every cell covers the values of its class.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from kohort.anonymity.relational.algorithms.lattice import lattice, node_classes
 from kohort.anonymity.relational.algorithms.mondrian import mondrian
-from kohort.anonymity.relational.coding import code_table
-from kohort.anonymity.relational.hierarchies.rho import choose_rhos
-from kohort.anonymity.relational.hierarchies.taxonomy import Ladder, ladders
-from kohort.anonymity.relational.partition import Integers, Partition, Problem
+from kohort.anonymity.relational.hierarchy_builders import RHOS, automatic_hierarchy
+from kohort.anonymity.relational.hierarchy_levels import HierarchyLevels, levels_by_column
+from kohort.anonymity.relational.problem import CodedTable, Integers, Partition, Problem, code_table
 from kohort.anonymity.relational.recode import ColumnCells, cells_at, label_cells, set_cells
 from kohort.anonymity.relational.techniques import CutOptions, find_class_technique, find_hierarchy_technique
 from kohort.errors import ConfigError, RefusedError
 from kohort.tables.hierarchy import Hierarchy
 
-__all__ = ["Classed", "Classing", "classify"]
+__all__ = ["ChosenRho", "ClassOptions", "FormedClasses", "choose_rhos", "form_classes"]
+
+ChosenRho = tuple[float, Hierarchy, ColumnCells]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Classing:
-    """What was asked for. `finish` is applied to a finished partition (keep-exact)."""
+class ClassOptions:
+    """How classes are to be formed.
+
+    Attributes:
+        algorithm: "auto", "lattice" or the name of a class technique.
+        hierarchies: "auto", the name of a hierarchy technique, or one hierarchy per quasi-identifier.
+        target: Column that automatic hierarchies are made for.
+        cuts: Options of the class techniques.
+        levels: Level of each hierarchy that every row is put on; None: the algorithm chooses.
+        node_budget: Nodes of the lattice to visit best first.
+        suppression_limit: Largest share of the rows that may be suppressed.
+        finish: Applied to a finished partition (the keep-exact step).
+    """
 
     algorithm: str
     hierarchies: str | Mapping[str, Hierarchy]
@@ -39,14 +59,22 @@ class Classing:
     suppression_limit: float
     finish: Callable[[Partition], Partition]
 
-    def without_suppression(self) -> Classing:
-        """The same with every row released."""
+    def without_suppression(self) -> ClassOptions:
+        """The same options with every row released."""
         return replace(self, suppression_limit=0.0)
 
 
 @dataclass(frozen=True)
-class Classed:
-    """Classes, cells, the rows that are left out, the hierarchies of labels, and the name of what made them."""
+class FormedClasses:
+    """Classes and the cells they are released with.
+
+    Attributes:
+        partition: The class of each row.
+        cells: The released cells, by column and class.
+        suppressed: Rows that are left out.
+        hierarchies: The hierarchies that released labels come from.
+        algorithm: Name of the algorithm that formed the classes.
+    """
 
     partition: Partition
     cells: tuple[ColumnCells, ...]
@@ -55,8 +83,18 @@ class Classed:
     algorithm: str
 
 
-def classify(frame: pl.DataFrame, problem: Problem, options: Classing) -> Classed:
-    """Make the classes and their cells."""
+def form_classes(frame: pl.DataFrame, problem: Problem, options: ClassOptions) -> FormedClasses:
+    """Form the classes of a table and the cells they are released with.
+
+    Args:
+        frame: The table.
+        problem: Its coded quasi-identifiers and the rule.
+        options: How to form the classes.
+
+    Raises:
+        ConfigError: A technique is unknown, a hierarchy is missing, or a level does not exist.
+        RefusedError: A class on the given levels does not meet the rule.
+    """
     if isinstance(options.hierarchies, str):
         find_hierarchy_technique(options.hierarchies)
     chosen = options.algorithm
@@ -72,87 +110,158 @@ def classify(frame: pl.DataFrame, problem: Problem, options: Classing) -> Classe
     nobody = np.zeros(0, np.int64)
     if options.hierarchies != "auto":
         given = _hierarchies(frame, problem, options)
-        cells = label_cells(problem.table, partition, ladders(problem.table, given))
-        return Classed(partition, cells, nobody, given, chosen)
+        cells = label_cells(problem.table, partition, levels_by_column(problem.table, given))
+        return FormedClasses(partition, cells, nobody, given, chosen)
     if chosen == "thesis" and options.target is not None:
         rhos = choose_rhos(frame, problem.table, partition, target=options.target, jobs=options.cuts.jobs)
         cells = tuple(found for _, _, found in rhos.values())
-        return Classed(partition, cells, nobody, {name: one for name, (_, one, _) in rhos.items()}, chosen)
-    return Classed(partition, set_cells(problem.table, partition), nobody, {}, chosen)
+        return FormedClasses(partition, cells, nobody, {name: one for name, (_, one, _) in rhos.items()}, chosen)
+    return FormedClasses(partition, set_cells(problem.table, partition), nobody, {}, chosen)
 
 
-def _hierarchies(frame: pl.DataFrame, problem: Problem, options: Classing) -> Mapping[str, Hierarchy]:
+def choose_rhos(
+    frame: pl.DataFrame,
+    table: CodedTable,
+    partition: Partition,
+    *,
+    target: str,
+    rhos: Sequence[float] = RHOS,
+    jobs: int | None = None,
+) -> dict[str, ChosenRho]:
+    """Choose the rho of the automatic hierarchy of each quasi-identifier, columns in parallel.
+
+    Args:
+        frame: The table.
+        table: Its coded quasi-identifiers.
+        partition: The classes to release.
+        target: Column that the hierarchies are made for.
+        rhos: Bucket widths in percent to choose from.
+        jobs: Number of threads; all cores when None.
+
+    Returns:
+        For each column its rho, the hierarchy of that rho, and the cells it gives.
+    """
+    labels = frame[target].rank("dense").fill_null(0).cast(pl.Int64).to_numpy()
+
+    def best(position: int) -> ChosenRho:
+        return _best_rho(frame, table, partition, position, target=target, labels=labels, rhos=rhos)
+
+    with ThreadPoolExecutor(jobs or os.cpu_count() or 1) as pool:
+        found = list(pool.map(best, range(len(table.columns))))
+    return {column.name: chosen for column, chosen in zip(table.columns, found, strict=True)}
+
+
+def _best_rho(
+    frame: pl.DataFrame,
+    table: CodedTable,
+    partition: Partition,
+    position: int,
+    *,
+    target: str,
+    labels: Integers,
+    rhos: Sequence[float],
+) -> ChosenRho:
+    column = table.columns[position]
+    alone = CodedTable((column,), table.codes[position : position + 1])
+    best: tuple[float, ChosenRho] | None = None
+    for rho in rhos:
+        hierarchy = automatic_hierarchy(frame, column.name, target, rhos=[rho])
+        (cells,) = label_cells(alone, partition, [HierarchyLevels.of(column, hierarchy)])
+        kept = _association(cells.of_class[partition.labels], labels)
+        if best is None or kept > best[0] + 1e-12:
+            best = kept, (rho, hierarchy, cells)
+    if best is None:
+        raise ValueError("no rho to choose from")
+    return best[1]
+
+
+def _association(values: Integers, target: Integers) -> float:
+    """I(values; target) / H(target), from counts."""
+    _, target = np.unique(target, return_inverse=True)
+    distinct = int(target.max()) + 1
+    _, joint = np.unique(values * distinct + target, return_counts=True)
+    _, alone = np.unique(values, return_counts=True)
+    whole = _entropy(np.bincount(target))
+    return 0.0 if whole == 0.0 else (whole + _entropy(alone) - _entropy(joint)) / whole
+
+
+def _entropy(counts: NDArray[np.int64]) -> float:
+    shares = counts / counts.sum()
+    return float(-(shares * np.log(shares)).sum())
+
+
+def _hierarchies(frame: pl.DataFrame, problem: Problem, options: ClassOptions) -> Mapping[str, Hierarchy]:
     names = [column.name for column in problem.table.columns]
     if isinstance(options.hierarchies, str):
         return find_hierarchy_technique(options.hierarchies)(frame, names, options.target)
     return {name: options.hierarchies[name] for name in names if name in options.hierarchies}
 
 
-def _at_levels(frame: pl.DataFrame, problem: Problem, options: Classing, levels: Mapping[str, int]) -> Classed:
+def _at_levels(frame: pl.DataFrame, problem: Problem, options: ClassOptions, asked: Mapping[str, int]) -> FormedClasses:
     """Every row on the same levels: one node of the lattice, refused if a class there does not meet the rule."""
     given = _hierarchies(frame, problem, options)
-    steps = ladders(problem.table, given)
-    unknown = sorted(set(levels) - {ladder.column.name for ladder in steps})
+    steps = levels_by_column(problem.table, given)
+    unknown = sorted(set(asked) - {levels.column.name for levels in steps})
     if unknown:
         raise ConfigError(f"levels are given for other columns: {', '.join(unknown)}", hint="Name quasi-identifiers")
-    node = [levels.get(ladder.column.name, 0) for ladder in steps]
-    for ladder, level in zip(steps, node, strict=True):
-        if not 0 <= level < ladder.levels:
-            hint = f"Use 0 to {ladder.levels - 1}"
-            raise ConfigError(f"the hierarchy of column {ladder.column.name!r} has no level {level}", hint=hint)
+    node = [asked.get(levels.column.name, 0) for levels in steps]
+    for levels, level in zip(steps, node, strict=True):
+        if not 0 <= level < levels.count:
+            hint = f"Use 0 to {levels.count - 1}"
+            raise ConfigError(f"the hierarchy of column {levels.column.name!r} has no level {level}", hint=hint)
     partition, left = node_classes(problem, steps, node)
     if left:
         hint = "Raise a level, or let the lattice choose them"
         raise RefusedError(f"{left:,} rows are in classes that do not meet the rule at these levels", hint=hint)
     first = partition.order[partition.starts[:-1]]
     cells = tuple(
-        cells_at(ladder, np.full(partition.count, level), codes[first].astype(np.int64))
-        for ladder, level, codes in zip(steps, node, problem.table.codes, strict=True)
+        cells_at(levels, np.full(partition.count, level), codes[first].astype(np.int64))
+        for levels, level, codes in zip(steps, node, problem.table.codes, strict=True)
     )
-    return Classed(partition, cells, np.zeros(0, np.int64), given, "lattice")
+    return FormedClasses(partition, cells, np.zeros(0, np.int64), given, "lattice")
 
 
-def _by_lattice(frame: pl.DataFrame, problem: Problem, options: Classing) -> Classed:
+def _by_lattice(frame: pl.DataFrame, problem: Problem, options: ClassOptions) -> FormedClasses:
     given = _hierarchies(frame, problem, options)
-    steps = ladders(problem.table, given)
+    steps = levels_by_column(problem.table, given)
     found = lattice(problem, steps, node_budget=options.node_budget, suppression_limit=options.suppression_limit)
     candidates: list[tuple[Partition, Integers]] = [(found.partition, found.suppressed)]
-    if problem.rule.looks_at_sensitive:
-        # A walk from below lets diverse rows go first and strands the others; a walk from above does not.
+    if problem.rule.needs_sensitive:
+        # A search from below releases diverse rows first and leaves the others behind; one from above does not.
         candidates.append((_from_above(problem, frame, steps), np.zeros(0, np.int64)))
     finished = [(options.finish(partition), left) for partition, left in candidates]
     partition, left = min(finished, key=lambda one: _label_loss(problem, steps, one[0]))
-    return Classed(partition, label_cells(problem.table, partition, steps), left, given, "lattice")
+    return FormedClasses(partition, label_cells(problem.table, partition, steps), left, given, "lattice")
 
 
-def _from_above(problem: Problem, frame: pl.DataFrame, steps: Sequence[Ladder]) -> Partition:
+def _from_above(problem: Problem, frame: pl.DataFrame, steps: Sequence[HierarchyLevels]) -> Partition:
     """Mondrian over the leaves in the order of the hierarchies, so that cuts fall between labels."""
     ordered = frame.select(
-        pl.Series(ladder.column.name, _leaf_order(ladder)[codes])
-        for ladder, codes in zip(steps, problem.table.codes, strict=True)
+        pl.Series(levels.column.name, _leaf_order(levels)[codes])
+        for levels, codes in zip(steps, problem.table.codes, strict=True)
     )
     return mondrian(replace(problem, table=code_table(ordered, ordered.columns)), split="look-ahead")
 
 
-def _leaf_order(ladder: Ladder) -> Integers:
+def _leaf_order(levels: HierarchyLevels) -> Integers:
     """The place of each code when leaves are sorted by their labels, from the top level down."""
-    if ladder.column.is_number:
-        return np.arange(ladder.column.distinct, dtype=np.int64)
-    keys: list[Any] = list(ladder.labels)
-    place = np.empty(ladder.column.distinct, np.int64)
-    place[np.lexsort(keys)] = np.arange(ladder.column.distinct)
+    if levels.column.is_number:
+        return np.arange(levels.column.distinct, dtype=np.int64)
+    keys: list[Any] = list(levels.labels)
+    place = np.empty(levels.column.distinct, np.int64)
+    place[np.lexsort(keys)] = np.arange(levels.column.distinct)
     return place
 
 
-def _label_loss(problem: Problem, steps: Sequence[Ladder], partition: Partition) -> float:
+def _label_loss(problem: Problem, steps: Sequence[HierarchyLevels], partition: Partition) -> float:
     """Loss of a partition released by labels."""
     total = 0.0
     first = partition.starts[:-1]
-    for ladder, codes in zip(steps, problem.table.codes, strict=True):
+    for levels, codes in zip(steps, problem.table.codes, strict=True):
         ordered = codes[partition.order]
         cost = np.zeros(partition.count)
         apart = np.ones(partition.count, dtype=np.bool_)
-        for labels, costs in zip(ladder.labels, ladder.cost, strict=True):
+        for labels, costs in zip(levels.labels, levels.cost, strict=True):
             held = labels[ordered]
             low = np.minimum.reduceat(held, first)
             cost[apart] = costs[low[apart]]

@@ -10,15 +10,11 @@ Guarantee (guarded): if every class met the rule, every class still does, and no
 
 from __future__ import annotations
 
-from typing import Literal
-
 import numpy as np
 
-from kohort.anonymity.relational.partition import Integers, Partition, Problem
+from kohort.anonymity.relational.problem import Integers, Partition, Problem
 
-__all__ = ["KeepExact", "split_exact"]
-
-KeepExact = Literal["yes", "no", "thesis"]
+__all__ = ["split_exact"]
 
 
 def split_exact(problem: Problem, partition: Partition, *, guarded: bool = True) -> Partition:
@@ -61,7 +57,7 @@ def _exact_groups(problem: Problem, partition: Partition, *, least: int) -> Inte
 def _guarded(
     problem: Problem, partition: Partition, groups: Integers, sizes: Integers, of_class: Integers, leaves: np.ndarray
 ) -> np.ndarray:
-    met = problem.judge()
+    met = problem.rule_test()
     allowed = np.zeros(len(sizes), dtype=np.bool_)
     rows_by_group = np.argsort(groups, kind="stable")
     begin = np.concatenate(([0], np.cumsum(sizes)))

@@ -17,9 +17,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from kohort.anonymity.relational.coding import CodedColumn, CodedTable
-from kohort.anonymity.relational.hierarchies.taxonomy import Ladder
-from kohort.anonymity.relational.partition import Integers, Partition
+from kohort.anonymity.relational.hierarchy_levels import HierarchyLevels
+from kohort.anonymity.relational.problem import CodedColumn, CodedTable, Integers, Partition
 from kohort.tables.cells import (
     SUPPRESSED,
     Cell,
@@ -127,32 +126,32 @@ def _distinct_groups(
     return list(known), of_class
 
 
-def label_cells(table: CodedTable, partition: Partition, steps: Sequence[Ladder]) -> tuple[ColumnCells, ...]:
+def label_cells(table: CodedTable, partition: Partition, steps: Sequence[HierarchyLevels]) -> tuple[ColumnCells, ...]:
     """The lowest label above all values of a class, column by column."""
     first = partition.starts[:-1]
     made = []
-    for ladder, codes in zip(steps, table.codes, strict=True):
+    for levels, codes in zip(steps, table.codes, strict=True):
         ordered = codes[partition.order]
         level = np.zeros(partition.count, np.int64)
         apart = np.ones(partition.count, dtype=np.bool_)
-        for step, labels in enumerate(ladder.labels):
+        for step, labels in enumerate(levels.labels):
             held = labels[ordered]
             level[apart] = step
             apart &= np.maximum.reduceat(held, first) != np.minimum.reduceat(held, first)
-        made.append(cells_at(ladder, level, ordered[first].astype(np.int64)))
+        made.append(cells_at(levels, level, ordered[first].astype(np.int64)))
     return tuple(made)
 
 
-def cells_at(ladder: Ladder, level: Integers, code: Integers) -> ColumnCells:
+def cells_at(levels: HierarchyLevels, level: Integers, code: Integers) -> ColumnCells:
     """The cells of classes of which each has a level and the code of one of its rows."""
-    keys, of_class = np.unique(level * ladder.column.distinct + code, return_inverse=True)
+    keys, of_class = np.unique(level * levels.column.distinct + code, return_inverse=True)
     found: dict[tuple[int, int], int] = {}
     places = np.empty(len(keys), np.int64)
     for position, key in enumerate(keys.tolist()):
-        step, held = divmod(key, ladder.column.distinct)
-        places[position] = found.setdefault((step, int(ladder.labels[step][held])), len(found))
-    cells = tuple(ladder.cells[step][label] for step, label in found)
-    return ColumnCells(ladder.column.name, cells, places[of_class], bool((level > 0).any()))
+        step, held = divmod(key, levels.column.distinct)
+        places[position] = found.setdefault((step, int(levels.labels[step][held])), len(found))
+    cells = tuple(levels.cells[step][label] for step, label in found)
+    return ColumnCells(levels.column.name, cells, places[of_class], bool((level > 0).any()))
 
 
 def _text(cell: Any) -> str | None:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from kohort.errors import ConfigError, RefusedError, nearest
 
-__all__ = ["Demands", "LKind", "Rule", "SensitiveColumns", "TKind"]
+__all__ = ["LKind", "Rule", "SensitiveColumns", "SensitiveRequirements", "TKind", "require_feasible"]
 
 LKind = Literal["distinct", "entropy", "recursive"]
 TKind = Literal["emd", "kl"]
@@ -55,12 +55,12 @@ class Rule:
             raise ConfigError(f"c is {self.c:g}", hint="Use a number above 0")
 
     @property
-    def looks_at_sensitive(self) -> bool:
+    def needs_sensitive(self) -> bool:
         """Whether sizes alone do not decide."""
         return self.l > 0 or self.t > 0
 
     @property
-    def holds_in_larger(self) -> bool:
+    def is_monotone(self) -> bool:
         """Whether a class that meets the rule still does with any row more."""
         return self.t == 0 and (self.l == 0 or self.l_kind == "distinct")
 
@@ -104,50 +104,50 @@ class SensitiveColumns:
         return int(self.offsets[position + 1] - self.offsets[position])
 
 
-class Demands(NamedTuple):
+class SensitiveRequirements(NamedTuple):
     """What the compiled loops need to judge the sensitive values of a class.
 
-    What is None is not asked for, and what judges it is not even compiled; so the loops are compiled anew for every
-    kind of l and t. Bounds on sums of rounded shares are slack by `ROUNDING` already.
+    One type for every kind of rule, so that the loops are compiled once for rules about sensitive values: 0 (for l) and
+    infinity (for t) ask for nothing. Bounds on sums of rounded shares are already relaxed by `ROUNDING`.
     """
 
     offsets: NDArray[np.int64]
     share: NDArray[np.float64]
     distinct_l: int
-    entropy_l: float | None
-    recursive: tuple[int, float] | None
-    emd: float | None
-    kl: float | None
-    # Of the three, all or none: none where no column that the distance of earth movers looks at has an order.
-    ordered: NDArray[np.bool_] | None
-    cumulative: NDArray[np.float64] | None
-    prefix: NDArray[np.float64] | None
+    entropy_l: float
+    recursive_l: int
+    recursive_c: float
+    emd: float
+    kl: float
+    ordered: NDArray[np.bool_]
+    cumulative: NDArray[np.float64]
+    prefix: NDArray[np.float64]
 
     @classmethod
-    def of(cls, rule: Rule, sensitive: SensitiveColumns) -> Demands | None:
-        """None for a rule of k alone."""
-        if not rule.looks_at_sensitive:
+    def of(cls, rule: Rule, sensitive: SensitiveColumns) -> SensitiveRequirements | None:
+        """The requirements of a rule on these columns; None for a rule of k alone."""
+        if not rule.needs_sensitive:
             return None
-        distinct, entropy, recursive = (rule.l > 0 and rule.l_kind == kind for kind in get_args(LKind))
-        emd, kl = (rule.t > 0 and rule.t_kind == kind for kind in get_args(TKind))
-        by_order = emd and bool(sensitive.ordered.any())
+        distinct, entropy, recursive = (rule.l if rule.l_kind == kind else 0 for kind in get_args(LKind))
+        emd, kl = (rule.t + ROUNDING if rule.t > 0 and rule.t_kind == kind else math.inf for kind in get_args(TKind))
         return cls(
             offsets=sensitive.offsets,
             share=sensitive.share,
-            distinct_l=int(rule.l) if distinct else 0,
-            entropy_l=rule.l - ROUNDING if entropy else None,
-            recursive=(int(rule.l), float(rule.c)) if recursive else None,
-            emd=rule.t + ROUNDING if emd else None,
-            kl=rule.t + ROUNDING if kl else None,
-            ordered=sensitive.ordered if by_order else None,
-            cumulative=sensitive.cumulative if by_order else None,
-            prefix=sensitive.prefix if by_order else None,
+            distinct_l=int(distinct),
+            entropy_l=max(entropy - ROUNDING, 0.0),
+            recursive_l=int(recursive),
+            recursive_c=float(rule.c),
+            emd=emd,
+            kl=kl,
+            ordered=sensitive.ordered,
+            cumulative=sensitive.cumulative,
+            prefix=sensitive.prefix,
         )
 
 
 def require_feasible(rule: Rule, sensitive: SensitiveColumns, rows: int) -> None:
     """Refuse what no partition of this table can meet, and say what could be met."""
-    if rule.looks_at_sensitive and not sensitive.names:
+    if rule.needs_sensitive and not sensitive.names:
         raise ConfigError("l and t are about a sensitive column and none is named", hint="Name one as sensitive")
     if rows < rule.k:
         raise RefusedError(f"{rows:,} rows cannot be {rule.k:,}-anonymous", hint=f"k of at most {rows:,} can be met")

@@ -14,11 +14,9 @@ from typing import TypeVar
 import polars as pl
 
 from kohort.anonymity.relational.algorithms.cluster import cluster
-from kohort.anonymity.relational.algorithms.mondrian import Split, mondrian
-from kohort.anonymity.relational.algorithms.thesis import thesis_mondrian
-from kohort.anonymity.relational.hierarchies.automatic import LATTICE_RHOS, automatic_hierarchy
-from kohort.anonymity.relational.hierarchies.intervals import data_independent
-from kohort.anonymity.relational.partition import Partition, Problem
+from kohort.anonymity.relational.algorithms.mondrian import Split, mondrian, thesis_mondrian
+from kohort.anonymity.relational.hierarchy_builders import LATTICE_RHOS, automatic_hierarchy, data_independent
+from kohort.anonymity.relational.problem import Partition, Problem
 from kohort.errors import ConfigError, nearest
 from kohort.tables.hierarchy import Hierarchy
 
@@ -115,7 +113,7 @@ def _intervals(frame: pl.DataFrame, names: Sequence[str], target: str | None) ->
 
 @class_technique("cluster")
 def _cluster(problem: Problem, options: CutOptions) -> Partition:
-    if problem.rule.k == 1 and not problem.rule.looks_at_sensitive:
+    if problem.rule.k == 1 and not problem.rule.needs_sensitive:
         return mondrian(problem)
     return cluster(problem, jobs=options.jobs)
 

@@ -32,7 +32,14 @@ OLDEST_NAMED_AGE = 89
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnWarning:
-    """One suspicion about one column."""
+    """One suspicion about one column.
+
+    Attributes:
+        column: Name of the column.
+        kind: Kind of identifier it may be.
+        reason: Why: its name, its values, nearly all of them unique, or no declared role.
+        message: One sentence without a cell value.
+    """
 
     column: str
     kind: str
@@ -120,9 +127,21 @@ def identifier_warnings(
     identifiers: Sequence[str] = (),
     others: Sequence[str] = (),
 ) -> tuple[ColumnWarning, ...]:
-    """Suspicions about a frame's columns, in their order; columns declared to be identifiers are passed over.
+    """Warn about columns that may identify people.
 
-    `others` are columns with any further role (target, feature): declared, and looked at like the rest.
+    Args:
+        frame: A pandas, polars or pyarrow table.
+        quasi: Names of the quasi-identifiers.
+        sensitive: Names of the sensitive columns.
+        items: Names of the columns of item sets.
+        identifiers: Columns declared to be identifiers; they are passed over.
+        others: Columns with any further role (target, feature): declared, and looked at like the rest.
+
+    Returns:
+        The suspicions, in the order of the columns.
+
+    Raises:
+        DataError: The table lacks a column or has no rows.
     """
     table = as_frame(frame)
     quasi = require_columns(table, quasi)
@@ -178,7 +197,7 @@ def _shaped(column: pl.Series, kinds: Sequence[_Kind]) -> ColumnWarning | None:
 
 
 def _nearly_unique(column: pl.Series, declared: set[str]) -> ColumnWarning | None:
-    """A column of codes or texts that tells almost every row apart, outside the declared ones."""
+    """Warn about an undeclared column of codes or texts that tells almost every row apart."""
     codes = column.dtype == pl.String or column.dtype.is_integer()
     if column.name in declared or not codes or len(column) < FEWEST_ROWS_FOR_UNIQUE:
         return None

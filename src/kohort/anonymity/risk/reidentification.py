@@ -1,41 +1,86 @@
 """Re-identification risk of a table, from the sizes of its classes.
 
 A row in a class of f rows is found with probability 1/f by a prosecutor, who knows that the person is in the table. A
-journalist does not know it: his risk is 1/F, F the rows of that class in the population the table was drawn from. A
-marketer wants as many matches as possible, whichever: his risk is the share of rows he may expect to match, the mean
-of 1/F over the rows (El Emam, Guide to the De-Identification of Personal Health Information, 2013).
+journalist does not know it: the risk is 1/F, F the rows of that class in the population the table was drawn from. A
+marketer wants as many matches as possible: the risk is the share of rows expected to match, the mean of 1/F over the
+rows (El Emam, Guide to the De-Identification of Personal Health Information, 2013).
 
 F comes from a population table when there is one; else it is estimated as f divided by the sampling fraction. Without
 either, the table is its own population: F = f. Distinction and separation are those of Motwani and Xu (2007).
 
-Guarantee: figures depend on class sizes alone and hold no cell value.
+Population uniqueness is estimated by two models, chosen as in Dankar et al. (2012): Pitman's for sampling fractions up
+to 0.1; Zayatz's above, and where Pitman's parameters cannot be found (every row unique, or all rows alike). The result
+names the model that was used.
+
+- Pitman (Hoshino, 2001): class sizes follow Pitman's sampling formula with parameters alpha in (0, 1) and
+  theta > -alpha, fitted by maximum likelihood. The expected number of uniques among N rows is
+  N * Gamma(theta + 1) Gamma(theta + alpha + N - 1) / (Gamma(theta + alpha) Gamma(theta + N)), not its limit for
+  large N.
+- Zayatz (1991): the sample's class sizes stand for the population's. By Bayes, a sample unique is a population unique
+  with probability f_1 h(1) / sum f_i h(i), f_i the classes of size i, h(i) the chance that a class of i rows in the
+  population shows exactly one row in the sample.
+
+Guarantees: figures depend on class sizes alone and hold no cell value; an estimate of uniques is between 0 and the
+population's size, and 0 for a table without uniques.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
 from kohort.anonymity.checker.classes import Classes, as_frame, group_rows, require_columns
-from kohort.anonymity.risk.population import PopulationUniqueness, population_uniqueness
 from kohort.errors import ConfigError, DataError
 
-__all__ = ["THRESHOLDS", "Identifying", "Risk", "assess_risk", "distinction_and_separation"]
+__all__ = [
+    "THRESHOLDS",
+    "Distinguishability",
+    "PopulationUniqueness",
+    "Risk",
+    "assess_risk",
+    "distinction_and_separation",
+    "pitman_log_likelihood",
+    "population_uniqueness",
+]
 
+Model = Literal["pitman", "zayatz"]
+Floats = NDArray[np.float64]
+
+PITMAN_UP_TO = 0.1
 THRESHOLDS = (0.05, 0.1, 0.2, 0.33, 0.5)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PopulationUniqueness:
+    """Estimated share of the population that is unique in it, and the model it comes from."""
+
+    share: float
+    population_size: int
+    model: Model
+
+    def to_mapping(self) -> dict[str, Any]:
+        """JSON values."""
+        return {"share": self.share, "population_size": self.population_size, "model": self.model}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Risk:
     """Risks of one table.
 
-    `rows_above[x]` is the number of rows whose prosecutor risk 1/f is greater than x (not equal to it). The journalist
-    figures and the estimated population uniqueness are None when nothing is known about the population.
+    Attributes:
+        prosecutor_max: Largest prosecutor risk 1/f of a row.
+        prosecutor_mean: Mean prosecutor risk.
+        marketer: Share of the rows that a marketer may expect to match.
+        rows_above: For each threshold the number of rows whose prosecutor risk is greater than it (not equal to it).
+        sample_uniqueness: Share of the rows that are unique in the table.
+        journalist_max: Largest journalist risk 1/F; None when nothing is known about the population.
+        journalist_mean: Mean journalist risk; None likewise.
+        population: Estimated population uniqueness; None when no size or sampling fraction is given.
     """
 
     prosecutor_max: float
@@ -62,11 +107,13 @@ class Risk:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Identifying:
+class Distinguishability:
     """How far a set of columns tells rows apart.
 
-    `distinction` is the number of distinct values (combinations) for each row, `separation` the share of pairs of rows
-    that differ; a table of one row has no pairs and a separation of 0.
+    Attributes:
+        columns: Names of the columns.
+        distinction: Distinct combinations of values divided by the rows.
+        separation: Share of the pairs of rows that differ; 0 for a table of one row, which has no pairs.
     """
 
     columns: tuple[str, ...]
@@ -87,7 +134,28 @@ def assess_risk(
     population: Any = None,
     thresholds: Sequence[float] = THRESHOLDS,
 ) -> Risk:
-    """Risks of a frame. Tell at most one thing about the population: its size, the fraction drawn, or its table."""
+    """Risks of a table.
+
+    Args:
+        frame: A pandas, polars or pyarrow table.
+        quasi: Names of the quasi-identifiers.
+        sampling_fraction: Share of the population that the table holds.
+        population_size: Rows of the population.
+        population: Table of the whole population, generalised like `frame`.
+        thresholds: Risks to count the rows above.
+
+    Returns:
+        The risks. At most one of the three descriptions of the population may be given.
+
+    Raises:
+        ConfigError: The population is described twice, is smaller than the table, or the fraction is not in (0, 1].
+        DataError: A column is absent or has another type in the population, or the table is no part of it.
+
+    Example:
+        >>> table = pl.DataFrame({"age": [30, 30, 41]})
+        >>> assess_risk(table, quasi=["age"]).prosecutor_max
+        1.0
+    """
     table = as_frame(frame)
     classes = group_rows(table, quasi)
     row_risk = 1.0 / classes.sizes  # of each row of the class
@@ -98,11 +166,11 @@ def assess_risk(
         rows_above={float(limit): int(classes.sizes[row_risk > limit].sum()) for limit in thresholds},
         sample_uniqueness=int((classes.sizes == 1).sum()) / classes.rows,
     )
-    told = [thing is not None for thing in (sampling_fraction, population_size, population)]
-    if sum(told) > 1:
+    described = sum(value is not None for value in (sampling_fraction, population_size, population))
+    if described > 1:
         hint = "Give the population's size, the sampling fraction or its table, not two of them"
         raise ConfigError("the population is described twice", hint=hint)
-    if not any(told):
+    if not described:
         return alone
     if population is not None:
         return _with_population(alone, classes, _sizes_in(as_frame(population), table, classes, quasi))
@@ -118,19 +186,23 @@ def _with_population(alone: Risk, classes: Classes, sizes: NDArray[np.floating[A
     )
 
 
-def distinction_and_separation(frame: Any, *, quasi: Sequence[str]) -> tuple[Identifying, ...]:
-    """Of each quasi-identifier and, last, of all of them together."""
+def distinction_and_separation(frame: Any, *, quasi: Sequence[str]) -> tuple[Distinguishability, ...]:
+    """Distinction and separation of each quasi-identifier and, last, of all of them together.
+
+    Raises:
+        DataError: The table lacks a column or has no rows.
+    """
     table = as_frame(frame)
     names = require_columns(table, quasi)
     sets = [(name,) for name in names] + ([names] if len(names) > 1 else [])
-    return tuple(_identifying(table, columns) for columns in sets)
+    return tuple(_distinguishability(table, columns) for columns in sets)
 
 
-def _identifying(frame: pl.DataFrame, columns: tuple[str, ...]) -> Identifying:
+def _distinguishability(frame: pl.DataFrame, columns: tuple[str, ...]) -> Distinguishability:
     sizes = group_rows(frame, columns).sizes
     pairs = frame.height * (frame.height - 1) // 2
     alike = int((sizes * (sizes - 1) // 2).sum())
-    return Identifying(
+    return Distinguishability(
         columns=columns,
         distinction=len(sizes) / frame.height,
         separation=1.0 - alike / pairs if pairs else 0.0,
@@ -166,3 +238,80 @@ def _sizes_in(
         hint = "The table must be a part of the population, generalised in the same way"
         raise DataError(f"{short:,} of {classes.count:,} classes have fewer rows in the population", hint=hint)
     return found.astype(np.float64)
+
+
+def population_uniqueness(sizes: NDArray[np.int64], *, population_size: int) -> PopulationUniqueness:
+    """Estimate the uniqueness of a population from the class sizes of a sample.
+
+    Args:
+        sizes: Rows of each class of the sample.
+        population_size: Rows of the population.
+
+    Returns:
+        The estimated share and the model used.
+    """
+    size, count = np.unique(sizes, return_counts=True)
+    rows = int(sizes.sum())
+    uniques = int(count[0]) if size[0] == 1 else 0
+    model: Model = "zayatz"
+    expected: float | None = None
+    if uniques == 0:
+        expected = 0.0
+    elif rows / population_size <= PITMAN_UP_TO and 1 < len(sizes) < rows:
+        expected = _pitman(size, count, population_size)
+        model = "zayatz" if expected is None else "pitman"
+    if expected is None:
+        expected = _zayatz(size, count, population_size)
+    share = min(max(expected / population_size, 0.0), 1.0)
+    return PopulationUniqueness(share=share, population_size=population_size, model=model)
+
+
+def pitman_log_likelihood(theta: float, alpha: float, size: NDArray[np.int64], count: NDArray[np.int64]) -> float:
+    """Logarithm of Pitman's sampling formula, up to a constant, for `count` classes of each `size`."""
+    from scipy.special import gammaln
+
+    classes, rows = int(count.sum()), int((size * count).sum())
+    start = theta / alpha
+    opened = (classes - 1) * np.log(alpha) + gammaln(start + classes) - gammaln(start + 1.0)
+    drawn = gammaln(theta + rows) - gammaln(theta + 1.0)
+    grown = (count * (gammaln(size - alpha) - gammaln(1.0 - alpha))).sum()
+    return float(opened - drawn + grown)
+
+
+def _pitman(size: NDArray[np.int64], count: NDArray[np.int64], population_size: int) -> float | None:
+    from scipy.optimize import minimize
+    from scipy.special import expit, gammaln
+
+    def parameters(point: Floats) -> tuple[float, float]:
+        alpha = float(np.clip(expit(point[0]), 1e-9, 1.0 - 1e-9))
+        return float(np.exp(np.clip(point[1], -50.0, 50.0)) - alpha), alpha
+
+    def loss(point: Floats) -> float:
+        theta, alpha = parameters(point)
+        return -pitman_log_likelihood(theta, alpha, size, count)
+
+    rows, uniques = int((size * count).sum()), int(count[0])
+    # In a large sample the share of uniques among the classes tends to alpha.
+    share = np.clip(uniques / count.sum(), 0.01, 0.99)
+    start = np.array([np.log(share / (1.0 - share)), np.log(1.0 + rows / 10.0)])
+    options = {"xatol": 1e-8, "fatol": 1e-8, "maxiter": 4000, "maxfev": 4000}
+    found = minimize(loss, start, method="Nelder-Mead", options=options)
+    if not found.success or not np.isfinite(found.fun):
+        return None
+    theta, alpha = parameters(found.x)
+    log_share = (
+        gammaln(theta + 1.0)
+        - gammaln(theta + alpha)
+        + gammaln(theta + alpha + population_size - 1.0)
+        - gammaln(theta + population_size)
+    )
+    return float(population_size * np.exp(log_share)) if np.isfinite(log_share) else None
+
+
+def _zayatz(size: NDArray[np.int64], count: NDArray[np.int64], population_size: int) -> float:
+    from scipy.stats import hypergeom
+
+    rows = int((size * count).sum())
+    shown_once = count * hypergeom.pmf(1, population_size, size, rows)
+    also_in_population = shown_once[0] / shown_once.sum()
+    return float(count[0] * also_in_population * population_size / rows)

@@ -15,11 +15,12 @@ import numpy as np
 from kohort.errors import RefusedError, SiteError
 from kohort.models.dense.network import FloatArray
 from kohort.protocol.hub import Ask, Expect, Hub, Replies, RoundEnd
+from kohort.protocol.phases import JudgeSection, TrainingPhase
 from kohort.protocol.site import Site
 from kohort.protocol.task import Release, Request, Task
 from kohort.protocol.wire import Payload
 from kohort.rounds.dp_accounts import account_of, answer_once, claim_of, spends
-from kohort.rounds.phases import JudgeSection, TrainingPhase, judge_of, phases_of, rows_of
+from kohort.rounds.phase_rows import rows_of
 from kohort.rounds.training import TrainingState
 
 __all__ = ["JUDGE", "REVEAL", "prefers_later", "revealed"]
@@ -30,7 +31,7 @@ def _reveal(site: Site, request: Request) -> Release:
     model = site.state(TrainingState).model
     if model is None:
         raise SiteError(f"site {site.name!r} has no model of its own to show")
-    phase = phases_of(site.plan)[int(request.payload.metrics["phase"])]
+    phase = site.plan.phase(int(request.payload.metrics["phase"]))
     rows = rows_of(site, phase).count
     claim = site.aggregate(rows) if spends(phase) is None else claim_of(site)
     return Release(payload=Payload(arrays={"weights": model}, metrics={"rows": rows}), guarantee=claim, rows=rows)
@@ -56,10 +57,10 @@ def revealed(hub: Hub, number: int, round_number: int) -> Generator[Ask | RoundE
 def _judge(site: Site, request: Request) -> Release:
     """How many more held-out rows the later model gets right."""
     number = int(request.payload.metrics["phase"])
-    section = judge_of(site.plan)
+    section = site.plan.judge
     if section is None:
         raise RefusedError("the approved plan judges no models")
-    phase = _judged_job(phases_of(site.plan), section)
+    phase = _judged_phase(site.plan.phases, section)
     rows, network = rows_of(site, phase, held_out=True), site.network
     right = [_correct(network, request.payload.arrays[name], rows.x, rows.y) for name in ("later", "earlier")]
     gained = float(right[0] - right[1])
@@ -74,7 +75,7 @@ def _judge(site: Site, request: Request) -> Release:
     return Release(payload=Payload(arrays={"gained": np.asarray([gained])}), guarantee=claim_of(site), rows=rows.count)
 
 
-def _judged_job(phases: tuple[TrainingPhase, ...], section: JudgeSection) -> TrainingPhase:
+def _judged_phase(phases: tuple[TrainingPhase, ...], section: JudgeSection) -> TrainingPhase:
     found = next((phase for phase in phases if phase.rows == section.rows), None)
     if found is None:
         raise SiteError(f"no phase trains on {section.rows}-risk rows, so none were held out")

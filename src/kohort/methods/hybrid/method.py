@@ -25,16 +25,20 @@ from kohort.methods.registry import Method
 from kohort.models.dense.network import FloatArray
 from kohort.privacy.guarantee import DP, Aggregate, Guarantee
 from kohort.protocol.hub import Ask, Hub, ProtocolGenerator, Replies, Result, RoundEnd
+from kohort.protocol.phases import DPSection, JudgeSection, RowPart, TrainingPhase
 from kohort.protocol.plan import TrainSection
+from kohort.protocol.reads import AGGREGATION, CORRECTION, LOCAL_TRAINING, NETWORK, SELECTION, Reads
 from kohort.rounds.clusters import LABELS, NAMED, check_cluster_name, form_clusters, named_clusters
 from kohort.rounds.dp_accounts import RESERVE, planned_claims, reserve, spends
 from kohort.rounds.hub_noise import hub_noise
 from kohort.rounds.loop import RoundOptions, federated_rounds
 from kohort.rounds.peers import EXCHANGE, KEYS, SETTLE, PeerRounds, neighbours, peer_rounds
 from kohort.rounds.phase_training import TRAIN_PHASE
-from kohort.rounds.phases import DPSection, JudgeSection, RowPart, TrainingPhase
 
 __all__ = ["METHOD", "Hybrid", "PhaseSection"]
+
+_PHASE_KEYS = ("local_epochs", "batch", "optimizer", "lr")
+"""Keys of `[train]` that a phase can set for itself."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,11 +62,7 @@ class PhaseSection:
 
     def phase(self, train: TrainSection, held_out: dict[RowPart, float]) -> TrainingPhase:
         """What sites do in this phase; what it does not say is as in `[train]`."""
-        own = {
-            name: value
-            for name in ("local_epochs", "batch", "optimizer", "lr")
-            if (value := getattr(self, name)) is not None
-        }
+        own = {name: value for name in _PHASE_KEYS if (value := getattr(self, name)) is not None}
         rows: RowPart = self.rows or ("low" if self.kind == "peers" else "high")
         return TrainingPhase(
             train=replace(train, rounds=self.rounds, **own),
@@ -100,16 +100,28 @@ class Hybrid:
         if self.judge is not None and self.phases[-1].kind != "server":
             raise ConfigError("method.judge judges a server phase at the end", hint="End with a server phase")
 
-    def training_phases(self, train: TrainSection) -> tuple[TrainingPhase, ...]:
-        """One a phase."""
-        held_out: dict[RowPart, float] = {} if self.judge is None else {self.judge.rows: self.judge.share}
-        return tuple(section.phase(train, held_out) for section in self.phases)
+
+def training_phases(config: Hybrid, train: TrainSection) -> tuple[TrainingPhase, ...]:
+    """The phases as sites see them."""
+    held_out: dict[RowPart, float] = {} if config.judge is None else {config.judge.rows: config.judge.share}
+    return tuple(section.phase(train, held_out) for section in config.phases)
+
+
+def reads(config: Hybrid) -> Reads:
+    """Of `[train]`, what the phases leave open; how the hub chooses and aggregates, where a phase is run with it."""
+    own = {f"train.{name}" for name in _PHASE_KEYS if all(getattr(phase, name) is not None for phase in config.phases)}
+    keys = LOCAL_TRAINING - own | CORRECTION | NETWORK
+    with_hub = [phase for phase in config.phases if phase.kind == "server"]
+    if with_hub:
+        keys |= SELECTION | {"train.average"}
+    if any(phase.dp is None or phase.dp.mechanism != "hub" for phase in with_hub):
+        keys |= AGGREGATION
+    return Reads(keys)
 
 
 def protocol(config: Hybrid, hub: Hub) -> ProtocolGenerator:
     """Reserve the budgets, then phase after phase: peers among themselves, or everybody with the hub."""
-    phases = config.training_phases(hub.approved.train)
-    _check(hub)
+    phases = hub.approved.phases
     enrolled = len(hub.sites)
     clusters = yield from _known_clusters(config, hub)
     if clusters is not None:
@@ -267,19 +279,13 @@ def _check_clusters(clusters: str | Mapping[str, tuple[str, ...]]) -> None:
         check_cluster_name(name)
 
 
-def _check(hub: Hub) -> None:
-    """What would fail at every site is the plan's fault, and is said once."""
-    if hub.approved.train.stop is not None:
-        raise ConfigError("phases run their rounds to the end", hint="Drop train.stop: watching the loss costs budget")
-
-
 def _judge_spends(config: Hybrid) -> bool:
     return config.judge is not None and config.judge.rows == "high"
 
 
 def claims(config: Hybrid, rows: int) -> Sequence[Guarantee]:
     """A site spends each phase's budget; phases without one give away weights trained on their rows."""
-    phases = config.training_phases(TrainSection())
+    phases = training_phases(config, TrainSection())
     made: list[Guarantee] = list(planned_claims(phases))
     if any(spends(phase) is None for phase in phases):
         made.append(Aggregate(rows=rows))
@@ -294,7 +300,10 @@ METHOD = Method(
     claims=claims,
     tasks=(RESERVE, LABELS, NAMED, KEYS, EXCHANGE, SETTLE, TRAIN_PHASE, REVEAL, JUDGE),
     cites="Corbucci, Monreale, Pellungrini 2024",
-    fixed_rounds=True,
+    reads=reads,
+    phases=training_phases,
+    judge=lambda config: config.judge,
+    clusters=lambda config: None if isinstance(config.clusters, str) else config.clusters,
     example=(
         'clusters = "labels:2"\n'
         "phases = [\n"

@@ -29,7 +29,6 @@ from kohort.protocol.state import TaskState
 from kohort.protocol.task import Release, Request, Task
 from kohort.protocol.wire import Payload
 from kohort.rounds.counting import KeyCounts, SecureCount, is_approved
-from kohort.rounds.phases import phases_of, secure_of
 from kohort.tables.blocks import CategoryBlock
 from kohort.tables.encoder import Encoder
 
@@ -50,7 +49,7 @@ class CellsState(TaskState):
 
 def needs_cells(approved: ApprovedPlan, encoder: Encoder) -> bool:
     """Whether some feature is an indicator. A noisy total hides a person without a count, which would cost budget."""
-    return bool(is_indicator(encoder).any()) and phases_of(approved)[0].dp is None
+    return bool(is_indicator(encoder).any()) and approved.phase(0).dp is None
 
 
 def rows_at(site: Site) -> Rows:
@@ -140,7 +139,7 @@ def _counts(site: Site) -> KeyCounts:
 
 
 def _scheme(approved: ApprovedPlan) -> str:
-    secure = secure_of(approved)
+    secure = approved.secure
     if secure is None:
         raise RefusedError("the approved plan sums nothing")
     return secure.sum

@@ -20,11 +20,12 @@ from kohort.errors import ConfigError, RefusedError
 from kohort.methods.oneshot.random_features import Kind, RandomFeatures, network_of_features, patches
 from kohort.models.closed_form.design import Activation, Floats, OneLayer, clip_rows, sensitivity
 from kohort.models.dense.network import FloatArray, Network
+from kohort.protocol.phases import DPSection, SecureSumSection
 from kohort.protocol.plan import ApprovedPlan
 from kohort.tables.blocks import CategoryBlock, ItemsBlock
 from kohort.tables.encoder import Encoder
 
-__all__ = ["BITS", "Cells", "Layout", "OneShotSection", "is_indicator", "section_of"]
+__all__ = ["BITS", "Cells", "Layout", "OneShot", "OneShotSection", "is_indicator", "section_of"]
 
 BITS = 62
 """Signed bits of a total. Where a slot of a ciphertext is narrower, a number takes several."""
@@ -80,12 +81,28 @@ class OneShotSection:
         return self.folds if self.lambda_ == "folds" else 1
 
 
+@dataclass(frozen=True, kw_only=True)
+class OneShot:
+    """What is fitted (`[method.oneshot]`), how sums are protected, and the budget, if any. `[train]` is not read."""
+
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 - read by pydantic, not a field
+
+    oneshot: OneShotSection = field(default_factory=OneShotSection)
+    secure: SecureSumSection = field(default_factory=SecureSumSection)
+    """Encrypted (bfv) unless it says otherwise."""
+    dp: DPSection | None = None
+    """Noise on the totals, in shares; `clip` bounds the norm of a row's inputs, which are within [-1, 1] each."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "secure", self.secure.or_scheme("bfv"))
+
+
 def section_of(approved: ApprovedPlan) -> OneShotSection:
     """The section of the approved plan."""
-    found = getattr(approved.config, "oneshot", None)
-    if not isinstance(found, OneShotSection):
+    config = approved.config
+    if not isinstance(config, OneShot):
         raise RefusedError("the approved plan is not a one-shot fit")
-    return found
+    return config.oneshot
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,7 +17,7 @@ Guarantee: SecureSum, Aggregate with `none`; DP of the total with `method.dp`; i
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from math import sqrt
 from typing import Any
 
@@ -26,7 +26,7 @@ import numpy as np
 from kohort.crypto.sums.scheme import find_scheme
 from kohort.errors import ConfigError, RefusedError, SiteError
 from kohort.methods.oneshot.cells import CELLS, COUNT, agree_on_cells, needs_cells
-from kohort.methods.oneshot.design import BITS, Cells, Layout, OneShotSection
+from kohort.methods.oneshot.design import BITS, Cells, Layout, OneShot, OneShotSection
 from kohort.methods.oneshot.fit import Fit, check_before, check_total, decoded, fit
 from kohort.methods.oneshot.newton import newton_length, newton_loss, newton_step
 from kohort.methods.oneshot.paper import OPEN_WEIGHTS, SEND_FACTORS, paper_claims, paper_protocol
@@ -37,36 +37,24 @@ from kohort.methods.registry import Method
 from kohort.models.closed_form.design import Floats
 from kohort.privacy.guarantee import Guarantee
 from kohort.protocol.hub import Ask, Hub, ProtocolGenerator, Replies, Result, RoundEnd
+from kohort.protocol.phases import TrainingPhase
 from kohort.protocol.plan import TrainSection
+from kohort.protocol.reads import Reads
 from kohort.rounds.dp_accounts import RESERVE, Shares, planned_claims, reserve, spends
-from kohort.rounds.phases import DPSection, SecureSection, TrainingPhase
 from kohort.rounds.summing import Total, summed
 
-__all__ = ["METHOD", "OneShot", "OneShotSecure", "join", "leave", "load_state"]
+__all__ = ["METHOD", "OneShot", "OneShotSection", "join", "leave", "load_state"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class OneShotSecure(SecureSection):
-    """`[method.secure]`, encrypted unless it says otherwise."""
-
-    sum: str = "bfv"
-    """bfv | ckks | masks | none"""
+def phases(config: OneShot, train: TrainSection) -> tuple[TrainingPhase, ...]:
+    """One look at all rows."""
+    return (TrainingPhase(train=replace(train, rounds=1, batch=0, local_epochs=1), dp=config.dp),)
 
 
-@dataclass(frozen=True, kw_only=True)
-class OneShot:
-    """What is fitted (`[method.oneshot]`), how sums are protected, and the budget, if any. `[train]` is not used."""
-
-    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 - read by pydantic, not a field
-
-    oneshot: OneShotSection = field(default_factory=OneShotSection)
-    secure: OneShotSecure = field(default_factory=OneShotSecure)
-    dp: DPSection | None = None
-    """Noise on the totals, in shares; `clip` bounds the norm of a row's inputs, which are within [-1, 1] each."""
-
-    def training_phases(self, train: TrainSection) -> tuple[TrainingPhase, ...]:
-        """One look at all rows."""
-        return (TrainingPhase(train=replace(train, rounds=1, batch=0, local_epochs=1), dp=self.dp),)
+def reads(config: OneShot) -> Reads:
+    """Nothing of `[train]`, and of `[model]` the type of the numbers: what is fitted is `[method.oneshot]`."""
+    del config
+    return Reads(frozenset({"model.dtype"}))
 
 
 def protocol(config: OneShot, hub: Hub) -> ProtocolGenerator:
@@ -75,7 +63,7 @@ def protocol(config: OneShot, hub: Hub) -> ProtocolGenerator:
     if config.oneshot.mode == "paper":
         return (yield from paper_protocol(hub))
     sigma = 0.0
-    (phase,) = config.training_phases(hub.approved.train)
+    phase = hub.approved.phase(0)
     if spends(phase, config.secure) is not None:
         reserved: Replies = yield reserve(hub.sites)
         hub, sigma = replace(hub, sites=reserved.sites), _sigma(phase)
@@ -204,9 +192,7 @@ def _check_sites(config: OneShot, hub: Hub, total: Total, *, noisy: bool) -> Non
 
 def _check(config: OneShot, hub: Hub) -> None:
     """What would fail at every site is the plan's fault, and is said once."""
-    section, approved = config.oneshot, hub.approved
-    if approved.train.stop is not None:
-        raise ConfigError("a one-shot fit runs its rounds to the end", hint="Drop train.stop")
+    section = config.oneshot
     if section.rounds > 1 and (section.patches > 1 or config.dp is not None):
         raise ConfigError(
             "Newton steps follow a single fit without noise", hint="Set method.oneshot.rounds = 1, or drop the other"
@@ -278,7 +264,7 @@ def claims(config: OneShot, rows: int) -> Sequence[Guarantee]:
     """A site gives away its statistics inside a sum, or in clear; in mode "paper", what the paper sends."""
     if config.oneshot.mode == "paper":
         return paper_claims(rows)
-    (phase,) = config.training_phases(TrainSection())
+    (phase,) = phases(config, TrainSection())
     return (
         *planned_claims((phase,), config.secure),
         find_scheme(config.secure.sum).claim(config.oneshot.min_sites, rows),
@@ -294,6 +280,8 @@ METHOD = Method(
     tasks=(RESERVE, *COUNT.tasks, CELLS, STATISTICS, NEWTON, KEYS, SEAL, SOLVE, SEND_FACTORS, OPEN_WEIGHTS),
     cites="Fontenla-Romero et al. 2023",
     opening=begin_statistics,
-    fixed_rounds=True,
+    reads=reads,
+    phases=phases,
+    secure=lambda config: config.secure,
     example='[method.secure]\nsum = "masks"',
 )

@@ -22,12 +22,12 @@ from kohort.models.closed_form.design import Floats
 from kohort.models.closed_form.statistics import statistics_of_sites
 from kohort.models.rows import Rows, stack
 from kohort.protocol.hub import Ask
+from kohort.protocol.phases import DPSection
 from kohort.protocol.plan import ApprovedPlan
 from kohort.protocol.site import Site
 from kohort.protocol.state import TaskState
 from kohort.protocol.task import Request
 from kohort.rounds.dp_accounts import Shares, account_of, answer_once, shares_of
-from kohort.rounds.phases import DPSection, phases_of, secure_of
 from kohort.rounds.summing import first_step, sum_task
 from kohort.tables.encoder import Encoder
 
@@ -51,7 +51,7 @@ _MOST_CURVATURE = 50_000
 
 def scheme_of(approved: ApprovedPlan) -> str:
     """How the approved plan protects its sums."""
-    secure = secure_of(approved)
+    secure = approved.secure
     if secure is None:
         raise RefusedError("the approved plan sums nothing")
     return secure.sum
@@ -59,7 +59,7 @@ def scheme_of(approved: ApprovedPlan) -> str:
 
 def dp_of(approved: ApprovedPlan) -> DPSection | None:
     """The budget of the approved plan."""
-    return phases_of(approved)[0].dp
+    return approved.phase(0).dp
 
 
 def layout_of(approved: ApprovedPlan, encoder: Encoder, cells: Cells) -> Layout:
@@ -151,7 +151,7 @@ def statistics_at(site: Site, request: Request, length: int) -> tuple[Integers, 
         for part in range(layout.parts)
     ]
     values: Floats = np.stack(parts).reshape(-1)
-    dp, secure = dp_of(approved), secure_of(approved)
+    dp, secure = dp_of(approved), approved.secure
     if dp is not None and secure is not None:
         from kohort.models.dp_sgd.fit import gaussian
 

@@ -33,7 +33,9 @@ from kohort.methods.registry import Method
 from kohort.models.model import encode_rows
 from kohort.privacy.guarantee import Aggregate, Guarantee, KAnonymous, Public, Raw
 from kohort.protocol.hub import Ask, Expect, Hub, ProtocolGenerator, Replies, Result, RoundEnd
+from kohort.protocol.phases import SecureSumSection
 from kohort.protocol.plan import ApprovedPlan
+from kohort.protocol.reads import ARRIVALS, FEDERATED_ROUNDS, NETWORK, Reads
 from kohort.protocol.site import Site
 from kohort.protocol.state import TaskState
 from kohort.protocol.table_payload import pack_table, unpack_table
@@ -44,7 +46,7 @@ from kohort.rounds.hub_training import HubTrainer
 from kohort.rounds.loop import TrainingGroup, federated_rounds
 from kohort.rounds.training import TRAIN, TRAIN_SCAFFOLD
 
-__all__ = ["METHOD", "Gate", "Partial", "Secure"]
+__all__ = ["METHOD", "Gate", "Partial"]
 
 SENDER, BATCH = "sender", "batch"
 OPEN_SECRET = b"everybody knows this secret".ljust(32, b".")
@@ -76,22 +78,17 @@ class Gate:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Secure:
-    """`[method.secure]`: how sums are protected."""
-
-    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 - read by pydantic, not a field
-
-    sum: str = "masks"
-
-
-@dataclass(frozen=True, kw_only=True)
 class Partial:
     """`[method]` of a partial federation."""
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 - read by pydantic, not a field
 
     gate: Gate = field(default_factory=Gate)
-    secure: Secure = field(default_factory=Secure)
+    secure: SecureSumSection = field(default_factory=SecureSumSection)
+    """How the counts are summed; by masks unless it says otherwise."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "secure", self.secure.or_scheme("masks"))
 
 
 def _config(approved: ApprovedPlan) -> Partial:
@@ -397,6 +394,12 @@ def claims(config: Partial, rows: int) -> Sequence[Guarantee]:
     return tuple(made)
 
 
+def reads(config: Partial) -> Reads:
+    """What the shared loop of rounds reads, and how rows arrive."""
+    del config
+    return Reads(FEDERATED_ROUNDS | NETWORK | ARRIVALS)
+
+
 METHOD = Method(
     name="partial",
     summary="Rows that hide in a crowd go to the hub, the rest is learned where it lies.",
@@ -406,6 +409,8 @@ METHOD = Method(
     tasks=(NEWS, *COUNT.tasks, TELL_COUNTS, SHARE, TRAIN, TRAIN_SCAFFOLD),
     cites="Fisichella, Lax, Russo 2022",
     own_rows=True,
-    arrivals=True,
+    reads=reads,
+    never_reads=frozenset({"method.secure.colluders"}),
+    secure=lambda config: config.secure,
     example="[method.gate]\nk = 5\nrelease_k = 5",
 )

@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 
 from kohort.anonymity.checker.measures import unmet
 from kohort.anonymity.relational.algorithms.cluster import cluster
-from kohort.anonymity.relational.coding import code_table
-from kohort.anonymity.relational.partition import Partition, Problem
+from kohort.anonymity.relational.problem import Partition, Problem, code_table
 from kohort.anonymity.relational.rule import Rule, SensitiveColumns
 from kohort.errors import IntegrityError, RefusedError
 from kohort.tables.domain import ColumnDomain, Domain, category_text, number

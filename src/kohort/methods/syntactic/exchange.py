@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 
 from kohort.errors import IntegrityError, SiteError
 from kohort.methods.syntactic.mapping.assign import costs, map_rows
-from kohort.methods.syntactic.mapping.mapping import SiteMapping, union
+from kohort.methods.syntactic.mapping.build import union
+from kohort.methods.syntactic.mapping.mapping import SiteMapping
 from kohort.privacy.guarantee import KKm
 from kohort.protocol.hub import Ask, Expect, Hub, Replies, RoundEnd
 from kohort.protocol.site import Site

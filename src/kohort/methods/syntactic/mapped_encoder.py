@@ -22,8 +22,9 @@ import polars as pl
 from numpy.typing import NDArray
 
 from kohort.errors import ConfigError, DataError, IntegrityError, nearest
-from kohort.methods.syntactic.mapping.assign import Mapped, generalised, map_rows
-from kohort.methods.syntactic.mapping.mapping import ItemGroups, JointMapping, SiteMapping, union
+from kohort.methods.syntactic.mapping.assign import MappedRows, generalised, map_rows
+from kohort.methods.syntactic.mapping.build import union
+from kohort.methods.syntactic.mapping.mapping import ItemGroups, JointMapping, SiteMapping
 from kohort.tables.blocks import Taxonomy, encode_generalised
 from kohort.tables.cells import Label, parse_cell
 from kohort.tables.encoder import Encoder
@@ -65,7 +66,7 @@ class MappedEncoder(Encoder):
             raise ConfigError(f"there is no mapping of a site {site!r}", hint=nearest(site, self.sites))
         return replace(self, mappings=own)
 
-    def place(self, frame: pl.DataFrame) -> Mapped:
+    def place(self, frame: pl.DataFrame) -> MappedRows:
         """The class of every row."""
         joint = self.classes_known
         needed = [column.name for column in joint.columns] + ([joint.items] if joint.items else [])
@@ -128,7 +129,7 @@ def encode_in_classes(
     """The inputs of `frame`, rows as they are, as numbers under given classes of one site."""
     rows = len(class_of)
     nothing = np.zeros(rows, np.int64)
-    given = Mapped(
+    given = MappedRows(
         class_of=np.asarray(class_of, np.int64),
         site_of=nothing,
         loss=np.zeros(rows),

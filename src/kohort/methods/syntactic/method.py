@@ -38,6 +38,7 @@ from kohort.methods.syntactic.mapped_encoder import MappedEncoder, encode_releas
 from kohort.models.model import with_target
 from kohort.privacy.guarantee import Aggregate, Guarantee
 from kohort.protocol.hub import Ask, Expect, Hub, ProtocolGenerator, Replies, Result, RoundEnd
+from kohort.protocol.reads import FEDERATED_ROUNDS, NETWORK, Reads
 from kohort.protocol.site import Site
 from kohort.protocol.task import Release, Request, Task
 from kohort.protocol.wire import Payload
@@ -179,7 +180,7 @@ def _item_hierarchy(word: str) -> Any:
 
 def _anonymise(site: Site, request: Request) -> Release:
     del request  # what to do is in the approved plan
-    from kohort.methods.syntactic.mapping.mapping import mapping_of
+    from kohort.methods.syntactic.mapping.build import mapping_of
 
     approved, encoder = site.plan, _encoder(site)
     config: Syntactic = approved.config
@@ -324,6 +325,12 @@ def _check(config: Syntactic, schema: Schema) -> None:
         raise ConfigError(f"unknown item hierarchy {word!r}", hint=nearest(word, ITEM_HIERARCHIES))
 
 
+def reads(config: Syntactic) -> Reads:
+    """What the shared loop of rounds reads: all of `[train]`, and the network."""
+    del config
+    return Reads(FEDERATED_ROUNDS | NETWORK)
+
+
 METHOD = Method(
     name="syntactic",
     summary="Sites make rows and item sets (k, k^m)-anonymous, train on them, and predict through the classes.",
@@ -333,5 +340,6 @@ METHOD = Method(
     tasks=(ANONYMISE, PUBLISH, KEYS, SEAL, PLACE, TRAIN, TRAIN_SCAFFOLD),
     cites="Choudhury et al. 2020",
     own_rows=True,
+    reads=reads,
     example="anonymise = {k = 5}",
 )

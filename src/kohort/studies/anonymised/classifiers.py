@@ -1,4 +1,4 @@
-"""The nine classifiers of the thesis on encoded rows, one job each, on as many processes as asked.
+"""The nine classifiers of the thesis on encoded rows.
 
 Guarantee: a job's scores depend on its arrays and its seed only, so any number of processes gives the same figures.
 """
@@ -6,34 +6,30 @@ Guarantee: a job's scores depend on its arrays and its seed only, so any number 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["CLASSIFIERS", "SVM_ROWS", "Job", "Scored", "run_jobs"]
+__all__ = ["SVM_ROWS", "Job", "Scored", "classifier", "score"]
 
 SVM_ROWS: Final = 6_000
-"""A kernel machine's time grows with the square of the rows: it sees no more than these."""
+"""Training rows of the SVM, whose time grows with the square of their number."""
 GRID_ROWS: Final = 3_000
-
-Floats = NDArray[np.floating[Any]]
-Codes = NDArray[np.integer[Any]]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Job:
-    """One classifier to train and test; `key` is whatever the caller wants to find the result by."""
+    """One classifier to train and test."""
 
-    key: tuple[str, ...]
+    protocol: str
+    variant: str
     classifier: str
-    x: Floats
-    y: Codes
-    x_test: Floats
-    y_test: Codes
+    x: NDArray[np.floating[Any]]
+    y: NDArray[np.integer[Any]]
+    x_test: NDArray[np.floating[Any]]
+    y_test: NDArray[np.integer[Any]]
     seed: int
 
 
@@ -41,91 +37,32 @@ class Job:
 class Scored:
     """Accuracy, and F1, precision and recall averaged over the classes."""
 
-    key: tuple[str, ...]
-    classifier: str
     accuracy: float
     f1: float
     precision: float
     recall: float
 
 
-def _extra_trees(seed: int) -> Any:
-    from sklearn.ensemble import ExtraTreesClassifier
-
-    return ExtraTreesClassifier(n_estimators=100, random_state=seed)
-
-
-def _random_forest(seed: int) -> Any:
-    from sklearn.ensemble import RandomForestClassifier
-
-    return RandomForestClassifier(n_estimators=100, random_state=seed)
-
-
-def _gradient_boosting(seed: int) -> Any:
-    from sklearn.ensemble import HistGradientBoostingClassifier
-
-    return HistGradientBoostingClassifier(random_state=seed)
-
-
-def _svm(seed: int) -> Any:
+def classifier(name: str, seed: int, **chosen: Any) -> Any:
+    """scikit-learn's classifier of this name; `chosen` sets options of the network."""
+    from sklearn.ensemble import ExtraTreesClassifier, HistGradientBoostingClassifier, RandomForestClassifier
+    from sklearn.linear_model import LogisticRegression, SGDClassifier
+    from sklearn.naive_bayes import GaussianNB
+    from sklearn.neighbors import KNeighborsClassifier
+    from sklearn.neural_network import MLPClassifier
     from sklearn.svm import SVC
 
-    return SVC(random_state=seed)
-
-
-def _logistic_regression(seed: int) -> Any:
-    from sklearn.linear_model import LogisticRegression
-
-    return LogisticRegression(max_iter=1000, random_state=seed)
-
-
-def _sgd(seed: int) -> Any:
-    from sklearn.linear_model import SGDClassifier
-
-    return SGDClassifier(random_state=seed)
-
-
-def _gaussian_nb(seed: int) -> Any:
-    from sklearn.naive_bayes import GaussianNB
-
-    del seed  # nothing is drawn
-    return GaussianNB()
-
-
-def _knn(seed: int) -> Any:
-    from sklearn.neighbors import KNeighborsClassifier
-
-    del seed
-    return KNeighborsClassifier()
-
-
-def _mlp(seed: int, **chosen: Any) -> Any:
-    from sklearn.neural_network import MLPClassifier
-
-    return MLPClassifier(random_state=seed, max_iter=200, early_stopping=True, **chosen)
-
-
-CLASSIFIERS: Final[dict[str, Callable[[int], Any]]] = {
-    "extra trees": _extra_trees,
-    "random forest": _random_forest,
-    "gradient boosting": _gradient_boosting,
-    "SVM": _svm,
-    "logistic regression": _logistic_regression,
-    "SGD": _sgd,
-    "Gaussian NB": _gaussian_nb,
-    "KNN": _knn,
-    "MLP": _mlp,
-}
-
-
-def run_jobs(jobs: Iterable[Job], *, processes: int) -> Iterator[Scored]:
-    """The scores of every job, in the order of the jobs, each as soon as it and those before it are done."""
-    if processes == 1:
-        yield from map(score, jobs)
-        return
-    from sklearn.utils.parallel import Parallel, delayed
-
-    yield from Parallel(n_jobs=processes, return_as="generator")(delayed(score)(job) for job in jobs)
+    return {
+        "extra trees": lambda: ExtraTreesClassifier(n_estimators=100, random_state=seed),
+        "random forest": lambda: RandomForestClassifier(n_estimators=100, random_state=seed),
+        "gradient boosting": lambda: HistGradientBoostingClassifier(random_state=seed),
+        "SVM": lambda: SVC(random_state=seed),
+        "logistic regression": lambda: LogisticRegression(max_iter=1000, random_state=seed),
+        "SGD": lambda: SGDClassifier(random_state=seed),
+        "Gaussian NB": GaussianNB,
+        "KNN": KNeighborsClassifier,
+        "MLP": lambda: MLPClassifier(random_state=seed, max_iter=200, early_stopping=True, **chosen),
+    }[name]()
 
 
 def score(job: Job) -> Scored:
@@ -134,36 +71,29 @@ def score(job: Job) -> Scored:
     from sklearn.metrics import accuracy_score, precision_recall_fscore_support
     from threadpoolctl import threadpool_limits
 
-    # Jobs run side by side; threads inside one would only get in each other's way.
+    # Jobs run in parallel processes, so each uses one thread.
     with threadpool_limits(limits=1), warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # defaults are compared as they are, done or not
+        warnings.simplefilter("ignore", ConvergenceWarning)  # the defaults are compared, converged or not
         found = _fitted(job).predict(job.x_test)
     precision, recall, f1, _ = precision_recall_fscore_support(job.y_test, found, average="macro", zero_division=0)
-    return Scored(
-        key=job.key,
-        classifier=job.classifier,
-        accuracy=float(accuracy_score(job.y_test, found)),
-        f1=float(f1),
-        precision=float(precision),
-        recall=float(recall),
-    )
+    accuracy = float(accuracy_score(job.y_test, found))
+    return Scored(accuracy=accuracy, f1=float(f1), precision=float(precision), recall=float(recall))
 
 
 def _fitted(job: Job) -> Any:
-    order = np.random.default_rng(job.seed).permutation(len(job.y))
-    make = CLASSIFIERS[job.classifier]
-    rows = order
+    rows = np.random.default_rng(job.seed).permutation(len(job.y))
+    chosen: dict[str, Any] = {}
     if job.classifier == "SVM":
-        rows = order[:SVM_ROWS]
+        rows = rows[:SVM_ROWS]
     elif job.classifier == "MLP":
-        make = partial(_mlp, **_best_of_grid(job, order[:GRID_ROWS]))
-    return make(job.seed).fit(job.x[rows], job.y[rows])
+        chosen = _best_of_grid(job, rows[:GRID_ROWS])
+    return classifier(job.classifier, job.seed, **chosen).fit(job.x[rows], job.y[rows])
 
 
 def _best_of_grid(job: Job, rows: NDArray[np.int64]) -> dict[str, Any]:
-    """The thesis searches a grid for its network; it prints neither grid nor winner."""
+    """The thesis searches a grid for its network; it prints neither the grid nor the result."""
     from sklearn.model_selection import GridSearchCV
 
     grid = {"hidden_layer_sizes": [(32,), (64, 32)], "learning_rate_init": [1e-3, 1e-2]}
-    search = GridSearchCV(_mlp(job.seed), grid, cv=3, refit=False).fit(job.x[rows], job.y[rows])
+    search = GridSearchCV(classifier("MLP", job.seed), grid, cv=3, refit=False).fit(job.x[rows], job.y[rows])
     return dict(search.best_params_)

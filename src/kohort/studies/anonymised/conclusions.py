@@ -1,130 +1,116 @@
-"""What the figures add up to: does information loss predict accuracy, do the thesis's conclusions hold, and what does
-the choice of protocol hide.
-"""
+"""The classifier tables, the rank correlation of information loss and accuracy, and whether the thesis's conclusions
+hold."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import Any, Final
 
-from kohort.studies.anonymised.classifiers import CLASSIFIERS as NINE
-from kohort.studies.anonymised.loss import Measured, measure_variant, row
-from kohort.studies.anonymised.paper import CLASSIFIERS, PARTITIONS
-from kohort.studies.anonymised.protocols import PROTOCOLS, Found
-from kohort.studies.anonymised.tables import VARIANTS, Case, Variant, k_variants
+from kohort.studies.anonymised.loss import Measured, measure_variant
+from kohort.studies.anonymised.paper import CLASSIFIERS, NAMES, PARTITIONS
+from kohort.studies.anonymised.protocols import NOT_ANONYMISED, PROTOCOLS, Scores
+from kohort.studies.anonymised.tables import PRINTED, VARIANTS, Case, extra_variants
+from kohort.studies.harness.charts import point
+from kohort.studies.harness.found import Found, ResultTable
 
-__all__ = ["PRINTED", "conclusions", "extra_variants", "protocol_notes", "rank_correlation"]
+__all__ = ["classifier_tables", "conclusions", "protocol_notes", "rank_correlation"]
 
-PRINTED: Final = ("k3-exact", "k3", "l2", "t0.2")
-"""The variants of the classifier tables."""
-EXTRA_K: Final = (6, 10, 15)
-TELLING: Final = 0.02
-"""A difference in accuracy between the protocols that is worth a note."""
+WORTH_A_NOTE: Final = 0.02
+"""The difference in accuracy between the protocols from which on there is a note."""
+BOOSTING: Final = "gradient boosting"
+SOURCES: Final = {NOT_ANONYMISED: "Table 5.6", "k3-exact": "Table 5.7"}
+OWN_TABLE: Final = {"adult": "Table 5.8", "mammographic": "Table 5.9", "housing": "Table 5.10"}
 
 Losses = Mapping[str, Mapping[str, Measured]]
+"""By table and variant."""
 
 
-def extra_variants(case: Case) -> list[Variant]:
-    """Settings beyond the printed classifier tables, for the rank correlation."""
-    others = [variant for variant in case.variants if variant.key not in PRINTED]
-    return [*others, *(k_variants(k)[0] for k in EXTRA_K)]
+def classifier_tables(case: Case, scores: Scores, classifiers: Sequence[str]) -> Iterator[ResultTable]:
+    """Tables 5.6-5.10 for one data set: as it is, then each variant under both protocols."""
+    places = [("raw", NOT_ANONYMISED, "as it is")]
+    places += [(place, key, f"{VARIANTS[key].label}, {how}") for key in PRINTED for place, how in PROTOCOLS.items()]
+    for protocol, key, label in places:
+        rows = []
+        for name in classifiers:
+            printed = dict(zip(("accuracy", "f1"), CLASSIFIERS[case.name][key][name], strict=True))
+            for measure in ("accuracy", "f1", "precision", "recall"):
+                setting = f"{name}: {measure if measure == 'accuracy' else f'macro {measure}'}"
+                rows.append(scores.row(setting, (protocol, key, name), measure, printed.get(measure)))
+        yield ResultTable(f"{case.title}, {label}", SOURCES.get(key, OWN_TABLE[case.name]), rows)
 
 
 def rank_correlation(
-    cases: Sequence[Case], losses: Losses, scores: Mapping[str, Found], *, classifiers: Sequence[str]
-) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    cases: Sequence[Case], losses: Losses, scores: Mapping[str, Scores], *, classifiers: Sequence[str]
+) -> tuple[ResultTable, list[dict[str, Any]]]:
     """Spearman's rho of loss and accuracy over the thesis's settings and over all of ours; and the points behind it."""
-    rows, points = [], []
+    rows: list[Found] = []
+    points = []
     for case in cases:
         found = scores[case.name]
         measured = {**losses[case.name]}
         for variant in extra_variants(case):
             measured.setdefault(variant.key, measure_variant(case, variant))
         rows += _over_printed(case, measured, found, classifiers)
+        known = {NOT_ANONYMISED: 0.0, **{key: one.loss for key, one in measured.items()}}
         for protocol, how in PROTOCOLS.items():
-            pairs = [(0.0, _boosted(found, protocol, "none"))]
-            pairs += [(item.loss, _boosted(found, protocol, key)) for key, item in measured.items()]
-            ours = _spearman([loss for loss, _ in pairs], [accuracy for _, accuracy in pairs])
-            rows.append(row(f"{case.title}, gradient boosting, {len(pairs)} settings, {how}", None, ours))
+            boosted = [found.accuracy(protocol, key, BOOSTING) for key in known]
+            rho = _spearman(list(known.values()), boosted)
+            rows.append(Found(f"{case.title}, gradient boosting, {len(known)} settings, {how}", rho))
             if protocol == "raw":
-                points += [{"table": case.title, "loss": loss, "accuracy": accuracy} for loss, accuracy in pairs]
-    return {"name": "Rank correlation of information loss and accuracy", "source": "Section 5.3", "rows": rows}, points
+                points += [point("", case.title, *pair) for pair in zip(known.values(), boosted, strict=True)]
+    return ResultTable("Rank correlation of information loss and accuracy", "Section 5.3", rows), points
 
 
 def _over_printed(
-    case: Case, measured: Mapping[str, Measured], found: Found, classifiers: Sequence[str]
-) -> list[dict[str, Any]]:
+    case: Case, measured: Mapping[str, Measured], found: Scores, classifiers: Sequence[str]
+) -> Iterator[Found]:
     """No anonymisation and the printed variants, each with the mean accuracy of the classifiers."""
-    printed, settings = PARTITIONS[case.name], ("none", *PRINTED)
+    printed, settings = PARTITIONS[case.name], (NOT_ANONYMISED, *PRINTED)
     paper = _spearman(
         [0.0, *(printed[key][1] for key in PRINTED)],
-        [fmean(CLASSIFIERS[case.name][key][name][0] for name in NINE) for key in settings],
+        [fmean(CLASSIFIERS[case.name][key][name][0] for name in NAMES) for key in settings],
     )
-    rows = []
     for protocol, how in PROTOCOLS.items():
-        means = [fmean(found[protocol, key, name, "accuracy"].mean for name in classifiers) for key in settings]
+        means = [fmean(found.accuracy(protocol, key, name) for name in classifiers) for key in settings]
         ours = _spearman([0.0, *(measured[key].loss for key in PRINTED)], means)
-        rows.append(row(f"{case.title}, mean of the classifiers, printed settings, {how}", paper, ours))
-    return rows
-
-
-def _boosted(found: Found, protocol: str, variant: str) -> float:
-    return found[protocol, variant, "gradient boosting", "accuracy"].mean
+        yield Found(f"{case.title}, mean of the classifiers, printed settings, {how}", ours, paper)
 
 
 def _spearman(first: Sequence[float], second: Sequence[float]) -> float | None:
     from scipy.stats import spearmanr
 
     if len(set(first)) < 2 or len(set(second)) < 2:
-        return None  # a ranking of equals says nothing
+        return None  # equal values have no ranks to compare
     return float(spearmanr(first, second).statistic)
 
 
-def conclusions(cases: Sequence[Case], losses: Losses, scores: Mapping[str, Found]) -> dict[str, Any]:
-    """What the thesis concludes, and whether it holds here."""
+def conclusions(cases: Sequence[Case], losses: Losses, scores: Mapping[str, Scores]) -> ResultTable:
+    """The thesis's conclusions, and whether they hold here."""
     rows = []
     for case in cases:
         found = losses[case.name]
         ordered = [found[key].loss for key in ("k3", "l2", "t0.2")]
-        rows.append(row(f"{case.title}: loss of k < l < t", "yes", _yes(ordered == sorted(set(ordered)))))
+        rows.append(Found(f"{case.title}: loss of k < l < t", ordered == sorted(set(ordered)), True))
         no_worse = found["k3-exact"].loss <= found["k3"].loss
-        rows.append(row(f"{case.title}: keeping exact values loses no more", "yes", _yes(no_worse)))
+        rows.append(Found(f"{case.title}: keeping exact values loses no more", no_worse, True))
     if "adult" in scores:
-        rows += [
-            row(f"Adult, {label}: best classifier", "gradient boosting", _best(scores["adult"], protocol, key))
-            for protocol, key, label in (
-                ("raw", "none", "as it is"),
-                *((place, key, f"{VARIANTS[key].label}, {how}") for place, how in PROTOCOLS.items() for key in PRINTED),
-            )
-        ]
-    return {"name": "What the thesis concludes", "source": "Sections 5.1-5.4", "rows": rows}
+        places = [("raw", NOT_ANONYMISED, "as it is")]
+        places += [(place, key, f"{VARIANTS[key].label}, {how}") for place, how in PROTOCOLS.items() for key in PRINTED]
+        for protocol, key, label in places:
+            rows.append(Found(f"Adult, {label}: best classifier", scores["adult"].best(protocol, key), BOOSTING))
+    return ResultTable("The thesis's conclusions", "Sections 5.1-5.4", rows)
 
 
-def _best(found: Found, protocol: str, variant: str) -> str:
-    """The classifier with the highest accuracy."""
-    accuracies = {
-        name: figure.mean
-        for (place, key, name, measure), figure in found.items()
-        if (place, key, measure) == (protocol, variant, "accuracy")
-    }
-    return max(accuracies, key=accuracies.__getitem__)
-
-
-def _yes(holds: bool) -> str:
-    return "yes" if holds else "no"
-
-
-def protocol_notes(cases: Sequence[Case], scores: Mapping[str, Found]) -> list[str]:
-    """Where the two protocols tell different stories about the strongest classifier."""
+def protocol_notes(cases: Sequence[Case], scores: Mapping[str, Scores]) -> list[str]:
+    """Where the accuracy of gradient boosting depends on the protocol."""
     notes = []
     for case in cases:
-        found = scores[case.name]
-        after, raw = (_boosted(found, protocol, "k3") for protocol in ("after", "raw"))
-        if after - raw > TELLING:
+        after, raw = (scores[case.name].accuracy(protocol, "k3", BOOSTING) for protocol in ("after", "raw"))
+        if after - raw > WORTH_A_NOTE:
             notes.append(
                 f"{case.title}, k = 3: gradient boosting has {after:.3f} when the table is split after anonymising and "
-                f"{raw:.3f} on raw test rows. Groups made by looking at the labels of all rows carry labels of test "
-                "rows into the table, and test cells are generalised like training cells; neither is so in use."
+                f"{raw:.3f} on raw test rows. Groups made from the labels of all rows carry labels of test rows into "
+                "the table, and test cells are generalised like training cells; neither is the case in use."
             )
     return notes

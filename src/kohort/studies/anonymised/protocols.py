@@ -1,126 +1,110 @@
-"""Chapter 5's classifier tables under two protocols, side by side.
+"""Chapter 5's classifier tables under two protocols.
 
 `after`: the whole table is anonymised, then split; training and test rows are both generalised. The thesis seems to do
-this. `raw`: the table is split first, the training rows are anonymised alone, and the test rows stay as they are, which
-is what a model meets in use. Both hold out the same rows.
+this. `raw`: the table is split first, the training rows are anonymised alone, and the test rows stay as they are, as a
+model would see them in use. Both hold out the same rows.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from statistics import fmean, stdev
-from typing import Any, Final, Literal
+from statistics import fmean
+from typing import Any, Final
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
 from kohort.rng import Streams
-from kohort.studies.anonymised.classifiers import CLASSIFIERS, Job, Scored, run_jobs
-from kohort.studies.anonymised.release import Released, release
-from kohort.studies.anonymised.tables import Case, Variant
-from kohort.studies.registry import Say
-from kohort.tables.encoder import Encoder
+from kohort.studies.anonymised.classifiers import Job, Scored, score
+from kohort.studies.anonymised.release import release
+from kohort.studies.anonymised.tables import PRINTED, VARIANTS, AnonymisedSession, Case, Variant, extra_variants
+from kohort.studies.harness.found import Found
+from kohort.studies.harness.parallel import in_parallel
 from kohort.tables.splits import hold_out
 
-__all__ = ["PROTOCOLS", "Effort", "Figure", "Found", "score_case"]
+__all__ = ["NOT_ANONYMISED", "PROTOCOLS", "Scores", "jobs_of", "score_case"]
 
-Protocol = Literal["after", "raw"]
-PROTOCOLS: Final[dict[Protocol, str]] = {"after": "split after anonymising", "raw": "raw test rows"}
+PROTOCOLS: Final = {"after": "split after anonymising", "raw": "raw test rows"}
 TEST_SHARE: Final = 0.3
-NO_VARIANT: Final = "none"
+NOT_ANONYMISED: Final = "none"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Effort:
-    """How much is run: classifiers, repeated splits, and at most so many training rows (0: all)."""
+@dataclass(frozen=True)
+class Scores:
+    """The scores of one table by protocol, variant and classifier, one per repeated split.
 
-    classifiers: tuple[str, ...] = tuple(CLASSIFIERS)
-    repeats: int = 3
-    fit_rows: int = 0
-    processes: int = field(default_factory=lambda: os.cpu_count() or 1)
-    seed: int = 0
+    The table without anonymisation has the same scores under both protocols.
+    """
+
+    found: dict[tuple[str, str, str], list[Scored]] = field(default_factory=dict)
+
+    def add(self, job: Job, scored: Scored) -> None:
+        """Add the scores of one split."""
+        for protocol in PROTOCOLS if job.variant == NOT_ANONYMISED else (job.protocol,):
+            self.found.setdefault((protocol, job.variant, job.classifier), []).append(scored)
+
+    def accuracy(self, protocol: str, variant: str, classifier: str) -> float:
+        """Mean accuracy over the splits."""
+        return fmean(one.accuracy for one in self.found[protocol, variant, classifier])
+
+    def row(self, setting: str, place: tuple[str, str, str], measure: str, paper: float | None) -> Found:
+        """One measure as a row of a table."""
+        return Found.mean(setting, [getattr(one, measure) for one in self.found[place]], paper)
+
+    def best(self, protocol: str, variant: str) -> str:
+        """The classifier with the highest accuracy."""
+        names = [name for place, key, name in self.found if (place, key) == (protocol, variant)]
+        return max(names, key=lambda name: self.accuracy(protocol, variant, name))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Figure:
-    """Mean over the repeated splits, and their standard deviation when there are two or more."""
-
-    mean: float
-    sd: float | None
-
-
-Found = dict[tuple[str, str, str, str], Figure]
-"""(protocol, variant, classifier, measure) to the figure. Rows that were never anonymised are under both protocols."""
-
-
-def score_case(
-    case: Case, variants: Sequence[Variant], effort: Effort, say: Say, *, extra: Sequence[Variant] = ()
-) -> Found:
-    """Every classifier on the table as it is and under each of `variants`; gradient boosting alone under `extra`."""
-    jobs = list(_jobs(case, variants, effort, extra))
-    scored: dict[tuple[str, str, str], list[Scored]] = {}
-    for done, result in enumerate(run_jobs(jobs, processes=effort.processes), start=1):
-        protocol, variant = result.key
-        for place in PROTOCOLS if variant == NO_VARIANT else (protocol,):
-            scored.setdefault((place, variant, result.classifier), []).append(result)
+def score_case(session: AnonymisedSession, case: Case) -> Scores:
+    """Every classifier on the table as it is and under the printed variants; gradient boosting alone under others."""
+    depth, say = session.depth, session.say
+    say(f"{case.title}: anonymising for {len(depth.classifiers)} classifiers")
+    planned = [(VARIANTS[key], depth.classifiers) for key in PRINTED]
+    planned += [(variant, ("gradient boosting",)) for variant in extra_variants(case)]
+    jobs = list(jobs_of(case, planned, repeats=depth.repeats[case.name], fit_rows=depth.fit_rows))
+    scores = Scores()
+    results = in_parallel(score, [(job,) for job in jobs], session.runs.processes)
+    for done, (job, scored) in enumerate(zip(jobs, results, strict=True), start=1):
+        scores.add(job, scored)
         if done % max(1, len(jobs) // 10) == 0:
             say(f"{case.title}: {done} of {len(jobs)} classifiers trained")
-    return {
-        (*place, measure): _figure([getattr(result, measure) for result in results])
-        for place, results in scored.items()
-        for measure in ("accuracy", "f1", "precision", "recall")
-    }
+    return scores
 
 
-def _figure(values: Sequence[float]) -> Figure:
-    return Figure(mean=fmean(values), sd=stdev(values) if len(values) > 1 else None)
+def jobs_of(
+    case: Case, planned: Sequence[tuple[Variant, Sequence[str]]], *, repeats: int, fit_rows: int = 0
+) -> Iterator[Job]:
+    """The classifiers to train on one table.
 
+    Args:
+        case: The table.
+        planned: The classifiers to train under each variant; those of the first are trained without one too.
+        repeats: The number of splits.
+        fit_rows: The largest number of training rows; 0 for all.
 
-def _jobs(case: Case, variants: Sequence[Variant], effort: Effort, extra: Sequence[Variant]) -> Iterator[Job]:
+    Yields:
+        The jobs, split by split.
+    """
     encoder = case.encoder()
     x, y = encoder.transform(case.frame), encoder.target(case.frame).astype(np.int64)
-    planned: list[tuple[Variant, tuple[str, ...]]] = [(variant, effort.classifiers) for variant in variants]
-    planned += [(variant, ("gradient boosting",)) for variant in extra]
     whole = {variant.key: release(case.frame, case, variant) for variant, _ in planned}
-    streams = Streams.seeded(effort.seed)
-    for repeat in range(effort.repeats):
+    streams = Streams.seeded(0)
+    for repeat in range(repeats):
         is_test = hold_out(case.frame.height, TEST_SHARE, streams.generator("test", case.name, repeat))
-        capped = _capped(~is_test, effort.fit_rows, streams.generator("cap", case.name, repeat))
-        options: dict[str, Any] = {"seed": effort.seed + repeat}
-        as_it_is: dict[str, Any] = {"x": x[capped], "y": y[capped], "x_test": x[is_test], "y_test": y[is_test]}
-        for name in effort.classifiers:
-            yield Job(key=("raw", NO_VARIANT), classifier=name, **as_it_is, **options)
+        used = _capped(~is_test, fit_rows, streams.generator("cap", case.name, repeat))
+        options: dict[str, Any] = {"y": y[used], "y_test": y[is_test], "seed": repeat}
+        for name in planned[0][1]:
+            yield Job(protocol="raw", variant=NOT_ANONYMISED, classifier=name, x=x[used], x_test=x[is_test], **options)
         for variant, classifiers in planned:
-            for key, parts in (
-                ("after", _after(whole[variant.key], encoder, y, is_test, capped)),
-                ("raw", _raw(case, variant, encoder, x, y, is_test, capped)),
-            ):
+            after = whole[variant.key].encode(encoder)
+            raw = release(case.frame.filter(pl.Series(~is_test)), case, variant).encode(encoder)[used[~is_test]]
+            for protocol, own, test in (("after", after[used], after[is_test]), ("raw", raw, x[is_test])):
                 for name in classifiers:
-                    yield Job(key=(key, variant.key), classifier=name, **parts, **options)
-
-
-def _after(
-    whole: Released, encoder: Encoder, y: NDArray[np.int64], is_test: NDArray[np.bool_], capped: NDArray[np.bool_]
-) -> Mapping[str, Any]:
-    x = whole.encode(encoder)
-    return {"x": x[capped], "y": y[capped], "x_test": x[is_test], "y_test": y[is_test]}
-
-
-def _raw(
-    case: Case,
-    variant: Variant,
-    encoder: Encoder,
-    x: NDArray[Any],
-    y: NDArray[np.int64],
-    is_test: NDArray[np.bool_],
-    capped: NDArray[np.bool_],
-) -> Mapping[str, Any]:
-    made = release(case.frame.filter(pl.Series(~is_test)), case, variant)
-    used = capped[~is_test]
-    return {"x": made.encode(encoder)[used], "y": y[capped], "x_test": x[is_test], "y_test": y[is_test]}
+                    yield Job(protocol=protocol, variant=variant.key, classifier=name, x=own, x_test=test, **options)
 
 
 def _capped(mask: NDArray[np.bool_], rows: int, generator: np.random.Generator) -> NDArray[np.bool_]:

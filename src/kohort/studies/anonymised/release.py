@@ -2,11 +2,12 @@
 
 Every partition is a class. A cell becomes the group of its value when the whole class is in one group, and is
 suppressed when it is not; a class in which all rows agree keeps its values if the optimisation step is on. The groups
-come from Algorithms 1 and 2; each column takes the rho that loses least. How the thesis picks between a value and its
-group is not printed: always taking the group reproduces its loss on Adult (0.073 for 0.075 at k = 3), keeping values
-that a class shares in one column would even gain information.
+come from Algorithms 1 and 2; each column takes the rho that loses least. The thesis does not print how it chooses
+between a value and its group: always taking the group reproduces its loss on Adult (0.073 for 0.075 at k = 3), while
+keeping values that a class shares in one column would even gain information.
 
-Guarantee: whatever is called verified was judged by the checker, which shares no code with the anonymisers.
+Guarantee: a release was verified by the checker, which shares no code with the anonymisers; only the optimisation step
+as the thesis prints it is not, because it does not keep k.
 """
 
 from __future__ import annotations
@@ -20,11 +21,10 @@ import polars as pl
 from numpy.typing import NDArray
 
 from kohort.anonymity.checker.measures import unmet
-from kohort.anonymity.relational.algorithms.thesis import thesis_mondrian
-from kohort.anonymity.relational.coding import CodedColumn, code_table
-from kohort.anonymity.relational.hierarchies.automatic import RHOS, frequent_targets, group_values
+from kohort.anonymity.relational.algorithms.mondrian import thesis_mondrian
+from kohort.anonymity.relational.hierarchy_builders import RHOS, frequent_targets, group_values
 from kohort.anonymity.relational.keep_exact import split_exact
-from kohort.anonymity.relational.partition import Partition, Problem
+from kohort.anonymity.relational.problem import CodedColumn, Partition, Problem, code_table
 from kohort.anonymity.relational.rule import Rule, SensitiveColumns, require_feasible
 from kohort.errors import IntegrityError
 from kohort.studies.anonymised.tables import Case, Variant
@@ -32,12 +32,12 @@ from kohort.tables.cells import SUPPRESSED, Label, canonical_text, format_cell
 from kohort.tables.encoder import Encoder
 from kohort.tables.hierarchy import ROOT_LABEL, Hierarchy
 
-__all__ = ["Released", "education_groups", "release", "told", "told_by_column"]
+__all__ = ["Released", "association_by_column", "education_groups", "entropy_coefficient", "release"]
 
 Integers = NDArray[np.int64]
-SILENT: Final = -1
+HIDDEN: Final = -1
 LAST_BUCKET: Final = 1 - 1e-6
-"""The last percentile range of the text ends with 100 and holds it; the printed floor gives 100 a range of its own."""
+"""In the text the last percentile range includes 100; the printed floor would give 100 a range of its own."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -86,11 +86,19 @@ def education_groups(adult: Case, *, rho: float) -> set[frozenset[str]]:
     return {frozenset(group) for group in groups}
 
 
-def told(cells: Integers, target: Integers, *, silent: int | None = None) -> float:
-    """I(cell; target) / H(target), in which the cell `silent` tells nothing: whoever sees it knows what all know.
+def entropy_coefficient(cells: Integers, target: Integers, *, hidden: int | None = None) -> float:
+    """I(cell; target) / H(target), in which a suppressed cell carries no information about the target.
 
-    Without a silent cell this is the entropy coefficient. Counted as a value like any other, a suppression mark would
-    tell where classes had to be large, which is where one target value is rare.
+    Counted as a value like any other, a suppression mark would show where classes had to be large, which is where one
+    target value is rare.
+
+    Args:
+        cells: Codes of the cells of one column.
+        target: Codes of the target, from 0 on.
+        hidden: The code of a suppressed cell; None if there is none.
+
+    Returns:
+        The entropy coefficient, from 0 to 1.
     """
     values, codes = np.unique(cells, return_inverse=True)
     counts = np.bincount(codes * (target.max() + 1) + target, minlength=len(values) * (target.max() + 1))
@@ -100,20 +108,20 @@ def told(cells: Integers, target: Integers, *, silent: int | None = None) -> flo
     with np.errstate(divide="ignore", invalid="ignore"):
         surprise = np.where(counts > 0, within * np.log(within / share), 0.0).sum(axis=1)
         entropy = float(-np.where(share > 0, share * np.log(share), 0.0).sum())
-    weight = counts.sum(axis=1) / counts.sum() * (values != silent)
+    weight = counts.sum(axis=1) / counts.sum() * (values != hidden)
     return float(weight @ surprise) / entropy if entropy else 0.0
 
 
-def told_by_column(made: Released, case: Case) -> dict[str, float]:
-    """What each released quasi-identifier tells about the target, suppressed cells telling nothing."""
+def association_by_column(made: Released, case: Case) -> dict[str, float]:
+    """Entropy coefficient of each released quasi-identifier and the target; suppressed cells carry no information."""
     _, target = np.unique(made.frame[case.target].to_numpy(), return_inverse=True)
     mark = str(format_cell(SUPPRESSED))
     found = {}
     for name in case.quasi:
         column = made.frame[name]
         cells = column.rank("dense").fill_null(0).cast(pl.Int64)
-        is_silent = (column == mark).fill_null(False).to_numpy()
-        found[name] = told(np.where(is_silent, SILENT, cells.to_numpy()), target, silent=SILENT)
+        is_hidden = (column == mark).fill_null(False).to_numpy()
+        found[name] = entropy_coefficient(np.where(is_hidden, HIDDEN, cells.to_numpy()), target, hidden=HIDDEN)
     return found
 
 
@@ -145,7 +153,7 @@ def _recode(
         number = {value: place for place, group in enumerate(groups) for value in group}
         group_of = np.array([len(groups) if text is None else number[text] for text in texts], dtype=np.int64)
         cells = _cells(group_of, ordered, classes, is_exact, groups=len(groups) + 1)
-        found = told(cells[classes.labels], target, silent=SILENT)
+        found = entropy_coefficient(cells[classes.labels], target, hidden=HIDDEN)
         if best is None or found > best[0] + 1e-12:
             best = (found, rho, groups, cells)
     assert best is not None  # noqa: S101 - there are rhos
@@ -155,7 +163,7 @@ def _recode(
     kept, of_class = np.unique(cells, return_inverse=True)
     shown = [
         format_cell(SUPPRESSED)
-        if cell == SILENT
+        if cell == HIDDEN
         else labels[cell]
         if cell < len(labels)
         else format_cell(texts[cell - len(labels)])
@@ -169,11 +177,11 @@ def _recode(
 def _cells(
     group_of: Integers, ordered: Integers, classes: Partition, is_exact: NDArray[np.bool_], *, groups: int
 ) -> Integers:
-    """The cell of each class: its group if it has but one, else silence; if exact, its value, after all groups."""
+    """The cell of each class: its group if it has but one, else suppressed; if exact, its value, after all groups."""
     first = classes.starts[:-1]
     held = group_of[ordered]
     low, high = np.minimum.reduceat(held, first), np.maximum.reduceat(held, first)
-    return np.where(is_exact, groups + ordered[first], np.where(low == high, low, SILENT))
+    return np.where(is_exact, groups + ordered[first], np.where(low == high, low, HIDDEN))
 
 
 def _agreeing(problem: Problem, classes: Partition) -> NDArray[np.bool_]:

@@ -1,4 +1,4 @@
-"""The three tables of the thesis and the settings it anonymises them with.
+"""The three tables of the thesis, the settings it anonymises them with, and how much of the study is run.
 
 Adult: all 48,842 rows, missing values kept as values. Housing: ocean_proximity in three values, the two coasts and the
 bay and the island merged. Mammographic: the 830 rows without a missing value. The sensitive column is the target.
@@ -6,16 +6,22 @@ bay and the island merged. Mammographic: the 830 rows without a missing value. T
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 import polars as pl
 
+from kohort.studies.harness.runs import RunSummary
+from kohort.studies.harness.session import Depth, Session
 from kohort.tables.datasets.catalogue import load_dataset
 from kohort.tables.encoder import Encoder, learn_domain
 from kohort.tables.schema import Schema
 
-__all__ = ["CASES", "VARIANTS", "Case", "Variant", "case_named", "k_variants"]
+__all__ = [
+    "CASES", "PRINTED", "QUASI_OF_ADULT", "VARIANTS", "AnonymisedDepth", "AnonymisedSession", "Case", "Variant",
+    "case_named", "extra_variants", "k_variants",
+]  # fmt: skip
 
 KeepExact = Literal["no", "yes", "thesis"]
 
@@ -44,6 +50,31 @@ VARIANTS = {
         Variant(key="t0.4", label="t-closeness (t = 0.4)", t=0.4),
     )
 }
+
+
+PRINTED: Final = ("k3-exact", "k3", "l2", "t0.2")
+"""The variants of the classifier tables."""
+EXTRA_K: Final = (6, 10, 15)
+QUASI_OF_ADULT: Final = (
+    "age", "workclass", "education", "education_num", "marital_status", "occupation", "relationship", "race", "sex",
+    "native_country",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnonymisedDepth(Depth):
+    """How much of the study is run. The seeds are those of chapter 7."""
+
+    ks: tuple[int, ...]
+    classifiers: tuple[str, ...]
+    repeats: Mapping[str, int]
+    """Number of splits, by table."""
+    fit_rows: int
+    """The largest number of training rows of a classifier; 0 for all."""
+    rounds: int
+
+
+AnonymisedSession = Session[AnonymisedDepth, RunSummary]
 
 
 def k_variants(k: int) -> tuple[Variant, Variant]:
@@ -83,13 +114,13 @@ class Case:
 
 
 def _adult() -> Case:
-    frame = load_dataset("adult").frame.drop("fnlwgt")  # a weight of the survey's sample, no fact about a person
-    quasi = (
-        "age", "workclass", "education", "education_num", "marital_status", "occupation", "relationship", "race", "sex",
-        "native_country",
-    )  # fmt: skip
     return Case(
-        name="adult", title="Adult", frame=frame, quasi=quasi, target="income", variants=_without(VARIANTS, "l3")
+        name="adult",
+        title="Adult",
+        frame=load_dataset("adult").frame.drop("fnlwgt"),  # a sampling weight of the survey, not a personal attribute
+        quasi=QUASI_OF_ADULT,
+        target="income",
+        variants=_without_l3(),
     )
 
 
@@ -114,12 +145,12 @@ def _mammographic() -> Case:
         frame=load_dataset("mammographic").frame.drop_nulls(),
         quasi=("bi_rads", "age", "shape", "margin", "density"),
         target="severity",
-        variants=_without(VARIANTS, "l3"),
+        variants=_without_l3(),
     )
 
 
-def _without(variants: dict[str, Variant], key: str) -> tuple[Variant, ...]:
-    return tuple(variant for variant in variants.values() if variant.key != key)
+def _without_l3() -> tuple[Variant, ...]:
+    return tuple(variant for variant in VARIANTS.values() if variant.key != "l3")
 
 
 CASES = {"mammographic": _mammographic, "adult": _adult, "housing": _housing}
@@ -128,3 +159,9 @@ CASES = {"mammographic": _mammographic, "adult": _adult, "housing": _housing}
 def case_named(name: str) -> Case:
     """The case of this name, its table read."""
     return CASES[name]()
+
+
+def extra_variants(case: Case) -> list[Variant]:
+    """Settings beyond the printed classifier tables, for the rank correlation."""
+    others = [variant for variant in case.variants if variant.key not in PRINTED]
+    return [*others, *(k_variants(k)[0] for k in EXTRA_K)]

@@ -1,7 +1,7 @@
 """The study's plans: three tables, two settings, and the ways to train that are compared.
 
-All ways share a table's hyper-parameters, chosen once on seed 0 and stated in the notes: the server phase of the hybrid
-is the server-only plan begun from another model, and the baselines without noise leave the noise out.
+All ways share a table's hyper-parameters, chosen once on seed 0 and stated in the notes. The server phase of the hybrid
+is the server-only plan with another starting model, and the baselines without noise leave the noise out.
 """
 
 from __future__ import annotations
@@ -15,27 +15,13 @@ from kohort.runs.config import Plan, load_plan
 from kohort.studies.hybrid.paper import DELTAS, EPSILONS
 
 __all__ = [
-    "CASES",
-    "COVERTYPE",
-    "DUTCH",
-    "INCOME",
-    "ONE_HOT",
-    "Case",
-    "Descent",
-    "Local",
-    "Setting",
-    "hybrid",
-    "low_risk_only",
-    "no_dp",
-    "peers_only",
-    "printed",
-    "published",
-    "server_only",
-    "summed",
-    "tuned",
-    "tuned_hybrid",
-]
+    "CASES", "COVERTYPE", "DIGITS", "DUTCH", "INCOME", "ONE_HOT", "SHIFTED", "Case", "LowRisk", "Setting",
+    "Training", "hybrid", "low_risk_only", "no_dp", "peers_only", "printed", "published", "server_only", "summed",
+    "tuned", "tuned_hybrid",
+]  # fmt: skip
 
+LowRisk = float | str
+"""The share of low-risk rows, or the rule that names them."""
 TEST: Final = 0.2
 CODES: Final = (
     "sex", "household_position", "household_size", "prev_residence_place", "citizenship", "country_birth", "edu_level",
@@ -45,43 +31,37 @@ CODES: Final = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Local:
-    """Local passes over small batches."""
+class Training:
+    """Local passes over batches; with batch 0, one full-batch step per round and momentum 0.9 at the hub."""
 
     rounds: int
+    lr: float
     epochs: int = 1
     batch: int = 32
-    lr: float
+    clip: float = 0.5
+    average: float = 0.0
+    """The share of the rounds, at the end, whose models are averaged under a budget."""
 
-    def phase(self) -> dict[str, Any]:
-        """As a phase says it."""
+    def keys(self) -> dict[str, Any]:
+        """The keys of a phase or of `[train]`."""
         return {"rounds": self.rounds, "local_epochs": self.epochs, "batch": self.batch, "lr": self.lr}
 
+    def budget(self, setting: Setting, epsilon: float) -> dict[str, Any]:
+        """The keys of `dp`."""
+        own = {"clip": self.clip, "average": self.average, "allow_large_delta": True}
+        return {"epsilon": epsilon, "delta": setting.delta, **own}
+
     def __str__(self) -> str:
+        if not self.batch:
+            steps = f"{self.rounds} full-batch steps, rate {self.lr:g}, clip {self.clip:g}"
+            return f"{steps}, last {self.average:.0%} averaged"
         epochs = f" x {self.epochs} epochs" if self.epochs > 1 else ""
         return f"{self.rounds} rounds{epochs}, batches of {self.batch}, rate {self.lr:g}"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Descent:
-    """One full-batch step a round, with momentum 0.9 at the hub."""
-
-    rounds: int
-    lr: float
-    clip: float
-    average: float = 0.3
-
-    def phase(self) -> dict[str, Any]:
-        """As a phase says it."""
-        return {"rounds": self.rounds, "local_epochs": 1, "batch": 0, "lr": self.lr}
-
-    def __str__(self) -> str:
-        return f"{self.rounds} full-batch steps, rate {self.lr:g}, clip {self.clip:g}, last {self.average:.0%} averaged"
-
-
-@dataclass(frozen=True, kw_only=True)
 class Case:
-    """One of the paper's tables."""
+    """One table and how models are trained on it."""
 
     name: str
     title: str
@@ -89,19 +69,16 @@ class Case:
     data: Mapping[str, Any]
     clusters: int | str
     sites: int
-    """Of a cluster."""
+    """Per cluster."""
     alpha: float
-    """Of the authors' published configuration."""
-    peers: Local
-    server: Local
-    clip: float
-    descent: Descent
-    longer: Descent | None = None
-    """What low-risk rows alone are trained with, where it is not `descent`: without noise more steps cost nothing."""
-    rows: int = 0
-    """So many rows drawn from the table; 0 is all of them."""
+    """Of the Dirichlet split in the authors' published configuration."""
+    peers: Training
+    server: Training
+    tuned: Training
+    low_risk: Training | None = None
+    """How low-risk rows alone are trained, where it is not `tuned`: without noise more steps cost nothing."""
     least: int = 0
-    """Rows a site has at least, where the paper's own number is not meant."""
+    """Minimum number of rows per site; 0 takes it from the paper's delta."""
 
     @property
     def epsilons(self) -> tuple[float, ...]:
@@ -109,19 +86,19 @@ class Case:
         return EPSILONS[self.name]
 
     @property
-    def undisturbed(self) -> Descent:
-        """How low-risk rows alone are trained, which no noise disturbs."""
-        return self.longer or self.descent
+    def noiseless(self) -> Training:
+        """How low-risk rows alone are trained."""
+        return self.low_risk or self.tuned
 
     @property
     def least_rows(self) -> int:
-        """Rows a site has at least: the printed delta is one over the training rows of the smallest."""
+        """Minimum number of rows per site: the printed delta is one over the training rows of the smallest site."""
         return self.least or ceil(1 / DELTAS[self.name] / (1 - TEST))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """How rows are dealt out, and the delta."""
+    """How rows are split over the sites, and the delta."""
 
     name: str
     alpha: float
@@ -129,74 +106,72 @@ class Setting:
 
 
 def printed(case: Case) -> Setting:
-    """What the paper's text says."""
+    """The settings of the paper's text."""
     return Setting(name="printed settings", alpha=0.5, delta=DELTAS[case.name])
 
 
 def published(case: Case) -> Setting:
-    """What the authors' published configuration says."""
+    """The settings of the authors' published configuration."""
     return Setting(name="published settings", alpha=case.alpha, delta=1e-5)
 
 
+# The paper prints no rates. The server's rate here gives the paper's no-DP baseline, mean over the three shares; the
+# peers' is the one of 0.5, 0.6 and 0.75 that comes nearest to its P2P+FL cells.
 DUTCH = Case(
-    name="dutch",
-    title="Dutch",
-    table="dutch",
-    data={"target": "occupation"},
-    clusters=5,
-    sites=15,
-    alpha=5.0,
-    # The paper prints no rates. The server's is the one that gives its no-DP baseline, mean over the three shares; the
-    # peers' the nearest to its P2P+FL cells of 0.5, 0.6 and 0.75.
-    peers=Local(rounds=5, epochs=4, lr=0.75),
-    server=Local(rounds=20, lr=0.34),
-    clip=0.5,
-    descent=Descent(rounds=60, lr=4.0, clip=0.3),
-)
+    name="dutch", title="Dutch", table="dutch", data={"target": "occupation"}, clusters=5, sites=15, alpha=5.0,
+    peers=Training(rounds=5, epochs=4, lr=0.75),
+    server=Training(rounds=20, lr=0.34),
+    tuned=Training(rounds=60, batch=0, lr=4.0, clip=0.3, average=0.3),
+)  # fmt: skip
 ONE_HOT: Final = replace(
     DUTCH,
     title="Dutch, one-hot",
     data={**DUTCH.data, "encoding": "onehot", "kinds": dict.fromkeys(CODES, "category")},
-    descent=Descent(rounds=60, lr=2.0, clip=0.3),
+    tuned=replace(DUTCH.tuned, lr=2.0),
 )
+# With low-risk rows of the youngest, a site's share of them varies: sites must be large enough for either part.
+SHIFTED: Final = replace(ONE_HOT, least=250)
 INCOME = Case(
-    name="income",
-    title="Income (50 regions: no California, a third of Florida)",
-    table="acs_income",
+    name="income", title="Income (50 regions: no California, a third of Florida)", table="acs_income",
     data={
         "target": "PINCP_GT_50K",
         "features": ["AGEP", "COW", "SCHL", "MAR", "OCCP", "POBP", "RELP", "WKHP", "SEX", "RAC1P"],
         "identifiers": ["ST"],  # kept to form clusters, not learned from
         "kinds": {"PINCP_GT_50K": "category"},
     },
-    clusters="column:ST",
-    sites=5,
-    alpha=5.0,
-    peers=Local(rounds=5, epochs=2, lr=1.0),
-    server=Local(rounds=10, batch=64, lr=1.0),
-    clip=0.5,
-    descent=Descent(rounds=60, lr=4.0, clip=0.3),
-)
+    clusters="column:ST", sites=5, alpha=5.0,
+    peers=Training(rounds=5, epochs=2, lr=1.0),
+    server=Training(rounds=10, batch=64, lr=1.0),
+    tuned=Training(rounds=60, batch=0, lr=4.0, clip=0.3, average=0.3),
+)  # fmt: skip
 COVERTYPE = Case(
-    name="covertype",
-    title="Covertype",
-    table="covertype",
-    data={"target": "cover_type", "kinds": {"cover_type": "category"}},
-    clusters=20,
-    sites=5,
-    alpha=1.0,
-    peers=Local(rounds=5, epochs=2, lr=2.0),
-    server=Local(rounds=10, lr=2.0),
-    clip=0.5,
-    descent=Descent(rounds=100, lr=1.0, clip=1.0),
-    longer=Descent(rounds=200, lr=2.0, clip=1.0),
-)
+    name="covertype", title="Covertype", table="covertype",
+    data={"target": "cover_type", "kinds": {"cover_type": "category"}}, clusters=20, sites=5, alpha=1.0,
+    peers=Training(rounds=5, epochs=2, lr=2.0),
+    server=Training(rounds=10, lr=2.0),
+    tuned=Training(rounds=100, batch=0, lr=1.0, clip=1.0, average=0.3),
+    low_risk=Training(rounds=200, batch=0, lr=2.0),
+)  # fmt: skip
+DIGITS = Case(
+    name="digits", title="Digits", table="digits",
+    data={"target": "digit", "bounds": {f"pixel_{place:02d}": [0, 16] for place in range(64)}},
+    clusters=2, sites=3, alpha=5.0, least=120,
+    peers=Training(rounds=5, epochs=4, lr=0.5),
+    server=Training(rounds=10, lr=0.5),
+    tuned=Training(rounds=40, batch=0, lr=1.0, clip=0.3, average=0.3),
+)  # fmt: skip
 CASES: Final = (DUTCH, INCOME, COVERTYPE)
 
 
 def _plan(
-    case: Case, setting: Setting, method: Mapping[str, Any], *, low: float | str, train: Mapping[str, Any] | None = None
+    case: Case,
+    setting: Setting,
+    low: LowRisk,
+    *phases: Mapping[str, Any],
+    method: Mapping[str, Any] | None = None,
+    train: Mapping[str, Any] | None = None,
 ) -> Plan:
+    momentum = {"hub": "momentum"} if any(phase["batch"] == 0 for phase in phases) else {}
     return load_plan(
         {
             "data": {"table": case.table, "features": "rest", "encoding": "label", "test": TEST, **case.data},
@@ -209,86 +184,61 @@ def _plan(
                 "min_rows": case.least_rows,
             },
             "model": {"kind": "logistic"},
-            "train": {"optimizer": "sgd", **(train or {})},
-            "method": dict(method),
+            "train": {"optimizer": "sgd", **momentum, **(train or {})},
+            "method": dict(method or {"name": "hybrid", "phases": [dict(phase) for phase in phases]}),
             # Simulated sites: small updates leave, and so do claims whose delta makes them void, marked as such.
             "policy": {"min_rows": 1, "void_dp": True, "delta": 0.05},
         }
     )
 
 
-def _phases(*phases: Mapping[str, Any]) -> dict[str, Any]:
-    return {"name": "hybrid", "phases": [dict(phase) for phase in phases]}
-
-
-def _budget(setting: Setting, epsilon: float, *, clip: float, average: float = 0.0) -> dict[str, Any]:
-    return {"epsilon": epsilon, "delta": setting.delta, "clip": clip, "average": average, "allow_large_delta": True}
-
-
 def _peers(case: Case) -> dict[str, Any]:
-    return {"kind": "peers", "rows": "low", **case.peers.phase()}
+    return {"kind": "peers", "rows": "low", **case.peers.keys()}
 
 
-def _server(case: Case) -> dict[str, Any]:
-    return {"kind": "server", "rows": "high", **case.server.phase()}
+def _server(training: Training, rows: str = "high", dp: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    return {"kind": "server", "rows": rows, **training.keys(), **({} if dp is None else {"dp": dp})}
 
 
-def no_dp(case: Case, setting: Setting, low: float | str) -> Plan:
-    """The paper's baseline: everybody with the hub on high-risk rows, no noise."""
-    return _plan(case, setting, _phases(_server(case)), low=low)
+def no_dp(case: Case, setting: Setting, low: LowRisk) -> Plan:
+    """The paper's baseline: all sites train with the hub on high-risk rows, without noise."""
+    return _plan(case, setting, low, _server(case.server))
 
 
-def server_only(case: Case, setting: Setting, low: float | str, epsilon: float) -> Plan:
+def server_only(case: Case, setting: Setting, low: LowRisk, epsilon: float) -> Plan:
     """The paper's "FL": the same under DP-SGD."""
-    dp = _budget(setting, epsilon, clip=case.clip)
-    return _plan(case, setting, _phases({**_server(case), "dp": dp}), low=low)
+    return _plan(case, setting, low, _server(case.server, dp=case.server.budget(setting, epsilon)))
 
 
-def hybrid(case: Case, setting: Setting, low: float | str, epsilon: float) -> Plan:
+def hybrid(case: Case, setting: Setting, low: LowRisk, epsilon: float) -> Plan:
     """The paper's "P2P+FL": peers on low-risk rows without noise, then as `server_only`."""
-    dp = _budget(setting, epsilon, clip=case.clip)
-    return _plan(case, setting, _phases(_peers(case), {**_server(case), "dp": dp}), low=low)
+    return _plan(case, setting, low, _peers(case), _server(case.server, dp=case.server.budget(setting, epsilon)))
 
 
-def peers_only(case: Case, setting: Setting, low: float | str) -> Plan:
+def peers_only(case: Case, setting: Setting, low: LowRisk) -> Plan:
     """The first phase alone; the model is the mean of the clusters' models."""
-    return _plan(case, setting, _phases(_peers(case)), low=low)
+    return _plan(case, setting, low, _peers(case))
 
 
-def low_risk_only(case: Case, setting: Setting, low: float | str) -> Plan:
-    """Everybody with the hub on low-risk rows, no noise: what their lack of risk allows."""
-    phase = {"kind": "server", "rows": "low", **case.undisturbed.phase()}
-    return _plan(case, setting, _phases(phase), low=low, train={"hub": "momentum"})
+def low_risk_only(case: Case, setting: Setting, low: LowRisk) -> Plan:
+    """All sites train with the hub on low-risk rows alone, without noise."""
+    return _plan(case, setting, low, _server(case.noiseless, "low"))
 
 
-def tuned(case: Case, setting: Setting, low: float | str, epsilon: float) -> Plan:
+def tuned(case: Case, setting: Setting, low: LowRisk, epsilon: float) -> Plan:
     """Server-only with full batches, momentum at the hub and the mean of the last models."""
-    dp = _budget(setting, epsilon, clip=case.descent.clip, average=case.descent.average)
-    phase = {"kind": "server", "rows": "high", **case.descent.phase(), "dp": dp}
-    return _plan(case, setting, _phases(phase), low=low, train={"hub": "momentum"})
+    return _plan(case, setting, low, _server(case.tuned, dp=case.tuned.budget(setting, epsilon)))
 
 
-def tuned_hybrid(case: Case, setting: Setting, low: float | str, epsilon: float) -> Plan:
+def tuned_hybrid(case: Case, setting: Setting, low: LowRisk, epsilon: float) -> Plan:
     """Peers first, then as `tuned`."""
-    dp = _budget(setting, epsilon, clip=case.descent.clip, average=case.descent.average)
-    phase = {"kind": "server", "rows": "high", **case.descent.phase(), "dp": dp}
-    return _plan(case, setting, _phases(_peers(case), phase), low=low, train={"hub": "momentum"})
+    return _plan(case, setting, low, _peers(case), _server(case.tuned, dp=case.tuned.budget(setting, epsilon)))
 
 
-def summed(case: Case, setting: Setting, low: float | str, epsilon: float) -> Plan:
-    """As `tuned` over a sum: noise is added once, not once a site. All rows train, and all are protected.
+def summed(case: Case, setting: Setting, low: LowRisk, epsilon: float) -> Plan:
+    """As `tuned` over a sum: noise is added once, not once per site. All rows train, and all are protected.
 
     Updates are summed in clear: masks cancel in integers, so the total, and every figure, is the same with them.
     """
-    descent = case.descent
-    return _plan(
-        case,
-        setting,
-        {
-            "name": "fedavg",
-            "dp": _budget(setting, epsilon, clip=descent.clip, average=descent.average),
-            "secure": {"sum": "none"},
-        },
-        low=low,
-        train={**descent.phase(), "optimizer": "momentum"},
-    )
+    method = {"name": "fedavg", "dp": case.tuned.budget(setting, epsilon), "secure": {"sum": "none"}}
+    return _plan(case, setting, low, method=method, train={**case.tuned.keys(), "optimizer": "momentum"})

@@ -1,4 +1,4 @@
-"""What the messages give away: rows rebuilt from U S, from secure sums and from opened totals, on one-hot Adult."""
+"""What the messages disclose: rows rebuilt from U S, from secure sums and from opened totals, on one-hot Adult."""
 
 from __future__ import annotations
 
@@ -29,8 +29,7 @@ from kohort.rng import Streams
 from kohort.runs.config import Plan, load_plan
 from kohort.runs.run import run
 from kohort.runs.simulation import populate
-from kohort.studies.harness.lines import row
-from kohort.studies.oneshot.figures import Part
+from kohort.studies.harness.found import Found, Part, ResultTable
 from kohort.studies.registry import Say
 from kohort.tables.blocks import CategoryBlock
 from kohort.tables.encoder import Encoder
@@ -42,7 +41,7 @@ NUMBERS = {"age": 74, "education_num": 16, "hours_per_week": 99}
 
 
 def adult_onehot(*, sites: int, scheme: str = "masks", min_cell: int = 10) -> Plan:
-    """Adult with indicators, as the attack reads it best."""
+    """Adult with indicators, the encoding on which the attack works best."""
     return load_plan(
         {
             "data": {
@@ -54,7 +53,7 @@ def adult_onehot(*, sites: int, scheme: str = "masks", min_cell: int = 10) -> Pl
                 "test": 0.0,
             },
             "sites": {"count": sites},
-            "model": {"kind": "onelayer", "dtype": "float64"},
+            "model": {"dtype": "float64"},
             "method": {
                 "name": "oneshot",
                 "secure": {"sum": scheme},
@@ -107,7 +106,7 @@ class Opened:
     gram: NDArray[np.float64]
     blocks: list[Block]
     indicators: list[int]
-    """Lines of the matrix that belong to a category."""
+    """Rows of the matrix that belong to a category."""
 
     @property
     def rarest(self) -> int:
@@ -116,7 +115,7 @@ class Opened:
 
     @property
     def persons(self) -> int:
-        """Records read off the line of a category that occurs once."""
+        """Records read off the row of a category that occurs once."""
         return singled_out(self.gram, self.blocks).count
 
     def rebuilt(self, *, most_nodes: int = 20_000) -> int:
@@ -125,7 +124,7 @@ class Opened:
 
 
 def opened_total(files: bytes) -> Opened:
-    """What a run's hub was shown."""
+    """The total that the hub of a run opened."""
     state = load_state(files)
     layout = state.layout
     gram = unpack(layout.design, decoded(layout, state.batches[0].total)[0, 0]).gram
@@ -149,18 +148,16 @@ def attack(*, sizes: Sequence[int], sites: int, say: Say) -> Part:
             truth.append(np.concatenate([np.ones((size, 1)), own.x], axis=1))
             factors.append(paper_factor(encoder, own))
         found = recovery_rate(truth, factors, blocks)
-        lines.append(row(f"mode paper, {size} rows: sites rebuilt whole (%)", None, 100 * found.sites))
+        lines.append(Found(f"mode paper, {size} rows: sites rebuilt whole (%)", 100 * found.sites))
         masked = [random.integers(0, 2**62, factor.shape).astype(np.float64) / 2**32 for factor in factors]
         hidden = recovery_rate(truth, masked, blocks)
-        lines.append(row(f"default mode, {size} rows: rows rebuilt from a message (%)", None, 100 * hidden.rows))
+        lines.append(Found(f"default mode, {size} rows: rows rebuilt from a message (%)", 100 * hidden.rows))
     for least, words in ((1, "without minimum cells"), (10, "with minimum cells of 10 persons")):
         outcome = run(adult_onehot(sites=10, scheme="none", min_cell=least), seed=0)
         opened = opened_total(outcome.files[FILE])
         lines += [
-            row(f"opened total of Adult, {words}: persons of the rarest category", None, opened.rarest),
-            row(f"opened total of Adult, {words}: persons read off", None, opened.persons),
-            row(f"opened total of Adult, {words}: rows rebuilt", None, opened.rebuilt(most_nodes=2_000)),
+            Found(f"opened total of Adult, {words}: persons of the rarest category", opened.rarest),
+            Found(f"opened total of Adult, {words}: persons read off", opened.persons),
+            Found(f"opened total of Adult, {words}: rows rebuilt", opened.rebuilt(most_nodes=2_000)),
         ]
-    return Part(
-        tables=({"name": "Rows rebuilt from what the hub receives", "source": "not in the paper", "rows": lines},)
-    )
+    return Part([ResultTable("Rows rebuilt from what the hub receives", "not in the paper", lines)])

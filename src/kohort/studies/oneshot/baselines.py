@@ -11,17 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kohort.rng import Streams
-from kohort.studies.harness.lines import row
-from kohort.studies.oneshot.figures import Part
+from kohort.studies.harness.found import Found, Part, ResultTable
 from kohort.studies.oneshot.paper import ACCURACY, BASELINES
-from kohort.studies.oneshot.runs import Runs, Table, oneshot_plan
-from kohort.studies.registry import Say
+from kohort.studies.oneshot.plans import OneshotSession, Table, oneshot_plan
 from kohort.tables.splits import hold_out
 
 __all__ = ["baselines"]
 
 SLOW: Final = {"support vectors": 6_000, "multilayer perceptron": 20_000, "gradient boosting": 50_000}
-"""Whose time grows faster than the rows: they are trained on no more than these."""
+"""The training rows of classifiers whose time grows faster than the number of rows."""
 
 
 def _classifiers(seed: int) -> dict[str, Callable[[], Any]]:
@@ -47,26 +45,27 @@ def _classifiers(seed: int) -> dict[str, Callable[[], Any]]:
     }
 
 
-def baselines(tables: Mapping[str, Table], runs: Runs, *, most_rows: int, say: Say) -> Part:
-    """Every classifier on the split of the runs; mean and median without ours, as the paper has them."""
-    out = []
+def baselines(session: OneshotSession, tables: Mapping[str, Table]) -> Part:
+    """Every classifier on the split of the runs; mean and median without ours, as in the paper."""
+    most_rows = session.depth.baseline_rows
+    rows = []
     for name, table in tables.items():
-        ours = runs.of(oneshot_plan(table, sites=20), table).accuracy
-        out.append(row(f"{name}: one shot", ACCURACY[name], ours))
+        (ours,) = session.runs.of(oneshot_plan(table, sites=20), seeds=[0])
+        rows.append(Found(f"{name}: one shot", ours.percent, ACCURACY[name]))
         found = {}
         for kind, make in _classifiers(0).items():
-            say(f"{name}: {kind}")
+            session.say(f"{name}: {kind}")
             found[kind] = _score(table, make(), min(most_rows, SLOW.get(kind, most_rows)))
-            out.append(row(f"{name}: {kind}", BASELINES[kind].get(name), found[kind]))
-        out.append(row(f"{name}: mean of the others", None, fmean(found.values())))
-        out.append(row(f"{name}: median of the others", None, median(found.values())))
+            rows.append(Found(f"{name}: {kind}", found[kind], BASELINES[kind].get(name)))
+        rows.append(Found(f"{name}: mean of the others", fmean(found.values())))
+        rows.append(Found(f"{name}: median of the others", median(found.values())))
     note = (
         "The paper copies Tables 3 and 4 from other authors, each with a split of its own. Here scikit-learn's "
         f"classifiers with their defaults see z-scored rows of one split, at most {most_rows:,}; "
         + ", ".join(f"{kind} at most {rows:,}" for kind, rows in SLOW.items())
         + "."
     )
-    return Part(tables=({"name": "Other classifiers (%)", "source": "Tables 3 and 4", "rows": out},), notes=(note,))
+    return Part([ResultTable("Other classifiers (%)", "Tables 3 and 4", rows)], notes=[note])
 
 
 def _score(table: Table, model: Any, most_rows: int) -> float:
@@ -74,7 +73,7 @@ def _score(table: Table, model: Any, most_rows: int) -> float:
     train = np.flatnonzero(~test)
     chosen = np.random.default_rng(0).permutation(train)[:most_rows]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a perceptron that stops early says so
+        warnings.simplefilter("ignore")  # the perceptron warns when it has not converged
         model.fit(x[chosen], y[chosen])
     return 100 * float((model.predict(x[test]) == y[test]).mean())
 

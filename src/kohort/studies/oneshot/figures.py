@@ -3,227 +3,170 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import product
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from kohort.studies.harness.lines import row, row_of
+from kohort.studies.harness.charts import line_chart, point
+from kohort.studies.harness.found import Found, Part, ResultTable
 from kohort.studies.oneshot.paper import ACCURACY, ROUNDS_SKIN, SHAPES, SITE_ROWS
-from kohort.studies.oneshot.runs import Runs, Table, bounds_around_mean, fedavg_plan, oneshot_plan
-from kohort.studies.partial.charts import draw_lines
-from kohort.studies.registry import Say
+from kohort.studies.oneshot.plans import OneshotSession, Table, bounds_around_mean, fedavg_plan, oneshot_plan
 
-__all__ = ["Part", "by_sites", "communication", "linear_accuracy", "more_power", "shapes", "with_fedavg"]
+__all__ = ["by_sites", "communication", "linear_accuracy", "more_power", "rounds_of_equation_16", "shapes",
+           "with_fedavg"]  # fmt: skip
 
 TRAINING_SHARE = 0.7
 FRACTIONS = (0.1, 0.3, 0.5, 0.7, 1.0)
 MOST_SITES = 20_000
+Tables = Mapping[str, Table]
+Curves = dict[str, list[dict[str, Any]]]
 
 
-@dataclass(frozen=True)
-class Part:
-    """Tables, figures and notes of one part of the study."""
-
-    tables: tuple[dict[str, Any], ...] = ()
-    figures: tuple[Path, ...] = ()
-    notes: tuple[str, ...] = ()
+def _listed(name: str) -> str:
+    """The name under which Tables 1 and 2 list a table: some are listed as their replicas."""
+    return name if name in SHAPES else f"{name}:x10"
 
 
-@dataclass
-class _Curves:
-    rows: list[dict[str, Any]] = field(default_factory=list)
-
-    def add(self, panel: str, series: str, x: float, y: float) -> None:
-        self.rows.append({"panel": panel, "series": series, "x": x, "y": y})
-
-
-def shapes(tables: Mapping[str, Table]) -> Part:
-    """Tables 1 and 2, for the tables that are here and their replicas."""
-    sizes, locals_ = [], []
+def shapes(tables: Tables) -> Part:
+    """Tables 1 and 2, for the tables on this machine and their replicas."""
+    sizes, per_site = [], []
     for name, table in tables.items():
-        listed = name if name in SHAPES else f"{name}:x10"
-        copies = int(listed.partition(":x")[2] or 1)
-        rows = table.frame.height * copies
-        printed, training = SHAPES[listed], SITE_ROWS[listed]
-        found = (rows, len(table.inputs), table.classes)
-        sizes += [
-            row(f"{listed}: {what}", paper, ours)
-            for what, paper, ours in zip(("rows", "attributes", "classes"), printed, found, strict=True)
-        ]
+        listed = _listed(name)
+        rows = table.frame.height * int(listed.partition(":x")[2] or 1)
+        found = {"rows": rows, "attributes": len(table.inputs), "classes": table.classes}
+        for (what, ours), paper in zip(found.items(), SHAPES[listed], strict=True):
+            sizes.append(Found(f"{listed}: {what}", ours, paper))
         train = round(TRAINING_SHARE * rows)
-        locals_ += [
-            row(f"{listed}: training rows", training[0], train),
-            row(f"{listed}: rows of each of 20,000 sites", training[1], train // MOST_SITES),
-        ]
-    return Part(
-        tables=(
-            {"name": "Tables", "source": "Table 1", "rows": sizes},
-            {"name": "Rows of a site", "source": "Table 2", "rows": locals_},
-        )
-    )
+        per_site.append(Found(f"{listed}: training rows", train, SITE_ROWS[listed][0]))
+        per_site.append(Found(f"{listed}: rows of each of 20,000 sites", train // MOST_SITES, SITE_ROWS[listed][1]))
+    return Part([ResultTable("Tables", "Table 1", sizes), ResultTable("Rows per site", "Table 2", per_site)])
 
 
-def linear_accuracy(tables: Mapping[str, Table], runs: Runs, *, seeds: Sequence[int]) -> Part:
-    """The paper's model: accuracy over splits."""
-    rows = []
-    for name, table in tables.items():
-        plan = oneshot_plan(table, sites=20)
-        rows.append(row_of(name, ACCURACY[name], [runs.of(plan, table, seed).accuracy for seed in seeds]))
-    return Part(tables=({"name": "Accuracy of the one-layer network (%)", "source": "Tables 3 and 4", "rows": rows},))
+def linear_accuracy(session: OneshotSession, tables: Tables) -> Part:
+    """The paper's model: accuracy over several splits."""
+    rows = [
+        Found.mean(name, session.runs.values(oneshot_plan(table, sites=20), lambda one: one.percent), ACCURACY[name])
+        for name, table in tables.items()
+    ]
+    return Part([ResultTable("Accuracy of the one-layer network (%)", "Tables 3 and 4", rows)])
 
 
-def by_sites(
-    out: Path,
-    tables: Mapping[str, Table],
-    runs: Runs,
-    *,
-    counts: Mapping[str, Sequence[int]],
-    schemes: Mapping[int, Sequence[str]],
-    seeds: Mapping[int, Sequence[int]],
-    say: Say,
-) -> Part:
-    """Figures 2-4: the same labels whoever holds the rows and however they are added, and what that takes."""
-    accuracy, training, energy = _Curves(), _Curves(), _Curves()
+def by_sites(session: OneshotSession, tables: Tables) -> Part:
+    """Figures 2-4: the predictions are the same for every split and secure sum; and the time and energy they take."""
+    depth, runs = session.depth, session.runs
     rows, costs = [], []
+    curves: Curves = {"accuracy": [], "time": [], "energy": []}
     for name, table in tables.items():
-        first = counts.get(name, (1,))[0]
-        for sites in counts.get(name, ()):
-            for split, scheme in product(("iid", "sorted"), schemes[sites]):
-                say(f"{name}: {sites} sites, {split}, {scheme}")
-                plan = oneshot_plan(table, sites=sites, split=split, scheme=scheme)
-                found = [runs.of(plan, table, seed) for seed in seeds[sites]]
-                known = [runs.of(oneshot_plan(table, sites=first), table, seed) for seed in seeds[sites]]
+        counts = depth.counts.get(name, ())
+        for sites, split in product(counts, ("iid", "sorted")):
+            for scheme in depth.schemes[sites]:
+                session.say(f"{name}: {sites} sites, {split}, {scheme}")
+                seeds = depth.repetitions[sites]
+                found = runs.of(oneshot_plan(table, sites=sites, split=split, scheme=scheme), seeds=seeds)
+                known = runs.of(oneshot_plan(table, sites=counts[0]), seeds=seeds)
                 pairs = list(zip(found, known, strict=True))
-                differ = sum(int((one.labels != other.labels).sum()) for one, other in pairs)
-                equal = all(one.same_total(other) for one, other in pairs)
                 where, series = f"{name}, {sites:,} sites, {split}, {scheme}", f"{split}, {scheme}"
-                rows.append(row(f"{where}: labels that differ", 0, differ))
-                rows.append(row(f"{where}: total equal bit by bit", None, "yes" if equal else "no"))
-                seconds = [item.slowest + item.hub for item in found]
-                accuracy.add(name, series, sites, fmean(item.accuracy for item in found))
-                training.add(name, series, sites, fmean(seconds))
-                energy.add(name, series, sites, fmean(item.watt_hours for item in found))
+                differ = sum(int((one.labels != other.labels).sum()) for one, other in pairs)
+                rows.append(Found(f"{where}: labels that differ", differ, 0))
+                equal = all(one.same_total(other) for one, other in pairs)
+                rows.append(Found(f"{where}: total equal bit by bit", equal))
+                seconds, energy = [one.training_seconds for one in found], [one.watt_hours for one in found]
+                curves["accuracy"].append(point(name, series, sites, fmean(one.percent for one in found)))
+                curves["time"].append(point(name, series, sites, fmean(seconds)))
+                curves["energy"].append(point(name, series, sites, fmean(energy)))
                 costs += [
-                    row_of(f"{where}: slowest site + hub, s", None, seconds),
-                    row_of(f"{where}: processor, s", None, [item.cpu for item in found]),
-                    row_of(f"{where}: watt-hours", None, [item.watt_hours for item in found]),
-                    row(f"{where}: bytes up", None, found[0].up),
+                    Found.mean(f"{where}: slowest site + hub, s", seconds),
+                    Found.mean(f"{where}: processor, s", [one.seconds["cpu_total"] for one in found]),
+                    Found.mean(f"{where}: watt-hours", energy),
+                    Found(f"{where}: bytes up", found[0].bytes["up"]),
                 ]
-    figures = (
-        draw_lines(out / "figure-2.svg", title="Accuracy by sites", rows=accuracy.rows, x="sites", y="%", dots=True),
-        draw_lines(out / "figure-3.svg", title="Training time", rows=training.rows, x="sites", y="s", dots=True),
-        draw_lines(out / "figure-4.svg", title="Energy", rows=energy.rows, x="sites", y="Wh", dots=True),
-    )
-    return Part(
-        tables=(
-            {"name": "Same labels for every split, scheme and number of sites", "source": "Figure 2", "rows": rows},
-            {"name": "Time, energy and bytes by sites", "source": "Figures 3 and 4", "rows": costs},
-        ),
-        figures=figures,
-    )
+    figures = [
+        line_chart(session.out / f"figure-{number}.svg", title=title, points=points, x="sites", y=unit, dots=True)
+        for number, title, unit, points in (
+            (2, "Accuracy by sites", "%", curves["accuracy"]),
+            (3, "Training time", "s", curves["time"]),
+            (4, "Energy", "Wh", curves["energy"]),
+        )
+    ]
+    same = ResultTable("Same labels for every split, scheme and number of sites", "Figure 2", rows)
+    return Part([same, ResultTable("Time, energy and bytes by sites", "Figures 3 and 4", costs)], figures)
 
 
-def with_fedavg(
-    out: Path,
-    tables: Mapping[str, Table],
-    runs: Runs,
-    *,
-    counts: Sequence[int],
-    fractions: Sequence[float],
-    rounds: int,
-    say: Say,
-) -> Part:
+def with_fedavg(session: OneshotSession, tables: Tables) -> Part:
     """Figures 5 and 6: one round against a hundred, with the same network."""
-    time, energy = _Curves(), _Curves()
-    rows = []
-    for name, table in tables.items():
-        for sites in counts:
-            say(f"{name}: FedAvg, {sites} sites")
-            plans = {
-                **{
-                    f"one shot, {scheme}": oneshot_plan(table, sites=sites, scheme=scheme) for scheme in ("none", "bfv")
-                },
-                **{
-                    f"FedAvg, fraction {fraction}": fedavg_plan(table, sites=sites, fraction=fraction, rounds=rounds)
-                    for fraction in fractions
-                },
-            }
-            for series, plan in plans.items():
-                found = runs.of(plan, table)
-                time.add(name, series, sites, found.slowest + found.hub)
-                energy.add(name, series, sites, found.watt_hours)
-                where = f"{name}, {sites} sites, {series}"
-                rows += [
-                    row(f"{where}: accuracy (%)", None, found.accuracy),
-                    row(f"{where}: slowest site + hub, s", None, found.slowest + found.hub),
-                    row(f"{where}: processor, s", None, found.cpu),
-                    row(f"{where}: bytes up and down", None, found.up + found.down),
-                ]
-    return Part(
-        tables=({"name": f"Against FedAvg of {rounds} rounds", "source": "Figures 5 and 6", "rows": rows},),
-        figures=(
-            draw_lines(out / "figure-5.svg", title="Training time", rows=time.rows, x="sites", y="s", dots=True),
-            draw_lines(out / "figure-6.svg", title="Energy", rows=energy.rows, x="sites", y="Wh", dots=True),
-        ),
-    )
+    depth, out = session.depth, session.out
+    compared = [name for name in depth.fedavg_tables if name in tables]
+    rows, time, energy = [], [], []
+    for name, sites in product(["susy"] if "susy" in compared else compared, depth.fedavg_sites):
+        session.say(f"{name}: FedAvg, {sites} sites")
+        table = tables[name]
+        plans = {f"one shot, {scheme}": oneshot_plan(table, sites=sites, scheme=scheme) for scheme in ("none", "bfv")}
+        for fraction in depth.fractions:
+            plan = fedavg_plan(table, sites=sites, fraction=fraction, rounds=depth.rounds)
+            plans[f"FedAvg, fraction {fraction}"] = plan
+        for series, plan in plans.items():
+            (found,) = session.runs.of(plan, seeds=[0])
+            time.append(point(name, series, sites, found.training_seconds))
+            energy.append(point(name, series, sites, found.watt_hours))
+            where = f"{name}, {sites} sites, {series}"
+            rows += [
+                Found(f"{where}: accuracy (%)", found.percent),
+                Found(f"{where}: slowest site + hub, s", found.training_seconds),
+                Found(f"{where}: processor, s", found.seconds["cpu_total"]),
+                Found(f"{where}: bytes up and down", found.bytes["up"] + found.bytes["down"]),
+            ]
+    figures = [
+        line_chart(out / "figure-5.svg", title="Training time", points=time, x="sites", y="s", dots=True),
+        line_chart(out / "figure-6.svg", title="Energy", points=energy, x="sites", y="Wh", dots=True),
+    ]
+    return Part([ResultTable(f"Against FedAvg of {depth.rounds} rounds", "Figures 5 and 6", rows)], figures)
 
 
 def rounds_of_equation_16(site_rows: Sequence[int], inputs: int, fraction: float) -> float:
-    """From so many rounds on a federated method sends more numbers: (mean of min(m, n_i) + 1) / fraction.
+    """The number of rounds from which a federated method sends more numbers: (mean of min(m, n_i) + 1) / fraction.
 
     The paper's m leaves the bias out.
     """
     return (fmean(min(inputs, rows) for rows in site_rows) + 1) / fraction
 
 
-def communication(out: Path, tables: Mapping[str, Table], runs: Runs, *, sites: int) -> Part:
-    """Figure 7, equation 16 with 20,000 sites, and what travels for real."""
-    curves = _Curves()
-    rows, real = [], []
+def communication(session: OneshotSession, tables: Tables) -> Part:
+    """Figure 7, equation 16 with 20,000 sites, and the bytes that are really sent."""
+    sites, rows, sent, points = session.depth.bytes_sites, [], [], []
     for name, table in tables.items():
-        listed = name if name in SITE_ROWS else f"{name}:x10"
-        local = max(1, SITE_ROWS[listed][1])
+        listed = _listed(name)
         for fraction in FRACTIONS:
-            needed = rounds_of_equation_16([local], len(table.inputs), fraction)
+            needed = rounds_of_equation_16([max(1, SITE_ROWS[listed][1])], len(table.inputs), fraction)
             printed = ROUNDS_SKIN if name == "skin" and fraction == 0.3 else None
-            rows.append(row(f"{listed}, fraction {fraction}: rounds", printed, needed))
-            curves.add("20,000 sites", listed, 100 * fraction, needed)
+            rows.append(Found(f"{listed}, fraction {fraction}: rounds", needed, printed))
+            points.append(point("20,000 sites", listed, 100 * fraction, needed))
         weights = 4 * (len(table.inputs) + 1) * (table.classes if table.classes > 2 else 1)
         for scheme in ("none", "masks", "bfv"):
-            found = runs.of(oneshot_plan(table, sites=sites, scheme=scheme), table)
-            real.append(row(f"{name}, {sites} sites, {scheme}: bytes up of a site", None, found.up / sites))
-            real.append(
-                row(
-                    f"{name}, {sites} sites, {scheme}: FedAvg rounds of as many bytes up",
-                    None,
-                    found.up / sites / weights,
-                )
-            )
-    figure = draw_lines(
-        out / "figure-7.svg", title="Rounds", rows=curves.rows, x="sites a round (%)", y="rounds", dots=True
-    )
-    return Part(
-        tables=(
-            {"name": "Rounds from which one shot sends fewer numbers", "source": "Figure 7, eq 16", "rows": rows},
-            {"name": "Bytes that travel", "source": "eq 16 counts numbers", "rows": real},
-        ),
-        figures=(figure,),
-    )
+            (found,) = session.runs.of(oneshot_plan(table, sites=sites, scheme=scheme), seeds=[0])
+            where, up = f"{name}, {sites} sites, {scheme}", found.bytes["up"] / sites
+            sent.append(Found(f"{where}: bytes up per site", up))
+            sent.append(Found(f"{where}: FedAvg rounds with as many bytes up", up / weights))
+    path = session.out / "figure-7.svg"
+    figure = line_chart(path, title="Rounds", points=points, x="sites per round (%)", y="rounds", dots=True)
+    results = [
+        ResultTable("Rounds from which one shot sends fewer numbers", "Figure 7, eq 16", rows),
+        ResultTable("Bytes that are sent", "eq 16 counts numbers", sent),
+    ]
+    return Part(results, [figure])
 
 
-def more_power(tables: Mapping[str, Table], runs: Runs, *, seeds: Sequence[int], features: Mapping[str, int]) -> Part:
+def more_power(session: OneshotSession, tables: Tables) -> Part:
     """A random layer in the same round, and Newton steps."""
     rows = []
-    for name, size in features.items():
+    for name, size in session.depth.features.items():
         if name not in tables:
             continue
         table = tables[name]
-        layer = oneshot_plan(table, sites=20, oneshot={"features": size}, bounds=bounds_around_mean(table))
-        newton = oneshot_plan(table, sites=20, oneshot={"rounds": 6})
-        rows += [
-            row_of(f"{name}: {size} random features", None, [runs.of(layer, table, seed).accuracy for seed in seeds]),
-            row_of(f"{name}: 5 Newton steps", None, [runs.of(newton, table, seed).accuracy for seed in seeds]),
-        ]
-    return Part(tables=({"name": "More power (%)", "source": "not in the paper", "rows": rows},))
+        bounds = bounds_around_mean(table)
+        for what, plan in (
+            (f"{size} random features", oneshot_plan(table, sites=20, oneshot={"features": size}, bounds=bounds)),
+            ("5 Newton steps", oneshot_plan(table, sites=20, oneshot={"rounds": 6})),
+        ):
+            found = session.runs.of(plan, seeds=session.depth.power_seeds)
+            rows.append(Found.mean(f"{name}: {what}", [one.percent for one in found]))
+    return Part([ResultTable("With a random layer or Newton steps (%)", "not in the paper", rows)])

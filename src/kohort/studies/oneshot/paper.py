@@ -1,5 +1,5 @@
-"""What the paper prints (Fontenla-Romero et al. 2023). Figures 2-7 are curves without values: beside ours stand the
-values its tables and text give."""
+"""What the paper prints (Fontenla-Romero et al. 2023). Figures 2-7 are curves without values, so these are the
+numbers of its tables and text."""
 
 from __future__ import annotations
 

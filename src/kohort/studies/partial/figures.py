@@ -2,109 +2,70 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import tempfile
+from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Final
+from typing import Final
 
+import numpy as np
 import polars as pl
 
 from kohort.anonymity.gate.gate import apply_gate
 from kohort.evaluate.utility import accuracy_of
 from kohort.models.model import encode_rows
 from kohort.rng import Streams
-from kohort.runs.config import Plan
+from kohort.runs.config import Plan, load_plan
 from kohort.runs.run import run
 from kohort.runs.simulation import populate
-from kohort.studies.harness.lines import row, row_of
-from kohort.studies.harness.side_by_side import spread
-from kohort.studies.partial.charts import draw_lines
+from kohort.studies.harness.charts import curve_points, line_chart, point
+from kohort.studies.harness.found import Found, Part, ResultTable
+from kohort.studies.harness.parallel import in_parallel
 from kohort.studies.partial.paper import ACCURACY, ENCODING_E2, LARGEST
-from kohort.studies.partial.runs import (
-    PAPER,
-    TRUSTING,
-    TUNED,
-    Letter,
-    Runs,
-    Training,
-    adult_plan,
-    gate_for,
-    paper_gate,
-    random_share,
-)
-from kohort.studies.registry import Say
+from kohort.studies.partial.plans import ABOVE, PAPER, Letter, PartialSession, marks_of, paper_gate
 from kohort.tables.datasets.catalogue import open_table
 
-__all__ = [
-    "Dial",
-    "Part",
-    "accuracy_by_threshold",
-    "both",
-    "by_batch",
-    "encodings",
-    "error_components",
-    "load_reduction",
-    "marks_of",
-]
+__all__ = ["accuracy_by_threshold", "by_batch", "encodings", "error_components", "gate_share", "load_reduction",
+           "random_share"]  # fmt: skip
 
 QUASI: Final = ("age", "race", "sex")
 ENCODINGS: Final = {"label": "E1", "onehot": "E2"}
-ENDS: Final = {"FedAvg": LARGEST["k"] + 1, "central": 1}
-FINE: Final = {"k": (*range(1, 560, 6), 554, 555), "l": (*range(1, 406, 6), 402, 403)}
-MARKS: Final = (20, 60)
-"""Rounds before the last whose accuracy is printed too."""
+ENDS: Final = {"FedAvg": ABOVE, "central": 1}
+FINE: Final[dict[Letter, Sequence[int]]] = {
+    "k": (*range(1, 560, 6), 554, 555),
+    "l": (*range(1, 406, 6), 402, 403),
+}
+"""The thresholds at which Figure 4 is drawn."""
 
 
-def marks_of(rounds: int) -> tuple[int, ...]:
-    """The rounds of a run whose accuracy is printed."""
-    return (*(mark for mark in MARKS if mark < rounds), rounds)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Part:
-    """Tables and figures of one part of the study."""
-
-    tables: tuple[dict[str, Any], ...]
-    figures: tuple[Path, ...] = ()
-    notes: tuple[str, ...] = ()
-
-
-Dial = Mapping[Training, Sequence[int]]
-"""The thresholds to run, by setting."""
-
-
-def encodings(out: Path, *, epochs: Sequence[int], seed: int, processes: int, say: Say) -> Part:
-    """Figure 3: training and test accuracy for both encodings, pooled and federated."""
-    say(f"Figure 3: both encodings, {epochs[-1]} epochs")
+def encodings(session: PartialSession) -> Part:
+    """Figure 3: training and test accuracy for both encodings, central and federated."""
+    epochs, seed = session.depth.epochs, session.depth.seeds[0]
+    last = epochs[-1]
+    session.say(f"Figure 3: both encodings, {last} epochs")
     cases = [(encoding, end, epoch) for encoding in ENCODINGS for end in ENDS for epoch in reversed(epochs)]
     jobs = [
         (paper_gate(PAPER, "k", ENDS[end], rounds=epoch, encoding=encoding), seed) for encoding, end, epoch in cases
     ]
-    found = dict(zip(cases, spread(_train_and_test, jobs, processes), strict=True))
+    found = dict(zip(cases, in_parallel(_train_and_test, jobs, session.runs.processes), strict=True))
     rows, points = [], []
-    for encoding, name in ENCODINGS.items():
-        for end in ENDS:
-            for epoch in epochs:
-                trained, tested, _ = found[encoding, end, epoch]
-                points.append({"panel": name, "series": f"{end}, training", "x": epoch, "y": trained})
-                if epoch in {100, epochs[-1]}:
-                    printed = _printed_in_figure_3(name, end, epoch)
-                    rows.append(row(f"{name}, {end}, {epoch} epochs: test", printed, tested))
-                    rows.append(row(f"{name}, {end}, {epoch} epochs: training", None, trained))
-            curve = found[encoding, end, epochs[-1]][2]
-            points += [
-                {"panel": name, "series": f"{end}, test", "x": place, "y": value}
-                for place, value in enumerate(curve, start=1)
-            ]
+    for (encoding, name), end in ((item, end) for item in ENCODINGS.items() for end in ENDS):
+        for epoch in epochs:
+            trained, tested, _ = found[encoding, end, epoch]
+            points.append(point(name, f"{end}, training", epoch, trained))
+            if epoch in {100, last}:
+                where = f"{name}, {end}, {epoch} epochs"
+                rows.append(Found(f"{where}: test", tested, _printed_in_figure_3(name, end, epoch)))
+                rows.append(Found(f"{where}: training", trained))
+        points += curve_points(name, f"{end}, test", found[encoding, end, last][2])
     for end in ENDS:
-        lower = found["onehot", end, epochs[-1]][1] < found["label", end, epochs[-1]][1]
-        rows.append(row(f"E2 is below E1, {end}, {epochs[-1]} epochs", "yes", "yes" if lower else "no"))
-    figure = draw_lines(
-        out / "figure-3.svg", title="Accuracy by epoch, paper's setting", rows=points, x="epoch", y="accuracy"
+        lower = found["onehot", end, last][1] < found["label", end, last][1]
+        rows.append(Found(f"E2 is below E1, {end}, {last} epochs", lower, True))
+    figure = line_chart(
+        session.out / "figure-3.svg", title="Accuracy by epoch, paper's setting", points=points, x="epoch", y="accuracy"
     )
-    table = {"name": "Accuracy of the model by encoding, paper's setting", "source": "Figure 3", "rows": rows}
-    return Part(tables=(table,), figures=(figure,))
+    return Part([ResultTable("Accuracy of the model by encoding, paper's setting", "Figure 3", rows)], [figure])
 
 
 def _train_and_test(plan: Plan, seed: int) -> tuple[float, float, list[float]]:
@@ -125,144 +86,169 @@ def complete_rows() -> pl.DataFrame:
     return open_table("adult:train").frame.drop_nulls()
 
 
-def load_reduction(out: Path, runs: Runs, ks: Sequence[int], ls: Sequence[int], *, rounds: int) -> Part:
-    """Figure 4: the share of rows the sites are rid of, over the whole table and in the runs of the other figures."""
-    frame = complete_rows()
-    rows, points = [], []
-    for letter, thresholds in (("k", ks), ("l", ls)):
-        for threshold in dict.fromkeys([*thresholds, LARGEST[letter]]):
-            rows.append(row(f"{letter} = {threshold}, at least", _printed_share(letter, threshold, strict=False),
-                            _share(frame, letter, threshold)))  # fmt: skip
-        above = _share(frame, letter, LARGEST[letter], strict=True)
-        rows.append(row(f"{letter} = {LARGEST[letter]}, more than", 0.0, above))
-        points += [
-            {"panel": "load reduction", "series": letter, "x": value, "y": _share(frame, letter, value)}
-            for value in FINE[letter]
-        ]
-    used = []
-    dials: tuple[tuple[Letter, Sequence[int]], ...] = (("k", ks), ("l", ls))
-    for letter, thresholds in dials:
+def load_reduction(session: PartialSession) -> Part:
+    """Figure 4: the share of rows that leave the sites, over the whole table and in the runs of the other figures."""
+    frame, depth = complete_rows(), session.depth
+    rows, used, points = [], [], []
+    for letter in FINE:
+        thresholds, largest = depth.thresholds(letter)[PAPER], LARGEST[letter]
+        for threshold in dict.fromkeys([*thresholds, largest]):
+            printed = _printed_share(letter, threshold)
+            rows.append(Found(f"{letter} = {threshold}, at least", gate_share(frame, letter, threshold), printed))
+        above = gate_share(frame, letter, largest, strict=True)
+        rows.append(Found(f"{letter} = {largest}, more than", above, 0.0))
+        points += [point("load reduction", letter, value, gate_share(frame, letter, value)) for value in FINE[letter]]
         for threshold in thresholds:
-            found = runs.of(paper_gate(PAPER, letter, threshold, rounds=rounds))
-            used.append(row_of(f"{letter} = {threshold}", None, [item.share for item in found]))
-    figure = draw_lines(
-        out / "figure-4.svg", title="Rows the sites are rid of, of 30,162", rows=points, x="threshold", y="share",
-        percent=True,
+            shares = session.runs.values(
+                paper_gate(PAPER, letter, threshold, rounds=depth.rounds), lambda one: one.share
+            )
+            used.append(Found.mean(f"{letter} = {threshold}", shares))
+    figure = line_chart(
+        session.out / "figure-4.svg", title="Share of 30,162 rows that the sites hand over", points=points,
+        x="threshold", y="share", y_format="%", zero=True,
     )  # fmt: skip
-    whole = {"name": "Reduction of the sites' load, all rows", "source": "Figure 4", "rows": rows}
-    ours = {"name": "Reduction of the sites' load in our runs, training rows", "source": "Figure 4", "rows": used}
-    return Part(tables=(whole, ours), figures=(figure,))
+    tables = [
+        ResultTable("Reduction of the sites' load, all rows", "Figure 4", rows),
+        ResultTable("Reduction of the sites' load in our runs, training rows", "Figure 4", used),
+    ]
+    return Part(tables, [figure])
 
 
-def _share(frame: pl.DataFrame, letter: str, threshold: int, *, strict: bool = False) -> float:
+def gate_share(frame: pl.DataFrame, letter: Letter, threshold: int, *, strict: bool = False) -> float:
+    """The share of rows that the paper's gate lets through."""
     if letter == "k":
         return apply_gate(frame, quasi=QUASI, rule="k-anonymity", k=threshold, strict=strict).share
     return apply_gate(frame, quasi=QUASI, rule="paper-l", sensitive="income", l=threshold, strict=strict).share
 
 
-def _printed_share(letter: str, threshold: int, *, strict: bool) -> float | None:
+def _printed_share(letter: Letter, threshold: int) -> float | None:
     if threshold == 1:
         return 1.0
     if letter == "l" and threshold == 200:
         return 0.5  # Section 5.4: "for l about 200, 50% samples are sent"
-    return 0.0 if strict or threshold >= LARGEST[letter] else None
+    return 0.0 if threshold >= LARGEST[letter] else None
 
 
-def accuracy_by_threshold(out: Path, runs: Runs, letter: Letter, dial: Dial, *, rounds: int, say: Say) -> Part:
+def accuracy_by_threshold(session: PartialSession, letter: Letter) -> Part:
     """Figure 5 (k), or Figures 6 and 7 (l): accuracy by epoch and at the end, in the paper's setting and tuned."""
+    runs, rounds, out = session.runs, session.depth.rounds, session.out
     points, ends, tables = [], [], []
-    for training, thresholds in dial.items():
-        say(f"Accuracy by {letter}, {training.name}: {len(thresholds)} thresholds, {len(runs.seeds)} seeds")
-        runs.prepare([paper_gate(training, letter, threshold, rounds=rounds) for threshold in thresholds])
+    for training, thresholds in session.depth.thresholds(letter).items():
+        session.say(f"Accuracy by {letter}, {training.name}: {len(thresholds)} thresholds, {len(runs.seeds)} seeds")
+        plans = {threshold: paper_gate(training, letter, threshold, rounds=rounds) for threshold in thresholds}
+        runs.prepare(list(plans.values()))
         rows = []
-        for threshold in thresholds:
-            plan = paper_gate(training, letter, threshold, rounds=rounds)
-            found = runs.of(plan)
-            points += [
-                {"panel": training.name, "series": f"{letter} = {threshold}", "x": place, "y": value}
-                for place, value in enumerate(runs.curve(plan), start=1)
-            ]
-            ends.append(
-                {"panel": f"after {rounds} epochs", "series": training.name, "x": threshold,
-                 "y": fmean(item.accuracy for item in found)}
-            )  # fmt: skip
+        for threshold, plan in plans.items():
+            points += curve_points(training.name, f"{letter} = {threshold}", runs.curve(plan))
+            ends.append(point(f"after {rounds} epochs", training.name, threshold, runs.mean(plan)))
             for mark in marks_of(rounds):
                 printed = _printed_end(letter, threshold) if (training, mark) == (PAPER, 100) else None
-                values = [item.curve[mark - 1] for item in found]
-                rows.append(row_of(f"{letter} = {threshold}, {mark} rounds", printed, values))
+                rows.append(runs.found(f"{letter} = {threshold}, {mark} rounds", plan, printed, after=mark))
         source = "Figure 5" if letter == "k" else "Figures 6 and 7"
-        tables.append({"name": f"Accuracy by {letter}, {training.name}", "source": source, "rows": rows})
-    number = 5 if letter == "k" else 6
+        tables.append(ResultTable(f"Accuracy by {letter}, {training.name}", source, rows))
+    path = out / f"figure-{5 if letter == 'k' else 6}.svg"
     title = f"Accuracy by epoch and {letter}, ten age sites"
-    figures = [draw_lines(out / f"figure-{number}.svg", title=title, rows=points, x="epoch", y="accuracy")]
+    figures = [line_chart(path, title=title, points=points, x="epoch", y="accuracy")]
     if letter == "l":
-        path = out / "figure-7.svg"
-        figures.append(draw_lines(path, title="Accuracy by l (Algorithm 2)", rows=ends, x="l", y="accuracy", dots=True))
-    return Part(tables=tuple(tables), figures=tuple(figures))
+        title = "Accuracy by l (Algorithm 2)"
+        figures.append(line_chart(out / "figure-7.svg", title=title, points=ends, x="l", y="accuracy", dots=True))
+    return Part(tables, figures)
 
 
-def _printed_end(letter: str, threshold: int) -> float | None:
+def _printed_end(letter: Letter, threshold: int) -> float | None:
     if threshold == 1:
         return ACCURACY["central"]
     return ACCURACY["fedavg"] if threshold >= LARGEST[letter] else None
 
 
-def by_batch(runs: Runs, *, batches: Sequence[int], rounds: int, say: Say) -> Part:
-    """How the two ends depend on the batch, which the paper does not print."""
-    say("Accuracy by batch")
+def by_batch(session: PartialSession) -> Part:
+    """Accuracy of central learning and FedAvg by batch size, which the paper does not print."""
+    session.say("Accuracy by batch")
+    runs, rounds = session.runs, session.depth.rounds
     plans = {
-        (batch, end): adult_plan(
-            PAPER, rounds=rounds, gate=gate_for("k", threshold), train={"batch": batch}, policy=TRUSTING
-        )
-        for batch in batches
+        (batch, end): paper_gate(PAPER, "k", threshold, rounds=rounds, train={"batch": batch})
+        for batch in session.depth.batches
         for end, threshold in ENDS.items()
     }
     runs.prepare(list(plans.values()))
     rows = []
-    for batch in batches:
-        for end, threshold in ENDS.items():
-            found = runs.of(plans[batch, end])
-            for mark in marks_of(rounds):
-                printed = _printed_end("k", threshold) if mark == 100 else None
-                rows.append(row_of(f"{end}, {batch}, {mark} rounds", printed, [item.curve[mark - 1] for item in found]))
-    table = {"name": "Accuracy by batch, else the paper's setting", "source": "Figure 5", "rows": rows}
-    return Part(tables=(table,))
+    for (batch, end), plan in plans.items():
+        for mark in marks_of(rounds):
+            printed = _printed_end("k", ENDS[end]) if mark == 100 else None
+            rows.append(runs.found(f"{end}, {batch}, {mark} rounds", plan, printed, after=mark))
+    return Part([ResultTable("Accuracy by batch, else the paper's setting", "Figure 5", rows)])
 
 
-def error_components(out: Path, runs: Runs, ls: Sequence[int], *, rounds: int, say: Say) -> Part:
-    """Figure 8: the loss against central learning when as many rows go at random, and what Algorithm 2 adds."""
-    say("Figure 8: as many rows at random")
-    plans = {threshold: paper_gate(PAPER, "l", threshold, rounds=rounds) for threshold in ls}
+def error_components(session: PartialSession) -> Part:
+    """Figure 8: the loss against central learning when as many rows are sent at random, and what Algorithm 2 adds."""
+    session.say("Figure 8: as many rows at random")
+    runs, rounds = session.runs, session.depth.rounds
+    plans = {threshold: paper_gate(PAPER, "l", threshold, rounds=rounds) for threshold in session.depth.component_ls}
     central = runs.accuracies(paper_gate(PAPER, "l", 1, rounds=rounds))
-    # All rows at random are all rows, and none are none: only in between there is something to draw.
+    # Where all rows are sent or none, a random draw is the gate's own.
     jobs = [
-        (plans[threshold], found.shared, seed)
-        for threshold in ls
-        for found, seed in zip(runs.of(plans[threshold]), runs.seeds, strict=True)
+        (plan, found.shared, seed)
+        for plan in plans.values()
+        for found, seed in zip(runs.of(plan), runs.seeds, strict=True)
         if 0 < found.shared < found.rows
     ]
     places = [(plan.digest(), seed) for plan, _, seed in jobs]
-    random = dict(zip(places, spread(random_share, jobs, runs.processes), strict=True))
+    random = dict(zip(places, in_parallel(random_share, jobs, runs.processes), strict=True))
     rows, points = [], []
-    for threshold in ls:
-        found = runs.of(plans[threshold])
-        digest = plans[threshold].digest()
-        drawn = [random.get((digest, seed), item.accuracy) for item, seed in zip(found, runs.seeds, strict=True)]
+    for threshold, plan in plans.items():
+        gated = runs.accuracies(plan)
+        drawn = [random.get((plan.digest(), seed), own) for own, seed in zip(gated, runs.seeds, strict=True)]
         parts = {
             "component 1": [whole - part for whole, part in zip(central, drawn, strict=True)],
-            "component 2": [part - item.accuracy for part, item in zip(drawn, found, strict=True)],
+            "component 2": [part - own for part, own in zip(drawn, gated, strict=True)],
         }
         for name, values in parts.items():
-            rows.append(row_of(f"l = {threshold}: {name}", 0.0 if threshold == 1 else None, values))
-            points.append({"panel": "accuracy lost", "series": name, "x": threshold, "y": fmean(values)})
-    figure = draw_lines(
-        out / "figure-8.svg", title="Accuracy lost against central learning (Algorithm 2), measured", rows=points,
-        x="l", y="accuracy lost", dots=True,
+            rows.append(Found.mean(f"l = {threshold}: {name}", values, 0.0 if threshold == 1 else None))
+            points.append(point("accuracy lost", name, threshold, fmean(values)))
+    figure = line_chart(
+        session.out / "figure-8.svg", title="Accuracy lost against central learning (Algorithm 2), measured",
+        points=points, x="l", y="accuracy lost", dots=True,
     )  # fmt: skip
-    table = {"name": "The two components of the loss, paper's setting", "source": "Figure 8", "rows": rows}
-    return Part(tables=(table,), figures=(figure,))
+    return Part([ResultTable("The two components of the loss, paper's setting", "Figure 8", rows)], [figure])
 
 
-def both(paper: Sequence[int], tuned: Sequence[int]) -> Dial:
-    """The thresholds of the two settings."""
-    return {PAPER: tuple(paper), TUNED: tuple(tuned)}
+def random_share(plan: Plan, shared: int, seed: int) -> float:
+    """Accuracy when the hub receives rows drawn at random instead of those that pass the gate.
+
+    The hub takes part in the mean like a site, so this is federated averaging with one more site, whose table is the
+    drawn rows. Sites left without a row take no part.
+
+    Args:
+        plan: The plan with the gate; everything else stays as in it.
+        shared: How many rows the hub receives.
+        seed: The seed of the run and of the draw.
+
+    Returns:
+        Accuracy on the plan's test rows.
+    """
+    population = populate(plan, Streams.seeded(seed))
+    drawn = np.zeros(population.frame.height, dtype=bool)
+    generator = Streams.seeded(seed).generator("random share")
+    drawn[generator.permutation(len(drawn))[:shared]] = True
+    tables = {
+        name: population.frame[begin:end].filter(pl.Series(~drawn[begin:end]))
+        for name, (begin, end) in zip(population.names, pairwise(population.starts.tolist()), strict=True)
+    }
+    tables["hub"] = population.frame.filter(pl.Series(drawn))
+    columns = population.schema.columns
+    mapping = plan.to_mapping()
+    with tempfile.TemporaryDirectory() as folder:
+        test = Path(folder) / "test.parquet"
+        population.test.write_parquet(test)
+        mapping["data"] |= {
+            "table": "memory",
+            "test": str(test),
+            "features": "rest",
+            "drop": [],
+            "categories": {name: spec.categories for name, spec in columns.items() if spec.categories is not None},
+            "bounds": {name: spec.bounds for name, spec in columns.items() if spec.bounds is not None},
+        }
+        mapping["sites"]["split"] = "files"
+        mapping["method"] = {"name": "fedavg"}
+        kept = {name: part for name, part in tables.items() if part.height}
+        return run(load_plan(mapping, complete=True), seed=seed, tables=kept).accuracy

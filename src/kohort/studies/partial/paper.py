@@ -1,5 +1,5 @@
-"""What the paper prints (Fisichella, Lax, Russo 2022). Its figures are curves without values, so only what the text or
-a table says in numbers stands here; everything else has no `paper` figure beside it."""
+"""What the paper prints (Fisichella, Lax, Russo 2022). Its figures are curves without values, so these are the numbers
+of its text and tables; other results have no figure of the paper beside them."""
 
 from __future__ import annotations
 

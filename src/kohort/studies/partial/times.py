@@ -1,97 +1,100 @@
 """Tables 1 and 2: seconds of the server, of the slowest client, and of the transfer at 500 KB/s.
 
-Measured, sites one by one, the fastest of some repetitions. The paper counts the rows' transfer and calls the models'
-negligible, which a hundred rounds of ours are not; both are shown, and the total is the paper's sum.
+The sites are measured one by one, and the fastest of some repetitions counts. The paper counts the transfer of rows
+and calls that of models negligible, which it is not over a hundred rounds here. Both are shown; the total is the
+paper's sum.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from kohort.runs.config import Plan
 from kohort.runs.run import run
-from kohort.studies.harness.lines import row
-from kohort.studies.partial.charts import draw_seconds
-from kohort.studies.partial.figures import Part
+from kohort.studies.harness.charts import stacked_bars
+from kohort.studies.harness.found import Found, Part, ResultTable
 from kohort.studies.partial.paper import TIMES_EQUAL, TIMES_FASTER_HUB, Times
-from kohort.studies.partial.runs import PAPER, Letter, found_of, paper_gate
-from kohort.studies.registry import Say
+from kohort.studies.partial.plans import PAPER, Letter, PartialSession, paper_gate, summarise_partial
 
-__all__ = ["Measured", "measure_times", "running_times"]
+__all__ = ["Measured", "measure_times", "running_times", "time_rows"]
 
 FASTER: Final = 10.0
+PARTS: Final = ("server", "slowest client", "transfer")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """The seconds of one setting, hub and sites on the same kind of machine."""
+    """The seconds of one setting, with the hub and the sites on the same kind of machine."""
 
     server: float
     client: float
     rows: float
-    """Transfer of the rows the slowest site ships."""
+    """Transfer of the rows that the slowest site sends."""
     models: float
-    """Transfer of everything else: weights to and fro, counts, domains."""
+    """Transfer of everything else: weights both ways, counts, domains."""
+
+    def parts(self, speed: float) -> tuple[float, float, float]:
+        """Server, slowest client and transfer of rows, with a hub that is `speed` times as fast as a site."""
+        return self.server / speed, self.client, self.rows
 
     def total(self, speed: float) -> float:
-        """The paper's sum, with a hub that is `speed` times as fast as a site."""
-        return self.server / speed + self.client + self.rows
+        """The paper's sum of the three."""
+        return sum(self.parts(speed))
 
 
 def measure_times(plan: Plan, *, repetitions: int, seed: int = 0) -> Measured:
-    """The fastest of several runs, part by part: other work on the machine only ever adds."""
-    found = [found_of(run(plan, seed=seed, many=False)) for _ in range(repetitions)]
+    """The fastest of several runs, part by part: other work on the machine only adds time."""
+    found = [summarise_partial(run(plan, seed=seed, many=False)) for _ in range(repetitions)]
     rows = found[0].row_bytes / plan.costs.bytes_per_second
     return Measured(
-        server=min(item.seconds["hub"] for item in found),
-        client=min(item.seconds["slowest_site"] for item in found),
+        server=min(one.seconds["hub"] for one in found),
+        client=min(one.seconds["slowest_site"] for one in found),
         rows=rows,
         models=found[0].seconds["transfer"] - rows,
     )
 
 
-def running_times(out: Path, *, ks: Sequence[int], ls: Sequence[int], rounds: int, repetitions: int, say: Say) -> Part:
+def running_times(session: PartialSession) -> Part:
     """Tables 1 and 2."""
-    run(paper_gate(PAPER, "k", 300, rounds=2), seed=0, many=False)  # compile first: that is nobody's running time
+    depth, rounds = session.depth, session.depth.rounds
+    run(paper_gate(PAPER, "k", 300, rounds=2), seed=0, many=False)  # compile first, outside the measurement
     measured: dict[tuple[Letter, int], Measured] = {}
-    chosen: list[tuple[Letter, int]] = [*(("k", k) for k in ks), *(("l", threshold) for threshold in ls)]
+    chosen: list[tuple[Letter, int]] = [*(("k", k) for k in depth.timed_ks), *(("l", l_) for l_ in depth.timed_ls)]
     for letter, threshold in chosen:
-        say(f"Running time: {letter} = {threshold}")
+        session.say(f"Running time: {letter} = {threshold}")
         plan = paper_gate(PAPER, letter, threshold, rounds=rounds)
-        measured[letter, threshold] = measure_times(plan, repetitions=repetitions)
+        measured[letter, threshold] = measure_times(plan, repetitions=depth.repetitions)
     tables, bars = [], []
     for source, speed, printed, panel in (
         ("Table 1", 1.0, TIMES_EQUAL, "equal power"),
         ("Table 2", FASTER, TIMES_FASTER_HUB, "hub ten times faster"),
     ):
-        tables.append({"name": f"Seconds, {panel}, {rounds} rounds", "source": source,
-                       "rows": _rows(measured, printed, speed)})  # fmt: skip
+        tables.append(ResultTable(f"Seconds, {panel}, {rounds} rounds", source, time_rows(measured, printed, speed)))
         bars += [
-            {"panel": panel, "setting": f"{letter} = {threshold}", "server": item.server / speed,
-             "slowest client": item.client, "transfer": item.rows}
-            for (letter, threshold), item in measured.items()
-        ]  # fmt: skip
-    figure = draw_seconds(out / "tables-1-2.svg", title=f"Seconds for {rounds} rounds, ours", rows=bars)
-    return Part(tables=tuple(tables), figures=(figure,))
+            {"panel": panel, "bar": f"{letter} = {threshold}", "part": part, "value": value}
+            for (letter, threshold), one in measured.items()
+            for part, value in zip(PARTS, one.parts(speed), strict=True)
+        ]
+    title = f"Seconds for {rounds} rounds, ours"
+    path = session.out / "tables-1-2.svg"
+    return Part(tables, [stacked_bars(path, title=title, rows=bars, bars=None, values="seconds", horizontal=True)])
 
 
-def _rows(
+def time_rows(
     measured: Mapping[tuple[Letter, int], Measured], printed: Mapping[str, Mapping[int, Times]], speed: float
-) -> list[dict[str, Any]]:
+) -> list[Found]:
+    """The rows of Table 1 or 2: the paper's parts and sum, the other transfers, and the sum relative to central."""
     central = measured.get(("k", 1))
     rows = []
-    for (letter, threshold), item in measured.items():
+    for (letter, threshold), one in measured.items():
         name = {1: "central", 555: "FedAvg"}.get(threshold, f"{letter} = {threshold}")
-        theirs: Sequence[float | None] = printed[letter].get(threshold, (None,) * 4)
-        ours = (item.server / speed, item.client, item.rows, item.total(speed))
-        for part, figure, value in zip(("server", "slowest client", "transfer", "total"), theirs, ours, strict=True):
-            rows.append(row(f"{name}: {part}", figure, value))
-        rows.append(row(f"{name}: transfer of models and counts", None, item.models))
+        theirs: tuple[float | None, ...] = printed[letter].get(threshold, (None,) * 4)
+        for part, paper, ours in zip((*PARTS, "total"), theirs, (*one.parts(speed), one.total(speed)), strict=True):
+            rows.append(Found(f"{name}: {part}", ours, paper))
+        rows.append(Found(f"{name}: transfer of models and counts", one.models))
         if central is not None:
-            known = theirs[3]
-            relative = None if known is None else known / printed["k"][1][3]
-            rows.append(row(f"{name}: total, central = 1", relative, item.total(speed) / central.total(speed)))
+            relative = None if theirs[3] is None else theirs[3] / printed["k"][1][3]
+            rows.append(Found(f"{name}: total, central = 1", one.total(speed) / central.total(speed), relative))
     return rows

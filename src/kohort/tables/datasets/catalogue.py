@@ -23,10 +23,7 @@ import numpy as np
 import polars as pl
 
 from kohort.errors import ConfigError, DataError, IntegrityError, nearest
-from kohort.tables.datasets.codebook import adult_codebook
-from kohort.tables.datasets.codebook_measured import dry_bean_codebook, higgs_codebook, skin_codebook
-from kohort.tables.datasets.mimic import TARGET as MIMIC3_TARGET
-from kohort.tables.datasets.mimic import find_mimic3, load_mimic3, mimic3_codebook
+from kohort.tables.datasets.codebooks import adult_codebook, dry_bean_codebook, higgs_codebook, skin_codebook
 from kohort.tables.datasets.sources import SOURCES, download
 from kohort.tables.frames import ENDINGS, read_table, write_table
 from kohort.tables.schema import Role, Schema
@@ -262,6 +259,24 @@ def first_encounters(frame: pl.DataFrame) -> pl.DataFrame:
     return first.with_columns(codes.alias("diagnoses")).drop(ITEMS_OF_DIABETES)
 
 
+def _find_mimic3(root: Path) -> dict[str, Path] | None:
+    from kohort.tables.datasets.mimic.layout import find_mimic3  # MIMIC is loaded when it is asked for
+
+    return find_mimic3(root)
+
+
+def _read_mimic3(files: dict[str, Path], *, min_hours: float = 0.0) -> tuple[pl.DataFrame, tuple[str, ...]]:
+    from kohort.tables.datasets.mimic.reader import load_mimic3
+
+    return load_mimic3(files, min_hours=min_hours)
+
+
+def _mimic3_codebook() -> Schema:
+    from kohort.tables.datasets.mimic.reader import mimic3_codebook
+
+    return mimic3_codebook()
+
+
 CC_BY = "CC BY 4.0"
 REGISTRY: dict[str, _Entry] = {
     "adult": _Entry(
@@ -346,11 +361,11 @@ REGISTRY: dict[str, _Entry] = {
         file="mimic3",
         licence="PhysioNet credentialed use",
         source="MIMIC-III (Johnson et al., 2016)",
-        target=MIMIC3_TARGET,
-        codebook=mimic3_codebook,
+        target="died_in_hospital",
+        codebook=_mimic3_codebook,
         folder=_Folder(
-            find=find_mimic3,
-            read={"": load_mimic3, "48h": lambda files: load_mimic3(files, min_hours=48.0)},
+            find=_find_mimic3,
+            read={"": _read_mimic3, "48h": lambda files: _read_mimic3(files, min_hours=48.0)},
             layout="the tables of MIMIC-III (PATIENTS, ADMISSIONS, ICUSTAYS, DIAGNOSES_ICD)",
         ),
     ),

@@ -28,7 +28,6 @@ from kohort.protocol.plan import ApprovedPlan
 from kohort.protocol.site import Site, SiteTable
 from kohort.rng import Streams
 from kohort.rounds.clusters import join_cluster, planned_mates
-from kohort.rounds.phases import HasPhases
 from kohort.runs.backend import approved_plan_for
 from kohort.runs.config import Plan, load_plan
 from kohort.runs.simulation import usable_rows
@@ -133,10 +132,7 @@ def _table(resources: SiteResources, schema: Schema, plan: Plan) -> SiteTable:
 
 
 def _asks_for_low_rows(approved: ApprovedPlan) -> bool:
-    config = approved.config
-    return isinstance(config, HasPhases) and any(
-        phase.rows == "low" for phase in config.training_phases(approved.train)
-    )
+    return any(phase.rows == "low" for phase in approved.phases)
 
 
 def _open_for_key_holder(
@@ -196,7 +192,7 @@ def _checked_plan(plan: bytes, wanted: str) -> Any:
 
 def _read_plan(raw: Any, wanted: str) -> Plan:
     try:
-        read = load_plan(raw)
+        read = load_plan(raw, complete=True)
     except (ConfigError, AttributeError, TypeError) as error:
         reason = error.message if isinstance(error, ConfigError) else "its parts are of the wrong kind"
         raise RefusedError(f"the plan cannot be read by the kohort installed here: {reason}") from error

@@ -9,10 +9,9 @@ from tests.reference.partitions import class_loss, clusters, meets
 from tests.support.anonymity_tables import RULES, as_sets, problem_of, tables
 
 from kohort.anonymity.relational.algorithms.cluster import block_rows, cluster
-from kohort.anonymity.relational.algorithms.cluster_kernel import grow_clusters, house_rows
+from kohort.anonymity.relational.algorithms.cluster_kernel import assign_leftovers, grow_clusters
 from kohort.anonymity.relational.algorithms.mondrian import mondrian
-from kohort.anonymity.relational.coding import code_table
-from kohort.anonymity.relational.partition import Problem
+from kohort.anonymity.relational.problem import Problem, code_table
 from kohort.anonymity.relational.rule import Rule, SensitiveColumns
 from kohort.tables.datasets.catalogue import load_dataset
 
@@ -21,7 +20,7 @@ from kohort.tables.datasets.catalogue import load_dataset
 @given(frame=tables(dyadic=True, least=4), k=st.integers(2, 5))
 def test_clusters_grow_as_by_hand(frame, k):
     problem = problem_of(frame, Rule(k=k))
-    labels, count = grow_clusters(problem.columns(), *problem.shape, k, problem.demands)
+    labels, count = grow_clusters(problem.columns(), *problem.shape, k, problem.requirements)
     by_hand = clusters(problem)
     assert count == len(by_hand)
     assert [set(np.flatnonzero(labels == j).tolist()) for j in range(count)] == [set(rows) for rows in by_hand]
@@ -31,7 +30,7 @@ def test_clusters_grow_as_by_hand(frame, k):
 @given(frame=tables(dyadic=True, least=6), k=st.integers(2, 4))
 def test_a_row_that_is_left_joins_the_cluster_that_then_loses_least(frame, k):
     problem = problem_of(frame, Rule(k=k))
-    labels, count = grow_clusters(problem.columns(), *problem.shape, k, problem.demands)
+    labels, count = grow_clusters(problem.columns(), *problem.shape, k, problem.requirements)
     expected = labels.copy()
     for row in np.flatnonzero(labels < 0):
         members = [np.flatnonzero(expected == j).tolist() for j in range(count)]
@@ -40,7 +39,7 @@ def test_a_row_that_is_left_joins_the_cluster_that_then_loses_least(frame, k):
             for rows in members
         ]
         expected[row] = int(np.argmin(added))
-    assert house_rows(problem.columns(), *problem.shape, k, problem.demands, labels, count)
+    assert assign_leftovers(problem.columns(), *problem.shape, k, problem.requirements, labels, count)
     assert labels.tolist() == expected.tolist()
 
 

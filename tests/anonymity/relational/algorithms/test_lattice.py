@@ -18,10 +18,9 @@ from tests.support.anonymity_tables import QUASI, RULES, as_sets, problem_of, ta
 from kohort.anonymity.loss import ncp
 from kohort.anonymity.relational.algorithms.lattice import lattice
 from kohort.anonymity.relational.algorithms.lattice_kernel import count_groups
-from kohort.anonymity.relational.coding import code_table
-from kohort.anonymity.relational.hierarchies.intervals import data_independent
-from kohort.anonymity.relational.hierarchies.taxonomy import Ladder, ladders
-from kohort.anonymity.relational.partition import Problem
+from kohort.anonymity.relational.hierarchy_builders import data_independent
+from kohort.anonymity.relational.hierarchy_levels import HierarchyLevels, levels_by_column
+from kohort.anonymity.relational.problem import Problem, code_table
 from kohort.anonymity.relational.recode import label_cells, release
 from kohort.anonymity.relational.rule import Rule, SensitiveColumns
 from kohort.errors import ConfigError, DataError
@@ -34,22 +33,22 @@ from kohort.tables.hierarchy import Hierarchy, read_hierarchies
 @given(frame=tables(), data=st.data())
 def test_groups_are_those_of_a_dictionary(frame, data):
     problem = problem_of(frame, Rule(k=2))
-    steps = ladders(problem.table, data_independent(frame, QUASI))
-    node = [data.draw(st.integers(0, ladder.levels - 1)) for ladder in steps]
-    flat = np.concatenate([labels for ladder in steps for labels in ladder.labels]).astype(np.int32)
+    steps = levels_by_column(problem.table, data_independent(frame, QUASI))
+    node = [data.draw(st.integers(0, levels.count - 1)) for levels in steps]
+    flat = np.concatenate([labels for levels in steps for labels in levels.labels]).astype(np.int32)
     begin = iter(
-        np.concatenate(([0], np.cumsum([len(labels) for ladder in steps for labels in ladder.labels]))).tolist()
+        np.concatenate(([0], np.cumsum([len(labels) for levels in steps for labels in levels.labels]))).tolist()
     )
-    base = np.zeros((len(steps), max(ladder.levels for ladder in steps)), np.int64)
-    for c, ladder in enumerate(steps):
-        for level in range(ladder.levels):
+    base = np.zeros((len(steps), max(levels.count for levels in steps)), np.int64)
+    for c, levels in enumerate(steps):
+        for level in range(levels.count):
             base[c, level] = next(begin)
     group, counts = np.empty(frame.height, np.int64), np.empty(frame.height, np.int64)
     found, large = count_groups(
         problem.table.codes, flat, base, np.array(node), np.arange(frame.height), frame.height, 2,
         np.empty((frame.height, len(steps)), np.int32), np.empty(128, np.int64), group, counts,
     )  # fmt: skip
-    held = [ladder.labels[level][codes] for ladder, level, codes in zip(steps, node, problem.table.codes, strict=True)]
+    held = [levels.labels[level][codes] for levels, level, codes in zip(steps, node, problem.table.codes, strict=True)]
     keys = [tuple(labels) for labels in np.array(held).T.tolist()]
     by_hand = Counter(keys)
     assert found == len(by_hand)
@@ -63,7 +62,7 @@ def test_every_class_meets_the_rule_and_every_row_is_in_one(frame, rule, budget)
     problem = problem_of(frame, Rule(**rule))
     if not meets(problem, range(frame.height)):
         return
-    found = lattice(problem, ladders(problem.table, data_independent(frame, QUASI)), node_budget=budget)
+    found = lattice(problem, levels_by_column(problem.table, data_independent(frame, QUASI)), node_budget=budget)
     assert sorted(found.partition.order.tolist()) == list(range(frame.height))
     assert all(meets(problem, sorted(rows)) for rows in as_sets(found.partition))
 
@@ -72,7 +71,7 @@ def test_every_class_meets_the_rule_and_every_row_is_in_one(frame, rule, budget)
 @given(frame=tables(least=6), limit=st.sampled_from([0.0, 0.2, 1.0]))
 def test_suppression_stays_within_its_limit_and_spares_every_class(frame, limit):
     problem = problem_of(frame, Rule(k=3))
-    steps = ladders(problem.table, data_independent(frame, QUASI))
+    steps = levels_by_column(problem.table, data_independent(frame, QUASI))
     found = lattice(problem, steps, suppression_limit=limit)
     assert len(found.suppressed) <= limit * frame.height
     released = [rows for rows in as_sets(found.partition) if not rows & set(found.suppressed.tolist())]
@@ -84,8 +83,8 @@ def test_suppression_stays_within_its_limit_and_spares_every_class(frame, limit)
 def test_labels_nest_from_level_to_level():
     frame = load_dataset("adult:train").frame
     coded = code_table(frame, ["age", "education"])
-    for ladder in ladders(coded, data_independent(frame, ["age", "education"])):
-        for fine, coarse in itertools.pairwise(ladder.labels):
+    for levels in levels_by_column(coded, data_independent(frame, ["age", "education"])):
+        for fine, coarse in itertools.pairwise(levels.labels):
             assert len(set(zip(fine.tolist(), coarse.tolist(), strict=True))) == len(set(fine.tolist()))
 
 
@@ -95,14 +94,14 @@ def test_a_label_over_neighbouring_numbers_is_an_interval_and_null_stands_alone(
     odd = Hierarchy.of("n", {"1": ("odd", "*"), "2": ("even", "*"), "7": ("odd", "*"), "9": ("odd", "*")})
     texts = Hierarchy.of("c", {"x": ("xy",), "y": ("xy",), "z": ("z",)})
     coded = code_table(frame, ["n", "c"])
-    first = Ladder.of(coded.columns[0], numbers)
+    first = HierarchyLevels.of(coded.columns[0], numbers)
     assert set(first.cells[1]) == {Interval(1, 2), Interval(7, 9), None}
     assert first.cells[-1] == (Interval(1, 9, missing=True),)
     assert first.cost[1].tolist() == pytest.approx([0.0, 1 / 8, 2 / 8])
-    assert Label("odd") in Ladder.of(coded.columns[0], odd).cells[1]
-    second = Ladder.of(coded.columns[1], texts)
+    assert Label("odd") in HierarchyLevels.of(coded.columns[0], odd).cells[1]
+    second = HierarchyLevels.of(coded.columns[1], texts)
     assert second.cells[-1] == (SUPPRESSED,)
-    assert second.levels == 3
+    assert second.count == 3
     assert sorted(second.cost[1].tolist()) == [0.0, 0.0, 2 / 4]
 
 
@@ -110,10 +109,10 @@ def test_a_hierarchy_must_cover_its_column_and_the_error_shows_no_value():
     frame = pl.DataFrame({"n": ["secret1", "secret2", "known"]})
     coded = code_table(frame, ["n"])
     with pytest.raises(DataError, match=r"'n' lacks 2 value") as error:
-        ladders(coded, {"n": Hierarchy.of("n", {"known": ("*",)})})
+        levels_by_column(coded, {"n": Hierarchy.of("n", {"known": ("*",)})})
     assert "secret" not in str(error.value)
     with pytest.raises(ConfigError, match="no hierarchy for: n"):
-        ladders(coded, {})
+        levels_by_column(coded, {})
 
 
 def test_fifteen_and_forty_quasi_identifiers_finish():
@@ -121,7 +120,9 @@ def test_fifteen_and_forty_quasi_identifiers_finish():
     for width in (15, 40):
         frame = pl.DataFrame({f"q{i}": random.integers(0, 40, 400) for i in range(width)})
         problem = Problem(code_table(frame, frame.columns), SensitiveColumns.of(frame, []), Rule(k=5))
-        found = lattice(problem, ladders(problem.table, data_independent(frame, frame.columns)), node_budget=300)
+        found = lattice(
+            problem, levels_by_column(problem.table, data_independent(frame, frame.columns)), node_budget=300
+        )
         assert found.partition.sizes.min() >= 5
 
 
@@ -134,7 +135,7 @@ def test_loss_on_adult_with_the_hierarchies_of_arx_is_within_its_bounds():
     quasi = ["age", "workclass", "education", "marital_status", "occupation", "race", "sex", "native_country"]
     given_ = read_hierarchies(folder)
     coded = code_table(frame, quasi)
-    steps = ladders(coded, given_)
+    steps = levels_by_column(coded, given_)
     for k, bound in ((3, 0.037), (10, 0.082), (50, 0.162)):
         found = lattice(Problem(coded, SensitiveColumns.of(frame, []), Rule(k=k)), steps)
         out = release(frame, found.partition, label_cells(coded, found.partition, steps))

@@ -11,8 +11,7 @@ from tests.reference.partitions import class_loss, meets, strict_mondrian
 from tests.support.anonymity_tables import RULES, as_sets, problem_of, tables
 
 from kohort.anonymity.relational.algorithms.mondrian import mondrian
-from kohort.anonymity.relational.coding import code_table
-from kohort.anonymity.relational.partition import Partition, Problem
+from kohort.anonymity.relational.problem import Partition, Problem, code_table
 from kohort.anonymity.relational.rule import Rule, SensitiveColumns
 from kohort.errors import ConfigError
 

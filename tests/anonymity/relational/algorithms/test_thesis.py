@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 from tests.reference.partitions import thesis_classes
 from tests.support.anonymity_tables import RULES, as_sets, problem_of, tables
 
-from kohort.anonymity.relational.algorithms.thesis import thesis_mondrian
-from kohort.anonymity.relational.coding import code_table
-from kohort.anonymity.relational.hierarchies.automatic import automatic_hierarchy, frequent_targets, group_values
-from kohort.anonymity.relational.hierarchies.rho import choose_rhos
-from kohort.anonymity.relational.partition import Partition, Problem
+from kohort.anonymity.relational.algorithms.mondrian import thesis_mondrian
+from kohort.anonymity.relational.classes import choose_rhos
+from kohort.anonymity.relational.hierarchy_builders import automatic_hierarchy, frequent_targets, group_values
+from kohort.anonymity.relational.problem import Partition, Problem, code_table
 from kohort.anonymity.relational.rule import Rule, SensitiveColumns
 from kohort.errors import ConfigError
 from kohort.tables.cells import SUPPRESSED, Label

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kohort.anonymity.relational.hierarchies.intervals import (
+from kohort.anonymity.relational.hierarchy_builders import (
     data_independent,
     date_hierarchy,
     interval_hierarchy,

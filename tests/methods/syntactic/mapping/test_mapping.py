@@ -14,7 +14,8 @@ from tests.reference.mapping import map_rows_slowly
 
 from kohort.errors import ConfigError, DataError, IntegrityError
 from kohort.methods.syntactic.mapping.assign import costs, generalised, map_rows
-from kohort.methods.syntactic.mapping.mapping import ItemGroups, SiteMapping, mapping_of, union
+from kohort.methods.syntactic.mapping.build import mapping_of, union
+from kohort.methods.syntactic.mapping.mapping import ItemGroups, SiteMapping
 from kohort.tables.cells import Interval, ValueSet, format_cell
 from kohort.tables.domain import ColumnDomain, Domain
 from kohort.tables.hierarchy import Hierarchy

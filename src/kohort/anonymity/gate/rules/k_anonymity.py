@@ -15,7 +15,7 @@ __all__ = ["RULE"]
 
 def decide(given: GateInput) -> Mask:
     """Share a row if its key occurs often enough."""
-    return given.keys.to_rows(given.reach(given.k))
+    return given.keys.to_rows(given.large_enough(given.k))
 
 
 RULE = GateRule(name="k-anonymity", decide=decide, needs=("k",))

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from kohort.anonymity.gate.gate import GateInput, GateRule, Mask, count_groups
-from kohort.anonymity.gate.values import ROUNDING, count_values
+from kohort.anonymity.gate.gate import ROUNDING, GateInput, GateRule, Mask, count_groups, count_values
 
 __all__ = ["RULE"]
 
@@ -29,7 +28,7 @@ def decide(given: GateInput) -> Mask:
         diverse = np.exp(entropy) >= wanted - ROUNDING
     if given.persons is not None:
         diverse &= count_groups(given.keys, given.persons) >= wanted
-    passes: Mask = diverse & given.reach(given.k)
+    passes: Mask = diverse & given.large_enough(given.k)
     return given.keys.to_rows(passes)
 
 

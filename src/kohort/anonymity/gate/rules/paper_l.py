@@ -17,7 +17,7 @@ __all__ = ["RULE"]
 
 def decide(given: GateInput) -> Mask:
     """Share a row if its key and label together occur often enough."""
-    return given.keys.to_rows(given.reach(given.l))
+    return given.keys.to_rows(given.large_enough(given.l))
 
 
 RULE = GateRule(name="paper-l", decide=decide, needs=("l",), needs_sensitive=True, count_unit="key+sensitive")

@@ -13,8 +13,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from kohort.anonymity.gate.gate import GateInput, GateRule, Mask
-from kohort.anonymity.gate.values import ROUNDING, ValueCounts, count_values
+from kohort.anonymity.gate.gate import ROUNDING, GateInput, GateRule, Mask, ValueCounts, count_values
 
 __all__ = ["RULE"]
 
@@ -23,7 +22,7 @@ def decide(given: GateInput) -> Mask:
     """Share a row if its class is large enough and spread like the table."""
     found = count_values(given)
     distance = _ordered_distance(found) if given.sensitive_kind == "number" else _equal_distance(found)
-    passes: Mask = (distance <= (given.t or 0.0) + ROUNDING) & given.reach(given.k)
+    passes: Mask = (distance <= (given.t or 0.0) + ROUNDING) & given.large_enough(given.k)
     return given.keys.to_rows(passes)
 
 

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from kohort.anonymity.relational.algorithms.mondrian import mondrian
-from kohort.anonymity.relational.partition import Integers, Partition, Problem
+from kohort.anonymity.relational.problem import Integers, Partition, Problem
 
 __all__ = ["block_rows", "cluster"]
 
@@ -39,7 +39,7 @@ def block_rows(rows: int, k: int) -> int:
 def cluster(problem: Problem, *, block: int | None = None, jobs: int | None = None) -> Partition:
     """The classes of a table, blocks in parallel on `jobs` threads (all cores when unset)."""
     from kohort.anonymity.compiled import first_call
-    from kohort.anonymity.relational.algorithms.cluster_kernel import grow_clusters, house_rows
+    from kohort.anonymity.relational.algorithms.cluster_kernel import assign_leftovers, grow_clusters
 
     size = block_rows(problem.table.rows, problem.rule.k) if block is None else block
     blocks = mondrian(problem, split="look-ahead", stop_rows=size)
@@ -52,7 +52,7 @@ def cluster(problem: Problem, *, block: int | None = None, jobs: int | None = No
         return rows[order], starts
 
     workers = min(jobs or os.cpu_count() or 1, len(bounds))
-    with first_call(grow_clusters, house_rows):
+    with first_call(grow_clusters, assign_leftovers):
         if workers <= 1:
             return _joined(map(solve, bounds))
         with ThreadPoolExecutor(workers) as pool:
@@ -70,7 +70,7 @@ def _joined(parts: Iterable[tuple[Integers, Integers]]) -> Partition:
 
 def _best_of_block(problem: Problem, columns: Any) -> tuple[Integers, Integers]:
     """Order and starts of the best partition of one block, which itself meets the rule."""
-    from kohort.anonymity.relational.algorithms.loss_kernel import classes_loss
+    from kohort.anonymity.relational.class_kernel import classes_loss
 
     whole, (columns, shape) = columns, _local(problem, columns)
     # Cuts know a category by how far its codes spread, so they see the table's own codes; unless those are so many that
@@ -78,7 +78,7 @@ def _best_of_block(problem: Problem, columns: Any) -> tuple[Integers, Integers]:
     many = problem.table.distinct.max() > columns.shape[1]
     found = [_cut_on(problem, shape, columns) if many else _cut_on(problem, problem.shape, whole)]
     losses = [float(classes_loss(np.ascontiguousarray(columns[:, found[0][0]]), found[0][1], *shape).sum())]
-    for growth in GROWTH if problem.rule.looks_at_sensitive else GROWTH[:1]:
+    for growth in GROWTH if problem.rule.needs_sensitive else GROWTH[:1]:
         grown = _clusters(problem, shape, columns, least=int(np.ceil(problem.rule.k * growth)))
         if grown is None:
             continue
@@ -107,7 +107,7 @@ def _cut_on(problem: Problem, shape: tuple[Any, ...], columns: Any) -> tuple[Int
     from kohort.anonymity.relational.algorithms.mondrian_kernel import partition
 
     order = np.arange(columns.shape[1], dtype=np.int64)
-    starts = partition(columns.copy(), order, *shape, problem.rule.k, problem.demands, False, True, 0)
+    starts = partition(columns.copy(), order, *shape, problem.rule.k, problem.requirements, False, True, 0)
     return order, np.append(starts, len(order))
 
 
@@ -115,13 +115,13 @@ def _clusters(
     problem: Problem, shape: tuple[Any, ...], columns: Any, *, least: int
 ) -> tuple[Integers, Integers] | None:
     """Clusters of at least `least` rows; None where some row finds no cluster that stays within the rule."""
-    from kohort.anonymity.relational.algorithms.cluster_kernel import grow_clusters, house_rows
+    from kohort.anonymity.relational.algorithms.cluster_kernel import assign_leftovers, grow_clusters
 
     if columns.shape[1] < least:
         return None
-    labels, count = grow_clusters(columns, *shape, least, problem.demands)
-    judged = None if problem.rule.holds_in_larger else problem.demands
-    if not house_rows(columns, *shape, least, judged, labels, count):
+    labels, count = grow_clusters(columns, *shape, least, problem.requirements)
+    judged = None if problem.rule.is_monotone else problem.requirements
+    if not assign_leftovers(columns, *shape, least, judged, labels, count):
         return None
     found = Partition.of_labels(labels)
     return found.order, found.starts

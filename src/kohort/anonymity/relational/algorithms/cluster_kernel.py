@@ -4,36 +4,39 @@ A cluster starts with the row farthest from the cluster before it and takes the 
 and again (Byun et al., 2007). Each row's loss as the next member is kept up to date: only the columns that the last
 member changed are added up again, so one step costs a few passes over the rows that are left.
 
-Guarantee: every cluster meets the rule, before and after rows without one are housed; a row that cannot be is told.
+Guarantee: every cluster meets the rule, before and after the left-over rows are assigned; a row that cannot be assigned
+is reported.
 """
 
 # Written for Numba: positional arguments, types from the call.
 # mypy: allow-untyped-defs, allow-untyped-calls
-# ruff: noqa: PLR0912, PLR0915
 
 from __future__ import annotations
 
 import numpy as np
 
-from kohort.anonymity.compiled import compiled, inner, zeros
-from kohort.anonymity.relational.algorithms.loss_kernel import number_loss
-from kohort.anonymity.relational.algorithms.rule_kernel import class_meets
+from kohort.anonymity.compiled import compiled, inlined, inner, zeros
+from kohort.anonymity.relational.class_kernel import class_meets, number_loss, scratch
 
-__all__ = ["grow_clusters", "house_rows"]
+__all__ = ["assign_leftovers", "grow_clusters"]
 
 WORD = 64
-# A cluster that falls short of what its sensitive values must be is given up at this many times k rows, or this many.
+# A cluster whose sensitive values fall short of the rule is given up at this many times k rows, or this many.
 LARGEST = 8
 AT_LEAST = 128
-# Rows without a cluster are tried on this many clusters before the block is given up.
+# A left-over row is tried on this many clusters before the block is given up.
 TRIES = 8
+# Labels of rows outside the clusters: in none, and (while clusters grow) in one that was given up.
+UNASSIGNED = np.int64(-1)
+GIVEN_UP = np.int64(-2)
 
 
 @compiled
-def grow_clusters(columns, quasi, is_number, distinct, offsets, points, k, demands):
+def grow_clusters(columns, quasi, is_number, distinct, offsets, points, k, requirements):
     """Cluster of each row of `columns`, -1 for a row that found none, and how many there are; all meet the rule."""
     rows = columns.shape[1]
     local = columns[:quasi].copy()
+    inside = columns[quasi:].copy()
     table = np.empty(offsets[quasi])
     change = np.empty(offsets[quasi])
     member = zeros(offsets[quasi])
@@ -44,106 +47,97 @@ def grow_clusters(columns, quasi, is_number, distinct, offsets, points, k, deman
     label = np.empty(rows, np.int64)
     for i in range(rows):
         active[i] = i
-        label[i] = -1
+        label[i] = UNASSIGNED
     loss = np.empty(rows)
     cap = rows
-    if demands is not None:
+    if requirements is not None:
         cap = LARGEST * k if LARGEST * k > AT_LEAST else AT_LEAST
-        sensitive = len(demands.offsets) - 1
-        inside = columns[quasi:].copy()
-        counts = zeros(demands.offsets[sensitive])
-        cluster_counts = zeros(demands.offsets[sensitive])
-        touched = np.empty(rows, np.int64)
+    counts, touched = scratch(requirements, rows)
+    cluster_counts = zeros(len(counts))
     left = rows
-    clusters = 0
-    chosen = 0
+    clusters = np.int64(0)
+    chosen = np.int64(0)
     while left >= k:
-        size = 0
+        size = np.int64(0)
         met = False
-        while True:
+        while chosen >= 0 and not met and size < cap:
             row = active[chosen]
             left -= 1
-            active[chosen] = active[left]
-            loss[chosen] = loss[left]
-            for c in range(quasi):
-                local[c, chosen], local[c, left] = local[c, left], local[c, chosen]
-            if demands is not None:
-                for s in range(sensitive):
-                    code = columns[quasi + s, row]
-                    inside[s, size] = code
-                    cluster_counts[demands.offsets[s] + code] += 1
+            _take_out(local, active, loss, chosen, left)
+            _add_values(columns, quasi, row, size, requirements, inside, cluster_counts)
             label[row] = clusters
             size += 1
-            _join(local, left, quasi, is_number, distinct, offsets, points, table, change, member, low, high, held,
-                  loss, size)  # fmt: skip
-            if size >= k:
-                met = True
-                if demands is not None:
-                    met = class_meets(inside, np.int64(0), size, demands, counts, touched)
-                if met or size >= cap:
-                    break
-            if left == 0:
-                break
-            if demands is None:
-                chosen = _cheapest(loss, left)
-            else:
-                chosen = _cheapest_that_helps(
-                    columns, quasi, active, left, loss, k, demands.offsets, demands.share, demands.distinct_l,
-                    cluster_counts, size,
-                )  # fmt: skip
-            if chosen < 0:
-                break
-        farthest = -1.0
-        chosen = 0
-        for i in range(left):
-            if loss[i] > farthest:
-                farthest, chosen = loss[i], i
-        if demands is not None:
-            for s in range(sensitive):
-                for i in range(size):
-                    cluster_counts[demands.offsets[s] + inside[s, i]] = 0
+            _join(local, left, is_number, distinct, offsets, points, table, change, member, low, high, held, loss,
+                  size)  # fmt: skip
+            met = size >= k and _values_meet(inside, size, requirements, counts, touched)
+            if not met:
+                chosen = _next_member(columns, quasi, active, left, loss, k, requirements, cluster_counts, size)
+        chosen = _farthest(loss, left)
+        _clear_values(inside, size, requirements, cluster_counts)
         for v in range(len(member)):
             member[v] = 0
         if met:
             clusters += 1
         else:
-            for i in range(rows):
-                if label[i] == clusters:
-                    label[i] = -2
-    for i in range(rows):
-        if label[i] == -2:
-            label[i] = -1
+            _relabel(label, clusters, GIVEN_UP)
+    _relabel(label, GIVEN_UP, UNASSIGNED)
     return label, clusters
 
 
-@inner
-def _join(local, left, quasi, is_number, distinct, offsets, points, table, change, member, low, high, held, loss, size):
+@inlined
+def _take_out(local, active, loss, chosen, left):
+    """Move the chosen row behind the rows that are left."""
+    active[chosen] = active[left]
+    loss[chosen] = loss[left]
+    for c in range(local.shape[0]):
+        local[c, chosen], local[c, left] = local[c, left], local[c, chosen]
+
+
+@inlined
+def _add_values(columns, quasi, row, size, requirements, inside, cluster_counts):
+    """Count the sensitive values of a new member; its place in the cluster is `size`."""
+    if requirements is not None:
+        for s in range(inside.shape[0]):
+            code = columns[quasi + s, row]
+            inside[s, size] = code
+            cluster_counts[requirements.offsets[s] + code] += 1
+
+
+@inlined
+def _clear_values(inside, size, requirements, cluster_counts):
+    """Set the counts of a finished cluster back to 0."""
+    if requirements is not None:
+        for s in range(inside.shape[0]):
+            for i in range(size):
+                cluster_counts[requirements.offsets[s] + inside[s, i]] = 0
+
+
+@inlined
+def _values_meet(inside, size, requirements, counts, touched):
+    """Whether the first `size` entries of the sensitive columns meet the requirements, if there are any."""
+    if requirements is not None:
+        return class_meets(inside, np.int64(0), size, requirements, counts, touched)
+    return True
+
+
+@inlined
+def _relabel(label, old, new):
+    for i in range(len(label)):
+        if label[i] == old:
+            label[i] = new
+
+
+@inlined
+def _join(local, left, is_number, distinct, offsets, points, table, change, member, low, high, held, loss, size):
     """Let the row at position `left` into the cluster, and add up the loss of the others where it changed."""
     if size == 1:
         for i in range(left):
             loss[i] = 0.0
-    for c in range(quasi):
-        code = np.int64(local[c, left])
+    for c in range(local.shape[0]):
         base, end = offsets[c], offsets[c + 1]
-        if end - base == 1:
+        code = np.int64(local[c, left])
+        if end - base == 1 or not _widened(c, code, base, end, is_number, table, member, low, high, held, size):
             continue
-        if size == 1:
-            low[c], high[c], held[c] = code, code, 1
-            member[base + code] = 1
-            for v in range(base, end):
-                table[v] = 0.0
-        elif is_number[c]:
-            if code < low[c]:
-                low[c] = code
-            elif code > high[c]:
-                high[c] = code
-            else:
-                continue
-        else:
-            if member[base + code]:
-                continue
-            member[base + code] = 1
-            held[c] += 1
         same = (held[c] if held[c] > 1 else 0) / distinct[c]
         more = (held[c] + 1) / distinct[c]
         for v in range(end - base):
@@ -158,68 +152,94 @@ def _join(local, left, quasi, is_number, distinct, offsets, points, table, chang
             loss[i] += change[line[i]]
 
 
-@inner
-def _cheapest(loss, left):
-    """Position of the row that raises the loss least; or -1."""
-    best, chosen = np.inf, -1
+@inlined
+def _widened(c, code, base, end, is_number, table, member, low, high, held, size):
+    """Let the cluster's cell of column c cover a code; whether that changed the cell."""
+    if size == 1:
+        low[c], high[c], held[c] = code, code, 1
+        member[base + code] = 1
+        for v in range(base, end):
+            table[v] = 0.0
+        return True
+    if is_number[c]:
+        outside = code < low[c] or code > high[c]
+        low[c] = code if code < low[c] else low[c]
+        high[c] = code if code > high[c] else high[c]
+        return outside
+    if member[base + code]:
+        return False
+    member[base + code] = 1
+    held[c] += 1
+    return True
+
+
+@inlined
+def _farthest(loss, left):
+    """Position of the row that would raise the loss most; 0 where none is left."""
+    most, chosen = -1.0, np.int64(0)
     for i in range(left):
-        if loss[i] < best:
-            best, chosen = loss[i], i
+        if loss[i] > most:
+            most, chosen = loss[i], np.int64(i)
     return chosen
 
 
-@inner
-def _cheapest_that_helps(columns, quasi, active, left, loss, k, s_offsets, share, distinct_l, cluster_counts, size):
+@inlined
+def _next_member(columns, quasi, active, left, loss, k, requirements, cluster_counts, size):
     """Position of the row that raises the loss least, among those that help the rule where it needs help; or -1."""
-    sensitive = len(s_offsets) - 1
-    needs_new = False
-    missing = k - size if k - size > 1 else 1
-    if distinct_l > 0:
-        for s in range(sensitive):
-            found = 0
-            for v in range(s_offsets[s], s_offsets[s + 1]):
-                found += cluster_counts[v] > 0
-            needs_new = needs_new or distinct_l - found >= missing
-    picky = needs_new or size >= k
-    best, chosen = np.inf, -1
+    needs_new, selective = False, False
+    if requirements is not None:
+        needs_new = _lacks_values(requirements.offsets, requirements.distinct_l, cluster_counts, k - size)
+        selective = needs_new or size >= k
+    best, chosen = np.inf, np.int64(-1)
     for i in range(left):
         if loss[i] >= best:
             continue
-        if picky:
-            helps = False
-            for s in range(sensitive):
-                v = s_offsets[s] + columns[quasi + s, active[i]]
-                rare = cluster_counts[v] == 0 if needs_new else cluster_counts[v] < share[v] * size
-                helps = helps or rare
-            if not helps:
-                continue
-        best, chosen = loss[i], i
+        if selective and not _helps(columns, quasi, active[i], requirements, cluster_counts, size, needs_new):
+            continue
+        best, chosen = loss[i], np.int64(i)
     return chosen
 
 
+@inlined
+def _lacks_values(offsets, distinct_l, cluster_counts, missing):
+    """Whether all rows that the cluster still lacks must bring new sensitive values."""
+    missing = missing if missing > 1 else 1
+    for s in range(len(offsets) - 1 if distinct_l > 0 else 0):
+        found = 0
+        for v in range(offsets[s], offsets[s + 1]):
+            found += cluster_counts[v] > 0
+        if distinct_l - found >= missing:
+            return True
+    return False
+
+
+@inlined
+def _helps(columns, quasi, row, requirements, cluster_counts, size, needs_new):
+    """Whether a row brings a new value, or one that is rarer in the cluster than in the table."""
+    if requirements is not None:
+        for s in range(len(requirements.offsets) - 1):
+            v = requirements.offsets[s] + columns[quasi + s, row]
+            if cluster_counts[v] == 0 if needs_new else cluster_counts[v] < requirements.share[v] * size:
+                return True
+        return False
+    return True
+
+
 @compiled
-def house_rows(columns, quasi, is_number, distinct, offsets, points, k, demands, label, clusters):
+def assign_leftovers(columns, quasi, is_number, distinct, offsets, points, k, requirements, label, clusters):
     """Give every row without a cluster to the one whose loss it raises least and which still meets the rule.
 
-    Changes `label`; whether every row found a cluster. `demands` is None where one row more never breaks the rule.
+    Changes `label`; whether every row found a cluster. `requirements` is None where one more row never breaks the rule.
     """
     rows = columns.shape[1]
-    homeless = 0
-    for i in range(rows):
-        homeless += label[i] < 0
-    if homeless == 0:
+    lacking = _count_unassigned(label)
+    if lacking == 0:
         return True
-    if clusters == 0:
+    if clusters == 0 or (requirements is not None and lacking > rows // 4 and lacking > 2 * k):
         return False
-    if demands is not None:
-        if homeless > rows // 4 and homeless > 2 * k:
-            return False
-        counts = zeros(demands.offsets[len(demands.offsets) - 1])
-        touched = np.empty(rows, np.int64)
-        inside = columns[quasi:].copy()
-    words = zeros(quasi + 1)
-    for c in range(quasi):
-        words[c + 1] = words[c] + (0 if is_number[c] else (offsets[c + 1] - offsets[c] - 1) // WORD + 1)
+    counts, touched = scratch(requirements, rows)
+    inside = columns[quasi:].copy()
+    words = _word_starts(quasi, is_number, offsets)
     # Of cluster j: column c at j * quasi + c, the set of values of a category at j * words[quasi] + words[c].
     low = zeros(clusters * quasi)
     high = zeros(clusters * quasi)
@@ -233,50 +253,86 @@ def house_rows(columns, quasi, is_number, distinct, offsets, points, k, demands,
     for row in range(rows):
         if label[row] >= 0:
             continue
-        for j in range(clusters):
-            before, after = 0.0, 0.0
-            for c in range(quasi):
-                code = np.int64(columns[c, row])
-                place = j * quasi + c
-                if is_number[c]:
-                    a, b = low[place], high[place]
-                    before += number_loss(points, offsets[c], a, b)
-                    after += number_loss(points, offsets[c], code if code < a else a, code if code > b else b)
-                else:
-                    word = j * words[quasi] + words[c] + code // WORD
-                    now = held[place]
-                    before += (now if now > 1 else 0) / distinct[c]
-                    if not (bits[word] >> (code % WORD)) & 1:
-                        now += 1
-                    after += (now if now > 1 else 0) / distinct[c]
-            cost[j] = (size[j] + 1) * after - size[j] * before
-        housed = False
-        for _ in range(TRIES if clusters > TRIES else clusters):
-            home = 0
-            for other in range(clusters):
-                if cost[other] < cost[home]:
-                    home = other
-            cost[home] = np.inf
-            if demands is not None:
-                found = np.int64(0)
-                for i in range(rows):
-                    if label[i] == home or i == row:
-                        for s in range(inside.shape[0]):
-                            inside[s, found] = columns[quasi + s, i]
-                        found += 1
-                if not class_meets(inside, np.int64(0), found, demands, counts, touched):
-                    continue
-            label[row] = home
-            _enter(columns, row, np.int64(home), quasi, is_number, words, low, high, held, bits, size)
-            housed = True
-            break
-        if not housed:
+        _added_losses(columns, row, quasi, is_number, distinct, offsets, points, words, low, high, held, bits, size,
+                      cost)  # fmt: skip
+        home = _cheapest_cluster(columns, quasi, row, label, cost, inside, requirements, counts, touched)
+        if home < 0:
             return False
+        label[row] = home
+        _enter(columns, row, home, quasi, is_number, words, low, high, held, bits, size)
+    return True
+
+
+@inlined
+def _count_unassigned(label):
+    found = 0
+    for i in range(len(label)):
+        found += label[i] < 0
+    return found
+
+
+@inlined
+def _word_starts(quasi, is_number, offsets):
+    """Where the bits of each category column begin among the words of a cluster."""
+    words = zeros(quasi + 1)
+    for c in range(quasi):
+        words[c + 1] = words[c] + (0 if is_number[c] else (offsets[c + 1] - offsets[c] - 1) // WORD + 1)
+    return words
+
+
+@inlined
+def _added_losses(columns, row, quasi, is_number, distinct, offsets, points, words, low, high, held, bits, size, cost):
+    """What each cluster would lose more with this row."""
+    for j in range(len(cost)):
+        before, after = 0.0, 0.0
+        for c in range(quasi):
+            code = np.int64(columns[c, row])
+            place = j * quasi + c
+            if is_number[c]:
+                a, b = low[place], high[place]
+                before += number_loss(points, offsets[c], a, b)
+                after += number_loss(points, offsets[c], code if code < a else a, code if code > b else b)
+            else:
+                word = j * words[quasi] + words[c] + code // WORD
+                now = held[place]
+                before += (now if now > 1 else 0) / distinct[c]
+                if not (bits[word] >> (code % WORD)) & 1:
+                    now += 1
+                after += (now if now > 1 else 0) / distinct[c]
+        cost[j] = (size[j] + 1) * after - size[j] * before
+
+
+@inlined
+def _cheapest_cluster(columns, quasi, row, label, cost, inside, requirements, counts, touched):
+    """The cluster with the least added loss that still meets the rule with this row; -1 if few tries find none."""
+    for _ in range(TRIES if len(cost) > TRIES else len(cost)):
+        home = np.int64(0)
+        for other in range(len(cost)):
+            if cost[other] < cost[home]:
+                home = np.int64(other)
+        cost[home] = np.inf
+        if _accepts(columns, quasi, row, label, home, inside, requirements, counts, touched):
+            return home
+    return np.int64(-1)
+
+
+@inlined
+def _accepts(columns, quasi, row, label, home, inside, requirements, counts, touched):
+    """Whether a cluster still meets the requirements with one more row."""
+    if requirements is not None:
+        found = np.int64(0)
+        for i in range(len(label)):
+            if label[i] == home or i == row:
+                for s in range(inside.shape[0]):
+                    inside[s, found] = columns[quasi + s, i]
+                found += 1
+        return class_meets(inside, np.int64(0), found, requirements, counts, touched)
     return True
 
 
 @inner
 def _enter(columns, row, j, quasi, is_number, words, low, high, held, bits, size):
+    """Let cluster j cover a row."""
     size[j] += 1
     for c in range(quasi):
         code = np.int64(columns[c, row])

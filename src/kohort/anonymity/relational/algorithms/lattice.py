@@ -24,8 +24,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kohort.anonymity.relational.hierarchies.taxonomy import Ladder
-from kohort.anonymity.relational.partition import Integers, Partition, Problem
+from kohort.anonymity.relational.hierarchy_levels import HierarchyLevels
+from kohort.anonymity.relational.problem import Integers, Partition, Problem
 
 __all__ = ["Recoding", "lattice", "node_classes"]
 
@@ -47,7 +47,11 @@ class Recoding:
 
 
 def lattice(
-    problem: Problem, steps: Sequence[Ladder], *, node_budget: int | None = None, suppression_limit: float = 0.0
+    problem: Problem,
+    steps: Sequence[HierarchyLevels],
+    *,
+    node_budget: int | None = None,
+    suppression_limit: float = 0.0,
 ) -> Recoding:
     """Classes by labels. At most `suppression_limit` (a share) of the rows may be suppressed, and only if they must."""
     table = problem.table
@@ -66,7 +70,7 @@ def lattice(
     return Recoding(Partition.of_labels(walk.class_of), np.zeros(0, np.int64), walk.visited)
 
 
-def node_classes(problem: Problem, steps: Sequence[Ladder], node: Sequence[int]) -> tuple[Partition, int]:
+def node_classes(problem: Problem, steps: Sequence[HierarchyLevels], node: Sequence[int]) -> tuple[Partition, int]:
     """The groups of one node as classes, and how many rows are in groups that do not meet the rule."""
     walk = _Walk.start(problem, steps)
     groups, _ = walk.look(node)
@@ -80,7 +84,7 @@ class _Walk:
     """What changes along the way, and the scratch space of the loops."""
 
     problem: Problem
-    steps: Sequence[Ladder]
+    steps: Sequence[HierarchyLevels]
     columns: Any
     flat: NDArray[np.int32]
     base: Integers
@@ -96,14 +100,14 @@ class _Walk:
     seen: set[tuple[int, ...]] = field(default_factory=set)
 
     @classmethod
-    def start(cls, problem: Problem, steps: Sequence[Ladder]) -> _Walk:
+    def start(cls, problem: Problem, steps: Sequence[HierarchyLevels]) -> _Walk:
         table = problem.table
         rows, quasi = table.rows, len(table.columns)
-        base = np.zeros((quasi, max(ladder.levels for ladder in steps)), dtype=np.int64)
+        base = np.zeros((quasi, max(levels.count for levels in steps)), dtype=np.int64)
         parts: list[Integers] = []
         used = 0
-        for c, ladder in enumerate(steps):
-            for level, labels in enumerate(ladder.labels):
+        for c, levels in enumerate(steps):
+            for level, labels in enumerate(levels.labels):
                 base[c, level] = used
                 parts.append(labels)
                 used += len(labels)
@@ -114,8 +118,8 @@ class _Walk:
             columns=problem.columns(),
             flat=np.concatenate(parts).astype(np.int32),
             base=base,
-            top=tuple(ladder.levels - 1 for ladder in steps),
-            mean_cost=tuple(_mean_costs(ladder, codes) for ladder, codes in zip(steps, table.codes, strict=True)),
+            top=tuple(levels.count - 1 for levels in steps),
+            mean_cost=tuple(_mean_costs(levels, codes) for levels, codes in zip(steps, table.codes, strict=True)),
             rows=np.arange(rows, dtype=np.int64),
             active=rows,
             class_of=np.full(rows, -1, dtype=np.int64),
@@ -154,14 +158,14 @@ class _Walk:
 
         _, _, group, counts = self.scratch
         self.active, self.classes = emit_groups(
-            self.columns, self.rows, self.active, groups, group, counts, self.problem.rule.k, self.problem.demands,
+            self.columns, self.rows, self.active, groups, group, counts, self.problem.rule.k, self.problem.requirements,
             *self.tally, self.class_of, self.classes,
         )  # fmt: skip
 
 
-def _mean_costs(ladder: Ladder, codes: Any) -> NDArray[np.float64]:
-    shares = np.bincount(codes, minlength=ladder.column.distinct) / len(codes)
-    pairs = zip(ladder.labels, ladder.cost, strict=True)
+def _mean_costs(levels: HierarchyLevels, codes: Any) -> NDArray[np.float64]:
+    shares = np.bincount(codes, minlength=levels.column.distinct) / len(codes)
+    pairs = zip(levels.labels, levels.cost, strict=True)
     return np.array([float((shares * cost[labels]).sum()) for labels, cost in pairs])
 
 
@@ -213,7 +217,7 @@ def _next_node(walk: _Walk, node: tuple[int, ...], steps: list[tuple[int, ...]],
 
 def _join_left(walk: _Walk, left: Integers) -> None:
     """Put the rows that are left into the class that then loses least; take in more classes until the rule is met."""
-    met = walk.problem.judge()
+    met = walk.problem.rule_test()
     current = left
     while True:
         if met(current):
@@ -235,11 +239,11 @@ def _cheapest_join(walk: _Walk, current: Integers, known: Integers, waiting: Int
     first = np.searchsorted(number[order], np.arange(len(known)))
     sizes = np.diff(np.append(first, len(members)))
     added = np.zeros(len(known))
-    for ladder, codes in zip(walk.steps, walk.problem.table.codes, strict=True):
+    for levels, codes in zip(walk.steps, walk.problem.table.codes, strict=True):
         own, joined = np.zeros(len(known)), np.zeros(len(known))
         own_open = np.ones(len(known), dtype=np.bool_)
         joined_open = own_open.copy()
-        for labels, cost in zip(ladder.labels, ladder.cost, strict=True):
+        for labels, cost in zip(levels.labels, levels.cost, strict=True):
             held = labels[codes[members[order]]]
             low, high = np.minimum.reduceat(held, first), np.maximum.reduceat(held, first)
             mine = labels[codes[current]]

@@ -3,23 +3,31 @@
 A range of rows is cut on one column, or is a class. Rows that lie on the wrong side of a cut are swapped pairwise in
 every column that still varies within the range; a column that no longer does is never touched again below it.
 
+`thesis_partition` is Mondrian as Saleh (2022) has it: the column of the widest relative span first, numbers cut at the
+median (numbers below it go left, the others right). Of the values of a category that a part holds, in their order, the
+first half goes left; the codes of a category must follow the order of its values.
+
 Guarantees: every class meets the rule if the whole table does; every row is in one class; the result depends on the
 arrays alone.
 """
 
 # Written for Numba: positional arguments, types from the call.
 # mypy: allow-untyped-defs, allow-untyped-calls
-# ruff: noqa: PLR0912, PLR0915, PLR1730
 
 from __future__ import annotations
 
 import numpy as np
 
-from kohort.anonymity.compiled import compiled, inner, zeros
-from kohort.anonymity.relational.algorithms.loss_kernel import code_range, most_values, number_loss
-from kohort.anonymity.relational.algorithms.rule_kernel import class_meets
+from kohort.anonymity.compiled import compiled, inlined, inner, zeros
+from kohort.anonymity.relational.class_kernel import (
+    code_range,
+    most_values,
+    number_loss,
+    parts_meet,
+    scratch,
+)
 
-__all__ = ["divide", "partition"]
+__all__ = ["partition", "thesis_partition"]
 
 NO_CUT = -1
 # In look-ahead, only this many of the widest columns are tried: forty quasi-identifiers must still finish.
@@ -27,8 +35,10 @@ LOOKED_AT = 12
 
 
 @compiled
-def partition(columns, index, quasi, is_number, distinct, offsets, points, k, demands, relaxed, look_ahead, stop_rows):
-    """Sort rows into classes; returns the first position of each class in `index`, and its end.
+def partition(
+    columns, index, quasi, is_number, distinct, offsets, points, k, requirements, relaxed, look_ahead, stop_rows
+):
+    """Sort rows into classes; returns the first position of each class in `index`.
 
     `columns` holds the quasi-identifiers, then the sensitive columns. Only the first `quasi` lines are cut on. A range
     of at most `stop_rows` rows is not cut any further.
@@ -55,50 +65,22 @@ def partition(columns, index, quasi, is_number, distinct, offsets, points, k, de
     histogram = np.empty(values, np.int64)
     seen = np.empty((2, values), np.bool_)
     swaps = np.empty(rows // 2 + 1, np.int64)
-    if demands is not None:
-        counts = zeros(demands.offsets[len(demands.offsets) - 1])
-        touched = np.empty(rows, np.int64)
+    counts, touched = scratch(requirements, rows)
     while depth:
         depth -= 1
         start, end = starts[depth], ends[depth]
-        size = end - start
-        cut_made = False
         middle = start
-        if size > stop_rows and size >= 2 * k:
-            for c in range(quasi):
-                span[c] = -1.0
-                if not varies[depth, c]:
-                    continue
-                low[c], high[c] = code_range(columns[c], start, end)
-                if low[c] == high[c]:
-                    varies[depth, c] = False
-                elif is_number[c]:
-                    span[c] = number_loss(points, offsets[c], low[c], high[c])
-                else:
-                    span[c] = (high[c] - low[c] + 1) / distinct[c]
-            for c in range(quasi):
-                score[c] = -span[c]
+        if end - start > stop_rows and end - start >= 2 * k:
+            _measure(columns, start, end, quasi, varies[depth], is_number, distinct, offsets, points, low, high, span,
+                     score)  # fmt: skip
             _rising_order(score, order)
             if look_ahead:
                 _look(columns, start, end, quasi, varies[depth], order, span, low, high, is_number, distinct,
                       offsets, points, k, relaxed, histogram, seen, score, cuts)  # fmt: skip
                 _rising_order(score, order)
-            for place in range(quasi):
-                c = order[place]
-                if span[c] < 0.0 or (look_ahead and score[c] == np.inf):
-                    break
-                cut = cuts[c] if look_ahead else _middle(columns[c], start, end, low[c], high[c], k, relaxed, histogram)
-                if cut == NO_CUT:
-                    continue
-                middle = divide(columns, index, varies[depth], start, end, c, cut, relaxed, swaps)
-                cut_made = True
-                if demands is not None:
-                    for side in range(2):
-                        one, two = (start, middle) if side == 0 else (middle, end)
-                        cut_made = cut_made and class_meets(columns, one, two, demands, counts, touched)
-                if cut_made:
-                    break
-        if not cut_made:
+            middle = _cut(columns, index, varies[depth], start, end, order, span, score, cuts, low, high, k,
+                          requirements, relaxed, look_ahead, histogram, swaps, counts, touched)  # fmt: skip
+        if middle == start:
             bounds[classes] = start
             classes += 1
             continue
@@ -109,6 +91,39 @@ def partition(columns, index, quasi, is_number, distinct, offsets, points, k, de
         starts[depth + 1], ends[depth + 1] = start, middle
         depth += 2
     return bounds[:classes]
+
+
+@inlined
+def _measure(columns, start, end, quasi, varies, is_number, distinct, offsets, points, low, high, span, score):
+    """Range and relative span of each column within a range of rows; span -1 where the column does not vary."""
+    for c in range(quasi):
+        span[c] = -1.0
+        if varies[c]:
+            low[c], high[c] = code_range(columns[c], start, end)
+            if low[c] == high[c]:
+                varies[c] = False
+            elif is_number[c]:
+                span[c] = number_loss(points, offsets[c], low[c], high[c])
+            else:
+                span[c] = (high[c] - low[c] + 1) / distinct[c]
+        score[c] = -span[c]
+
+
+@inlined
+def _cut(columns, index, varies, start, end, order, span, score, cuts, low, high, k, requirements, relaxed, look_ahead,
+         histogram, swaps, counts, touched):  # fmt: skip
+    """Cut on the first column, in order, of which both parts meet the rule; the middle, or `start` for no cut."""
+    for place in range(len(order)):
+        c = order[place]
+        if span[c] < 0.0 or (look_ahead and score[c] == np.inf):
+            break
+        cut = cuts[c] if look_ahead else _middle(columns[c], start, end, low[c], high[c], k, relaxed, histogram)
+        if cut == NO_CUT:
+            continue
+        middle = _divide(columns, index, varies, start, end, c, cut, relaxed, swaps)
+        if parts_meet(columns, start, middle, end, requirements, counts, touched):
+            return middle
+    return start
 
 
 @inner
@@ -124,8 +139,7 @@ def _rising_order(keys, order):
 
 @inner
 def _middle(line, start, end, low, high, k, relaxed, histogram):
-    """The last code of the left part: as near to half the rows as codes allow, k on both sides; or NO_CUT."""
-    size = end - start
+    """The last code of the left part, or NO_CUT."""
     for value in range(low, high + 1):
         histogram[value] = 0
     for i in range(start, end):
@@ -134,8 +148,14 @@ def _middle(line, start, end, low, high, k, relaxed, histogram):
         below = 0
         for value in range(low, high + 1):
             below += histogram[value]
-            if 2 * below >= size:
+            if 2 * below >= end - start:
                 return value
+    return _strict_middle(histogram, low, high, end - start, k)
+
+
+@inlined
+def _strict_middle(histogram, low, high, size, k):
+    """The last code of the left part: as near to half the rows as codes allow, k on both sides; or NO_CUT."""
     best, best_gap, below = NO_CUT, size, 0
     for value in range(low, high):
         below += histogram[value]
@@ -150,24 +170,10 @@ def _middle(line, start, end, low, high, k, relaxed, histogram):
 
 
 @inner
-def divide(columns, index, varies, start, end, cut_column, cut, relaxed, swaps):
+def _divide(columns, index, varies, start, end, cut_column, cut, relaxed, swaps):
     """Bring the rows up to the cut to the front; where the rest begins. Relaxed parts are halves: ties fill up."""
     line = columns[cut_column]
-    size = end - start
-    if relaxed:
-        below, level = 0, 0
-        for i in range(start, end):
-            below += line[i] < cut
-            level += line[i] == cut
-        # The cut is the first code that reaches half the rows, so fewer than half lie below it.
-        ties = size // 2 - below
-        if ties > level:
-            ties = level
-        left = below + ties
-    else:
-        left, ties = 0, size
-        for i in range(start, end):
-            left += line[i] <= cut
+    left, ties = _left_rows(line, start, end, cut, relaxed)
     middle = start + left
     found = 0
     for i in range(start, middle):
@@ -180,14 +186,11 @@ def divide(columns, index, varies, start, end, cut_column, cut, relaxed, swaps):
     partner = middle
     for place in range(found):
         i = swaps[place]
-        while True:
-            value = line[partner]
-            if value < cut:
-                break
-            if value == cut and ties > 0:
-                ties -= 1
-                break
+        # The next row of the right part that belongs to the left one.
+        while line[partner] > cut or (line[partner] == cut and ties <= 0):
             partner += 1
+        if line[partner] == cut:
+            ties -= 1
         index[i], index[partner] = index[partner], index[i]
         for c in range(columns.shape[0]):
             if varies[c]:
@@ -196,7 +199,23 @@ def divide(columns, index, varies, start, end, cut_column, cut, relaxed, swaps):
     return middle
 
 
-@inner
+@inlined
+def _left_rows(line, start, end, cut, relaxed):
+    """Rows of the left part, and how many rows with the cut's own code may be among them."""
+    size = end - start
+    below, level = 0, 0
+    for i in range(start, end):
+        below += line[i] < cut
+        level += line[i] == cut
+    if not relaxed:
+        return below + level, size
+    # The cut is the first code that reaches half the rows, so fewer than half lie below it.
+    ties = size // 2 - below
+    ties = min(ties, level)
+    return below + ties, ties
+
+
+@inlined
 def _look(columns, start, end, quasi, varies, order, span, low, high, is_number, distinct, offsets, points, k, relaxed,
           histogram, seen, score, cuts):  # fmt: skip
     """Loss of the two parts of the middle cut of each of the widest columns; infinite where there is no cut."""
@@ -216,8 +235,9 @@ def _look(columns, start, end, quasi, varies, order, span, low, high, is_number,
                                points, seen)  # fmt: skip
 
 
-@inner
+@inlined
 def _loss_after(columns, start, end, quasi, varies, j, cut, low, high, is_number, distinct, offsets, points, seen):
+    """Summed loss of the two parts of a cut of column j."""
     by = columns[j]
     left = 0
     for i in range(start, end):
@@ -227,29 +247,155 @@ def _loss_after(columns, start, end, quasi, varies, j, cut, low, high, is_number
     for c in range(quasi):
         if not varies[c]:
             continue
-        line = columns[c]
         if is_number[c]:
-            a0, b0, a1, b1 = high[c], low[c], high[c], low[c]
-            for i in range(start, end):
-                code = np.int64(line[i])
-                if by[i] <= cut:
-                    a0 = code if code < a0 else a0
-                    b0 = code if code > b0 else b0
-                else:
-                    a1 = code if code < a1 else a1
-                    b1 = code if code > b1 else b1
+            a0, b0, a1, b1 = _ranges(columns[c], by, start, end, cut, low[c], high[c])
             total += left * number_loss(points, offsets[c], a0, b0)
             total += right * number_loss(points, offsets[c], a1, b1)
         else:
-            for value in range(low[c], high[c] + 1):
-                seen[0, value] = False
-                seen[1, value] = False
-            for i in range(start, end):
-                seen[np.int64(by[i] > cut), line[i]] = True
-            first, second = 0, 0
-            for value in range(low[c], high[c] + 1):
-                first += 1 if seen[0, value] else 0
-                second += 1 if seen[1, value] else 0
+            first, second = _held_values(columns[c], by, start, end, cut, low[c], high[c], seen)
             total += left * (first if first > 1 else 0) / distinct[c]
             total += right * (second if second > 1 else 0) / distinct[c]
     return total
+
+
+@inlined
+def _ranges(line, by, start, end, cut, low, high):
+    """The lowest and highest code of each part."""
+    a0, b0, a1, b1 = high, low, high, low
+    for i in range(start, end):
+        code = np.int64(line[i])
+        if by[i] <= cut:
+            a0 = code if code < a0 else a0
+            b0 = code if code > b0 else b0
+        else:
+            a1 = code if code < a1 else a1
+            b1 = code if code > b1 else b1
+    return a0, b0, a1, b1
+
+
+@inlined
+def _held_values(line, by, start, end, cut, low, high, seen):
+    """Number of distinct codes of each part."""
+    for value in range(low, high + 1):
+        seen[0, value] = False
+        seen[1, value] = False
+    for i in range(start, end):
+        seen[np.int64(by[i] > cut), line[i]] = True
+    first, second = 0, 0
+    for value in range(low, high + 1):
+        first += 1 if seen[0, value] else 0
+        second += 1 if seen[1, value] else 0
+    return first, second
+
+
+@compiled
+def thesis_partition(columns, index, quasi, is_number, distinct, offsets, values, scale, k, requirements):
+    """Sort rows into classes; the first position of each class in `index`, which is permuted along with `columns`.
+
+    `scale` is the span of each column over the whole table: the range of a number, the number of values of a category.
+    """
+    rows = len(index)
+    bounds = np.empty(rows // k + 2, np.int64)
+    stack = np.empty((rows + 2, 2), np.int64)
+    stack[0, 0], stack[0, 1], depth, classes = 0, rows, 1, 0
+    span = np.empty(quasi)
+    histogram = zeros(most_values(offsets))
+    swaps = np.empty(rows // 2 + 1, np.int64)
+    varies = np.ones(columns.shape[0], np.bool_)
+    counts, touched = scratch(requirements, rows)
+    while depth:
+        depth -= 1
+        start, end = stack[depth, 0], stack[depth, 1]
+        for c in range(quasi):
+            span[c] = _relative_span(columns[c], start, end, is_number[c], scale[c], offsets[c], values, histogram)
+        middle = _thesis_cut(columns, index, varies, start, end, span, is_number, distinct, offsets, values, k,
+                             requirements, histogram, swaps, counts, touched)  # fmt: skip
+        if middle > start:
+            stack[depth, 0], stack[depth, 1] = middle, end
+            stack[depth + 1, 0], stack[depth + 1, 1] = start, middle
+            depth += 2
+        else:
+            bounds[classes] = start
+            classes += 1
+    return bounds[:classes]
+
+
+@inlined
+def _thesis_cut(columns, index, varies, start, end, span, is_number, distinct, offsets, values, k, requirements,
+                histogram, swaps, counts, touched):  # fmt: skip
+    """Cut on the widest column of which both parts meet the rule; the middle, or `start` for no cut."""
+    while True:
+        widest = 0
+        for c in range(len(span)):
+            if span[c] > span[widest]:
+                widest = c
+        if span[widest] < 0.0:
+            return start
+        span[widest] = -1.0
+        line = columns[widest]
+        if is_number[widest]:
+            cut = _below_median(line, start, end, offsets[widest], values, histogram, distinct[widest])
+        else:
+            cut = _first_half(line, start, end, histogram, distinct[widest])
+        middle = start if cut < 0 else _divide(columns, index, varies, start, end, widest, cut, False, swaps)
+        large = middle - start >= k and end - middle >= k
+        if large and parts_meet(columns, start, middle, end, requirements, counts, touched):
+            return middle
+
+
+@inner
+def _relative_span(line, start, end, is_number, scale, offset, values, histogram):
+    """Span of a column within a range of rows, relative to the table; -1 where it does not vary."""
+    low, high, found = line[start], line[start], 0
+    for i in range(start, end):
+        histogram[line[i]] = 0
+    for i in range(start, end):
+        low, high = min(low, line[i]), max(high, line[i])
+        found += histogram[line[i]] == 0
+        histogram[line[i]] += 1
+    if low == high:
+        return -1.0
+    return ((values[offset + high] - values[offset + low]) if is_number else found) / scale
+
+
+@inner
+def _count_codes(line, start, end, histogram, distinct):
+    for value in range(distinct):
+        histogram[value] = 0
+    for i in range(start, end):
+        histogram[line[i]] += 1
+
+
+@inner
+def _first_half(line, start, end, histogram, distinct):
+    """The last code of the first half of the values that occur, -1 if there is none."""
+    _count_codes(line, start, end, histogram, distinct)
+    found = 0
+    for value in range(distinct):
+        found += histogram[value] > 0
+    shown = 0
+    for value in range(distinct):
+        shown += histogram[value] > 0
+        if shown == found // 2:
+            return value
+    return -1
+
+
+@inner
+def _below_median(line, start, end, offset, values, histogram, distinct):
+    """The last code below the median, -1 if there is none."""
+    _count_codes(line, start, end, histogram, distinct)
+    size = end - start
+    below, lower, upper = 0, -1, -1
+    for value in range(distinct):
+        below += histogram[value]
+        if lower < 0 and below > (size - 1) // 2:
+            lower = value
+        if upper < 0 and below > size // 2:
+            upper = value
+    median = (values[offset + lower] + values[offset + upper]) / 2
+    last = -1
+    for value in range(distinct):
+        if values[offset + value] < median:
+            last = value
+    return last

@@ -9,13 +9,16 @@ one comes first, then the one whose labels stand for the fewest items, then the 
 When no class is legitimate the row is flagged, and gets a class that breaks the fewest conditions (columns that do not
 cover its value plus items under no label); among these the least cost after the cells are widened to hold the row.
 
+New rows become conditions on classes, a block of rows at a time: for each value and item the classes that cover it. A
+block bounds the memory: a column of numbers has at most one set of classes for each row of the block.
+
 Guarantees: the class chosen for a row is, by (conditions broken, cost), never worse than any other class, so a row that
 was trained on never costs more than the class it was trained in; the same rows and classes give the same answer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,15 +27,28 @@ import polars as pl
 from numpy.typing import NDArray
 
 from kohort.errors import DataError
-from kohort.methods.syntactic.mapping.index import blocks, item_codes, item_index
-from kohort.methods.syntactic.mapping.mapping import JointMapping, SiteMapping, union
-from kohort.methods.syntactic.mapping.tables import Floats, Integers, class_table, label_table
+from kohort.methods.syntactic.mapping.build import union
+from kohort.methods.syntactic.mapping.mapping import JointMapping, QuasiColumn, SiteMapping
+from kohort.methods.syntactic.mapping.tables import (
+    CategoryCells,
+    ClassTable,
+    Floats,
+    Integers,
+    LabelTable,
+    NumberCells,
+    class_table,
+    label_table,
+)
+from kohort.tables.domain import category_text, item_lists, number
 
-__all__ = ["Mapped", "costs", "generalised", "map_rows"]
+__all__ = ["MappedRows", "costs", "generalised", "map_rows"]
+
+BLOCK = 1 << 13
+WORD = 64
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Mapped:
+class MappedRows:
     """One entry a row. `class_of` counts into the mapping's classes and `site_of` into its sites.
 
     `legitimate` is how many classes are; `violated` how many conditions the chosen class breaks, 0 if it is legitimate.
@@ -56,6 +72,45 @@ class Mapped:
         return int(self.flagged.sum())
 
 
+@dataclass(frozen=True)
+class _Block:
+    """Some rows, what the compiled loops have to know about them and the classes, and the most conditions of a row."""
+
+    rows: slice
+    arguments: tuple[Any, ...]
+    conditions: int
+
+
+@dataclass(frozen=True)
+class _NewRows:
+    """A number column's values or a category column's codes; items as codes, -1 for one that no class knows."""
+
+    columns: tuple[Floats | Integers, ...]
+    items: Integers
+    item_starts: Integers
+
+
+@dataclass(frozen=True)
+class _ItemIndex:
+    """The classes of every item as bits, a last row without any, and counts that find an item's label by its bit."""
+
+    bits: NDArray[np.uint64]
+    before: NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class _ColumnArrays:
+    """The cells of all columns, one line a column."""
+
+    is_number: NDArray[np.bool_]
+    low: Floats
+    high: Floats
+    missing: NDArray[np.bool_]
+    held: Floats
+    domain: Floats
+    cost: Floats
+
+
 def map_rows(
     frame: pl.DataFrame,
     mapping: SiteMapping | JointMapping,
@@ -63,7 +118,7 @@ def map_rows(
     weights: Mapping[str, float] | None = None,
     item_weights: Mapping[str, float] | None = None,
     prefer: Sequence[int] | NDArray[np.integer[Any]] | None = None,
-) -> Mapped:
+) -> MappedRows:
     """The class of every row of `frame`, which holds values as they are.
 
     `weights` gives one weight between 0 and 1 for each quasi-identifier and for the items column (default: 1 / number
@@ -75,14 +130,14 @@ def map_rows(
     joint = union([mapping]) if isinstance(mapping, SiteMapping) else mapping
     table = class_table(joint, weights=weights, item_weights=item_weights)
     preferred = _preferred(prefer, frame.height)
-    found = Mapped(
+    found = MappedRows(
         class_of=np.empty(frame.height, np.int64),
         site_of=np.empty(frame.height, np.int64),
         loss=np.empty(frame.height),
         legitimate=np.empty(frame.height, np.int64),
         violated=np.empty(frame.height, np.int64),
     )
-    for block in blocks(frame, joint, table):
+    for block in _blocks(frame, joint, table):
         part = block.rows
         map_block(
             *block.arguments, table.labels.listed, table.order, preferred[part], block.conditions.bit_length(),
@@ -110,12 +165,12 @@ def costs(
         raise DataError("the classes do not match the rows", hint=f"Give one number below {joint.count:,} a row")
     places = np.argsort(table.order)[given]
     violated, loss = np.empty(frame.height, np.int64), np.empty(frame.height)
-    for block in blocks(frame, joint, table):
+    for block in _blocks(frame, joint, table):
         class_costs(*block.arguments, places[block.rows], loss[block.rows], violated[block.rows])
     return violated, loss
 
 
-def generalised(frame: pl.DataFrame, mapping: SiteMapping | JointMapping, mapped: Mapped) -> pl.DataFrame:
+def generalised(frame: pl.DataFrame, mapping: SiteMapping | JointMapping, mapped: MappedRows) -> pl.DataFrame:
     """The rows as the model is fed them: the cells of their class, and for the items the labels that hold them.
 
     Items under no label of the class are left out, as items are that a site suppressed. Other columns stay as they are.
@@ -130,8 +185,8 @@ def generalised(frame: pl.DataFrame, mapping: SiteMapping | JointMapping, mapped
     if joint.items is None:
         return frame.with_columns(cells)
     held = label_table(joint.groups, np.arange(joint.count), {})
-    index = item_index(held, joint.count)
-    codes, starts = item_codes(frame, joint.items, held.items)
+    index = _item_index(held, joint.count)
+    codes, starts = _item_codes(frame, joint.items, held.items)
     labels = np.empty(len(codes), np.int64)
     labels_of_rows(
         index.bits, codes, starts, 0, index.before, held.starts, held.label_at, mapped.class_of, labels
@@ -151,3 +206,123 @@ def _preferred(prefer: Sequence[int] | NDArray[np.integer[Any]] | None, rows: in
     if found.shape != (rows,):
         raise DataError(f"prefer has {len(found):,} entries for {rows:,} rows", hint="Give one class, or -1, a row")
     return found
+
+
+def _new_rows(frame: pl.DataFrame, joint: JointMapping, table: ClassTable) -> _NewRows:
+    """What the mapping has to know about the rows of a table."""
+    absent = [column.name for column in joint.columns if column.name not in frame.columns]
+    absent += [joint.items] if joint.items is not None and joint.items not in frame.columns else []
+    if absent:
+        raise DataError(f"the rows lack columns: {', '.join(absent)}", hint="Give the columns of the mapping")
+    columns = tuple(_row_values(frame[column.name], column) for column in joint.columns)
+    if joint.items is None:
+        return _NewRows(columns, np.zeros(0, np.int64), np.zeros(frame.height + 1, np.int64))
+    return _NewRows(columns, *_item_codes(frame, joint.items, table.labels.items))
+
+
+def _row_values(values: pl.Series, column: QuasiColumn) -> Floats | Integers:
+    if column.kind == "number":
+        return number(values).fill_null(float("nan")).to_numpy().astype(np.float64)
+    texts = category_text(values)
+    known = len(column.values)
+    codes = texts.cast(pl.Enum(list(column.values)), strict=False).to_physical().cast(pl.Int64).fill_null(known + 1)
+    return np.where(texts.is_null().to_numpy(), known, codes.to_numpy()).astype(np.int64)
+
+
+def _item_codes(frame: pl.DataFrame, name: str, items: tuple[str, ...]) -> tuple[Integers, Integers]:
+    """The items of each row as codes, -1 for one that is not in `items`; row r has those at starts[r]:starts[r + 1]."""
+    lists = item_lists(frame[name])
+    texts = lists.explode(empty_as_null=False, keep_nulls=False)
+    codes = texts.cast(pl.Enum(list(items)), strict=False).to_physical().cast(pl.Int64).fill_null(-1).to_numpy()
+    lengths = lists.list.len().fill_null(0).cast(pl.Int64).to_numpy()
+    return codes, np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+
+
+def _item_index(labels: LabelTable, classes: int) -> _ItemIndex:
+    """The index of the items of all classes."""
+    from kohort.methods.syntactic.mapping.kernel import bits_of_entries, prefix_counts
+
+    words = -(-classes // WORD)
+    bits = np.zeros((len(labels.items) + 1, words), np.uint64)
+    bits_of_entries(labels.starts, labels.class_at, bits)
+    before = np.zeros(bits.shape, np.int32)
+    prefix_counts(bits, before)
+    return _ItemIndex(bits, before)
+
+
+def _column_arrays(table: ClassTable) -> _ColumnArrays:
+    """The cells of all classes as the compiled loops take them."""
+    shape = (len(table.columns), table.count)
+    arrays = _ColumnArrays(
+        is_number=np.array([isinstance(cells, NumberCells) for cells in table.columns]),
+        low=np.zeros(shape),
+        high=np.zeros(shape),
+        missing=np.zeros(shape, np.bool_),
+        held=np.zeros(shape),
+        domain=np.zeros(len(table.columns)),
+        cost=np.array([cells.cost for cells in table.columns]),
+    )
+    for at, cells in enumerate(table.columns):
+        if isinstance(cells, NumberCells):
+            arrays.low[at], arrays.high[at], arrays.missing[at] = cells.low, cells.high, cells.missing
+            arrays.domain[at] = cells.extent
+        else:
+            arrays.held[at], arrays.domain[at] = cells.held, cells.domain
+    return arrays
+
+
+def _column_bits(
+    cells: NumberCells | CategoryCells, values: NDArray[Any], words: int
+) -> tuple[NDArray[np.uint64], Integers]:
+    """The classes that cover each distinct value of some rows, and which of these values a row has."""
+    from kohort.methods.syntactic.mapping.kernel import bits_of_numbers
+
+    distinct, codes = np.unique(values, return_inverse=True)
+    if isinstance(cells, NumberCells):
+        bits = np.zeros((len(distinct), words), np.uint64)
+        bits_of_numbers(distinct, cells.low, cells.high, cells.missing, bits)
+        return bits, codes.astype(np.int64)
+    covered = np.zeros((len(distinct), words * WORD), np.bool_)
+    covered[:, : len(cells.cell_of)] = cells.covers[cells.cell_of][:, distinct].T
+    packed = np.packbits(covered, axis=1, bitorder="little")
+    return packed.view("<u8").astype(np.uint64), codes.astype(np.int64)
+
+
+def _blocks(frame: pl.DataFrame, joint: JointMapping, table: ClassTable) -> Iterator[_Block]:
+    """The rows of a table, a block at a time."""
+    rows = _new_rows(frame, joint, table)
+    items, shapes = _item_index(table.labels, table.count), _column_arrays(table)
+    for start in range(0, frame.height, BLOCK):
+        yield _block(slice(start, min(start + BLOCK, frame.height)), rows, table, items, shapes)
+
+
+def _block(part: slice, rows: _NewRows, table: ClassTable, index: _ItemIndex, shapes: _ColumnArrays) -> _Block:
+    words = index.bits.shape[1]
+    tables, codes, first = [], [], 0
+    for cells, column in zip(table.columns, rows.columns, strict=True):
+        bits, own = _column_bits(cells, column[part], words)
+        tables.append(bits)
+        codes.append(own + first)
+        first += len(bits)
+    item_starts = rows.item_starts[part.start : part.stop + 1]
+    items = rows.items[item_starts[0] : item_starts[-1]]
+    per_row = np.diff(item_starts) + len(codes)
+    starts = np.concatenate([[0], np.cumsum(per_row)]).astype(np.int64)
+    conditions = np.empty(starts[-1], np.int64)
+    is_item = np.ones(len(conditions), np.bool_)
+    for at, own in enumerate(codes):
+        conditions[starts[:-1] + at] = own
+        is_item[starts[:-1] + at] = False
+    # An item that no class knows is a condition that no class meets: the last row of the items' bits.
+    conditions[is_item] = first + np.where(items < 0, len(table.labels.items), items)
+    values = np.zeros((len(codes), part.stop - part.start))
+    for at in map(int, np.flatnonzero(shapes.is_number)):
+        values[at] = rows.columns[at][part]
+    labels = table.labels
+    arguments = (
+        np.concatenate([*tables, index.bits]), conditions, starts, items, item_starts - item_starts[0],
+        first, index.before, labels.starts, labels.label_at, labels.size, labels.weight, values,
+        shapes.is_number, shapes.low, shapes.high, shapes.missing, shapes.held, shapes.domain, shapes.cost,
+        table.weights, table.items_weight, table.loss,
+    )  # fmt: skip
+    return _Block(part, arguments, int(per_row.max()))

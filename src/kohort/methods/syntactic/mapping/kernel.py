@@ -7,13 +7,12 @@ empty, the classes that break the fewest of them, found by adding the sets up in
 
 # Written for Numba: positional arguments, types from the call.
 # mypy: allow-untyped-defs, allow-untyped-calls
-# ruff: noqa: PLR0912, PLR0915
 
 from __future__ import annotations
 
 import numpy as np
 
-from kohort.anonymity.compiled import compiled
+from kohort.anonymity.compiled import compiled, inlined
 
 __all__ = ["bits_of_entries", "bits_of_numbers", "class_costs", "labels_of_rows", "map_block", "prefix_counts"]
 
@@ -157,12 +156,8 @@ def class_costs(
             broken += (bits[condition, word] & bit) == 0
         total = loss[place]
         if broken > 0:
-            total = 0.0
-            for c in range(values.shape[0]):
-                covered = (bits[own[c], word] & bit) != 0
-                total += weights[c] * _widened(
-                    c, place, values[c, row], covered, is_number, low, high, missing, held_values, domain, cost
-                )
+            total = _widened_loss(bits, own, word, bit, place, row, values, is_number, low, high, missing, held_values,
+                                  domain, cost, weights)  # fmt: skip
         row_items = items[item_starts[row] : item_starts[row + 1]]
         if items_weight > 0.0 and len(row_items) > 0:
             total += items_weight * _item_loss(
@@ -180,12 +175,7 @@ def map_block(
 ):  # fmt: skip
     """Write for each row its class (by number), its loss, how many classes are legitimate, what the class breaks."""
     words = bits.shape[1]
-    columns = values.shape[0]
-    classes = len(order)
-    everything = np.empty(words, np.uint64)
-    for w in range(words):
-        left = classes - 64 * w
-        everything[w] = ALL if left >= 64 else (ONE << np.uint64(left)) - ONE
+    everything = _every_class(words, len(order))
     chosen = np.empty(words, np.uint64)
     planes = np.empty((digits, words), np.uint64)
     longest = 1
@@ -195,62 +185,102 @@ def map_block(
     for row in range(len(class_of)):
         own = conditions[condition_starts[row] : condition_starts[row + 1]]
         row_items = items[item_starts[row] : item_starts[row + 1]]
-        for w in range(words):
-            chosen[w] = everything[w]
-        for condition in own:
-            for w in range(words):
-                chosen[w] &= bits[condition, w]
-        count = 0
-        for w in range(words):
-            count += _ones(chosen[w])
+        count = _legitimate(bits, own, everything, chosen)
         legitimate[row] = count
         violated[row] = 0
         if count == 0:
-            for w in range(words):
-                chosen[w] = everything[w]
+            chosen[:] = everything
             violated[row] = _closest(bits, own, planes, chosen)
-        best = np.inf
-        winner = -1
-        for w in range(words):
-            word = chosen[w]
-            # A class cannot cost less than its cells do, and places are in that order.
-            if word == 0 or loss[64 * w] > best:
-                if loss[64 * w] > best:
-                    break
-                continue
-            while word != 0:
-                lowest = word & (~word + ONE)
-                word ^= lowest
-                place = 64 * w + _ones(lowest - ONE)
-                if loss[place] > best:
-                    break
-                total = loss[place]
-                if count == 0:
-                    total = 0.0
-                    for c in range(columns):
-                        covered = (bits[own[c], w] & lowest) != 0
-                        total += weights[c] * _widened(
-                            c, place, values[c, row], covered, is_number, low, high, missing, held_values, domain, cost
-                        )
-                if items_weight > 0.0 and len(row_items) > 0:
-                    total += items_weight * _item_loss(
-                        bits, before, starts, label_at, size, weight, row_items, first_item, place, held
-                    )
-                if total > best:
-                    continue
-                if total == best:
-                    preferred = order[winner] == prefer[row]
-                    if preferred:
-                        continue
-                    if order[place] != prefer[row] and (
-                        listed[place] > listed[winner]
-                        or (listed[place] == listed[winner] and order[place] > order[winner])
-                    ):
-                        continue
-                best = total
-                winner = place
+        winner, best = _cheapest(
+            bits, own, row_items, first_item, before, starts, label_at, size, weight, values, is_number, low, high,
+            missing, held_values, domain, cost, weights, items_weight, loss, listed, order, prefer[row], row,
+            count == 0, chosen, held,
+        )  # fmt: skip
         class_of[row] = order[winner]
         loss_of[row] = best
+
+
+@inlined
+def _cheapest(
+    bits, own, row_items, first_item, before, starts, label_at, size, weight, values, is_number, low, high,
+    missing, held_values, domain, cost, weights, items_weight, loss, listed, order, preferred, row, widen,
+    chosen, held,
+):  # fmt: skip
+    """Place and loss of the chosen class that costs the row least; with `widen`, after its cells hold the row."""
+    best = np.inf
+    winner = -1
+    for w in range(len(chosen)):
+        # A class cannot cost less than its cells do, and places are in that order.
+        if loss[64 * w] > best:
+            break
+        word = chosen[w]
+        while word != 0:
+            lowest = word & (~word + ONE)
+            word ^= lowest
+            place = 64 * w + _ones(lowest - ONE)
+            if loss[place] > best:
+                break
+            total = loss[place]
+            if widen:
+                total = _widened_loss(bits, own, w, lowest, place, row, values, is_number, low, high, missing,
+                                      held_values, domain, cost, weights)  # fmt: skip
+            if items_weight > 0.0 and len(row_items) > 0:
+                total += items_weight * _item_loss(
+                    bits, before, starts, label_at, size, weight, row_items, first_item, place, held
+                )
+            if total < best or (total == best and _wins_tie(place, winner, order, preferred, listed)):
+                best = total
+                winner = place
+    return winner, best
+
+
+@inlined
+def _every_class(words, classes):
+    """The set of all classes."""
+    everything = np.empty(words, np.uint64)
+    for w in range(words):
+        left = classes - 64 * w
+        everything[w] = ALL if left >= 64 else (ONE << np.uint64(left)) - ONE
+    return everything
+
+
+@inlined
+def _legitimate(bits, conditions, everything, chosen):
+    """Fill `chosen` with the classes that meet all conditions; how many there are."""
+    words = len(chosen)
+    for w in range(words):
+        chosen[w] = everything[w]
+    for condition in conditions:
+        for w in range(words):
+            chosen[w] &= bits[condition, w]
+    count = 0
+    for w in range(words):
+        count += _ones(chosen[w])
+    return count
+
+
+@inlined
+def _widened_loss(
+    bits, own, w, bit, place, row, values, is_number, low, high, missing, held_values, domain, cost, weights
+):
+    """Weighted NCP of a class once its cells are widened to hold the row."""
+    total = 0.0
+    for c in range(values.shape[0]):
+        covered = (bits[own[c], w] & bit) != 0
+        total += weights[c] * _widened(
+            c, place, values[c, row], covered, is_number, low, high, missing, held_values, domain, cost
+        )
+    return total
+
+
+@inlined
+def _wins_tie(place, winner, order, preferred, listed):
+    """Whether a class comes before the winner at the same cost: preferred, fewest items, lowest number."""
+    if order[winner] == preferred:
+        return False
+    if order[place] == preferred or listed[place] < listed[winner]:
+        return True
+    return listed[place] == listed[winner] and order[place] <= order[winner]
 
 
 @compiled

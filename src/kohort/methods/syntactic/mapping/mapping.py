@@ -1,35 +1,36 @@
-"""A site's classes as something it can share, and the hub's union of them (Choudhury et al., 2020, section 3.4).
+"""A site's classes as something it can share, in memory and as bytes (Choudhury et al., 2020, section 3.4).
 
 A mapping says, for every class of a site's anonymised rows, which cell each quasi-identifier was released as and which
-labels its items were released as. A new row is placed under one of these classes before a model that learned from
+labels its items were released as. A new row is assigned to one of these classes before a model that learned from
 anonymised rows sees it (`kohort.methods.syntactic.mapping.assign`).
 
-Guarantees: `mapping_of` reads released rows and nothing else, so a mapping tells nothing that the release does not; no
-class of a mapping is smaller than its k; the bytes are canonical JSON, the same for the same mapping, and reading them
+The bytes are canonical JSON in which every distinct cell, item and label occurs once.
+
+Guarantees: no class of a mapping is smaller than its k; the bytes are the same for the same mapping, and reading them
 runs no code: anything else than what `to_bytes` writes, or another schema, is an IntegrityError.
 """
 
 from __future__ import annotations
 
+import json
 from collections import abc
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import numpy as np
-import polars as pl
 from numpy.typing import NDArray
 
 from kohort.errors import ConfigError, DataError, IntegrityError
-from kohort.methods.syntactic.mapping.encoding import decoded, encoded
-from kohort.tables.cells import Cell, Interval, Label, Suppressed, ValueSet, parse_cell
-from kohort.tables.domain import Domain, category_text, item_lists
-from kohort.tables.hierarchy import Hierarchy
+from kohort.tables.cells import Interval, Label, Suppressed, ValueSet, parse_cell
 
-__all__ = ["ItemGroups", "JointMapping", "QuasiColumn", "SiteMapping", "mapping_of", "union"]
+__all__ = ["ItemGroups", "JointMapping", "Leaves", "QuasiColumn", "SiteMapping", "number_of"]
 
 Integers = NDArray[np.int64]
 Leaves = abc.Mapping[str, tuple[str, ...]]
+
+FORMAT = "kohort-mapping"
+VERSION = 1
+MAX_BYTES = 1 << 28
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,12 +93,12 @@ class SiteMapping:
 
     def to_bytes(self) -> bytes:
         """Canonical bytes."""
-        return encoded(self)
+        return _encoded(self)
 
     @classmethod
     def from_bytes(cls, content: bytes, *, schema: str | None = None) -> SiteMapping:
         """The inverse of `to_bytes`. With `schema`, a fingerprint, a mapping made for another one is refused."""
-        fields = decoded(content)
+        fields = _decoded(content)
         columns = tuple(QuasiColumn(**column) for column in fields.pop("columns"))
         found = cls(columns=columns, groups=ItemGroups(**fields.pop("groups")), **fields)
         if found.to_bytes() != content:
@@ -136,245 +137,6 @@ class JointMapping:
             if self.sites[place] == site:
                 return int(np.searchsorted(self.site_of, place))
         raise ConfigError(f"site {site!r} has no mapping in the union", hint=f"Sites: {', '.join(self.sites)}")
-
-
-def mapping_of(
-    released: pl.DataFrame,
-    *,
-    site: str,
-    schema: str,
-    data_version: str,
-    k: int,
-    m: int,
-    quasi: Sequence[str],
-    items: str | None = None,
-    classes: Sequence[int] | NDArray[np.integer[Any]] | None = None,
-    members: abc.Mapping[str, Sequence[str]] | None = None,
-    hierarchies: abc.Mapping[str, Hierarchy] | None = None,
-    domain: Domain | None = None,
-) -> SiteMapping:
-    """The mapping of a site's released rows, its classes in the order of `classes`.
-
-    `classes` numbers the class of each row from 0; without it, rows with the same quasi-identifier cells are a class,
-    numbered by first occurrence. `members` says what an item label stands for, where its text (`{a, b}`, an item) or
-    the hierarchy of the items column does not. Cells are measured against `domain`, else against all released cells.
-    """
-    if not quasi:
-        raise ConfigError("a mapping needs a quasi-identifier", hint="Name at least one column")
-    absent = [name for name in (*quasi, *([items] if items else [])) if name not in released.columns]
-    if absent or not released.height:
-        what = f"lack columns: {', '.join(absent)}" if absent else "are none"
-        raise DataError(f"the released rows {what}", hint="Give the table that was released")
-    texts = [category_text(released[name]) for name in quasi]
-    of_row = _class_codes(texts, classes)
-    sizes = np.bincount(of_row)
-    if not sizes.all():
-        raise DataError("a class has no released row", hint="Number the classes from 0 without gaps")
-    first = np.unique(of_row, return_index=True)[1]
-    one_cell = pl.DataFrame(texts).with_columns(pl.Series("", of_row)).unique().height == len(sizes)
-    if not one_cell:
-        raise DataError("rows of one class were released with different cells", hint="Check the numbers of classes")
-    cells = tuple(tuple(text.gather(first).to_list()) for text in texts)
-    taxonomies = hierarchies or {}
-    numbers = [_is_number(released[name], cells[at], domain, taxonomies) for at, name in enumerate(quasi)]
-    return SiteMapping(
-        site=site,
-        schema=schema,
-        data_version=data_version,
-        k=k,
-        m=m,
-        columns=tuple(
-            _column(name, cells[at], number=numbers[at], domain=domain, hierarchy=taxonomies.get(name))
-            for at, name in enumerate(quasi)
-        ),
-        items=items,
-        cells=cells,
-        groups=_groups(released, items, of_row, len(sizes), members or {}, taxonomies),
-        sizes=tuple(int(size) for size in sizes),
-    )
-
-
-def union(mappings: Sequence[SiteMapping]) -> JointMapping:
-    """The classes of all mappings, which must be for one schema; the same version of a site may come once."""
-    if not mappings:
-        raise ConfigError("no mapping to unite", hint="Give at least one")
-    first = mappings[0]
-    for other in mappings[1:]:
-        if (other.schema, other.quasi, other.items) != (first.schema, first.quasi, first.items):
-            hint = "All sites need one schema: compare their plans"
-            raise IntegrityError(f"the mapping of site {other.site!r} is for another schema", hint=hint)
-    published = [(one.site, one.data_version) for one in mappings]
-    if len(set(published)) < len(published):
-        hint = "A mapping is published once a data version"
-        raise IntegrityError("a site's mapping came twice for one data version", hint=hint)
-    columns = tuple(_merged([one.columns[at] for one in mappings]) for at in range(len(first.columns)))
-    pairs = sorted({pair for one in mappings for pair in zip(one.groups.labels, one.groups.members, strict=True)})
-    number = {pair: at for at, pair in enumerate(pairs)}
-    of_class = tuple(
-        tuple(number[one.groups.labels[g], one.groups.members[g]] for g in held)
-        for one in mappings
-        for held in one.groups.of_class
-    )
-    return JointMapping(
-        schema=first.schema,
-        sites=tuple(one.site for one in mappings),
-        versions=tuple(one.data_version for one in mappings),
-        columns=columns,
-        items=first.items,
-        cells=tuple(tuple(text for one in mappings for text in one.cells[at]) for at in range(len(columns))),
-        groups=ItemGroups(
-            labels=tuple(label for label, _ in pairs), members=tuple(held for _, held in pairs), of_class=of_class
-        ),
-        sizes=np.concatenate([np.asarray(one.sizes, np.int64) for one in mappings]),
-        site_of=np.repeat(np.arange(len(mappings)), [one.count for one in mappings]).astype(np.int64),
-    )
-
-
-def _class_codes(texts: Sequence[pl.Series], given: Sequence[int] | NDArray[np.integer[Any]] | None) -> Integers:
-    if given is not None:
-        codes = np.asarray(given, np.int64)
-        if codes.shape != (len(texts[0]),) or codes.min() < 0:
-            raise DataError("the numbers of classes do not match the rows", hint="Give one number from 0 a row")
-        return codes
-    combined = pl.DataFrame(texts).select(pl.struct(pl.all()).rank("dense")).to_series().to_numpy()
-    _, first, inverse = np.unique(combined, return_index=True, return_inverse=True)
-    place = np.empty(len(first), np.int64)
-    place[np.argsort(first)] = np.arange(len(first))
-    return place[inverse]
-
-
-def _is_number(
-    column: pl.Series, cells: Sequence[str | None], domain: Domain | None, hierarchies: abc.Mapping[str, Hierarchy]
-) -> bool:
-    """As the domain says; without one, a column all of whose cells stand for numbers is a number."""
-    if domain is not None and column.name in domain.columns:
-        return domain.columns[column.name].kind == "number"
-    if column.dtype.is_numeric():
-        return True
-    told: list[bool] = []
-    for cell in (_parsed(text, column.name) for text in set(cells)):
-        if isinstance(cell, Interval):
-            told.append(True)
-        elif not isinstance(cell, Suppressed):
-            members = _members(cell, hierarchies.get(column.name), column.name)
-            told += [_number(text) is not None for text in members if text is not None]
-    return bool(told) and all(told)
-
-
-def _column(
-    name: str, cells: Sequence[str | None], *, number: bool, domain: Domain | None, hierarchy: Hierarchy | None
-) -> QuasiColumn:
-    parsed = [_parsed(text, name) for text in sorted({text for text in cells if text is not None})]
-    labels = {cell.text: _members(cell, hierarchy, name) for cell in parsed if isinstance(cell, Label)}
-    leaves: Leaves = {text: tuple(str(leaf) for leaf in sorted(map(str, found))) for text, found in labels.items()}
-    known = domain.columns.get(name) if domain is not None else None
-    seen = [
-        member
-        for cell in parsed
-        if not isinstance(cell, (Interval, Suppressed))
-        for member in (leaves[cell.text] if isinstance(cell, Label) else _members(cell, None, name))
-    ]
-    missing = None in cells or None in seen or any(isinstance(cell, Interval) and cell.missing for cell in parsed)
-    missing = missing or (known is not None and known.missing)
-    texts = [text for text in seen if text is not None]
-    if number:
-        ends = [end for cell in parsed if isinstance(cell, Interval) for end in (cell.low, cell.high)]
-        ends += [value for text in texts if (value := _number(text)) is not None]
-        ends += list(known.bounds) if known is not None and known.bounds is not None else []
-        bounds = (min(ends) + 0.0, max(ends) + 0.0) if ends else (0.0, 0.0)
-        return QuasiColumn(name=name, kind="number", bounds=bounds, missing=missing, labels=leaves)
-    texts += list(known.categories or ()) if known is not None else []
-    texts += list(hierarchy.values) if hierarchy is not None else []
-    return QuasiColumn(name=name, kind="category", values=tuple(sorted(set(texts))), missing=missing, labels=leaves)
-
-
-def _groups(
-    released: pl.DataFrame,
-    items: str | None,
-    of_row: Integers,
-    count: int,
-    members: abc.Mapping[str, Sequence[str]],
-    hierarchies: abc.Mapping[str, Hierarchy],
-) -> ItemGroups:
-    if items is None:
-        return ItemGroups(of_class=((),) * count)
-    pairs = (
-        pl.DataFrame({"class": of_row, "label": item_lists(released[items])})
-        .explode("label")
-        .drop_nulls("label")
-        # A suppressed item is no label: it was not released.
-        .filter(pl.col("label") != "*")
-        .unique()
-        .sort("class", "label")
-    )
-    labels = pairs["label"].unique().sort()
-    codes = pairs["label"].cast(pl.Enum(labels)).to_physical().cast(pl.Int64).to_numpy()
-    ends = np.cumsum(np.bincount(pairs["class"].to_numpy(), minlength=count))
-    held = [
-        tuple(
-            sorted(
-                {str(item) for item in (members[label] if label in members else _of_label(label, items, hierarchies))}
-            )
-        )
-        for label in labels
-    ]
-    of_class = tuple(tuple(part.tolist()) for part in np.split(codes, ends[:-1]))
-    return ItemGroups(labels=tuple(labels.to_list()), members=tuple(held), of_class=of_class)
-
-
-def _of_label(label: str, items: str, hierarchies: abc.Mapping[str, Hierarchy]) -> tuple[str | None, ...]:
-    return _members(_parsed(label, items), hierarchies.get(items), items)
-
-
-def _members(cell: Cell | str | None, hierarchy: Hierarchy | None, name: str) -> tuple[str | None, ...]:
-    """The values a cell other than an interval stands for."""
-    if isinstance(cell, Label):
-        if hierarchy is None:
-            hint = "Give the hierarchies the table was generalised with"
-            raise ConfigError(f"column {name!r} holds taxonomy labels and its hierarchy is not given", hint=hint)
-        return hierarchy.leaves(cell.text)
-    if isinstance(cell, ValueSet):
-        return cell.values
-    if isinstance(cell, (Interval, Suppressed)):
-        raise DataError(f"a cell of column {name!r} is no set of values", hint="Write item labels as values or sets")
-    return (cell,)
-
-
-def _parsed(text: str | None, name: str) -> Cell | str | None:
-    try:
-        return parse_cell(text)
-    except DataError as problem:
-        raise DataError(f"column {name!r}: {problem.message}", hint=problem.hint) from None
-
-
-def _number(text: str) -> float | None:
-    try:
-        value = float(text)
-    except ValueError:
-        return None
-    return value if np.isfinite(value) else None
-
-
-def _merged(parts: Sequence[QuasiColumn]) -> QuasiColumn:
-    """One column that holds the values of all sites."""
-    # A site that released nothing but missing or suppressed cells does not know of what kind the column is.
-    first = next((part for part in parts if part.kind == "number" or part.values), parts[0])
-    labels: dict[str, tuple[str, ...]] = {}
-    for part in parts:
-        other_kind = part.kind != first.kind and bool(part.kind == "number" or part.values)
-        if other_kind or any(labels.get(text, leaves) != leaves for text, leaves in part.labels.items()):
-            hint = "Give all sites one schema and the same hierarchies"
-            raise IntegrityError(f"sites disagree about the values of column {first.name!r}", hint=hint)
-        labels.update(part.labels)
-    bounds = [part.bounds for part in parts if part.bounds is not None]
-    return QuasiColumn(
-        name=first.name,
-        kind=first.kind,
-        bounds=(min(low for low, _ in bounds), max(high for _, high in bounds)) if bounds else None,
-        values=tuple(sorted({value for part in parts for value in part.values})),
-        missing=any(part.missing for part in parts),
-        labels=labels,
-    )
 
 
 def _problem(mapping: SiteMapping) -> str:
@@ -418,10 +180,157 @@ def _readable(text: str | None, column: QuasiColumn) -> bool:
         return False
     if isinstance(cell, Label):
         leaves = column.labels.get(cell.text, ())
-        return bool(leaves) and (column.kind == "category" or all(_number(leaf) is not None for leaf in leaves))
+        return bool(leaves) and (column.kind == "category" or all(number_of(leaf) is not None for leaf in leaves))
     if isinstance(cell, Interval):
         return column.kind == "number"
     if column.kind == "category" or isinstance(cell, Suppressed):
         return True
     members = cell.values if isinstance(cell, ValueSet) else (cell,)
-    return all(member is None or _number(member) is not None for member in members)
+    return all(member is None or number_of(member) is not None for member in members)
+
+
+def number_of(text: str) -> float | None:
+    """The finite number a text stands for, if it does."""
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if np.isfinite(value) else None
+
+
+def _encoded(mapping: SiteMapping) -> bytes:
+    """The bytes of a mapping."""
+    items = sorted({item for held in mapping.groups.members for item in held})
+    number = {item: at for at, item in enumerate(items)}
+    document = {
+        "format": FORMAT,
+        "version": VERSION,
+        "site": mapping.site,
+        "schema": mapping.schema,
+        "data_version": mapping.data_version,
+        "k": mapping.k,
+        "m": mapping.m,
+        "columns": [_column_document(column) for column in mapping.columns],
+        "cells": [_interned(line) for line in mapping.cells],
+        "items": mapping.items,
+        "item_names": items,
+        "labels": list(mapping.groups.labels),
+        "members": [[number[item] for item in held] for held in mapping.groups.members],
+        "of_class": [list(held) for held in mapping.groups.of_class],
+        "sizes": list(mapping.sizes),
+    }
+    return json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+
+
+def _decoded(content: bytes) -> dict[str, Any]:
+    """The fields of a mapping; `columns` and `groups` as keyword arguments."""
+    if len(content) > MAX_BYTES:
+        _refuse("is too large")
+    try:
+        document = json.loads(content.decode("ascii"), parse_constant=_no_number)
+        if not isinstance(document, dict) or (document.pop("format"), document.pop("version")) != (FORMAT, VERSION):
+            _refuse("is of another format")
+        names = _texts(document.pop("item_names"))
+        fields = {
+            "site": _text(document.pop("site")),
+            "schema": _text(document.pop("schema")),
+            "data_version": _text(document.pop("data_version")),
+            "k": _whole(document.pop("k")),
+            "m": _whole(document.pop("m")),
+            "columns": [_column_fields(column) for column in document.pop("columns")],
+            "items": _optional_text(document.pop("items")),
+            "cells": tuple(_line(entry) for entry in document.pop("cells")),
+            "groups": {
+                "labels": _texts(document.pop("labels")),
+                "members": tuple(tuple(names[_place(at)] for at in held) for held in document.pop("members")),
+                "of_class": tuple(tuple(_whole(at) for at in held) for held in document.pop("of_class")),
+            },
+            "sizes": tuple(_whole(size) for size in document.pop("sizes")),
+        }
+    except (UnicodeDecodeError, ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError):
+        _refuse("is malformed")
+    if document:
+        _refuse("has fields this version does not know")
+    return fields
+
+
+def _refuse(what: str) -> NoReturn:
+    raise IntegrityError(f"a mapping {what}", hint="Ask the site to publish again") from None
+
+
+def _no_number(_: str) -> NoReturn:
+    """NaN and infinity are not JSON."""
+    raise ValueError
+
+
+def _column_document(column: QuasiColumn) -> dict[str, Any]:
+    return {
+        "name": column.name,
+        "kind": column.kind,
+        "bounds": None if column.bounds is None else list(column.bounds),
+        "values": list(column.values),
+        "missing": column.missing,
+        "labels": {label: list(leaves) for label, leaves in column.labels.items()},
+    }
+
+
+def _column_fields(entry: dict[str, Any]) -> dict[str, Any]:
+    if set(entry) != {"name", "kind", "bounds", "values", "missing", "labels"} or not isinstance(
+        entry["missing"], bool
+    ):
+        raise ValueError
+    if entry["kind"] not in ("number", "category"):
+        raise ValueError
+    bounds = entry["bounds"]
+    if bounds is not None:
+        low, high = bounds
+        if not isinstance(low, float) or not isinstance(high, float) or low > high:
+            raise ValueError
+    return {
+        "name": _text(entry["name"]),
+        "kind": entry["kind"],
+        "bounds": None if bounds is None else (low, high),
+        "values": _texts(entry["values"]),
+        "missing": entry["missing"],
+        "labels": {_text(label): _texts(leaves) for label, leaves in entry["labels"].items()},
+    }
+
+
+def _interned(line: tuple[str | None, ...]) -> dict[str, Any]:
+    texts = sorted({text for text in line if text is not None})
+    number: dict[str | None, int] = {text: at for at, text in enumerate(texts)}
+    number[None] = -1
+    return {"texts": texts, "of_class": [number[text] for text in line]}
+
+
+def _line(entry: dict[str, Any]) -> tuple[str | None, ...]:
+    texts = _texts(entry["texts"])
+    return tuple(None if _whole(at) == -1 else texts[_place(at)] for at in entry["of_class"])
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError
+    return value
+
+
+def _optional_text(value: Any) -> str | None:
+    return None if value is None else _text(value)
+
+
+def _texts(values: Any) -> tuple[str, ...]:
+    if not isinstance(values, list):
+        raise TypeError
+    return tuple(_text(value) for value in values)
+
+
+def _whole(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError
+    return value
+
+
+def _place(value: Any) -> int:
+    if _whole(value) < 0:
+        raise IndexError
+    return int(value)

@@ -1,0 +1,66 @@
+"""Test matrix: `nox -l` lists the sessions, `nox -s lint` runs one.
+
+    tests      the suite on Python 3.11, 3.12 and 3.13, with the versions of constraints.txt
+    minimum    the suite with the lowest version of every dependency that pyproject.toml allows
+    lint       ruff, mypy, import-linter
+    docs       every link, every example plan and every code block of the pages that tests execute
+
+A Python version that is not on this machine is skipped and named; `nox --error-on-missing-interpreters` fails instead.
+CI runs `.ci/run` on one Python version; the matrix is for releases.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import nox
+
+PYTHONS = ["3.11", "3.12", "3.13"]
+LOWEST_PYTHON = PYTHONS[0]
+EXTRAS = "dev,flower"
+
+nox.options.sessions = ["lint", "tests", "docs"]
+nox.options.error_on_missing_interpreters = False
+
+
+def lower_bounds() -> list[str]:
+    """Every dependency of the package at the lowest version that pyproject.toml allows, as pip requirements."""
+    project = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))["project"]
+    found = [re.fullmatch(r"([\w.-]+)>=([\d.]+)(?:,.*)?", line) for line in project["dependencies"]]
+    if not all(found):
+        raise ValueError("pyproject.toml: every dependency needs a lower bound, written NAME>=VERSION")
+    return [f"{match[1]}=={match[2]}" for match in found if match]
+
+
+@nox.session(python=PYTHONS)
+def tests(session: nox.Session) -> None:
+    """The whole suite, as `make test` runs it."""
+    session.install("--constraint", "constraints.txt", "--editable", f".[{EXTRAS}]")
+    session.run("pytest", "-n", "2", "--dist", "loadfile", *session.posargs)
+
+
+@nox.session(python=LOWEST_PYTHON)
+def minimum(session: nox.Session) -> None:
+    """The suite with the lowest versions; what needs an optional package is skipped by the tests themselves."""
+    session.install("--editable", ".", *lower_bounds())
+    session.install("pytest>=8.3", "pytest-xdist>=3.6", "hypothesis>=6.115", *lower_bounds())
+    session.run("pytest", "-n", "2", "--dist", "loadfile", *session.posargs)
+
+
+@nox.session(python=LOWEST_PYTHON)
+def lint(session: nox.Session) -> None:
+    """What `make lint` runs."""
+    session.install("--constraint", "constraints.txt", "--editable", f".[{EXTRAS}]")
+    session.run("ruff", "check", ".")
+    session.run("ruff", "format", "--check", ".")
+    session.run("mypy")
+    session.run("lint-imports", "--no-cache")
+
+
+@nox.session(python=LOWEST_PYTHON)
+def docs(session: nox.Session) -> None:
+    """Links, example plans, the README's example and the method of docs/extend.md."""
+    session.install("--constraint", "constraints.txt", "--editable", f".[{EXTRAS}]")
+    session.run("pytest", "tests/cli/test_readme.py", "tests/contract/test_entry_point.py", *session.posargs)

@@ -1,1 +1,0 @@
-"""Generalisation hierarchies: made automatically, from intervals, or read from a taxonomy."""

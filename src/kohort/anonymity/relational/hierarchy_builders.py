@@ -1,0 +1,212 @@
+"""Hierarchies made for a table: from the kind of each column, or from the target (Saleh, 2022).
+
+Data-independent: round-number intervals, shorter dates, masked codes, plain suppression. They depend on the kind of a
+column and on the values it can take, not on how often values occur or what they occur with, so choosing them discloses
+nothing. Bounds that are not given are the smallest and the largest value of the column.
+
+By target, after Saleh (2022), Algorithms 1 and 2: values that occur with the same target value are grouped. Algorithm 1
+finds for each value of a column the target value it occurs with most often, and the share f of its rows that have it.
+Algorithm 2 groups the values of one target value whose f falls into the same bucket of rho percent; the buckets start
+at 0, which the printed loop leaves out. Numbers pass through the same grouping. These hierarchies are made by looking
+at the target, which leaks: the values that share a group tell about it. Use the data-independent ones where that
+matters.
+
+Guarantee: every builder returns a checked `Hierarchy` that covers all the values it was given.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import polars as pl
+
+from kohort.errors import ConfigError, DataError
+from kohort.tables.cells import canonical_text
+from kohort.tables.hierarchy import ROOT_LABEL, Hierarchy
+
+__all__ = [
+    "LATTICE_RHOS",
+    "RHOS",
+    "TargetAssociation",
+    "automatic_hierarchy",
+    "data_independent",
+    "date_hierarchy",
+    "frequent_targets",
+    "group_values",
+    "interval_hierarchy",
+    "mask_hierarchy",
+    "suppression_hierarchy",
+]
+
+MASK = "*"
+FIRST_INTERVALS = 32
+DATE_LENGTHS = (7, 4, 3)
+SHORTEST_CODE = 3
+
+RHOS = (2, 4, 5, 10, 20, 25, 50, 100)
+LATTICE_RHOS = (5, 10, 50)
+# A share such as 0.7 must not fall into the bucket below it for a rounding error.
+ROUNDING = 1e-9
+
+
+@dataclass(frozen=True)
+class TargetAssociation:
+    """A value, the target value it goes with most often, and the share of its rows that have it."""
+
+    value: str
+    target: str
+    share: float
+
+
+def interval_hierarchy(
+    column: str, values: Iterable[float], *, bounds: tuple[float, float] | None = None, width: float | None = None
+) -> Hierarchy:
+    """Intervals of 1, 2 or 5 times a power of ten, each level twice or five times as wide as the one below.
+
+    `width` is that of the first level; unset, about 32 of them cover the bounds. Intervals are half open: [low, high).
+    """
+    known = sorted(set(values))
+    low, high = bounds or (float(known[0]), float(known[-1])) if known or bounds else (0.0, 0.0)
+    if not (math.isfinite(low) and math.isfinite(high) and low <= high):
+        raise DataError(f"the bounds of column {column!r} are not [low, high]", hint="Give two finite numbers")
+    widths = _widths(high - low, width)
+    chains = {}
+    for value in known:
+        labels = [_interval_label(value, step) for step in widths]
+        chains[canonical_text(value)] = (*labels, ROOT_LABEL)
+    return Hierarchy.of(column, chains)
+
+
+def date_hierarchy(column: str, values: Iterable[str]) -> Hierarchy:
+    """ISO dates cut to month, year and decade."""
+    chains = {}
+    for text in dict.fromkeys(values):
+        labels = [text[:length] + ("0s" if length == DATE_LENGTHS[-1] else "") for length in DATE_LENGTHS]
+        chains[text] = (*labels, ROOT_LABEL)
+    return Hierarchy.of(column, chains)
+
+
+def mask_hierarchy(column: str, values: Iterable[str], *, from_left: bool = False) -> Hierarchy:
+    """One more character masked at each level, from the right end unless told otherwise: 1145*, 114**, ..."""
+    known = list(dict.fromkeys(values))
+    longest = max(map(len, known), default=0)
+    chains = {}
+    for text in known:
+        padded = text.rjust(longest) if from_left else text.ljust(longest)
+        labels = [
+            MASK * hidden + padded[hidden:] if from_left else padded[: longest - hidden] + MASK * hidden
+            for hidden in range(1, longest)
+        ]
+        chains[text] = (*labels, ROOT_LABEL)
+    return Hierarchy.of(column, chains)
+
+
+def suppression_hierarchy(column: str, values: Iterable[str]) -> Hierarchy:
+    """The value, or nothing."""
+    return Hierarchy.of(column, dict.fromkeys(values, (ROOT_LABEL,)))
+
+
+def data_independent(
+    frame: pl.DataFrame, columns: Sequence[str], *, bounds: Mapping[str, tuple[float, float]] | None = None
+) -> dict[str, Hierarchy]:
+    """One hierarchy a column by its kind: numbers, dates, codes of one length (such as ZIP), anything else."""
+    return {name: _by_kind(frame[name], (bounds or {}).get(name)) for name in columns}
+
+
+def frequent_targets(frame: pl.DataFrame, column: str, target: str) -> tuple[TargetAssociation, ...]:
+    """Algorithm 1 for one column. Null is no value of a hierarchy; as a target it counts like any other.
+
+    Of two target values that are equally frequent the first in their order is taken.
+    """
+    for name in (column, target):
+        if name not in frame.columns:
+            raise DataError(f"the table has no column {name!r}", hint="Check the name")
+    if column == target:
+        raise ConfigError(f"column {column!r} is the target itself", hint="Name another column")
+    pairs = (
+        frame.lazy()
+        .select(value=pl.col(column), target=pl.col(target))
+        .filter(pl.col("value").is_not_null())
+        .group_by("value", "target")
+        .len()
+        .with_columns(rows=pl.col("len").sum().over("value"))
+        .sort("value", pl.col("len"), "target", descending=[False, True, False])
+        .unique("value", keep="first", maintain_order=True)
+        .collect()
+    )
+    return tuple(
+        TargetAssociation(canonical_text(value), canonical_text(label), count / rows)
+        for value, label, count, rows in pairs.iter_rows()
+    )
+
+
+def group_values(found: Sequence[TargetAssociation], rho: float) -> tuple[tuple[str, ...], ...]:
+    """Algorithm 2 for one column: by target value, then by bucket of rho percent, from bucket 0 on."""
+    if not 0 < rho <= 100:
+        raise ConfigError(f"rho is {rho:g}", hint="Use a percentage above 0 and up to 100")
+    buckets: dict[tuple[str, int], list[str]] = {}
+    for one in found:
+        buckets.setdefault((one.target, int(one.share * 100 / rho + ROUNDING)), []).append(one.value)
+    return tuple(tuple(buckets[key]) for key in sorted(buckets))
+
+
+def automatic_hierarchy(frame: pl.DataFrame, column: str, target: str, *, rhos: Sequence[float]) -> Hierarchy:
+    """Values, groups for each rho, nothing. Several rhos must divide one another, the smallest first."""
+    if any(coarse % fine for fine, coarse in pairwise(rhos)):
+        raise ConfigError("the rhos do not divide one another", hint="Use such as 5, 10, 50")
+    found = frequent_targets(frame, column, target)
+    if not found:
+        return Hierarchy.of(column, {"-": (ROOT_LABEL,)})
+    chains: dict[str, list[str]] = {one.value: [] for one in found}
+    for rho in rhos:
+        for number, group in enumerate(group_values(found, rho), start=1):
+            for value in group:
+                chains[value].append(f"group {number} at {rho:g}%")
+    return Hierarchy.of(column, {value: (*labels, ROOT_LABEL) for value, labels in chains.items()})
+
+
+def _by_kind(column: pl.Series, bounds: tuple[float, float] | None) -> Hierarchy:
+    known = column.drop_nulls().unique().sort()
+    if known.is_empty():
+        return suppression_hierarchy(column.name, ["-"])
+    if column.dtype.is_numeric():
+        return interval_hierarchy(column.name, known.to_list(), bounds=bounds)
+    texts = [canonical_text(value) for value in known.to_list()]
+    if column.dtype in (pl.Date, pl.Datetime):
+        return date_hierarchy(column.name, texts)
+    lengths = {len(text) for text in texts}
+    if len(lengths) == 1 and min(lengths) >= SHORTEST_CODE and all(text.isdigit() for text in texts):
+        return mask_hierarchy(column.name, texts)
+    return suppression_hierarchy(column.name, texts)
+
+
+def _widths(extent: float, first: float | None) -> list[float]:
+    if extent <= 0:
+        return []
+    if first is not None and first <= 0:
+        raise DataError("the width of an interval is not above 0", hint="Give a width above 0")
+    width = _round_up(extent / FIRST_INTERVALS) if first is None else first
+    found = []
+    while width < 2 * extent:
+        found.append(width)
+        lead = width / 10 ** math.floor(math.log10(width) + 1e-9)
+        # 1 -> 5 -> 10 -> 50: every interval is a union of those below it.
+        width *= 5 if round(lead) in {1, 2} else 2
+    return found
+
+
+def _round_up(width: float) -> float:
+    power = 10.0 ** math.floor(math.log10(width))
+    return next(factor * power for factor in (1, 5, 10) if factor * power >= width * (1 - 1e-9))
+
+
+def _interval_label(value: float, width: float) -> str:
+    start = math.floor(value / width + 1e-9)
+    return f"{canonical_text(_clean(start * width))} to {canonical_text(_clean((start + 1) * width))}"
+
+
+def _clean(value: float) -> float:
+    return float(f"{value:.12g}")

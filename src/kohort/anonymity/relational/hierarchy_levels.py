@@ -1,0 +1,139 @@
+"""A hierarchy seen from one coded column: for every level, which codes share a label, what is released, what it costs.
+
+A hierarchy whose top is not `*` for all gets one more level that suppresses everything. Null is no leaf of a
+hierarchy: it stands alone on every level but that last one. A label whose leaves are neighbouring numbers is released
+as the interval of those numbers: it says the same and can be read without the hierarchy.
+
+Guarantee: labels at one level are unions of labels at the level below, so the levels of all columns span a lattice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kohort.anonymity.relational.problem import CodedColumn, CodedTable
+from kohort.errors import ConfigError
+from kohort.tables.cells import SUPPRESSED, Interval, Label, canonical_text
+from kohort.tables.hierarchy import ROOT_LABEL, Hierarchy
+
+__all__ = ["HierarchyLevels", "levels_by_column"]
+
+Integers = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class HierarchyLevels:
+    """One column. On level i, `labels[i][code]` numbers the label that is released as `cells[i]` at `cost[i]`."""
+
+    column: CodedColumn
+    labels: tuple[Integers, ...]
+    cells: tuple[tuple[Any, ...], ...]
+    cost: tuple[NDArray[np.float64], ...]
+
+    @property
+    def count(self) -> int:
+        """Number of levels, the values themselves included."""
+        return len(self.labels)
+
+    @classmethod
+    def of(cls, column: CodedColumn, hierarchy: Hierarchy) -> HierarchyLevels:
+        """Climb a hierarchy, which must cover every value of the column."""
+        texts = [None if value is None else canonical_text(value) for value in column.values.to_list()]
+        hierarchy.check_covers(text for text in texts if text is not None)
+        places = _number_places(hierarchy) if column.is_number else {}
+        chains = {chain[0]: chain for chain in hierarchy.chains}
+        labels, cells, costs = [], [], []
+        for level in range(hierarchy.levels):
+            names = [None if text is None else chains[text][level] for text in texts]
+            numbers, found = _numbered(names)
+            made = [
+                column.values[int(np.argmax(numbers == number))]
+                if level == 0 or name is None
+                else _cell(hierarchy, name, places)
+                for number, name in enumerate(found)
+            ]
+            labels.append(numbers)
+            cells.append(tuple(made))
+            costs.append(_costs(column, hierarchy, texts, found, made))
+        if any(chain[-1] != ROOT_LABEL for chain in chains.values()) or column.has_null:
+            labels, cells, costs = _with_top(column, places, labels, cells, costs)
+        return cls(column, tuple(labels), tuple(cells), tuple(costs))
+
+
+def levels_by_column(table: CodedTable, hierarchies: Mapping[str, Hierarchy]) -> tuple[HierarchyLevels, ...]:
+    """One levels a column; every column needs a hierarchy."""
+    lacking = [column.name for column in table.columns if column.name not in hierarchies]
+    if lacking:
+        hint = "Give one for each quasi-identifier, or use the automatic ones"
+        raise ConfigError(f"no hierarchy for: {', '.join(lacking)}", hint=hint)
+    return tuple(HierarchyLevels.of(column, hierarchies[column.name]) for column in table.columns)
+
+
+def _numbered(names: list[str | None]) -> tuple[Integers, list[str | None]]:
+    known: dict[str | None, int] = {}
+    numbers = np.array([known.setdefault(name, len(known)) for name in names], dtype=np.int64)
+    return numbers, list(known)
+
+
+def _number_places(hierarchy: Hierarchy) -> dict[str, tuple[int, float]]:
+    """Rank and size of each leaf that is a number."""
+    numbers = []
+    for leaf in hierarchy.values:
+        try:
+            numbers.append((float(leaf), leaf))
+        except ValueError:
+            continue
+    return {leaf: (rank, value) for rank, (value, leaf) in enumerate(sorted(numbers))}
+
+
+def _cell(hierarchy: Hierarchy, label: str, places: Mapping[str, tuple[int, float]]) -> Any:
+    leaves = hierarchy.leaves(label)
+    found = [places[leaf] for leaf in leaves if leaf in places]
+    if len(found) == len(leaves):
+        ranks = [rank for rank, _ in found]
+        if max(ranks) - min(ranks) == len(ranks) - 1:
+            values = [value for _, value in found]
+            return Interval(min(values), max(values))
+    return SUPPRESSED if label == ROOT_LABEL else Label(label)
+
+
+def _costs(
+    column: CodedColumn, hierarchy: Hierarchy, texts: list[str | None], names: list[str | None], cells: list[Any]
+) -> NDArray[np.float64]:
+    """What a row with this cell loses at most: tight penalties can only be lower."""
+    place = {text: code for code, text in enumerate(texts)}
+    costs = np.zeros(len(names))
+    for number, (name, cell) in enumerate(zip(names, cells, strict=True)):
+        if name is None or column.distinct == 1:
+            continue
+        if cell is SUPPRESSED:
+            costs[number] = 1.0
+        elif isinstance(cell, Interval):
+            inside = [column.points[place[leaf]] for leaf in hierarchy.leaves(name) if leaf in place]
+            costs[number] = max(inside) - min(inside)
+        elif isinstance(cell, Label):
+            below = sum(leaf in place for leaf in hierarchy.leaves(name))
+            costs[number] = below / column.distinct if below > 1 else 0.0
+    return costs
+
+
+def _with_top(
+    column: CodedColumn,
+    places: Mapping[str, tuple[int, float]],
+    labels: list[Integers],
+    cells: list[tuple[Any, ...]],
+    costs: list[NDArray[np.float64]],
+) -> tuple[list[Integers], list[tuple[Any, ...]], list[NDArray[np.float64]]]:
+    """One more level that tells nothing: the whole range for a number, a suppression mark for all else."""
+    values = [value for _, value in places.values()]
+    top = Interval(min(values), max(values), column.has_null) if values else SUPPRESSED
+    return (
+        [*labels, np.zeros(column.distinct, dtype=np.int64)],
+        [*cells, (top,)],
+        [*costs, np.array([0.0 if column.distinct == 1 else 1.0])],
+    )

@@ -1,0 +1,238 @@
+"""A table as the anonymisation algorithms see it: coded columns, the rule to meet, and a partition into classes.
+
+Quasi-identifiers become small whole numbers. A number becomes its rank among the sorted distinct values, null first. A
+category becomes its rank by falling frequency (ties by value), so that a cut between codes separates common values from
+rare ones; a date keeps its order, and with `by_value` every category does. Null is a value.
+
+Guarantees: `values[code]` is the value a code stands for; the loss of a class is the normalised certainty penalty: for
+numbers the covered range, 1 where null and numbers mix; for categories the share of the values, 0 for a single one. In
+a `Partition` every row is in exactly one class, and classes are numbered without gaps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from kohort.anonymity.relational.rule import Rule, SensitiveColumns, SensitiveRequirements
+from kohort.errors import ConfigError, DataError, nearest
+
+__all__ = ["CodedColumn", "CodedTable", "Codes", "Integers", "Partition", "Problem", "code_table"]
+
+Codes = NDArray[np.uint16] | NDArray[np.uint32]
+Integers = NDArray[np.int64]
+
+# A null lies one whole range below the smallest number, so that mixing the two costs everything.
+NULL_POINT = -1.0
+
+
+@dataclass(frozen=True)
+class CodedColumn:
+    """One quasi-identifier. `points` places the values of a number in [0, 1]; empty for a category."""
+
+    name: str
+    is_number: bool
+    values: pl.Series
+    points: NDArray[np.float64]
+
+    @property
+    def distinct(self) -> int:
+        """Number of values, null included."""
+        return len(self.values)
+
+    @property
+    def has_null(self) -> bool:
+        """Whether null is one of the values."""
+        return self.values.null_count() > 0
+
+
+@dataclass(frozen=True)
+class CodedTable:
+    """All quasi-identifiers; `codes[c, r]` belongs to column c and row r."""
+
+    columns: tuple[CodedColumn, ...]
+    codes: Codes
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return int(self.codes.shape[1])
+
+    @property
+    def is_number(self) -> NDArray[np.bool_]:
+        """Kind of each column."""
+        return np.array([column.is_number for column in self.columns], dtype=np.bool_)
+
+    @property
+    def distinct(self) -> NDArray[np.int64]:
+        """Number of values of each column."""
+        return np.array([column.distinct for column in self.columns], dtype=np.int64)
+
+    @property
+    def offsets(self) -> NDArray[np.int64]:
+        """Where each column begins in `points`."""
+        return np.concatenate(([0], np.cumsum(self.distinct))).astype(np.int64)
+
+    @property
+    def points(self) -> NDArray[np.float64]:
+        """Places of all values, column after column; 0 for categories."""
+        parts = [column.points if column.is_number else np.zeros(column.distinct) for column in self.columns]
+        return np.concatenate(parts)
+
+
+@dataclass(frozen=True)
+class Partition:
+    """Rows in the order of their classes: class j is `order[starts[j]:starts[j + 1]]`."""
+
+    order: Integers
+    starts: Integers
+
+    @classmethod
+    def of_labels(cls, labels: Integers) -> Partition:
+        """From a class number for each row; numbers need not be dense."""
+        _, dense = np.unique(labels, return_inverse=True)
+        sizes = np.bincount(dense)
+        return cls(np.argsort(dense, kind="stable"), np.concatenate(([0], np.cumsum(sizes))))
+
+    @property
+    def count(self) -> int:
+        """Number of classes."""
+        return len(self.starts) - 1
+
+    @property
+    def sizes(self) -> Integers:
+        """Rows of each class."""
+        return np.diff(self.starts)
+
+    @cached_property
+    def labels(self) -> Integers:
+        """Class of each row."""
+        found = np.empty(len(self.order), np.int64)
+        found[self.order] = np.repeat(np.arange(self.count), self.sizes)
+        return found
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A coded table and the rule its classes must meet."""
+
+    table: CodedTable
+    sensitive: SensitiveColumns
+    rule: Rule
+
+    def columns(self, rows: Integers | None = None) -> Codes:
+        """A fresh array of all codes, quasi-identifiers first, the sensitive columns below; of some rows only."""
+        quasi, private = self.table.codes, self.sensitive.codes
+        if not self.rule.needs_sensitive:
+            return quasi.copy() if rows is None else quasi[:, rows]
+        fits = private.max(initial=0) <= np.iinfo(quasi.dtype).max
+        joined: Any = np.concatenate([quasi, private]).astype(quasi.dtype if fits else np.uint32, copy=False)
+        found: Codes = joined if rows is None else joined[:, rows]
+        return found
+
+    @cached_property
+    def shape(self) -> tuple[Any, ...]:
+        """Quasi-identifiers as the loops take them: count, kinds, numbers of values, offsets, points."""
+        table = self.table
+        return len(table.columns), table.is_number, table.distinct, table.offsets, table.points
+
+    @cached_property
+    def requirements(self) -> SensitiveRequirements | None:
+        """What the compiled loops judge the sensitive values of a class by; None for a rule of k alone."""
+        return SensitiveRequirements.of(self.rule, self.sensitive)
+
+    def rule_test(self) -> Callable[[Integers], bool]:
+        """A function that says whether some rows meet the rule as a class."""
+        k, requirements = self.rule.k, self.requirements
+        if requirements is None:
+            return lambda rows: len(rows) >= k
+        columns = self.columns()
+        scratch = np.zeros(requirements.offsets[-1], np.int64), np.empty(self.table.rows, np.int64)
+
+        def met(rows: Integers) -> bool:
+            from kohort.anonymity.relational.class_kernel import rows_meet
+
+            return len(rows) >= k and bool(rows_meet(np.ascontiguousarray(columns[:, rows]), requirements, *scratch))
+
+        return met
+
+    def losses(self, partition: Partition) -> NDArray[np.float64]:
+        """Loss of each class: its rows times their penalty, summed over the quasi-identifiers."""
+        from kohort.anonymity.relational.class_kernel import classes_loss
+
+        ordered = np.ascontiguousarray(self.table.codes[:, partition.order])
+        found: NDArray[np.float64] = classes_loss(ordered, partition.starts, *self.shape)
+        return found
+
+    def mean_loss(self, partition: Partition) -> float:
+        """Loss of the whole partition: the mean over rows and quasi-identifiers."""
+        return float(self.losses(partition).sum()) / (self.table.rows * len(self.table.columns))
+
+
+def code_table(frame: pl.DataFrame, quasi: Sequence[str], *, by_value: bool = False) -> CodedTable:
+    """Code the quasi-identifiers of a table."""
+    names = tuple(dict.fromkeys(quasi))
+    if not names:
+        raise ConfigError("no quasi-identifier is named", hint="Name at least one column")
+    absent = [name for name in names if name not in frame.columns]
+    if absent:
+        raise DataError(f"the table has no column {absent[0]!r}", hint=nearest(absent[0], frame.columns))
+    if frame.height == 0:
+        raise DataError("the table has no rows", hint="Give a table with at least one row")
+    coded = [_code(frame[name], by_value=by_value) for name in names]
+    widest = max(column.distinct for column, _ in coded)
+    codes = np.empty((len(coded), frame.height), dtype=np.uint16 if widest <= 1 << 16 else np.uint32)
+    for position, (_, found) in enumerate(coded):
+        codes[position] = found
+    return CodedTable(tuple(column for column, _ in coded), codes)
+
+
+def _code(column: pl.Series, *, by_value: bool) -> tuple[CodedColumn, NDArray[np.uint32]]:
+    if isinstance(column.dtype, pl.List):
+        hint = "Declare it as items, or leave it out of the quasi-identifiers"
+        raise DataError(f"quasi-identifier {column.name!r} holds lists", hint=hint)
+    if column.dtype.is_numeric():
+        return _code_number(column)
+    return _code_category(column, by_value=by_value or column.dtype.is_temporal())
+
+
+def _code_number(column: pl.Series) -> tuple[CodedColumn, NDArray[np.uint32]]:
+    codes = _dense_rank(column)
+    known = column.drop_nulls().unique().sort()
+    missing = column.null_count() > 0
+    floats = known.cast(pl.Float64).to_numpy()
+    extent = float(floats[-1] - floats[0]) if len(floats) else 0.0
+    points = (floats - floats[0]) / (extent or 1.0) if len(floats) else floats
+    if missing:
+        points = np.concatenate(([NULL_POINT], points))
+        known = pl.concat([pl.Series(known.name, [None], dtype=known.dtype), known])
+    return CodedColumn(column.name, True, known, points), codes
+
+
+def _code_category(column: pl.Series, *, by_value: bool) -> tuple[CodedColumn, NDArray[np.uint32]]:
+    ranks = _dense_rank(column)
+    known = column.unique().sort(nulls_last=False)
+    if not by_value:
+        order = np.argsort(-np.bincount(ranks, minlength=len(known)), kind="stable")
+        place = np.empty(len(order), dtype=np.uint32)
+        place[order] = np.arange(len(order), dtype=np.uint32)
+        ranks, known = place[ranks], known[order]
+    return CodedColumn(column.name, False, known, np.zeros(0)), ranks
+
+
+def _dense_rank(column: pl.Series) -> NDArray[np.uint32]:
+    """0 for null, if there is one, then the values in their order."""
+    known = column.drop_nulls().unique().sort()
+    missing = int(column.null_count() > 0)
+    if column.dtype == pl.String:
+        ranks = column.cast(pl.Enum(known)).to_physical().cast(pl.UInt32)
+    else:
+        ranks = column.cast(pl.UInt8 if column.dtype == pl.Boolean else column.dtype).rank("dense").cast(pl.UInt32) - 1
+    found: NDArray[np.uint32] = (ranks + missing).fill_null(0).to_numpy()
+    return found

@@ -1,0 +1,127 @@
+"""The parts of a plan that say what sites train in each phase, under which privacy, and how sums are protected.
+
+They are pure descriptions: nothing here sees a row. Sites read them from the approved plan; a request only names the
+number of a phase.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Annotated, Literal
+
+from annotated_types import Ge, Gt, Le, Lt
+
+from kohort.errors import ConfigError, DataError
+from kohort.models.dense.training import Training
+from kohort.privacy.dp.accounting import grid_rate
+from kohort.protocol.sections import TrainSection
+
+__all__ = ["PURE", "DPSection", "JudgeSection", "RowPart", "SecureSumSection", "TrainingPhase"]
+
+RowPart = Literal["all", "low", "high"]
+Mechanism = Literal["dp-sgd", "after", "hub", "output", "objective", "statistics"]
+PURE = frozenset({"output", "objective"})
+"""Mechanisms with delta 0, which release once."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DPSection:
+    """`dp = {...}`: the budget of a phase, for whom it holds, and where the noise is added."""
+
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 - read by pydantic, not a field
+
+    mechanism: Mechanism = "dp-sgd"
+    """dp-sgd: noise on clipped gradients, at the site | after: noise on the clipped update, at the site | hub: noise on
+    the sum of clipped updates, at the hub, which sees them | output, objective: one release of a logistic regression
+    with noise on its weights or its loss, without any delta | statistics: one release of noisy sums from which the hub
+    solves a one-layer classifier."""
+    unit: Literal["row", "person", "site"] = "row"
+    """Whose presence is hidden. A person has the rows with one identifier value, of which one is used."""
+    epsilon: Annotated[float, Gt(0)] = 1.0
+    delta: Annotated[float, Ge(0), Lt(1)] = 1e-5
+    clip: Annotated[float, Gt(0)] = 1.0
+    """Largest norm of one row's gradient (dp-sgd) or of one site's update (after, hub)."""
+    accountant: Literal["pld", "rdp"] = "pld"
+    quantile: Annotated[float, Gt(0), Lt(1)] | None = None
+    """Adaptive clipping: the share of rows whose gradient should lie below the bound, which then starts at `clip`."""
+    average: Annotated[float, Ge(0), Le(1)] = 0.0
+    """Average the models of the last share of the rounds; costs nothing."""
+    allow_large_delta: bool = False
+    """Study settings with a delta above 1 / (10 n): the claim is then void."""
+
+    def __post_init__(self) -> None:
+        if self.mechanism == "hub" and self.unit != "site":
+            raise ConfigError("noise at the hub hides a whole site", hint='Set dp.unit = "site"')
+        if self.mechanism in {"dp-sgd", "statistics"} and self.unit == "site":
+            raise ConfigError(
+                f"{self.mechanism} hides rows or persons", hint='Use dp.mechanism = "hub" or "after" for sites'
+            )
+        if self.mechanism in PURE and (self.delta != 0 or self.unit != "row"):
+            raise ConfigError(f"{self.mechanism} perturbation hides rows and has no delta", hint="Set dp.delta = 0")
+        if self.delta == 0 and self.mechanism not in PURE:
+            raise ConfigError("Gaussian noise needs a delta above 0", hint="Set dp.delta, at most 1 / (10 n)")
+        if self.quantile is not None and self.mechanism != "dp-sgd":
+            raise ConfigError("adaptive clipping is for dp-sgd", hint="Drop dp.quantile")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SecureSumSection:
+    """`[method.secure]`: how sums are protected, and how many sites may collude with the hub."""
+
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 - read by pydantic, not a field
+
+    sum: str = ""
+    """masks | bfv | ckks | none; the method's own choice when absent"""
+    colluders: Annotated[int, Ge(0)] = 1
+
+    def or_scheme(self, scheme: str) -> SecureSumSection:
+        """The section with `scheme` where the plan names none."""
+        return self if self.sum else replace(self, sum=scheme)
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgeSection:
+    """`method.judge = {...}`: which rows judge, and what it may cost when they are of high risk."""
+
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 - read by pydantic, not a field
+
+    rows: Literal["low", "high"] = "low"
+    share: Annotated[float, Gt(0), Lt(1)] = 0.2
+    """Share of those rows that is held out of training."""
+    epsilon: Annotated[float, Gt(0)] = 0.1
+    delta: Annotated[float, Gt(0), Lt(1)] = 1e-6
+    """Spent on rows of high risk only."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingPhase:
+    """One phase of training as a site sees it."""
+
+    train: TrainSection
+    rows: RowPart = "all"
+    dp: DPSection | None = None
+    topology: str = ""
+    """How peers are joined; empty when the phase is run with the hub."""
+    held_out: float = 0.0
+    """Share of the rows that is kept for judging models and not trained on."""
+
+    @cached_property
+    def training(self) -> Training:
+        """The kernel's view of it, which every site asks for in every round."""
+        return self.train.training()
+
+    def steps_and_rate(self, count: int) -> tuple[int, float]:
+        """Steps a round, and the sampling rate of each, at a site with `count` rows. A whole-site batch is rate 1."""
+        batch, epochs = self.train.batch, self.train.local_epochs
+        if batch == 0:
+            return epochs, 1.0
+        if batch > count:
+            raise DataError(
+                f"a batch of {batch} rows is more than the {count} rows at hand",
+                hint="Lower train.batch, set it to 0 for the whole site, or raise sites.min_rows",
+            )
+        rate = batch / count
+        # A pass is as many steps as the accountant's rate, which is never below the true one, makes of it: sites with
+        # nearly the same rows then share a calibration.
+        return epochs * max(1, round(1 / grid_rate(rate))), rate

@@ -1,0 +1,63 @@
+"""Which keys of a plan are read: names of groups that methods put their declarations together from.
+
+Keys have dotted names, as in a plan and in `--set`: `train.lr`, `model.kind`. `[data]`, `[policy]` and `[costs]` are
+read by every run, so no declaration lists them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = [
+    "AGGREGATION",
+    "ARRIVALS",
+    "CORRECTION",
+    "EARLY_STOPPING",
+    "FEDERATED_ROUNDS",
+    "LOCAL_TRAINING",
+    "NETWORK",
+    "ROUNDS",
+    "SELECTION",
+    "START",
+    "Reads",
+]
+
+ROUNDS = frozenset({"train.rounds", "train.average"})
+LOCAL_TRAINING = frozenset(
+    {
+        "train.local_epochs",
+        "train.batch",
+        "train.optimizer",
+        "train.lr",
+        "train.momentum",
+        "train.l2",
+        "train.class_weights",
+        "train.state",
+    }
+)
+CORRECTION = frozenset({"train.correction"})
+SELECTION = frozenset({"train.fraction", "train.select"})
+AGGREGATION = frozenset({"train.aggregate", "train.hub", "train.reject"})
+EARLY_STOPPING = frozenset({"train.stop"})
+FEDERATED_ROUNDS = ROUNDS | LOCAL_TRAINING | CORRECTION | SELECTION | AGGREGATION | EARLY_STOPPING
+"""Everything the shared loop of rounds reads, which is all of `[train]`."""
+START = frozenset({"model.init"})
+"""Starting weights."""
+NETWORK = START | {"model.kind", "model.hidden", "model.activation", "model.dtype", "model.loss"}
+"""All of `[model]`; of these, a model kind reads its own."""
+ARRIVALS = frozenset({"sites.arrive"})
+"""For methods that go on with rows that arrive between rounds."""
+
+
+@dataclass(frozen=True)
+class Reads:
+    """What a method reads of `[train]`, `[model]` and `[sites]` under one config.
+
+    Example:
+        >>> Reads(ROUNDS | LOCAL_TRAINING | NETWORK, when="with method.secure").keys >= {"train.lr"}
+        True
+    """
+
+    keys: frozenset[str]
+    when: str = ""
+    """What of the config this holds for, in the words of an error: "with method.secure"."""

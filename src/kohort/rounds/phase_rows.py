@@ -1,0 +1,91 @@
+"""The rows of a site that a phase of training is about: those it trains on, and those held out to judge models."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from operator import is_
+
+import numpy as np
+
+from kohort.errors import SiteError
+from kohort.models.rows import Rows, StackedRows, stack
+from kohort.protocol.phases import RowPart, TrainingPhase
+from kohort.protocol.site import Site
+from kohort.protocol.state import TaskState
+
+__all__ = ["rows_of", "stacked_rows"]
+
+
+@dataclass
+class PhaseRowsState(TaskState):
+    """Cache: the rows each phase trains on or judges with, and those of several sites stacked."""
+
+    parts: dict[str, Rows] = field(default_factory=dict)
+    stack: tuple[list[Rows], StackedRows] | None = None
+    """Kept by the first of the sites that train together."""
+
+
+def rows_of(site: Site, phase: TrainingPhase, *, held_out: bool = False) -> Rows:
+    """The rows a phase is about: those to train on, or those kept for judging. The same for the same site and plan."""
+    place = f"rows.{phase.rows}.{phase.held_out}.{held_out}.{_per_person(phase)}"
+    parts = site.state(PhaseRowsState).parts
+    if place not in parts:
+        parts[place] = _cut(site, phase, held_out=held_out)
+    return parts[place]
+
+
+def stacked_rows(sites: Sequence[Site], phase: TrainingPhase) -> StackedRows:
+    """`rows_of` all sites side by side; made once, as long as the same sites are asked together."""
+    parts = [rows_of(site, phase) for site in sites]
+    first = sites[0].state(PhaseRowsState)
+    known = first.stack
+    if known is None or len(known[0]) != len(parts) or not all(map(is_, known[0], parts)):
+        known = first.stack = (parts, stack(parts))
+    return known[1]
+
+
+def _per_person(phase: TrainingPhase) -> bool:
+    return phase.dp is not None and phase.dp.unit == "person"
+
+
+def _cut(site: Site, phase: TrainingPhase, *, held_out: bool) -> Rows:
+    every = site.training_rows
+    if every is None:
+        raise SiteError(f"site {site.name!r} was asked to train before it had rows to train on")
+    begin, end = _span(site, phase.rows)
+    if not phase.held_out and not _per_person(phase):
+        return every.part(begin, end)
+    chosen = np.arange(begin, end)
+    if _per_person(phase):
+        chosen = chosen[_first_of_each_person(site)[begin:end]]
+    if phase.held_out:
+        # Which rows judge is drawn once a run, so no model was ever trained on them.
+        aside = site.streams.generator("held-out", phase.rows).random(end - begin)[chosen - begin] < phase.held_out
+        chosen = chosen[aside if held_out else ~aside]
+    weight = None if every.weight is None else every.weight[chosen]
+    return Rows(every.x[chosen], every.y[chosen], weight)
+
+
+def _span(site: Site, part: RowPart) -> tuple[int, int]:
+    low = site.table.low
+    if part == "all":
+        return 0, site.count
+    if low is None:
+        raise SiteError(
+            f"site {site.name!r} does not know which of its rows carry a low risk",
+            hint='Set low_risk in [sites], or in each site.toml, or rows = "all" in the phase',
+        )
+    return (0, low) if part == "low" else (low, site.count)
+
+
+def _first_of_each_person(site: Site) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    identifiers = site.schema.identifiers
+    if not identifiers:
+        raise SiteError(
+            f'site {site.name!r} has no column that tells persons apart, which unit = "person" needs',
+            hint="Name it in data.identifiers",
+        )
+    column = site.table.rows()[identifiers[0]]
+    first: np.ndarray[tuple[int], np.dtype[np.bool_]] = column.is_first_distinct().to_numpy()
+    return first

@@ -1,0 +1,134 @@
+"""Keys of a plan as plain mappings: set them by dotted names, list them, leave some out."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+from kohort.errors import ConfigError
+from kohort.methods.registry import find_method
+
+__all__ = ["apply_overrides", "copied", "dotted_keys", "key_of", "place_of", "without_keys"]
+
+METHOD_NAME = "method.name"
+
+
+def apply_overrides(raw: Mapping[str, Any], overrides: Sequence[str], *, method_last: bool = False) -> dict[str, Any]:
+    """`raw` with every `a.b=value` set; values are TOML, and a bare word is text.
+
+    The entries of a list of sections are numbered from 1: `method.phases.2.lr=1.0`. Where `method.name` is set, keys of
+    `[method]` that the new method does not have are left out.
+
+    Args:
+        raw: The sections of a plan.
+        overrides: Texts of the form `section.key=value`.
+        method_last: Set `method.name` after all other keys, so that it also leaves out keys set by `overrides`.
+
+    Returns:
+        A new mapping; `raw` stays as it is.
+
+    Raises:
+        ConfigError: A text is no override, or it sets a key below something that is no section.
+    """
+    result: dict[str, Any] = copied(raw)
+    named = [override for override in overrides if place_of(override) == METHOD_NAME]
+    others = [override for override in overrides if place_of(override) != METHOD_NAME]
+    for override in (*others, *named) if method_last else (*named, *others):
+        place, _, text = override.partition("=")
+        *parents, last = place_of(override).split(".")
+        if place_of(override) == METHOD_NAME and isinstance(result.get("method"), dict):
+            result["method"] = _keys_of_method(result["method"], _toml_value(text))
+        inner: Any = result
+        for key in parents:
+            inner = _section_in(inner, key, place)
+        if not isinstance(inner, dict):
+            raise ConfigError(f"cannot set {place!r}: it names a list", hint="Write the number of an entry, from 1 on")
+        inner[last] = _toml_value(text)
+    return result
+
+
+def place_of(override: str) -> str:
+    """The dotted name an override sets.
+
+    Args:
+        override: A text of the form `section.key=value`.
+
+    Returns:
+        The name, without blanks around its parts.
+
+    Raises:
+        ConfigError: The text has no name or no equals sign.
+    """
+    place, sign, _ = override.partition("=")
+    keys = [key.strip() for key in place.split(".")]
+    if not sign or not all(keys):
+        raise ConfigError(f"cannot read --set {override!r}", hint="Write it as section.key=value")
+    return ".".join(keys)
+
+
+def dotted_keys(raw: Mapping[str, Any]) -> frozenset[str]:
+    """The dotted names of all keys of a plan: `section.key`, and within `[method]` also those of its own sections."""
+    sections = {name: values for name, values in raw.items() if isinstance(values, Mapping)}
+    own = sections.get("method", {})
+    sections |= {f"method.{name}": values for name, values in own.items() if isinstance(values, Mapping)}
+    return frozenset(
+        f"{name}.{key}" for name, values in sections.items() for key, value in values.items() if value is not None
+    )
+
+
+def without_keys(raw: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
+    """A copy of `raw` without the keys of these dotted names."""
+    result: dict[str, Any] = copied(raw)
+    for name in keys:
+        *parents, last = name.split(".")
+        inner = result
+        for parent in parents:
+            inner = inner.get(parent, {})
+        inner.pop(last, None)
+    return result
+
+
+def copied(value: Any) -> Any:
+    """`value` with mappings and lists of its own, all the way down."""
+    if isinstance(value, Mapping):
+        return {key: copied(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [copied(item) for item in value]
+    return value
+
+
+def key_of(name: str) -> str:
+    """The key of a field in TOML: a word Python keeps for itself, such as lambda, has an underscore behind it."""
+    return name.removesuffix("_")
+
+
+def _section_in(outer: Any, key: str, place: str) -> Any:
+    """The section or list called `key` within `outer`, made where there is none."""
+    if isinstance(outer, list):
+        if not key.isdecimal() or not 1 <= int(key) <= len(outer):
+            hint = f"Write a number from 1 to {len(outer)}"
+            raise ConfigError(f"cannot set {place!r}: {key!r} is no entry of the list", hint=hint)
+        following = outer[int(key) - 1]
+    else:
+        following = outer.setdefault(key, {})
+    if not isinstance(following, dict | list):
+        raise ConfigError(f"cannot set {place!r}: {key!r} is not a section")
+    return following
+
+
+def _keys_of_method(section: Mapping[str, Any], name: Any) -> dict[str, Any]:
+    """What of a `[method]` section the method called `name` has too."""
+    method = find_method(str(name))
+    if method.name == section.get("name"):
+        return dict(section)
+    allowed = {key_of(item.name) for item in fields(method.config)}
+    return {key: value for key, value in section.items() if key in allowed}
+
+
+def _toml_value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text

@@ -1,0 +1,81 @@
+"""Plain values into the dataclasses of a plan's sections, with errors that name the key and the nearest valid one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from math import isfinite
+from typing import Any, get_args, get_type_hints
+
+from kohort.errors import ConfigError, nearest
+from kohort.runs.overrides import key_of
+
+__all__ = ["validated"]
+
+
+def validated(section: type[Any], values: Any, place: str) -> Any:
+    """Read plain values into a section of a plan.
+
+    Args:
+        section: The section's dataclass.
+        values: Its keys and values, as TOML reads them.
+        place: The section's name, for errors.
+
+    Returns:
+        An instance of `section`.
+
+    Raises:
+        ConfigError: A key is unknown or missing, or a value does not fit; the message names its place.
+    """
+    from pydantic import TypeAdapter, ValidationError
+
+    _refuse_infinite(values, place)
+    try:
+        return TypeAdapter(section).validate_python(values)
+    except ValidationError as error:
+        first = error.errors(include_input=False, include_url=False)[0]
+        where = _keys_in(values, first["loc"])
+        full = ".".join([place, *where])
+        if first["type"] in {"unexpected_keyword_argument", "extra_forbidden"}:
+            valid = _valid_keys(section, where[:-1])
+            raise ConfigError(f"unknown key {full!r} in the plan", hint=nearest(where[-1], valid)) from None
+        if first["type"] in {"missing", "missing_argument"}:
+            raise ConfigError(f"the plan lacks {full!r}", hint="Add it") from None
+        raise ConfigError(f"{full!r} in the plan: {first['msg'].lower()}", hint="Correct it") from None
+
+
+def _keys_in(values: Any, location: Sequence[str | int]) -> list[str]:
+    """`location` without the words the validator puts between keys, such as the alternatives of a union."""
+    keys, current = [], values
+    for part in location[:-1]:
+        if isinstance(current, Mapping) and part in current:
+            keys.append(str(part))
+            current = current[part]
+    last = location[-1] if location else ""
+    return [*keys, str(last)] if isinstance(current, Mapping) else keys
+
+
+def _refuse_infinite(value: Any, place: str) -> None:
+    """TOML knows inf and nan; no key of a plan can mean them, and its hash could not be formed."""
+    if isinstance(value, float) and not isfinite(value):
+        raise ConfigError(f"{place!r} in the plan is not a finite number", hint="Correct it")
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            _refuse_infinite(item, f"{place}.{key}")
+    elif isinstance(value, list | tuple):
+        for item in value:
+            _refuse_infinite(item, place)
+
+
+def _valid_keys(section: type[Any], path: Sequence[str]) -> list[str]:
+    """The keys allowed at `path` below a section's dataclass."""
+    current: Any = section
+    for part in path:
+        hints = get_type_hints(current) if is_dataclass(current) else {}
+        inner = hints.get(part)
+        options = [inner, *get_args(inner)]
+        following = next((option for option in options if is_dataclass(option)), None)
+        if following is None:
+            continue
+        current = following
+    return [key_of(item.name) for item in fields(current)] if is_dataclass(current) else []

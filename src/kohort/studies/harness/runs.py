@@ -1,0 +1,172 @@
+"""Runs of a study's plans by seed: in parallel processes, each made once.
+
+Every figure of a study is a run of the real method, through doors and ledgers. Plans with the same `[data]` and
+`[sites]` have the same rows at the same sites for the same seed, so those are read and split once for all of them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import polars as pl
+
+from kohort.rng import Streams
+from kohort.runs.backend import Simulation
+from kohort.runs.config import Plan
+from kohort.runs.run import Outcome, run
+from kohort.runs.simulation import Population, populate
+from kohort.studies.harness.found import Found
+from kohort.studies.harness.parallel import in_parallel
+
+__all__ = ["RunSummary", "Runs", "Tables", "summarise"]
+
+Tables = Callable[[Plan], dict[str, pl.DataFrame] | None]
+"""The tables that replace the plan's own; None keeps those."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RunSummary:
+    """What a study keeps of a run. A study that needs more adds fields."""
+
+    accuracy: float
+    curve: tuple[float, ...]
+    """Accuracy on the test rows after every round that measured it."""
+    metrics: Mapping[str, Any] = field(repr=False)
+    seconds: Mapping[str, float] = field(repr=False)
+    bytes: Mapping[str, int] = field(repr=False)
+    watt_hours: float
+    epsilon: float | None
+    void: bool
+    """Whether the delta of some site was too large for a claim of differential privacy."""
+    facts: Mapping[str, Any] = field(repr=False)
+
+    @classmethod
+    def fields_of(cls, outcome: Outcome) -> dict[str, Any]:
+        """The fields that every summary has, of a finished run."""
+        return {
+            "accuracy": outcome.accuracy,
+            "curve": tuple(point["accuracy"] for point in outcome.history if "accuracy" in point),
+            "metrics": outcome.metrics,
+            "seconds": outcome.seconds,
+            "bytes": outcome.bytes,
+            "watt_hours": outcome.watt_hours,
+            "epsilon": outcome.epsilon,
+            "void": bool((outcome.dp or {}).get("void")),
+            "facts": dict(outcome.facts),
+        }
+
+
+def summarise(outcome: Outcome) -> RunSummary:
+    """The summary of a finished run, for studies that need no fields of their own."""
+    return RunSummary(**RunSummary.fields_of(outcome))
+
+
+R = TypeVar("R", bound=RunSummary)
+
+
+class Runs(Generic[R]):
+    """Runs by plan and seed.
+
+    Args:
+        seeds: The seeds every plan is run with.
+        summarise: What is kept of a run; called in the process that made it.
+        processes: How many processes run at the same time. The figures do not depend on it.
+        tables: The tables that replace a plan's own.
+
+    Example:
+        >>> runs = Runs((0, 1, 2), summarise=summarise)
+        >>> runs.mean(plan)  # doctest: +SKIP
+        0.842
+    """
+
+    def __init__(
+        self,
+        seeds: Sequence[int],
+        *,
+        summarise: Callable[[Outcome], R],
+        processes: int = 1,
+        tables: Tables | None = None,
+    ) -> None:
+        self.seeds = tuple(seeds)
+        self.processes = processes
+        self._summarise = summarise
+        self._tables = tables
+        self._known: dict[tuple[str, int], R] = {}
+
+    def prepare(self, plans: Sequence[Plan], *, seeds: Sequence[int] | None = None) -> None:
+        """Make the runs of these plans that were not made before."""
+        by_digest = {plan.digest(): plan for plan in plans}
+        groups: dict[tuple[str, int], list[str]] = {}
+        for digest, plan in by_digest.items():
+            for seed in seeds or self.seeds:
+                if (digest, seed) not in self._known:
+                    groups.setdefault((_rows_key(plan), seed), []).append(digest)
+        # Large groups are divided, so that no process waits for another one's.
+        cuts = 1 if self.processes == 1 else -(-2 * self.processes // max(1, len(groups)))
+        parts = [
+            (seed, digests)
+            for (_, seed), group in groups.items()
+            for digests in (group[cut::cuts] for cut in range(cuts))
+            if digests
+        ]
+        jobs = [([by_digest[digest] for digest in digests], seed, self._tables, self._summarise)
+                for seed, digests in parts]  # fmt: skip
+        for (seed, digests), found in zip(parts, in_parallel(run_group, jobs, self.processes), strict=True):
+            self._known |= {(digest, seed): one for digest, one in zip(digests, found, strict=True)}
+
+    def of(self, plan: Plan, *, seeds: Sequence[int] | None = None) -> list[R]:
+        """The summaries of a plan's runs, one per seed."""
+        self.prepare([plan], seeds=seeds)
+        return [self._known[plan.digest(), seed] for seed in seeds or self.seeds]
+
+    def values(self, plan: Plan, read: Callable[[R], float]) -> list[float]:
+        """One value per seed."""
+        return [read(one) for one in self.of(plan)]
+
+    def accuracies(self, plan: Plan, *, after: int | None = None, seeds: Sequence[int] | None = None) -> list[float]:
+        """Accuracy on the test rows, one per seed; at the end, or after so many rounds."""
+        return [one.accuracy if after is None else one.curve[after - 1] for one in self.of(plan, seeds=seeds)]
+
+    def mean(self, plan: Plan) -> float:
+        """Mean accuracy over the seeds."""
+        return fmean(self.accuracies(plan))
+
+    def curve(self, plan: Plan) -> list[float]:
+        """Mean accuracy over the seeds after every round."""
+        return [float(value) for value in np.mean([one.curve for one in self.of(plan)], axis=0)]
+
+    def found(self, setting: str, plan: Plan, paper: float | None = None, *, after: int | None = None) -> Found:
+        """The accuracy of a plan as a row of a table; at the end, or after so many rounds."""
+        return Found.mean(setting, self.accuracies(plan, after=after), paper)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _SharedRows(Simulation):
+    """A simulation whose rows were read and split before."""
+
+    population: Population = field(repr=False)
+
+    def populate(self, plan: Plan, streams: Streams) -> Population:
+        """The population of all plans with the same rows."""
+        del plan, streams
+        return self.population
+
+
+def run_group(plans: Sequence[Plan], seed: int, tables: Tables | None, summarise: Callable[[Outcome], R]) -> list[R]:
+    """Runs of plans that have the same rows at the same sites. A plan alone reads its rows as `kohort run` does."""
+    rows = None if tables is None else tables(plans[0])
+    if len(plans) == 1:
+        return [summarise(run(plans[0], seed=seed, tables=rows))]
+    backend = _SharedRows(population=populate(plans[0], Streams.seeded(seed), tables=rows))
+    return [summarise(run(plan, seed=seed, backend=backend)) for plan in plans]
+
+
+def _rows_key(plan: Plan) -> str:
+    """Equal for plans that have the same rows at the same sites."""
+    mapping = plan.to_mapping()
+    return json.dumps([mapping["data"], mapping["sites"]], sort_keys=True)

@@ -1,0 +1,179 @@
+"""The study's tables and plans, how much of them is run, and what is kept of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from kohort.errors import ConfigError, DataError
+from kohort.methods.oneshot.state import FILE, load_state
+from kohort.runs.config import Plan, load_plan
+from kohort.runs.run import Outcome
+from kohort.studies.harness.runs import RunSummary
+from kohort.studies.harness.session import Depth, Session
+from kohort.tables.datasets.catalogue import Dataset, load_dataset
+
+__all__ = [
+    "TABLES", "OneshotDepth", "OneshotRun", "OneshotSession", "Summarise", "Table", "bounds_around_mean", "fedavg_plan",
+    "oneshot_plan", "tables_here",
+]  # fmt: skip
+
+TABLES: Final = ("dry_bean", "skin", "higgs", "miniboone", "susy", "hepmass")
+TARGETS: Final = ("label", "class", "signal")
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """A table of the study, and what must be declared to use it with encryption."""
+
+    name: str
+    target: str
+    frame: pl.DataFrame
+    bounds: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """Bounds declared for the study: the ranges of columns without public bounds."""
+
+    @property
+    def inputs(self) -> list[str]:
+        """The columns to learn from."""
+        return [name for name in self.frame.columns if name != self.target]
+
+    @property
+    def classes(self) -> int:
+        """The number of classes."""
+        return int(self.frame[self.target].n_unique())
+
+
+def tables_here(names: tuple[str, ...] = TABLES) -> dict[str, Table]:
+    """Those of `names` that can be loaded on this machine."""
+    found = {}
+    for name in names:
+        try:
+            loaded = load_dataset(name)
+        except (DataError, ConfigError):
+            continue
+        found[name] = _table(name, loaded)
+    return found
+
+
+def _table(name: str, loaded: Dataset) -> Table:
+    frame = loaded.frame
+    target = loaded.target or next((word for word in TARGETS if word in frame.columns), frame.columns[0])
+    known = loaded.schema_defaults.columns
+    open_ended = [column for column in frame.columns if column != target and column not in known]
+    bounds = {column: (float(frame[column].min()), float(frame[column].max())) for column in open_ended}  # type: ignore[arg-type] # numbers
+    return Table(name, target, frame, bounds)
+
+
+def bounds_around_mean(table: Table, deviations: float = 3.0) -> dict[str, tuple[float, float]]:
+    """Tight bounds from the means and standard deviations of the columns; values beyond them are clipped."""
+    found = {}
+    for name in table.inputs:
+        column = table.frame[name].cast(pl.Float64).to_numpy()
+        centre, spread = float(column.mean()), float(column.std())
+        found[name] = (centre - deviations * spread, centre + deviations * spread)
+    return found
+
+
+def oneshot_plan(
+    table: Table,
+    *,
+    sites: int,
+    split: str = "iid",
+    scheme: str = "none",
+    oneshot: Mapping[str, Any] | None = None,
+    bounds: Mapping[str, tuple[float, float]] | None = None,
+) -> Plan:
+    """The method on one table. Simulated sites of a study may have a single row, which their ledgers show."""
+    method = {"name": "oneshot", "secure": {"sum": scheme}, "oneshot": {"min_rows": 1, **(oneshot or {})}}
+    model = {"kind": "onelayer", "dtype": "float64"}
+    return _plan(table, bounds or table.bounds, {"count": sites, "split": split}, model=model, method=method)
+
+
+def fedavg_plan(table: Table, *, sites: int, fraction: float, rounds: int) -> Plan:
+    """Federated averaging of the same one-layer network."""
+    train = {"rounds": rounds, "batch": 64, "optimizer": "adam", "lr": 0.01, "fraction": fraction}
+    method = {"name": "fedavg"}
+    return _plan(table, table.bounds, {"count": sites}, model={"kind": "onelayer"}, train=train, method=method)
+
+
+def _plan(table: Table, bounds: Mapping[str, tuple[float, float]], sites: dict[str, Any], **sections: Any) -> Plan:
+    data = {
+        "table": table.name,
+        "target": table.target,
+        "features": "rest",
+        "kinds": {table.target: "category"},
+        "bounds": {name: list(pair) for name, pair in bounds.items()},
+        "test": 0.3,
+    }
+    return load_plan({"data": data, "sites": sites, **sections, "policy": {"min_rows": 1}})
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneshotDepth(Depth):
+    """How much of the study is run. The seeds are those of the linear model's accuracy."""
+
+    tables: tuple[str, ...]
+    """Those that are not on this machine are left out."""
+    counts: Mapping[str, Sequence[int]]
+    """Numbers of sites of Figures 2-4, by table; the others are compared with the first."""
+    schemes: Mapping[int, Sequence[str]]
+    """The secure sums, by number of sites."""
+    repetitions: Mapping[int, Sequence[int]]
+    fedavg_tables: tuple[str, ...]
+    """SUSY alone, as in the paper, if it is on this machine."""
+    fedavg_sites: tuple[int, ...]
+    fractions: tuple[float, ...]
+    rounds: int
+    bytes_sites: int
+    power_seeds: tuple[int, ...]
+    features: Mapping[str, int]
+    baseline_rows: int
+    attack_sizes: tuple[int, ...]
+    attack_sites: int
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class OneshotRun(RunSummary):
+    """What the study keeps of a run."""
+
+    labels: NDArray[Any] = field(repr=False)
+    """The model's prediction for every row of the table."""
+    total: NDArray[np.uint64] | None = field(repr=False)
+
+    @property
+    def percent(self) -> float:
+        """Accuracy in percent."""
+        return 100 * self.accuracy
+
+    @property
+    def training_seconds(self) -> float:
+        """The slowest site plus the hub, as the paper defines it."""
+        return self.seconds["slowest_site"] + self.seconds["hub"]
+
+    def same_total(self, other: OneshotRun) -> bool:
+        """Whether both opened the same integers."""
+        return self.total is not None and other.total is not None and np.array_equal(self.total, other.total)
+
+
+OneshotSession = Session[OneshotDepth, OneshotRun]
+
+
+@dataclass(frozen=True, eq=False)
+class Summarise:
+    """What the study keeps of a finished run on one of its tables."""
+
+    tables: Mapping[str, Table]
+
+    def __call__(self, outcome: Outcome) -> OneshotRun:
+        """The summary of a run."""
+        frame = self.tables[str(outcome.plan.data.table)].frame
+        return OneshotRun(
+            **RunSummary.fields_of(outcome),
+            labels=outcome.model.predict(frame).to_physical().to_numpy(),
+            total=load_state(outcome.files[FILE]).batches[0].total if FILE in outcome.files else None,
+        )

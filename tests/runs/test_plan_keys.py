@@ -1,0 +1,294 @@
+"""Keys that nothing reads are refused before anything runs; what is printed of a plan is what ran."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Callable, Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from kohort.api import Federation
+from kohort.errors import ConfigError
+from kohort.methods.registry import find_method, methods
+from kohort.protocol.plan import ModelSection, TrainSection
+from kohort.runs.backend import approved_plan_for
+from kohort.runs.compare import Sweep, variants_of
+from kohort.runs.config import Plan, load_plan, only_read, read_plan
+from kohort.runs.run import run
+from kohort.tables.schema import Schema
+
+Call = Callable[..., tuple[int, str, str]]
+EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.toml"))
+VALUES: dict[str, str] = {
+    "train.rounds": "3", "train.local_epochs": "2", "train.batch": "8", "train.optimizer": "sgd", "train.lr": "0.5",
+    "train.momentum": "0.5", "train.l2": "0.1", "train.class_weights": "{a = 2.0}", "train.state": "keep",
+    "train.fraction": "0.1", "train.select": "poisson", "train.stop": "{patience = 3}", "train.aggregate": "krum",
+    "train.hub": "momentum", "train.correction": "fedprox:0.1", "train.average": "0.5", "train.reject": "2.0",
+    "model.kind": "svm", "model.hidden": "[3]", "model.activation": "tanh", "model.dtype": "float64",
+    "model.init": "glorot", "model.loss": "softmax",
+}  # fmt: skip
+EVERY_KEY = [f"{section}.{item.name}" for section, cls in (("train", TrainSection), ("model", ModelSection))
+             for item in fields(cls)]  # fmt: skip
+
+
+def unread_by_examples() -> Iterator[tuple[Path, str]]:
+    for path in EXAMPLES:
+        read = read_plan(path).reads()
+        for key in EVERY_KEY:
+            if key not in read:
+                yield path, key
+
+
+PAGES = sorted(path for path in (Path(__file__).parents[2] / "docs").rglob("*.md") if "```toml" in path.read_text())
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_plans_in_the_docs_hold_only_keys_that_are_read(page: Path) -> None:
+    blocks = re.findall(r"```toml\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    plans = [tomllib.loads(block) for block in blocks if "[data]" in block]
+    assert plans
+    for raw in plans:
+        load_plan(raw)
+
+
+def small(method: dict[str, Any], **sections: Any) -> dict[str, Any]:
+    return {"data": {"table": "t.csv", "target": "y"}, "method": method, **sections}
+
+
+def rows() -> pl.DataFrame:
+    random = np.random.default_rng(2)
+    x = random.normal(size=300).round(3)
+    return pl.DataFrame({"x": x, "y": np.where(x > 0, "yes", "no")})
+
+
+@pytest.fixture
+def plan_file(tmp_path: Path) -> Path:
+    rows().write_csv(tmp_path / "rows.csv")
+    path = tmp_path / "plan.toml"
+    path.write_text(
+        f'[data]\ntable = "{tmp_path / "rows.csv"}"\ntarget = "y"\nfeatures = ["x"]\nbounds = {{x = [-9, 9]}}\n'
+        "[sites]\ncount = 3\n[model]\nhidden = [3]\n[train]\nrounds = 2\nfraction = 0.7\n"
+        '[method]\nname = "fedavg"\n[policy]\nmin_rows = 1\nraw = true\n'
+    )
+    return path
+
+
+def test_every_key_of_train_and_model_has_a_value_to_try() -> None:
+    assert sorted(VALUES) == sorted(EVERY_KEY)
+    assert len(list(unread_by_examples())) > 30
+
+
+@pytest.mark.parametrize(("path", "key"), list(unread_by_examples()), ids=lambda part: getattr(part, "stem", part))
+def test_an_example_with_a_key_that_is_not_read_is_refused(path: Path, key: str) -> None:
+    raw = tomllib.loads(path.read_text(encoding="utf-8"))
+    section, _, name = key.partition(".")
+    raw.setdefault(section, {})[name] = tomllib.loads(f"value = {_quoted(VALUES[key])}")["value"]
+    with pytest.raises(ConfigError, match=f"does not read .*{key}") as caught:
+        load_plan(raw)
+    assert caught.value.exit_code == 2
+    with pytest.raises(ConfigError, match=f"does not read .*{key}"):
+        read_plan(path, overrides=[f"{key}={VALUES[key]}"])
+
+
+def _quoted(text: str) -> str:
+    return text if text[0] in "[{" or text.replace(".", "").isdecimal() else json.dumps(text)
+
+
+@pytest.mark.parametrize("override", ["train.aggregate=krum", "train.fraction=0.1", "train.hub=momentum"])
+def test_the_command_ends_with_2_names_the_key_and_writes_nothing(
+    override: str, tmp_path: Path, kohort_here: Call
+) -> None:
+    example = next(path for path in EXAMPLES if path.stem == "oneshot")
+    code, told, said = kohort_here("run", example, "--out", tmp_path / "out", "--json", "--set", override)
+    assert code == 2
+    assert told == ""
+    assert f"method 'oneshot' does not read {override.partition('=')[0]}" in said
+    assert not (tmp_path / "out").exists()
+
+
+def test_all_keys_that_are_not_read_are_named_at_once_and_the_namesake_is_offered() -> None:
+    raw = small({"name": "oneshot"}, train={"rounds": 5, "hub": "momentum"}, sites={"alpha": 2.0})
+    with pytest.raises(ConfigError) as caught:
+        load_plan(raw)
+    assert caught.value.message == (
+        "split 'iid' does not read sites.alpha; method 'oneshot' does not read train.hub, train.rounds"
+    )
+    assert "method.oneshot.rounds instead of train.rounds" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("method", "sections", "key"),
+    [
+        ({"name": "fedavg", "secure": {}}, {"train": {"fraction": 0.5}}, "with method.secure does not read train.fr"),
+        ({"name": "fedavg", "dp": {}}, {"train": {"stop": {}}}, "does not read train.stop"),
+        ({"name": "fedavg", "dp": {"mechanism": "statistics"}}, {"train": {"rounds": 3}}, "does not read train.rounds"),
+        ({"name": "fedavg", "dp": {"mechanism": "hub", "unit": "site"}}, {"train": {"aggregate": "mean"}}, "train.agg"),
+        ({"name": "hybrid", "phases": [{"kind": "peers", "lr": 0.1}]}, {"train": {"lr": 0.1}}, "train.lr"),
+        ({"name": "hybrid", "phases": [{"kind": "peers"}]}, {"train": {"hub": "momentum"}}, "train.hub"),
+        ({"name": "partial", "secure": {"colluders": 2}}, {}, "does not read method.secure.colluders"),
+        ({"name": "silo"}, {"sites": {"arrive": "20%/10 rounds"}}, "method 'silo' does not read sites.arrive"),
+        ({"name": "fedavg"}, {"model": {"kind": "logistic", "hidden": [3]}}, "model 'logistic' does not read model"),
+        ({"name": "fedavg"}, {"model": {"kind": "torch:a:b", "init": "he"}}, "does not read model.init"),
+        ({"name": "fedavg"}, {"sites": {"split": "files", "count": 3}}, "split 'files' does not read sites.count"),
+    ],
+)  # fmt: skip
+def test_what_is_read_depends_on_the_config(method: dict[str, Any], sections: dict[str, Any], key: str) -> None:
+    with pytest.raises(ConfigError, match=key):
+        load_plan(small(method, **sections))
+
+
+def test_a_default_that_is_given_counts_and_one_that_is_spelt_out_by_kohort_does_not() -> None:
+    with pytest.raises(ConfigError, match=r"train\.aggregate"):
+        load_plan(small({"name": "oneshot"}, train={"aggregate": "mean"}))
+    made = load_plan(small({"name": "oneshot"}))
+    assert load_plan(made.to_mapping(), complete=True).digest() == made.digest()
+    changed = made.to_mapping()
+    changed["train"]["aggregate"] = "krum"
+    with pytest.raises(ConfigError, match=r"train\.aggregate"):
+        load_plan(changed, complete=True)
+
+
+def test_the_python_face_is_as_strict() -> None:
+    with pytest.raises(ConfigError, match=r"does not read train\.rounds"):
+        Federation(rows(), target="y", sites=3).plan("oneshot", rounds=5)
+    assert Federation(rows(), target="y", sites=3).plan("oneshot").given >= {"sites.count", "data.target"}
+
+
+@pytest.mark.parametrize("method", sorted(methods()))
+def test_what_is_in_effect_is_a_plan_with_the_same_hash(method: str) -> None:
+    made = load_plan(small(find_method(method).example_keys()["method"]))
+    shown = made.in_effect()
+    assert load_plan(shown) == made
+    assert load_plan(shown).digest() == made.digest()
+    assert {f"{section}.{key}" for section in ("sites", "model", "train") for key in shown[section]} <= made.reads()
+
+
+# Another method, model kind or split on the command line
+
+
+def test_another_method_leaves_out_what_it_does_not_read_and_says_so(plan_file: Path, tmp_path: Path) -> None:
+    plan = read_plan(plan_file, overrides=["method.name=oneshot", "method.secure.sum=none"])
+    assert plan.ignored == ("model.hidden", "train.fraction", "train.rounds")
+    assert plan.train == TrainSection()
+    plan_file.write_text(plan_file.read_text().replace("[policy]", '[method.secure]\nsum = "masks"\n[policy]'))
+    plan_file.write_text(plan_file.read_text().replace("fraction = 0.7\n", ""))
+    outcome = run(read_plan(plan_file, overrides=["method.name=central"]), out=tmp_path / "out", seed=1)
+    assert "not read by central, ignored: method.secure" in outcome.notes
+    assert json.loads((tmp_path / "out" / "run.json").read_bytes())["notes"][0].endswith("ignored: method.secure")
+
+
+def test_what_the_command_line_itself_gives_is_not_left_out(plan_file: Path) -> None:
+    for overrides in (["method.name=oneshot", "train.hub=momentum"], ["train.hub=momentum", "method.name=oneshot"]):
+        with pytest.raises(ConfigError, match=r"does not read train\.hub"):
+            read_plan(plan_file, overrides=overrides)
+
+
+def test_the_same_method_again_leaves_nothing_out(plan_file: Path) -> None:
+    plan_file.write_text(plan_file.read_text().replace("hidden = [3]", 'kind = "svm"\nhidden = [3]'))
+    with pytest.raises(ConfigError, match=r"model\.hidden"):
+        read_plan(plan_file, overrides=["method.name=fedavg"])
+
+
+def test_another_model_kind_or_split_leaves_out_its_sections_keys(plan_file: Path) -> None:
+    assert read_plan(plan_file, overrides=["model.kind=logistic"]).ignored == ("model.hidden",)
+    assert read_plan(plan_file, overrides=["sites.split=files"]).ignored == ("sites.count",)
+
+
+def test_a_sweep_over_methods_leaves_out_what_each_does_not_read(plan_file: Path) -> None:
+    sweeps = [Sweep("method.name", ("fedavg", "oneshot")), Sweep("train.hub", ("plain", "momentum"))]
+    found = {(one.plan.method, one.plan.train.hub): one.plan.ignored for one in variants_of(plan_file, sweeps)}
+    assert found == {
+        ("fedavg", "plain"): (),
+        ("fedavg", "momentum"): (),
+        ("oneshot", "plain"): ("model.hidden", "train.fraction", "train.hub", "train.rounds"),
+    }
+
+
+# Engines
+
+
+@pytest.mark.parametrize(
+    "key", ["count = 3", 'split = "iid"', "faults = {drop = 0.1}", "low_risk = 0.5", "clusters = 2"]
+)
+def test_a_deployment_does_not_read_how_rows_are_dealt_out(
+    key: str, plan_file: Path, tmp_path: Path, kohort_here: Call
+) -> None:
+    plan_file.write_text(plan_file.read_text().replace("count = 3", key))
+    read_plan(plan_file).require_read()
+    words = ("run", plan_file, "--out", tmp_path / "out", "--engine", "flower", "--hub", tmp_path / "hub")
+    code, _, said = kohort_here(*words)
+    assert code == 2
+    assert f"engine 'flower' does not read sites.{key.split(maxsplit=1)[0]}" in said
+
+
+def test_a_deployment_reads_what_its_engine_does(plan_file: Path) -> None:
+    lines = 'split = "files"\nquorum = 0.7\ndeadline = 3.0'
+    plan_file.write_text(plan_file.read_text().replace("count = 3", lines))
+    read_plan(plan_file).require_read("flower")
+
+
+# What is printed
+
+
+def test_card_and_stored_plan_hold_only_what_ran(plan_file: Path, tmp_path: Path) -> None:
+    outcome = run(
+        read_plan(plan_file, overrides=["method.name=oneshot", "method.secure.sum=none"]), out=tmp_path / "out"
+    )
+    stored = json.loads((tmp_path / "out" / "plan.json").read_bytes())
+    assert stored["train"] == {}
+    assert stored["model"] == {"dtype": "float32"}
+    assert load_plan(stored).digest() == outcome.plan.digest()
+    card = next((tmp_path / "out" / "model").glob("*.md")).read_text()
+    assert "`model.dtype`" in card
+    assert "`train." not in card
+    assert "`model.kind`" not in card
+
+
+# Deprecated names
+
+
+def described(old: bool) -> dict[str, Any]:
+    average, faults, byzantine = ("tail", "trouble", "hostile") if old else ("average", "faults", "byzantine")
+    phases = [{"kind": "server", "rows": "all", "dp": {"epsilon": 1.0, average: 0.5}}]
+    attack = {"kind": "sign-flip", "share": 0.2}
+    return small({"name": "hybrid", "phases": phases}, sites={"count": 3, faults: {"drop": 0.1, byzantine: attack}})
+
+
+def test_deprecated_names_warn_and_make_the_same_plan() -> None:
+    with pytest.warns(FutureWarning) as caught:
+        old = load_plan(described(old=True))
+    said = {str(one.message).partition(" ")[0] for one in caught}
+    assert said == {"sites.trouble", "sites.faults.hostile", "method.phases.1.dp.tail"}
+    assert old.digest() == load_plan(described(old=False)).digest()
+
+
+def test_the_deprecated_name_of_an_averaged_budget_warns_too() -> None:
+    with pytest.warns(FutureWarning, match=r"method\.dp\.tail is deprecated; write method\.dp\.average"):
+        old = load_plan(small({"name": "fedavg", "dp": {"tail": 0.3}}))
+    assert old.digest() == load_plan(small({"name": "fedavg", "dp": {"average": 0.3}})).digest()
+
+
+# The one section of sums
+
+
+@pytest.mark.parametrize(("method", "scheme"), [("fedavg", "masks"), ("oneshot", "bfv"), ("partial", "masks")])
+def test_the_scheme_of_a_sum_is_the_methods_own_when_absent(method: str, scheme: str) -> None:
+    own = {"secure": {}} if method == "fedavg" else {}
+    made: Plan = load_plan(small({"name": method, **own}))
+    approved = approved_plan_for(made, schema=Schema(columns={}), run="00")
+    assert approved.secure is not None
+    assert approved.secure.sum == scheme
+    assert ("colluders" in made.to_mapping()["method"]["secure"]) == (method != "partial")
+
+
+def test_only_read_keeps_what_is_read() -> None:
+    raw = small({"name": "oneshot"}, train={"rounds": 3}, model={"kind": "mlp", "dtype": "float64"})
+    assert only_read(raw) == {**raw, "train": {}, "model": {"dtype": "float64"}}
+    assert raw["train"] == {"rounds": 3}

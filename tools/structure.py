@@ -1,0 +1,157 @@
+"""Measure the shape of the source tree: files, folders, import chains, cross-package calls, complexity.
+
+    python tools/structure.py [SRC]            figures of the tree at SRC (default: src)
+    python tools/structure.py --calls [SRC]    also counts calls between packages in two short runs
+
+`ARCHITECTURE.md` quotes these figures before and after the restructuring of the packages.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+COMPLEX = 8
+METHODS = ("central", "fedavg", "silo", "partial", "hybrid", "oneshot", "syntactic")
+
+
+def modules_in(src: Path) -> dict[str, Path]:
+    """Every module of the package by its dotted name."""
+    found = {}
+    for path in sorted((src / "kohort").rglob("*.py")):
+        parts = path.relative_to(src).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def imports_of(path: Path, known: dict[str, Path]) -> set[str]:
+    """The modules a module imports anywhere: when it is loaded, inside functions, or for types alone."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    found: set[str] = set()
+    waiting: list[ast.AST] = [tree]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                full = f"{node.module}.{alias.name}"
+                found.add(full if full in known else node.module)
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        waiting.extend(ast.iter_child_nodes(node))
+    return {name for name in found if name in known}
+
+
+def longest_chain(graph: dict[str, set[str]]) -> list[str]:
+    """The longest chain of imports, from the top down; a module that imports itself in a circle counts once."""
+
+    memo: dict[str, tuple[str, ...]] = {}
+
+    def chain(name: str, above: tuple[str, ...]) -> tuple[str, ...]:
+        if name not in memo:
+            chains = [chain(other, (*above, name)) for other in graph[name] if other not in above and other != name]
+            memo[name] = (name, *max(chains, key=len, default=()))
+        return memo[name]
+
+    return list(max((chain(name, ()) for name in graph), key=len))
+
+
+def used_by_one_method(graph: dict[str, set[str]]) -> Counter[str]:
+    """Where the modules stand that exactly one method needs: beside it, or elsewhere."""
+
+    def reach(start: str) -> set[str]:
+        seen, waiting = set(), [start]
+        while waiting:
+            name = waiting.pop()
+            if name not in seen:
+                seen.add(name)
+                waiting += graph.get(name, ())
+        return seen
+
+    roots = {name: f"kohort.methods.{name}" for name in METHODS}
+    reached = {name: reach(root) for name, root in roots.items()}
+    where: Counter[str] = Counter()
+    for module in graph:
+        users = [name for name, modules in reached.items() if module in modules]
+        if len(users) == 1 and module not in roots.values():
+            beside = module.startswith(f"{roots[users[0]]}.")
+            where["beside the method" if beside else "elsewhere"] += 1
+    return where
+
+
+def too_complex(src: Path) -> int:
+    """Functions above McCabe complexity 8, as ruff counts them."""
+    asked = ["ruff", "check", "--isolated", "--select", "C901", "--config", f"lint.mccabe.max-complexity={COMPLEX}"]
+    printed = subprocess.run(
+        [sys.executable, "-m", *asked, "--output-format", "json", str(src)], capture_output=True, text=True, check=False
+    )
+    return len(json.loads(printed.stdout))
+
+
+CALLS = """
+import sys, tomllib
+try:
+    from kohort.runs.demo import demo_plan
+    from kohort.runs.run import run
+except ImportError:
+    from kohort.demo import demo_plan
+    from kohort.experiment import run
+from kohort.methods.registry import find_method
+plan = demo_plan(find_method(sys.argv[1]), rounds=60)
+run(plan, seed=0)
+count = 0
+def package(frame):
+    name = frame.f_globals.get("__name__", "")
+    return ".".join(name.split(".")[:2]) if name.startswith("kohort.") else ""
+def watch(frame, event, arg):
+    global count
+    if event == "call" and frame.f_back is not None:
+        here, there = package(frame), package(frame.f_back)
+        count += bool(here and there and here != there)
+sys.setprofile(watch)
+run(plan, seed=0)
+sys.setprofile(None)
+print(count)
+"""
+
+
+def cross_package_calls(src: Path, method: str) -> int:
+    """Python calls from one package of kohort into another, in sixty rounds of the demo's plan."""
+    printed = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", CALLS, method],
+        env={"PYTHONPATH": str(src.resolve()), "PATH": ""},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return int(printed.stdout)
+
+
+def main(arguments: list[str]) -> None:
+    """Print the figures as JSON."""
+    calls = "--calls" in arguments
+    src = Path(next((item for item in arguments if not item.startswith("--")), "src"))
+    known = modules_in(src)
+    graph = {name: imports_of(path, known) for name, path in known.items()}
+    importers = Counter(other for name, others in graph.items() for other in others if other != name)
+    chain = longest_chain(graph)
+    figures = {
+        "files": len(known),
+        "folders": len({path.parent for path in known.values()}),
+        "lines": sum(len(path.read_text(encoding="utf-8").splitlines()) for path in known.values()),
+        "longest import chain": len(chain),
+        "chain": [name.removeprefix("kohort.") for name in chain],
+        "modules imported once": sum(count == 1 for count in importers.values()),
+        "modules only one method needs": dict(used_by_one_method(graph)),
+        f"functions above complexity {COMPLEX}": too_complex(src),
+    }
+    if calls:
+        figures["cross-package calls"] = {name: cross_package_calls(src, name) for name in ("fedavg", "partial")}
+    print(json.dumps(figures, indent=1))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
