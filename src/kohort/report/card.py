@@ -19,6 +19,7 @@ __all__ = ["model_card"]
 
 MOST_CLASSES = 20
 MOST_NAMES = 10
+_SAID_ELSEWHERE = {"target", "classes", "columns"}
 _SHOWN_OF_PLAN = {
     "data": ("table", "missing", "encoding", "test"),
     "sites": ("count", "split", "quorum"),
@@ -43,7 +44,8 @@ _MEASURES = {
 def model_card(model: Model, *, run: Mapping[str, Any], plan: Mapping[str, Any]) -> str:
     """The card of `model`, made by the run whose JSON object is `run` and whose plan, as in TOML, is `plan`."""
     parts = [
-        [f"# A model of {_code(model.encoder.schema.target)}", "", _lead(model, run)],
+        [f"# A model of {_code(model.target)}", "", _lead(model, run)],
+        ["## What it is", "", *_what(model)],
         ["## How to use it", "", *_use(model)],
         ["## What it reads", "", *_columns(model)],
         ["## How it was trained", "", *_training(run, plan)],
@@ -64,14 +66,21 @@ def _lead(model: Model, run: Mapping[str, Any]) -> str:
         what = f"one of {len(model.classes)} classes"
     rows = sum(run["site_rows"].values())
     return (
-        f"Predicts {_code(model.encoder.schema.target)}, {what}, from {len(model.encoder.schema.inputs)} columns. "
+        f"Predicts {_code(model.target)}, {what}, from {len(model.encoder.schema.inputs)} columns. "
         f"{_counted(run['sites'], 'site')} with {words.count(rows)} rows in all trained it together by the method "
         f"{_code(run['method'])}, in {_counted(run['rounds'], 'round')}."
     )
 
 
+def _what(model: Model) -> list[str]:
+    """What its kind says of it, except what the lead and the table of columns say already."""
+    told = {name: value for name, value in model.describe().items() if name not in _SAID_ELSEWHERE}
+    rows = [(_text(name.replace("_", " ")), _code(_plain(value))) for name, value in told.items()]
+    return _table(("", "value"), rows)
+
+
 def _use(model: Model) -> list[str]:
-    target = model.encoder.schema.target
+    target = model.target
     return [
         "```",
         "kohort predict FOLDER TABLE --out FILE",
@@ -123,7 +132,7 @@ def _training(run: Mapping[str, Any], plan: Mapping[str, Any]) -> list[str]:
     ]
     own = {key: value for key, value in plan.get("method", {}).items() if key != "name"}
     lines += [(f"`method.{key}`", _code(_plain(value))) for key, value in own.items()]
-    return [*_table(("key", "value"), lines), "", f"RoundsResult by: {_text(run['stopped_by'])}."]
+    return [*_table(("key", "value"), lines), "", f"Ended by: {_text(run['stopped_by'])}."]
 
 
 def _disclosed(run: Mapping[str, Any]) -> list[str]:

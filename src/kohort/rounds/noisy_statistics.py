@@ -11,15 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from math import sqrt
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kohort.errors import ConfigError, SiteError
-from kohort.models.closed_form.design import OneLayer, clip_rows, sensitivity
-from kohort.models.closed_form.solve import network_of as as_network
-from kohort.models.closed_form.solve import signed, solve, unsigned
-from kohort.models.closed_form.statistics import Statistics, statistics_of_sites, unpack
 from kohort.models.rows import Rows, stack
 from kohort.models.trainable import Trainable
 from kohort.protocol.hub import Ask, Expect, Hub, Replies, RoundEnd
@@ -29,6 +25,9 @@ from kohort.protocol.wire import Payload
 from kohort.rounds.dp_accounts import account_of, answer_once, claim_of
 from kohort.rounds.loop import RoundsResult
 from kohort.rounds.phase_rows import rows_of
+
+if TYPE_CHECKING:
+    from kohort.models.closed_form.design import OneLayer
 
 __all__ = ["STATISTICS", "noisy_statistics", "require_one_layer"]
 
@@ -45,6 +44,8 @@ def require_one_layer(network: Trainable) -> OneLayer:
     Raises:
         ConfigError: The model has hidden layers, or is not a classifier.
     """
+    from kohort.models.closed_form.design import OneLayer
+
     if getattr(network, "hidden", None) != () or network.loss not in {"logistic", "softmax"}:
         raise ConfigError(
             "noisy statistics need a classifier without hidden layers", hint='Set model.kind = "logistic"'
@@ -61,6 +62,9 @@ def _statistics(site: Site, request: Request) -> Release:
     phase = site.plan.phase(0)
     if phase.dp is None or phase.dp.mechanism != "statistics" or request.round != 0:
         raise SiteError("the approved plan does not release noisy statistics")
+    from kohort.models.closed_form.design import clip_rows, sensitivity
+    from kohort.models.closed_form.solve import signed
+    from kohort.models.closed_form.statistics import statistics_of_sites
     from kohort.models.dp_sgd.fit import gaussian
 
     answer_once(site, request)
@@ -89,6 +93,10 @@ def noisy_statistics(hub: Hub) -> Generator[Ask | RoundEnd, Any, RoundsResult]:
     Raises:
         ConfigError: The model has no closed form.
     """
+    from kohort.models.closed_form.solve import network_of as as_network
+    from kohort.models.closed_form.solve import solve, unsigned
+    from kohort.models.closed_form.statistics import Statistics, unpack
+
     design = require_one_layer(hub.network)
     expect = Expect(arrays={"sums": ("<f8", (design.length,)), "sigma": ("<f8", (1,))}, largest=1e15)
     replies: Replies = yield Ask(task=STATISTICS, to=hub.sites, expect=expect)

@@ -35,7 +35,7 @@ from kohort.protocol.key_holder import needs_key_holder
 from kohort.protocol.plan import ApprovedPlan
 from kohort.report.card import model_card
 from kohort.rng import Streams
-from kohort.runs.backend import Backend, RunContext, Simulation, approved_plan_for
+from kohort.runs.backend import Backend, RunContext, RunEngine, Simulation, approved_plan_for
 from kohort.runs.config import Plan
 from kohort.runs.folder import RunFolder
 from kohort.runs.observer import Progress, RoundObserver, require_finite
@@ -64,11 +64,23 @@ def run(
     many: bool = True,
     backend: Backend | None = None,
 ) -> Outcome:
-    """Run `plan` at `backend`, by default in this process. With `out`, writes model, ledger and `run.json` there.
+    """Run `plan` from beginning to end.
 
-    `resume` goes on with an interrupted run in `out`, to the same bytes as if it had never stopped (or begins it, when
-    nothing was begun there). `many=False` asks sites one by one. A `watch` that raises stops the run after a round,
-    with everything in place to resume it.
+    Args:
+        plan: what everybody approved.
+        out: a folder for model, ledger and `run.json`; without it nothing is written.
+        seed: the same seed gives the same bytes; 0 when none is given.
+        secure_random: draw from the operating system instead, so that nobody can repeat the run.
+        resume: go on with an interrupted run in `out`, to the same bytes as if it had never stopped; begin it when
+            nothing was begun there.
+        force: overwrite what is in `out`.
+        tables: by name, instead of the files that the plan names.
+        watch: is told after every round. If it raises, the run stops with everything in place to resume it.
+        many: False asks sites one by one.
+        backend: where the sites are; by default in this process.
+
+    Raises:
+        KohortError: the plan, the data or a site is at fault, or training diverged.
     """
     began, cpu_began = perf_counter(), process_time()
     place = backend or Simulation(tables=tables, many=many)
@@ -90,36 +102,23 @@ def run(
     notes: tuple[str, ...] = ()
     if folder is not None and goes_on:
         checkpoint, notes = folder.checkpoints.latest(ledger_lines=ledger.length)
-    approved = approved_plan_for(plan, schema=population.schema, run=ledger.run, sites=population.names)
+    context = RunContext(
+        plan=plan,
+        population=population,
+        approved=approved_plan_for(plan, schema=population.schema, run=ledger.run, sites=population.names),
+        streams=streams,
+        ledger=ledger,
+        receipts=receipts,
+    )
     try:
-        ready = RunContext(
-            plan=plan, population=population, approved=approved, streams=streams, ledger=ledger, receipts=receipts
-        )
-        engine = place.engine(ready)
-        tasks = [PREPARE.name, *(task.name for task in method.tasks)]
-        agreed = engine.approve(lambda rows: method.claims(plan.config, rows), tasks=tasks)
-        enrolment = enrol(
-            agreed,
-            declared=declared_domain(approved.schema, missing=approved.missing),
-            columns=(*approved.schema.inputs, str(approved.schema.target)),
-            settle=partial(_opening, method, approved),
-        )
-        enrolled = drive(enrolment, engine)
-        engine.declared = enrolled.rows
-        engine.inject_faults(plan.sites.faults)
-        hub = _hub(approved, streams, enrolled, population, checkpoint)
-        if checkpoint is not None:
-            engine.put_back(checkpoint.sites)
+        engine = place.engine(context)
+        hub = _enrolled_hub(method, context, engine, checkpoint)
         usable = set_aside_unseen(hub.encoder, population.test)
         test = population.test.filter(pl.Series(usable))
         observer = RoundObserver(hub, engine, test, watch, began, folder, checkpoint, ledger)
         result = drive(method.protocol(plan.config, hub), engine, observe=observer)
     finally:
-        try:
-            ledger.seal(receipts=(receipts.length, receipts.head), hub_key=receipts.public)
-        finally:
-            ledger.close()
-            receipts.close()
+        _seal(ledger, receipts)
     model = result.model
     require_finite(model, round=result.rounds, lr=plan.train.lr)
     outcome = outcome_of(
@@ -171,6 +170,35 @@ def _open_ledger(folder: RunFolder | None, streams: Streams, *, goes_on: bool) -
     if has_ledger and place is not None:
         reopen(place, ledger, receipts)
     return ledger, receipts
+
+
+def _seal(ledger: Ledger, receipts: Receipts) -> None:
+    """Sign the ledger's head, however the run ended."""
+    try:
+        ledger.seal(receipts=(receipts.length, receipts.head), hub_key=receipts.public)
+    finally:
+        ledger.close()
+        receipts.close()
+
+
+def _enrolled_hub(method: Method, context: RunContext, engine: RunEngine, checkpoint: Checkpoint | None) -> Hub:
+    """The hub as the protocol sees it, once the sites have approved the plan and agreed on a domain."""
+    plan, approved = context.plan, context.approved
+    tasks = [PREPARE.name, *(task.name for task in method.tasks)]
+    agreed = engine.approve(lambda rows: method.claims(plan.config, rows), tasks=tasks)
+    enrolment = enrol(
+        agreed,
+        declared=declared_domain(approved.schema, missing=approved.missing),
+        columns=(*approved.schema.inputs, str(approved.schema.target)),
+        settle=partial(_opening, method, approved),
+    )
+    enrolled = drive(enrolment, engine)
+    engine.declared = enrolled.rows
+    engine.inject_faults(plan.sites.faults)
+    hub = _hub(approved, context.streams, enrolled, context.population, checkpoint)
+    if checkpoint is not None:
+        engine.put_back(checkpoint.sites)
+    return hub
 
 
 def _opening(method: Method, approved: ApprovedPlan, domain: Domain, sites: tuple[str, ...]) -> Ask | None:
