@@ -49,10 +49,7 @@ class CellsState(TaskState):
 
 
 def needs_cells(approved: ApprovedPlan, encoder: Encoder) -> bool:
-    """Whether rare categories must be counted: there is an indicator, and no budget.
-
-    Under a budget a noisy total protects persons by itself, and a count would cost budget.
-    """
+    """Whether some feature is an indicator. A noisy total hides a person without a count, which would cost budget."""
     return bool(is_indicator(encoder).any()) and phases_of(approved)[0].dp is None
 
 

@@ -81,11 +81,7 @@ class OneShotSection:
 
 
 def section_of(approved: ApprovedPlan) -> OneShotSection:
-    """`[method.oneshot]` of the approved plan.
-
-    Raises:
-        RefusedError: The plan is not a one-shot fit.
-    """
+    """The section of the approved plan."""
     found = getattr(approved.config, "oneshot", None)
     if not isinstance(found, OneShotSection):
         raise RefusedError("the approved plan is not a one-shot fit")

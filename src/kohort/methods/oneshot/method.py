@@ -69,7 +69,7 @@ class OneShot:
     """Noise on the totals, in shares; `clip` bounds the norm of a row's inputs, which are within [-1, 1] each."""
 
     def training_phases(self, train: TrainSection) -> tuple[TrainingPhase, ...]:
-        """A single pass over all rows."""
+        """One look at all rows."""
         return (TrainingPhase(train=replace(train, rounds=1, batch=0, local_epochs=1), dp=self.dp),)
 
 
@@ -207,7 +207,7 @@ def _check_sites(config: OneShot, hub: Hub, total: Total, *, noisy: bool) -> Non
 
 
 def _check(config: OneShot, hub: Hub) -> None:
-    """Refuse, before any site is asked, a plan that every site would fail on."""
+    """What would fail at every site is the plan's fault, and is said once."""
     section, approved = config.oneshot, hub.approved
     if approved.train.stop is not None:
         raise ConfigError("a one-shot fit runs its rounds to the end", hint="Drop train.stop")

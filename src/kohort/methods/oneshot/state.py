@@ -86,7 +86,7 @@ class OneShotState:
         return fit(self.layout, values, noise=self.noise * float(np.sqrt(len(self.batches))))
 
     def model(self) -> Model:
-        """The model over all batches; raises as `fit` does."""
+        """The model over all batches that are in."""
         network, weights = self.fit().network(self.encoder.dtype)
         return Model(network, weights, self.encoder)
 

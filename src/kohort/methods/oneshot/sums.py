@@ -50,11 +50,7 @@ _MOST_CURVATURE = 50_000
 
 
 def scheme_of(approved: ApprovedPlan) -> str:
-    """The secure-sum scheme of the approved plan.
-
-    Raises:
-        RefusedError: The plan sums nothing.
-    """
+    """How the approved plan protects its sums."""
     secure = secure_of(approved)
     if secure is None:
         raise RefusedError("the approved plan sums nothing")
@@ -62,7 +58,7 @@ def scheme_of(approved: ApprovedPlan) -> str:
 
 
 def dp_of(approved: ApprovedPlan) -> DPSection | None:
-    """The privacy budget of the approved plan, if any."""
+    """The budget of the approved plan."""
     return phases_of(approved)[0].dp
 
 
@@ -121,7 +117,7 @@ def layout_at(site: Site) -> Layout:
 
 
 def _named(site: Site, request: Request, section: OneShotSection, rows: int) -> list[str]:
-    """The sites of the sum. Refuses too few sites and, without a secure sum, too few rows at this site."""
+    """The sites of the sum; too few of them, or too few rows where no sum hides them, and this one takes no part."""
     named = request.payload.blobs["sites"].decode(errors="replace").split("\n")
     if scheme_of(site.plan) == "none":
         if rows < section.min_rows:
@@ -141,17 +137,7 @@ def _statistics(site: Site, request: Request, length: int) -> tuple[Integers, in
 
 
 def statistics_at(site: Site, request: Request, length: int) -> tuple[Integers, int]:
-    """The site's statistics as integers of the grid, and the number of rows they were computed from.
-
-    Args:
-        site: The site.
-        request: Names the sites of the sum.
-        length: The number of statistics that was asked for.
-
-    Raises:
-        RefusedError: Too few sites or rows take part.
-        SiteError: The approved plan has no sum of this length.
-    """
+    """The site's sums as integers of the grid for the sites that `request` names, and the rows behind them."""
     approved, layout, rows = site.plan, layout_at(site), rows_taking_part(site)
     section = layout.section
     if length != layout.length:
