@@ -83,7 +83,7 @@ def test_people_get_a_table_and_a_verdict(kohort_here, table) -> None:
     assert "not anonymous: 1 of 5 rows are unique" in out
     assert "which discloses it" in out
     assert "prosecutor risk" in out
-    assert "no role was given: secret_name" in err
+    assert "have no role: secret_name" in err
     assert "zebra" not in out + err
     assert "2-anonymous" in kohort_here("check", table, "--quasi", "job")[1]
     assert (

@@ -93,7 +93,7 @@ _KINDS = (
         "ciphertext",
         "guarded",
         "#1f93a5",
-        "Encrypted data that the hub cannot read; only the named key-holder can decrypt it.",
+        "Encrypted data that the hub cannot read; only the party that the guarantee names can decrypt it.",
     ),
     Kind(
         "secure-sum",

@@ -1,11 +1,11 @@
-"""Minimum cells: before statistics are formed, categories of too few persons become one, by a count that shows no key.
+"""Minimum cell counts: merge rare categories before any statistics are summed.
 
-A total can show a person: the line of a Gram matrix for a country that occurs once is that person's record. So all
-sites count, under a secret the hub does not know, how many persons have each indicator and each class; indicators that
-`min_cell` persons share stay, the others of a column become "other", and where those are too few even together, their
-rows take no part. A class of too few persons ends the run before anything is summed.
+A total can disclose a person: the row of a Gram matrix for a country that occurs once is that person's record. So all
+sites count, with keys hidden by a secret that the hub does not know, how many persons have each indicator and each
+class. Indicators of at least `min_cell` persons stay; the others of a column are merged into "other". If even these are
+too few together, their rows take no part. A class with too few persons ends the run before anything is summed.
 
-What is learned: the hub sees capped totals of opaque keys and, from the sites, which indicators are frequent; a site
+What is disclosed: the hub sees capped totals of opaque keys and, from the sites, which indicators are frequent; a site
 learns the same. Nobody learns a count below `min_cell`.
 """
 
@@ -39,7 +39,7 @@ _ABSENT = "~"
 
 @dataclass
 class CellsState(TaskState):
-    """What a site found out about rare categories."""
+    """What a site knows about rare categories."""
 
     frequent: NDArray[np.bool_] | None = None
     """Which features enough persons share."""
@@ -53,7 +53,11 @@ def needs_cells(approved: ApprovedPlan, encoder: Encoder) -> bool:
 
 
 def rows_at(site: Site) -> Rows:
-    """The site's encoded rows."""
+    """The site's encoded rows.
+
+    Raises:
+        SiteError: The site has not enrolled.
+    """
     rows = site.training_rows
     if rows is None:
         raise SiteError(f"site {site.name!r} was asked for statistics before it enrolled")
@@ -61,7 +65,11 @@ def rows_at(site: Site) -> Rows:
 
 
 def cells_at(site: Site) -> tuple[Cells, NDArray[np.bool_] | None]:
-    """What this site found out about rare categories, and which of its rows take part (None: all)."""
+    """Which features are inputs, and which rows of this site take part (None: all).
+
+    Raises:
+        RefusedError: Rare categories have not been counted yet.
+    """
     encoder = site.encoder
     if not needs_cells(site.plan, encoder):
         return Cells.whole(encoder.width), None
@@ -86,7 +94,7 @@ def _counted_by_person(site: Site, present: NDArray[np.bool_]) -> NDArray[np.int
 
 
 def _keys(encoder: Encoder) -> list[bytes]:
-    """Every indicator, its absence where it stands alone, and every class, in the order of `_present`."""
+    """Keys of every indicator, of the absence of lone indicators, and of every class, in the order of `_present`."""
     lone = _stands_alone(encoder)
     names = [name for name, own in zip(encoder.feature_names, is_indicator(encoder), strict=True) if own]
     absent = [name + _ABSENT for name, own in zip(encoder.feature_names, lone, strict=True) if own]
@@ -107,7 +115,7 @@ def _present(site: Site, encoder: Encoder) -> NDArray[np.bool_]:
 
 
 def _rare_rows(site: Site, encoder: Encoder, frequent: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Which rows hold a rare indicator of each column, [rows, columns]; items are just not read."""
+    """Which rows have a rare indicator of each column, [rows, columns]; rare items are ignored instead."""
     has = (rows_at(site).x > 0.5) & ~frequent & ~_items(encoder)
     ends = np.cumsum([len(block.features) for block in encoder.blocks])
     parts = np.split(has, ends[:-1], axis=1)
@@ -120,7 +128,7 @@ def _items(encoder: Encoder) -> NDArray[np.bool_]:
 
 
 def _counts(site: Site) -> KeyCounts:
-    """The first count is of all indicators; once the frequent ones are known, of what is left of each column."""
+    """First the counts of all indicators; once the frequent ones are known, those of the merged rest of each column."""
     encoder = site.encoder
     frequent = site.state(CellsState).frequent
     if frequent is None:
@@ -149,7 +157,7 @@ COUNT = SecureCount("oneshot.count", counts_of=_counts, scheme=_scheme)
 
 
 def _learn(site: Site, request: Request) -> Release:
-    """Read what was frequent, for every key of the agreed domain, and say it: everybody finds the same."""
+    """Store which keys of the agreed domain are frequent, and report it; all sites report the same."""
     encoder, state = site.encoder, site.state(CellsState)
     f, h = request.payload.arrays["f"], request.payload.arrays["h"]
     if request.round == 0:
@@ -174,7 +182,12 @@ CELLS = Task(name="oneshot.cells", one=_learn)
 
 
 def agree_on_cells(hub: Hub) -> Generator[Ask | RoundEnd, Any, Cells]:
-    """Count, and settle which features are read; refuses when a class is too rare."""
+    """Count the indicators over all sites, and merge the rare ones.
+
+    Raises:
+        RefusedError: A class has too few persons.
+        IntegrityError: The sites report different results.
+    """
     encoder, section = hub.encoder, section_of(hub.approved)
     said = yield from _count(hub, 0, encoder.width + len(encoder.classes or ()))
     frequent, classes = said[: encoder.width], said[encoder.width :]

@@ -1,8 +1,8 @@
-"""`[method.oneshot]`, and what it makes of encoded rows: the inputs of the sums, the same at every site and at the hub.
+"""`[method.oneshot]`, and how encoded rows become the inputs of the sums, the same at every site and at the hub.
 
-Inputs are within [-1, 1], by public bounds, and rounded to a grid of 2^-precision. Products of two of them are then
-whole multiples of 4^-precision, so that sums over rows are exact: they do not depend on how rows are dealt out to
-sites, on the order of adding, or on the scheme that adds. What a site sends is the sum in those units, an integer.
+Inputs are within [-1, 1], by public bounds, and rounded to a grid of 2^-precision. Products of two inputs are then
+whole multiples of 4^-precision, so sums over rows are exact: they do not depend on how rows are distributed over sites,
+on the order of addition, or on the secure-sum scheme. A site sends the sum in these units, as an integer.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from kohort.tables.encoder import Encoder
 __all__ = ["BITS", "Cells", "Layout", "OneShot", "OneShotSection", "is_indicator", "section_of"]
 
 BITS = 62
-"""Signed bits of a total. Where a slot of a ciphertext is narrower, a number takes several."""
+"""Signed bits of a total. If the slots of a ciphertext are narrower, a number takes several slots."""
 
 
 def _key(name: str) -> str:
@@ -107,24 +107,33 @@ def section_of(approved: ApprovedPlan) -> OneShotSection:
 
 @dataclass(frozen=True, eq=False)
 class Cells:
-    """Which encoded features are read, after rare categories of a column became one.
+    """Which encoded features are inputs, after the rare categories of each column were merged.
 
-    `target[f]` is the input that feature f adds to, or -1 where it is not read.
+    `target[f]` is the input that feature f is added to, or -1 if it is not used.
     """
 
     target: NDArray[np.int64]
     inputs: int
     left_out: tuple[str, ...] = ()
-    """Columns whose rare categories are rare even together: their rows take no part."""
+    """Columns whose rare categories have too few persons even together; rows with such a category take no part."""
 
     @classmethod
     def whole(cls, width: int) -> Cells:
-        """Every feature by itself."""
+        """Every feature is an input of its own."""
         return cls(np.arange(width), width)
 
     @classmethod
     def merged(cls, encoder: Encoder, frequent: NDArray[np.bool_], others: NDArray[np.bool_]) -> Cells:
-        """Features that are not `frequent` become "other" of their column, where `others` says there are enough."""
+        """Merge the rare features of each column into one input.
+
+        Args:
+            encoder: The encoder that made the features.
+            frequent: Which features enough persons share.
+            others: Which columns have enough persons among their rare features.
+
+        Raises:
+            RefusedError: No feature is left.
+        """
         target = np.full(encoder.width, -1, dtype=np.int64)
         left_out, start, used = [], 0, 0
         for number, block in enumerate(encoder.blocks):
@@ -145,7 +154,7 @@ class Cells:
         return cls(target, used, tuple(left_out))
 
     def apply(self, x: FloatArray) -> FloatArray:
-        """Encoded rows, one column an input."""
+        """Encoded rows with one column per input."""
         if self.inputs == len(self.target) and (self.target == np.arange(self.inputs)).all():
             return x
         out = np.zeros((len(x), self.inputs), dtype=x.dtype)
@@ -155,7 +164,7 @@ class Cells:
         return out
 
     def spread(self, matrix: Floats) -> Floats:
-        """Weights [features, outputs] of encoded rows out of weights [inputs, outputs]."""
+        """Turn weights [inputs, outputs] into weights [features, outputs] for encoded rows."""
         out = np.zeros((len(self.target), matrix.shape[1]))
         read = self.target >= 0
         out[read] = matrix[self.target[read]]
@@ -163,7 +172,7 @@ class Cells:
 
 
 def is_indicator(encoder: Encoder) -> NDArray[np.bool_]:
-    """Which features are 0 or 1 for a category, an item or a missing value."""
+    """Which features are indicators: 0 or 1 for a category, an item or a missing value."""
     found = []
     for block in encoder.blocks:
         alone = (isinstance(block, CategoryBlock) and block.encoding == "onehot") or isinstance(block, ItemsBlock)
@@ -173,7 +182,7 @@ def is_indicator(encoder: Encoder) -> NDArray[np.bool_]:
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """From encoded rows to sums, and from weights back to a network that reads encoded rows."""
+    """How encoded rows become sums, and how solved coefficients become a network that takes encoded rows."""
 
     section: OneShotSection
     cells: Cells
@@ -190,7 +199,14 @@ class Layout:
 
     @classmethod
     def of(cls, section: OneShotSection, encoder: Encoder, cells: Cells, *, clip: float | None = None) -> Layout:
-        """What the approved plan makes of these columns."""
+        """The layout for these columns; random layers are drawn from the public seed of the plan.
+
+        Args:
+            section: `[method.oneshot]`.
+            encoder: The encoder that all sites share.
+            cells: Which features are inputs.
+            clip: Largest norm of a row's inputs, under differential privacy.
+        """
         numeric = np.zeros(cells.inputs, dtype=bool)
         read = cells.target >= 0
         numeric[cells.target[read]] = ~is_indicator(encoder)[read]
@@ -214,16 +230,16 @@ class Layout:
 
     @property
     def parts(self) -> int:
-        """Models that are solved each by itself."""
+        """Number of ensemble members, each solved by itself."""
         return max(1, len(self.members))
 
     @property
     def length(self) -> int:
-        """Numbers of the sum: members, folds in each, statistics in each."""
+        """How many numbers are summed: members x folds x statistics."""
         return self.parts * self.section.deals * self.design.length
 
     def grid(self, sites: int) -> FixedPoint:
-        """The integers everybody adds."""
+        """The fixed-point encoding of a sum over `sites` sites."""
         scale = self._grid**2
         return FixedPoint(bound=(2.0 ** (BITS - 1) - 1) / (scale * sites), scale=scale, sites=sites)
 
@@ -233,7 +249,7 @@ class Layout:
         return np.where(self.numeric, 2 * own - 1, own)
 
     def transform(self, x: FloatArray, part: int = 0) -> Floats:
-        """What member `part` sums up of encoded rows: on the grid, and within the clip."""
+        """The inputs of member `part` for encoded rows: clipped, and rounded to the grid."""
         own = self.inputs(x)
         if self.members:
             own = self.members[part].transform(own)
@@ -244,14 +260,24 @@ class Layout:
 
     @property
     def sensitivity(self) -> float:
-        """How far one row moves the whole vector at most, when rows are clipped; rounding included."""
+        """L2 sensitivity of the vector of sums to one clipped row, rounding included.
+
+        Raises:
+            ConfigError: Rows are not clipped.
+        """
         if self.clip is None:
             raise ConfigError("rows that are not clipped can move a sum arbitrarily far")
         norm = self.clip + 0.5 * float(np.sqrt(self.design.inputs)) / self._grid
         return float(np.sqrt(self.parts)) * sensitivity(self.design, float(np.sqrt(1 + norm**2)))
 
     def network(self, coefficients: list[Floats], sizes: list[int], dtype: Literal["float32", "float64"]) -> _Fitted:
-        """The network that reads encoded rows, and its weights."""
+        """The network that takes encoded rows, and its flat weights.
+
+        Args:
+            coefficients: The solution of each ensemble member.
+            sizes: The number of random features that each member uses.
+            dtype: The type of the weights.
+        """
         from kohort.models.closed_form.solve import network_of, unsigned
 
         design = self.design
@@ -275,4 +301,4 @@ class Layout:
 
 _Fitted = tuple[Network, FloatArray]
 _drawn = lru_cache(maxsize=4)(patches)
-"""Simulated sites share the layers, which they would all draw alike."""
+"""Cached: all simulated sites draw the same layers."""

@@ -1,4 +1,4 @@
-"""The hub's part of a one-shot fit: judge an opened total, choose the penalty by its folds, solve."""
+"""The hub's part of a one-shot fit: check an opened total, choose the penalty by cross-validation, and solve."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ROWS_PER_INPUT = 10
 
 @dataclass(frozen=True, eq=False)
 class Fit:
-    """The solution: weights of every member, what the folds chose for it, and the scale of its inputs."""
+    """The solution: coefficients, size and penalty of every ensemble member, and the scaling of the inputs."""
 
     layout: Layout
     coefficients: list[Floats]
@@ -33,17 +33,17 @@ class Fit:
     gram: Floats
 
     def network(self, dtype: DType) -> tuple[Network, FloatArray]:
-        """The network that reads encoded rows, and its weights."""
+        """The network that takes encoded rows, and its flat weights."""
         return self.layout.network(self.coefficients, self.sizes, dtype)
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the folds chose."""
+        """What cross-validation chose, in words."""
         return chosen_notes(self.layout, self.penalties, self.sizes)
 
 
 def chosen_notes(layout: Layout, penalties: Sequence[float], sizes: Sequence[int]) -> tuple[str, ...]:
-    """What the folds chose, if they were asked."""
+    """What cross-validation chose, in words; empty for a fixed penalty."""
     if layout.section.lambda_ != "folds":
         return ()
     chosen = ", ".join(
@@ -54,7 +54,15 @@ def chosen_notes(layout: Layout, penalties: Sequence[float], sizes: Sequence[int
 
 
 def check_before(layout: Layout, rows: list[int]) -> None:
-    """Refuse what declared rows already tell: too few for the numbers to hide anyone, or too many for the grid."""
+    """Check the declared row counts before anything is summed.
+
+    Args:
+        layout: What is summed.
+        rows: The number of rows of each site.
+
+    Raises:
+        RefusedError: There are too few rows for a total to protect anyone, or so many that the total may overflow.
+    """
     section, width, sites = layout.section, layout.design.width, len(rows)
     least = ROWS_PER_INPUT * width * section.deals
     if sum(rows) < least:
@@ -73,13 +81,18 @@ def check_before(layout: Layout, rows: list[int]) -> None:
 
 
 def decoded(layout: Layout, total: Integers) -> Floats:
-    """The total in its own unit, [members, folds, length]."""
+    """The total as real numbers, [members, folds, length]."""
     values = layout.grid(1).decode(total)
     return values.reshape(layout.parts, layout.section.deals, layout.design.length)
 
 
 def check_total(layout: Layout, totals: Floats) -> None:
-    """Every opened total has rows enough, and persons enough of every class, or no model is made of it."""
+    """Check that the total of every fold has enough rows, in all and per class.
+
+    Raises:
+        RefusedError: It has not, and no model may be made of it.
+        DataError: A class occurs at no site.
+    """
     section, design = layout.section, layout.design
     for fold in totals[0]:
         statistics = unpack(design, fold)
@@ -103,11 +116,19 @@ def check_total(layout: Layout, totals: Floats) -> None:
 
 
 def fit(layout: Layout, totals: Floats, *, noise: float = 0.0) -> Fit:
-    """Solve every member over all rows.
+    """Solve every ensemble member over all rows.
 
-    `noise` is the deviation of what was added to each number of a total. Noise of that size moves a Gram matrix by its
-    deviation times the root of its width or so; a smaller penalty would let it speak, and dividing by noisy deviations
-    of columns would raise it, so noisy totals are not standardised. All of that is public and costs no budget.
+    Noise of standard deviation s moves a Gram matrix by about s times the square root of its width, so the penalty is
+    at least that large. Noisy totals are not standardised, because dividing by noisy deviations of columns would
+    amplify the noise. Both depend only on public numbers and cost no budget.
+
+    Args:
+        layout: What was summed.
+        totals: The totals, [members, folds, length].
+        noise: Standard deviation of the noise in each number of a total; 0 without a budget.
+
+    Raises:
+        DataError: There is nothing to fit.
     """
     section, design = layout.section, layout.design
     least = noise * float(np.sqrt(section.deals * design.width)) * design.slopes[1] ** 2

@@ -1,17 +1,21 @@
-"""One round over secure sums (after Fontenla-Romero, Guijarro-Berdiñas, Hernández-Pereira, Pérez-Sánchez: FedHEONN,
-Future Generation Computer Systems 149, 2023).
+"""One-shot federated learning over a secure sum (after Fontenla-Romero, Guijarro-Berdiñas, Hernández-Pereira,
+Pérez-Sánchez: FedHEONN, Future Generation Computer Systems 149, 2023).
 
-A one-layer network has a closed form: Z'Z and Z'y of the rows Z = [1, x] are all anyone needs, and both are sums. Every
-site adds its own inside one secure sum, and the hub solves. The result is that of pooled rows, exactly, however rows
-are dealt out. The paper sends U S of every site in clear, which gives small sites' rows back; here the hub sees the
-total alone. `mode = "paper"` does as the paper does, to compare with.
+A one-layer network has a closed-form solution from Z'Z and Z'y of the rows Z = [1, x], and both are sums over rows.
+Every site adds its own statistics to one secure sum, and the hub solves. The result is exactly that of pooled rows, no
+matter how the rows are distributed over sites.
 
-Threat model: the hub is curious and follows the protocol. It sees the total of all sites' Gram matrices and moments and
-each site's row count. With `bfv` (default) and `ckks` a key-holder opens the total, and must not collude with the hub;
-`masks` needs no such party; with `none` the hub is trusted with every site's own statistics, or, with
-`statistics_to = "peers"`, the sites are, and the hub sees the model alone. Totals are refused below
-10 rows an input or `min_cell` persons of a class; rare categories become one before anything is summed.
-Guarantee: SecureSum, Aggregate with `none`; DP of the total with `method.dp`; in mode "paper", Aggregate and Encrypted.
+Threat model: the hub is honest but curious. It sees the total of all sites' Gram matrices and moments, and each site's
+row count. With `bfv` (the default) and `ckks` a key-holder opens the total and must not collude with the hub; `masks`
+needs no such party. With `none` the hub is trusted with every site's own statistics; with `statistics_to = "peers"`
+the sites trust each other with them, and the hub sees only the model.
+
+Guarantee: SecureSum, or Aggregate with `none`; DP of the total with `method.dp`; in mode "paper", Aggregate and
+Encrypted. A total with fewer than 10 rows per input or fewer than `min_cell` persons per class is refused. Rare
+categories are merged before anything is summed.
+
+Sharp edges: the paper sends U S of every site in clear, from which the rows of small sites can be recovered;
+`mode = "paper"` does the same, for comparison only. Columns need public bounds, because sums are in fixed point.
 """
 
 from __future__ import annotations
@@ -58,7 +62,7 @@ def reads(config: OneShot) -> Reads:
 
 
 def protocol(config: OneShot, hub: Hub) -> ProtocolGenerator:
-    """Settle what is summed, sum it once, solve; Newton steps if the plan has more rounds."""
+    """Agree on what is summed, sum it once, and solve; with more rounds in the plan, Newton steps follow."""
     _check(config, hub)
     if config.oneshot.mode == "paper":
         return (yield from paper_protocol(hub))
@@ -102,7 +106,7 @@ def protocol(config: OneShot, hub: Hub) -> ProtocolGenerator:
 
 
 def _among_peers(hub: Hub, layout: Layout) -> ProtocolGenerator:
-    """The sites exchange their statistics and solve; the hub hears of the model alone, so it has no state to keep."""
+    """The sites exchange their statistics and solve; the hub sees only the model, so it has no state to keep."""
     solved = yield from solved_by_peers(hub, layout)
     network, weights = layout.network(solved.coefficients, solved.sizes, hub.network.dtype)
     model = hub.model_of(weights, network=network)
@@ -117,7 +121,7 @@ def _among_peers(hub: Hub, layout: Layout) -> ProtocolGenerator:
 
 
 def _newton(config: OneShot, hub: Hub, fitted: Fit) -> Generator[Ask | RoundEnd, Any, Fit]:
-    """Steps on the cross-entropy from the closed form; one that made it worse is halved."""
+    """Newton steps on the cross-entropy, from the closed form; a step that raised the loss is halved."""
     layout, rounds = fitted.layout, config.oneshot.rounds
     design, curvature = layout.design, curvature_of(layout)
     at, length = fitted.coefficients[0], 1.0
@@ -156,7 +160,7 @@ def _penalised(sums: Floats, at: Floats, fitted: Fit) -> float:
 
 
 def _shown(hub: Hub, fitted: Fit, number: int, rounds: int) -> Generator[Ask | RoundEnd, Any, None]:
-    """A round is done. A resumed run asks everything again, gets the same answers, and goes on from where it was."""
+    """End a round. A resumed run repeats all requests, gets the same replies, and reports only rounds that are new."""
     done = -1 if hub.resume is None else hub.resume.round
     if number >= done:
         network, weights = fitted.network(hub.network.dtype)
@@ -165,7 +169,7 @@ def _shown(hub: Hub, fitted: Fit, number: int, rounds: int) -> Generator[Ask | R
 
 
 def _sigma(phase: TrainingPhase) -> float:
-    """The noise multiplier of the total: the same at every site, for it depends on no site's rows."""
+    """The noise multiplier of the total. It depends on no site's rows, so it is the same at every site."""
     from kohort.privacy.dp.accounting import calibrate
 
     if phase.dp is None:
@@ -174,7 +178,7 @@ def _sigma(phase: TrainingPhase) -> float:
 
 
 def _check_sites(config: OneShot, hub: Hub, total: Total, *, noisy: bool) -> None:
-    """Too few survivors, and nothing is made of what was opened."""
+    """Refuse a total that too few sites contributed to."""
     protected = find_scheme(config.secure.sum).name != "none"
     if protected and len(total.sites) < config.oneshot.min_sites:
         raise RefusedError(f"{len(total.sites)} sites are left, fewer than {config.oneshot.min_sites}")
@@ -249,7 +253,7 @@ def _check_protected(section: OneShotSection, hub: Hub) -> None:
 
 
 def _require_bounds(hub: Hub) -> None:
-    """Numbers are summed in fixed point, so their range has to be public before anybody looks at a row."""
+    """Refuse columns without public bounds: sums are in fixed point, so ranges must not depend on rows."""
     schema = hub.approved.schema
     names = [*schema.inputs, *([] if hub.encoder.classes is not None else [str(schema.target)])]
     open_ended = [
@@ -277,7 +281,7 @@ def _notes(layout: Layout) -> tuple[str, ...]:
 
 
 def claims(config: OneShot, rows: int) -> Sequence[Guarantee]:
-    """A site gives away its statistics inside a sum, or in clear; in mode "paper", what the paper sends."""
+    """What a site with `rows` rows discloses: its statistics, in a sum or in clear; in mode "paper", U S in clear."""
     if config.oneshot.mode == "paper":
         return paper_claims(rows)
     (phase,) = phases(config, TrainSection())

@@ -1,15 +1,15 @@
-"""Newton steps for cross-entropy: what a site adds up at given weights, and the step the hub makes of the total.
+"""Newton steps for cross-entropy: what a site sums at given weights, and the step the hub computes from the total.
 
-Squared error before the activation is what has a closed form; whom it costs accuracy can follow it by steps on the
-cross-entropy, each one more sum over rows. Two ways to the curvature:
+The closed form minimises the squared error before the activation. Where that costs accuracy, Newton steps on the
+cross-entropy can follow, each with one more sum over rows. There are two kinds of curvature:
 
 - "exact": the Hessian. Two classes: Z'RZ with R = p (1 - p), iteratively reweighted least squares. More classes: the
   blocks Z' diag(p_a (1[a = b] - p_b)) Z of the softmax for a <= b. A handful of steps suffice.
 - "bound": Z'Z from the first round, times 1/4 for two classes and 1/2 (I - 1 1'/K) for K (Böhning's bound). It is
-  never below the Hessian, so no step raises the penalised loss; only gradients travel, which pays when K^2 Gram
-  matrices would not fit, and takes many more steps.
+  never below the Hessian, so no step raises the penalised loss. Only gradients are sent, which is needed when K^2 Gram
+  matrices would be too large, and takes many more steps.
 
-The loss travels along, so a hub that sees it rise can halve the step it made (`newton_step(..., length=0.5)`).
+The loss is summed as well, so a hub that sees it rise can halve its step (`newton_step(..., length=0.5)`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,11 @@ Curvature = Literal["exact", "bound"]
 
 
 def newton_length(design: OneLayer, curvature: Curvature = "exact") -> int:
-    """Numbers a site adds up for one step: curvature, gradient [width, outputs], loss."""
+    """How many numbers a site sums for one step: curvature, gradient [width, outputs], loss.
+
+    Raises:
+        ConfigError: The target is a number.
+    """
     _require_classes(design)
     triangle = design.width * (design.width + 1) // 2
     blocks = design.outputs * (design.outputs + 1) // 2 if curvature == "exact" else 0
@@ -47,7 +51,15 @@ def newton_statistics(
     curvature: Curvature = "exact",
     transform: Transform | None = None,
 ) -> Floats:
-    """What every site adds up at the weights `coefficients` [width, outputs]: [sites, newton_length]."""
+    """The statistics of every site at given weights, [sites, newton_length].
+
+    Args:
+        design: The one-layer model.
+        rows: The rows of all sites.
+        coefficients: The weights, [width, outputs].
+        curvature: "exact" or "bound".
+        transform: Maps encoded rows to inputs.
+    """
     out = np.zeros((rows.sites, newton_length(design, curvature)))
     most = chunk_rows(design.width)
     with one_blas_thread():
@@ -63,7 +75,7 @@ def newton_statistics(
 
 
 def newton_loss(total: NDArray[Any]) -> float:
-    """The cross-entropy of all rows at the weights the sums were made at, without the penalty."""
+    """The cross-entropy of all rows at the weights of the sums, without the penalty."""
     return float(total[-1])
 
 
@@ -77,10 +89,19 @@ def newton_step(
     gram: Floats | None = None,
     length: float = 1.0,
 ) -> Floats:
-    """The weights after one step on cross-entropy + penalty / 2 |v|^2, v being the weights of z-scored inputs.
+    """The weights after one step on cross-entropy + penalty / 2 |v|^2, where v are the weights of z-scored inputs.
 
-    `scaling` is that of the first round (`Solver.scaling`). With `gram`, the Gram matrix of all rows, the curvature is
-    its bound and `total` holds gradient and loss alone.
+    Args:
+        design: The one-layer model.
+        total: The sum of all sites' statistics.
+        coefficients: The weights at which they were computed.
+        penalty: The ridge penalty.
+        scaling: The scaling of the first round (`Solver.scaling`).
+        gram: The Gram matrix of all rows, for curvature "bound"; `total` then has gradient and loss alone.
+        length: The step length; 1 is a full Newton step.
+
+    Raises:
+        DataError: `total` has another length, or is not finite.
     """
     curvature: Curvature = "exact" if gram is None else "bound"
     numbers = np.asarray(total, dtype=np.float64)
@@ -98,7 +119,7 @@ def newton_step(
         hessian[a, :, b, :] = hessian[b, :, a, :] = change.T @ block @ change
     flat = hessian.reshape(outputs * width, outputs * width) + penalty * np.eye(outputs * width)
     scaled = scaling.to_scaled(coefficients)
-    # Constant columns have no coordinate and the softmax has a free direction: the shortest step leaves both alone.
+    # Constant columns and one direction of the softmax are not determined: the minimum-norm step does not change them.
     step = np.linalg.lstsq(flat, (gradient - penalty * scaled).T.reshape(-1), rcond=1e-12)[0]
     moved: Floats = change @ (scaled + length * step.reshape(outputs, width).T)
     return moved

@@ -1,9 +1,11 @@
-"""Mode "paper" of the one-shot fit: what FedHEONN sends and computes, to compare with.
+"""Mode "paper" of the one-shot fit: what FedHEONN sends and computes, for comparison.
 
-A site sends U S of its rows in clear and its moments encrypted under a key all sites share. The hub decomposes again
-with every site that comes in, adds the ciphertexts, and multiplies the total by U (S^2 + lambda)^-1 U' while it is
-encrypted; a site opens the weights. U S tells the rows up to a rotation, which for few rows is the rows themselves
-(`kohort.evaluate.attacks`): sites below `min_rows` sit out, and small ones are warned about.
+A site sends U S of its rows in clear, and its moments encrypted under a key that all sites share. The hub updates its
+decomposition with every reply, adds the ciphertexts, and multiplies the encrypted total by U (S^2 + lambda)^-1 U'; a
+site decrypts the weights.
+
+Sharp edges: U S determines the rows up to a rotation, and the rows of a small site can be recovered from it
+(`kohort.evaluate.attacks`). Sites below `min_rows` take no part, and a note counts the other small sites.
 """
 
 from __future__ import annotations
@@ -72,7 +74,7 @@ def _send(site: Site, request: Request) -> Release:
 
 
 def _open(site: Site, request: Request) -> Release:
-    """Open the encrypted weights, as any site can."""
+    """Decrypt the weights, as any site can."""
     layout = _layout(site)
     keys = _keys(site.plan)
     columns = [keys.decrypt(data) for data in split_ciphertexts(request.payload.blobs["weights"])]
@@ -85,12 +87,16 @@ OPEN_WEIGHTS = Task(name="oneshot.paper.open", one=_open)
 
 
 def paper_claims(rows: int) -> Sequence[Guarantee]:
-    """U S counts as what it is, an aggregate of the site's rows that nothing protects."""
+    """What a site with `rows` rows discloses: U S, an unprotected aggregate of all of them."""
     return (Aggregate(rows=rows),)
 
 
 def paper_protocol(hub: Hub) -> ProtocolGenerator:
-    """One exchange, an incremental decomposition, an encrypted product, and a site that opens it."""
+    """Collect U S and encrypted moments, merge them incrementally, and let one site decrypt the weights.
+
+    Raises:
+        IntegrityError: The decrypted weights are not finite.
+    """
     section = section_of(hub.approved)
     layout = Layout.of(section, hub.encoder, Cells.whole(hub.encoder.width))
     width, neurons = layout.design.width, layout.design.classes or 1

@@ -1,9 +1,9 @@
 """Encryption as the FedHEONN paper uses it: CKKS under one key pair that all sites share, with homomorphic products.
 
-Kept to compare with. Every site can open every other site's ciphertexts, and whoever holds the key can open the model;
-decryptions are not rounded, which leaks key material to whoever gets them. See `kohort.crypto.sums.he`.
+For comparison only. Every site can decrypt every other site's ciphertexts, and whoever has the key can decrypt the
+model. Decryptions are not rounded, which leaks key material to whoever receives them. See `kohort.crypto.sums.he`.
 
-The keys are handed out before a run, as the paper assumes: in a simulation they are made once a run, in this process.
+The paper assumes that keys are distributed before a run; in a simulation they are made once per run, in this process.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SCALE = 2.0**40
 
 
 class PaperKeys:
-    """The key pair of all sites. `public` is the part the hub is handed: it adds and multiplies, and opens nothing."""
+    """The key pair that all sites share. `public`, the hub's part, can add and multiply but not decrypt."""
 
     def __init__(self, degree: int) -> None:
         api = library()
@@ -35,24 +35,32 @@ class PaperKeys:
         self.public.make_context_public()
 
     def encrypt(self, vector: NDArray[np.float64]) -> bytes:
-        """One vector."""
+        """Encrypt one vector."""
         data: bytes = library().ckks_vector(self._context, vector.tolist()).serialize()
         return data
 
     def decrypt(self, data: bytes) -> NDArray[np.float64]:
-        """What a ciphertext holds, with the error CKKS adds."""
+        """Decrypt one vector; it has the approximation error of CKKS.
+
+        Raises:
+            IntegrityError: The ciphertext is malformed.
+        """
         return np.asarray(_read(self._context, data).decrypt())
 
 
 class PaperTotals:
-    """The hub's part: adds vectors it cannot read, and multiplies the totals by a matrix it knows."""
+    """The hub's part: add encrypted vectors, and multiply the totals by plain matrices."""
 
     def __init__(self, public: Any, count: int) -> None:
         self._public = public
         self._totals: list[Any] = [None] * count
 
     def add(self, vectors: list[bytes]) -> None:
-        """One site's vectors."""
+        """Add the vectors of one site.
+
+        Raises:
+            IntegrityError: Their number is wrong, or one is malformed.
+        """
         if len(vectors) != len(self._totals):
             raise IntegrityError(f"{len(vectors)} ciphertexts came to a sum of {len(self._totals)}")
         for index, data in enumerate(vectors):
@@ -61,7 +69,7 @@ class PaperTotals:
             self._totals[index] = vector if total is None else total + vector
 
     def times(self, index: int, *matrices: NDArray[np.float64]) -> bytes:
-        """The encrypted product of total `index`, a row vector, with one matrix after the other."""
+        """The encrypted product of total `index`, a row vector, with the matrices in order."""
         vector = self._totals[index]
         for matrix in matrices:
             vector = vector.mm(matrix.tolist())
@@ -71,7 +79,7 @@ class PaperTotals:
 
 @lru_cache(maxsize=1)
 def paper_keys(run: str, degree: int) -> PaperKeys:
-    """The keys of a run; the same for all that ask in this process."""
+    """The keys of a run, the same for all callers in this process."""
     del run
     return PaperKeys(degree)
 

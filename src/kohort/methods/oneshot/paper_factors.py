@@ -3,8 +3,8 @@
 A site sends U S of X F = U S V' (X has a column a row, [1, x]) and m = X F F dbar. The hub merges by decomposing
 [U S | U_p S_p] again (Iwen and Ong's incremental scheme) and solves w = U (S^2 + lambda)^-1 U'm.
 
-Kept to compare with, and named for what it is: U S tells X F up to a rotation of the rows, which for a site with few
-rows is the rows themselves (`kohort.evaluate.attacks`).
+For comparison only: U S determines X F up to a rotation of the rows, and for a site with few rows the rows themselves
+can be recovered (`kohort.evaluate.attacks`).
 """
 
 from __future__ import annotations
@@ -33,12 +33,18 @@ class Factor:
 
     @property
     def numbers(self) -> int:
-        """How many numbers travel: the paper's measure of communication."""
+        """How many numbers are sent: the paper's measure of communication."""
         return sum(factor.size for factor in self.factors) + self.moments.size
 
 
 def factor_of_site(design: OneLayer, x: FloatArray, y: FloatArray) -> Factor:
-    """Decompose one site's rows, one neuron a class; inputs must already be scaled as the model reads them."""
+    """Decompose one site's rows, with one neuron per class.
+
+    Args:
+        design: The one-layer model.
+        x: Inputs, scaled as the model reads them.
+        y: Targets.
+    """
     z = with_bias(design, x, (1, len(x)))[0]
     targets = checked_targets(design, y)
     low, high = WANTED[design.activation]
@@ -55,7 +61,11 @@ def factor_of_site(design: OneLayer, x: FloatArray, y: FloatArray) -> Factor:
 
 
 def merge_incremental(sites: Sequence[NDArray[Any]]) -> Floats:
-    """U S of all sites' rows: one site after the other, as the paper's hub does it."""
+    """U S of all sites' rows, merged one site after the other, as the paper's hub does.
+
+    Raises:
+        DataError: There is no site.
+    """
     if not sites:
         raise DataError("there is no factor to merge", hint="Give at least one site")
     merged = np.asarray(sites[0], dtype=np.float64)
@@ -65,12 +75,18 @@ def merge_incremental(sites: Sequence[NDArray[Any]]) -> Floats:
 
 
 def merge_at_once(sites: Sequence[NDArray[Any]]) -> Floats:
-    """U S of all sites' rows in a single decomposition: the reference of `merge_incremental`."""
+    """U S of all sites' rows in a single decomposition: the reference for `merge_incremental`."""
     return _scaled_left(np.hstack(list(sites)))
 
 
 def solve_factors(factors: Sequence[Floats], moments: Floats, *, penalty: float) -> Floats:
-    """Weights [width, neurons] of merged factors, one for all neurons or one each."""
+    """Solve for the weights [width, neurons].
+
+    Args:
+        factors: The merged U S, one for all neurons or one each.
+        moments: The total of the moments, [width, neurons].
+        penalty: The ridge penalty.
+    """
     found = []
     shared = len(factors) == 1
     for neuron, factor in enumerate(factors):

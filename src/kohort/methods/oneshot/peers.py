@@ -1,12 +1,12 @@
-"""Statistics of a one-shot fit from peer to peer: every site gets everybody's and solves by itself; no hub sees any.
+"""A one-shot fit among peers: every site receives the statistics of all sites and solves; the hub sees none of them.
 
-The paper allows it where nothing is encrypted (`method.secure.sum = "none"`). A site seals its integers to every peer
-of its own roster, the hub carries boxes it cannot open, and every site adds up what it opened. All then hold the same
-integers, and tell the hub the model they solve out of them.
+The paper allows this where sums are not encrypted (`method.secure.sum = "none"`). A site encrypts its integers to every
+peer of its own roster, the hub relays messages that it cannot decrypt, and every site adds up what it received. All
+sites then have the same integers, and send the hub the model they solved from them.
 
 Guarantees: a site sends its statistics to peers only if its operator approved a plan that says so, and then never to
-the hub. Peers see each other's statistics in clear: sites below `min_rows` sit out. A box that was altered,
-misdirected or repeated, and statistics out of range, stop the run and name the sender; so do sites that disagree.
+the hub. Peers see each other's statistics in clear, so sites below `min_rows` take no part. A message that was altered,
+misdirected or replayed, and statistics out of range, stop the run and name the sender; so do sites that disagree.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ __all__ = ["KEYS", "SEAL", "SOLVE", "PeersFit", "solved_by_peers"]
 
 
 def _approved(site: Site) -> None:
-    """A hub that wants statistics past the scheme of the plan gets none."""
+    """Refuse a request for statistics that the approved plan does not send to peers."""
     approved = site.plan
     if section_of(approved).statistics_to != "peers" or scheme_of(approved) != "none":
         raise RefusedError("the approved plan sends no statistics to peers")
 
 
 def _seal(site: Site, request: Request) -> Release:
-    """The site's statistics, sealed to every peer."""
+    """The site's statistics, encrypted to every peer."""
     _approved(site)
     members = members_of(site, request)
     learn_peers(site, request.payload.blobs["keys"], members)
@@ -55,7 +55,7 @@ def _members_named(request: Request) -> list[str]:
 
 
 def _solve(site: Site, request: Request) -> Release:
-    """Add up what the peers sealed for this site, and say what the model is."""
+    """Add up the statistics of all peers, solve, and send the model."""
     _approved(site)
     members, layout, sent = members_of(site, request), layout_at(site), site.state(StatisticsState).own
     if sent is None:
@@ -80,7 +80,7 @@ def _solve(site: Site, request: Request) -> Release:
 
 
 def _read(layout: Layout, name: str, data: bytes, *, sites: int) -> Integers:
-    """A peer's integers; more than an honest site may contribute is refused, or the total might wrap."""
+    """A peer's integers. Values beyond the bound of an honest site are refused: the total could overflow."""
     grid = layout.grid(sites)
     if len(data) == 8 * layout.length:
         found = np.frombuffer(data, dtype="<u8").astype(np.uint64)
@@ -95,7 +95,7 @@ SOLVE = Task(name="oneshot.peers.solve", one=_solve)
 
 @dataclass(frozen=True, eq=False)
 class PeersFit:
-    """What all sites solved out of the same integers."""
+    """The model that all sites solved from the same integers."""
 
     coefficients: list[Floats]
     sizes: list[int]
@@ -104,7 +104,11 @@ class PeersFit:
 
 
 def solved_by_peers(hub: Hub, layout: Layout) -> Generator[Ask | RoundEnd, Any, PeersFit]:
-    """Introduce the sites to each other, carry their boxes, and hear the model from all of them."""
+    """Exchange the sites' public keys, relay their encrypted statistics, and receive the model from all of them.
+
+    Raises:
+        IntegrityError: The sites solved different models, or one of another shape.
+    """
     handed = yield from passed_around(hub, SEAL, {"sites": "\n".join(hub.sites).encode()})
     parts, outputs = layout.parts, layout.design.outputs
     solved: Replies = yield Ask(
@@ -133,7 +137,7 @@ def solved_by_peers(hub: Hub, layout: Layout) -> Generator[Ask | RoundEnd, Any, 
 
 
 def _refuse_other_models(sites: tuple[str, ...], answers: list[Mapping[str, Any]]) -> None:
-    """The integers are the same everywhere; linear algebra on another machine may differ in the last digits."""
+    """Refuse models that differ by more than rounding: all sites had the same integers."""
     first = answers[0]
     for site, answer in zip(sites, answers, strict=True):
         alike = np.array_equal(answer["sizes"], first["sizes"]) and all(

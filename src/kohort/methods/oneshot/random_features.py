@@ -1,18 +1,18 @@
-"""A random layer that every site draws from one public seed: more power in the same single round.
+"""A random layer that every site draws from one public seed: a nonlinear model in the same single round.
 
 The layer is not trained, so the closed form stays exact: sites add up statistics of its outputs instead of its inputs.
-Units are drawn one after the other, so the first units of a large layer are a small layer, and folds can choose the
-size out of the statistics of the largest (`closed_form_solve.choose(sizes=...)`).
+Units are drawn one after the other, so the first units of a large layer are a small layer, and cross-validation can
+choose the size from the statistics of the largest (`closed_form_solve.choose(sizes=...)`).
 
 | kind | unit | drawn |
 |---|---|---|
 | tanh | tanh(u x + b) | u normal with deviation `scale` / sqrt(columns it reads), b uniform in [-scale, scale] |
 | fourier | cos(u x + b) | u as above, b uniform in [0, 2 pi]: the Gaussian kernel of width sqrt(columns) / scale |
 
-Outputs stay within [-1, 1], whatever the inputs are, so that the same fixed-point range holds. Inputs may be within
-[-1, 1] (`closed_form_solve.signed`); z-scores do better where public bounds are wide, since units then bend where the
-rows are: `centre` and `spread` hold means and deviations that are already public (`Scaling.centre`, `Scaling.spread`).
-Such a layer and the weights on top of it are a `Network` with one hidden layer.
+Outputs are within [-1, 1], whatever the inputs are, so that the same fixed-point range holds. Inputs may be within
+[-1, 1] (`closed_form_solve.signed`). z-scores work better where public bounds are wide, since units are then nonlinear
+where the rows are: `centre` and `spread` are means and deviations that are already public (`Scaling.centre`,
+`Scaling.spread`). Such a layer and the weights on top of it are a `Network` with one hidden layer.
 
 Guarantee: the same seed, kind, inputs and scale give the same units on every machine, for every size.
 """
@@ -39,7 +39,11 @@ Kind = Literal["tanh", "fourier"]
 
 @dataclass(frozen=True, kw_only=True)
 class RandomFeatures:
-    """`size` random units over `inputs` columns, or over the `columns` listed; all others have no say."""
+    """`size` random units over `inputs` columns, or over the listed `columns` only.
+
+    Raises:
+        ConfigError: The kind is unknown, or a size, the scale or a column is out of range.
+    """
 
     kind: Kind
     size: int
@@ -66,7 +70,7 @@ class RandomFeatures:
 
     @cached_property
     def drawn(self) -> tuple[Floats, Floats]:
-        """Weights [inputs, size] and offsets [size] for inputs as they come; a column of spread 0 is not read."""
+        """Weights [inputs, size] and offsets [size] for unscaled inputs; a column of spread 0 has weight 0."""
         read = np.arange(self.inputs) if self.columns is None else np.array(self.columns)
         digest = hashlib.blake2b(self.seed, digest_size=32, person=b"kohort-features").digest()
         generators = [
@@ -106,8 +110,22 @@ def patches(
 ) -> tuple[RandomFeatures, ...]:
     """An ensemble of `count` random layers, each over its own random choice of `columns` of the inputs.
 
-    Each is solved by itself, so statistics are `count` small Gram matrices rather than a large one, and the mean of
-    their scores is one network again (`network_of_features`).
+    Each is solved by itself, so the statistics are `count` small Gram matrices rather than a large one. The mean of
+    their scores is one network (`network_of_features`).
+
+    Args:
+        count: Number of layers.
+        columns: Number of inputs that each layer reads.
+        kind: tanh or fourier.
+        size: Units per layer.
+        seed: The public seed.
+        inputs: Number of inputs.
+        scale: As in `RandomFeatures`.
+        centre: Public means of the inputs, if known.
+        spread: Public deviations of the inputs, if known.
+
+    Raises:
+        ConfigError: There are fewer inputs than `columns`.
     """
     if not 1 <= columns <= inputs or count < 1:
         raise ConfigError(f"patches of {columns} out of {inputs} columns cannot be drawn", hint="Use fewer columns")
@@ -131,8 +149,15 @@ def network_of_features(
 ) -> tuple[Network, FloatArray]:
     """The network, and its flat weights, of one random layer, or of several of a kind whose scores are averaged.
 
-    `coefficients[i]` [its size + 1, outputs] were solved on the outputs of `members[i]`; `signed` says which inputs of
-    [0, 1] the layers read as 2 x - 1, so that the network reads encoded rows as they are.
+    Args:
+        design: The one-layer model on top.
+        members: The random layers.
+        coefficients: `coefficients[i]` [size + 1, outputs] were solved on the outputs of `members[i]`.
+        signed: Which inputs of [0, 1] the layers read as 2 x - 1; the network takes encoded rows as they are.
+        dtype: The type of the weights.
+
+    Raises:
+        ConfigError: The layers are of different kinds, or the activation does not fit a numeric target.
     """
     if len({member.kind for member in members}) != 1:
         raise ConfigError("random layers of different kinds are no network", hint="Draw all of one kind")

@@ -1,12 +1,12 @@
-"""What the hub of a one-shot fit keeps, so that sites can join, bring new rows, or leave without anybody retraining.
+"""The state a hub keeps after a one-shot fit, so that sites can join, add rows or leave without retraining.
 
-Contributions live in batches: the sums over a set of sites of which nothing smaller was ever opened. Joiners come as
-batches of their own. A batch that leaves is subtracted, which is exactly the fit without it. A part of a batch leaves
-when the sums over the leavers are opened too; that splits the batch, and both parts must be large enough, for the
-difference of two openings is an opening.
+Contributions are kept in batches. A batch is the opened sum over a set of sites of which no smaller sum was opened.
+Sites that join form batches of their own. When a whole batch leaves, its sum is subtracted, which gives exactly the fit
+without it. When a part of a batch leaves, the sum over that part is opened as well. This splits the batch, and both
+parts must be large enough, because the difference of two opened sums is as good as opened.
 
-Guarantee: no sequence of `join` and `leave` lets two openings isolate fewer than `min_sites` contributions. A site that
-brings new rows contributes them under a name of their own ("north#2"), in a batch with others who do.
+Guarantee: no sequence of `join` and `leave` lets two opened sums isolate fewer than `min_sites` contributions. A site
+that adds rows contributes them under another name ("north#2"), in a batch with other sites that do.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Batch:
 
 @dataclass(frozen=True, eq=False)
 class OneShotState:
-    """The batches that are in the model, those that left, and what the sums are of."""
+    """The batches in the model, the batches that left, and what was summed."""
 
     section: OneShotSection
     encoder: Encoder
@@ -57,21 +57,25 @@ class OneShotState:
 
     @property
     def layout(self) -> Layout:
-        """What the sums are of."""
+        """The layout of the sums."""
         return Layout.of(self.section, self.encoder, self.cells, clip=self.clip)
 
     @property
     def members(self) -> frozenset[str]:
-        """Whose rows are in the model."""
+        """The contributions in the model."""
         return frozenset[str]().union(*(batch.members for batch in self.batches))
 
     @property
     def known(self) -> frozenset[str]:
-        """Whose rows are, or were, in some opening."""
+        """The contributions that are, or were, in an opened sum."""
         return self.members.union(*(batch.members for batch in self.left))
 
     def fit(self) -> Fit:
-        """The fit over all batches that are in."""
+        """Solve over all batches in the model.
+
+        Raises:
+            RefusedError: No batch is left, or the total is too small.
+        """
         if not self.batches:
             raise RefusedError("no batch is left to learn from", hint="Let sites join first")
         total = np.zeros_like(self.batches[0].total)
@@ -88,7 +92,18 @@ class OneShotState:
 
 
 def join(state: OneShotState, other: OneShotState) -> OneShotState:
-    """`state` with the batches of `other`, a run of the same plan over sites, or new rows, that were not in before."""
+    """Add the batches of another run of the same plan.
+
+    Args:
+        state: The state to add to.
+        other: The state of a run over sites, or new rows, that were never in `state`.
+
+    Returns:
+        The new state; `state` is not changed.
+
+    Raises:
+        RefusedError: A contribution was in before, a batch is too small, or the two sum different numbers.
+    """
     _same(state, other)
     again = state.known & other.known
     if again:
@@ -101,7 +116,20 @@ def join(state: OneShotState, other: OneShotState) -> OneShotState:
 
 
 def leave(state: OneShotState, leavers: Iterable[str], opened: OneShotState | None = None) -> OneShotState:
-    """`state` without `leavers`: whole batches as they are, parts of batches with the sums over them in `opened`."""
+    """Remove contributions.
+
+    Args:
+        state: The state to remove from.
+        leavers: The contributions that leave.
+        opened: The state of a run over the leavers alone, for batches of which only a part leaves.
+
+    Returns:
+        The new state; `state` is not changed.
+
+    Raises:
+        ConfigError: A leaver is not in the model.
+        RefusedError: A part of a batch is too small, or the sum over it is not in `opened`.
+    """
     going = frozenset(leavers)
     unknown = going - state.members
     if unknown:
@@ -160,7 +188,7 @@ def _facts(state: OneShotState) -> dict[str, Any]:
 
 
 def save_state(state: OneShotState) -> bytes:
-    """The state as bytes, with a hash of its content; `load_state` reads them back."""
+    """The state as bytes, with a hash of their content; `load_state` reads them."""
     batches = [*state.batches, *state.left]
     facts = {
         **_facts(state),
@@ -175,7 +203,12 @@ def save_state(state: OneShotState) -> bytes:
 
 
 def load_state(source: Path | bytes) -> OneShotState:
-    """A state from its bytes, or from the file a run left in `DIR/hub/`."""
+    """Read a state from bytes, or from the file that a run writes to `DIR/hub/`.
+
+    Raises:
+        ConfigError: There is no such file.
+        IntegrityError: The content does not match its hash.
+    """
     data = source if isinstance(source, bytes) else _read(source)
     if hashlib.blake2b(data[32:], digest_size=32).digest() != data[:32]:
         raise IntegrityError("the state of a one-shot fit is damaged", hint="Restore it, or run the plan again")

@@ -1,8 +1,8 @@
 """The sites' part of a one-shot fit: statistics of their rows as integers of the agreed grid, for a secure sum.
 
-A site takes what to sum from the plan its operator approved. Under differential privacy it clips its rows and adds its
-share of the noise before rounding; the planned noise is there when `quorum` sites answer and at most `colluders` of
-them show theirs.
+What a site sums is determined by the plan that its operator approved. Under differential privacy a site clips its rows
+and adds its share of the noise before rounding. The total has the planned noise if at least `quorum` sites answer and
+at most `colluders` of them disclose their shares.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ __all__ = [
 ]
 
 _MOST_CURVATURE = 50_000
-"""Numbers of an exact curvature beyond which its bound is used, which needs no further sum."""
+"""If the exact curvature has more numbers than this, its upper bound is used, which needs no further sum."""
 
 
 def scheme_of(approved: ApprovedPlan) -> str:
@@ -64,7 +64,7 @@ def dp_of(approved: ApprovedPlan) -> DPSection | None:
 
 
 def layout_of(approved: ApprovedPlan, encoder: Encoder, cells: Cells) -> Layout:
-    """What the plan makes of these columns, clipped where there is a budget."""
+    """The layout of the sums for these columns; rows are clipped if there is a budget."""
     dp = dp_of(approved)
     return Layout.of(section_of(approved), encoder, cells, clip=None if dp is None else dp.clip)
 
@@ -75,12 +75,16 @@ def deviation_of(layout: Layout, sigma: float, shares: Shares) -> float:
 
 
 def curvature_of(layout: Layout) -> Curvature:
-    """How Newton steps bend: exactly, where that many numbers can be summed."""
+    """The curvature of Newton steps: exact, unless it has too many numbers to sum."""
     return "exact" if newton_length(layout.design, "exact") <= _MOST_CURVATURE else "bound"
 
 
 def rows_taking_part(site: Site) -> Rows:
-    """The site's rows without those of categories that are too rare, and one a person where the budget says so."""
+    """The site's rows without those of rare categories; one row per person if the budget protects persons.
+
+    Raises:
+        ConfigError: The budget protects persons and no identifier is declared.
+    """
     every, (_, chosen) = rows_at(site), cells_at(site)
     dp = dp_of(site.plan)
     if dp is not None and dp.unit == "person":
@@ -105,7 +109,7 @@ class StatisticsState(TaskState):
 
 
 def layout_at(site: Site) -> Layout:
-    """What the approved plan makes of this site's columns."""
+    """The layout of the sums at this site, by the approved plan."""
     state = site.state(StatisticsState)
     if state.layout is None:
         cells, _ = cells_at(site)
@@ -192,7 +196,7 @@ def _newton(site: Site, request: Request, context: SumContext) -> tuple[Integers
 
 
 def begin_statistics(approved: ApprovedPlan, encoder: Encoder, sites: tuple[str, ...]) -> Ask | None:
-    """The first step of the sum, to go out with the enrolment, where nothing has to be counted or reserved before."""
+    """The first request of the sum, to be sent with the enrolment; None if a count or a reservation comes first."""
     section = section_of(approved)
     if (
         section.mode == "paper"

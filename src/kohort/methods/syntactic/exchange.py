@@ -1,12 +1,12 @@
-"""How sites publish their classes, and get those of the others: through the hub, or sealed past it.
+"""How sites publish their classes and receive those of the others: through the hub, or encrypted past it.
 
-A site that anonymised its rows keeps the mapping of its classes and the class of each row. It hands the mapping to the
-hub, which hands the union to all, or seals it to every other site of its own roster, and then the hub carries boxes it
-cannot open. A site that knows all classes tells what they do to its own rows: how many would be placed under the class
-they were trained in, and that none would be placed under a dearer one.
+A site that anonymised its rows keeps the mapping of its classes, and the class of each row. It sends the mapping to the
+hub, which sends the union to all sites; or it encrypts the mapping to every other site of its own roster, and the hub
+relays messages that it cannot decrypt. A site that knows all classes reports how they map its own rows: how many are
+mapped to the class they were trained in, and how many to a class with a higher cost (which should be none).
 
-Guarantees: a mapping leaves under the KKm claim that the checker verified; within a run it is made once, and asked for
-again it is the same bytes. A mapping that is malformed, for another schema or from somebody else stops the run.
+Guarantees: a mapping leaves under the KKm claim that the checker verified. Within a run it is made once, and every
+request for it gets the same bytes. A mapping that is malformed, has another schema or is another site's stops the run.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _COUNTS = ("rows", "own", "union", "dearer", "suppressed", "items")
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Published:
-    """A site's mapping, the class of each of its rows, and how many of its items no label stands for."""
+    """A site's mapping, the class of each of its rows, the number of its items, and how many were suppressed."""
 
     mapping: SiteMapping
     class_of: NDArray[np.integer[Any]]
@@ -69,16 +69,16 @@ class Published:
 
     @property
     def claim(self) -> KKm:
-        """What the checker verified."""
+        """The claim that the checker verified."""
         return KKm(k=self.mapping.k, m=self.mapping.m, rows=len(self.class_of), verified=True)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Placed:
-    """What the classes do to rows that were trained on, over all sites.
+    """How the classes map training rows, counted over all sites.
 
-    `own` rows get the class they were trained in when a site's own classes are the only ones, `joint` when all are
-    known; `dearer` would get a class that costs more than the one they were trained in.
+    `own` rows are mapped to the class they were trained in if only their site's classes are known, `joint` rows if the
+    classes of all sites are; `dearer` rows are mapped to a class with a higher cost than the one they were trained in.
     """
 
     rows: int
@@ -94,20 +94,20 @@ class MappingState(TaskState):
     """The classes a site knows."""
 
     published: Published | None = None
-    """Its own."""
+    """The site's own classes."""
     known: tuple[SiteMapping, ...] = ()
-    """Those of all sites."""
+    """The classes of all sites."""
 
 
 def keep_published(site: Site, published: Published) -> None:
-    """Keep what the site made of its rows, for the tasks here."""
+    """Store a site's classes for the tasks of this module."""
     site.state(MappingState).published = published
 
 
 def data_version(site: Site) -> str:
-    """A name for the rows a site holds: the same for the same rows, and nothing that could be guessed from them.
+    """An identifier of a site's rows: equal for equal rows, and useless for guessing them.
 
-    It is a hash of a signature, which is the same each time and which nobody else can make.
+    It is the hash of a deterministic signature of the rows, which only the site can make.
     """
     frame = site.table.rows()
     digest = hashlib.blake2b(frame.hash_rows(seed=0).to_numpy().tobytes(), digest_size=32).digest()
@@ -133,7 +133,7 @@ PUBLISH = Task(name="mappings.publish", one=_publish)
 
 
 def _seal(site: Site, request: Request) -> Release:
-    """The site's mapping, sealed to every peer."""
+    """The site's mapping, encrypted to every peer."""
     own, members = _published(site), members_of(site, request)
     learn_peers(site, request.payload.blobs["keys"], members)
     return seal_to(site, request, own.mapping.to_bytes(), members, guarantee=own.claim, rows=len(own.class_of))
@@ -143,7 +143,7 @@ SEAL = Task(name="mappings.seal", one=_seal)
 
 
 def _place(site: Site, request: Request) -> Release:
-    """Take in the classes of the others, and count what all of them do to the site's own rows."""
+    """Store the classes of all sites, and count how they map the site's own rows."""
     own, blobs = _published(site), request.payload.blobs
     others = _opened(site, request) if "inbox" in blobs else unpack_boxes(blobs["mappings"])
     known = read_mappings(others, schema=site.plan.schema.fingerprint())
@@ -167,14 +167,20 @@ PLACE = Task(name="mappings.place", one=_place)
 
 
 def _opened(site: Site, request: Request) -> dict[str, bytes]:
-    """The mappings the peers sealed for this site."""
+    """The mappings that the peers encrypted to this site."""
     members = members_of(site, request)
     learn_peers(site, request.payload.blobs["keys"], members)
     return open_boxes(site, request, members)
 
 
 def place_rows(frame: pl.DataFrame, own: Published, known: Sequence[SiteMapping]) -> Placed:
-    """Place a site's own rows under its own classes, ties going to the class they were trained in, and under all."""
+    """Map a site's own rows to its own classes and to those of all sites; ties go to the class of training.
+
+    Args:
+        frame: The rows.
+        own: The site's classes.
+        known: The classes of all sites.
+    """
     alone = map_rows(frame, own.mapping, prefer=own.class_of)
     joint = union(known)
     trained = joint.first_class(own.mapping.site) + own.class_of
@@ -192,7 +198,16 @@ def place_rows(frame: pl.DataFrame, own: Published, known: Sequence[SiteMapping]
 
 
 def read_mappings(texts: Mapping[str, bytes], *, schema: str, least_k: int = 1) -> dict[str, SiteMapping]:
-    """The mappings by the site they came from; one of another schema, site or with a smaller k is refused."""
+    """Decode and check mappings.
+
+    Args:
+        texts: The bytes that each site sent.
+        schema: The fingerprint that their schema must have.
+        least_k: The smallest k that they may have.
+
+    Raises:
+        IntegrityError: A mapping is malformed, has another schema or site, or a smaller k.
+    """
     found = {}
     for site, content in texts.items():
         mapping = SiteMapping.from_bytes(content, schema=schema)
@@ -207,7 +222,15 @@ def read_mappings(texts: Mapping[str, bytes], *, schema: str, least_k: int = 1) 
 def published_to_hub(
     hub: Hub, *, least_k: int
 ) -> Generator[Ask | RoundEnd, Any, tuple[tuple[SiteMapping, ...], Placed]]:
-    """Every site's mapping at the hub, and what their union does to the sites' rows."""
+    """Send every site's mapping to the hub, and the union back; returns the mappings and how they map the rows.
+
+    Args:
+        hub: The hub and its sites.
+        least_k: The smallest k that a mapping may have.
+
+    Raises:
+        IntegrityError: A mapping is malformed, or has a smaller k.
+    """
     replies: Replies = yield Ask(task=PUBLISH, to=hub.sites, expect=Expect(blobs=("mapping",)))
     texts = {site: payload.blobs["mapping"] for site, payload in zip(replies.sites, replies.payloads(), strict=True)}
     found = read_mappings(texts, schema=hub.approved.schema.fingerprint(), least_k=least_k)
@@ -221,7 +244,7 @@ def published_to_hub(
 
 
 def sealed_to_peers(hub: Hub) -> Generator[Ask | RoundEnd, Any, Placed]:
-    """Every site's mapping at every other site, and nothing of it at the hub, which carries the boxes."""
+    """Send every site's mapping, encrypted, to every other site; returns how they map the rows. The hub only relays."""
     handed = yield from passed_around(hub, SEAL)
     placed: Replies = yield Ask(task=PLACE, to=tuple(handed), each=handed, round=1, expect=Expect(metrics=_COUNTS))
     return _total(placed)

@@ -1,14 +1,17 @@
 """Syntactic federated learning (Choudhury, Gkoulalas-Divanis, Salonidis, Sylla, Park, Hsu, Das: Anonymizing Data for
-Privacy-Preserving Federated Learning, ECAI 2020): each site makes its rows (k, k^m)-anonymous, publishes the classes it
-got, and trains on the anonymised rows; a new row is placed under the class that fits it best before the model sees it.
+Privacy-Preserving Federated Learning, ECAI 2020): every site makes its rows (k, k^m)-anonymous, publishes its classes,
+and trains on the anonymised rows. A new row is mapped to the class that fits it best before the model predicts it.
 
-Threat model: the hub and the other sites are curious and follow the protocol. They see every site's weights and row
-counts, and its classes: who knows a person's quasi-identifiers and up to m of its items finds k rows or none in them,
-and what they say of the columns is all that an attack on the weights could give back of those. With `share = "peers"`
-the hub carries the classes sealed and cannot read them. All other columns and the target are trained on as they are;
-whether a person took part is not hidden, nor is what holds for a whole class: for that, use differential privacy.
+Threat model: the hub and the other sites are honest but curious. They see every site's weights, row counts and classes.
+An attacker who knows a person's quasi-identifiers and up to m of their items finds at least k matching rows, or none.
+With `share = "peers"` the hub relays the classes encrypted and cannot read them.
+
 Guarantee: KKm of the classes, verified by the checker at the site; Aggregate of the rows for the weights. A site whose
-policy wants a larger k than the plan uses it; one that cannot reach it takes no part.
+policy demands a larger k than the plan uses that k; a site that cannot reach it takes no part.
+
+Sharp edges: an attack on the weights can at best reconstruct what the classes say about quasi-identifiers and items,
+but all other columns and the target are trained on as they are. Membership is not hidden, nor is anything that holds
+for a whole class: use differential privacy for that.
 """
 
 from __future__ import annotations
@@ -108,14 +111,25 @@ class Syntactic:
 
 @dataclass(frozen=True)
 class _Made:
-    """What became of a site's rows, and the table that is left, its quasi-identifiers as cell texts."""
+    """The result of anonymising a site's rows, and the released table, with its quasi-identifiers as text."""
 
     result: KKmResult
     released: pl.DataFrame
 
 
 def anonymise_rows(frame: pl.DataFrame, schema: Schema, config: AnonymiseSection, *, k: int, codes: pl.Series) -> _Made:
-    """Rank, drop, anonymise and verify one site's rows; same rows, same result. `codes` are the target's classes."""
+    """Rank and select quasi-identifiers, then anonymise and verify the rows of one site. It is deterministic.
+
+    Args:
+        frame: The rows.
+        schema: The roles of their columns.
+        config: `[method.anonymise]`.
+        k: Fewest rows per class: the plan's, or the site's policy's if that is larger.
+        codes: The encoded target of each row, for the ranking.
+
+    Raises:
+        RefusedError: The rows cannot meet (k, k^m)-anonymity within the limit of suppression.
+    """
     from kohort.anonymity.itemsets.kkm import anonymise_items
 
     items = next(iter(schema.items), _NO_ITEMS)
@@ -141,7 +155,7 @@ def anonymise_rows(frame: pl.DataFrame, schema: Schema, config: AnonymiseSection
     )
     cells = {column.name: pl.Series(column.name, map(_text, column.cells), dtype=pl.String) for column in made.cells}
     released = made.frame.with_columns(
-        # What is not learned from is not released either: any value could stand there.
+        # Quasi-identifiers that were not selected are suppressed, in training and in the release.
         *(pl.lit(format_cell(SUPPRESSED)).alias(name) for name in schema.quasi if name not in cells),
         *(cells[column.name].gather(column.of_class[made.cluster]) for column in made.cells),
     )
@@ -149,7 +163,7 @@ def anonymise_rows(frame: pl.DataFrame, schema: Schema, config: AnonymiseSection
 
 
 def _text(cell: Any) -> str | None:
-    """Dates and other values without a form of their own are written as they print."""
+    """The text of a cell; dates and other values without a format of their own use `str`."""
     known = cell is None or isinstance(cell, (str, int, float, Interval, ValueSet, Label, Suppressed))
     return format_cell(cell if known else str(cell))
 
@@ -172,7 +186,7 @@ def _importance(frame: pl.DataFrame, schema: Schema, section: ImportanceSection,
 
 
 def _shares(found: Importance, quasi: Sequence[str]) -> dict[str, float] | None:
-    """Weights relative to the most important of the kept quasi-identifiers; None when none of them tells anything."""
+    """Weights relative to the most important selected quasi-identifier; None when no weight is positive."""
     most = max(found.weights[name] for name in quasi)
     return {name: found.weights[name] / most for name in quasi} if most > 0 else None
 
@@ -228,7 +242,11 @@ ANONYMISE = Task(name="syntactic.anonymise", one=_anonymise)
 
 
 def protocol(config: Syntactic, hub: Hub) -> ProtocolGenerator:
-    """Every site anonymises its rows and publishes its classes; then as in federated averaging, on what is left."""
+    """Let every site anonymise its rows and publish its classes, then run federated averaging on the anonymised rows.
+
+    Raises:
+        ConfigError: The plan has no quasi-identifier, several columns of items, or roles that contradict each other.
+    """
     _check(config, hub.approved.schema)
     replies: Replies = yield Ask(task=ANONYMISE, to=hub.sites, expect=Expect(metrics=("rows", "classes", "k")))
     left = dict(zip(replies.sites, replies.metric("rows").tolist(), strict=True))
@@ -261,7 +279,7 @@ def _model(hub: Hub, encoder: MappedEncoder | None, weights: FloatArray) -> Netw
 def _seen_through(
     hub: Hub, encoder: MappedEncoder | None, rounds: Generator[Ask | RoundEnd, Any, RoundsResult]
 ) -> Generator[Ask | RoundEnd, Any, RoundsResult]:
-    """The same rounds; whoever measures the model on rows places them under the classes first."""
+    """The same rounds, with an encoder that maps rows to classes before the model is measured on them."""
     answer: Any = None
     while True:
         try:
@@ -306,14 +324,17 @@ def _notes(placed: Placed, facts: dict[str, Any], *, hidden: bool, largest_k: in
 
 
 def claims(config: Syntactic, rows: int) -> Sequence[Guarantee]:
-    """Weights trained on a site's anonymised rows. What it claims for its classes is never below its own policy's k:
-    it raises the plan's k to that, so there is nothing to refuse beforehand, and the door judges what was reached."""
+    """What a site with `rows` rows discloses: weights trained on its anonymised rows.
+
+    The claim of its classes is not listed: a site raises the plan's k to that of its own policy, so there is nothing to
+    refuse beforehand, and the door judges the k that was reached.
+    """
     del config
     return (Aggregate(rows=rows),)
 
 
 def _check(config: Syntactic, schema: Schema) -> None:
-    """What would fail at every site is the plan's fault, and is said once."""
+    """Refuse, before any site is asked, a plan that every site would fail on."""
     if not schema.quasi:
         raise ConfigError("syntactic has no quasi-identifiers to anonymise", hint="Name them in data.quasi")
     if len(schema.items) > 1:
