@@ -81,7 +81,7 @@ def measure() -> list[Row]:
         ),
         Row.within("a round with 3 sites", ours=ours["seconds"], peer="limit", theirs=6.0, unit="s"),
         Row.within(
-            "memory of a site's process before its first question",
+            "memory of a site's process before its first request",
             ours=ours["memory"],
             peer="limit",
             theirs=250.0,
@@ -115,10 +115,10 @@ def _messages(root: Path, scheme: str) -> int:
         def carrier(self) -> Any:
             return self
 
-        def carry(self, letters: dict[str, bytes], *, deadline: float) -> tuple[dict[str, bytes], dict[str, str]]:
+        def carry(self, messages: dict[str, bytes], *, deadline: float) -> tuple[dict[str, bytes], dict[str, str]]:
             del deadline
-            counts.update({name: counts.get(name, 0) + 1 for name in letters})
-            return {name: self.site_servers[name].answer(letter) for name, letter in letters.items()}, {}
+            counts.update({name: counts.get(name, 0) + 1 for name in messages})
+            return {name: self.site_servers[name].reply(message) for name, message in messages.items()}, {}
 
     random = np.random.default_rng(0)
     tables = {
@@ -232,7 +232,7 @@ def _hub(root: Path, names: tuple[str, ...]) -> Any:
 
 def _await_superlink(hub: Any) -> None:
     from kohort.errors import SiteError
-    from kohort.transport.flower.app import node_states
+    from kohort.transport.flower.superlink import node_states
 
     for _ in range(300):
         try:
@@ -275,7 +275,8 @@ def _flower_default(root: Path) -> dict[str, float]:
     from flwr.cli.build import build_fab_from_files
 
     from kohort.transport.deployment.files import free_port, kept_secret
-    from kohort.transport.flower import app as flower
+    from kohort.transport.flower import run as flower_runs
+    from kohort.transport.flower.environment import quiet
 
     hub, _ = _hub(root, ())
     files = {"pyproject.toml": PROJECT.encode(), "empty_app.py": EMPTY_APP.encode()}
@@ -284,15 +285,15 @@ def _flower_default(root: Path) -> dict[str, float]:
         str(Path(sys.executable).parent / "flower-supernode"), "--insecure", "--superlink", hub.connection.address,
         "--port", str(free_port()),
     ]  # fmt: skip
-    known = flower.bundle
-    flower.bundle = lambda: fab  # type: ignore[assignment]
+    known = flower_runs.bundle
+    flower_runs.bundle = lambda: fab  # type: ignore[assignment]
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     try:
         with _started([sys.executable, "-m", "kohort.cli.main", "hub", "start", str(root / "hub")]):
             _await_superlink(hub)
             with (
-                _started(node, env={**flower.quiet(root / "flower"), "PATH": path}) as (process,),
-                flower.flower_run(hub.connection, superexec=kept_secret(root / "hub" / "superexec.key")) as begun,
+                _started(node, env={**quiet(root / "flower"), "PATH": path}) as (process,),
+                flower_runs.flower_run(hub.connection, superexec=kept_secret(root / "hub" / "superexec.key")) as begun,
             ):
                 while not (online := begun.online()):
                     time.sleep(0.3)
@@ -300,10 +301,10 @@ def _flower_default(root: Path) -> dict[str, float]:
                 assert begun.exchange({number: b"warm up"}, deadline=120)
                 before = _settled(process.pid)
                 for _ in range(MESSAGES):
-                    assert begun.exchange({number: b"a letter"}, deadline=120)
+                    assert begun.exchange({number: b"a message"}, deadline=120)
                 return {"cpu": (_settled(process.pid) - before) / MESSAGES}
     finally:
-        flower.bundle = known
+        flower_runs.bundle = known
 
 
 def _settled(pid: int) -> float:

@@ -15,7 +15,7 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from tests.support.loopback import LoopBackBackend
+from tests.support.loopback import LoopBack, LoopBackBackend
 
 from kohort.crypto.identity.keys import load_identity
 from kohort.errors import ConfigError, RefusedError, SiteError
@@ -31,7 +31,7 @@ from kohort.testing import SITE_SIZES, RecordedRun, carry_out, listening, plan_o
 from kohort.transport.deployment.files import Invitation, Registration
 from kohort.transport.deployment.hub import FlowerBackend, HubFolder
 from kohort.transport.deployment.site import SiteFolder
-from kohort.transport.flower.app import LoopBack, client_app
+from kohort.transport.flower.client_app import client_app
 
 ALL = sorted(methods())
 TRAININGS: dict[str, dict[str, Any]] = {
@@ -98,7 +98,7 @@ PHASES = [
 
 @pytest.mark.parametrize("low_risk", [0.4, "below:age:45"])
 @pytest.mark.parametrize("judge", [None, {"rows": "low"}])
-def test_low_risk_rows_and_given_clusters_pass_letters(low_risk: float | str, judge: Any, tmp_path: Path) -> None:
+def test_low_risk_rows_and_given_clusters_pass_messages(low_risk: float | str, judge: Any, tmp_path: Path) -> None:
     described = plan_of("hybrid").to_mapping()
     described["sites"] |= {"split": "iid", "count": 2, "clusters": 2, "low_risk": low_risk}
     described["method"] = {"name": "hybrid", "phases": PHASES} | ({} if judge is None else {"judge": judge})
@@ -187,7 +187,7 @@ class _Deployment:
     def run(self, out: Path) -> Outcome:
         hub = HubFolder(self.root / "hub")
         site_servers = {name: SiteFolder(self.root / name).site_server() for name in self.settings}
-        carrier: Any = LoopBack({name: client_app(site_server.answer) for name, site_server in site_servers.items()})
+        carrier: Any = LoopBack({name: client_app(site_server.reply) for name, site_server in site_servers.items()})
         everyone = {name: item.site for name, item in hub.sites().items()}
         backend = FlowerBackend(
             hub=hub, run=carrier, identity=load_identity(hub.path / "identity.key"), everyone=everyone

@@ -19,15 +19,15 @@ from typing import Any
 
 import polars as pl
 import pytest
-from tests.support.canaries import TAX, WEALTH, plant, search, search_letters
+from tests.support.canaries import TAX, WEALTH, plant, search, search_messages
 from tests.support.flower_federation import Federation, federation, lines_of, method_section, write_plan
 
 pytest.importorskip("flwr")
 
 from kohort.privacy.ledger.verify import verify_ledger
 from kohort.protocol.wire import decode
-from kohort.transport.flower.app import FlowerRun
-from kohort.transport.messages import SIGNATURE, letters_in
+from kohort.transport.flower.run import FlowerRun
+from kohort.transport.messages import SIGNATURE, split_messages
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
@@ -88,8 +88,8 @@ def handed(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     came: list[bytes] = []
     carry = FlowerRun.carry
 
-    def listening(self: FlowerRun, letters: Mapping[str, bytes], *, deadline: float) -> Any:
-        answers, missing = carry(self, letters, deadline=deadline)
+    def listening(self: FlowerRun, messages: Mapping[str, bytes], *, deadline: float) -> Any:
+        answers, missing = carry(self, messages, deadline=deadline)
         came.extend(answers.values())
         return answers, missing
 
@@ -133,7 +133,7 @@ def test_no_planted_value_reaches_the_hub_and_releases_hold_no_more_than_they_sa
         out = carry_out(planted, f"silent-{name}", method)
         assert not any(line.get("what") == "describe" for line in lines_of(out)), "a domain is not among what may leave"
     assert len(handed) > 3 * len(SILENT)
-    assert search_letters(handed, PLANTED) == set()
+    assert search_messages(handed, PLANTED) == set()
     assert search(written(planted), PLANTED) == {}
 
     # What is approved from here on: classes of k rows, then raw rows without identifiers. Both are found, or else the
@@ -142,23 +142,23 @@ def test_no_planted_value_reaches_the_hub_and_releases_hold_no_more_than_they_sa
         handed.clear()
         out = carry_out(planted, name, method_section(name))
         released, rest = by_task(handed, out, task)
-        approved = search_letters(released, PLANTED)
+        approved = search_messages(released, PLANTED)
         assert approved
         assert not any(canary.startswith("canary-person") for canary in approved)
-        assert search_letters(rest, PLANTED) == set()
+        assert search_messages(rest, PLANTED) == set()
         assert set().union(*search(written(planted), PLANTED).values()) <= approved
     rows = {canary for canary in PLANTED.texts if not canary.startswith("canary-person")}
     assert approved == rows | set(map(repr, PLANTED.numbers))
 
 
 def by_task(handed: list[bytes], out: Path, task: str) -> tuple[list[bytes], list[bytes]]:
-    """The letters the hub's ledger lists as releases under `task`, and all others."""
+    """The messages the hub's ledger lists as releases under `task`, and all others."""
     requests = {line["request"] for line in lines_of(out) if line["event"] == "release" and line["what"] == task}
-    letters = [letter for message in handed for letter in letters_in(message)]
-    heads = [json.loads(decode(letter[:-SIGNATURE]).blobs["head"]) for letter in letters]
+    messages = [message for message in handed for message in split_messages(message)]
+    heads = [json.loads(decode(message[:-SIGNATURE]).blobs["head"]) for message in messages]
     named = [head["request"] in requests for head in heads]
     assert any(named)
     return (
-        [letter for letter, is_named in zip(letters, named, strict=True) if is_named],
-        [letter for letter, is_named in zip(letters, named, strict=True) if not is_named],
+        [message for message, is_named in zip(messages, named, strict=True) if is_named],
+        [message for message, is_named in zip(messages, named, strict=True) if not is_named],
     )

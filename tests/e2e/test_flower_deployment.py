@@ -35,7 +35,9 @@ from kohort.runs.run import run
 from kohort.transport.deployment.files import Invitation, free_port
 from kohort.transport.deployment.hub import HubFolder
 from kohort.transport.deployment.site import SiteFolder
-from kohort.transport.flower import app as flower
+from kohort.transport.flower import run as flower_runs
+from kohort.transport.flower.bundle import bundle
+from kohort.transport.flower.superlink import SECRET_HEADER, node_states
 
 pytestmark = pytest.mark.e2e
 
@@ -124,18 +126,18 @@ def test_an_altered_bundle_is_turned_away_unopened(
     three: Federation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     marker = tmp_path / "it-ran"
-    genuine = flower.bundle()
+    genuine = bundle()
     (tmp_path / "genuine.zip").write_bytes(genuine)
     with zipfile.ZipFile(tmp_path / "genuine.zip") as old, zipfile.ZipFile(tmp_path / "altered.zip", "w") as new:
         for name in old.namelist():
             text = old.read(name)
             new.writestr(name, f"open({str(marker)!r}, 'w')\n".encode() if name.endswith(".py") else text)
     altered = (tmp_path / "altered.zip").read_bytes()
-    monkeypatch.setattr(flower, "bundle", lambda: altered)
+    monkeypatch.setattr(flower_runs, "bundle", lambda: altered)
     victims = tables_of(3)
     with HubFolder(three.hub).backend(wait=60) as backend:
         numbers = {name: backend.run.nodes[name] for name in victims}
-        assert backend.run.exchange(dict.fromkeys(numbers.values(), b"letter"), deadline=60) == {}
+        assert backend.run.exchange(dict.fromkeys(numbers.values(), b"message"), deadline=60) == {}
     for name in victims:
         assert three.processes[name].wait(60) == 6
         notes = [line for line in lines_of(three.site(name)) if line["event"] == "note"]
@@ -167,7 +169,7 @@ def test_ten_sites_lose_three_in_a_round_and_get_them_back(tmp_path: Path) -> No
         made.wait_for(lambda: made.round() > at + 1 or running.poll() is not None, "a round without the three", 120)
         made.start_sites(*lost)
         assert running.wait(400) == 0, made.logs()
-    # From the hub's own clock: no question, of all the run, was waited for beyond the deadline.
+    # From the hub's own clock: no request, of all the run, was waited for beyond the deadline.
     longest = json.loads((tmp_path / "out" / "run.json").read_bytes())["seconds"]["longest_exchange"]
     assert 0 < longest < deadline + 10
     lines = lines_of(tmp_path / "out")
@@ -236,7 +238,7 @@ def test_a_key_nobody_registered_is_not_let_in(hub_alone: Federation) -> None:
     ended = started(hub_alone, name)
     assert ended.returncode == 6, ended.stderr
     assert "does not know its node key" in ended.stderr
-    known = {node["key"] for node in flower.node_states(HubFolder(hub_alone.hub).connection)}
+    known = {node["key"] for node in node_states(HubFolder(hub_alone.hub).connection)}
     assert not any(node_public_key(hub_alone.site(name) / "node.key").split()[1] in key for key in known)
 
 
@@ -247,7 +249,7 @@ def test_the_rest_of_the_superlink_answers_to_the_hub_alone(hub_alone: Federatio
     with httpx.Client(verify=False) as outsider:  # noqa: S501 - an outsider would not mind
         for path in ("/v1/control/start-run", "/v1/control/register-node", "/v1/runtime/acquire-task", "/docs"):
             assert outsider.post(f"https://{address}{path}", content=b"").status_code == 404
-        wrong = {flower.SECRET_HEADER: "00" * 32}
+        wrong = {SECRET_HEADER: "00" * 32}
         assert outsider.post(f"https://{address}/v1/control/list-nodes", headers=wrong).status_code == 404
 
 

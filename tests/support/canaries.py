@@ -2,7 +2,7 @@
 
 A text is looked for as UTF-8. A number is looked for as text, in the 8-byte forms of integers and floats of both byte
 orders, and as the share of its declared bounds that a model's input is. Databases, Parquet files and archives are
-opened: a value could lie across two pages, or be compressed. Arrays in letters are compared element by element, where
+opened: a value could lie across two pages, or be compressed. Arrays in messages are compared element by element, where
 the 4-byte forms count, too.
 """
 
@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from kohort.errors import IntegrityError
 from kohort.protocol.wire import Payload, decode
-from kohort.transport.messages import SIGNATURE, letters_in
+from kohort.transport.messages import SIGNATURE, split_messages
 
 TAX, WEALTH = (0.0, 1e9), (0.0, 1e6)
 """The declared bounds of the two columns with numbers."""
@@ -125,14 +125,14 @@ def search(places: Iterable[Path], canaries: Canaries) -> dict[str, set[str]]:
     return found
 
 
-def search_letters(messages: Sequence[bytes], canaries: Canaries) -> set[str]:
+def search_messages(messages: Sequence[bytes], canaries: Canaries) -> set[str]:
     """The canaries in what the hub was handed, byte by byte and number by number."""
     patterns = canaries.patterns()
     found: set[str] = set()
     for message in messages:
         found |= canaries.in_bytes(message, patterns)
-        for letter in letters_in(message):
-            for array in arrays_in(letter[:-SIGNATURE]):
+        for single in split_messages(message):
+            for array in arrays_in(single[:-SIGNATURE]):
                 found |= canaries.in_array(array)
     return found
 

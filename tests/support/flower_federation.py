@@ -147,7 +147,7 @@ class Federation:
     def reachable(self) -> bool:
         from kohort.errors import SiteError
         from kohort.transport.deployment.hub import HubFolder
-        from kohort.transport.flower.app import node_states
+        from kohort.transport.flower.superlink import node_states
 
         try:
             node_states(HubFolder(self.hub).connection)

@@ -5,11 +5,12 @@ For tests and for trying a plan out: what works here works over Flower, and give
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
@@ -25,13 +26,34 @@ from kohort.runs.config import Plan
 from kohort.runs.simulation import Population, populate
 from kohort.transport.deployment.files import signer_of
 from kohort.transport.deployment.site_run import SiteResources, open_chain, run_opener
-from kohort.transport.flower.app import LoopBack, client_app
+from kohort.transport.flower.client_app import client_app, message_bytes, message_content
 from kohort.transport.remote_engine import Carrier, RemoteEngine, SiteReceipts
 from kohort.transport.site_ledger import open_site_ledger
 from kohort.transport.site_server import SiteServer
-from kohort.transport.site_store import Numbers, RunStore
+from kohort.transport.site_store import ReplayGuard, RunStore
 
-__all__ = ["LoopBackBackend"]
+__all__ = ["LoopBack", "LoopBackBackend"]
+
+
+@dataclass(frozen=True)
+class LoopBack:
+    """Carries messages to ClientApps in this process: what a federation does, without machines."""
+
+    apps: Mapping[str, Any]
+
+    def carry(self, messages: Mapping[str, bytes], *, deadline: float) -> tuple[dict[str, bytes], dict[str, str]]:
+        """Every site replies at once."""
+        del deadline
+        from flwr.app import Context, Message, RecordDict
+        from flwr.supercore.task_identity import TaskIdentity
+
+        TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1
+        replies = {}
+        for number, (name, data) in enumerate(messages.items(), 1):
+            message = Message(message_content(data), dst_node_id=number, message_type="query")
+            context = Context(run_id=1, node_id=number, node_config={}, state=RecordDict(), run_config={}, series_id=1)
+            replies[name] = message_bytes(self.apps[name](message, context))
+        return replies, {}
 
 
 @dataclass
@@ -52,14 +74,14 @@ class LoopBackBackend:
         return populate(plan, streams, tables=self.tables)
 
     def carrier(self) -> Carrier:
-        """What brings letters to the site_servers."""
-        return LoopBack({name: client_app(site_server.answer) for name, site_server in self.site_servers.items()})
+        """What brings messages to the site_servers."""
+        return LoopBack({name: client_app(site_server.reply) for name, site_server in self.site_servers.items()})
 
     def _place(self, name: str) -> Path | None:
         return None if self.folder is None else self.folder / name
 
     def engine(self, ready: RunContext) -> RemoteEngine:
-        """An engine that writes letters to site_servers in this process."""
+        """An engine that writes messages to site_servers in this process."""
         plan, population, streams = ready.plan, ready.population, ready.streams
         hub = Identity.from_secret("hub", streams.bytes("hub identity"))
         parties = (KEY_HOLDER,) if needs_key_holder(ready.approved) else ()
@@ -132,5 +154,5 @@ def _site_server(
         receipts=receipts,
         open_run=run_opener(resources, ledger),
         store_for=store_for,
-        numbers=Numbers(None if place is None else place / "numbers"),
+        replay_guard=ReplayGuard(None if place is None else place / "numbers"),
     )

@@ -1,4 +1,4 @@
-"""How many messages a run takes, and letters that travel together."""
+"""How many messages a run takes, and messages that travel together."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from kohort.privacy.ledger.verify import verify_ledger
 from kohort.protocol.hub import Ask
 from kohort.runs.config import Plan, load_plan
 from kohort.runs.run import Outcome, run
-from kohort.transport.messages import letters_in, message_of
+from kohort.transport.messages import join_messages, split_messages
 from kohort.transport.remote_engine import RemoteEngine
 
 SITES = ("east", "north", "south", "west")
@@ -63,13 +63,13 @@ class Counter:
     backend: LoopBackBackend
     messages: dict[str, int] = field(default_factory=dict)
 
-    def carry(self, letters: dict[str, bytes], *, deadline: float) -> tuple[dict[str, bytes], dict[str, str]]:
-        for name in letters:
+    def carry(self, messages: dict[str, bytes], *, deadline: float) -> tuple[dict[str, bytes], dict[str, str]]:
+        for name in messages:
             self.messages[name] = self.messages.get(name, 0) + 1
-        return {name: self.reply(name, letter) for name, letter in letters.items()}, {}
+        return {name: self.reply(name, message) for name, message in messages.items()}, {}
 
     def reply(self, name: str, message: bytes) -> bytes:
-        return self.backend.site_servers[name].answer(message)
+        return self.backend.site_servers[name].reply(message)
 
 
 class Backend(LoopBackBackend):
@@ -109,11 +109,11 @@ def test_every_letter_of_a_message_stands_in_the_ledgers_of_both_sides(tmp_path:
 
 
 class Losing(Counter):
-    """Cuts the second letter off one site's first answer."""
+    """Cuts the second message off one site's first answer."""
 
     def reply(self, name: str, message: bytes) -> bytes:
         answer = super().reply(name, message)
-        return letters_in(answer)[0] if name == "west" and len(letters_in(answer)) > 1 else answer
+        return split_messages(answer)[0] if name == "west" and len(split_messages(answer)) > 1 else answer
 
 
 def test_a_site_whose_second_letter_is_lost_is_left_out_of_the_sum() -> None:
@@ -151,13 +151,13 @@ def test_nothing_goes_with_the_enrolment_where_something_must_come_first() -> No
 
 
 @given(st.lists(st.binary(min_size=1, max_size=40), min_size=1, max_size=16))
-def test_letters_come_out_of_a_message_as_they_went_in(letters: list[bytes]) -> None:
-    assert letters_in(message_of(letters)) == letters
+def test_letters_come_out_of_a_message_as_they_went_in(messages: list[bytes]) -> None:
+    assert split_messages(join_messages(messages)) == messages
 
 
 @given(st.lists(st.binary(min_size=1, max_size=20), min_size=2, max_size=4), st.integers(1, 30))
-def test_a_message_that_is_cut_short_is_no_set_of_letters(letters: list[bytes], cut: int) -> None:
-    message = message_of(letters)
-    whole = letters_in(message[: max(1, len(message) - cut)])
-    assert whole != letters
-    assert len(whole) < len(letters)
+def test_a_message_that_is_cut_short_is_no_set_of_messages(messages: list[bytes], cut: int) -> None:
+    message = join_messages(messages)
+    whole = split_messages(message[: max(1, len(message) - cut)])
+    assert whole != messages
+    assert len(whole) < len(messages)

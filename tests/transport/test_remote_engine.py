@@ -1,4 +1,4 @@
-"""Letters between hub and sites: only the right ones count, each once, all others are written down; crashes change
+"""Messages between hub and sites: only the right ones count, each once, all others are written down; crashes change
 nothing; sites that are silent are left out and named."""
 
 from __future__ import annotations
@@ -30,19 +30,20 @@ from kohort.runs.config import Plan, load_plan
 from kohort.runs.run import Outcome, run
 from kohort.tables.schema import Schema
 from kohort.transport.deployment.site_run import hub_schema
-from kohort.transport.flower.app import bundle, bundle_hash, client_app
+from kohort.transport.flower.bundle import bundle, bundle_hash
+from kohort.transport.flower.client_app import client_app
 from kohort.transport.messages import (
-    Answer,
-    Question,
+    ReplyMessage,
+    RequestMessage,
     fresh_number,
-    read_answer,
-    read_question,
-    write_answer,
-    write_question,
+    read_reply,
+    read_request,
+    write_reply,
+    write_request,
 )
 from kohort.transport.site_ledger import SiteLedger, open_site_ledger
 from kohort.transport.site_server import SiteServer
-from kohort.transport.site_store import Numbers
+from kohort.transport.site_store import ReplayGuard
 
 SEED = 3
 HUB = Identity.from_secret("hub", Streams.seeded(SEED).bytes("hub identity"))
@@ -72,28 +73,28 @@ def plan_of(**sections: dict[str, Any]) -> Plan:
     return load_plan({name: {**base.get(name, {}), **sections.get(name, {})} for name in {*base, *sections}})
 
 
-Letters = Mapping[str, bytes]
+Messages = Mapping[str, bytes]
 
 
 @dataclass
 class Meddler:
-    """A carrier that does as it likes with letters on their way."""
+    """A carrier that does as it likes with messages on their way."""
 
     backend: LoopBackBackend
     seen: list[tuple[str, bytes]] = field(default_factory=list)
     exchanges: int = 0
 
-    def carry(self, letters: Letters, *, deadline: float) -> tuple[dict[str, bytes], dict[str, str]]:
+    def carry(self, messages: Messages, *, deadline: float) -> tuple[dict[str, bytes], dict[str, str]]:
         self.exchanges += 1
-        self.seen += letters.items()
-        came = {name: self.deliver(name, letter) for name, letter in letters.items() if self.reaches(name)}
+        self.seen += messages.items()
+        came = {name: self.deliver(name, message) for name, message in messages.items() if self.reaches(name)}
         return came, {}
 
     def reaches(self, name: str) -> bool:
         return True
 
-    def deliver(self, name: str, letter: bytes) -> bytes:
-        return self.backend.site_servers[name].answer(letter)
+    def deliver(self, name: str, message: bytes) -> bytes:
+        return self.backend.site_servers[name].reply(message)
 
 
 class Backend(LoopBackBackend):
@@ -117,70 +118,70 @@ def events(ledger: SiteLedger) -> list[str]:
     return [json.loads(line)["event"] for line in ledger.lines]
 
 
-# Letters
+# Messages
 
 
 def test_letters_come_back_as_they_were() -> None:
-    question = Question(site="north", fresh=fresh_number(), run="r", task="train", round=4, body=b"\1\2", plan=b"{}")
-    assert read_question(write_question(question, HUB), hub=HUB.public) == question
-    answer = Answer(site="north", fresh="f", status="answer", guarantee={"kind": "public"}, rows=3, seconds=0.5)
-    assert read_answer(write_answer(answer, SITE), site=SITE.public) == answer
+    asked = RequestMessage(site="north", fresh=fresh_number(), run="r", task="train", round=4, body=b"\1\2", plan=b"{}")
+    assert read_request(write_request(asked, HUB), hub=HUB.public) == asked
+    answer = ReplyMessage(site="north", fresh="f", status="answer", guarantee={"kind": "public"}, rows=3, seconds=0.5)
+    assert read_reply(write_reply(answer, SITE), site=SITE.public) == answer
 
 
 @given(st.integers(min_value=0), st.integers(min_value=1, max_value=255))
 def test_a_changed_byte_anywhere_is_noticed(place: int, change: int) -> None:
-    letter = bytearray(write_question(Question(site="north", fresh="f" * 32, body=b"abc"), HUB))
-    letter[place % len(letter)] ^= change
+    message = bytearray(write_request(RequestMessage(site="north", fresh="f" * 32, body=b"abc"), HUB))
+    message[place % len(message)] ^= change
     with pytest.raises(IntegrityError):
-        read_question(bytes(letter), hub=HUB.public)
+        read_request(bytes(message), hub=HUB.public)
 
 
 @given(st.binary(max_size=400))
 def test_noise_is_no_letter(noise: bytes) -> None:
     with pytest.raises(IntegrityError):
-        read_question(noise, hub=HUB.public)
+        read_request(noise, hub=HUB.public)
 
 
 def test_a_signature_counts_for_its_owner_and_its_purpose() -> None:
-    question = write_question(Question(site="north", fresh="f"), HUB)
+    asked = write_request(RequestMessage(site="north", fresh="f"), HUB)
     with pytest.raises(IntegrityError, match="did not sign"):
-        read_question(question, hub=STRANGER.public)
+        read_request(asked, hub=STRANGER.public)
     with pytest.raises(IntegrityError, match="did not sign"):
-        read_answer(question, site=HUB.public)
+        read_reply(asked, site=HUB.public)
     with pytest.raises(IntegrityError, match="another site"):
-        read_answer(write_answer(Answer(site="south", fresh="f", status="answer"), SITE), site=replace(SITE.public))
+        read_reply(write_reply(ReplyMessage(site="south", fresh="f", status="answer"), SITE), site=replace(SITE.public))
 
 
 def test_a_signed_letter_with_parts_of_the_wrong_kind_is_refused() -> None:
     for change in ({"round": -1}, {"round": True}, {"task": 3}, {"attempt": "0"}):
-        letter = write_question(Question(**{"site": "north", "fresh": "f", **change}), HUB)  # type: ignore[arg-type]
+        message = write_request(RequestMessage(**{"site": "north", "fresh": "f", **change}), HUB)  # type: ignore[arg-type]
         with pytest.raises(IntegrityError, match="malformed"):
-            read_question(letter, hub=HUB.public)
+            read_request(message, hub=HUB.public)
 
 
 # What a site turns away
 
 
 def _hostile(kind: int, backend: Backend, number: int) -> tuple[str, bytes]:
-    """One of the ways to get at a site; (site, letter)."""
+    """One of the ways to get at a site; (site, message)."""
     name, genuine = backend.meddler.seen[number % len(backend.meddler.seen)]
-    question = read_question(genuine, hub=HUB.public)
-    fresh = replace(question, fresh=fresh_number())
+    asked = read_request(genuine, hub=HUB.public)
+    fresh = replace(asked, fresh=fresh_number())
     match kind:
         case 0:  # a key nobody registered
-            return name, write_question(fresh, STRANGER)
-        case 1:  # a repeated letter
+            return name, write_request(fresh, STRANGER)
+        case 1:  # a repeated message
             return name, genuine
         case 2:  # a downgraded policy, under the approved plan's hash
-            return name, write_question(replace(fresh, plan=LAX, run="00" * 8), HUB)
-        case 3:  # somebody else's letter
-            return name, write_question(replace(fresh, site="elsewhere"), HUB)
+            return name, write_request(replace(fresh, plan=LAX, run="00" * 8), HUB)
+        case 3:  # somebody else's message
+            return name, write_request(replace(fresh, site="elsewhere"), HUB)
         case 4:  # a task the plan does not have
-            return name, write_question(replace(fresh, task="central.ship", nonce=fresh_number()), HUB)
+            return name, write_request(replace(fresh, task="central.ship", nonce=fresh_number()), HUB)
         case 5:  # another schema
-            return name, write_question(replace(fresh, run="11" * 8, plan=PLAN, schema="0" * 64), HUB)
+            return name, write_request(replace(fresh, run="11" * 8, plan=PLAN, schema="0" * 64), HUB)
         case _:  # a run that was never begun
-            return name, write_question(replace(fresh, run="22" * 8, plan=b""), HUB)
+            return name, write_request(replace(fresh, run="22" * 8, plan=b""), HUB)
 
 
 PLAN = json.dumps(plan_of().to_mapping()).encode()
@@ -192,8 +193,8 @@ def test_of_a_thousand_attempts_none_is_accepted_and_all_are_recorded() -> None:
     before = {name: len(site_server.ledger.lines) for name, site_server in backend.site_servers.items()}
     attempts = 1000
     for number in range(attempts):
-        name, letter = _hostile(number % 7, backend, number)
-        answer = read_answer(backend.site_servers[name].answer(letter), site=_public(name))
+        name, message = _hostile(number % 7, backend, number)
+        answer = read_reply(backend.site_servers[name].reply(message), site=_public(name))
         assert answer.status in {"dropped", "refused"}, number
         assert answer.body == b""
         assert answer.reason
@@ -211,24 +212,24 @@ def _public(name: str) -> Any:
 
 
 def test_a_repeat_is_turned_away_after_a_restart_too(tmp_path: Path) -> None:
-    numbers = Numbers(tmp_path / "numbers")
+    numbers = ReplayGuard(tmp_path / "numbers")
     numbers.accept("ab" * 16)
     with pytest.raises(IntegrityError, match="before"):
-        Numbers(tmp_path / "numbers").accept("ab" * 16)
+        ReplayGuard(tmp_path / "numbers").accept("ab" * 16)
     with pytest.raises(IntegrityError, match="malformed"):
         numbers.accept("../../etc")
 
 
 def test_the_same_request_in_a_new_letter_gets_the_same_bytes_and_no_second_line() -> None:
     _, backend = carried_out(plan_of())
-    name, letter = backend.meddler.seen[-1]
-    question = read_question(letter, hub=HUB.public)
+    name, message = backend.meddler.seen[-1]
+    asked = read_request(message, hub=HUB.public)
     site_server = backend.site_servers[name]
     lines = len(site_server.ledger.lines)
     answers = []
     for _ in range(3):
-        again = write_question(replace(question, fresh=fresh_number()), HUB)
-        answers.append(read_answer(site_server.answer(again), site=_public(name)))
+        again = write_request(replace(asked, fresh=fresh_number()), HUB)
+        answers.append(read_reply(site_server.reply(again), site=_public(name)))
     assert len({answer.body for answer in answers}) == 1
     assert answers[0].body
     assert answers[0].status == "answer"
@@ -266,17 +267,17 @@ def test_fewer_than_the_quorum_end_the_run() -> None:
 
 
 class Forger(Meddler):
-    """Answers for north himself, and hands south's answer to the question before."""
+    """Answers for north himself, and hands south's reply to the message before."""
 
     last: bytes = b""
 
-    def deliver(self, name: str, letter: bytes) -> bytes:
-        answer = super().deliver(name, letter)
+    def deliver(self, name: str, message: bytes) -> bytes:
+        answer = super().deliver(name, message)
         if self.exchanges < 3:
             self.last = answer if name == "south" else self.last
             return answer
         if name == "north":
-            return write_answer(read_answer(answer, site=_public("north")), STRANGER)
+            return write_reply(read_reply(answer, site=_public("north")), STRANGER)
         return self.last if name == "south" else answer
 
 
@@ -284,7 +285,7 @@ def test_forged_and_stray_answers_do_not_count() -> None:
     outcome, _ = carried_out(plan_of(), Forger)
     assert set(outcome.dropped) == {"north", "south"}
     assert "did not sign" in outcome.dropped["north"]
-    assert "another question" in outcome.dropped["south"]
+    assert "another message" in outcome.dropped["south"]
 
 
 def test_trouble_is_for_simulations() -> None:
@@ -296,12 +297,12 @@ def test_trouble_is_for_simulations() -> None:
 
 
 class Crashing(Meddler):
-    """Every site loses its memory before every letter."""
+    """Every site loses its memory before every message."""
 
-    def deliver(self, name: str, letter: bytes) -> bytes:
+    def deliver(self, name: str, message: bytes) -> bytes:
         self.backend.site_servers[name].close()
         self.backend.site_servers[name] = self.backend.makers[name]()
-        return super().deliver(name, letter)
+        return super().deliver(name, message)
 
 
 @pytest.mark.parametrize(
@@ -328,7 +329,7 @@ def test_a_site_that_loses_its_memory_between_any_two_letters_answers_alike(
     for name in tables():
         found = verify_ledger(tmp_path / name)
         assert found.refusals == 0
-        # The last receipt waits at the hub for the next question.
+        # The last receipt waits at the hub for the next request.
         assert found.receipts == found.releases - 1
     assert verify_ledger(tmp_path / "run").releases == sum(verify_ledger(tmp_path / n).releases for n in tables())
 
@@ -342,16 +343,16 @@ def test_what_a_site_keeps_is_its_owners_alone(tmp_path: Path) -> None:
 
 def test_a_full_disk_at_a_site_lets_nothing_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     _, backend = carried_out(plan_of(), Meddler, tmp_path)
-    name, letter = backend.meddler.seen[-1]
-    question = read_question(letter, hub=HUB.public)
+    name, message = backend.meddler.seen[-1]
+    asked = read_request(message, hub=HUB.public)
 
     def full(*_: Any) -> None:
         raise OSError(errno.ENOSPC, "full")
 
     monkeypatch.setattr(ledger_module, "write_whole", full)
     site_server = backend.site_servers[name]
-    answer = read_answer(
-        site_server.answer(write_question(replace(question, round=77, fresh=fresh_number()), HUB)), site=_public(name)
+    answer = read_reply(
+        site_server.reply(write_request(replace(asked, round=77, fresh=fresh_number()), HUB)), site=_public(name)
     )
     assert (answer.status, answer.body, answer.fresh != "") == ("failed", b"", True)
     assert site_server.broken is not None
@@ -394,5 +395,5 @@ def test_the_bundle_is_the_same_bytes_and_holds_no_code() -> None:
 def test_a_client_app_is_nothing_but_the_desk() -> None:
     from flwr.clientapp import ClientApp
 
-    assert isinstance(client_app(lambda letter: letter), ClientApp)
-    assert SiteServer.answer.__doc__
+    assert isinstance(client_app(lambda message: message), ClientApp)
+    assert SiteServer.reply.__doc__

@@ -68,10 +68,10 @@ def add(
     """
     from kohort.transport.deployment.files import Registration
     from kohort.transport.deployment.hub import HubFolder
-    from kohort.transport.deployment.rotation import HandOver
+    from kohort.transport.deployment.rotation import KeyHandover
 
-    if HandOver.is_at(registration):
-        site = HubFolder(hub).replace(HandOver.read(registration))
+    if KeyHandover.is_at(registration):
+        site = HubFolder(hub).replace(KeyHandover.read(registration))
         say(f"{site.name} has new keys; the old ones are revoked. {COMPARE}")
         stdout().print(site.fingerprint)
         return

@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kohort.crypto.sums.scheme import FixedPoint, Integers, SumContext
+from kohort.crypto.sums.scheme import MIN_SITES, FixedPoint, Integers, SumContext
 from kohort.errors import ConfigError, RefusedError, SiteError
 from kohort.models.dense.network import FloatArray, Network
 from kohort.protocol.hub import Ask, Hub, RoundEnd
-from kohort.protocol.phases import TrainingPhase
-from kohort.protocol.plan import ApprovedPlan
+from kohort.protocol.phases import DPSection, TrainingPhase
+from kohort.protocol.plan import ApprovedPlan, TrainSection
 from kohort.protocol.site import Site
 from kohort.protocol.task import Request
 from kohort.rounds.dp_accounts import Shares, account_of, answer_once, shares_of
@@ -169,17 +169,21 @@ def _check(phase: TrainingPhase, hub: Hub) -> None:
             f"the noise of {phase.dp.mechanism!r} is each site's own", hint="Drop method.secure, or use dp-sgd or hub"
         )
     if phase.dp is not None and phase.dp.mechanism == "dp-sgd":
-        if train.batch != 0 or train.local_epochs != 1 or train.optimizer == "adam":
-            raise ConfigError(
-                "a sum of clipped gradients is one full step a round",
-                hint='Set train.batch = 0, train.local_epochs = 1 and train.optimizer = "sgd" or "momentum"',
-            )
-        if phase.dp.quantile is not None:
-            raise ConfigError("the bound of a sum is the same at all sites", hint="Drop dp.quantile")
+        _check_gradients(phase.dp, train)
     for name, usual in (("fraction", 1.0), ("aggregate", "mean"), ("hub", "plain"), ("correction", "none")):
         if getattr(train, name) != usual:
             raise ConfigError(f"train.{name} needs each site's update and a sum hides it", hint=f"Drop train.{name}")
     if train.stop is not None or train.reject is not None:
         raise ConfigError("a sum of updates shows no site's loss", hint="Drop train.stop and train.reject")
-    if len(hub.sites) < 3:
+    if len(hub.sites) < MIN_SITES:
         raise RefusedError("a sum over fewer than three sites hides nothing", hint="Add sites, or drop method.secure")
+
+
+def _check_gradients(dp: DPSection, train: TrainSection) -> None:
+    if train.batch != 0 or train.local_epochs != 1 or train.optimizer == "adam":
+        raise ConfigError(
+            "a sum of clipped gradients is one full step a round",
+            hint='Set train.batch = 0, train.local_epochs = 1 and train.optimizer = "sgd" or "momentum"',
+        )
+    if dp.quantile is not None:
+        raise ConfigError("the bound of a sum is the same at all sites", hint="Drop dp.quantile")

@@ -1,12 +1,12 @@
-"""What hub and site write to each other when they are not one process: questions and answers, signed.
+"""Request and reply messages between hub and sites that are not one process, signed.
 
-A letter is a payload in its one byte form, followed by the sender's signature over it (64 bytes). A question carries
-the request (run, plan hash, task, round, attempt, nonce, payload) and a number drawn for this letter alone; an answer
-quotes both that number and the request's hash, so neither can be taken for another. Several letters may travel in one
-message; they are then read one after the other, each for itself.
+A message is a payload in its one byte form, followed by the sender's signature over it (64 bytes). A request message
+carries the request (run, plan hash, task, round, attempt, nonce, payload) and a number drawn for this message alone; a
+reply quotes both that number and the request's hash, so neither can be taken for another. Several messages may travel
+together; they are then read one after the other, each for itself.
 
-Guarantee: `read_question` and `read_answer` return only what the owner of the given key signed, for this reader;
-byzantine bytes are an IntegrityError, and nothing is ever executed.
+Guarantee: `read_request` and `read_reply` return only what the owner of the given key signed, for this reader;
+malformed bytes are an IntegrityError, and nothing is ever executed.
 """
 
 from __future__ import annotations
@@ -24,52 +24,67 @@ from kohort.protocol.task import Request
 from kohort.protocol.wire import Payload, decode, encode
 
 __all__ = [
-    "Answer",
-    "Question",
+    "ReplyMessage",
+    "RequestMessage",
     "fresh_number",
-    "letters_in",
-    "message_of",
-    "read_answer",
-    "read_question",
-    "write_answer",
-    "write_question",
+    "join_messages",
+    "read_reply",
+    "read_request",
+    "split_messages",
+    "write_reply",
+    "write_request",
 ]
 
 SIGNATURE = 64
-_QUESTION_PARTS = ("body", "plan", "peers", "receipts")
-_QUESTION, _ANSWER = "question to a site", "answer of a site"
+_REQUEST_PARTS = ("body", "plan", "peers", "receipts")
+_REQUEST, _REPLY = "question to a site", "answer of a site"
+"""Purposes of the signatures."""
 _LARGEST_HEAD = 1 << 20
 _SEVERAL = b"kohort letters\0"
-_MOST_LETTERS = 16
+_MOST_MESSAGES = 16
 
 
 def fresh_number() -> str:
-    """What makes a letter differ from every other: 16 bytes of the operating system's randomness."""
+    """What makes a message differ from every other: 16 bytes of the operating system's randomness."""
     return os.urandom(16).hex()
 
 
-def message_of(letters: Sequence[bytes]) -> bytes:
-    """What travels: the letter itself or, when there are several, all of them in their order."""
-    if len(letters) == 1:
-        return letters[0]
-    return _SEVERAL + b"".join(len(letter).to_bytes(8, "little") + letter for letter in letters)
+def join_messages(messages: Sequence[bytes]) -> bytes:
+    """What travels: the message itself or, when there are several, all of them in their order.
+
+    Args:
+        messages: At least one.
+
+    Returns:
+        The bytes to carry.
+    """
+    if len(messages) == 1:
+        return messages[0]
+    return _SEVERAL + b"".join(len(message).to_bytes(8, "little") + message for message in messages)
 
 
-def letters_in(message: bytes) -> list[bytes]:
-    """The letters of a message; one that does not hold several is taken for a letter, and read as such."""
-    if not message.startswith(_SEVERAL):
-        return [message]
+def split_messages(data: bytes) -> list[bytes]:
+    """The inverse of `join_messages`; bytes that do not hold several are taken for one message, and read as such.
+
+    Args:
+        data: What came in.
+
+    Returns:
+        The messages; none of them is checked yet.
+    """
+    if not data.startswith(_SEVERAL):
+        return [data]
     found: list[bytes] = []
     at = len(_SEVERAL)
-    while at < len(message) and len(found) < _MOST_LETTERS:
-        end = at + 8 + int.from_bytes(message[at : at + 8], "little")
-        found.append(message[at + 8 : end])
+    while at < len(data) and len(found) < _MOST_MESSAGES:
+        end = at + 8 + int.from_bytes(data[at : at + 8], "little")
+        found.append(data[at + 8 : end])
         at = end
-    return found if at == len(message) and found else [message]
+    return found if at == len(data) and found else [data]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Question:
+class RequestMessage:
     """One request to one site."""
 
     site: str
@@ -88,7 +103,7 @@ class Question:
     body: bytes = field(default=b"", repr=False)
     """The request's payload."""
     plan: bytes = field(default=b"", repr=False)
-    """The plan as JSON, with the first question of a run."""
+    """The plan as JSON, with the first request of a run."""
     peers: bytes = field(default=b"", repr=False)
     """The public identities of all sites, one a line, with the plan. A site believes those its own roster knows."""
     receipts: bytes = field(default=b"", repr=False)
@@ -109,12 +124,12 @@ class Question:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
-    """What a site says to one question."""
+class ReplyMessage:
+    """What a site says to one request."""
 
     site: str
     fresh: str
-    """The question's number."""
+    """The number of the request message."""
     status: str
     """answer | refused | failed | tampered | dropped"""
     request: str = ""
@@ -134,35 +149,73 @@ class Answer:
     body: bytes = field(default=b"", repr=False)
 
 
-def write_question(question: Question, hub: Identity) -> bytes:
-    """The bytes of a question."""
-    return _write(question, _QUESTION_PARTS, hub, _QUESTION)
+def write_request(message: RequestMessage, hub: Identity) -> bytes:
+    """The bytes of a request message.
+
+    Args:
+        message: The request.
+        hub: Who signs it.
+
+    Returns:
+        Content and signature.
+    """
+    return _write(message, _REQUEST_PARTS, hub, _REQUEST)
 
 
-def read_question(data: bytes, *, hub: PublicIdentity) -> Question:
-    """The question of bytes from anywhere, if the hub signed it."""
-    return _read(data, Question, _QUESTION_PARTS, hub, _QUESTION)
+def read_request(data: bytes, *, hub: PublicIdentity) -> RequestMessage:
+    """The request message in bytes from anywhere, if the hub signed it.
+
+    Args:
+        data: What came in.
+        hub: Who must have signed it.
+
+    Returns:
+        The message.
+
+    Raises:
+        IntegrityError: The hub did not sign it, or it does not have the agreed form.
+    """
+    return _read(data, RequestMessage, _REQUEST_PARTS, hub, _REQUEST)
 
 
-def write_answer(answer: Answer, site: Identity) -> bytes:
-    """The bytes of an answer."""
-    return _write(answer, ("body",), site, _ANSWER)
+def write_reply(message: ReplyMessage, site: Identity) -> bytes:
+    """The bytes of a reply message.
+
+    Args:
+        message: The reply.
+        site: Who signs it.
+
+    Returns:
+        Content and signature.
+    """
+    return _write(message, ("body",), site, _REPLY)
 
 
-def read_answer(data: bytes, *, site: PublicIdentity) -> Answer:
-    """The answer of bytes from anywhere, if the site signed it."""
-    found = _read(data, Answer, ("body",), site, _ANSWER)
+def read_reply(data: bytes, *, site: PublicIdentity) -> ReplyMessage:
+    """The reply message in bytes from anywhere, if the site signed it.
+
+    Args:
+        data: What came in.
+        site: Who must have signed it.
+
+    Returns:
+        The message.
+
+    Raises:
+        IntegrityError: The site did not sign it, it names another one, or it does not have the agreed form.
+    """
+    found = _read(data, ReplyMessage, ("body",), site, _REPLY)
     if found.site != site.name:
-        raise IntegrityError(f"an answer of site {site.name!r} names another site")
+        raise IntegrityError(f"a reply of site {site.name!r} names another site")
     return found
 
 
-L = TypeVar("L", Question, Answer)
+L = TypeVar("L", RequestMessage, ReplyMessage)
 
 
-def _write(letter: Question | Answer, blobs: tuple[str, ...], sender: Identity, purpose: str) -> bytes:
-    head = {item.name: getattr(letter, item.name) for item in fields(letter) if item.name not in blobs}
-    parts = {name: getattr(letter, name) for name in blobs}
+def _write(message: RequestMessage | ReplyMessage, blobs: tuple[str, ...], sender: Identity, purpose: str) -> bytes:
+    head = {item.name: getattr(message, item.name) for item in fields(message) if item.name not in blobs}
+    parts = {name: getattr(message, name) for name in blobs}
     content = encode(Payload(blobs={"head": canonical(head).encode(), **parts}))
     return content + sender.sign(content, purpose=purpose)
 
@@ -170,26 +223,26 @@ def _write(letter: Question | Answer, blobs: tuple[str, ...], sender: Identity, 
 def _read(data: bytes, kind: type[L], blobs: tuple[str, ...], sender: PublicIdentity, purpose: str) -> L:
     content, signature = bytes(data[:-SIGNATURE]), bytes(data[-SIGNATURE:])
     if not sender.signed(content, signature, purpose=purpose):
-        raise IntegrityError(f"a letter came in that {sender.name!r} did not sign")
+        raise IntegrityError(f"a message came in that {sender.name!r} did not sign")
     payload = decode(content)
     if set(payload.blobs) != {"head", *blobs} or payload.arrays or payload.metrics:
-        raise IntegrityError(f"a letter of {sender.name!r} does not have the expected parts")
+        raise IntegrityError(f"a message of {sender.name!r} does not have the expected parts")
     head = _head(payload.blobs["head"], kind, blobs)
     parts: dict[str, Any] = {**head, **{name: payload.blobs[name] for name in blobs}}
     return kind(**parts)
 
 
-def _head(text: bytes, kind: type[Question] | type[Answer], blobs: tuple[str, ...]) -> dict[str, Any]:
+def _head(text: bytes, kind: type[RequestMessage] | type[ReplyMessage], blobs: tuple[str, ...]) -> dict[str, Any]:
     """The head's fields, if they are those of `kind` and of the right types. Its defaults show which those are."""
     if len(text) > _LARGEST_HEAD:
-        raise IntegrityError("a letter's head is too large")
+        raise IntegrityError("a message's head is too large")
     try:
         head = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise IntegrityError("a letter's head is not JSON") from error
+        raise IntegrityError("a message's head is not JSON") from error
     wanted = {item.name: str(item.type) for item in fields(kind) if item.name not in blobs}
     if not isinstance(head, dict) or set(head) != set(wanted):
-        raise IntegrityError("a letter's head does not have the expected parts")
+        raise IntegrityError("a message's head does not have the expected parts")
     for name, type_name in wanted.items():
         value = head[name]
         good = {
@@ -198,5 +251,5 @@ def _head(text: bytes, kind: type[Question] | type[Answer], blobs: tuple[str, ..
             "float": isinstance(value, int | float) and not isinstance(value, bool) and value >= 0,
         }.get(type_name, isinstance(value, dict))
         if not good:
-            raise IntegrityError(f"a letter's head is malformed in {name!r}")
+            raise IntegrityError(f"a message's head is malformed in {name!r}")
     return head

@@ -1,8 +1,8 @@
-"""The hub's side of sites that are other processes: requests go out as signed letters, answers come back as letters.
+"""The hub's side of sites that are other processes: requests go out and replies come back as signed messages.
 
-Whatever carries the letters (Flower, or a loop-back in one process) is trusted with nothing: it can delay or lose them,
-not change, repeat or invent them. Deadline and quorum are ours. The hub keeps its own ledger of what it received, line
-by line what the sites' own ledgers say, and a chain of receipts for each site, which the site keeps beside its ledger.
+Whatever carries the messages (Flower, or a loop-back in tests) is trusted with nothing: it can delay or lose them, not
+change, repeat or invent them. Deadline and quorum are ours. The hub keeps its own ledger of what it received, line by
+line what the sites' own ledgers say, and a chain of receipts for each site, which the site keeps beside its ledger.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from kohort.crypto.sealed import Identity, PublicIdentity
 from kohort.errors import ConfigError, IntegrityError, KohortError, RefusedError, SiteError
-from kohort.privacy.guarantee import DP, Public, parse_guarantee
+from kohort.privacy.guarantee import DP, Guarantee, Public, parse_guarantee
 from kohort.privacy.ledger.ledger import Chain, Ledger, LedgerContext, canonical
 from kohort.privacy.ledger.receipts import RECEIPTS_FILE, Receipts
 from kohort.privacy.ledger.signing import Signer
@@ -33,13 +33,13 @@ from kohort.protocol.validate import validate
 from kohort.protocol.wire import EncodedReplies
 from kohort.rng import Streams
 from kohort.transport.messages import (
-    Answer,
-    Question,
+    ReplyMessage,
+    RequestMessage,
     fresh_number,
-    letters_in,
-    message_of,
-    read_answer,
-    write_question,
+    join_messages,
+    read_reply,
+    split_messages,
+    write_request,
 )
 
 __all__ = ["Carrier", "RemoteEngine", "SiteReceipts"]
@@ -50,17 +50,17 @@ RECEIPTS_AT_ONCE = 64
 
 
 class Carrier(Protocol):
-    """What brings letters to sites and their answers back."""
+    """What brings messages to sites and their replies back."""
 
-    def carry(self, letters: Mapping[str, bytes], *, deadline: float) -> tuple[dict[str, bytes], dict[str, str]]:
-        """Answers by site, and for each site without one why. Returns after `deadline` seconds at the latest."""
+    def carry(self, messages: Mapping[str, bytes], *, deadline: float) -> tuple[dict[str, bytes], dict[str, str]]:
+        """Replies by site, and for each site without one why. Returns after `deadline` seconds at the latest."""
         ...
 
 
 class _Heads:
-    """Where a site's own ledger stood, as it told; in the form `Receipts` asks a ledger for it."""
+    """Where a site's own ledger stood, as it said; in the form `Receipts` asks a ledger for it."""
 
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, answer: ReplyMessage) -> None:
         self._said = (answer.heads, answer.head_signature)
 
     def sign_heads(self, chains: Sequence[Chain]) -> tuple[str, str]:
@@ -70,7 +70,7 @@ class _Heads:
 
 
 class SiteReceipts(Receipts):
-    """The hub's receipts for one site, kept at the hub and handed to the site with the next question."""
+    """The hub's receipts for one site, kept at the hub and handed to the site with the next request."""
 
     def __init__(self, site: str, *, signer: Signer, folder: Path | None = None) -> None:
         super().__init__(signer=signer, folder=folder)
@@ -81,7 +81,7 @@ class SiteReceipts(Receipts):
             self.adopt(Ledger(signer=signer), checked, {})
             self._texts = (folder / RECEIPTS_FILE).read_text(encoding="utf-8").splitlines(keepends=True)
 
-    def acknowledge(self, answer: Answer) -> None:
+    def acknowledge(self, answer: ReplyMessage) -> None:
         """Counter-sign where the site's ledger stands; one that went back is refused."""
         self._chain.length = answer.length
         self.issue(_Heads(answer), [self._chain], LedgerContext(what="", request=answer.request))
@@ -98,7 +98,7 @@ class SiteReceipts(Receipts):
 
 @dataclass
 class RemoteEngine:
-    """Drives a plan over a carrier. Sites judge the plan themselves, when its first question reaches them."""
+    """Drives a plan over a carrier. Sites judge the plan themselves, when its first request reaches them."""
 
     carrier: Carrier
     approved: ApprovedPlan
@@ -118,17 +118,17 @@ class RemoteEngine:
     deadline: float
     site_receipts: Mapping[str, SiteReceipts]
     watch: Callable[[Ask], None] = lambda _: None
-    """Told of every question before it goes out."""
+    """Called with every request before it goes out."""
     costs: Costs = field(default_factory=Costs)
     excluded: list[Excluded] = field(default_factory=list)
     declared: dict[str, int] = field(default_factory=dict)
     _known_receipts: dict[str, int] = field(default_factory=dict)
-    _told: set[str] = field(default_factory=set)
+    _has_plan: set[str] = field(default_factory=set)
     """Sites that were sent the plan."""
     _chains: dict[str, Chain] = field(default_factory=dict)
 
     def approve(self, claims: Claims, *, tasks: Sequence[str] = ()) -> tuple[str, ...]:
-        """Every site is asked; each judges the plan before it answers its first question, and may refuse it then."""
+        """Every site is asked; each judges the plan before it answers its first request, and may refuse it then."""
         del claims, tasks  # a site works out both itself, from the plan
         fingerprint = self.approved.schema.fingerprint()
         for name, identity in {**self.sites, **self.parties}.items():
@@ -152,31 +152,31 @@ class RemoteEngine:
         del kept
 
     def exchange(self, ask: Ask) -> Replies:
-        """One message to each site, a letter for every question in it, and the answers that count."""
+        """Send each site a message for every request of an exchange, together, and collect the replies that count."""
         asks = [ask]
         while (then := asks[-1].then) is not None:
             asks.append(then)
         posted = [self._post(each, first=each is ask) for each in asks]
-        messages = {name: message_of([letters[name] for _, _, letters in posted]) for name in ask.to}
+        messages = {name: join_messages([written[name] for _, _, written in posted]) for name in ask.to}
         began = perf_counter()
         came, missing = self.carrier.carry(messages, deadline=self.deadline)
         self.costs.longest_exchange = max(self.costs.longest_exchange, perf_counter() - began)
-        answers = {name: letters_in(message) for name, message in came.items()}
+        replied = {name: split_messages(data) for name, data in came.items()}
         settled = []
         for place, (each, (requests, numbers, _)) in enumerate(zip(asks, posted, strict=True)):
-            own = {name: letters[place] for name, letters in answers.items() if len(letters) == len(asks)}
+            own = {name: parts[place] for name, parts in replied.items() if len(parts) == len(asks)}
             settled.append(self._settle(each, requests, numbers, own, missing))
         for replies, following in pairwise(settled):
             replies.then = following
         return settled[0]
 
     def _post(self, ask: Ask, *, first: bool) -> tuple[dict[str, Request], dict[str, str], dict[str, bytes]]:
-        """The requests of a question, the numbers of its letters, and the letters. The first one brings the plan."""
+        """The requests of an exchange, the numbers of their messages, and the messages. The first brings the plan."""
         self.watch(ask)
         requests = self._requests(ask)
-        letters = {name: self._letter(name, request, first=first) for name, request in requests.items()}
-        numbers = {name: question.fresh for name, question in letters.items()}
-        return requests, numbers, {name: write_question(question, self.hub) for name, question in letters.items()}
+        messages = {name: self._message(name, request, first=first) for name, request in requests.items()}
+        numbers = {name: message.fresh for name, message in messages.items()}
+        return requests, numbers, {name: write_request(message, self.hub) for name, message in messages.items()}
 
     def _settle(
         self,
@@ -188,16 +188,16 @@ class RemoteEngine:
     ) -> Replies:
         """Read what came, write it down, and judge whether it is enough."""
         excluded = [Excluded(name, "dropped", missing.get(name, "no answer")) for name in ask.to if name not in came]
-        answers: dict[str, Answer] = {}
+        answers: dict[str, ReplyMessage] = {}
         for name in ask.to:
             if name in came:
                 try:
                     answers[name] = self._opened(name, came[name], numbers[name], requests[name])
                 except KohortError as error:
                     excluded.append(Excluded(name, "stray", error.message))
-        self._told |= set(answers)
-        told, names, encoded = self._write_down(ask, requests, answers)
-        excluded += told
+        self._has_plan |= set(answers)
+        left_out, names, encoded = self._write_down(ask, requests, answers)
+        excluded += left_out
         self._count(requests, answers)
         kept, body, bad = validate(names, encoded, ask.expect, self.declared)
         excluded += bad
@@ -230,9 +230,9 @@ class RemoteEngine:
             return dict.fromkeys(ask.to, request(""))
         return {name: request(name) for name in ask.to}
 
-    def _letter(self, name: str, request: Request, *, first: bool) -> Question:
-        told = name in self._told or not first
-        return Question(
+    def _message(self, name: str, request: Request, *, first: bool) -> RequestMessage:
+        known = name in self._has_plan or not first
+        return RequestMessage(
             site=name,
             fresh=fresh_number(),
             run=request.run,
@@ -244,16 +244,16 @@ class RemoteEngine:
             attempt=request.attempt,
             nonce=request.nonce,
             body=request.encoded,
-            plan=b"" if told else self.plan,
-            peers=b"" if told else self.peers,
+            plan=b"" if known else self.plan,
+            peers=b"" if known else self.peers,
             receipts=self.site_receipts[name].after(self._known_receipts.get(name)) if first else b"",
         )
 
-    def _opened(self, name: str, letter: bytes, number: str, request: Request) -> Answer:
-        """A site's answer to this very question; its receipt is written before anything is made of it."""
-        answer = read_answer(letter, site=self.sites.get(name) or self.parties[name])
+    def _opened(self, name: str, data: bytes, number: str, request: Request) -> ReplyMessage:
+        """A site's reply to this very request; its receipt is written before anything is made of it."""
+        answer = read_reply(data, site=self.sites.get(name) or self.parties[name])
         if answer.fresh != number:
-            raise IntegrityError(f"site {name!r} answered another question")
+            raise IntegrityError(f"site {name!r} answered another message")
         if answer.heads:
             if answer.request != request.digest:
                 raise IntegrityError(f"site {name!r} answered another request")
@@ -262,7 +262,7 @@ class RemoteEngine:
         return answer
 
     def _write_down(
-        self, ask: Ask, requests: Mapping[str, Request], answers: Mapping[str, Answer]
+        self, ask: Ask, requests: Mapping[str, Request], answers: Mapping[str, ReplyMessage]
     ) -> tuple[list[Excluded], list[str], list[bytes]]:
         """The hub's ledger lines of an exchange, and who answered with what."""
         excluded: list[Excluded] = []
@@ -281,25 +281,12 @@ class RemoteEngine:
                 except IntegrityError as error:
                     excluded.append(Excluded(name, "excluded", error.message))
                     continue
-                known = self.ledger.has_answered(chain, ledger_context, answer.body)  # it came before an interruption
-                self.ledger.record(
-                    [chain],
-                    ledger_context,
-                    guarantees=[claim],
-                    rows=[answer.rows],
-                    payloads=[answer.body],
-                    refusals=[None],
-                )
-                if isinstance(claim, DP) and not known:
-                    chain.budget.charge(claim, to=answer.to, what=request.task, round=request.round)
+                self._write_release(chain, ledger_context, claim, answer)
                 lines.setdefault(request.digest, []).append(chain)
                 names.append(name)
                 encoded.append(answer.body)
             elif answer.status == "refused":
-                claim = parse_guarantee(dict(answer.guarantee)) if answer.guarantee else Public(what="nothing")
-                if not answer.heads:  # the plan itself was refused, as a whole
-                    ledger_context = LedgerContext(what=f"{self.approved.method}.plan", request=self.approved.plan_hash)
-                self.ledger.refuse(chain, ledger_context, guarantee=claim, reason=answer.reason)
+                self._write_refusal(chain, ledger_context, answer)
                 if answer.heads:
                     lines.setdefault(request.digest, []).append(chain)
                 excluded.append(Excluded(name, "refused", answer.reason))
@@ -312,7 +299,30 @@ class RemoteEngine:
         stop_if_tampered(failures)
         return excluded, names, encoded
 
-    def _count(self, requests: Mapping[str, Request], answers: Mapping[str, Answer]) -> None:
+    def _write_release(
+        self, chain: Chain, ledger_context: LedgerContext, claim: Guarantee, reply: ReplyMessage
+    ) -> None:
+        """The line of a release; what came before an interruption is charged once."""
+        known = self.ledger.has_answered(chain, ledger_context, reply.body)
+        self.ledger.record(
+            [chain],
+            ledger_context,
+            guarantees=[claim],
+            rows=[reply.rows],
+            payloads=[reply.body],
+            refusals=[None],
+        )
+        if isinstance(claim, DP) and not known:
+            chain.budget.charge(claim, to=reply.to, what=ledger_context.what, round=ledger_context.round)
+
+    def _write_refusal(self, chain: Chain, ledger_context: LedgerContext, reply: ReplyMessage) -> None:
+        """The line of a refusal: of this request or, without a ledger head, of the plan as a whole."""
+        claim = parse_guarantee(dict(reply.guarantee)) if reply.guarantee else Public(what="nothing")
+        if not reply.heads:
+            ledger_context = LedgerContext(what=f"{self.approved.method}.plan", request=self.approved.plan_hash)
+        self.ledger.refuse(chain, ledger_context, guarantee=claim, reason=reply.reason)
+
+    def _count(self, requests: Mapping[str, Request], answers: Mapping[str, ReplyMessage]) -> None:
         """Bytes of payloads, as the ledgers list them; seconds as the sites measured them."""
         sent = {name: len(request.encoded) for name, request in requests.items()}
         self.costs.bytes_down += sum(sent.values())

@@ -1,9 +1,9 @@
-"""A site's side of every conversation with the hub: reads a letter, checks it, lets the site answer, writes back.
+"""A site's side of every exchange with the hub: reads a message, checks it, lets the site reply, writes back.
 
-In this order, before a task runs: the hub signed the letter, it is for this site and came for the first time; the run's
-plan hashes to what the letter says and the operator approved it; schema, policy and limits allow it; the task is one of
-the plan's method. Each refusal is a line in the site's ledger and comes back to the hub with its reason. Then, before a
-byte is sent: the ledger line is on the disk, and the answer is stored by the request's hash.
+In this order, before a task runs: the hub signed the message, it is for this site and came for the first time; the
+run's plan hashes to what the message says and the operator approved it; schema, policy and limits allow it; the task is
+one of the plan's method. Each refusal is a line in the site's ledger and comes back to the hub with its reason. Then,
+before a byte is sent: the ledger line is on the disk, and the reply is stored by the request's hash.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from kohort.protocol.engine import first_objection
 from kohort.protocol.site import Answers, Site
 from kohort.protocol.task import Request
 from kohort.transport.messages import (
-    Answer,
-    Question,
-    letters_in,
-    message_of,
-    read_answer,
-    read_question,
-    write_answer,
+    ReplyMessage,
+    RequestMessage,
+    join_messages,
+    read_reply,
+    read_request,
+    split_messages,
+    write_reply,
 )
 from kohort.transport.site_ledger import KeptReceipts, SiteLedger
-from kohort.transport.site_store import Numbers, RunStore
+from kohort.transport.site_store import ReplayGuard, RunStore
 
 __all__ = ["OpenedRun", "SiteServer"]
 
@@ -51,12 +51,12 @@ class OpenedRun:
     store: RunStore
 
 
-OpenRun = Callable[[Question, bytes, RunStore], OpenedRun]
-"""(question, plan, store) -> the run, or a RefusedError: not approved, another schema, a limit."""
+OpenRun = Callable[[RequestMessage, bytes, RunStore], OpenedRun]
+"""(message, plan, store) -> the run, or a RefusedError: not approved, another schema, a limit."""
 
 
 class SiteServer:
-    """What answers letters at a site. `broken` is set when the disk failed: nothing may be answered after that."""
+    """What answers messages at a site. `broken` is set when the disk failed: nothing may be answered after that."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class SiteServer:
         receipts: KeptReceipts,
         open_run: OpenRun,
         store_for: Callable[[str, str], RunStore],
-        numbers: Numbers,
+        replay_guard: ReplayGuard,
     ) -> None:
         self.broken: KohortError | None = None
         self.ledger = ledger
@@ -77,24 +77,31 @@ class SiteServer:
         self._receipts = receipts
         self._open_run = open_run
         self._store_for = store_for
-        self._numbers = numbers
+        self._replay_guard = replay_guard
         self._runs: dict[tuple[str, str], OpenedRun] = {}
 
-    def answer(self, message: bytes) -> bytes:
-        """The answers to a message's letters, one after the other. Whatever came in, something signed goes back."""
-        return message_of([self._answered(letter) for letter in letters_in(message)])
+    def reply(self, data: bytes) -> bytes:
+        """Reply to every message that came in, one after the other. Whatever came in, something signed goes back.
 
-    def _answered(self, letter: bytes) -> bytes:
+        Args:
+            data: One message, or several that travel together.
+
+        Returns:
+            The signed replies, in the same order.
+        """
+        return join_messages([self._signed_reply(message) for message in split_messages(data)])
+
+    def _signed_reply(self, message: bytes) -> bytes:
         try:
-            reply = self._answer(letter)
+            reply = self._reply_to(message)
             self._seal()
         except ResourceError as error:
             self.broken = error
-            reply = Answer(site=self._identity.name, fresh=self._number, status="failed", reason=error.message)
-        return write_answer(reply, self._identity)
+            reply = ReplyMessage(site=self._identity.name, fresh=self._number, status="failed", reason=error.message)
+        return write_reply(reply, self._identity)
 
     def record_refusal(self, what: str, reason: str) -> None:
-        """A line about something that was turned away before it could become a question."""
+        """A line about something that was turned away before it could become a request."""
         self.ledger.note(self.ledger.chain, LedgerContext(what=what), reason=reason)
         self._seal()
 
@@ -105,49 +112,49 @@ class SiteServer:
     def _seal(self) -> None:
         self.ledger.seal(receipts=(self._receipts.length, self._receipts.head), hub_key=self._receipts.hub_key)
 
-    def _answer(self, letter: bytes) -> Answer:
-        question: Question | None = None
+    def _reply_to(self, message: bytes) -> ReplyMessage:
+        incoming: RequestMessage | None = None
         try:
-            question = read_question(letter, hub=self._hub)
-            if question.site != self._identity.name and (question.site or question.task):
-                raise IntegrityError("a letter came in that is for another site")
-            self._number = question.fresh
-            self._numbers.accept(question.fresh)
-            self._receipts.take(question.receipts, self.ledger.chain)
+            incoming = read_request(message, hub=self._hub)
+            if incoming.site != self._identity.name and (incoming.site or incoming.task):
+                raise IntegrityError("a message came in that is for another site")
+            self._number = incoming.fresh
+            self._replay_guard.accept(incoming.fresh)
+            self._receipts.take(incoming.receipts, self.ledger.chain)
         except ResourceError:
             raise
         except KohortError as error:
             self.ledger.note(self.ledger.chain, LedgerContext(what="letter"), reason=error.message)
-            return self._reply(question, status="dropped", reason=error.message)
-        if not question.task:
-            return self._reply(question, status="answer")
+            return self._reply(incoming, status="dropped", reason=error.message)
+        if not incoming.task:
+            return self._reply(incoming, status="answer")
         try:
-            run = self._run_of(question)
+            run = self._run_of(incoming)
         except RefusedError as error:
-            return self._reply(question, status="refused", reason=error.message, claimed=True)
+            return self._reply(incoming, status="refused", reason=error.message, claimed=True)
         except ResourceError:
             raise
         except KohortError as error:
             self.ledger.note(
-                self.ledger.chain, LedgerContext(what=question.task, round=question.round), reason=error.message
+                self.ledger.chain, LedgerContext(what=incoming.task, round=incoming.round), reason=error.message
             )
-            return self._reply(question, status="dropped", reason=error.message)
-        return self._handled(question, run)
+            return self._reply(incoming, status="dropped", reason=error.message)
+        return self._handled(incoming, run)
 
-    def _run_of(self, question: Question) -> OpenedRun:
-        """The run a question belongs to: under way, kept from before a crash, or new and acceptable."""
-        place = (question.run, question.plan_hash)
+    def _run_of(self, incoming: RequestMessage) -> OpenedRun:
+        """The run a request belongs to: under way, kept from before a crash, or new and acceptable."""
+        place = (incoming.run, incoming.plan_hash)
         known = self._runs.get(place)
         if known is not None:
             return known
         store = self._store_for(*place)
         kept = store.plan
-        plan = kept or question.plan
+        plan = kept or incoming.plan
         if not plan:
-            raise IntegrityError("a question came in for a run that was never begun here")
-        ledger_context = LedgerContext(what="plan", request=question.plan_hash)
+            raise IntegrityError("a request came in for a run that was never begun here")
+        ledger_context = LedgerContext(what="plan", request=incoming.plan_hash)
         try:
-            run = self._open_run(question, plan, store)
+            run = self._open_run(incoming, plan, store)
             ledger_context = ledger_context._replace(what=run.plan_task)
             against = first_objection(run.site, run.claims, [run.plan_task, *run.judged])
         except RefusedError as error:
@@ -160,23 +167,23 @@ class SiteServer:
         if kept:
             store.rebuild(run.site)
         else:
-            store.begin(plan, question.peers)
+            store.begin(plan, incoming.peers)
         self._runs[place] = run
         return run
 
-    def _handled(self, question: Question, run: OpenedRun) -> Answer:
-        request = question.request
+    def _handled(self, incoming: RequestMessage, run: OpenedRun) -> ReplyMessage:
+        request = incoming.request
         stored = run.store.find(request.digest)
         if stored is not None:
-            former = read_answer(stored, site=self._identity.public)
+            former = read_reply(stored, site=self._identity.public)
             return replace(
-                former, fresh=question.fresh, length=self.ledger.chain.length, receipts=self._receipts.length
+                former, fresh=incoming.fresh, length=self.ledger.chain.length, receipts=self._receipts.length
             )
         ledger_context = LedgerContext(what=request.task, request=request.digest, round=request.round)
         if request.task not in run.tasks:
             reason = f"the approved plan does not ask for {request.task!r}"
             self.ledger.refuse(self.ledger.chain, ledger_context, guarantee=_NO_CLAIM, reason=reason)
-            return self._kept(run, request, self._line(question, request, status="refused", reason=reason, seconds=0.0))
+            return self._kept(run, request, self._line(incoming, request, status="refused", reason=reason, seconds=0.0))
         began = perf_counter()
         try:
             answers = run.site.handle(request)
@@ -184,42 +191,44 @@ class SiteServer:
             raise
         except Exception as error:  # a bug in a task must not stop the site, and its text could hold a cell
             self.ledger.note(self.ledger.chain, ledger_context, reason=f"a bug in the task ({type(error).__name__})")
-            return self._reply(question, status="failed", reason=f"a bug in the task ({type(error).__name__})")
-        return self._told(question, request, run, answers, perf_counter() - began)
+            return self._reply(incoming, status="failed", reason=f"a bug in the task ({type(error).__name__})")
+        return self._outcome(incoming, request, run, answers, perf_counter() - began)
 
-    def _told(self, question: Question, request: Request, run: OpenedRun, answers: Answers, seconds: float) -> Answer:
+    def _outcome(
+        self, incoming: RequestMessage, request: Request, run: OpenedRun, answers: Answers, seconds: float
+    ) -> ReplyMessage:
         if answers.failures:
             failure = answers.failures[0]
-            return self._reply(question, status="tampered" if failure.tampered else "failed", reason=failure.reason)
+            return self._reply(incoming, status="tampered" if failure.tampered else "failed", reason=failure.reason)
         if answers.refusals:
             reason = answers.refusals[0].reason
-            reply = self._line(question, request, status="refused", reason=reason, seconds=seconds)
+            reply = self._line(incoming, request, status="refused", reason=reason, seconds=seconds)
             return self._kept(run, request, reply)
         encoded = answers.encoded if isinstance(answers.encoded, list) else answers.encoded.views()
-        reply = self._line(question, request, status="answer", seconds=seconds, body=bytes(encoded[0]))
+        reply = self._line(incoming, request, status="answer", seconds=seconds, body=bytes(encoded[0]))
         return self._kept(run, request, reply)
 
-    def _kept(self, run: OpenedRun, request: Request, reply: Answer) -> Answer:
-        run.store.keep(run.site, request, write_answer(reply, self._identity), formed=reply.status == "answer")
+    def _kept(self, run: OpenedRun, request: Request, reply: ReplyMessage) -> ReplyMessage:
+        run.store.keep(run.site, request, write_reply(reply, self._identity), formed=reply.status == "answer")
         return reply
 
     def _line(
         self,
-        question: Question,
+        incoming: RequestMessage,
         request: Request,
         *,
         status: str,
         seconds: float,
         reason: str = "",
         body: bytes = b"",
-    ) -> Answer:
+    ) -> ReplyMessage:
         """An answer that stands in the ledger: with the claim of its line, and where the ledger stood after it."""
         claimed = self.ledger.last
         if claimed is None or claimed.ledger_context.request != request.digest:
             raise IntegrityError("an answer would leave that does not stand in the ledger")
         heads, signature = self.ledger.sign_heads([self.ledger.chain])
         return replace(
-            self._reply(question, status=status, reason=reason, claimed=True),
+            self._reply(incoming, status=status, reason=reason, claimed=True),
             request=request.digest,
             rows=claimed.rows,
             to=claimed.ledger_context.to,
@@ -230,11 +239,13 @@ class SiteServer:
             body=body,
         )
 
-    def _reply(self, question: Question | None, *, status: str, reason: str = "", claimed: bool = False) -> Answer:
+    def _reply(
+        self, incoming: RequestMessage | None, *, status: str, reason: str = "", claimed: bool = False
+    ) -> ReplyMessage:
         last = self.ledger.last
-        return Answer(
+        return ReplyMessage(
             site=self._identity.name,
-            fresh="" if question is None else question.fresh,
+            fresh="" if incoming is None else incoming.fresh,
             status=status,
             reason=reason,
             guarantee=json.loads(last.guarantee.text) if claimed and last is not None else {},

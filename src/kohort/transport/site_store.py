@@ -20,11 +20,15 @@ from kohort.protocol.site import Site
 from kohort.protocol.task import Request, find_task
 from kohort.protocol.wire import Payload, decode, encode
 
-__all__ = ["Numbers", "RunStore"]
+__all__ = ["ReplayGuard", "RunStore"]
 
 
-class Numbers:
-    """The numbers of letters that came in; none counts twice, not even after a crash."""
+class ReplayGuard:
+    """The numbers of messages that came in; none counts twice, not even after a crash.
+
+    Args:
+        path: The file that keeps them; None keeps them in memory.
+    """
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
@@ -36,9 +40,11 @@ class Numbers:
     def accept(self, number: str) -> None:
         """Remember a number on disk, or refuse one that is known."""
         if len(number) != 32 or not set(number) <= set("0123456789abcdef"):
-            raise IntegrityError("a letter's number is malformed")
+            raise IntegrityError("a message's number is malformed")
         if number in self._seen:
-            raise IntegrityError("a letter was delivered before", hint="Somebody between hub and site repeats letters")
+            raise IntegrityError(
+                "a message was delivered before", hint="Somebody between hub and site repeats messages"
+            )
         if self._path is not None:
             with disk_errors(self._path):
                 self._path.parent.mkdir(parents=True, exist_ok=True)

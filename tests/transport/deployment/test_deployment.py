@@ -22,9 +22,9 @@ from kohort.runs.retention import RECEIVED, note_last_day
 from kohort.transport.deployment.files import Invitation, Registration, is_loopback, split_address
 from kohort.transport.deployment.hub import HubFolder, _forget_rows
 from kohort.transport.deployment.site import Limits, SiteFolder
-from kohort.transport.flower.app import Guard
 from kohort.transport.flower.runner import supernode_command
-from kohort.transport.messages import Question, fresh_number, read_answer, write_question
+from kohort.transport.flower.superlink import HubSecretMiddleware
+from kohort.transport.messages import RequestMessage, fresh_number, read_reply, write_request
 
 PLAN = """
 [data]
@@ -60,7 +60,7 @@ def site_at(tmp_path: Path, hub: HubFolder, plan: Path, name: str = "north") -> 
 
 
 def asked(hub: HubFolder, site: SiteFolder, plan: Path, **changes: str) -> tuple[str, str]:
-    """Status and reason of a site's answer to the first question of a run."""
+    """Status and reason of a site's answer to the first request of a run."""
     from kohort.transport.deployment.site_run import hub_schema
 
     read = read_plan(plan)
@@ -77,11 +77,11 @@ def asked(hub: HubFolder, site: SiteFolder, plan: Path, **changes: str) -> tuple
     }
     from kohort.protocol.wire import Payload, encode
 
-    letter = Question(**described, body=encode(Payload()), plan=canonical(read.to_mapping()).encode())  # type: ignore[arg-type]
+    message = RequestMessage(**described, body=encode(Payload()), plan=canonical(read.to_mapping()).encode())  # type: ignore[arg-type]
     site_server = site.site_server()
     try:
         identity = load_identity(hub.path / "identity.key")
-        answer = read_answer(site_server.answer(write_question(letter, identity)), site=hub.sites()["north"].site)
+        answer = read_reply(site_server.reply(write_request(message, identity)), site=hub.sites()["north"].site)
     finally:
         site_server.close()
     return answer.status, answer.reason
@@ -234,7 +234,7 @@ def test_damaged_files_are_said_to_be(tmp_path: Path, hub: HubFolder) -> None:
 
 
 def test_only_the_fleet_api_is_open_to_everybody() -> None:
-    guard = Guard(lambda *_: None, b"\1" * 32)  # type: ignore[arg-type,return-value]
+    guard = HubSecretMiddleware(lambda *_: None, b"\1" * 32)  # type: ignore[arg-type,return-value]
     for path, header, may in (
         ("/v1/fleet/pull-messages", b"", True),
         ("/v1/control/start-run", b"", False),

@@ -27,10 +27,10 @@ from kohort.runs.config import load_plan, read_plan
 from kohort.runs.run import run
 from kohort.transport.deployment.files import Invitation, Registration, signer_of
 from kohort.transport.deployment.hub import HubFolder
-from kohort.transport.deployment.rotation import HandOver, rotate_site
+from kohort.transport.deployment.rotation import KeyHandover, rotate_site
 from kohort.transport.deployment.site import SiteFolder
 from kohort.transport.deployment.site_run import hub_schema
-from kohort.transport.messages import Question, fresh_number, read_answer, write_answer, write_question
+from kohort.transport.messages import RequestMessage, fresh_number, read_reply, write_reply, write_request
 from kohort.transport.remote_engine import SiteReceipts
 
 PLAN = '[data]\ntable = "at the sites"\ntarget = "y"\nfeatures = ["b"]\n[sites]\nsplit = "files"\n'
@@ -50,7 +50,7 @@ class Made:
         self.site.approvals.approve(plan.digest())
         schema, hub = hub_schema(plan, None), load_identity(self.hub.path / "identity.key")
         receipts = SiteReceipts("north", signer=signer_of(hub), folder=self.hub.path / "receipts" / "north")
-        question = Question(
+        asked = RequestMessage(
             site="north",
             fresh=fresh_number(),
             run=f"{round_number:016x}",
@@ -65,7 +65,7 @@ class Made:
         )
         site_server = self.site.site_server()
         try:
-            answer = read_answer(site_server.answer(write_question(question, hub)), site=self.hub.sites()["north"].site)
+            answer = read_reply(site_server.reply(write_request(asked, hub)), site=self.hub.sites()["north"].site)
             if answer.heads:
                 receipts.acknowledge(answer)
             return answer.status
@@ -98,7 +98,7 @@ def test_new_keys_take_over_and_the_ledger_goes_on(made: Made) -> None:
     assert made.sites_key().public == handover.rotation.new != old.public
     with pytest.raises(IntegrityError, match="did not sign"):
         made.ask(1)  # the hub does not know the new key yet
-    made.hub.replace(HandOver.read(made.site.path / "handover.json"))
+    made.hub.replace(KeyHandover.read(made.site.path / "handover.json"))
     assert made.hub.sites()["north"] == Registration.read(made.site.path / "registration.json")
     assert (made.hub.sites()["north"].node_key == registered.node_key) == (not registered.node_key)
     assert [made.ask(2), made.ask(3)] == ["answer", "answer"]
@@ -139,7 +139,7 @@ def test_an_older_hand_over_is_refused(made: Made) -> None:
     for stale in (first, second):
         with pytest.raises(IntegrityError):
             made.hub.replace(stale)
-    back = HandOver.of(made.sites_key(), Identity.generate("north"), second.node_key)
+    back = KeyHandover.of(made.sites_key(), Identity.generate("north"), second.node_key)
     assert made.hub.sites()["north"].site == second.rotation.new
     made.hub.replace(back)  # the current key may hand over; only older ones may not
 
@@ -147,11 +147,11 @@ def test_an_older_hand_over_is_refused(made: Made) -> None:
 def test_a_hand_over_needs_every_signature(made: Made) -> None:
     old, new, stranger = made.sites_key(), Identity.generate("north"), Identity.generate("north")
     node = made.hub.sites()["north"].node_key
-    good = HandOver.of(old, new, node)
+    good = KeyHandover.of(old, new, node)
     swapped = Rotation(old=old.public, new=stranger.public, by_old=good.rotation.by_old, by_new=good.rotation.by_new)
     renamed = rotate(old, Identity.generate("south"))
     for bad in (
-        HandOver.of(stranger, new, node),
+        KeyHandover.of(stranger, new, node),
         replace(good, rotation=swapped),
         replace(good, rotation=renamed),
         replace(good, rotation=replace(good.rotation, by_old=good.rotation.by_new)),
@@ -165,7 +165,7 @@ def test_a_hand_over_needs_every_signature(made: Made) -> None:
         assert not made.hub.revoked.revoked
     made.hub.replace(good)
     with pytest.raises(ConfigError, match="no site 'west'"):
-        made.hub.replace(HandOver.of(Identity.generate("west"), Identity.generate("west"), node))
+        made.hub.replace(KeyHandover.of(Identity.generate("west"), Identity.generate("west"), node))
 
 
 def test_a_rotation_that_was_interrupted_goes_on_where_it_stopped(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,7 +174,7 @@ def test_a_rotation_that_was_interrupted_goes_on_where_it_stopped(made: Made, mo
         patch.setattr(Roster, "save", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             rotate_site(made.site)
-    begun = HandOver.read(made.site.path / "handover.json")
+    begun = KeyHandover.read(made.site.path / "handover.json")
     finished = rotate_site(made.site)
     assert finished.rotation == begun.rotation
     made.hub.replace(begun)
@@ -189,9 +189,9 @@ def test_a_change_of_keys_that_the_old_key_did_not_sign_counts_for_nothing(made:
     from kohort.privacy.ledger.verify import _hand_over, _key_at, _Walk
 
     old, new = Identity.generate("north"), Identity.generate("north")
-    from kohort.transport.deployment.rotation import hand_over_line
+    from kohort.transport.deployment.rotation import handover_line
 
-    line = hand_over_line(old, new)
+    line = handover_line(old, new)
     assert _hand_over(5, line) == [(5, old.public.signing.hex(), new.public.signing.hex())]
     forged = " ".join([line.split()[0], made.sites_key().public.signing.hex(), line.split()[2]])
     assert _hand_over(5, forged) == []
@@ -206,7 +206,7 @@ def test_a_damaged_hand_over_is_said(made: Made, tmp_path: Path) -> None:
     for bad in ("{", content.replace("handover", "other"), content.replace('"by_new": "', '"by_new": "zz')):
         (tmp_path / "bad.json").write_text(bad)
         with pytest.raises(IntegrityError, match="Ask for it again"):
-            HandOver.read(tmp_path / "bad.json")
+            KeyHandover.read(tmp_path / "bad.json")
 
 
 def test_the_commands(made: Made, kohort_here: Any) -> None:
@@ -241,11 +241,11 @@ def test_an_answer_signed_with_a_key_that_was_rotated_out_is_a_line_in_the_hubs_
         def carrier(self) -> Backend:
             return self
 
-        def carry(self, letters: dict[str, bytes], *, deadline: float) -> tuple[dict[str, bytes], dict[str, str]]:
-            came = {name: self.site_servers[name].answer(letter) for name, letter in letters.items()}
+        def carry(self, messages: dict[str, bytes], *, deadline: float) -> tuple[dict[str, bytes], dict[str, str]]:
+            came = {name: self.site_servers[name].reply(message) for name, message in messages.items()}
             if "north" in came:
                 own = self.site_servers["north"]._identity
-                came["north"] = write_answer(read_answer(came["north"], site=own.public), former)
+                came["north"] = write_reply(read_reply(came["north"], site=own.public), former)
             return came, {}
 
     plan = load_plan(
@@ -260,5 +260,5 @@ def test_an_answer_signed_with_a_key_that_was_rotated_out_is_a_line_in_the_hubs_
     assert found.sites == ("east", "south")
     lines = [json.loads(line) for line in (tmp_path / "run" / "ledger" / "ledger.jsonl").read_bytes().splitlines()]
     notes = [(line["site"], line["reason"]) for line in lines if line["event"] == "note"]
-    assert ("north", "a letter came in that 'north' did not sign") in notes
+    assert ("north", "a message came in that 'north' did not sign") in notes
     verify_ledger(tmp_path / "run")

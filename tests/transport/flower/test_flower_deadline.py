@@ -9,7 +9,8 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from kohort.transport.flower.app import LAST_LOOK, LONGEST_UPLOAD, _give_up_at
+from kohort.transport.flower.environment import LONGEST_UPLOAD
+from kohort.transport.flower.run import LAST_LOOK, _give_up_at
 
 
 @pytest.mark.parametrize(

@@ -56,18 +56,11 @@ from kohort.transport.deployment.files import (
     signer_of,
     split_address,
 )
-from kohort.transport.deployment.rotation import HandOver
+from kohort.transport.deployment.rotation import KeyHandover
 from kohort.transport.deployment.site_run import check_table, hub_schema
-from kohort.transport.flower.app import (
-    Connection,
-    FlowerRun,
-    flower_run,
-    node_states,
-    register_node,
-    serve_superlink,
-    unregister_node,
-)
-from kohort.transport.messages import Question, fresh_number, read_answer, write_question
+from kohort.transport.flower.run import FlowerRun, flower_run
+from kohort.transport.flower.superlink import Connection, node_states, register_node, serve_superlink, unregister_node
+from kohort.transport.messages import RequestMessage, fresh_number, read_reply, write_request
 from kohort.transport.remote_engine import RemoteEngine, SiteReceipts
 
 __all__ = ["FlowerBackend", "HubFolder", "SiteState"]
@@ -172,7 +165,7 @@ class HubFolder:
         """The keys that sites handed over to new ones: never let in again."""
         return Roster.load(self.path / "revoked.toml")
 
-    def replace(self, handover: HandOver) -> PublicIdentity:
+    def replace(self, handover: KeyHandover) -> PublicIdentity:
         """Let a site's new keys in, in the place of the old ones that vouch for them."""
         name = handover.rotation.old.name
         known = self.sites().get(name)
@@ -299,12 +292,12 @@ class HubFolder:
         self, run: FlowerRun, registered: Mapping[str, Registration], identity: Identity, nodes: set[int]
     ) -> dict[str, int]:
         """Without TLS Flower's nodes have no lasting key: each is asked, and its site's signature tells."""
-        letter = write_question(Question(site="", fresh=fresh_number()), identity)
+        message = write_request(RequestMessage(site="", fresh=fresh_number()), identity)
         found = {}
-        for node, answer in run.exchange(dict.fromkeys(nodes, letter), deadline=_WHO_SECONDS).items():
+        for node, reply in run.exchange(dict.fromkeys(nodes, message), deadline=_WHO_SECONDS).items():
             for name, item in registered.items():
                 try:
-                    read_answer(answer, site=item.site)
+                    read_reply(reply, site=item.site)
                 except IntegrityError:
                     continue
                 found[name] = node
@@ -374,7 +367,7 @@ class FlowerBackend:
         )
 
     def engine(self, ready: RunContext) -> RemoteEngine:
-        """An engine that writes letters to the sites."""
+        """An engine that sends messages to the sites."""
         signer, asked, approved = signer_of(self.identity), ready.plan.sites, ready.approved
         parties = self._parties(approved)
         return RemoteEngine(
@@ -409,8 +402,14 @@ class FlowerBackend:
 
     def _note(self, approved: ApprovedPlan, ask: Ask) -> None:
         """What `kohort hub status` shows of a run that is under way."""
-        told = {"run": approved.run, "method": approved.method, "task": ask.task.name, "round": ask.round, "at": time()}
-        write_atomic(self.hub.path / "state" / "last.json", json.dumps({**told, "began": self._began}).encode())
+        state = {
+            "run": approved.run,
+            "method": approved.method,
+            "task": ask.task.name,
+            "round": ask.round,
+            "at": time(),
+        }
+        write_atomic(self.hub.path / "state" / "last.json", json.dumps({**state, "began": self._began}).encode())
 
 
 def _require_free(host: str, port: int) -> None:

@@ -25,7 +25,7 @@ from kohort.privacy.ledger.ledger import LEDGER_FILE
 from kohort.transport.deployment.files import Invitation, Registration, signer_of
 from kohort.transport.site_server import SiteServer
 
-__all__ = ["HANDOVER_FILE", "HandOver", "rotate_site"]
+__all__ = ["HANDOVER_FILE", "KeyHandover", "rotate_site"]
 
 HANDOVER_FILE = "handover.json"
 KEYS_LINE = "keys"
@@ -34,7 +34,7 @@ _NEXT_IDENTITY, _NEXT_NODE = "identity.next", "node.next"
 
 
 @dataclass(frozen=True, kw_only=True)
-class HandOver:
+class KeyHandover:
     """A site's change of keys, as it travels to the hub."""
 
     rotation: Rotation
@@ -44,7 +44,7 @@ class HandOver:
     """The new identity's signature over the node key."""
 
     @classmethod
-    def of(cls, old: Identity, new: Identity, node_key: str) -> HandOver:
+    def of(cls, old: Identity, new: Identity, node_key: str) -> KeyHandover:
         """Signed by both."""
         return cls(
             rotation=rotate(old, new),
@@ -63,7 +63,7 @@ class HandOver:
         write_atomic(path, (json.dumps(described, indent=1) + "\n").encode(), durable=True)
 
     @classmethod
-    def read(cls, path: Path) -> HandOver:
+    def read(cls, path: Path) -> KeyHandover:
         """From such a file."""
         with disk_errors(path):
             content = path.read_bytes()
@@ -117,7 +117,7 @@ class Rotates(Protocol):
         ...
 
 
-def rotate_site(site: Rotates, *, passphrase: str | None = None) -> HandOver:
+def rotate_site(site: Rotates, *, passphrase: str | None = None) -> KeyHandover:
     """Give a site that is not running new keys, and write what its hub must be told to `handover.json`."""
     path = site.path
     old = load_identity(path / "identity.key", passphrase=passphrase)
@@ -130,7 +130,7 @@ def rotate_site(site: Rotates, *, passphrase: str | None = None) -> HandOver:
         if not (path / _NEXT_NODE).exists():
             make_node_key(path / _NEXT_NODE, force=True)
         node_key = node_public_key(path / _NEXT_NODE).decode().strip()
-    made = HandOver.of(old, new, node_key)
+    made = KeyHandover.of(old, new, node_key)
     made.write(path / HANDOVER_FILE)
     Registration(site=new.public, node_key=node_key).write(path / "registration.json")
     _write_down(site, old, new, passphrase)
@@ -149,7 +149,7 @@ def _write_down(site: Rotates, old: Identity, new: Identity, passphrase: str | N
     """The ledger line that lets the chain go on under the new key; none is needed where nothing was signed yet."""
     if not (site.path / "ledger" / LEDGER_FILE).is_file():
         return
-    line = hand_over_line(old, new)
+    line = handover_line(old, new)
     if line in (site.path / "ledger" / LEDGER_FILE).read_text(encoding="utf-8"):
         return  # an interrupted rotation wrote it
     site_server = site.site_server(passphrase=passphrase)
@@ -159,7 +159,7 @@ def _write_down(site: Rotates, old: Identity, new: Identity, passphrase: str | N
         site_server.close()
 
 
-def hand_over_line(old: Identity, new: Identity) -> str:
+def handover_line(old: Identity, new: Identity) -> str:
     """Old key, new key, and the old one's signature over the new one: what a checker of the ledger goes by."""
     if old.suite != "standard":
         raise ConfigError("ledgers are signed with keys of the standard suite", hint="Make the site anew")

@@ -49,11 +49,11 @@ from kohort.transport.deployment.files import (
     split_address,
 )
 from kohort.transport.deployment.site_run import SCHEMA_KEYS, SiteResources, check_table, open_chain, run_opener
-from kohort.transport.flower.app import quiet
+from kohort.transport.flower.environment import quiet
 from kohort.transport.flower.runner import BAD_CERTIFICATE, NODE_FILE, NOT_LET_IN, SiteRunner, supernode_command
 from kohort.transport.site_ledger import MONTH, SiteLedger, open_site_ledger
 from kohort.transport.site_server import SiteServer
-from kohort.transport.site_store import Numbers, RunStore
+from kohort.transport.site_store import ReplayGuard, RunStore
 
 __all__ = ["Limits", "SiteFolder"]
 
@@ -156,7 +156,7 @@ class SiteFolder:
         return site, schema, _section(raw, "policy", Policy), _section(raw, "limits", Limits)
 
     def site_server(self, *, passphrase: str | None = None) -> SiteServer:
-        """Everything read and checked: what answers this site's letters."""
+        """Everything read and checked: what answers this site's messages."""
         site, declared, policy, limits = self.settings()
         identity = load_identity(self.path / "identity.key", passphrase=passphrase)
         if identity.name != site.name:
@@ -193,7 +193,7 @@ class SiteFolder:
             receipts=receipts,
             open_run=run_opener(resources, ledger),
             store_for=lambda run, plan_hash: RunStore(self._run_folder(run, plan_hash), forgets=holds_keys),
-            numbers=Numbers(self.path / "numbers"),
+            replay_guard=ReplayGuard(self.path / "numbers"),
         )
 
     def start(self, *, insecure: bool, retries: int, passphrase: str | None = None) -> None:
@@ -214,7 +214,7 @@ class SiteFolder:
         )
         with self._supernode(command) as node:
             runner = SiteRunner(
-                answer=site_server.answer,
+                answer=site_server.reply,
                 refuse=lambda reason: site_server.record_refusal("app bundle", reason),
                 address=f"127.0.0.1:{port}",
                 secret=secret,

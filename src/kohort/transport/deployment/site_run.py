@@ -32,7 +32,7 @@ from kohort.runs.backend import approved_plan_for
 from kohort.runs.config import Plan, load_plan
 from kohort.runs.simulation import usable_rows
 from kohort.tables.schema import Schema
-from kohort.transport.messages import Question
+from kohort.transport.messages import RequestMessage
 from kohort.transport.site_ledger import SiteLedger
 from kohort.transport.site_server import OpenedRun
 from kohort.transport.site_store import RunStore
@@ -76,20 +76,20 @@ def open_chain(resources: SiteResources, ledger: SiteLedger, secret: bytes) -> C
     return ledger.open_chain(resources.identity.name, secret=secret, binding=binding)
 
 
-def run_opener(resources: SiteResources, ledger: SiteLedger) -> Callable[[Question, bytes, RunStore], OpenedRun]:
+def run_opener(resources: SiteResources, ledger: SiteLedger) -> Callable[[RequestMessage, bytes, RunStore], OpenedRun]:
     """How this site opens a run: the checks of `site_server`, then a site with the plan's approved."""
 
-    def open_run(question: Question, plan: bytes, store: RunStore) -> OpenedRun:
-        raw = _checked_plan(plan, question.plan_hash)
-        resources.approve(question.plan_hash)
+    def open_run(incoming: RequestMessage, plan: bytes, store: RunStore) -> OpenedRun:
+        raw = _checked_plan(plan, incoming.plan_hash)
+        resources.approve(incoming.plan_hash)
         is_site = resources.identity.name != KEY_HOLDER
-        schema = _agreed_schema(resources.schema, question) if is_site else resources.schema
-        read = _read_plan(raw, question.plan_hash)
+        schema = _agreed_schema(resources.schema, incoming) if is_site else resources.schema
+        read = _read_plan(raw, incoming.plan_hash)
         resources.limit(read)
         if not is_site:
-            return _open_for_key_holder(resources, ledger, read, question, store)
-        peers = store.peers or question.peers
-        approved = approved_plan_for(read, schema=schema, run=question.run, sites=_sites_in(peers))
+            return _open_for_key_holder(resources, ledger, read, incoming, store)
+        peers = store.peers or incoming.peers
+        approved = approved_plan_for(read, schema=schema, run=incoming.run, sites=_sites_in(peers))
         method = find_method(read.method)
         table = _table(resources, schema, read)
         if not table.low and _asks_for_low_rows(approved):
@@ -137,7 +137,7 @@ def _asks_for_low_rows(approved: ApprovedPlan) -> bool:
 
 
 def _open_for_key_holder(
-    resources: SiteResources, ledger: SiteLedger, plan: Plan, question: Question, store: RunStore
+    resources: SiteResources, ledger: SiteLedger, plan: Plan, incoming: RequestMessage, store: RunStore
 ) -> OpenedRun:
     """A run as the key-holder takes part in it: without rows, for two tasks, never over fewer sites than allowed."""
     least = max(MIN_SITES, resources.policy.min_sum_sites, plan.policy.min_sum_sites)
@@ -150,8 +150,8 @@ def _open_for_key_holder(
         streams=resources.streams(store),
         ledger=ledger,
     )
-    peers = store.peers or question.peers
-    site.approved = approved_plan_for(plan, schema=resources.schema, run=question.run, sites=_sites_in(peers))
+    peers = store.peers or incoming.peers
+    site.approved = approved_plan_for(plan, schema=resources.schema, run=incoming.run, sites=_sites_in(peers))
     site.identity = resources.identity
     site.find_peer = _trusted(resources.roster, peers).get
     return OpenedRun(site=site, plan_task=f"{plan.method}.plan", claims=(), tasks=tasks, judged=tasks, store=store)
@@ -188,7 +188,7 @@ def _checked_plan(plan: bytes, wanted: str) -> Any:
     except (ValueError, RecursionError) as error:
         raise IntegrityError("the plan is not JSON") from error
     if found != wanted:
-        raise IntegrityError("the plan does not hash to what the letter says")
+        raise IntegrityError("the plan does not hash to what the message says")
     return raw
 
 
@@ -203,15 +203,15 @@ def _read_plan(raw: Any, wanted: str) -> Plan:
     return read
 
 
-def _agreed_schema(own: Schema, question: Question) -> Schema:
+def _agreed_schema(own: Schema, incoming: RequestMessage) -> Schema:
     """The site's own schema in the hub's column order, if that is the schema the hub means."""
     try:
-        order: Any = json.loads(question.columns)
+        order: Any = json.loads(incoming.columns)
     except ValueError as error:
-        raise IntegrityError("a letter's columns are malformed") from error
+        raise IntegrityError("a message's columns are malformed") from error
     if isinstance(order, list) and sorted(map(str, order)) == sorted(own.columns):
         agreed = Schema(columns={str(name): own.columns[str(name)] for name in order})
-        if agreed.fingerprint() == question.schema:
+        if agreed.fingerprint() == incoming.schema:
             return agreed
     raise RefusedError("the plan is about another schema than this site's: its columns, roles, kinds or bounds differ")
 

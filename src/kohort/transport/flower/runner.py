@@ -24,7 +24,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from kohort.errors import IntegrityError, SiteError
-from kohort.transport.flower.app import _ACQUIRE, bundle_hash, client_app, hasten, quiet
+from kohort.transport.flower.bundle import bundle_hash
+from kohort.transport.flower.client_app import client_app
+from kohort.transport.flower.environment import ACQUIRE_TASK, hasten, quiet
 
 __all__ = ["BAD_CERTIFICATE", "NODE_FILE", "NOT_LET_IN", "SiteRunner", "supernode_command"]
 
@@ -160,7 +162,7 @@ class SiteRunner:
             root_certificates=None,
             interceptors=[
                 RuntimeVersionHttpInterceptor(component_name="flwr-clientapp"),
-                SuperExecAuthHttpInterceptor(master_secret=self.secret, protected_methods={_ACQUIRE}),
+                SuperExecAuthHttpInterceptor(master_secret=self.secret, protected_methods={ACQUIRE_TASK}),
                 self._token,
             ],
         )

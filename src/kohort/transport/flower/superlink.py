@@ -1,0 +1,217 @@
+"""The hub's SuperLink: serving it, and the hub's own requests to it.
+
+The SuperLink serves its Fleet API to sites. Its other APIs (start runs, register nodes, read messages) have no users
+and no passwords in Flower itself, so here they answer only to who knows the hub folder's secret.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kohort.errors import SiteError
+from kohort.transport.flower.environment import require_flower
+
+__all__ = [
+    "Connection",
+    "HubSecretMiddleware",
+    "control_client",
+    "node_states",
+    "register_node",
+    "runtime_client",
+    "serve_superlink",
+    "unregister_node",
+]
+
+SECRET_HEADER = "x-kohort-hub"  # noqa: S105 - the name of a header
+
+
+@dataclass(frozen=True, kw_only=True)
+class Connection:
+    """How the hub's own commands reach its SuperLink."""
+
+    address: str
+    secret: bytes
+    ca: bytes | None
+    """The authority's certificate; None without TLS."""
+
+
+class _Secret:
+    """Adds the hub's secret to a request."""
+
+    def __init__(self, secret: bytes) -> None:
+        self._secret = secret.hex()
+
+    def intercept(self, context: Any, call_next: Callable[[Any], Any]) -> Any:
+        """As Flower's interceptors do."""
+        context.request.headers[SECRET_HEADER] = self._secret
+        return call_next(context)
+
+
+def runtime_client(kind: Any, connection: Connection, *more: Any, name: str = "flwr CLI", retry: Any = None) -> Any:
+    """A client of one of the SuperLink's APIs that shows the hub's secret."""
+    from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
+
+    return kind.from_server_address(
+        server_address=connection.address,
+        insecure=connection.ca is None,
+        root_certificates=connection.ca,
+        interceptors=[_Secret(connection.secret), RuntimeVersionHttpInterceptor(component_name=name), *more],
+        retry_invoker=retry,
+    )
+
+
+@contextmanager
+def control_client(connection: Connection) -> Iterator[Any]:
+    """A client of the Control API; whatever goes wrong there is one error."""
+    require_flower()
+    import httpx
+    from flwr.supercore.control import ControlHttpClient
+
+    client = runtime_client(ControlHttpClient, connection)
+    try:
+        yield client
+    except httpx.HTTPStatusError as error:
+        raise SiteError(f"the SuperLink refused a request ({error.response.status_code})") from error
+    except httpx.HTTPError as error:
+        raise SiteError(
+            f"the hub's SuperLink at {connection.address} cannot be reached", hint="Start it with: kohort hub start"
+        ) from error
+    finally:
+        client.close()
+
+
+def register_node(connection: Connection, key: bytes) -> int:
+    """Let the node with this public key (PEM) connect; known ones stay as they are."""
+    from flwr.proto.control_pb2 import RegisterNodeRequest
+
+    for node in node_states(connection):
+        if node["key"] == key:
+            return int(node["node"])
+    with control_client(connection) as client:
+        return int(client.RegisterNode(RegisterNodeRequest(public_key=key)).node_id)
+
+
+def unregister_node(connection: Connection, key: bytes) -> bool:
+    """Let it connect no more; whether it was known."""
+    from flwr.proto.control_pb2 import UnregisterNodeRequest
+
+    for node in node_states(connection):
+        if node["key"] == key:
+            with control_client(connection) as client:
+                client.UnregisterNode(UnregisterNodeRequest(node_id=node["node"]))
+            return True
+    return False
+
+
+def node_states(connection: Connection) -> list[dict[str, Any]]:
+    """Every node the SuperLink knows: number, key, status, since when."""
+    from flwr.proto.control_pb2 import ListNodesRequest
+
+    with control_client(connection) as client:
+        found = client.ListNodes(ListNodesRequest())
+    return [
+        {
+            "node": node.node_id,
+            "key": node.public_key,
+            "status": node.status,
+            "since": node.last_activated_at,
+            "until": node.online_until,
+        }
+        for node in found.nodes_info
+        if not node.HasField("unregistered_at") or not node.unregistered_at
+    ]
+
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+
+class HubSecretMiddleware:
+    """Lets everybody reach the Fleet API, which authenticates nodes, and only the hub's own commands the rest."""
+
+    def __init__(self, app: Callable[[Scope, Receive, Send], Awaitable[None]], secret: bytes) -> None:
+        self._app = app
+        self._secret = secret.hex().encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """As every ASGI application."""
+        if scope["type"] == "http" and not self._may(scope):
+            await send({"type": "http.response.start", "status": 404, "headers": []})
+            await send({"type": "http.response.body", "body": b""})
+            return
+        await self._app(scope, receive, send)
+
+    def _may(self, scope: Scope) -> bool:
+        if str(scope["path"]).startswith("/v1/fleet/"):
+            return True
+        given = dict(scope["headers"]).get(SECRET_HEADER.encode(), b"")
+        return hmac.compare_digest(given, self._secret)
+
+
+def serve_superlink(
+    *,
+    host: str,
+    port: int,
+    database: Path,
+    secret: bytes,
+    superexec: bytes,
+    tls: tuple[Path, Path, Path] | None,
+    home: Path,
+    before: Callable[[], None],
+) -> None:
+    """Serve until a signal comes. `tls`: the authority's certificate, the server's, and its key.
+
+    `before` is called when Flower is imported whole: two threads that import it at a time find halves of it.
+    """
+    require_flower(home)
+    import uvicorn
+    from flwr.common.constant import TRANSPORT_TYPE_GRPC_RERE
+    from flwr.supercore import control, interceptors  # noqa: F401 - what `control_client` will want
+    from flwr.superlink.auth_plugin import NoOpControlAuthnPlugin
+    from flwr.superlink.cli.flower_superlink import SuperLinkLifespan
+    from flwr.superlink.config_loader import SuperLinkLifespanConfig
+    from flwr.superlink.main import create_app
+
+    authority, certificate, key = tls or (None, None, None)
+    config = SuperLinkLifespanConfig(
+        control_address="",
+        health_server_address=None,
+        host=host,
+        port=port,
+        insecure=tls is None,
+        certificates=None if tls is None else (tls[0].read_bytes(), tls[1].read_bytes(), tls[2].read_bytes()),
+        superexec_auth_secret=superexec,
+        authn_plugin=NoOpControlAuthnPlugin(),
+        event_log_plugin=None,
+        fleet_event_log_plugin=None,
+        enable_event_log=False,
+        artifact_provider=None,
+        enable_supernode_auth=tls is not None,
+        fleet_api_type=TRANSPORT_TYPE_GRPC_RERE,
+        fleet_api_address=None,
+        simulation=False,
+        ssl_ca_certfile=None if authority is None else str(authority),
+        ssl_certfile=None if certificate is None else str(certificate),
+        ssl_keyfile=None if key is None else str(key),
+        database=str(database),
+        isolation="process",
+        runtime_dependency_install=False,
+    )
+    app = HubSecretMiddleware(create_app(config, SuperLinkLifespan), secret)
+    before()
+    uvicorn.run(
+        app=app,
+        host=host,
+        port=port,
+        access_log=False,
+        log_level="warning",
+        ssl_certfile=config.ssl_certfile,
+        ssl_keyfile=config.ssl_keyfile,
+        workers=1,
+    )
