@@ -320,7 +320,7 @@ def _moment_texts(column: pl.Series) -> list[str | None]:
     return texts.str.strip_chars_end("0").str.strip_chars_end(".").to_list()
 
 
-def _encode(value: Any) -> bytes:
+def _encode(value: object) -> bytes:
     """Bytes that differ for different values and mark their own end, so that several can be joined."""
     plain = value.item() if isinstance(value, np.generic) else value
     if plain is None or (isinstance(plain, float) and math.isnan(plain)):

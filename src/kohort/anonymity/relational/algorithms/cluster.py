@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from kohort.anonymity.relational.algorithms.mondrian import mondrian
-from kohort.anonymity.relational.problem import Integers, Partition, Problem
+from kohort.anonymity.relational.problem import Codes, Integers, Partition, Problem
 
 __all__ = ["block_rows", "cluster"]
 
@@ -54,7 +54,8 @@ def cluster(problem: Problem, *, block: int | None = None, jobs: int | None = No
 
     def solve(ends: tuple[int, int]) -> tuple[Integers, Integers]:
         rows = blocks.order[ends[0] : ends[1]]
-        order, starts = _best_of_block(problem, np.ascontiguousarray(columns[:, rows]))
+        block_columns: Codes = np.ascontiguousarray(columns[:, rows])  # type: ignore[assignment] # of the same type
+        order, starts = _best_of_block(problem, block_columns)
         return rows[order], starts
 
     workers = min(jobs or os.cpu_count() or 1, len(bounds))
@@ -74,7 +75,7 @@ def _joined(parts: Iterable[tuple[Integers, Integers]]) -> Partition:
     return Partition(np.concatenate(orders), np.concatenate(ends))
 
 
-def _best_of_block(problem: Problem, columns: Any) -> tuple[Integers, Integers]:
+def _best_of_block(problem: Problem, columns: Codes) -> tuple[Integers, Integers]:
     """Order and starts of the best partition of one block, which itself meets the rule."""
     from kohort.anonymity.relational.class_kernel import classes_loss
 
@@ -97,7 +98,7 @@ def _best_of_block(problem: Problem, columns: Any) -> tuple[Integers, Integers]:
     return found[int(np.argmin(losses))]
 
 
-def _local(problem: Problem, columns: Any) -> tuple[Any, tuple[Any, ...]]:
+def _local(problem: Problem, columns: Codes) -> tuple[Codes, tuple[Any, ...]]:
     """The block in codes that count only its own values, in the same order: no array is longer than need be."""
     quasi, is_number, distinct, offsets, points = problem.shape
     local = columns.copy()
@@ -109,7 +110,7 @@ def _local(problem: Problem, columns: Any) -> tuple[Any, tuple[Any, ...]]:
     return local, (quasi, is_number, distinct, begin, points[np.concatenate(held)])
 
 
-def _cut_on(problem: Problem, shape: tuple[Any, ...], columns: Any) -> tuple[Integers, Integers]:
+def _cut_on(problem: Problem, shape: tuple[Any, ...], columns: Codes) -> tuple[Integers, Integers]:
     from kohort.anonymity.relational.algorithms.mondrian_kernel import partition
 
     order = np.arange(columns.shape[1], dtype=np.int64)
@@ -118,7 +119,7 @@ def _cut_on(problem: Problem, shape: tuple[Any, ...], columns: Any) -> tuple[Int
 
 
 def _clusters(
-    problem: Problem, shape: tuple[Any, ...], columns: Any, *, least: int
+    problem: Problem, shape: tuple[Any, ...], columns: Codes, *, least: int
 ) -> tuple[Integers, Integers] | None:
     """Clusters of at least `least` rows; None where some row finds no cluster that stays within the rule."""
     from kohort.anonymity.relational.algorithms.cluster_kernel import assign_leftovers, grow_clusters

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kohort.anonymity.relational.hierarchy_levels import HierarchyLevels
-from kohort.anonymity.relational.problem import Integers, Partition, Problem
+from kohort.anonymity.relational.problem import Codes, Integers, Partition, Problem
 
 __all__ = ["Recoding", "lattice", "node_classes"]
 
@@ -93,7 +93,7 @@ class _Walk:
 
     problem: Problem
     steps: Sequence[HierarchyLevels]
-    columns: Any
+    columns: Codes
     flat: NDArray[np.int32]
     base: Integers
     top: tuple[int, ...]
@@ -171,7 +171,7 @@ class _Walk:
         )  # fmt: skip
 
 
-def _mean_costs(levels: HierarchyLevels, codes: Any) -> NDArray[np.float64]:
+def _mean_costs(levels: HierarchyLevels, codes: Codes) -> NDArray[np.float64]:
     shares = np.bincount(codes, minlength=levels.column.distinct) / len(codes)
     pairs = zip(levels.labels, levels.cost, strict=True)
     return np.array([float((shares * cost[labels]).sum()) for labels, cost in pairs])

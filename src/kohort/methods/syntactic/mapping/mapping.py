@@ -308,29 +308,30 @@ def _line(entry: dict[str, Any]) -> tuple[str | None, ...]:
     return tuple(None if _whole(at) == -1 else texts[_place(at)] for at in entry["of_class"])
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     if not isinstance(value, str):
         raise TypeError
     return value
 
 
-def _optional_text(value: Any) -> str | None:
+def _optional_text(value: object) -> str | None:
     return None if value is None else _text(value)
 
 
-def _texts(values: Any) -> tuple[str, ...]:
+def _texts(values: object) -> tuple[str, ...]:
     if not isinstance(values, list):
         raise TypeError
     return tuple(_text(value) for value in values)
 
 
-def _whole(value: Any) -> int:
+def _whole(value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
         raise TypeError
     return value
 
 
-def _place(value: Any) -> int:
-    if _whole(value) < 0:
+def _place(value: object) -> int:
+    found = _whole(value)
+    if found < 0:
         raise IndexError
-    return int(value)
+    return found
