@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kohort.runs.config import Plan, load_plan
+from kohort.runs.config import Plan, load_plan, only_read
 from kohort.studies.harness.session import Depth
 
 __all__ = ["CENTRAL", "FL", "LEARNERS", "SITES", "K", "SyntacticDepth", "federated", "noisy", "perturbed",
@@ -55,38 +55,40 @@ def federated(
     data: Mapping[str, Any] | None = None,
     weighted: bool = True,
 ) -> Plan:
-    """A plan of this table for any method."""
+    """A plan of this table for any method, of the training keys those that it reads."""
     return load_plan(
-        {
-            "data": {
-                "table": "diabetes_130us",
-                "target": "readmitted",
-                "categories": {"readmitted": ["NO"]},
-                "other": ["readmitted", "diagnoses"],
-                **IDS,
-                "drop": ["encounter_id"],
-                "kinds": dict.fromkeys(CODES, "category"),
-                "missing": "category",
-                "encoding": "onehot",
-                "test": TEST,
-                **(data or {}),
-            },
-            "sites": {"count": SITES},
-            "model": {"kind": learner},
-            "train": {
-                "rounds": rounds,
-                "local_epochs": EPOCHS,
-                "batch": 64,
-                "optimizer": "sgd",
-                # In a pass over all rows the hub makes as many times the steps of a site as there are sites.
-                "lr": LEARNERS[learner] / (SITES if method["name"] == CENTRAL else 1),
-                "average": AVERAGE,
-                **({"class_weights": WEIGHTS} if weighted else {}),
-                **(train or {}),
-            },
-            "method": dict(method),
-            "policy": {"raw": method["name"] == CENTRAL, "min_k": 2},
-        }
+        only_read(
+            {
+                "data": {
+                    "table": "diabetes_130us",
+                    "target": "readmitted",
+                    "categories": {"readmitted": ["NO"]},
+                    "other": ["readmitted", "diagnoses"],
+                    **IDS,
+                    "drop": ["encounter_id"],
+                    "kinds": dict.fromkeys(CODES, "category"),
+                    "missing": "category",
+                    "encoding": "onehot",
+                    "test": TEST,
+                    **(data or {}),
+                },
+                "sites": {"count": SITES},
+                "model": {"kind": learner},
+                "train": {
+                    "rounds": rounds,
+                    "local_epochs": EPOCHS,
+                    "batch": 64,
+                    "optimizer": "sgd",
+                    # In a pass over all rows the hub makes as many times the steps of a site as there are sites.
+                    "lr": LEARNERS[learner] / (SITES if method["name"] == CENTRAL else 1),
+                    "average": AVERAGE,
+                    **({"class_weights": WEIGHTS} if weighted else {}),
+                    **(train or {}),
+                },
+                "method": dict(method),
+                "policy": {"raw": method["name"] == CENTRAL, "min_k": 2},
+            }
+        )
     )
 
 
