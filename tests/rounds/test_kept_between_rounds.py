@@ -81,7 +81,7 @@ def test_shares_follow_the_roster() -> None:
     one.find_peer = dict.fromkeys(names[5:], public).get  # the operator trusts fewer now
     assert shares_of(one, names, 1).sites == 5
     one.find_peer = {}.get
-    with pytest.raises(RefusedError, match="1 known sites"):
+    with pytest.raises(RefusedError, match="1 sites on the roster"):
         shares_of(one, names, 1)
 
 

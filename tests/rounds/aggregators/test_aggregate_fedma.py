@@ -119,5 +119,5 @@ def test_sites_that_kept_their_units_in_place_are_averaged_as_they_are():
 
 
 def test_a_model_without_dense_layers_is_refused():
-    with pytest.raises(ConfigError, match="fedma matches units of dense networks"):
+    with pytest.raises(ConfigError, match="fedma matches the hidden units of dense networks"):
         fedma(object(), np.zeros((3, 4)), [1, 1, 1], np.zeros(4))
