@@ -121,7 +121,7 @@ def _kind_of(card: Mapping[str, Any], folder: Path) -> FoundKind:
     elif number == _FORMAT_WITH_CLASSES:
         name = "syntactic"
     elif number == _FORMAT_WITHOUT_KINDS:
-        name = "torch" if "factory" in card.get("network", ()) else "dense"
+        name = "torch" if "factory" in _mapping(card.get("network")) else "dense"
     else:
         writer = _mapping(card.get("versions")).get("kohort", "an unknown version")
         raise ConfigError(
