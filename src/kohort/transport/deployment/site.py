@@ -24,7 +24,6 @@ from typing import Annotated, Any
 import polars as pl
 from annotated_types import Ge
 
-from kohort.crypto.identity.certificates import make_node_key, node_public_key
 from kohort.crypto.identity.keys import load_identity, save_identity
 from kohort.crypto.identity.roster import Approvals, Roster
 from kohort.crypto.sealed import Identity
@@ -120,6 +119,8 @@ class SiteFolder:
         save_identity(path / "identity.key", identity, passphrase=passphrase)
         node_key = ""
         if invitation.ca:
+            from kohort.crypto.identity.certificates import make_node_key, node_public_key
+
             make_node_key(path / "node.key")
             node_key = node_public_key(path / "node.key").decode().strip()
             write_atomic(path / "ca.pem", invitation.ca.encode())
