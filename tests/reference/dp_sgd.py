@@ -119,5 +119,5 @@ def fit_private_reference(
             m_hat, v_hat = m / (1 - training.beta1 ** (step + 1)), v / (1 - training.beta2 ** (step + 1))
             w = w - training.lr * m_hat / (np.sqrt(v_hat) + training.epsilon)
         path.append(w)
-    kept = math.ceil(private.tail * steps)
+    kept = math.ceil(private.average * steps)
     return (np.mean(path[-kept:], axis=0) if kept else w), np.array(clips)

@@ -1,4 +1,4 @@
-"""What training is told and gives back, and the number types all models share: the lowest module of the package."""
+"""Inputs and results of training, and the number types all models share: the lowest module of the package."""
 
 from __future__ import annotations
 

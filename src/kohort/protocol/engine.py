@@ -70,9 +70,40 @@ class Costs:
 
 
 class Engine(Protocol):
-    """What `drive` needs of an engine."""
+    """What drives a protocol: it carries requests to the sites, wherever they are, and their replies back."""
 
     costs: Costs
+    excluded: list[Excluded]
+    """Sites whose answers did not count, and why."""
+    declared: dict[str, int]
+    """Rows each site declared when it enrolled."""
+
+    def approve(self, claims: Claims, *, tasks: Sequence[str] = ()) -> tuple[str, ...]:
+        """Let every site's policy judge what the plan will ask, before any byte leaves.
+
+        Args:
+            claims: What a site with so many rows will be asked to release.
+            tasks: The tasks it will be asked for.
+
+        Returns:
+            The sites that agree and take part.
+
+        Raises:
+            RefusedError: Too few agree.
+        """
+        ...
+
+    def inject_faults(self, faults: Faults) -> None:
+        """Fault injection: drop-outs, stragglers and Byzantine sites from now on, in simulations."""
+        ...
+
+    def checkpoint(self) -> dict[str, dict[str, NDArray[Any]]]:
+        """The sites' states for a checkpoint; nothing of sites that store their state themselves."""
+        ...
+
+    def restore(self, states: Mapping[str, Mapping[str, NDArray[Any]]]) -> None:
+        """Take up what `checkpoint` returned."""
+        ...
 
     def exchange(self, ask: Ask) -> Replies:
         """Send a request to the sites and return their validated replies.
@@ -192,17 +223,17 @@ class LocalEngine:
             )
         return tuple(agreed)
 
-    def kept(self) -> dict[str, dict[str, NDArray[Any]]]:
+    def checkpoint(self) -> dict[str, dict[str, NDArray[Any]]]:
         """The sites' states to store in a checkpoint: arrays by site and name."""
         return {name: kept for name, site in self.sites.items() if (kept := site.states.checkpoint())}
 
-    def put_back(self, kept: Mapping[str, Mapping[str, NDArray[Any]]]) -> None:
+    def restore(self, states: Mapping[str, Mapping[str, NDArray[Any]]]) -> None:
         """Restore the sites' states.
 
         Args:
             kept: What `kept` returned.
         """
-        for name, state in kept.items():
+        for name, state in states.items():
             self.sites[name].states.restore(state)
 
     def exchange(self, ask: Ask) -> Replies:

@@ -74,8 +74,8 @@ def _lead(model: Model, run: Mapping[str, Any]) -> str:
 
 def _what(model: Model) -> list[str]:
     """What its kind says of it, except what the lead and the table of columns say already."""
-    told = {name: value for name, value in model.describe().items() if name not in _SAID_ELSEWHERE}
-    rows = [(_text(name.replace("_", " ")), _code(_plain(value))) for name, value in told.items()]
+    described = {name: value for name, value in model.describe().items() if name not in _SAID_ELSEWHERE}
+    rows = [(_text(name.replace("_", " ")), _code(_plain(value))) for name, value in described.items()]
     return _table(("", "value"), rows)
 
 

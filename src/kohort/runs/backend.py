@@ -6,21 +6,17 @@ process; `kohort.transport.deployment.hub` has the one where sites are other mac
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
-from typing import Any, Protocol
+from typing import Protocol
 
 import polars as pl
-from numpy.typing import NDArray
 
 from kohort.methods.registry import find_method
 from kohort.privacy.ledger.ledger import Ledger
 from kohort.privacy.ledger.receipts import Receipts
 from kohort.protocol.arrival import parse_arrival
-from kohort.protocol.engine import Claims, Costs, LocalEngine
-from kohort.protocol.faults import Faults
-from kohort.protocol.hub import Ask, Excluded, Replies
+from kohort.protocol.engine import Engine, LocalEngine
 from kohort.protocol.key_holder import needs_key_holder, simulated_key_holder
 from kohort.protocol.plan import ApprovedPlan
 from kohort.protocol.site import Site, SiteTable
@@ -29,35 +25,7 @@ from kohort.runs.config import Plan
 from kohort.runs.simulation import Population, populate
 from kohort.tables.schema import Schema
 
-__all__ = ["Backend", "RunContext", "RunEngine", "Simulation", "approved_plan_for", "simulated_sites"]
-
-
-class RunEngine(Protocol):
-    """What a run needs of an engine besides exchanges."""
-
-    costs: Costs
-    excluded: list[Excluded]
-    declared: dict[str, int]
-
-    def approve(self, claims: Claims, *, tasks: Sequence[str] = ()) -> tuple[str, ...]:
-        """Let every site judge what the plan will ask; the sites that may take part."""
-        ...
-
-    def exchange(self, ask: Ask) -> Replies:
-        """Carry a question to the sites and the validated answers back."""
-        ...
-
-    def inject_faults(self, faults: Faults) -> None:
-        """Let simulated sites drop out, be late or lie from now on."""
-        ...
-
-    def kept(self) -> dict[str, dict[str, NDArray[Any]]]:
-        """What a checkpoint must hold of the sites; nothing of sites that keep it themselves."""
-        ...
-
-    def put_back(self, kept: Mapping[str, Mapping[str, NDArray[Any]]]) -> None:
-        """The inverse of `kept`."""
-        ...
+__all__ = ["Backend", "RunContext", "Simulation", "approved_plan_for", "simulated_sites"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +52,7 @@ class Backend(Protocol):
         """The rows this process holds: all of them in a simulation, the hub's own in a deployment."""
         ...
 
-    def engine(self, ready: RunContext) -> RunEngine:
+    def engine(self, ready: RunContext) -> Engine:
         """An engine that reaches the sites."""
         ...
 

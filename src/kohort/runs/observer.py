@@ -14,9 +14,8 @@ from kohort.models.base import Model
 from kohort.models.rows import Rows, encode_rows
 from kohort.privacy.ledger.ledger import Ledger
 from kohort.protocol.checkpoint import Checkpoint
-from kohort.protocol.engine import Costs
+from kohort.protocol.engine import Costs, Engine
 from kohort.protocol.hub import Excluded, Hub, RoundEnd
-from kohort.runs.backend import RunEngine
 from kohort.runs.folder import RunFolder
 from kohort.tables.encoder import Encoder
 
@@ -28,7 +27,7 @@ HISTORY_ROWS = 50_000
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """What a watcher is told after every round."""
+    """What a progress callback gets after every round."""
 
     round: int
     rounds: int
@@ -56,7 +55,7 @@ class RoundObserver:
     def __init__(
         self,
         hub: Hub,
-        engine: RunEngine,
+        engine: Engine,
         test: pl.DataFrame,
         watch: Callable[[Progress], None],
         began: float,
@@ -117,7 +116,7 @@ class RoundObserver:
             Checkpoint(
                 round=mark.round,
                 state=mark.state,
-                sites=self._engine.kept(),
+                sites=self._engine.checkpoint(),
                 ledger_lines=self._ledger.length,
                 facts=facts,
             )

@@ -13,8 +13,8 @@ from kohort.models.base import Model, Remarks
 from kohort.privacy.dp.budget import dp_facts
 from kohort.privacy.guarantee import DP
 from kohort.privacy.ledger.ledger import Disclosure, Ledger
+from kohort.protocol.engine import Engine
 from kohort.protocol.hub import Hub, Result
-from kohort.runs.backend import RunEngine
 from kohort.runs.config import Plan
 from kohort.runs.folder import RunFolder
 from kohort.runs.retention import RECEIVED
@@ -105,7 +105,7 @@ def outcome_of(
     history: list[dict[str, float]],
     result: Result,
     hub: Hub,
-    engine: RunEngine,
+    engine: Engine,
     ledger: Ledger,
     notes: list[str],
     remarks: Remarks,

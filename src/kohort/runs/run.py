@@ -28,14 +28,14 @@ from kohort.privacy.ledger.receipts import Receipts
 from kohort.privacy.ledger.reopen import drop_cut_lines, reopen
 from kohort.privacy.ledger.signing import Signer
 from kohort.protocol.checkpoint import Checkpoint
-from kohort.protocol.engine import drive
+from kohort.protocol.engine import Engine, drive
 from kohort.protocol.enrolment import PREPARE, Enrolled, encoder_for, enrol
 from kohort.protocol.hub import Ask, Hub
 from kohort.protocol.key_holder import needs_key_holder
 from kohort.protocol.plan import ApprovedPlan
 from kohort.report.card import model_card
 from kohort.rng import Streams
-from kohort.runs.backend import Backend, RunContext, RunEngine, Simulation, approved_plan_for
+from kohort.runs.backend import Backend, RunContext, Simulation, approved_plan_for
 from kohort.runs.config import Plan
 from kohort.runs.folder import RunFolder
 from kohort.runs.observer import Progress, RoundObserver, require_finite
@@ -75,7 +75,7 @@ def run(
             nothing was begun there.
         force: overwrite what is in `out`.
         tables: by name, instead of the files that the plan names.
-        watch: is told after every round. If it raises, the run stops with everything in place to resume it.
+        watch: Called after every round. If it raises, the run stops with everything in place to resume it.
         many: False asks sites one by one.
         backend: where the sites are; by default in this process.
 
@@ -181,7 +181,7 @@ def _seal(ledger: Ledger, receipts: Receipts) -> None:
         receipts.close()
 
 
-def _enrolled_hub(method: Method, context: RunContext, engine: RunEngine, checkpoint: Checkpoint | None) -> Hub:
+def _enrolled_hub(method: Method, context: RunContext, engine: Engine, checkpoint: Checkpoint | None) -> Hub:
     """The hub as the protocol sees it, once the sites have approved the plan and agreed on a domain."""
     plan, approved = context.plan, context.approved
     tasks = [PREPARE.name, *(task.name for task in method.tasks)]
@@ -197,7 +197,7 @@ def _enrolled_hub(method: Method, context: RunContext, engine: RunEngine, checkp
     engine.inject_faults(plan.sites.faults)
     hub = _hub(approved, context.streams, enrolled, context.population, checkpoint)
     if checkpoint is not None:
-        engine.put_back(checkpoint.sites)
+        engine.restore(checkpoint.sites)
     return hub
 
 

@@ -143,13 +143,13 @@ class RemoteEngine:
         if faults != Faults():
             raise ConfigError("sites.faults is for simulations", hint="Drop it, or use --engine local")
 
-    def kept(self) -> dict[str, dict[str, NDArray[Any]]]:
+    def checkpoint(self) -> dict[str, dict[str, NDArray[Any]]]:
         """Nothing: sites keep what they need themselves."""
         return {}
 
-    def put_back(self, kept: Mapping[str, Mapping[str, NDArray[Any]]]) -> None:
+    def restore(self, states: Mapping[str, Mapping[str, NDArray[Any]]]) -> None:
         """Sites did not forget."""
-        del kept
+        del states
 
     def exchange(self, ask: Ask) -> Replies:
         """Send each site a message for every request of an exchange, together, and collect the replies that count."""

@@ -86,16 +86,20 @@ adaptives = st.none() | st.builds(AdaptiveClip, quantile=st.floats(0.1, 0.9), si
     steps=st.integers(0, 6),
     clip=st.sampled_from((0.1, 1.0, 10.0)),
     sigma=st.sampled_from((0.0, 0.5, 4.0)),
-    tail=st.sampled_from((0.0, 0.4, 1.0)),
+    average=st.sampled_from((0.0, 0.4, 1.0)),
     seed=st.integers(0, 2**32),
     weighted=st.booleans(),
 )
 @settings(max_examples=80)
-def test_fast_path_equals_reference(network, training, adaptive, count, rate, steps, clip, sigma, tail, seed, weighted):
+def test_fast_path_equals_reference(
+    network, training, adaptive, count, rate, steps, clip, sigma, average, seed, weighted
+):
     generator = np.random.default_rng(seed)
     rows = make_rows(network, count, generator, weighted=weighted)
     weights = network.start(generator)
-    private = private_steps(clip=clip, sigma=sigma, rate=rate, steps=steps, seed=seed, adaptive=adaptive, tail=tail)
+    private = private_steps(
+        clip=clip, sigma=sigma, rate=rate, steps=steps, seed=seed, adaptive=adaptive, average=average
+    )
     fitted = fit_private(network, weights, stack([rows]), training=training, private=private)
     expected, clips = fit_private_reference(network, weights, rows, training=training, private=private)
     exact = network.dtype == "float64"
@@ -139,7 +143,7 @@ def test_one_by_one_equals_many_at_once_bit_for_bit(optimizer):
     training = Training(optimizer=optimizer, lr=0.05, l2=0.001)
     adaptive = AdaptiveClip(sigma_b=1.0, start=np.array([0.5, 1.0, 2.0, 1.0, 0.1]))
     private = dataclasses.replace(
-        private_steps(5, tail=0.5, adaptive=adaptive),
+        private_steps(5, average=0.5, adaptive=adaptive),
         rate=np.array([0.2, 0.5, 1.0, 0.9, 0.03]),
         steps=np.array([7, 3, 2, 0, 9]),
         sigma=np.array([1.0, 1.0, 0.3, 2.0, 5.0]),
@@ -162,7 +166,7 @@ def test_steps_in_parts_are_the_steps_of_one_call(monkeypatch):
     network = Network(inputs=4, hidden=(3,), outputs=2)
     rows = stack([make_rows(network, 90, np.random.default_rng(0))])
     weights = network.start(np.random.default_rng(1))
-    options = {"training": Training(optimizer="adam", lr=0.01), "private": private_steps(steps=23, tail=0.3)}
+    options = {"training": Training(optimizer="adam", lr=0.01), "private": private_steps(steps=23, average=0.3)}
     whole = fit_private(network, weights, rows, **options)
     monkeypatch.setattr("kohort.models.dp_sgd.sites._CHUNK_STEPS", 4)
     assert np.array_equal(fit_private(network, weights, rows, **options).weights, whole.weights)
@@ -351,7 +355,7 @@ def test_clip_update(dtype):
         {"rate": 1.1},
         {"rate": math.nan},
         {"steps": -1},
-        {"tail": 1.5},
+        {"average": 1.5},
     ],
 )
 def test_wrong_numbers_are_refused(wrong):

@@ -87,7 +87,7 @@ def test_without_noise_a_module_learns_what_the_dense_kernel_learns(optimizer, a
     rows = stack([make_rows(60, generator, weighted), make_rows(0, generator, weighted)])
     start = NETWORK.start(generator)
     # The count's noise differs by its place in the stream, unless both vectors are of one length: they are.
-    private = private_steps(2, sigma=0.0, tail=0.5, adaptive=adaptive)
+    private = private_steps(2, sigma=0.0, average=0.5, adaptive=adaptive)
     options = {"training": Training(optimizer=optimizer, lr=0.05, l2=0.01, prox=0.1), "private": private}
     dense = fit_private(NETWORK, start, rows, **options, keep_state=True)
     fitted = fit_private(module("mlp"), in_torch_order(start), rows, **options, keep_state=True)

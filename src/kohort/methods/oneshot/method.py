@@ -111,12 +111,12 @@ def _among_peers(hub: Hub, layout: Layout) -> ProtocolGenerator:
     network, weights = layout.network(solved.coefficients, solved.sizes, hub.network.dtype)
     model = hub.model_of(weights, network=network)
     yield RoundEnd(round=0, rounds=1, model=model, resumed=hub.resume is not None)
-    told = f"{len(solved.sites)} sites saw each other's statistics in clear, and the hub saw the model alone"
+    note = f"{len(solved.sites)} sites saw each other's statistics in clear, and the hub saw the model alone"
     return Result(
         model=model,
         rounds=1,
         stopped_by="rounds",
-        notes=(*solved.notes, *_notes(layout), told),
+        notes=(*solved.notes, *_notes(layout), note),
     )
 
 

@@ -285,18 +285,18 @@ def _count(config: Partial, hub: Hub, round_number: int) -> Generator[Ask | Roun
             )
         found = yield from COUNT.run(hub, threshold=_threshold(gate), stage=round_number)
         return found
-    told: Replies = yield Ask(
+    replies: Replies = yield Ask(
         task=TELL_COUNTS,
         to=hub.sites,
         round=round_number,
         expect=Expect(arrays={"f": ("<u8", (None,)), "h": ("<u8", (None,)), "counts": ("<i8", (None,))}),
     )
-    return _add_counts(told, _threshold(gate))
+    return _add_counts(replies, _threshold(gate))
 
 
-def _add_counts(told: Replies, threshold: int) -> Approved:
+def _add_counts(replies: Replies, threshold: int) -> Approved:
     totals: dict[tuple[int, int], int] = {}
-    for payload in told.payloads():
+    for payload in replies.payloads():
         parts = (payload.arrays[name].tolist() for name in ("f", "h", "counts"))
         for f, h, count in zip(*parts, strict=True):
             totals[f, h] = totals.get((f, h), 0) + count

@@ -1,4 +1,4 @@
-"""What private training is told and gives back: bounds, noise, sampling and steps of every site."""
+"""Inputs and results of private training: bounds, noise, sampling and steps of every site."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class PrivateSteps:
     `clip` bounds the L2 norm of one row's gradient, all layers, weights and biases together. `sigma` [sites]: noise on
     the sum of clipped gradients has standard deviation sigma * clip; 0 adds none and guarantees nothing. `rate`
     [sites]: the chance of each row to be in a batch; exactly 1.0 takes every row and samples nothing. `steps` [sites]:
-    steps of this call. `keys`: 32 bytes a site, never used for two requests. `tail`: answer with the mean of the
+    steps of this call. `keys`: 32 bytes a site, never used for two requests. `average`: answer with the mean of the
     weights after the last share of the steps.
     """
 
@@ -63,11 +63,11 @@ class PrivateSteps:
     steps: NDArray[np.int64]
     keys: tuple[bytes, ...] = field(repr=False)
     adaptive: AdaptiveClip | None = None
-    tail: float = 0.0
+    average: float = 0.0
 
     def __post_init__(self) -> None:
         require("clip", self.clip, 0 < self.clip < math.inf, "Use a bound above 0")
-        require("tail", self.tail, 0 <= self.tail <= 1, "Use a share of the steps from 0 to 1")
+        require("average", self.average, 0 <= self.average <= 1, "Use a share of the steps from 0 to 1")
         sites = len(self.keys)
         for name in ("sigma", "rate", "steps"):
             if np.shape(getattr(self, name)) != (sites,):

@@ -65,15 +65,15 @@ def train_sites(
         model = (*shape, *options, own, home[site if len(home) > 1 else 0], first, second)
         noise = (sigmas[site], rates[site] * counts[site], *private.moving)
         steps = len(history) - 1
-        tail_begin = steps - math.ceil(private.tail * steps)
-        tail_sum = np.zeros(len(own) if tail_begin < steps else 0)
+        average_from = steps - math.ceil(private.average * steps)
+        tail_sum = np.zeros(len(own) if average_from < steps else 0)
         for begin, end, batches, words in drawn.parts(steps):
-            seen = (tail_begin - begin, tail_sum, history[begin : end + 1], shares[site][begin:end])
+            seen = (average_from - begin, tail_sum, history[begin : end + 1], shares[site][begin:end])
             _refuse_broken(
                 train_private(*data, starts[site], *batches, words, *model, done[site] + begin, *noise, *seen)
             )
-        if tail_begin < steps:
-            own[:] = tail_sum / (steps - tail_begin)
+        if average_from < steps:
+            own[:] = tail_sum / (steps - average_from)
 
 
 def sum_sites(network: DenseShape, rows: StackedRows, start: FloatArray, clip: float) -> NDArray[np.float64]:

@@ -87,8 +87,8 @@ def _fit_private_site(
     before = {name: item.detach().clone() for name, item in module.named_buffers()}
     torch.default_generator.manual_seed(noise_seed(int.from_bytes(key[:8], "little"), 0, 0))
     expected = rate * rows.count
-    tail_begin = steps - math.ceil(private.tail * steps)
-    tail = np.zeros(model.parameter_count)
+    average_from = steps - math.ceil(private.average * steps)
+    summed = np.zeros(model.parameter_count)
     for step in range(steps):
         order, begins, ends = sampler.batches(1)
         batch = order[begins[0] : ends[0]]
@@ -101,16 +101,16 @@ def _fit_private_site(
             moved = clips[step] * math.exp(-clip_rate * (shares[step] - quantile))
             clips[step + 1] = min(MOST_CLIP, max(LEAST_CLIP, moved))
         local.step(tensor((total / expected).astype(model.dtype)), training, model.frozen)
-        if step >= tail_begin:
-            tail += local.own.numpy()
+        if step >= average_from:
+            summed += local.own.numpy()
     changed = [name for name, item in module.named_buffers() if not torch.equal(before[name], item)]
     if changed:
         raise ConfigError(
             f"module {model.factory!r} keeps something of its rows in {len(changed)} buffers: {', '.join(changed)}",
             hint="What noise does not cover must not travel: train it without DP, or drop the buffers",
         )
-    if tail_begin < steps:
-        local.own[:] = tensor((tail / (steps - tail_begin)).astype(model.dtype))
+    if average_from < steps:
+        local.own[:] = tensor((summed / (steps - average_from)).astype(model.dtype))
 
 
 class _Clipper:
