@@ -34,8 +34,7 @@ from kohort.methods.registry import find_method
 from kohort.privacy.policy import Policy
 from kohort.rng import Streams
 from kohort.runs.config import DataSection, Plan
-from kohort.tables.datasets.catalogue import open_table
-from kohort.tables.frames import check_finite
+from kohort.tables.frames import check_finite, read_table
 from kohort.tables.schema import Schema
 from kohort.transport.deployment.declared import LowRisk, cluster_of, low_risk_rule
 from kohort.transport.deployment.files import (
@@ -165,7 +164,7 @@ class SiteFolder:
         if identity.public.fingerprint in Roster.load(self.path / "peers.toml").revoked:
             raise IntegrityError("this site's key was revoked", hint="Put the key file back that took its place")
         holds_keys = identity.name == KEY_HOLDER
-        frame = pl.DataFrame() if holds_keys else check_finite(open_table(str(self.path / site.table)).frame)
+        frame = pl.DataFrame() if holds_keys else check_finite(read_table(str(self.path / site.table)))
         cluster, rule, low = cluster_of(site.cluster, frame), low_risk_rule(site.low_risk), None
         schema = Schema(columns={}) if holds_keys else _schema_of(declared, frame, rule)
         if rule is not None:
