@@ -13,6 +13,7 @@ import json
 import subprocess
 import sys
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 COMPLEX = 8
@@ -42,21 +43,52 @@ def imports_of(path: Path, known: dict[str, Path]) -> set[str]:
         elif isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         waiting.extend(ast.iter_child_nodes(node))
-    return {name for name in found if name in known}
+    return {name for name in found if name in known and known[name] != path}
 
 
-def longest_chain(graph: dict[str, set[str]]) -> list[str]:
-    """The longest chain of imports, from the top down; a module that imports itself in a circle counts once."""
+def groups_of(graph: dict[str, set[str]]) -> dict[str, int]:
+    """Modules that import each other in a circle have the same number, all others one of their own (Tarjan 1972)."""
+    order: dict[str, int] = {}
+    lowest: dict[str, int] = {}
+    group: dict[str, int] = {}
+    waiting: list[str] = []
 
-    memo: dict[str, tuple[str, ...]] = {}
+    def visit(name: str) -> None:
+        order[name] = lowest[name] = len(order)
+        waiting.append(name)
+        for other in graph[name]:
+            if other not in order:
+                visit(other)
+            if other not in group:
+                lowest[name] = min(lowest[name], lowest[other])
+        if lowest[name] == order[name]:
+            number = len(set(group.values()))
+            while name not in group:
+                group[waiting.pop()] = number
 
-    def chain(name: str, above: tuple[str, ...]) -> tuple[str, ...]:
-        if name not in memo:
-            chains = [chain(other, (*above, name)) for other in graph[name] if other not in above and other != name]
-            memo[name] = (name, *max(chains, key=len, default=()))
-        return memo[name]
+    for name in graph:
+        if name not in order:
+            visit(name)
+    return group
 
-    return list(max((chain(name, ()) for name in graph), key=len))
+
+def longest_chain(graph: dict[str, set[str]]) -> int:
+    """How many modules the longest chain of imports has; a circle counts as one."""
+    group = groups_of(graph)
+    below: dict[int, set[int]] = {number: set() for number in group.values()}
+    for name, others in graph.items():
+        below[group[name]] |= {group[other] for other in others} - {group[name]}
+
+    @cache
+    def length(number: int) -> int:
+        return 1 + max((length(other) for other in below[number]), default=0)
+
+    return max(length(number) for number in below)
+
+
+def circles(graph: dict[str, set[str]]) -> int:
+    """How many circles of imports there are, those inside functions and for types alone included."""
+    return sum(count > 1 for count in Counter(groups_of(graph).values()).values())
 
 
 def used_by_one_method(graph: dict[str, set[str]]) -> Counter[str]:
@@ -137,13 +169,12 @@ def main(arguments: list[str]) -> None:
     known = modules_in(src)
     graph = {name: imports_of(path, known) for name, path in known.items()}
     importers = Counter(other for name, others in graph.items() for other in others if other != name)
-    chain = longest_chain(graph)
     figures = {
         "files": len(known),
         "folders": len({path.parent for path in known.values()}),
         "lines": sum(len(path.read_text(encoding="utf-8").splitlines()) for path in known.values()),
-        "longest import chain": len(chain),
-        "chain": [name.removeprefix("kohort.") for name in chain],
+        "longest import chain": longest_chain(graph),
+        "circles of imports": circles(graph),
         "modules imported once": sum(count == 1 for count in importers.values()),
         "modules only one method needs": dict(used_by_one_method(graph)),
         f"functions above complexity {COMPLEX}": too_complex(src),
