@@ -24,7 +24,7 @@ from kohort.privacy.ledger.verify import verify_ledger
 from kohort.rng import Streams
 from kohort.rounds import peers
 from kohort.runs.backend import Simulation
-from kohort.runs.config import Plan, load_plan
+from kohort.runs.config import Plan, load_plan, only_read
 from kohort.runs.run import Outcome, run
 from kohort.runs.simulation import Population
 from kohort.testing import SITE_SIZES, RecordedRun, carry_out, listening, plan_of, tables
@@ -38,6 +38,8 @@ TRAININGS: dict[str, dict[str, Any]] = {
     "plain": {},
     "keep": {"state": "keep", "fraction": 0.75, "optimizer": "adam"},
 }
+REFUSED = {("central", "keep"), ("hybrid", "keep"), ("oneshot", "keep")}
+"""Methods that do not read these keys of `[train]`."""
 
 
 def _same(local: RecordedRun, folder: Path, plan: Any) -> LoopBackBackend:
@@ -54,7 +56,11 @@ def _same(local: RecordedRun, folder: Path, plan: Any) -> LoopBackBackend:
 
 @pytest.mark.parametrize("training", TRAININGS)
 @pytest.mark.parametrize("method", ALL)
-def test_letters_change_no_bit(method: str, training: str, tmp_path: Path) -> None:
+def test_messages_change_no_bit(method: str, training: str, tmp_path: Path) -> None:
+    if (method, training) in REFUSED:
+        with pytest.raises(ConfigError, match="does not read"):
+            plan_of(method, train=TRAININGS[training])
+        return
     plan = plan_of(method, train=TRAININGS[training])
     local = carry_out(plan, tmp_path / "local", many=False)
     backend = _same(local, tmp_path / "loopback", plan)
@@ -65,7 +71,7 @@ def test_letters_change_no_bit(method: str, training: str, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("scheme", ["none", "masks", "bfv", "ckks"])
-def test_secure_sums_and_their_key_holder_pass_letters_too(scheme: str, tmp_path: Path) -> None:
+def test_secure_sums_and_their_key_holder_pass_messages_too(scheme: str, tmp_path: Path) -> None:
     described = plan_of("partial").to_mapping()
     described["method"]["secure"]["sum"] = scheme
     plan = load_plan(described, complete=True)
@@ -204,7 +210,8 @@ def _deployed_plan(root: Path, **method: Any) -> Plan:
     described = plan_of("hybrid").to_mapping()
     described["data"] |= {"features": ["dose"], "test": str(root / "test.csv")}
     described["method"] = {"name": "hybrid", "phases": PHASES, **method}
-    return load_plan(described, complete=True)
+    described["sites"] = {"split": "files"}  # real sites declare their clusters and risk themselves
+    return load_plan(only_read(described))
 
 
 def _said() -> dict[str, dict[str, str]]:

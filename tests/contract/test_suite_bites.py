@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kohort.models.model import Model
 
 from kohort.errors import KohortError
 from kohort.methods import fedavg
 from kohort.methods.registry import Method
+from kohort.models.network_model import NetworkModel
 from kohort.privacy.ledger.ledger import Ledger
 from kohort.protocol import site as site_module
 from kohort.protocol import task as task_module
@@ -96,7 +96,11 @@ def test_hidden_randomness_is_found(runs: MethodRuns, bend_fedavg: Callable[...,
 
     def protocol(config: Any, hub: Hub) -> ProtocolGenerator:
         result = yield from fedavg.protocol(config, hub)
-        return replace(result, notes=(), weights=result.weights + generator.normal(size=1).astype(np.float32))
+        return replace(
+            result,
+            notes=(),
+            model=replace(result.model, weights=result.model.weights + generator.normal(size=1).astype(np.float32)),
+        )
 
     bend_fedavg(protocol=protocol)
     with pytest.raises(ContractViolation, match=r"the same seed gave another result: model"):
@@ -105,7 +109,9 @@ def test_hidden_randomness_is_found(runs: MethodRuns, bend_fedavg: Callable[...,
 
 def test_a_protocol_that_forgets_its_checkpoint_is_found(runs: MethodRuns, bend_fedavg: Callable[..., None]) -> None:
     def protocol(config: Any, hub: Hub) -> ProtocolGenerator:
-        kept = None if hub.resume is None else replace(hub.resume, weights=np.zeros_like(hub.resume.weights))
+        kept = hub.resume
+        if kept is not None:
+            kept = replace(kept, state={**kept.state, "weights": np.zeros_like(kept.state["weights"])})
         return (yield from fedavg.protocol(config, replace(hub, resume=kept)))
 
     bend_fedavg(protocol=protocol)
@@ -116,7 +122,7 @@ def test_a_protocol_that_forgets_its_checkpoint_is_found(runs: MethodRuns, bend_
 def test_a_model_that_loads_otherwise_is_found(runs: MethodRuns, monkeypatch: pytest.MonkeyPatch) -> None:
     real = checks_module.load_model
 
-    def load(path: Path) -> Model:
+    def load(path: Path) -> NetworkModel:
         model = real(path)
         return replace(model, weights=-model.weights)
 

@@ -137,7 +137,6 @@ def adult_plan(columns: list[str], **method: Any) -> Plan:
             "model": {"dtype": "float64"},
             "method": {"name": "oneshot", **method},
             "policy": {"min_rows": 1},
-            "sites": {"count": 1},
         }
     )
 

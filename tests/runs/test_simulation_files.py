@@ -51,6 +51,6 @@ def test_nothing_is_marked_unless_asked() -> None:
 
 @pytest.mark.parametrize("clusters", [2, "labels", "column:age"])
 def test_clusters_that_deal_rows_out_are_refused(clusters: int | str) -> None:
-    with pytest.raises(ConfigError, match="bring their own") as refused:
+    with pytest.raises(ConfigError, match="have their own rows") as refused:
         populate(plan(clusters=clusters), Streams.seeded(0), tables=TABLES)
     assert "method.clusters" in (refused.value.hint or "")

@@ -374,7 +374,7 @@ def test_noisy_statistics_are_one_release_and_near_the_rounds() -> None:
     assert outcome.epsilon <= 1.0
     released = next(item for item in outcome.disclosed if item.what == "dp.statistics")
     assert released.releases == 6
-    with pytest.raises(ConfigError, match="one-layer"):
+    with pytest.raises(ConfigError, match="without hidden layers"):
         carry_out(fedavg(dp={"epsilon": 1.0, "delta": 1e-4, "mechanism": "statistics"}), model={"kind": "mlp"})
 
 

@@ -220,18 +220,18 @@ def _of_another_key(data: bytes) -> bytes:
     assert ring is not None
     other = PublicKey(ring, SecretKey(ring, bytes(64)).public)
     slots = np.zeros(ring.slots, dtype=np.int64)
-    return encrypted_module.join([other.encrypt(slots, sites=4, seed=bytes(64))])
+    return encrypted_module.join_ciphertexts([other.encrypt(slots, sites=4, seed=bytes(64))])
 
 
 @pytest.mark.parametrize("spoil", [lambda data: data[:-7], _altered, _of_another_key], ids=["cut", "bit", "other key"])
 def test_a_ciphertext_that_is_not_the_sites_own_ends_the_run(spoil: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = encrypted_module._EncryptingSite.answer
+    real = encrypted_module._EncryptingSite.reply
 
     def answer(self: Any, step: int, inbox: bytes, vector: Any) -> bytes:
         data = real(self, step, inbox, vector)
         return spoil(data) if self.name == "b" else data
 
-    monkeypatch.setattr(encrypted_module._EncryptingSite, "answer", answer)
+    monkeypatch.setattr(encrypted_module._EncryptingSite, "reply", answer)
     with pytest.raises(KohortError) as caught:
         run(plan("bfv"), tables=tables(), seed=1)
     assert isinstance(caught.value, IntegrityError) or "tags" in caught.value.message

@@ -248,7 +248,9 @@ def random_share(plan: Plan, shared: int, seed: int) -> float:
             "categories": {name: spec.categories for name, spec in columns.items() if spec.categories is not None},
             "bounds": {name: spec.bounds for name, spec in columns.items() if spec.bounds is not None},
         }
-        mapping["sites"]["split"] = "files"
+        mapping["sites"] = {key: value for key, value in mapping["sites"].items() if key != "count"} | {
+            "split": "files"
+        }
         mapping["method"] = {"name": "fedavg"}
         kept = {name: part for name, part in tables.items() if part.height}
         return run(load_plan(mapping, complete=True), seed=seed, tables=kept).accuracy

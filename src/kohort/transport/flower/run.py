@@ -73,7 +73,7 @@ class FlowerRun:
         while waiting and time.monotonic() < ends:
             for reply in self._grid.pull_messages(waiting):
                 waiting.discard(reply.metadata.reply_to_message_id)
-                if reply.hasmessage_content():
+                if reply.has_content():
                     came[reply.metadata.src_node_id] = message_bytes(reply)
             if waiting:
                 time.sleep(POLL_SECONDS)
