@@ -327,3 +327,10 @@ def test_every_command_has_help_with_an_example(command: list[str], kohort_here:
     assert "Usage" in shown
     if command not in ([], ["ledger"]):
         assert "Example: kohort" in shown
+
+
+def test_a_deprecated_plan_key_is_one_plain_line(plan_file: Path, kohort: Callable[..., Any], tmp_path: Path) -> None:
+    ran = kohort("run", plan_file, "--out", tmp_path / "out", "--set", "sites.trouble={drop = 0.0}")
+    assert ran.returncode == 0, ran.stderr
+    assert "kohort: sites.trouble is deprecated; write sites.faults\n" in ran.stderr
+    assert "Warning" not in ran.stderr

@@ -11,7 +11,10 @@ import os
 import pkgutil
 import sys
 import traceback
-from typing import NoReturn
+import warnings
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NoReturn
 
 import click
 import typer
@@ -67,6 +70,7 @@ def main() -> NoReturn:
     An error is one line on stderr; its traceback is shown only with `--debug`.
     """
     debug = "--debug" in sys.argv
+    warnings.showwarning = partial(_show_warning, warnings.showwarning)
     try:
         # --debug is accepted anywhere: people append it to the line that failed.
         code = build()([word for word in sys.argv[1:] if word != "--debug"], standalone_mode=False)
@@ -89,6 +93,16 @@ def main() -> NoReturn:
         _fail(
             error, f"a bug in kohort ({type(error).__name__}). Run again with --debug and report it", BUG, debug=debug
         )
+
+
+def _show_warning(
+    usual: Callable[..., None], message: Warning | str, category: type[Warning], *place: Any, **options: Any
+) -> None:
+    """Say in one plain line that a plan key is deprecated; other warnings look as usual."""
+    if issubclass(category, FutureWarning) and "is deprecated; write" in str(message):
+        say(f"kohort: {message}")
+    else:
+        usual(message, category, *place, **options)
 
 
 def _fail(error: BaseException, message: str, code: int, *, debug: bool) -> NoReturn:
