@@ -26,8 +26,7 @@ def measure() -> list[Row]:
     timed = run_kohort(federation)
     checkpoint = Checkpoint(
         round=100,
-        weights=timed.weights,
-        state={"patience": np.zeros(3)},
+        state={"weights": timed.weights, "patience": np.zeros(3)},
         sites={},
         ledger_lines=102_000,
         facts={

@@ -151,7 +151,7 @@ def run_kohort(federation: Federation, folder: Path | None = None) -> Timed:
 
     def observe(mark: RoundEnd) -> None:
         marks.append(perf_counter())
-        latest["weights"] = mark.weights
+        latest["weights"] = mark.model.weights
 
     agreed = engine.approve(lambda rows: method.claims(plan.config, rows))
     engine.declared = {name: site.count for name, site in engine.sites.items()}
