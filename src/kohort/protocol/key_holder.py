@@ -98,7 +98,6 @@ def _sum_of(site: Site, request: Request) -> tuple[KeyHolder, EncryptedSum, SumC
     context = site.plan.session.find(texts).context(
         texts["task"].decode(errors="replace"),
         request.round,
-        request.attempt,
         length=int(numbers["length"]),
         modulus=int(numbers["modulus"]),
         bits=int(numbers["bits"]),

@@ -39,6 +39,8 @@ class SumState(TaskState):
 
     sessions: dict[bytes, SiteSession] = field(default_factory=dict)
     """The sessions it takes part in, by their ids."""
+    begun: set[tuple[str, int]] = field(default_factory=set)
+    """The sums of several steps that were begun, in whatever session, by task and round."""
 
 
 @dataclass(frozen=True)
@@ -60,9 +62,9 @@ class SumTask(Task):
     bits: int = 40
     """Signed bits of a total modulo 2^64, where it is encrypted."""
 
-    def context(self, session: SumSession, round_number: int, attempt: int, length: int) -> SumContext:
+    def context(self, session: SumSession, round_number: int, length: int) -> SumContext:
         """What binds one sum of this task."""
-        return session.context(self.name, round_number, attempt, length=length, modulus=self.modulus, bits=self.bits)
+        return session.context(self.name, round_number, length=length, modulus=self.modulus, bits=self.bits)
 
 
 def sum_task(
@@ -132,7 +134,7 @@ def secure_sum(
     scheme = find_scheme(task.scheme(hub.approved))
     sites = hub.sites if opened is None else tuple(opened[0].to)
     session = hub.approved.session.over(sites)
-    context = task.context(session, round_number, 0, length)
+    context = task.context(session, round_number, length)
     if scheme.key_holder:
         return (yield from _encrypted_sum(hub, task, scheme, session, context, blobs or {}))
     side = scheme.hub_side(context)
@@ -236,11 +238,12 @@ def join_session(site: Site, request: Request, step: int) -> SiteSession:
         RefusedError: The site list known here hashes to something else, or the site is not on it.
         SiteError: A later step came of a session that was not set up here.
     """
-    sessions, blobs = site.state(SumState).sessions, request.payload.blobs
+    state, blobs = site.state(SumState), request.payload.blobs
+    sessions = state.sessions
     if step == 0:
         session = site.plan.session.find(blobs)
         if session.id not in sessions:
-            sessions[session.id] = SiteSession(session, site.name)
+            sessions[session.id] = SiteSession(session, site.name, state.begun)
         return sessions[session.id]
     known = sessions.get(blobs.get("session", b""))
     if known is None:
@@ -254,9 +257,9 @@ def _site_side(
     """The site's part of this sum: begun at the first step, remembered until the last."""
     session = join_session(site, request, step)
     if step > 0:
-        return session.resume(task.name, request.round, request.attempt, step=step)
+        return session.resume(task.name, request.round, step=step)
     length = int(request.payload.metrics["length"])
-    context = task.context(session.session, request.round, request.attempt, length)
+    context = task.context(session.session, request.round, length)
     trust = _trust_of(site) if scheme.key_holder or scheme.among_peers else None
     return session.begin(scheme, context, task.name, site.streams, trust), context
 

@@ -80,17 +80,16 @@ def test_a_site_that_is_left_out_takes_no_part() -> None:
         SiteSession(session().over(NAMES[:5]), "site-5")
 
 
-def test_sums_are_named_by_task_round_and_attempt_and_bind_the_names() -> None:
+def test_sums_are_named_by_task_and_round_and_bind_the_names() -> None:
     made = session()
     first = made.context("t", 1, length=4, modulus=0, bits=40)
     assert first is made.context("t", 1, length=4, modulus=0, bits=40)
     others = [
         made.context("u", 1, length=4, modulus=0, bits=40),
         made.context("t", 2, length=4, modulus=0, bits=40),
-        made.context("t", 1, 1, length=4, modulus=0, bits=40),
         made.over(NAMES[:5]).context("t", 1, length=4, modulus=0, bits=40),
     ]
-    assert len({each.transcript for each in (first, *others)}) == 5
+    assert len({each.transcript for each in (first, *others)}) == 4
     assert first == SumContext(run="r", round=1, request="p:t", sites=NAMES, length=4)
     for length in (0, -1, 1 << 27):
         with pytest.raises(RefusedError, match="out of range"):
@@ -111,10 +110,10 @@ def test_a_sum_of_several_steps_begins_once_and_is_resumed() -> None:
     own, scheme = SiteSession(session(), "site-0"), find_scheme("masks")
     context = own.session.context("t", 0, length=4, modulus=0, bits=40)
     with pytest.raises(SiteError, match="not begun here"):
-        own.resume("t", 0, 0, step=1)
+        own.resume("t", 0, step=1)
     side = own.begin(scheme, context, "t", Streams.seeded(1), trust)
-    assert own.resume("t", 0, 0, step=1) == (side, context)
-    for place in (("u", 0, 0), ("t", 1, 0), ("t", 0, 1)):
+    assert own.resume("t", 0, step=1) == (side, context)
+    for place in (("u", 0), ("t", 1)):
         with pytest.raises(SiteError, match="not begun here"):
             own.resume(*place, step=1)
     with pytest.raises(IntegrityError, match="begun here before"):

@@ -92,7 +92,6 @@ class SumContext:
     """What this sum is for: plan and task; keys are derived from it, so no two sums share one."""
     sites: tuple[str, ...]
     length: int
-    attempt: int = 0
     modulus: int = 0
     """What is added modulo: 0 for 2^64, or the prime 2^61 - 1."""
     bits: int = 40
@@ -108,8 +107,6 @@ class SumContext:
         """A hash of all of it: what keys and tags of this sum are bound to."""
         digest = hashlib.blake2b(digest_size=32, person=b"kohort-sum")
         numbers = f"{self.round} {self.length} {self.modulus} {self.bits} {len(self.sites)}"
-        if self.attempt:
-            numbers += f" {self.attempt}"
         for part in (self.run, self.request, numbers, *self.sites):
             data = part.encode()
             digest.update(len(data).to_bytes(8, "little") + data)

@@ -4,8 +4,8 @@ A session is the run, the plan and the ordered member list, and its id is a hash
 plan's sites, so a member list never travels: a request names the session by its id and, where members are missing, the
 places of those left out. A site forms the list itself, compares the hash, and refuses another one.
 
-A sum of a session is named by task, round and attempt. `SumSession.context` gives what binds it; `SiteSession` holds
-one site's part of the sums under way. At the hub, a scheme's `HubSide` takes replies one at a time, as they come in.
+A sum of a session is named by task and round, and is run once. `SumSession.context` gives what binds it; `SiteSession`
+holds one site's part of the sums under way. At the hub, a scheme's `HubSide` takes replies one at a time.
 
 Guarantee: a site takes part only in sums over member lists that it formed out of the plan's sites, that hash to what
 the request says, and that it is on. The names themselves are in every sum's transcript.
@@ -48,9 +48,7 @@ class SumSession:
     members: tuple[str, ...]
     left_out: bytes = b""
     _parts: dict[bytes, SumSession] = field(default_factory=dict, init=False, repr=False)
-    _contexts: dict[tuple[str, int, int, int, int, int], SumContext] = field(
-        default_factory=dict, init=False, repr=False
-    )
+    _contexts: dict[tuple[str, int, int, int, int], SumContext] = field(default_factory=dict, init=False, repr=False)
 
     @cached_property
     def id(self) -> bytes:
@@ -132,15 +130,12 @@ class SumSession:
             raise RefusedError("a secure sum is over another list of sites than the plan's, or of another run or plan")
         return found
 
-    def context(
-        self, task: str, round_number: int, attempt: int = 0, *, length: int, modulus: int, bits: int
-    ) -> SumContext:
+    def context(self, task: str, round_number: int, *, length: int, modulus: int, bits: int) -> SumContext:
         """What binds one sum of this session.
 
         Args:
             task: The task whose contributions are added.
             round_number: The round of the run.
-            attempt: Which try of that sum.
             length: How many numbers are added.
             modulus: What they are added modulo; 0 for 2^64.
             bits: Signed bits of a total modulo 2^64.
@@ -153,14 +148,13 @@ class SumSession:
         """
         if not 0 < length <= _MAX_LENGTH:
             raise RefusedError(f"a sum of {length} numbers is out of range")
-        place = (task, round_number, attempt, length, modulus, bits)
+        place = (task, round_number, length, modulus, bits)
         known = self._contexts.get(place)
         if known is None:
             known = SumContext(
                 run=self.run,
                 round=round_number,
                 request=f"{self.plan_hash}:{task}",
-                attempt=attempt,
                 sites=self.members,
                 length=length,
                 modulus=modulus,
@@ -197,6 +191,8 @@ class SiteSession:
     Args:
         session: The member list it takes part in.
         name: The site's name.
+        begun: The sums of several steps, by task and round, that the site began in any session. A second beginning is
+            refused, also over another member list: two totals of the same rows would show the difference.
 
     Raises:
         RefusedError: The site is not on the list.
@@ -204,10 +200,9 @@ class SiteSession:
 
     session: SumSession
     name: str
-    _sides: dict[tuple[str, int, int], tuple[SiteSide, SumContext]] = field(default_factory=dict, repr=False)
+    begun: set[tuple[str, int]] = field(default_factory=set, repr=False)
+    _sides: dict[tuple[str, int], tuple[SiteSide, SumContext]] = field(default_factory=dict, repr=False)
     """The sums of several steps that are under way."""
-    _begun: set[bytes] = field(default_factory=set, repr=False)
-    """Transcripts of all of them, since: no sum of several steps begins twice."""
 
     def __post_init__(self) -> None:
         if self.name not in self.session.index:
@@ -229,23 +224,22 @@ class SiteSession:
             The site's part.
 
         Raises:
-            IntegrityError: The same sum was begun before; its keys could then be opened in two ways.
+            IntegrityError: The sum was begun before, over these or other members; it could be opened in two ways.
         """
-        side = scheme.site_side(context, self.name, streams, trust)
+        side, which = scheme.site_side(context, self.name, streams, trust), (task, context.round)
         if scheme.steps > 1:
-            if context.transcript in self._begun:
+            if which in self.begun:
                 raise IntegrityError("a sum came in that was begun here before")
-            self._begun.add(context.transcript)
-            self._sides[task, context.round, context.attempt] = (side, context)
+            self.begun.add(which)
+            self._sides[which] = (side, context)
         return side
 
-    def resume(self, task: str, round_number: int, attempt: int, *, step: int) -> tuple[SiteSide, SumContext]:
+    def resume(self, task: str, round_number: int, *, step: int) -> tuple[SiteSide, SumContext]:
         """This site's part of a sum that is under way.
 
         Args:
             task: The task whose contributions are added.
             round_number: The round of the run.
-            attempt: Which try of that sum.
             step: The step that is asked for.
 
         Returns:
@@ -254,7 +248,7 @@ class SiteSession:
         Raises:
             SiteError: The sum was not begun here.
         """
-        known = self._sides.get((task, round_number, attempt))
+        known = self._sides.get((task, round_number))
         if known is None:
             raise SiteError(f"site {self.name!r} was asked for step {step} of a sum that was not begun here")
         return known

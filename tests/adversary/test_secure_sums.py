@@ -1,0 +1,66 @@
+"""A lying hub that runs a secure sum twice: the difference of two totals over the same rows shows one site's numbers.
+
+Sites are those of a real run, unmodified; the hub asks them directly, past the method's protocol. It tries the same sum
+again, under another attempt, and over one site fewer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from kohort.protocol import engine as engine_module
+from kohort.protocol.site import Site
+from kohort.protocol.task import Request
+from kohort.rounds.summed import SUM_UPDATES
+from kohort.rounds.summing import step_request
+from kohort.runs.run import run
+from kohort.testing import plan_of, tables
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Site, Request]]:
+    """Every first step of a masked sum of updates, with a site it went to, in a run of fedavg over masks."""
+    requests: list[tuple[Site, Request]] = []
+    answer = engine_module.answer
+
+    def listen(sites: Any, request: Request, **options: Any) -> Any:
+        if request.task == SUM_UPDATES.name and request.payload.metrics["step"] == 0:
+            requests.extend((site, request) for site in sites)
+        return answer(sites, request, **options)
+
+    monkeypatch.setattr(engine_module, "answer", listen)
+    run(plan_of("fedavg", own={"secure": {"sum": "masks"}}), seed=5, tables=tables())
+    return requests
+
+
+def _refused(site: Site, request: Request) -> str:
+    answers = site.handle(request)
+    assert not list(answers.each())
+    (failure,) = answers.failures
+    return failure.reason
+
+
+def test_a_sum_is_not_begun_again_under_another_attempt(asked: list[tuple[Site, Request]]) -> None:
+    site, request = asked[0]
+    for lie in (replace(request, attempt=1), replace(request, nonce="00" * 12), request):
+        assert "begun here before" in _refused(site, lie)
+
+
+def test_a_sum_is_not_begun_again_over_fewer_sites(asked: list[tuple[Site, Request]]) -> None:
+    site, request = asked[0]
+    whole = site.plan.session
+    others = tuple(name for name in whole.members if name != site.name)
+    fewer = whole.over(tuple(name for name in whole.members if name != others[-1]))
+    lie = step_request(
+        SUM_UPDATES,
+        fewer,
+        0,
+        dict.fromkeys(fewer.members, b""),
+        numbers={"length": int(request.payload.metrics["length"])},
+        round_number=request.round,
+        blobs={"weights": request.payload.blobs["weights"]},
+    )
+    assert "begun here before" in _refused(site, replace(request, payload=lie.payload))
