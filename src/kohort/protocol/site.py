@@ -153,7 +153,8 @@ class Site:
         """The site's own roster: the public keys of a peer that its operator trusts, or None for an unknown name."""
         self.outbox: Outbox | None = None
         """Stored replies of a real site; None at simulated sites, which answer a repeated request alike anyway."""
-        self._ledger = ledger
+        self.ledger = ledger
+        """The ledger that holds this site's chain."""
         self.chain: Chain = ledger.open_chain(
             name,
             secret=streams.bytes("ledger"),
@@ -235,11 +236,6 @@ class Site:
         from kohort.crypto.sealed import Identity
 
         return Identity.from_secret(self.name, self.streams.bytes("identity"))
-
-    @property
-    def ledger(self) -> Ledger:
-        """The ledger that holds this site's chain."""
-        return self._ledger
 
     def aggregate(self, rows: int) -> Aggregate:
         """The claim of an update computed from `rows` rows. Cached: the same object in every round."""

@@ -13,14 +13,14 @@ import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.ledgers import record_one
+from tests.support.ledgers import FakeSite, record_one
 
 from kohort.errors import IntegrityError, RefusedError
 from kohort.privacy.door import Refusal, door
 from kohort.privacy.dp.accounting import Event, describe
 from kohort.privacy.dp.budget import Budget, account_name, budget_of, dp_facts
 from kohort.privacy.guarantee import DP, parse_guarantee
-from kohort.privacy.ledger.ledger import Chain, Ledger, LedgerContext
+from kohort.privacy.ledger.ledger import Ledger, LedgerContext
 from kohort.privacy.ledger.receipts import Receipts
 from kohort.privacy.ledger.reopen import drop_cut_lines, reopen
 from kohort.privacy.ledger.signing import Signer
@@ -44,14 +44,6 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield
-
-
-@dataclass
-class FakeSite:
-    name: str
-    policy: Policy
-    chain: Chain
-    count: int = 200
 
 
 @dataclass

@@ -24,8 +24,8 @@ __all__ = [
     "Aggregator",
     "aggregator",
     "aggregators",
-    "bind_aggregator",
     "column_blocks",
+    "find_aggregator",
     "require_sites",
     "row_shares",
 ]
@@ -90,7 +90,7 @@ def aggregators() -> dict[str, Callable[..., FloatArray]]:
     return dict(_AGGREGATORS)
 
 
-def bind_aggregator(spec: str | Mapping[str, Any]) -> Aggregate:
+def find_aggregator(spec: str | Mapping[str, Any]) -> Aggregate:
     """The aggregator a plan names, with its options set.
 
     Args:
