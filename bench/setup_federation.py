@@ -29,7 +29,7 @@ from kohort.privacy.ledger.signing import Signer
 from kohort.protocol.engine import LocalEngine, drive
 from kohort.protocol.enrolment import encoder_for, enrol
 from kohort.protocol.hub import Hub, RoundEnd
-from kohort.protocol.plan import ApprovedPlan
+from kohort.protocol.plan.approved import ApprovedPlan
 from kohort.protocol.site import Site, SiteTable
 from kohort.rng import Streams
 from kohort.runs.config import Plan, load_plan

@@ -18,7 +18,7 @@ from typing import Any
 import polars as pl
 
 from kohort.errors import ConfigError, nearest
-from kohort.protocol.plan import ModelSection, TrainSection
+from kohort.protocol.plan.approved import ModelSection, TrainSection
 from kohort.runs.config import DataSection, Plan, SitesSection, load_plan
 from kohort.runs.run import Outcome, run
 from kohort.tables.frames import from_native

@@ -22,7 +22,7 @@ from kohort.privacy.policy import Policy
 from kohort.protocol import task as task_module
 from kohort.protocol.engine import LocalEngine, drive
 from kohort.protocol.hub import Ask, Expect, RoundEnd
-from kohort.protocol.plan import ApprovedPlan
+from kohort.protocol.plan.approved import ApprovedPlan
 from kohort.protocol.site import Site, SiteTable
 from kohort.protocol.task import Release, Releases, Request, Task, find_task
 from kohort.protocol.wire import Payload, encode

@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 from kohort.errors import SiteError
-from kohort.protocol.plan import TrainSection
+from kohort.protocol.plan.approved import TrainSection
 from kohort.rounds.selection import select_sites
 from kohort.runs.config import load_plan
 from kohort.runs.run import Outcome, run

@@ -12,7 +12,7 @@ from kohort.errors import RefusedError, SiteError
 from kohort.models.rows import Rows
 from kohort.privacy.ledger.ledger import Ledger
 from kohort.privacy.ledger.signing import Signer
-from kohort.protocol.plan import ApprovedPlan
+from kohort.protocol.plan.approved import ApprovedPlan
 from kohort.protocol.site import Site, SiteTable
 from kohort.rng import Streams
 from kohort.rounds.dp_accounts import shares_of

@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from kohort.errors import ConfigError
-from kohort.protocol.plan import TrainSection
+from kohort.protocol.plan.approved import TrainSection
 from kohort.rounds.loop import WeightAverage
 from kohort.runs.config import Plan, load_plan
 from kohort.runs.run import Outcome, run

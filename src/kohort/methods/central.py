@@ -19,7 +19,7 @@ from kohort.errors import IntegrityError
 from kohort.methods.registry import Method
 from kohort.privacy.guarantee import Guarantee, Raw
 from kohort.protocol.hub import Ask, Expect, Hub, ProtocolGenerator, Replies, Result
-from kohort.protocol.reads import FEDERATED_ROUNDS, NETWORK, SELECTION, Reads
+from kohort.protocol.plan.reads import FEDERATED_ROUNDS, NETWORK, SELECTION, Reads
 from kohort.protocol.site import Site
 from kohort.protocol.table_payload import pack_table, unpack_table
 from kohort.protocol.task import Release, Request, Task

@@ -25,9 +25,9 @@ from kohort.models.dense.network import FloatArray
 from kohort.privacy.dp.accounting import calibrate
 from kohort.privacy.guarantee import DP, Aggregate, Guarantee
 from kohort.protocol.hub import Ask, Hub, ProtocolGenerator, Replies, Result, RoundEnd
-from kohort.protocol.phases import PURE, DPSection, SecureSumSection, TrainingPhase
-from kohort.protocol.plan import TrainSection
-from kohort.protocol.reads import (
+from kohort.protocol.plan.approved import TrainSection
+from kohort.protocol.plan.phases import PURE, DPSection, SecureSumSection, TrainingPhase
+from kohort.protocol.plan.reads import (
     AGGREGATION,
     CORRECTION,
     FEDERATED_ROUNDS,

@@ -16,9 +16,9 @@ from typing import Any
 from kohort.errors import ConfigError, nearest
 from kohort.privacy.guarantee import Guarantee
 from kohort.protocol.hub import Ask, Hub, ProtocolGenerator
-from kohort.protocol.phases import JudgeSection, SecureSumSection, TrainingPhase
-from kohort.protocol.plan import ApprovedPlan, TrainSection
-from kohort.protocol.reads import FEDERATED_ROUNDS, NETWORK, Reads
+from kohort.protocol.plan.approved import ApprovedPlan, TrainSection
+from kohort.protocol.plan.phases import JudgeSection, SecureSumSection, TrainingPhase
+from kohort.protocol.plan.reads import FEDERATED_ROUNDS, NETWORK, Reads
 from kohort.protocol.task import Task
 from kohort.registry import discover, find_namesake
 from kohort.tables.encoder import Encoder

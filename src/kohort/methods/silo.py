@@ -29,7 +29,7 @@ from kohort.methods.registry import Method
 from kohort.models.rows import Rows, encode_rows
 from kohort.privacy.guarantee import Aggregate, Guarantee, KAnonymous
 from kohort.protocol.hub import Ask, Expect, Hub, ProtocolGenerator, Replies, Result
-from kohort.protocol.reads import FEDERATED_ROUNDS, NETWORK, Reads
+from kohort.protocol.plan.reads import FEDERATED_ROUNDS, NETWORK, Reads
 from kohort.protocol.site import Site
 from kohort.protocol.task import Release, Request, Task
 from kohort.protocol.wire import Payload

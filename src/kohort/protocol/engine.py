@@ -22,7 +22,7 @@ from kohort.privacy.ledger.ledger import LedgerContext
 from kohort.privacy.ledger.receipts import Receipts
 from kohort.protocol.faults import Faults, absent_sites, byzantine_sites
 from kohort.protocol.hub import Ask, Excluded, Replies, RoundEnd
-from kohort.protocol.plan import ApprovedPlan
+from kohort.protocol.plan.approved import ApprovedPlan
 from kohort.protocol.site import Answers, Failure, Site, answer
 from kohort.protocol.task import Request
 from kohort.protocol.validate import validate

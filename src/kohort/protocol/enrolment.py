@@ -19,7 +19,7 @@ from kohort.privacy.guarantee import Domain as DomainClaim
 from kohort.privacy.guarantee import Public
 from kohort.privacy.ledger.ledger import canonical
 from kohort.protocol.hub import Ask, Expect, Replies, RoundEnd
-from kohort.protocol.plan import ApprovedPlan
+from kohort.protocol.plan.approved import ApprovedPlan
 from kohort.protocol.site import Site
 from kohort.protocol.task import Release, Releases, Request, Task
 from kohort.protocol.wire import Payload

@@ -21,7 +21,7 @@ from kohort.models.options import FloatArray
 from kohort.models.rows import Rows
 from kohort.models.trainable import Trainable
 from kohort.privacy.guarantee import DP
-from kohort.protocol.plan import ApprovedPlan
+from kohort.protocol.plan.approved import ApprovedPlan
 from kohort.protocol.task import Task
 from kohort.protocol.wire import EncodedReplies, Payload, decode
 from kohort.rng import Streams

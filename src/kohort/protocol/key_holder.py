@@ -20,7 +20,7 @@ from kohort.errors import ConfigError, IntegrityError, RefusedError
 from kohort.privacy.guarantee import Public, SecureSum
 from kohort.privacy.ledger.ledger import Ledger
 from kohort.privacy.policy import Policy
-from kohort.protocol.plan import ApprovedPlan
+from kohort.protocol.plan.approved import ApprovedPlan
 from kohort.protocol.site import Site, SiteTable
 from kohort.protocol.state import TaskState
 from kohort.protocol.task import Release, Request, Task

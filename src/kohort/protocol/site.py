@@ -22,7 +22,7 @@ from kohort.privacy.ledger.ledger import Chain, Ledger, LedgerContext
 from kohort.privacy.policy import Policy
 from kohort.protocol.faults import ByzantineSite
 from kohort.protocol.outbox import Outbox
-from kohort.protocol.plan import ApprovedPlan
+from kohort.protocol.plan.approved import ApprovedPlan
 from kohort.protocol.state import SiteStates, TaskState
 from kohort.protocol.task import ManySites, Release, Request, find_task
 from kohort.protocol.wire import EncodedReplies, Payload, encode, encode_many

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from kohort.errors import ConfigError, IntegrityError
 from kohort.privacy.guarantee import Public
 from kohort.protocol.hub import Ask, Expect, Hub, Replies, RoundEnd
-from kohort.protocol.plan import ApprovedPlan
+from kohort.protocol.plan.approved import ApprovedPlan
 from kohort.protocol.site import Site
 from kohort.protocol.state import TaskState
 from kohort.protocol.task import Release, Request, Task

@@ -20,7 +20,7 @@ from kohort.crypto.sums.modular import P61
 from kohort.crypto.sums.scheme import Integers, SumContext
 from kohort.errors import SiteError
 from kohort.protocol.hub import Ask, Hub, Replies, RoundEnd
-from kohort.protocol.plan import ApprovedPlan
+from kohort.protocol.plan.approved import ApprovedPlan
 from kohort.protocol.site import Site
 from kohort.protocol.state import TaskState
 from kohort.protocol.task import Release, Request, Task

@@ -26,8 +26,8 @@ from kohort.privacy.dp.accounting import (
 from kohort.privacy.dp.budget import account_name
 from kohort.privacy.guarantee import DP
 from kohort.protocol.hub import Ask, Expect
-from kohort.protocol.phases import PURE, DPSection, RowPart, SecureSumSection, TrainingPhase
-from kohort.protocol.plan import ApprovedPlan
+from kohort.protocol.plan.approved import ApprovedPlan
+from kohort.protocol.plan.phases import PURE, DPSection, RowPart, SecureSumSection, TrainingPhase
 from kohort.protocol.site import Site
 from kohort.protocol.state import TaskState
 from kohort.protocol.task import Release, Request, Task

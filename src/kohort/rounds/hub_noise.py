@@ -15,7 +15,7 @@ from kohort.models.dense.network import FloatArray
 from kohort.privacy.dp.accounting import Event, calibrate, describe, epsilon_of
 from kohort.privacy.guarantee import DP
 from kohort.protocol.hub import Hub
-from kohort.protocol.phases import DPSection
+from kohort.protocol.plan.phases import DPSection
 
 __all__ = ["hub_noise"]
 

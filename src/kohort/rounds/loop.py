@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from kohort.errors import ConfigError
 from kohort.models.options import FloatArray
 from kohort.models.scoring import loss_of
-from kohort.protocol.corrections import find_correction
 from kohort.protocol.hub import Ask, Hub, Replies, Resume, RoundEnd
-from kohort.protocol.options import named
-from kohort.protocol.plan import Stop, TrainSection
+from kohort.protocol.plan.approved import Stop, TrainSection
+from kohort.protocol.plan.corrections import find_correction
+from kohort.protocol.plan.options import named
 from kohort.protocol.task import Task
 from kohort.protocol.wire import Payload
 from kohort.rounds.aggregators import find_aggregator

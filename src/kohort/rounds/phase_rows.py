@@ -10,7 +10,7 @@ import numpy as np
 
 from kohort.errors import SiteError
 from kohort.models.rows import Rows, StackedRows, stack
-from kohort.protocol.phases import RowPart, TrainingPhase
+from kohort.protocol.plan.phases import RowPart, TrainingPhase
 from kohort.protocol.site import Site
 from kohort.protocol.state import TaskState
 

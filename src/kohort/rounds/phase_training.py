@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from kohort.errors import ConfigError, RefusedError, SiteError
 from kohort.models.dense.network import FloatArray, Network
 from kohort.privacy.guarantee import Guarantee
-from kohort.protocol.phases import PURE, DPSection, TrainingPhase
+from kohort.protocol.plan.phases import PURE, DPSection, TrainingPhase
 from kohort.protocol.site import Site
 from kohort.protocol.task import Release, Releases, Request, Task
 from kohort.protocol.wire import Payload

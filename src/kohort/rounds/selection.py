@@ -7,7 +7,7 @@ from math import ceil
 import numpy as np
 from numpy.typing import NDArray
 
-from kohort.protocol.plan import TrainSection
+from kohort.protocol.plan.approved import TrainSection
 
 __all__ = ["select_sites"]
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from kohort.errors import ConfigError, nearest
 from kohort.models.dense.network import FloatArray
-from kohort.protocol.options import bind, named
+from kohort.protocol.plan.options import bind, named
 
 __all__ = [
     "FedAdagrad",

@@ -21,8 +21,8 @@ from kohort.crypto.sums.scheme import MIN_SITES, FixedPoint, Integers, SumContex
 from kohort.errors import ConfigError, RefusedError, SiteError
 from kohort.models.dense.network import FloatArray, Network
 from kohort.protocol.hub import Ask, Hub, RoundEnd
-from kohort.protocol.phases import DPSection, TrainingPhase
-from kohort.protocol.plan import ApprovedPlan, TrainSection
+from kohort.protocol.plan.approved import ApprovedPlan, TrainSection
+from kohort.protocol.plan.phases import DPSection, TrainingPhase
 from kohort.protocol.site import Site
 from kohort.protocol.task import Request
 from kohort.rounds.dp_accounts import Shares, account_of, answer_once, shares_of

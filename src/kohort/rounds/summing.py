@@ -21,7 +21,7 @@ from kohort.crypto.sums.scheme import KEY_HOLDER, Integers, SiteSide, SumContext
 from kohort.crypto.sums.session import SiteSession, SumSession
 from kohort.errors import ConfigError, SiteError
 from kohort.protocol.hub import Ask, Expect, Hub, Replies, RoundEnd
-from kohort.protocol.plan import ApprovedPlan
+from kohort.protocol.plan.approved import ApprovedPlan
 from kohort.protocol.site import Site
 from kohort.protocol.state import TaskState
 from kohort.protocol.task import Release, Request, Task

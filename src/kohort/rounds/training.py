@@ -15,9 +15,9 @@ from kohort.models.dense.training import Fitted, OptimiserState, Training
 from kohort.models.rows import Rows, StackedRows, read_only, stack
 from kohort.models.trainable import Trainable
 from kohort.privacy.guarantee import Aggregate
-from kohort.protocol.corrections import find_correction
 from kohort.protocol.hub import Expect
-from kohort.protocol.plan import ApprovedPlan
+from kohort.protocol.plan.approved import ApprovedPlan
+from kohort.protocol.plan.corrections import find_correction
 from kohort.protocol.site import Site
 from kohort.protocol.state import StateArrays, TaskState
 from kohort.protocol.task import Release, Releases, Request, Task

@@ -15,10 +15,10 @@ import polars as pl
 from kohort.methods.registry import find_method
 from kohort.privacy.ledger.ledger import Ledger
 from kohort.privacy.ledger.receipts import Receipts
-from kohort.protocol.arrival import parse_arrival
 from kohort.protocol.engine import Engine, LocalEngine
 from kohort.protocol.key_holder import needs_key_holder, simulated_key_holder
-from kohort.protocol.plan import ApprovedPlan
+from kohort.protocol.plan.approved import ApprovedPlan
+from kohort.protocol.plan.arrival import parse_arrival
 from kohort.protocol.site import Site, SiteTable
 from kohort.rng import Streams
 from kohort.runs.config import Plan

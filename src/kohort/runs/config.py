@@ -25,7 +25,7 @@ from kohort.methods.registry import find_method, methods
 from kohort.privacy.ledger.ledger import canonical
 from kohort.privacy.policy import Policy
 from kohort.protocol.faults import Faults
-from kohort.protocol.plan import ModelSection, TrainSection
+from kohort.protocol.plan.approved import ModelSection, TrainSection
 from kohort.runs.overrides import METHOD_NAME, apply_overrides, copied, dotted_keys, key_of, place_of, without_keys
 from kohort.runs.validation import validated
 

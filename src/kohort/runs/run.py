@@ -32,7 +32,7 @@ from kohort.protocol.engine import Engine, drive
 from kohort.protocol.enrolment import PREPARE, Enrolled, encoder_for, enrol
 from kohort.protocol.hub import Ask, Hub
 from kohort.protocol.key_holder import needs_key_holder
-from kohort.protocol.plan import ApprovedPlan
+from kohort.protocol.plan.approved import ApprovedPlan
 from kohort.report.card import model_card
 from kohort.rng import Streams
 from kohort.runs.backend import Backend, RunContext, Simulation, approved_plan_for

@@ -26,7 +26,7 @@ from kohort.privacy.ledger.verify import checked_receipts
 from kohort.protocol.engine import Claims, Costs, give_up, least_answers, stop_if_tampered
 from kohort.protocol.faults import Faults
 from kohort.protocol.hub import Ask, Excluded, Replies
-from kohort.protocol.plan import ApprovedPlan
+from kohort.protocol.plan.approved import ApprovedPlan
 from kohort.protocol.site import Failure
 from kohort.protocol.task import Request
 from kohort.protocol.validate import validate

@@ -28,7 +28,7 @@ from kohort.privacy.ledger.summary import summarise
 from kohort.privacy.ledger.verify import verify_ledger
 from kohort.privacy.policy import Policy
 from kohort.protocol.engine import LocalEngine
-from kohort.protocol.plan import ApprovedPlan
+from kohort.protocol.plan.approved import ApprovedPlan
 from kohort.protocol.site import Site, SiteTable
 from kohort.report import words
 from kohort.rng import Streams

@@ -15,7 +15,7 @@ import numpy as np
 from kohort.errors import RefusedError, SiteError
 from kohort.models.dense.network import FloatArray
 from kohort.protocol.hub import Ask, Expect, Hub, Replies, RoundEnd
-from kohort.protocol.phases import JudgeSection, TrainingPhase
+from kohort.protocol.plan.phases import JudgeSection, TrainingPhase
 from kohort.protocol.site import Site
 from kohort.protocol.task import Release, Request, Task
 from kohort.protocol.wire import Payload

@@ -29,9 +29,9 @@ from kohort.methods.registry import Method
 from kohort.models.dense.network import FloatArray
 from kohort.privacy.guarantee import DP, Aggregate, Guarantee
 from kohort.protocol.hub import Ask, Hub, ProtocolGenerator, Replies, Result, RoundEnd
-from kohort.protocol.phases import DPSection, JudgeSection, RowPart, TrainingPhase
-from kohort.protocol.plan import TrainSection
-from kohort.protocol.reads import AGGREGATION, CORRECTION, LOCAL_TRAINING, NETWORK, SELECTION, Reads
+from kohort.protocol.plan.approved import TrainSection
+from kohort.protocol.plan.phases import DPSection, JudgeSection, RowPart, TrainingPhase
+from kohort.protocol.plan.reads import AGGREGATION, CORRECTION, LOCAL_TRAINING, NETWORK, SELECTION, Reads
 from kohort.rounds.clusters import LABELS, NAMED, check_cluster_name, form_clusters, named_clusters
 from kohort.rounds.dp_accounts import RESERVE, planned_claims, reserve, spends
 from kohort.rounds.hub_noise import hub_noise

@@ -23,7 +23,7 @@ from kohort.methods.oneshot.design import Cells, is_indicator, section_of
 from kohort.models.rows import Rows
 from kohort.privacy.guarantee import Public
 from kohort.protocol.hub import Ask, Expect, Hub, Replies, RoundEnd
-from kohort.protocol.plan import ApprovedPlan
+from kohort.protocol.plan.approved import ApprovedPlan
 from kohort.protocol.site import Site
 from kohort.protocol.state import TaskState
 from kohort.protocol.task import Release, Request, Task

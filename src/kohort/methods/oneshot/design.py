@@ -20,8 +20,8 @@ from kohort.errors import ConfigError, RefusedError
 from kohort.methods.oneshot.random_features import Kind, RandomFeatures, network_of_features, patches
 from kohort.models.closed_form.design import Activation, Floats, OneLayer, clip_rows, sensitivity
 from kohort.models.dense.network import FloatArray, Network
-from kohort.protocol.phases import DPSection, SecureSumSection
-from kohort.protocol.plan import ApprovedPlan
+from kohort.protocol.plan.approved import ApprovedPlan
+from kohort.protocol.plan.phases import DPSection, SecureSumSection
 from kohort.tables.blocks import CategoryBlock, ItemsBlock
 from kohort.tables.encoder import Encoder
 

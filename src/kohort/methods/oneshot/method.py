@@ -41,9 +41,9 @@ from kohort.methods.registry import Method
 from kohort.models.closed_form.design import Floats
 from kohort.privacy.guarantee import Guarantee
 from kohort.protocol.hub import Ask, Hub, ProtocolGenerator, Replies, Result, RoundEnd
-from kohort.protocol.phases import TrainingPhase
-from kohort.protocol.plan import TrainSection
-from kohort.protocol.reads import Reads
+from kohort.protocol.plan.approved import TrainSection
+from kohort.protocol.plan.phases import TrainingPhase
+from kohort.protocol.plan.reads import Reads
 from kohort.rounds.dp_accounts import RESERVE, Shares, planned_claims, reserve, spends
 from kohort.rounds.summing import Total, secure_sum
 

@@ -23,7 +23,7 @@ from kohort.methods.oneshot.paper_factors import factor_of_site, merge_increment
 from kohort.models.closed_form.design import Floats
 from kohort.privacy.guarantee import Aggregate, Guarantee
 from kohort.protocol.hub import Ask, Expect, Hub, ProtocolGenerator, Replies, Result, RoundEnd
-from kohort.protocol.plan import ApprovedPlan
+from kohort.protocol.plan.approved import ApprovedPlan
 from kohort.protocol.site import Site
 from kohort.protocol.task import Release, Request, Task
 from kohort.protocol.wire import Payload

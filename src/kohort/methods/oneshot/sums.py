@@ -23,8 +23,8 @@ from kohort.models.closed_form.design import Floats
 from kohort.models.closed_form.statistics import statistics_of_sites
 from kohort.models.rows import Rows, stack
 from kohort.protocol.hub import Ask
-from kohort.protocol.phases import DPSection
-from kohort.protocol.plan import ApprovedPlan
+from kohort.protocol.plan.approved import ApprovedPlan
+from kohort.protocol.plan.phases import DPSection
 from kohort.protocol.site import Site
 from kohort.protocol.state import TaskState
 from kohort.protocol.task import Request

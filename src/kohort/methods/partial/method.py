@@ -36,9 +36,9 @@ from kohort.methods.registry import Method
 from kohort.models.rows import encode_rows
 from kohort.privacy.guarantee import Aggregate, Guarantee, KAnonymous, Public, Raw
 from kohort.protocol.hub import Ask, Expect, Hub, ProtocolGenerator, Replies, Result, RoundEnd
-from kohort.protocol.phases import SecureSumSection
-from kohort.protocol.plan import ApprovedPlan
-from kohort.protocol.reads import ARRIVALS, FEDERATED_ROUNDS, NETWORK, Reads
+from kohort.protocol.plan.approved import ApprovedPlan
+from kohort.protocol.plan.phases import SecureSumSection
+from kohort.protocol.plan.reads import ARRIVALS, FEDERATED_ROUNDS, NETWORK, Reads
 from kohort.protocol.site import Site
 from kohort.protocol.state import TaskState
 from kohort.protocol.table_payload import pack_table, unpack_table

@@ -44,7 +44,7 @@ from kohort.models.options import FloatArray
 from kohort.models.rows import with_target
 from kohort.privacy.guarantee import Aggregate, Guarantee
 from kohort.protocol.hub import Ask, Expect, Hub, ProtocolGenerator, Replies, Result, RoundEnd
-from kohort.protocol.reads import FEDERATED_ROUNDS, NETWORK, Reads
+from kohort.protocol.plan.reads import FEDERATED_ROUNDS, NETWORK, Reads
 from kohort.protocol.site import Site
 from kohort.protocol.task import Release, Request, Task
 from kohort.protocol.wire import Payload

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from kohort.errors import ConfigError, SiteError, nearest
 from kohort.models.dense.network import FloatArray
 from kohort.models.trainable import Trainable
-from kohort.protocol.options import bind, named
+from kohort.protocol.plan.options import bind, named
 
 __all__ = [
     "Aggregate",

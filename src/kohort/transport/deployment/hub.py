@@ -40,7 +40,7 @@ from kohort.files import require_new, write_atomic
 from kohort.privacy.ledger.ledger import canonical
 from kohort.protocol.hub import Ask
 from kohort.protocol.key_holder import needs_key_holder
-from kohort.protocol.plan import ApprovedPlan
+from kohort.protocol.plan.approved import ApprovedPlan
 from kohort.rng import Streams
 from kohort.runs.backend import RunContext
 from kohort.runs.config import Plan

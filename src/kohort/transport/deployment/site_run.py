@@ -24,7 +24,7 @@ from kohort.privacy.ledger.ledger import Chain, canonical
 from kohort.privacy.policy import Policy
 from kohort.protocol.enrolment import DESCRIBE, PREPARE
 from kohort.protocol.key_holder import KEYS, OPEN
-from kohort.protocol.plan import ApprovedPlan
+from kohort.protocol.plan.approved import ApprovedPlan
 from kohort.protocol.site import Site, SiteTable
 from kohort.rng import Streams
 from kohort.rounds.clusters import join_cluster, planned_mates

@@ -14,7 +14,7 @@ from kohort.models.dense.training import Training
 from kohort.models.torch.build import require_torch, torch_model
 from kohort.models.torch.factories import is_torch
 from kohort.models.trainable import Trainable
-from kohort.protocol.corrections import find_correction
+from kohort.protocol.plan.corrections import find_correction
 from kohort.tables.encoder import Encoder
 
 __all__ = ["ModelSection", "Stop", "TrainSection"]

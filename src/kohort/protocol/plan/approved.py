@@ -13,9 +13,9 @@ from typing import Any, Literal
 
 from kohort.crypto.sums.session import SumSession
 from kohort.errors import RefusedError
-from kohort.protocol.arrival import Arrival
-from kohort.protocol.phases import JudgeSection, SecureSumSection, TrainingPhase
-from kohort.protocol.sections import ModelSection, Stop, TrainSection
+from kohort.protocol.plan.arrival import Arrival
+from kohort.protocol.plan.phases import JudgeSection, SecureSumSection, TrainingPhase
+from kohort.protocol.plan.sections import ModelSection, Stop, TrainSection
 from kohort.tables.schema import Schema
 
 __all__ = ["ApprovedPlan", "ModelSection", "Stop", "TrainSection"]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kohort.errors import ConfigError
-from kohort.protocol.options import FIRST, bind, named
+from kohort.protocol.plan.options import FIRST, bind, named
 
 words = st.from_regex(r"[a-z][a-z-]{0,8}", fullmatch=True).filter(
     lambda word: word not in {"true", "false", "inf", "nan"}

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kohort.errors import ConfigError, nearest
-from kohort.protocol.options import bind, named
+from kohort.protocol.plan.options import bind, named
 
 __all__ = ["Correction", "find_correction"]
 

@@ -15,7 +15,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from kohort.errors import ConfigError, DataError
 from kohort.models.dense.training import Training
 from kohort.privacy.dp.accounting import grid_rate
-from kohort.protocol.sections import TrainSection
+from kohort.protocol.plan.sections import TrainSection
 
 __all__ = ["PURE", "DPSection", "JudgeSection", "RowPart", "SecureSumSection", "TrainingPhase"]
 
