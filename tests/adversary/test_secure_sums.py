@@ -61,6 +61,6 @@ def test_a_sum_is_not_begun_again_over_fewer_sites(asked: list[tuple[Site, Reque
         dict.fromkeys(fewer.members, b""),
         numbers={"length": int(request.payload.metrics["length"])},
         round_number=request.round,
-        blobs={"weights": request.payload.blobs["weights"]},
+        inputs={"weights": request.payload.blobs["weights"]},
     )
     assert "begun here before" in _refused(site, replace(request, payload=lie.payload))

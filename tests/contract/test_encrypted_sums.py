@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -41,8 +41,8 @@ def values_of(site: Site, length: int = LENGTH) -> Integers:
     return POINT.encode(site.streams.generator("test values").uniform(-1, 1, length))
 
 
-def contribute(site: Site, request: Request, context: SumContext) -> tuple[Integers, int]:
-    del request
+def contribute(site: Site, request: Request, context: SumContext, inputs: Mapping[str, bytes]) -> tuple[Integers, int]:
+    del request, inputs
     return values_of(site, context.length), site.count
 
 
@@ -95,6 +95,7 @@ def total_of(engine: LocalEngine, *, length: int = LENGTH) -> Total:
         network=cast(Any, None),
         approved=engine.approved,
         streams=engine.streams,
+        inputs=engine.inputs,
         key_holder=next(iter(engine.parties), None),
     )
 
@@ -249,7 +250,7 @@ def test_the_policys_minimum_holds_for_encrypted_sums() -> None:
 def test_no_headroom_is_an_error_that_tells_the_bound() -> None:
     wide = sum_task(
         "test.wide-sum",
-        lambda site, _, context: (np.full(context.length, 2**38, dtype=np.uint64), site.count),
+        lambda site, _, context, inputs: (np.full(context.length, 2**38, dtype=np.uint64), site.count),
         scheme=lambda approved: str(approved.config.secure.sum),
     )
     made = plan("bfv")
@@ -261,6 +262,7 @@ def test_no_headroom_is_an_error_that_tells_the_bound() -> None:
         network=cast(Any, None),
         approved=engine.approved,
         streams=engine.streams,
+        inputs=engine.inputs,
         key_holder=KEY_HOLDER,
     )
     with pytest.raises(KohortError, match="above 137438953471"):

@@ -23,6 +23,7 @@ from kohort.privacy.ledger.receipts import Receipts
 from kohort.protocol.faults import Faults, absent_sites, byzantine_sites
 from kohort.protocol.hub import Ask, Excluded, Replies, RoundEnd
 from kohort.protocol.plan.approved import ApprovedPlan
+from kohort.protocol.public_inputs import PublicInputs
 from kohort.protocol.site import Answers, Failure, Site, answer
 from kohort.protocol.task import Request
 from kohort.protocol.validate import validate
@@ -77,6 +78,8 @@ class Engine(Protocol):
     """Sites whose answers did not count, and why."""
     declared: dict[str, int]
     """Rows each site declared when it enrolled."""
+    inputs: PublicInputs
+    """What every site was told, as far as it is in force."""
 
     def approve(self, claims: Claims, *, tasks: Sequence[str] = ()) -> tuple[str, ...]:
         """Let every site's policy judge what the plan will ask, before any byte leaves.
@@ -173,6 +176,8 @@ class LocalEngine:
     faults: Faults = field(default_factory=Faults)
     deadline: float = inf
     """Seconds a site has for its reply; later replies are left out (stragglers)."""
+    inputs: PublicInputs = field(default_factory=PublicInputs)
+    """What every site was told, as far as it is in force."""
     parties: dict[str, Site] = field(default_factory=dict)
     """Parties without rows, such as a key-holder. Each is asked alone, by name; no faults are injected into them."""
 
@@ -231,7 +236,7 @@ class LocalEngine:
         """Restore the sites' states.
 
         Args:
-            kept: What `kept` returned.
+            states: What `checkpoint` returned.
         """
         for name, state in states.items():
             self.sites[name].states.restore(state)
@@ -358,6 +363,7 @@ class LocalEngine:
             nonce=self.streams.bytes("nonce", ask.task.name, ask.round, alone, length=12).hex(),
             payload=payload,
         )
+        self.inputs.take(request)
         answers = answer(sites, request, many=self.many)
         most = self._count(sites, request, answers)
         chains = tuple(site.chain for site in answers.sites)

@@ -15,6 +15,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from kohort.crypto.sums.session import SumSession
 from kohort.models.base import Model
 from kohort.models.network_model import NetworkModel
 from kohort.models.options import FloatArray
@@ -22,6 +23,7 @@ from kohort.models.rows import Rows
 from kohort.models.trainable import Trainable
 from kohort.privacy.guarantee import DP
 from kohort.protocol.plan.approved import ApprovedPlan
+from kohort.protocol.public_inputs import PublicInputs
 from kohort.protocol.task import Task
 from kohort.protocol.wire import EncodedReplies, Payload, decode
 from kohort.rng import Streams
@@ -169,6 +171,10 @@ class Hub:
     """The trusted cluster of each site; None when none were given."""
     key_holder: str | None = None
     """Who opens encrypted sums; None when the plan has none to open."""
+    inputs: PublicInputs = field(default_factory=PublicInputs)
+    """What every site was told, as far as it is in force; the engine writes it."""
+    sums: dict[str, SumSession] = field(default_factory=dict)
+    """The secure-sum sessions that were set up, by scheme."""
     opened: tuple[Ask, Replies] | None = None
     """What the method's `opening` asked along with the enrolment, and the answers."""
 

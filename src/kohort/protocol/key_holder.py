@@ -101,6 +101,7 @@ def _sum_of(site: Site, request: Request) -> tuple[KeyHolder, EncryptedSum, SumC
         length=int(numbers["length"]),
         modulus=int(numbers["modulus"]),
         bits=int(numbers["bits"]),
+        view=texts["view"],
     )
     state = site.state(KeyHolderState)
     if state.holder is None:
@@ -138,5 +139,5 @@ def _open(site: Site, request: Request) -> Release:
     return Release(payload=Payload(arrays={"total": total}), guarantee=claim, rows=0)
 
 
-KEYS = Task(name="sum.keys", one=_keys)
-OPEN = Task(name="sum.open", one=_open)
+KEYS = Task(name="sum.keys", one=_keys, public=False)
+OPEN = Task(name="sum.open", one=_open, public=False)

@@ -23,6 +23,7 @@ from kohort.privacy.policy import Policy
 from kohort.protocol.faults import ByzantineSite
 from kohort.protocol.outbox import Outbox
 from kohort.protocol.plan.approved import ApprovedPlan
+from kohort.protocol.public_inputs import PublicInputs
 from kohort.protocol.state import SiteStates, TaskState
 from kohort.protocol.task import ManySites, Release, Request, find_task
 from kohort.protocol.wire import EncodedReplies, Payload, encode, encode_many
@@ -35,7 +36,7 @@ T = TypeVar("T", bound=TaskState)
 if TYPE_CHECKING:
     from kohort.crypto.sealed import Identity, PublicIdentity
 
-__all__ = ["Answers", "Failure", "Site", "SiteTable", "answer"]
+__all__ = ["Answers", "Failure", "Site", "SiteTable", "answer", "replay"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -277,6 +278,17 @@ def answer(sites: tuple[Site, ...], request: Request, *, many: bool = True) -> A
     return Answers.joined([_answer_alone(site, request) for site in sites])
 
 
+def replay(site: Site, request: Request) -> None:
+    """Rebuild what a request changed at a restarted site. Nothing is sent and no ledger line is written.
+
+    Args:
+        site: The site.
+        request: A request that it answered before.
+    """
+    find_task(request.task).one(site, request)
+    site.state(PublicInputs).take(request)
+
+
 def _as_sent(site: Site, request: Request, payload: Payload) -> Payload:
     """The payload as an honest site sends it, or as a simulated Byzantine site distorts it."""
     if site.byzantine is None or "weights" not in payload.arrays:
@@ -295,6 +307,7 @@ def _answer_alone(site: Site, request: Request) -> Answers:
     except KohortError as error:
         site.ledger.note(site.chain, _ledger_context(request, "hub"), reason=error.message)
         return Answers(sites=(), encoded=[], failures=[_failure(site, error)])
+    site.state(PublicInputs).take(request)
     data = encode(_as_sent(site, request, release.payload))
     verdicts = door(
         [site],
@@ -325,6 +338,8 @@ def _answer_together(sites: tuple[Site, ...], request: Request, task: ManySites)
         return None  # one of them failed: asking one by one shows which, and lets the others answer
     if releases is None:
         return None
+    for site in sites:
+        site.state(PublicInputs).take(request)
     arrays = releases.arrays
     if "weights" in arrays:
         for site, sent in zip(sites, arrays["weights"], strict=True):

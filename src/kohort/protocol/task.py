@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from numpy.typing import NDArray
@@ -57,6 +58,11 @@ class Request:
         object.__setattr__(self, "digest", digest)
         object.__setattr__(self, "ledger_context", LedgerContext(what=self.task, request=digest, round=self.round))
 
+    @cached_property
+    def content(self) -> bytes:
+        """A hash of the payload alone: equal for everybody who was told the same."""
+        return hashlib.blake2b(self.encoded, digest_size=32).digest()
+
 
 @dataclass(frozen=True, kw_only=True)
 class Release:
@@ -99,6 +105,9 @@ class Task:
     replayed: bool = True
     """Whether a restarted site rebuilds its state by replaying the request. False when the checkpoint of the site's
     states holds everything that the task changes."""
+    public: bool = True
+    """Whether its payload is a public input, the same for every site and in force until the next one of this task. It
+    is then part of the view of every secure sum. False where each site is sent something of its own."""
 
     def __post_init__(self) -> None:
         known = _TASKS.setdefault(self.name, self)

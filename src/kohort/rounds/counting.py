@@ -7,7 +7,7 @@ name. A lying site can force approvals or refusals.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -69,7 +69,7 @@ class SecureCount:
     ) -> None:
         self._name = name
         self._counts_of = counts_of
-        self.secret = Task(name=f"{name}.secret", one=self._agree)
+        self.secret = Task(name=f"{name}.secret", one=self._agree, public=False)
         self.size = sum_task(f"{name}.size", self._sketch, scheme=scheme, modulus=P61)
         self.table = sum_task(f"{name}.table", self._table, scheme=scheme, modulus=P61)
 
@@ -127,14 +127,18 @@ class SecureCount:
             raise SiteError(f"site {site.name!r} was asked to count before the group agreed on a secret")
         return fingerprints(side.secret, self._counts_of(site).keys if keys is None else keys)
 
-    def _sketch(self, site: Site, request: Request, context: SumContext) -> tuple[Integers, int]:
-        del request
+    def _sketch(
+        self, site: Site, request: Request, context: SumContext, inputs: Mapping[str, bytes]
+    ) -> tuple[Integers, int]:
+        del request, inputs
         if context.length != SKETCH:
             raise SiteError("the hub asked for a sketch of another length")
         return sketch(self.prints(site)), self._counts_of(site).rows
 
-    def _table(self, site: Site, request: Request, context: SumContext) -> tuple[Integers, int]:
-        del request
+    def _table(
+        self, site: Site, request: Request, context: SumContext, inputs: Mapping[str, bytes]
+    ) -> tuple[Integers, int]:
+        del request, inputs
         if context.length % FIELDS:
             raise SiteError("the hub asked for a table of another shape")
         own = self._counts_of(site)

@@ -150,7 +150,7 @@ def _exchange(site: Site, request: Request) -> Release:
     return seal_to(site, request, message, to, guarantee=trained.guarantees[0], rows=rows)
 
 
-EXCHANGE = Task(name="peers.exchange", one=_exchange)
+EXCHANGE = Task(name="peers.exchange", one=_exchange, public=False)
 
 
 def _settle(site: Site, request: Request) -> Release:
@@ -159,7 +159,7 @@ def _settle(site: Site, request: Request) -> Release:
     return Release(payload=Payload(), guarantee=Public(what="that it has settled"), rows=0)
 
 
-SETTLE = Task(name="peers.settle", one=_settle)
+SETTLE = Task(name="peers.settle", one=_settle, public=False)
 
 
 @dataclass(frozen=True, kw_only=True)

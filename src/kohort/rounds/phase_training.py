@@ -261,4 +261,4 @@ def _many(sites: Sequence[Site], request: Request) -> Releases | None:
     )
 
 
-TRAIN_PHASE = Task(name="train.phase", one=_one, many=_many)
+TRAIN_PHASE = Task(name="train.phase", one=_one, many=_many, public=False)

@@ -159,7 +159,7 @@ def _keys(site: Site, request: Request) -> Release:
     return Release(payload=Payload(blobs={"key": key.to_bytes()}), guarantee=Public(what="run key"), rows=0)
 
 
-KEYS = Task(name="peers.keys", one=_keys)
+KEYS = Task(name="peers.keys", one=_keys, public=False)
 
 
 def learn_peers(site: Site, announced: bytes, members: Sequence[str]) -> None:

@@ -54,10 +54,10 @@ def _deviation(phase: TrainingPhase, sigma: float, shares: Shares) -> float:
     return 0.0 if phase.dp is None else sigma * phase.dp.clip / float(np.sqrt(shares.needed))
 
 
-def _contribute(site: Site, request: Request, context: SumContext) -> tuple[Integers, int]:
+def _contribute(site: Site, request: Request, context: SumContext, inputs: Mapping[str, bytes]) -> tuple[Integers, int]:
     approved, network = site.plan, site.network
     phase, secure = approved.phase(0), approved.secure
-    start = np.frombuffer(request.payload.blobs["weights"], dtype=network.dtype)
+    start = np.frombuffer(inputs["weights"], dtype=network.dtype)
     if secure is None or start.size != context.length or network.parameter_count != context.length:
         raise SiteError("a sum of updates was asked for that is not in the approved plan")
     shares = shares_of(site, context.sites, secure.colluders)
@@ -128,7 +128,7 @@ def summed_rounds(hub: Hub, weights: FloatArray, *, sigma: float = 0.0) -> Gener
             SUM_UPDATES,
             length=len(weights),
             round_number=number,
-            blobs={"weights": np.ascontiguousarray(weights).tobytes()},
+            inputs={"weights": np.ascontiguousarray(weights).tobytes()},
         )
         if deviation and len(total.sites) < shares.quorum:
             raise SiteError(

@@ -17,20 +17,35 @@ from typing import Any
 
 import numpy as np
 
-from kohort.crypto.sums.scheme import KEY_HOLDER, Integers, SiteSide, SumContext, SumScheme, Trust, find_scheme
-from kohort.crypto.sums.session import SiteSession, SumSession
-from kohort.errors import ConfigError, SiteError
+from kohort.crypto.sums.scheme import KEY_HOLDER, Integers, SessionKeys, SumContext, SumScheme, Trust, find_scheme
+from kohort.crypto.sums.session import SiteSession, SumPart, SumSession
+from kohort.errors import ConfigError, IntegrityError, RefusedError, SiteError
+from kohort.privacy.guarantee import Public
 from kohort.protocol.hub import Ask, Expect, Hub, Replies, RoundEnd
 from kohort.protocol.plan.approved import ApprovedPlan
+from kohort.protocol.public_inputs import PublicInputs
 from kohort.protocol.site import Site
 from kohort.protocol.state import TaskState
 from kohort.protocol.task import Release, Request, Task
 from kohort.protocol.wire import Payload
 
-__all__ = ["Contribute", "SumTask", "Total", "first_request", "join_session", "secure_sum", "step_request", "sum_task"]
+__all__ = [
+    "SET_UP",
+    "Contribute",
+    "SumTask",
+    "Total",
+    "join_session",
+    "secure_sum",
+    "set_up_request",
+    "step_request",
+    "sum_task",
+    "trust_of",
+]
 
-Contribute = Callable[[Site, Request, SumContext], tuple[Integers, int]]
-"""(site, request, what binds the sum) -> the site's integers and the rows behind them."""
+Contribute = Callable[[Site, Request, SumContext, Mapping[str, bytes]], tuple[Integers, int]]
+"""(site, request, what binds the sum, its public inputs) -> the site's integers and the rows behind them."""
+_ROUTING = frozenset({"inbox", "session", "left_out"})
+"""What a request of a sum carries besides public inputs."""
 
 
 @dataclass
@@ -41,6 +56,10 @@ class SumState(TaskState):
     """The sessions it takes part in, by their ids."""
     begun: set[tuple[str, int]] = field(default_factory=set)
     """The sums of several steps that were begun, in whatever session, by task and round."""
+    keys: SessionKeys | None = None
+    """What the site announced in the run's one set-up."""
+    agreed: SiteSession | None = None
+    """The session of that set-up."""
 
 
 @dataclass(frozen=True)
@@ -62,9 +81,9 @@ class SumTask(Task):
     bits: int = 40
     """Signed bits of a total modulo 2^64, where it is encrypted."""
 
-    def context(self, session: SumSession, round_number: int, length: int) -> SumContext:
+    def context(self, session: SumSession, round_number: int, length: int, view: bytes) -> SumContext:
         """What binds one sum of this task."""
-        return session.context(self.name, round_number, length=length, modulus=self.modulus, bits=self.bits)
+        return session.context(self.name, round_number, length=length, modulus=self.modulus, bits=self.bits, view=view)
 
 
 def sum_task(
@@ -91,16 +110,22 @@ def sum_task(
     def one(site: Site, request: Request) -> Release:
         step = int(request.payload.metrics["step"])
         chosen = find_scheme(scheme(site.plan))
-        side, context = _site_side(site, request, task, chosen, step)
+        session = join_session(site, request, step, chosen)
+        if step == 0:
+            part = _begin(site, request, task, chosen, session)
+        else:
+            part = session.resume(name, request.round, step=step)
         vector, rows = None, 0
         if step == chosen.contributes_at:
-            vector, rows = contribute(site, request, context)
-            if vector.shape != (context.length,):
-                raise SiteError(f"task {name!r} gives {vector.size} numbers to a sum of {context.length}")
-        blob = side.reply(step, request.payload.blobs["inbox"], vector)
-        return Release(payload=Payload(blobs={"answer": blob}), guarantee=side.claim(step, rows), rows=rows)
+            vector, rows = contribute(site, request, part.context, part.inputs)
+            if vector.shape != (part.context.length,):
+                raise SiteError(f"task {name!r} gives {vector.size} numbers to a sum of {part.context.length}")
+        blob = part.side.reply(step, request.payload.blobs["inbox"], vector)
+        if step == chosen.steps - 1:
+            session.end(name, request.round)
+        return Release(payload=Payload(blobs={"answer": blob}), guarantee=part.side.claim(step, rows), rows=rows)
 
-    task = SumTask(name=name, one=one, scheme=scheme, modulus=modulus, bits=bits)
+    task = SumTask(name=name, one=one, scheme=scheme, modulus=modulus, bits=bits, public=False)
     return task
 
 
@@ -110,8 +135,7 @@ def secure_sum(
     *,
     length: int,
     round_number: int = 0,
-    blobs: Mapping[str, bytes] | None = None,
-    opened: tuple[Ask, Replies] | None = None,
+    inputs: Mapping[str, bytes] | None = None,
 ) -> Generator[Ask | RoundEnd, Any, Total]:
     """Run one sum over all enrolled sites.
 
@@ -120,9 +144,7 @@ def secure_sum(
         task: What is added.
         length: How many numbers each site contributes.
         round_number: The round, which keeps the sums of one task apart.
-        blobs: What every site gets with each step, such as weights.
-        opened: The first request, as `first_request` made it, and its replies, when both were exchanged before. The
-            sum is then over the sites it went to, and those that did not enrol dropped out of it.
+        inputs: Public inputs, such as weights: every site gets them with the first step, and they bind the sum.
 
     Returns:
         The opened total.
@@ -131,51 +153,87 @@ def secure_sum(
         ConfigError: The scheme needs a key-holder, and the run has none.
         IntegrityError: Somebody sent what no honest party sends.
     """
-    scheme = find_scheme(task.scheme(hub.approved))
-    sites = hub.sites if opened is None else tuple(opened[0].to)
-    session = hub.approved.session.over(sites)
-    context = task.context(session, round_number, length)
+    scheme, own = find_scheme(task.scheme(hub.approved)), inputs or {}
+    session = yield from _session(hub, scheme)
+    context = task.context(session, round_number, length, hub.inputs.view(own))
     if scheme.key_holder:
-        return (yield from _encrypted_sum(hub, task, scheme, session, context, blobs or {}))
+        return (yield from _encrypted_sum(hub, task, scheme, session, context, own))
     side = scheme.hub_side(context)
-    inboxes: Mapping[str, bytes] = dict.fromkeys(sites, b"")
+    inboxes: Mapping[str, bytes] = dict.fromkeys(session.members, b"")
     for step in range(scheme.steps):
-        if step == 0 and opened is not None:
-            enrolled, replies = frozenset(hub.sites), opened[1]
-            for site, payload in zip(replies.sites, replies.payloads(), strict=True):
-                if site in enrolled:
-                    side.take(step, site, payload.blobs["answer"])
-        else:
-            yield step_request(
-                task,
-                session,
-                step,
-                inboxes,
-                numbers={"length": length},
-                round_number=round_number,
-                blobs=blobs or {},
-                take=partial(side.take, step),
-            )
+        yield step_request(
+            task,
+            session,
+            step,
+            inboxes,
+            numbers={"length": length} if step == 0 else None,
+            round_number=round_number,
+            inputs=own if step == 0 else None,
+            take=partial(side.take, step),
+        )
         inboxes = side.inboxes(step)
     return Total(*side.total())
 
 
-def first_request(task: SumTask, approved: ApprovedPlan, *, sites: tuple[str, ...], length: int) -> Ask | None:
-    """The first request of a sum, to be asked before the sum is run.
+def set_up_request(approved: ApprovedPlan, sites: tuple[str, ...]) -> Ask:
+    """The first request of a session's set-up, which may be asked before any sum is run.
 
     Args:
-        task: What is added.
         approved: The approved plan.
-        sites: Who takes part.
-        length: How many numbers each site contributes.
+        sites: Who is asked to take part.
 
     Returns:
-        The request, or None if the reply would tell of rows.
+        The request.
     """
-    if find_scheme(task.scheme(approved)).contributes_at == 0:
-        return None
-    session = approved.session.over(sites)
-    return step_request(task, session, 0, dict.fromkeys(sites, b""), numbers={"length": length})
+    return step_request(SET_UP, approved.session.over(sites), 0, dict.fromkeys(sites, b""))
+
+
+def _session(hub: Hub, scheme: SumScheme) -> Generator[Ask | RoundEnd, Any, SumSession]:
+    """The session of the run's sums; set up with the first one, where the scheme has a set-up."""
+    if not scheme.sets_up:
+        return hub.approved.session.over(hub.sites)
+    known = hub.sums.get(scheme.name)
+    if known is None:
+        if hub.opened is not None and hub.opened[0].task is SET_UP:
+            announced: Replies = hub.opened[1]
+        else:
+            announced = yield set_up_request(hub.approved, hub.sites)
+        enrolled = frozenset(hub.sites)
+        parts = {
+            site: payload.blobs["answer"]
+            for site, payload in zip(announced.sites, announced.payloads(), strict=True)
+            if site in enrolled
+        }
+        known = hub.approved.session.over(tuple(parts))
+        message = scheme.gather(parts)
+        yield step_request(SET_UP, known, 1, dict.fromkeys(known.members, message))
+        hub.sums[scheme.name] = known
+    return known
+
+
+def _set_up(site: Site, request: Request) -> Release:
+    """Announce fresh keys, then agree on them with all members: one session per run."""
+    step, secure, state = int(request.payload.metrics["step"]), site.plan.secure, site.state(SumState)
+    if secure is None or not find_scheme(secure.sum).sets_up or step not in {0, 1}:
+        raise RefusedError("the approved plan sets no secure sum up")
+    if step == 0:
+        if state.keys is not None:
+            raise IntegrityError("a second set-up came in for the sums of one run")
+        state.keys = find_scheme(secure.sum).session_keys(site.plan.session, site.name, site.streams, trust_of(site))
+        blob = state.keys.announcement
+    else:
+        if state.keys is None or state.agreed is not None:
+            raise IntegrityError("the keys of a secure sum came in a second time, or before they were asked for")
+        session = site.plan.session.find(request.payload.blobs)
+        agreed = SiteSession(session, site.name, state.keys, state.begun)
+        blob = state.keys.agree(session.members, request.payload.blobs["inbox"])
+        state.agreed = state.sessions[session.id] = agreed
+    return Release(
+        payload=Payload(blobs={"answer": blob}), guarantee=Public(what="public keys of a secure sum"), rows=0
+    )
+
+
+SET_UP = Task(name="sum.setup", one=_set_up, public=False)
 
 
 def step_request(
@@ -186,26 +244,26 @@ def step_request(
     *,
     numbers: Mapping[str, int] | None = None,
     round_number: int = 0,
-    blobs: Mapping[str, bytes] | None = None,
+    inputs: Mapping[str, bytes] | None = None,
     take: Callable[[str, bytes], None] | None = None,
 ) -> Ask:
     """The request of one step of a sum, or of anything else that members of a session do in steps.
 
     Args:
         task: What the sites run.
-        session: Who takes part. The first step names its members, later ones its id alone.
+        session: Who takes part. Sums name its members with their first step, later steps its id alone.
         step: Which step.
         inboxes: What each site gets; one request goes to all where that is the same.
         numbers: What the request says besides the step.
         round_number: The round of the run.
-        blobs: What every site gets.
+        inputs: Public inputs, which every site gets.
         take: Gets each site's reply as it comes in.
 
     Returns:
         The request.
     """
     metrics = {"step": step, **(numbers or {})}
-    texts = {**(blobs or {}), **(session.fields if step == 0 else {"session": session.id})}
+    texts = {**(inputs or {}), **(session.fields if step == 0 or task is SET_UP else {"session": session.id})}
     each = {site: Payload(metrics=metrics, blobs={**texts, "inbox": inbox}) for site, inbox in inboxes.items()}
     alike = len(set(inboxes.values())) == 1  # one request to all is made, hashed and receipted once
     return Ask(
@@ -223,13 +281,14 @@ def _taking(take: Callable[[str, bytes], None]) -> Callable[[str, Payload], None
     return lambda site, payload: take(site, payload.blobs["answer"])
 
 
-def join_session(site: Site, request: Request, step: int) -> SiteSession:
+def join_session(site: Site, request: Request, step: int, scheme: SumScheme | None = None) -> SiteSession:
     """The session of a request, at a site.
 
     Args:
         site: The site.
         request: The request, as `step_request` made it.
-        step: Its step; the first one sets the session up.
+        step: Its step; the first one names the members.
+        scheme: The scheme of a sum; one with a set-up has sums over that session alone.
 
     Returns:
         The site's part in the session.
@@ -239,11 +298,15 @@ def join_session(site: Site, request: Request, step: int) -> SiteSession:
         SiteError: A later step came of a session that was not set up here.
     """
     state, blobs = site.state(SumState), request.payload.blobs
+    if scheme is not None and scheme.sets_up:
+        if state.agreed is None or state.agreed.session.id != blobs.get("session"):
+            raise RefusedError("a secure sum is over other sites than those its keys were agreed with")
+        return state.agreed
     sessions = state.sessions
     if step == 0:
         session = site.plan.session.find(blobs)
         if session.id not in sessions:
-            sessions[session.id] = SiteSession(session, site.name, state.begun)
+            sessions[session.id] = SiteSession(session, site.name, begun=state.begun)
         return sessions[session.id]
     known = sessions.get(blobs.get("session", b""))
     if known is None:
@@ -251,22 +314,26 @@ def join_session(site: Site, request: Request, step: int) -> SiteSession:
     return known
 
 
-def _site_side(
-    site: Site, request: Request, task: SumTask, scheme: SumScheme, step: int
-) -> tuple[SiteSide, SumContext]:
-    """The site's part of this sum: begun at the first step, remembered until the last."""
-    session = join_session(site, request, step)
-    if step > 0:
-        return session.resume(task.name, request.round, step=step)
+def _begin(site: Site, request: Request, task: SumTask, scheme: SumScheme, session: SiteSession) -> SumPart:
+    """The site's part of a sum at its first step: bound to all public inputs in force at this site."""
+    inputs = {name: data for name, data in request.payload.blobs.items() if name not in _ROUTING}
     length = int(request.payload.metrics["length"])
-    context = task.context(session.session, request.round, length)
-    trust = _trust_of(site) if scheme.key_holder or scheme.among_peers else None
-    return session.begin(scheme, context, task.name, site.streams, trust), context
+    view = site.state(PublicInputs).view(inputs)
+    context = task.context(session.session, request.round, length, view)
+    trust = trust_of(site) if scheme.key_holder or scheme.among_peers else None
+    return session.begin(scheme, context, task.name, site.streams, trust, inputs)
 
 
-def _trust_of(site: Site) -> Trust:
+def trust_of(site: Site) -> Trust:
     """Whom a site relies on in a sum: its roster says who is a peer, and whether there is a key-holder."""
-    return Trust(site.identity, site.find_peer(KEY_HOLDER), site.policy.min_sum_sites, site.find_peer)
+    secure = site.plan.secure
+    return Trust(
+        site.identity,
+        site.find_peer(KEY_HOLDER),
+        site.policy.min_sum_sites,
+        site.find_peer,
+        colluders=1 if secure is None else secure.colluders,
+    )
 
 
 def _encrypted_sum(
@@ -275,7 +342,7 @@ def _encrypted_sum(
     scheme: SumScheme,
     session: SumSession,
     context: SumContext,
-    blobs: Mapping[str, bytes],
+    inputs: Mapping[str, bytes],
 ) -> Generator[Ask | RoundEnd, Any, Total]:
     """A key from the key-holder, one message from every site, added as it comes in, and one total to open."""
     from kohort.crypto.sums.encrypted import EncryptedSum, join_ciphertexts
@@ -287,7 +354,12 @@ def _encrypted_sum(
         )
     which = Payload(
         metrics={"length": context.length, "modulus": context.modulus, "bits": context.bits},
-        blobs={"scheme": scheme.name.encode(), "task": task.name.encode(), **session.fields},
+        blobs={
+            "scheme": scheme.name.encode(),
+            "task": task.name.encode(),
+            "view": context.view,
+            **session.fields,
+        },
     )
     # The task's name keeps the requests of two sums of one round apart.
     keys: Replies = yield Ask(
@@ -302,7 +374,7 @@ def _encrypted_sum(
         dict.fromkeys(context.sites, offer),
         numbers={"length": context.length},
         round_number=context.round,
-        blobs=blobs,
+        inputs=inputs,
         take=partial(side.take, 0),
     )
     claimed = np.fromiter((context.index[site] for site in side.claimed), dtype=np.uint32, count=len(side.claimed))

@@ -241,5 +241,5 @@ def _train_many(sites: Sequence[Site], request: Request) -> Releases:
     return Releases(arrays=arrays, metrics=metrics, guarantees=group.guarantees, rows=group.counts)
 
 
-TRAIN = Task(name="train", one=_train_one, many=_train_many, replayed=False)
-TRAIN_SCAFFOLD = Task(name="train.scaffold", one=_train_one, many=_train_many, replayed=False)
+TRAIN = Task(name="train", one=_train_one, many=_train_many, replayed=False, public=False)
+TRAIN_SCAFFOLD = Task(name="train.scaffold", one=_train_one, many=_train_many, replayed=False, public=False)

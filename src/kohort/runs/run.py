@@ -195,7 +195,7 @@ def _enrolled_hub(method: Method, context: RunContext, engine: Engine, checkpoin
     enrolled = drive(enrolment, engine)
     engine.declared = enrolled.rows
     engine.inject_faults(plan.sites.faults)
-    hub = _hub(approved, context.streams, enrolled, context.population, checkpoint)
+    hub = _hub(approved, context.streams, enrolled, context.population, checkpoint, engine)
     if checkpoint is not None:
         engine.restore(checkpoint.sites)
     return hub
@@ -214,6 +214,7 @@ def _hub(
     enrolled: Enrolled,
     population: Population,
     checkpoint: Checkpoint | None,
+    engine: Engine,
 ) -> Hub:
     rows = enrolled.rows
     encoder = encoder_for(approved, enrolled.domain)
@@ -229,6 +230,7 @@ def _hub(
         resume=None if checkpoint is None else checkpoint.resume,
         clusters=_clusters(population, rows),
         key_holder=KEY_HOLDER if needs_key_holder(approved) else None,
+        inputs=engine.inputs,
         opened=enrolled.opened,
     )
 

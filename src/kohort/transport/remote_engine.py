@@ -27,6 +27,7 @@ from kohort.protocol.engine import Claims, Costs, give_up, least_answers, stop_i
 from kohort.protocol.faults import Faults
 from kohort.protocol.hub import Ask, Excluded, Replies
 from kohort.protocol.plan.approved import ApprovedPlan
+from kohort.protocol.public_inputs import PublicInputs
 from kohort.protocol.site import Failure
 from kohort.protocol.task import Request
 from kohort.protocol.validate import validate
@@ -122,6 +123,7 @@ class RemoteEngine:
     costs: Costs = field(default_factory=Costs)
     excluded: list[Excluded] = field(default_factory=list)
     declared: dict[str, int] = field(default_factory=dict)
+    inputs: PublicInputs = field(default_factory=PublicInputs)
     _known_receipts: dict[str, int] = field(default_factory=dict)
     _has_plan: set[str] = field(default_factory=set)
     """Sites that were sent the plan."""
@@ -174,6 +176,7 @@ class RemoteEngine:
         """The requests of an exchange, the numbers of their messages, and the messages. The first brings the plan."""
         self.watch(ask)
         requests = self._requests(ask)
+        self.inputs.take(next(iter(requests.values())))
         messages = {name: self._message(name, request, first=first) for name, request in requests.items()}
         numbers = {name: message.fresh for name, message in messages.items()}
         return requests, numbers, {name: write_request(message, self.hub) for name, message in messages.items()}

@@ -16,7 +16,7 @@ from pathlib import Path
 from kohort.errors import IntegrityError
 from kohort.files import disk_errors, write_atomic, write_whole
 from kohort.privacy.ledger.ledger import canonical
-from kohort.protocol.site import Site
+from kohort.protocol.site import Site, replay
 from kohort.protocol.task import Request, find_task
 from kohort.protocol.wire import Payload, decode, encode
 
@@ -127,8 +127,7 @@ class RunStore:
         for path in self._places.values():
             record = _read_record(path)
             if record.blobs["head"]:
-                request = _request_of(record)
-                find_task(request.task).one(site, request)
+                replay(site, _request_of(record))
             kept = record.arrays or kept
         if kept:
             site.states.restore(kept)

@@ -82,25 +82,25 @@ def test_a_site_that_is_left_out_takes_no_part() -> None:
 
 def test_sums_are_named_by_task_and_round_and_bind_the_names() -> None:
     made = session()
-    first = made.context("t", 1, length=4, modulus=0, bits=40)
-    assert first is made.context("t", 1, length=4, modulus=0, bits=40)
+    first = made.context("t", 1, length=4, modulus=0, bits=40, view=b"")
+    assert first is made.context("t", 1, length=4, modulus=0, bits=40, view=b"")
     others = [
-        made.context("u", 1, length=4, modulus=0, bits=40),
-        made.context("t", 2, length=4, modulus=0, bits=40),
-        made.over(NAMES[:5]).context("t", 1, length=4, modulus=0, bits=40),
+        made.context("u", 1, length=4, modulus=0, bits=40, view=b""),
+        made.context("t", 2, length=4, modulus=0, bits=40, view=b""),
+        made.over(NAMES[:5]).context("t", 1, length=4, modulus=0, bits=40, view=b""),
     ]
     assert len({each.transcript for each in (first, *others)}) == 4
     assert first == SumContext(run="r", round=1, request="p:t", sites=NAMES, length=4)
     for length in (0, -1, 1 << 27):
         with pytest.raises(RefusedError, match="out of range"):
-            made.context("t", 1, length=length, modulus=0, bits=40)
+            made.context("t", 1, length=length, modulus=0, bits=40, view=b"")
 
 
 def test_a_hub_cannot_fill_a_sites_memory_with_sessions() -> None:
     made = session(members=tuple(map(str, range(40))))
     for place in range(40):
         part = made.without(np.asarray([place], dtype="<u4").tobytes())
-        part.context("t", place, length=1, modulus=0, bits=40)
+        part.context("t", place, length=1, modulus=0, bits=40, view=b"")
     assert len(made._parts) <= 8
 
 
@@ -108,16 +108,20 @@ def test_a_sum_of_several_steps_begins_once_and_is_resumed() -> None:
     known = {name: Identity.from_secret(name, Streams.seeded(4).bytes(name)) for name in NAMES}
     trust = Trust(known["site-0"], None, 3, lambda name: known[name].public)
     own, scheme = SiteSession(session(), "site-0"), find_scheme("masks")
-    context = own.session.context("t", 0, length=4, modulus=0, bits=40)
+    context = own.session.context("t", 0, length=4, modulus=0, bits=40, view=b"")
     with pytest.raises(SiteError, match="not begun here"):
         own.resume("t", 0, step=1)
-    side = own.begin(scheme, context, "t", Streams.seeded(1), trust)
-    assert own.resume("t", 0, step=1) == (side, context)
+    part = own.begin(scheme, context, "t", Streams.seeded(1), trust, {"weights": b"w"})
+    assert own.resume("t", 0, step=1) is part
+    assert part.inputs == {"weights": b"w"}
     for place in (("u", 0), ("t", 1)):
         with pytest.raises(SiteError, match="not begun here"):
             own.resume(*place, step=1)
     with pytest.raises(IntegrityError, match="begun here before"):
-        own.begin(scheme, context, "t", Streams.seeded(1), trust)
+        own.begin(scheme, context, "t", Streams.seeded(1), trust, {})
+    own.end("t", 0)
+    with pytest.raises(SiteError, match="not begun here"):
+        own.resume("t", 0, step=1)
 
 
 @pytest.mark.parametrize("secure", ["", "masks"])

@@ -23,7 +23,7 @@ import numpy as np
 from kohort.crypto.sums.he import SEED, CiphertextSum, PublicKey, Ring, Slots
 from kohort.crypto.sums.key_holder import Tags, read_offer, tags_of
 from kohort.crypto.sums.packing import Packing
-from kohort.crypto.sums.scheme import MIN_SITES, HubSide, Integers, SiteSide, SumContext, SumScheme, Trust
+from kohort.crypto.sums.scheme import MIN_SITES, HubSide, Integers, SessionKeys, SiteSide, SumContext, SumScheme, Trust
 from kohort.errors import IntegrityError, RefusedError, SiteError
 from kohort.privacy.guarantee import Guarantee, SecureSum
 from kohort.rng import Streams
@@ -189,8 +189,16 @@ class EncryptedSum(SumScheme):
     key_holder: ClassVar[bool] = True
     ring: ClassVar[Ring]
 
-    def site_side(self, context: SumContext, name: str, streams: Streams, trust: Trust | None = None) -> SiteSide:
+    def site_side(
+        self,
+        context: SumContext,
+        name: str,
+        streams: Streams,
+        trust: Trust | None = None,
+        keys: SessionKeys | None = None,
+    ) -> SiteSide:
         """The part of the site called `name`."""
+        del keys
         if trust is None:
             raise RefusedError(
                 f"site {name!r} knows no key-holder, so it encrypts nothing",

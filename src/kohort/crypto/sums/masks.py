@@ -35,7 +35,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from kohort.crypto.sums.mask_streams import masked
 from kohort.crypto.sums.modular import P61, RunningSum
-from kohort.crypto.sums.scheme import MIN_SITES, HubSide, Integers, SiteSide, SumContext, SumScheme, Trust
+from kohort.crypto.sums.scheme import MIN_SITES, HubSide, Integers, SessionKeys, SiteSide, SumContext, SumScheme, Trust
 from kohort.crypto.sums.shamir import PRIME, combine, split
 from kohort.errors import IntegrityError, RefusedError, SiteError
 from kohort.privacy.guarantee import Guarantee, Public, SecureSum
@@ -453,8 +453,16 @@ class Masks(SumScheme):
     contributes_at: ClassVar[int] = 1
     among_peers: ClassVar[bool] = True
 
-    def site_side(self, context: SumContext, name: str, streams: Streams, trust: Trust | None = None) -> SiteSide:
+    def site_side(
+        self,
+        context: SumContext,
+        name: str,
+        streams: Streams,
+        trust: Trust | None = None,
+        keys: SessionKeys | None = None,
+    ) -> SiteSide:
         """The part of the site called `name`."""
+        del keys
         if trust is None:
             raise RefusedError(
                 f"site {name!r} knows no peers, so it has nobody to mask with",

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from kohort.crypto.sums.modular import add
-from kohort.crypto.sums.scheme import HubSide, Integers, SiteSide, SumContext, SumScheme, Trust
+from kohort.crypto.sums.scheme import HubSide, Integers, SessionKeys, SiteSide, SumContext, SumScheme, Trust
 from kohort.errors import IntegrityError
 from kohort.privacy.guarantee import Aggregate, Guarantee
 from kohort.rng import Streams
@@ -55,9 +55,16 @@ class Plain(SumScheme):
     steps: ClassVar[int] = 1
     contributes_at: ClassVar[int] = 0
 
-    def site_side(self, context: SumContext, name: str, streams: Streams, trust: Trust | None = None) -> SiteSide:
+    def site_side(
+        self,
+        context: SumContext,
+        name: str,
+        streams: Streams,
+        trust: Trust | None = None,
+        keys: SessionKeys | None = None,
+    ) -> SiteSide:
         """A site that sends its vector."""
-        del context, name, streams, trust
+        del context, name, streams, trust, keys
         return _Site()
 
     def hub_side(self, context: SumContext) -> HubSide:

@@ -9,6 +9,7 @@ nothing else. `kohort.crypto.sums.session` runs many sums over one member list.
 from __future__ import annotations
 
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,6 +25,7 @@ from kohort.rng import Streams
 
 if TYPE_CHECKING:
     from kohort.crypto.identity.parties import Identity, PublicIdentity
+    from kohort.crypto.sums.session import SumSession
 
 __all__ = [
     "KEY_HOLDER",
@@ -31,6 +33,7 @@ __all__ = [
     "FixedPoint",
     "HubSide",
     "Integers",
+    "SessionKeys",
     "SiteSide",
     "SumContext",
     "SumScheme",
@@ -96,6 +99,9 @@ class SumContext:
     """What is added modulo: 0 for 2^64, or the prime 2^61 - 1."""
     bits: int = 40
     """Signed bits of a total modulo 2^64; encryption refuses larger ones, and needs several slots above 40."""
+    view: bytes = b""
+    """The digest of all public inputs in force (weights, domains, approved keys): sites that were told different things
+    have different transcripts, so nothing they add opens."""
 
     @cached_property
     def index(self) -> Mapping[str, int]:
@@ -110,6 +116,7 @@ class SumContext:
         for part in (self.run, self.request, numbers, *self.sites):
             data = part.encode()
             digest.update(len(data).to_bytes(8, "little") + data)
+        digest.update(len(self.view).to_bytes(8, "little") + self.view)
         return digest.digest()
 
 
@@ -122,6 +129,10 @@ class Trust:
     min_sites: int
     find_peer: Callable[[str], PublicIdentity | None] = lambda _: None
     """The lasting keys of a site that is on this one's roster."""
+    colluders: int = 1
+    """How many sites may collude with the hub, as the approved plan says."""
+    quorum: int = 0
+    """Fewest sites of an opened total that the approved plan allows; 0 when it leaves that to the scheme."""
 
     @property
     def key_holder(self) -> PublicIdentity:
@@ -132,6 +143,34 @@ class Trust:
                 hint="Name a key-holder and put it on the site's roster, or use masks",
             )
         return self.holder
+
+
+class SessionKeys(Protocol):
+    """One site's part in setting a session up: fresh keys are exchanged once, and every sum of the session uses them.
+
+    Step 0 of the set-up sends `announcement`; step 1 brings every member's announcement to `agree`.
+    """
+
+    @property
+    def announcement(self) -> bytes:
+        """The site's fresh public keys, signed by its identity; the same bytes each time."""
+        ...
+
+    def agree(self, members: tuple[str, ...], inbox: bytes) -> bytes:
+        """Take the announcements of all members, once.
+
+        Args:
+            members: Who takes part: those of the announced sites whose announcement came in, in order.
+            inbox: What `SumScheme.gather` made at the hub.
+
+        Returns:
+            A digest over session and keys, which is public and equal at all members.
+
+        Raises:
+            RefusedError: Too few members, or one that is not on the site's roster.
+            IntegrityError: A signature does not hold, the site's own announcement was changed, or it agreed before.
+        """
+        ...
 
 
 class SiteSide(Protocol):
@@ -203,7 +242,7 @@ class HubSide(Protocol):
         ...
 
 
-class SumScheme:
+class SumScheme(ABC):
     """A way to add."""
 
     name: ClassVar[str]
@@ -214,8 +253,40 @@ class SumScheme:
     """Whether the total is opened by a party that is neither the hub nor a site; sites then need `trust` in it."""
     among_peers: ClassVar[bool] = False
     """Whether sites seal to each other; they then need `trust`, which says who they are."""
+    sets_up: ClassVar[bool] = False
+    """Whether members exchange keys once, before the first sum of a session."""
 
-    def site_side(self, context: SumContext, name: str, streams: Streams, trust: Trust | None = None) -> SiteSide:
+    def session_keys(self, session: SumSession, name: str, streams: Streams, trust: Trust) -> SessionKeys:
+        """One site's part in setting a session up; for schemes with `sets_up`.
+
+        Args:
+            session: The run, the plan and the sites that were asked to take part.
+            name: The site's name.
+            streams: The site's randomness.
+            trust: Whom the site relies on.
+
+        Returns:
+            The site's keys.
+
+        Raises:
+            ConfigError: The scheme has no set-up.
+        """
+        del session, name, streams, trust
+        raise ConfigError(f"a sum by {self.name!r} has no set-up")
+
+    def gather(self, announcements: Mapping[str, bytes]) -> bytes:
+        """The hub's part in a set-up: what every member gets of what all members announced, in their order."""
+        return b"".join(announcements.values())
+
+    @abstractmethod
+    def site_side(
+        self,
+        context: SumContext,
+        name: str,
+        streams: Streams,
+        trust: Trust | None = None,
+        keys: SessionKeys | None = None,
+    ) -> SiteSide:
         """One site's part of a sum.
 
         Args:
@@ -223,6 +294,7 @@ class SumScheme:
             name: The site's name.
             streams: The site's randomness.
             trust: Whom the site relies on, where the scheme needs that.
+            keys: What the site agreed on in the session's set-up, where the scheme has one.
 
         Returns:
             The site's part.
@@ -230,8 +302,8 @@ class SumScheme:
         Raises:
             RefusedError: The site would take part in no such sum.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def hub_side(self, context: SumContext) -> HubSide:
         """The hub's part of a sum.
 
@@ -241,8 +313,8 @@ class SumScheme:
         Returns:
             The hub's part.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def claim(self, sites: int, rows: int) -> Guarantee:
         """What a plan with such a sum asks each site to let out, for policies to judge before.
 
@@ -253,7 +325,6 @@ class SumScheme:
         Returns:
             The claim.
         """
-        raise NotImplementedError
 
 
 def find_scheme(name: str) -> SumScheme:

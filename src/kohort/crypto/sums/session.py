@@ -21,11 +21,11 @@ from typing import TypeVar
 
 import numpy as np
 
-from kohort.crypto.sums.scheme import SiteSide, SumContext, SumScheme, Trust
+from kohort.crypto.sums.scheme import SessionKeys, SiteSide, SumContext, SumScheme, Trust
 from kohort.errors import IntegrityError, RefusedError, SiteError
 from kohort.rng import Streams
 
-__all__ = ["SiteSession", "SumSession"]
+__all__ = ["SiteSession", "SumPart", "SumSession"]
 
 _MAX_LENGTH = 1 << 26
 _REMEMBERED = 8
@@ -48,7 +48,9 @@ class SumSession:
     members: tuple[str, ...]
     left_out: bytes = b""
     _parts: dict[bytes, SumSession] = field(default_factory=dict, init=False, repr=False)
-    _contexts: dict[tuple[str, int, int, int, int], SumContext] = field(default_factory=dict, init=False, repr=False)
+    _contexts: dict[tuple[str, int, int, int, int, bytes], SumContext] = field(
+        default_factory=dict, init=False, repr=False
+    )
 
     @cached_property
     def id(self) -> bytes:
@@ -130,7 +132,7 @@ class SumSession:
             raise RefusedError("a secure sum is over another list of sites than the plan's, or of another run or plan")
         return found
 
-    def context(self, task: str, round_number: int, *, length: int, modulus: int, bits: int) -> SumContext:
+    def context(self, task: str, round_number: int, *, length: int, modulus: int, bits: int, view: bytes) -> SumContext:
         """What binds one sum of this session.
 
         Args:
@@ -139,6 +141,7 @@ class SumSession:
             length: How many numbers are added.
             modulus: What they are added modulo; 0 for 2^64.
             bits: Signed bits of a total modulo 2^64.
+            view: The digest of the public inputs in force.
 
         Returns:
             The sum's context; asked again, the same object.
@@ -148,7 +151,7 @@ class SumSession:
         """
         if not 0 < length <= _MAX_LENGTH:
             raise RefusedError(f"a sum of {length} numbers is out of range")
-        place = (task, round_number, length, modulus, bits)
+        place = (task, round_number, length, modulus, bits, view)
         known = self._contexts.get(place)
         if known is None:
             known = SumContext(
@@ -159,6 +162,7 @@ class SumSession:
                 length=length,
                 modulus=modulus,
                 bits=bits,
+                view=view,
             )
             _remember(self._contexts, place, known)
         return known
@@ -184,6 +188,16 @@ def _remember(known: dict[K, V], key: K, value: V) -> None:
     known[key] = value
 
 
+@dataclass(frozen=True, eq=False)
+class SumPart:
+    """One site's part in one sum that is under way."""
+
+    side: SiteSide
+    context: SumContext
+    inputs: Mapping[str, bytes]
+    """The public inputs that came with the first step."""
+
+
 @dataclass
 class SiteSession:
     """One site's part in the sums of a session.
@@ -191,6 +205,7 @@ class SiteSession:
     Args:
         session: The member list it takes part in.
         name: The site's name.
+        keys: What was agreed on in the set-up, where the scheme has one.
         begun: The sums of several steps, by task and round, that the site began in any session. A second beginning is
             refused, also over another member list: two totals of the same rows would show the difference.
 
@@ -200,8 +215,9 @@ class SiteSession:
 
     session: SumSession
     name: str
+    keys: SessionKeys | None = None
     begun: set[tuple[str, int]] = field(default_factory=set, repr=False)
-    _sides: dict[tuple[str, int], tuple[SiteSide, SumContext]] = field(default_factory=dict, repr=False)
+    _parts: dict[tuple[str, int], SumPart] = field(default_factory=dict, repr=False)
     """The sums of several steps that are under way."""
 
     def __post_init__(self) -> None:
@@ -209,8 +225,14 @@ class SiteSession:
             raise RefusedError(f"site {self.name!r} is not among the sites of this sum")
 
     def begin(
-        self, scheme: SumScheme, context: SumContext, task: str, streams: Streams, trust: Trust | None
-    ) -> SiteSide:
+        self,
+        scheme: SumScheme,
+        context: SumContext,
+        task: str,
+        streams: Streams,
+        trust: Trust | None,
+        inputs: Mapping[str, bytes],
+    ) -> SumPart:
         """This site's part of a sum, at its first step.
 
         Args:
@@ -219,6 +241,7 @@ class SiteSession:
             task: The task whose contributions are added.
             streams: The site's randomness.
             trust: Whom the site relies on, where the scheme needs that.
+            inputs: The public inputs of this sum.
 
         Returns:
             The site's part.
@@ -226,15 +249,16 @@ class SiteSession:
         Raises:
             IntegrityError: The sum was begun before, over these or other members; it could be opened in two ways.
         """
-        side, which = scheme.site_side(context, self.name, streams, trust), (task, context.round)
+        part = SumPart(scheme.site_side(context, self.name, streams, trust, self.keys), context, inputs)
+        which = (task, context.round)
         if scheme.steps > 1:
             if which in self.begun:
                 raise IntegrityError("a sum came in that was begun here before")
             self.begun.add(which)
-            self._sides[which] = (side, context)
-        return side
+            self._parts[which] = part
+        return part
 
-    def resume(self, task: str, round_number: int, *, step: int) -> tuple[SiteSide, SumContext]:
+    def resume(self, task: str, round_number: int, *, step: int) -> SumPart:
         """This site's part of a sum that is under way.
 
         Args:
@@ -243,12 +267,16 @@ class SiteSession:
             step: The step that is asked for.
 
         Returns:
-            The site's part and what binds the sum.
+            The site's part.
 
         Raises:
             SiteError: The sum was not begun here.
         """
-        known = self._sides.get((task, round_number))
+        known = self._parts.get((task, round_number))
         if known is None:
             raise SiteError(f"site {self.name!r} was asked for step {step} of a sum that was not begun here")
         return known
+
+    def end(self, task: str, round_number: int) -> None:
+        """Forget a sum whose last step was answered; it stays begun."""
+        self._parts.pop((task, round_number), None)

@@ -36,7 +36,7 @@ from kohort.methods.oneshot.newton import newton_length, newton_loss, newton_ste
 from kohort.methods.oneshot.paper import OPEN_WEIGHTS, SEND_FACTORS, paper_claims, paper_protocol
 from kohort.methods.oneshot.peers import KEYS, SEAL, SOLVE, solved_by_peers
 from kohort.methods.oneshot.state import FILE, Batch, OneShotState, join, leave, load_state, save_state
-from kohort.methods.oneshot.sums import NEWTON, STATISTICS, begin_statistics, curvature_of, deviation_of, layout_of
+from kohort.methods.oneshot.sums import NEWTON, STATISTICS, begin_session, curvature_of, deviation_of, layout_of
 from kohort.methods.registry import Method
 from kohort.models.closed_form.design import Floats
 from kohort.privacy.guarantee import Guarantee
@@ -78,7 +78,7 @@ def protocol(config: OneShot, hub: Hub) -> ProtocolGenerator:
     check_before(layout, [hub.rows[site] for site in hub.sites])
     if config.oneshot.statistics_to == "peers":
         return (yield from _among_peers(hub, layout))
-    total = yield from secure_sum(hub, STATISTICS, length=layout.length, opened=hub.opened)
+    total = yield from secure_sum(hub, STATISTICS, length=layout.length)
     _check_sites(config, hub, total, noisy=sigma > 0)
     totals = decoded(layout, total.values)
     check_total(layout, totals)
@@ -132,7 +132,7 @@ def _newton(config: OneShot, hub: Hub, fitted: Fit) -> Generator[Ask | RoundEnd,
             NEWTON,
             length=newton_length(design, curvature),
             round_number=number,
-            blobs={"weights": np.ascontiguousarray(at, dtype="<f8").tobytes()},
+            inputs={"weights": np.ascontiguousarray(at, dtype="<f8").tobytes()},
         )
         _check_sites(config, hub, total, noisy=False)
         sums = layout.grid(1).decode(total.values)
@@ -299,7 +299,7 @@ METHOD = Method(
     claims=claims,
     tasks=(RESERVE, *COUNT.tasks, CELLS, STATISTICS, NEWTON, KEYS, SEAL, SOLVE, SEND_FACTORS, OPEN_WEIGHTS),
     cites="Fontenla-Romero et al. 2023",
-    opening=begin_statistics,
+    opening=begin_session,
     reads=reads,
     phases=phases,
     secure=lambda config: config.secure,

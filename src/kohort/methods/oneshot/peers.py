@@ -89,8 +89,8 @@ def _read(layout: Layout, name: str, data: bytes, *, sites: int) -> Integers:
     raise IntegrityError(f"the statistics peer {name!r} sent do not fit this plan")
 
 
-SEAL = Task(name="oneshot.peers.seal", one=_seal)
-SOLVE = Task(name="oneshot.peers.solve", one=_solve)
+SEAL = Task(name="oneshot.peers.seal", one=_seal, public=False)
+SOLVE = Task(name="oneshot.peers.solve", one=_solve, public=False)
 
 
 @dataclass(frozen=True, eq=False)

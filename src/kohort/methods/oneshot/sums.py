@@ -7,14 +7,14 @@ at most `colluders` of them disclose their shares.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import sqrt
 
 import numpy as np
 
-from kohort.crypto.sums.scheme import Integers, SumContext
+from kohort.crypto.sums.scheme import Integers, SumContext, find_scheme
 from kohort.errors import ConfigError, RefusedError, SiteError
 from kohort.methods.oneshot.cells import cells_at, needs_cells, rows_at
 from kohort.methods.oneshot.design import BITS, Cells, Layout, OneShotSection, section_of
@@ -29,13 +29,13 @@ from kohort.protocol.site import Site
 from kohort.protocol.state import TaskState
 from kohort.protocol.task import Request
 from kohort.rounds.dp_accounts import Shares, account_of, answer_once, shares_of
-from kohort.rounds.summing import first_request, sum_task
+from kohort.rounds.summing import set_up_request, sum_task
 from kohort.tables.encoder import Encoder
 
 __all__ = [
     "NEWTON",
     "STATISTICS",
-    "begin_statistics",
+    "begin_session",
     "curvature_of",
     "deviation_of",
     "dp_of",
@@ -129,7 +129,8 @@ def _refuse_few(site: Site, members: Sequence[str], section: OneShotSection, row
         raise RefusedError(f"a sum over {len(members)} sites is below the plan's {section.min_sites}")
 
 
-def _statistics(site: Site, request: Request, context: SumContext) -> tuple[Integers, int]:
+def _statistics(site: Site, request: Request, context: SumContext, inputs: Mapping[str, bytes]) -> tuple[Integers, int]:
+    del inputs  # what is summed is in the approved plan
     if section_of(site.plan).statistics_to != "hub":
         raise RefusedError("the approved plan sends statistics to peers, and none to the hub")
     if context.length != layout_at(site).length:
@@ -176,13 +177,14 @@ def statistics_at(site: Site, request: Request, members: Sequence[str]) -> tuple
     return layout.grid(len(members)).encode(values), rows.count
 
 
-def _newton(site: Site, request: Request, context: SumContext) -> tuple[Integers, int]:
+def _newton(site: Site, request: Request, context: SumContext, inputs: Mapping[str, bytes]) -> tuple[Integers, int]:
+    del request
     layout, rows = layout_at(site), rows_taking_part(site)
     design, curvature = layout.design, curvature_of(layout)
     if section_of(site.plan).rounds < 2 or context.length != newton_length(design, curvature):
         raise SiteError("a Newton step was asked for that is not in the approved plan")
     _refuse_few(site, context.sites, layout.section, rows.count)
-    at = np.frombuffer(request.payload.blobs["weights"], dtype="<f8")
+    at = np.frombuffer(inputs["weights"], dtype="<f8")
     if at.size != design.width * design.outputs or not np.isfinite(at).all():
         raise SiteError("a Newton step was asked for at weights of another shape")
     values = newton_statistics(
@@ -195,8 +197,8 @@ def _newton(site: Site, request: Request, context: SumContext) -> tuple[Integers
     return layout.grid(len(context.sites)).encode(values), rows.count
 
 
-def begin_statistics(approved: ApprovedPlan, encoder: Encoder, sites: tuple[str, ...]) -> Ask | None:
-    """The first request of the sum, to be sent with the enrolment; None if a count or a reservation comes first."""
+def begin_session(approved: ApprovedPlan, encoder: Encoder, sites: tuple[str, ...]) -> Ask | None:
+    """The set-up of the sum, to be sent with the enrolment; None if a count or a reservation comes first."""
     section = section_of(approved)
     if (
         section.mode == "paper"
@@ -207,8 +209,7 @@ def begin_statistics(approved: ApprovedPlan, encoder: Encoder, sites: tuple[str,
         return None
     if len(sites) < section.min_sites:
         return None  # the plan says why this cannot be summed
-    layout = layout_of(approved, encoder, Cells.whole(encoder.width))
-    return first_request(STATISTICS, approved, sites=sites, length=layout.length)
+    return set_up_request(approved, sites) if find_scheme(scheme_of(approved)).sets_up else None
 
 
 STATISTICS = sum_task("oneshot.statistics", _statistics, scheme=scheme_of, bits=BITS)

@@ -139,7 +139,7 @@ def _seal(site: Site, request: Request) -> Release:
     return seal_to(site, request, own.mapping.to_bytes(), members, guarantee=own.claim, rows=len(own.class_of))
 
 
-SEAL = Task(name="mappings.seal", one=_seal)
+SEAL = Task(name="mappings.seal", one=_seal, public=False)
 
 
 def _place(site: Site, request: Request) -> Release:
@@ -163,7 +163,7 @@ def _place(site: Site, request: Request) -> Release:
     return Release(payload=Payload(metrics=metrics), guarantee=site.aggregate(counted.rows), rows=counted.rows)
 
 
-PLACE = Task(name="mappings.place", one=_place)
+PLACE = Task(name="mappings.place", one=_place, public=False)
 
 
 def _opened(site: Site, request: Request) -> dict[str, bytes]:
