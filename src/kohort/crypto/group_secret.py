@@ -26,9 +26,11 @@ from kohort.errors import IntegrityError, RefusedError
 from kohort.privacy.guarantee import Encrypted, Guarantee, Public
 from kohort.rng import Streams
 
-__all__ = ["STEPS", "GroupHub", "GroupSite"]
+__all__ = ["KEYS_CLAIM", "SEALED_CLAIM", "STEPS", "GroupHub", "GroupSite"]
 
 STEPS = 4
+SEALED_CLAIM = Encrypted(scheme="x25519-chacha20poly1305", opens="the other sites")
+KEYS_CLAIM = Public(what="keys of a group secret")
 _KEY, _BOX, _HASH = Struct("<I32s"), Struct("<I48s"), Struct("<I32s")
 
 
@@ -71,8 +73,8 @@ class GroupSite:
     def claim(self, step: int) -> Guarantee:
         """Contributions are sealed to the other sites; keys and hashes are public."""
         if step == 1:
-            return Encrypted(scheme="x25519-chacha20poly1305", opens="the other sites")
-        return Public(what="keys of a group secret")
+            return SEALED_CLAIM
+        return KEYS_CLAIM
 
     def reply(self, step: int, inbox: bytes) -> bytes:
         """The site's message at `step`."""

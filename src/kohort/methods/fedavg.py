@@ -22,10 +22,11 @@ from typing import Any
 from kohort.crypto.sums.scheme import find_scheme
 from kohort.methods.registry import Method
 from kohort.models.dense.network import FloatArray
+from kohort.privacy.contract import Contract
 from kohort.privacy.dp.accounting import calibrate
 from kohort.privacy.guarantee import DP, Aggregate, Guarantee
 from kohort.protocol.hub import Ask, Hub, ProtocolGenerator, Replies, Result, RoundEnd
-from kohort.protocol.plan.approved import TrainSection
+from kohort.protocol.plan.approved import ApprovedPlan, TrainSection
 from kohort.protocol.plan.phases import PURE, DPSection, SecureSumSection, TrainingPhase
 from kohort.protocol.plan.reads import (
     AGGREGATION,
@@ -38,13 +39,14 @@ from kohort.protocol.plan.reads import (
     START,
     Reads,
 )
-from kohort.rounds.dp_accounts import RESERVE, planned_claims, reserve, spends
+from kohort.rounds.dp_accounts import planned_claims, reserve, reserve_step, spends
 from kohort.rounds.hub_noise import hub_noise
 from kohort.rounds.loop import RoundOptions, RoundsResult, federated_rounds
-from kohort.rounds.noisy_statistics import STATISTICS, noisy_statistics
-from kohort.rounds.phase_training import TRAIN_PHASE
+from kohort.rounds.noisy_statistics import noisy_statistics, statistics_step
+from kohort.rounds.phase_training import TRAIN_PHASE, phase_step
 from kohort.rounds.summed import SUM_UPDATES, summed_rounds
-from kohort.rounds.training import TRAIN, TRAIN_SCAFFOLD
+from kohort.rounds.summing import sum_steps
+from kohort.rounds.training import training_step
 
 __all__ = ["METHOD", "FedAvg"]
 
@@ -147,13 +149,27 @@ def claims(config: FedAvg, rows: int) -> Sequence[Guarantee]:
     return tuple(made)
 
 
+def contract(approved: ApprovedPlan) -> Contract:
+    """A reservation where there is a budget, then one answer per round: weights, noisy weights, or a share of a sum."""
+    config: FedAvg = approved.config
+    budget = [reserve_step(approved)] if spends(approved.phase(0), config.secure) is not None else []
+    if config.secure is not None:
+        says = "the sum of all sites' updates" if config.dp is None else "the noisy sum of all sites' clipped updates"
+        return Contract.of(budget, sum_steps(approved, SUM_UPDATES, says=says, rounds=range(approved.train.rounds)))
+    if config.dp is None:
+        return Contract.of([training_step(approved)])
+    if config.dp.mechanism == "statistics":
+        return Contract.of(budget, [statistics_step(approved)])
+    return Contract.of(budget, [phase_step(approved, 0)])
+
+
 METHOD = Method(
     name="fedavg",
     summary="Sites train, the hub averages their weights.",
     config=FedAvg,
     protocol=protocol,
     claims=claims,
-    tasks=(RESERVE, TRAIN, TRAIN_SCAFFOLD, TRAIN_PHASE, STATISTICS, SUM_UPDATES),
+    contract=contract,
     cites="McMahan et al. 2017",
     reads=reads,
     phases=phases,

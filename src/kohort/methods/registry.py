@@ -14,12 +14,12 @@ from functools import cache
 from typing import Any
 
 from kohort.errors import ConfigError, nearest
+from kohort.privacy.contract import Contract
 from kohort.privacy.guarantee import Guarantee
 from kohort.protocol.hub import Ask, Hub, ProtocolGenerator
 from kohort.protocol.plan.approved import ApprovedPlan, TrainSection
 from kohort.protocol.plan.phases import JudgeSection, SecureSumSection, TrainingPhase
 from kohort.protocol.plan.reads import FEDERATED_ROUNDS, NETWORK, Reads
-from kohort.protocol.task import Task
 from kohort.registry import discover, find_namesake
 from kohort.tables.encoder import Encoder
 
@@ -40,7 +40,8 @@ class Method:
     protocol: Callable[[Any, Hub], ProtocolGenerator]
     claims: Callable[[Any, int], Sequence[Guarantee]]
     """What a site with so many rows will be asked to release; judged by its policy before anything leaves."""
-    tasks: tuple[Task, ...]
+    contract: Callable[[ApprovedPlan], Contract]
+    """Everything it may ever ask of a site under an approved plan, besides the enrolment."""
     cites: str
     own_rows: bool = False
     """Whether a task of its own makes the rows sites train on; until it ran, a site has none to train on."""

@@ -27,14 +27,16 @@ from annotated_types import Ge, Le
 from kohort.errors import ConfigError, nearest
 from kohort.methods.registry import Method
 from kohort.models.rows import Rows, encode_rows
+from kohort.privacy.contract import Contract, Step
 from kohort.privacy.guarantee import Aggregate, Guarantee, KAnonymous
 from kohort.protocol.hub import Ask, Expect, Hub, ProtocolGenerator, Replies, Result
+from kohort.protocol.plan.approved import ApprovedPlan
 from kohort.protocol.plan.reads import FEDERATED_ROUNDS, NETWORK, Reads
 from kohort.protocol.site import Site
 from kohort.protocol.task import Release, Request, Task
 from kohort.protocol.wire import Payload
 from kohort.rounds.loop import federated_rounds
-from kohort.rounds.training import TRAIN, TRAIN_SCAFFOLD
+from kohort.rounds.training import training_step
 from kohort.tables.blocks import encode_generalised
 from kohort.tables.encoder import Encoder
 from kohort.tables.hierarchy import read_hierarchies
@@ -201,6 +203,14 @@ def _check(config: Anonymise, schema: Schema) -> None:
         raise ConfigError("l and t are about a sensitive column and none is named", hint="Name it in data.sensitive")
 
 
+def contract(approved: ApprovedPlan) -> Contract:
+    """The counts after anonymisation, then weights once per round."""
+    config: Silo = approved.config
+    says = "how many rows and classes you have after anonymisation"
+    anonymise = Step(task=ANONYMISE.name, says=says, claims=(_verdict(config.anonymise, 0),))
+    return Contract.of([anonymise], [training_step(approved)])
+
+
 def reads(config: Silo) -> Reads:
     """What the shared loop of rounds reads: all of `[train]`, and the network."""
     del config
@@ -213,7 +223,7 @@ METHOD = Method(
     config=Silo,
     protocol=protocol,
     claims=claims,
-    tasks=(ANONYMISE, TRAIN, TRAIN_SCAFFOLD),
+    contract=contract,
     cites="Saleh 2022",
     own_rows=True,
     reads=reads,

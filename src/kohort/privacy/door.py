@@ -1,6 +1,7 @@
 """The door: the one function every release passes.
 
-It asks the site's policy, writes the ledger line, and only then lets the bytes out. A refused release leaves a ledger
+It compares the release with the step of the contract that was asked for, asks the site's policy, writes the ledger
+line, and only then lets the bytes out. A refused release leaves a ledger
 line and no byte. Many sites may pass in one call; each is judged by its own policy and written to its own chain.
 """
 
@@ -10,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from kohort.privacy.contract import Step
 from kohort.privacy.guarantee import DP, Aggregate, Guarantee, KAnonymous, KKm, Raw
 from kohort.privacy.ledger.ledger import Chain, Ledger, LedgerContext
 from kohort.privacy.policy import Policy
@@ -48,6 +50,7 @@ def door(
     ledger_context: LedgerContext,
     guarantees: Sequence[Guarantee],
     rows: Sequence[int],
+    step: Step,
     metrics: Sequence[str] = (),
 ) -> list[Refusal | None]:
     """Judge each release, write it down, and say whether it may leave.
@@ -62,6 +65,7 @@ def door(
         ledger_context: Task, recipient and request.
         guarantees: What each site claims of its payload.
         rows: How many rows each payload was computed from.
+        step: The step of the sites' contract that the payloads answer.
         metrics: Names of the plain numbers in the payloads, which some guarantees do not cover.
 
     Returns:
@@ -77,7 +81,7 @@ def door(
         if isinstance(guarantee, DP) and ledger.has_answered(site.chain, ledger_context, payload):
             refusals.append(None)
             continue
-        reason = _objection(site, guarantee, count, ledger_context, metrics)
+        reason = _objection(site, guarantee, count, ledger_context, step, metrics)
         if reason is None and isinstance(guarantee, DP):
             where = ledger_context
             site.chain.budget.charge(guarantee, to=where.to, what=where.what, round=where.round)
@@ -96,9 +100,16 @@ def door(
 
 
 def _objection(
-    site: SiteAtDoor, guarantee: Guarantee, rows: int, ledger_context: LedgerContext, metrics: Sequence[str]
+    site: SiteAtDoor,
+    guarantee: Guarantee,
+    rows: int,
+    ledger_context: LedgerContext,
+    step: Step,
+    metrics: Sequence[str],
 ) -> str | None:
     """The reason why a release may not leave; None if it may."""
+    if not step.allows(guarantee, ledger_context.to):
+        return f"the release claims {guarantee.kind}, which is weaker than what the plan's contract says"
     if not 0 <= rows <= site.count:
         return f"the release speaks of {rows} rows, the site holds {site.count}"
     if isinstance(guarantee, Aggregate | Raw) and guarantee.rows != rows:

@@ -7,6 +7,7 @@ stores it verbatim. Two releases with equal guarantees are equally protected, so
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from math import inf
@@ -25,6 +26,7 @@ __all__ = [
     "Public",
     "Raw",
     "SecureSum",
+    "is_at_least",
     "parse_guarantee",
 ]
 
@@ -242,6 +244,52 @@ class SecureSum(Guarantee):
     threshold: int
     colluders: int
     opens: str
+
+
+def is_at_least(claim: Guarantee, other: Guarantee) -> bool:
+    """Whether a claim is equal to another one, or stronger.
+
+    A claim of noise or of a secure sum is stronger than an unprotected aggregate of the same rows. Apart from that,
+    guarantees of different kinds are not comparable.
+
+    Args:
+        claim: What a release claims.
+        other: What it must claim at least.
+
+    Returns:
+        True when whoever accepts `other` can accept `claim`.
+    """
+    if type(claim) is not type(other):
+        return isinstance(other, Aggregate) and isinstance(claim, DP | SecureSum)
+    compare = _COMPARED.get(type(claim))
+    return claim == other if compare is None else compare(claim, other)
+
+
+def _classes_hold(claim: KAnonymous, other: KAnonymous) -> bool:
+    near = other.t is None or (claim.t is not None and claim.t <= other.t)
+    return claim.k >= other.k and claim.l >= other.l and near and claim.verified >= other.verified
+
+
+def _sum_holds(claim: SecureSum, other: SecureSum) -> bool:
+    same = claim.opens.partition(":")[0] == other.opens.partition(":")[0]
+    return same and claim.sites >= other.sites and claim.threshold >= other.threshold
+
+
+def _noise_holds(claim: DP, other: DP) -> bool:
+    slack = 1 + 1e-9
+    return claim.epsilon <= other.epsilon * slack and claim.delta <= other.delta * slack
+
+
+_COMPARED: dict[type[Guarantee], Callable[[Any, Any], bool]] = {
+    Raw: lambda claim, other: claim.counted_by in {"", other.counted_by},
+    Domain: lambda claim, other: set(claim.columns) <= set(other.columns),
+    Aggregate: lambda claim, other: claim.rows >= other.rows,
+    KAnonymous: _classes_hold,
+    KKm: lambda claim, other: claim.k >= other.k and claim.m >= other.m and claim.verified >= other.verified,
+    DP: _noise_holds,
+    SecureSum: _sum_holds,
+}
+"""How two guarantees of one kind are compared; others must be equal."""
 
 
 def parse_guarantee(described: dict[str, Any]) -> Guarantee:

@@ -15,6 +15,7 @@ import numpy as np
 
 from kohort.errors import IntegrityError
 from kohort.models.rows import encode_rows
+from kohort.privacy.contract import Contract, Step
 from kohort.privacy.guarantee import Domain as DomainClaim
 from kohort.privacy.guarantee import Public
 from kohort.privacy.ledger.ledger import canonical
@@ -23,11 +24,11 @@ from kohort.protocol.plan.approved import ApprovedPlan
 from kohort.protocol.site import Site
 from kohort.protocol.task import Release, Releases, Request, Task
 from kohort.protocol.wire import Payload
-from kohort.tables.domain import Domain, learn_domain, merge_domains
+from kohort.tables.domain import Domain, declared_domain, learn_domain, merge_domains
 from kohort.tables.encoder import Encoder
 from kohort.tables.schema import ColumnKind
 
-__all__ = ["DESCRIBE", "PREPARE", "Enrolled", "encoder_for", "enrol"]
+__all__ = ["DESCRIBE", "PREPARE", "Enrolled", "encoder_for", "enrol", "enrolment_contract"]
 
 _ROW_COUNT = Public(what="row count")
 
@@ -118,6 +119,27 @@ def _adopt(sites: Sequence[Site], request: Request) -> Encoder:
 
 DESCRIBE = Task(name="describe", one=_describe)
 PREPARE = Task(name="prepare", one=_prepare_one, many=_prepare_many)
+
+
+def enrolment_contract(approved: ApprovedPlan) -> Contract:
+    """What every plan asks of a site before its method begins.
+
+    Args:
+        approved: The approved plan.
+
+    Returns:
+        The domain, where the schema leaves one open and no budget or secure sum forbids it; then the row count.
+    """
+    schema = approved.schema
+    columns = (*schema.inputs, *(() if schema.target is None else (schema.target,)))
+    describe = Step(
+        task=DESCRIBE.name,
+        says="the values and ranges that occur in columns whose domain is not declared",
+        claims=(DomainClaim(columns=columns),),
+    )
+    prepare = Step(task=PREPARE.name, says="your row count", claims=(_ROW_COUNT,))
+    is_open = declared_domain(schema, missing=approved.missing) is None
+    return Contract.of([describe] if is_open else [], [prepare])
 
 
 class Enrolled(NamedTuple):

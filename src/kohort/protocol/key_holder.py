@@ -17,6 +17,7 @@ import polars as pl
 
 from kohort.crypto.sums.scheme import KEY_HOLDER, MIN_SITES, SumContext, find_scheme
 from kohort.errors import ConfigError, IntegrityError, RefusedError
+from kohort.privacy.contract import Contract, Step
 from kohort.privacy.guarantee import Public, SecureSum
 from kohort.privacy.ledger.ledger import Ledger
 from kohort.privacy.policy import Policy
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from kohort.crypto.sums.encrypted import EncryptedSum
     from kohort.crypto.sums.key_holder import KeyHolder
 
-__all__ = ["KEYS", "OPEN", "needs_key_holder", "simulated_key_holder"]
+__all__ = ["KEYS", "OPEN", "key_holder_contract", "needs_key_holder", "simulated_key_holder"]
 
 
 def needs_key_holder(approved: ApprovedPlan) -> bool:
@@ -69,7 +70,7 @@ def simulated_key_holder(
         raise ConfigError(
             f"a site cannot be called {KEY_HOLDER!r}", hint="That is the party that opens sums; rename it"
         )
-    return Site(
+    holder = Site(
         name=KEY_HOLDER,
         table=SiteTable(pl.DataFrame(), 0, 0),
         schema=schema,
@@ -77,6 +78,36 @@ def simulated_key_holder(
         streams=Streams(streams.bytes("site", KEY_HOLDER), streams.seed),
         ledger=ledger,
     )
+    holder.contract_of = key_holder_contract
+    return holder
+
+
+def key_holder_contract(approved: ApprovedPlan) -> Contract:
+    """What a plan may ask of the key-holder: a key and an opening for every secure sum of its contract.
+
+    Args:
+        approved: The approved plan.
+
+    Returns:
+        Two steps, answered once per sum; which sums there are is judged by `Contract.sum_step`.
+    """
+    rounds = sorted({number for step in approved.contract if step.sites for number in step.rounds})
+    keys = Step(
+        task=KEYS.name,
+        says="a public key for one sum",
+        claims=(_PUBLIC_KEY,),
+        rounds=rounds,
+        ordered=False,
+        repeats=True,
+    )
+    opening = SecureSum(sites=MIN_SITES, threshold=MIN_SITES, colluders=1, opens="hub")
+    opened = Step(
+        task=OPEN.name, says="the total of one sum", claims=(opening,), rounds=rounds, ordered=False, repeats=True
+    )
+    return Contract.of([keys, opened])
+
+
+_PUBLIC_KEY = Public(what="the public key of a sum")
 
 
 @dataclass
@@ -92,6 +123,7 @@ def _sum_of(site: Site, request: Request) -> tuple[KeyHolder, EncryptedSum, SumC
     from kohort.crypto.sums.key_holder import KeyHolder
 
     numbers, texts = request.payload.metrics, request.payload.blobs
+    site.plan.contract.sum_step(texts["task"].decode(errors="replace"), request.round)
     scheme = find_scheme(texts["scheme"].decode(errors="replace"))
     if not isinstance(scheme, EncryptedSum):
         raise RefusedError(f"a sum by {scheme.name!r} needs no key-holder")
@@ -117,7 +149,7 @@ def _sum_of(site: Site, request: Request) -> tuple[KeyHolder, EncryptedSum, SumC
 def _keys(site: Site, request: Request) -> Release:
     state, scheme, context = _sum_of(site, request)
     offer = state.offer(scheme.ring, context)
-    return Release(payload=Payload(blobs={"offer": offer}), guarantee=Public(what="the public key of a sum"), rows=0)
+    return Release(payload=Payload(blobs={"offer": offer}), guarantee=_PUBLIC_KEY, rows=0)
 
 
 def _open(site: Site, request: Request) -> Release:

@@ -6,18 +6,19 @@ Guarantee: what `answer` returns has passed the door. There is no other way from
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from time import perf_counter
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import polars as pl
 
-from kohort.errors import IntegrityError, KohortError, SiteError
+from kohort.errors import IntegrityError, KohortError, RefusedError, SiteError
 from kohort.models.rows import Rows
 from kohort.models.trainable import Trainable
+from kohort.privacy.contract import Asked, Contract, Place, Position, Step
 from kohort.privacy.door import Refusal, door
-from kohort.privacy.guarantee import Aggregate
+from kohort.privacy.guarantee import Aggregate, Public
 from kohort.privacy.ledger.ledger import Chain, Ledger, LedgerContext
 from kohort.privacy.policy import Policy
 from kohort.protocol.faults import ByzantineSite
@@ -36,7 +37,9 @@ T = TypeVar("T", bound=TaskState)
 if TYPE_CHECKING:
     from kohort.crypto.sealed import Identity, PublicIdentity
 
-__all__ = ["Answers", "Failure", "Site", "SiteTable", "answer", "replay"]
+_NOTHING = Public(what="nothing")
+
+__all__ = ["Answers", "Failure", "Site", "SiteTable", "answer", "asked_of", "replay", "restore_place"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,6 +149,8 @@ class Site:
         self.training_rows: Rows | None = None
         """The encoded rows to train on; None until a task of the method sets them. They never leave."""
         self.approved: ApprovedPlan | None = None
+        self.contract_of: Callable[[ApprovedPlan], Contract] = lambda approved: approved.contract
+        """What this participant takes from an approved plan; a key-holder takes other steps than a site."""
         self.byzantine: ByzantineSite | None = None
         """Simulated dishonesty; None at an honest site."""
         self._encoder: Encoder | None = None
@@ -188,6 +193,11 @@ class Site:
         if self.approved is None:
             raise SiteError(f"site {self.name!r} was asked before it approved a plan")
         return self.approved
+
+    @property
+    def contract(self) -> Contract:
+        """Everything the approved plan may ask of this participant."""
+        return self.contract_of(self.plan)
 
     def enrol(self, encoder: Encoder, network: Trainable) -> None:
         """Set the encoder and the network that tasks use from now on.
@@ -289,6 +299,70 @@ def replay(site: Site, request: Request) -> None:
     site.state(PublicInputs).take(request)
 
 
+def restore_place(site: Site, asked: Asked) -> None:
+    """Note at a restarted site that a step of its contract was answered.
+
+    Args:
+        site: The site.
+        asked: What was asked for, as `asked_of` read it.
+    """
+    step, position = site.contract.find(asked)
+    site.state(ContractState).place.note(step, position, asked)
+
+
+@dataclass
+class ContractState(TaskState):
+    """The site's place in the contract of the approved plan."""
+
+    place: Place = field(default_factory=Place)
+
+
+class _Admitted(NamedTuple):
+    """A request that is an allowed next step."""
+
+    step: Step
+    position: Position
+    asked: Asked
+
+    def note(self, site: Site) -> None:
+        """Note that the site answered it."""
+        site.state(ContractState).place.note(self.step, self.position, self.asked)
+
+
+def asked_of(request: Request) -> Asked:
+    """What a request asks for, as far as a contract reads it.
+
+    Args:
+        request: The request.
+
+    Returns:
+        Task, round, step, phase, attempt and digest.
+
+    Raises:
+        RefusedError: Step or phase are no whole numbers.
+    """
+    numbers = request.payload.metrics
+    part, phase = numbers.get("step", 0), numbers.get("phase")
+    whole = isinstance(part, int) and (phase is None or isinstance(phase, int))
+    if not whole:
+        raise RefusedError("a request names its step and its phase by whole numbers")
+    return Asked(request.task, request.round, int(part), phase, request.attempt, request.digest)  # type: ignore[arg-type]
+
+
+def _admit(sites: tuple[Site, ...], request: Request) -> _Admitted:
+    """Refuse a request that is not an allowed next step of the contract that these sites share."""
+    asked = asked_of(request)
+    step, position = sites[0].contract.find(asked)
+    for site in sites:
+        site.state(ContractState).place.admit(step, position, asked)
+    return _Admitted(step, position, asked)
+
+
+def _refused_by_contract(site: Site, request: Request, error: RefusedError) -> Answers:
+    site.ledger.refuse(site.chain, _ledger_context(request, "hub"), guarantee=_NOTHING, reason=error.message)
+    return Answers(sites=(), encoded=[], refusals=[Refusal(site.name, error.message)])
+
+
 def _as_sent(site: Site, request: Request, payload: Payload) -> Payload:
     """The payload as an honest site sends it, or as a simulated Byzantine site distorts it."""
     if site.byzantine is None or "weights" not in payload.arrays:
@@ -303,8 +377,13 @@ def _answer_alone(site: Site, request: Request) -> Answers:
     if stored is not None:  # answered before: the same request gets the same bytes
         return Answers(sites=(site,), encoded=[stored], shares=[0.0])
     try:
+        admitted = _admit((site,), request)
+    except RefusedError as error:
+        return _refused_by_contract(site, request, error)
+    try:
         release: Release = find_task(request.task).one(site, request)
     except KohortError as error:
+        site.state(ContractState).place.fail(admitted.asked)
         site.ledger.note(site.chain, _ledger_context(request, "hub"), reason=error.message)
         return Answers(sites=(), encoded=[], failures=[_failure(site, error)])
     site.state(PublicInputs).take(request)
@@ -316,8 +395,11 @@ def _answer_alone(site: Site, request: Request) -> Answers:
         ledger_context=_ledger_context(request, release.to, release.via),
         guarantees=[release.guarantee],
         rows=[release.rows],
+        step=admitted.step,
         metrics=tuple(release.payload.metrics),
     )
+    if verdicts[0] is None:
+        admitted.note(site)
     if site.outbox is not None and verdicts[0] is None:
         site.outbox.store(request.digest, data)
     elapsed = perf_counter() - began
@@ -333,6 +415,7 @@ def _failure(site: Site, error: KohortError) -> Failure:
 def _answer_together(sites: tuple[Site, ...], request: Request, task: ManySites) -> Answers | None:
     began = perf_counter()
     try:
+        admitted = _admit(sites, request)
         releases = task(sites, request)
     except KohortError:
         return None  # one of them failed: asking one by one shows which, and lets the others answer
@@ -354,8 +437,12 @@ def _answer_together(sites: tuple[Site, ...], request: Request, task: ManySites)
         ledger_context=_ledger_context(request, releases.to),
         guarantees=releases.guarantees,
         rows=rows,
+        step=admitted.step,
         metrics=tuple(releases.metrics),
     )
+    for site, verdict in zip(sites, verdicts, strict=True):
+        if verdict is None:
+            admitted.note(site)
     answered, refusals = sites, []
     if any(verdicts):
         refusals = [verdict for verdict in verdicts if verdict is not None]

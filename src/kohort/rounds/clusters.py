@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kohort.errors import ConfigError, IntegrityError
-from kohort.privacy.guarantee import Public
+from kohort.privacy.contract import Step
+from kohort.privacy.guarantee import Aggregate, Public
 from kohort.protocol.hub import Ask, Expect, Hub, Replies, RoundEnd
 from kohort.protocol.plan.approved import ApprovedPlan
 from kohort.protocol.site import Site
@@ -26,10 +27,12 @@ from kohort.rounds.phase_rows import rows_of
 __all__ = [
     "LABELS",
     "NAMED",
+    "NAMED_STEP",
     "check_cluster_name",
     "clusters_of",
     "form_clusters",
     "join_cluster",
+    "labels_step",
     "named_clusters",
     "planned_mates",
 ]
@@ -88,14 +91,18 @@ def join_cluster(site: Site, name: str) -> None:
     site.state(ClusterState).name = name
 
 
+_OWN_CLUSTER = Public(what="its cluster")
+
+
 def _named(site: Site, request: Request) -> Release:
     """The cluster that this site's operator named; empty for none."""
     del request  # the approved plan holds everything it needs
     name = site.state(ClusterState).name
-    return Release(payload=Payload(blobs={_CLUSTER: name.encode()}), guarantee=Public(what="its cluster"), rows=0)
+    return Release(payload=Payload(blobs={_CLUSTER: name.encode()}), guarantee=_OWN_CLUSTER, rows=0)
 
 
 NAMED = Task(name="clusters.named", one=_named)
+NAMED_STEP = Step(task=NAMED.name, says="the name of your cluster", claims=(_OWN_CLUSTER,))
 
 
 def named_clusters(hub: Hub) -> Generator[Ask | RoundEnd, Any, dict[str, str]]:
@@ -133,6 +140,19 @@ def _labels(site: Site, request: Request) -> Release:
 
 
 LABELS = Task(name="clusters.labels", one=_labels)
+
+
+def labels_step(number: int) -> Step:
+    """The release of a site's label distribution, by which clusters are formed.
+
+    Args:
+        number: The phase whose rows are counted, from 0.
+
+    Returns:
+        The step.
+    """
+    says = "the shares of the target's classes among your rows"
+    return Step(task=LABELS.name, says=says, claims=(Aggregate(rows=0),), phase=number)
 
 
 def form_clusters(hub: Hub, count: int, number: int) -> Generator[Ask | RoundEnd, Any, dict[str, str]]:

@@ -7,7 +7,7 @@ name. A lying site can force approvals or refusals.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,17 +15,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kohort.crypto.counting import FIELDS, SKETCH, Fingerprints, cells_for, estimate, fingerprints, peel, sketch, table
-from kohort.crypto.group_secret import STEPS, GroupHub, GroupSite
+from kohort.crypto.group_secret import KEYS_CLAIM, SEALED_CLAIM, STEPS, GroupHub, GroupSite
 from kohort.crypto.sums.modular import P61
 from kohort.crypto.sums.scheme import Integers, SumContext
 from kohort.errors import SiteError
+from kohort.privacy.contract import Step
 from kohort.protocol.hub import Ask, Hub, Replies, RoundEnd
 from kohort.protocol.plan.approved import ApprovedPlan
 from kohort.protocol.site import Site
 from kohort.protocol.state import TaskState
 from kohort.protocol.task import Release, Request, Task
 from kohort.protocol.wire import Payload
-from kohort.rounds.summing import join_session, secure_sum, step_request, sum_task
+from kohort.rounds.summing import join_session, secure_sum, step_request, sum_steps, sum_task
 
 __all__ = ["Approved", "KeyCounts", "SecureCount", "is_approved"]
 
@@ -73,10 +74,30 @@ class SecureCount:
         self.size = sum_task(f"{name}.size", self._sketch, scheme=scheme, modulus=P61)
         self.table = sum_task(f"{name}.table", self._table, scheme=scheme, modulus=P61)
 
-    @property
-    def tasks(self) -> tuple[Task, ...]:
-        """What a method that counts has to register."""
-        return (self.secret, self.size, self.table)
+    def steps(self, approved: ApprovedPlan, *, says: str, stages: Sequence[int]) -> list[Step]:
+        """What counts ask of a site.
+
+        Args:
+            approved: The approved plan.
+            says: What is counted, for people.
+            stages: The numbers of the counts.
+
+        Returns:
+            The steps of one turn: the group's secret, the size of the table, the table and its repetitions.
+        """
+        boxes = (SEALED_CLAIM, KEYS_CLAIM)
+        secret = Step(
+            task=self.secret.name,
+            says="a secret that sites share",
+            claims=boxes,
+            rounds=stages,
+            parts=STEPS,
+        )
+        first = [stage * ATTEMPTS for stage in stages]
+        again = [stage * ATTEMPTS + attempt for stage in stages for attempt in range(ATTEMPTS)]
+        size = sum_steps(approved, self.size, says="about how many keys there are", rounds=first, every=ATTEMPTS)
+        table = sum_steps(approved, self.table, says=says, rounds=again, every=ATTEMPTS)
+        return [secret, *size, *table]
 
     def run(self, hub: Hub, *, threshold: int, stage: int = 0) -> Generator[Ask | RoundEnd, Any, Approved]:
         """Agree on a secret, learn how large the table must be, add the tables, and read the frequent keys.

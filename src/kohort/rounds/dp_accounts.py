@@ -13,6 +13,7 @@ from math import sqrt
 from typing import TypedDict
 
 from kohort.errors import RefusedError
+from kohort.privacy.contract import Step
 from kohort.privacy.dp.account import Charge, Shares, SiteAccount, total_cost
 from kohort.privacy.dp.accounting import (
     Accountant,
@@ -43,8 +44,10 @@ __all__ = [
     "claim_of",
     "planned_claims",
     "reserve",
+    "reserve_step",
     "shares_of",
     "spends",
+    "total_claim",
 ]
 
 PARTS: dict[RowPart, str] = {"all": "all rows", "low": "low-risk rows", "high": "high-risk rows"}
@@ -308,6 +311,44 @@ def reserve(sites: tuple[str, ...]) -> Ask:
     """
     payload = Payload(blobs={"sites": "\n".join(sites).encode()})
     return Ask(task=RESERVE, to=sites, payload=payload, expect=Expect(metrics=("rows",)))
+
+
+def total_claim(approved: ApprovedPlan) -> DP:
+    """The most a plan spends at a site in all its phases, by basic composition.
+
+    Args:
+        approved: The approved plan.
+
+    Returns:
+        A claim that no release of the plan may exceed.
+    """
+    claims = planned_claims(approved.phases, approved.secure)
+    spent = [(claim.epsilon, claim.delta) for claim in claims]
+    judge = approved.judge
+    if judge is not None and judge.rows == "high":
+        spent.append((judge.epsilon, judge.delta))
+    return DP(
+        epsilon=sum(epsilon for epsilon, _ in spent),
+        delta=sum(delta for _, delta in spent),
+        unit=_unit(approved.phases),
+    )
+
+
+def reserve_step(approved: ApprovedPlan) -> Step:
+    """The reservation of the plan's budget.
+
+    Args:
+        approved: The approved plan, which has a budget.
+
+    Returns:
+        The step, once per run.
+    """
+    claim = total_claim(approved)
+    return Step(
+        task=RESERVE.name,
+        says=f"that epsilon {claim.epsilon:g} and delta {claim.delta:g} are reserved, and your row count",
+        claims=(claim,),
+    )
 
 
 def planned_claims(phases: tuple[TrainingPhase, ...], secure: SecureSumSection | None = None) -> list[DP]:

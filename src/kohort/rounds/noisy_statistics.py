@@ -18,18 +18,20 @@ import numpy as np
 from kohort.errors import ConfigError, SiteError
 from kohort.models.rows import Rows, stack
 from kohort.models.trainable import Trainable
+from kohort.privacy.contract import Step
 from kohort.protocol.hub import Ask, Expect, Hub, Replies, RoundEnd
+from kohort.protocol.plan.approved import ApprovedPlan
 from kohort.protocol.site import Site
 from kohort.protocol.task import Release, Request, Task
 from kohort.protocol.wire import Payload
-from kohort.rounds.dp_accounts import account_of, answer_once, claim_of
+from kohort.rounds.dp_accounts import account_of, answer_once, claim_of, total_claim
 from kohort.rounds.loop import RoundsResult
 from kohort.rounds.phase_rows import rows_of
 
 if TYPE_CHECKING:
     from kohort.models.closed_form.design import OneLayer
 
-__all__ = ["STATISTICS", "noisy_statistics", "require_one_layer"]
+__all__ = ["STATISTICS", "noisy_statistics", "require_one_layer", "statistics_step"]
 
 
 def require_one_layer(network: Trainable) -> OneLayer:
@@ -79,6 +81,19 @@ def _statistics(site: Site, request: Request) -> Release:
 
 
 STATISTICS = Task(name="dp.statistics", one=_statistics)
+
+
+def statistics_step(approved: ApprovedPlan) -> Step:
+    """The release of noisy statistics.
+
+    Args:
+        approved: The approved plan.
+
+    Returns:
+        The step, once per run.
+    """
+    says = "sums and products of your columns, with noise for the whole budget"
+    return Step(task=STATISTICS.name, says=says, claims=(total_claim(approved),))
 
 
 def noisy_statistics(hub: Hub) -> Generator[Ask | RoundEnd, Any, RoundsResult]:

@@ -20,17 +20,21 @@ from numpy.typing import NDArray
 
 from kohort.errors import ConfigError, IntegrityError, SiteError
 from kohort.models.dense.network import FloatArray
-from kohort.privacy.guarantee import Public
+from kohort.privacy.contract import Step
+from kohort.privacy.guarantee import Aggregate, Guarantee, Public
 from kohort.protocol.hub import Ask, Expect, Hub, Replies, RoundEnd
+from kohort.protocol.plan.approved import ApprovedPlan
 from kohort.protocol.site import Site
 from kohort.protocol.task import Release, Request, Task
 from kohort.protocol.wire import Payload
+from kohort.rounds.dp_accounts import total_claim
 from kohort.rounds.phase_rows import rows_of
-from kohort.rounds.phase_training import train_phase
+from kohort.rounds.phase_training import phase_rounds, train_phase
 from kohort.rounds.sealed_messages import (
     KEYS,
     check_key,
     check_messages,
+    keys_step,
     learn_peers,
     members_of,
     open_boxes,
@@ -53,6 +57,7 @@ __all__ = [
     "open_boxes",
     "pack_boxes",
     "passed_around",
+    "peer_blocks",
     "peer_rounds",
     "run_identity",
     "seal_to",
@@ -153,10 +158,13 @@ def _exchange(site: Site, request: Request) -> Release:
 EXCHANGE = Task(name="peers.exchange", one=_exchange, public=False)
 
 
+_SETTLED = Public(what="that it has settled")
+
+
 def _settle(site: Site, request: Request) -> Release:
     """Average the models received after the last round; the result stays at the site."""
     site.state(TrainingState).model, _ = _current(site, request, int(request.payload.metrics["phase"]))
-    return Release(payload=Payload(), guarantee=Public(what="that it has settled"), rows=0)
+    return Release(payload=Payload(), guarantee=_SETTLED, rows=0)
 
 
 SETTLE = Task(name="peers.settle", one=_settle, public=False)
@@ -204,6 +212,33 @@ def peer_rounds(hub: Hub, phase: PeerRounds, weights: FloatArray) -> Generator[A
         yield RoundEnd(round=number, rounds=phase.last_round, model=None, state=state)
     settled: Replies = yield relay.ask(SETTLE, phase.first_round + phase.rounds, None, Expect())
     return settled.sites
+
+
+def peer_blocks(approved: ApprovedPlan, number: int) -> list[list[Step]]:
+    """What a phase among peers asks of a site.
+
+    Args:
+        approved: The approved plan.
+        number: The phase, from 0.
+
+    Returns:
+        Keys, the rounds, and the delivery after the last one, each a block of the contract.
+    """
+    phase, rounds = approved.phase(number), phase_rounds(approved, number)
+    says = "your model, sealed to the peers of your cluster, who can read it"
+    claims: tuple[Guarantee, ...] = (Aggregate(rows=0),)
+    if phase.dp is not None:
+        says += f", with noise for epsilon {phase.dp.epsilon:g} over all rounds"
+        claims = (total_claim(approved),)
+    exchange = Step(task=EXCHANGE.name, says=says, claims=claims, rounds=rounds, to="peers", phase=number)
+    settle = Step(
+        task=SETTLE.name,
+        says="that you are done",
+        claims=(_SETTLED,),
+        rounds=range(rounds.stop, rounds.stop + 1),
+        phase=number,
+    )
+    return [[keys_step(range(rounds.start, rounds.start + 1))], [exchange], [settle]]
 
 
 def _meet(hub: Hub, phase: PeerRounds) -> Generator[Ask | RoundEnd, Any, _Relay]:

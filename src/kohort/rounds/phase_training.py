@@ -18,16 +18,18 @@ from numpy.typing import NDArray
 
 from kohort.errors import ConfigError, RefusedError, SiteError
 from kohort.models.dense.network import FloatArray, Network
-from kohort.privacy.guarantee import Guarantee
+from kohort.privacy.contract import Step
+from kohort.privacy.guarantee import Aggregate, Guarantee
+from kohort.protocol.plan.approved import ApprovedPlan
 from kohort.protocol.plan.phases import PURE, DPSection, TrainingPhase
 from kohort.protocol.site import Site
 from kohort.protocol.task import Release, Releases, Request, Task
 from kohort.protocol.wire import Payload
-from kohort.rounds.dp_accounts import account_of, answer_once, claim_of
+from kohort.rounds.dp_accounts import account_of, answer_once, claim_of, total_claim
 from kohort.rounds.phase_rows import rows_of, stacked_rows
 from kohort.rounds.training import TrainingState, keep_optimizer_state, optimizer_state
 
-__all__ = ["TRAIN_PHASE", "Trained", "plain_update", "train_phase"]
+__all__ = ["TRAIN_PHASE", "Trained", "phase_rounds", "phase_step", "plain_update", "train_phase"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -232,6 +234,46 @@ def _noised(
     noise = np.stack([gaussian(key, weights.shape[1]) for key in keys])
     noisy: FloatArray = (clipped + noise * (2 * dp.clip * sigmas)[:, None]).astype(weights.dtype)
     return noisy
+
+
+def phase_step(approved: ApprovedPlan, number: int) -> Step:
+    """What the rounds of one phase with the hub ask of a site.
+
+    Args:
+        approved: The approved plan.
+        number: The phase, from 0.
+
+    Returns:
+        The step, once per round of the phase.
+    """
+    phase = approved.phase(number)
+    noisy = phase.dp is not None and phase.dp.mechanism != "hub"
+    says = "weights trained on your rows"
+    if phase.rows != "all":
+        says += f" of {phase.rows} risk"
+    if phase.dp is not None:
+        says += ", clipped" if not noisy else f", with noise for epsilon {phase.dp.epsilon:g} over all rounds"
+    return Step(
+        task=TRAIN_PHASE.name,
+        says=says,
+        claims=(total_claim(approved),) if noisy else (Aggregate(rows=0),),
+        rounds=phase_rounds(approved, number),
+        phase=number,
+    )
+
+
+def phase_rounds(approved: ApprovedPlan, number: int) -> range:
+    """The rounds of one phase.
+
+    Args:
+        approved: The approved plan.
+        number: The phase, from 0.
+
+    Returns:
+        Their numbers in the run.
+    """
+    first = sum(earlier.train.rounds for earlier in approved.phases[:number])
+    return range(first, first + approved.phases[number].train.rounds)
 
 
 def _start(sites: Sequence[Site], request: Request) -> FloatArray:

@@ -17,6 +17,7 @@ from kohort.crypto.identity.roster import Roster
 from kohort.crypto.replay import SequenceMemory
 from kohort.crypto.sealed import Identity, PublicIdentity, open_sealed, seal
 from kohort.errors import IntegrityError, RefusedError
+from kohort.privacy.contract import Step
 from kohort.privacy.guarantee import Guarantee, Public
 from kohort.protocol.hub import Ask, Expect, Hub, Replies, RoundEnd
 from kohort.protocol.site import Site
@@ -29,6 +30,7 @@ __all__ = [
     "PeerState",
     "check_key",
     "check_messages",
+    "keys_step",
     "learn_peers",
     "members_of",
     "open_boxes",
@@ -118,6 +120,9 @@ def run_identity(site: Site) -> Identity:
     return state.run_identity
 
 
+_RUN_KEY = Public(what="run key")
+
+
 def members_of(site: Site, request: Request) -> tuple[str, ...]:
     """The members of the site's cluster, as the hub names them. Key exchange checks them against the site's roster.
 
@@ -156,10 +161,22 @@ def _keys(site: Site, request: Request) -> Release:
     key = announce_run_key(
         run_identity(site), run=approved.run, plan_hash=approved.plan_hash, roster_hash=roster.hash()
     )
-    return Release(payload=Payload(blobs={"key": key.to_bytes()}), guarantee=Public(what="run key"), rows=0)
+    return Release(payload=Payload(blobs={"key": key.to_bytes()}), guarantee=_RUN_KEY, rows=0)
 
 
 KEYS = Task(name="peers.keys", one=_keys, public=False)
+
+
+def keys_step(rounds: Sequence[int] = range(1)) -> Step:
+    """The exchange of run keys among peers.
+
+    Args:
+        rounds: When keys are exchanged.
+
+    Returns:
+        The step.
+    """
+    return Step(task=KEYS.name, says="your run key", claims=(_RUN_KEY,), rounds=rounds)
 
 
 def learn_peers(site: Site, announced: bytes, members: Sequence[str]) -> None:

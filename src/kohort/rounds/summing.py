@@ -10,17 +10,29 @@ list itself is known to hub and sites before the first sum.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from kohort.crypto.sums.scheme import KEY_HOLDER, Integers, SessionKeys, SumContext, SumScheme, Trust, find_scheme
+from kohort.crypto.sums.scheme import (
+    CONFIRMATIONS,
+    KEY_HOLDER,
+    MIN_SITES,
+    SESSION_KEYS,
+    Integers,
+    SessionKeys,
+    SumContext,
+    SumScheme,
+    Trust,
+    find_scheme,
+)
 from kohort.crypto.sums.session import SiteSession, SumPart, SumSession
 from kohort.errors import ConfigError, IntegrityError, RefusedError, SiteError
-from kohort.privacy.guarantee import Public
+from kohort.privacy.contract import Step
+from kohort.privacy.guarantee import Aggregate, Guarantee, Public, SecureSum
 from kohort.protocol.hub import Ask, Expect, Hub, Replies, RoundEnd
 from kohort.protocol.plan.approved import ApprovedPlan
 from kohort.protocol.public_inputs import PublicInputs
@@ -38,6 +50,7 @@ __all__ = [
     "secure_sum",
     "set_up_request",
     "step_request",
+    "sum_steps",
     "sum_task",
     "trust_of",
 ]
@@ -127,6 +140,45 @@ def sum_task(
 
     task = SumTask(name=name, one=one, scheme=scheme, modulus=modulus, bits=bits, public=False)
     return task
+
+
+def sum_steps(
+    approved: ApprovedPlan, task: SumTask, *, says: str, rounds: Sequence[int] = range(1), every: int = 1
+) -> list[Step]:
+    """What a sum asks of a site.
+
+    Args:
+        approved: The approved plan.
+        task: What is added.
+        says: What the total is, for people.
+        rounds: The rounds in which it is summed.
+        every: Rounds of the sum per turn of its block of the contract.
+
+    Returns:
+        The set-up, where the scheme has one, and the sum.
+    """
+    scheme = find_scheme(task.scheme(approved))
+    colluders = 1 if approved.secure is None else approved.secure.colluders
+    least = max(MIN_SITES, colluders + 2)
+    if scheme.name == "none":
+        claims: tuple[Guarantee, ...] = (Aggregate(rows=0),)
+        says = f"your own numbers, in clear: {says}"
+    else:
+        opens = "key-holder" if scheme.key_holder else "hub"
+        claims = (
+            SecureSum(sites=least, threshold=least, colluders=colluders, opens=opens),
+            Public(what=CONFIRMATIONS),
+        )
+        says = f"your share of a sum by {scheme.name} over at least {least} sites; only the total opens: {says}"
+    step = Step(task=task.name, says=says, claims=claims, rounds=rounds, parts=scheme.steps, every=every, sites=least)
+    return [*_set_up_steps(scheme), step]
+
+
+def _set_up_steps(scheme: SumScheme) -> list[Step]:
+    if not scheme.sets_up:
+        return []
+    claims = (Public(what=SESSION_KEYS),)
+    return [Step(task=SET_UP.name, says="public keys of a secure sum", claims=claims, parts=2, ordered=False)]
 
 
 def secure_sum(
@@ -228,9 +280,7 @@ def _set_up(site: Site, request: Request) -> Release:
         agreed = SiteSession(session, site.name, state.keys, state.begun)
         blob = state.keys.agree(session.members, request.payload.blobs["inbox"])
         state.agreed = state.sessions[session.id] = agreed
-    return Release(
-        payload=Payload(blobs={"answer": blob}), guarantee=Public(what="public keys of a secure sum"), rows=0
-    )
+    return Release(payload=Payload(blobs={"answer": blob}), guarantee=Public(what=SESSION_KEYS), rows=0)
 
 
 SET_UP = Task(name="sum.setup", one=_set_up, public=False)

@@ -14,6 +14,7 @@ from kohort.errors import SiteError
 from kohort.models.dense.training import Fitted, OptimiserState, Training
 from kohort.models.rows import Rows, StackedRows, read_only, stack
 from kohort.models.trainable import Trainable
+from kohort.privacy.contract import Step
 from kohort.privacy.guarantee import Aggregate
 from kohort.protocol.hub import Expect
 from kohort.protocol.plan.approved import ApprovedPlan
@@ -30,6 +31,7 @@ __all__ = [
     "expected_update",
     "keep_optimizer_state",
     "optimizer_state",
+    "training_step",
     "training_task",
 ]
 
@@ -78,6 +80,24 @@ def training_task(approved: ApprovedPlan) -> Task:
         `TRAIN_SCAFFOLD` when `train.correction` needs control variates, otherwise `TRAIN`.
     """
     return TRAIN_SCAFFOLD if find_correction(approved.train.correction).scaffold else TRAIN
+
+
+def training_step(approved: ApprovedPlan) -> Step:
+    """What the plan's training rounds ask of a site.
+
+    Args:
+        approved: The approved plan.
+
+    Returns:
+        The step, once per round.
+    """
+    losses = " and their training loss" if approved.train.stop is not None else ""
+    return Step(
+        task=training_task(approved).name,
+        says=f"weights trained on your rows{losses}, from weights the hub chooses: a lying hub can read rows from them",
+        claims=(Aggregate(rows=0),),
+        rounds=range(approved.train.rounds),
+    )
 
 
 def expected_update(network: Trainable, approved: ApprovedPlan) -> Expect:

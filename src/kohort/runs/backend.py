@@ -6,7 +6,7 @@ process; `kohort.transport.deployment.hub` has the one where sites are other mac
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Protocol
 
@@ -16,6 +16,7 @@ from kohort.methods.registry import find_method
 from kohort.privacy.ledger.ledger import Ledger
 from kohort.privacy.ledger.receipts import Receipts
 from kohort.protocol.engine import Engine, LocalEngine
+from kohort.protocol.enrolment import enrolment_contract
 from kohort.protocol.key_holder import needs_key_holder, simulated_key_holder
 from kohort.protocol.plan.approved import ApprovedPlan
 from kohort.protocol.plan.arrival import parse_arrival
@@ -111,7 +112,7 @@ def approved_plan_for(plan: Plan, *, schema: Schema, run: str, sites: tuple[str,
         ConfigError: `sites.arrive` cannot be read, or a value of `[train]` does not make a phase.
     """
     method = find_method(plan.method)
-    return ApprovedPlan(
+    approved = ApprovedPlan(
         run=run,
         plan_hash=plan.digest(),
         method=method.name,
@@ -129,6 +130,7 @@ def approved_plan_for(plan: Plan, *, schema: Schema, run: str, sites: tuple[str,
         clusters=method.clusters(plan.config),
         sites=sites,
     )
+    return replace(approved, contract=enrolment_contract(approved) + method.contract(approved))
 
 
 def simulated_sites(population: Population, plan: Plan, streams: Streams, ledger: Ledger) -> dict[str, Site]:

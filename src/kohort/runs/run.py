@@ -184,7 +184,7 @@ def _seal(ledger: Ledger, receipts: Receipts) -> None:
 def _enrolled_hub(method: Method, context: RunContext, engine: Engine, checkpoint: Checkpoint | None) -> Hub:
     """The hub as the protocol sees it, once the sites have approved the plan and agreed on a domain."""
     plan, approved = context.plan, context.approved
-    tasks = [PREPARE.name, *(task.name for task in method.tasks)]
+    tasks = [PREPARE.name, *dict.fromkeys(step.task for step in approved.contract)]
     agreed = engine.approve(lambda rows: method.claims(plan.config, rows), tasks=tasks)
     enrolment = enrol(
         agreed,

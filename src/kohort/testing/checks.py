@@ -104,10 +104,9 @@ def check_method(method: str, folder: Path | None = None) -> None:
 
 
 def describes_itself(runs: MethodRuns) -> None:
-    """Summary, tasks and claims are there, so that a site can judge the method before it starts."""
+    """Summary and claims are there, so that a site can judge the method before it starts."""
     found = find_method(runs.method)
     _require(found.summary.endswith("."), f"the summary of {found.name!r} is not a sentence with a full stop")
-    _require(bool(found.tasks), f"{found.name!r} has no tasks: it asks nothing of a site")
     _require(
         bool(found.claims(plan_of(runs.method).config, 100)),
         f"{found.name!r} claims nothing: no policy can judge it before it starts",

@@ -42,10 +42,10 @@ class OpenedRun:
     """A run the site takes part in: the site with the plan's approved, what the plan claims, and what it may ask."""
 
     site: Site
+    check: Callable[[], None]
+    """Raises a RefusedError when the plan's approval was withdrawn or a limit was reached since the run began."""
     plan_task: str
     claims: Sequence[Guarantee]
-    tasks: tuple[str, ...]
-    """What the hub may ask for."""
     judged: tuple[str, ...]
     """The tasks the claims are judged under, as in a simulation."""
     store: RunStore
@@ -146,6 +146,7 @@ class SiteServer:
         place = (incoming.run, incoming.plan_hash)
         known = self._runs.get(place)
         if known is not None:
+            self._still_allowed(incoming, known)
             return known
         store = self._store_for(*place)
         kept = store.plan
@@ -171,6 +172,15 @@ class SiteServer:
         self._runs[place] = run
         return run
 
+    def _still_allowed(self, incoming: RequestMessage, run: OpenedRun) -> None:
+        """Withdrawn approvals and reached limits act at the next request; a refusal stands in the ledger."""
+        try:
+            run.check()
+        except RefusedError as error:
+            ledger_context = LedgerContext(what=run.plan_task, request=incoming.plan_hash)
+            self.ledger.refuse(self.ledger.chain, ledger_context, guarantee=_NO_CLAIM, reason=error.message)
+            raise
+
     def _handled(self, incoming: RequestMessage, run: OpenedRun) -> ReplyMessage:
         request = incoming.request
         stored = run.store.find(request.digest)
@@ -180,10 +190,6 @@ class SiteServer:
                 former, fresh=incoming.fresh, length=self.ledger.chain.length, receipts=self._receipts.length
             )
         ledger_context = LedgerContext(what=request.task, request=request.digest, round=request.round)
-        if request.task not in run.tasks:
-            reason = f"the approved plan does not ask for {request.task!r}"
-            self.ledger.refuse(self.ledger.chain, ledger_context, guarantee=_NO_CLAIM, reason=reason)
-            return self._kept(run, request, self._line(incoming, request, status="refused", reason=reason, seconds=0.0))
         began = perf_counter()
         try:
             answers = run.site.handle(request)

@@ -15,8 +15,9 @@ from pathlib import Path
 
 from kohort.errors import IntegrityError
 from kohort.files import disk_errors, write_atomic, write_whole
+from kohort.privacy.contract import Asked
 from kohort.privacy.ledger.ledger import canonical
-from kohort.protocol.site import Site, replay
+from kohort.protocol.site import Site, asked_of, replay, restore_place
 from kohort.protocol.task import Request, find_task
 from kohort.protocol.wire import Payload, decode, encode
 
@@ -105,15 +106,15 @@ class RunStore:
         if self.folder is None:
             self._answers[request.digest] = answer
             return
-        head, body, kept = "", b"", {}
+        blobs, kept = {"answer": answer, "asked": b"", "head": b"", "body": b""}, {}
+        if formed:
+            blobs["asked"] = canonical(list(asked_of(request))).encode()
         if formed and not find_task(request.task).replayed:
             kept = site.states.checkpoint()
         elif formed and not self._forgets:
-            head = canonical(
-                [request.run, request.plan_hash, request.task, request.round, request.attempt, request.nonce]
-            )
-            body = request.encoded
-        content = encode(Payload(arrays=kept, blobs={"answer": answer, "head": head.encode(), "body": body}))
+            head = [request.run, request.plan_hash, request.task, request.round, request.attempt, request.nonce]
+            blobs |= {"head": canonical(head).encode(), "body": request.encoded}
+        content = encode(Payload(arrays=kept, blobs=blobs))
         path = self.folder / "answers" / f"{len(self._places):06d}-{request.digest}.khrt"
         write_atomic(path, hashlib.blake2b(content, digest_size=32).digest() + content, durable=True, private=True)
         self._places[request.digest] = path
@@ -128,6 +129,8 @@ class RunStore:
             record = _read_record(path)
             if record.blobs["head"]:
                 replay(site, _request_of(record))
+            if record.blobs["asked"]:
+                restore_place(site, Asked(*json.loads(record.blobs["asked"])))
             kept = record.arrays or kept
         if kept:
             site.states.restore(kept)

@@ -35,7 +35,17 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from kohort.crypto.sums.mask_streams import masked
 from kohort.crypto.sums.modular import P61, RunningSum
-from kohort.crypto.sums.scheme import MIN_SITES, HubSide, Integers, SessionKeys, SiteSide, SumContext, SumScheme, Trust
+from kohort.crypto.sums.scheme import (
+    CONFIRMATIONS,
+    MIN_SITES,
+    HubSide,
+    Integers,
+    SessionKeys,
+    SiteSide,
+    SumContext,
+    SumScheme,
+    Trust,
+)
 from kohort.crypto.sums.shamir import PRIME, combine, split
 from kohort.errors import IntegrityError, RefusedError, SiteError
 from kohort.privacy.guarantee import Guarantee, Public, SecureSum
@@ -176,7 +186,7 @@ class _MaskingSite:
     def claim(self, step: int, rows: int) -> Guarantee:
         """Signatures are public; everything else is protected by the sum."""
         del rows
-        return Public(what="signatures of a secure sum") if step == 2 else _claim(len(self.context.sites))
+        return Public(what=CONFIRMATIONS) if step == 2 else _claim(len(self.context.sites))
 
     def reply(self, step: int, inbox: bytes, vector: Integers | None) -> bytes:
         """The site's message at `step`."""

@@ -28,8 +28,10 @@ if TYPE_CHECKING:
     from kohort.crypto.sums.session import SumSession
 
 __all__ = [
+    "CONFIRMATIONS",
     "KEY_HOLDER",
     "MIN_SITES",
+    "SESSION_KEYS",
     "FixedPoint",
     "HubSide",
     "Integers",
@@ -44,6 +46,9 @@ __all__ = [
 Integers = NDArray[np.uint64]
 KEY_HOLDER = "key-holder"
 """The name of the party that opens encrypted totals, in every roster and ledger."""
+SESSION_KEYS = "public keys of a secure sum"
+CONFIRMATIONS = "confirmations of a secure sum"
+"""What set-ups and confirmations claim to be: public."""
 MIN_SITES = 3
 """Fewer sites would see each other's numbers in their total."""
 _HALF = 2**63

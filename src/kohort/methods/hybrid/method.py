@@ -27,17 +27,18 @@ from kohort.errors import ConfigError
 from kohort.methods.hybrid.judging import JUDGE, REVEAL, prefers_later, revealed
 from kohort.methods.registry import Method
 from kohort.models.dense.network import FloatArray
+from kohort.privacy.contract import Contract, Step
 from kohort.privacy.guarantee import DP, Aggregate, Guarantee
 from kohort.protocol.hub import Ask, Hub, ProtocolGenerator, Replies, Result, RoundEnd
-from kohort.protocol.plan.approved import TrainSection
+from kohort.protocol.plan.approved import ApprovedPlan, TrainSection
 from kohort.protocol.plan.phases import DPSection, JudgeSection, RowPart, TrainingPhase
 from kohort.protocol.plan.reads import AGGREGATION, CORRECTION, LOCAL_TRAINING, NETWORK, SELECTION, Reads
-from kohort.rounds.clusters import LABELS, NAMED, check_cluster_name, form_clusters, named_clusters
-from kohort.rounds.dp_accounts import RESERVE, planned_claims, reserve, spends
+from kohort.rounds.clusters import NAMED_STEP, check_cluster_name, form_clusters, labels_step, named_clusters
+from kohort.rounds.dp_accounts import planned_claims, reserve, reserve_step, spends, total_claim
 from kohort.rounds.hub_noise import hub_noise
 from kohort.rounds.loop import RoundOptions, federated_rounds
-from kohort.rounds.peers import EXCHANGE, KEYS, SETTLE, PeerRounds, neighbours, peer_rounds
-from kohort.rounds.phase_training import TRAIN_PHASE
+from kohort.rounds.peers import PeerRounds, neighbours, peer_blocks, peer_rounds
+from kohort.rounds.phase_training import TRAIN_PHASE, phase_rounds, phase_step
 
 __all__ = ["METHOD", "Hybrid", "PhaseSection"]
 
@@ -300,13 +301,55 @@ def claims(config: Hybrid, rows: int) -> Sequence[Guarantee]:
     return tuple(made)
 
 
+def contract(approved: ApprovedPlan) -> Contract:
+    """Clusters and budget, then the phases in their order; a model that only peers know is shown to the hub at the end,
+    or before a phase that is judged against it."""
+    config: Hybrid = approved.config
+    phases, last = approved.phases, len(approved.phases) - 1
+    spending = any(spends(phase) is not None for phase in phases) or _judge_spends(config)
+    budget = [reserve_step(approved)] if spending else []
+    blocks: list[list[Step]] = [*_cluster_blocks(config, budget)]
+    for number, section in enumerate(config.phases):
+        if number == last and config.judge is not None:
+            blocks.append(_reveal_steps(approved, number))
+        blocks += peer_blocks(approved, number) if section.kind == "peers" else [[phase_step(approved, number)]]
+    end = phase_rounds(approved, last).stop
+    if config.judge is not None:
+        claims = (total_claim(approved),) if _judge_spends(config) else (Aggregate(rows=0),)
+        says = "how many held-out rows the later of two models gets right more often"
+        judged = Step(task=JUDGE.name, says=says, claims=claims, rounds=range(end, end + 1), phase=last)
+        blocks.append([judged])
+    return Contract.of(*blocks, _reveal_steps(approved, last + 1))
+
+
+def _cluster_blocks(config: Hybrid, budget: list[Step]) -> list[list[Step]]:
+    """How clusters come about, before or after the budget is reserved."""
+    peers = [number for number, phase in enumerate(config.phases) if phase.kind == "peers"]
+    if not peers or not isinstance(config.clusters, str):
+        return [budget]
+    if _label_clusters(config.clusters):
+        return [budget, [labels_step(peers[0])]]
+    return [[NAMED_STEP], budget]
+
+
+def _reveal_steps(approved: ApprovedPlan, number: int) -> list[Step]:
+    """The model of phase `number` - 1, if only peers know it."""
+    config: Hybrid = approved.config
+    if number == 0 or config.phases[number - 1].kind != "peers":
+        return []
+    phase, end = approved.phase(number - 1), phase_rounds(approved, number - 1).stop
+    claims: tuple[Guarantee, ...] = (Aggregate(rows=0),) if spends(phase) is None else (total_claim(approved),)
+    says = "the model you trained with your peers"
+    return [Step(task=REVEAL.name, says=says, claims=claims, rounds=range(end, end + 1), phase=number - 1)]
+
+
 METHOD = Method(
     name="hybrid",
     summary="Trusted clusters train among themselves, then all train with the hub under differential privacy.",
     config=Hybrid,
     protocol=protocol,
     claims=claims,
-    tasks=(RESERVE, LABELS, NAMED, KEYS, EXCHANGE, SETTLE, TRAIN_PHASE, REVEAL, JUDGE),
+    contract=contract,
     cites="Corbucci, Monreale, Pellungrini 2024",
     reads=reads,
     phases=training_phases,

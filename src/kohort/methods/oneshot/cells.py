@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from kohort.errors import IntegrityError, RefusedError, SiteError
 from kohort.methods.oneshot.design import Cells, is_indicator, section_of
 from kohort.models.rows import Rows
+from kohort.privacy.contract import Step
 from kohort.privacy.guarantee import Public
 from kohort.protocol.hub import Ask, Expect, Hub, Replies, RoundEnd
 from kohort.protocol.plan.approved import ApprovedPlan
@@ -32,9 +33,10 @@ from kohort.rounds.counting import KeyCounts, SecureCount, is_approved
 from kohort.tables.blocks import CategoryBlock
 from kohort.tables.encoder import Encoder
 
-__all__ = ["CELLS", "COUNT", "agree_on_cells", "cells_at", "needs_cells", "rows_at"]
+__all__ = ["CELLS", "COUNT", "agree_on_cells", "cells_at", "cells_blocks", "needs_cells", "rows_at"]
 
 _ABSENT = "~"
+_FREQUENT = Public(what="categories that enough persons share")
 
 
 @dataclass
@@ -173,12 +175,19 @@ def _learn(site: Site, request: Request) -> Release:
         said = state.others = is_approved(COUNT.prints(site, keys), f, h)
     return Release(
         payload=Payload(arrays={"enough": said.astype(np.uint8)}),
-        guarantee=Public(what="categories that enough persons share"),
+        guarantee=_FREQUENT,
         rows=0,
     )
 
 
 CELLS = Task(name="oneshot.cells", one=_learn)
+
+
+def cells_blocks(approved: ApprovedPlan) -> list[list[Step]]:
+    """Two counts across sites, of categories and of what is left of a column, and what each site learned."""
+    learned = Step(task=CELLS.name, says="which categories enough persons share", claims=(_FREQUENT,), rounds=range(2))
+    count = COUNT.steps(approved, says="how many persons have each category", stages=range(2))
+    return [[*count, learned]]
 
 
 def agree_on_cells(hub: Hub) -> Generator[Ask | RoundEnd, Any, Cells]:

@@ -29,23 +29,24 @@ import numpy as np
 
 from kohort.crypto.sums.scheme import find_scheme
 from kohort.errors import ConfigError, RefusedError, SiteError
-from kohort.methods.oneshot.cells import CELLS, COUNT, agree_on_cells, needs_cells
+from kohort.methods.oneshot.cells import agree_on_cells, cells_blocks, needs_cells
 from kohort.methods.oneshot.design import Cells, Layout, OneShot, OneShotSection
 from kohort.methods.oneshot.fit import Fit, check_before, check_total, decoded, fit
 from kohort.methods.oneshot.newton import newton_length, newton_loss, newton_step
-from kohort.methods.oneshot.paper import OPEN_WEIGHTS, SEND_FACTORS, paper_claims, paper_protocol
-from kohort.methods.oneshot.peers import KEYS, SEAL, SOLVE, solved_by_peers
+from kohort.methods.oneshot.paper import paper_claims, paper_contract, paper_protocol
+from kohort.methods.oneshot.peers import peers_blocks, solved_by_peers
 from kohort.methods.oneshot.state import FILE, Batch, OneShotState, join, leave, load_state, save_state
 from kohort.methods.oneshot.sums import NEWTON, STATISTICS, begin_session, curvature_of, deviation_of, layout_of
 from kohort.methods.registry import Method
 from kohort.models.closed_form.design import Floats
+from kohort.privacy.contract import Contract
 from kohort.privacy.guarantee import Guarantee
 from kohort.protocol.hub import Ask, Hub, ProtocolGenerator, Replies, Result, RoundEnd
-from kohort.protocol.plan.approved import TrainSection
+from kohort.protocol.plan.approved import ApprovedPlan, TrainSection
 from kohort.protocol.plan.phases import TrainingPhase
 from kohort.protocol.plan.reads import Reads
-from kohort.rounds.dp_accounts import RESERVE, Shares, planned_claims, reserve, spends
-from kohort.rounds.summing import Total, secure_sum
+from kohort.rounds.dp_accounts import Shares, planned_claims, reserve, reserve_step, spends
+from kohort.rounds.summing import Total, secure_sum, sum_steps
 
 __all__ = ["METHOD", "OneShot", "OneShotSection", "join", "leave", "load_state"]
 
@@ -291,13 +292,30 @@ def claims(config: OneShot, rows: int) -> Sequence[Guarantee]:
     )
 
 
+def contract(approved: ApprovedPlan) -> Contract:
+    """Rare categories are counted, then statistics are summed once, and once more per Newton step."""
+    config: OneShot = approved.config
+    section = config.oneshot
+    if section.mode == "paper":
+        return paper_contract()
+    budget = [reserve_step(approved)] if spends(approved.phase(0), config.secure) is not None else []
+    cells = cells_blocks(approved) if approved.phase(0).dp is None else []
+    if section.statistics_to == "peers":
+        return Contract.of(budget, *cells, *peers_blocks())
+    says = "counts, sums and products of your columns, from which the model is solved"
+    statistics = sum_steps(approved, STATISTICS, says=says)
+    steps = range(1, section.rounds)
+    newton = sum_steps(approved, NEWTON, says="gradient and curvature of the loss", rounds=steps) if steps else []
+    return Contract.of(budget, *cells, statistics, newton)
+
+
 METHOD = Method(
     name="oneshot",
     summary="Sites add up statistics in one secure sum, and the hub solves a one-layer network in closed form.",
     config=OneShot,
     protocol=protocol,
     claims=claims,
-    tasks=(RESERVE, *COUNT.tasks, CELLS, STATISTICS, NEWTON, KEYS, SEAL, SOLVE, SEND_FACTORS, OPEN_WEIGHTS),
+    contract=contract,
     cites="Fontenla-Romero et al. 2023",
     opening=begin_session,
     reads=reads,

@@ -21,6 +21,7 @@ from kohort.methods.oneshot.design import Cells, Layout, section_of
 from kohort.methods.oneshot.paper_ckks import PaperKeys, PaperTotals, paper_keys
 from kohort.methods.oneshot.paper_factors import factor_of_site, merge_incremental
 from kohort.models.closed_form.design import Floats
+from kohort.privacy.contract import Contract, Step
 from kohort.privacy.guarantee import Aggregate, Guarantee
 from kohort.protocol.hub import Ask, Expect, Hub, ProtocolGenerator, Replies, Result, RoundEnd
 from kohort.protocol.plan.approved import ApprovedPlan
@@ -28,7 +29,7 @@ from kohort.protocol.site import Site
 from kohort.protocol.task import Release, Request, Task
 from kohort.protocol.wire import Payload
 
-__all__ = ["OPEN_WEIGHTS", "SEND_FACTORS", "paper_claims", "paper_protocol"]
+__all__ = ["OPEN_WEIGHTS", "SEND_FACTORS", "paper_claims", "paper_contract", "paper_protocol"]
 
 SMALL_SITE = 16
 RECOVERED = "100 % of sites with up to 4 rows, 92 % with 8 and 72 % with 16 on one-hot Adult"
@@ -89,6 +90,14 @@ OPEN_WEIGHTS = Task(name="oneshot.paper.open", one=_open)
 def paper_claims(rows: int) -> Sequence[Guarantee]:
     """What a site with `rows` rows discloses: U S, an unprotected aggregate of all of them."""
     return (Aggregate(rows=rows),)
+
+
+def paper_contract() -> Contract:
+    """Factors in clear, once, and the opened weights."""
+    clear = (Aggregate(rows=0),)
+    factors = Step(task=SEND_FACTORS.name, says="the factors U S of your rows, in clear", claims=clear)
+    opened = Step(task=OPEN_WEIGHTS.name, says="the decrypted weights of the model", claims=clear)
+    return Contract.of([factors], [opened])
 
 
 def paper_protocol(hub: Hub) -> ProtocolGenerator:

@@ -23,13 +23,15 @@ from kohort.methods.oneshot.design import Layout, section_of
 from kohort.methods.oneshot.fit import check_total, chosen_notes, decoded, fit
 from kohort.methods.oneshot.sums import StatisticsState, layout_at, scheme_of, statistics_at
 from kohort.models.closed_form.design import Floats
+from kohort.privacy.contract import Step
+from kohort.privacy.guarantee import Aggregate
 from kohort.protocol.hub import Ask, Expect, Hub, Replies, RoundEnd
 from kohort.protocol.site import Site
 from kohort.protocol.task import Release, Request, Task
 from kohort.protocol.wire import Payload
-from kohort.rounds.peers import KEYS, learn_peers, members_of, open_boxes, passed_around, seal_to
+from kohort.rounds.sealed_messages import keys_step, learn_peers, members_of, open_boxes, passed_around, seal_to
 
-__all__ = ["KEYS", "SEAL", "SOLVE", "PeersFit", "solved_by_peers"]
+__all__ = ["SEAL", "SOLVE", "PeersFit", "peers_blocks", "solved_by_peers"]
 
 
 def _approved(site: Site) -> None:
@@ -91,6 +93,15 @@ def _read(layout: Layout, name: str, data: bytes, *, sites: int) -> Integers:
 
 SEAL = Task(name="oneshot.peers.seal", one=_seal, public=False)
 SOLVE = Task(name="oneshot.peers.solve", one=_solve, public=False)
+
+
+def peers_blocks() -> list[list[Step]]:
+    """Keys, statistics sealed to the peers, and the solved model, each a block of the contract."""
+    clear = (Aggregate(rows=0),)
+    says = "your counts, sums and products, sealed to the other sites, who can read them"
+    sealed = Step(task=SEAL.name, says=says, claims=clear, to="peers")
+    solved = Step(task=SOLVE.name, says="the model solved from all sites' statistics", claims=clear, rounds=range(1, 2))
+    return [[keys_step()], [sealed], [solved]]
 
 
 @dataclass(frozen=True, eq=False)

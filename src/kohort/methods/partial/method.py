@@ -34,6 +34,7 @@ from kohort.errors import RefusedError
 from kohort.methods.partial.release import generalise_batch
 from kohort.methods.registry import Method
 from kohort.models.rows import encode_rows
+from kohort.privacy.contract import Contract, Step
 from kohort.privacy.guarantee import Aggregate, Guarantee, KAnonymous, Public, Raw
 from kohort.protocol.hub import Ask, Expect, Hub, ProtocolGenerator, Replies, Result, RoundEnd
 from kohort.protocol.plan.approved import ApprovedPlan
@@ -47,11 +48,12 @@ from kohort.protocol.wire import Payload
 from kohort.rounds.counting import Approved, KeyCounts, SecureCount, is_approved
 from kohort.rounds.hub_training import HubTrainer
 from kohort.rounds.loop import TrainingGroup, federated_rounds
-from kohort.rounds.training import TRAIN, TRAIN_SCAFFOLD
+from kohort.rounds.training import training_step
 
 __all__ = ["METHOD", "Gate", "Partial"]
 
 SENDER, BATCH = "sender", "batch"
+_ROW_COUNTS = Public(what="row counts")
 OPEN_SECRET = b"everybody knows this secret".ljust(32, b".")
 
 
@@ -174,7 +176,7 @@ def _news(site: Site, request: Request) -> Release:
     before = site.state(GateState).keys
     own = _open_stage(site, request.round)
     new = own.frame.height - (0 if before is None else before.frame.height)
-    return Release(payload=Payload(metrics={"new": new}), guarantee=Public(what="row counts"), rows=0)
+    return Release(payload=Payload(metrics={"new": new}), guarantee=_ROW_COUNTS, rows=0)
 
 
 NEWS = Task(name="partial.news", one=_news)
@@ -253,7 +255,7 @@ def _share(site: Site, request: Request) -> Release:
 def _releasable(site: Site, frame: pl.DataFrame, gate: Gate) -> tuple[pl.DataFrame | None, Guarantee]:
     """The rows in the form in which they are sent, with the claim; None when nothing is sent."""
     if frame.height == 0:
-        return None, Public(what="row counts")
+        return None, _ROW_COUNTS
     if gate.released == "raw":
         return frame, Raw(rows=frame.height, counted_by="" if gate.count == "local" else "other sites")
     k, l = max(gate.release_k, site.policy.min_k), max(gate.release_l, site.policy.min_l)  # noqa: E741
@@ -261,7 +263,7 @@ def _releasable(site: Site, frame: pl.DataFrame, gate: Gate) -> tuple[pl.DataFra
     try:
         batch = generalise_batch(frame, schema=site.schema, domain=domain, k=k, l=l)
     except RefusedError:
-        return None, Public(what="row counts")
+        return None, _ROW_COUNTS
     return batch, KAnonymous(k=k, l=l, rows=batch.height, verified=True)
 
 
@@ -406,6 +408,31 @@ def claims(config: Partial, rows: int) -> Sequence[Guarantee]:
     return tuple(made)
 
 
+def contract(approved: ApprovedPlan) -> Contract:
+    """Before the first round and whenever rows arrive: news, a count, rows. Then weights once per round."""
+    gate, train = _config(approved).gate, training_step(approved)
+    arrival = approved.arrival
+    stages = [0] if arrival is None else [number for number in train.rounds if arrival.brings_rows(number)]
+    news = Step(task=NEWS.name, says="how many rows arrived", claims=(_ROW_COUNTS,), rounds=stages)
+    says = "rows that pass the gate, generalised"
+    claims: tuple[Guarantee, ...] = (_classes(gate), _ROW_COUNTS)
+    if gate.released == "raw":
+        claims = (Raw(rows=0, counted_by="" if gate.count == "local" else "other sites"), _ROW_COUNTS)
+        says = "rows that pass the gate, as they are"
+    share = Step(task=SHARE.name, says=says, claims=claims, rounds=stages)
+    count: list[Step] = []
+    if gate.count == "secure":
+        count = COUNT.steps(approved, says="how often each key of quasi-identifiers occurs", stages=stages)
+    elif gate.count == "global":
+        clear = "your keys of quasi-identifiers and how often each occurs, in clear"
+        count = [Step(task=TELL_COUNTS.name, says=clear, claims=(Raw(rows=0),), rounds=stages)]
+    return Contract.of([news, *count, share, train])
+
+
+def _classes(gate: Gate) -> Guarantee:
+    return KAnonymous(k=gate.release_k, l=gate.release_l, verified=True)
+
+
 def reads(config: Partial) -> Reads:
     """What the shared loop of rounds reads, and how rows arrive."""
     del config
@@ -418,7 +445,7 @@ METHOD = Method(
     config=Partial,
     protocol=protocol,
     claims=claims,
-    tasks=(NEWS, *COUNT.tasks, TELL_COUNTS, SHARE, TRAIN, TRAIN_SCAFFOLD),
+    contract=contract,
     cites="Fisichella, Lax, Russo 2022",
     own_rows=True,
     reads=reads,

@@ -26,7 +26,6 @@ from annotated_types import Ge, Le
 from kohort.errors import ConfigError, nearest
 from kohort.methods.registry import Method
 from kohort.methods.syntactic.exchange import (
-    KEYS,
     PLACE,
     PUBLISH,
     SEAL,
@@ -42,14 +41,17 @@ from kohort.methods.syntactic.mapped_model import MappedModel
 from kohort.models.network_model import NetworkModel
 from kohort.models.options import FloatArray
 from kohort.models.rows import with_target
-from kohort.privacy.guarantee import Aggregate, Guarantee
+from kohort.privacy.contract import Contract, Step
+from kohort.privacy.guarantee import Aggregate, Guarantee, KKm
 from kohort.protocol.hub import Ask, Expect, Hub, ProtocolGenerator, Replies, Result, RoundEnd
+from kohort.protocol.plan.approved import ApprovedPlan
 from kohort.protocol.plan.reads import FEDERATED_ROUNDS, NETWORK, Reads
 from kohort.protocol.site import Site
 from kohort.protocol.task import Release, Request, Task
 from kohort.protocol.wire import Payload
 from kohort.rounds.loop import RoundsResult, federated_rounds
-from kohort.rounds.training import TRAIN, TRAIN_SCAFFOLD
+from kohort.rounds.sealed_messages import keys_step
+from kohort.rounds.training import training_step
 from kohort.tables.cells import SUPPRESSED, Interval, Label, Suppressed, ValueSet, format_cell
 from kohort.tables.encoder import Encoder
 from kohort.tables.hierarchy import Hierarchy
@@ -354,6 +356,22 @@ def _check(config: Syntactic, schema: Schema) -> None:
         raise ConfigError(f"unknown item hierarchy {word!r}", hint=nearest(word, ITEM_HIERARCHIES))
 
 
+def contract(approved: ApprovedPlan) -> Contract:
+    """The counts after anonymisation, the classes to the hub or to the peers, then weights once per round."""
+    config: Syntactic = approved.config
+    classes = (KKm(k=config.anonymise.k, m=config.anonymise.m, verified=True),)
+    counts = Step(
+        task=ANONYMISE.name, says="how many rows and classes you have, and their k, after anonymisation", claims=classes
+    )
+    placed = Step(task=PLACE.name, says="how many of your rows fall into which classes", claims=(Aggregate(rows=0),))
+    if config.share == "hub":
+        shared = Step(task=PUBLISH.name, says="your classes", claims=classes)
+        return Contract.of([counts], [shared], [placed], [training_step(approved)])
+    sealed = Step(task=SEAL.name, says="your classes, sealed to the other sites", claims=classes, to="peers")
+    placed = replace(placed, rounds=range(1, 2))
+    return Contract.of([counts], [keys_step()], [sealed], [placed], [training_step(approved)])
+
+
 def reads(config: Syntactic) -> Reads:
     """What the shared loop of rounds reads: all of `[train]`, and the network."""
     del config
@@ -366,7 +384,7 @@ METHOD = Method(
     config=Syntactic,
     protocol=protocol,
     claims=claims,
-    tasks=(ANONYMISE, PUBLISH, KEYS, SEAL, PLACE, TRAIN, TRAIN_SCAFFOLD),
+    contract=contract,
     cites="Choudhury et al. 2020",
     own_rows=True,
     reads=reads,

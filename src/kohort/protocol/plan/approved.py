@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from kohort.crypto.sums.session import SumSession
 from kohort.errors import RefusedError
+from kohort.privacy.contract import Contract
 from kohort.protocol.plan.arrival import Arrival
 from kohort.protocol.plan.phases import JudgeSection, SecureSumSection, TrainingPhase
 from kohort.protocol.plan.sections import ModelSection, Stop, TrainSection
@@ -46,6 +47,8 @@ class ApprovedPlan:
     """How sums are protected; None when the plan has none."""
     judge: JudgeSection | None = None
     """How held-out rows judge the model; None when they do not."""
+    contract: Contract = field(default_factory=Contract)
+    """Everything the plan may ever ask of a site; a site answers nothing else."""
     clusters: Mapping[str, tuple[str, ...]] | None = None
     """The sites of each cluster by its name; None when the plan names no clusters."""
 

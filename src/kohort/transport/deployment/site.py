@@ -13,7 +13,7 @@ import json
 import os
 import subprocess
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -30,7 +30,6 @@ from kohort.crypto.sealed import Identity
 from kohort.crypto.sums.scheme import KEY_HOLDER
 from kohort.errors import ConfigError, IntegrityError, KohortError, RefusedError, SiteError
 from kohort.files import require_new, write_atomic
-from kohort.methods.registry import find_method
 from kohort.privacy.policy import Policy
 from kohort.rng import Streams
 from kohort.runs.config import DataSection, Plan
@@ -183,7 +182,7 @@ class SiteFolder:
             low_by_row=rule is not None and rule.by_row,
             cluster=cluster,
             approve=self.approvals.require,
-            limit=lambda plan: self._check_limits(limits, plan, ledger),
+            limit=lambda tasks, begins: self._check_limits(limits, tasks, ledger, begins=begins),
         )
         open_chain(resources, ledger, secret)
         return SiteServer(
@@ -265,15 +264,14 @@ class SiteFolder:
             raise IntegrityError("a run's name is malformed")
         return self.path / "runs" / f"{run}-{plan_hash[:16]}"
 
-    def _check_limits(self, limits: Limits, plan: Plan, ledger: SiteLedger) -> None:
+    def _check_limits(self, limits: Limits, tasks: Sequence[str], ledger: SiteLedger, *, begins: bool) -> None:
         begun = [path.stat().st_mtime for path in (self.path / "runs").glob("*/plan.json")]
         lately = sum(when >= time() - MONTH for when in begun)
-        if limits.runs is not None and lately >= limits.runs:
+        if begins and limits.runs is not None and lately >= limits.runs:
             raise RefusedError(f"{lately} runs began in the last 30 days, and the limit is {limits.runs}")
         for pattern, most in limits.tasks.items():
-            names = [task.name for task in find_method(plan.method).tasks if fnmatchcase(task.name, pattern)]
-            answered = sum(ledger.answered_lately(name) for name in names)
-            if names and answered >= most:
+            answered = sum(ledger.answered_lately(name) for name in tasks if fnmatchcase(name, pattern))
+            if answered >= most:
                 raise RefusedError(f"{answered} answers to {pattern!r} left in the last 30 days, the limit is {most}")
 
 

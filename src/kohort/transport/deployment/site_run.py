@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,8 +22,8 @@ from kohort.errors import ConfigError, DataError, IntegrityError, RefusedError
 from kohort.methods.registry import find_method
 from kohort.privacy.ledger.ledger import Chain, canonical
 from kohort.privacy.policy import Policy
-from kohort.protocol.enrolment import DESCRIBE, PREPARE
-from kohort.protocol.key_holder import KEYS, OPEN
+from kohort.protocol.enrolment import DESCRIBE
+from kohort.protocol.key_holder import KEYS, OPEN, key_holder_contract
 from kohort.protocol.plan.approved import ApprovedPlan
 from kohort.protocol.site import Site, SiteTable
 from kohort.rng import Streams
@@ -55,8 +55,8 @@ class SiteResources:
     """The run's randomness: from the operating system, or, in tests, from a seed."""
     approve: Callable[[str], None] = lambda _: None
     """Raises a RefusedError for a plan hash the operator did not approve."""
-    limit: Callable[[Plan], None] = lambda _: None
-    """Raises a RefusedError when the operator's limits are reached."""
+    limit: Callable[[Sequence[str], bool], None] = lambda *_: None
+    """Raises a RefusedError when the operator's limits are reached: on these tasks, and, if a run begins, on runs."""
     low: int | None = None
     """How many rows of `frame`, the first ones, the operator called low-risk; None when no row was."""
     low_by_row: bool = False
@@ -85,7 +85,6 @@ def run_opener(resources: SiteResources, ledger: SiteLedger) -> Callable[[Reques
         is_site = resources.identity.name != KEY_HOLDER
         schema = _agreed_schema(resources.schema, incoming) if is_site else resources.schema
         read = _read_plan(raw, incoming.plan_hash)
-        resources.limit(read)
         if not is_site:
             return _open_for_key_holder(resources, ledger, read, incoming, store)
         peers = store.peers or incoming.peers
@@ -110,13 +109,19 @@ def run_opener(resources: SiteResources, ledger: SiteLedger) -> Callable[[Reques
         # Where the operators approved who trains with whom, a hub cannot put anybody else among them.
         site.find_peer = (trusted if mates is None else {name: trusted[name] for name in mates & {*trusted}}).get
         join_cluster(site, resources.cluster)
-        tasks = tuple(task.name for task in method.tasks)
+        tasks = tuple(dict.fromkeys(step.task for step in approved.contract if step.task != DESCRIBE.name))
+        resources.limit(tasks, not store.plan)
+
+        def check() -> None:
+            resources.approve(incoming.plan_hash)
+            resources.limit(tasks, False)
+
         return OpenedRun(
             site=site,
+            check=check,
             plan_task=f"{method.name}.plan",
             claims=method.claims(read.config, site.count),
-            tasks=(DESCRIBE.name, PREPARE.name, *tasks),
-            judged=(PREPARE.name, *tasks),
+            judged=tasks,
             store=store,
         )
 
@@ -142,6 +147,7 @@ def _open_for_key_holder(
     """A run as the key-holder takes part in it: without rows, for two tasks, never over fewer sites than allowed."""
     least = max(MIN_SITES, resources.policy.min_sum_sites, plan.policy.min_sum_sites)
     tasks = (KEYS.name, OPEN.name)
+    resources.limit(tasks, not store.plan)
     site = Site(
         name=KEY_HOLDER,
         table=SiteTable(pl.DataFrame(), 0, 0),
@@ -154,7 +160,13 @@ def _open_for_key_holder(
     site.approved = approved_plan_for(plan, schema=resources.schema, run=incoming.run, sites=_sites_in(peers))
     site.identity = resources.identity
     site.find_peer = _trusted(resources.roster, peers).get
-    return OpenedRun(site=site, plan_task=f"{plan.method}.plan", claims=(), tasks=tasks, judged=tasks, store=store)
+    site.contract_of = key_holder_contract
+
+    def check() -> None:
+        resources.approve(incoming.plan_hash)
+        resources.limit(tasks, False)
+
+    return OpenedRun(site=site, check=check, plan_task=f"{plan.method}.plan", claims=(), judged=tasks, store=store)
 
 
 def hub_schema(plan: Plan, columns: list[str] | None) -> Schema:
