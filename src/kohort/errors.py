@@ -27,13 +27,15 @@ class KohortError(Exception):
     Args:
         message: What went wrong, in one line without a final full stop. It never holds the value of a cell.
         hint: What to do next, such as the key to change; empty when there is nothing to suggest.
+        code: The one word that a site may send about it (`kohort.privacy.codes`); by default one for its class.
     """
 
     exit_code = 1
 
-    def __init__(self, message: str, *, hint: str = "") -> None:
+    def __init__(self, message: str, *, hint: str = "", code: str = "") -> None:
         super().__init__(message)
         self.message = message
+        self.code = code
         self.hint = hint
 
     def __str__(self) -> str:

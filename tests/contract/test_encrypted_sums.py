@@ -11,6 +11,7 @@ from typing import Any, cast
 import numpy as np
 import polars as pl
 import pytest
+from tests.support.contracts import opened
 
 from kohort.crypto.sums.encrypted import EncryptedHub
 from kohort.crypto.sums.he import SecretKey
@@ -76,7 +77,7 @@ def engine_of(made: Plan, *, seed: int = 5) -> LocalEngine:
     ready = RunContext(
         plan=made,
         population=population,
-        approved=approved_plan_for(made, schema=population.schema, run="run", sites=population.names),
+        approved=opened(approved_plan_for(made, schema=population.schema, run="run", sites=population.names)),
         streams=streams,
         ledger=Ledger(signer=Signer.from_secret(streams.bytes("s")), run="run"),
         receipts=Receipts(signer=Signer.from_secret(streams.bytes("h"))),

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.contracts import ANY_STEP
 from tests.support.ledgers import Written, open_ledger
 
 from kohort.privacy.door import Refusal, door
@@ -44,6 +45,7 @@ def pass_one(
         [data],
         ledger=written.ledger,
         ledger_context=TRAIN,
+        step=ANY_STEP,
         guarantees=[claim],
         rows=[rows],
         metrics=metrics,
@@ -81,7 +83,13 @@ def test_each_site_is_judged_by_its_own_policy_in_one_call() -> None:
     encoded = [b"1", b"22", b"333"]
     claims = [Aggregate(rows=150)] * 3
     verdicts = door(
-        written.sites, encoded, ledger=written.ledger, ledger_context=TRAIN, guarantees=claims, rows=[150, 150, 150]
+        written.sites,
+        encoded,
+        ledger=written.ledger,
+        ledger_context=TRAIN,
+        step=ANY_STEP,
+        guarantees=claims,
+        rows=[150, 150, 150],
     )
     assert [verdict is None for verdict in verdicts] == [True, False, True]
     events = [(json.loads(text)["site"], json.loads(text)["event"]) for text in written.ledger.lines[3:]]
@@ -99,10 +107,20 @@ def test_together_and_one_by_one_write_the_same_lines() -> None:
     encoded = [bytes([index]) * index for index in range(5)]
     together, alone = build(), build()
     rows = [150] * 5
-    verdicts = door(together.sites, encoded, ledger=together.ledger, ledger_context=TRAIN, guarantees=claims, rows=rows)
+    verdicts = door(
+        together.sites,
+        encoded,
+        ledger=together.ledger,
+        ledger_context=TRAIN,
+        step=ANY_STEP,
+        guarantees=claims,
+        rows=rows,
+    )
     singles = []
     for site, data, claim in zip(alone.sites, encoded, claims, strict=True):
-        singles += door([site], [data], ledger=alone.ledger, ledger_context=TRAIN, guarantees=[claim], rows=[150])
+        singles += door(
+            [site], [data], ledger=alone.ledger, ledger_context=TRAIN, step=ANY_STEP, guarantees=[claim], rows=[150]
+        )
     assert verdicts == singles
     assert together.ledger.lines == alone.ledger.lines
     assert together.ledger.fingerprint() == alone.ledger.fingerprint()
@@ -169,6 +187,7 @@ def test_the_budget_is_never_exceeded(asked: list[float], budget: float) -> None
             [b"x"],
             ledger=written.ledger,
             ledger_context=ledger_context,
+            step=ANY_STEP,
             guarantees=[DP(epsilon=epsilon, delta=0.0)],
             rows=[1],
         )
@@ -195,7 +214,15 @@ def test_a_senseless_epsilon_does_not_refill_the_budget(epsilon: float) -> None:
 def test_parcels_and_claims_must_be_one_a_site() -> None:
     written = in_memory(Policy())
     with pytest.raises(ValueError, match="zip"):
-        door(written.sites, [b"x"] * 3, ledger=written.ledger, ledger_context=TRAIN, guarantees=[SUM], rows=[1, 1, 1])
+        door(
+            written.sites,
+            [b"x"] * 3,
+            ledger=written.ledger,
+            ledger_context=TRAIN,
+            step=ANY_STEP,
+            guarantees=[SUM],
+            rows=[1, 1, 1],
+        )
 
 
 def test_the_line_is_on_the_disk_before_the_door_opens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,7 +242,15 @@ def test_what_passed_verifies(tmp_path: Path) -> None:
     pass_one(written, Aggregate(rows=150))
     written.receipts.issue(written.ledger, [written.sites[0].chain], TRAIN)
     later = LedgerContext(what="train", request="cd" * 32, round=4)
-    door(written.sites[:1], [b"x"], ledger=written.ledger, ledger_context=later, guarantees=[Raw(rows=150)], rows=[150])
+    door(
+        written.sites[:1],
+        [b"x"],
+        ledger=written.ledger,
+        ledger_context=later,
+        step=ANY_STEP,
+        guarantees=[Raw(rows=150)],
+        rows=[150],
+    )
     written.seal()
     seen = verify_ledger(tmp_path)
     assert (seen.releases, seen.refusals, seen.receipts) == (1, 1, 1)

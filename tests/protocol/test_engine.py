@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from tests.support.contracts import open_contract
 
 from kohort.errors import ConfigError, IntegrityError, RefusedError, SiteError
 from kohort.privacy.guarantee import DP, Aggregate, Public
@@ -58,7 +59,9 @@ def make_engine(folder: Path, *, policy: Policy | None = None, **options: Any) -
         )
         for index, name in enumerate(NAMES)
     }
-    approved = ApprovedPlan(run="r", plan_hash="p" * 64, method="m", config=None, schema=schema)
+    approved = ApprovedPlan(
+        run="r", plan_hash="p" * 64, method="m", config=None, schema=schema, contract=open_contract()
+    )
     engine = LocalEngine(sites=sites, approved=approved, streams=streams, receipts=receipts, **options)
     engine.declared = dict.fromkeys(NAMES, ROWS)
     return engine

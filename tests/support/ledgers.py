@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.support.contracts import ANY_STEP
+
 from kohort.privacy.door import door
 from kohort.privacy.guarantee import DP, Aggregate, Guarantee, Public
 from kohort.privacy.ledger.ledger import Chain, Ledger, LedgerContext
@@ -65,7 +67,15 @@ def write_small_ledger(folder: Path) -> Written:
         ledger_context = LedgerContext(what="train", request=f"{number:064x}", round=number)
         encoded = [f"{site.name} {number}".encode() for site in sites]
         claims = [Aggregate(rows=150), Public(what="row count"), DP(epsilon=0.7, delta=1e-6)]
-        door(sites, encoded, ledger=ledger, ledger_context=ledger_context, guarantees=claims, rows=[150, 200, 10])
+        door(
+            sites,
+            encoded,
+            ledger=ledger,
+            ledger_context=ledger_context,
+            step=ANY_STEP,
+            guarantees=claims,
+            rows=[150, 200, 10],
+        )
         receipts.issue(ledger, [site.chain for site in sites], ledger_context)
     ledger.note(sites[1].chain, LedgerContext(what="train", round=1), reason="the reply was excluded")
     written.seal()

@@ -36,10 +36,11 @@ class SiteAtDoor(Protocol):
 
 @dataclass(frozen=True)
 class Refusal:
-    """A release that the site's policy refused, and the reason."""
+    """A release that was refused, the reason, which stays at the site, and the word that may leave it."""
 
     site: str
     reason: str
+    code: str = "policy"
 
 
 def door(

@@ -16,6 +16,7 @@ import polars as pl
 from kohort.errors import IntegrityError, KohortError, RefusedError, SiteError
 from kohort.models.rows import Rows
 from kohort.models.trainable import Trainable
+from kohort.privacy.codes import code_of
 from kohort.privacy.contract import Asked, Contract, Place, Position, Step
 from kohort.privacy.door import Refusal, door
 from kohort.privacy.guarantee import Aggregate, Public
@@ -66,12 +67,14 @@ class SiteTable:
 
 @dataclass(frozen=True)
 class Failure:
-    """A site that could not answer, and the reason."""
+    """A site that could not answer, and the reason, which stays at the site."""
 
     site: str
     reason: str
     tampered: bool = False
     """Whether a message to it failed its integrity check: an invalid seal, a wrong key, a replay."""
+    code: str = "failed"
+    """The word that may leave it."""
 
 
 class Answers(NamedTuple):
@@ -360,7 +363,7 @@ def _admit(sites: tuple[Site, ...], request: Request) -> _Admitted:
 
 def _refused_by_contract(site: Site, request: Request, error: RefusedError) -> Answers:
     site.ledger.refuse(site.chain, _ledger_context(request, "hub"), guarantee=_NOTHING, reason=error.message)
-    return Answers(sites=(), encoded=[], refusals=[Refusal(site.name, error.message)])
+    return Answers(sites=(), encoded=[], refusals=[Refusal(site.name, error.message, code="contract")])
 
 
 def _as_sent(site: Site, request: Request, payload: Payload) -> Payload:
@@ -409,7 +412,7 @@ def _answer_alone(site: Site, request: Request) -> Answers:
 
 
 def _failure(site: Site, error: KohortError) -> Failure:
-    return Failure(site.name, error.message, tampered=isinstance(error, IntegrityError))
+    return Failure(site.name, error.message, tampered=isinstance(error, IntegrityError), code=code_of(error))
 
 
 def _answer_together(sites: tuple[Site, ...], request: Request, task: ManySites) -> Answers | None:

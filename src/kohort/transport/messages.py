@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 from kohort.crypto.sealed import Identity, PublicIdentity
 from kohort.errors import IntegrityError
+from kohort.privacy.codes import CODES
 from kohort.privacy.ledger.ledger import canonical
 from kohort.protocol.task import Request
 from kohort.protocol.wire import Payload, decode, encode
@@ -133,7 +134,8 @@ class ReplyMessage:
     status: str
     """answer | refused | failed | tampered | dropped"""
     request: str = ""
-    reason: str = ""
+    code: str = ""
+    """Why there is no answer: one word of `kohort.privacy.codes`. The reason stays at the site."""
     guarantee: Mapping[str, Any] = field(default_factory=dict)
     rows: int = 0
     to: str = "hub"
@@ -207,6 +209,8 @@ def read_reply(data: bytes, *, site: PublicIdentity) -> ReplyMessage:
     found = _read(data, ReplyMessage, ("body",), site, _REPLY)
     if found.site != site.name:
         raise IntegrityError(f"a reply of site {site.name!r} names another site")
+    if found.code and found.code not in CODES:
+        raise IntegrityError(f"a reply of site {site.name!r} gives a reason that is none of the agreed words")
     return found
 
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from kohort.crypto.sealed import Identity, PublicIdentity
 from kohort.errors import ConfigError, IntegrityError, KohortError, RefusedError, SiteError
+from kohort.privacy.codes import CODES
 from kohort.privacy.guarantee import DP, Guarantee, Public, parse_guarantee
 from kohort.privacy.ledger.ledger import Chain, Ledger, LedgerContext, canonical
 from kohort.privacy.ledger.receipts import RECEIPTS_FILE, Receipts
@@ -292,11 +293,11 @@ class RemoteEngine:
                 self._write_refusal(chain, ledger_context, answer)
                 if answer.heads:
                     lines.setdefault(request.digest, []).append(chain)
-                excluded.append(Excluded(name, "refused", answer.reason))
+                excluded.append(Excluded(name, "refused", _said(answer)))
             else:
-                self.ledger.note(chain, ledger_context._replace(to="hub"), reason=answer.reason)
-                failures.append(Failure(name, answer.reason, tampered=answer.status == "tampered"))
-                excluded.append(Excluded(name, "failed", answer.reason))
+                self.ledger.note(chain, ledger_context._replace(to="hub"), reason=answer.code)
+                failures.append(Failure(name, _said(answer), tampered=answer.status == "tampered", code=answer.code))
+                excluded.append(Excluded(name, "failed", _said(answer)))
         for digest, chains in lines.items():
             self.receipts.issue(self.ledger, chains, LedgerContext(what=ask.task.name, request=digest, round=ask.round))
         stop_if_tampered(failures)
@@ -320,10 +321,9 @@ class RemoteEngine:
 
     def _write_refusal(self, chain: Chain, ledger_context: LedgerContext, reply: ReplyMessage) -> None:
         """The line of a refusal: of this request or, without a ledger head, of the plan as a whole."""
-        claim = parse_guarantee(dict(reply.guarantee)) if reply.guarantee else Public(what="nothing")
         if not reply.heads:
             ledger_context = LedgerContext(what=f"{self.approved.method}.plan", request=self.approved.plan_hash)
-        self.ledger.refuse(chain, ledger_context, guarantee=claim, reason=reply.reason)
+        self.ledger.refuse(chain, ledger_context, guarantee=Public(what="nothing"), reason=reply.code)
 
     def _count(self, requests: Mapping[str, Request], answers: Mapping[str, ReplyMessage]) -> None:
         """Bytes of payloads, as the ledgers list them; seconds as the sites measured them."""
@@ -336,6 +336,12 @@ class RemoteEngine:
         self.costs.key_holder += sum(answer.seconds for name, answer in answers.items() if name in self.parties)
         self.costs.slowest_site += max(times, default=0.0)
         self.costs.sites += sum(times)
+
+
+def _said(answer: ReplyMessage) -> str:
+    """What the hub knows about a refusal or a failure; the reason is the site's own."""
+    known = CODES.get(answer.code, "it gave no reason")
+    return f"{known} ({answer.code or answer.status}); its own ledger says why"
 
 
 def _consulted(

@@ -2,7 +2,8 @@
 
 In this order, before a task runs: the hub signed the message, it is for this site and came for the first time; the
 run's plan hashes to what the message says and the operator approved it; schema, policy and limits allow it; the task is
-one of the plan's method. Each refusal is a line in the site's ledger and comes back to the hub with its reason. Then,
+the next of the plan's contract. Each refusal and failure is a line in the site's ledger with its reason; the hub gets
+one word of `kohort.privacy.codes`. Then,
 before a byte is sent: the ledger line is on the disk, and the reply is stored by the request's hash.
 """
 
@@ -15,6 +16,7 @@ from time import perf_counter
 
 from kohort.crypto.sealed import Identity, PublicIdentity
 from kohort.errors import IntegrityError, KohortError, RefusedError, ResourceError
+from kohort.privacy.codes import code_of
 from kohort.privacy.guarantee import Guarantee, Public
 from kohort.privacy.ledger.ledger import LedgerContext
 from kohort.protocol.engine import first_objection
@@ -97,7 +99,7 @@ class SiteServer:
             self._seal()
         except ResourceError as error:
             self.broken = error
-            reply = ReplyMessage(site=self._identity.name, fresh=self._number, status="failed", reason=error.message)
+            reply = ReplyMessage(site=self._identity.name, fresh=self._number, status="failed", code="failed")
         return write_reply(reply, self._identity)
 
     def record_refusal(self, what: str, reason: str) -> None:
@@ -125,20 +127,20 @@ class SiteServer:
             raise
         except KohortError as error:
             self.ledger.note(self.ledger.chain, LedgerContext(what="letter"), reason=error.message)
-            return self._reply(incoming, status="dropped", reason=error.message)
+            return self._reply(incoming, status="dropped", code=code_of(error))
         if not incoming.task:
             return self._reply(incoming, status="answer")
         try:
             run = self._run_of(incoming)
         except RefusedError as error:
-            return self._reply(incoming, status="refused", reason=error.message, claimed=True)
+            return self._reply(incoming, status="refused", code=code_of(error))
         except ResourceError:
             raise
         except KohortError as error:
             self.ledger.note(
                 self.ledger.chain, LedgerContext(what=incoming.task, round=incoming.round), reason=error.message
             )
-            return self._reply(incoming, status="dropped", reason=error.message)
+            return self._reply(incoming, status="dropped", code=code_of(error))
         return self._handled(incoming, run)
 
     def _run_of(self, incoming: RequestMessage) -> OpenedRun:
@@ -164,7 +166,7 @@ class SiteServer:
         if against is not None:
             claim, reason = against
             self.ledger.refuse(self.ledger.chain, ledger_context, guarantee=claim, reason=reason)
-            raise RefusedError(reason)
+            raise RefusedError(reason, code="policy")
         if kept:
             store.rebuild(run.site)
         else:
@@ -197,7 +199,7 @@ class SiteServer:
             raise
         except Exception as error:  # a bug in a task must not stop the site, and its text could hold a cell
             self.ledger.note(self.ledger.chain, ledger_context, reason=f"a bug in the task ({type(error).__name__})")
-            return self._reply(incoming, status="failed", reason=f"a bug in the task ({type(error).__name__})")
+            return self._reply(incoming, status="failed", code="failed")
         return self._outcome(incoming, request, run, answers, perf_counter() - began)
 
     def _outcome(
@@ -205,10 +207,10 @@ class SiteServer:
     ) -> ReplyMessage:
         if answers.failures:
             failure = answers.failures[0]
-            return self._reply(incoming, status="tampered" if failure.tampered else "failed", reason=failure.reason)
+            return self._reply(incoming, status="tampered" if failure.tampered else "failed", code=failure.code)
         if answers.refusals:
-            reason = answers.refusals[0].reason
-            reply = self._line(incoming, request, status="refused", reason=reason, seconds=seconds)
+            code = answers.refusals[0].code
+            reply = self._line(incoming, request, status="refused", code=code, seconds=seconds)
             return self._kept(run, request, reply)
         encoded = answers.encoded if isinstance(answers.encoded, list) else answers.encoded.views()
         reply = self._line(incoming, request, status="answer", seconds=seconds, body=bytes(encoded[0]))
@@ -225,7 +227,7 @@ class SiteServer:
         *,
         status: str,
         seconds: float,
-        reason: str = "",
+        code: str = "",
         body: bytes = b"",
     ) -> ReplyMessage:
         """An answer that stands in the ledger: with the claim of its line, and where the ledger stood after it."""
@@ -234,9 +236,9 @@ class SiteServer:
             raise IntegrityError("an answer would leave that does not stand in the ledger")
         heads, signature = self.ledger.sign_heads([self.ledger.chain])
         return replace(
-            self._reply(incoming, status=status, reason=reason, claimed=True),
+            self._reply(incoming, status=status, code=code, claimed=status == "answer"),
             request=request.digest,
-            rows=claimed.rows,
+            rows=claimed.rows if status == "answer" else 0,
             to=claimed.ledger_context.to,
             via=claimed.ledger_context.via,
             heads=heads,
@@ -246,14 +248,14 @@ class SiteServer:
         )
 
     def _reply(
-        self, incoming: RequestMessage | None, *, status: str, reason: str = "", claimed: bool = False
+        self, incoming: RequestMessage | None, *, status: str, code: str = "", claimed: bool = False
     ) -> ReplyMessage:
         last = self.ledger.last
         return ReplyMessage(
             site=self._identity.name,
             fresh="" if incoming is None else incoming.fresh,
             status=status,
-            reason=reason,
+            code=code,
             guarantee=json.loads(last.guarantee.text) if claimed and last is not None else {},
             length=self.ledger.chain.length,
             receipts=self._receipts.length,

@@ -13,6 +13,7 @@ import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.contracts import ANY_STEP
 from tests.support.ledgers import FakeSite, record_one
 
 from kohort.errors import IntegrityError, RefusedError
@@ -59,6 +60,7 @@ class Opened:
             [data],
             ledger=self.ledger,
             ledger_context=ledger_context,
+            step=ANY_STEP,
             guarantees=[claim],
             rows=[10],
         )

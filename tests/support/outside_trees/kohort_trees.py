@@ -20,8 +20,10 @@ from kohort.methods.registry import Method
 from kohort.models.base import Model, SavedModel
 from kohort.models.registry import ModelKind
 from kohort.models.rows import target_range
+from kohort.privacy.contract import Contract, Step
 from kohort.privacy.guarantee import Aggregate, Guarantee
 from kohort.protocol.hub import Ask, Expect, Hub, ProtocolGenerator, Replies, Result, RoundEnd
+from kohort.protocol.plan.approved import ApprovedPlan
 from kohort.protocol.site import Site
 from kohort.protocol.task import Release, Request, Task
 from kohort.protocol.wire import Payload
@@ -147,13 +149,19 @@ def claims(config: Trees, rows: int) -> Sequence[Guarantee]:
     return (Aggregate(rows=rows),)
 
 
+def contract(approved: ApprovedPlan) -> Contract:
+    """Sums over all rows of a site, once per tree."""
+    rounds = range(approved.config.trees)
+    return Contract.of([Step(task=SLOPES.name, says="gradient sums", claims=(Aggregate(rows=0),), rounds=rounds)])
+
+
 METHOD = Method(
     name="trees",
     summary="Boosted stumps from sums of gradients over public bins.",
     config=Trees,
     protocol=protocol,
     claims=claims,
-    tasks=(SLOPES,),
+    contract=contract,
     cites="",
     example="trees = 3",
 )

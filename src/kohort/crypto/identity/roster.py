@@ -162,7 +162,9 @@ class Approvals:
         """Refuse a plan nobody approved."""
         if not self.is_approved(plan_hash):
             raise RefusedError(
-                "this site's operator did not approve the plan", hint=f"Read it, then: kohort site approve {plan_hash}"
+                "this site's operator did not approve the plan",
+                hint=f"Read it, then: kohort site approve {plan_hash}",
+                code="approval",
             )
 
     def listed(self) -> dict[str, str]:

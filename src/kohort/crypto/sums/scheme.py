@@ -25,7 +25,6 @@ from kohort.rng import Streams
 
 if TYPE_CHECKING:
     from kohort.crypto.identity.parties import Identity, PublicIdentity
-    from kohort.crypto.sums.session import SumSession
 
 __all__ = [
     "CONFIRMATIONS",
@@ -35,6 +34,7 @@ __all__ = [
     "FixedPoint",
     "HubSide",
     "Integers",
+    "Members",
     "SessionKeys",
     "SiteSide",
     "SumContext",
@@ -150,6 +150,25 @@ class Trust:
         return self.holder
 
 
+class Members(Protocol):
+    """Who is asked to take part in the sums of a run: what a scheme reads of a session."""
+
+    @property
+    def run(self) -> str:
+        """The run's id."""
+        ...
+
+    @property
+    def plan_hash(self) -> str:
+        """The hash of the approved plan."""
+        ...
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """The sites, in order."""
+        ...
+
+
 class SessionKeys(Protocol):
     """One site's part in setting a session up: fresh keys are exchanged once, and every sum of the session uses them.
 
@@ -261,7 +280,7 @@ class SumScheme(ABC):
     sets_up: ClassVar[bool] = False
     """Whether members exchange keys once, before the first sum of a session."""
 
-    def session_keys(self, session: SumSession, name: str, streams: Streams, trust: Trust) -> SessionKeys:
+    def session_keys(self, session: Members, name: str, streams: Streams, trust: Trust) -> SessionKeys:
         """One site's part in setting a session up; for schemes with `sets_up`.
 
         Args:

@@ -268,11 +268,15 @@ class SiteFolder:
         begun = [path.stat().st_mtime for path in (self.path / "runs").glob("*/plan.json")]
         lately = sum(when >= time() - MONTH for when in begun)
         if begins and limits.runs is not None and lately >= limits.runs:
-            raise RefusedError(f"{lately} runs began in the last 30 days, and the limit is {limits.runs}")
+            raise RefusedError(
+                f"{lately} runs began in the last 30 days, and the limit is {limits.runs}", code="limits"
+            )
         for pattern, most in limits.tasks.items():
             answered = sum(ledger.answered_lately(name) for name in tasks if fnmatchcase(name, pattern))
             if answered >= most:
-                raise RefusedError(f"{answered} answers to {pattern!r} left in the last 30 days, the limit is {most}")
+                raise RefusedError(
+                    f"{answered} answers to {pattern!r} left in the last 30 days, the limit is {most}", code="limits"
+                )
 
 
 _EMPTY: dict[str, Any] = {

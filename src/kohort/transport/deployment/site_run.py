@@ -209,9 +209,11 @@ def _read_plan(raw: Any, wanted: str) -> Plan:
         read = load_plan(raw, complete=True)
     except (ConfigError, AttributeError, TypeError) as error:
         reason = error.message if isinstance(error, ConfigError) else "its parts are of the wrong kind"
-        raise RefusedError(f"the plan cannot be read by the kohort installed here: {reason}") from error
+        raise RefusedError(f"the plan cannot be read by the kohort installed here: {reason}", code="version") from error
     if read.digest() != wanted:  # a default that hub and site do not share
-        raise RefusedError("the kohort installed here reads the plan differently; install the same version")
+        raise RefusedError(
+            "the kohort installed here reads the plan differently; install the same version", code="version"
+        )
     return read
 
 
@@ -225,7 +227,10 @@ def _agreed_schema(own: Schema, incoming: RequestMessage) -> Schema:
         agreed = Schema(columns={str(name): own.columns[str(name)] for name in order})
         if agreed.fingerprint() == incoming.schema:
             return agreed
-    raise RefusedError("the plan is about another schema than this site's: its columns, roles, kinds or bounds differ")
+    raise RefusedError(
+        "the plan is about another schema than this site's: its columns, roles, kinds or bounds differ",
+        code="schema",
+    )
 
 
 def _sites_in(lines: bytes) -> tuple[str, ...]:
