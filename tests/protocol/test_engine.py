@@ -64,6 +64,8 @@ def make_engine(folder: Path, *, policy: Policy | None = None, **options: Any) -
     )
     engine = LocalEngine(sites=sites, approved=approved, streams=streams, receipts=receipts, **options)
     engine.declared = dict.fromkeys(NAMES, ROWS)
+    for site in sites.values():
+        site.approved = approved
     return engine
 
 

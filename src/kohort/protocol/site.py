@@ -361,7 +361,7 @@ def _admit(sites: tuple[Site, ...], request: Request) -> _Admitted:
     return _Admitted(step, position, asked)
 
 
-def _refused_by_contract(site: Site, request: Request, error: RefusedError) -> Answers:
+def _refused_by_contract(site: Site, request: Request, error: KohortError) -> Answers:
     site.ledger.refuse(site.chain, _ledger_context(request, "hub"), guarantee=_NOTHING, reason=error.message)
     return Answers(sites=(), encoded=[], refusals=[Refusal(site.name, error.message, code="contract")])
 
@@ -381,7 +381,7 @@ def _answer_alone(site: Site, request: Request) -> Answers:
         return Answers(sites=(site,), encoded=[stored], shares=[0.0])
     try:
         admitted = _admit((site,), request)
-    except RefusedError as error:
+    except KohortError as error:
         return _refused_by_contract(site, request, error)
     try:
         release: Release = find_task(request.task).one(site, request)
