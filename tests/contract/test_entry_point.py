@@ -35,7 +35,7 @@ def install(place: Path, code: str = METHOD_CODE, target: str = f"{MODULE}:METHO
 
 def test_the_page_names_the_entry_point_that_is_installed_here() -> None:
     assert f'[project.entry-points."kohort.methods"]\nsign-vote = "{MODULE}:METHOD"\n' == POINTS
-    assert len([line for line in METHOD_CODE.splitlines() if line.strip()]) <= 65
+    assert len([line for line in METHOD_CODE.splitlines() if line.strip()]) <= 70
 
 
 def test_it_appears_and_runs_like_any_other(plan_file: Path, kohort: Callable[..., Any], tmp_path: Path) -> None:

@@ -239,10 +239,12 @@ def test_a_hub_cannot_put_others_into_a_cluster_the_plan_names(tmp_path: Path, m
     made = _Deployment(tmp_path, plan, _said())
     made.found()
     monkeypatch.setattr(peers._Relay, "members", lambda *_: "\n".join(SITE_SIZES).encode())
-    with pytest.raises(SiteError, match="not on the roster"):
+    with pytest.raises(SiteError, match="it refused"):
         made.run(tmp_path / "there")
     for name in SITE_SIZES:
-        assert "peers.exchange" not in (tmp_path / name / "ledger" / "ledger.jsonl").read_text()
+        ledger = (tmp_path / name / "ledger" / "ledger.jsonl").read_text()
+        assert "peers.exchange" not in ledger
+        assert "not on the roster" in ledger
 
 
 @pytest.mark.parametrize("rule", [{}, {"low_risk": "below:age:-1"}])
@@ -251,7 +253,9 @@ def test_a_site_that_calls_no_row_low_risk_sits_out_and_shows_nothing(rule: dict
     made = _Deployment(tmp_path, _deployed_plan(tmp_path), settings)
     made.found()
     outcome = made.run(tmp_path / "there")
-    assert "no usable row here was called so in site.toml" in outcome.refused["a-small"]
+    assert "its own ledger says why" in outcome.refused["a-small"]
+    own = (tmp_path / "a-small" / "ledger" / "ledger.jsonl").read_text()
+    assert "no usable row here was called so in site.toml" in own
     for place in (tmp_path / "there", tmp_path / "a-small"):
         lines = [line for line in (place / "ledger" / "ledger.jsonl").read_text().splitlines() if "a-small" in line]
         assert ['"event":"release"' in line for line in lines].count(True) == 0

@@ -44,7 +44,7 @@ class Made:
     def sites_key(self) -> Identity:
         return load_identity(self.site.path / "identity.key")
 
-    def ask(self, round_number: int = 0) -> str:
+    def ask(self, run: int = 0) -> str:
         """Have the site tell its domain, read the answer with the key the hub knows, and give a receipt for it."""
         plan = read_plan(self.hub.path.parent / "plan.toml")
         self.site.approvals.approve(plan.digest())
@@ -53,12 +53,12 @@ class Made:
         asked = RequestMessage(
             site="north",
             fresh=fresh_number(),
-            run=f"{round_number:016x}",
+            run=f"{run:016x}",
             plan_hash=plan.digest(),
             schema=schema.fingerprint(),
             columns=canonical(list(schema.columns)),
             task="describe",
-            round=round_number,
+            round=0,
             body=encode(Payload()),
             plan=canonical(plan.to_mapping()).encode(),
             receipts=receipts.after(None),
