@@ -133,7 +133,7 @@ def test_a_hub_cannot_ask_past_the_plan(monkeypatch: pytest.MonkeyPatch) -> None
 
     with monkeypatch.context() as patch:
         patch.setattr(oneshot, "solved_by_peers", asks_for_itself)
-        with pytest.raises(KohortError, match="asks for no 'oneshot.statistics'"):
+        with pytest.raises(KohortError, match=r"asks for no 'oneshot\.statistics'"):
             run(plan(), tables=tables(), seed=1)
 
     def asks_for_peers(hub: Any, *arguments: Any, **options: Any) -> Any:
@@ -143,7 +143,7 @@ def test_a_hub_cannot_ask_past_the_plan(monkeypatch: pytest.MonkeyPatch) -> None
     WHOLE = oneshot.Cells.whole(2)
     monkeypatch.setattr(oneshot, "secure_sum", asks_for_peers)
     for scheme in ("none", "masks"):
-        with pytest.raises(KohortError, match="asks for no 'peers.keys'"):
+        with pytest.raises(KohortError, match=r"asks for no 'peers\.keys'"):
             run(plan("hub", scheme), tables=tables(), seed=1)
 
 
