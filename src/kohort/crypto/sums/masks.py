@@ -158,7 +158,7 @@ class _MaskingSite:
             return cipher.decrypt(NONCE, box, header)
         except InvalidTag as error:
             raise IntegrityError(
-                f"the share of site {self.keys.members[sender]!r} was altered, is of another sum, or was made by a site "
+                f"the share of site {self.keys.members[sender]!r} was altered, is of another sum, or comes from a site "
                 "that was told other public inputs"
             ) from error
 

@@ -1,7 +1,7 @@
 """Shamir's secret sharing of 256-bit secrets, limb by limb over the prime 2^61 - 1, for all recipients at once.
 
-A secret is five limbs of at most 60 bits. Each limb has a polynomial of its own; recipient number i gets the five values
-at the point i + 1. Sharing and opening are matrix products modulo the prime.
+A secret is five limbs of at most 60 bits. Each limb has a polynomial of its own; recipient number i gets the five
+values at the point i + 1. Sharing and opening are matrix products modulo the prime.
 
 Guarantee: any `threshold` shares give the secret back; fewer tell nothing about it, as the coefficients are uniform.
 """
