@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
+from kohort.errors import KohortError
 from kohort.protocol import engine as engine_module
 from kohort.protocol.site import Site
-from kohort.protocol.task import Request
+from kohort.protocol.task import Request, find_task
 from kohort.rounds.summed import SUM_UPDATES
-from kohort.rounds.summing import step_request
+from kohort.rounds.summing import SET_UP, step_request
 from kohort.runs.run import run
 from kohort.testing import plan_of, tables
 
@@ -37,10 +38,13 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Site, Request]]:
 
 
 def _refused(site: Site, request: Request) -> str:
+    """Nothing leaves; and what the sum itself says of the request, if the contract had let it pass."""
     answers = site.handle(request)
     assert not list(answers.each())
-    (failure,) = answers.failures
-    return failure.reason
+    assert len(answers.refusals) + len(answers.failures) == 1
+    with pytest.raises(KohortError) as caught:
+        find_task(request.task).one(site, request)
+    return caught.value.message
 
 
 def test_a_sum_is_not_begun_again_under_another_attempt(asked: list[tuple[Site, Request]]) -> None:
@@ -63,4 +67,8 @@ def test_a_sum_is_not_begun_again_over_fewer_sites(asked: list[tuple[Site, Reque
         round_number=request.round,
         inputs={"weights": request.payload.blobs["weights"]},
     )
-    assert "begun here before" in _refused(site, replace(request, payload=lie.payload))
+    assert "other sites than those its keys" in _refused(site, replace(request, payload=lie.payload))
+    for step in (0, 1):  # nor are keys for fewer sites exchanged in a run that has its session
+        again = step_request(SET_UP, fewer, step, dict.fromkeys(fewer.members, b""))
+        reason = _refused(site, replace(request, task=SET_UP.name, payload=again.payload))
+        assert "second" in reason

@@ -236,7 +236,12 @@ def set_up_request(approved: ApprovedPlan, sites: tuple[str, ...]) -> Ask:
 
     Returns:
         The request.
+
+    Raises:
+        ConfigError: The plan's scheme cannot add up so many sites.
     """
+    if approved.secure is not None:
+        find_scheme(approved.secure.sum).check_size(len(sites))
     return step_request(SET_UP, approved.session.over(sites), 0, dict.fromkeys(sites, b""))
 
 

@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable
-from functools import cache
-
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from tests.support.sums import routed
+from tests.reference.shamir import interpolate, share
+from tests.support.masks import Federation
 
 from kohort.crypto.counting import Fingerprints, _places, table
-from kohort.crypto.identity.parties import Identity
 from kohort.crypto.sums import mask_streams, masks
+from kohort.crypto.sums.mask_keys import threshold_for
 from kohort.crypto.sums.mask_streams import masked
-from kohort.crypto.sums.masks import SCHEME, threshold_for
-from kohort.crypto.sums.modular import P61, RunningSum, join_halves, multiply
-from kohort.crypto.sums.scheme import HubSide, SiteSide, SumContext, Trust
-from kohort.crypto.sums.shamir import PRIME, combine, split
-from kohort.errors import IntegrityError, KohortError
-from kohort.rng import Streams
+from kohort.crypto.sums.modular import (
+    P61,
+    RunningSum,
+    add,
+    join_halves,
+    matrix_product,
+    multiply,
+    split_limbs,
+    subtract,
+)
+from kohort.crypto.sums.shamir import LIMBS, combine, join_secret, split, split_secret
 
 TOP = 2**64 - 1
 words = st.integers(0, TOP) | st.sampled_from([0, 1, P61 - 1, P61, P61 + 1, 2**61, TOP])
@@ -61,6 +63,9 @@ def test_a_running_sum_leaves_what_it_adds_alone() -> None:
 def test_products_and_halves_equal_pythons(pairs: list[tuple[int, int]]) -> None:
     left, right = (np.array(side, dtype=np.uint64) for side in zip(*pairs, strict=True))
     assert multiply(left, right).tolist() == [a * b % P61 for a, b in pairs]
+    if (left < P61).all() and (right < P61).all():
+        assert add(left, right, P61).tolist() == [(a + b) % P61 for a, b in pairs]
+        assert subtract(left, right, P61).tolist() == [(a - b) % P61 for a, b in pairs]
     assert join_halves(left, right).tolist() == [(a * 2**31 + b) % P61 for a, b in pairs]
 
 
@@ -92,27 +97,65 @@ def test_masks_go_on_over_the_block_that_is_used() -> None:
     assert len(set(made.tolist())) > length - 3  # no block repeats the one before
 
 
-@given(st.integers(2, 12), st.integers(0, 8), st.integers(0, PRIME - 1), st.randoms(use_true_random=False))
+residue_matrices = st.tuples(st.integers(1, 6), st.integers(1, 40), st.integers(1, 6), st.integers(0, 2**32))
+
+
+@given(residue_matrices)
+@example((2, 2048, 2, 0))  # the longest sum that is exact
+def test_matrix_products_equal_pythons(shape: tuple[int, int, int, int]) -> None:
+    rows, terms, columns, seed = shape
+    generator = np.random.default_rng(seed)
+    left = generator.integers(P61 - 3 if seed % 2 == 0 else 0, P61, (rows, terms), dtype=np.uint64)
+    right = generator.integers(P61 - 3 if seed % 2 == 0 else 0, P61, (terms, columns), dtype=np.uint64)
+    wanted = (left.astype(object) @ right.astype(object)) % P61
+    assert matrix_product(split_limbs(left), right).tolist() == wanted.tolist()
+
+
+def test_a_matrix_product_that_is_not_exact_is_refused() -> None:
+    ones = np.ones((1, 2049), dtype=np.uint64)
+    with pytest.raises(ValueError, match="not exact"):
+        matrix_product(split_limbs(ones), ones.T)
+
+
+@given(st.integers(2, 12), st.integers(0, 8), st.binary(min_size=32, max_size=32), st.integers(0, 2**32))
+@example(2, 1, b"\xff" * 32, 0)
 def test_sharing_is_the_polynomial_and_opening_lagranges_formula(
-    threshold: int, extra: int, secret: int, random: object
+    threshold: int, extra: int, secret: bytes, seed: int
 ) -> None:
-    draw = random.randrange  # type: ignore[attr-defined]
-    points = sorted(random.sample(range(1, 3000), threshold + extra))  # type: ignore[attr-defined]
-    coefficients = [draw(PRIME) for _ in range(threshold - 1)]
-    shares = split(secret, points, threshold, coefficients)
-    for point in points:
-        terms = [number * pow(point, power, PRIME) for power, number in enumerate([secret, *coefficients])]
-        assert shares[point] == sum(terms) % PRIME
-    changed = {point: draw(2**128) for point in points}  # whatever came in: the same number as by the formula
-    used, found = points[:threshold], 0
-    for point in used:
-        weight = 1
-        for other in used:
-            if other != point:
-                weight = weight * other * pow(other - point, -1, PRIME) % PRIME
-        found = (found + changed[point] * weight) % PRIME
-    assert combine(changed, threshold) == found
-    assert combine(shares, threshold) == secret
+    generator, count = np.random.default_rng(seed), threshold + extra
+    limbs = split_secret(secret)
+    assert join_secret(limbs) == secret
+    coefficients = generator.integers(0, P61, (threshold - 1, LIMBS), dtype=np.uint64)
+    shares = split(limbs, count, threshold, coefficients)
+    for recipient in range(count):
+        own = [share(int(limbs[at]), coefficients[:, at].tolist(), recipient + 1) for at in range(LIMBS)]
+        assert shares[recipient].tolist() == own
+    chosen = sorted(generator.permutation(count)[:threshold].tolist())
+    assert join_secret(combine(chosen, shares[chosen])) == secret
+    changed = generator.integers(0, P61, (threshold, LIMBS), dtype=np.uint64)  # whatever came in: as by the formula
+    points = [recipient + 1 for recipient in chosen]
+    by_formula = [interpolate(dict(zip(points, changed[:, at].tolist(), strict=True))) for at in range(LIMBS)]
+    assert combine(chosen, changed).tolist() == by_formula
+
+
+def test_one_share_below_the_threshold_fits_every_secret() -> None:
+    """Two of three shares say nothing: for each secret there is a third share with which they give it."""
+    coefficients = np.array([[11], [12]], dtype=np.uint64)
+    first, second, _ = split(np.array([5], dtype=np.uint64), 3, 3, coefficients)[:, 0].tolist()
+    for secret in (5, 6, P61 - 1):
+        third = (secret - 3 * first + 3 * second) % P61  # Lagrange: 3 y1 - 3 y2 + y3
+        assert interpolate({1: first, 2: second, 3: third}) == secret
+    shares = split(split_secret(b"s" * 32), 3, 3, np.full((2, LIMBS), 9, dtype=np.uint64))
+    assert join_secret(combine([0, 1], shares[:2])) != b"s" * 32
+
+
+def test_limbs_of_no_secret_are_told_apart() -> None:
+    for limbs in ([2**60, 0, 0, 0, 0], [0, 0, 0, 0, 2**16], [P61 - 1] * 5):
+        assert join_secret(np.array(limbs, dtype=np.uint64)) is None
+    with pytest.raises(ValueError, match="threshold"):
+        split(split_secret(bytes(32)), 2, 3, np.zeros((2, LIMBS), dtype=np.uint64))
+    with pytest.raises(ValueError, match="threshold"):
+        split(split_secret(bytes(32)), 3, 3, np.zeros((1, LIMBS), dtype=np.uint64))
 
 
 @given(st.lists(st.integers(1, P61 - 1), min_size=1, max_size=40), st.integers(1, 30), st.integers(0, 2**32))
@@ -129,94 +172,22 @@ def test_a_table_is_the_sum_over_its_keys(f: list[int], size: int, seed: int) ->
     assert table(prints, counts, 3 * size).reshape(4, -1).tolist() == wanted
 
 
-def made_context(count: int, **changed: object) -> SumContext:
-    base = SumContext(run="r", round=1, request="q", sites=tuple(f"s{i}" for i in range(count)), length=4, modulus=P61)
-    return dataclasses.replace(base, **changed)  # type: ignore[arg-type]
+def test_coefficients_are_uniform_enough_and_differ_by_site_and_sum(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[np.ndarray] = []
+    real = masks.split
 
+    def watch(limbs: np.ndarray, count: int, threshold: int, coefficients: np.ndarray) -> np.ndarray:
+        assert coefficients.shape == (threshold - 1, 2 * LIMBS)
+        drawn.append(coefficients.ravel())
+        return real(limbs, count, threshold, coefficients)
 
-@cache
-def identity(site: str) -> Identity:
-    return Identity.from_secret(site, Streams.seeded(7).bytes("identity", site))
-
-
-def site_side(made: SumContext, site: str) -> SiteSide:
-    trust = Trust(identity(site), None, 3, lambda name: identity(name).public)
-    return SCHEME.site_side(made, site, Streams.seeded(made.sites.index(site)), trust)
-
-
-def begin(made: SumContext, until: int) -> tuple[dict[str, SiteSide], HubSide, dict[str, bytes]]:
-    """All sites and the hub, before step `until`, and what each site has in its inbox."""
-    sides = {site: site_side(made, site) for site in made.sites}
-    hub, inboxes = SCHEME.hub_side(made), dict.fromkeys(made.sites, b"")
-    vector = np.arange(made.length, dtype=np.uint64)
-    for step in range(until):
-        replies = {site: sides[site].reply(step, inbox, vector) for site, inbox in inboxes.items()}
-        inboxes = routed(hub, step, replies)
-    return sides, hub, inboxes
-
-
-@pytest.mark.parametrize(
-    "changed", [{"run": "other"}, {"round": 2}, {"request": "other"}, {"length": 5}, {"modulus": 0}]
-)
-def test_seals_are_bound_to_the_whole_of_a_sum(changed: dict[str, object]) -> None:
-    """Even with the same keys: a message of one sum is refused in another."""
-    sides, _, inboxes = begin(made_context(4), until=1)
-    side = sides["s0"]
-    side.binding = made_context(4, **changed).transcript  # type: ignore[attr-defined]
-    with pytest.raises(IntegrityError, match="altered"):
-        side.reply(1, inboxes["s0"], np.zeros(4, dtype=np.uint64))
-
-
-def signatures(data: bytes) -> dict[int, bytes]:
-    return dict(masks._SIGNED.iter_unpack(data))
-
-
-def packed(found: dict[int, bytes]) -> bytes:
-    return b"".join(masks._SIGNED.pack(index, signature) for index, signature in found.items())
-
-
-Change = Callable[[dict[int, bytes]], bytes]
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda found: packed({**found, 0: found[1]}),  # another's signature for our own
-        lambda found: packed({**found, 0: bytes(64)}),
-        lambda found: packed({index: signature for index, signature in found.items() if index != 0}),
-        lambda found: packed({**found, 3: found[4]}),
-        lambda found: masks._SIGNED.pack(1, found[1]) * 9,  # one signer, many times
-        lambda found: packed({index + 9: signature for index, signature in found.items()}),  # nobody's
-    ],
-)
-def test_shares_open_only_for_as_many_signers_as_the_threshold(change: Change) -> None:
-    sides, _, inboxes = begin(made_context(6), until=3)
-    found = dict(list(signatures(inboxes["s0"]).items())[: threshold_for(6)])
-    assert 0 in found  # our own is among them, and checked like the others
-    with pytest.raises(IntegrityError, match="signed the survivors"):
-        sides["s0"].reply(3, change(found), None)
-    assert sides["s0"].reply(3, packed(found), None)  # exactly the threshold opens
-
-
-@pytest.mark.parametrize("survivors", [b"\0\0\0\0\1", b"", bytes(8), np.array([0, 1, 2, 77], dtype="<u4").tobytes()])
-def test_a_survivor_list_that_cannot_be_right_is_refused(survivors: bytes) -> None:
-    sides, _, _ = begin(made_context(4), until=2)
-    with pytest.raises(KohortError):
-        sides["s0"].reply(2, survivors, None)
-
-
-def test_coefficients_are_uniform_enough_and_differ_by_seed_use_and_sum() -> None:
-    seen: set[int] = set()
-    drawn = 0
+    monkeypatch.setattr(masks, "split", watch)
+    made = Federation(12).set_up()
     for request in ("q", "other"):
-        for place in range(3):
-            side = site_side(made_context(30, request=request), f"s{place}")
-            for what in ("pair", "self"):
-                made = side._coefficients(what)  # type: ignore[attr-defined]
-                assert len(made) == threshold_for(30) - 1
-                assert all(0 <= number < PRIME for number in made)
-                seen.update(made)
-                drawn += len(made)
-    assert len(seen) == drawn
-    ones = sum(number.bit_count() for number in seen) / (127 * drawn)
-    assert abs(ones - 0.5) < 5 * 0.5 / (127 * drawn) ** 0.5
+        for name in made.names[:3]:
+            made.side(name, made.context(request=request)).reply(0, b"", None)
+    numbers = [int(number) for part in drawn for number in part]
+    assert len(set(numbers)) == len(numbers) == 6 * 10 * (threshold_for(12, 1) - 1)
+    assert max(numbers) < P61
+    ones = sum(number.bit_count() for number in numbers) / (61 * len(numbers))
+    assert abs(ones - 0.5) < 5 * 0.5 / (61 * len(numbers)) ** 0.5

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -107,7 +108,13 @@ def test_a_hub_cannot_fill_a_sites_memory_with_sessions() -> None:
 def test_a_sum_of_several_steps_begins_once_and_is_resumed() -> None:
     known = {name: Identity.from_secret(name, Streams.seeded(4).bytes(name)) for name in NAMES}
     trust = Trust(known["site-0"], None, 3, lambda name: known[name].public)
-    own, scheme = SiteSession(session(), "site-0"), find_scheme("masks")
+    scheme = find_scheme("masks")
+    keys = {
+        name: scheme.session_keys(session(), name, Streams.seeded(1), replace(trust, identity=known[name]))
+        for name in NAMES
+    }
+    keys["site-0"].agree(NAMES, scheme.gather({name: made.announcement for name, made in keys.items()}))
+    own = SiteSession(session(), "site-0", keys["site-0"])
     context = own.session.context("t", 0, length=4, modulus=0, bits=40, view=b"")
     with pytest.raises(SiteError, match="not begun here"):
         own.resume("t", 0, step=1)

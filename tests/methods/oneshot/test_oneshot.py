@@ -185,7 +185,7 @@ def test_a_total_of_too_few_rows_is_never_asked_for(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(LocalEngine, "exchange", exchange)
     with pytest.raises(RefusedError, match="too few for totals"):
         run(plan("masks"), tables=tables({"a": 12, "b": 12, "c": 12}), seed=1)
-    assert asked == [("prepare", None), ("oneshot.statistics", 0)], "keys came along, and no vector"
+    assert asked == [("prepare", None), ("sum.setup", 0)], "keys came along, and no vector"
     assert MASKS.contributes_at > 0
 
 
@@ -268,7 +268,7 @@ def test_sites_that_vanish_after_the_key_exchange_are_not_in_the_total(monkeypat
 def test_below_the_threshold_nothing_opens(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     parts = tables({f"s{number:02d}": 30 for number in range(20)})
     _vanish(monkeypatch, [f"s{number:02d}" for number in range(9)])
-    with pytest.raises(KohortError, match="11 peers signed"):
+    with pytest.raises(KohortError, match="11 of 20 sites sent a vector"):
         run(plan("masks"), tables=parts, seed=1, out=tmp_path / "run")
     assert not (tmp_path / "run" / "hub").exists()
     assert not (tmp_path / "run" / "model").exists()

@@ -11,10 +11,10 @@ from collections.abc import Iterable
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
 
-from kohort.crypto.sums.modular import RunningSum, subtract
+from kohort.crypto.sums.modular import RunningSum, residues, subtract
 from kohort.crypto.sums.scheme import Integers
 
-__all__ = ["masked"]
+__all__ = ["draw_residues", "masked"]
 
 _COUNTER = modes.CTR(bytes(16))
 _BLOCK = 8192
@@ -42,6 +42,19 @@ def masked(vector: Integers, plus: Iterable[bytes], minus: Iterable[bytes], modu
                 total.add(words)
         out[start : start + _BLOCK] = subtract(added.value(), taken.value(), modulus)
     return out
+
+
+def draw_residues(key: bytes, count: int) -> Integers:
+    """Pseudo-random residues modulo 2^61 - 1.
+
+    Args:
+        key: 32 bytes that are used for nothing else.
+        count: How many.
+
+    Returns:
+        The residues.
+    """
+    return residues(np.frombuffer(_keystream(key).update(bytes(8 * count)), dtype="<u8"))
 
 
 def _keystream(key: bytes) -> CipherContext:

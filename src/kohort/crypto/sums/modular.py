@@ -5,7 +5,17 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["P61", "RunningSum", "add", "join_halves", "multiply", "subtract"]
+__all__ = [
+    "P61",
+    "RunningSum",
+    "add",
+    "join_halves",
+    "matrix_product",
+    "multiply",
+    "residues",
+    "split_limbs",
+    "subtract",
+]
 
 P61 = 2**61 - 1
 _P = np.uint64(P61)
@@ -13,7 +23,11 @@ _LOW, _SHIFT = np.uint64(2**61 - 1), np.uint64(61)
 _HALF = np.uint64(31)
 _PENDING = 7
 """How many numbers up to p fit into 64 bits on top of a residue: 8 p is below 2^64."""
+_LIMB, _LIMBS = np.uint64(21), 3
+_MOST_TERMS = 2**11
+"""Sums of so many products of two limbs stay below 2^53, so floating point gives them exactly, in any order."""
 Integers = NDArray[np.uint64]
+Limbs = NDArray[np.float64]
 
 
 def add(left: Integers, right: Integers, modulus: int) -> Integers:
@@ -57,7 +71,7 @@ class RunningSum:
         return self._sum.copy() if self._modulus == 0 else _fold(self._sum)
 
 
-def multiply(left: Integers, right: Integers) -> Integers:
+def multiply(left: Integers, right: Integers | np.uint64) -> Integers:
     """Products modulo 2^61 - 1, by halves that do not overflow."""
     mask = np.uint64(2**31 - 1)
     high, low = left >> _HALF, left & mask  # left = high 2^31 + low, high below 2^30
@@ -69,6 +83,44 @@ def multiply(left: Integers, right: Integers) -> Integers:
 def join_halves(high: Integers, low: Integers) -> Integers:
     """high 2^31 + low modulo 2^61 - 1, for sums of halves (each below 2^61)."""
     return _fold(_times_half(high) + low)
+
+
+def residues(words: Integers) -> Integers:
+    """Uniform 64-bit words as residues modulo 2^61 - 1, by their lowest 61 bits; the bias is below 2^-60."""
+    return _fold(words & _LOW)
+
+
+def split_limbs(numbers: Integers) -> Limbs:
+    """Residues as three limbs of 21 bits in floating point, the lowest first, along a new first axis."""
+    shifts = _LIMB * np.arange(_LIMBS, dtype=np.uint64).reshape(-1, *(1,) * numbers.ndim)
+    limbs: Limbs = ((numbers[None] >> shifts) & np.uint64(2**21 - 1)).astype(np.float64)
+    return limbs
+
+
+def matrix_product(left: Limbs, right: Integers) -> Integers:
+    """A product of two matrices modulo 2^61 - 1, by exact products of limbs in floating point.
+
+    Args:
+        left: What `split_limbs` makes of an m x k matrix, k at most 2048: a matrix that is used again is split once.
+        right: A k x c matrix of residues.
+
+    Returns:
+        The m x c matrix of residues.
+
+    Raises:
+        ValueError: k is too large for exact sums.
+    """
+    _, rows, terms = left.shape
+    if terms > _MOST_TERMS:
+        raise ValueError(f"a sum of {terms} products is not exact in floating point")
+    beside = np.concatenate(list(split_limbs(right)), axis=1)
+    products = (left.reshape(-1, terms) @ beside).astype(np.uint64).reshape(_LIMBS, rows, _LIMBS, -1)
+    total = np.zeros((rows, right.shape[1]), dtype=np.uint64)
+    for weight in range(2 * _LIMBS - 1):
+        places = [low for low in range(_LIMBS) if 0 <= weight - low < _LIMBS]
+        part = _fold(sum((products[low, :, weight - low] for low in places), np.uint64(0)))
+        total = add(total, multiply(part, np.uint64(pow(2, 21 * weight, P61))), P61)
+    return total
 
 
 def _times_half(numbers: Integers) -> Integers:

@@ -279,6 +279,23 @@ class SumScheme(ABC):
     """Whether sites seal to each other; they then need `trust`, which says who they are."""
     sets_up: ClassVar[bool] = False
     """Whether members exchange keys once, before the first sum of a session."""
+    most_sites: ClassVar[int | None] = None
+    """How many sites a sum may be over; None when that is not limited."""
+
+    def check_size(self, sites: int) -> None:
+        """Refuse a plan with more sites than the scheme can add up.
+
+        Args:
+            sites: How many sites take part.
+
+        Raises:
+            ConfigError: There are too many.
+        """
+        if self.most_sites is not None and sites > self.most_sites:
+            raise ConfigError(
+                f"a sum by {self.name!r} is over at most {self.most_sites} sites, and {sites} take part",
+                hint='Use method.secure.sum = "bfv"',
+            )
 
     def session_keys(self, session: Members, name: str, streams: Streams, trust: Trust) -> SessionKeys:
         """One site's part in setting a session up; for schemes with `sets_up`.

@@ -1,0 +1,196 @@
+"""The set-up of sums by masks: every member announces a fresh key, signed by its identity, and all agree on a session.
+
+A run key is an X25519 key made for one run. Its announcement is signed over run, plan, the plan's site list and the
+site's name, so it holds for this run and this site alone. From the announcements of all members each pair of members
+derives, once per run, a pair secret and keys for sealing and for confirmations, with different keys in each direction.
+
+Guarantee: whoever is not on a site's roster gets no key; the hub cannot replace, repeat or leave out an announcement
+without ending up with another session digest, under which no key of any two honest members fits.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from dataclasses import dataclass, field
+from functools import lru_cache
+from struct import Struct
+from typing import TYPE_CHECKING
+
+from kohort.crypto.identity.parties import PublicIdentity
+from kohort.crypto.suites import SIGNATURE, expand, extract, find_suite
+from kohort.crypto.sums.scheme import MIN_SITES, Trust
+from kohort.errors import IntegrityError, RefusedError
+from kohort.rng import Streams
+
+if TYPE_CHECKING:
+    from kohort.crypto.sums.session import SumSession
+
+__all__ = ["MOST_SITES", "MaskKeys", "PairKeys", "derive", "hash_parts", "least_sites", "threshold_for"]
+
+MOST_SITES = 500
+"""All pairs share masks, so the messages of a sum grow with the square of the members."""
+_PURPOSE = "run key of a secure sum"
+_KEY = 32
+_PAIR = Struct("<II")
+
+
+def threshold_for(members: int, colluders: int) -> int:
+    """How many members must confirm and open: any two such groups share a member that does not collude.
+
+    Args:
+        members: The members of the session, whoever answers today.
+        colluders: How many of them may collude with the hub.
+
+    Returns:
+        max(floor(2n/3), floor((n + colluders)/2)) + 1.
+    """
+    return max(2 * members // 3, (members + colluders) // 2) + 1
+
+
+def least_sites(trust: Trust) -> int:
+    """The fewest sites in a total, whatever the session: fewer would show too much of each other's numbers."""
+    return max(MIN_SITES, trust.colluders + 2, trust.min_sites, trust.quorum)
+
+
+def hash_parts(*parts: bytes) -> bytes:
+    """A hash of 32 bytes over parts, each with its length."""
+    framed = b"".join([len(part).to_bytes(8, "little") + part for part in parts])
+    return hashlib.blake2b(framed, digest_size=32).digest()
+
+
+def derive(secret: bytes, purpose: bytes, binding: bytes, *, size: int = _KEY) -> bytes:
+    """A key for one purpose (at most 16 bytes) and one binding: BLAKE2b keyed with the secret."""
+    return hashlib.blake2b(binding, digest_size=size, key=secret, person=purpose).digest()
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class PairKeys:
+    """What a site shares with one other member of a session."""
+
+    secret: bytes = field(repr=False)
+    """From this the keys of their masks are derived."""
+    seal_to: bytes = field(repr=False)
+    seal_from: bytes = field(repr=False)
+    confirm_to: bytes = field(repr=False)
+    confirm_from: bytes = field(repr=False)
+
+
+class MaskKeys:
+    """One site's keys in the sums of one run.
+
+    Args:
+        session: The run, the plan and the sites of the plan.
+        name: The site's name.
+        streams: The site's randomness, from which its run key comes.
+        trust: Whom the site relies on.
+    """
+
+    def __init__(self, session: SumSession, name: str, streams: Streams, trust: Trust) -> None:
+        self.name = name
+        self.trust = trust
+        self.suite = find_suite(trust.identity.suite)
+        self.members: tuple[str, ...] = ()
+        self.digest = b""
+        """The session digest; empty until the members agreed."""
+        self.pairs: dict[int, PairKeys] = {}
+        """Keys with each other member, by its place."""
+        self._run, self._plan = session.run.encode(), session.plan_hash.encode()
+        self._roster = hash_parts(*(site.encode() for site in session.members))
+        secret = streams.bytes("masks", "run key", session.run, session.plan_hash, length=48)
+        self._key = self.suite.exchange_key(secret)
+        public = self.suite.public(self._key)
+        self._announcement = public + trust.identity.sign(self._signed_text(name, public), purpose=_PURPOSE)
+
+    @property
+    def announcement(self) -> bytes:
+        """The run key and the identity's signature."""
+        return self._announcement
+
+    @property
+    def index(self) -> int:
+        """The site's place among the members."""
+        return self.members.index(self.name)
+
+    @property
+    def threshold(self) -> int:
+        """How many members must confirm and open."""
+        return threshold_for(len(self.members), self.trust.colluders)
+
+    def agree(self, members: tuple[str, ...], inbox: bytes) -> bytes:
+        """Take the announcements of all members, once; see `SessionKeys.agree`."""
+        if self.digest:
+            raise IntegrityError("the members of a secure sum agreed on keys before")
+        self._check_members(members)
+        announced = self._split(members, inbox)
+        for member, announcement in zip(members, announced, strict=True):
+            self._check_announcement(member, announcement)
+        keys = [announcement[:-SIGNATURE] for announcement in announced]
+        ordered = [part for member, key in zip(members, keys, strict=True) for part in (member.encode(), key)]
+        self.members = members
+        self.digest = hash_parts(b"session of masks", self._run, self._plan, self._roster, *ordered)
+        own = self.index
+        self.pairs = {place: self._pair(own, place, key) for place, key in enumerate(keys) if place != own}
+        return self.digest
+
+    def _check_members(self, members: tuple[str, ...]) -> None:
+        """Refuse lists that are too short or too long, and strangers."""
+        if self.name not in members or len(set(members)) != len(members):
+            raise RefusedError(f"site {self.name!r} is not among the members of a secure sum, or one is listed twice")
+        if len(members) > MOST_SITES:
+            raise RefusedError(
+                f"masks add up at most {MOST_SITES} sites, and {len(members)} take part",
+                hint='Use method.secure.sum = "bfv"',
+            )
+        least = least_sites(self.trust)
+        if len(members) < least:
+            raise RefusedError(f"{len(members)} sites agree on the keys of a secure sum, {least} are needed")
+        strangers = [member for member in members if member != self.name and self.trust.find_peer(member) is None]
+        if strangers:
+            raise RefusedError(
+                f"{len(strangers)} sites of a secure sum are not on this site's roster, such as {strangers[0]!r}",
+                hint="Ask for their fingerprints, then: kohort site trust NAME FINGERPRINT",
+            )
+
+    def _split(self, members: tuple[str, ...], inbox: bytes) -> list[bytes]:
+        """One announcement per member; all are of this site's suite, so they have its size."""
+        size = len(self._announcement)
+        if len(inbox) != size * len(members):
+            raise IntegrityError("the keys of a secure sum are not one announcement per member")
+        return [inbox[at : at + size] for at in range(0, len(inbox), size)]
+
+    def _check_announcement(self, member: str, announcement: bytes) -> None:
+        if member == self.name:
+            if not hmac.compare_digest(announcement, self._announcement):
+                raise IntegrityError("the hub changed the key that this site announced for a secure sum")
+            return
+        peer = self.trust.find_peer(member)
+        key, signature = announcement[:-SIGNATURE], announcement[-SIGNATURE:]
+        if peer is None or not _is_signed(peer, self._signed_text(member, key), signature):
+            raise IntegrityError(f"the key that came in for site {member!r} is not signed by it for this run")
+
+    def _signed_text(self, name: str, key: bytes) -> bytes:
+        return hash_parts(self._run, self._plan, name.encode(), self._roster, key)
+
+    def _pair(self, own: int, other: int, key: bytes) -> PairKeys:
+        """The keys with one member. The places of both are in them: a copied run key gives other keys."""
+        try:
+            shared = self.suite.agree(self._key, key)
+        except ValueError as error:
+            raise IntegrityError(f"the key of site {self.members[other]!r} is not valid") from error
+        low, high = min(own, other), max(own, other)
+        root = expand(extract(self.digest, shared), b"pair of a secure sum" + _PAIR.pack(low, high), _KEY)
+        out, back = _PAIR.pack(own, other), _PAIR.pack(other, own)
+        return PairKeys(
+            secret=derive(root, b"pair secret", b""),
+            seal_to=derive(root, b"seal", out),
+            seal_from=derive(root, b"seal", back),
+            confirm_to=derive(root, b"confirm", out),
+            confirm_from=derive(root, b"confirm", back),
+        )
+
+
+@lru_cache(maxsize=2 * MOST_SITES)
+def _is_signed(peer: PublicIdentity, text: bytes, signature: bytes) -> bool:
+    """Whether a peer signed an announcement. Simulated sites of one process check each signature once."""
+    return peer.signed(text, signature, purpose=_PURPOSE)
