@@ -304,8 +304,7 @@ class SecureCount:
             return None
         try:
             totals = proven_total(self._secret(site), proposal.transcript, sorted(proposal.sites), announced)
-            if len(totals) != len(proposal.prints.f) or (totals < np.uint64(self._counts_of(site).cap)).any():
-                raise IntegrityError("a key was proposed as frequent that is not")
+            _require_frequent(totals, keys=len(proposal.prints.f), threshold=self._counts_of(site).cap)
         except IntegrityError:
             del site.state(CountState).proposals[self._name]
             raise
@@ -364,6 +363,11 @@ class SecureCount:
         asked = zip(proposed.f.tolist(), proposed.h.tolist(), strict=True)
         vector = np.asarray([counts.get(key, 0) for key in asked], dtype=np.uint64)
         return with_check(self._secret(site), context.transcript, site.name, vector), own.rows
+
+
+def _require_frequent(totals: Integers, *, keys: int, threshold: int) -> None:
+    if len(totals) != keys or (totals < np.uint64(threshold)).any():
+        raise IntegrityError("a key was proposed as frequent that is not")
 
 
 def _names_at(approved: ApprovedPlan, places: bytes) -> frozenset[str]:

@@ -392,15 +392,25 @@ def _begin(site: Site, request: Request, task: SumTask, scheme: SumScheme, sessi
     view = site.state(PublicInputs).view(inputs)
     context = task.context(session.session, request.round, length, view)
     trust = trust_of(site) if scheme.key_holder or scheme.among_peers else None
-    over = task.over(site, request, inputs)
-    if over is not None:
-        if site.name not in over or not session.session.index.keys() >= {*over}:
-            raise RefusedError("a secure sum is over other sites than the one that it continues")
-        trust = None if trust is None else replace(trust, quorum=max(trust.quorum, len(over)))
+    over = _fixed_sites(task, site, request, inputs, session)
+    if over is not None and trust is not None:
+        trust = replace(trust, quorum=max(trust.quorum, len(over)))
     part = session.begin(scheme, context, task.name, site.streams, trust, inputs)
     if over is not None:
-        site.state(SumState).exactly[task.name, request.round] = frozenset(over)
+        site.state(SumState).exactly[task.name, request.round] = over
     return part
+
+
+def _fixed_sites(
+    task: SumTask, site: Site, request: Request, inputs: Mapping[str, bytes], session: SiteSession
+) -> frozenset[str] | None:
+    """The sites that must all be in the total, where that is fixed before; this one is among them."""
+    over = task.over(site, request, inputs)
+    if over is None:
+        return None
+    if site.name not in over or not session.session.index.keys() >= {*over}:
+        raise RefusedError("a secure sum is over other sites than the one that it continues")
+    return frozenset(over)
 
 
 def _note_survivors(state: SumState, which: tuple[str, int], part: SumPart) -> None:

@@ -70,7 +70,7 @@ def proven_total(secret: bytes, transcript: bytes, sites: Sequence[str], announc
 def _weighted(secret: bytes, transcript: bytes, vector: Integers) -> int:
     """<r, vector> modulo 2^61 - 1."""
     weights = _stream(_key(secret, transcript, b"weights"), len(vector))
-    return sum(multiply(weights, vector).tolist()) % P61
+    return sum(map(int, multiply(weights, vector))) % P61
 
 
 def _pad(secret: bytes, transcript: bytes, site: str) -> int:
