@@ -97,7 +97,11 @@ def _agreed(sites: int) -> list[bytes]:
     """The group's secret as every site knows it."""
     names = _names(sites)
     hub = GroupHub(names)
-    sides = {name: GroupSite(names, name, b"bench", Streams.seeded(place)) for place, name in enumerate(names)}
+    known = {name: identity.public for name, identity in _identities(names).items()}
+    sides = {
+        name: GroupSite(names, name, b"bench", Streams.seeded(place), identity, known.get)
+        for place, (name, identity) in enumerate(_identities(names).items())
+    }
     inboxes = dict.fromkeys(names, b"")
     for step in range(STEPS):
         answers = {name: sides[name].reply(step, inbox) for name, inbox in inboxes.items()}

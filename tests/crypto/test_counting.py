@@ -10,12 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kohort.crypto.counting import _places, _places_of, cells_for, estimate, fingerprints, peel, sketch, table
-from kohort.crypto.group_secret import STEPS, GroupHub, GroupSite
+from kohort.crypto.group_secret import _BOX, STEPS, GroupHub, GroupSite, least_agreed
+from kohort.crypto.identity.parties import Identity
+from kohort.crypto.sums.checked import CHECKS, proven_total, with_check
 from kohort.crypto.sums.modular import P61, add
 from kohort.errors import IntegrityError, RefusedError
 from kohort.rng import Streams
 
 SECRET = b"s" * 32
+BOX = _BOX.size
 
 
 def approved(sites: list[Counter[bytes]], cap: int, secret: bytes = SECRET, cells: int | None = None) -> set[bytes]:
@@ -116,9 +119,20 @@ def test_the_sketch_tells_about_how_many_keys_there_are(keys: int) -> None:
     assert keys <= found <= 1.3 * keys + 40
 
 
-def make_secrets(count: int, tamper: object = None, silent: dict[str, int] | None = None) -> list[bytes | None]:
+def group(count: int, strangers: frozenset[str] = frozenset()) -> dict[str, GroupSite]:
+    """The sites of a group; nobody has `strangers` on the roster."""
     names = tuple(f"s{i}" for i in range(count))
-    sites = {name: GroupSite(names, name, b"run", Streams.seeded(i)) for i, name in enumerate(names)}
+    identities = {name: Identity.from_secret(name, Streams.seeded(i).bytes("id")) for i, name in enumerate(names)}
+    roster = {name: identity.public for name, identity in identities.items() if name not in strangers}
+    return {
+        name: GroupSite(names, name, b"run", Streams.seeded(i), identities[name], roster.get, told=i)
+        for i, name in enumerate(names)
+    }
+
+
+def make_secrets(count: int, tamper: object = None, silent: dict[str, int] | None = None) -> list[bytes | None]:
+    sites = group(count)
+    names = tuple(sites)
     hub = GroupHub(names)
     inboxes = dict.fromkeys(names, b"")
     for step in range(STEPS):
@@ -140,26 +154,82 @@ def test_all_sites_derive_one_secret_and_others_another() -> None:
     assert make_secrets(6)[0] != secrets[0]
 
 
-def test_a_site_that_leaves_before_contributing_is_left_out() -> None:
-    secrets = make_secrets(5, silent={"s4": 1})
-    assert len(set(secrets)) == 1
-    assert None not in secrets
+def test_every_site_hears_what_the_others_tell() -> None:
+    sites = group(4)
+    boxes = GroupHub(tuple(sites)).route(0, {name: site.reply(0, b"") for name, site in sites.items()})
+    for name, site in sites.items():
+        site.reply(1, boxes[name])
+        assert site.heard == {"s0": 0, "s1": 1, "s2": 2, "s3": 3}
+
+
+def test_a_site_that_leaves_before_contributing_or_comparing_is_left_out() -> None:
+    for step in (0, 1):
+        secrets = make_secrets(5, silent={"s4": step})
+        assert len(set(secrets)) == 1
+        assert None not in secrets
+
+
+@pytest.mark.parametrize(("sites", "colluders", "least"), [(3, 1, 3), (5, 1, 4), (10, 1, 7), (10, 8, 10), (4, 2, 4)])
+def test_two_groups_that_agree_have_an_honest_site_in_common(sites: int, colluders: int, least: int) -> None:
+    assert least_agreed(sites, colluders) == least
+    assert 2 * least - sites > colluders or least == sites
 
 
 def test_a_hub_that_keeps_a_contribution_back_is_noticed() -> None:
     def keep_back(step: int, inboxes: dict[str, bytes]) -> dict[str, bytes]:
-        return {**inboxes, "s0": inboxes["s0"][:-52]} if step == 1 else inboxes
+        return {**inboxes, "s0": inboxes["s0"][:-BOX]} if step == 0 else inboxes
 
     with pytest.raises(IntegrityError, match="same secret"):
         make_secrets(5, keep_back)
 
 
 def test_an_altered_contribution_is_noticed_and_two_sites_are_too_few() -> None:
-    def alter(step: int, inboxes: dict[str, bytes]) -> dict[str, bytes]:
-        data = inboxes.get("s0", b"")
-        return {**inboxes, "s0": data[:-1] + bytes([data[-1] ^ 1])} if step == 1 else inboxes
+    def alter(place: int) -> object:
+        def change(step: int, inboxes: dict[str, bytes]) -> dict[str, bytes]:
+            data = bytearray(inboxes.get("s0", bytes(BOX)))
+            data[place] ^= 1
+            return {**inboxes, "s0": bytes(data)} if step == 0 else inboxes
 
-    with pytest.raises(IntegrityError, match="altered"):
-        make_secrets(4, alter)
+        return change
+
+    for place in (10, BOX - 1):  # in the sealed part, and in the signature
+        with pytest.raises(IntegrityError, match="altered"):
+            make_secrets(4, alter(place))
     with pytest.raises(RefusedError, match="fewer than three"):
         make_secrets(2)
+
+
+def test_a_site_that_is_on_nobodys_roster_gets_nothing() -> None:
+    with pytest.raises(RefusedError, match="'s3' is not on this site's roster"):
+        group(4, strangers=frozenset({"s3"}))
+
+
+@pytest.mark.parametrize("length", [1, 7, 100])
+def test_a_checked_total_passes_and_everything_else_does_not(length: int) -> None:
+    generator = np.random.default_rng(length)
+    sites = ("a", "b", "c")
+    vectors = {site: generator.integers(0, P61, length).astype(np.uint64) for site in sites}
+    added = np.zeros(length + CHECKS, dtype=np.uint64)
+    for site, vector in vectors.items():
+        added = add(added, with_check(SECRET, b"t", site, vector), P61)
+    assert (proven_total(SECRET, b"t", sites, added) == added[:-CHECKS]).all()
+    one_more = added.copy()
+    one_more[0] = (int(one_more[0]) + 1) % P61
+    thrice = np.asarray([3 * int(number) % P61 for number in added], dtype=np.uint64)
+    less = add(added, np.asarray([P61 - int(n) for n in with_check(SECRET, b"t", "c", vectors["c"])], np.uint64), P61)
+    lies = [
+        (b"t", sites, one_more),
+        (b"t", sites, thrice),
+        (b"t", sites, less),
+        (b"t", ("a", "b"), added),
+        (b"t", (*sites, "d"), added),
+        (b"t", (*sites, "a"), added),
+        (b"u", sites, added),
+        (b"t", sites, added[:0]),
+        (b"t", sites, np.zeros(length + CHECKS, dtype=np.uint64)),
+        (b"t", sites, np.append(added[:-1], np.uint64(int(added[-1]) + P61))),
+    ]
+    for transcript, listed, total in lies:
+        with pytest.raises(IntegrityError):
+            proven_total(SECRET, transcript, listed, total)
+    assert (proven_total(SECRET, b"t", ("b", "a"), less) == less[:-CHECKS]).all()

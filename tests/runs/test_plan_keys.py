@@ -133,7 +133,6 @@ def test_all_keys_that_are_not_read_are_named_at_once_and_the_namesake_is_offere
         ({"name": "fedavg", "dp": {"mechanism": "hub", "unit": "site"}}, {"train": {"aggregate": "mean"}}, "train.agg"),
         ({"name": "hybrid", "phases": [{"kind": "peers", "lr": 0.1}]}, {"train": {"lr": 0.1}}, "train.lr"),
         ({"name": "hybrid", "phases": [{"kind": "peers"}]}, {"train": {"hub": "momentum"}}, "train.hub"),
-        ({"name": "partial", "secure": {"colluders": 2}}, {}, "does not read method.secure.colluders"),
         ({"name": "silo"}, {"sites": {"arrive": "20%/10 rounds"}}, "method 'silo' does not read sites.arrive"),
         ({"name": "fedavg"}, {"model": {"kind": "logistic", "hidden": [3]}}, "model 'logistic' does not read model"),
         ({"name": "fedavg"}, {"model": {"kind": "torch:a:b", "init": "he"}}, "does not read model.init"),
@@ -286,7 +285,7 @@ def test_the_scheme_of_a_sum_is_the_methods_own_when_absent(method: str, scheme:
     approved = approved_plan_for(made, schema=Schema(columns={}), run="00")
     assert approved.secure is not None
     assert approved.secure.sum == scheme
-    assert ("colluders" in made.to_mapping()["method"]["secure"]) == (method != "partial")
+    assert "colluders" in made.to_mapping()["method"]["secure"]
 
 
 def test_only_read_keeps_what_is_read() -> None:

@@ -1,8 +1,13 @@
-"""Count keys across sites by requests and replies: the group's secret, the size of the table, the table.
+"""Count keys across sites by requests and replies, and prove to the sites which keys are frequent.
+
+The sites agree on a group secret; a first sum tells the size of the table, the next adds the tables, out of which the
+hub reads the frequent keys' fingerprints. It proposes those, and a last, checked sum counts them again. Its total is
+announced to the sites, which verify it: an approval is not the hub's word. All sums of a count are over the same sites:
+two totals over different ones would show a site's own counts.
 
 What is learned: the hub sees capped totals of opaque keys, hence how many are rare; a site learns, for keys it can
 name, whether they reach the threshold; hub and one colluding site together learn the totals of keys that site can
-name. A lying site can force approvals or refusals.
+name, and can forge approvals. A lying site can force approvals or refusals.
 """
 
 from __future__ import annotations
@@ -15,10 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kohort.crypto.counting import FIELDS, SKETCH, Fingerprints, cells_for, estimate, fingerprints, peel, sketch, table
-from kohort.crypto.group_secret import KEYS_CLAIM, SEALED_CLAIM, STEPS, GroupHub, GroupSite
+from kohort.crypto.group_secret import KEYS_CLAIM, MIN_SITES, SEALED_CLAIM, STEPS, GroupHub, GroupSite
+from kohort.crypto.sums.checked import CHECKS, proven_total, with_check
 from kohort.crypto.sums.modular import P61
-from kohort.crypto.sums.scheme import Integers, SumContext
-from kohort.errors import SiteError
+from kohort.crypto.sums.scheme import Integers, SumContext, find_scheme
+from kohort.errors import IntegrityError, RefusedError, SiteError
 from kohort.privacy.contract import Step
 from kohort.protocol.hub import Ask, Hub, Replies, RoundEnd
 from kohort.protocol.plan.approved import ApprovedPlan
@@ -26,12 +32,24 @@ from kohort.protocol.site import Site
 from kohort.protocol.state import TaskState
 from kohort.protocol.task import Release, Request, Task
 from kohort.protocol.wire import Payload
-from kohort.rounds.summing import join_session, secure_sum, step_request, sum_steps, sum_task
+from kohort.rounds.summing import (
+    SumTask,
+    Total,
+    join_session,
+    secure_sum,
+    step_request,
+    sum_steps,
+    sum_task,
+    survivors_of,
+    trust_of,
+)
 
 __all__ = ["Approved", "KeyCounts", "SecureCount", "is_approved"]
 
 ATTEMPTS = 3
 """How often a table that does not peel is tried again, twice as large; what is left then is withheld."""
+_FIRST = 2**64 - 1
+"""What a site tells its peers in place of new rows when it has counted nothing yet."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,26 +71,61 @@ class Approved:
     h: Integers
     keys: int
     withheld_cells: int
+    totals: Integers = field(default_factory=lambda: np.empty(0, dtype=np.uint64))
+    """The checked totals of these keys with their check value, to be announced to the sites; empty without keys."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Proposal:
+    """The keys that a site was asked to prove, and what binds the sum that proves them."""
+
+    stage: int
+    transcript: bytes
+    prints: Fingerprints
+    sites: frozenset[str]
 
 
 @dataclass
 class CountState(TaskState):
-    """A site's part in the group secrets of its counts, by the count's name."""
+    """A site's part in its counts, by the count's name."""
 
-    groups: dict[str, GroupSite] = field(default_factory=dict)
+    groups: dict[str, tuple[int, GroupSite]] = field(default_factory=dict)
+    """The latest stage and its group secret."""
+    sites: dict[tuple[str, int], frozenset[str]] = field(default_factory=dict)
+    """The sites that every further sum of a stage is over."""
+    proposals: dict[str, _Proposal] = field(default_factory=dict)
+    """What it was asked to prove last."""
+    counted: dict[str, int] = field(default_factory=dict)
+    """How many rows its latest table was made of."""
 
 
 class SecureCount:
-    """The tasks and the sub-plan of one kind of count."""
+    """The tasks and the sub-plan of one kind of count.
+
+    Args:
+        name: The prefix of its tasks.
+        counts_of: A site's own keys and counts.
+        scheme: How the approved plan protects the sums.
+        again: Whether later stages count the same keys again, with rows that arrived; sites then refuse to count for a
+            few new rows.
+    """
 
     def __init__(
-        self, name: str, *, counts_of: Callable[[Site], KeyCounts], scheme: Callable[[ApprovedPlan], str]
+        self,
+        name: str,
+        *,
+        counts_of: Callable[[Site], KeyCounts],
+        scheme: Callable[[ApprovedPlan], str],
+        again: bool = False,
     ) -> None:
         self._name = name
+        self._again = again
         self._counts_of = counts_of
+        self._scheme = scheme
         self.secret = Task(name=f"{name}.secret", one=self._agree, public=False)
         self.size = sum_task(f"{name}.size", self._sketch, scheme=scheme, modulus=P61)
-        self.table = sum_task(f"{name}.table", self._table, scheme=scheme, modulus=P61)
+        self.table = sum_task(f"{name}.table", self._table, scheme=scheme, modulus=P61, over=self._same_sites)
+        self.proof = sum_task(f"{name}.proof", self._prove, scheme=scheme, modulus=P61, over=self._same_sites)
 
     def steps(self, approved: ApprovedPlan, *, says: str, stages: Sequence[int]) -> list[Step]:
         """What counts ask of a site.
@@ -83,7 +136,8 @@ class SecureCount:
             stages: The numbers of the counts.
 
         Returns:
-            The steps of one turn: the group's secret, the size of the table, the table and its repetitions.
+            The steps of one turn: the group's secret, the size of the table, the table and its repetitions, and the
+            checked sum that proves which keys are frequent.
         """
         boxes = (SEALED_CLAIM, KEYS_CLAIM)
         secret = Step(
@@ -97,26 +151,60 @@ class SecureCount:
         again = [stage * ATTEMPTS + attempt for stage in stages for attempt in range(ATTEMPTS)]
         size = sum_steps(approved, self.size, says="about how many keys there are", rounds=first, every=ATTEMPTS)
         table = sum_steps(approved, self.table, says=says, rounds=again, every=ATTEMPTS)
-        return [secret, *size, *table]
+        proof = sum_steps(approved, self.proof, says=f"{says}, of the frequent ones", rounds=first, every=ATTEMPTS)
+        return [secret, *size, *table, *proof]
 
     def run(self, hub: Hub, *, threshold: int, stage: int = 0) -> Generator[Ask | RoundEnd, Any, Approved]:
-        """Agree on a secret, learn how large the table must be, add the tables, and read the frequent keys.
+        """Agree on a secret, learn how large the table must be, add the tables, and prove the frequent keys.
 
-        `stage` numbers the counts of a run; each has a secret and masks of its own.
+        Args:
+            hub: The coordinator.
+            threshold: The total a key must reach.
+            stage: Numbers the counts of a run; each has a secret and masks of its own.
+
+        Returns:
+            The frequent keys' fingerprints, and the totals that prove them to the sites.
+
+        Raises:
+            SiteError: A site left during the count.
+            IntegrityError: The two counts of a key differ.
         """
         yield from self._share_secret(hub, stage)
-        sized = yield from secure_sum(hub, self.size, length=SKETCH, round_number=stage * ATTEMPTS)
-        cells = cells_for(estimate(sized.values))
+        first = yield from secure_sum(hub, self.size, length=SKETCH, round_number=stage * ATTEMPTS)
+        cells = cells_for(estimate(first.values))
         for attempt in range(ATTEMPTS):
-            added = yield from secure_sum(
-                hub, self.table, length=FIELDS * cells, round_number=stage * ATTEMPTS + attempt
-            )
+            added = yield from self._sum_again(hub, self.table, first, FIELDS * cells, stage * ATTEMPTS + attempt)
             counted = peel(added.values, cells)
             if not counted.stuck_cells:
                 break
             cells *= 2  # the same counts in a larger table: nothing new is told, and everything peels
         frequent = counted.totals >= threshold
-        return Approved(counted.f[frequent], counted.h[frequent], len(counted.f), counted.stuck_cells)
+        f, h, seen, stuck = counted.f[frequent], counted.h[frequent], len(counted.f), counted.stuck_cells
+        if not len(f):
+            return Approved(f, h, seen, stuck)
+        keys = {"keys": np.concatenate([f, h]).astype("<u8").tobytes()}
+        proof = yield from self._sum_again(hub, self.proof, first, len(f) + CHECKS, stage * ATTEMPTS, keys)
+        if (proof.values[:-CHECKS] != counted.totals[frequent].astype(np.uint64)).any():
+            raise IntegrityError("a site counted its keys in another way when they were counted again")
+        return Approved(f, h, seen, stuck, proof.values)
+
+    def _sum_again(
+        self,
+        hub: Hub,
+        task: SumTask,
+        first: Total,
+        length: int,
+        round_number: int,
+        inputs: Mapping[str, bytes] | None = None,
+    ) -> Generator[Ask | RoundEnd, Any, Total]:
+        """A further sum of the count, over exactly the sites of the first one."""
+        places = {name: place for place, name in enumerate(hub.approved.sites)}
+        sites = np.asarray([places[name] for name in first.sites], dtype="<u4").tobytes()
+        own = {**(inputs or {}), "sites": sites}
+        total = yield from secure_sum(hub, task, length=length, round_number=round_number, inputs=own)
+        if frozenset(total.sites) != frozenset(first.sites):
+            raise SiteError("a site left during a count, and two totals over different sites would show its counts")
+        return total
 
     def _share_secret(self, hub: Hub, stage: int) -> Generator[Ask | RoundEnd, Any, None]:
         """Carry the sites' messages until all of them hold the group's secret."""
@@ -130,28 +218,116 @@ class SecureCount:
             inboxes = side.route(step, sent)
 
     def _agree(self, site: Site, request: Request) -> Release:
-        step, state = int(request.payload.metrics["step"]), site.state(CountState)
-        if step == 0:
-            session, approved = join_session(site, request, step).session, site.plan
-            binding = f"{approved.run}:{approved.plan_hash}:{self._name}:{request.round}".encode()
-            state.groups[self._name] = GroupSite(session.members, site.name, binding, site.streams)
-        side = state.groups.get(self._name)
-        if side is None:
-            raise SiteError(f"site {site.name!r} was asked for step {step} of a secret that was not begun here")
+        step = int(request.payload.metrics["step"])
+        side = self._begin_group(site, request) if step == 0 else self._group(site, request.round)
         blob = side.reply(step, request.payload.blobs["inbox"])
+        if step == 1:
+            self._check_recount(site, side)
         return Release(payload=Payload(blobs={"answer": blob}), guarantee=side.claim(step), rows=0)
 
-    def prints(self, site: Site, keys: list[bytes] | None = None) -> Fingerprints:
-        """This site's keys, or any `keys` it can name, as everybody in the group would fingerprint them."""
-        side = site.state(CountState).groups.get(self._name)
-        if side is None or side.secret is None:
+    def _begin_group(self, site: Site, request: Request) -> GroupSite:
+        state, stage, approved = site.state(CountState), request.round, site.plan
+        known = state.groups.get(self._name)
+        if known is not None and known[0] >= stage:
+            raise IntegrityError("a count came in that was begun here before")
+        session = join_session(site, request, 0).session
+        own, trust = self._counts_of(site), trust_of(site)
+        side = GroupSite(
+            session.members,
+            site.name,
+            b":".join((approved.run.encode(), approved.plan_hash.encode(), self._name.encode(), b"%d" % stage))
+            + session.id,
+            site.streams,
+            trust.identity,
+            trust.find_peer,
+            colluders=trust.colluders,
+            told=_FIRST if self._name not in state.counted else min(self.new_rows(site), own.cap),
+        )
+        state.groups[self._name] = (stage, side)
+        return side
+
+    def _group(self, site: Site, stage: int | None = None) -> GroupSite:
+        """The group of the latest stage, which must be `stage` where that is given."""
+        known = site.state(CountState).groups.get(self._name)
+        if known is None or (stage is not None and known[0] != stage):
+            raise SiteError(f"site {site.name!r} was asked about a count that was not begun here")
+        return known[1]
+
+    def _check_recount(self, site: Site, side: GroupSite) -> None:
+        """Refuse to count again for a few new rows: the difference of two counts would show their keys."""
+        own = self._counts_of(site)
+        if not self._again or self._name not in site.state(CountState).counted:
+            return
+        told = [own.cap if number == _FIRST else number for number in side.heard.values()]
+        least = max(MIN_SITES, side.colluders + 2)
+        if sum(number > 0 for number in told) < least or sum(told) < own.cap:
+            raise RefusedError(f"keys are counted again when {least} sites have new rows, {own.cap} in all")
+
+    def new_rows(self, site: Site) -> int:
+        """How many rows of the site are in none of its counts yet."""
+        return self._counts_of(site).rows - site.state(CountState).counted.get(self._name, 0)
+
+    def _secret(self, site: Site) -> bytes:
+        secret = self._group(site).secret
+        if secret is None:
             raise SiteError(f"site {site.name!r} was asked to count before the group agreed on a secret")
-        return fingerprints(side.secret, self._counts_of(site).keys if keys is None else keys)
+        return secret
+
+    def prints(self, site: Site, keys: list[bytes] | None = None) -> Fingerprints:
+        """This site's keys, or any `keys` it can name, as everybody in the group would fingerprint them.
+
+        Args:
+            site: The site.
+            keys: The keys; the site's own when absent.
+
+        Returns:
+            Their fingerprints under the secret of the latest stage.
+        """
+        return fingerprints(self._secret(site), self._counts_of(site).keys if keys is None else keys)
+
+    def proven(self, site: Site, stage: int, announced: Integers) -> Fingerprints | None:
+        """The keys that the announced totals prove to be frequent.
+
+        Args:
+            site: The site.
+            stage: The count's number.
+            announced: Checked totals, as the hub announces them; a wrong one is not judged a second time.
+
+        Returns:
+            Their fingerprints; None when the site took no part in the proof, and nothing is proven to it.
+
+        Raises:
+            IntegrityError: The totals are not those of the proof, or a proposed key does not reach the threshold.
+        """
+        proposal = site.state(CountState).proposals.get(self._name)
+        if proposal is None or proposal.stage != stage:
+            return None
+        try:
+            totals = proven_total(self._secret(site), proposal.transcript, sorted(proposal.sites), announced)
+            _require_frequent(totals, keys=len(proposal.prints.f), threshold=self._counts_of(site).cap)
+        except IntegrityError:
+            del site.state(CountState).proposals[self._name]
+            raise
+        return proposal.prints
+
+    def _same_sites(self, site: Site, request: Request, inputs: Mapping[str, bytes]) -> frozenset[str]:
+        """The sites of the count's first sum, which every further one must be over."""
+        stage, state = request.round // ATTEMPTS, site.state(CountState)
+        announced = _names_at(site.plan, inputs.get("sites", b""))
+        known = survivors_of(site, self.size, stage * ATTEMPTS)
+        if find_scheme(self._scheme(site.plan)).steps == 1:  # no list was confirmed: the first one announced holds
+            known = state.sites.get((self._name, stage), announced)
+        trust = trust_of(site)
+        if known != announced or len(announced) < max(MIN_SITES, trust.colluders + 2, trust.min_sites):
+            raise RefusedError("a count goes on over exactly the sites that it began with")
+        state.sites[self._name, stage] = announced
+        return announced
 
     def _sketch(
         self, site: Site, request: Request, context: SumContext, inputs: Mapping[str, bytes]
     ) -> tuple[Integers, int]:
-        del request, inputs
+        del inputs
+        self._group(site, request.round // ATTEMPTS)
         if context.length != SKETCH:
             raise SiteError("the hub asked for a sketch of another length")
         return sketch(self.prints(site)), self._counts_of(site).rows
@@ -159,15 +335,70 @@ class SecureCount:
     def _table(
         self, site: Site, request: Request, context: SumContext, inputs: Mapping[str, bytes]
     ) -> tuple[Integers, int]:
-        del request, inputs
+        del inputs
+        self._group(site, request.round // ATTEMPTS)
         if context.length % FIELDS:
             raise SiteError("the hub asked for a table of another shape")
         own = self._counts_of(site)
+        site.state(CountState).counted[self._name] = own.rows
         return table(self.prints(site), np.minimum(own.counts, own.cap), context.length // FIELDS), own.rows
+
+    def _prove(
+        self, site: Site, request: Request, context: SumContext, inputs: Mapping[str, bytes]
+    ) -> tuple[Integers, int]:
+        """This site's counts of the proposed keys, with their check value."""
+        state, stage, own = site.state(CountState), request.round // ATTEMPTS, self._counts_of(site)
+        self._group(site, stage)
+        proposed = _read_prints(inputs.get("keys", b""))
+        known = state.proposals.get(self._name)
+        if known is not None and known.stage == stage and known.transcript != context.transcript:
+            raise IntegrityError("other keys were proposed before in the same count")
+        if context.length != len(proposed.f) + CHECKS:
+            raise SiteError("the hub asked for a proof of another length")
+        sites = state.sites[self._name, stage]
+        state.proposals[self._name] = _Proposal(stage, context.transcript, proposed, sites)
+        mine = self.prints(site)
+        capped = np.minimum(own.counts, own.cap).tolist()
+        counts = dict(zip(zip(mine.f.tolist(), mine.h.tolist(), strict=True), capped, strict=True))
+        asked = zip(proposed.f.tolist(), proposed.h.tolist(), strict=True)
+        vector = np.asarray([counts.get(key, 0) for key in asked], dtype=np.uint64)
+        return with_check(self._secret(site), context.transcript, site.name, vector), own.rows
+
+
+def _require_frequent(totals: Integers, *, keys: int, threshold: int) -> None:
+    if len(totals) != keys or (totals < np.uint64(threshold)).any():
+        raise IntegrityError("a key was proposed as frequent that is not")
+
+
+def _names_at(approved: ApprovedPlan, places: bytes) -> frozenset[str]:
+    """The plan's sites at these places."""
+    if len(places) % 4:
+        raise IntegrityError("the list of sites of a count cannot be right")
+    found = np.frombuffer(places, dtype="<u4").tolist()
+    if len(set(found)) != len(found) or any(place >= len(approved.sites) for place in found):
+        raise IntegrityError("the list of sites of a count cannot be right")
+    return frozenset(approved.sites[place] for place in found)
+
+
+def _read_prints(keys: bytes) -> Fingerprints:
+    """Proposed fingerprints: all f, then all h."""
+    if not keys or len(keys) % 16:
+        raise IntegrityError("the keys that a count proposes cannot be read")
+    f, h = np.frombuffer(keys, dtype="<u8").reshape(2, -1)
+    return Fingerprints(f, h)
 
 
 def is_approved(prints: Fingerprints, f: Integers, h: Integers) -> NDArray[np.bool_]:
-    """Which of a site's keys are among the approved ones; both fingerprints must match."""
+    """Which of a site's keys are among the approved ones; both fingerprints must match.
+
+    Args:
+        prints: The site's own keys.
+        f: The approved keys' first fingerprints.
+        h: Their second ones.
+
+    Returns:
+        True or false per key of the site.
+    """
     known = dict(zip(f.tolist(), h.tolist(), strict=True))
     matches = [known.get(own) == second for own, second in zip(prints.f.tolist(), prints.h.tolist(), strict=True)]
     return np.asarray(matches, dtype=bool)

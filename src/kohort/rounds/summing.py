@@ -10,10 +10,10 @@ list itself is known to hub and sites before the first sum.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -52,11 +52,14 @@ __all__ = [
     "step_request",
     "sum_steps",
     "sum_task",
+    "survivors_of",
     "trust_of",
 ]
 
 Contribute = Callable[[Site, Request, SumContext, Mapping[str, bytes]], tuple[Integers, int]]
 """(site, request, what binds the sum, its public inputs) -> the site's integers and the rows behind them."""
+Over = Callable[[Site, Request, Mapping[str, bytes]], Collection[str] | None]
+"""(site, request, public inputs of a sum) -> the sites that must all be in its total; None when the scheme decides."""
 _ROUTING = frozenset({"inbox", "session", "left_out"})
 """What a request of a sum carries besides public inputs."""
 
@@ -73,6 +76,18 @@ class SumState(TaskState):
     """What the site announced in the run's one set-up."""
     agreed: SiteSession | None = None
     """The session of that set-up."""
+    exactly: dict[tuple[str, int], frozenset[str]] = field(default_factory=dict)
+    """The sites that a sum must be over, by task and round."""
+    survived: dict[tuple[str, int], frozenset[str]] = field(default_factory=dict)
+    """The sites in a sum's total, as this site confirmed them, by task and round."""
+
+
+@runtime_checkable
+class ConfirmsSurvivors(Protocol):
+    """A site's part of a sum in which it confirms who is in the total before anything opens."""
+
+    survivors: Collection[int]
+    """Places in the member list; empty before it confirmed one."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +108,9 @@ class SumTask(Task):
     """What is added modulo: 0 for 2^64, or the prime 2^61 - 1."""
     bits: int = 40
     """Signed bits of a total modulo 2^64, where it is encrypted."""
+    over: Over = lambda *_: None
+    """Which sites must all be in the total. A site refuses at the first step where it is not among them, and confirms
+    no other list of survivors."""
 
     def context(self, session: SumSession, round_number: int, length: int, view: bytes) -> SumContext:
         """What binds one sum of this task."""
@@ -106,6 +124,7 @@ def sum_task(
     scheme: Callable[[ApprovedPlan], str],
     modulus: int = 0,
     bits: int = 40,
+    over: Over = lambda *_: None,
 ) -> SumTask:
     """A task through which a site takes part in a sum.
 
@@ -115,6 +134,7 @@ def sum_task(
         scheme: Reads the protection from the approved plan.
         modulus: What is added modulo: 0 for 2^64, or the prime 2^61 - 1.
         bits: How many the signed total of a sum modulo 2^64 may have where it is encrypted.
+        over: Says which sites must all be in the total, where that is fixed before.
 
     Returns:
         The task; `secure_sum` runs it.
@@ -134,11 +154,12 @@ def sum_task(
             if vector.shape != (part.context.length,):
                 raise SiteError(f"task {name!r} gives {vector.size} numbers to a sum of {part.context.length}")
         blob = part.side.reply(step, request.payload.blobs["inbox"], vector)
+        _note_survivors(site.state(SumState), (name, request.round), part)
         if step == chosen.steps - 1:
             session.end(name, request.round)
         return Release(payload=Payload(blobs={"answer": blob}), guarantee=part.side.claim(step, rows), rows=rows)
 
-    task = SumTask(name=name, one=one, scheme=scheme, modulus=modulus, bits=bits, public=False)
+    task = SumTask(name=name, one=one, scheme=scheme, modulus=modulus, bits=bits, over=over, public=False)
     return task
 
 
@@ -376,7 +397,50 @@ def _begin(site: Site, request: Request, task: SumTask, scheme: SumScheme, sessi
     view = site.state(PublicInputs).view(inputs)
     context = task.context(session.session, request.round, length, view)
     trust = trust_of(site) if scheme.key_holder or scheme.among_peers else None
-    return session.begin(scheme, context, task.name, site.streams, trust, inputs)
+    over = _fixed_sites(task, site, request, inputs, session)
+    if over is not None and trust is not None:
+        trust = replace(trust, quorum=max(trust.quorum, len(over)))
+    part = session.begin(scheme, context, task.name, site.streams, trust, inputs)
+    if over is not None:
+        site.state(SumState).exactly[task.name, request.round] = over
+    return part
+
+
+def _fixed_sites(
+    task: SumTask, site: Site, request: Request, inputs: Mapping[str, bytes], session: SiteSession
+) -> frozenset[str] | None:
+    """The sites that must all be in the total, where that is fixed before; this one is among them."""
+    over = task.over(site, request, inputs)
+    if over is None:
+        return None
+    if site.name not in over or not session.session.index.keys() >= {*over}:
+        raise RefusedError("a secure sum is over other sites than the one that it continues")
+    return frozenset(over)
+
+
+def _note_survivors(state: SumState, which: tuple[str, int], part: SumPart) -> None:
+    """Remember the survivors that a site is about to confirm, unless the sum has to be over others."""
+    side = part.side
+    if not isinstance(side, ConfirmsSurvivors) or not side.survivors:
+        return
+    survivors = frozenset(part.context.sites[place] for place in side.survivors)
+    if state.exactly.get(which, survivors) != survivors:
+        raise IntegrityError("the survivors of a secure sum are not the sites of the one that it continues")
+    state.survived[which] = survivors
+
+
+def survivors_of(site: Site, task: SumTask, round_number: int) -> frozenset[str] | None:
+    """Who is in a total that this site took part in.
+
+    Args:
+        site: The site.
+        task: What was added.
+        round_number: The round of the sum.
+
+    Returns:
+        The sites whose list it confirmed; None where it confirmed none, as in schemes without a confirmation.
+    """
+    return site.state(SumState).survived.get((task.name, round_number))
 
 
 def trust_of(site: Site) -> Trust:

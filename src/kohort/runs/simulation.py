@@ -18,7 +18,7 @@ from kohort.errors import ConfigError, DataError
 from kohort.rng import Streams
 from kohort.runs.config import DataSection, Plan
 from kohort.tables.datasets.catalogue import Dataset, open_table
-from kohort.tables.domain import category_text
+from kohort.tables.domain import OTHER, category_text
 from kohort.tables.encoder import Encoder
 from kohort.tables.frames import check_finite, handle_missing
 from kohort.tables.schema import Role, Schema
@@ -144,7 +144,8 @@ def set_aside_unseen(encoder: Encoder, frame: pl.DataFrame) -> NDArray[np.bool_]
     usable = np.ones(frame.height, dtype=bool)
     for name in (*encoder.schema.inputs, str(encoder.schema.target)):
         domain, spec = encoder.domain.columns[name], encoder.schema.columns[name]
-        if domain.categories is None or spec.other or domain.kind == "items":
+        other = spec.other or (domain.counted and domain.categories is not None and OTHER in domain.categories)
+        if domain.categories is None or other or domain.kind == "items":
             continue
         text = category_text(frame[name])
         known = text.is_in(list(domain.categories)) | (text.is_null() if domain.missing else pl.lit(False))

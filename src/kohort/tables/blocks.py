@@ -1,8 +1,9 @@
 """How one column becomes numbers between 0 and 1: a block of features a column.
 
 Guarantees: a block writes every one of its features for every row; a category outside the domain becomes the declared
-"other" or an error that counts the rows; a generalised cell is encoded as the mean of the encodings of the values it
-could stand for (see `kohort.tables.cells`), so an exact cell and a set of one value give the same numbers.
+"other", or that of a domain learned by a secure count, or an error that counts the rows; a generalised cell is encoded
+as the mean of the encodings of the values it could stand for (see `kohort.tables.cells`), so an exact cell and a set of
+one value give the same numbers.
 """
 
 from __future__ import annotations
@@ -59,6 +60,11 @@ class CategoryBlock:
         """The categories in the order of their codes."""
         return self.domain.categories or ()
 
+    @property
+    def keeps_other(self) -> bool:
+        """Whether categories outside the domain are encoded as "other"."""
+        return self.spec.other or (self.domain.counted and OTHER in self.categories)
+
     @cached_property
     def size(self) -> int:
         """How many codes there are."""
@@ -96,7 +102,7 @@ class CategoryBlock:
         if nulls and not self.domain.missing:
             raise missing_error(self.name, nulls)
         unseen = found.null_count() - nulls
-        if unseen and not self.spec.other:
+        if unseen and not self.keeps_other:
             raise unseen_error(self.name, unseen)
         if nulls or unseen:
             other = self.categories.index(OTHER) if unseen else -1
@@ -135,7 +141,7 @@ class CategoryBlock:
 
     @cached_property
     def _other(self) -> list[int]:
-        return [self._code_of[OTHER]] if self.spec.other else []
+        return [self._code_of[OTHER]] if self.keeps_other else []
 
     @cached_property
     def _numbers(self) -> list[tuple[int, float]]:
@@ -146,8 +152,9 @@ class CategoryBlock:
 class NumberBlock:
     """A number scaled by its bounds, or its bin's code by the highest; missing is 0 plus an indicator.
 
-    Declared bounds are a promise and clip what lies outside; learned bounds are what happened to be seen, so numbers
-    outside are continued on the same line. A column with a single value is 0 everywhere.
+    Declared bounds are a promise and clip what lies outside, and so do bounds learned by a secure count; other learned
+    bounds are what happened to be seen, so numbers outside are continued on the same line. A column with a single
+    value is 0 everywhere.
     """
 
     name: str
@@ -179,7 +186,7 @@ class NumberBlock:
         low, high = self._bounds
         if high == low:
             return np.zeros(len(values))
-        if self.spec.bounds is not None:
+        if self.spec.bounds is not None or self.domain.counted:
             values = np.clip(values, low, high)
         # Dividing first keeps the difference finite for bounds near the largest float.
         span = high / 2 - low / 2
@@ -236,7 +243,7 @@ class ItemsBlock:
     @cached_property
     def one_item(self) -> CategoryBlock:
         """How a single item of the set is encoded."""
-        domain = ColumnDomain(kind="category", categories=self.domain.categories)
+        domain = ColumnDomain(kind="category", categories=self.domain.categories, counted=self.domain.counted)
         return CategoryBlock(name=self.name, spec=self.spec, domain=domain, encoding="onehot")
 
     @cached_property

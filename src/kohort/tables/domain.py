@@ -22,11 +22,14 @@ __all__ = [
     "ColumnDomain",
     "Domain",
     "category_text",
+    "column_kind",
+    "declared_column",
     "declared_domain",
     "item_lists",
     "learn_domain",
     "merge_domains",
     "number",
+    "undeclared_columns",
 ]
 
 OTHER = "other"
@@ -43,15 +46,20 @@ class ColumnDomain:
     bounds: tuple[float, float] | None = None
     missing: bool = False
     declared: bool = False
+    counted: bool = False
+    """Whether it holds what enough persons share, by a secure count: other categories are "other" and other numbers
+    are clipped."""
 
     def to_mapping(self) -> dict[str, Any]:
         """Plain JSON values."""
+        counted = {"counted": True} if self.counted else {}
         return {
             "kind": self.kind,
             "categories": None if self.categories is None else list(self.categories),
             "bounds": None if self.bounds is None else list(self.bounds),
             "missing": self.missing,
             "declared": self.declared,
+            **counted,
         }
 
 
@@ -82,6 +90,7 @@ class Domain:
                         bounds=None if entry["bounds"] is None else _pair(entry["bounds"]),
                         missing=bool(entry["missing"]),
                         declared=bool(entry["declared"]),
+                        counted=bool(entry.get("counted", False)),
                     )
                     for name, entry in mapping.items()
                 }
@@ -118,19 +127,39 @@ def learn_domain(frame: pl.DataFrame, schema: Schema, *, missing: Missing | None
     return Domain(columns=columns)
 
 
+def undeclared_columns(schema: Schema) -> tuple[str, ...]:
+    """The inputs, and the target, whose domain the schema does not declare."""
+    names = [*schema.inputs, *(() if schema.target is None else (schema.target,))]
+    return tuple(name for name in names if not _is_declared(schema.columns[name]))
+
+
+def _is_declared(spec: ColumnSpec) -> bool:
+    return not (spec.categories is None and spec.bounds is None and spec.bins is None)
+
+
+def declared_column(schema: Schema, name: str, *, missing: Missing | None = None) -> ColumnDomain:
+    """The domain of one column, as the schema declares it.
+
+    Args:
+        schema: The resolved schema.
+        name: A column that it declares categories, bounds or bins for.
+        missing: As in `learn_domain`.
+
+    Returns:
+        The domain; no row was asked.
+    """
+    spec, is_target = schema.columns[name], name == schema.target
+    no_rows = pl.Series(name, dtype=pl.Float64 if spec.bounds or spec.bins else pl.String)
+    keeps_nulls = missing != "drop" and not is_target and spec.nullable
+    return replace(_values_of(no_rows, spec, is_target=is_target), missing=keeps_nulls)
+
+
 def declared_domain(schema: Schema, *, missing: Missing | None = None) -> Domain | None:
     """The domain when the schema declares every part of it, so that no row has to be asked; None otherwise."""
-    names = [*schema.inputs, *(() if schema.target is None else (schema.target,))]
-    specs = [schema.columns[name] for name in names]
-    if any(spec.categories is None and spec.bounds is None and spec.bins is None for spec in specs):
+    if undeclared_columns(schema):
         return None
-    no_rows = pl.DataFrame(
-        {
-            name: pl.Series(dtype=pl.Float64 if spec.bounds or spec.bins else pl.String)
-            for name, spec in zip(names, specs, strict=True)
-        }
-    )
-    return learn_domain(no_rows, schema, missing=missing)
+    names = [*schema.inputs, *(() if schema.target is None else (schema.target,))]
+    return Domain(columns={name: declared_column(schema, name, missing=missing) for name in names})
 
 
 def merge_domains(domains: Sequence[Domain]) -> Domain:

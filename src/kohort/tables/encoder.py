@@ -131,7 +131,11 @@ class Encoder:
             hint = 'Remove these rows or set missing = "drop": a row without a target cannot be learned from'
             raise DataError(f"target {name!r} is missing in {nulls:,} row(s)", hint=hint)
         if self.classes is None:
-            return number(frame[name]).to_numpy().astype(self.dtype)
+            values = number(frame[name])
+            bounds = self.domain.columns[name].bounds
+            if self.domain.columns[name].counted and bounds is not None:
+                values = values.clip(*bounds)
+            return values.to_numpy().astype(self.dtype)
         domain = ColumnDomain(kind="category", categories=self.classes)
         block = CategoryBlock(name=name, spec=self.schema.columns[name], domain=domain, encoding="label")
         return block.codes(frame[name]).astype(self.dtype)

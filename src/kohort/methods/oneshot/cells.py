@@ -159,11 +159,10 @@ COUNT = SecureCount("oneshot.count", counts_of=_counts, scheme=_scheme)
 
 
 def _learn(site: Site, request: Request) -> Release:
-    """Store which keys of the agreed domain are frequent, and report it; all sites report the same."""
+    """Store which keys of the agreed domain are proven to be frequent, and report it; all sites report the same."""
     encoder, state = site.encoder, site.state(CellsState)
-    f, h = request.payload.arrays["f"], request.payload.arrays["h"]
     if request.round == 0:
-        good = is_approved(COUNT.prints(site, _keys(encoder)), f, h)
+        good = _proven(site, request, _keys(encoder))
         indicators, lone = is_indicator(encoder), _stands_alone(encoder)
         frequent = np.ones(encoder.width, dtype=bool)
         frequent[indicators] = good[: indicators.sum()]
@@ -172,12 +171,27 @@ def _learn(site: Site, request: Request) -> Release:
         said = np.concatenate([frequent, good[indicators.sum() + lone.sum() :]])
     else:
         keys = [f"{block.name}={_ABSENT}".encode() for block in encoder.blocks]
-        said = state.others = is_approved(COUNT.prints(site, keys), f, h)
+        said = state.others = _proven(site, request, keys)
     return Release(
         payload=Payload(arrays={"enough": said.astype(np.uint8)}),
         guarantee=_FREQUENT,
         rows=0,
     )
+
+
+def _proven(site: Site, request: Request, keys: list[bytes]) -> NDArray[np.bool_]:
+    """Which of `keys` the announced totals prove to be frequent.
+
+    Raises:
+        RefusedError: Totals are announced, and the site took no part in the sum that proves them.
+    """
+    announced = request.payload.arrays["totals"]
+    if not len(announced):
+        return np.zeros(len(keys), dtype=bool)  # nothing was proposed
+    proven = COUNT.proven(site, request.round, announced)
+    if proven is None:
+        raise RefusedError(f"site {site.name!r} took no part in the count that it is told the result of")
+    return is_approved(COUNT.prints(site, keys), proven.f, proven.h)
 
 
 CELLS = Task(name="oneshot.cells", one=_learn)
@@ -216,7 +230,7 @@ def _count(hub: Hub, stage: int, length: int) -> Generator[Ask | RoundEnd, Any, 
     replies: Replies = yield Ask(
         task=CELLS,
         to=hub.sites,
-        payload=Payload(arrays={"f": approved.f, "h": approved.h}),
+        payload=Payload(arrays={"totals": approved.totals}),
         round=stage,
         expect=Expect(arrays={"enough": ("|u1", (length,))}),
     )

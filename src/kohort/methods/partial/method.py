@@ -28,7 +28,7 @@ from annotated_types import Ge, Gt, Le
 from numpy.typing import NDArray
 
 from kohort.anonymity.gate.gate import apply_gate, count_groups, count_keys, count_unit, person_codes
-from kohort.crypto.counting import Fingerprints, fingerprints
+from kohort.crypto.counting import fingerprints
 from kohort.crypto.sums.scheme import find_scheme
 from kohort.errors import RefusedError
 from kohort.methods.partial.release import generalise_batch
@@ -168,15 +168,14 @@ COUNT = SecureCount(
     "partial.count",
     counts_of=lambda site: _own_keys(site).counts,
     scheme=lambda approved: _config(approved).secure.sum,
+    again=True,
 )
 
 
 def _news(site: Site, request: Request) -> Release:
-    """Begin a stage at this site, and say how many rows arrived since the one before."""
-    before = site.state(GateState).keys
-    own = _open_stage(site, request.round)
-    new = own.frame.height - (0 if before is None else before.frame.height)
-    return Release(payload=Payload(metrics={"new": new}), guarantee=_ROW_COUNTS, rows=0)
+    """Begin a stage at this site, and say how many rows have arrived since its last count."""
+    _open_stage(site, request.round)
+    return Release(payload=Payload(metrics={"new": COUNT.new_rows(site)}), guarantee=_ROW_COUNTS, rows=0)
 
 
 NEWS = Task(name="partial.news", one=_news)
@@ -194,16 +193,24 @@ def _tell_counts(site: Site, request: Request) -> Release:
 TELL_COUNTS = Task(name="partial.counts", one=_tell_counts)
 
 
+def _approved_keys(site: Site, request: Request, own: _OwnKeys, gate: Gate) -> NDArray[np.bool_]:
+    """Which of the site's keys this request approves: those proven to be frequent or, in clear, what the hub says."""
+    arrays = request.payload.arrays
+    if gate.count == "global":
+        return is_approved(fingerprints(OPEN_SECRET, own.counts.keys), arrays["f"], arrays["h"])
+    proven = COUNT.proven(site, request.round, arrays["totals"])
+    if proven is None:
+        return np.zeros(len(own.counts.keys), dtype=bool)
+    return is_approved(COUNT.prints(site), proven.f, proven.h)
+
+
 def _shared_rows(site: Site, request: Request) -> NDArray[np.bool_]:
     """The gate's decision for every row of this site."""
     gate, schema = _config(site.plan).gate, site.schema
     own = _own_keys(site)
     counts = None
     if gate.count != "local":
-        prints: Fingerprints = (
-            COUNT.prints(site) if gate.count == "secure" else fingerprints(OPEN_SECRET, own.counts.keys)
-        )
-        approved = is_approved(prints, request.payload.arrays["f"], request.payload.arrays["h"])
+        approved = _approved_keys(site, request, own, gate)
         granted = site.state(GateState).granted
         granted.update(
             key for key, good in zip(own.counts.keys, approved, strict=True) if good
@@ -277,7 +284,7 @@ def _count(config: Partial, hub: Hub, round_number: int) -> Generator[Ask | Roun
     if gate.count == "local":
         return None
     new = news.metric("new")
-    if round_number and ((new > 0).sum() < 3 or new.sum() < _threshold(gate)):
+    if round_number and ((new > 0).sum() < max(3, config.secure.colluders + 2) or new.sum() < _threshold(gate)):
         return None  # two counts that differ by a few rows would disclose the keys of those rows
     if gate.count == "secure":
         if len(hub.sites) < 3:
@@ -325,16 +332,16 @@ class _Stages:
             return None
         approved = yield from _count(self._config, self._hub, round_number)
         nothing = np.empty(0, dtype=np.uint64)
+        known = approved or Approved(nothing, nothing, 0, 0)
+        in_clear = self._config.gate.count == "global"
         answers: Replies = yield Ask(
             task=SHARE,
             to=self._hub.sites,
-            payload=Payload(
-                arrays={"f": nothing, "h": nothing} if approved is None else {"f": approved.f, "h": approved.h}
-            ),
+            payload=Payload(arrays={"f": known.f, "h": known.h} if in_clear else {"totals": known.totals}),
             round=round_number,
             expect=Expect(metrics=("shared", "kept"), blobs=("table",)),
         )
-        self.withheld_cells += 0 if approved is None else approved.withheld_cells
+        self.withheld_cells += known.withheld_cells
         self._collect(answers)
         return self.group
 
@@ -449,7 +456,6 @@ METHOD = Method(
     cites="Fisichella, Lax, Russo 2022",
     own_rows=True,
     reads=reads,
-    never_reads=frozenset({"method.secure.colluders"}),
     secure=lambda config: config.secure,
     example="[method.gate]\nk = 5\nrelease_k = 5",
 )

@@ -1,0 +1,88 @@
+"""Checked totals: sites that share a secret verify a total that the hub opened and announces.
+
+Each site adds to its vector v_i one number s_i = <r, v_i> + u_i modulo 2^61 - 1. The weights r and the pads u_i come
+from the sites' group secret and the sum's transcript, the pad also from the site's name. The total over a list of
+sites is then V with S = <r, V> + the sum of their u_i, and every site can compute the right side.
+
+Guarantee: without the secret, a changed total, a multiple of it, or one over another list of sites passes with
+probability 2^-60 per attempt, whatever the hub saw: the pads hide the weights. It holds against a hub without a site
+on its side, because every site knows the secret. Use a secret and a transcript for one sum only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+from kohort.crypto.suites import expand, extract
+from kohort.crypto.sums.modular import P61, multiply
+from kohort.crypto.sums.scheme import Integers
+from kohort.errors import IntegrityError
+
+__all__ = ["CHECKS", "proven_total", "with_check"]
+
+CHECKS = 1
+"""How many numbers a check adds to a vector."""
+
+
+def with_check(secret: bytes, transcript: bytes, site: str, vector: Integers) -> Integers:
+    """A site's contribution to a checked sum.
+
+    Args:
+        secret: What the sites share and the hub does not know.
+        transcript: What binds the sum; the same for no other one.
+        site: The site's name.
+        vector: Its numbers, below 2^61 - 1.
+
+    Returns:
+        The vector with its check value at the end.
+    """
+    check = (_weighted(secret, transcript, vector) + _pad(secret, transcript, site)) % P61
+    return np.append(vector, np.uint64(check))
+
+
+def proven_total(secret: bytes, transcript: bytes, sites: Sequence[str], announced: Integers) -> Integers:
+    """The total that was announced, if it is the sum of exactly these sites' contributions.
+
+    Args:
+        secret: What the sites share and the hub does not know.
+        transcript: What binds the sum.
+        sites: Whose contributions are in it.
+        announced: The opened sum of what `with_check` made.
+
+    Returns:
+        The total without its check value.
+
+    Raises:
+        IntegrityError: It is another total, or one over other sites.
+    """
+    if len(announced) < CHECKS or len(set(sites)) != len(sites) or (announced >= np.uint64(P61)).any():
+        raise IntegrityError("an announced total cannot be the result of a checked sum")
+    total = announced[:-CHECKS]
+    wanted = _weighted(secret, transcript, total) + sum(_pad(secret, transcript, site) for site in sites)
+    if wanted % P61 != int(announced[-1]):
+        raise IntegrityError("an announced total is not the sum of what the listed sites contributed")
+    return total
+
+
+def _weighted(secret: bytes, transcript: bytes, vector: Integers) -> int:
+    """<r, vector> modulo 2^61 - 1."""
+    weights = _stream(_key(secret, transcript, b"weights"), len(vector))
+    return sum(map(int, multiply(weights, vector))) % P61
+
+
+def _pad(secret: bytes, transcript: bytes, site: str) -> int:
+    return int(_stream(_key(secret, transcript, b"pad" + site.encode()), 1)[0])
+
+
+def _key(secret: bytes, transcript: bytes, purpose: bytes) -> bytes:
+    return expand(extract(b"kohort checked total" + transcript, secret), purpose, 32)
+
+
+def _stream(key: bytes, count: int) -> Integers:
+    """Numbers modulo 2^61 - 1 from AES-256 in counter mode; reducing 64 bits biases them by less than 2^-60."""
+    encryptor = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
+    words = np.frombuffer(encryptor.update(bytes(8 * count)), dtype="<u8")
+    return (words % np.uint64(P61)).astype(np.uint64)

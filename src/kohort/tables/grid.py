@@ -1,0 +1,101 @@
+"""A public grid over all numbers, to learn about where a column's values lie without showing one of them.
+
+A number's sign and size put it into one cell at each of eight levels: all numbers of a sign, then intervals of one
+decade, halved at every level down to 64 a decade. Zero, and what is nearer to it than 1e-12, has a cell of its own.
+Sizes above 1e18 fall into the outermost cell.
+
+Guarantee: the bounds that `grid_bounds` returns are edges of the grid, and so the same for whatever values the cells
+hold. A number lies in the cell `grid_cells` says up to the rounding of a logarithm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["LEVELS", "Cell", "grid_bounds", "grid_cells"]
+
+LEVELS = 8
+"""0: one cell per sign; 1: one per decade; 7: 64 per decade."""
+_FINEST = 64
+_LOWEST, _HIGHEST = -12, 18
+
+
+class Cell(NamedTuple):
+    """One cell of the grid."""
+
+    level: int
+    sign: int
+    """-1, 0 or 1."""
+    index: int
+    """The interval of the size, counted from a size of 1; 0 at level 0 and for zero."""
+
+
+def grid_cells(values: NDArray[np.float64]) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.int64]]]:
+    """The cell of every number at each level.
+
+    Args:
+        values: Finite numbers.
+
+    Yields:
+        The level, and the sign and the index of every number's cell.
+    """
+    size = np.abs(values)
+    zero = size < 10.0**_LOWEST
+    logs = np.log10(np.where(zero, 1.0, size))
+    finest = np.floor(np.clip(logs, _LOWEST, _HIGHEST) * _FINEST).astype(np.int64)
+    finest = np.where(zero, 0, np.minimum(finest, _HIGHEST * _FINEST - 1))
+    sign = np.where(zero, 0, np.sign(values)).astype(np.int64)
+    yield 0, sign, np.zeros_like(finest)
+    for level in range(1, LEVELS):
+        yield level, sign, np.where(zero, 0, finest >> (LEVELS - 1 - level))
+
+
+def grid_bounds(cells: Collection[Cell]) -> tuple[float, float]:
+    """The range that frequent cells span: from the outermost sign on, the outermost frequent half of a cell is taken.
+
+    Args:
+        cells: Cells that enough persons fall into, of all levels.
+
+    Returns:
+        The lower and the upper bound; (0, 0) without any cell.
+    """
+    if not cells:
+        return 0.0, 0.0
+    known = frozenset(cells)
+    return _outermost(known, -1)[0], _outermost(known, 1)[1]
+
+
+def _outermost(known: frozenset[Cell], end: int) -> tuple[float, float]:
+    """The edges of the cell at one end (-1 or 1) of the frequent ones, as fine as it is frequent."""
+    cell = max((cell for cell in known if cell.level == 0), key=lambda cell: end * cell.sign, default=None)
+    if cell is None:
+        return 0.0, 0.0
+    while cell.sign:
+        inside = [other for other in known if _is_part(other, cell)]
+        if not inside:
+            break
+        outward = end * cell.sign  # of negative numbers, the smaller sizes are the larger numbers
+        cell = max(inside, key=lambda other: outward * other.index)
+    return _edges(cell)
+
+
+def _is_part(other: Cell, cell: Cell) -> bool:
+    """Whether `other` is one of the cells that `cell` falls into at the next level."""
+    if (other.level, other.sign) != (cell.level + 1, cell.sign):
+        return False
+    return cell.level == 0 or other.index >> 1 == cell.index
+
+
+def _edges(cell: Cell) -> tuple[float, float]:
+    if cell.sign == 0:
+        return 0.0, 0.0
+    if cell.level == 0:
+        near, far = 0.0, 10.0**_HIGHEST
+    else:
+        per_decade = 1 << (cell.level - 1)
+        near, far = 10.0 ** (cell.index / per_decade), 10.0 ** ((cell.index + 1) / per_decade)
+    return (near, far) if cell.sign > 0 else (-far, -near)
