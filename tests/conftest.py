@@ -10,10 +10,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import polars as pl
-import pytest
-from hypothesis import HealthCheck, settings
+# Read when the libraries are first imported, and by every process a test starts. Tests run side by side already, and a
+# second thread that waits for its turn on a busy core burns more time than the small products of tests take.
+for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(_name, "1")
+
+import numpy as np  # noqa: E402
+import polars as pl  # noqa: E402
+import pytest  # noqa: E402
+from hypothesis import HealthCheck, settings  # noqa: E402
 
 settings.register_profile(
     "kohort", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
