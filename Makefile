@@ -5,6 +5,8 @@ EXTRAS ?= dev,flower
 VENV := .venv
 # Which of the deployment tests: `make e2e E2E='e2e and not long'` leaves out those that take a minute each.
 E2E ?= e2e
+# In how many processes: 0 is one after the other, as the tests that take a minute each need it.
+E2E_WORKERS ?= 0
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
@@ -17,7 +19,7 @@ test: $(VENV)/.$(EXTRAS)
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 e2e: $(VENV)/.$(EXTRAS)
-	$(BIN)/python -m pytest -m '$(E2E)' tests/e2e
+	$(BIN)/python -m pytest -n $(E2E_WORKERS) --dist loadfile -m '$(E2E)' tests/e2e
 
 lint: $(VENV)/.$(EXTRAS)
 	$(BIN)/ruff check .
