@@ -23,6 +23,10 @@ from hypothesis import HealthCheck, settings  # noqa: E402
 settings.register_profile(
     "kohort", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
 )
+# What `make fuzz` takes: other examples every time, and as many as `tests.support.examples` is told at most.
+settings.register_profile(
+    "thorough", derandomize=False, deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
+)
 settings.load_profile("kohort")
 # What is calibrated in tests is remembered for the tests alone.
 os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="kohort-tests-")
