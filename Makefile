@@ -10,7 +10,11 @@ E2E_WORKERS ?= 0
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test e2e lint bench clean
+# Where a machine forbids Python to write bytecode, every worker and process of the tests would compile pytest's
+# rewritten modules again: seconds each.
+export PYTHONDONTWRITEBYTECODE :=
+
+.PHONY: demo test e2e fuzz lint bench clean
 
 demo: $(VENV)/.base
 	$(BIN)/kohort demo --out out/demo
@@ -20,6 +24,10 @@ test: $(VENV)/.$(EXTRAS)
 
 e2e: $(VENV)/.$(EXTRAS)
 	$(BIN)/python -m pytest -n $(E2E_WORKERS) --dist loadfile -m '$(E2E)' tests/e2e
+
+# Drawn examples in full number and other ones every time; the default suite draws fewer where one takes long.
+fuzz: $(VENV)/.$(EXTRAS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile --hypothesis-profile thorough
 
 lint: $(VENV)/.$(EXTRAS)
 	$(BIN)/ruff check .
