@@ -20,14 +20,14 @@ demo: $(VENV)/.base
 	$(BIN)/kohort demo --out out/demo
 
 test: $(VENV)/.$(EXTRAS)
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 e2e: $(VENV)/.$(EXTRAS)
 	$(BIN)/python -m pytest -n $(E2E_WORKERS) --dist loadfile -m '$(E2E)' tests/e2e
 
 # Drawn examples in full number and other ones every time; the default suite draws fewer where one takes long.
 fuzz: $(VENV)/.$(EXTRAS)
-	$(BIN)/python -m pytest -n 2 --dist loadfile --hypothesis-profile thorough
+	$(BIN)/python -m pytest -n 2 --dist worksteal --hypothesis-profile thorough
 
 lint: $(VENV)/.$(EXTRAS)
 	$(BIN)/ruff check .
