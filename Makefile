@@ -5,19 +5,29 @@ EXTRAS ?= dev,flower
 VENV := .venv
 # Which of the deployment tests: `make e2e E2E='e2e and not long'` leaves out those that take a minute each.
 E2E ?= e2e
+# In how many processes: 0 is one after the other, as the tests that take a minute each need it.
+E2E_WORKERS ?= 0
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test e2e lint bench clean
+# Where a machine forbids Python to write bytecode, every worker and process of the tests would compile pytest's
+# rewritten modules again: seconds each.
+export PYTHONDONTWRITEBYTECODE :=
+
+.PHONY: demo test e2e fuzz lint bench clean
 
 demo: $(VENV)/.base
 	$(BIN)/kohort demo --out out/demo
 
 test: $(VENV)/.$(EXTRAS)
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 e2e: $(VENV)/.$(EXTRAS)
-	$(BIN)/python -m pytest -m '$(E2E)' tests/e2e
+	$(BIN)/python -m pytest -n $(E2E_WORKERS) --dist loadfile -m '$(E2E)' tests/e2e
+
+# Drawn examples in full number and other ones every time; the default suite draws fewer where one takes long.
+fuzz: $(VENV)/.$(EXTRAS)
+	$(BIN)/python -m pytest -n 2 --dist worksteal --hypothesis-profile thorough
 
 lint: $(VENV)/.$(EXTRAS)
 	$(BIN)/ruff check .

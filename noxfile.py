@@ -38,7 +38,7 @@ def lower_bounds() -> list[str]:
 def tests(session: nox.Session) -> None:
     """The whole suite, as `make test` runs it."""
     session.install("--constraint", "constraints.txt", "--editable", f".[{EXTRAS}]")
-    session.run("pytest", "-n", "2", "--dist", "loadfile", *session.posargs)
+    session.run("pytest", "-n", "2", "--dist", "worksteal", *session.posargs)
 
 
 @nox.session(python=LOWEST_PYTHON)
@@ -46,7 +46,7 @@ def minimum(session: nox.Session) -> None:
     """The suite with the lowest versions; what needs an optional package is skipped by the tests themselves."""
     session.install("--editable", ".", *lower_bounds())
     session.install("pytest>=8.3", "pytest-xdist>=3.6", "hypothesis>=6.115", *lower_bounds())
-    session.run("pytest", "-n", "2", "--dist", "loadfile", *session.posargs)
+    session.run("pytest", "-n", "2", "--dist", "worksteal", *session.posargs)
 
 
 @nox.session(python=LOWEST_PYTHON)

@@ -10,13 +10,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import polars as pl
-import pytest
-from hypothesis import HealthCheck, settings
+# Read when the libraries are first imported, and by every process a test starts. Tests run side by side already, and a
+# second thread that waits for its turn on a busy core burns more time than the small products of tests take.
+for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(_name, "1")
+
+import numpy as np  # noqa: E402
+import polars as pl  # noqa: E402
+import pytest  # noqa: E402
+from hypothesis import HealthCheck, settings  # noqa: E402
 
 settings.register_profile(
     "kohort", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
+)
+# What `make fuzz` takes: other examples every time, and as many as `tests.support.examples` is told at most.
+settings.register_profile(
+    "thorough", derandomize=False, deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
 )
 settings.load_profile("kohort")
 # What is calibrated in tests is remembered for the tests alone.

@@ -56,7 +56,9 @@ def test_the_demo_runs_every_method_and_shows_the_one_that_is_refused(
     assert "refuse the plan" in (out / "report.html").read_text()
 
 
-def test_the_demo_ends_with_a_table_and_what_to_look_at(tmp_path: Path, kohort: Callable[..., Any]) -> None:
+def test_the_demo_ends_with_a_table_and_what_to_look_at(
+    tmp_path: Path, kohort: Callable[..., Any], kohort_here: Call
+) -> None:
     out = tmp_path / "demo"
     done = kohort("demo", "--out", out, "--rounds", "1")
     assert done.returncode == 0, done.stderr
@@ -64,9 +66,9 @@ def test_the_demo_ends_with_a_table_and_what_to_look_at(tmp_path: Path, kohort: 
     *_, first, second = done.stderr.strip().splitlines()
     assert str(out / "report.html") in first
     assert "kohort ledger show" in second
-    again = kohort("demo", "--out", out, "--rounds", "1", "--json")
-    assert again.returncode == 0, again.stderr
-    result = json.loads(again.stdout)
+    code, shown, said = kohort_here("demo", "--out", out, "--rounds", "1", "--json")
+    assert code == 0, said
+    result = json.loads(shown)
     assert result["report"] == str(out / "report.html")
     assert result["runs"] == json.loads((out / "report.json").read_text())["runs"]
 

@@ -13,6 +13,8 @@ from kohort.privacy.ledger.verify import verify_ledger
 from kohort.runs.config import read_plan
 from kohort.runs.run import run
 
+pytestmark = pytest.mark.e2e
+
 
 def test_three_sites_train_over_tls(tmp_path: Path) -> None:
     plan = plan_with(tmp_path, rounds=2)

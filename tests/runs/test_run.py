@@ -93,16 +93,17 @@ def snapshot(folder: Path) -> dict[str, bytes]:
 
 
 def test_existing_output_is_kept_and_force_replaces_it(
-    plan_file: Path, tmp_path: Path, kohort: Callable[..., Any]
+    plan_file: Path, tmp_path: Path, kohort_here: Callable[..., Any]
 ) -> None:
     out = tmp_path / "out"
-    assert kohort("run", plan_file, "--out", out).returncode == 0
+    code, _, said = kohort_here("run", plan_file, "--out", out)
+    assert code == 0, said
     before = snapshot(out)
-    again = kohort("run", plan_file, "--out", out, "--seed", 9)
-    assert again.returncode == 2
-    assert "--force" in again.stderr
+    code, _, said = kohort_here("run", plan_file, "--out", out, "--seed", 9)
+    assert code == 2
+    assert "--force" in said
     assert snapshot(out) == before
-    forced = kohort(
+    code, _, said = kohort_here(
         "run",
         plan_file,
         "--out",
@@ -115,7 +116,7 @@ def test_existing_output_is_kept_and_force_replaces_it(
         "--set",
         "policy.raw=true",
     )
-    assert forced.returncode == 0, forced.stderr
+    assert code == 0, said
     after = snapshot(out)
     assert after["run.json"] != before["run.json"]
     assert "hub/received.parquet" in after
@@ -155,7 +156,7 @@ def test_a_refused_run_leaves_a_sound_ledger_and_no_model(plan_file: Path, tmp_p
     assert not (out / "hub").exists()
 
 
-def test_training_that_diverges_is_said(plan_file: Path, tmp_path: Path, kohort: Callable[..., Any]) -> None:
+def test_training_that_diverges_is_said(plan_file: Path, tmp_path: Path, kohort_here: Callable[..., Any]) -> None:
     chosen = [
         "--set",
         "method.name=central",
@@ -166,10 +167,10 @@ def test_training_that_diverges_is_said(plan_file: Path, tmp_path: Path, kohort:
         "--set",
         "train.optimizer=sgd",
     ]
-    done = kohort("run", plan_file, "--out", tmp_path / "out", "--json", *chosen)
-    assert done.returncode == 2, (done.stdout, done.stderr)
-    assert "diverged" in done.stderr
-    assert done.stdout == ""
+    code, told, said = kohort_here("run", plan_file, "--out", tmp_path / "out", "--json", *chosen)
+    assert code == 2, (told, said)
+    assert "diverged" in said
+    assert told == ""
     assert not (tmp_path / "out" / "run.json").exists()
 
 
@@ -238,16 +239,16 @@ def _tiny_disk(place: Path, size: str) -> bool:
 
 
 @pytest.mark.parametrize("size", ["4k", "24k", "48k"])
-def test_a_full_disk_is_exit_7(size: str, plan_file: Path, tmp_path: Path, kohort: Callable[..., Any]) -> None:
+def test_a_full_disk_is_exit_7(size: str, plan_file: Path, tmp_path: Path, kohort_here: Callable[..., Any]) -> None:
     disk = tmp_path / "disk"
     if not _tiny_disk(disk, size):
         pytest.skip("no right to mount a small disk here; the planted fault below covers the code")
     try:
-        done = kohort("run", plan_file, "--out", disk / "out", "--set", "train.rounds=40", "--json")
-        assert done.returncode == 7, (done.stdout, done.stderr)
-        assert "no space left" in done.stderr
-        assert done.stderr.strip().count("\n") == 0
-        assert done.stdout == ""
+        code, told, said = kohort_here("run", plan_file, "--out", disk / "out", "--set", "train.rounds=40", "--json")
+        assert code == 7, (told, said)
+        assert "no space left" in said
+        assert said.strip().count("\n") == 0
+        assert told == ""
         assert not (disk / "out" / "run.json").exists()
     finally:
         subprocess.run(["umount", str(disk)], check=True)

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -20,13 +22,27 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from kohort.transport.deployment.files import Registration, free_port
+from kohort.transport.deployment.files import Registration
 
 if TYPE_CHECKING:
     from kohort.runs.run import Outcome
 
 PATIENCE = 120.0
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "POLARS_MAX_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
+
+
+def hub_port() -> int:
+    """A port for a hub that starts a little later: no other connection or worker of these tests gets it meanwhile.
+
+    Connections take theirs from 32768 on (Linux) or 49152 (elsewhere), and every worker has a range of its own.
+    """
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    first = 20_000 + 1_000 * (worker % 10)
+    for port in random.SystemRandom().sample(range(first, first + 1_000), 50):
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError(f"none of 50 ports from {first} on is free")
 
 
 @dataclass
@@ -67,7 +83,7 @@ class Federation:
         from kohort.transport.deployment.hub import HubFolder
         from kohort.transport.deployment.site import SiteFolder
 
-        HubFolder.init(self.hub, address=f"127.0.0.1:{free_port()}", insecure=self.insecure)
+        HubFolder.init(self.hub, address=f"127.0.0.1:{hub_port()}", insecure=self.insecure)
         for name, table in tables.items():
             file = self.root / "tables" / f"{name}.csv"
             file.parent.mkdir(exist_ok=True)

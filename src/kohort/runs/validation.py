@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
+from functools import cache
 from math import isfinite
 from typing import Any, get_args, get_type_hints
 
@@ -27,11 +28,11 @@ def validated(section: type[Any], values: Any, place: str) -> Any:
     Raises:
         ConfigError: A key is unknown or missing, or a value does not fit; the message names its place.
     """
-    from pydantic import TypeAdapter, ValidationError
+    from pydantic import ValidationError
 
     _refuse_infinite(values, place)
     try:
-        return TypeAdapter(section).validate_python(values)
+        return _adapter(section).validate_python(values)  # type: ignore[arg-type] # a class is hashable
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
         where = _keys_in(values, first["loc"])
@@ -42,6 +43,14 @@ def validated(section: type[Any], values: Any, place: str) -> Any:
         if first["type"] in {"missing", "missing_argument"}:
             raise ConfigError(f"the plan lacks {full!r}", hint="Add it") from None
         raise ConfigError(f"{full!r} in the plan: {first['msg'].lower()}", hint="Correct it") from None
+
+
+@cache
+def _adapter(section: type[Any]) -> Any:
+    """What reads a section. Making it takes milliseconds, most of the time a plan takes to read, so it is made once."""
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(section)
 
 
 def _keys_in(values: Any, location: Sequence[str | int]) -> list[str]:

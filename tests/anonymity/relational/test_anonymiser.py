@@ -5,12 +5,13 @@ from __future__ import annotations
 import pandas as pd
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.pipeline import make_pipeline
 from tests.support.anonymity_tables import QUASI, tables
+from tests.support.examples import examples
 
 from kohort.anonymity.relational.anonymiser import Anonymiser
 from kohort.errors import ConfigError, DataError
@@ -31,7 +32,7 @@ def covers(cell, value, hierarchy):
     return cell == text
 
 
-@settings(max_examples=50)
+@examples(25, 50)
 @given(first=tables(least=6), second=tables(), hierarchies=st.sampled_from(["auto", "intervals"]))
 def test_new_rows_get_cells_that_cover_them_and_no_class_of_their_own(first, second, hierarchies):
     fitted = Anonymiser(quasi=QUASI, k=3, hierarchies=hierarchies).fit(first)

@@ -1,0 +1,10 @@
+"""How many examples are drawn where one takes longer than 50 milliseconds."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+
+
+def examples(few: int, many: int) -> settings:
+    """`few` in the default suite, `many` under the profile `thorough`, which `make fuzz` takes."""
+    return settings(max_examples=many if settings.default is settings.get_profile("thorough") else few)
