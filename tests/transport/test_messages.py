@@ -140,7 +140,7 @@ class Repeating(RemoteEngine):
 
 def test_a_sum_begins_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.support.loopback.RemoteEngine", Repeating)
-    with pytest.raises(RefusedError, match="oneshot.statistics"):  # by the contract
+    with pytest.raises(RefusedError, match=r"oneshot\.statistics"):  # by the contract
         carried(one_shot("masks"))
     monkeypatch.setattr(Place, "admit", lambda *_: None)
     with pytest.raises(IntegrityError):  # by the session, if the contract let it pass

@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kohort.crypto.sums.scheme import (
     CONFIRMATIONS,
@@ -86,8 +87,8 @@ class SumState(TaskState):
 class ConfirmsSurvivors(Protocol):
     """A site's part of a sum in which it confirms who is in the total before anything opens."""
 
-    survivors: Collection[int]
-    """Places in the member list; empty before it confirmed one."""
+    survivors: NDArray[np.uint32] | None
+    """Places in the member list; None before it confirmed one."""
 
 
 @dataclass(frozen=True)
@@ -421,9 +422,9 @@ def _fixed_sites(
 def _note_survivors(state: SumState, which: tuple[str, int], part: SumPart) -> None:
     """Remember the survivors that a site is about to confirm, unless the sum has to be over others."""
     side = part.side
-    if not isinstance(side, ConfirmsSurvivors) or not side.survivors:
+    if not isinstance(side, ConfirmsSurvivors) or side.survivors is None:
         return
-    survivors = frozenset(part.context.sites[place] for place in side.survivors)
+    survivors = frozenset(part.context.sites[place] for place in side.survivors.tolist())
     if state.exactly.get(which, survivors) != survivors:
         raise IntegrityError("the survivors of a secure sum are not the sites of the one that it continues")
     state.survived[which] = survivors

@@ -15,16 +15,12 @@ import hmac
 from dataclasses import dataclass, field
 from functools import lru_cache
 from struct import Struct
-from typing import TYPE_CHECKING
 
 from kohort.crypto.identity.parties import PublicIdentity
 from kohort.crypto.suites import SIGNATURE, expand, extract, find_suite
-from kohort.crypto.sums.scheme import MIN_SITES, Trust
+from kohort.crypto.sums.scheme import MIN_SITES, Members, Trust
 from kohort.errors import IntegrityError, RefusedError
 from kohort.rng import Streams
-
-if TYPE_CHECKING:
-    from kohort.crypto.sums.session import SumSession
 
 __all__ = ["MOST_SITES", "MaskKeys", "PairKeys", "derive", "hash_parts", "least_sites", "threshold_for"]
 
@@ -86,7 +82,7 @@ class MaskKeys:
         trust: Whom the site relies on.
     """
 
-    def __init__(self, session: SumSession, name: str, streams: Streams, trust: Trust) -> None:
+    def __init__(self, session: Members, name: str, streams: Streams, trust: Trust) -> None:
         self.name = name
         self.trust = trust
         self.suite = find_suite(trust.identity.suite)

@@ -77,7 +77,15 @@ class Shares:
         if len(message) != begin + size:
             raise IntegrityError("the shares of a secure sum have another size")
         boxes = np.frombuffer(message, dtype=np.uint8, offset=begin).reshape(members, BOX)
-        return cls(*_HEAD.unpack_from(message), message[_HEAD.size : begin], boxes)
+        threshold, session, seed, wrap = _HEAD.unpack_from(message)
+        return cls(
+            threshold=threshold,
+            session=session,
+            seed_commitment=seed,
+            wrap_commitment=wrap,
+            deposit=message[_HEAD.size : begin],
+            boxes=boxes,
+        )
 
 
 def pack_places(places: NDArray[np.uint32], rest: bytes = b"") -> bytes:

@@ -54,13 +54,13 @@ from kohort.crypto.sums.scheme import (
     CONFIRMATIONS,
     HubSide,
     Integers,
+    Members,
     SessionKeys,
     SiteSide,
     SumContext,
     SumScheme,
     Trust,
 )
-from kohort.crypto.sums.session import SumSession
 from kohort.crypto.sums.shamir import LIMBS, split, split_secret
 from kohort.errors import IntegrityError, RefusedError
 from kohort.privacy.guarantee import Guarantee, Public, SecureSum
@@ -281,7 +281,7 @@ class Masks(SumScheme):
     sets_up: ClassVar[bool] = True
     most_sites: ClassVar[int | None] = MOST_SITES
 
-    def session_keys(self, session: SumSession, name: str, streams: Streams, trust: Trust) -> SessionKeys:
+    def session_keys(self, session: Members, name: str, streams: Streams, trust: Trust) -> SessionKeys:
         """The keys of the site called `name`."""
         return MaskKeys(session, name, streams, trust)
 

@@ -118,7 +118,7 @@ def matrix_product(left: Limbs, right: Integers) -> Integers:
     total = np.zeros((rows, right.shape[1]), dtype=np.uint64)
     for weight in range(2 * _LIMBS - 1):
         places = [low for low in range(_LIMBS) if 0 <= weight - low < _LIMBS]
-        part = _fold(sum((products[low, :, weight - low] for low in places), np.uint64(0)))
+        part = _fold(np.sum([products[low, :, weight - low] for low in places], axis=0, dtype=np.uint64))
         total = add(total, multiply(part, np.uint64(pow(2, 21 * weight, P61))), P61)
     return total
 

@@ -68,7 +68,8 @@ def combine(recipients: Sequence[int], shares: Integers) -> Integers:
     Returns:
         The limbs; with fewer shares than the threshold, or altered ones, others than those that were shared.
     """
-    return matrix_product(_weights(tuple(recipients)), shares)[0]
+    limbs: Integers = matrix_product(_weights(tuple(recipients)), shares)[0]
+    return limbs
 
 
 @lru_cache(maxsize=4)
