@@ -44,8 +44,7 @@ from kohort.rounds.hub_noise import hub_noise
 from kohort.rounds.loop import RoundOptions, RoundsResult, federated_rounds
 from kohort.rounds.noisy_statistics import noisy_statistics, statistics_step
 from kohort.rounds.phase_training import TRAIN_PHASE, phase_step
-from kohort.rounds.summed import SUM_UPDATES, summed_rounds
-from kohort.rounds.summing import sum_steps
+from kohort.rounds.summed import summed_contract, summed_rounds
 from kohort.rounds.training import training_step
 
 __all__ = ["METHOD", "FedAvg"]
@@ -108,7 +107,7 @@ def protocol(config: FedAvg, hub: Hub) -> ProtocolGenerator:
         reserved: Replies = yield reserve(hub.sites)
         hub = replace(hub, sites=reserved.sites)
     if config.secure is not None:
-        ended = yield from summed_rounds(hub, weights, sigma=_shared_sigma(hub.approved.phase(0)))
+        ended = yield from summed_rounds(hub, sigma=_shared_sigma(hub.approved.phase(0)))
     elif config.dp is not None:
         return (yield from _private(config.dp, hub, weights))
     else:
@@ -155,7 +154,7 @@ def contract(approved: ApprovedPlan) -> Contract:
     budget = [reserve_step(approved)] if spends(approved.phase(0), config.secure) is not None else []
     if config.secure is not None:
         says = "the sum of all sites' updates" if config.dp is None else "the noisy sum of all sites' clipped updates"
-        return Contract.of(budget, sum_steps(approved, SUM_UPDATES, says=says, rounds=range(approved.train.rounds)))
+        return Contract.of(budget) + summed_contract(approved, says=says)
     if config.dp is None:
         return Contract.of([training_step(approved)])
     if config.dp.mechanism == "statistics":

@@ -1,43 +1,62 @@
 """Federated rounds over a secure sum: the hub sees the total of all sites and no site's own update.
 
 What a site adds: the sum of its clipped row gradients (dp-sgd; one full-batch step a round), its clipped update (hub;
-for whole sites), or, without a budget, its update times its rows, as federated averaging weighs it.
+for whole sites), or, without a budget, its update times its rows, as federated averaging weighs it; and its row count.
+
+The hub sends no weights. It sends a seed for the first ones and then the total of the round before, with a check value
+that only the sites can make (`kohort.crypto.sums.checked`). Every site verifies the total and takes the step itself, so
+a hub cannot choose the weights that rows are seen through. A site that missed rounds is sent their totals.
 
 Noise is added once: every site adds a share of variance sigma^2 clip^2 / (quorum - colluders) before rounding, so the
 total carries at least the planned noise as long as no more than `colluders` sites show theirs. A sum of rounded shares
-is post-processing of the continuous one. With fewer than `quorum` survivors the run ends, and nothing more opens.
+is post-processing of the continuous one. Sites open no total over fewer than `quorum` survivors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+import hashlib
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field, replace
 from math import ceil, log2
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kohort.crypto.sums.checked import CHECKS, proven_total, with_check
+from kohort.crypto.sums.modular import P61
 from kohort.crypto.sums.scheme import MIN_SITES, FixedPoint, Integers, SumContext
-from kohort.errors import ConfigError, RefusedError, SiteError
+from kohort.errors import ConfigError, IntegrityError, RefusedError, SiteError
 from kohort.models.dense.network import FloatArray, Network
-from kohort.protocol.hub import Ask, Hub, RoundEnd
+from kohort.models.trainable import Trainable
+from kohort.privacy.contract import Contract, Step
+from kohort.privacy.guarantee import Public
+from kohort.protocol.hub import Ask, Expect, Hub, RoundEnd
 from kohort.protocol.plan.approved import ApprovedPlan, TrainSection
 from kohort.protocol.plan.phases import DPSection, TrainingPhase
 from kohort.protocol.site import Site
-from kohort.protocol.task import Request
+from kohort.protocol.state import StateArrays, TaskState
+from kohort.protocol.task import Release, Request, Task
+from kohort.protocol.wire import Payload
 from kohort.rounds.dp_accounts import Shares, account_of, answer_once, shares_of
+from kohort.rounds.group_secrets import agree_on_secret, secret_of, secret_step
 from kohort.rounds.loop import RoundsResult, WeightAverage
 from kohort.rounds.phase_rows import rows_of, stacked_rows
 from kohort.rounds.phase_training import plain_update
-from kohort.rounds.summing import secure_sum, sum_task
+from kohort.rounds.summing import Total, secure_sum, sum_steps, sum_task
 
-__all__ = ["SUM_UPDATES", "summed_rounds"]
+__all__ = ["SUM_UPDATES", "summed_contract", "summed_rounds"]
 
 LEAST_GRID_UNITS = 8
 """Rounding must be fine compared with a share of the noise."""
 PRECISION = 2.0**-24
 """Grid of a sum without noise, relative to the largest number it allows for."""
 LARGEST_UPDATE = 1e3
+_ROOM = 2.0**59
+"""A total lies within this bound either way, so that it is told apart modulo 2^61 - 1."""
+_EXTRA = 1
+"""Numbers besides the update: the row count."""
+_CAUGHT_UP = Public(what="that it has caught up")
 
 
 def _grid(phase: TrainingPhase, sites: int, deviation: float) -> FixedPoint:
@@ -46,7 +65,7 @@ def _grid(phase: TrainingPhase, sites: int, deviation: float) -> FixedPoint:
         scale = 2.0 ** ceil(log2(LEAST_GRID_UNITS * 64 / deviation))
     else:
         scale = 1 / (PRECISION * (phase.dp.clip if phase.dp is not None else 1.0))
-    return FixedPoint(bound=2.0**62 / (scale * sites), scale=scale, sites=sites)
+    return FixedPoint(bound=_ROOM / (scale * sites), scale=scale, sites=sites)
 
 
 def _deviation(phase: TrainingPhase, sigma: float, shares: Shares) -> float:
@@ -54,27 +73,167 @@ def _deviation(phase: TrainingPhase, sigma: float, shares: Shares) -> float:
     return 0.0 if phase.dp is None else sigma * phase.dp.clip / float(np.sqrt(shares.needed))
 
 
+def _residues(signed: Integers) -> Integers:
+    """Signed 64-bit numbers modulo 2^61 - 1."""
+    return np.mod(signed.view(np.int64), P61).astype(np.uint64)
+
+
+def _signed(residues: Integers) -> Integers:
+    """The inverse of `_residues` for numbers below 2^60 either way."""
+    numbers = residues.astype(np.int64)
+    return np.where(numbers > P61 // 2, numbers - P61, numbers).view(np.uint64)
+
+
+@dataclass(frozen=True, eq=False)
+class _Model:
+    """The model of a summed training, as hub and sites each compute it from the same totals."""
+
+    weights: FloatArray
+    velocity: NDArray[np.float64]
+
+    @classmethod
+    def start(cls, network: Trainable, seed: bytes) -> _Model:
+        """The first weights, drawn from a public seed: a hub can choose the seed and not the weights."""
+        if len(seed) != 16:
+            raise IntegrityError("the seed of the first weights has another length")
+        weights = network.start(np.random.Generator(np.random.Philox(key=int.from_bytes(seed, "little"))))
+        return cls(weights, np.zeros(len(weights)))
+
+    def moved(self, phase: TrainingPhase, grid: FixedPoint, total: Integers, members: int) -> _Model:
+        """The next model from a total: a gradient step, or a mean of updates.
+
+        Args:
+            phase: How it is trained.
+            grid: The fixed point of the sum.
+            total: The opened numbers, without their check value.
+            members: How many sites the session has.
+
+        Returns:
+            The next model.
+
+        Raises:
+            IntegrityError: The total holds no row.
+        """
+        step, rows = grid.decode(_signed(total[:-_EXTRA])), int(total[-1])
+        if rows < 1 or len(step) != len(self.weights):
+            raise IntegrityError("the total of a round is not one of this model")
+        velocity = self.velocity
+        if phase.dp is not None and phase.dp.mechanism == "dp-sgd":
+            momentum = phase.train.momentum if phase.train.optimizer == "momentum" else 0.0
+            velocity = momentum * velocity + step / rows
+            change = -phase.train.lr * velocity
+        else:
+            change = step / (rows if phase.dp is None else members)
+        return _Model((self.weights + change).astype(self.weights.dtype), velocity)
+
+
+@dataclass
+class SummedState(TaskState):
+    """A site's own copy of the model that is trained over sums."""
+
+    NAME: ClassVar[str] = "summed"
+
+    model: _Model | None = field(default=None, repr=False)
+    round: int = -1
+    """The round whose weights these are."""
+    members: int = 0
+    """How many sites the sums are over."""
+
+    def checkpoint(self) -> StateArrays:
+        """The model, its round and the number of members, once there is a model."""
+        if self.model is None:
+            return {}
+        numbers = np.asarray([self.round, self.members], dtype=np.int64)
+        return {"weights": self.model.weights, "velocity": self.model.velocity, "numbers": numbers}
+
+    def restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """The inverse of `checkpoint`."""
+        self.model = _Model(arrays["weights"].copy(), arrays["velocity"].copy())
+        self.round, self.members = (int(number) for number in arrays["numbers"])
+
+
+def _binding(approved: ApprovedPlan, round_number: int) -> bytes:
+    """What check values of a round are bound to; a returning site knows it, too."""
+    text = f"{approved.run}:{approved.plan_hash}:{SUM_UPDATES.name}:{round_number}"
+    return hashlib.blake2b(text.encode(), digest_size=32, person=b"kohort-update").digest()
+
+
+def _checked(approved: ApprovedPlan) -> bool:
+    """Whether totals are checked by the sites. With `none` the hub sees every site's own numbers anyway."""
+    return _scheme(approved) != "none"
+
+
+def _at_round(site: Site, round_number: int, inputs: Mapping[str, bytes], members: int) -> _Model:
+    """The weights of a round, computed here from what came with the request."""
+    state = site.state(SummedState)
+    if round_number == 0:
+        if state.model is None:
+            state.model, state.round = _Model.start(site.network, inputs.get("start", b"")), 0
+            state.members = members
+    elif state.round == round_number - 1:
+        _advance(site, inputs.get("total", b""), inputs.get("sites", b""))
+    if state.model is None or state.round != round_number:
+        raise SiteError(f"site {site.name!r} has no weights of round {round_number}", hint="Send it the missed totals")
+    return state.model
+
+
+def _advance(site: Site, announced: bytes, places: bytes) -> None:
+    """Take the step of one round, if the announced total is what the sites contributed."""
+    state = site.state(SummedState)
+    if state.model is None or len(announced) % 8:
+        raise IntegrityError("the total of a round came in before the round")
+    total = np.frombuffer(announced, dtype="<u8").astype(np.uint64)
+    if _checked(site.plan):
+        names = _names(site.plan, places)
+        total = proven_total(secret_of(site), _binding(site.plan, state.round), names, total)
+    phase, members = site.plan.phase(0), state.members
+    grid = _grid(phase, members, _own_deviation(site, members))
+    state.model = state.model.moved(phase, grid, total, members)
+    state.round += 1
+
+
+def _names(approved: ApprovedPlan, places: bytes) -> list[str]:
+    """The plan's sites at these places."""
+    found = np.frombuffer(places, dtype="<u4").tolist() if len(places) % 4 == 0 else []
+    if not found or len(set(found)) != len(found) or max(found) >= len(approved.sites):
+        raise IntegrityError("the list of sites in a total cannot be right")
+    return [approved.sites[place] for place in found]
+
+
+def _own_deviation(site: Site, members: int) -> float:
+    """Standard deviation of this site's share of the noise, by the approved plan."""
+    phase, secure = site.plan.phase(0), site.plan.secure
+    if phase.dp is None or secure is None:
+        return 0.0
+    return _deviation(phase, account_of(site).sigmas[0], Shares(members, secure.colluders))
+
+
 def _contribute(site: Site, request: Request, context: SumContext, inputs: Mapping[str, bytes]) -> tuple[Integers, int]:
     approved, network = site.plan, site.network
     phase, secure = approved.phase(0), approved.secure
-    start = np.frombuffer(inputs["weights"], dtype=network.dtype)
-    if secure is None or start.size != context.length or network.parameter_count != context.length:
+    if secure is None or context.length != _length(network, approved):
         raise SiteError("a sum of updates was asked for that is not in the approved plan")
-    shares = shares_of(site, context.sites, secure.colluders)
+    model = _at_round(site, request.round, inputs, len(context.sites))
+    shares_of(site, context.sites, secure.colluders)
     rows = rows_of(site, phase)
-    sigma = 0.0
-    if not 0 <= request.round < phase.train.rounds:
-        raise RefusedError(f"the approved plan has no round {request.round}")
-    if phase.dp is not None:
-        answer_once(site, request)
-        sigma = account_of(site).sigmas[0]
-    values = _own_part(site, request, phase, start)
-    deviation = _deviation(phase, sigma, shares)
+    values = _own_part(site, request, phase, model.weights)
+    deviation = _own_deviation(site, len(context.sites))
     if deviation:
         from kohort.models.dp_sgd.fit import gaussian
 
-        values = values + deviation * gaussian(site.streams.bytes("dp", request.digest), context.length)
-    return _grid(phase, len(context.sites), deviation).encode(values), rows.count
+        answer_once(site, request)
+        values = values + deviation * gaussian(site.streams.bytes("dp", request.digest), len(values))
+    grid = _grid(phase, len(context.sites), deviation)
+    bounded = np.clip(np.nan_to_num(values), -grid.bound, grid.bound)
+    vector = np.append(_residues(grid.encode(bounded)), np.uint64(rows.count))
+    if _checked(approved):
+        vector = with_check(secret_of(site), _binding(approved, request.round), site.name, vector)
+    return vector, rows.count
+
+
+def _length(network: Trainable, approved: ApprovedPlan) -> int:
+    """How many numbers a site adds: its update, its row count, and a check value."""
+    return network.parameter_count + _EXTRA + (CHECKS if _checked(approved) else 0)
 
 
 def _own_part(site: Site, request: Request, phase: TrainingPhase, start: FloatArray) -> NDArray[np.float64]:
@@ -88,9 +247,7 @@ def _own_part(site: Site, request: Request, phase: TrainingPhase, start: FloatAr
     update = plain_update(site, request, phase, start)
     if phase.dp is not None:
         return np.asarray(clip_update(update, phase.dp.clip), dtype=np.float64)
-    if np.abs(update).max(initial=0.0) > LARGEST_UPDATE:
-        raise SiteError("the update is too large for the sum's fixed point", hint="Lower train.lr")
-    return np.asarray(update * rows.count)
+    return np.asarray(np.clip(update, -LARGEST_UPDATE, LARGEST_UPDATE) * rows.count)
 
 
 def _scheme(approved: ApprovedPlan) -> str:
@@ -100,66 +257,165 @@ def _scheme(approved: ApprovedPlan) -> str:
     return secure.sum
 
 
-SUM_UPDATES = sum_task("sum.updates", _contribute, scheme=_scheme, bits=64)
+SUM_UPDATES = sum_task("sum.updates", _contribute, scheme=_scheme, modulus=P61)
 
 
-def summed_rounds(hub: Hub, weights: FloatArray, *, sigma: float = 0.0) -> Generator[Ask | RoundEnd, Any, RoundsResult]:
-    """Train over secure sums. `sigma` is the noise multiplier the sites' accounts have: the grid depends on it."""
+def _catch_up(site: Site, request: Request) -> Release:
+    """Take the steps of rounds this site missed; each total is verified like any other."""
+    state, arrays = site.state(SummedState), request.payload.arrays
+    if state.model is None:
+        _at_round(site, 0, request.payload.blobs, int(request.payload.metrics["members"]))
+    if not len(arrays["sizes"]):
+        return Release(payload=Payload(), guarantee=_CAUGHT_UP, rows=0)
+    listed = np.split(arrays["places"], np.cumsum(arrays["sizes"])[:-1])
+    for number, (total, places) in enumerate(zip(arrays["totals"], listed, strict=True)):
+        if int(request.payload.metrics["first"]) + number == state.round:  # the others it took before
+            _advance(site, total.astype("<u8").tobytes(), places.astype("<u4").tobytes())
+    return Release(payload=Payload(), guarantee=_CAUGHT_UP, rows=0)
+
+
+CATCH_UP = Task(name="sum.catch-up", one=_catch_up, public=False)
+
+
+def summed_contract(approved: ApprovedPlan, *, says: str) -> Contract:
+    """What training over sums asks of a site.
+
+    Args:
+        approved: The approved plan.
+        says: What the total of a round is, for people.
+
+    Returns:
+        The agreement on a secret, and one sum per round; totals of missed rounds come in between.
+    """
+    rounds = range(approved.train.rounds)
+    secret = [secret_step()] if _checked(approved) else []
+    missed = Step(
+        task=CATCH_UP.name, says="that you took the steps of rounds you missed", claims=(_CAUGHT_UP,), rounds=rounds
+    )
+    return Contract.of(secret, [missed, *sum_steps(approved, SUM_UPDATES, says=says, rounds=rounds)])
+
+
+@dataclass
+class _Training:
+    """The hub's side: the model, the totals so far, and which sites know which round."""
+
+    hub: Hub
+    phase: TrainingPhase
+    grid: FixedPoint
+    model: _Model
+    seed: bytes
+    totals: list[tuple[Integers, NDArray[np.uint32]]] = field(default_factory=list)
+    """The total of every round since the run began or was resumed, and the places of the sites in it."""
+    first: int = 0
+    """The round of the first of them."""
+    known: dict[str, int] = field(default_factory=dict)
+    """The last round each site took part in."""
+
+    def inputs(self, number: int) -> dict[str, bytes]:
+        """What every site gets with the first step of a round."""
+        if number == 0:
+            return {"start": self.seed}
+        total, places = self.totals[-1]
+        return {"total": total.astype("<u8").tobytes(), "sites": places.astype("<u4").tobytes()}
+
+    def behind(self, number: int) -> dict[str, Payload]:
+        """What sites that missed rounds need before round `number`."""
+        last = {site: max(self.known.get(site, -1), 0) for site in self.hub.sites}
+        if number == 0 or not any(self.first <= known < number - 1 for known in last.values()):
+            return {}
+        return {site: self._missed(known, number) for site, known in last.items()}
+
+    def _missed(self, last: int, number: int) -> Payload:
+        """The totals from round `last` on, without the latest, which comes with the sum; none where they are lost."""
+        missed = self.totals[last - self.first : number - 1 - self.first] if last >= self.first else []
+        length = _length(self.hub.network, self.hub.approved)
+        return Payload(
+            arrays={
+                "totals": np.stack([total for total, _ in missed]) if missed else np.empty((0, length), np.uint64),
+                "places": np.concatenate([np.empty(0, np.uint32), *(places for _, places in missed)]),
+                "sizes": np.asarray([len(places) for _, places in missed], dtype=np.int64),
+            },
+            metrics={"first": last, "members": self.grid.sites},
+            blobs={"start": self.seed},
+        )
+
+    def take(self, number: int, total: Total) -> None:
+        """Take the step of a round."""
+        places = {name: place for place, name in enumerate(self.hub.approved.sites)}
+        listed = np.asarray([places[name] for name in total.sites], dtype=np.uint32)
+        self.totals.append((total.values, listed))
+        self.known.update(dict.fromkeys(total.sites, number))
+        numbers = total.values[:-CHECKS] if _checked(self.hub.approved) else total.values
+        self.model = self.model.moved(self.phase, self.grid, numbers, self.grid.sites)
+
+
+def summed_rounds(hub: Hub, *, sigma: float = 0.0) -> Generator[Ask | RoundEnd, Any, RoundsResult]:
+    """Train over secure sums.
+
+    Args:
+        hub: The coordinator.
+        sigma: The noise multiplier the sites' accounts have: the grid depends on it.
+
+    Returns:
+        The trained weights.
+
+    Raises:
+        ConfigError: The plan asks for what a sum hides.
+        RefusedError: Too few sites take part.
+    """
     phase, secure = hub.approved.phase(0), hub.approved.secure
     if secure is None:
         raise ConfigError("sums need a scheme", hint='Set method.secure.sum = "masks"')
     _check(phase, hub)
+    if _checked(hub.approved):
+        hub = replace(hub, sites=(yield from agree_on_secret(hub)))
     rounds = phase.train.rounds
-    shares = Shares(len(hub.sites), secure.colluders)
-    deviation = _deviation(phase, sigma, shares)
-    grid = _grid(phase, len(hub.sites), deviation)
-    velocity = np.zeros(len(weights))
     average = WeightAverage.of(phase.train, share=0.0 if phase.dp is None else phase.dp.average)
+    seed = hub.streams.bytes("start", length=16)
+    deviation = _deviation(phase, sigma, Shares(len(hub.sites), secure.colluders))
+    training = _Training(hub, phase, _grid(phase, len(hub.sites), deviation), _Model.start(hub.network, seed), seed)
     first = 0
     if hub.resume is not None:
-        weights, first = hub.resume.state["weights"], hub.resume.round + 1
-        velocity = hub.resume.state["velocity"].copy()
-        average.restore(hub.resume.state)
-        model = hub.model_of(weights)
+        first = _resume(training, average, hub)
+        model = hub.model_of(training.model.weights)
         yield RoundEnd(round=first - 1, rounds=rounds, model=model, state=hub.resume.state, resumed=True)
     for number in range(first, rounds):
-        total = yield from secure_sum(
-            hub,
-            SUM_UPDATES,
-            length=len(weights),
-            round_number=number,
-            inputs={"weights": np.ascontiguousarray(weights).tobytes()},
+        behind = training.behind(number)
+        if behind:
+            yield Ask(task=CATCH_UP, to=tuple(behind), each=behind, round=number, expect=Expect())
+        length = _length(hub.network, hub.approved)
+        total: Total = yield from secure_sum(
+            hub, SUM_UPDATES, length=length, round_number=number, inputs=training.inputs(number)
         )
-        if deviation and len(total.sites) < shares.quorum:
-            raise SiteError(
-                f"{len(total.sites)} of {shares.sites} sites are left, too few for the noise to be enough",
-                hint="Begin a new run with the sites that answer",
-            )
-        step = grid.decode(total.values)
-        weights, velocity = _moved(hub, phase, weights, velocity, step, total.sites)
-        average.take(number, weights)
-        state: Mapping[str, NDArray[Any]] = {"weights": weights, "velocity": velocity, **average.state()}
-        yield RoundEnd(round=number, rounds=rounds, model=hub.model_of(weights), state=state)
-    return RoundsResult(weights=average.averaged(weights), rounds=rounds, stopped_by="rounds")
+        training.take(number, total)
+        average.take(number, training.model.weights)
+        state = _state(training, average)
+        yield RoundEnd(round=number, rounds=rounds, model=hub.model_of(training.model.weights), state=state)
+    return RoundsResult(weights=average.averaged(training.model.weights), rounds=rounds, stopped_by="rounds")
 
 
-def _moved(
-    hub: Hub,
-    phase: TrainingPhase,
-    weights: FloatArray,
-    velocity: NDArray[np.float64],
-    total: NDArray[np.float64],
-    sites: Sequence[str],
-) -> tuple[FloatArray, NDArray[np.float64]]:
-    """The next model from the total: a gradient step, or a mean of updates."""
-    rows = sum(hub.rows[site] for site in sites)
-    if phase.dp is not None and phase.dp.mechanism == "dp-sgd":
-        momentum = phase.train.momentum if phase.train.optimizer == "momentum" else 0.0
-        velocity = momentum * velocity + total / rows
-        change = -phase.train.lr * velocity
-    else:
-        change = total / (rows if phase.dp is None else len(hub.sites))
-    return (weights + change).astype(weights.dtype), velocity
+def _state(training: _Training, average: WeightAverage) -> Mapping[str, NDArray[Any]]:
+    total, places = training.totals[-1]
+    model = training.model
+    return {
+        "weights": model.weights,
+        "velocity": model.velocity,
+        "total": total,
+        "places": places,
+        **average.state(),
+    }
+
+
+def _resume(training: _Training, average: WeightAverage, hub: Hub) -> int:
+    """Go on after the last whole round; returns the number of the next one."""
+    if hub.resume is None:
+        return 0
+    state, last = hub.resume.state, hub.resume.round
+    training.model = _Model(state["weights"], state["velocity"].copy())
+    training.totals, training.first = [(state["total"], state["places"])], last
+    training.known = dict.fromkeys((hub.approved.sites[place] for place in state["places"].tolist()), last)
+    average.restore(state)
+    return last + 1
 
 
 def _check(phase: TrainingPhase, hub: Hub) -> None:

@@ -398,6 +398,8 @@ def _begin(site: Site, request: Request, task: SumTask, scheme: SumScheme, sessi
     view = site.state(PublicInputs).view(inputs)
     context = task.context(session.session, request.round, length, view)
     trust = trust_of(site) if scheme.key_holder or scheme.among_peers else None
+    if trust is not None:
+        trust = replace(trust, quorum=max(trust.quorum, site.plan.sum_quorum(len(context.sites))))
     over = _fixed_sites(task, site, request, inputs, session)
     if over is not None and trust is not None:
         trust = replace(trust, quorum=max(trust.quorum, len(over)))

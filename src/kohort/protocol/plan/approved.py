@@ -14,6 +14,7 @@ from typing import Any, Literal
 from kohort.crypto.sums.session import SumSession
 from kohort.errors import RefusedError
 from kohort.privacy.contract import Contract
+from kohort.privacy.dp.account import Shares
 from kohort.protocol.plan.arrival import Arrival
 from kohort.protocol.plan.phases import JudgeSection, SecureSumSection, TrainingPhase
 from kohort.protocol.plan.sections import ModelSection, Stop, TrainSection
@@ -67,6 +68,19 @@ class ApprovedPlan:
         if not 0 <= number < len(self.phases):
             raise RefusedError(f"the approved plan of {self.method!r} has no phase {number + 1}")
         return self.phases[number]
+
+    def sum_quorum(self, members: int) -> int:
+        """Fewest sites of an opened total.
+
+        Args:
+            members: How many sites the sum's session has.
+
+        Returns:
+            As many as the noise in shares needs under a budget; 0 where the plan leaves it to the scheme.
+        """
+        if self.secure is None or all(phase.dp is None for phase in self.phases):
+            return 0
+        return Shares(members, self.secure.colluders).quorum
 
     @cached_property
     def session(self) -> SumSession:
