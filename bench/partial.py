@@ -1,7 +1,7 @@
 """What partially-federated learning costs: the secure count in CPU time, and a whole run on Adult.
 
 A secure count is the agreement on a secret, the masked sum that tells how many keys there are, the masked sum of the
-tables (double masking, Shamir shares, signatures), and taking the keys out of the total. Hub and sites run in one
+tables (double masking, Shamir shares, confirmations), and taking the keys out of the total. Hub and sites run in one
 process and their CPU time is added up. The engine is left out: doors and ledgers have a benchmark of their own.
 """
 
@@ -19,7 +19,8 @@ from kohort.crypto.group_secret import STEPS, GroupHub, GroupSite
 from kohort.crypto.identity.parties import Identity
 from kohort.crypto.sums.masks import SCHEME
 from kohort.crypto.sums.modular import P61
-from kohort.crypto.sums.scheme import Integers, SumContext, Trust
+from kohort.crypto.sums.scheme import Integers, SessionKeys, SumContext, Trust
+from kohort.crypto.sums.session import SumSession
 from kohort.rng import Streams
 from kohort.runs.config import read_plan
 from kohort.runs.run import run
@@ -117,15 +118,33 @@ def _identities(names: tuple[str, ...]) -> dict[str, Identity]:
     return {name: Identity.from_secret(name, Streams.seeded(place).bytes("id")) for place, name in enumerate(names)}
 
 
+def _trust(names: tuple[str, ...], name: str) -> Trust:
+    identities = _identities(names)
+    return Trust(identities[name], None, 3, lambda other: identities[other].public)
+
+
+@cache
+def _session_keys(names: tuple[str, ...]) -> dict[str, SessionKeys]:
+    """The keys of the run's session, which sites agree on once; `bench/secure_sums.py` measures that."""
+    session = SumSession(run="bench", plan_hash="plan", members=names)
+    keys = {
+        name: SCHEME.session_keys(session, name, Streams.seeded(place), _trust(names, name))
+        for place, name in enumerate(names)
+    }
+    message = SCHEME.gather({name: own.announcement for name, own in keys.items()})
+    for own in keys.values():
+        own.agree(names, message)
+    return keys
+
+
 def _summed(vectors: list[Integers], *, request: str) -> Integers:
     """The total of one vector a site, through the whole conversation of double masking."""
     names = _names(len(vectors))
     context = SumContext(run="bench", round=0, request=request, sites=names, length=len(vectors[0]), modulus=P61)
     hub = SCHEME.hub_side(context)
-    known = {name: identity.public for name, identity in _identities(names).items()}
     sides = {
-        name: SCHEME.site_side(context, name, Streams.seeded(place), Trust(identity, None, 3, known.get))
-        for place, (name, identity) in enumerate(_identities(names).items())
+        name: SCHEME.site_side(context, name, Streams.seeded(place), _trust(names, name), keys)
+        for place, (name, keys) in enumerate(_session_keys(names).items())
     }
     inboxes = dict.fromkeys(names, b"")
     own = dict(zip(names, vectors, strict=True))

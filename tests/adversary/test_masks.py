@@ -7,7 +7,7 @@ The hub of these tests knows what a real one knows: what sites sent it, and all 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -20,7 +20,7 @@ from tests.support.sums import routed
 from kohort.crypto.sums import mask_hub, mask_messages, masks
 from kohort.crypto.sums.mask_hub import MaskingHub
 from kohort.crypto.sums.mask_keys import MaskKeys, derive
-from kohort.crypto.sums.mask_messages import BOX, NONCE, ROUND_KEY, Shares, box_header, list_hash, own_mask, pair_mask
+from kohort.crypto.sums.mask_messages import BOX, NONCE, ROUND_KEY, box_header, list_hash, own_mask, pair_mask
 from kohort.crypto.sums.mask_streams import masked
 from kohort.crypto.sums.masks import _MaskingSite
 from kohort.crypto.sums.modular import P61
@@ -167,11 +167,12 @@ def test_secrets_of_two_sums_differ_whatever_differs_between_them() -> None:
         *(made.context(**change) for change in ({"round": 2}, {"request": "p:u"}, {"length": 6}, {"view": b"other"})),
         made.context(modulus=0),
     ]
-    sent = [Shares.unpack(made.side("s0", context).reply(0, b"", None), 4) for context in contexts]
-    assert len({shares.seed_commitment for shares in sent} | {shares.wrap_commitment for shares in sent}) == 12
-    other = Federation(4, run="later").set_up()
-    later = Shares.unpack(other.side("s0", other.context()).reply(0, b"", None), 4)
-    assert later.seed_commitment not in {shares.seed_commitment for shares in sent}
+    sides: list[Any] = [made.side("s0", context) for context in contexts]
+    wider = Federation(5).set_up(made.names)  # the same run and members, in a plan with one site more
+    assert wider.context().transcript == contexts[0].transcript
+    sides.append(wider.side("s0", wider.context()))
+    secrets = {side._secret(what) for side in sides for what in ("self seed", "wrap key", "coefficients")}
+    assert len(secrets) == 3 * 7
 
 
 def test_a_site_confirms_one_survivor_list(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -274,43 +275,54 @@ def test_confirmations_are_not_reflected(monkeypatch: pytest.MonkeyPatch) -> Non
     assert reflect()
 
 
-@pytest.mark.parametrize("change", ["repeated", "of another list", "of another masking list", "of another sum", "zero"])
-def test_what_is_no_confirmation_of_the_same_lists_does_not_count(change: str) -> None:
-    made = federation(6)
+Confirmed = Mapping[str, SiteSide]
+
+
+def _of_the_same_lists(made: Federation) -> Confirmed:
+    context = made.context()
+    return made.begin(context, made.vectors(context), until=2)[0]
+
+
+def _after_another_masking_list(made: Federation) -> Confirmed:
+    """s6 is on no list, and the survivors are the same."""
     context = made.context()
     vectors = made.vectors(context)
-    sides, _, _ = made.begin(context, vectors, until=2)
+    sides, hub, _ = made.begin(context, vectors, until=1)
+    del hub.shares[6]
+    for site, inbox in hub.inboxes(0).items():
+        sides[site].reply(1, inbox, vectors[site])
+    return sides
+
+
+def _of_another_sum(made: Federation) -> Confirmed:
+    context = made.context(round=2)
+    return made.begin(context, made.vectors(context), until=2)[0]
+
+
+@pytest.mark.parametrize(
+    ("make", "survivors"),
+    [(_of_the_same_lists, 7), (_after_another_masking_list, 6), (_of_another_sum, 6)],
+    ids=["other survivors", "other masking list", "other sum"],
+)
+def test_a_confirmation_of_other_lists_does_not_count(make: Callable[[Federation], Confirmed], survivors: int) -> None:
+    """Seven sites mask, and s0 confirms six survivors; five confirmations are needed, its own included."""
+    made = federation(7)
+    sides = _of_the_same_lists(made)
     sent = confirm(sides, range(6), by=range(6))
     good = {sender: confirmations(sent[sender], sender, range(6))[0] for sender in range(1, 6)}
-    enough = dict(list(good.items())[: made.keys["s0"].threshold - 2])  # one is missing, with its own
-    last = 5
-    if change == "repeated":
-        inbox = confirmed(enough) + confirmed({1: good[1]}) * 3
-    elif change == "of another list":
-        twins, _, _ = made.begin(context, vectors, until=2)
-        other = confirm(twins, range(1, 6), by=[last])[last]
-        inbox = confirmed({**enough, last: other[:16]})
-    elif change == "of another masking list":
-        inbox = confirmed({**enough, last: _confirmed_after_another_masking_list(made, context, vectors)})
-    elif change == "of another sum":
-        later = made.context(round=2)
-        twins, _, _ = made.begin(later, vectors, until=2)
-        inbox = confirmed({**enough, last: confirmations(confirm(twins, range(6), by=[last])[last], last, range(6))[0]})
-    else:
-        inbox = confirmed({**enough, last: bytes(16)})
-    with pytest.raises(IntegrityError, match="4 sites confirmed the survivors of a secure sum, 5 must"):
-        sides["s0"].reply(3, inbox, None)
-    assert sides["s0"].reply(3, confirmed({**enough, last: good[last]}), None)
-
-
-def _confirmed_after_another_masking_list(made: Federation, context: SumContext, vectors: Any) -> bytes:
-    """The confirmation to s0, by s5, of the survivors 0, 2, 3, 4, 5 after it masked with those alone."""
-    sides, hub, _ = made.begin(context, vectors, until=1)
-    del hub.shares[1]
-    inboxes = hub.inboxes(0)
-    sides["s5"].reply(1, inboxes["s5"], vectors["s5"])
-    survivors = [0, 2, 3, 4, 5]
-    return confirmations(confirm(sides, survivors, by=[5])[5], 5, survivors)[0]
+    twins = make(made)
+    told = range(survivors)
+    other = confirmations(confirm(twins, told, by=[5])[5], 5, told)[0]
+    few = {sender: good[sender] for sender in (1, 2, 3)}
+    for inbox in (
+        confirmed({**few, 5: other}),
+        confirmed({**few, 5: bytes(16)}),
+        confirmed({**few, 5: good[1]}),
+        confirmed(few) + confirmed(few),
+    ):
+        with pytest.raises(IntegrityError, match="4 sites confirmed the survivors of a secure sum, 5 must"):
+            sides["s0"].reply(3, inbox, None)
+    assert sides["s0"].reply(3, confirmed({**few, 5: good[5]}), None)
 
 
 def test_only_sites_that_were_masked_with_count_as_confirming(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Three hundred sites: whatever scheme adds, and however rows are dealt out, the integers of the pooled rows open."""
+"""Many sites: whatever scheme adds, and however rows are dealt out, the integers of the pooled rows open."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ import numpy as np
 import polars as pl
 import pytest
 
+from kohort.errors import ConfigError
 from kohort.methods.oneshot.state import FILE, load_state
 from kohort.runs.config import Plan, load_plan
 from kohort.runs.run import run
 
 SITES, ROWS, NAMES = 300, 900, ("blue", "green", "red")
+MASKED = 90  # all pairs of sites share masks
 GRID = 2**16
 
 
@@ -26,7 +28,7 @@ def table() -> pl.DataFrame:
     return pl.DataFrame(x, schema=list(NAMES)).with_columns(skin=pl.Series(skin))
 
 
-def plan(scheme: str, split: str) -> Plan:
+def plan(scheme: str, split: str, sites: int) -> Plan:
     return load_plan(
         {
             "data": {
@@ -37,7 +39,7 @@ def plan(scheme: str, split: str) -> Plan:
                 "categories": {"skin": ["no", "yes"]},
                 "test": 0.0,
             },
-            "sites": {"count": SITES, "split": split},
+            "sites": {"count": sites, "split": split},
             "model": {"dtype": "float64"},
             "method": {"name": "oneshot", "secure": {"sum": scheme}, "oneshot": {"min_rows": 1}},
             "policy": {"min_rows": 1},
@@ -46,9 +48,10 @@ def plan(scheme: str, split: str) -> Plan:
 
 
 def opened(scheme: str, split: str) -> tuple[Any, Any]:
-    outcome = run(plan(scheme, split), tables={"": table()}, seed=2)
+    sites = MASKED if scheme == "masks" else SITES
+    outcome = run(plan(scheme, split, sites), tables={"": table()}, seed=2)
     (batch,) = load_state(outcome.files[FILE]).batches
-    assert len(batch.members) == SITES
+    assert len(batch.members) == sites
     return batch.total, outcome.model.weights
 
 
@@ -76,3 +79,10 @@ def test_every_scheme_opens_the_integers_of_the_pooled_rows(scheme: str) -> None
     total, weights = opened(scheme, "sorted")
     assert total.view(np.int64).tolist() == pooled()
     assert np.array_equal(weights, weights_of_the_hub_that_sees_all())
+
+
+def test_more_sites_than_masks_can_add_end_the_plan_with_the_way_out() -> None:
+    with pytest.raises(ConfigError, match="at most 500 sites, and 501 take part") as caught:
+        run(plan("masks", "iid", 501), tables={"": table()}, seed=2)
+    assert caught.value.exit_code == 2
+    assert "bfv" in str(caught.value)

@@ -22,7 +22,7 @@ from kohort.crypto.sums.scheme import MIN_SITES, Members, Trust
 from kohort.errors import IntegrityError, RefusedError
 from kohort.rng import Streams
 
-__all__ = ["MOST_SITES", "MaskKeys", "PairKeys", "derive", "hash_parts", "least_sites", "threshold_for"]
+__all__ = ["MOST_SITES", "MaskKeys", "PairKeys", "derive", "hash_parts", "is_signed", "least_sites", "threshold_for"]
 
 MOST_SITES = 500
 """All pairs share masks, so the messages of a sum grow with the square of the members."""
@@ -162,7 +162,7 @@ class MaskKeys:
             return
         peer = self.trust.find_peer(member)
         key, signature = announcement[:-SIGNATURE], announcement[-SIGNATURE:]
-        if peer is None or not _is_signed(peer, self._signed_text(member, key), signature):
+        if peer is None or not is_signed(peer, self._signed_text(member, key), signature):
             raise IntegrityError(f"the key that came in for site {member!r} is not signed by it for this run")
 
     def _signed_text(self, name: str, key: bytes) -> bytes:
@@ -187,6 +187,6 @@ class MaskKeys:
 
 
 @lru_cache(maxsize=2 * MOST_SITES)
-def _is_signed(peer: PublicIdentity, text: bytes, signature: bytes) -> bool:
+def is_signed(peer: PublicIdentity, text: bytes, signature: bytes) -> bool:
     """Whether a peer signed an announcement. Simulated sites of one process check each signature once."""
     return peer.signed(text, signature, purpose=_PURPOSE)
