@@ -466,7 +466,8 @@ def _encrypted_sum(
 ) -> Generator[Ask | RoundEnd, Any, Total]:
     """A key from the key-holder, one message from every site, added as it comes in, and one total to open."""
     from kohort.crypto.sums.encrypted import EncryptedSum, join_ciphertexts
-    from kohort.protocol.key_holder import KEYS, OPEN
+    from kohort.crypto.sums.key_holder import Offered
+    from kohort.protocol.key_holder import KEYS, OPEN, SiteInboxes
 
     if hub.key_holder is None or not isinstance(scheme, EncryptedSum):
         raise ConfigError(
@@ -475,7 +476,6 @@ def _encrypted_sum(
     which = Payload(
         metrics={"length": context.length, "modulus": context.modulus, "bits": context.bits},
         blobs={
-            "scheme": scheme.name.encode(),
             "task": task.name.encode(),
             "view": context.view,
             **session.fields,
@@ -483,20 +483,22 @@ def _encrypted_sum(
     )
     # The task's name keeps the requests of two sums of one round apart.
     keys: Replies = yield Ask(
-        task=KEYS, to=(hub.key_holder,), payload=which, round=context.round, expect=Expect(blobs=("offer",))
+        task=KEYS, to=(hub.key_holder,), payload=which, round=context.round, expect=Expect(blobs=("offer", "boxes"))
     )
-    offer = next(keys.payloads()).blobs["offer"]
+    blobs = next(keys.payloads()).blobs
+    offered = Offered(blobs["offer"], blobs["boxes"])
     side = scheme.encrypted_hub(context)
-    yield step_request(
+    ask = step_request(
         task,
         session,
         0,
-        dict.fromkeys(context.sites, offer),
+        dict.fromkeys(context.sites, b""),
         numbers={"length": context.length},
         round_number=context.round,
         inputs=inputs,
         take=partial(side.take, 0),
     )
+    yield ask._replace(payload=Payload(), each=SiteInboxes(ask.payload, offered, context.index))
     claimed = np.fromiter((context.index[site] for site in side.claimed), dtype=np.uint32, count=len(side.claimed))
     opened: Replies = yield Ask(
         task=OPEN,
