@@ -1,8 +1,8 @@
 """The key-holder of a run: a party without rows that makes the key of a sum and opens its total, through its own door.
 
 It is neither the hub nor a site, has a ledger chain of its own, and answers two tasks: `sum.keys` (a public key for one
-sum, signed, with a sealed box for each site) and `sum.open` (the total over the sites the hub claims, once, if the check
-holds for them). Sites look its keys up under its fixed name in their own rosters; a hub cannot appoint another one. The
+sum, signed, with a sealed box for each site) and `sum.open` (the total over the sites the hub claims, once, if the
+check holds for them). Sites look its keys up under its fixed name in their own rosters; a hub cannot appoint another one. The
 scheme and the minimum of sites are those of its own approved plan and policy.
 
 The encryption itself is imported when a key is first asked for: most runs encrypt nothing.
@@ -200,9 +200,7 @@ def _open(site: Site, request: Request) -> Release:
         raise IntegrityError("the list of sites in a sum cannot be right")
     names = [context.sites[index] for index in claimed.tolist()]
     total = state.open(scheme.ring, context, names, split_ciphertexts(request.payload.blobs["totals"]))
-    claim = replace(
-        sum_claim(scheme.ring, len(names), len(names)), opens=f"hub: the total over {len(names)} sites"
-    )
+    claim = replace(sum_claim(scheme.ring, len(names), len(names)), opens=f"hub: the total over {len(names)} sites")
     return Release(payload=Payload(arrays={"total": total}), guarantee=claim, rows=0)
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from itertools import combinations
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +22,7 @@ from kohort.crypto.sums.key_holder import KeyHolder, Offered
 from kohort.crypto.sums.modular import P61, add
 from kohort.crypto.sums.packing import Packing
 from kohort.crypto.sums.scheme import KEY_HOLDER, Integers, SumContext, Trust, find_scheme
-from kohort.errors import IntegrityError, RefusedError
+from kohort.errors import IntegrityError, RefusedError, ResourceError
 from kohort.rng import Streams
 
 NAMES = tuple(f"site-{number}" for number in range(5))
@@ -166,6 +168,61 @@ def test_a_failed_opening_destroys_the_key_too() -> None:
         keys.open(scheme.ring, about, NAMES[:4], hub.totals())
     with pytest.raises(RefusedError):
         keys.open(scheme.ring, about, NAMES, hub.totals())
+
+
+def test_a_restarted_key_holder_goes_by_its_book(tmp_path: Path) -> None:
+    scheme, about, path = scheme_of("bfv"), context(), tmp_path / "openings"
+    holder(book=KeyBook(path)).offer(scheme.ring, about)
+    with pytest.raises(RefusedError, match="other sites, numbers or public inputs"):
+        holder(book=KeyBook(path)).offer(scheme.ring, context(view=b"other"))
+    keys = holder(book=KeyBook(path))
+    hub = added(scheme, about, keys.offer(scheme.ring, about), NAMES)  # never opened, so it may go on
+    keys.open(scheme.ring, about, NAMES, hub.totals())
+    for again in (about, context(sites=NAMES[:4]), context(view=b"other")):
+        with pytest.raises(RefusedError, match="opened already"):
+            holder(book=KeyBook(path)).offer(scheme.ring, again)
+    failing = context(round=1)
+    keys.offer(scheme.ring, failing)
+    with pytest.raises(IntegrityError):
+        keys.open(scheme.ring, failing, NAMES, [b""])
+    with pytest.raises(RefusedError, match="failed in this run"):
+        holder(book=KeyBook(path)).offer(scheme.ring, context(round=2))
+
+
+def test_an_opening_is_in_the_book_before_anything_is_decrypted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scheme, about, path = scheme_of("bfv"), context(), tmp_path / "openings"
+    keys = holder(book=KeyBook(path))
+    hub = added(scheme, about, keys.offer(scheme.ring, about), NAMES)
+    real, seen = he.SecretKey.open, []
+
+    def opened(self: he.SecretKey, ciphertext: bytes, *, sites: int) -> he.Slots:
+        seen.append(path.read_bytes().count(b"open "))
+        return real(self, ciphertext, sites=sites)
+
+    monkeypatch.setattr(he.SecretKey, "open", opened)
+    keys.open(scheme.ring, about, NAMES, hub.totals())
+    assert seen == [1]
+
+
+def test_a_key_holder_whose_book_cannot_be_written_opens_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scheme, about = scheme_of("bfv"), context()
+    keys = holder(book=KeyBook(tmp_path / "openings"))
+    hub = added(scheme, about, keys.offer(scheme.ring, about), NAMES)
+    (secret,) = [pending.secret for pending in keys._pending.values()]
+
+    def full(_: int) -> None:
+        raise OSError(28, "full")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(ResourceError):
+        keys.open(scheme.ring, about, NAMES, hub.totals())
+    assert secret._opener is None
+    with pytest.raises(ResourceError):
+        keys.offer(scheme.ring, context(round=1))
 
 
 def test_too_few_sites_and_strangers_are_refused() -> None:

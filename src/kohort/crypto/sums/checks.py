@@ -21,9 +21,9 @@ from cryptography.exceptions import InvalidTag
 from numpy.typing import NDArray
 
 from kohort.crypto.identity.parties import PairKeys
+from kohort.crypto.suites import expand, find_suite
 from kohort.crypto.sums.packing import Packing
 from kohort.crypto.sums.residues import Weights, uniform
-from kohort.crypto.suites import expand, find_suite
 from kohort.errors import IntegrityError
 
 __all__ = ["BOX", "SEED_OF_WEIGHTS", "SiteSecret", "weights_of"]
