@@ -1,8 +1,9 @@
 """A lying hub, alone or with one site, against encrypted sums: it gets totals of what the plan says, or nothing.
 
 Sites and key-holder are those of a simulated run, unmodified, and are asked through requests, doors and ledgers. The
-hub makes every request itself. What it does to ciphertexts is stronger than what encryption allows: it may multiply each
-slot of a ciphertext by a number of its own (`Slots`), where a real one is limited to combinations with little noise.
+hub makes every request itself, under a contract that allows it. What it does to ciphertexts is stronger than what
+encryption allows: it may multiply each slot of a ciphertext by a number of its own (`Slots`), where a real one is
+limited to combinations with little noise.
 
 Every attack stands beside a counterpart in which one check is patched away, and which then gets what it is after.
 """
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from tests.support.contracts import opened
 
 from kohort.crypto.identity.parties import PublicIdentity
 from kohort.crypto.sums import he, key_holder
@@ -76,7 +78,7 @@ class LyingHub:
         ready = RunContext(
             plan=plan,
             population=population,
-            approved=approved_plan_for(plan, schema=population.schema, run="run", sites=population.names),
+            approved=opened(approved_plan_for(plan, schema=population.schema, run="run", sites=population.names)),
             streams=streams,
             ledger=Ledger(signer=Signer.from_secret(streams.bytes("s")), run="run"),
             receipts=Receipts(signer=Signer.from_secret(streams.bytes("h"))),
@@ -114,7 +116,7 @@ class LyingHub:
 
     def _which(self, about: SumContext, session: SumSession) -> dict[str, Any]:
         return {
-            "metrics": {"length": about.length, "modulus": about.modulus, "bits": about.bits},
+            "metrics": {"length": about.length, "modulus": about.modulus, "bits": about.bits, "least": 0},
             "blobs": {"task": TASK.name.encode(), "view": about.view, **session.fields},
         }
 
@@ -231,7 +233,9 @@ def without_book(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def any_claim(monkeypatch: pytest.MonkeyPatch) -> None:
     """The key-holder neither counts the claimed sites nor looks for repeated ones."""
-    monkeypatch.setattr(KeyHolder, "_rostered", lambda self, _, claimed: [self.find_site(name) for name in claimed])
+    monkeypatch.setattr(
+        KeyHolder, "_rostered", lambda self, _, claimed, least: [self.find_site(name) for name in claimed]
+    )
 
 
 def many_sums_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -492,17 +496,20 @@ def test_a_claimed_list_that_repeats_a_site(word: str, checked: bool, monkeypatc
 
 
 @pytest.mark.parametrize("word", SCHEMES)
-@pytest.mark.parametrize("counted_by", ["key-holder", "its door", "nobody"])
+@pytest.mark.parametrize("counted_by", ["key-holder", "contract", "policy", "nobody"])
 def test_a_total_over_fewer_sites_than_the_minimum(word: str, counted_by: str, monkeypatch: pytest.MonkeyPatch) -> None:
     hub = LyingHub(word)
     if counted_by != "key-holder":
         any_claim(monkeypatch)
+    if counted_by in {"policy", "nobody"}:
+        hub.holder.contract_of = lambda approved: approved.contract
     if counted_by == "nobody":
         hub.holder.policy = replace(hub.holder.policy, min_sum_sites=1)
     offered = hub.keys()
     total = hub.total([hub.ciphertext(place, offered) for place in (VICTIM, COLLUDER)])
     if counted_by != "nobody":
-        with pytest.raises(Refused, match="opens none below 3" if counted_by == "key-holder" else "the policy's 3"):
+        words = {"key-holder": "opens none below 3", "contract": "weaker", "policy": "the policy's 3"}
+        with pytest.raises(Refused, match=words[counted_by]):
             hub.open(total, [VICTIM, COLLUDER])
         return
     found = hub.open(total, [VICTIM, COLLUDER]) - numbers_of(hub.sites[COLLUDER])

@@ -2,8 +2,8 @@
 
 It is neither the hub nor a site, has a ledger chain of its own, and answers two tasks: `sum.keys` (a public key for one
 sum, signed, with a sealed box for each site) and `sum.open` (the total over the sites the hub claims, once, if the
-check holds for them). Sites look its keys up under its fixed name in their own rosters; a hub cannot appoint another one. The
-scheme and the minimum of sites are those of its own approved plan and policy.
+check holds for them). Sites look its keys up under its fixed name in their own rosters; a hub cannot appoint another
+one. The scheme and the minimum of sites are those of its own approved plan and policy.
 
 The encryption itself is imported when a key is first asked for: most runs encrypt nothing.
 """
@@ -185,7 +185,7 @@ def _sum_of(site: Site, request: Request) -> tuple[KeyHolder, EncryptedSum, SumC
 
 def _keys(site: Site, request: Request) -> Release:
     state, scheme, context = _sum_of(site, request)
-    offered = state.offer(scheme.ring, context)
+    offered = state.offer(scheme.ring, context, least=int(request.payload.metrics["least"]))
     payload = Payload(blobs={"offer": offered.offer, "boxes": offered.boxes})
     return Release(payload=payload, guarantee=_PUBLIC_KEY, rows=0)
 

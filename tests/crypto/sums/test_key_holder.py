@@ -225,6 +225,20 @@ def test_a_key_holder_whose_book_cannot_be_written_opens_nothing(
         keys.offer(scheme.ring, context(round=1))
 
 
+def test_a_sum_that_must_be_over_certain_sites_opens_over_all_of_them_or_not_at_all() -> None:
+    scheme, about = scheme_of("bfv"), context()
+    keys = holder()
+    offer = keys.offer(scheme.ring, about, least=5)
+    hub = added(scheme, about, offer, NAMES[:4])
+    assert contribution(scheme, about, NAMES[4], offer, quorum=5)
+    with pytest.raises(RefusedError, match="below 5"):
+        keys.open(scheme.ring, about, NAMES[:4], hub.totals())
+    with pytest.raises(RefusedError, match="below 6"):
+        holder().offer(scheme.ring, about, least=6)
+    lower = holder(min_sites=4).offer(scheme.ring, about, least=3)  # never below the key-holder's own minimum
+    assert contribution(scheme, about, NAMES[0], lower, min_sites=4)
+
+
 def test_too_few_sites_and_strangers_are_refused() -> None:
     scheme = scheme_of("bfv")
     with pytest.raises(RefusedError, match="below 3"):

@@ -78,6 +78,7 @@ class _Keys:
     secret: SecretKey
     identity: Identity
     seed: bytes
+    least: int
     offered: Offered
 
     def of_site(self, site: PublicIdentity) -> SiteSecret:
@@ -88,7 +89,10 @@ class _Keys:
 
 @dataclass
 class KeyHolder:
-    """The keys of the sums that are under way, and the book of those before."""
+    """The keys of the sums that are under way, and the book of those before.
+
+    Guarantee: no total over fewer sites than `min_sites`, or than the offer of that sum says, is opened.
+    """
 
     identity: Identity
     streams: Streams
@@ -98,12 +102,13 @@ class KeyHolder:
     book: KeyBook = field(default_factory=KeyBook)
     _pending: dict[SumName, _Keys] = field(default_factory=dict, repr=False)
 
-    def offer(self, ring: Ring, context: SumContext) -> Offered:
+    def offer(self, ring: Ring, context: SumContext, *, least: int = 0) -> Offered:
         """A public key for this sum, signed. Asked again before the total was opened, the same one.
 
         Args:
             ring: The scheme of the approved plan.
             context: What binds the sum.
+            least: The fewest sites of its total, where that shall be more than the key-holder's own minimum.
 
         Returns:
             The offer and the sites' boxes.
@@ -120,11 +125,12 @@ class KeyHolder:
                 "the same sum was begun over other sites, numbers or public inputs", hint="Begin a new round"
             )
         if known is None:
-            sites = self._rostered(context, context.sites)
+            least = max(MIN_SITES, self.min_sites, least)
+            sites = self._rostered(context, context.sites, least)
             if self.identity.name in context.index:
                 raise RefusedError("the key-holder cannot be one of the sites whose numbers are added")
             self.book.offer(name, _place(ring, context))
-            known = self._pending[name] = self._keys(packing, sites)
+            known = self._pending[name] = self._keys(packing, sites, least)
         return known.offered
 
     def open(self, ring: Ring, context: SumContext, claimed: Sequence[str], totals: Sequence[bytes]) -> Integers:
@@ -150,7 +156,7 @@ class KeyHolder:
         del self._pending[name]
         try:
             self.book.open(name)  # before anything of the total is known
-            sites = self._rostered(context, claimed)
+            sites = self._rostered(context, claimed, keys.least)
             if len(totals) != packing.ciphertexts:
                 raise IntegrityError(f"a sum of {packing.ciphertexts} ciphertexts came with {len(totals)}")
             slots = np.stack([keys.secret.open(total, sites=len(context.sites)) for total in totals])
@@ -161,25 +167,24 @@ class KeyHolder:
         finally:
             keys.secret.destroy()
 
-    def _keys(self, packing: Packing, sites: Sequence[PublicIdentity]) -> _Keys:
+    def _keys(self, packing: Packing, sites: Sequence[PublicIdentity], least: int) -> _Keys:
         ring, context = packing.ring, packing.context
         name = _place(ring, context).hex()
         secret = SecretKey(ring, self.streams.bytes("sum key", name, length=SEED))
         identity = self.identity.for_run(self.streams.bytes("sum exchange", name))
         seed = self.streams.bytes("sum weights", name, length=SEED_OF_WEIGHTS)
         exchange = identity.public.exchange
-        body = _HEAD.pack(bytes(64), self.min_sites, len(exchange))[64:] + exchange + secret.public
+        body = _HEAD.pack(bytes(64), least, len(exchange))[64:] + exchange + secret.public
         signature = self.identity.sign(_to_sign(ring, context, body), purpose=_PURPOSE)
-        keys = _Keys(packing, secret, identity, seed, Offered(signature + body, b""))
+        keys = _Keys(packing, secret, identity, seed, least, Offered(signature + body, b""))
         keys.offered = keys.offered._replace(boxes=b"".join(keys.of_site(site).seal(seed) for site in sites))
         return keys
 
-    def _rostered(self, context: SumContext, claimed: Sequence[str]) -> list[PublicIdentity]:
+    def _rostered(self, context: SumContext, claimed: Sequence[str], least: int) -> list[PublicIdentity]:
         """The identities of the claimed sites: each once, all of this sum, all on the roster, and enough of them."""
         unique = set(claimed)
         if len(unique) != len(claimed) or not unique <= context.index.keys():
             raise IntegrityError("the list of sites in a sum cannot be right")
-        least = max(MIN_SITES, self.min_sites)
         if len(unique) < least:
             raise RefusedError(
                 f"{len(unique)} sites are in the sum, the key-holder opens none below {least}", hint="Add sites"

@@ -1,8 +1,8 @@
 """Residues modulo primes below 2^40: uniform ones from a key, and products of vectors of them.
 
 Guarantee: `uniform` is AES-256 in counter mode under a key that is used for nothing else, by rejection, so residues
-have no bias at all. `Weights.products` is exact: residues are cut into halves of 20 bits, and no sum of products of halves
-within a ciphertext reaches 2^53, up to which float64 holds every integer.
+have no bias at all. `Weights.products` is exact: residues are cut into halves of 20 bits, and no sum of products of
+halves within a ciphertext reaches 2^53, up to which float64 holds every integer.
 """
 
 from __future__ import annotations
