@@ -86,7 +86,7 @@ def test_a_key_holders_book_is_in_its_folder(tmp_path: Path) -> None:
     backend = LoopBackBackend(tables=tables(), folder=tmp_path / "sites")
     run(load_plan(described, complete=True), out=tmp_path / "run", seed=1, backend=backend)
     lines = (tmp_path / "sites" / "key-holder" / "openings").read_text().splitlines()
-    assert [line.partition(" ")[0] for line in lines] == ["offer", "open"] * 2  # the size of the count, and its table
+    assert [line.partition(" ")[0] for line in lines] == ["offer", "open"] * 3  # size, table and proof of the count
     assert list((tmp_path / "sites").rglob("openings")) == [tmp_path / "sites/key-holder/openings"]
 
 
