@@ -219,7 +219,7 @@ def test_a_hub_that_lies_about_the_sites_ends_with_exit_6(scheme: str, monkeypat
 
     monkeypatch.setattr(EncryptedHub, "take", forget)
     made = plan(scheme)
-    with pytest.raises(IntegrityError, match="tags") as caught:
+    with pytest.raises(IntegrityError, match="check of a total") as caught:
         total_of(engine_of(made))
     assert caught.value.exit_code == 6
 

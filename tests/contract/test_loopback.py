@@ -80,6 +80,16 @@ def test_secure_sums_and_their_key_holder_pass_messages_too(scheme: str, tmp_pat
     verify_ledger(tmp_path / "loopback")
 
 
+def test_a_key_holders_book_is_in_its_folder(tmp_path: Path) -> None:
+    described = plan_of("partial").to_mapping()
+    described["method"]["secure"]["sum"] = "bfv"
+    backend = LoopBackBackend(tables=tables(), folder=tmp_path / "sites")
+    run(load_plan(described, complete=True), out=tmp_path / "run", seed=1, backend=backend)
+    lines = (tmp_path / "sites" / "key-holder" / "openings").read_text().splitlines()
+    assert [line.partition(" ")[0] for line in lines] == ["offer", "open"] * 3  # size, table and proof of the count
+    assert list((tmp_path / "sites").rglob("openings")) == [tmp_path / "sites/key-holder/openings"]
+
+
 @pytest.mark.parametrize("method", ALL)
 def test_a_policy_that_answers_nothing_lets_no_byte_out(method: str, tmp_path: Path) -> None:
     plan = plan_of(method, policy={"tasks": ["no-such-task"]})

@@ -17,6 +17,7 @@ import polars as pl
 from kohort.crypto.identity.keys import public_text
 from kohort.crypto.identity.roster import Roster
 from kohort.crypto.sealed import Identity
+from kohort.crypto.sums.key_book import KeyBook
 from kohort.crypto.sums.scheme import KEY_HOLDER
 from kohort.privacy.ledger.ledger import canonical
 from kohort.protocol.key_holder import needs_key_holder
@@ -139,6 +140,7 @@ def _site_server(
         streams=lambda _: streams,
         low=low,
         low_by_row=population.low_by_row,
+        book=KeyBook(None if place is None or is_site else place / "openings"),
     )
     open_chain(resources, ledger, streams.bytes("ledger"))
     stores: dict[tuple[str, str], RunStore] = {}

@@ -1,20 +1,23 @@
 """The key-holder of a run: a party without rows that makes the key of a sum and opens its total, through its own door.
 
 It is neither the hub nor a site, has a ledger chain of its own, and answers two tasks: `sum.keys` (a public key for one
-sum, signed) and `sum.open` (the total over the sites the hub claims, once, if the tags say so). Sites look its keys up
-under its fixed name in their own rosters; a hub cannot appoint another one.
+sum, signed, with a sealed box for each site) and `sum.open` (the total over the sites the hub claims, once, if the
+check holds for them). Sites look its keys up under its fixed name in their own rosters; a hub cannot appoint another
+one. The scheme and the minimum of sites are those of its own approved plan and policy.
 
 The encryption itself is imported when a key is first asked for: most runs encrypt nothing.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
 
+from kohort.crypto.sums.key_book import KeyBook
 from kohort.crypto.sums.scheme import KEY_HOLDER, MIN_SITES, SumContext, find_scheme
 from kohort.errors import ConfigError, IntegrityError, RefusedError
 from kohort.privacy.contract import Contract, Step
@@ -31,9 +34,17 @@ from kohort.tables.schema import Schema
 
 if TYPE_CHECKING:
     from kohort.crypto.sums.encrypted import EncryptedSum
-    from kohort.crypto.sums.key_holder import KeyHolder
+    from kohort.crypto.sums.key_holder import KeyHolder, Offered
 
-__all__ = ["KEYS", "OPEN", "key_holder_contract", "needs_key_holder", "simulated_key_holder"]
+__all__ = [
+    "KEYS",
+    "OPEN",
+    "KeyHolderState",
+    "SiteInboxes",
+    "key_holder_contract",
+    "needs_key_holder",
+    "simulated_key_holder",
+]
 
 
 def needs_key_holder(approved: ApprovedPlan) -> bool:
@@ -114,19 +125,44 @@ _PUBLIC_KEY = Public(what="the public key of a sum")
 class KeyHolderState(TaskState):
     """The key-holder's keys and open sums."""
 
+    book: KeyBook = field(default_factory=KeyBook)
+    """What was offered and opened; a deployed key-holder sets one that is kept in a file."""
     holder: KeyHolder | None = None
 
 
+class SiteInboxes(Mapping[str, Payload]):
+    """What each site gets of an offer, made when it is asked for: the offer with all boxes would be large.
+
+    Args:
+        request: What all sites get.
+        offered: The key-holder's offer, and a box for each site.
+        places: The place of each site in the sum.
+    """
+
+    def __init__(self, request: Payload, offered: Offered, places: Mapping[str, int]) -> None:
+        self._request, self._offered, self._places = request, offered, places
+
+    def __getitem__(self, site: str) -> Payload:
+        inbox = self._offered.inbox(self._places[site])
+        return replace(self._request, blobs={**self._request.blobs, "inbox": inbox})
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+
 def _sum_of(site: Site, request: Request) -> tuple[KeyHolder, EncryptedSum, SumContext]:
-    """The key-holder's state and which sum is meant. Its own plan says the run; the hub says which sum of it."""
+    """The key-holder's state and which sum is meant. Its own plan says run and scheme; the hub says which sum of it."""
     from kohort.crypto.sums.encrypted import EncryptedSum
     from kohort.crypto.sums.key_holder import KeyHolder
 
-    numbers, texts = request.payload.metrics, request.payload.blobs
+    numbers, texts, secure = request.payload.metrics, request.payload.blobs, site.plan.secure
     site.plan.contract.sum_step(texts["task"].decode(errors="replace"), request.round)
-    scheme = find_scheme(texts["scheme"].decode(errors="replace"))
-    if not isinstance(scheme, EncryptedSum):
-        raise RefusedError(f"a sum by {scheme.name!r} needs no key-holder")
+    scheme = None if secure is None else find_scheme(secure.sum)
+    if secure is None or not isinstance(scheme, EncryptedSum):
+        raise RefusedError("the approved plan has no sum that needs a key-holder")
     context = site.plan.session.find(texts).context(
         texts["task"].decode(errors="replace"),
         request.round,
@@ -141,20 +177,22 @@ def _sum_of(site: Site, request: Request) -> tuple[KeyHolder, EncryptedSum, SumC
             identity=site.identity,
             streams=site.streams,
             find_site=site.find_peer,
-            min_sites=site.policy.min_sum_sites,
+            min_sites=max(MIN_SITES, secure.colluders + 2, site.policy.min_sum_sites),
+            book=state.book,
         )
     return state.holder, scheme, context
 
 
 def _keys(site: Site, request: Request) -> Release:
     state, scheme, context = _sum_of(site, request)
-    offer = state.offer(scheme.ring, context)
-    return Release(payload=Payload(blobs={"offer": offer}), guarantee=_PUBLIC_KEY, rows=0)
+    offered = state.offer(scheme.ring, context, least=int(request.payload.metrics["least"]))
+    payload = Payload(blobs={"offer": offered.offer, "boxes": offered.boxes})
+    return Release(payload=payload, guarantee=_PUBLIC_KEY, rows=0)
 
 
 def _open(site: Site, request: Request) -> Release:
-    """Open the claimed total. It goes to the hub in clear: over so many sites, of which all but two may collude."""
-    from kohort.crypto.sums.encrypted import split_ciphertexts
+    """Open the claimed total. It goes to the hub in clear; whose vectors are in it was checked."""
+    from kohort.crypto.sums.encrypted import split_ciphertexts, sum_claim
 
     state, scheme, context = _sum_of(site, request)
     claimed = request.payload.arrays["claimed"]
@@ -162,12 +200,7 @@ def _open(site: Site, request: Request) -> Release:
         raise IntegrityError("the list of sites in a sum cannot be right")
     names = [context.sites[index] for index in claimed.tolist()]
     total = state.open(scheme.ring, context, names, split_ciphertexts(request.payload.blobs["totals"]))
-    claim = SecureSum(
-        sites=len(names),
-        threshold=len(names),
-        colluders=len(names) - 2,
-        opens=f"hub: the total over {len(names)} sites",
-    )
+    claim = replace(sum_claim(scheme.ring, len(names), len(names)), opens=f"hub: the total over {len(names)} sites")
     return Release(payload=Payload(arrays={"total": total}), guarantee=claim, rows=0)
 
 

@@ -201,7 +201,7 @@ class SecureCount:
         places = {name: place for place, name in enumerate(hub.approved.sites)}
         sites = np.asarray([places[name] for name in first.sites], dtype="<u4").tobytes()
         own = {**(inputs or {}), "sites": sites}
-        total = yield from secure_sum(hub, task, length=length, round_number=round_number, inputs=own)
+        total = yield from secure_sum(hub, task, length=length, round_number=round_number, inputs=own, over=first.sites)
         if frozenset(total.sites) != frozenset(first.sites):
             raise SiteError("a site left during a count, and two totals over different sites would show its counts")
         return total

@@ -210,6 +210,7 @@ def secure_sum(
     length: int,
     round_number: int = 0,
     inputs: Mapping[str, bytes] | None = None,
+    over: Collection[str] | None = None,
 ) -> Generator[Ask | RoundEnd, Any, Total]:
     """Run one sum over all enrolled sites.
 
@@ -219,6 +220,8 @@ def secure_sum(
         length: How many numbers each site contributes.
         round_number: The round, which keeps the sums of one task apart.
         inputs: Public inputs, such as weights: every site gets them with the first step, and they bind the sum.
+        over: The sites that must all be in the total, where that is fixed before; an encrypted sum is then over them
+            alone, and the key-holder opens it over nothing less. By masks, sites see to it themselves.
 
     Returns:
         The opened total.
@@ -229,9 +232,11 @@ def secure_sum(
     """
     scheme, own = find_scheme(task.scheme(hub.approved)), inputs or {}
     session = yield from _session(hub, scheme)
+    if scheme.key_holder and over is not None:
+        session = session.over(tuple(name for name in session.members if name in {*over}))
     context = task.context(session, round_number, length, hub.inputs.view(own))
     if scheme.key_holder:
-        return (yield from _encrypted_sum(hub, task, scheme, session, context, own))
+        return (yield from _encrypted_sum(hub, task, scheme, session, context, own, len(over or ())))
     side = scheme.hub_side(context)
     inboxes: Mapping[str, bytes] = dict.fromkeys(session.members, b"")
     for step in range(scheme.steps):
@@ -465,19 +470,23 @@ def _encrypted_sum(
     session: SumSession,
     context: SumContext,
     inputs: Mapping[str, bytes],
+    least: int,
 ) -> Generator[Ask | RoundEnd, Any, Total]:
-    """A key from the key-holder, one message from every site, added as it comes in, and one total to open."""
+    """A key from the key-holder, one message from every site, added as it comes in, and one total to open.
+
+    `least` is the fewest sites of the total; the key-holder signs it, and never goes below its own minimum.
+    """
     from kohort.crypto.sums.encrypted import EncryptedSum, join_ciphertexts
-    from kohort.protocol.key_holder import KEYS, OPEN
+    from kohort.crypto.sums.key_holder import Offered
+    from kohort.protocol.key_holder import KEYS, OPEN, SiteInboxes
 
     if hub.key_holder is None or not isinstance(scheme, EncryptedSum):
         raise ConfigError(
             f"a sum by {scheme.name!r} needs a key-holder, and this run has none", hint="Use method.secure.sum = masks"
         )
     which = Payload(
-        metrics={"length": context.length, "modulus": context.modulus, "bits": context.bits},
+        metrics={"length": context.length, "modulus": context.modulus, "bits": context.bits, "least": least},
         blobs={
-            "scheme": scheme.name.encode(),
             "task": task.name.encode(),
             "view": context.view,
             **session.fields,
@@ -485,20 +494,22 @@ def _encrypted_sum(
     )
     # The task's name keeps the requests of two sums of one round apart.
     keys: Replies = yield Ask(
-        task=KEYS, to=(hub.key_holder,), payload=which, round=context.round, expect=Expect(blobs=("offer",))
+        task=KEYS, to=(hub.key_holder,), payload=which, round=context.round, expect=Expect(blobs=("offer", "boxes"))
     )
-    offer = next(keys.payloads()).blobs["offer"]
+    blobs = next(keys.payloads()).blobs
+    offered = Offered(blobs["offer"], blobs["boxes"])
     side = scheme.encrypted_hub(context)
-    yield step_request(
+    ask = step_request(
         task,
         session,
         0,
-        dict.fromkeys(context.sites, offer),
+        dict.fromkeys(context.sites, b""),
         numbers={"length": context.length},
         round_number=context.round,
         inputs=inputs,
         take=partial(side.take, 0),
     )
+    yield ask._replace(payload=Payload(), each=SiteInboxes(ask.payload, offered, context.index))
     claimed = np.fromiter((context.index[site] for site in side.claimed), dtype=np.uint32, count=len(side.claimed))
     opened: Replies = yield Ask(
         task=OPEN,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from kohort.crypto.sums import he
 from kohort.crypto.sums.he import BFV, CKKS, SEED, CiphertextSum, PublicKey, Ring, SecretKey
 from kohort.crypto.sums.modular import P61
-from kohort.crypto.sums.packing import TAGS, Packing
+from kohort.crypto.sums.packing import Packing
 from kohort.crypto.sums.scheme import SumContext
 from kohort.errors import IntegrityError, RefusedError
 
@@ -61,7 +61,7 @@ def test_the_error_has_the_deviation_the_formulas_count_on(ring: Ring) -> None:
     made = he._ciphertext(ring, public.encrypt(draw(ring, sites, 0), sites=sites, seed=seed("e")))
     if ring.name == "bfv":
         # Largest of so many normal errors: about 3.9 deviations; the budget is whole bits below log2(q / (2 t error)).
-        wanted = np.log2(2.0 ** ring.prime_bits[0] / (2 * ring.tag_modulus) / (3.9 * ring.deviation))
+        wanted = np.log2(2.0 ** ring.prime_bits[0] / (2 * ring.plain_modulus) / (3.9 * ring.deviation))
         assert abs(secret._opener.invariant_noise_budget(made) - wanted) < 1.5
         return
     plain = api.Plaintext()
@@ -256,13 +256,71 @@ def test_a_sum_is_in_small_ciphertexts_exactly_where_one_of_them_is_enough(
 ) -> None:
     about, small = context(sites, length, bits=bits), ring.smaller
     assert small is not None
-    enough = small.is_good_for(sites) and Packing(small, about).digits * length <= small.slots - TAGS
+    enough = small.is_good_for(sites) and Packing(small, about).digits * length <= small.slots - len(small.check_moduli)
     chosen = Packing.of(ring, about)
     assert chosen.ring is (small if enough else ring)
     assert chosen.bound * sites <= 2 ** (bits - 1) - 1
 
 
 def test_long_vectors_take_several_ciphertexts() -> None:
-    assert Packing(BFV, context(3, BFV.slots - TAGS)).ciphertexts == 1
-    assert Packing(BFV, context(3, BFV.slots - TAGS + 1)).ciphertexts == 2
+    checks = len(BFV.check_moduli)
+    assert Packing(BFV, context(3, BFV.slots - checks)).ciphertexts == 1
+    assert Packing(BFV, context(3, BFV.slots - checks + 1)).ciphertexts == 2
+    assert Packing(BFV, context(3, 2 * BFV.slots - checks)).ciphertexts == 2  # one check over all ciphertexts
     assert Packing(BFV, context(3, 4000, bits=64)).ciphertexts == 2
+
+
+@pytest.mark.parametrize("ring", RINGS, ids=lambda ring: ring.title)
+def test_a_wrong_total_passes_the_check_with_less_than_2_to_the_minus_40(ring: Ring) -> None:
+    moduli = ring.check_moduli
+    assert all(all(modulus % factor for factor in range(2, int(modulus**0.5) + 1)) for modulus in set(moduli))
+    if ring.plain_modulus:  # slots add modulo this very prime, so no change of a slot is a multiple of it
+        assert set(moduli) == {ring.plain_modulus}
+        assert np.prod([float(modulus) for modulus in moduli]) > 2**40
+        return
+    assert len(set(moduli)) == len(moduli)
+    for sites in filter(ring.is_good_for, (3, 50, 20_000)):
+        assert max(moduli) * sites <= ring.capacity(sites), "all sites' residues add up in a slot"
+        largest_change = 2 * ring.capacity(sites)
+        divides = 0
+        while np.prod(sorted(map(float, moduli))[: divides + 1]) <= largest_change:
+            divides += 1
+        assert np.prod(sorted(map(float, moduli))[: len(moduli) - divides]) > 2**40
+
+
+@pytest.mark.parametrize("ring", RINGS, ids=lambda ring: ring.title)
+def test_opened_slots_out_of_range_are_no_total(ring: Ring) -> None:
+    for bits in (20, 64):
+        packing = Packing(ring, context(3, 2, bits=bits))
+        honest = packing.pack(np.zeros(2, dtype=np.uint64))
+        assert packing.unpack(honest).tolist() == [0, 0]
+        for wrong in (ring.capacity(3) + 1, -ring.capacity(3) - 1):
+            slots = honest.copy()
+            slots[0, 1] = wrong
+            with pytest.raises(IntegrityError, match="out of range"):
+                packing.unpack(slots)
+
+
+def test_no_key_but_the_public_one_is_made_or_serialised(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Galois and relinearisation keys would let a hub rotate slots and multiply ciphertexts.
+    made: list[str] = []
+    api = he._api()
+    real = api.KeyGenerator
+
+    class Listening:
+        def __init__(self, *args: object) -> None:
+            self._real = real(*args)
+
+        def __getattr__(self, name: str) -> object:
+            made.append(name)
+            return getattr(self._real, name)
+
+    monkeypatch.setattr(api, "KeyGenerator", Listening)
+    for ring in RINGS:
+        secret = SecretKey(ring, seed("no others"))
+        for other in (api.GaloisKeys(), api.RelinKeys()):
+            with pytest.raises(IntegrityError):
+                he._loaded(other, he._context(ring), secret.public, "key")
+        public = he._loaded(api.PublicKey(), he._context(ring), secret.public, "public key")
+        assert he._SCRATCH.save(public) == secret.public, "nothing else is in the bytes"
+    assert set(made) == {"secret_key", "create_public_key"}

@@ -11,7 +11,7 @@ __all__ = ["SCHEME", "Bfv"]
 
 
 class Bfv(EncryptedSum):
-    """About 30,900 bytes for up to 2,046 slots, or 65,659 for every 4,094."""
+    """About 30,900 bytes for up to 2,046 slots, or 65,659 for every 4,096."""
 
     name: ClassVar[str] = "bfv"
     ring: ClassVar[Ring] = BFV

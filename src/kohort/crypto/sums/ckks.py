@@ -11,7 +11,7 @@ __all__ = ["SCHEME", "Ckks"]
 
 
 class Ckks(EncryptedSum):
-    """About 30,900 bytes for up to 1,022 slots, or 65,659 for every 2,046; with many sites a number takes several."""
+    """About 30,900 bytes for up to 1,019 slots, or 65,659 for every 2,048; with many sites a number takes several."""
 
     name: ClassVar[str] = "ckks"
     ring: ClassVar[Ring] = CKKS

@@ -1,11 +1,13 @@
 """Sums by encryption: sites encrypt under a key-holder's key, the hub adds what it cannot read, the key-holder opens.
 
-One message a site: its packed integers with its tags, encrypted. The hub adds ciphertexts as they come in and holds the
-total alone. A site that does not answer is simply not in the set that the hub claims.
+One message a site: its packed integers with their check, padded where the scheme allows it, encrypted. The hub adds
+ciphertexts as they come in and holds the total alone. A site that does not answer is simply not in the set that the hub
+claims.
 
 Guarantee: the hub sees ciphertexts and the opened total; the key-holder opens totals and is never
 sent a site's ciphertext. A site's numbers are hidden while hub and key-holder do not collude, and while at least two of
-the sites in a total collude with neither.
+the sites in a total collude with neither. By approximate encryption that holds against a hub without a site on its side
+(`kohort.crypto.sums.checks`).
 """
 
 from __future__ import annotations
@@ -20,9 +22,11 @@ from zlib import crc32
 
 import numpy as np
 
+from kohort.crypto.sums.checks import SiteSecret, weights_of
 from kohort.crypto.sums.he import SEED, CiphertextSum, PublicKey, Ring, Slots
-from kohort.crypto.sums.key_holder import Tags, read_offer, tags_of
+from kohort.crypto.sums.key_holder import least_sites, read_inbox
 from kohort.crypto.sums.packing import Packing
+from kohort.crypto.sums.residues import centred
 from kohort.crypto.sums.scheme import MIN_SITES, HubSide, Integers, SessionKeys, SiteSide, SumContext, SumScheme, Trust
 from kohort.errors import IntegrityError, RefusedError, SiteError
 from kohort.privacy.guarantee import Guarantee, SecureSum
@@ -34,7 +38,7 @@ _LENGTH = Struct("<I")
 
 
 def join_ciphertexts(ciphertexts: Iterable[bytes]) -> bytes:
-    """Ciphertexts as one message, with a checksum: damage too small for the tags to show is noticed as well.
+    """Ciphertexts as one message, with a checksum: damage too small for the check to show is noticed as well.
 
     Args:
         ciphertexts: Each as the library wrote it.
@@ -73,17 +77,31 @@ def split_ciphertexts(data: bytes) -> list[bytes]:
     return found
 
 
-def sum_claim(scheme: str, sites: int, min_sites: int) -> SecureSum:
-    """What a site claims for its ciphertext: fewer than `min_sites` never open, and two of those must stay honest."""
-    least = max(MIN_SITES, min_sites)
+def sum_claim(ring: Ring, sites: int, least: int) -> SecureSum:
+    """What a site claims for its ciphertext: fewer than `least` never open, and two of those must stay honest.
+
+    Without pads a hub that knows the check's weights, from a site, could pass a part of a vector off as the total.
+
+    Args:
+        ring: The scheme.
+        sites: How many sites the sum is over.
+        least: The fewest that a total is opened over.
+
+    Returns:
+        The claim.
+    """
+    limit = "" if ring.plain_modulus else "; against a hub without a site"
     return SecureSum(
-        sites=sites, threshold=least, colluders=least - 2, opens=f"key-holder: the total, encrypted with {scheme}"
+        sites=sites,
+        threshold=least,
+        colluders=least - 2 if ring.plain_modulus else 0,
+        opens=f"key-holder: the total, encrypted with {ring.name}{limit}",
     )
 
 
 @dataclass
 class _EncryptingSite:
-    """One site's part: it holds the public key and its own tag."""
+    """One site's part: it holds the public key, and what it and the key-holder derive for this sum."""
 
     packing: Packing
     name: str
@@ -94,21 +112,25 @@ class _EncryptingSite:
         context = self.packing.context
         if self.name not in context.index or len(context.index) != len(context.sites):
             raise RefusedError("the list of sites in a secure sum cannot be right")
+        least = least_sites(self.trust)
+        if len(context.sites) < least:
+            raise RefusedError(
+                f"{len(context.sites)} sites are in the sum, this site takes part in none below {least}",
+                hint="Add sites, or lower policy.min_sum_sites",
+            )
 
     def claim(self, step: int, rows: int) -> Guarantee:
         """The one message is a share of the sum."""
         del step, rows
-        return sum_claim(self.packing.ring.name, len(self.packing.context.sites), self.trust.min_sites)
+        return sum_claim(self.packing.ring, len(self.packing.context.sites), least_sites(self.trust))
 
     def reply(self, step: int, inbox: bytes, vector: Integers | None) -> bytes:
         """The encrypted vector, for an offer that the trusted key-holder made for this sum."""
         if step != 0 or vector is None:
             raise IntegrityError("an encrypted sum has one step, and a site sends its vector in it")
         packing, ring = self.packing, self.packing.ring
-        offer = read_offer(packing, inbox, self.trust)
-        pair = self.trust.identity.agreed_with(offer.holder)
-        tags = _centred(tags_of(pair, self.name, offer, packing), ring.tag_modulus)
-        slots = np.concatenate([packing.pack(vector), tags], axis=1)
+        offer, secret, seed = read_inbox(packing, inbox, self.name, self.trust)
+        slots = _protected(packing, secret, seed, vector)
         key = _public_key(ring, offer.public)
         return join_ciphertexts(
             key.encrypt(row, sites=len(packing.context.sites), seed=self._seed(offer.digest, number, row))
@@ -127,9 +149,16 @@ _public_key = lru_cache(maxsize=2)(PublicKey)
 """Simulated sites of one sum share the key, which they would all read alike."""
 
 
-def _centred(tags: Tags, modulus: int) -> Slots:
-    centred = [[tag - modulus if 2 * tag > modulus else tag for tag in row] for row in tags] if modulus else tags
-    return np.asarray(centred, dtype=np.int64)
+def _protected(packing: Packing, secret: SiteSecret, seed: bytes, vector: Integers) -> Slots:
+    """The slots of a vector with its check s = <r, v> + u, and with the site's pads where slots can be padded."""
+    slots, moduli = packing.pack(vector), packing.ring.check_moduli
+    products = weights_of(seed, packing).products(slots)
+    slots.reshape(-1)[-packing.checks :] = [
+        (product + offset) % modulus
+        for product, offset, modulus in zip(products, secret.offsets(), moduli, strict=True)
+    ]
+    padding = packing.ring.plain_modulus
+    return centred(slots + secret.pads(), padding) if padding else slots
 
 
 @dataclass
@@ -213,7 +242,7 @@ class EncryptedSum(SumScheme):
     def claim(self, sites: int, rows: int) -> Guarantee:
         """A share of the sum."""
         del rows
-        return sum_claim(self.name, sites, MIN_SITES)
+        return sum_claim(self.ring, sites, MIN_SITES)
 
     def encrypted_hub(self, context: SumContext) -> EncryptedHub:
         """The hub's part, by its own type."""

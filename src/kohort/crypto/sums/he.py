@@ -25,6 +25,7 @@ import os
 import tempfile
 import threading
 import weakref
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cache
 from math import ceil, floor, log2, sqrt
@@ -45,26 +46,35 @@ _LARGEST = 1 << 18
 """No honest key or ciphertext has more bytes."""
 _DRAWN = 10.5
 """Variance of an error the library draws: the difference of two counts of 21 fair bits."""
+_CHECK_PRIMES = (1048573, 1048571, 1048559, 1048549, 1048517)
+"""The five largest primes below 2^20. Slots of `CKKS` add as integers: a change by a multiple of a prime passes that
+prime's check. A total has less than 43 bits, so no change is a multiple of three of them, and at least three checks
+remain (2^-59)."""
 _TAIL = 9.0  # a normal variable is further out than this with probability 2^-62; there are 2^12 of them
 
 
 @dataclass(frozen=True)
-class Ring:
+class Ring(ABC):
     """A scheme of one size, and what it can hold. `name` is the word of plans and ledgers."""
 
     name: ClassVar[str]
     degree: int
     prime_bits: tuple[int, ...]
     """One prime to encrypt under, or a second one that every encryption is scaled down by."""
-    tag_modulus: int = 0
-    """What slots add modulo; 0 where they add as integers and must not overflow."""
+    plain_modulus: int = 0
+    """What slots add modulo, so that they can be padded; 0 where they add as integers and must not overflow."""
     smaller: Ring | None = None
     """The same scheme for short vectors."""
 
     @property
+    @abstractmethod
     def slots(self) -> int:
         """Integers of a ciphertext."""
-        raise NotImplementedError
+
+    @property
+    @abstractmethod
+    def check_moduli(self) -> tuple[int, ...]:
+        """The primes of a vector's check, one for each slot it takes; a wrong total passes with less than 2^-40."""
 
     @property
     def deviation(self) -> float:
@@ -83,41 +93,49 @@ class Ring:
         """The prime of ciphertexts is larger than this."""
         return 2.0 ** (self.prime_bits[0] - 1)
 
+    @abstractmethod
     def is_good_for(self, sites: int) -> bool:
         """Whether a total over so many sites comes out exact."""
-        raise NotImplementedError
 
+    @abstractmethod
     def check(self, sites: int) -> None:
         """Refuse a number of sites whose total would not come out exact."""
-        raise NotImplementedError
 
+    @abstractmethod
     def capacity(self, sites: int) -> int:
         """The largest absolute value a slot of a total over `sites` sites can hold."""
-        raise NotImplementedError
 
     @property
     def title(self) -> str:
         """How ledgers name it."""
         return f"{self.name} N={self.degree}"
 
+    @abstractmethod
     def _parameters(self, api: Any) -> Any:
-        raise NotImplementedError
+        """The library's parameters without the primes."""
 
+    @abstractmethod
     def _encoder(self, api: Any, context: Any) -> Any:
-        raise NotImplementedError
+        """What puts integers into slots."""
 
+    @abstractmethod
     def _encode(self, encoder: Any, slots: Slots, sites: int, plain: Any) -> None:
-        raise NotImplementedError
+        """Write slots into a plaintext."""
 
+    @abstractmethod
     def _decode(self, encoder: Any, plain: Any) -> Slots:
-        raise NotImplementedError
+        """Read the slots of a plaintext."""
 
 
 @dataclass(frozen=True)
 class _Bfv(Ring):
-    """`tag_modulus` is the largest prime of its bits that is 1 modulo 2 N: slots add and multiply by themselves."""
+    """`plain_modulus` is the largest prime of its bits that is 1 modulo 2 N: slots add and multiply by themselves."""
 
     name: ClassVar[str] = "bfv"
+
+    @property
+    def check_moduli(self) -> tuple[int, ...]:
+        return (self.plain_modulus, self.plain_modulus)  # each is a little below 2^40, or 2^33
 
     @property
     def slots(self) -> int:
@@ -126,7 +144,7 @@ class _Bfv(Ring):
     def noise(self, sites: int) -> float:
         """Bits of budget left in a total: log2 of the room over the largest error to expect."""
         error = sites / 2 + _TAIL * sqrt(sites) * self.deviation  # rounding the plaintexts, and what encryption adds
-        return log2(self.modulus / (2 * self.tag_modulus)) - log2(error)
+        return log2(self.modulus / (2 * self.plain_modulus)) - log2(error)
 
     def is_good_for(self, sites: int) -> bool:
         return self.noise(sites) >= 1
@@ -140,11 +158,11 @@ class _Bfv(Ring):
 
     def capacity(self, sites: int) -> int:
         del sites
-        return (self.tag_modulus - 1) // 2
+        return (self.plain_modulus - 1) // 2
 
     def _parameters(self, api: Any) -> Any:
         made = api.EncryptionParameters(api.SCHEME_TYPE.BFV)
-        made.set_plain_modulus(self.tag_modulus)
+        made.set_plain_modulus(self.plain_modulus)
         return made
 
     def _encoder(self, api: Any, context: Any) -> Any:
@@ -165,6 +183,10 @@ class _Ckks(Ring):
     """How many standard deviations of a total's error apart two integers lie."""
 
     @property
+    def check_moduli(self) -> tuple[int, ...]:
+        return _CHECK_PRIMES
+
+    @property
     def slots(self) -> int:
         return self.degree // 2
 
@@ -174,7 +196,7 @@ class _Ckks(Ring):
         return 2.0 ** ceil(log2(self.grid * error))
 
     def is_good_for(self, sites: int) -> bool:
-        return self.capacity(sites) >= sites << 20  # two tags of a site must be at least 40 bits together
+        return self.capacity(sites) >= sites << 20  # residues of all sites' checks add up in a slot
 
     def check(self, sites: int) -> None:
         if not self.is_good_for(sites):

@@ -1,4 +1,4 @@
-"""How the integers of a sum lie in the slots of ciphertexts, with two slots of each left for the tags.
+"""How the integers of a sum lie in the slots of ciphertexts; the last slots of the last one are left for the check.
 
 Which size of ciphertext is used follows from the sum alone (`Packing.of`): sites, numbers and their bits.
 
@@ -6,7 +6,8 @@ A number whose total fits a slot lies in one slot, signed. A wider one (`bits` a
 modulo 2^61 - 1) is cut into digits that are small enough for all sites' digits to add up in a slot.
 
 Guarantee: `unpack` of the sum of packed vectors is the sum of the vectors, exactly and for every number of sites up to
-the context's; a number that leaves no headroom for that is refused before anything is sent, never wrapped.
+the context's; a number that leaves no headroom for that is refused before anything is sent, never wrapped. Totals of
+slots stay within half of the plaintext prime either way, so slots that are added modulo that prime say the same.
 """
 
 from __future__ import annotations
@@ -22,9 +23,8 @@ from kohort.crypto.sums.modular import P61, add, multiply
 from kohort.crypto.sums.scheme import Integers, SumContext
 from kohort.errors import IntegrityError, RefusedError
 
-__all__ = ["TAGS", "Packing"]
+__all__ = ["Packing"]
 
-TAGS = 2
 _FEWEST_BITS = 4
 
 
@@ -83,31 +83,39 @@ class Packing:
         return self.ring.capacity(len(self.context.sites))
 
     @property
-    def payload_slots(self) -> int:
-        """Slots of a ciphertext that hold numbers."""
-        return self.ring.slots - TAGS
+    def checks(self) -> int:
+        """Slots that the check of a vector takes."""
+        return len(self.ring.check_moduli)
+
+    @cached_property
+    def ciphertexts(self) -> int:
+        """How many ciphertexts a vector takes with its check."""
+        return ceil((self.digits * self.context.length + self.checks) / self.ring.slots)
 
     @property
-    def ciphertexts(self) -> int:
-        """How many ciphertexts a vector takes."""
-        return ceil(self.digits * self.context.length / self.payload_slots)
+    def shape(self) -> tuple[int, int]:
+        """Ciphertexts, and slots of each."""
+        return self.ciphertexts, self.ring.slots
 
     def pack(self, vector: Integers) -> Slots:
-        """The slots of a site's vector, one row a ciphertext, without the tags."""
+        """The slots of a site's vector, one row a ciphertext; those of the check are zero."""
         if vector.shape != (self.context.length,) or vector.dtype != np.uint64:
             raise IntegrityError("a site takes part in a secure sum with a vector of the agreed length")
         self._refuse_overflow(vector)
-        out = np.zeros(self.ciphertexts * self.payload_slots, dtype=np.int64)
+        out = np.zeros(self.ciphertexts * self.ring.slots, dtype=np.int64)
         out[: self.digits * self.context.length] = self._cut(vector).reshape(-1)
-        return out.reshape(self.ciphertexts, self.payload_slots)
+        return out.reshape(self.shape)
 
     def unpack(self, totals: Slots) -> Integers:
-        """The sum, from the opened slots without the tags."""
+        """The sum, from the opened slots."""
         flat = totals.reshape(-1)[: self.digits * self.context.length].reshape(self.digits, self.context.length)
-        if self.digits == 1 and not self.context.modulus:
+        single = self.digits == 1 and not self.context.modulus
+        sites = len(self.context.sites)
+        low, high = (-self.bound, self.bound) if single else (0, 2**self.digit_bits - 1)
+        if int(flat.min()) < low * sites or int(flat.max()) > high * sites:
+            raise IntegrityError("an opened total is out of range; some site did not follow the protocol")
+        if single:
             return np.ascontiguousarray(flat[0]).view(np.uint64)
-        if flat.min() < 0:
-            raise IntegrityError("an opened total has a negative digit; some site did not follow the protocol")
         joined = np.zeros(self.context.length, dtype=np.uint64)
         for place, digit in enumerate(flat.view(np.uint64)):
             shift = place * self.digit_bits

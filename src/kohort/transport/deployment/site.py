@@ -1,7 +1,7 @@
 """A site's folder, and what its operator does with it: init, trust, approve, start.
 
     site.toml  identity.key  node.key  hub.json  ca.pem  peers.toml  approved.toml  registration.json
-    ledger/  runs/  numbers  log/
+    ledger/  runs/  numbers  log/  openings (a key-holder's book)
 
 Guarantee: private keys and stored answers are readable by their owner only; a site answers only plans its operator
 approved, counts only peers its operator trusts, and runs only the kohort installed here.
@@ -27,6 +27,7 @@ from annotated_types import Ge
 from kohort.crypto.identity.keys import load_identity, save_identity
 from kohort.crypto.identity.roster import Approvals, Roster
 from kohort.crypto.sealed import Identity
+from kohort.crypto.sums.key_book import KeyBook
 from kohort.crypto.sums.scheme import KEY_HOLDER
 from kohort.errors import ConfigError, IntegrityError, KohortError, RefusedError, SiteError
 from kohort.files import require_new, write_atomic
@@ -181,6 +182,7 @@ class SiteFolder:
             low=low,
             low_by_row=rule is not None and rule.by_row,
             cluster=cluster,
+            book=KeyBook(self.path / "openings" if holds_keys else None),
             approve=self.approvals.require,
             limit=lambda tasks, begins: self._check_limits(limits, tasks, ledger, begins=begins),
         )

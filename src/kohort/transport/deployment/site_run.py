@@ -17,13 +17,14 @@ import polars as pl
 from kohort.crypto.identity.keys import public_from_text
 from kohort.crypto.identity.roster import Roster
 from kohort.crypto.sealed import Identity, PublicIdentity
+from kohort.crypto.sums.key_book import KeyBook
 from kohort.crypto.sums.scheme import KEY_HOLDER, MIN_SITES
 from kohort.errors import ConfigError, DataError, IntegrityError, RefusedError
 from kohort.methods.registry import find_method
 from kohort.privacy.ledger.ledger import Chain, canonical
 from kohort.privacy.policy import Policy
 from kohort.protocol.enrolment import DESCRIBE
-from kohort.protocol.key_holder import KEYS, OPEN, key_holder_contract
+from kohort.protocol.key_holder import KEYS, OPEN, KeyHolderState, key_holder_contract
 from kohort.protocol.plan.approved import ApprovedPlan
 from kohort.protocol.site import Site, SiteTable
 from kohort.rng import Streams
@@ -63,6 +64,8 @@ class SiteResources:
     """Whether each row tells that by itself."""
     cluster: str = ""
     """The cluster of peers the operator named; empty for none."""
+    book: KeyBook = field(default_factory=KeyBook)
+    """What a key-holder offered and opened, over all runs."""
 
 
 def open_chain(resources: SiteResources, ledger: SiteLedger, secret: bytes) -> Chain:
@@ -160,6 +163,7 @@ def _open_for_key_holder(
     site.approved = approved_plan_for(plan, schema=resources.schema, run=incoming.run, sites=_sites_in(peers))
     site.identity = resources.identity
     site.find_peer = _trusted(resources.roster, peers).get
+    site.state(KeyHolderState).book = resources.book
     site.contract_of = key_holder_contract
 
     def check() -> None:
