@@ -23,6 +23,7 @@ from kohort.crypto.sums.modular import P61
 from kohort.errors import IntegrityError, KohortError, RefusedError
 from kohort.methods.partial import method as partial_method
 from kohort.methods.partial.method import COUNT
+from kohort.privacy.contract import Place
 from kohort.protocol import engine as engine_module
 from kohort.protocol.hub import Ask, Expect
 from kohort.protocol.site import Answers, Failure
@@ -187,43 +188,39 @@ def test_a_proposed_key_below_the_threshold_refuses_the_count(monkeypatch: pytes
 
 
 def test_a_forged_approval_without_a_proof_approves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = SecureCount._sum_again
+    honest = SecureCount.sum_again
 
-    def unproven(self: SecureCount, hub: Any, task: Any, first: Total, length: int, *rest: Any) -> Any:
+    def unproven(self: SecureCount, hub: Any, task: Any, counted: Any, length: int, *rest: Any) -> Any:
         if task is not self.proof:
-            return (yield from honest(self, hub, task, first, length, *rest))
-        return Total(np.full(length, K, dtype=np.uint64), first.sites)
+            return (yield from honest(self, hub, task, counted, length, *rest))
+        return Total(np.full(length, K, dtype=np.uint64), counted)
 
-    monkeypatch.setattr(SecureCount, "_sum_again", unproven)
+    monkeypatch.setattr(SecureCount, "sum_again", unproven)
     peel = counting.peel
     monkeypatch.setattr(counting, "peel", lambda *table: replace(peel(*table), totals=np.full(4, K, dtype=np.int64)))
     assert shared(outcome()) == set()
 
 
-def opened_totals(monkeypatch: pytest.MonkeyPatch, lists: Callable[[Total], Total]) -> list[Total]:
-    """A hub that announces `lists(first)` as the sites of a count's later sums; the totals that it opens."""
+def opened_totals(monkeypatch: pytest.MonkeyPatch, last: int | None = None) -> list[Total]:
+    """A hub that announces the sites up to `last` as those of a count's later sums; the totals that it opens."""
     opened: list[Total] = []
 
     def lying(
-        self: SecureCount, hub: Any, task: Any, first: Total, length: int, round_number: int, inputs: Any = None
+        self: SecureCount, hub: Any, task: Any, counted: Any, length: int, round_number: int, inputs: Any = None
     ) -> Any:
         del self
-        places = [hub.approved.sites.index(name) for name in lists(first).sites]
+        places = [hub.approved.sites.index(name) for name in counted[:last]]
         own = {**(inputs or {}), "sites": np.asarray(places, dtype="<u4").tobytes()}
         total = yield from secure_sum(hub, task, length=length, round_number=round_number, inputs=own)
         opened.append(total)
         return total
 
-    monkeypatch.setattr(SecureCount, "_sum_again", lying)
+    monkeypatch.setattr(SecureCount, "sum_again", lying)
     return opened
 
 
-def without_last(first: Total) -> Total:
-    return replace(first, sites=first.sites[:-1])
-
-
 def test_a_count_does_not_go_on_over_fewer_sites(monkeypatch: pytest.MonkeyPatch) -> None:
-    opened = opened_totals(monkeypatch, without_last)
+    opened = opened_totals(monkeypatch, -1)
     with pytest.raises(KohortError, match="exactly the sites that it began with"):
         outcome()
     assert not opened
@@ -248,7 +245,7 @@ def ignore_victim(monkeypatch: pytest.MonkeyPatch, task: str) -> None:
 
 @pytest.mark.parametrize("task", [COUNT.table.name, COUNT.proof.name])
 def test_a_total_over_fewer_sites_never_opens(monkeypatch: pytest.MonkeyPatch, task: str) -> None:
-    opened = opened_totals(monkeypatch, lambda first: first)
+    opened = opened_totals(monkeypatch)
     ignore_victim(monkeypatch, task)
     with pytest.raises(KohortError):
         outcome()
@@ -288,6 +285,9 @@ def test_a_count_is_begun_once(monkeypatch: pytest.MonkeyPatch) -> None:
         yield from honest(self, replace(hub, sites=hub.sites[:-1]), stage)
 
     monkeypatch.setattr(SecureCount, "_share_secret", twice)
+    with pytest.raises(RefusedError, match="answered to another request before"):
+        outcome()
+    monkeypatch.setattr(Place, "admit", lambda *_: None)  # the count refuses it, too, whatever the contract says
     with pytest.raises(IntegrityError, match="begun here before"):
         outcome()
 

@@ -65,7 +65,7 @@ def test_a_sum_is_not_begun_again_over_fewer_sites(asked: list[tuple[Site, Reque
         dict.fromkeys(fewer.members, b""),
         numbers={"length": int(request.payload.metrics["length"])},
         round_number=request.round,
-        inputs={"weights": request.payload.blobs["weights"]},
+        inputs={"start": request.payload.blobs["start"]},
     )
     assert "other sites than those its keys" in _refused(site, replace(request, payload=lie.payload))
     for step in (0, 1):  # nor are keys for fewer sites exchanged in a run that has its session

@@ -44,6 +44,9 @@ class Policy:
     """Whether rows may leave as they are (pooled baselines, the paper's partial mode)."""
     domain: bool = True
     """Whether the values and ranges that occur may be disclosed when the schema does not declare them."""
+    min_cell: Annotated[int, Ge(1)] = 10
+    """Minimum number of persons, over all sites, who share a value that becomes part of a learned domain in a plan with
+    a secure sum."""
     min_rows: Annotated[int, Ge(1)] = 100
     """Minimum number of rows behind an update that has no noise and is not part of a secure sum."""
     min_k: Annotated[int, Ge(2)] = 5
@@ -123,6 +126,7 @@ class Policy:
         return Policy(
             raw=self.raw and other.raw,
             domain=self.domain and other.domain,
+            min_cell=max(self.min_cell, other.min_cell),
             min_rows=max(self.min_rows, other.min_rows),
             min_k=max(self.min_k, other.min_k),
             min_l=max(self.min_l, other.min_l),

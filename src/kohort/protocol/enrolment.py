@@ -1,19 +1,25 @@
 """Enrolment, the first step of every run: agree on the columns' domains, encode at each site, declare row counts.
 
-When the schema declares every domain, nothing is asked about values. Otherwise each site sends the values and ranges
-that occur in its rows. That is a disclosure: it passes the door, and the ledger lists it as `domain`.
+When the schema declares every domain, nothing is asked about values. In a plan with a budget it must. In a plan with a
+secure sum, domains are learned by a secure count (`kohort.rounds.domains`). Otherwise each site sends the values and
+ranges that occur in its rows. That is a disclosure: it passes the door, and the ledger lists it as `domain`.
+
+Guarantee: a site takes declared bounds and categories from its own schema, and others that it verified where the plan
+hides them; a domain that says something else is refused, and so is a second one in the same run.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, replace
 from math import isfinite
 from typing import Any, NamedTuple, get_args
 
 import numpy as np
+import polars as pl
 
-from kohort.errors import IntegrityError
+from kohort.errors import IntegrityError, RefusedError
 from kohort.models.rows import encode_rows
 from kohort.privacy.contract import Contract, Step
 from kohort.privacy.guarantee import Domain as DomainClaim
@@ -21,14 +27,22 @@ from kohort.privacy.guarantee import Public
 from kohort.privacy.ledger.ledger import canonical
 from kohort.protocol.hub import Ask, Expect, Replies, RoundEnd
 from kohort.protocol.plan.approved import ApprovedPlan
-from kohort.protocol.site import Site
+from kohort.protocol.site import Site, SiteTable
+from kohort.protocol.state import TaskState
 from kohort.protocol.task import Release, Releases, Request, Task
 from kohort.protocol.wire import Payload
-from kohort.tables.domain import Domain, declared_domain, learn_domain, merge_domains
+from kohort.tables.domain import (
+    Domain,
+    category_text,
+    declared_column,
+    learn_domain,
+    merge_domains,
+    undeclared_columns,
+)
 from kohort.tables.encoder import Encoder
 from kohort.tables.schema import ColumnKind
 
-__all__ = ["DESCRIBE", "PREPARE", "Enrolled", "encoder_for", "enrol", "enrolment_contract"]
+__all__ = ["DESCRIBE", "PREPARE", "DomainState", "Enrolled", "encoder_for", "enrol", "enrolment_contract"]
 
 _ROW_COUNT = Public(what="row count")
 
@@ -52,9 +66,23 @@ def encoder_for(approved: ApprovedPlan, domain: Domain) -> Encoder:
     )
 
 
+@dataclass
+class DomainState(TaskState):
+    """What a site knows about the domain of the run."""
+
+    learned: Domain | None = None
+    """The domain that the site verified by a secure count."""
+    adopted: Domain | None = None
+    """The domain that it enrolled with."""
+    rows: int | None = None
+    """Its rows when it enrolled."""
+
+
 def _describe(site: Site, request: Request) -> Release:
     del request  # the approved plan holds everything it needs
     approved = site.plan
+    if approved.hides_domains:
+        raise RefusedError("a plan with a budget or a secure sum learns no domain in clear")
     domain = learn_domain(site.table.rows(), approved.schema, missing=approved.missing)
     payload = Payload(blobs={"domain": canonical(domain.to_mapping()).encode()})
     return Release(payload=payload, guarantee=DomainClaim(columns=domain.learned), rows=site.count)
@@ -82,11 +110,32 @@ def _domain_in(payload: Payload, columns: Sequence[str]) -> Domain:
 
 
 def _prepare_one(site: Site, request: Request) -> Release:
-    encoder = _adopt([site], request)
-    frame = site.table.rows()
+    encoder, state = _adopt([site], request), site.state(DomainState)
+    if state.rows is None:
+        state.rows = site.count
+    _set_aside_rare_classes(site, encoder)
     if not site.plan.own_rows:
-        site.training_rows = encode_rows(encoder, frame)
-    return Release(payload=Payload(metrics={"rows": site.count}), guarantee=_ROW_COUNT, rows=site.count)
+        site.training_rows = encode_rows(encoder, site.table.rows())
+    return Release(payload=Payload(metrics={"rows": state.rows}), guarantee=_ROW_COUNT, rows=site.count)
+
+
+def _rare_classes(encoder: Encoder, frame: pl.DataFrame) -> pl.Series | None:
+    """Which rows have a class that too few persons share; None when the domain of the target was not counted."""
+    target = encoder.schema.target
+    if target is None or encoder.classes is None or not encoder.domain.columns[target].counted:
+        return None
+    return ~category_text(frame[target]).is_in(list(encoder.classes))
+
+
+def _set_aside_rare_classes(site: Site, encoder: Encoder) -> None:
+    """Leave rows with a rare class out of training: nobody may learn that the class exists."""
+    rows, table = site.table.rows(), site.table
+    rare = _rare_classes(encoder, rows)
+    if rare is None or not rare.any():
+        return
+    kept = rows.filter(~rare)
+    low = None if table.low is None else table.low - int(rare.head(table.low).sum())
+    site.table = SiteTable(kept, 0, kept.height, low=low, low_by_row=table.low_by_row)
 
 
 def _prepare_many(sites: Sequence[Site], request: Request) -> Releases | None:
@@ -95,6 +144,9 @@ def _prepare_many(sites: Sequence[Site], request: Request) -> Releases | None:
     if any(site.table.frame is not frame for site in sites):
         return None
     encoder = _adopt(sites, request)
+    rare = _rare_classes(encoder, frame)
+    if rare is not None and rare.any():
+        return None
     if not sites[0].plan.own_rows:
         whole = encode_rows(encoder, frame)
         for site in sites:
@@ -110,25 +162,56 @@ def _prepare_many(sites: Sequence[Site], request: Request) -> Releases | None:
 
 def _adopt(sites: Sequence[Site], request: Request) -> Encoder:
     approved = sites[0].plan
-    encoder = encoder_for(approved, _read_domain(request.payload.blobs["domain"]))
+    domain = _read_domain(request.payload.blobs["domain"])
+    hidden = approved.hides_domains and bool(undeclared_columns(approved.schema))
+    _check_declared(approved, domain)
+    for site in sites:
+        _check_domain(site.state(DomainState), domain, hidden=hidden)
+    encoder = encoder_for(approved, domain)
     network = approved.model.network(encoder)
     for site in sites:
+        site.state(DomainState).adopted = domain
         site.enrol(encoder, network)
     return encoder
+
+
+def _check_domain(state: DomainState, domain: Domain, *, hidden: bool) -> None:
+    """Refuse a domain that the site did not verify, where the plan hides it, and a second one in the same run."""
+    if state.adopted is not None and state.adopted != domain:
+        raise RefusedError("a second domain came in for the same run")
+    if hidden and (state.learned is None or state.learned != domain):
+        raise RefusedError("a domain came in that was not learned by a secure count")
+
+
+def _check_declared(approved: ApprovedPlan, domain: Domain) -> None:
+    """Refuse other bounds or categories than the schema declares.
+
+    A place for missing values may be added, because rows of other sites need it, unless the plan hides domains.
+    """
+    schema, undeclared = approved.schema, undeclared_columns(approved.schema)
+    for name in (*schema.inputs, *(() if schema.target is None else (schema.target,))):
+        if name in undeclared:
+            continue
+        own, said = declared_column(schema, name, missing=approved.missing), domain.columns.get(name)
+        if said is not None and not approved.hides_domains:
+            own = replace(own, missing=own.missing or said.missing, declared=said.declared)
+        if said != own:
+            raise RefusedError(f"a domain came in that changes what is declared for column {name!r}")
 
 
 DESCRIBE = Task(name="describe", one=_describe)
 PREPARE = Task(name="prepare", one=_prepare_one, many=_prepare_many)
 
 
-def enrolment_contract(approved: ApprovedPlan) -> Contract:
+def enrolment_contract(approved: ApprovedPlan, learn: Sequence[Step] = ()) -> Contract:
     """What every plan asks of a site before its method begins.
 
     Args:
         approved: The approved plan.
+        learn: How the domain is learned where a budget or a secure sum forbids to ask for it.
 
     Returns:
-        The domain, where the schema leaves one open and no budget or secure sum forbids it; then the row count.
+        The domain, where the schema leaves one open; then the row count.
     """
     schema = approved.schema
     columns = (*schema.inputs, *(() if schema.target is None else (schema.target,)))
@@ -138,8 +221,9 @@ def enrolment_contract(approved: ApprovedPlan) -> Contract:
         claims=(DomainClaim(columns=columns),),
     )
     prepare = Step(task=PREPARE.name, says="your row count", claims=(_ROW_COUNT,))
-    is_open = declared_domain(schema, missing=approved.missing) is None
-    return Contract.of([describe] if is_open else [], [prepare])
+    if approved.hides_domains:
+        return Contract.of(learn, [prepare])
+    return Contract.of([describe] if undeclared_columns(schema) else [], [prepare])
 
 
 class Enrolled(NamedTuple):
@@ -160,6 +244,7 @@ def enrol(
     declared: Domain | None,
     columns: Sequence[str] = (),
     settle: Callable[[Domain, tuple[str, ...]], Ask | None] = lambda *_: None,
+    learn: Generator[Ask | RoundEnd, Any, tuple[Domain, tuple[str, ...]]] | None = None,
 ) -> Generator[Ask | RoundEnd, Any, Enrolled]:
     """Agree on a domain, let the sites encode their rows, and collect their row counts.
 
@@ -169,12 +254,16 @@ def enrol(
         columns: The columns a site's domain must have; a site with others, or a malformed domain, is left out.
         settle: Called at the hub with the agreed domain and the sites before they encode. It may raise for a problem
             in the plan or the data, and may return a request that is sent together with the next one.
+        learn: Learns a domain that is not declared without showing it, and says which sites know it; None to ask the
+            sites for it in clear.
 
     Returns:
         The agreed domain, the row counts, and the replies to the request of `settle`.
     """
     domain = declared
-    if domain is None:
+    if domain is None and learn is not None:
+        domain, sites = yield from learn
+    elif domain is None:
         expect = Expect(blobs=("domain",), check=lambda payload: _domain_in(payload, columns))
         described: Replies = yield Ask(task=DESCRIBE, to=sites, expect=expect)
         domain = merge_domains([_domain_in(payload, columns) for payload in described.payloads()])

@@ -29,7 +29,18 @@ from kohort.protocol.wire import EncodedReplies, Payload, decode
 from kohort.rng import Streams
 from kohort.tables.encoder import Encoder
 
-__all__ = ["Ask", "Excluded", "Expect", "Hub", "ProtocolGenerator", "Replies", "Result", "Resume", "RoundEnd"]
+__all__ = [
+    "Ask",
+    "Coordinator",
+    "Excluded",
+    "Expect",
+    "Hub",
+    "ProtocolGenerator",
+    "Replies",
+    "Result",
+    "Resume",
+    "RoundEnd",
+]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -154,21 +165,11 @@ class Resume:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hub:
-    """The coordinator as a plan sees it: the agreed approved, who is enrolled, and the hub's own randomness."""
+class Coordinator:
+    """What the hub knows before the sites have enrolled: enough to run secure sums."""
 
     sites: tuple[str, ...]
-    rows: Mapping[str, int]
-    encoder: Encoder
-    network: Trainable
     approved: ApprovedPlan
-    streams: Streams
-    validation: Rows | None = None
-    """The hub's own rows, to judge updates by."""
-    resume: Resume | None = None
-    """Where an interrupted run goes on."""
-    clusters: Mapping[str, str] | None = None
-    """The trusted cluster of each site; None when none were given."""
     key_holder: str | None = None
     """Who opens encrypted sums; None when the plan has none to open."""
     inputs: PublicInputs = field(default_factory=PublicInputs)
@@ -177,6 +178,22 @@ class Hub:
     """The secure-sum sessions that were set up, by scheme."""
     opened: tuple[Ask, Replies] | None = None
     """What the method's `opening` asked along with the enrolment, and the answers."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hub(Coordinator):
+    """The coordinator as a plan sees it: the agreed approved, who is enrolled, and the hub's own randomness."""
+
+    rows: Mapping[str, int]
+    encoder: Encoder
+    network: Trainable
+    streams: Streams
+    validation: Rows | None = None
+    """The hub's own rows, to judge updates by."""
+    resume: Resume | None = None
+    """Where an interrupted run goes on."""
+    clusters: Mapping[str, str] | None = None
+    """The trusted cluster of each site; None when none were given."""
 
     def model_of(self, weights: FloatArray, *, network: Trainable | None = None) -> NetworkModel:
         """The model that a weight vector is.

@@ -26,7 +26,7 @@ from kohort.crypto.sums.modular import P61
 from kohort.crypto.sums.scheme import Integers, SumContext, find_scheme
 from kohort.errors import IntegrityError, RefusedError, SiteError
 from kohort.privacy.contract import Step
-from kohort.protocol.hub import Ask, Hub, Replies, RoundEnd
+from kohort.protocol.hub import Ask, Coordinator, Replies, RoundEnd
 from kohort.protocol.plan.approved import ApprovedPlan
 from kohort.protocol.site import Site
 from kohort.protocol.state import TaskState
@@ -73,6 +73,8 @@ class Approved:
     withheld_cells: int
     totals: Integers = field(default_factory=lambda: np.empty(0, dtype=np.uint64))
     """The checked totals of these keys with their check value, to be announced to the sites; empty without keys."""
+    sites: tuple[str, ...] = ()
+    """The sites that were counted."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,8 +126,8 @@ class SecureCount:
         self._scheme = scheme
         self.secret = Task(name=f"{name}.secret", one=self._agree, public=False)
         self.size = sum_task(f"{name}.size", self._sketch, scheme=scheme, modulus=P61)
-        self.table = sum_task(f"{name}.table", self._table, scheme=scheme, modulus=P61, over=self._same_sites)
-        self.proof = sum_task(f"{name}.proof", self._prove, scheme=scheme, modulus=P61, over=self._same_sites)
+        self.table = sum_task(f"{name}.table", self._table, scheme=scheme, modulus=P61, over=self.same_sites)
+        self.proof = sum_task(f"{name}.proof", self._prove, scheme=scheme, modulus=P61, over=self.same_sites)
 
     def steps(self, approved: ApprovedPlan, *, says: str, stages: Sequence[int]) -> list[Step]:
         """What counts ask of a site.
@@ -154,7 +156,7 @@ class SecureCount:
         proof = sum_steps(approved, self.proof, says=f"{says}, of the frequent ones", rounds=first, every=ATTEMPTS)
         return [secret, *size, *table, *proof]
 
-    def run(self, hub: Hub, *, threshold: int, stage: int = 0) -> Generator[Ask | RoundEnd, Any, Approved]:
+    def run(self, hub: Coordinator, *, threshold: int, stage: int = 0) -> Generator[Ask | RoundEnd, Any, Approved]:
         """Agree on a secret, learn how large the table must be, add the tables, and prove the frequent keys.
 
         Args:
@@ -173,7 +175,7 @@ class SecureCount:
         first = yield from secure_sum(hub, self.size, length=SKETCH, round_number=stage * ATTEMPTS)
         cells = cells_for(estimate(first.values))
         for attempt in range(ATTEMPTS):
-            added = yield from self._sum_again(hub, self.table, first, FIELDS * cells, stage * ATTEMPTS + attempt)
+            added = yield from self.sum_again(hub, self.table, first.sites, FIELDS * cells, stage * ATTEMPTS + attempt)
             counted = peel(added.values, cells)
             if not counted.stuck_cells:
                 break
@@ -181,32 +183,47 @@ class SecureCount:
         frequent = counted.totals >= threshold
         f, h, seen, stuck = counted.f[frequent], counted.h[frequent], len(counted.f), counted.stuck_cells
         if not len(f):
-            return Approved(f, h, seen, stuck)
+            return Approved(f, h, seen, stuck, sites=first.sites)
         keys = {"keys": np.concatenate([f, h]).astype("<u8").tobytes()}
-        proof = yield from self._sum_again(hub, self.proof, first, len(f) + CHECKS, stage * ATTEMPTS, keys)
+        proof = yield from self.sum_again(hub, self.proof, first.sites, len(f) + CHECKS, stage * ATTEMPTS, keys)
         if (proof.values[:-CHECKS] != counted.totals[frequent].astype(np.uint64)).any():
             raise IntegrityError("a site counted its keys in another way when they were counted again")
-        return Approved(f, h, seen, stuck, proof.values)
+        return Approved(f, h, seen, stuck, proof.values, first.sites)
 
-    def _sum_again(
+    def sum_again(
         self,
-        hub: Hub,
+        hub: Coordinator,
         task: SumTask,
-        first: Total,
+        counted: tuple[str, ...],
         length: int,
         round_number: int,
         inputs: Mapping[str, bytes] | None = None,
     ) -> Generator[Ask | RoundEnd, Any, Total]:
-        """A further sum of the count, over exactly the sites of the first one."""
+        """A further sum of the count, over exactly the sites of the first one.
+
+        Args:
+            hub: The coordinator.
+            task: What is added.
+            counted: The sites of the first sum.
+            length: How many numbers each site contributes.
+            round_number: The round of the sum.
+            inputs: Public inputs besides the list of sites.
+
+        Returns:
+            The opened total.
+
+        Raises:
+            SiteError: A site left.
+        """
         places = {name: place for place, name in enumerate(hub.approved.sites)}
-        sites = np.asarray([places[name] for name in first.sites], dtype="<u4").tobytes()
+        sites = np.asarray([places[name] for name in counted], dtype="<u4").tobytes()
         own = {**(inputs or {}), "sites": sites}
-        total = yield from secure_sum(hub, task, length=length, round_number=round_number, inputs=own, over=first.sites)
-        if frozenset(total.sites) != frozenset(first.sites):
+        total = yield from secure_sum(hub, task, length=length, round_number=round_number, inputs=own, over=counted)
+        if frozenset(total.sites) != frozenset(counted):
             raise SiteError("a site left during a count, and two totals over different sites would show its counts")
         return total
 
-    def _share_secret(self, hub: Hub, stage: int) -> Generator[Ask | RoundEnd, Any, None]:
+    def _share_secret(self, hub: Coordinator, stage: int) -> Generator[Ask | RoundEnd, Any, None]:
         """Carry the sites' messages until all of them hold the group's secret."""
         session, side = hub.approved.session.over(hub.sites), GroupHub(hub.sites)
         inboxes = dict.fromkeys(hub.sites, b"")
@@ -267,7 +284,18 @@ class SecureCount:
         """How many rows of the site are in none of its counts yet."""
         return self._counts_of(site).rows - site.state(CountState).counted.get(self._name, 0)
 
-    def _secret(self, site: Site) -> bytes:
+    def secret_of(self, site: Site) -> bytes:
+        """The group's secret at a site.
+
+        Args:
+            site: The site.
+
+        Returns:
+            The secret of the latest stage.
+
+        Raises:
+            SiteError: The group has not agreed on one.
+        """
         secret = self._group(site).secret
         if secret is None:
             raise SiteError(f"site {site.name!r} was asked to count before the group agreed on a secret")
@@ -283,7 +311,7 @@ class SecureCount:
         Returns:
             Their fingerprints under the secret of the latest stage.
         """
-        return fingerprints(self._secret(site), self._counts_of(site).keys if keys is None else keys)
+        return fingerprints(self.secret_of(site), self._counts_of(site).keys if keys is None else keys)
 
     def proven(self, site: Site, stage: int, announced: Integers) -> Fingerprints | None:
         """The keys that the announced totals prove to be frequent.
@@ -303,15 +331,27 @@ class SecureCount:
         if proposal is None or proposal.stage != stage:
             return None
         try:
-            totals = proven_total(self._secret(site), proposal.transcript, sorted(proposal.sites), announced)
+            totals = proven_total(self.secret_of(site), proposal.transcript, sorted(proposal.sites), announced)
             _require_frequent(totals, keys=len(proposal.prints.f), threshold=self._counts_of(site).cap)
         except IntegrityError:
             del site.state(CountState).proposals[self._name]
             raise
         return proposal.prints
 
-    def _same_sites(self, site: Site, request: Request, inputs: Mapping[str, bytes]) -> frozenset[str]:
-        """The sites of the count's first sum, which every further one must be over."""
+    def same_sites(self, site: Site, request: Request, inputs: Mapping[str, bytes]) -> frozenset[str]:
+        """The sites of the count's first sum, which every further one must be over; `sum_task` asks for it.
+
+        Args:
+            site: The site.
+            request: The first request of a further sum.
+            inputs: Its public inputs, with the list of sites.
+
+        Returns:
+            The sites.
+
+        Raises:
+            RefusedError: The list is not that of the first sum, or too short.
+        """
         stage, state = request.round // ATTEMPTS, site.state(CountState)
         announced = _names_at(site.plan, inputs.get("sites", b""))
         known = survivors_of(site, self.size, stage * ATTEMPTS)
@@ -362,7 +402,7 @@ class SecureCount:
         counts = dict(zip(zip(mine.f.tolist(), mine.h.tolist(), strict=True), capped, strict=True))
         asked = zip(proposed.f.tolist(), proposed.h.tolist(), strict=True)
         vector = np.asarray([counts.get(key, 0) for key in asked], dtype=np.uint64)
-        return with_check(self._secret(site), context.transcript, site.name, vector), own.rows
+        return with_check(self.secret_of(site), context.transcript, site.name, vector), own.rows
 
 
 def _require_frequent(totals: Integers, *, keys: int, threshold: int) -> None:

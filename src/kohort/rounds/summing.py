@@ -34,7 +34,7 @@ from kohort.crypto.sums.session import SiteSession, SumPart, SumSession
 from kohort.errors import ConfigError, IntegrityError, RefusedError, SiteError
 from kohort.privacy.contract import Step
 from kohort.privacy.guarantee import Aggregate, Guarantee, Public, SecureSum
-from kohort.protocol.hub import Ask, Expect, Hub, Replies, RoundEnd
+from kohort.protocol.hub import Ask, Coordinator, Expect, Replies, RoundEnd
 from kohort.protocol.plan.approved import ApprovedPlan
 from kohort.protocol.public_inputs import PublicInputs
 from kohort.protocol.site import Site
@@ -204,7 +204,7 @@ def _set_up_steps(scheme: SumScheme) -> list[Step]:
 
 
 def secure_sum(
-    hub: Hub,
+    hub: Coordinator,
     task: SumTask,
     *,
     length: int,
@@ -272,7 +272,7 @@ def set_up_request(approved: ApprovedPlan, sites: tuple[str, ...]) -> Ask:
     return step_request(SET_UP, approved.session.over(sites), 0, dict.fromkeys(sites, b""))
 
 
-def _session(hub: Hub, scheme: SumScheme) -> Generator[Ask | RoundEnd, Any, SumSession]:
+def _session(hub: Coordinator, scheme: SumScheme) -> Generator[Ask | RoundEnd, Any, SumSession]:
     """The session of the run's sums; set up with the first one, where the scheme has a set-up."""
     if not scheme.sets_up:
         return hub.approved.session.over(hub.sites)
@@ -464,7 +464,7 @@ def trust_of(site: Site) -> Trust:
 
 
 def _encrypted_sum(
-    hub: Hub,
+    hub: Coordinator,
     task: SumTask,
     scheme: SumScheme,
     session: SumSession,

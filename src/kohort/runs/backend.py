@@ -13,6 +13,7 @@ from typing import Protocol
 import polars as pl
 
 from kohort.methods.registry import find_method
+from kohort.privacy.contract import Step
 from kohort.privacy.ledger.ledger import Ledger
 from kohort.privacy.ledger.receipts import Receipts
 from kohort.protocol.engine import Engine, LocalEngine
@@ -129,8 +130,18 @@ def approved_plan_for(plan: Plan, *, schema: Schema, run: str, sites: tuple[str,
         judge=method.judge(plan.config),
         clusters=method.clusters(plan.config),
         sites=sites,
+        min_cell=plan.policy.min_cell,
     )
-    return replace(approved, contract=enrolment_contract(approved) + method.contract(approved))
+    return replace(approved, contract=enrolment_contract(approved, _learning(approved)) + method.contract(approved))
+
+
+def _learning(approved: ApprovedPlan) -> list[Step]:
+    """How domains are learned in a plan with a secure sum; others do not even import it."""
+    if not approved.sums_securely:
+        return []
+    from kohort.rounds.domains import domain_steps
+
+    return domain_steps(approved)
 
 
 def simulated_sites(population: Population, plan: Plan, streams: Streams, ledger: Ledger) -> dict[str, Site]:

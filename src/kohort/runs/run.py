@@ -30,9 +30,8 @@ from kohort.privacy.ledger.signing import Signer
 from kohort.protocol.checkpoint import Checkpoint
 from kohort.protocol.engine import Engine, drive
 from kohort.protocol.enrolment import PREPARE, Enrolled, encoder_for, enrol
-from kohort.protocol.hub import Ask, Hub
+from kohort.protocol.hub import Ask, Coordinator, Hub
 from kohort.protocol.key_holder import needs_key_holder
-from kohort.protocol.plan.approved import ApprovedPlan
 from kohort.report.card import model_card
 from kohort.rng import Streams
 from kohort.runs.backend import Backend, RunContext, Simulation, approved_plan_for
@@ -132,7 +131,7 @@ def run(
         hub=hub,
         engine=engine,
         ledger=ledger,
-        notes=[*plan.notes, *population.notes, *notes, *hub.network.notes, *result.notes],
+        notes=[*plan.notes, *population.notes, *notes, *_domain_notes(hub), *hub.network.notes, *result.notes],
         remarks=model.remarks(test),
         aside=int((~usable).sum()),
         wall=perf_counter() - began,
@@ -184,39 +183,54 @@ def _seal(ledger: Ledger, receipts: Receipts) -> None:
 def _enrolled_hub(method: Method, context: RunContext, engine: Engine, checkpoint: Checkpoint | None) -> Hub:
     """The hub as the protocol sees it, once the sites have approved the plan and agreed on a domain."""
     plan, approved = context.plan, context.approved
+    declared = declared_domain(approved.schema, missing=approved.missing)
+    hidden = declared is None and approved.hides_domains
+    if hidden:
+        from kohort.rounds.domains import check_domains, count_domain
+
+        check_domains(approved, len(context.population.names))
     tasks = [PREPARE.name, *dict.fromkeys(step.task for step in approved.contract)]
     agreed = engine.approve(lambda rows: method.claims(plan.config, rows), tasks=tasks)
+    coordinator = Coordinator(
+        sites=agreed,
+        approved=approved,
+        key_holder=KEY_HOLDER if needs_key_holder(approved) else None,
+        inputs=engine.inputs,
+    )
     enrolment = enrol(
         agreed,
-        declared=declared_domain(approved.schema, missing=approved.missing),
+        declared=declared,
         columns=(*approved.schema.inputs, str(approved.schema.target)),
-        settle=partial(_opening, method, approved),
+        settle=partial(_opening, method, coordinator),
+        learn=count_domain(coordinator) if hidden else None,
     )
     enrolled = drive(enrolment, engine)
     engine.declared = enrolled.rows
     engine.inject_faults(plan.sites.faults)
-    hub = _hub(approved, context.streams, enrolled, context.population, checkpoint, engine)
+    hub = _hub(coordinator, context.streams, enrolled, context.population, checkpoint)
     if checkpoint is not None:
         engine.restore(checkpoint.sites)
     return hub
 
 
-def _opening(method: Method, approved: ApprovedPlan, domain: Domain, sites: tuple[str, ...]) -> Ask | None:
+def _opening(method: Method, coordinator: Coordinator, domain: Domain, sites: tuple[str, ...]) -> Ask | None:
     """What the method asks along with the enrolment, once the agreed domain makes a model."""
+    approved = coordinator.approved
     encoder = encoder_for(approved, domain)
     approved.model.network(encoder)
+    if coordinator.sums:  # learning the domain has set the secure sums up, which happens once
+        return None
     return method.opening(approved, encoder, sites)
 
 
 def _hub(
-    approved: ApprovedPlan,
+    coordinator: Coordinator,
     streams: Streams,
     enrolled: Enrolled,
     population: Population,
     checkpoint: Checkpoint | None,
-    engine: Engine,
 ) -> Hub:
-    rows = enrolled.rows
+    rows, approved = enrolled.rows, coordinator.approved
     encoder = encoder_for(approved, enrolled.domain)
     own = population.validation
     return Hub(
@@ -229,10 +243,27 @@ def _hub(
         validation=None if own is None else encode_rows(encoder, own.filter(pl.Series(set_aside_unseen(encoder, own)))),
         resume=None if checkpoint is None else checkpoint.resume,
         clusters=_clusters(population, rows),
-        key_holder=KEY_HOLDER if needs_key_holder(approved) else None,
-        inputs=engine.inputs,
+        key_holder=coordinator.key_holder,
+        inputs=coordinator.inputs,
+        sums=coordinator.sums,
         opened=enrolled.opened,
     )
+
+
+def _domain_notes(hub: Hub) -> list[str]:
+    """What became of values that too few persons share."""
+    columns, target = hub.encoder.domain.columns, hub.encoder.schema.target
+    counted = [name for name, column in columns.items() if column.counted]
+    if not counted:
+        return []
+    least = hub.approved.min_cell
+    notes = [
+        f"the domains of {', '.join(counted)} were learned by a secure count: categories that fewer than {least} "
+        'persons share are "other", and numbers outside the cells that so many fall into are clipped'
+    ]
+    if target in counted and hub.encoder.classes is not None:
+        notes.append(f"rows with a class of {target} that fewer than {least} persons share took no part")
+    return notes
 
 
 def _clusters(population: Population, sites: Iterable[str]) -> dict[str, str] | None:

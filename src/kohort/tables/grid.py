@@ -30,8 +30,8 @@ class Cell(NamedTuple):
     level: int
     sign: int
     """-1, 0 or 1."""
-    index: int
-    """The interval of the size, counted from a size of 1; 0 at level 0 and for zero."""
+    interval: int
+    """Which interval the size is in, counted from a size of 1; 0 at level 0 and for zero."""
 
 
 def grid_cells(values: NDArray[np.float64]) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.int64]]]:
@@ -41,7 +41,7 @@ def grid_cells(values: NDArray[np.float64]) -> Iterator[tuple[int, NDArray[np.in
         values: Finite numbers.
 
     Yields:
-        The level, and the sign and the index of every number's cell.
+        The level, and the sign and the interval of every number's cell.
     """
     size = np.abs(values)
     zero = size < 10.0**_LOWEST
@@ -79,7 +79,7 @@ def _outermost(known: frozenset[Cell], end: int) -> tuple[float, float]:
         if not inside:
             break
         outward = end * cell.sign  # of negative numbers, the smaller sizes are the larger numbers
-        cell = max(inside, key=lambda other: outward * other.index)
+        cell = max(inside, key=lambda other: outward * other.interval)
     return _edges(cell)
 
 
@@ -87,7 +87,7 @@ def _is_part(other: Cell, cell: Cell) -> bool:
     """Whether `other` is one of the cells that `cell` falls into at the next level."""
     if (other.level, other.sign) != (cell.level + 1, cell.sign):
         return False
-    return cell.level == 0 or other.index >> 1 == cell.index
+    return cell.level == 0 or other.interval >> 1 == cell.interval
 
 
 def _edges(cell: Cell) -> tuple[float, float]:
@@ -97,5 +97,5 @@ def _edges(cell: Cell) -> tuple[float, float]:
         near, far = 0.0, 10.0**_HIGHEST
     else:
         per_decade = 1 << (cell.level - 1)
-        near, far = 10.0 ** (cell.index / per_decade), 10.0 ** ((cell.index + 1) / per_decade)
+        near, far = 10.0 ** (cell.interval / per_decade), 10.0 ** ((cell.interval + 1) / per_decade)
     return (near, far) if cell.sign > 0 else (-far, -near)

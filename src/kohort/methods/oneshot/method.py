@@ -254,13 +254,14 @@ def _check_protected(section: OneShotSection, hub: Hub) -> None:
 
 
 def _require_bounds(hub: Hub) -> None:
-    """Refuse columns without public bounds: sums are in fixed point, so ranges must not depend on rows."""
+    """Refuse columns without bounds that clip: sums are in fixed point, so no row may lie outside."""
     schema = hub.approved.schema
     names = [*schema.inputs, *([] if hub.encoder.classes is not None else [str(schema.target)])]
     open_ended = [
         name
         for name in names
         if hub.encoder.domain.columns[name].kind == "number"
+        and not hub.encoder.domain.columns[name].counted
         and schema.columns[name].bounds is None
         and schema.columns[name].bins is None
     ]

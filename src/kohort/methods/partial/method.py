@@ -456,6 +456,6 @@ METHOD = Method(
     cites="Fisichella, Lax, Russo 2022",
     own_rows=True,
     reads=reads,
-    secure=lambda config: config.secure,
+    secure=lambda config: config.secure if config.gate.count == "secure" else None,
     example="[method.gate]\nk = 5\nrelease_k = 5",
 )

@@ -52,6 +52,25 @@ class ApprovedPlan:
     """Everything the plan may ever ask of a site; a site answers nothing else."""
     clusters: Mapping[str, tuple[str, ...]] | None = None
     """The sites of each cluster by its name; None when the plan names no clusters."""
+    min_cell: int = 10
+    """Fewest persons who must share a value for it to become part of a learned domain."""
+
+    @property
+    def has_budget(self) -> bool:
+        """Whether something that leaves a site is paid for with epsilon."""
+        return any(phase.dp is not None for phase in self.phases) or (
+            self.judge is not None and self.judge.rows == "high"
+        )
+
+    @property
+    def sums_securely(self) -> bool:
+        """Whether totals are all that opens of what sites add."""
+        return self.secure is not None and self.secure.sum != "none"
+
+    @property
+    def hides_domains(self) -> bool:
+        """Whether no domain may be learned in clear: it would show what a budget or a secure sum protects."""
+        return self.has_budget or self.sums_securely
 
     def phase(self, number: int) -> TrainingPhase:
         """Phase `number` of the plan, counted from 0.
