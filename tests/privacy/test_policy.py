@@ -25,7 +25,7 @@ from kohort.privacy.guarantee import (
 from kohort.privacy.policy import Policy
 
 CAREFUL = Policy(min_k=5, min_l=2, max_t=0.3, epsilon=1.0, delta=1e-5, min_rows=100, min_sum_sites=3, domain=False)
-OPEN = Policy(raw=True, min_rows=1, min_k=2)
+OPEN = Policy(raw=True, min_rows=1, min_k=2, epsilon=1e7)
 
 LET_OUT: list[tuple[Policy, Guarantee]] = [
     (CAREFUL, Public(what="row count")),
@@ -39,6 +39,7 @@ LET_OUT: list[tuple[Policy, Guarantee]] = [
     (OPEN, Raw(rows=3)),
     (OPEN, Domain(columns=("age",))),
     (OPEN, DP(epsilon=1e6, delta=1e-3)),
+    (Policy(), DP(epsilon=10.0, delta=1e-6)),
 ]
 KEPT_IN: list[tuple[Policy, Guarantee, str]] = [
     (CAREFUL, Raw(rows=10**6), "raw rows"),
@@ -53,6 +54,7 @@ KEPT_IN: list[tuple[Policy, Guarantee, str]] = [
     (CAREFUL, KKm(k=5, m=2), "not verified"),
     (CAREFUL, KKm(k=4, m=2, verified=True), "min_k 5"),
     (CAREFUL, DP(epsilon=1.01, delta=1e-6), "exceeds"),
+    (Policy(), DP(epsilon=10.01, delta=1e-6), "exceeds the policy's 10"),
     (CAREFUL, DP(epsilon=0.5, delta=1e-4), "delta"),
     (CAREFUL, SecureSum(sites=2, threshold=2, colluders=0, opens="hub"), "2 sites"),
     (CAREFUL, Encrypted(scheme="bfv", opens="hub"), "hub itself"),
@@ -82,6 +84,14 @@ def test_kept_in(policy: Policy, claim: Guarantee, why: str) -> None:
     reason = policy.judge(claim, task="train")
     assert reason is not None
     assert why in reason
+
+
+def test_every_policy_has_a_cap_on_epsilon_over_all_runs() -> None:
+    claim = DP(epsilon=2.0, delta=1e-6)
+    assert Policy().judge(claim, task="train", spent=8.0) is None
+    assert "10 spent" in str(Policy().judge(claim, task="train", spent=10.0))
+    assert Policy(epsilon=50.0).tightened(Policy()).epsilon == 10.0
+    assert Policy(epsilon=50.0).tightened(Policy(epsilon=40.0)).epsilon == 40.0
 
 
 def test_every_kind_is_judged_both_ways() -> None:
@@ -128,7 +138,7 @@ policies = st.builds(
     min_l=st.integers(1, 4),
     max_t=st.floats(0.01, 1),
     min_sum_sites=st.integers(2, 10),
-    epsilon=st.none() | st.floats(0.01, 10),
+    epsilon=st.floats(0.01, 10),
     delta=st.floats(1e-9, 1),
     public=st.lists(st.sampled_from(["rows", "loss", "time"]), unique=True).map(tuple),
     tasks=st.lists(patterns, min_size=1, max_size=3, unique=True).map(tuple),

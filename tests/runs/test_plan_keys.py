@@ -144,6 +144,30 @@ def test_what_is_read_depends_on_the_config(method: dict[str, Any], sections: di
         load_plan(small(method, **sections))
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        *(("aggregate", name) for name in ("median", "trimmed:0.1", "krum", "multi-krum", "clip", "fedma")),
+        ("correction", "scaffold"),
+        ("select", "reliable"),
+        ("fraction", 0.5),
+        ("stop", {"metric": "loss"}),
+        ("reject", 3.0),
+    ],
+)
+@pytest.mark.parametrize("secure", [{}, {"sum": "masks"}, {"sum": "bfv"}])
+def test_what_needs_each_sites_update_is_refused_with_a_secure_sum(
+    key: str, value: object, secure: dict[str, str]
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_plan(small({"name": "fedavg", "secure": secure}, train={key: value}))
+    assert f"train.{key}" in caught.value.message
+    assert "method.secure" in caught.value.message
+    assert "a secure sum hides each site's own update" in caught.value.message
+    assert caught.value.exit_code == 2
+    load_plan(small({"name": "fedavg"}, train={key: value}))  # either alone is a plan
+
+
 def test_a_default_that_is_given_counts_and_one_that_is_spelt_out_by_kohort_does_not() -> None:
     with pytest.raises(ConfigError, match=r"train\.aggregate"):
         load_plan(small({"name": "oneshot"}, train={"aggregate": "mean"}))

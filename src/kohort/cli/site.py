@@ -117,11 +117,12 @@ def approve(
     set_: Annotated[list[str] | None, typer.Option("--set", metavar="a.b=v", help="As the hub will run it.")] = None,
     withdraw: Annotated[bool, typer.Option("--withdraw", help="Withdraw the approval.")] = False,
 ) -> None:
-    """Approve exactly this plan; without a plan, list the approved ones.
+    """Show what a plan may ever ask of this site, and approve exactly this plan; without a plan, list the approved ones.
 
-    Example: kohort site approve north plan.toml
+    The text is that of `kohort plan explain`. Example: kohort site approve north plan.toml
     """
     from kohort.runs.config import read_plan
+    from kohort.runs.explain import explain_plan
     from kohort.transport.deployment.site import SiteFolder
 
     approvals = SiteFolder(site).approvals
@@ -130,11 +131,16 @@ def approve(
             stdout().print(f"{known} {note}", markup=False)
         return
     is_hash = len(plan) == 64 and not Path(plan).exists()
-    plan_hash = plan if is_hash else read_plan(Path(plan), overrides=set_ or []).digest()
+    read = None if is_hash else read_plan(Path(plan), overrides=set_ or [])
+    plan_hash = plan if read is None else read.digest()
     if withdraw:
         approvals.withdraw(plan_hash)
         say("withdrawn")
         return
+    if read is None:
+        say("a hash does not show what the plan asks; read it with: kohort plan explain PLAN.toml")
+    else:
+        typer.echo(explain_plan(read).text)
     approvals.approve(plan_hash, note="" if is_hash else Path(plan).name)
     say("approved:")
     stdout().print(plan_hash)

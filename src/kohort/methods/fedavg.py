@@ -31,6 +31,7 @@ from kohort.protocol.plan.phases import PURE, DPSection, SecureSumSection, Train
 from kohort.protocol.plan.reads import (
     AGGREGATION,
     CORRECTION,
+    EARLY_STOPPING,
     FEDERATED_ROUNDS,
     LOCAL_TRAINING,
     NETWORK,
@@ -88,12 +89,16 @@ def reads(config: FedAvg) -> Reads:
     return Reads(trained if mechanism == "hub" else trained | AGGREGATION, when)
 
 
+_NEED_UPDATES = SELECTION | AGGREGATION | CORRECTION | EARLY_STOPPING
+_HIDDEN = dict.fromkeys(_NEED_UPDATES, "a secure sum hides each site's own update and loss")
+
+
 def _reads_summed(dp: DPSection | None) -> Reads:
     """A sum hides each site's update: nothing can be chosen, weighed or watched by it."""
     trained = LOCAL_TRAINING
     if dp is not None and dp.mechanism == "dp-sgd":  # the hub takes the step, on a sum of gradients
         trained = LOCAL_TRAINING - {"train.l2", "train.state"}
-    return Reads(ROUNDS | trained | NETWORK, "with method.secure")
+    return Reads(ROUNDS | trained | NETWORK, "with method.secure", because=_HIDDEN)
 
 
 def protocol(config: FedAvg, hub: Hub) -> ProtocolGenerator:

@@ -53,6 +53,7 @@ class Step:
         ordered: Whether it has a place in the sequence. A set-up has not: it comes when the first sum needs it.
         repeats: Whether it is answered more than once per round. The key-holder's steps are: each names another sum.
         sites: Fewest sites of a sum; 0 for a step that is no sum.
+        rows: Whether the answer holds rows, or classes of rows, that the recipient may keep.
     """
 
     task: str
@@ -66,6 +67,7 @@ class Step:
     ordered: bool = True
     repeats: bool = False
     sites: int = 0
+    rows: bool = False
 
     def allows(self, guarantee: Guarantee, to: str) -> bool:
         """Whether a release with this guarantee may answer the step.

@@ -28,8 +28,12 @@ from kohort.privacy.guarantee import (
     SecureSum,
 )
 
-__all__ = ["Policy"]
+__all__ = ["DEFAULT_EPSILON", "Policy"]
 
+DEFAULT_EPSILON = 10.0
+# Above a total of about 10 the bound promises little: an outcome may become e^10, some 22,000 times, likelier because of
+# one person. Below it there is room for a few runs with the epsilons between 0.5 and 3 that plans use. A site that
+# wants a stronger promise lowers it; one that raises it does so by name, and its ledger's first line shows the value.
 _ROUNDING = 1 + 1e-12
 """Tolerance for rounding errors in sums of floating-point numbers."""
 
@@ -53,8 +57,8 @@ class Policy:
     min_l: Annotated[int, Ge(1)] = 1
     max_t: Annotated[float, Gt(0), Le(1)] = 1.0
     min_sum_sites: Annotated[int, Ge(2)] = 3
-    epsilon: Annotated[float, Gt(0)] | None = None
-    """Largest total epsilon of this data set over all runs and recipients; no limit when unset."""
+    epsilon: Annotated[float, Gt(0)] = DEFAULT_EPSILON
+    """Largest total epsilon of this data set over all runs and recipients. It can be raised, not removed."""
     delta: Annotated[float, Gt(0), Le(1)] = 1e-3
     """Largest total delta of this data set over all runs and recipients."""
     void_dp: bool = False
@@ -109,7 +113,7 @@ class Policy:
             )
         if delta > 0 and spent_delta + delta > self.delta * _ROUNDING:
             return f"delta {delta:g} on top of {spent_delta:g} spent is above the policy's {self.delta:g}"
-        if self.epsilon is not None and epsilon > 0 and spent + epsilon > self.epsilon * _ROUNDING:
+        if epsilon > 0 and spent + epsilon > self.epsilon * _ROUNDING:
             return f"epsilon {epsilon:g} on top of {spent:g} spent exceeds the policy's {self.epsilon:g}"
         return None
 
@@ -122,7 +126,6 @@ class Policy:
         Returns:
             A policy that allows only what both allow.
         """
-        both = [limit for limit in (self.epsilon, other.epsilon) if limit is not None]
         return Policy(
             raw=self.raw and other.raw,
             domain=self.domain and other.domain,
@@ -133,7 +136,7 @@ class Policy:
             min_gate_k=max(self.min_gate_k, other.min_gate_k),
             max_t=min(self.max_t, other.max_t),
             min_sum_sites=max(self.min_sum_sites, other.min_sum_sites),
-            epsilon=min(both, default=None),
+            epsilon=min(self.epsilon, other.epsilon),
             delta=min(self.delta, other.delta),
             void_dp=self.void_dp and other.void_dp,
             public=tuple(name for name in self.public if name in other.public),

@@ -428,9 +428,15 @@ def _check(phase: TrainingPhase, hub: Hub) -> None:
         _check_gradients(phase.dp, train)
     for name, usual in (("fraction", 1.0), ("aggregate", "mean"), ("hub", "plain"), ("correction", "none")):
         if getattr(train, name) != usual:
-            raise ConfigError(f"train.{name} needs each site's update and a sum hides it", hint=f"Drop train.{name}")
+            raise ConfigError(
+                f"train.{name} needs each site's own update, and method.secure hides it",
+                hint=f"Drop train.{name} or method.secure",
+            )
     if train.stop is not None or train.reject is not None:
-        raise ConfigError("a sum of updates shows no site's loss", hint="Drop train.stop and train.reject")
+        raise ConfigError(
+            "train.stop and train.reject need each site's own loss or update, and method.secure hides them",
+            hint="Drop them, or method.secure",
+        )
     if len(hub.sites) < MIN_SITES:
         raise RefusedError("a sum over fewer than three sites hides nothing", hint="Add sites, or drop method.secure")
 

@@ -217,6 +217,9 @@ class Plan:
         for key in unread:
             by.setdefault(self._reader_of(key, engine), []).append(key)
         said = "; ".join(f"{reader} does not read {', '.join(keys)}" for reader, keys in by.items())
+        known = find_method(self.method).reads(self.config).because
+        reasons = dict.fromkeys(known[key] for key in unread if key in known)
+        said += "".join(f", because {reason}" for reason in reasons)
         raise ConfigError(said, hint=self._instead_of(unread))
 
     @property

@@ -87,6 +87,13 @@ def asked(hub: HubFolder, site: SiteFolder, plan: Path, **changes: str) -> tuple
     return answer.status, answer.code
 
 
+def test_the_template_caps_epsilon(tmp_path: Path, hub: HubFolder, plan: Path) -> None:
+    site = site_at(tmp_path, hub, plan)
+    assert "epsilon = 10.0  # in total, over all runs" in (site.path / "site.toml").read_text()
+    _, _, policy, _ = site.settings()
+    assert policy.epsilon == 10.0
+
+
 def test_private_files_are_their_owners_alone(tmp_path: Path, plan: Path) -> None:
     hub = HubFolder.init(tmp_path / "hub", address="hub.example.org:9092")
     site = site_at(tmp_path, hub, plan)

@@ -426,7 +426,7 @@ def contract(approved: ApprovedPlan) -> Contract:
     if gate.released == "raw":
         claims = (Raw(rows=0, counted_by="" if gate.count == "local" else "other sites"), _ROW_COUNTS)
         says = "rows that pass the gate, as they are"
-    share = Step(task=SHARE.name, says=says, claims=claims, rounds=stages)
+    share = Step(task=SHARE.name, says=says, claims=claims, rounds=stages, rows=True)
     count: list[Step] = []
     if gate.count == "secure":
         count = COUNT.steps(approved, says="how often each key of quasi-identifiers occurs", stages=stages)

@@ -365,7 +365,7 @@ def contract(approved: ApprovedPlan) -> Contract:
     )
     placed = Step(task=PLACE.name, says="how many of your rows fall into which classes", claims=(Aggregate(rows=0),))
     if config.share == "hub":
-        shared = Step(task=PUBLISH.name, says="your classes", claims=classes)
+        shared = Step(task=PUBLISH.name, says="your classes", claims=classes, rows=True)
         return Contract.of([counts], [shared], [placed], [training_step(approved)])
     sealed = Step(task=SEAL.name, says="your classes, sealed to the other sites", claims=classes, to="peers")
     placed = replace(placed, rounds=range(1, 2))

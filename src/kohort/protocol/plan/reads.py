@@ -6,7 +6,8 @@ read by every run, so no declaration lists them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 __all__ = [
     "AGGREGATION",
@@ -61,5 +62,7 @@ class Reads:
     keys: frozenset[str]
     when: str = ""
     """What of the config this holds for, in the words of an error: "with method.secure"."""
+    because: Mapping[str, str] = field(default_factory=dict)
+    """Why a key is not read, by its name, for the same error; keys without an entry need no reason."""
     model_kind: str = ""
     """The one kind of model the method fits, if it leaves no choice: `model.kind` may say so, and nothing else."""

@@ -345,6 +345,10 @@ def _section(raw: Mapping[str, Any], name: str, kind: type[Any], extra: Mapping[
         raise ConfigError(f"{where!r} in site.toml: {first['msg'].lower()}", hint="Correct it") from None
 
 
+_REMARKS = {"epsilon": "  # in total, over all runs with this table; spent epsilon never comes back"}
+"""Remarks of the template on rules of the policy."""
+
+
 def _template(name: str, table: Path | None, plan: Plan | None) -> str:
     """A `site.toml` with the roles of `plan`, and every rule of the policy at its careful default."""
     lines = ["[site]", f"name = {_toml(name)}"]
@@ -356,7 +360,7 @@ def _template(name: str, table: Path | None, plan: Plan | None) -> str:
     section = {} if plan is None else plan.to_mapping()["data"]
     lines += [f"{key} = {_toml(section[key])}" for key in SCHEMA_KEYS if section.get(key)]
     lines += ["", "[policy]  # what may leave; a plan can tighten it, never loosen it"]
-    lines += [f"{key} = {_toml(value)}" for key, value in Policy().to_mapping().items() if value is not None]
+    lines += [f"{key} = {_toml(value)}{_REMARKS.get(key, '')}" for key, value in Policy().to_mapping().items()]
     lines += ["", "[limits]  # in 30 days", "# runs = 20", '# tasks = {"partial.count.*" = 12}', ""]
     return "\n".join(lines)
 

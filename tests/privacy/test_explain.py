@@ -1,0 +1,161 @@
+"""A contract in words: every step is listed, with its number, its recipient and its weakest claim."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from kohort.methods.registry import methods
+from kohort.privacy.contract import Contract, Step
+from kohort.privacy.explain import claim_in_words, explain
+from kohort.privacy.guarantee import DP, Aggregate, Domain, Guarantee, KAnonymous, KKm, Public, Raw, SecureSum
+from kohort.runs.backend import approved_plan_for
+from kohort.runs.config import Plan
+from kohort.runs.explain import explain_plan
+from kohort.runs.simulation import schema_of
+from kohort.testing.federation import plan_of, tables
+
+ROWS = Public(what="row count")
+SUM = SecureSum(sites=5, threshold=4, colluders=2, opens="hub: the total")
+
+
+def plans() -> dict[str, Plan]:
+    """Every registered method with its example, and the options that change what fedavg asks."""
+    found = {name: plan_of(name) for name in methods()}
+    step = {"batch": 0, "local_epochs": 1, "optimizer": "sgd"}
+    dp = {"epsilon": 0.7, "delta": 1e-4}
+    found["fedavg masks"] = plan_of("fedavg", own={"secure": {"sum": "masks"}})
+    found["fedavg bfv"] = plan_of("fedavg", own={"secure": {"sum": "bfv", "colluders": 2}})
+    found["fedavg dp"] = plan_of("fedavg", own={"dp": dp}, train=step)
+    found["fedavg masks dp"] = plan_of("fedavg", own={"dp": dp, "secure": {"sum": "masks"}}, train=step)
+    found["oneshot peers"] = plan_of("oneshot", own={"oneshot": {"statistics_to": "peers"}})
+    found["partial raw"] = plan_of("partial", own={"gate": {"released": "raw", "count": "local"}})
+    return found
+
+
+PLANS = plans()
+
+
+def explained(*steps: Step, keep_days: int | None = None, optional: tuple[str, ...] = ()) -> str:
+    return explain(Contract.of(steps), method="m", plan_hash="ab", keep_days=keep_days, optional=optional).text
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_every_step_of_a_runs_contract_is_explained(name: str) -> None:
+    plan = PLANS[name]
+    columns = tables()["a-small"].columns
+    schema = schema_of(plan.data, columns, codebook=None, default=None)
+    sites = tuple(tables())
+    contract = approved_plan_for(plan, schema=schema, run="ab" * 8, sites=sites).contract
+    found = explain_plan(plan)
+    listed = [(step.task, step.times, step.to, step.rows) for step in (*found.steps, *found.set_up)]
+    wanted = [(step.task, step.times, step.to, step.rows) for step in contract]
+    assert len(found.steps) == sum(step.ordered for step in contract)
+    assert set(wanted) <= set(listed)
+    for step, told in zip((step for step in contract if step.ordered), found.steps, strict=True):
+        assert step.says in told.what
+        if step.task != "describe":  # its claim names columns, and a plan does not know them all
+            assert set(step.claims) == set(told.claims)
+    assert all(step.says in " ".join(found.text.split()) for step in contract)
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_the_explanation_depends_on_the_plan_alone_and_is_json(name: str) -> None:
+    mapping = explain_plan(PLANS[name]).to_mapping()
+    assert json.loads(json.dumps(mapping, allow_nan=False)) == json.loads(json.dumps(mapping))
+    assert mapping["plan_hash"] == PLANS[name].digest()
+    assert explain_plan(PLANS[name]).text == explain_plan(PLANS[name]).text
+
+
+def test_numbers_recipients_and_claims_are_in_words() -> None:
+    text = " ".join(
+        explained(
+            Step(task="count", says="your row count", claims=(ROWS,)),
+            Step(task="sum", says="a share", claims=(SUM, ROWS), rounds=range(60), sites=5),
+            Step(task="swap", says="your model", claims=(Aggregate(rows=0),), rounds=range(2), to="peers"),
+        ).split()
+    )
+    assert "once: your row count. To the hub; public (row count)." in text
+    assert "60 times: a share. To the hub; masked sum over at least 5 sites" in text
+    assert "at most 2 sites collude with the hub" in text
+    assert "2 times: your model. To the sites you train with, sealed from the hub; unprotected aggregate" in text
+    assert "by a lying peer" in text
+    assert "Nothing else." in text
+
+
+@pytest.mark.parametrize(
+    ("claim", "words"),
+    [
+        (Aggregate(rows=0), "rows can be read from it by a lying hub"),
+        (Raw(rows=0), "raw rows, no protection"),
+        (Raw(rows=0, counted_by="other sites"), "on the counts of other sites"),
+        (DP(epsilon=0.5, delta=1e-5, unit="person"), "within epsilon 0.5 and delta 1e-05 per person"),
+        (KAnonymous(k=10, l=2, verified=True), "k-anonymous with k = 10, l = 2, verified"),
+        (KAnonymous(k=10), "k-anonymous with k = 10, not verified"),
+        (KKm(k=4, m=2, verified=True), "k = 4 and m = 2"),
+        (Domain(columns=("age",)), "values and ranges of your rows"),
+    ],
+)
+def test_each_claim_has_words_of_its_own(claim: Guarantee, words: str) -> None:
+    assert words in claim_in_words(claim)
+
+
+def test_a_claim_of_an_extension_is_shown_by_its_own_text() -> None:
+    class Sketch(Guarantee):
+        kind = "sketch-in-a-test"
+
+    assert claim_in_words(Sketch()) == Sketch().shown
+
+
+def test_a_lying_hub_reads_rows_from_plain_averaging_and_only_totals_from_sums() -> None:
+    plain, masked = explain_plan(PLANS["fedavg"]), explain_plan(PLANS["fedavg masks"])
+    assert plain.lying_hub[0].startswith("Your rows")
+    assert not any(sentence.startswith("Your rows") for sentence in masked.lying_hub)
+    assert any(sentence.startswith("Totals over at least 3 sites") for sentence in masked.lying_hub)
+
+
+def test_the_key_holder_is_named_where_it_opens() -> None:
+    text = explain_plan(PLANS["fedavg bfv"]).text
+    assert "The key-holder, a party apart from the hub, opens each encrypted total once" in " ".join(text.split())
+    assert "over at least 4 sites" in text  # two colluders
+    assert "key-holder" not in explain_plan(PLANS["fedavg masks"]).text
+
+
+def test_the_price_is_the_whole_plans() -> None:
+    paid = explain_plan(PLANS["fedavg masks dp"])
+    assert (paid.epsilon, paid.delta) == (0.7, 1e-4)
+    assert "Epsilon 0.7" in paid.text
+    assert explain_plan(PLANS["fedavg masks"]).epsilon == 0
+    assert "Nothing is taken from your privacy budget" in explain_plan(PLANS["fedavg masks"]).text
+
+
+def test_retention_is_told_only_where_rows_are_received() -> None:
+    rows = Step(task="ship", says="rows", claims=(Raw(rows=0),), rows=True)
+    assert "deletes received rows after 30 days" in explained(rows, keep_days=30)
+    assert "The plan sets no date" in explained(rows)
+    assert "none are kept" in explained(Step(task="n", says="a count", claims=(ROWS,)), keep_days=30)
+    assert explain_plan(PLANS["partial"]).keep_days == 365
+    assert explain_plan(PLANS["silo"]).keep_days is None
+
+
+def test_a_set_up_that_several_sums_share_is_listed_once() -> None:
+    set_up = Step(task="keys", says="public keys", claims=(ROWS,), ordered=False)
+    first = Step(task="a", says="a sum", claims=(SUM,), sites=3)
+    found = explain(Contract.of([set_up, first], [set_up, first]), method="m", plan_hash="ab")
+    assert len(found.set_up) == 1
+    assert len(found.steps) == 2
+    assert found.text.count("public keys") == 1
+
+
+def test_equal_steps_of_two_phases_are_both_listed() -> None:
+    phases = [Step(task="train", says="weights", claims=(ROWS,), phase=number) for number in range(2)]
+    assert len(explain(Contract.of(phases), method="m", plan_hash="ab").steps) == 2
+
+
+def test_a_step_that_may_not_come_says_at_most() -> None:
+    step = Step(task="describe", says="ranges", claims=(ROWS,))
+    assert "at most once: ranges" in explained(step, optional=("describe",))
+    assert "at most 3 times: ranges" in explained(
+        Step(task="count", says="ranges", claims=(ROWS,), rounds=range(3), every=3)
+    )
