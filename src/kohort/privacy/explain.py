@@ -267,7 +267,9 @@ def _who_opens(steps: Sequence[ExplainedStep]) -> tuple[str, ...]:
     openers = {claim.opens.partition(":")[0] for claim in claims if isinstance(claim, SecureSum)}
     said = []
     if "hub" in openers:
-        said.append("The hub opens each masked total, once, with shares that the sites hand out. No party opens a part.")
+        said.append(
+            "The hub opens each masked total, once, with shares that the sites hand out. No party opens a part."
+        )
     if _KEY_HOLDER in openers:
         said.append(
             "The key-holder, a party apart from the hub, opens each encrypted total once, destroys the key, and gives "

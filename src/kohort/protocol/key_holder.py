@@ -27,7 +27,7 @@ from kohort.privacy.policy import Policy
 from kohort.protocol.plan.approved import ApprovedPlan
 from kohort.protocol.site import Site, SiteTable
 from kohort.protocol.state import TaskState
-from kohort.protocol.task import Release, Request, Task
+from kohort.protocol.task import Release, Request, Task, find_task
 from kohort.protocol.wire import Payload
 from kohort.rng import Streams
 from kohort.tables.schema import Schema
@@ -183,9 +183,16 @@ def _sum_of(site: Site, request: Request) -> tuple[KeyHolder, EncryptedSum, SumC
     return state.holder, scheme, context
 
 
+def _family(task: str) -> str:
+    """What totals of a task belong to in the book of openings."""
+    return str(getattr(find_task(task), "family", ""))
+
+
 def _keys(site: Site, request: Request) -> Release:
     state, scheme, context = _sum_of(site, request)
-    offered = state.offer(scheme.ring, context, least=int(request.payload.metrics["least"]))
+    offered = state.offer(
+        scheme.ring, context, least=max(int(request.payload.metrics["least"]), site.plan.sum_quorum(len(context.sites)))
+    )
     payload = Payload(blobs={"offer": offered.offer, "boxes": offered.boxes})
     return Release(payload=payload, guarantee=_PUBLIC_KEY, rows=0)
 
@@ -199,6 +206,8 @@ def _open(site: Site, request: Request) -> Release:
     if claimed.dtype != np.uint32 or claimed.ndim != 1 or (claimed >= len(context.sites)).any():
         raise IntegrityError("the list of sites in a sum cannot be right")
     names = [context.sites[index] for index in claimed.tolist()]
+    task = request.payload.blobs["task"].decode(errors="replace")
+    site.note_opening(_family(task), task, request.round, tuple(names))
     total = state.open(scheme.ring, context, names, split_ciphertexts(request.payload.blobs["totals"]))
     claim = replace(sum_claim(scheme.ring, len(names), len(names)), opens=f"hub: the total over {len(names)} sites")
     return Release(payload=Payload(arrays={"total": total}), guarantee=claim, rows=0)

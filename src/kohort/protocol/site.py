@@ -5,6 +5,7 @@ Guarantee: what `answer` returns has passed the door. There is no other way from
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import polars as pl
 
+from kohort.crypto.sums.scheme import MIN_SITES
 from kohort.errors import IntegrityError, KohortError, RefusedError, SiteError
 from kohort.models.rows import Rows
 from kohort.models.trainable import Trainable
@@ -21,6 +23,7 @@ from kohort.privacy.contract import Asked, Contract, Place, Position, Step
 from kohort.privacy.door import Refusal, door
 from kohort.privacy.guarantee import Aggregate, Public
 from kohort.privacy.ledger.ledger import Chain, Ledger, LedgerContext
+from kohort.privacy.openings import OpeningBook
 from kohort.privacy.policy import Policy
 from kohort.protocol.faults import ByzantineSite
 from kohort.protocol.outbox import Outbox
@@ -160,6 +163,8 @@ class Site:
         self._network: Trainable | None = None
         self.find_peer: Callable[[str], PublicIdentity | None] = lambda _: None
         """The site's own roster: the public keys of a peer that its operator trusts, or None for an unknown name."""
+        self.openings = OpeningBook()
+        """The totals it took part in; a real site keeps the book in a file, over all runs."""
         self.outbox: Outbox | None = None
         """Stored replies of a real site; None at simulated sites, which answer a repeated request alike anyway."""
         self.ledger = ledger
@@ -250,6 +255,33 @@ class Site:
         from kohort.crypto.sealed import Identity
 
         return Identity.from_secret(self.name, self.streams.bytes("identity"))
+
+    @cached_property
+    def data_version(self) -> str:
+        """Identifies the site's rows: equal for equal rows, and useless for guessing them. Empty without rows."""
+        if not self.count:
+            return ""
+        hashed = self.table.rows().hash_rows(seed=0).to_numpy().tobytes()
+        return hashlib.blake2b(hashed, key=self.streams.bytes("ledger"), digest_size=16).hexdigest()
+
+    def note_opening(self, family: str, task: str, round_number: int, sites: tuple[str, ...]) -> None:
+        """Note an opened total in the book, before this participant's share of it leaves.
+
+        Args:
+            family: What the total belongs to; nothing is noted where that is empty.
+            task: The task whose contributions are added.
+            round_number: The round of the sum.
+            sites: The sites in the total.
+
+        Raises:
+            RefusedError: Together with earlier totals it would show too few sites.
+        """
+        approved = self.plan
+        if not family or approved.secure is None or any(phase.dp is not None for phase in approved.phases):
+            return
+        least = max(MIN_SITES, approved.secure.colluders + 2)
+        name = f"{approved.run}:{task}:{round_number}"
+        self.openings.admit(family, name, sites, version=self.data_version, least=least)
 
     def aggregate(self, rows: int) -> Aggregate:
         """The claim of an update computed from `rows` rows. Cached: the same object in every round."""

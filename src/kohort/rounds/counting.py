@@ -125,9 +125,13 @@ class SecureCount:
         self._counts_of = counts_of
         self._scheme = scheme
         self.secret = Task(name=f"{name}.secret", one=self._agree, public=False)
-        self.size = sum_task(f"{name}.size", self._sketch, scheme=scheme, modulus=P61)
-        self.table = sum_task(f"{name}.table", self._table, scheme=scheme, modulus=P61, over=self.same_sites)
-        self.proof = sum_task(f"{name}.proof", self._prove, scheme=scheme, modulus=P61, over=self.same_sites)
+        self.size = sum_task(f"{name}.size", self._sketch, scheme=scheme, modulus=P61, family="rows")
+        self.table = sum_task(
+            f"{name}.table", self._table, scheme=scheme, modulus=P61, family="rows", over=self.same_sites
+        )
+        self.proof = sum_task(
+            f"{name}.proof", self._prove, scheme=scheme, modulus=P61, family="rows", over=self.same_sites
+        )
 
     def steps(self, approved: ApprovedPlan, *, says: str, stages: Sequence[int]) -> list[Step]:
         """What counts ask of a site.

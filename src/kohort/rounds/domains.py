@@ -209,7 +209,7 @@ def _add_names(site: Site, request: Request, context: SumContext, inputs: Mappin
     return with_check(COUNT.secret_of(site), context.transcript, site.name, vector.reshape(-1)), _counts(site).rows
 
 
-NAMES = sum_task("domain.names", _add_names, scheme=_scheme, modulus=P61, over=COUNT.same_sites)
+NAMES = sum_task("domain.names", _add_names, scheme=_scheme, modulus=P61, family="rows", over=COUNT.same_sites)
 
 
 def _limbs(key: bytes) -> list[int]:

@@ -109,6 +109,8 @@ class SumTask(Task):
     """What is added modulo: 0 for 2^64, or the prime 2^61 - 1."""
     bits: int = 40
     """Signed bits of a total modulo 2^64, where it is encrypted."""
+    family: str = ""
+    """What its totals belong to in the book of openings; empty where they are no statistics of fixed rows."""
     over: Over = lambda *_: None
     """Which sites must all be in the total. A site refuses at the first step where it is not among them, and confirms
     no other list of survivors."""
@@ -125,6 +127,7 @@ def sum_task(
     scheme: Callable[[ApprovedPlan], str],
     modulus: int = 0,
     bits: int = 40,
+    family: str = "",
     over: Over = lambda *_: None,
 ) -> SumTask:
     """A task through which a site takes part in a sum.
@@ -135,6 +138,7 @@ def sum_task(
         scheme: Reads the protection from the approved plan.
         modulus: What is added modulo: 0 for 2^64, or the prime 2^61 - 1.
         bits: How many the signed total of a sum modulo 2^64 may have where it is encrypted.
+        family: What its totals belong to in the book of openings.
         over: Says which sites must all be in the total, where that is fixed before.
 
     Returns:
@@ -155,12 +159,14 @@ def sum_task(
             if vector.shape != (part.context.length,):
                 raise SiteError(f"task {name!r} gives {vector.size} numbers to a sum of {part.context.length}")
         blob = part.side.reply(step, request.payload.blobs["inbox"], vector)
-        _note_survivors(site.state(SumState), (name, request.round), part)
+        _note_survivors(site, task, request.round, part)
         if step == chosen.steps - 1:
             session.end(name, request.round)
         return Release(payload=Payload(blobs={"answer": blob}), guarantee=part.side.claim(step, rows), rows=rows)
 
-    task = SumTask(name=name, one=one, scheme=scheme, modulus=modulus, bits=bits, over=over, public=False)
+    task = SumTask(
+        name=name, one=one, scheme=scheme, modulus=modulus, bits=bits, family=family, over=over, public=False
+    )
     return task
 
 
@@ -426,14 +432,17 @@ def _fixed_sites(
     return frozenset(over)
 
 
-def _note_survivors(state: SumState, which: tuple[str, int], part: SumPart) -> None:
-    """Remember the survivors that a site is about to confirm, unless the sum has to be over others."""
-    side = part.side
+def _note_survivors(site: Site, task: SumTask, round_number: int, part: SumPart) -> None:
+    """Remember the survivors that a site is about to confirm, unless the sum has to be over others, or together with
+    earlier totals would show too few of them."""
+    side, state, which = part.side, site.state(SumState), (task.name, round_number)
     if not isinstance(side, ConfirmsSurvivors) or side.survivors is None:
         return
     survivors = frozenset(part.context.sites[place] for place in side.survivors.tolist())
     if state.exactly.get(which, survivors) != survivors:
         raise IntegrityError("the survivors of a secure sum are not the sites of the one that it continues")
+    if which not in state.survived:
+        site.note_opening(task.family, task.name, round_number, tuple(survivors))
     state.survived[which] = survivors
 
 

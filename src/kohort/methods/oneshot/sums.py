@@ -212,5 +212,5 @@ def begin_session(approved: ApprovedPlan, encoder: Encoder, sites: tuple[str, ..
     return set_up_request(approved, sites) if find_scheme(scheme_of(approved)).sets_up else None
 
 
-STATISTICS = sum_task("oneshot.statistics", _statistics, scheme=scheme_of, bits=BITS)
-NEWTON = sum_task("oneshot.newton", _newton, scheme=scheme_of, bits=BITS)
+STATISTICS = sum_task("oneshot.statistics", _statistics, scheme=scheme_of, bits=BITS, family="rows")
+NEWTON = sum_task("oneshot.newton", _newton, scheme=scheme_of, bits=BITS, family="rows")

@@ -31,6 +31,7 @@ from kohort.crypto.sums.key_book import KeyBook
 from kohort.crypto.sums.scheme import KEY_HOLDER
 from kohort.errors import ConfigError, IntegrityError, KohortError, RefusedError, SiteError
 from kohort.files import require_new, write_atomic
+from kohort.privacy.openings import OpeningBook
 from kohort.privacy.policy import Policy
 from kohort.rng import Streams
 from kohort.runs.config import DataSection, Plan
@@ -182,6 +183,7 @@ class SiteFolder:
             low=low,
             low_by_row=rule is not None and rule.by_row,
             cluster=cluster,
+            openings=OpeningBook(self.path / "openings.jsonl"),
             book=KeyBook(self.path / "openings" if holds_keys else None),
             approve=self.approvals.require,
             limit=lambda tasks, begins: self._check_limits(limits, tasks, ledger, begins=begins),

@@ -22,6 +22,7 @@ from kohort.crypto.sums.scheme import KEY_HOLDER, MIN_SITES
 from kohort.errors import ConfigError, DataError, IntegrityError, RefusedError
 from kohort.methods.registry import find_method
 from kohort.privacy.ledger.ledger import Chain, canonical
+from kohort.privacy.openings import OpeningBook
 from kohort.privacy.policy import Policy
 from kohort.protocol.enrolment import DESCRIBE
 from kohort.protocol.key_holder import KEYS, OPEN, KeyHolderState, key_holder_contract
@@ -64,6 +65,8 @@ class SiteResources:
     """Whether each row tells that by itself."""
     cluster: str = ""
     """The cluster of peers the operator named; empty for none."""
+    openings: OpeningBook = field(default_factory=OpeningBook)
+    """The totals it took part in, over all runs."""
     book: KeyBook = field(default_factory=KeyBook)
     """What a key-holder offered and opened, over all runs."""
 
@@ -112,6 +115,7 @@ def run_opener(resources: SiteResources, ledger: SiteLedger) -> Callable[[Reques
         # Where the operators approved who trains with whom, a hub cannot put anybody else among them.
         site.find_peer = (trusted if mates is None else {name: trusted[name] for name in mates & {*trusted}}).get
         join_cluster(site, resources.cluster)
+        site.openings = resources.openings
         tasks = tuple(dict.fromkeys(step.task for step in approved.contract if step.task != DESCRIBE.name))
         resources.limit(tasks, not store.plan)
 
@@ -164,6 +168,7 @@ def _open_for_key_holder(
     site.identity = resources.identity
     site.find_peer = _trusted(resources.roster, peers).get
     site.state(KeyHolderState).book = resources.book
+    site.openings = resources.openings
     site.contract_of = key_holder_contract
 
     def check() -> None:
