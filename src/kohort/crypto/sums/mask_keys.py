@@ -176,14 +176,10 @@ class MaskKeys:
             raise IntegrityError(f"the key of site {self.members[other]!r} is not valid") from error
         low, high = min(own, other), max(own, other)
         root = expand(extract(self.digest, shared), b"pair of a secure sum" + _PAIR.pack(low, high), _KEY)
-        out, back = _PAIR.pack(own, other), _PAIR.pack(other, own)
-        return PairKeys(
-            secret=derive(root, b"pair secret", b""),
-            seal_to=derive(root, b"seal", out),
-            seal_from=derive(root, b"seal", back),
-            confirm_to=derive(root, b"confirm", out),
-            confirm_from=derive(root, b"confirm", back),
-        )
+        out = derive(root, b"direction", _PAIR.pack(own, other), size=2 * _KEY)
+        back = derive(root, b"direction", _PAIR.pack(other, own), size=2 * _KEY)
+        secret = derive(root, b"pair secret", b"")
+        return PairKeys(secret, out[:_KEY], back[:_KEY], out[_KEY:], back[_KEY:])
 
 
 @lru_cache(maxsize=2 * MOST_SITES)
