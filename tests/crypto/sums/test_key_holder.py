@@ -161,6 +161,15 @@ def test_a_sum_opens_once_over_one_set_and_never_again() -> None:
             keys.offer(scheme.ring, again)
 
 
+def test_a_sum_opens_only_as_it_was_begun() -> None:
+    scheme, about, keys = scheme_of("bfv"), context(), holder()
+    hub = added(scheme, about, keys.offer(scheme.ring, about), NAMES)
+    for other in (context(view=b"other"), context(sites=NAMES[:4]), context(length=3), context(bits=20)):
+        with pytest.raises(RefusedError, match="no key for this sum"):
+            keys.open(scheme.ring, other, NAMES[:4], hub.totals())
+    assert np.array_equal(keys.open(scheme.ring, about, NAMES, hub.totals()), plain_sum(about, NAMES))
+
+
 def test_a_failed_opening_destroys_the_key_too() -> None:
     scheme, about, keys = scheme_of("bfv"), context(), holder()
     hub = added(scheme, about, keys.offer(scheme.ring, about), NAMES)

@@ -115,7 +115,7 @@ class SumContext:
 
     @cached_property
     def transcript(self) -> bytes:
-        """A hash of all of it: what keys and tags of this sum are bound to."""
+        """A hash of all of it: what the keys of this sum are bound to."""
         digest = hashlib.blake2b(digest_size=32, person=b"kohort-sum")
         numbers = f"{self.round} {self.length} {self.modulus} {self.bits} {len(self.sites)}"
         for part in (self.run, self.request, numbers, *self.sites):
