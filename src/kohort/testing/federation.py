@@ -25,6 +25,8 @@ __all__ = ["SITE_SIZES", "Carried", "RecordedRun", "carry_out", "listening", "pl
 
 SITE_SIZES = {"a-small": 31, "b-large": 140, "c-odd": 67, "d-even": 64}
 """Rows per site."""
+WARDS, OUTCOMES = ("north", "south", "west"), ("ill", "well")
+"""The categories of `tables()`."""
 Section = Mapping[str, object]
 """Keys of one section of a plan."""
 
@@ -43,9 +45,9 @@ def tables(*, seed: int = 11) -> dict[str, pl.DataFrame]:
     for name, rows in SITE_SIZES.items():
         age = random.integers(20, 80, rows)
         dose = random.normal(4.0, 1.5, rows).round(2)
-        ward = random.choice(["north", "south", "west"], rows)
+        ward = random.choice(WARDS, rows)
         chance = 1 / (1 + np.exp(-(age - 50) / 12 - (dose - 4) + (ward == "west")))
-        outcome = np.where(random.random(rows) < chance, "ill", "well")
+        outcome = np.where(random.random(rows) < chance, *OUTCOMES)
         made[name] = pl.DataFrame({"age": age, "dose": dose, "ward": ward, "outcome": outcome})
     return made
 
@@ -87,7 +89,12 @@ def plan_of(
             "policy": {"min_rows": 1, "raw": True, "min_k": 2, **(policy or {})},
         }
     )
-    return load_plan({**small, "train": {**small.get("train", {}), **(train or {})}})
+    small = {**small, "train": {**small.get("train", {}), **(train or {})}}
+    plan = load_plan(small)
+    if any(phase.dp is not None for phase in find_method(method).phases(plan.config, plan.train)):
+        declared = {"ward": list(WARDS), "outcome": list(OUTCOMES)}  # a plan with a budget learns no domain
+        return load_plan({**small, "data": {**small["data"], "categories": declared}})
+    return plan
 
 
 @dataclass

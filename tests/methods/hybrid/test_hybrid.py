@@ -24,6 +24,9 @@ SERVER: dict[str, Any] = {
     "kind": "server", "rows": "high", "rounds": 3, "batch": 0, "dp": {"epsilon": 1.0, "delta": 1e-4},
 }  # fmt: skip
 
+DECLARED: dict[str, Any] = {"bounds": {"age": (20, 80), "dose": (-2, 2)}, "categories": {"ill": ["no", "yes"]}}
+"""A plan with a budget learns no domain."""
+
 
 def table(rows: int = 6000, seed: int = 1) -> pl.DataFrame:
     random = np.random.default_rng(seed)
@@ -39,7 +42,7 @@ def carry_out(method: dict[str, Any], **options: Any) -> Outcome:
     """Run a small hybrid plan over six sites in two clusters."""
     sites = {"count": 3, "clusters": 2, "split": "iid", "low_risk": 0.4, **options.pop("sites", {})}
     raw = {
-        "data": {"table": "memory", "target": "ill", "features": "rest", "identifiers": ["person"]},
+        "data": {"table": "memory", "target": "ill", "features": "rest", "identifiers": ["person"], **DECLARED},
         "sites": sites,
         "model": {"kind": "logistic", **options.pop("model", {})},
         "train": {"batch": 16, "optimizer": "sgd", "lr": 4.0, "rounds": 3},
