@@ -10,7 +10,7 @@ The encryption itself is imported when a key is first asked for: most runs encry
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -19,6 +19,7 @@ import polars as pl
 
 from kohort.crypto.sums.key_book import KeyBook
 from kohort.crypto.sums.scheme import KEY_HOLDER, MIN_SITES, SumContext, find_scheme
+from kohort.crypto.sums.session import is_union
 from kohort.errors import ConfigError, IntegrityError, RefusedError
 from kohort.privacy.contract import Contract, Step
 from kohort.privacy.guarantee import Public, SecureSum
@@ -188,6 +189,16 @@ def _family(task: str) -> str:
     return str(getattr(find_task(task), "family", ""))
 
 
+def _refuse_split_groups(approved: ApprovedPlan, task: str, names: Sequence[str], context: SumContext) -> None:
+    """Open no total with a part of a group, where totals of many rounds are compared."""
+    grouped = getattr(find_task(task), "grouped", None)
+    if grouped is not None and grouped(approved) and not is_union(names, approved.sum_groups(context.sites)):
+        raise RefusedError(
+            "a total would leave out some sites of a group, and the next one with them would show those",
+            hint="Begin a new run when the missing sites answer again, or set a budget",
+        )
+
+
 def _keys(site: Site, request: Request) -> Release:
     state, scheme, context = _sum_of(site, request)
     offered = state.offer(
@@ -207,6 +218,7 @@ def _open(site: Site, request: Request) -> Release:
         raise IntegrityError("the list of sites in a sum cannot be right")
     names = [context.sites[index] for index in claimed.tolist()]
     task = request.payload.blobs["task"].decode(errors="replace")
+    _refuse_split_groups(site.plan, task, names, context)
     site.note_opening(_family(task), task, request.round, tuple(names))
     total = state.open(scheme.ring, context, names, split_ciphertexts(request.payload.blobs["totals"]))
     claim = replace(sum_claim(scheme.ring, len(names), len(names)), opens=f"hub: the total over {len(names)} sites")

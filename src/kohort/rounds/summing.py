@@ -30,7 +30,7 @@ from kohort.crypto.sums.scheme import (
     Trust,
     find_scheme,
 )
-from kohort.crypto.sums.session import SiteSession, SumPart, SumSession
+from kohort.crypto.sums.session import SiteSession, SumPart, SumSession, is_union
 from kohort.errors import ConfigError, IntegrityError, RefusedError, SiteError
 from kohort.privacy.contract import Step
 from kohort.privacy.guarantee import Aggregate, Guarantee, Public, SecureSum
@@ -111,6 +111,9 @@ class SumTask(Task):
     """Signed bits of a total modulo 2^64, where it is encrypted."""
     family: str = ""
     """What its totals belong to in the book of openings; empty where they are no statistics of fixed rows."""
+    grouped: Callable[[ApprovedPlan], bool] = lambda _: False
+    """Whether totals are over unions of public groups: what changes little from round to round would show a single site
+    that is in one total and not in the next."""
     over: Over = lambda *_: None
     """Which sites must all be in the total. A site refuses at the first step where it is not among them, and confirms
     no other list of survivors."""
@@ -128,6 +131,7 @@ def sum_task(
     modulus: int = 0,
     bits: int = 40,
     family: str = "",
+    grouped: Callable[[ApprovedPlan], bool] = lambda _: False,
     over: Over = lambda *_: None,
 ) -> SumTask:
     """A task through which a site takes part in a sum.
@@ -139,6 +143,7 @@ def sum_task(
         modulus: What is added modulo: 0 for 2^64, or the prime 2^61 - 1.
         bits: How many the signed total of a sum modulo 2^64 may have where it is encrypted.
         family: What its totals belong to in the book of openings.
+        grouped: Whether totals are over unions of public groups under a plan.
         over: Says which sites must all be in the total, where that is fixed before.
 
     Returns:
@@ -155,6 +160,8 @@ def sum_task(
             part = session.resume(name, request.round, step=step)
         vector, rows = None, 0
         if step == chosen.contributes_at:
+            if site.state(PublicInputs).view(part.inputs) != part.context.view:
+                raise IntegrityError("the public inputs changed while a secure sum was under way")
             vector, rows = contribute(site, request, part.context, part.inputs)
             if vector.shape != (part.context.length,):
                 raise SiteError(f"task {name!r} gives {vector.size} numbers to a sum of {part.context.length}")
@@ -165,7 +172,15 @@ def sum_task(
         return Release(payload=Payload(blobs={"answer": blob}), guarantee=part.side.claim(step, rows), rows=rows)
 
     task = SumTask(
-        name=name, one=one, scheme=scheme, modulus=modulus, bits=bits, family=family, over=over, public=False
+        name=name,
+        one=one,
+        public=False,
+        scheme=scheme,
+        modulus=modulus,
+        bits=bits,
+        family=family,
+        grouped=grouped,
+        over=over,
     )
     return task
 
@@ -243,7 +258,8 @@ def secure_sum(
     context = task.context(session, round_number, length, hub.inputs.view(own))
     if scheme.key_holder:
         return (yield from _encrypted_sum(hub, task, scheme, session, context, own, len(over or ())))
-    side = scheme.hub_side(context)
+    groups = hub.approved.sum_groups(session.members) if task.grouped(hub.approved) else []
+    side = scheme.hub_side(context, groups)
     inboxes: Mapping[str, bytes] = dict.fromkeys(session.members, b"")
     for step in range(scheme.steps):
         yield step_request(
@@ -441,6 +457,11 @@ def _note_survivors(site: Site, task: SumTask, round_number: int, part: SumPart)
     survivors = frozenset(part.context.sites[place] for place in side.survivors.tolist())
     if state.exactly.get(which, survivors) != survivors:
         raise IntegrityError("the survivors of a secure sum are not the sites of the one that it continues")
+    if task.grouped(site.plan) and not is_union(survivors, site.plan.sum_groups(part.context.sites)):
+        raise RefusedError(
+            "a total would leave out some sites of a group, and the next one with them would show those",
+            hint="Wait for the missing sites, or set a budget",
+        )
     if which not in state.survived:
         site.note_opening(task.family, task.name, round_number, tuple(survivors))
     state.survived[which] = survivors

@@ -13,7 +13,7 @@ the sites in a total collude with neither. By approximate encryption that holds 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from struct import Struct
@@ -235,8 +235,9 @@ class EncryptedSum(SumScheme):
             )
         return _EncryptingSite(Packing.of(self.ring, context), name, streams, trust)
 
-    def hub_side(self, context: SumContext) -> HubSide:
+    def hub_side(self, context: SumContext, groups: Sequence[tuple[str, ...]] = ()) -> HubSide:
         """The hub's part."""
+        del groups
         return self.encrypted_hub(context)
 
     def claim(self, sites: int, rows: int) -> Guarantee:

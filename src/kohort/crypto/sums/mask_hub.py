@@ -8,7 +8,7 @@ Guarantee: a total is returned only if every secret that was recovered for it is
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from cryptography.exceptions import InvalidTag
@@ -42,10 +42,13 @@ class MaskingHub:
 
     Args:
         context: What binds the sum.
+        groups: Sites that are in the total together or not at all: a group of which a member is missing is left out
+            before any vector is sent.
     """
 
-    def __init__(self, context: SumContext) -> None:
+    def __init__(self, context: SumContext, groups: Sequence[tuple[str, ...]] = ()) -> None:
         self.context = context
+        self.groups = [frozenset(context.index[name] for name in group) for group in groups]
         self.shares: dict[int, Shares] = {}
         self.added = RunningSum(np.zeros(context.length, dtype=np.uint64), context.modulus)
         self.survivors: dict[int, None] = {}
@@ -76,6 +79,7 @@ class MaskingHub:
                 return self._by_name(self._boxes())
             case 1:
                 self._require(len(self.survivors), "sent a vector")
+                self._require_whole_groups()
                 return self._by_name(dict.fromkeys(self.survivors, pack_places(_places(self.survivors))))
             case 2:
                 self._require(len(self.confirmations), "confirmed the survivors")
@@ -110,6 +114,16 @@ class MaskingHub:
                 hint="Begin a new run when the missing sites answer again",
             )
 
+    def _require_whole_groups(self) -> None:
+        """A site that is missing now, after the others sent vectors, would be shown by the next total without it."""
+        missing = [index for index in self.shares if index not in self.survivors]
+        if self.groups and missing:
+            names = ", ".join(self.context.sites[index] for index in sorted(missing))
+            raise SiteError(
+                f"a secure sum without a budget cannot lose a site once vectors are sent: {names}",
+                hint="Begin a new run when it answers again, or set a budget",
+            )
+
     def _by_name(self, messages: Mapping[int, bytes]) -> dict[str, bytes]:
         return {self.context.sites[index]: messages[index] for index in sorted(messages)}
 
@@ -122,6 +136,10 @@ class MaskingHub:
     def _boxes(self) -> dict[int, bytes]:
         """The masking list, and for each site on it the boxes of the others."""
         self._require(len(self.shares), "shared their secrets")
+        if self.groups:
+            whole = frozenset[int]().union(*(group for group in self.groups if group <= self.shares.keys()))
+            self.shares = {index: shares for index, shares in self.shares.items() if index in whole}
+            self._require(len(self.shares), "are in groups of which all shared their secrets")
         masking = _places(self.shares)
         boxes = np.stack([self.shares[int(sender)].boxes for sender in masking])
         return {

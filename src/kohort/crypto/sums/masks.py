@@ -24,6 +24,7 @@ nothing else. A lying site can change the total: honesty is not proven.
 from __future__ import annotations
 
 import hmac
+from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -301,9 +302,9 @@ class Masks(SumScheme):
             )
         return _MaskingSite(context, streams, trust, keys)
 
-    def hub_side(self, context: SumContext) -> HubSide:
+    def hub_side(self, context: SumContext, groups: Sequence[tuple[str, ...]] = ()) -> HubSide:
         """The hub's part."""
-        return MaskingHub(context)
+        return MaskingHub(context, groups)
 
     def claim(self, sites: int, rows: int) -> Guarantee:
         """A share of the sum."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -67,8 +67,9 @@ class Plain(SumScheme):
         del context, name, streams, trust, keys
         return _Site()
 
-    def hub_side(self, context: SumContext) -> HubSide:
+    def hub_side(self, context: SumContext, groups: Sequence[tuple[str, ...]] = ()) -> HubSide:
         """A hub that adds."""
+        del groups
         return _Hub(context)
 
     def claim(self, sites: int, rows: int) -> Guarantee:

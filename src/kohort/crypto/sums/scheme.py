@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
@@ -345,11 +345,12 @@ class SumScheme(ABC):
         """
 
     @abstractmethod
-    def hub_side(self, context: SumContext) -> HubSide:
+    def hub_side(self, context: SumContext, groups: Sequence[tuple[str, ...]] = ()) -> HubSide:
         """The hub's part of a sum.
 
         Args:
             context: What binds the sum.
+            groups: Sites that are in the total together or not at all.
 
         Returns:
             The hub's part.

@@ -14,9 +14,10 @@ the request says, and that it is on. The names themselves are in every sum's tra
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 from typing import TypeVar
 
 import numpy as np
@@ -25,7 +26,7 @@ from kohort.crypto.sums.scheme import SessionKeys, SiteSide, SumContext, SumSche
 from kohort.errors import IntegrityError, RefusedError, SiteError
 from kohort.rng import Streams
 
-__all__ = ["SiteSession", "SumPart", "SumSession"]
+__all__ = ["SiteSession", "SumPart", "SumSession", "is_union"]
 
 _MAX_LENGTH = 1 << 26
 _REMEMBERED = 8
@@ -70,6 +71,19 @@ class SumSession:
     def fields(self) -> dict[str, bytes]:
         """What the first request of a sum says about its session."""
         return {"session": self.id, **({"left_out": self.left_out} if self.left_out else {})}
+
+    def groups(self, least: int) -> list[tuple[str, ...]]:
+        """Public groups of members that take part in a total together or not at all.
+
+        Args:
+            least: The fewest sites of a group.
+
+        Returns:
+            Consecutive members, at least `least` each; one group when there are too few for two.
+        """
+        count = max(1, len(self.members) // least)
+        ends = [len(self.members) if number == count else number * least for number in range(count + 1)]
+        return [self.members[start:end] for start, end in pairwise(ends)]
 
     def over(self, members: Sequence[str]) -> SumSession:
         """The session over some of the members, as the hub sets it up.
@@ -166,6 +180,19 @@ class SumSession:
             )
             _remember(self._contexts, place, known)
         return known
+
+
+def is_union(sites: Collection[str], groups: Sequence[tuple[str, ...]]) -> bool:
+    """Whether the sites are whole groups.
+
+    Args:
+        sites: The sites of a total.
+        groups: The public groups.
+
+    Returns:
+        False when a group is in the total with some of its members only.
+    """
+    return all(len(set(group).intersection(sites)) in {0, len(group)} for group in groups)
 
 
 def _places(left_out: bytes, count: int) -> list[int]:

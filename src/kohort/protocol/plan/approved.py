@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
+from kohort.crypto.sums.scheme import MIN_SITES
 from kohort.crypto.sums.session import SumSession
 from kohort.errors import RefusedError
 from kohort.privacy.contract import Contract
@@ -100,6 +101,19 @@ class ApprovedPlan:
         if self.secure is None or all(phase.dp is None for phase in self.phases):
             return 0
         return Shares(members, self.secure.colluders).quorum
+
+    def sum_groups(self, members: tuple[str, ...]) -> list[tuple[str, ...]]:
+        """The public groups of a sum's members, which are in a total together or not at all.
+
+        Args:
+            members: The sites of the sum, in order.
+
+        Returns:
+            Groups of at least max(3, colluders + 2) sites.
+        """
+        colluders = 1 if self.secure is None else self.secure.colluders
+        session = SumSession(run=self.run, plan_hash=self.plan_hash, members=members)
+        return session.groups(max(MIN_SITES, colluders + 2))
 
     @cached_property
     def session(self) -> SumSession:
