@@ -53,7 +53,16 @@ TASK = sum_task("test.encrypted-sum", contribute, scheme=lambda approved: str(ap
 def plan(scheme: str, *, sites: int = 4, rounds: int = 1, drop: float = 0.0, **policy: Any) -> Plan:
     return load_plan(
         {
-            "data": {"table": "memory", "target": "y", "quasi": ["a"], "features": ["x"], "test": 0.1},
+            "data": {
+                "table": "memory",
+                "target": "y",
+                "quasi": ["a"],
+                "features": ["x"],
+                "test": 0.1,
+                # Declared, because sites would learn domains in clear without a secure sum, and by a count with one.
+                "bounds": {"a": [1, 9], "x": [0, 1]},
+                "categories": {"y": ["n", "y"]},
+            },
             "sites": {"count": sites, "faults": {"drop": drop}, "quorum": 0.2},
             "train": {"rounds": rounds, "optimizer": "sgd", "lr": 0.1},
             "model": {"kind": "logistic"},
