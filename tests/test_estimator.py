@@ -88,10 +88,10 @@ def test_pandas_rows_of_three_hospitals() -> None:
     model = FederatedClassifier(rounds=20).fit(frame, outcome, sites=hospital)
     assert model.outcome_.sites == ("north", "south", "west")
     assert model.score(frame, outcome) > 0.7
-    assert {item.kind for item in model.outcome_.disclosed} == {"domain", "public", "secure-sum"}
+    assert {item.kind for item in model.outcome_.disclosed} == {"encrypted", "public", "secure-sum"}
     plain = FederatedClassifier(rounds=20, method_options=PLAIN).fit(frame, outcome, sites=hospital)
     assert {item.kind for item in plain.outcome_.disclosed} == {"domain", "public", "aggregate"}
-    assert np.allclose(model.predict_proba(frame), plain.predict_proba(frame), atol=1e-3)
+    assert np.allclose(model.predict_proba(frame), plain.predict_proba(frame), atol=1e-2)  # bounds on a grid
     assert len(model.outcome_.history) == 20
     assert model.outcome_.ledger_head
 
@@ -129,7 +129,7 @@ def test_the_model_is_that_of_the_same_plan() -> None:
             "model": {"hidden": [6], "dtype": "float64"},
             "train": {"rounds": 5, "local_epochs": 5, "batch": 16, "lr": 0.02},
             "method": {"name": "fedavg", "secure": {"sum": "masks"}},
-            "policy": {"min_rows": 1},
+            "policy": {"min_rows": 1, "min_cell": 1},
         }
     )
     # The target comes last, so its place in the table is the same.
@@ -240,7 +240,7 @@ def test_bad_input() -> None:
         quick(policy={"min_rows": 1000}, method_options=PLAIN).fit(table, "outcome")
     with pytest.raises(NotFittedError):
         quick().predict(rows)
-    fitted = quick().fit(table, "outcome")
+    fitted = quick(method_options=PLAIN).fit(table, "outcome")  # a sum counts domains, and knows an "other" ward
     with pytest.raises(ValueError, match="feature names"):
         fitted.predict(rows.rename({"ward": "station"}))
     with pytest.raises(DataError, match=r"'ward' has 120 row\(s\)"):

@@ -4,8 +4,9 @@
     FederatedClassifier().fit([north, south, west], "outcome")
 
 **The sites are simulated.** Every row is in this process already, so a policy protects nobody here; unless `policy`
-says otherwise, sites answer however few rows they have (`min_rows = 1`, where a real site asks for 100). What a
-federation of such sites would have disclosed stands in `outcome_`.
+says otherwise, sites answer however few rows they have (`min_rows = 1`, where a real site asks for 100), and categories
+become known however few rows share them (`min_cell = 1`, where a real site asks for 10). What a federation of such sites
+would have disclosed stands in `outcome_`.
 
 With three or more sites the updates of "fedavg" are summed by masks, unless `method_options` has `dp` or `secure`. Options
 that need each site's own update, such as a median, ask for `method_options={"secure": None}`: plain averaging, the
@@ -41,7 +42,7 @@ from kohort.tables.frames import from_native
 
 __all__ = ["FederatedClassifier", "FederatedRegressor"]
 
-SIMULATED_POLICY = {"min_rows": 1}
+SIMULATED_POLICY = {"min_rows": 1, "min_cell": 1}
 NO_PROBABILITIES = ("svm", "perceptron")
 _KEYS = {
     "rounds": "train.rounds",
@@ -201,7 +202,8 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
     rounds, local_epochs, batch, optimizer, lr : training; `train` holds further keys of `[train]`, such as `aggregate`.
     model, hidden, dtype : "mlp" with these hidden layers, "logistic", "linear", "svm" or "perceptron".
     seed : the same seed gives the same model.
-    policy : keys of `[policy]`. **None is {"min_rows": 1}: simulated sites that answer however few rows they have.**
+    policy : keys of `[policy]`. **None is {"min_rows": 1, "min_cell": 1}: simulated sites that answer however few rows they
+        have, and name every category.**
     data : further keys of `[data]`, such as `quasi`, `bounds`, `missing` or `test`.
 
     Attributes
