@@ -32,7 +32,7 @@ ROBUST = ("trimmed", "median", "multi-krum")
 SHOWN = ("krum", "clip", "fedma")
 """Without a target: Krum leaves most rows unused, clipping bounds harm only, matched averaging is a mean."""
 
-EXAMPLE = Path(__file__).resolve().parent.parent / "examples" / "fedavg.toml"
+EXAMPLE = Path(__file__).resolve().parent.parent / "examples" / "fedavg_plain.toml"
 
 
 @dataclass(frozen=True)

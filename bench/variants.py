@@ -34,7 +34,7 @@ REQUIRED = 82.5
 """Per cent that plain averaging with SGD 0.3 to 0.5 must reach in 100 rounds."""
 PLAIN_RATES = (0.3, 0.5)
 
-EXAMPLE = Path(__file__).resolve().parent.parent / "examples" / "fedavg.toml"
+EXAMPLE = Path(__file__).resolve().parent.parent / "examples" / "fedavg_plain.toml"
 
 
 @dataclass(frozen=True, kw_only=True)

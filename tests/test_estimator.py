@@ -27,8 +27,14 @@ EXPECTED_FAILURES: dict[str, str] = {}
 """Checks of scikit-learn that fail for a reason, and the reason. There is none."""
 
 
+# The checks fit some hundred models. Masks make each of them twenty times slower, and change no interface.
+PLAIN = {"secure": None}
+
+
 @pytest.mark.parametrize(
-    "estimator", [FederatedClassifier(), FederatedRegressor()], ids=lambda item: type(item).__name__
+    "estimator",
+    [FederatedClassifier(method_options=PLAIN), FederatedRegressor(method_options=PLAIN)],
+    ids=lambda item: type(item).__name__,
 )
 def test_scikit_learn_checks(estimator: Any) -> None:
     with warnings.catch_warnings():
@@ -82,7 +88,10 @@ def test_pandas_rows_of_three_hospitals() -> None:
     model = FederatedClassifier(rounds=20).fit(frame, outcome, sites=hospital)
     assert model.outcome_.sites == ("north", "south", "west")
     assert model.score(frame, outcome) > 0.7
-    assert {item.kind for item in model.outcome_.disclosed} == {"domain", "public", "aggregate"}
+    assert {item.kind for item in model.outcome_.disclosed} == {"encrypted", "public", "secure-sum"}
+    plain = FederatedClassifier(rounds=20, method_options=PLAIN).fit(frame, outcome, sites=hospital)
+    assert {item.kind for item in plain.outcome_.disclosed} == {"domain", "public", "aggregate"}
+    assert np.allclose(model.predict_proba(frame), plain.predict_proba(frame), atol=1e-2)  # bounds on a grid
     assert len(model.outcome_.history) == 20
     assert model.outcome_.ledger_head
 
@@ -119,7 +128,8 @@ def test_the_model_is_that_of_the_same_plan() -> None:
             "sites": {"count": 3},
             "model": {"hidden": [6], "dtype": "float64"},
             "train": {"rounds": 5, "local_epochs": 5, "batch": 16, "lr": 0.02},
-            "policy": {"min_rows": 1},
+            "method": {"name": "fedavg", "secure": {"sum": "masks"}},
+            "policy": {"min_rows": 1, "min_cell": 1},
         }
     )
     # The target comes last, so its place in the table is the same.
@@ -133,7 +143,7 @@ def test_pipelines_search_and_clones() -> None:
     assert scores.mean() > 0.6
     search = GridSearchCV(quick(), {"lr": [1e-6, 0.05]}, cv=2).fit(x, y)
     assert search.best_params_ == {"lr": 0.05}
-    copied = clone(quick(policy={"min_rows": 2}, train={"aggregate": "median"}))
+    copied = clone(quick(policy={"min_rows": 2}, train={"aggregate": "median"}, method_options=PLAIN))
     assert copied.get_params()["train"] == {"aggregate": "median"}
     assert not hasattr(copied, "outcome_")
     fitted = make_pipeline(StandardScaler(), copied).fit(x, y, federatedclassifier__sites=np.arange(90) % 3)
@@ -225,14 +235,29 @@ def test_bad_input() -> None:
     with pytest.raises(ConfigError, match=r"train\.lr"):
         quick(lr=-1.0).fit(table, "outcome")
     with pytest.raises(KohortError, match="refuse"):
-        quick(policy={"min_rows": 1000}).fit(table, "outcome")
+        quick(policy={"min_sum_sites": 4}).fit(table, "outcome")
+    with pytest.raises(KohortError, match="refuse"):
+        quick(policy={"min_rows": 1000}, method_options=PLAIN).fit(table, "outcome")
     with pytest.raises(NotFittedError):
         quick().predict(rows)
-    fitted = quick().fit(table, "outcome")
+    fitted = quick(method_options=PLAIN).fit(table, "outcome")  # a sum counts domains, and knows an "other" ward
     with pytest.raises(ValueError, match="feature names"):
         fitted.predict(rows.rename({"ward": "station"}))
     with pytest.raises(DataError, match=r"'ward' has 120 row\(s\)"):
         fitted.predict(rows.with_columns(ward=pl.lit("nowhere")))
+
+
+def test_two_sites_cannot_hide_in_a_sum_and_are_averaged_in_clear() -> None:
+    kinds = {item.kind for item in quick(n_sites=2).fit(patients(), "outcome").outcome_.disclosed}
+    assert kinds == {"domain", "public", "aggregate"}
+
+
+def test_what_needs_each_sites_update_says_how_to_do_without_the_sum() -> None:
+    with pytest.raises(ConfigError) as caught:
+        quick(train={"aggregate": "median"}).fit(patients(), "outcome")
+    assert "train.aggregate" in caught.value.message
+    assert "method.secure" in caught.value.message
+    assert 'method_options={"secure": None}' in caught.value.hint
 
 
 def test_a_column_may_be_called_target() -> None:

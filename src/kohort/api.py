@@ -6,6 +6,9 @@
 
 Tables may be pandas, polars or pyarrow frames, paths, or names of known datasets; predictions come back as the kind of
 frame that went in.
+
+With three or more sites the updates of "fedavg" are summed by masks, unless `dp` or `secure` is given: the hub sees totals
+alone. `secure=None` asks for plain averaging, the baseline, where rows can be read by a lying hub.
 """
 
 from __future__ import annotations
@@ -19,8 +22,9 @@ import polars as pl
 
 from kohort.errors import ConfigError, nearest
 from kohort.protocol.plan.approved import ModelSection, TrainSection
-from kohort.runs.config import DataSection, Plan, SitesSection, load_plan
+from kohort.runs.config import DataSection, Plan, SitesSection
 from kohort.runs.run import Outcome, run
+from kohort.runs.secure_default import load_secured, with_secure_sum
 from kohort.tables.frames import from_native
 
 __all__ = ["Federation"]
@@ -58,7 +62,11 @@ class Federation:
         self._raw: dict[str, Any] = {"data": data, "sites": layout, "policy": dict(policy or {})}
 
     def plan(self, method: str = "fedavg", *, model: Mapping[str, Any] | str | None = None, **options: Any) -> Plan:
-        """The plan `run` would carry out. Keywords are keys of `[train]` or of the method's own section."""
+        """The plan `run` would carry out. Keywords are keys of `[train]` or of the method's own section.
+
+        Raises:
+            ConfigError: A keyword is unknown, does not fit, or needs each site's own update, which a secure sum hides.
+        """
         train_keys = {item.name for item in fields(TrainSection)}
         train = {key: value for key, value in options.items() if key in train_keys}
         own = {key: value for key, value in options.items() if key not in train_keys}
@@ -67,7 +75,17 @@ class Federation:
         if unknown:
             word = sorted(unknown)[0]
             raise ConfigError(f"unknown key {word!r} of the model", hint=nearest(word, _keys(ModelSection)))
-        return load_plan({**self._raw, "train": train, "model": chosen, "method": {"name": method, **own}})
+        raw = {**self._raw, "train": train, "model": chosen, "method": {"name": method, **own}}
+        made = with_secure_sum(raw, sites=self._site_count())
+        return load_secured(made, asked=raw, plainly="secure=None")
+
+    def _site_count(self) -> int | None:
+        """How many sites there will be; None when the table's rows decide."""
+        layout = self._raw["sites"]
+        split = layout.get("split", SitesSection.split)
+        if split == "files":
+            return None if self._tables is None else len(self._tables)
+        return None if split.startswith("column:") else int(layout.get("count", SitesSection.count))
 
     def run(
         self,

@@ -4,8 +4,13 @@
     FederatedClassifier().fit([north, south, west], "outcome")
 
 **The sites are simulated.** Every row is in this process already, so a policy protects nobody here; unless `policy`
-says otherwise, sites answer however few rows they have (`min_rows = 1`, where a real site asks for 100). What a
-federation of such sites would have disclosed stands in `outcome_`.
+says otherwise, sites answer however few rows they have (`min_rows = 1`, where a real site asks for 100), and categories
+become known however few rows share them (`min_cell = 1`, where a real site asks for 10). What a federation of such sites
+would have disclosed stands in `outcome_`.
+
+With three or more sites the updates of "fedavg" are summed by masks, unless `method_options` has `dp` or `secure`. Options
+that need each site's own update, such as a median, ask for `method_options={"secure": None}`: plain averaging, the
+baseline, where rows can be read by a lying hub.
 
 Guarantees: the same parameters and rows give the same model; arrays behave as scikit-learn prescribes (its estimator
 checks pass); text columns of frames are read as categories; a class unknown to a site is known to all, for the set of
@@ -28,15 +33,16 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, check_consistent_length, check_is_fitted, column_or_1d, validate_data
 
-from kohort.runs.config import Plan, load_plan, only_read
+from kohort.runs.config import Plan, only_read
 from kohort.runs.overrides import dotted_keys, without_keys
 from kohort.runs.run import Outcome, run
+from kohort.runs.secure_default import load_secured, with_secure_sum
 from kohort.tables.cells import canonical_text
 from kohort.tables.frames import from_native
 
 __all__ = ["FederatedClassifier", "FederatedRegressor"]
 
-SIMULATED_POLICY = {"min_rows": 1}
+SIMULATED_POLICY = {"min_rows": 1, "min_cell": 1}
 NO_PROBABILITIES = ("svm", "perceptron")
 _KEYS = {
     "rounds": "train.rounds",
@@ -126,9 +132,10 @@ class _Federated(BaseEstimator):  # type: ignore[misc] # scikit-learn has no typ
             )
         whole = frame.with_columns(target.alias(name))
         tables, sites = self._deal(whole, given.sites)
-        return run(self._plan(data, sites), seed=self.seed, tables=tables)
+        site_count = len(tables) if len(tables) > 1 else None if self.split.startswith("column:") else sites["count"]
+        return run(self._plan(data, sites, site_count), seed=self.seed, tables=tables)
 
-    def _plan(self, data: Mapping[str, Any], sites: Mapping[str, Any]) -> Plan:
+    def _plan(self, data: Mapping[str, Any], sites: Mapping[str, Any], site_count: int | None) -> Plan:
         """The plan of these rows; parameters that were left alone and that the method does not read are not in it."""
         hidden = (self.hidden,) if isinstance(self.hidden, int | np.integer) else self.hidden
         raw: dict[str, Any] = {
@@ -146,8 +153,10 @@ class _Federated(BaseEstimator):  # type: ignore[misc] # scikit-learn has no typ
             "policy": dict(SIMULATED_POLICY if self.policy is None else self.policy),
             "method": {"name": self.method, **(self.method_options or {})},
         }
-        unread = dotted_keys(raw) - dotted_keys(only_read(raw))
-        return load_plan(without_keys(raw, unread & self._left_alone()))
+        made = with_secure_sum(raw, sites=site_count)
+        unread = dotted_keys(made) - dotted_keys(only_read(made))
+        read = without_keys(made, unread & self._left_alone())
+        return load_secured(read, asked=raw, plainly='method_options={"secure": None}')
 
     def _left_alone(self) -> set[str]:
         """The keys of a plan whose parameters have their defaults."""
@@ -187,12 +196,14 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
 
     Parameters
     ----------
-    method : one of `kohort methods`; `method_options` holds the keys of its own section of a plan.
+    method : one of `kohort methods`; `method_options` holds the keys of its own section of a plan. "fedavg" sums updates by
+        masks when there are three or more sites; `method_options={"secure": None}` averages them in clear.
     n_sites, split : how rows are dealt out when `fit` is not told their sites ("iid", "interval:COLUMN", "dirichlet").
     rounds, local_epochs, batch, optimizer, lr : training; `train` holds further keys of `[train]`, such as `aggregate`.
     model, hidden, dtype : "mlp" with these hidden layers, "logistic", "linear", "svm" or "perceptron".
     seed : the same seed gives the same model.
-    policy : keys of `[policy]`. **None is {"min_rows": 1}: simulated sites that answer however few rows they have.**
+    policy : keys of `[policy]`. **None is {"min_rows": 1, "min_cell": 1}: simulated sites that answer however few rows they
+        have, and name every category.**
     data : further keys of `[data]`, such as `quasi`, `bounds`, `missing` or `test`.
 
     Attributes

@@ -33,7 +33,8 @@ def test_the_python_example_runs(
     names: dict[str, object] = {}
     exec(compile(example.group(1), "README.md", "exec"), names)  # noqa: S102 - the README is ours
     printed = capsys.readouterr().out
-    assert "hub train aggregate" in printed
+    assert "hub sum.updates secure-sum" in printed
+    assert "aggregate" not in printed
     assert float(printed.split()[0]) > 0.7
     predictions = names["predictions"]
     assert len(predictions) == 3000  # type: ignore[arg-type]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -113,6 +114,25 @@ def test_a_lying_hub_reads_rows_from_plain_averaging_and_only_totals_from_sums()
     assert plain.lying_hub[0].startswith("Your rows")
     assert not any(sentence.startswith("Your rows") for sentence in masked.lying_hub)
     assert any(sentence.startswith("Totals over at least 3 sites") for sentence in masked.lying_hub)
+
+
+def test_the_book_is_told_where_it_is_kept_and_where_it_is_not() -> None:
+    book, rounds = "none opens that, together with earlier ones", "Totals of training rounds are not in that book"
+    declared = {"bounds": {"age": (0, 99), "dose": (0, 9)}, "categories": {"ward": ("a",), "outcome": ("ill", "well")}}
+    trained, solved = explain_plan(PLANS["fedavg masks"]), explain_plan(PLANS["oneshot"])
+    assert any(book in sentence for sentence in solved.lying_hub)
+    assert not any(rounds in sentence for sentence in solved.lying_hub)
+    assert any(rounds in sentence for sentence in trained.lying_hub)
+    noisy = explain_plan(replace(PLANS["fedavg masks dp"], data=replace(PLANS["fedavg"].data, **declared)))
+    assert not any(book in sentence or rounds in sentence for sentence in noisy.lying_hub)
+    assert any("The totals are noisy" in sentence for sentence in noisy.lying_hub)
+
+
+def test_a_domain_that_may_be_declared_is_learned_at_most_once() -> None:
+    steps = {step.task: step for step in explain_plan(PLANS["fedavg masks"]).steps}
+    assert "describe" not in steps
+    assert steps["domain.names"].often == "at most once"
+    assert steps["sum.updates"].often == f"{PLANS['fedavg masks'].train.rounds} times"
 
 
 def test_the_key_holder_is_named_where_it_opens() -> None:

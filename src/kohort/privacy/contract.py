@@ -54,6 +54,7 @@ class Step:
         repeats: Whether it is answered more than once per round. The key-holder's steps are: each names another sum.
         sites: Fewest sites of a sum; 0 for a step that is no sum.
         rows: Whether the answer holds rows, or classes of rows, that the recipient may keep.
+        booked: Whether the total of a sum is noted in the book of openings.
     """
 
     task: str
@@ -68,6 +69,7 @@ class Step:
     repeats: bool = False
     sites: int = 0
     rows: bool = False
+    booked: bool = False
 
     def allows(self, guarantee: Guarantee, to: str) -> bool:
         """Whether a release with this guarantee may answer the step.

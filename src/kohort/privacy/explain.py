@@ -53,6 +53,8 @@ class ExplainedStep:
     """Fewest sites of a sum; 0 for a step that is no sum."""
     rows: bool = False
     """Whether the answer holds rows, or classes of rows."""
+    booked: bool = False
+    """Whether its totals are in the book of openings."""
     per_sum: bool = False
     """Whether it is answered once for each secure sum, as the key-holder's steps are."""
 
@@ -254,6 +256,7 @@ def _explained(step: Step, *, at_most: bool = False) -> ExplainedStep:
         claims=tuple(sorted(step.claims, key=lambda claim: isinstance(claim, Public | Encrypted))),
         sites=max([step.sites, *(claim.sites for claim in step.claims if isinstance(claim, SecureSum))]),
         rows=step.rows,
+        booked=step.booked,
         per_sum=step.repeats,
     )
 
@@ -291,14 +294,7 @@ def _worst_case(steps: Sequence[ExplainedStep]) -> tuple[str, ...]:
     claims = [claim for step in steps if step.to == "hub" for claim in step.claims if step.rows or not _is_class(claim)]
     kinds = {type(claim) for claim in claims}
     said = [sentence for kind, sentence in _LEARNED.items() if kind in kinds]
-    sums = [claim for claim in claims if isinstance(claim, SecureSum)]
-    if sums:
-        least, colluders = min(claim.sites for claim in sums), min(claim.colluders for claim in sums)
-        said.append(
-            f"Totals over at least {least} sites, each once; with {_number(colluders, 'site')} on its side, the total over "
-            "the others. It may choose the public inputs of a sum, such as the weights, but all sites of a sum see the "
-            "same ones. " + (_NOISY_TOTALS if DP in kinds else _NO_BOOK)
-        )
+    said += _from_totals(steps, noisy=DP in kinds)
     if any(step.to != "hub" for step in steps):
         said.append("Of sealed messages: who writes to whom, when, and a size class. Peers read them in full.")
     said.append("When your site answers, and how large answers are: timing and sizes are not defended.")
@@ -309,10 +305,34 @@ def _is_class(claim: Guarantee) -> bool:
     return isinstance(claim, KAnonymous | KKm)
 
 
-_NO_BOOK: Final = (
-    "Totals over different sites, from several rounds or runs, can be compared; no book of openings prevents that yet."
+def _from_totals(steps: Sequence[ExplainedStep], *, noisy: bool) -> list[str]:
+    """What totals leave to a lying hub."""
+    sums = [(step, claim) for step in steps for claim in step.claims if isinstance(claim, SecureSum)]
+    if not sums:
+        return []
+    least, colluders = min(claim.sites for _, claim in sums), min(claim.colluders for _, claim in sums)
+    said = [
+        f"Totals over at least {least} sites, each once; with {_number(colluders, 'site')} on its side, the total over the "
+        "others. All sites of a sum see the same public inputs, or nothing opens."
+    ]
+    if noisy:
+        return [*said, "The totals are noisy, within the budget below, so comparing them shows no more."]
+    if any(step.booked for step, _ in sums):
+        keyed = any(claim.opens.startswith(_KEY_HOLDER) for _, claim in sums)
+        said.append(_BOOK.format(least=least, keepers="the key-holder keeps" if keyed else "every site keeps"))
+    if not all(step.booked for step, _ in sums):
+        said.append(_ROUNDS)
+    return said
+
+
+_BOOK: Final = (
+    "Statistics of the same rows are in a book that {keepers} over all runs: none opens that, together with earlier ones, "
+    "would show fewer than {least} sites."
 )
-_NOISY_TOTALS: Final = "The totals are noisy, within the budget below."
+_ROUNDS: Final = (
+    "Totals of training rounds are not in that book: if it lets a site drop out of a round, it can compare that round's "
+    "total with another one. The weights differ between rounds; a hub without a site on its side cannot choose them."
+)
 _LEARNED: Final[dict[type[Guarantee], str]] = {
     Raw: "Every row that is released as it is.",
     Aggregate: (

@@ -213,7 +213,16 @@ def sum_steps(
             Public(what=CONFIRMATIONS),
         )
         says = f"your share of a sum by {scheme.name} over at least {least} sites; only the total opens: {says}"
-    step = Step(task=task.name, says=says, claims=claims, rounds=rounds, parts=scheme.steps, every=every, sites=least)
+    step = Step(
+        task=task.name,
+        says=says,
+        claims=claims,
+        rounds=rounds,
+        parts=scheme.steps,
+        every=every,
+        sites=least,
+        booked=bool(task.family),
+    )
     return [*_set_up_steps(scheme), step]
 
 

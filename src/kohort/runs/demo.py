@@ -21,6 +21,7 @@ from kohort.report.page import write_report
 from kohort.report.runs import FAILED_FILE, read_runs, read_shared_plan
 from kohort.runs.config import Plan, load_plan, only_read
 from kohort.runs.run import Progress, run
+from kohort.runs.secure_default import with_secure_sum
 
 __all__ = ["MARK", "ROUNDS", "TITLE", "Watch", "demo_plan", "prepare_folder", "run_demo"]
 
@@ -66,6 +67,8 @@ Watch = Callable[[Progress], None]
 def demo_plan(method: Method, *, rounds: int = ROUNDS) -> Plan:
     """The demo's plan for one method: the shared keys that it reads, and those it gives as an example itself.
 
+    Updates are summed securely where the method can do that.
+
     Args:
         method: A registered method.
         rounds: Rounds of training, for methods that have any.
@@ -75,7 +78,8 @@ def demo_plan(method: Method, *, rounds: int = ROUNDS) -> Plan:
     """
     raw: dict[str, Any] = tomllib.loads(_PLAN)
     raw["train"]["rounds"] = rounds
-    return load_plan(only_read(_merged(raw, method.example_keys())))
+    whole = _merged(raw, method.example_keys())
+    return load_plan(only_read(with_secure_sum(whole, sites=whole["sites"]["count"])))
 
 
 def run_demo(

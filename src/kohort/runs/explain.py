@@ -12,6 +12,7 @@ from typing import Final
 from kohort.privacy.explain import Explanation, explain
 from kohort.protocol.enrolment import DESCRIBE
 from kohort.protocol.key_holder import key_holder_contract, needs_key_holder
+from kohort.protocol.plan.approved import ApprovedPlan
 from kohort.runs.backend import approved_plan_for
 from kohort.runs.config import Plan
 from kohort.tables.schema import ColumnSpec, Role, Schema
@@ -45,8 +46,17 @@ def explain_plan(plan: Plan) -> Explanation:
         plan_hash=plan.digest(),
         keep_days=getattr(gate, "keep_days", None),
         key_holder=key_holder_contract(approved) if needs_key_holder(approved) else None,
-        optional=(DESCRIBE.name,),
+        optional=_learns_domains(approved),
     )
+
+
+def _learns_domains(approved: ApprovedPlan) -> set[str]:
+    """The tasks that are not asked for when every domain turns out to be declared."""
+    if not approved.sums_securely:
+        return {DESCRIBE.name}
+    from kohort.rounds.domains import domain_steps
+
+    return {step.task for step in domain_steps(approved)}
 
 
 def plan_schema(plan: Plan) -> Schema:

@@ -1,0 +1,69 @@
+"""The protection of plans that are made in Python and in the demo: updates are summed securely wherever that is possible.
+
+A plan file says itself what it wants: without `[method.secure]` its updates are averaged in clear.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from kohort.crypto.sums.mask_keys import MOST_SITES
+from kohort.crypto.sums.scheme import MIN_SITES
+from kohort.errors import ConfigError
+from kohort.methods.registry import find_method
+from kohort.runs.config import Plan, load_plan
+
+__all__ = ["load_secured", "with_secure_sum"]
+
+
+def with_secure_sum(raw: Mapping[str, Any], *, sites: int | None) -> dict[str, Any]:
+    """The sections of a plan, with a secure sum of updates where the method can have one and nothing else was asked for.
+
+    Args:
+        raw: The sections of a plan. `method.secure` as None asks for plain averaging.
+        sites: How many sites there will be; None when it is not known before the table is read.
+
+    Returns:
+        A new mapping. It has `method.secure.sum = "masks"`, or "bfv" for more sites than masks allow, if there are three
+        sites or more, the method is without a sum by default, and `raw` has neither `method.secure` nor `method.dp`.
+    """
+    method = dict(raw["method"])
+    made = {**raw, "method": method}
+    if "secure" in method:
+        if method["secure"] is None:
+            del method["secure"]
+        return made
+    enough = sites is None or sites >= MIN_SITES
+    if enough and method.get("dp") is None and _is_plain_by_default(str(method["name"])):
+        method["secure"] = {"sum": "masks" if sites is None or sites <= MOST_SITES else "bfv"}
+    return made
+
+
+def load_secured(made: Mapping[str, Any], *, asked: Mapping[str, Any], plainly: str) -> Plan:
+    """Validate what `with_secure_sum` made; an error about a sum that nobody asked for says how to do without it.
+
+    Args:
+        made: The sections of the plan.
+        asked: The sections it was made from.
+        plainly: How the caller asks for plain averaging.
+
+    Returns:
+        The plan.
+
+    Raises:
+        ConfigError: The sections are no plan, or a key needs each site's own update.
+    """
+    try:
+        return load_plan(made)
+    except ConfigError as error:
+        added = "secure" in made["method"] and "secure" not in asked["method"]
+        if not added or "method.secure" not in error.message:
+            raise
+        hint = f"{error.hint}, or give {plainly} for plain averaging, where rows can be read by a lying hub"
+        raise ConfigError(error.message, hint=hint) from None
+
+
+def _is_plain_by_default(method: str) -> bool:
+    return any(item.name == "secure" and item.default is None for item in fields(find_method(method).config))
