@@ -25,7 +25,7 @@ from kohort.protocol.wire import Payload, encode
 if TYPE_CHECKING:
     from kohort.protocol.site import Site
 
-__all__ = ["ManySites", "Release", "Releases", "Request", "Task", "find_task"]
+__all__ = ["ManySites", "Release", "Releases", "Request", "Task", "find_task", "installed_tasks"]
 
 _TASKS: dict[str, Task] = {}
 
@@ -134,3 +134,12 @@ def find_task(name: str) -> Task:
             f"no task called {name!r} is installed at this site", hint="Install the package that brings it"
         )
     return found
+
+
+def installed_tasks() -> tuple[str, ...]:
+    """The names of all tasks that a request can ask for here.
+
+    Returns:
+        The names, sorted.
+    """
+    return tuple(sorted(_TASKS))

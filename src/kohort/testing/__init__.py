@@ -22,10 +22,17 @@ Or let pytest report each law by itself; the runs are shared between the checks:
 The runs take place in this process, over four small tables made for the purpose, with the keys that the method's
 `example` names. A method that passes keeps the laws on these tables; the suite does not prove that its claims are true.
 That a guarantee such as differential privacy holds needs tests of the method's own.
+
+What a lying hub gets is checked by a second suite (`kohort.testing.adversary`), for any plan:
+
+    from kohort.testing import check_trust, plan_of
+
+    check_trust(plan_of("my-method"))
 """
 
 from __future__ import annotations
 
+from kohort.testing.adversary import ADVERSARY_CHECKS, AdversaryCheck, Victim, check_trust
 from kohort.testing.checks import CHECKS, Check, ContractViolation, check_method
 from kohort.testing.federation import (
     SITE_SIZES,
@@ -36,20 +43,31 @@ from kohort.testing.federation import (
     plan_of,
     tables,
 )
+from kohort.testing.recorded import Exchange, HonestRun, few_rows, record
 from kohort.testing.runs import VARIANTS, MethodRuns
+from kohort.testing.site_servers import ServedSites
 
 __all__ = [
+    "ADVERSARY_CHECKS",
     "CHECKS",
     "SITE_SIZES",
     "VARIANTS",
+    "AdversaryCheck",
     "Carried",
     "Check",
     "ContractViolation",
+    "Exchange",
+    "HonestRun",
     "MethodRuns",
     "RecordedRun",
+    "ServedSites",
+    "Victim",
     "carry_out",
     "check_method",
+    "check_trust",
+    "few_rows",
     "listening",
     "plan_of",
+    "record",
     "tables",
 ]

@@ -100,6 +100,9 @@ class SiteServer:
         except ResourceError as error:
             self.broken = error
             reply = ReplyMessage(site=self._identity.name, fresh=self._number, status="failed", code="failed")
+        except Exception as error:  # whatever a message holds, it must not end the site's process
+            self.record_refusal("letter", f"a message that cannot be read ({type(error).__name__})")
+            reply = ReplyMessage(site=self._identity.name, fresh=self._number, status="dropped", code="tampered")
         return write_reply(reply, self._identity)
 
     def record_refusal(self, what: str, reason: str) -> None:
@@ -184,7 +187,12 @@ class SiteServer:
             raise
 
     def _handled(self, incoming: RequestMessage, run: OpenedRun) -> ReplyMessage:
-        request = incoming.request
+        try:
+            request = incoming.request
+        except IntegrityError as error:
+            ledger_context = LedgerContext(what=incoming.task, round=incoming.round)
+            self.ledger.note(self.ledger.chain, ledger_context, reason=error.message)
+            return self._reply(incoming, status="dropped", code=code_of(error))
         stored = run.store.find(request.digest)
         if stored is not None:
             former = read_reply(stored, site=self._identity.public)

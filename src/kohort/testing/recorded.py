@@ -1,0 +1,213 @@
+"""An honest run of a plan through messages and site servers, recorded so that a lying hub can begin as it does."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+import numpy as np
+import polars as pl
+
+from kohort.crypto.sums.scheme import KEY_HOLDER
+from kohort.privacy.contract import Contract
+from kohort.protocol.key_holder import key_holder_contract
+from kohort.protocol.plan.approved import ApprovedPlan
+from kohort.rng import Streams
+from kohort.runs.config import Plan
+from kohort.runs.run import run
+from kohort.runs.simulation import Population
+from kohort.testing.canary import CANARY
+from kohort.testing.site_servers import DirectCarrier, ServedSites
+from kohort.transport.messages import ReplyMessage, RequestMessage, read_reply, read_request, split_messages
+from kohort.transport.remote_engine import Carrier
+from kohort.transport.site_server import SiteServer
+
+__all__ = ["VICTIM", "Exchange", "HonestRun", "few_rows", "record"]
+
+FEW_ROWS = {"a-first": 26, "b-victim": 40, "c-third": 34, "d-fourth": 30}
+"""Rows per site."""
+_SEED = 3
+VICTIM = "b-victim"
+"""The site with the canary row, which is lied to."""
+
+
+def few_rows(*, seed: int = _SEED) -> dict[str, pl.DataFrame]:
+    """One small table per site. The victim's first row has a value that occurs nowhere else.
+
+    Args:
+        seed: Another seed makes other rows, as many, without the canary and without one of the victim's categories.
+
+    Returns:
+        The tables by site name.
+    """
+    random = np.random.default_rng(seed)
+    made = {}
+    for name, rows in FEW_ROWS.items():
+        age = random.integers(20, 80, rows)
+        dose = random.normal(4.0, 1.5, rows).round(2)
+        ward = random.choice(["north", "south", "west"], rows)
+        if name == VICTIM:
+            dose[0] = CANARY if seed == _SEED else 0.0
+            ward[0] = "north" if seed == _SEED else "south"
+            ward[1:] = np.where(ward[1:] == "north", "west", ward[1:])
+        outcome = np.where(random.random(rows) < 1 / (1 + np.exp(-(age - 50) / 12)), "ill", "well")
+        outcome[:2] = ["ill", "well"]
+        made[name] = pl.DataFrame({"age": age, "dose": dose, "ward": ward, "outcome": outcome})
+    return made
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """One request of the honest run and the reply to it."""
+
+    site: str
+    asked: RequestMessage
+    reply: ReplyMessage
+
+
+@dataclass
+class _Recorder:
+    """Carries messages and writes them down."""
+
+    carrier: Carrier
+    served: ServedSites
+    exchanges: list[Exchange]
+
+    def carry(self, messages: Mapping[str, bytes], *, deadline: float) -> tuple[dict[str, bytes], dict[str, str]]:
+        replies, missing = self.carrier.carry(messages, deadline=deadline)
+        assert self.served.hub is not None  # noqa: S101 - set before a message is written
+        for name, data in messages.items():
+            for asked, reply in zip(split_messages(data), split_messages(replies[name]), strict=True):
+                read = read_request(asked, hub=self.served.hub.public)
+                self.exchanges.append(Exchange(name, read, read_reply(reply, site=self.served.identities[name].public)))
+        return replies, missing
+
+
+@dataclass
+class _RecordedSites(ServedSites):
+    exchanges: list[Exchange] = field(default_factory=list)
+    population: Population | None = None
+    streams: Streams | None = None
+
+    def populate(self, plan: Plan, streams: Streams) -> Population:
+        self.streams, self.population = streams, super().populate(plan, streams)
+        return self.population
+
+    def carrier(self) -> Carrier:
+        return _Recorder(DirectCarrier(self.site_servers), self, self.exchanges)
+
+
+class Named(Protocol):
+    """What can be chosen by its name."""
+
+    @property
+    def name(self) -> str:
+        """The name."""
+        ...
+
+
+N = TypeVar("N", bound=Named)
+
+
+class HonestRun:
+    """An honest run of a plan: what each site was asked and said, and how to make its sites anew.
+
+    Args:
+        name: What to call it in messages.
+        plan: The plan.
+        served: The finished run's sites.
+        other: The rows of the twins: as many per site, with other values.
+        share: The share of all lies that is tried, chosen by a hash of each lie's name.
+    """
+
+    def __init__(self, name: str, plan: Plan, served: _RecordedSites, other: Population, share: float) -> None:
+        self.name, self.plan, self.served, self.share = name, plan, served, share
+        self._other = other
+
+    @property
+    def approved(self) -> ApprovedPlan:
+        """What was approved."""
+        assert self.served.approved is not None  # noqa: S101 - the run is over
+        return self.served.approved
+
+    @property
+    def parties(self) -> tuple[str, ...]:
+        """Who is lied to: one site, and the key-holder where there is one."""
+        return (VICTIM, *([KEY_HOLDER] if KEY_HOLDER in self.served.makers else []))
+
+    def script(self, site: str) -> list[Exchange]:
+        """The honest exchanges of one site, in order.
+
+        Args:
+            site: The site's name.
+
+        Returns:
+            Requests and replies.
+        """
+        return [exchange for exchange in self.served.exchanges if exchange.site == site]
+
+    def contract(self, site: str) -> Contract:
+        """What the plan may ask of a participant.
+
+        Args:
+            site: A site's name, or the key-holder's.
+
+        Returns:
+            The contract.
+        """
+        return key_holder_contract(self.approved) if site == KEY_HOLDER else self.approved.contract
+
+    def serve(self, site: str, *, other_rows: bool = False, folder: Path | None = None) -> SiteServer:
+        """A fresh server of a site.
+
+        Args:
+            site: The site's name.
+            other_rows: Whether it gets other row values than in the honest run.
+            folder: Where it keeps its files; None keeps them in memory.
+
+        Returns:
+            The server; nothing was asked of it yet.
+        """
+        make = self.served.makers[site]
+        return make(folder=folder, population=self._other) if other_rows else make(folder=folder)
+
+    def sampled(self, found: Iterable[N], *place: object, weight: float = 1.0) -> Iterator[N]:
+        """The share of lies that is tried.
+
+        Args:
+            found: All of them.
+            place: Where they are told: the same lie at another place is another one.
+            weight: How many times the run's share is tried of this family.
+
+        Yields:
+            Those chosen; the same ones every time.
+        """
+        for lie in found:
+            said = f"{self.name}|{place}|{lie.name}".encode()
+            if int.from_bytes(hashlib.blake2b(said, digest_size=8).digest(), "little") < weight * self.share * 2**64:
+                yield lie
+
+
+def record(plan: Plan, *, name: str = "", share: float = 1.0, seed: int = 5) -> HonestRun:
+    """Carry a plan out honestly, through messages and site servers, and record it.
+
+    Args:
+        plan: For example from `plan_of`.
+        name: What to call it in messages; by default the method's name.
+        share: The share of all lies that is to be tried later.
+        seed: The run's seed.
+
+    Returns:
+        The recorded run.
+
+    Raises:
+        KohortError: The honest run failed.
+    """
+    served = _RecordedSites(tables=few_rows())
+    run(plan, seed=seed, backend=served)
+    assert served.streams is not None  # noqa: S101 - the run is over
+    other = ServedSites(tables=few_rows(seed=_SEED + 1)).populate(plan, Streams.choose(seed, secure=False))
+    return HonestRun(name or plan.method, plan, served, other, share)

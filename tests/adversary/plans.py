@@ -1,0 +1,99 @@
+"""The plans that the adversary suite attacks: every method's example, and every option that claims a protection."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any
+
+from kohort.methods.registry import find_method, methods
+from kohort.runs.config import Plan, load_plan, only_read
+from kohort.testing import HonestRun, record
+
+SHARE = float(os.environ.get("KOHORT_LIES", "0.02"))
+"""The share of all lies that is told; `make fuzz` tells all of them."""
+CATEGORIES = {"ward": ["north", "south", "west"], "outcome": ["ill", "well"]}
+BUDGET = {"epsilon": 1.0, "delta": 1e-4}
+PHASES = [
+    {"kind": "peers", "rows": "low", "rounds": 1, "optimizer": "sgd", "lr": 0.2},
+    {"kind": "server", "rows": "high", "rounds": 2, "optimizer": "sgd", "lr": 0.1, "batch": 0, "dp": BUDGET},
+]
+CLUSTERS = {"one": ["a-first", "b-victim"], "two": ["c-third", "d-fourth"]}
+
+
+def _plan(
+    method: str,
+    own: Mapping[str, Any] | None = None,
+    *,
+    train: Mapping[str, Any] | None = None,
+    model: Mapping[str, Any] | None = None,
+    declared: bool = True,
+) -> Callable[[], Plan]:
+    """A small plan; with `declared`, every column's domain is."""
+
+    def made() -> Plan:
+        example = find_method(method).example_keys()
+        data = {
+            "table": "in-memory table",
+            "target": "outcome",
+            "quasi": ["age", "ward"],
+            "sensitive": ["outcome"],
+            "features": "rest",
+            "bounds": {"age": [0, 100], "dose": [-10, 20]},
+        }
+        return load_plan(
+            only_read(
+                {
+                    "data": data | ({"categories": CATEGORIES} if declared else {}),
+                    "sites": {"split": "files", **example.get("sites", {})},
+                    "model": {"hidden": [3]} if model is None else dict(model),
+                    "train": {"rounds": 2, "batch": 16, "lr": 0.01} | dict(train or {}),
+                    "method": {**example["method"], **(own or {})},
+                    "policy": {"min_rows": 1, "raw": True, "min_k": 2},
+                }
+            )
+        )
+
+    return made
+
+
+def _dp(**keys: Any) -> dict[str, Any]:
+    return {"dp": BUDGET | keys}
+
+
+def _oneshot(scheme: str, **keys: Any) -> dict[str, Any]:
+    return {"secure": {"sum": scheme}, "oneshot": keys}
+
+
+OUTPUT = _dp(mechanism="output", delta=0.0)
+MASKS: dict[str, Any] = {"secure": {"sum": "masks"}}
+LOGISTIC = {"kind": "logistic"}
+SGD = {"batch": 0, "optimizer": "sgd"}
+PLANS: dict[str, Callable[[], Plan]] = {
+    **{name: _plan(name) for name in sorted(methods())},
+    "fedavg, undeclared": _plan("fedavg", declared=False),
+    "fedavg, stop": _plan("fedavg", train={"stop": {"metric": "loss", "patience": 2, "min_delta": 0.5}}),
+    "fedavg, dp-sgd": _plan("fedavg", _dp(), train={"batch": 0}),
+    "fedavg, after": _plan("fedavg", _dp(mechanism="after")),
+    "fedavg, output": _plan(
+        "fedavg", _dp(mechanism="output", delta=0.0), train={"rounds": 1, "l2": 0.1}, model=LOGISTIC
+    ),
+    "fedavg, statistics": _plan("fedavg", _dp(mechanism="statistics"), model=LOGISTIC),
+    "fedavg, masks": _plan("fedavg", MASKS),
+    "fedavg, masks and dp": _plan("fedavg", MASKS | _dp(), train=SGD),
+    "fedavg, bfv": _plan("fedavg", {"secure": {"sum": "bfv"}}),
+    "partial, local": _plan("partial", {"gate": {"k": 5, "release_k": 5, "count": "local"}}),
+    "syntactic, peers": _plan("syntactic", {"anonymise": {"k": 5}, "share": "peers"}),
+    "hybrid, named": _plan("hybrid", {"phases": PHASES, "clusters": CLUSTERS}),
+    "hybrid, judge": _plan("hybrid", {"phases": PHASES, "clusters": CLUSTERS, "judge": {"rows": "low"}}),
+    "oneshot, bfv": _plan("oneshot", _oneshot("bfv")),
+    "oneshot, rounds": _plan("oneshot", _oneshot("masks", rounds=3)),
+    "oneshot, peers": _plan("oneshot", _oneshot("none", statistics_to="peers")),
+}
+
+
+@cache
+def honest(name: str) -> HonestRun:
+    """The recorded honest run of a plan; one per process."""
+    return record(PLANS[name](), name=name, share=SHARE)
