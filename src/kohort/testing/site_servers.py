@@ -20,6 +20,7 @@ from kohort.crypto.sealed import Identity
 from kohort.crypto.sums.key_book import KeyBook
 from kohort.crypto.sums.scheme import KEY_HOLDER
 from kohort.privacy.ledger.ledger import canonical
+from kohort.privacy.openings import OpeningBook
 from kohort.protocol.key_holder import needs_key_holder
 from kohort.protocol.plan.approved import ApprovedPlan
 from kohort.rng import Streams
@@ -31,7 +32,7 @@ from kohort.transport.deployment.site_run import SiteResources, open_chain, run_
 from kohort.transport.remote_engine import Carrier, RemoteEngine, SiteReceipts
 from kohort.transport.site_ledger import open_site_ledger
 from kohort.transport.site_server import SiteServer
-from kohort.transport.site_store import ReplayGuard, RunStore
+from kohort.transport.site_store import AnsweredRequests, ReplayGuard, RunStore
 
 __all__ = ["DirectCarrier", "ServedSites", "serve"]
 
@@ -174,6 +175,7 @@ def serve(
         streams=lambda _: streams,
         low=None if population.low is None or not is_site else int(population.low[index]),
         low_by_row=population.low_by_row,
+        openings=OpeningBook(None if folder is None else folder / "openings.jsonl"),
         book=KeyBook(None if folder is None or is_site else folder / "openings"),
     )
     open_chain(resources, ledger, streams.bytes("ledger"))
@@ -191,4 +193,5 @@ def serve(
         open_run=run_opener(resources, ledger),
         store_for=store_for,
         replay_guard=ReplayGuard(None if folder is None else folder / "numbers"),
+        answered=AnsweredRequests(None if folder is None else folder / "answered"),
     )

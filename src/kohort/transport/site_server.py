@@ -32,7 +32,7 @@ from kohort.transport.messages import (
     write_reply,
 )
 from kohort.transport.site_ledger import KeptReceipts, SiteLedger
-from kohort.transport.site_store import ReplayGuard, RunStore
+from kohort.transport.site_store import AnsweredRequests, ReplayGuard, RunStore
 
 __all__ = ["OpenedRun", "SiteServer"]
 
@@ -70,6 +70,7 @@ class SiteServer:
         open_run: OpenRun,
         store_for: Callable[[str, str], RunStore],
         replay_guard: ReplayGuard,
+        answered: AnsweredRequests,
     ) -> None:
         self.broken: KohortError | None = None
         self.ledger = ledger
@@ -80,6 +81,7 @@ class SiteServer:
         self._open_run = open_run
         self._store_for = store_for
         self._replay_guard = replay_guard
+        self._answered = answered
         self._runs: dict[tuple[str, str], OpenedRun] = {}
 
     def reply(self, data: bytes) -> bytes:
@@ -160,6 +162,7 @@ class SiteServer:
             raise IntegrityError("a request came in for a run that was never begun here")
         ledger_context = LedgerContext(what="plan", request=incoming.plan_hash)
         try:
+            self._check_whole(place, store)
             run = self._open_run(incoming, plan, store)
             ledger_context = ledger_context._replace(what=run.plan_task)
             against = first_objection(run.site, run.claims, [run.plan_task, *run.judged])
@@ -176,6 +179,13 @@ class SiteServer:
             store.begin(plan, incoming.peers)
         self._runs[place] = run
         return run
+
+    def _check_whole(self, place: tuple[str, str], store: RunStore) -> None:
+        """Refuse a run whose stored answers are fewer than those that were sent: it would answer steps again."""
+        if any(store.find(digest) is None for digest in self._answered.of(" ".join(place))):
+            raise RefusedError(
+                "answers of this run were sent that its files do not have: they were deleted or copied back"
+            )
 
     def _still_allowed(self, incoming: RequestMessage, run: OpenedRun) -> None:
         """Withdrawn approvals and reached limits act at the next request; a refusal stands in the ledger."""
@@ -226,6 +236,8 @@ class SiteServer:
 
     def _kept(self, run: OpenedRun, request: Request, reply: ReplyMessage) -> ReplyMessage:
         run.store.keep(run.site, request, write_reply(reply, self._identity), formed=reply.status == "answer")
+        if reply.status == "answer":
+            self._answered.note(f"{request.run} {request.plan_hash}", request.digest)
         return reply
 
     def _line(

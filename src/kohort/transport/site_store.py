@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from kohort.errors import IntegrityError
@@ -21,7 +22,7 @@ from kohort.protocol.site import Site, asked_of, replay, restore_place
 from kohort.protocol.task import Request, find_task
 from kohort.protocol.wire import Payload, decode, encode
 
-__all__ = ["ReplayGuard", "RunStore"]
+__all__ = ["AnsweredRequests", "ReplayGuard", "RunStore"]
 
 
 class ReplayGuard:
@@ -53,6 +54,41 @@ class ReplayGuard:
                     write_whole(file, number.encode() + b"\n")
                     os.fsync(file.fileno())
         self._seen.add(number)
+
+
+class AnsweredRequests:
+    """The requests that the site answered, by run, kept outside the folders of the runs.
+
+    A run whose files were deleted or copied back from an earlier day lacks some of them, and would answer their steps
+    again, to other requests.
+
+    Args:
+        path: The file that keeps them; None keeps them in memory.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._path = path
+        self._known: dict[str, list[str]] = {}
+        if path is not None and path.exists():
+            with disk_errors(path):
+                lines = path.read_text(encoding="utf-8").splitlines()
+            for line in lines:
+                run, _, digest = line.rpartition(" ")
+                self._known.setdefault(run, []).append(digest)
+
+    def of(self, run: str) -> Sequence[str]:
+        """The digests of the requests that were answered in a run."""
+        return self._known.get(run, ())
+
+    def note(self, run: str, digest: str) -> None:
+        """Remember on disk that a request was answered, before the answer is sent."""
+        if self._path is not None:
+            with disk_errors(self._path):
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                with self._path.open("ab", buffering=0) as file:
+                    write_whole(file, f"{run} {digest}\n".encode())
+                    os.fsync(file.fileno())
+        self._known.setdefault(run, []).append(digest)
 
 
 class RunStore:

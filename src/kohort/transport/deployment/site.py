@@ -1,7 +1,7 @@
 """A site's folder, and what its operator does with it: init, trust, approve, start.
 
     site.toml  identity.key  node.key  hub.json  ca.pem  peers.toml  approved.toml  registration.json
-    ledger/  runs/  numbers  log/  openings (a key-holder's book)
+    ledger/  runs/  numbers  answered  log/  openings (a key-holder's book)
 
 Guarantee: private keys and stored answers are readable by their owner only; a site answers only plans its operator
 approved, counts only peers its operator trusts, and runs only the kohort installed here.
@@ -52,7 +52,7 @@ from kohort.transport.flower.environment import quiet
 from kohort.transport.flower.runner import BAD_CERTIFICATE, NODE_FILE, NOT_LET_IN, SiteRunner, supernode_command
 from kohort.transport.site_ledger import MONTH, SiteLedger, open_site_ledger
 from kohort.transport.site_server import SiteServer
-from kohort.transport.site_store import ReplayGuard, RunStore
+from kohort.transport.site_store import AnsweredRequests, ReplayGuard, RunStore
 
 __all__ = ["Limits", "SiteFolder"]
 
@@ -197,6 +197,7 @@ class SiteFolder:
             open_run=run_opener(resources, ledger),
             store_for=lambda run, plan_hash: RunStore(self._run_folder(run, plan_hash), forgets=holds_keys),
             replay_guard=ReplayGuard(self.path / "numbers"),
+            answered=AnsweredRequests(self.path / "answered"),
         )
 
     def start(self, *, insecure: bool, retries: int, passphrase: str | None = None) -> None:
