@@ -9,6 +9,7 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tests.support.flower_federation import (
     Federation,
@@ -24,14 +25,21 @@ from tests.support.flower_federation import (
 
 pytest.importorskip("flwr")
 
+from kohort.errors import IntegrityError, RefusedError
 from kohort.methods.registry import methods
 from kohort.privacy.ledger.verify import verify_ledger
+from kohort.protocol.enrolment import PREPARE
+from kohort.protocol.hub import Ask, Replies
+from kohort.protocol.wire import Payload
+from kohort.rounds.summed import _Training
+from kohort.rounds.training import TRAIN
 from kohort.runs.config import apply_overrides, read_plan
 from kohort.runs.run import run
 from kohort.transport.deployment.hub import HubFolder
 from kohort.transport.deployment.site import SiteFolder
 from kohort.transport.flower import run as flower_runs
 from kohort.transport.flower.bundle import bundle
+from kohort.transport.remote_engine import RemoteEngine
 
 pytestmark = pytest.mark.e2e
 
@@ -198,3 +206,39 @@ def test_a_hub_killed_at_a_random_round_goes_on_to_the_same_model(tmp_path: Path
     assert verify_ledger(tmp_path / "out").releases == verify_ledger(tmp_path / "local").releases
     for name in tables_of(3):
         assert verify_ledger(made.site(name)).releases == rounds + 2
+
+
+def test_a_lying_hub_gets_one_word_and_leaves_a_line_at_every_site(
+    three: Federation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It asks for plain training in a plan with masks, announces a total that is not the sites', and gets nothing."""
+    plan = variant(three, "masked", ["method.name=fedavg", 'method.secure={sum = "masks"}'])
+    honest = RemoteEngine.exchange
+
+    def asks_for_weights(self: RemoteEngine, ask: Ask) -> Replies:
+        replies = honest(self, ask)
+        if ask.task is not PREPARE:
+            return replies
+        lie = Payload(arrays={"weights": np.zeros(4, dtype=np.float32)})
+        return honest(self, Ask(task=TRAIN, to=replies.sites, payload=lie))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RemoteEngine, "exchange", asks_for_weights)
+        with pytest.raises(RefusedError, match=r"does not ask for this now \(contract\)"):
+            three.run_here(three.root / "lie-1", plan)
+    for name in tables_of(3):
+        last = lines_of(three.site(name))[-1]
+        assert (last["event"], last["what"]) == ("refusal", "train")
+        assert "asks for no 'train'" in last["reason"]
+
+    inputs = _Training.inputs
+
+    def another_total(self: _Training, number: int) -> dict[str, bytes]:
+        said = inputs(self, number)
+        return {**said, "total": bytes(len(said["total"]))} if number else said
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_Training, "inputs", another_total)
+        with pytest.raises(IntegrityError, match="tampered"):
+            three.run_here(three.root / "lie-2", plan)
+    assert three.run_here(three.root / "honest", plan).rounds == 2
