@@ -37,6 +37,10 @@ from kohort.runs.run import Outcome, run
 SITES = ("a", "b", "c", "d")
 K = 60
 VICTIM = "site-04"
+DECLARED: dict[str, Any] = {
+    "bounds": {"x": (0, 1)},
+    "categories": {"group": ["large", "medium", "small", "lone"], "y": ["no", "yes"]},
+}
 
 
 def identities(seed: int) -> dict[str, Identity]:
@@ -131,7 +135,7 @@ def table() -> pl.DataFrame:
 def outcome(**sites: Any) -> Outcome:
     plan = load_plan(
         {
-            "data": {"table": "memory", "target": "y", "quasi": ["group"], "features": ["x"], "test": 0},
+            "data": {"table": "memory", "target": "y", "quasi": ["group"], "features": ["x"], "test": 0, **DECLARED},
             "sites": {"count": 4, **sites},
             "train": {"rounds": 4, "optimizer": "sgd", "lr": 0.1},
             "model": {"kind": "logistic"},
@@ -297,7 +301,14 @@ def test_raw_rows_counted_across_sites_need_a_policy_that_trusts_counts() -> Non
         run(
             load_plan(
                 {
-                    "data": {"table": "memory", "target": "y", "quasi": ["group"], "features": ["x"], "test": 0},
+                    "data": {
+                        "table": "memory",
+                        "target": "y",
+                        "quasi": ["group"],
+                        "features": ["x"],
+                        "test": 0,
+                        **DECLARED,
+                    },
                     "sites": {"count": 4},
                     "train": {"rounds": 1},
                     "model": {"kind": "logistic"},
