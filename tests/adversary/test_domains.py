@@ -1,4 +1,4 @@
-"""A lying hub that learns or sets domains: it asks in clear, proposes rare values, forges names, changes what is declared.
+"""A lying hub that learns or sets domains: it asks in clear, proposes rare values, forges names, changes declared ones.
 
 Sites are those of a real run, unmodified; only the hub's part is changed. Each attack gets nothing, and a counterpart
 shows that it would succeed if the one check against it were missing.
@@ -91,6 +91,14 @@ def test_a_site_enrols_with_one_domain(prepared: tuple[Site, Request], monkeypat
     monkeypatch.setattr(Place, "admit", lambda *_: None)
     (failure,) = site.handle(other).failures
     assert "second domain" in failure.reason
+
+
+def test_a_site_with_a_stricter_policy_counts_nothing(prepared: tuple[Site, Request]) -> None:
+    site, _ = prepared
+    assert domains._counts(site).cap == 10
+    site.policy = replace(site.policy, min_cell=11)
+    with pytest.raises(RefusedError, match="min_cell 10 is below the policy's 11"):
+        domains._counts(site)
 
 
 def change(domain: Domain, name: str, **parts: Any) -> Domain:

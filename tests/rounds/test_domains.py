@@ -21,6 +21,7 @@ from kohort.tables.schema import Schema
 
 RARE_WARD, RARE_CLASS, EXTREME = "ward-of-one-patient", "class-of-one-patient", 987_654_321.25
 CANARIES = (RARE_WARD, RARE_CLASS, "987654321", "9.8765")
+FEDAVG: dict[str, Any] = {"train": {"rounds": 3, "lr": 0.1}, "model": {"kind": "logistic"}}
 
 
 def table(rows: int = 700) -> pl.DataFrame:
@@ -44,7 +45,7 @@ def outcome(out: Path | None = None, frame: pl.DataFrame | None = None, **parts:
             "data": {"table": "memory", "target": "outcome", "features": ["age", "dose", "ward"], "drop": ["person"],
                      "encoding": "onehot", "test": 0.2, **data},
             "sites": {"count": 4},
-            **({"train": {"rounds": 3, "lr": 0.1}, "model": {"kind": "logistic"}} if method["name"] == "fedavg" else {}),
+            **(FEDAVG if method["name"] == "fedavg" else {}),
             "policy": {"min_rows": 1, **parts.pop("policy", {})},
             "method": method,
             **parts,

@@ -12,7 +12,6 @@ import polars as pl
 import pytest
 
 from kohort.runs.config import Plan, read_plan
-from kohort.runs.run import run
 from kohort.studies.harness import runs as harness_runs
 from kohort.studies.harness.runs import Runs, RunSummary, run_group, summarise
 from kohort.studies.hybrid import rows as hybrid_rows
@@ -177,10 +176,10 @@ def test_plans_on_the_same_rows_share_them_and_nothing_else(
     runs.prepare(plans)
     assert one_by_one == [jobs]
     for plan in plans:
-        alone = [run(plan, seed=seed, tables={"rows": table_rows("dutch")}) for seed in (0, 1)]
+        alone = [made(plan, seed) for seed in (0, 1)]
         found = runs.of(plan)
         assert [one.accuracy for one in found] == [one.accuracy for one in alone]
-        assert [one.curve[-1] for one in found] == [one.history[-1]["accuracy"] for one in alone]
+        assert [one.curve for one in found] == [one.curve for one in alone]
         assert [one.epsilon for one in found] == [one.epsilon for one in alone]
 
 

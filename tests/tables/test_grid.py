@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -33,7 +34,7 @@ def test_a_number_lies_in_one_cell_per_level_each_a_part_of_the_one_before(value
         low, high = _edges(cell)
         assert low - 1e-9 * abs(low) <= value <= high + 1e-9 * abs(high)
     if value:
-        assert all(_is_part(fine, coarse) for coarse, fine in zip(found, found[1:], strict=False))
+        assert all(_is_part(fine, coarse) for coarse, fine in pairwise(found))
 
 
 def frequent(values: list[float], least: int) -> list[Cell]:

@@ -121,11 +121,15 @@ def test_how_rows_are_dealt_out_changes_no_bit() -> None:
 
 
 @pytest.mark.parametrize("scheme", ["masks", "bfv", "ckks"])
-def test_numbers_without_public_bounds_are_refused_by_name(scheme: str) -> None:
-    with pytest.raises(RefusedError, match="dose") as caught:
-        run(plan(scheme, data={"bounds": {"age": [0, 100]}}), tables=tables(), seed=1)
-    assert caught.value.exit_code == 4
-    assert "age" not in caught.value.message.split("sum:")[1]
+def test_bounds_that_are_not_declared_are_learned_by_a_secure_count_and_clip(scheme: str) -> None:
+    found = run(plan(scheme, data={"bounds": {"age": [0, 100]}}), tables=tables(), seed=1)
+    assert found.model.encoder.domain.columns["dose"].counted
+    assert found.accuracy > 0.6
+
+
+def test_without_a_secure_sum_bounds_are_described() -> None:
+    found = run(plan("none", data={"bounds": {"age": [0, 100]}}), tables=tables(), seed=1)
+    assert not found.model.encoder.domain.columns["dose"].counted
 
 
 def test_one_site_alone_hides_behind_nobody() -> None:

@@ -18,6 +18,11 @@ from kohort.runs.config import load_plan
 from kohort.runs.run import Outcome, run
 
 SEED = 5
+DECLARED: dict[str, Any] = {
+    "bounds": {"age": (20, 70), "hours": (0, 79)},
+    "categories": {"sex": ["f", "m"], "y": ["high", "low"]},
+}
+"""Methods that learn domains in different ways are compared over the same ones."""
 
 
 def table(rows: int = 1500) -> pl.DataFrame:
@@ -35,7 +40,7 @@ def outcome(method: str = "partial", *, out: Path | None = None, many: bool = Tr
     plan = load_plan(
         {
             "data": {"table": "memory", "target": "y", "quasi": ["age", "sex"], "sensitive": ["y"],
-                     "features": ["hours"], **parts.pop("data", {})},
+                     "features": ["hours"], **DECLARED, **parts.pop("data", {})},
             "sites": {"count": 4, "split": "iid", **parts.pop("sites", {})},
             "train": {"rounds": 4, "optimizer": "sgd", "lr": 0.3, "batch": 32, **parts.pop("train", {})},
             "policy": {"raw": True, "trust_counts": True, "min_rows": 1, "min_k": 2, **parts.pop("policy", {})},

@@ -2,19 +2,21 @@
 
 Every figure of a study is a run of the real method, through doors and ledgers. Plans with the same `[data]` and
 `[sites]` have the same rows at the same sites for the same seed, so those are read and split once for all of them.
+Plans with a budget need declared domains: those of the published table.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 import polars as pl
 
+from kohort.methods.registry import find_method
 from kohort.rng import Streams
 from kohort.runs.backend import Simulation
 from kohort.runs.config import Plan
@@ -22,6 +24,7 @@ from kohort.runs.run import Outcome, run
 from kohort.runs.simulation import Population, populate
 from kohort.studies.harness.found import Found
 from kohort.studies.harness.parallel import in_parallel
+from kohort.tables.domain import learn_domain
 
 __all__ = ["RunSummary", "Runs", "Tables", "summarise"]
 
@@ -160,10 +163,29 @@ class _SharedRows(Simulation):
 def run_group(plans: Sequence[Plan], seed: int, tables: Tables | None, summarise: Callable[[Outcome], R]) -> list[R]:
     """Runs of plans that have the same rows at the same sites. A plan alone reads its rows as `kohort run` does."""
     rows = None if tables is None else tables(plans[0])
-    if len(plans) == 1:
+    if len(plans) == 1 and not _has_budget(plans[0]):
         return [summarise(run(plans[0], seed=seed, tables=rows))]
-    backend = _SharedRows(population=populate(plans[0], Streams.seeded(seed), tables=rows))
-    return [summarise(run(plan, seed=seed, backend=backend)) for plan in plans]
+    population = populate(plans[0], Streams.seeded(seed), tables=rows)
+    backend, declared = _SharedRows(population=population), _SharedRows(population=_declared(population, plans[0]))
+    return [summarise(run(plan, seed=seed, backend=declared if _has_budget(plan) else backend)) for plan in plans]
+
+
+def _has_budget(plan: Plan) -> bool:
+    return any(phase.dp is not None for phase in find_method(plan.method).phases(plan.config, plan.train))
+
+
+def _declared(population: Population, plan: Plan) -> Population:
+    """The same rows with every domain declared: a study's tables are published, and so are the values in them."""
+    schema = population.schema
+    rows = pl.concat([population.frame, population.test], how="vertical_relaxed")
+    columns = dict(schema.columns)
+    for name, domain in learn_domain(rows, schema, missing=plan.data.missing).columns.items():
+        spec = columns[name]
+        if domain.categories is not None and spec.categories is None:
+            columns[name] = replace(spec, categories=domain.categories, nullable=domain.missing)
+        elif domain.categories is None and spec.bounds is None and spec.bins is None:
+            columns[name] = replace(spec, bounds=domain.bounds, nullable=domain.missing)
+    return replace(population, schema=replace(schema, columns=columns))
 
 
 def _rows_key(plan: Plan) -> str:
