@@ -321,7 +321,7 @@ def _from_totals(steps: Sequence[ExplainedStep], *, noisy: bool) -> list[str]:
         keyed = any(claim.opens.startswith(_KEY_HOLDER) for _, claim in sums)
         said.append(_BOOK.format(least=least, keepers="the key-holder keeps" if keyed else "every site keeps"))
     if not all(step.booked for step, _ in sums):
-        said.append(_ROUNDS)
+        said.append(_ROUNDS.format(least=least))
     return said
 
 
@@ -330,8 +330,9 @@ _BOOK: Final = (
     "would show fewer than {least} sites."
 )
 _ROUNDS: Final = (
-    "Totals of training rounds are not in that book: if it lets a site drop out of a round, it can compare that round's "
-    "total with another one. The weights differ between rounds; a hub without a site on its side cannot choose them."
+    "Totals of training rounds leave out whole public groups of at least {least} sites, or nobody, so two rounds of a run "
+    "show no single site. They are not in the book: rounds of different runs can be compared. The weights differ there; a "
+    "hub without a site on its side cannot choose them."
 )
 _LEARNED: Final[dict[type[Guarantee], str]] = {
     Raw: "Every row that is released as it is.",
