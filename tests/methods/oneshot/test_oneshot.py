@@ -460,9 +460,7 @@ def test_noise_on_the_totals_is_as_large_as_claimed_and_charged(tmp_path: Path) 
     for seed in range(6):
         noisy = run(plan("none", method=BUDGET, data={"test": 0.0}), tables=parts, seed=seed)
         generous = {"epsilon": 40.0}  # above the default cap of a policy
-        clean = run(
-            plan("none", method={"dp": clipped}, data={"test": 0.0}, policy=generous), tables=parts, seed=seed
-        )
+        clean = run(plan("none", method={"dp": clipped}, data={"test": 0.0}, policy=generous), tables=parts, seed=seed)
         state = state_of(noisy)
         difference = decoded(state.layout, total_of(noisy) - total_of(clean)).reshape(-1)
         spread.append(difference / state.noise)
