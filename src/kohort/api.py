@@ -7,8 +7,8 @@
 Tables may be pandas, polars or pyarrow frames, paths, or names of known datasets; predictions come back as the kind of
 frame that went in.
 
-With three or more sites the updates of "fedavg" are summed by masks, unless `dp` or `secure` is given: the hub sees totals
-alone. `secure=None` asks for plain averaging, the baseline, where rows can be read by a lying hub.
+With three or more sites the updates of "fedavg" are summed by masks, unless `dp` or `secure` is given: the hub sees
+totals alone. `secure=None` asks for plain averaging, the baseline, where rows can be read by a lying hub.
 """
 
 from __future__ import annotations

@@ -5,12 +5,12 @@
 
 **The sites are simulated.** Every row is in this process already, so a policy protects nobody here; unless `policy`
 says otherwise, sites answer however few rows they have (`min_rows = 1`, where a real site asks for 100), and categories
-become known however few rows share them (`min_cell = 1`, where a real site asks for 10). What a federation of such sites
-would have disclosed stands in `outcome_`.
+become known however few rows share them (`min_cell = 1`, where a real site asks for 10). What a federation of such
+sites would have disclosed stands in `outcome_`.
 
-With three or more sites the updates of "fedavg" are summed by masks, unless `method_options` has `dp` or `secure`. Options
-that need each site's own update, such as a median, ask for `method_options={"secure": None}`: plain averaging, the
-baseline, where rows can be read by a lying hub.
+With three or more sites the updates of "fedavg" are summed by masks, unless `method_options` has `dp` or `secure`.
+Options that need each site's own update, such as a median, ask for `method_options={"secure": None}`: plain averaging,
+the baseline, where rows can be read by a lying hub.
 
 Guarantees: the same parameters and rows give the same model; arrays behave as scikit-learn prescribes (its estimator
 checks pass); text columns of frames are read as categories; a class unknown to a site is known to all, for the set of
@@ -196,14 +196,14 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
 
     Parameters
     ----------
-    method : one of `kohort methods`; `method_options` holds the keys of its own section of a plan. "fedavg" sums updates by
-        masks when there are three or more sites; `method_options={"secure": None}` averages them in clear.
+    method : one of `kohort methods`; `method_options` holds the keys of its own section of a plan. "fedavg" sums
+        updates by masks when there are three or more sites; `method_options={"secure": None}` averages them in clear.
     n_sites, split : how rows are dealt out when `fit` is not told their sites ("iid", "interval:COLUMN", "dirichlet").
     rounds, local_epochs, batch, optimizer, lr : training; `train` holds further keys of `[train]`, such as `aggregate`.
     model, hidden, dtype : "mlp" with these hidden layers, "logistic", "linear", "svm" or "perceptron".
     seed : the same seed gives the same model.
-    policy : keys of `[policy]`. **None is {"min_rows": 1, "min_cell": 1}: simulated sites that answer however few rows they
-        have, and name every category.**
+    policy : keys of `[policy]`. **None is {"min_rows": 1, "min_cell": 1}: simulated sites that answer however few rows
+        they have, and name every category.**
     data : further keys of `[data]`, such as `quasi`, `bounds`, `missing` or `test`.
 
     Attributes

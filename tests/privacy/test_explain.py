@@ -117,7 +117,7 @@ def test_a_lying_hub_reads_rows_from_plain_averaging_and_only_totals_from_sums()
 
 
 def test_the_book_is_told_where_it_is_kept_and_where_it_is_not() -> None:
-    book, rounds = "none opens that, together with earlier ones", "Totals of training rounds are not in that book"
+    book, rounds = "none opens that, together with earlier ones", "Totals of training rounds leave out whole public"
     declared = {"bounds": {"age": (0, 99), "dose": (0, 9)}, "categories": {"ward": ("a",), "outcome": ("ill", "well")}}
     trained, solved = explain_plan(PLANS["fedavg masks"]), explain_plan(PLANS["oneshot"])
     assert any(book in sentence for sentence in solved.lying_hub)

@@ -117,7 +117,7 @@ def approve(
     set_: Annotated[list[str] | None, typer.Option("--set", metavar="a.b=v", help="As the hub will run it.")] = None,
     withdraw: Annotated[bool, typer.Option("--withdraw", help="Withdraw the approval.")] = False,
 ) -> None:
-    """Show what a plan may ever ask of this site, and approve exactly this plan; without a plan, list the approved ones.
+    """Show what a plan may ever ask of this site, and approve exactly this plan; without a plan, list approved ones.
 
     The text is that of `kohort plan explain`. Example: kohort site approve north plan.toml
     """

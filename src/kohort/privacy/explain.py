@@ -32,8 +32,8 @@ _READ_BY_HUB: Final = "unprotected aggregate: rows can be read from it by a lyin
 _KEY_HOLDER: Final = "key-holder"
 _NOTHING_ELSE: Final = (
     "Nothing else. Numbers are upper limits. Each step is answered to one request only; the same request gets the same "
-    f"answer again. A step that fails may be asked for {ATTEMPTS} times in all. A refusal or failure carries one word of a "
-    "fixed list. Every answer, refusal and failure is a line of your ledger."
+    f"answer again. A step that fails may be asked for {ATTEMPTS} times in all. A refusal or failure carries one word "
+    "of a fixed list. Every answer, refusal and failure is a line of your ledger."
 )
 
 
@@ -312,8 +312,8 @@ def _from_totals(steps: Sequence[ExplainedStep], *, noisy: bool) -> list[str]:
         return []
     least, colluders = min(claim.sites for _, claim in sums), min(claim.colluders for _, claim in sums)
     said = [
-        f"Totals over at least {least} sites, each once; with {_number(colluders, 'site')} on its side, the total over the "
-        "others. All sites of a sum see the same public inputs, or nothing opens."
+        f"Totals over at least {least} sites, each once; with {_number(colluders, 'site')} on its side, the total "
+        "over the others. All sites of a sum see the same public inputs, or nothing opens."
     ]
     if noisy:
         return [*said, "The totals are noisy, within the budget below, so comparing them shows no more."]
@@ -321,23 +321,24 @@ def _from_totals(steps: Sequence[ExplainedStep], *, noisy: bool) -> list[str]:
         keyed = any(claim.opens.startswith(_KEY_HOLDER) for _, claim in sums)
         said.append(_BOOK.format(least=least, keepers="the key-holder keeps" if keyed else "every site keeps"))
     if not all(step.booked for step, _ in sums):
-        said.append(_ROUNDS)
+        said.append(_ROUNDS.format(least=least))
     return said
 
 
 _BOOK: Final = (
-    "Statistics of the same rows are in a book that {keepers} over all runs: none opens that, together with earlier ones, "
-    "would show fewer than {least} sites."
+    "Statistics of the same rows are in a book that {keepers} over all runs: none opens that, together with earlier "
+    "ones, would show fewer than {least} sites."
 )
 _ROUNDS: Final = (
-    "Totals of training rounds are not in that book: if it lets a site drop out of a round, it can compare that round's "
-    "total with another one. The weights differ between rounds; a hub without a site on its side cannot choose them."
+    "Totals of training rounds leave out whole public groups of at least {least} sites, or nobody, so two rounds of a "
+    "run show no single site. They are not in the book: rounds of different runs can be compared. The weights differ "
+    "there; a hub without a site on its side cannot choose them."
 )
 _LEARNED: Final[dict[type[Guarantee], str]] = {
     Raw: "Every row that is released as it is.",
     Aggregate: (
-        "Your rows: it chooses what an unprotected aggregate is computed from, such as the weights you train from. In a "
-        "test, 598 of 600 rows of a site were read this way. Use it where you would trust the hub with the rows."
+        "Your rows: it chooses what an unprotected aggregate is computed from, such as the weights you train from. In "
+        "a test, 598 of 600 rows of a site were read this way. Use it where you would trust the hub with the rows."
     ),
     KAnonymous: "The released classes: which class a person is in, for whoever knows the person's quasi-identifiers.",
     KKm: "The released classes: which class a person is in, for whoever knows the quasi-identifiers and m items.",
@@ -353,8 +354,8 @@ def _kept(steps: Sequence[ExplainedStep], keep_days: int | None) -> str:
     if keep_days is None:
         return "The plan sets no date: the hub keeps received rows until its operator deletes them."
     return (
-        f"The hub deletes received rows after {_number(keep_days, 'day')}. No site can check that. Models trained on them "
-        "stay."
+        f"The hub deletes received rows after {_number(keep_days, 'day')}. No site can check that. Models trained on "
+        "them stay."
     )
 
 
@@ -363,8 +364,8 @@ def _paid(budget: Sequence[DP]) -> str:
         return "Nothing is taken from your privacy budget, because no step of this plan adds noise at your site."
     most = max(budget, key=lambda claim: claim.epsilon)
     return (
-        f"Epsilon {most.epsilon:g} and delta {most.delta:g} per {most.unit}, reserved before the first noisy answer, in full "
-        "even if the run stops early. Your policy's epsilon limits the sum over all runs."
+        f"Epsilon {most.epsilon:g} and delta {most.delta:g} per {most.unit}, reserved before the first noisy answer, "
+        "in full even if the run stops early. Your policy's epsilon limits the sum over all runs."
     )
 
 

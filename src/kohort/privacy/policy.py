@@ -31,8 +31,8 @@ from kohort.privacy.guarantee import (
 __all__ = ["DEFAULT_EPSILON", "Policy"]
 
 DEFAULT_EPSILON = 10.0
-# Above a total of about 10 the bound promises little: an outcome may become e^10, some 22,000 times, likelier because of
-# one person. Below it there is room for a few runs with the epsilons between 0.5 and 3 that plans use. A site that
+# Above a total of about 10 the bound promises little: an outcome may become e^10, some 22,000 times, likelier because
+# of one person. Below it there is room for a few runs with the epsilons between 0.5 and 3 that plans use. A site that
 # wants a stronger promise lowers it; one that raises it does so by name, and its ledger's first line shows the value.
 _ROUNDING = 1 + 1e-12
 """Tolerance for rounding errors in sums of floating-point numbers."""

@@ -1,4 +1,4 @@
-"""The protection of plans that are made in Python and in the demo: updates are summed securely wherever that is possible.
+"""The protection of plans that are made in Python and in the demo: updates are summed securely where that is possible.
 
 A plan file says itself what it wants: without `[method.secure]` its updates are averaged in clear.
 """
@@ -19,15 +19,16 @@ __all__ = ["load_secured", "with_secure_sum"]
 
 
 def with_secure_sum(raw: Mapping[str, Any], *, sites: int | None) -> dict[str, Any]:
-    """The sections of a plan, with a secure sum of updates where the method can have one and nothing else was asked for.
+    """The sections of a plan, with a secure sum of updates where the method can have one and nothing else is asked for.
 
     Args:
         raw: The sections of a plan. `method.secure` as None asks for plain averaging.
         sites: How many sites there will be; None when it is not known before the table is read.
 
     Returns:
-        A new mapping. It has `method.secure.sum = "masks"`, or "bfv" for more sites than masks allow, if there are three
-        sites or more, the method is without a sum by default, and `raw` has neither `method.secure` nor `method.dp`.
+        A new mapping. It has `method.secure.sum = "masks"`, or "bfv" for more sites than masks allow, if there are
+        three sites or more, the method is without a sum by default, and `raw` has neither `method.secure` nor
+        `method.dp`.
     """
     method = dict(raw["method"])
     made = {**raw, "method": method}
