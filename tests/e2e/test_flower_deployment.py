@@ -91,7 +91,9 @@ def test_sums_that_only_a_key_holder_opens(three: Federation) -> None:
     assert model_of(three.root / "bfv") == model_of(three.root / "bfv-local")
     assert over_flower.dropped == {}
     assert verify_ledger(three.site("key-holder")).releases > 0
-    assert here.bytes == over_flower.bytes
+    assert here.bytes["down"] == over_flower.bytes["down"]
+    # Pads come from the parties' own keys, so compressed ciphertexts differ by some bytes.
+    assert here.bytes["up"] == pytest.approx(over_flower.bytes["up"], rel=1e-3)
 
 
 def test_a_plan_nobody_approved_is_refused_and_both_sides_say_so(three: Federation) -> None:

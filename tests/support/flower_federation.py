@@ -235,6 +235,7 @@ quasi = ["age"]
 sensitive = ["outcome"]
 features = ["dose", "ward"]
 bounds = {{age = [0, 120], dose = [-10, 20]}}
+categories = {{ward = ["north", "south", "west"], outcome = ["ill", "well"]}}
 test = "{root}/test.csv"
 
 [sites]
