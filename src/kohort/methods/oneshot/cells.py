@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from kohort.errors import IntegrityError, RefusedError, SiteError
 from kohort.methods.oneshot.design import Cells, is_indicator, section_of
+from kohort.models.closed_form.statistics import fold_of
 from kohort.models.rows import Rows
 from kohort.privacy.contract import Step
 from kohort.privacy.guarantee import Public
@@ -138,7 +139,10 @@ def _counts(site: Site) -> KeyCounts:
     else:
         keys = [f"{block.name}={_ABSENT}".encode() for block in encoder.blocks]
         present = _rare_rows(site, encoder, frequent)
-    counts = _counted_by_person(site, present)
+    folds = range(section_of(site.plan).deals)
+    dealt = folds_at(site, len(folds))
+    counts = np.concatenate([_counted_by_person(site, present & (dealt == fold)[:, None]) for fold in folds])
+    keys = in_folds(keys, len(folds))
     there = np.flatnonzero(counts)
     return KeyCounts(
         keys=[keys[index] for index in there.tolist()],
@@ -146,6 +150,32 @@ def _counts(site: Site) -> KeyCounts:
         rows=len(present),
         cap=section_of(site.plan).min_cell,
     )
+
+
+def folds_at(site: Site, folds: int) -> NDArray[np.int64]:
+    """The fold of each of the site's rows: one partition per data version, whichever rows take part later.
+
+    Args:
+        site: The site, which has enrolled.
+        folds: How many folds are opened.
+
+    Returns:
+        A fold per row; all zero where there is one.
+    """
+    return fold_of(rows_at(site).count, folds=folds, key=site.row_key)
+
+
+def in_folds(keys: list[bytes], folds: int) -> list[bytes]:
+    """The keys of every fold: where folds are opened, a category must be frequent in each of them.
+
+    Args:
+        keys: The keys of the whole table.
+        folds: How many folds are opened.
+
+    Returns:
+        The same keys for a single fold; otherwise all keys of the first fold, then of the next.
+    """
+    return keys if folds == 1 else [key + f"#{fold}".encode() for fold in range(folds) for key in keys]
 
 
 def _scheme(approved: ApprovedPlan) -> str:
@@ -180,18 +210,19 @@ def _learn(site: Site, request: Request) -> Release:
 
 
 def _proven(site: Site, request: Request, keys: list[bytes]) -> NDArray[np.bool_]:
-    """Which of `keys` the announced totals prove to be frequent.
+    """Which of `keys` the announced totals prove to be frequent, in every fold that is opened.
 
     Raises:
         RefusedError: Totals are announced, and the site took no part in the sum that proves them.
     """
-    announced = request.payload.arrays["totals"]
+    announced, folds = request.payload.arrays["totals"], section_of(site.plan).deals
     if not len(announced):
         return np.zeros(len(keys), dtype=bool)  # nothing was proposed
     proven = COUNT.proven(site, request.round, announced)
     if proven is None:
         raise RefusedError(f"site {site.name!r} took no part in the count that it is told the result of")
-    return is_approved(COUNT.prints(site, keys), proven.f, proven.h)
+    good = is_approved(COUNT.prints(site, in_folds(keys, folds)), proven.f, proven.h)
+    return np.asarray(good.reshape(folds, len(keys)).all(axis=0))
 
 
 CELLS = Task(name="oneshot.cells", one=_learn)

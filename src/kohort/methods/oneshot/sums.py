@@ -13,10 +13,11 @@ from functools import partial
 from math import sqrt
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kohort.crypto.sums.scheme import Integers, SumContext, find_scheme
 from kohort.errors import ConfigError, RefusedError, SiteError
-from kohort.methods.oneshot.cells import cells_at, needs_cells, rows_at
+from kohort.methods.oneshot.cells import cells_at, folds_at, needs_cells, rows_at
 from kohort.methods.oneshot.design import BITS, Cells, Layout, OneShotSection, section_of
 from kohort.methods.oneshot.newton import Curvature, newton_length, newton_statistics
 from kohort.models.closed_form.design import Floats
@@ -85,7 +86,27 @@ def rows_taking_part(site: Site) -> Rows:
     Raises:
         ConfigError: The budget protects persons and no identifier is declared.
     """
-    every, (_, chosen) = rows_at(site), cells_at(site)
+    every, chosen = rows_at(site), _chosen_rows(site)
+    return every if chosen is None else _selected(every, chosen)
+
+
+def _selected(rows: Rows, chosen: NDArray[np.bool_]) -> Rows:
+    return Rows(np.ascontiguousarray(rows.x[chosen]), np.ascontiguousarray(rows.y[chosen]))
+
+
+def _parts_of_rows(site: Site) -> list[Rows]:
+    """The rows taking part, in the folds that are opened: the folds that categories were counted in."""
+    folds = section_of(site.plan).deals
+    if folds == 1:
+        return [rows_taking_part(site)]
+    every, chosen, dealt = rows_at(site), _chosen_rows(site), folds_at(site, folds)
+    here = np.ones(every.count, dtype=bool) if chosen is None else chosen
+    return [_selected(every, here & (dealt == fold)) for fold in range(folds)]
+
+
+def _chosen_rows(site: Site) -> NDArray[np.bool_] | None:
+    """Which of the site's rows take part; None for all."""
+    _, chosen = cells_at(site)
     dp = dp_of(site.plan)
     if dp is not None and dp.unit == "person":
         identifiers = site.schema.identifiers
@@ -93,9 +114,7 @@ def rows_taking_part(site: Site) -> Rows:
             raise ConfigError('unit = "person" needs a column that tells persons apart', hint="Name data.identifiers")
         first = site.table.rows()[identifiers[0]].is_first_distinct().to_numpy()
         chosen = first if chosen is None else chosen & first
-    if chosen is None:
-        return every
-    return Rows(np.ascontiguousarray(every.x[chosen]), np.ascontiguousarray(every.y[chosen]))
+    return chosen
 
 
 @dataclass
@@ -155,18 +174,12 @@ def statistics_at(site: Site, request: Request, members: Sequence[str]) -> tuple
     approved, layout, rows = site.plan, layout_at(site), rows_taking_part(site)
     section = layout.section
     _refuse_few(site, members, section, rows.count)
-    folds, keys = section.deals, np.asarray([site.row_key], dtype=np.uint64)
     parts = [
-        statistics_of_sites(
-            layout.design,
-            stack([rows]),
-            folds=folds,
-            keys=keys,
-            transform=partial(layout.transform, part=part),
-        )[0]
+        statistics_of_sites(layout.design, stack([fold]), transform=partial(layout.transform, part=part))[0, 0]
         for part in range(layout.parts)
+        for fold in _parts_of_rows(site)
     ]
-    values: Floats = np.stack(parts).reshape(-1)
+    values: Floats = np.concatenate(parts)
     dp, secure = dp_of(approved), approved.secure
     if dp is not None and secure is not None:
         from kohort.models.dp_sgd.fit import gaussian
