@@ -7,8 +7,9 @@ a counterpart shows that it would succeed if the one check against it were missi
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -113,6 +114,24 @@ def test_a_site_is_not_made_to_agree_with_itself(monkeypatch: pytest.MonkeyPatch
     assert sites["a"].secret != sites["b"].derived
 
 
+def half_a_group(sites: Mapping[str, GroupSite]) -> None:
+    """Show two sites nothing of the two others, so that two secrets are in use."""
+    half = {name: sites[name] for name in SITES[:2]}
+    inboxes = GroupHub(SITES).route(0, {name: site.reply(0, b"") for name, site in half.items()})
+    hashes = GroupHub(SITES).route(1, {name: site.reply(1, inboxes[name]) for name, site in half.items()})
+    sites["a"].reply(2, hashes["a"])
+
+
+def test_two_halves_of_a_group_have_no_secrets_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = identities(0)
+    with pytest.raises(RefusedError, match="2 of 4 sites are left to share a secret, 3 are needed"):
+        half_a_group({name: site_of(name, keys, roster(keys)) for name in SITES})
+    monkeypatch.setattr(GroupSite, "_require", lambda *_: None)
+    sites = {name: site_of(name, keys, roster(keys)) for name in SITES}
+    half_a_group(sites)
+    assert sites["a"].secret is not None
+
+
 def test_a_box_of_another_count_is_refused() -> None:
     keys = identities(0)
     sites = {name: site_of(name, keys, roster(keys)) for name in SITES}
@@ -182,13 +201,16 @@ def test_a_raised_total_approves_nothing(monkeypatch: pytest.MonkeyPatch) -> Non
         outcome()
 
 
-def test_a_proposed_key_below_the_threshold_refuses_the_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    lie(monkeypatch, threshold=1)
+@pytest.mark.parametrize(("threshold", "found"), [(1, {"medium", "small", "lone"}), (K - 1, {"medium"})])
+def test_a_proposed_key_below_the_threshold_refuses_the_count(
+    monkeypatch: pytest.MonkeyPatch, threshold: int, found: set[str]
+) -> None:
+    lie(monkeypatch, threshold=threshold)
     with pytest.raises(IntegrityError, match="proposed as frequent that is not"):
         outcome()
     with monkeypatch.context() as patched:
         patched.setattr(counting, "_require_frequent", lambda *_, **__: None)
-        assert shared(outcome()) == {"large", "medium", "small", "lone"}
+        assert shared(outcome()) == {"large", *found}
 
 
 def test_a_forged_approval_without_a_proof_approves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -281,6 +303,57 @@ def test_rows_are_not_counted_again_for_a_few_new_ones(monkeypatch: pytest.Monke
         patched.setattr(SecureCount, "_check_recount", lambda *_: None)
         outcome(arrive="10%/1 round")
     assert len(stages) > 2
+
+
+def counted_site(monkeypatch: pytest.MonkeyPatch) -> Site:
+    """A site of a finished run that has counted its keys."""
+    seen: list[Site] = []
+    answer = engine_module.answer
+
+    def listen(sites: Any, request: Any, **options: Any) -> Any:
+        seen.extend(sites)
+        return answer(sites, request, **options)
+
+    monkeypatch.setattr(engine_module, "answer", listen)
+    outcome()
+    return seen[0]
+
+
+@pytest.mark.parametrize(
+    ("told", "colluders", "counts"),
+    [
+        ((20, 20, 20, 0), 1, True),
+        ((20, 20, 19, 0), 1, False),
+        ((60, 60, 0, 0), 1, False),
+        ((60, 60, 60, 0), 2, False),
+        ((60, 60, 60, 1), 2, True),
+        ((0, 1, 1, counting._FIRST), 1, True),
+    ],
+)
+def test_new_rows_must_be_many_and_at_several_sites(
+    monkeypatch: pytest.MonkeyPatch, told: tuple[int, ...], colluders: int, counts: bool
+) -> None:
+    site = counted_site(monkeypatch)
+    side: Any = SimpleNamespace(heard=dict(zip(SITES, told, strict=True)), colluders=colluders)
+    with nullcontext() if counts else pytest.raises(RefusedError, match="counted again"):
+        COUNT._check_recount(site, side)
+
+
+def test_a_site_confirms_no_other_survivors_than_those_of_the_sum_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    site = counted_site(monkeypatch)
+    monkeypatch.setattr(Site, "note_opening", lambda *_: None)
+    sites = site.plan.sites
+    site.state(summing.SumState).exactly[COUNT.proof.name, 9] = frozenset(sites[:3])
+
+    def confirm(*places: int) -> None:
+        side = SimpleNamespace(survivors=np.asarray(places, dtype=np.uint32))
+        part: Any = SimpleNamespace(side=side, context=SimpleNamespace(sites=sites))
+        summing._note_survivors(site, COUNT.proof, 9, part)
+
+    for other in ((0, 1), (0, 1, 3), (0, 1, 2, 3)):
+        with pytest.raises(IntegrityError, match="not the sites of the one that it continues"):
+            confirm(*other)
+    confirm(0, 1, 2)
 
 
 def test_a_count_is_begun_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -102,14 +102,16 @@ def _columns(model: Model) -> list[str]:
             how = f"number in {len(spec.bins) + 1} bins" if spec.bins is not None else "number, scaled by its range"
         else:
             how = f"set of {len(domain.categories or ())} codes"
-        unseen = "become other" if spec.other else "refused" if domain.categories is not None else "-"
+        other = spec.other or (domain.counted and domain.categories is not None)
+        unseen = "become other" if other else "refused" if domain.categories is not None else "-"
+        learned = "learned by a secure count" if domain.counted else "learned from rows"
         rows.append(
             (
                 _code(block.name),
                 ", ".join(sorted(spec.roles)),
                 how,
                 _counted(len(block.features), "input"),
-                "declared" if domain.declared else "learned from rows",
+                "declared" if domain.declared else learned,
                 "known" if domain.missing or domain.kind == "items" else "refused",
                 unseen,
             )
