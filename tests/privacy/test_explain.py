@@ -139,6 +139,13 @@ def test_the_key_holder_is_named_where_it_opens() -> None:
     text = explain_plan(PLANS["fedavg bfv"]).text
     assert "The key-holder, a party apart from the hub, opens each encrypted total once" in " ".join(text.split())
     assert "over at least 4 sites" in text  # two colluders
+    found = explain_plan(PLANS["fedavg bfv"]).key_holder
+    assert [(step.task, step.often) for step in found] == [
+        ("sum.keys", "once per secure sum"),
+        ("sum.open", "once per secure sum"),
+    ]
+    assert "over at least" in found[1].protection
+    assert not explain_plan(PLANS["fedavg masks"]).key_holder
     assert "key-holder" not in explain_plan(PLANS["fedavg masks"]).text
 
 
