@@ -139,7 +139,7 @@ class Repeating(RemoteEngine):
 
 
 def test_a_sum_begins_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tests.support.loopback.RemoteEngine", Repeating)
+    monkeypatch.setattr("kohort.testing.site_servers.RemoteEngine", Repeating)
     with pytest.raises(RefusedError, match=r"oneshot\.statistics"):  # by the contract
         carried(one_shot("masks"))
     monkeypatch.setattr(Place, "admit", lambda *_: None)

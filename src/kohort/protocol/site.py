@@ -421,6 +421,9 @@ def _answer_alone(site: Site, request: Request) -> Answers:
         site.state(ContractState).place.fail(admitted.asked)
         site.ledger.note(site.chain, _ledger_context(request, "hub"), reason=error.message)
         return Answers(sites=(), encoded=[], failures=[_failure(site, error)])
+    except Exception:  # a request that a task cannot read at all counts as an attempt, too
+        site.state(ContractState).place.fail(admitted.asked)
+        raise
     site.state(PublicInputs).take(request)
     data = encode(_as_sent(site, request, release.payload))
     verdicts = door(

@@ -18,6 +18,7 @@ second site with other row values gets the same lie and must give the same word.
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,7 +27,7 @@ from tempfile import TemporaryDirectory
 from kohort.crypto.sums.scheme import KEY_HOLDER
 from kohort.errors import KohortError
 from kohort.privacy.codes import CODES
-from kohort.privacy.contract import Step
+from kohort.privacy.contract import ATTEMPTS, Position, Step
 from kohort.privacy.guarantee import Raw, parse_guarantee
 from kohort.protocol.site import asked_of
 from kohort.runs.config import Plan
@@ -62,6 +63,8 @@ class Victim:
         self._contract = honest.contract(site)
         self.left: dict[tuple[object, ...], tuple[str, bytes]] = {}
         """What left for each step of the contract: the request's digest and the bytes."""
+        self._furthest: Position = (-1, 0, 0, 0, 0)
+        self._failed: Counter[tuple[str, int, int]] = Counter()
 
     def follow(self, exchanges: Iterable[Exchange]) -> None:
         """Send honest requests again.
@@ -102,7 +105,7 @@ class Victim:
             ContractViolation: The reply is more than the contract allows.
         """
         assert self.honest.served.hub is not None  # noqa: S101 - the run is over
-        sent = replace(message, fresh=fresh_number(), receipts=message.receipts if why != "honest" else b"")
+        sent = replace(message, fresh=fresh_number())
         data = write_request(sent, self.honest.served.hub)
         try:
             came = self._server.reply(data)
@@ -115,7 +118,7 @@ class Victim:
         if reply.status == "answer":
             self._judge_release(sent, reply, why)
         else:
-            self._judge_refusal(reply, why)
+            self._judge_refusal(sent, reply, why)
         return reply
 
     def restart(self) -> None:
@@ -123,34 +126,48 @@ class Victim:
         self._server.close()
         self._server = self.honest.serve(self.site, other_rows=self._other_rows, folder=self._folder)
 
-    def _judge_refusal(self, reply: ReplyMessage, why: str) -> None:
+    def _judge_refusal(self, sent: RequestMessage, reply: ReplyMessage, why: str) -> None:
         silent = not reply.body and not reply.guarantee and not reply.rows and not reply.via
         if reply.code not in CODES or not silent:
             raise self._violation("a refusal or failure says more than one word of the fixed list", why)
+        if reply.status in {"failed", "tampered"}:
+            asked = asked_of(sent.request)
+            which = (asked.task, asked.round, asked.part)
+            self._failed[which] += 1
+            if self._failed[which] > ATTEMPTS:
+                raise self._violation(f"{sent.task!r} was tried more often than the contract allows", why)
 
     def _judge_release(self, sent: RequestMessage, reply: ReplyMessage, why: str) -> None:
-        request = sent.request
         try:
-            asked = asked_of(request)
-            step, _ = self._contract.find(asked)
+            step, position = self._contract.find(asked_of(sent.request))
         except KohortError as error:
             raise self._violation(f"{sent.task!r} was answered, and the contract has no such step", why) from error
+        if sent.site != self.site or (sent.attempt and not step.repeats):
+            raise self._violation(f"{sent.task!r} was answered in another attempt, or for another site", why)
         claim = parse_guarantee(dict(reply.guarantee))
         if not step.allows(claim, reply.to):
             raise self._violation(f"{sent.task!r} was answered under the weaker claim {claim.kind!r}", why)
-        self._judge_once(step, sent, reply, why)
+        self._judge_place(step, position, sent, reply, why)
         if not isinstance(claim, Raw) and not self._other_rows and shows_canary(reply.body):
             raise self._violation(f"the answer to {sent.task!r} holds a value of a single row", why)
 
-    def _judge_once(self, step: Step, sent: RequestMessage, reply: ReplyMessage, why: str) -> None:
+    def _judge_place(self, step: Step, position: Position, sent: RequestMessage, reply: ReplyMessage, why: str) -> None:
+        """Each step once, in the contract's order, and each part after the one before it."""
         request = sent.request
         asked = asked_of(request)
         which: tuple[object, ...] = (sent.run, asked.task, asked.round, asked.part)
         said = (request.digest, reply.body)
         if step.repeats:  # the key-holder's steps: one answer per sum
             which, said = (*which, request.payload.blobs.get("task")), ("", reply.body)
+        is_new = which not in self.left
         if self.left.setdefault(which, said) != said:
             raise self._violation(f"{sent.task!r} of round {sent.round} was answered twice, with two requests", why)
+        if asked.part and not step.repeats and (sent.run, asked.task, asked.round, asked.part - 1) not in self.left:
+            raise self._violation(f"step {asked.part} of {sent.task!r} was answered before the one before it", why)
+        if is_new and step.ordered and sent.run == self.honest.approved.run:
+            if position < self._furthest:
+                raise self._violation(f"{sent.task!r} of round {sent.round} was answered after a later step", why)
+            self._furthest = position
 
     def _violation(self, text: str, why: str) -> ContractViolation:
         return ContractViolation(f"{self.honest.name}, {self.site}: {text} (lie: {why})")
@@ -184,6 +201,8 @@ class _Pair:
         victims = self.at(place)
         replies = [[victim.ask(message, lie.name) for message in lie.messages] for victim in victims]
         words = [[(reply.status, reply.code) for reply in said] for said in replies]
+        if lie.never and any(status == "answer" for said in words for status, _ in said):
+            raise ContractViolation(f"{self._honest.name}, {self._site}: a lie was answered (lie: {lie.name})")
         if any(said != words[0] for said in words):
             text = f"the replies {words} differ although only row values differ"
             raise ContractViolation(f"{self._honest.name}, {self._site}: {text} (lie: {lie.name})")
@@ -284,9 +303,9 @@ class AdversaryCheck:
 
 ADVERSARY_CHECKS: tuple[AdversaryCheck, ...] = (
     AdversaryCheck("every-task", "Every task in every state gives what the contract says.", _tells(lies.every_task)),
-    AdversaryCheck("every-field", "No changed field gets a second or another answer.", _tells(lies.every_field, 6)),
-    AdversaryCheck("order", "Skipped, repeated and re-ordered steps are refused.", _tells(lies.every_order, 6)),
-    AdversaryCheck("lists", "Other member lists get no second answer.", _tells(lies.every_list, 25)),
+    AdversaryCheck("every-field", "No changed field gets a second or another answer.", _tells(lies.every_field, 4)),
+    AdversaryCheck("order", "Skipped, repeated and re-ordered steps are refused.", _tells(lies.every_order, 4)),
+    AdversaryCheck("lists", "Other member lists get no second answer.", _tells(lies.every_list, 8)),
     AdversaryCheck("malformed", "Malformed bodies are refused and end no process.", _tells(lies.every_malformed, 6)),
     AdversaryCheck("restart", "A restarted site answers each step once.", restarted_sites_answer_alike),
     AdversaryCheck("restore", "A site with restored files answers each step once.", restored_sites_answer_alike),

@@ -33,6 +33,8 @@ class Lie:
 
     name: str
     messages: tuple[RequestMessage, ...]
+    never: bool = False
+    """Whether a site must not answer it, not even as the one request for its step."""
 
 
 def _base(honest: HonestRun, site: str, place: int) -> RequestMessage:
@@ -290,9 +292,11 @@ def every_list(honest: HonestRun, site: str, place: int) -> Iterator[Lie]:
     """
     base = _base(honest, site, place)
     payload = decode(base.body)
+    sums = {step.task for step in honest.contract(site) if step.sites}
     if "session" in payload.blobs:
         for name, fields in _other_sessions(honest.approved.session, site):
-            yield _changed(base, f"session {name}", blobs={**payload.blobs, **fields})
+            lie = _changed(base, f"session {name}", blobs={**payload.blobs, **fields})
+            yield replace(lie, never=base.task in sums and set(fields) == {"session"})
     if "sites" in payload.blobs:
         sites = payload.blobs["sites"].decode().split("\n")
         for name, other in _other_lists(sites, site):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -83,7 +83,8 @@ class _Recorder:
         assert self.served.hub is not None  # noqa: S101 - set before a message is written
         for name, data in messages.items():
             for asked, reply in zip(split_messages(data), split_messages(replies[name]), strict=True):
-                read = read_request(asked, hub=self.served.hub.public)
+                # Receipts belong to one ledger; a fresh site's goes on from its own beginning.
+                read = replace(read_request(asked, hub=self.served.hub.public), receipts=b"")
                 self.exchanges.append(Exchange(name, read, read_reply(reply, site=self.served.identities[name].public)))
         return replies, missing
 
