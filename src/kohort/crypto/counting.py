@@ -24,7 +24,18 @@ from numpy.typing import NDArray
 from kohort.crypto.sums.modular import P61, join_halves, multiply
 from kohort.crypto.sums.scheme import Integers
 
-__all__ = ["FIELDS", "Counted", "Fingerprints", "cells_for", "estimate", "fingerprints", "peel", "sketch", "table"]
+__all__ = [
+    "FIELDS",
+    "TABLES",
+    "Counted",
+    "Fingerprints",
+    "cells_for",
+    "estimate",
+    "fingerprints",
+    "peel",
+    "sketch",
+    "table",
+]
 
 FIELDS, TABLES = 4, 3
 SKETCH = 1 << 13

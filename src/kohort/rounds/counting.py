@@ -19,7 +19,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kohort.crypto.counting import FIELDS, SKETCH, Fingerprints, cells_for, estimate, fingerprints, peel, sketch, table
+from kohort.crypto.counting import (
+    FIELDS,
+    SKETCH,
+    TABLES,
+    Fingerprints,
+    cells_for,
+    estimate,
+    fingerprints,
+    peel,
+    sketch,
+    table,
+)
 from kohort.crypto.group_secret import KEYS_CLAIM, MIN_SITES, SEALED_CLAIM, STEPS, GroupHub, GroupSite
 from kohort.crypto.sums.checked import CHECKS, proven_total, with_check
 from kohort.crypto.sums.modular import P61
@@ -183,7 +194,9 @@ class SecureCount:
             counted = peel(added.values, cells)
             if not counted.stuck_cells:
                 break
-            cells *= 2  # the same counts in a larger table: nothing new is told, and everything peels
+            # The same counts in a larger table tell nothing new. Its size is no multiple of this one's, so that keys that
+            # share their cells here do not share them there.
+            cells = 2 * cells + TABLES
         frequent = counted.totals >= threshold
         f, h, seen, stuck = counted.f[frequent], counted.h[frequent], len(counted.f), counted.stuck_cells
         if not len(f):
