@@ -194,8 +194,8 @@ class SecureCount:
             counted = peel(added.values, cells)
             if not counted.stuck_cells:
                 break
-            # The same counts in a larger table tell nothing new. Its size is no multiple of this one's, so that keys that
-            # share their cells here do not share them there.
+            # The same counts in a larger table tell nothing new. Its size is no multiple of this one's: keys that share
+            # their cells here do not share them there.
             cells = 2 * cells + TABLES
         frequent = counted.totals >= threshold
         f, h, seen, stuck = counted.f[frequent], counted.h[frequent], len(counted.f), counted.stuck_cells
