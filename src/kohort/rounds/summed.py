@@ -23,7 +23,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from kohort.crypto.sums.checked import CHECKS, proven_total, with_check
+from kohort.crypto.sums.checked import CHECKS, from_residues, proven_total, to_residues, with_check
 from kohort.crypto.sums.modular import P61
 from kohort.crypto.sums.scheme import MIN_SITES, FixedPoint, Integers, SumContext
 from kohort.errors import ConfigError, IntegrityError, RefusedError, SiteError
@@ -73,17 +73,6 @@ def _deviation(phase: TrainingPhase, sigma: float, shares: Shares) -> float:
     return 0.0 if phase.dp is None else sigma * phase.dp.clip / float(np.sqrt(shares.needed))
 
 
-def _residues(signed: Integers) -> Integers:
-    """Signed 64-bit numbers modulo 2^61 - 1."""
-    return np.mod(signed.view(np.int64), P61).astype(np.uint64)
-
-
-def _signed(residues: Integers) -> Integers:
-    """The inverse of `_residues` for numbers below 2^60 either way."""
-    numbers = residues.astype(np.int64)
-    return np.where(numbers > P61 // 2, numbers - P61, numbers).view(np.uint64)
-
-
 @dataclass(frozen=True, eq=False)
 class _Model:
     """The model of a summed training, as hub and sites each compute it from the same totals."""
@@ -114,7 +103,7 @@ class _Model:
         Raises:
             IntegrityError: The total holds no row.
         """
-        step, rows = grid.decode(_signed(total[:-_EXTRA])), int(total[-1])
+        step, rows = grid.decode(from_residues(total[:-_EXTRA])), int(total[-1])
         if rows < 1 or len(step) != len(self.weights):
             raise IntegrityError("the total of a round is not one of this model")
         velocity = self.velocity
@@ -184,20 +173,12 @@ def _advance(site: Site, announced: bytes, places: bytes) -> None:
         raise IntegrityError("the total of a round came in before the round")
     total = np.frombuffer(announced, dtype="<u8").astype(np.uint64)
     if _checked(site.plan):
-        names = _names(site.plan, places)
+        names = site.plan.sites_at(places)
         total = proven_total(secret_of(site), _binding(site.plan, state.round), names, total)
     phase, members = site.plan.phase(0), state.members
     grid = _grid(phase, members, _own_deviation(site, members))
     state.model = state.model.moved(phase, grid, total, members)
     state.round += 1
-
-
-def _names(approved: ApprovedPlan, places: bytes) -> list[str]:
-    """The plan's sites at these places."""
-    found = np.frombuffer(places, dtype="<u4").tolist() if len(places) % 4 == 0 else []
-    if not found or len(set(found)) != len(found) or max(found) >= len(approved.sites):
-        raise IntegrityError("the list of sites in a total cannot be right")
-    return [approved.sites[place] for place in found]
 
 
 def _own_deviation(site: Site, members: int) -> float:
@@ -225,7 +206,7 @@ def _contribute(site: Site, request: Request, context: SumContext, inputs: Mappi
         values = values + deviation * gaussian(site.streams.bytes("dp", request.digest), len(values))
     grid = _grid(phase, len(context.sites), deviation)
     bounded = np.clip(np.nan_to_num(values), -grid.bound, grid.bound)
-    vector = np.append(_residues(grid.encode(bounded)), np.uint64(rows.count))
+    vector = np.append(to_residues(grid.encode(bounded)), np.uint64(rows.count))
     if _checked(approved):
         vector = with_check(secret_of(site), _binding(approved, request.round), site.name, vector)
     return vector, rows.count
@@ -346,8 +327,7 @@ class _Training:
 
     def take(self, number: int, total: Total) -> None:
         """Take the step of a round."""
-        places = {name: place for place, name in enumerate(self.hub.approved.sites)}
-        listed = np.asarray([places[name] for name in total.sites], dtype=np.uint32)
+        listed = np.frombuffer(self.hub.approved.places_of(total.sites), dtype="<u4")
         self.totals.append((total.values, listed))
         self.known.update(dict.fromkeys(total.sites, number))
         numbers = total.values[:-CHECKS] if _checked(self.hub.approved) else total.values

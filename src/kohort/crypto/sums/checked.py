@@ -21,7 +21,7 @@ from kohort.crypto.sums.modular import P61, multiply
 from kohort.crypto.sums.scheme import Integers
 from kohort.errors import IntegrityError
 
-__all__ = ["CHECKS", "proven_total", "with_check"]
+__all__ = ["CHECKS", "from_residues", "proven_total", "to_residues", "with_check"]
 
 CHECKS = 1
 """How many numbers a check adds to a vector."""
@@ -65,6 +65,31 @@ def proven_total(secret: bytes, transcript: bytes, sites: Sequence[str], announc
     if wanted % P61 != int(announced[-1]):
         raise IntegrityError("an announced total is not the sum of what the listed sites contributed")
     return total
+
+
+def to_residues(signed: Integers) -> Integers:
+    """Signed 64-bit numbers modulo 2^61 - 1.
+
+    Args:
+        signed: Numbers below 2^60 either way, as two's complement.
+
+    Returns:
+        Residues.
+    """
+    return np.mod(signed.view(np.int64), P61).astype(np.uint64)
+
+
+def from_residues(residues: Integers) -> Integers:
+    """The inverse of `to_residues`.
+
+    Args:
+        residues: Residues modulo 2^61 - 1.
+
+    Returns:
+        Signed 64-bit numbers, as two's complement.
+    """
+    numbers = residues.astype(np.int64)
+    return np.where(numbers > P61 // 2, numbers - P61, numbers).view(np.uint64)
 
 
 def _weighted(secret: bytes, transcript: bytes, vector: Integers) -> int:

@@ -25,10 +25,12 @@ from kohort.protocol.plan.phases import DPSection, SecureSumSection
 from kohort.tables.blocks import CategoryBlock, ItemsBlock
 from kohort.tables.encoder import Encoder
 
-__all__ = ["BITS", "Cells", "Layout", "OneShot", "OneShotSection", "is_indicator", "section_of"]
+__all__ = ["BITS", "CHECKED_BITS", "Cells", "Layout", "OneShot", "OneShotSection", "is_indicator", "section_of"]
 
 BITS = 62
 """Signed bits of a total. If the slots of a ciphertext are narrower, a number takes several slots."""
+CHECKED_BITS = 60
+"""Bits of a total that sites verify, modulo 2^61 - 1."""
 
 
 def _key(name: str) -> str:

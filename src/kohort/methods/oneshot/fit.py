@@ -9,7 +9,7 @@ import numpy as np
 
 from kohort.crypto.sums.scheme import Integers
 from kohort.errors import DataError, RefusedError
-from kohort.methods.oneshot.design import BITS, Layout
+from kohort.methods.oneshot.design import BITS, CHECKED_BITS, Layout
 from kohort.models.closed_form.design import Floats, OneLayer
 from kohort.models.closed_form.solve import Scaling, Solver, choose
 from kohort.models.closed_form.statistics import Statistics, leading, unpack
@@ -71,10 +71,10 @@ def check_before(layout: Layout, rows: list[int]) -> None:
             f"{sum(rows):,} rows are too few for totals of {width} numbers a row{folds}: {least:,} are needed",
             hint="Add sites, use fewer columns or features, or a fixed lambda",
         )
-    largest = layout.design.bound(max(rows))
-    if largest * layout.grid(sites).scale * sites >= 2.0 ** (BITS - 1):
+    largest, bits = layout.design.bound(max(rows)), BITS if section.rounds == 1 else CHECKED_BITS
+    if largest * layout.grid(sites).scale * sites >= 2.0 ** (bits - 1):
         raise RefusedError(
-            f"a site of {max(rows):,} rows among {sites:,} may exceed the {BITS} bits of a total: "
+            f"a site of {max(rows):,} rows among {sites:,} may exceed the {bits} bits of a total: "
             f"the bound is {layout.grid(sites).bound:,.0f}",
             hint="Lower method.oneshot.precision",
         )

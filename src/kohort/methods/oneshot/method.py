@@ -25,20 +25,27 @@ from dataclasses import replace
 from math import sqrt
 from typing import Any
 
-import numpy as np
-
+from kohort.crypto.sums.checked import from_residues, to_residues
 from kohort.crypto.sums.scheme import find_scheme
 from kohort.errors import ConfigError, RefusedError, SiteError
 from kohort.methods.oneshot.cells import agree_on_cells, cells_blocks, needs_cells
 from kohort.methods.oneshot.design import Cells, Layout, OneShot, OneShotSection
 from kohort.methods.oneshot.fit import Fit, check_before, check_total, decoded, fit
-from kohort.methods.oneshot.newton import newton_length, newton_loss, newton_step
+from kohort.methods.oneshot.newton import newton_length
+from kohort.methods.oneshot.newton_path import NewtonPath, curvature_of
 from kohort.methods.oneshot.paper import paper_claims, paper_contract, paper_protocol
 from kohort.methods.oneshot.peers import peers_blocks, solved_by_peers
 from kohort.methods.oneshot.state import FILE, Batch, OneShotState, join, leave, load_state, save_state
-from kohort.methods.oneshot.sums import NEWTON, STATISTICS, begin_session, curvature_of, deviation_of, layout_of
+from kohort.methods.oneshot.sums import (
+    NEWTON,
+    begin_session,
+    checks_of,
+    deviation_of,
+    is_checked,
+    layout_of,
+    statistics_task,
+)
 from kohort.methods.registry import Method
-from kohort.models.closed_form.design import Floats
 from kohort.privacy.contract import Contract
 from kohort.privacy.guarantee import Guarantee
 from kohort.protocol.hub import Ask, Hub, ProtocolGenerator, Replies, Result, RoundEnd
@@ -46,6 +53,7 @@ from kohort.protocol.plan.approved import ApprovedPlan, TrainSection
 from kohort.protocol.plan.phases import TrainingPhase
 from kohort.protocol.plan.reads import Reads
 from kohort.rounds.dp_accounts import Shares, planned_claims, reserve, reserve_step, spends
+from kohort.rounds.group_secrets import agree_on_secret, secret_step
 from kohort.rounds.summing import Total, secure_sum, sum_steps
 
 __all__ = ["METHOD", "OneShot", "OneShotSection", "join", "leave", "load_state"]
@@ -79,7 +87,11 @@ def protocol(config: OneShot, hub: Hub) -> ProtocolGenerator:
     check_before(layout, [hub.rows[site] for site in hub.sites])
     if config.oneshot.statistics_to == "peers":
         return (yield from _among_peers(hub, layout))
-    total = yield from secure_sum(hub, STATISTICS, length=layout.length)
+    task, checks = statistics_task(hub.approved), checks_of(hub.approved)
+    if is_checked(hub.approved):
+        hub = replace(hub, sites=(yield from agree_on_secret(hub)))
+    opened = yield from secure_sum(hub, task, length=layout.length + checks)
+    total = Total(from_residues(opened.values[:-checks]) if checks else opened.values, opened.sites)
     _check_sites(config, hub, total, noisy=sigma > 0)
     totals = decoded(layout, total.values)
     check_total(layout, totals)
@@ -87,7 +99,7 @@ def protocol(config: OneShot, hub: Hub) -> ProtocolGenerator:
     fitted = fit(layout, totals, noise=noise)
     yield from _shown(hub, fitted, 0, config.oneshot.rounds)
     if config.oneshot.rounds > 1:
-        fitted = yield from _newton(config, hub, fitted)
+        fitted = yield from _newton(config, hub, NewtonPath.start(layout, total.values), opened)
     network, weights = fitted.network(hub.network.dtype)
     state = OneShotState(
         section=config.oneshot,
@@ -121,43 +133,19 @@ def _among_peers(hub: Hub, layout: Layout) -> ProtocolGenerator:
     )
 
 
-def _newton(config: OneShot, hub: Hub, fitted: Fit) -> Generator[Ask | RoundEnd, Any, Fit]:
-    """Newton steps on the cross-entropy, from the closed form; a step that raised the loss is halved."""
-    layout, rounds = fitted.layout, config.oneshot.rounds
-    design, curvature = layout.design, curvature_of(layout)
-    at, length = fitted.coefficients[0], 1.0
-    best: tuple[float, Floats, Floats] | None = None
+def _newton(config: OneShot, hub: Hub, path: NewtonPath, before: Total) -> Generator[Ask | RoundEnd, Any, Fit]:
+    """Newton steps on the cross-entropy, from the closed form. Sites take them, too, from the announced totals."""
+    layout, rounds, checks = path.fitted.layout, config.oneshot.rounds, checks_of(hub.approved)
+    length = newton_length(layout.design, curvature_of(layout)) + checks
+    announced, sites = before.values if checks else to_residues(before.values), before.sites
     for number in range(1, rounds):
-        total = yield from secure_sum(
-            hub,
-            NEWTON,
-            length=newton_length(design, curvature),
-            round_number=number,
-            inputs={"weights": np.ascontiguousarray(at, dtype="<f8").tobytes()},
-        )
+        inputs = {"total": announced.astype("<u8").tobytes(), "sites": hub.approved.places_of(sites)}
+        total: Total = yield from secure_sum(hub, NEWTON, length=length, round_number=number, inputs=inputs)
         _check_sites(config, hub, total, noisy=False)
-        sums = layout.grid(1).decode(total.values)
-        loss = _penalised(sums, at, fitted)
-        if best is None or loss <= best[0]:
-            best, length = (loss, sums, at), 1.0
-        else:
-            length /= 2
-        at = newton_step(
-            design,
-            best[1],
-            best[2],
-            penalty=fitted.penalties[0],
-            scaling=fitted.scaling,
-            gram=None if curvature == "exact" else fitted.gram,
-            length=length,
-        )
-        fitted = replace(fitted, coefficients=[at])
-        yield from _shown(hub, fitted, number, rounds)
-    return fitted
-
-
-def _penalised(sums: Floats, at: Floats, fitted: Fit) -> float:
-    return newton_loss(sums) + fitted.penalties[0] / 2 * float((fitted.scaling.to_scaled(at) ** 2).sum())
+        announced, sites = total.values, total.sites
+        path.take(from_residues(announced[:-checks] if checks else announced))
+        yield from _shown(hub, path.fitted, number, rounds)
+    return path.fitted
 
 
 def _shown(hub: Hub, fitted: Fit, number: int, rounds: int) -> Generator[Ask | RoundEnd, Any, None]:
@@ -304,10 +292,11 @@ def contract(approved: ApprovedPlan) -> Contract:
     if section.statistics_to == "peers":
         return Contract.of(budget, *cells, *peers_blocks())
     says = "counts, sums and products of your columns, from which the model is solved"
-    statistics = sum_steps(approved, STATISTICS, says=says)
+    statistics = sum_steps(approved, statistics_task(approved), says=says)
+    secret = [secret_step()] if is_checked(approved) else []
     steps = range(1, section.rounds)
     newton = sum_steps(approved, NEWTON, says="gradient and curvature of the loss", rounds=steps) if steps else []
-    return Contract.of(budget, *cells, statistics, newton)
+    return Contract.of(budget, *cells, secret, statistics, newton)
 
 
 METHOD = Method(

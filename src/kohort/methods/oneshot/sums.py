@@ -8,18 +8,21 @@ at most `colluders` of them disclose their shares.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from math import sqrt
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kohort.crypto.sums.checked import CHECKS, from_residues, proven_total, to_residues, with_check
+from kohort.crypto.sums.modular import P61
 from kohort.crypto.sums.scheme import Integers, SumContext, find_scheme
-from kohort.errors import ConfigError, RefusedError, SiteError
+from kohort.errors import ConfigError, IntegrityError, RefusedError, SiteError
 from kohort.methods.oneshot.cells import cells_at, folds_at, needs_cells, rows_at
 from kohort.methods.oneshot.design import BITS, Cells, Layout, OneShotSection, section_of
-from kohort.methods.oneshot.newton import Curvature, newton_length, newton_statistics
+from kohort.methods.oneshot.newton import newton_length, newton_statistics
+from kohort.methods.oneshot.newton_path import NewtonPath, curvature_of
 from kohort.models.closed_form.design import Floats
 from kohort.models.closed_form.statistics import statistics_of_sites
 from kohort.models.rows import Rows, stack
@@ -30,25 +33,26 @@ from kohort.protocol.site import Site
 from kohort.protocol.state import TaskState
 from kohort.protocol.task import Request
 from kohort.rounds.dp_accounts import Shares, account_of, answer_once, shares_of
-from kohort.rounds.summing import set_up_request, sum_task
+from kohort.rounds.group_secrets import secret_of
+from kohort.rounds.summing import SumTask, set_up_request, sum_task
 from kohort.tables.encoder import Encoder
 
 __all__ = [
+    "CHECKED_STATISTICS",
     "NEWTON",
     "STATISTICS",
     "begin_session",
-    "curvature_of",
+    "checks_of",
     "deviation_of",
     "dp_of",
+    "is_checked",
     "layout_at",
     "layout_of",
     "rows_taking_part",
     "scheme_of",
     "statistics_at",
+    "statistics_task",
 ]
-
-_MOST_CURVATURE = 50_000
-"""If the exact curvature has more numbers than this, its upper bound is used, which needs no further sum."""
 
 
 def scheme_of(approved: ApprovedPlan) -> str:
@@ -73,11 +77,6 @@ def layout_of(approved: ApprovedPlan, encoder: Encoder, cells: Cells) -> Layout:
 def deviation_of(layout: Layout, sigma: float, shares: Shares) -> float:
     """Standard deviation of one site's share of the noise; 0 without a budget."""
     return sigma * layout.sensitivity / sqrt(shares.needed) if sigma else 0.0
-
-
-def curvature_of(layout: Layout) -> Curvature:
-    """The curvature of Newton steps: exact, unless it has too many numbers to sum."""
-    return "exact" if newton_length(layout.design, "exact") <= _MOST_CURVATURE else "bound"
 
 
 def rows_taking_part(site: Site) -> Rows:
@@ -190,24 +189,103 @@ def statistics_at(site: Site, request: Request, members: Sequence[str]) -> tuple
     return layout.grid(len(members)).encode(values), rows.count
 
 
+def is_checked(approved: ApprovedPlan) -> bool:
+    """Whether sites verify the totals: where Newton steps follow, each site computes the weights of a step itself.
+
+    Args:
+        approved: The approved plan.
+
+    Returns:
+        False for a single round, and where no sum hides a site's numbers anyway.
+    """
+    return section_of(approved).rounds > 1 and scheme_of(approved) != "none"
+
+
+def statistics_task(approved: ApprovedPlan) -> SumTask:
+    """The sum of statistics that a plan has.
+
+    Args:
+        approved: The approved plan.
+
+    Returns:
+        The checked one where Newton steps follow.
+    """
+    return CHECKED_STATISTICS if is_checked(approved) else STATISTICS
+
+
+def checks_of(approved: ApprovedPlan) -> int:
+    """How many check values the sums of a plan with Newton steps have."""
+    return CHECKS if is_checked(approved) else 0
+
+
+@dataclass
+class NewtonState(TaskState):
+    """A site's own Newton steps."""
+
+    path: NewtonPath | None = field(default=None, repr=False)
+    round: int = -1
+    """The latest round it took part in: 0 for the statistics, then one per step."""
+    transcript: bytes = b""
+    """What bound that round's sum."""
+
+
+def _checked_statistics(
+    site: Site, request: Request, context: SumContext, inputs: Mapping[str, bytes]
+) -> tuple[Integers, int]:
+    del inputs
+    if not is_checked(site.plan) or context.length != layout_at(site).length + CHECKS:
+        raise SiteError("statistics were asked for that are not in the approved plan")
+    vector, rows = statistics_at(site, request, context.sites)
+    state = site.state(NewtonState)
+    state.round, state.transcript = 0, context.transcript
+    return with_check(secret_of(site), context.transcript, site.name, to_residues(vector)), rows
+
+
+def _announced(site: Site, inputs: Mapping[str, bytes]) -> Integers:
+    """The total of the round before, if it is what the sites contributed."""
+    state, data = site.state(NewtonState), inputs.get("total", b"")
+    if len(data) % 8:
+        raise IntegrityError("the total of a round cannot be read")
+    total = np.frombuffer(data, dtype="<u8").astype(np.uint64)
+    if is_checked(site.plan):
+        names = site.plan.sites_at(inputs.get("sites", b""))
+        total = proven_total(secret_of(site), state.transcript, names, total)
+    return from_residues(total)
+
+
+def _path_at(site: Site, round_number: int, inputs: Mapping[str, bytes]) -> NewtonPath:
+    """The steps up to a round, computed here; a site that missed a round takes no part in later ones."""
+    state = site.state(NewtonState)
+    if not is_checked(site.plan) and round_number == 1:
+        state.round = 0  # without protection the statistics need no state of their own
+    if state.round != round_number - 1:
+        raise SiteError(f"site {site.name!r} took no part in round {round_number - 1}, so it has no weights")
+    total = _announced(site, inputs)
+    if round_number == 1:
+        state.path = NewtonPath.start(layout_at(site), total)
+    elif state.path is not None:
+        state.path.take(total)
+    if state.path is None:
+        raise SiteError(f"site {site.name!r} was asked for a Newton step before the statistics")
+    return state.path
+
+
 def _newton(site: Site, request: Request, context: SumContext, inputs: Mapping[str, bytes]) -> tuple[Integers, int]:
-    del request
     layout, rows = layout_at(site), rows_taking_part(site)
     design, curvature = layout.design, curvature_of(layout)
-    if section_of(site.plan).rounds < 2 or context.length != newton_length(design, curvature):
+    if not 1 <= request.round < section_of(site.plan).rounds:
+        raise SiteError("a Newton step was asked for that is not in the approved plan")
+    if context.length != newton_length(design, curvature) + checks_of(site.plan):
         raise SiteError("a Newton step was asked for that is not in the approved plan")
     _refuse_few(site, context.sites, layout.section, rows.count)
-    at = np.frombuffer(inputs["weights"], dtype="<f8")
-    if at.size != design.width * design.outputs or not np.isfinite(at).all():
-        raise SiteError("a Newton step was asked for at weights of another shape")
-    values = newton_statistics(
-        design,
-        stack([rows]),
-        at.reshape(design.width, design.outputs),
-        curvature=curvature,
-        transform=layout.transform,
-    )[0]
-    return layout.grid(len(context.sites)).encode(values), rows.count
+    path, state = _path_at(site, request.round, inputs), site.state(NewtonState)
+    values = newton_statistics(design, stack([rows]), path.at, curvature=curvature, transform=layout.transform)[0]
+    grid = layout.grid(len(context.sites))
+    vector = to_residues(grid.encode(np.clip(np.nan_to_num(values), -grid.bound, grid.bound)))
+    state.round, state.transcript = request.round, context.transcript
+    if is_checked(site.plan):
+        vector = with_check(secret_of(site), context.transcript, site.name, vector)
+    return vector, rows.count
 
 
 def begin_session(approved: ApprovedPlan, encoder: Encoder, sites: tuple[str, ...]) -> Ask | None:
@@ -226,4 +304,7 @@ def begin_session(approved: ApprovedPlan, encoder: Encoder, sites: tuple[str, ..
 
 
 STATISTICS = sum_task("oneshot.statistics", _statistics, scheme=scheme_of, bits=BITS, family="rows")
-NEWTON = sum_task("oneshot.newton", _newton, scheme=scheme_of, bits=BITS, family="rows")
+CHECKED_STATISTICS = sum_task(
+    "oneshot.statistics.checked", _checked_statistics, scheme=scheme_of, modulus=P61, family="rows"
+)
+NEWTON = sum_task("oneshot.newton", _newton, scheme=scheme_of, modulus=P61, family="rows")

@@ -6,14 +6,16 @@ them while a run is under way.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
+import numpy as np
+
 from kohort.crypto.sums.scheme import MIN_SITES
 from kohort.crypto.sums.session import SumSession
-from kohort.errors import RefusedError
+from kohort.errors import IntegrityError, RefusedError
 from kohort.privacy.contract import Contract
 from kohort.privacy.dp.account import Shares
 from kohort.protocol.plan.arrival import Arrival
@@ -101,6 +103,35 @@ class ApprovedPlan:
         if self.secure is None or all(phase.dp is None for phase in self.phases):
             return 0
         return Shares(members, self.secure.colluders).quorum
+
+    def places_of(self, sites: Sequence[str]) -> bytes:
+        """A list of the plan's sites as requests carry it.
+
+        Args:
+            sites: Their names.
+
+        Returns:
+            Their places as little-endian 32-bit numbers.
+        """
+        places = {name: place for place, name in enumerate(self.sites)}
+        return np.asarray([places[name] for name in sites], dtype="<u4").tobytes()
+
+    def sites_at(self, places: bytes) -> list[str]:
+        """The inverse of `places_of`.
+
+        Args:
+            places: What a request carries.
+
+        Returns:
+            The names.
+
+        Raises:
+            IntegrityError: The list is empty, holds a site twice, or one that is not in the plan.
+        """
+        found = np.frombuffer(places, dtype="<u4").tolist() if len(places) % 4 == 0 else []
+        if not found or len(set(found)) != len(found) or max(found) >= len(self.sites):
+            raise IntegrityError("the list of sites in a total cannot be right")
+        return [self.sites[place] for place in found]
 
     def sum_groups(self, members: tuple[str, ...]) -> list[tuple[str, ...]]:
         """The public groups of a sum's members, which are in a total together or not at all.
