@@ -27,7 +27,8 @@ e2e: $(VENV)/.$(EXTRAS)
 
 # Drawn examples in full number and other ones every time; the default suite draws fewer where one takes long.
 fuzz: $(VENV)/.$(EXTRAS)
-	$(BIN)/python -m pytest -n 2 --dist worksteal --hypothesis-profile thorough
+	KOHORT_LIES=1 $(BIN)/python -m pytest -n 2 --dist worksteal --hypothesis-profile thorough
+	$(BIN)/python tests/adversary/mutants.py
 
 lint: $(VENV)/.$(EXTRAS)
 	$(BIN)/ruff check .

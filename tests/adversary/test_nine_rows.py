@@ -44,6 +44,7 @@ from kohort.testing.site_servers import DirectCarrier
 from kohort.transport.messages import (
     ReplyMessage,
     RequestMessage,
+    fresh_number,
     join_messages,
     read_reply,
     read_request,
@@ -82,7 +83,8 @@ def _trap(shape: DenseShape) -> np.ndarray[Any, Any]:
 
 def _asked_in_clear(victim: Victim, base: RequestMessage, weights: Any, nonce: str = "1" * 24) -> Any:
     body = encode(Payload(arrays={"weights": weights}))
-    return victim.ask(replace(base, task="train", round=0, body=body, nonce=nonce), "plain training")
+    lie = replace(base, fresh=fresh_number(), task="train", round=0, body=body, nonce=nonce)
+    return victim.send(lie, "plain training")
 
 
 def test_row_1_plain_training_in_a_plan_with_a_budget_and_masks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,7 @@ from tempfile import TemporaryDirectory
 from kohort.crypto.sums.scheme import KEY_HOLDER
 from kohort.errors import KohortError
 from kohort.privacy.codes import CODES
-from kohort.privacy.contract import ATTEMPTS, Position, Step
+from kohort.privacy.contract import ATTEMPTS, Contract, Position, Step
 from kohort.privacy.guarantee import Raw, parse_guarantee
 from kohort.protocol.site import asked_of
 from kohort.runs.config import Plan
@@ -104,22 +104,37 @@ class Victim:
         Raises:
             ContractViolation: The reply is more than the contract allows.
         """
-        assert self.honest.served.hub is not None  # noqa: S101 - the run is over
         sent = replace(message, fresh=fresh_number())
+        reply = self.send(sent, why)
+        if reply.status == "answer":
+            self._judge_release(sent, reply, why)
+        else:
+            self._judge_refusal(sent, reply, why)
+        return reply
+
+    def send(self, sent: RequestMessage, why: str) -> ReplyMessage:
+        """Send a message as it is, signed, and read the reply without judging what it says.
+
+        Args:
+            sent: The message.
+            why: The lie's name, for the violation's text.
+
+        Returns:
+            The reply.
+
+        Raises:
+            ContractViolation: The site's process ended, or the reply is not signed or not in form.
+        """
+        assert self.honest.served.hub is not None  # noqa: S101 - the run is over
         data = write_request(sent, self.honest.served.hub)
         try:
             came = self._server.reply(data)
         except Exception as error:
             raise self._violation(f"{type(error).__name__} ends the site's process", why) from error
         try:
-            reply = read_reply(came, site=self.honest.served.identities[self.site].public)
+            return read_reply(came, site=self.honest.served.identities[self.site].public)
         except KohortError as error:
             raise self._violation("the reply is not signed, or not in form", why) from error
-        if reply.status == "answer":
-            self._judge_release(sent, reply, why)
-        else:
-            self._judge_refusal(sent, reply, why)
-        return reply
 
     def restart(self) -> None:
         """Start the site's server anew from what is on its disk."""
@@ -138,10 +153,10 @@ class Victim:
                 raise self._violation(f"{sent.task!r} was tried more often than the contract allows", why)
 
     def _judge_release(self, sent: RequestMessage, reply: ReplyMessage, why: str) -> None:
-        try:
-            step, position = self._contract.find(asked_of(sent.request))
-        except KohortError as error:
-            raise self._violation(f"{sent.task!r} was answered, and the contract has no such step", why) from error
+        found = _listed(self._contract, sent)
+        if found is None:
+            raise self._violation(f"{sent.task!r} was answered, and the contract has no such step", why)
+        step, position = found
         if sent.site != self.site or (sent.attempt and not step.repeats):
             raise self._violation(f"{sent.task!r} was answered in another attempt, or for another site", why)
         claim = parse_guarantee(dict(reply.guarantee))
@@ -171,6 +186,18 @@ class Victim:
 
     def _violation(self, text: str, why: str) -> ContractViolation:
         return ContractViolation(f"{self.honest.name}, {self.site}: {text} (lie: {why})")
+
+
+def _listed(contract: Contract, sent: RequestMessage) -> tuple[Step, Position] | None:
+    """The step a request asks for and its place, found without the code that a site uses."""
+    numbers = sent.request.payload.metrics
+    part = numbers.get("step", 0)
+    for block, steps in enumerate(contract.blocks):
+        for place, step in enumerate(steps):
+            asked = (sent.task, numbers.get("phase"), sent.round in list(step.rounds), part in list(range(step.parts)))
+            if asked == (step.task, step.phase, True, True):
+                return step, (block, sent.round // step.every, place, sent.round, int(part))
+    return None
 
 
 class _Pair:

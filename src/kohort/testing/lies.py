@@ -261,6 +261,9 @@ def every_order(honest: HonestRun, site: str, place: int) -> Iterator[Lie]:
         yield Lie(f"request {index} again with another nonce", (replace(earlier, nonce=_OTHER_NONCE),))
         yield Lie(f"request {index} again", (earlier,))
         yield Lie(f"request {index} in another attempt", (replace(earlier, attempt=1),))
+        numbers = decode(earlier.body).metrics
+        yield _changed(earlier, f"request {index} one step on", metrics={**numbers, "step": _step(numbers) + 1})
+        yield _changed(earlier, f"request {index} one step back", metrics={**numbers, "step": _step(numbers) - 1})
     for index, later in enumerate(script[place + 1 :], place + 1):
         opened = _with_plan(honest, site, later)
         yield Lie(f"request {index} instead of {place}", (opened,))
@@ -277,6 +280,10 @@ def every_order(honest: HonestRun, site: str, place: int) -> Iterator[Lie]:
         beyond = script[-1]
         for number in (beyond.round, beyond.round + 1, beyond.round + 2):
             yield Lie(f"round {number} after the end", (replace(beyond, round=number, nonce=_OTHER_NONCE),))
+
+
+def _step(numbers: Mapping[str, Scalar]) -> int:
+    return int(numbers.get("step", 0))
 
 
 def every_list(honest: HonestRun, site: str, place: int) -> Iterator[Lie]:

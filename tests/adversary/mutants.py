@@ -1,0 +1,400 @@
+"""Remove one check at a time and see the adversary suite fail: a check that nothing misses is not tested.
+
+    python tests/adversary/mutants.py              all mutants, one after the other
+    python tests/adversary/mutants.py masks door   those whose names hold one of these words
+
+Each mutation is an exact replacement of text in a copy of `src`; text that no longer occurs exactly once is an error.
+Exit 1 when a mutant survives.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from time import perf_counter
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[2]
+HERE = "tests/adversary"
+CONTRACTS, ROWS, SERVER = f"{HERE}/test_contracts.py", f"{HERE}/test_nine_rows.py", f"{HERE}/test_site_server.py"
+MASKS, ENCRYPTED = f"{HERE}/test_masks.py", f"{HERE}/test_encrypted_sums.py"
+COUNTING, DOMAINS = f"{HERE}/test_counting.py", f"{HERE}/test_domains.py"
+LIES = "0.25"
+"""The share of lies that is told to a mutant."""
+SECONDS = 600
+
+
+class Mutant(NamedTuple):
+    """One check removed, and the part of the suite that must notice."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    tests: str
+    only: str = ""
+    """What the names of the tests must hold, as for `pytest -k`."""
+
+
+def _contract(name: str, old: str, new: str, only: str) -> Mutant:
+    return Mutant(f"contract: {name}", "privacy/contract.py", old, new, CONTRACTS, only)
+
+
+def _masks(name: str, old: str, new: str, file: str = "masks.py") -> Mutant:
+    return Mutant(f"masks: {name}", f"crypto/sums/{file}", old, new, MASKS)
+
+
+def _holder(name: str, old: str, new: str, file: str = "key_holder.py") -> Mutant:
+    return Mutant(f"encrypted: {name}", f"crypto/sums/{file}", old, new, ENCRYPTED)
+
+
+def _server(name: str, old: str, new: str, file: str = "site_server.py", tests: str = SERVER, only: str = "") -> Mutant:
+    return Mutant(f"server: {name}", f"transport/{file}", old, new, tests, only)
+
+
+PLAIN_ORDER = "fedavg-order or silo-order"
+MUTANTS = (
+    _contract("rounds", "asked.round in step.rounds and asked.phase", "asked.phase", "fedavg-every-field"),
+    _contract("phases", " and asked.phase == step.phase", "", "fedavg-every-field"),
+    _contract("parts", " and 0 <= asked.part < step.parts", "", PLAIN_ORDER),
+    Mutant(
+        "contract: one answer", "privacy/contract.py", "        if known is not None:\n", "        if False:\n", SERVER
+    ),
+    _contract("order", "if step.ordered and position <= self.furthest:", "if False:", PLAIN_ORDER),
+    Mutant(
+        "contract: order of parts",
+        "privacy/contract.py",
+        "if asked.part and (asked.task, asked.round, asked.part - 1) not in self.answered:",
+        "if False:",
+        SERVER,
+    ),
+    _contract("attempts", "        if asked.attempt:\n", "        if False:\n", "fedavg-every-field"),
+    _contract("failures", ">= ATTEMPTS:", ">= 10**9:", PLAIN_ORDER),
+    _contract("place", "        if step.ordered and position > self.furthest:\n", "        if False:\n", PLAIN_ORDER),
+    _contract(
+        "noting answers",
+        "self.answered.setdefault((asked.task, asked.round, asked.part), asked.digest)",
+        "pass",
+        "masks-order",
+    ),
+    Mutant("contract: recipients", "privacy/contract.py", '(to == "hub") == (self.to == "hub") and ', "", SERVER),
+    Mutant(
+        "contract: claims",
+        "privacy/contract.py",
+        "any(is_at_least(guarantee, claim) for claim in self.claims)",
+        "True",
+        ROWS,
+        "row_1",
+    ),
+    Mutant(
+        "door: claims",
+        "privacy/door.py",
+        "if not step.allows(guarantee, ledger_context.to):",
+        "if False:",
+        ROWS,
+        "row_1",
+    ),
+    Mutant(
+        "site: contract",
+        "protocol/site.py",
+        "        site.state(ContractState).place.admit(step, position, asked)\n",
+        "        pass\n",
+        CONTRACTS,
+        PLAIN_ORDER,
+    ),
+    Mutant(
+        "site: attempts of unreadable requests",
+        "protocol/site.py",
+        "        site.state(ContractState).place.fail(admitted.asked)\n        raise",
+        "        raise",
+        CONTRACTS,
+        PLAIN_ORDER,
+    ),
+    Mutant(
+        "site: one word",
+        "protocol/site.py",
+        'Refusal(site.name, error.message, code="contract")',
+        "Refusal(site.name, error.message, code=error.message)",
+        CONTRACTS,
+        PLAIN_ORDER,
+    ),
+    _server("signature", "if not sender.signed(content, signature, purpose=purpose):", "if False:", "messages.py"),
+    _server("words", "if found.code and found.code not in CODES:", "if False:", "messages.py"),
+    _server("numbers of messages", "            self._replay_guard.accept(incoming.fresh)\n", ""),
+    _server(
+        "other sites",
+        "if incoming.site != self._identity.name and (incoming.site or incoming.task):",
+        "if False:",
+        tests=CONTRACTS,
+        only="every-field and fedavg",
+    ),
+    _server("approvals and limits at every request", "            run.check()\n", "            pass\n"),
+    _server(
+        "approvals",
+        "        raw = _checked_plan(plan, incoming.plan_hash)\n        resources.approve(incoming.plan_hash)\n",
+        "        raw = _checked_plan(plan, incoming.plan_hash)\n",
+        "deployment/site_run.py",
+    ),
+    _server(
+        "limits at every request",
+        "            resources.limit(tasks, False)\n\n        return OpenedRun",
+        "            pass\n\n        return OpenedRun",
+        "deployment/site_run.py",
+    ),
+    _server(
+        "malformed messages",
+        "except Exception as error:  # whatever a message holds",
+        "except ZeroDivisionError as error:  # whatever a message holds",
+        tests=CONTRACTS,
+        only="fedavg and malformed",
+    ),
+    _server(
+        "silent refusals",
+        "if claimed and last is not None else {}",
+        "if last is not None else {}",
+        tests=CONTRACTS,
+        only=PLAIN_ORDER,
+    ),
+    _server(
+        "files copied back",
+        "if any(store.find(digest) is None for digest in",
+        "if any(False for digest in",
+        tests=CONTRACTS,
+        only="fedavg and restore",
+    ),
+    _server(
+        "place after a restart",
+        'restore_place(site, Asked(*json.loads(record.blobs["asked"])))',
+        "pass",
+        "site_store.py",
+        CONTRACTS,
+        "fedavg-restart or silo-restart",
+    ),
+    Mutant(
+        "domain: declared",
+        "protocol/enrolment.py",
+        "    _check_declared(approved, domain)\n",
+        "",
+        ROWS,
+        "row_7",
+    ),
+    Mutant(
+        "domain: once a run",
+        "protocol/enrolment.py",
+        "if state.adopted is not None and state.adopted != domain:",
+        "if False:",
+        DOMAINS,
+    ),
+    Mutant(
+        "domain: learned",
+        "protocol/enrolment.py",
+        "if hidden and (state.learned is None or state.learned != domain):",
+        "if False:",
+        DOMAINS,
+    ),
+    Mutant(
+        "domain: in clear",
+        "protocol/enrolment.py",
+        "    if approved.hides_domains:\n        raise",
+        "    if False:\n        raise",
+        DOMAINS,
+    ),
+    Mutant(
+        "view: public inputs",
+        "protocol/public_inputs.py",
+        '                    digest.update(len(part).to_bytes(8, "little") + part)\n',
+        "                    pass\n",
+        ROWS,
+        "row_2",
+    ),
+    Mutant(
+        "session: member list",
+        "crypto/sums/session.py",
+        'if found.id != fields.get("session"):',
+        "if False:",
+        CONTRACTS,
+        "lists and (bfv or partial)",
+    ),
+    Mutant(
+        "session: later steps",
+        "rounds/summing.py",
+        'if state.agreed is None or state.agreed.session.id != blobs.get("session"):',
+        "if state.agreed is None:",
+        CONTRACTS,
+        "lists and masks",
+    ),
+    Mutant(
+        "session: begun once",
+        "crypto/sums/session.py",
+        "            if which in self.begun:",
+        "            if False:",
+        ENCRYPTED,
+    ),
+    Mutant(
+        "openings: atoms", "privacy/openings.py", "        if len(atom) < least:", "        if False:", ROWS, "row_6"
+    ),
+    _masks("confirmations", "        if confirmed < self.threshold:", "        if False:"),
+    _masks(
+        "any signer counts",
+        "return set(survivors.tolist()) - {self.index}",
+        "return set(range(len(self.keys.members))) - {self.index}",
+    ),
+    _masks("MACs", 'if hmac.compare_digest(wanted, record["mac"].tobytes()):', "if True:"),
+    _masks("confirmed once each", "                counted.remove(sender)\n", ""),
+    _masks("fewest survivors", "        self._check_list(survivors)\n", ""),
+    _masks("survivors masked", "if rest or not np.isin(survivors, self.masking).all():", "if rest:"),
+    _masks("one survivor list", "        if self.survivors is not None:\n", "        if False:\n"),
+    _masks("masked once", "if self.own_shares is None or self.masking is not None:", "if self.own_shares is None:"),
+    _masks("opened once", "self.survivors is None or self.opened:", "self.survivors is None:"),
+    _masks(
+        "list in the masks",
+        "return pair_mask(self.round_keys[other], listed)",
+        'return pair_mask(self.round_keys[other], b"")',
+    ),
+    _masks(
+        "threshold",
+        "max(2 * members // 3, (members + colluders) // 2) + 1\n\n\ndef",
+        "members // 2\n\n\ndef",
+        "mask_keys.py",
+    ),
+    _masks(
+        "minimum",
+        "return max(MIN_SITES, trust.colluders + 2, trust.min_sites, trust.quorum)",
+        "return 1",
+        "mask_keys.py",
+    ),
+    _holder(
+        "u in the check",
+        'data = expand(self.pair.salting, b"sum check" + self._bound, _OFFSET * len(moduli))',
+        "data = bytes(_OFFSET * len(moduli))",
+        "checks.py",
+    ),
+    _holder(
+        "pads",
+        "return uniform(key, rows * slots, self.packing.ring.plain_modulus).reshape(rows, slots)",
+        "return 0 * uniform(key, rows * slots, self.packing.ring.plain_modulus).reshape(rows, slots)",
+        "checks.py",
+    ),
+    _holder("checks", "if not _holds(found, products, offsets, moduli):", "if False:"),
+    _holder("repeated sites", "if len(unique) != len(claimed) or not", "if not"),
+    _holder("minimum", "        if len(unique) < least:", "        if False:"),
+    _holder("minimum at the site", "    if offer.min_sites < least_sites(trust):", "    if False:"),
+    _holder("one context", "if known is not None and known.packing != packing:", "if False:"),
+    _holder(
+        "signed offers",
+        "if not trust.key_holder.signed(_to_sign(",
+        "if False and not trust.key_holder.signed(_to_sign(",
+    ),
+    _holder("end of the run", "            self._end(context.run)\n", ""),
+    Mutant(
+        "counting: signed contributions",
+        "crypto/group_secret.py",
+        "if not self.peers[sender].signed(signed, signature, purpose=_PURPOSE):",
+        "if False:",
+        COUNTING,
+    ),
+    Mutant(
+        "counting: frequent keys",
+        "rounds/counting.py",
+        "if len(totals) != keys or (totals < np.uint64(threshold)).any():",
+        "if False:",
+        COUNTING,
+    ),
+    Mutant("counting: exactly these sites", "rounds/counting.py", "if known != announced or len", "if len", COUNTING),
+    Mutant(
+        "checked totals: check",
+        "crypto/sums/checked.py",
+        "    if wanted % P61 != int(announced[-1]):",
+        "    if False:",
+        COUNTING,
+    ),
+    Mutant(
+        "checked totals: pads",
+        "crypto/sums/checked.py",
+        'return int(_stream(_key(secret, transcript, b"pad" + site.encode()), 1)[0])',
+        "return 0",
+        COUNTING,
+    ),
+    Mutant(
+        "training: announced totals",
+        "rounds/summed.py",
+        "total = proven_total(secret_of(site), _binding(site.plan, state.round), names, total)",
+        "total = total[:-CHECKS]",
+        SERVER,
+        "forged_total",
+    ),
+)
+
+
+def _mutated(text: str, mutant: Mutant) -> str:
+    if text.count(mutant.old) != 1:
+        found = text.count(mutant.old)
+        raise SystemExit(f"{mutant.name}: the text to replace occurs {found} times in {mutant.file}")
+    return text.replace(mutant.old, mutant.new)
+
+
+def _is_caught(source: Path, mutant: Mutant) -> bool:
+    """Whether the part of the suite that must notice the mutant fails; on the source as it is, it must not."""
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-x",
+        "-q",
+        "--no-header",
+        "--tb=no",
+        "-p",
+        "no:cacheprovider",
+        mutant.tests,
+    ]
+    if mutant.only:
+        command += ["-k", mutant.only]
+    environment = {**os.environ, "PYTHONPATH": str(source), "KOHORT_LIES": LIES, "PYTHONDONTWRITEBYTECODE": ""}
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False
+    )
+    if done.returncode not in {0, 1}:
+        raise SystemExit(
+            f"{mutant.name}: pytest ended with {done.returncode}\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
+        )
+    return done.returncode == 1
+
+
+def main(words: list[str]) -> int:
+    """Try the mutants whose names hold one of the words, or all.
+
+    Args:
+        words: Parts of names.
+
+    Returns:
+        1 when a mutant survived, otherwise 0.
+    """
+    chosen = [mutant for mutant in MUTANTS if not words or any(word in mutant.name for word in words)]
+    survived = []
+    with tempfile.TemporaryDirectory(prefix="kohort-mutants-") as made:
+        source = Path(made) / "src"
+        shutil.copytree(ROOT / "src", source)
+        for mutant in chosen:  # all texts must be there before the first one is tried
+            _mutated((source / "kohort" / mutant.file).read_text(encoding="utf-8"), mutant)
+        for mutant in {(mutant.tests, mutant.only): mutant for mutant in chosen}.values():
+            if _is_caught(source, mutant):
+                raise SystemExit(f"{mutant.tests} -k {mutant.only!r} fails without any mutant")
+        for mutant in chosen:
+            path = source / "kohort" / mutant.file
+            whole = path.read_text(encoding="utf-8")
+            began = perf_counter()
+            path.write_text(_mutated(whole, mutant), encoding="utf-8")
+            caught = _is_caught(source, mutant)
+            path.write_text(whole, encoding="utf-8")
+            print(f"{'caught  ' if caught else 'SURVIVED'} {perf_counter() - began:5.1f} s  {mutant.name}", flush=True)
+            survived += [] if caught else [mutant.name]
+    print(f"{len(chosen) - len(survived)} of {len(chosen)} mutants were caught")
+    return 1 if survived else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
