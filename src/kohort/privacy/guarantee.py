@@ -259,9 +259,10 @@ def is_at_least(claim: Guarantee, other: Guarantee) -> bool:
     Returns:
         True when whoever accepts `other` can accept `claim`.
     """
-    if type(claim) is not type(other):
+    kind = type(claim)
+    if kind is not type(other):
         return isinstance(other, Aggregate) and isinstance(claim, DP | SecureSum)
-    compare = _COMPARED.get(type(claim))
+    compare = _COMPARED.get(kind)
     return claim == other if compare is None else compare(claim, other)
 
 

@@ -358,10 +358,14 @@ class _Admitted(NamedTuple):
     step: Step
     position: Position
     asked: Asked
+    places: list[Place]
+    """Of the sites that were asked, in their order."""
 
-    def note(self, site: Site) -> None:
-        """Note that the site answered it."""
-        site.state(ContractState).place.note(self.step, self.position, self.asked)
+    def note(self, verdicts: Sequence[Refusal | None]) -> None:
+        """Note which of the sites answered it: those whose release may leave."""
+        for place, verdict in zip(self.places, verdicts, strict=True):
+            if verdict is None:
+                place.note(self.step, self.position, self.asked)
 
 
 def asked_of(request: Request) -> Asked:
@@ -388,9 +392,10 @@ def _admit(sites: tuple[Site, ...], request: Request) -> _Admitted:
     """Refuse a request that is not an allowed next step of the contract that these sites share."""
     asked = asked_of(request)
     step, position = sites[0].contract.find(asked)
-    for site in sites:
-        site.state(ContractState).place.admit(step, position, asked)
-    return _Admitted(step, position, asked)
+    places = [site.state(ContractState).place for site in sites]
+    for place in places:
+        place.admit(step, position, asked)
+    return _Admitted(step, position, asked, places)
 
 
 def _refused_by_contract(site: Site, request: Request, error: KohortError) -> Answers:
@@ -436,8 +441,7 @@ def _answer_alone(site: Site, request: Request) -> Answers:
         step=admitted.step,
         metrics=tuple(release.payload.metrics),
     )
-    if verdicts[0] is None:
-        admitted.note(site)
+    admitted.note(verdicts)
     if site.outbox is not None and verdicts[0] is None:
         site.outbox.store(request.digest, data)
     elapsed = perf_counter() - began
@@ -459,8 +463,9 @@ def _answer_together(sites: tuple[Site, ...], request: Request, task: ManySites)
         return None  # one of them failed: asking one by one shows which, and lets the others answer
     if releases is None:
         return None
-    for site in sites:
-        site.state(PublicInputs).take(request)
+    if find_task(request.task).public:
+        for site in sites:
+            site.state(PublicInputs).take(request)
     arrays = releases.arrays
     if "weights" in arrays:
         for site, sent in zip(sites, arrays["weights"], strict=True):
@@ -478,9 +483,7 @@ def _answer_together(sites: tuple[Site, ...], request: Request, task: ManySites)
         step=admitted.step,
         metrics=tuple(releases.metrics),
     )
-    for site, verdict in zip(sites, verdicts, strict=True):
-        if verdict is None:
-            admitted.note(site)
+    admitted.note(verdicts)
     answered, refusals = sites, []
     if any(verdicts):
         refusals = [verdict for verdict in verdicts if verdict is not None]
