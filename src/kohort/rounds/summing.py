@@ -31,16 +31,18 @@ from kohort.crypto.sums.scheme import (
     find_scheme,
 )
 from kohort.crypto.sums.session import SiteSession, SumPart, SumSession, is_union
-from kohort.errors import ConfigError, IntegrityError, RefusedError, SiteError
+from kohort.errors import IntegrityError, RefusedError, SiteError
 from kohort.privacy.contract import Step
 from kohort.privacy.guarantee import Aggregate, Guarantee, Public, SecureSum
-from kohort.protocol.hub import Ask, Coordinator, Expect, Replies, RoundEnd
+from kohort.protocol.hub import Ask, Coordinator, Replies, RoundEnd
 from kohort.protocol.plan.approved import ApprovedPlan
 from kohort.protocol.public_inputs import PublicInputs
 from kohort.protocol.site import Site
 from kohort.protocol.state import TaskState
 from kohort.protocol.task import Release, Request, Task
 from kohort.protocol.wire import Payload
+from kohort.rounds.encrypted_sums import encrypted_sum
+from kohort.rounds.sum_requests import step_request
 
 __all__ = [
     "SET_UP",
@@ -266,7 +268,18 @@ def secure_sum(
         session = session.over(tuple(name for name in session.members if name in {*over}))
     context = task.context(session, round_number, length, hub.inputs.view(own))
     if scheme.key_holder:
-        return (yield from _encrypted_sum(hub, task, scheme, session, context, own, len(over or ())))
+        first = partial(
+            step_request,
+            task,
+            session,
+            0,
+            dict.fromkeys(context.sites, b""),
+            numbers={"length": length},
+            round_number=round_number,
+            inputs=own,
+        )
+        opened = yield from encrypted_sum(hub, scheme, session, context, task.name, first, least=len(over or ()))
+        return Total(*opened)
     groups = hub.approved.sum_groups(session.members) if task.grouped(hub.approved) else []
     side = scheme.hub_side(context, groups)
     inboxes: Mapping[str, bytes] = dict.fromkeys(session.members, b"")
@@ -321,7 +334,7 @@ def _session(hub: Coordinator, scheme: SumScheme) -> Generator[Ask | RoundEnd, A
         }
         known = hub.approved.session.over(tuple(parts))
         message = scheme.gather(parts)
-        yield step_request(SET_UP, known, 1, dict.fromkeys(known.members, message))
+        yield step_request(SET_UP, known, 1, dict.fromkeys(known.members, message), members=True)
         hub.sums[scheme.name] = known
     return known
 
@@ -347,51 +360,6 @@ def _set_up(site: Site, request: Request) -> Release:
 
 
 SET_UP = Task(name="sum.setup", one=_set_up, public=False)
-
-
-def step_request(
-    task: Task,
-    session: SumSession,
-    step: int,
-    inboxes: Mapping[str, bytes],
-    *,
-    numbers: Mapping[str, int] | None = None,
-    round_number: int = 0,
-    inputs: Mapping[str, bytes] | None = None,
-    take: Callable[[str, bytes], None] | None = None,
-) -> Ask:
-    """The request of one step of a sum, or of anything else that members of a session do in steps.
-
-    Args:
-        task: What the sites run.
-        session: Who takes part. Sums name its members with their first step, later steps its id alone.
-        step: Which step.
-        inboxes: What each site gets; one request goes to all where that is the same.
-        numbers: What the request says besides the step.
-        round_number: The round of the run.
-        inputs: Public inputs, which every site gets.
-        take: Gets each site's reply as it comes in.
-
-    Returns:
-        The request.
-    """
-    metrics = {"step": step, **(numbers or {})}
-    texts = {**(inputs or {}), **(session.fields if step == 0 or task is SET_UP else {"session": session.id})}
-    each = {site: Payload(metrics=metrics, blobs={**texts, "inbox": inbox}) for site, inbox in inboxes.items()}
-    alike = len(set(inboxes.values())) == 1  # one request to all is made, hashed and receipted once
-    return Ask(
-        task=task,
-        to=tuple(each),
-        payload=next(iter(each.values())) if alike else Payload(),
-        each=None if alike else each,
-        round=round_number,
-        expect=Expect(blobs=("answer",)),
-        take=None if take is None else _taking(take),
-    )
-
-
-def _taking(take: Callable[[str, bytes], None]) -> Callable[[str, Payload], None]:
-    return lambda site, payload: take(site, payload.blobs["answer"])
 
 
 def join_session(site: Site, request: Request, step: int, scheme: SumScheme | None = None) -> SiteSession:
@@ -500,66 +468,3 @@ def trust_of(site: Site) -> Trust:
         site.find_peer,
         colluders=1 if secure is None else secure.colluders,
     )
-
-
-def _encrypted_sum(
-    hub: Coordinator,
-    task: SumTask,
-    scheme: SumScheme,
-    session: SumSession,
-    context: SumContext,
-    inputs: Mapping[str, bytes],
-    least: int,
-) -> Generator[Ask | RoundEnd, Any, Total]:
-    """A key from the key-holder, one message from every site, added as it comes in, and one total to open.
-
-    `least` is the fewest sites of the total; the key-holder signs it, and never goes below its own minimum.
-    """
-    from kohort.crypto.sums.encrypted import EncryptedSum, join_ciphertexts
-    from kohort.crypto.sums.key_holder import Offered
-    from kohort.protocol.key_holder import KEYS, OPEN, SiteInboxes
-
-    if hub.key_holder is None or not isinstance(scheme, EncryptedSum):
-        raise ConfigError(
-            f"a sum by {scheme.name!r} needs a key-holder, and this run has none", hint="Use method.secure.sum = masks"
-        )
-    which = Payload(
-        metrics={"length": context.length, "modulus": context.modulus, "bits": context.bits, "least": least},
-        blobs={
-            "task": task.name.encode(),
-            "view": context.view,
-            **session.fields,
-        },
-    )
-    # The task's name keeps the requests of two sums of one round apart.
-    keys: Replies = yield Ask(
-        task=KEYS, to=(hub.key_holder,), payload=which, round=context.round, expect=Expect(blobs=("offer", "boxes"))
-    )
-    blobs = next(keys.payloads()).blobs
-    offered = Offered(blobs["offer"], blobs["boxes"])
-    side = scheme.encrypted_hub(context)
-    ask = step_request(
-        task,
-        session,
-        0,
-        dict.fromkeys(context.sites, b""),
-        numbers={"length": context.length},
-        round_number=context.round,
-        inputs=inputs,
-        take=partial(side.take, 0),
-    )
-    yield ask._replace(payload=Payload(), each=SiteInboxes(ask.payload, offered, context.index))
-    claimed = np.fromiter((context.index[site] for site in side.claimed), dtype=np.uint32, count=len(side.claimed))
-    opened: Replies = yield Ask(
-        task=OPEN,
-        to=(hub.key_holder,),
-        payload=Payload(
-            arrays={"claimed": claimed},
-            metrics=which.metrics,
-            blobs={**which.blobs, "totals": join_ciphertexts(side.totals())},
-        ),
-        round=context.round,
-        expect=Expect(arrays={"total": ("<u8", (context.length,))}),
-    )
-    side.set_total(next(opened.payloads()).arrays["total"])
-    return Total(*side.total())
