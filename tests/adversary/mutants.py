@@ -21,8 +21,10 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[2]
 HERE = "tests/adversary"
 CONTRACTS, ROWS, SERVER = f"{HERE}/test_contracts.py", f"{HERE}/test_nine_rows.py", f"{HERE}/test_site_server.py"
-MASKS, ENCRYPTED = f"{HERE}/test_masks.py", f"{HERE}/test_encrypted_sums.py"
-COUNTING, DOMAINS = f"{HERE}/test_counting.py", f"{HERE}/test_domains.py"
+MINIMA = f"{HERE}/test_minima.py"
+MASKS = f"{HERE}/test_masks.py {HERE}/test_mask_lists.py {MINIMA}"
+ENCRYPTED = f"{HERE}/test_encrypted_sums.py {MINIMA}"
+COUNTING, DOMAINS = f"{HERE}/test_counting.py {MINIMA}", f"{HERE}/test_domains.py"
 LIES = "0.25"
 """The share of lies that is told to a mutant."""
 SECONDS = 600
@@ -349,7 +351,7 @@ def _is_caught(source: Path, mutant: Mutant) -> bool:
         "--tb=no",
         "-p",
         "no:cacheprovider",
-        mutant.tests,
+        *mutant.tests.split(),
     ]
     if mutant.only:
         command += ["-k", mutant.only]
