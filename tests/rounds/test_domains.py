@@ -189,3 +189,27 @@ def test_a_counted_domain_reads_back(tmp_path: Path) -> None:
     text = json.dumps(stored)
     assert '"counted": true' in text
     assert Domain.from_mapping(domain(found).to_mapping()) == domain(found)
+
+
+def test_under_a_budget_what_one_person_has_is_in_no_file_and_rows_outside_take_no_part(
+    tmp_path: Path, kohort_here: Any
+) -> None:
+    """Declared domains, masks and epsilon 1: a ward, a class and a dose of one patient leave no trace."""
+    found = outcome(
+        tmp_path / "run",
+        method={"name": "fedavg", "secure": {"sum": "masks"}, "dp": {"epsilon": 1.0, "delta": 1e-5}},
+        train={"rounds": 3, "lr": 0.1, "batch": 0, "optimizer": "sgd"},
+        data={
+            "categories": {"ward": ["north", "south", "west"], "outcome": ["ill", "well"]},
+            "other": ["ward"],
+            "bounds": {"age": [0, 120], "dose": [-5, 20]},
+        },
+    )
+    assert kohort_here("report", tmp_path / "run")[0] == 0
+    files = [path for path in (tmp_path / "run").rglob("*") if path.is_file()]
+    for path in files:
+        content = path.read_bytes()
+        assert not [canary for canary in CANARIES if canary.encode() in content], path.name
+    assert any("outside the declared categories and took no part" in note for note in found.notes)
+    assert found.refused == {}
+    assert found.dropped == {}

@@ -81,6 +81,11 @@ class Engine(Protocol):
     inputs: PublicInputs
     """What every site was told, as far as it is in force."""
 
+    @property
+    def rows_outside(self) -> int:
+        """Rows outside the agreed domain that take no part, as far as this process can know: those of its own sites."""
+        ...
+
     def approve(self, claims: Claims, *, tasks: Sequence[str] = ()) -> tuple[str, ...]:
         """Let every site's policy judge what the plan will ask, before any byte leaves.
 
@@ -180,6 +185,11 @@ class LocalEngine:
     """What every site was told, as far as it is in force."""
     parties: dict[str, Site] = field(default_factory=dict)
     """Parties without rows, such as a key-holder. Each is asked alone, by name; no faults are injected into them."""
+
+    @property
+    def rows_outside(self) -> int:
+        """Rows outside the agreed domain, which take no part."""
+        return sum(rows - self.sites[name].count for name, rows in self.declared.items() if name in self.sites)
 
     def inject_faults(self, faults: Faults) -> None:
         """Fault injection: drop-outs, stragglers and Byzantine sites, from now on.

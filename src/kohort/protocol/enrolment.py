@@ -18,13 +18,14 @@ from typing import Any, NamedTuple, get_args
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from kohort.errors import IntegrityError, RefusedError
 from kohort.models.rows import encode_rows
 from kohort.privacy.contract import Contract, Step
 from kohort.privacy.guarantee import Domain as DomainClaim
 from kohort.privacy.guarantee import Public
-from kohort.privacy.ledger.ledger import canonical
+from kohort.privacy.ledger.ledger import LedgerContext, canonical
 from kohort.protocol.hub import Ask, Expect, Replies, RoundEnd
 from kohort.protocol.plan.approved import ApprovedPlan
 from kohort.protocol.site import Site, SiteTable
@@ -33,7 +34,6 @@ from kohort.protocol.task import Release, Releases, Request, Task
 from kohort.protocol.wire import Payload
 from kohort.tables.domain import (
     Domain,
-    category_text,
     declared_column,
     learn_domain,
     merge_domains,
@@ -113,28 +113,30 @@ def _prepare_one(site: Site, request: Request) -> Release:
     encoder, state = _adopt([site], request), site.state(DomainState)
     if state.rows is None:
         state.rows = site.count
-    _set_aside_rare_classes(site, encoder)
+    _set_aside_rows(site, encoder)
     if not site.plan.own_rows:
         site.training_rows = encode_rows(encoder, site.table.rows())
     return Release(payload=Payload(metrics={"rows": state.rows}), guarantee=_ROW_COUNT, rows=site.count)
 
 
-def _rare_classes(encoder: Encoder, frame: pl.DataFrame) -> pl.Series | None:
-    """Which rows have a class that too few persons share; None when the domain of the target was not counted."""
-    target = encoder.schema.target
-    if target is None or encoder.classes is None or not encoder.domain.columns[target].counted:
-        return None
-    return ~category_text(frame[target]).is_in(list(encoder.classes))
+def _left_out(approved: ApprovedPlan, encoder: Encoder, frame: pl.DataFrame) -> NDArray[np.bool_] | None:
+    """Which rows lie outside the domain and take no part; None where a plan has its domains described in clear.
+
+    Under a budget or a secure sum, whether a row lies outside must not be seen: an error would tell it.
+    """
+    return ~encoder.within(frame) if approved.hides_domains else None
 
 
-def _set_aside_rare_classes(site: Site, encoder: Encoder) -> None:
-    """Leave rows with a rare class out of training: nobody may learn that the class exists."""
+def _set_aside_rows(site: Site, encoder: Encoder) -> None:
+    """Leave rows outside the domain out of training, with a line in the site's own ledger."""
     rows, table = site.table.rows(), site.table
-    rare = _rare_classes(encoder, rows)
-    if rare is None or not rare.any():
+    outside = _left_out(site.plan, encoder, rows)
+    if outside is None or not outside.any():
         return
-    kept = rows.filter(~rare)
-    low = None if table.low is None else table.low - int(rare.head(table.low).sum())
+    reason = f"{int(outside.sum())} rows have a category or class outside the agreed domain and take no part"
+    site.ledger.note(site.chain, LedgerContext(what=PREPARE.name), reason=reason)
+    kept = rows.filter(pl.Series(~outside))
+    low = None if table.low is None else table.low - int(outside[: table.low].sum())
     site.table = SiteTable(kept, 0, kept.height, low=low, low_by_row=table.low_by_row)
 
 
@@ -144,8 +146,8 @@ def _prepare_many(sites: Sequence[Site], request: Request) -> Releases | None:
     if any(site.table.frame is not frame for site in sites):
         return None
     encoder = _adopt(sites, request)
-    rare = _rare_classes(encoder, frame)
-    if rare is not None and rare.any():
+    outside = _left_out(sites[0].plan, encoder, frame)
+    if outside is not None and outside.any():
         return None
     if not sites[0].plan.own_rows:
         whole = encode_rows(encoder, frame)

@@ -131,7 +131,14 @@ def run(
         hub=hub,
         engine=engine,
         ledger=ledger,
-        notes=[*plan.notes, *population.notes, *notes, *_domain_notes(hub), *hub.network.notes, *result.notes],
+        notes=[
+            *plan.notes,
+            *population.notes,
+            *notes,
+            *_domain_notes(hub, engine.rows_outside),
+            *hub.network.notes,
+            *result.notes,
+        ],
         remarks=model.remarks(test),
         aside=int((~usable).sum()),
         wall=perf_counter() - began,
@@ -250,12 +257,12 @@ def _hub(
     )
 
 
-def _domain_notes(hub: Hub) -> list[str]:
+def _domain_notes(hub: Hub, outside: int) -> list[str]:
     """What became of values that too few persons share."""
     columns, target = hub.encoder.domain.columns, hub.encoder.schema.target
     counted = [name for name, column in columns.items() if column.counted]
     if not counted:
-        return []
+        return [f"{outside:,} rows have a value outside the declared categories and took no part"] if outside else []
     least = hub.approved.min_cell
     notes = [
         f"the domains of {', '.join(counted)} were learned by a secure count: categories that fewer than {least} "

@@ -18,7 +18,6 @@ from kohort.errors import ConfigError, DataError
 from kohort.rng import Streams
 from kohort.runs.config import DataSection, Plan
 from kohort.tables.datasets.catalogue import Dataset, open_table
-from kohort.tables.domain import OTHER, category_text
 from kohort.tables.encoder import Encoder
 from kohort.tables.frames import check_finite, handle_missing
 from kohort.tables.schema import Role, Schema
@@ -141,16 +140,7 @@ def set_aside_unseen(encoder: Encoder, frame: pl.DataFrame) -> NDArray[np.bool_]
 
     A row with a category that no site has cannot be encoded; the caller counts these rows and does not measure them.
     """
-    usable = np.ones(frame.height, dtype=bool)
-    for name in (*encoder.schema.inputs, str(encoder.schema.target)):
-        domain, spec = encoder.domain.columns[name], encoder.schema.columns[name]
-        other = spec.other or (domain.counted and domain.categories is not None and OTHER in domain.categories)
-        if domain.categories is None or other or domain.kind == "items":
-            continue
-        text = category_text(frame[name])
-        known = text.is_in(list(domain.categories)) | (text.is_null() if domain.missing else pl.lit(False))
-        usable &= pl.select(known).to_series().fill_null(domain.missing).to_numpy()
-    return usable
+    return encoder.within(frame)
 
 
 def _hub_share(plan: Plan, streams: Streams, is_test: NDArray[np.bool_]) -> NDArray[np.bool_]:

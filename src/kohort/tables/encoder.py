@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from kohort.errors import ConfigError, DataError, nearest
 from kohort.tables.blocks import Block, CategoryBlock, Encoding, Taxonomy, block_for, encode_generalised
-from kohort.tables.domain import ColumnDomain, Domain, learn_domain, merge_domains, number
+from kohort.tables.domain import OTHER, ColumnDomain, Domain, category_text, learn_domain, merge_domains, number
 from kohort.tables.schema import Schema
 
 __all__ = ["ColumnDomain", "Domain", "Encoder", "Encoding", "Task", "learn_domain", "merge_domains"]
@@ -139,6 +139,26 @@ class Encoder:
         domain = ColumnDomain(kind="category", categories=self.classes)
         block = CategoryBlock(name=name, spec=self.schema.columns[name], domain=domain, encoding="label")
         return block.codes(frame[name]).astype(self.dtype)
+
+    def within(self, frame: pl.DataFrame) -> NDArray[np.bool_]:
+        """Which rows have no category outside the domain, as a mask; the others cannot be encoded.
+
+        Args:
+            frame: Rows with all inputs and the target.
+
+        Returns:
+            True for rows that can be encoded. Columns whose unknown values become "other" leave no row out.
+        """
+        usable = np.ones(frame.height, dtype=bool)
+        for name in (*self.schema.inputs, str(self.schema.target)):
+            domain, spec = self.domain.columns[name], self.schema.columns[name]
+            other = spec.other or (domain.counted and domain.categories is not None and OTHER in domain.categories)
+            if domain.categories is None or other or domain.kind == "items":
+                continue
+            text = category_text(frame[name])
+            known = text.is_in(list(domain.categories)) | (text.is_null() if domain.missing else pl.lit(False))
+            usable &= pl.select(known).to_series().fill_null(domain.missing).to_numpy()
+        return usable
 
     def row_weights(self, target: NDArray[np.floating]) -> NDArray[np.floating] | None:
         """The weight of every row by the code of its class; None when all count alike."""

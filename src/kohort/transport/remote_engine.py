@@ -141,6 +141,11 @@ class RemoteEngine:
         self.declared = dict.fromkeys(self.sites, UNDECLARED)
         return tuple(self.sites)
 
+    @property
+    def rows_outside(self) -> int:
+        """Real sites keep that to themselves; their own ledgers tell it."""
+        return 0
+
     def inject_faults(self, faults: Faults) -> None:
         """Real sites have faults of their own."""
         if faults != Faults():
