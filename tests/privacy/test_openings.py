@@ -47,7 +47,9 @@ def test_pairwise_differences_are_not_enough() -> None:
 def test_a_repeated_opening_is_the_same_one() -> None:
     book = OpeningBook()
     admit(book, "first", TEN)
-    admit(book, "first", without(4))  # what it is over was noted when it was opened
+    admit(book, "first", TEN)
+    with pytest.raises(RefusedError, match="noted over other sites"):
+        admit(book, "first", without(4, 5, 6))
 
 
 def test_changed_rows_are_an_atom_of_their_own() -> None:

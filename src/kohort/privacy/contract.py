@@ -53,6 +53,7 @@ class Step:
         ordered: Whether it has a place in the sequence. A set-up has not: it comes when the first sum needs it.
         repeats: Whether it is answered more than once per round. The key-holder's steps are: each names another sum.
         sites: Fewest sites of a sum; 0 for a step that is no sum.
+        required: Whether later blocks wait for it: what a policy refused here is not asked for there.
         rows: Whether the answer holds rows, or classes of rows, that the recipient may keep.
         booked: Whether the total of a sum is noted in the book of openings.
     """
@@ -68,6 +69,7 @@ class Step:
     ordered: bool = True
     repeats: bool = False
     sites: int = 0
+    required: bool = False
     rows: bool = False
     booked: bool = False
 
@@ -149,6 +151,17 @@ class Contract:
                 return step, (block, asked.round // step.every, place, asked.round, asked.part)
         raise RefusedError(f"the approved plan asks for no {asked.task!r} in round {asked.round} with these options")
 
+    def required_before(self, block: int) -> tuple[str, ...]:
+        """The tasks that must have been answered before a block.
+
+        Args:
+            block: The number of the block.
+
+        Returns:
+            Their names.
+        """
+        return tuple(step.task for earlier in self.blocks[:block] for step in earlier if step.required)
+
     def sum_step(self, task: str, round_number: int) -> Step:
         """The secure sum of a task in a round.
 
@@ -204,6 +217,19 @@ class Place:
             raise RefusedError(f"step {asked.part} of {asked.task!r} was asked for before step {asked.part - 1}")
         if self.failures and self.failures.get(which, 0) >= ATTEMPTS:
             raise RefusedError(f"{asked.task!r} of round {asked.round} was asked for too often")
+
+    def require(self, tasks: Sequence[str]) -> None:
+        """Refuse what comes before its requirements.
+
+        Args:
+            tasks: Tasks that must have been answered once.
+
+        Raises:
+            RefusedError: One was not, or its answer was refused.
+        """
+        for task in tasks:
+            if (task, 0, 0) not in self.answered:
+                raise RefusedError(f"{task!r} must be answered first")
 
     def note(self, step: Step, position: Position, asked: Asked) -> None:
         """Note that a step was answered.

@@ -57,7 +57,7 @@ class OpeningBook:
         self._path = path
         self._openings: dict[str, list[frozenset[str]]] = {}
         self._versions: dict[str, str] = {}
-        self._known: set[tuple[str, str]] = set()
+        self._known: dict[tuple[str, str], frozenset[str]] = {}
         if path is not None and path.exists():
             with disk_errors(path):
                 lines = path.read_bytes().splitlines()
@@ -69,7 +69,7 @@ class OpeningBook:
 
         Args:
             family: What belongs together: statistics of the same rows.
-            name: Which opening it is: run, task and round. The same one may come again.
+            name: Which opening it is: run, plan, task and round. The same one may come again, over the same sites.
             sites: The sites in the total.
             version: The version of the participant's own rows; empty for a participant without rows.
             least: The fewest sites of an atom.
@@ -77,9 +77,12 @@ class OpeningBook:
         Raises:
             RefusedError: Together with earlier openings it would show too few sites.
         """
-        if (family, name) in self._known:
-            return
         opening = frozenset(sites)
+        known = self._known.get((family, name))
+        if known is not None and known != opening:
+            raise RefusedError("the same total was noted over other sites before", hint="Begin a new run")
+        if known is not None:
+            return
         if self._versions.get(family, version) != version:
             raise RefusedError(
                 "rows here changed since an earlier total was opened, and the difference of two totals would show them",
@@ -96,7 +99,7 @@ class OpeningBook:
         self._note(family, name, opening, version)
 
     def _note(self, family: str, name: str, sites: frozenset[str], version: str) -> None:
-        self._known.add((family, name))
+        self._known[family, name] = sites
         known = self._openings.setdefault(family, [])
         if sites not in known:
             known.append(sites)

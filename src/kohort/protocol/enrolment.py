@@ -222,7 +222,7 @@ def enrolment_contract(approved: ApprovedPlan, learn: Sequence[Step] = ()) -> Co
         says="the values and ranges that occur in columns whose domain is not declared",
         claims=(DomainClaim(columns=columns),),
     )
-    prepare = Step(task=PREPARE.name, says="your row count", claims=(_ROW_COUNT,))
+    prepare = Step(task=PREPARE.name, says="your row count", claims=(_ROW_COUNT,), required=True)
     if approved.hides_domains:
         return Contract.of(learn, [prepare])
     return Contract.of([describe] if undeclared_columns(schema) else [], [prepare])

@@ -218,9 +218,10 @@ def _open(site: Site, request: Request) -> Release:
         raise IntegrityError("the list of sites in a sum cannot be right")
     names = [context.sites[index] for index in claimed.tolist()]
     task = request.payload.blobs["task"].decode(errors="replace")
+    totals = split_ciphertexts(request.payload.blobs["totals"])
     _refuse_split_groups(site.plan, task, names, context)
     site.note_opening(_family(task), task, request.round, tuple(names))
-    total = state.open(scheme.ring, context, names, split_ciphertexts(request.payload.blobs["totals"]))
+    total = state.open(scheme.ring, context, names, totals)
     claim = replace(sum_claim(scheme.ring, len(names), len(names)), opens=f"hub: the total over {len(names)} sites")
     return Release(payload=Payload(arrays={"total": total}), guarantee=claim, rows=0)
 

@@ -280,7 +280,7 @@ class Site:
         if not family or approved.secure is None or any(phase.dp is not None for phase in approved.phases):
             return
         least = max(MIN_SITES, approved.secure.colluders + 2)
-        name = f"{approved.run}:{task}:{round_number}"
+        name = f"{approved.run}:{approved.plan_hash}:{task}:{round_number}"
         self.openings.admit(family, name, sites, version=self.data_version, least=least)
 
     def aggregate(self, rows: int) -> Aggregate:
@@ -393,7 +393,9 @@ def _admit(sites: tuple[Site, ...], request: Request) -> _Admitted:
     asked = asked_of(request)
     step, position = sites[0].contract.find(asked)
     places = [site.state(ContractState).place for site in sites]
+    required = sites[0].contract.required_before(position[0]) if step.ordered else ()
     for place in places:
+        place.require(required)
         place.admit(step, position, asked)
     return _Admitted(step, position, asked, places)
 
@@ -429,7 +431,6 @@ def _answer_alone(site: Site, request: Request) -> Answers:
     except Exception:  # a request that a task cannot read at all counts as an attempt, too
         site.state(ContractState).place.fail(admitted.asked)
         raise
-    site.state(PublicInputs).take(request)
     data = encode(_as_sent(site, request, release.payload))
     verdicts = door(
         [site],
@@ -442,6 +443,8 @@ def _answer_alone(site: Site, request: Request) -> Answers:
         metrics=tuple(release.payload.metrics),
     )
     admitted.note(verdicts)
+    if verdicts[0] is None:
+        site.state(PublicInputs).take(request)
     if site.outbox is not None and verdicts[0] is None:
         site.outbox.store(request.digest, data)
     elapsed = perf_counter() - began
@@ -463,9 +466,6 @@ def _answer_together(sites: tuple[Site, ...], request: Request, task: ManySites)
         return None  # one of them failed: asking one by one shows which, and lets the others answer
     if releases is None:
         return None
-    if find_task(request.task).public:
-        for site in sites:
-            site.state(PublicInputs).take(request)
     arrays = releases.arrays
     if "weights" in arrays:
         for site, sent in zip(sites, arrays["weights"], strict=True):
@@ -484,6 +484,10 @@ def _answer_together(sites: tuple[Site, ...], request: Request, task: ManySites)
         metrics=tuple(releases.metrics),
     )
     admitted.note(verdicts)
+    if find_task(request.task).public:
+        for site, verdict in zip(sites, verdicts, strict=True):
+            if verdict is None:
+                site.state(PublicInputs).take(request)
     answered, refusals = sites, []
     if any(verdicts):
         refusals = [verdict for verdict in verdicts if verdict is not None]

@@ -23,6 +23,7 @@ from kohort.protocol.state import TaskState
 from kohort.protocol.task import Release, Request, Task
 from kohort.protocol.wire import Payload
 from kohort.rounds.phase_rows import rows_of
+from kohort.rounds.sealed_messages import CLUSTER_TASK, PeerState
 
 __all__ = [
     "LABELS",
@@ -88,7 +89,7 @@ def join_cluster(site: Site, name: str) -> None:
         site: The site.
         name: The cluster's name; empty for none.
     """
-    site.state(ClusterState).name = name
+    site.state(ClusterState).name = site.state(PeerState).cluster = name
 
 
 _OWN_CLUSTER = Public(what="its cluster")
@@ -101,7 +102,7 @@ def _named(site: Site, request: Request) -> Release:
     return Release(payload=Payload(blobs={_CLUSTER: name.encode()}), guarantee=_OWN_CLUSTER, rows=0)
 
 
-NAMED = Task(name="clusters.named", one=_named)
+NAMED = Task(name=CLUSTER_TASK, one=_named)
 NAMED_STEP = Step(task=NAMED.name, says="the name of your cluster", claims=(_OWN_CLUSTER,))
 
 

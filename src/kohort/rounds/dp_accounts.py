@@ -54,6 +54,9 @@ PARTS: dict[RowPart, str] = {"all": "all rows", "low": "low-risk rows", "high": 
 _HALVES: dict[RowPart, tuple[RowPart, ...]] = {"all": ("low", "high"), "low": ("low",), "high": ("high",)}
 
 
+_ROUNDING = 1 + 1e-9
+
+
 def shares_of(site: Site, named: Sequence[str], colluders: int) -> Shares:
     """How the sites of a secure sum share the noise. Only sites on this site's own roster count.
 
@@ -269,6 +272,14 @@ def claim_of(site: Site, *, reserving: bool = False) -> DP:
     return claim
 
 
+def _require_paid(site: Site) -> None:
+    """Refuse noise that the ledger has not paid for: a reservation that the door refused opens no account."""
+    claim = claim_of(site)
+    epsilon, delta = site.chain.budget.paid_by(claim)
+    if epsilon * _ROUNDING < claim.epsilon or delta * _ROUNDING < claim.delta:
+        raise RefusedError("a noisy release was requested whose privacy budget was not paid")
+
+
 def answer_once(site: Site, request: Request) -> None:
     """Refuse a different request for a round that was answered: two noisy answers together reveal more than one.
 
@@ -279,6 +290,7 @@ def answer_once(site: Site, request: Request) -> None:
     Raises:
         RefusedError: Another request of the same task and round was answered.
     """
+    _require_paid(site)
     first = site.state(AccountState).answered.setdefault((request.task, request.round), request.digest)
     if first != request.digest:
         raise RefusedError(
@@ -347,6 +359,7 @@ def reserve_step(approved: ApprovedPlan) -> Step:
         task=RESERVE.name,
         says=f"that epsilon {claim.epsilon:g} and delta {claim.delta:g} are reserved, and your row count",
         claims=(claim,),
+        required=True,
     )
 
 

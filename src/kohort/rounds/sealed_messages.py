@@ -6,6 +6,7 @@ the roster. A sealed message that was altered, misdirected or replayed is refuse
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from struct import Struct
@@ -26,6 +27,7 @@ from kohort.protocol.task import Release, Request, Task
 from kohort.protocol.wire import Payload
 
 __all__ = [
+    "CLUSTER_TASK",
     "KEYS",
     "PeerState",
     "check_key",
@@ -42,6 +44,8 @@ __all__ = [
 ]
 
 _SIZE = Struct("<I")
+CLUSTER_TASK = "clusters.named"
+"""By this task sites name their clusters."""
 
 
 def pack_boxes(boxes: Mapping[str, bytes]) -> bytes:
@@ -93,6 +97,9 @@ def _field(data: bytes, place: int) -> tuple[bytes, int]:
 @dataclass
 class PeerState(TaskState):
     """A site's keys and its knowledge of its peers in one run."""
+
+    cluster: str = ""
+    """The trusted cluster that the site's operator named; run keys are bound to it where the plan asks for clusters."""
 
     run_identity: Identity | None = None
     """Its identity with an exchange key for this run alone."""
@@ -154,12 +161,19 @@ def _roster(site: Site, members: Sequence[str]) -> Roster:
     return Roster({name: public.fingerprint for name, public in known.items() if public is not None})
 
 
+def _bound_roster(site: Site, roster: Roster) -> str:
+    """The members' hash, with the cluster that the operator named: keys of another cluster do not fit."""
+    asks = any(step.task == CLUSTER_TASK for step in site.plan.contract)
+    cluster = site.state(PeerState).cluster if asks else ""
+    return roster.hash() if not cluster else hashlib.blake2b(f"{roster.hash()}:{cluster}".encode()).hexdigest()
+
+
 def _keys(site: Site, request: Request) -> Release:
     """The site's key for this run, signed over the run, the plan and the cluster it is for."""
     approved = site.plan
     roster = _roster(site, members_of(site, request))
     key = announce_run_key(
-        run_identity(site), run=approved.run, plan_hash=approved.plan_hash, roster_hash=roster.hash()
+        run_identity(site), run=approved.run, plan_hash=approved.plan_hash, roster_hash=_bound_roster(site, roster)
     )
     return Release(payload=Payload(blobs={"key": key.to_bytes()}), guarantee=_RUN_KEY, rows=0)
 
@@ -209,7 +223,7 @@ def learn_peers(site: Site, announced: bytes, members: Sequence[str]) -> None:
             roster=roster,
             run=approved.run,
             plan_hash=approved.plan_hash,
-            roster_hash=roster.hash(),
+            roster_hash=_bound_roster(site, roster),
         )
     state.announced = announced
 

@@ -38,12 +38,12 @@ from kohort.protocol.site import Site
 from kohort.protocol.state import StateArrays, TaskState
 from kohort.protocol.task import Release, Request, Task
 from kohort.protocol.wire import Payload
-from kohort.rounds.dp_accounts import Shares, account_of, answer_once, shares_of
+from kohort.rounds.dp_accounts import Shares, account_of, answer_once
 from kohort.rounds.group_secrets import agree_on_secret, secret_of, secret_step
 from kohort.rounds.loop import RoundsResult, WeightAverage
 from kohort.rounds.phase_rows import rows_of, stacked_rows
 from kohort.rounds.phase_training import plain_update
-from kohort.rounds.summing import Total, secure_sum, sum_steps, sum_task
+from kohort.rounds.summing import SumState, Total, secure_sum, sum_steps, sum_task
 
 __all__ = ["SUM_UPDATES", "summed_contract", "summed_rounds"]
 
@@ -127,18 +127,22 @@ class SummedState(TaskState):
     """The round whose weights these are."""
     members: int = 0
     """How many sites the sums are over."""
+    seed: bytes = b""
+    """The public seed of the first weights; every round names it, so it is in the view of every sum."""
 
     def checkpoint(self) -> StateArrays:
         """The model, its round and the number of members, once there is a model."""
         if self.model is None:
             return {}
         numbers = np.asarray([self.round, self.members], dtype=np.int64)
-        return {"weights": self.model.weights, "velocity": self.model.velocity, "numbers": numbers}
+        seed = np.frombuffer(self.seed, dtype=np.uint8)
+        return {"weights": self.model.weights, "velocity": self.model.velocity, "numbers": numbers, "seed": seed}
 
     def restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """The inverse of `checkpoint`."""
         self.model = _Model(arrays["weights"].copy(), arrays["velocity"].copy())
         self.round, self.members = (int(number) for number in arrays["numbers"])
+        self.seed = arrays["seed"].tobytes()
 
 
 def _binding(approved: ApprovedPlan, round_number: int) -> bytes:
@@ -155,15 +159,21 @@ def _checked(approved: ApprovedPlan) -> bool:
 def _at_round(site: Site, round_number: int, inputs: Mapping[str, bytes], members: int) -> _Model:
     """The weights of a round, computed here from what came with the request."""
     state = site.state(SummedState)
-    if round_number == 0:
-        if state.model is None:
-            state.model, state.round = _Model.start(site.network, inputs.get("start", b"")), 0
-            state.members = members
-    elif state.round == round_number - 1:
+    _start(site, inputs.get("start", b""), members)
+    if round_number and state.round == round_number - 1:
         _advance(site, inputs.get("total", b""), inputs.get("sites", b""))
     if state.model is None or state.round != round_number:
         raise SiteError(f"site {site.name!r} has no weights of round {round_number}", hint="Send it the missed totals")
     return state.model
+
+
+def _start(site: Site, seed: bytes, members: int) -> None:
+    """Draw the first weights, once per run; another seed is refused, whichever request brings it."""
+    state = site.state(SummedState)
+    if state.model is None:
+        state.model, state.round, state.seed, state.members = _Model.start(site.network, seed), 0, seed, members
+    elif seed != state.seed:
+        raise IntegrityError("the seed of the first weights is not the one that this run began with")
 
 
 def _advance(site: Site, announced: bytes, places: bytes) -> None:
@@ -195,7 +205,6 @@ def _contribute(site: Site, request: Request, context: SumContext, inputs: Mappi
     if secure is None or context.length != _length(network, approved):
         raise SiteError("a sum of updates was asked for that is not in the approved plan")
     model = _at_round(site, request.round, inputs, len(context.sites))
-    shares_of(site, context.sites, secure.colluders)
     rows = rows_of(site, phase)
     values = _own_part(site, request, phase, model.weights)
     deviation = _own_deviation(site, len(context.sites))
@@ -249,8 +258,11 @@ SUM_UPDATES = sum_task("sum.updates", _contribute, scheme=_scheme, modulus=P61, 
 def _catch_up(site: Site, request: Request) -> Release:
     """Take the steps of rounds this site missed; each total is verified like any other."""
     state, arrays = site.state(SummedState), request.payload.arrays
-    if state.model is None:
-        _at_round(site, 0, request.payload.blobs, int(request.payload.metrics["members"]))
+    agreed = site.state(SumState).agreed
+    if state.model is None and agreed is None:
+        raise SiteError(f"site {site.name!r} took part in no round, so it has nothing to catch up with")
+    members = state.members if agreed is None else len(agreed.session.members)
+    _start(site, request.payload.blobs.get("start", b""), members)
     if not len(arrays["sizes"]):
         return Release(payload=Payload(), guarantee=_CAUGHT_UP, rows=0)
     listed = np.split(arrays["places"], np.cumsum(arrays["sizes"])[:-1])
@@ -302,7 +314,8 @@ class _Training:
         if number == 0:
             return {"start": self.seed}
         total, places = self.totals[-1]
-        return {"total": total.astype("<u8").tobytes(), "sites": places.astype("<u4").tobytes()}
+        listed = places.astype("<u4").tobytes()
+        return {"start": self.seed, "total": total.astype("<u8").tobytes(), "sites": listed}
 
     def behind(self, number: int) -> dict[str, Payload]:
         """What sites that missed rounds need before round `number`."""
@@ -321,7 +334,7 @@ class _Training:
                 "places": np.concatenate([np.empty(0, np.uint32), *(places for _, places in missed)]),
                 "sizes": np.asarray([len(places) for _, places in missed], dtype=np.int64),
             },
-            metrics={"first": last, "members": self.grid.sites},
+            metrics={"first": last},
             blobs={"start": self.seed},
         )
 

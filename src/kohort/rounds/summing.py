@@ -47,6 +47,7 @@ from kohort.rounds.sum_requests import step_request
 __all__ = [
     "SET_UP",
     "Contribute",
+    "SumState",
     "SumTask",
     "Total",
     "join_session",
@@ -79,6 +80,8 @@ class SumState(TaskState):
     """What the site announced in the run's one set-up."""
     agreed: SiteSession | None = None
     """The session of that set-up."""
+    fixed: dict[str, bytes] = field(default_factory=dict)
+    """The session of each task whose totals are compared over rounds: that of its first sum."""
     exactly: dict[tuple[str, int], frozenset[str]] = field(default_factory=dict)
     """The sites that a sum must be over, by task and round."""
     survived: dict[tuple[str, int], frozenset[str]] = field(default_factory=dict)
@@ -397,6 +400,11 @@ def join_session(site: Site, request: Request, step: int, scheme: SumScheme | No
 
 def _begin(site: Site, request: Request, task: SumTask, scheme: SumScheme, session: SiteSession) -> SumPart:
     """The site's part of a sum at its first step: bound to all public inputs in force at this site."""
+    session.session.refuse_strangers(_roster_of(site))
+    if task.grouped(site.plan):
+        first = site.state(SumState).fixed.setdefault(task.name, session.session.id)
+        if first != session.session.id:
+            raise RefusedError("the sums of a training are over one list of sites, from the first round on")
     inputs = {name: data for name, data in request.payload.blobs.items() if name not in _ROUTING}
     length = int(request.payload.metrics["length"])
     view = site.state(PublicInputs).view(inputs)
@@ -407,10 +415,19 @@ def _begin(site: Site, request: Request, task: SumTask, scheme: SumScheme, sessi
     over = _fixed_sites(task, site, request, inputs, session)
     if over is not None and trust is not None:
         trust = replace(trust, quorum=max(trust.quorum, len(over)))
+    if scheme.key_holder:  # nobody confirms survivors to this site: it notes the members, the key-holder who is in it
+        site.note_opening(task.family, task.name, request.round, context.sites)
     part = session.begin(scheme, context, task.name, site.streams, trust, inputs)
     if over is not None:
         site.state(SumState).exactly[task.name, request.round] = over
     return part
+
+
+def _roster_of(site: Site) -> Callable[[str], object | None]:
+    """The site's roster; a site that is asked about itself need not be on it."""
+    if site.find_peer(site.name) is not None:
+        return site.find_peer
+    return lambda name: site if name == site.name else site.find_peer(name)
 
 
 def _fixed_sites(

@@ -58,8 +58,8 @@ _HALF = 2**63
 class FixedPoint:
     """Numbers within [-bound, bound] as integers of `scale` steps to the unit, with headroom for `sites` of them.
 
-    Guarantee: the sum of at most `sites` encoded vectors never wraps; a value outside the bound is refused before it is
-    sent, and so are settings without headroom.
+    Guarantee: the sum of at most `sites` encoded vectors never wraps; a value outside the bound is clipped before it is
+    sent, and settings without headroom are refused.
     """
 
     bound: float
@@ -76,14 +76,10 @@ class FixedPoint:
             )
 
     def encode(self, values: NDArray[Any]) -> Integers:
-        """Integers modulo 2^64."""
-        numbers = np.asarray(values, dtype=np.float64)
-        largest = float(np.max(np.abs(numbers), initial=0.0))
-        if not largest <= self.bound:
-            raise RefusedError(
-                f"a value is outside the public bound {self.bound:g}", hint="Declare wider bounds, or mend the column"
-            )
-        return np.rint(numbers * self.scale).astype(np.int64).view(np.uint64)
+        """Integers modulo 2^64. What is outside the bound is clipped and NaN becomes 0: an error would tell of rows."""
+        numbers = np.nan_to_num(np.asarray(values, dtype=np.float64), posinf=self.bound, neginf=-self.bound)
+        clipped = np.clip(numbers, -self.bound, self.bound)
+        return np.rint(clipped * self.scale).astype(np.int64).view(np.uint64)
 
     def decode(self, total: Integers) -> NDArray[np.float64]:
         """The sum in its own unit."""

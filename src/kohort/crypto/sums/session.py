@@ -14,7 +14,7 @@ the request says, and that it is on. The names themselves are in every sum's tra
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
@@ -49,6 +49,8 @@ class SumSession:
     members: tuple[str, ...]
     left_out: bytes = b""
     _parts: dict[bytes, SumSession] = field(default_factory=dict, init=False, repr=False)
+    _known_to: list[Callable[[str], object | None]] = field(default_factory=list, init=False, repr=False)
+    """The roster that holds every member, once one was found to."""
     _contexts: dict[tuple[str, int, int, int, int, bytes], SumContext] = field(
         default_factory=dict, init=False, repr=False
     )
@@ -71,6 +73,25 @@ class SumSession:
     def fields(self) -> dict[str, bytes]:
         """What the first request of a sum says about its session."""
         return {"session": self.id, **({"left_out": self.left_out} if self.left_out else {})}
+
+    def refuse_strangers(self, find_peer: Callable[[str], object | None]) -> None:
+        """Refuse a list with a site that is not on a roster: whoever is not counts for nothing.
+
+        Args:
+            find_peer: The roster: None for a name that is not on it. Simulated sites share one, which is asked once.
+
+        Raises:
+            RefusedError: A member is a stranger.
+        """
+        if self._known_to and self._known_to[0] is find_peer:
+            return
+        strangers = [name for name in self.members if find_peer(name) is None]
+        if strangers:
+            raise RefusedError(
+                f"site {strangers[0]!r} of a secure sum is not on this site's roster",
+                hint=f"Ask for its fingerprint, then: kohort site trust {strangers[0]} FINGERPRINT",
+            )
+        self._known_to[:] = [find_peer]
 
     def groups(self, least: int) -> list[tuple[str, ...]]:
         """Public groups of members that take part in a total together or not at all.

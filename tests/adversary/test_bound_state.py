@@ -1,0 +1,131 @@
+"""State that a lying hub tried to bend: unpaid budgets, another seed, another member list, strangers, clusters."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kohort.crypto.sums.session import SumSession
+from kohort.errors import KohortError, RefusedError
+from kohort.methods.hybrid import method
+from kohort.protocol.hub import Ask
+from kohort.protocol.site import Site
+from kohort.protocol.wire import Payload
+from kohort.rounds import dp_accounts, summed
+from kohort.rounds.clusters import join_cluster
+from kohort.runs.run import Outcome, run
+from kohort.testing import plan_of, tables
+
+BUDGET = {"dp": {"epsilon": 1.0, "delta": 1e-5}}
+STEPS = {"batch": 0, "optimizer": "sgd"}
+
+
+def fedavg(scheme: str = "masks", *, policy: Any = None, **own: Any) -> Outcome:
+    train = STEPS if "dp" in own else None
+    return run(
+        plan_of("fedavg", own={"secure": {"sum": scheme}, **own}, train=train, policy=policy), seed=5, tables=tables()
+    )
+
+
+def test_without_an_answered_enrolment_nothing_else_is_asked_for() -> None:
+    """A policy that keeps row counts private refuses the enrolment, and with it whatever would follow."""
+    with pytest.raises(KohortError) as caught:
+        fedavg(policy={"public": []}, **BUDGET)
+    assert "prepare" in caught.value.message
+
+
+def test_noise_that_was_not_paid_for_is_not_added() -> None:
+    """The account is open, but the ledger holds no payment: as after a reservation that the door refused."""
+    honest = dp_accounts._reserve
+
+    def forgets(site: Site, request: Any) -> Any:
+        release = honest(site, request)
+        return replace(release, guarantee=replace(release.guarantee, account="another"))
+
+    object.__setattr__(dp_accounts.RESERVE, "one", forgets)
+    try:
+        with pytest.raises(KohortError, match="not paid"):
+            fedavg(**BUDGET)
+    finally:
+        object.__setattr__(dp_accounts.RESERVE, "one", honest)
+
+
+@pytest.mark.parametrize("scheme", ["masks", "none"])
+def test_a_seed_that_differs_at_one_site_is_refused(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Totals of missed rounds are sent to single sites: they must not bring other first weights."""
+    honest = summed.summed_rounds
+
+    def lies(hub: Any, **options: Any) -> Any:
+        rounds = honest(hub, **options)
+        reply: Any = None
+        while True:
+            try:
+                ask = rounds.send(reply)
+            except StopIteration as end:
+                return end.value
+            if isinstance(ask, Ask) and ask.task is summed.SUM_UPDATES and ask.round == 0 and not told:
+                told.append(True)
+                first = ask.to[0]
+                nothing = {
+                    "totals": np.empty((0, 1), np.uint64),
+                    "places": np.empty(0, np.uint32),
+                    "sizes": np.empty(0, np.int64),
+                }
+                lie = Payload(arrays=nothing, metrics={"first": 0}, blobs={"start": bytes(16)})
+                yield Ask(task=summed.CATCH_UP, to=(first,), each={first: lie})
+            reply = yield ask
+
+    told: list[bool] = []
+    monkeypatch.setattr("kohort.methods.fedavg.summed_rounds", lies)
+    with pytest.raises(KohortError, match=r"seed of the first weights|nothing to catch up"):
+        fedavg(scheme)
+
+
+def test_a_training_is_over_one_list_of_sites(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Round 0 over all sites, round 1 without one: the difference would be about its update."""
+    honest = summed.secure_sum
+
+    def drops(hub: Any, task: Any, **options: Any) -> Any:
+        if options["round_number"] == 1:
+            hub = replace(hub, sites=hub.sites[:-1])
+        return (yield from honest(hub, task, **options))
+
+    monkeypatch.setattr(summed, "secure_sum", drops)
+    with pytest.raises(KohortError, match="one list of sites, from the first round on"):
+        fedavg("bfv")
+
+
+def test_strangers_are_in_no_sum() -> None:
+    session = SumSession(run="r", plan_hash="p", members=("a", "b", "stranger"))
+    with pytest.raises(RefusedError, match="'stranger' of a secure sum is not on this site's roster"):
+        session.refuse_strangers(lambda name: None if name == "stranger" else object())
+    session.refuse_strangers(lambda name: name)
+
+
+def test_run_keys_are_bound_to_the_cluster_that_operators_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two sites named east and two west: a hub that mixes them gets keys that do not fit."""
+    own = {
+        "clusters": "given",
+        "phases": [{"kind": "peers", "rounds": 1, "rows": "all", "optimizer": "sgd", "lr": 0.1}],
+    }
+    made = plan_of("hybrid", own=own)
+    names = iter(["east", "east", "west", "west"])
+    honest = Site.__init__
+
+    def named(self: Site, **parts: Any) -> None:
+        honest(self, **parts)
+        join_cluster(self, next(names))
+
+    monkeypatch.setattr(Site, "__init__", named)
+
+    def merged(hub: Any) -> Any:
+        said = yield from honest_names(hub)
+        return dict.fromkeys(said, "east")
+
+    honest_names = method.named_clusters
+    monkeypatch.setattr(method, "named_clusters", merged)
+    with pytest.raises(KohortError, match="run key"):
+        run(made, seed=5, tables=tables())
