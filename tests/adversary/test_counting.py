@@ -357,13 +357,13 @@ def test_a_site_confirms_no_other_survivors_than_those_of_the_sum_before(monkeyp
 
 
 def test_a_count_is_begun_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = SecureCount._share_secret
+    honest = SecureCount.share_secret
 
     def twice(self: SecureCount, hub: Any, stage: int) -> Any:
         yield from honest(self, hub, stage)
         yield from honest(self, replace(hub, sites=hub.sites[:-1]), stage)
 
-    monkeypatch.setattr(SecureCount, "_share_secret", twice)
+    monkeypatch.setattr(SecureCount, "share_secret", twice)
     with pytest.raises(RefusedError, match="answered to another request before"):
         outcome()
     monkeypatch.setattr(Place, "admit", lambda *_: None)  # the count refuses it, too, whatever the contract says

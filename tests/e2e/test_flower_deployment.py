@@ -91,9 +91,8 @@ def test_sums_that_only_a_key_holder_opens(three: Federation) -> None:
     assert model_of(three.root / "bfv") == model_of(three.root / "bfv-local")
     assert over_flower.dropped == {}
     assert verify_ledger(three.site("key-holder")).releases > 0
-    assert here.bytes["down"] == over_flower.bytes["down"]
     # Pads come from the parties' own keys, so compressed ciphertexts differ by some bytes.
-    assert here.bytes["up"] == pytest.approx(over_flower.bytes["up"], rel=1e-3)
+    assert here.bytes == pytest.approx(over_flower.bytes, rel=1e-3)
 
 
 def test_a_plan_nobody_approved_is_refused_and_both_sides_say_so(three: Federation) -> None:
@@ -242,5 +241,5 @@ def test_a_lying_hub_gets_one_word_and_leaves_a_line_at_every_site(
     with monkeypatch.context() as patch:
         patch.setattr(_Training, "inputs", another_total)
         with pytest.raises(IntegrityError, match="tampered"):
-            three.run_here(three.root / "lie-2", plan)
-    assert three.run_here(three.root / "honest", plan).rounds == 2
+            three.run_here(three.root / "lie-2", plan, seed=3)
+    assert three.run_here(three.root / "honest", plan, seed=2).rounds == 2

@@ -28,6 +28,6 @@ def test_three_sites_train_over_tls(tmp_path: Path) -> None:
     for name in ("model.safetensors",):
         assert (tmp_path / "out" / "model" / name).read_bytes() == (tmp_path / "local" / "model" / name).read_bytes()
     assert shown.count('"online"') == 3
-    assert verify_ledger(tmp_path / "out").releases == 3 * 4
+    assert verify_ledger(tmp_path / "out").releases == 3 * 3
     for name in tables_of(3):
-        assert verify_ledger(made.site(name)).releases == 4
+        assert verify_ledger(made.site(name)).releases == 3

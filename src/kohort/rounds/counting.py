@@ -156,20 +156,24 @@ class SecureCount:
             The steps of one turn: the group's secret, the size of the table, the table and its repetitions, and the
             checked sum that proves which keys are frequent.
         """
-        boxes = (SEALED_CLAIM, KEYS_CLAIM)
-        secret = Step(
-            task=self.secret.name,
-            says="a secret that sites share",
-            claims=boxes,
-            rounds=stages,
-            parts=STEPS,
-        )
         first = [stage * ATTEMPTS for stage in stages]
         again = [stage * ATTEMPTS + attempt for stage in stages for attempt in range(ATTEMPTS)]
         size = sum_steps(approved, self.size, says="about how many keys there are", rounds=first, every=ATTEMPTS)
         table = sum_steps(approved, self.table, says=says, rounds=again, every=ATTEMPTS)
         proof = sum_steps(approved, self.proof, says=f"{says}, of the frequent ones", rounds=first, every=ATTEMPTS)
-        return [secret, *size, *table, *proof]
+        return [self.secret_step(stages), *size, *table, *proof]
+
+    def secret_step(self, stages: Sequence[int]) -> Step:
+        """The agreement on a group's secret, once per count.
+
+        Args:
+            stages: The numbers of the counts.
+
+        Returns:
+            The step.
+        """
+        claims = (SEALED_CLAIM, KEYS_CLAIM)
+        return Step(task=self.secret.name, says="a secret that sites share", claims=claims, rounds=stages, parts=STEPS)
 
     def run(self, hub: Coordinator, *, threshold: int, stage: int = 0) -> Generator[Ask | RoundEnd, Any, Approved]:
         """Agree on a secret, learn how large the table must be, add the tables, and prove the frequent keys.
@@ -186,7 +190,7 @@ class SecureCount:
             SiteError: A site left during the count.
             IntegrityError: The two counts of a key differ.
         """
-        yield from self._share_secret(hub, stage)
+        yield from self.share_secret(hub, stage)
         first = yield from secure_sum(hub, self.size, length=SKETCH, round_number=stage * ATTEMPTS)
         cells = cells_for(estimate(first.values))
         for attempt in range(ATTEMPTS):
@@ -240,8 +244,13 @@ class SecureCount:
             raise SiteError("a site left during a count, and two totals over different sites would show its counts")
         return total
 
-    def _share_secret(self, hub: Coordinator, stage: int) -> Generator[Ask | RoundEnd, Any, None]:
-        """Carry the sites' messages until all of them hold the group's secret."""
+    def share_secret(self, hub: Coordinator, stage: int) -> Generator[Ask | RoundEnd, Any, None]:
+        """Carry the sites' messages until all of them hold the group's secret.
+
+        Args:
+            hub: The coordinator.
+            stage: The count's number.
+        """
         session, side = hub.approved.session.over(hub.sites), GroupHub(hub.sites)
         inboxes = dict.fromkeys(hub.sites, b"")
         for step in range(STEPS):

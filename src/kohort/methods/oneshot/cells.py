@@ -30,7 +30,8 @@ from kohort.protocol.site import Site
 from kohort.protocol.state import TaskState
 from kohort.protocol.task import Release, Request, Task
 from kohort.protocol.wire import Payload
-from kohort.rounds.counting import KeyCounts, SecureCount, is_approved
+from kohort.rounds.closed_counting import ClosedCount
+from kohort.rounds.counting import KeyCounts
 from kohort.tables.blocks import CategoryBlock
 from kohort.tables.encoder import Encoder
 
@@ -46,6 +47,8 @@ class CellsState(TaskState):
 
     frequent: NDArray[np.bool_] | None = None
     """Which features enough persons share."""
+    classes: bool = True
+    """Whether every class has enough persons."""
     others: NDArray[np.bool_] | None = None
     """Which columns have enough persons among their rare categories."""
 
@@ -80,6 +83,8 @@ def cells_at(site: Site) -> tuple[Cells, NDArray[np.bool_] | None]:
     frequent, others = state.frequent, state.others
     if frequent is None or others is None:
         raise RefusedError(f"site {site.name!r} was asked for statistics before rare categories were counted")
+    if not state.classes:
+        raise RefusedError(f"a class has fewer persons than min_cell, so site {site.name!r} takes no part")
     cells = Cells.merged(encoder, frequent, others)
     if not cells.left_out:
         return cells, None
@@ -185,23 +190,31 @@ def _scheme(approved: ApprovedPlan) -> str:
     return secure.sum
 
 
-COUNT = SecureCount("oneshot.count", counts_of=_counts, scheme=_scheme)
+def _closed_keys(site: Site) -> list[bytes]:
+    """All keys of the count that comes next, in every fold that is opened."""
+    encoder, folds = site.encoder, section_of(site.plan).deals
+    if site.state(CellsState).frequent is None:
+        return in_folds(_keys(encoder), folds)
+    return in_folds([f"{block.name}={_ABSENT}".encode() for block in encoder.blocks], folds)
+
+
+COUNT = ClosedCount("oneshot.count", keys_of=_closed_keys, counts_of=_counts, scheme=_scheme)
 
 
 def _learn(site: Site, request: Request) -> Release:
     """Store which keys of the agreed domain are proven to be frequent, and report it; all sites report the same."""
     encoder, state = site.encoder, site.state(CellsState)
     if request.round == 0:
-        good = _proven(site, request, _keys(encoder))
+        good = _proven(site, request)
         indicators, lone = is_indicator(encoder), _stands_alone(encoder)
         frequent = np.ones(encoder.width, dtype=bool)
         frequent[indicators] = good[: indicators.sum()]
         frequent[lone] &= good[indicators.sum() : indicators.sum() + lone.sum()]
+        state.classes = bool(good[indicators.sum() + lone.sum() :].all())
         state.frequent, state.others = frequent, np.zeros(len(encoder.blocks), dtype=bool)
         said = np.concatenate([frequent, good[indicators.sum() + lone.sum() :]])
     else:
-        keys = [f"{block.name}={_ABSENT}".encode() for block in encoder.blocks]
-        said = state.others = _proven(site, request, keys)
+        said = state.others = _proven(site, request)
     return Release(
         payload=Payload(arrays={"enough": said.astype(np.uint8)}),
         guarantee=_FREQUENT,
@@ -209,20 +222,11 @@ def _learn(site: Site, request: Request) -> Release:
     )
 
 
-def _proven(site: Site, request: Request, keys: list[bytes]) -> NDArray[np.bool_]:
-    """Which of `keys` the announced totals prove to be frequent, in every fold that is opened.
-
-    Raises:
-        RefusedError: Totals are announced, and the site took no part in the sum that proves them.
-    """
-    announced, folds = request.payload.arrays["totals"], section_of(site.plan).deals
-    if not len(announced):
-        return np.zeros(len(keys), dtype=bool)  # nothing was proposed
-    proven = COUNT.proven(site, request.round, announced)
-    if proven is None:
-        raise RefusedError(f"site {site.name!r} took no part in the count that it is told the result of")
-    good = is_approved(COUNT.prints(site, in_folds(keys, folds)), proven.f, proven.h)
-    return np.asarray(good.reshape(folds, len(keys)).all(axis=0))
+def _proven(site: Site, request: Request) -> NDArray[np.bool_]:
+    """Which keys enough persons have in every fold that is opened, by the announced histogram."""
+    payload, folds = request.payload, section_of(site.plan).deals
+    good = COUNT.frequent(site, request.round, payload.arrays["totals"], payload.blobs["sites"])
+    return np.asarray(good.reshape(folds, -1).all(axis=0))
 
 
 CELLS = Task(name="oneshot.cells", one=_learn)
@@ -243,7 +247,7 @@ def agree_on_cells(hub: Hub) -> Generator[Ask | RoundEnd, Any, Cells]:
         IntegrityError: The sites report different results.
     """
     encoder, section = hub.encoder, section_of(hub.approved)
-    said = yield from _count(hub, 0, encoder.width + len(encoder.classes or ()))
+    said = yield from _count(hub, 0, len(_keys(encoder)), encoder.width + len(encoder.classes or ()))
     frequent, classes = said[: encoder.width], said[encoder.width :]
     if not classes.all():
         raise RefusedError(
@@ -252,16 +256,16 @@ def agree_on_cells(hub: Hub) -> Generator[Ask | RoundEnd, Any, Cells]:
         )
     others = np.zeros(len(encoder.blocks), dtype=bool)
     if not frequent.all():
-        others = yield from _count(hub, 1, len(encoder.blocks))
+        others = yield from _count(hub, 1, len(encoder.blocks), len(encoder.blocks))
     return Cells.merged(encoder, frequent, others)
 
 
-def _count(hub: Hub, stage: int, length: int) -> Generator[Ask | RoundEnd, Any, NDArray[np.bool_]]:
-    approved = yield from COUNT.run(hub, threshold=section_of(hub.approved).min_cell, stage=stage)
+def _count(hub: Hub, stage: int, keys: int, length: int) -> Generator[Ask | RoundEnd, Any, NDArray[np.bool_]]:
+    total = yield from COUNT.run_closed(hub, keys=keys * section_of(hub.approved).deals, stage=stage)
     replies: Replies = yield Ask(
         task=CELLS,
         to=hub.sites,
-        payload=Payload(arrays={"totals": approved.totals}),
+        payload=Payload(arrays={"totals": total.values}, blobs={"sites": hub.approved.places_of(total.sites)}),
         round=stage,
         expect=Expect(arrays={"enough": ("|u1", (length,))}),
     )
