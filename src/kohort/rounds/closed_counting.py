@@ -2,7 +2,8 @@
 
 All sites can name all keys. They add capped counts in an order that the group's secret permutes, with a check value.
 The hub opens the total, which shows it capped totals of keys it cannot tell apart, and announces it. Every site
-verifies it and judges each key by itself. A hub that proposed keys could leave some out, and so choose which rows count as rare.
+verifies it and judges each key by itself. A hub that proposed keys could leave some out, and so choose which rows count
+as rare.
 """
 
 from __future__ import annotations
