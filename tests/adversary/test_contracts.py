@@ -1,18 +1,60 @@
 """A lying hub against every registered method and every option that claims a protection.
 
 `kohort.testing.adversary` generates the lies. This suite tells a share of them, the same ones every time; `make fuzz`
-tells all of them. What the harness itself would miss is tested at the end: it must find planted leaks.
+tells all of them. The tests at the end hold the harness to account: it must find planted leaks, and its twins must get
+as far as the sites they are compared with.
 """
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from tests.adversary.plans import PLANS, honest
 
-from kohort.testing.adversary import ADVERSARY_CHECKS, AdversaryCheck
+from kohort.protocol import enrolment
+from kohort.protocol.site import Site
+from kohort.protocol.task import Release, Request
+from kohort.protocol.wire import Payload, encode
+from kohort.testing.adversary import ADVERSARY_CHECKS, AdversaryCheck, Victim, _Pair
+from kohort.testing.canary import CANARY, shows_canary
+from kohort.testing.checks import ContractViolation
+from kohort.testing.recorded import VICTIM
 
 
 @pytest.mark.parametrize("check", ADVERSARY_CHECKS, ids=str)
 @pytest.mark.parametrize("plan", PLANS)
 def test_a_lying_hub_gets_what_the_contract_says(plan: str, check: AdversaryCheck) -> None:
     check(honest(plan))
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_twins_follow_the_honest_run(plan: str) -> None:
+    """Only a request that hands the site its own published classes fits no other rows."""
+    assert _Pair(honest(plan), VICTIM).handed_back == ("mappings.place" if plan == "syntactic" else "")
+
+
+@pytest.mark.parametrize("dtype", ["<f4", "<f8"])
+def test_a_canary_is_found_as_it_stands_and_as_a_models_input(dtype: str) -> None:
+    for value in (CANARY, (CANARY + 10) / 30):
+        inner = Payload(arrays={"numbers": np.asarray([0.5, value], dtype=dtype)})
+        assert shows_canary(encode(inner))
+        assert shows_canary(encode(Payload(blobs={"inside": encode(inner)})))
+    assert shows_canary(encode(Payload(blobs={"text": f'{{"dose": {CANARY}}}'.encode()})))
+    assert not shows_canary(encode(Payload(arrays={"numbers": np.asarray([0.5, 19.9], dtype=dtype)})))
+
+
+def test_a_task_that_sends_a_row_is_found() -> None:
+    prepare = enrolment.PREPARE.one
+
+    def leaking(site: Site, request: Request) -> Release:
+        release = prepare(site, request)
+        leak = Payload(metrics={"rows": float(site.table.rows()["dose"][0])})
+        return Release(payload=leak, guarantee=release.guarantee, rows=release.rows)
+
+    found = honest("fedavg")
+    object.__setattr__(enrolment.PREPARE, "one", leaking)
+    try:
+        with pytest.raises(ContractViolation, match="a value of a single row"):
+            Victim(found, VICTIM).ask(found.script(VICTIM)[0].asked)
+    finally:
+        object.__setattr__(enrolment.PREPARE, "one", prepare)

@@ -207,6 +207,13 @@ class _Pair:
         self._honest, self._site, self._script = honest, site, honest.script(site)
         self._victims: list[Victim] = []
         self._place = 0
+        self.handed_back = "" if site == KEY_HOLDER else self._first_not_followed()
+
+    def _first_not_followed(self) -> str:
+        """The first task whose honest request hands back what the site said of its rows; twins differ in it."""
+        twin = Victim(self._honest, self._site, other_rows=True)
+        refused = (exchange.asked.task for exchange in self._script if not twin.follows([exchange]))
+        return next(refused, "")
 
     def at(self, place: int) -> list[Victim]:
         """Both, after the first `place` honest requests; the victim alone where these fit its own rows only."""
@@ -226,6 +233,8 @@ class _Pair:
     def tell(self, lie: Lie, place: int) -> None:
         """Tell a lie after `place` honest requests; both must give the same word."""
         victims = self.at(place)
+        if any(message.task == self.handed_back for message in lie.messages):
+            victims = victims[:1]
         replies = [[victim.ask(message, lie.name) for message in lie.messages] for victim in victims]
         words = [[(reply.status, reply.code) for reply in said] for said in replies]
         if lie.never and any(status == "answer" for said in words for status, _ in said):
