@@ -58,8 +58,60 @@ def _server(name: str, old: str, new: str, file: str = "site_server.py", tests: 
     return Mutant(f"server: {name}", f"transport/{file}", old, new, tests, only)
 
 
+STATE, TRAINING = f"{HERE}/test_bound_state.py", f"{HERE}/test_summed_training.py"
+OPENINGS = "tests/privacy/test_openings.py"
 PLAIN_ORDER = "fedavg-order or silo-order"
 MUTANTS = (
+    Mutant(
+        "state: unpaid noise",
+        "rounds/dp_accounts.py",
+        "    _require_paid(site)\n",
+        "",
+        STATE,
+        "paid",
+    ),
+    Mutant("state: another seed", "rounds/summed.py", "    elif seed != state.seed:", "    elif False:", STATE, "seed"),
+    Mutant(
+        "state: member list",
+        "rounds/summing.py",
+        "        if first != session.session.id:",
+        "        if False:",
+        STATE,
+        "list",
+    ),
+    Mutant(
+        "state: strangers", "crypto/sums/session.py", "        if strangers:", "        if False:", STATE, "strangers"
+    ),
+    Mutant(
+        "state: clusters",
+        "rounds/sealed_messages.py",
+        'cluster = site.state(PeerState).cluster if asks else ""',
+        'cluster = ""',
+        STATE,
+        "cluster",
+    ),
+    Mutant(
+        "openings: another list",
+        "privacy/openings.py",
+        "if known is not None and known != opening:",
+        "if False:",
+        OPENINGS,
+    ),
+    Mutant(
+        "openings: changed rows",
+        "privacy/openings.py",
+        "if self._versions.get(family, version) != version:",
+        "if False:",
+        OPENINGS,
+    ),
+    Mutant(
+        "training: groups",
+        "rounds/summing.py",
+        "if task.grouped(site.plan) and not is_union(",
+        "if False and not is_union(",
+        TRAINING,
+        "group",
+    ),
     _contract("rounds", "asked.round in step.rounds and asked.phase", "asked.phase", "fedavg-every-field"),
     _contract("phases", " and asked.phase == step.phase", "", "fedavg-every-field"),
     _contract("parts", " and 0 <= asked.part < step.parts", "", PLAIN_ORDER),
