@@ -34,6 +34,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Site, Request]]:
 
     monkeypatch.setattr(engine_module, "answer", listen)
     run(plan_of("fedavg", own={"secure": {"sum": "masks"}}), seed=5, tables=tables())
+    publics = {site.name: site.identity.public for site, _ in requests}
+    for site, _ in requests:  # the roster of simulated sites ends with their engine
+        site.find_peer = publics.get
     return requests
 
 

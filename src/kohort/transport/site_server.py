@@ -229,7 +229,8 @@ class SiteServer:
         if answers.refusals:
             code = answers.refusals[0].code
             reply = self._line(incoming, request, status="refused", code=code, seconds=seconds)
-            return self._kept(run, request, reply)
+            # What came too early is judged anew when its time has come; what a policy refused stays refused.
+            return reply if code == "contract" else self._kept(run, request, reply)
         encoded = answers.encoded if isinstance(answers.encoded, list) else answers.encoded.views()
         reply = self._line(incoming, request, status="answer", seconds=seconds, body=bytes(encoded[0]))
         return self._kept(run, request, reply)
