@@ -95,6 +95,41 @@ def test_sums_that_only_a_key_holder_opens(three: Federation) -> None:
     assert here.bytes == pytest.approx(over_flower.bytes, rel=1e-3)
 
 
+def test_a_lying_hub_gets_one_word_and_leaves_a_line_at_every_site(
+    three: Federation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It asks for plain training in a plan with masks, announces a total that is not the sites', and gets nothing."""
+    plan = variant(three, "masked", ["method.name=fedavg", 'method.secure={sum = "masks"}'])
+    honest = RemoteEngine.exchange
+
+    def asks_for_weights(self: RemoteEngine, ask: Ask) -> Replies:
+        replies = honest(self, ask)
+        if ask.task is not PREPARE:
+            return replies
+        lie = Payload(arrays={"weights": np.zeros(4, dtype=np.float32)})
+        return honest(self, Ask(task=TRAIN, to=replies.sites, payload=lie))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RemoteEngine, "exchange", asks_for_weights)
+        with pytest.raises(RefusedError, match=r"does not ask for this now \(contract\)"):
+            three.run_here(three.root / "lie-1", plan)
+    for name in tables_of(3):
+        last = lines_of(three.site(name))[-1]
+        assert (last["event"], last["what"]) == ("refusal", "train")
+        assert "asks for no 'train'" in last["reason"]
+
+    inputs = _Training.inputs
+
+    def another_total(self: _Training, number: int) -> dict[str, bytes]:
+        said = inputs(self, number)
+        return {**said, "total": bytes(len(said["total"]))} if number else said
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_Training, "inputs", another_total)
+        with pytest.raises(IntegrityError, match="tampered"):
+            three.run_here(three.root / "lie-2", plan, seed=3)
+
+
 def test_a_plan_nobody_approved_is_refused_and_both_sides_say_so(three: Federation) -> None:
     changed = variant(three, "unapproved", ["train.rounds=3"])
     for name in tables_of(3):
@@ -207,39 +242,3 @@ def test_a_hub_killed_at_a_random_round_goes_on_to_the_same_model(tmp_path: Path
     assert verify_ledger(tmp_path / "out").releases == verify_ledger(tmp_path / "local").releases
     for name in tables_of(3):
         assert verify_ledger(made.site(name)).releases == rounds + 2
-
-
-def test_a_lying_hub_gets_one_word_and_leaves_a_line_at_every_site(
-    three: Federation, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It asks for plain training in a plan with masks, announces a total that is not the sites', and gets nothing."""
-    plan = variant(three, "masked", ["method.name=fedavg", 'method.secure={sum = "masks"}'])
-    honest = RemoteEngine.exchange
-
-    def asks_for_weights(self: RemoteEngine, ask: Ask) -> Replies:
-        replies = honest(self, ask)
-        if ask.task is not PREPARE:
-            return replies
-        lie = Payload(arrays={"weights": np.zeros(4, dtype=np.float32)})
-        return honest(self, Ask(task=TRAIN, to=replies.sites, payload=lie))
-
-    with monkeypatch.context() as patch:
-        patch.setattr(RemoteEngine, "exchange", asks_for_weights)
-        with pytest.raises(RefusedError, match=r"does not ask for this now \(contract\)"):
-            three.run_here(three.root / "lie-1", plan)
-    for name in tables_of(3):
-        last = lines_of(three.site(name))[-1]
-        assert (last["event"], last["what"]) == ("refusal", "train")
-        assert "asks for no 'train'" in last["reason"]
-
-    inputs = _Training.inputs
-
-    def another_total(self: _Training, number: int) -> dict[str, bytes]:
-        said = inputs(self, number)
-        return {**said, "total": bytes(len(said["total"]))} if number else said
-
-    with monkeypatch.context() as patch:
-        patch.setattr(_Training, "inputs", another_total)
-        with pytest.raises(IntegrityError, match="tampered"):
-            three.run_here(three.root / "lie-2", plan, seed=3)
-    assert three.run_here(three.root / "honest", plan, seed=2).rounds == 2
