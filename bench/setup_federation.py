@@ -29,9 +29,9 @@ from kohort.privacy.ledger.signing import Signer
 from kohort.protocol.engine import LocalEngine, drive
 from kohort.protocol.enrolment import encoder_for, enrol
 from kohort.protocol.hub import Hub, RoundEnd
-from kohort.protocol.plan.approved import ApprovedPlan
 from kohort.protocol.site import Site, SiteTable
 from kohort.rng import Streams
+from kohort.runs.backend import approved_plan_for
 from kohort.runs.config import Plan, load_plan
 from kohort.runs.simulation import schema_of
 from kohort.tables.domain import declared_domain
@@ -196,17 +196,7 @@ def _assemble(
         )
         for index, name in enumerate(federation.names)
     }
-    approved = ApprovedPlan(
-        run="bench",
-        plan_hash=plan.digest(),
-        method=plan.method,
-        config=plan.config,
-        schema=schema,
-        encoding=plan.data.encoding,
-        missing=plan.data.missing,
-        model=plan.model,
-        train=plan.train,
-    )
+    approved = approved_plan_for(plan, schema=schema, run="bench", sites=federation.names)
     return LocalEngine(sites=sites, approved=approved, streams=streams, receipts=receipts), ledger, receipts
 
 

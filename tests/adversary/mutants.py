@@ -157,8 +157,8 @@ MUTANTS = (
     Mutant(
         "site: contract",
         "protocol/site.py",
-        "        place.admit(step, position, asked)\n",
-        "        pass\n",
+        "    admit_all(places, step, position, asked)\n",
+        "",
         CONTRACTS,
         PLAIN_ORDER,
     ),
