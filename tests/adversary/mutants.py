@@ -157,8 +157,8 @@ MUTANTS = (
     Mutant(
         "site: contract",
         "protocol/site.py",
-        "    admit_all(places, step, position, asked)\n",
-        "",
+        "        place.admit(step, position, asked)\n",
+        "        pass\n",
         CONTRACTS,
         PLAIN_ORDER,
     ),

@@ -11,6 +11,7 @@ import pytest
 from kohort.crypto.sums.session import SumSession
 from kohort.errors import KohortError, RefusedError
 from kohort.methods.hybrid import method
+from kohort.privacy.openings import OpeningBook
 from kohort.protocol.hub import Ask
 from kohort.protocol.site import Site
 from kohort.protocol.wire import Payload
@@ -129,3 +130,33 @@ def test_run_keys_are_bound_to_the_cluster_that_operators_named(monkeypatch: pyt
     monkeypatch.setattr(method, "named_clusters", merged)
     with pytest.raises(KohortError, match="run key"):
         run(made, seed=5, tables=tables())
+
+
+@pytest.mark.parametrize("scheme", ["masks", "bfv"])
+def test_rows_that_changed_since_an_opening_are_in_no_further_one(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The difference of two totals over the same sites would be the change of one of them."""
+
+    def with_history() -> OpeningBook:
+        book = OpeningBook()
+        book.admit("rows", "an earlier run", tuple(tables()), version="other rows", least=3)
+        return book
+
+    made = plan_of("oneshot", own={"oneshot": {"min_cell": 2}, "secure": {"sum": scheme}})
+    monkeypatch.setattr("kohort.protocol.site.OpeningBook", with_history)
+    with pytest.raises(KohortError, match="rows here changed"):
+        run(made, seed=5, tables=tables())
+
+
+def test_an_opening_is_named_by_run_and_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hub chooses run ids: a second plan under the same one is another opening."""
+    names: set[str] = set()
+
+    def listen(self: OpeningBook, family: str, name: str, sites: Any, **options: Any) -> None:
+        del self, family, sites, options
+        names.add(name)
+
+    made = plan_of("oneshot", own={"oneshot": {"min_cell": 2}})
+    monkeypatch.setattr(OpeningBook, "admit", listen)
+    run(made, seed=5, tables=tables())
+    assert names
+    assert all(made.digest() in name for name in names)

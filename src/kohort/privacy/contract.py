@@ -18,7 +18,7 @@ from typing import NamedTuple
 from kohort.errors import RefusedError
 from kohort.privacy.guarantee import Guarantee, is_at_least
 
-__all__ = ["ATTEMPTS", "Asked", "Contract", "Place", "Position", "Step", "admit_all", "note_all"]
+__all__ = ["ATTEMPTS", "Asked", "Contract", "Place", "Position", "Step"]
 
 ATTEMPTS = 3
 """How often a step may be asked for before it is answered: a site that fails gives away one word each time."""
@@ -251,43 +251,3 @@ class Place:
         """
         which = (asked.task, asked.round, asked.part)
         self.failures[which] = self.failures.get(which, 0) + 1
-
-
-def admit_all(places: Sequence[Place], step: Step, position: Position, asked: Asked) -> None:
-    """Refuse what is no allowed next step at one of several sites; `Place.admit` for each, in one pass where all agree.
-
-    Args:
-        places: The sites' places.
-        step: The step the request asks for.
-        position: Its position in the contract.
-        asked: The request.
-
-    Raises:
-        RefusedError: It is not allowed at one of them.
-    """
-    which = (asked.task, asked.round, asked.part)
-    if (
-        step.ordered
-        and not asked.attempt
-        and not asked.part
-        and all(place.furthest < position and which not in place.answered and not place.failures for place in places)
-    ):
-        return
-    for place in places:
-        place.admit(step, position, asked)
-
-
-def note_all(places: Iterable[Place], step: Step, position: Position, asked: Asked) -> None:
-    """Note at several sites that a step was answered; `Place.note` for each.
-
-    Args:
-        places: The places of the sites that answered.
-        step: The step.
-        position: Its position.
-        asked: The request that was answered.
-    """
-    which = (asked.task, asked.round, asked.part)
-    for place in places:
-        place.answered.setdefault(which, asked.digest)
-        if step.ordered and position > place.furthest:
-            place.furthest = position

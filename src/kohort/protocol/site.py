@@ -19,7 +19,7 @@ from kohort.errors import IntegrityError, KohortError, RefusedError, SiteError
 from kohort.models.rows import Rows
 from kohort.models.trainable import Trainable
 from kohort.privacy.codes import code_of
-from kohort.privacy.contract import Asked, Contract, Place, Position, Step, admit_all, note_all
+from kohort.privacy.contract import Asked, Contract, Place, Position, Step
 from kohort.privacy.door import Refusal, door
 from kohort.privacy.guarantee import Aggregate, Public
 from kohort.privacy.ledger.ledger import Chain, Ledger, LedgerContext
@@ -361,8 +361,9 @@ class _Admitted(NamedTuple):
 
     def note(self, verdicts: Sequence[Refusal | None]) -> None:
         """Note which of the sites answered it: those whose release may leave."""
-        answered = [place for place, verdict in zip(self.places, verdicts, strict=True) if verdict is None]
-        note_all(answered, self.step, self.position, self.asked)
+        for place, verdict in zip(self.places, verdicts, strict=True):
+            if verdict is None:
+                place.note(self.step, self.position, self.asked)
 
 
 def asked_of(request: Request) -> Asked:
@@ -389,9 +390,9 @@ def _admit(sites: tuple[Site, ...], request: Request) -> _Admitted:
     step, position = sites[0].contract.find(asked)
     places = [site.state(ContractState).place for site in sites]
     required = sites[0].contract.required_before(position[0]) if step.ordered else ()
-    for place in [place for place in places if place.furthest[0] < position[0]] if required else ():
+    for place in places:
         place.require(required)
-    admit_all(places, step, position, asked)
+        place.admit(step, position, asked)
     return _Admitted(step, position, asked, places)
 
 

@@ -31,24 +31,24 @@ from kohort.crypto.counting import (
     sketch,
     table,
 )
-from kohort.crypto.group_secret import KEYS_CLAIM, MIN_SITES, SEALED_CLAIM, STEPS, GroupHub, GroupSite
+from kohort.crypto.group_secret import KEYS_CLAIM, MIN_SITES, SEALED_CLAIM, STEPS, GroupSite
 from kohort.crypto.sums.checked import CHECKS, proven_total, with_check
 from kohort.crypto.sums.modular import P61
 from kohort.crypto.sums.scheme import Integers, SumContext, find_scheme
 from kohort.errors import IntegrityError, RefusedError, SiteError
 from kohort.privacy.contract import Step
-from kohort.protocol.hub import Ask, Coordinator, Replies, RoundEnd
+from kohort.protocol.hub import Ask, Coordinator, RoundEnd
 from kohort.protocol.plan.approved import ApprovedPlan
 from kohort.protocol.site import Site
 from kohort.protocol.state import TaskState
 from kohort.protocol.task import Release, Request, Task
 from kohort.protocol.wire import Payload
+from kohort.rounds.group_secrets import carry_secret
 from kohort.rounds.summing import (
     SumTask,
     Total,
     join_session,
     secure_sum,
-    step_request,
     sum_steps,
     sum_task,
     survivors_of,
@@ -236,9 +236,7 @@ class SecureCount:
         Raises:
             SiteError: A site left.
         """
-        places = {name: place for place, name in enumerate(hub.approved.sites)}
-        sites = np.asarray([places[name] for name in counted], dtype="<u4").tobytes()
-        own = {**(inputs or {}), "sites": sites}
+        own = {**(inputs or {}), "sites": hub.approved.places_of(counted)}
         total = yield from secure_sum(hub, task, length=length, round_number=round_number, inputs=own, over=counted)
         if frozenset(total.sites) != frozenset(counted):
             raise SiteError("a site left during a count, and two totals over different sites would show its counts")
@@ -251,14 +249,7 @@ class SecureCount:
             hub: The coordinator.
             stage: The count's number.
         """
-        session, side = hub.approved.session.over(hub.sites), GroupHub(hub.sites)
-        inboxes = dict.fromkeys(hub.sites, b"")
-        for step in range(STEPS):
-            replies: Replies = yield step_request(self.secret, session, step, inboxes, round_number=stage)
-            sent = {
-                site: payload.blobs["answer"] for site, payload in zip(replies.sites, replies.payloads(), strict=True)
-            }
-            inboxes = side.route(step, sent)
+        yield from carry_secret(hub, self.secret, stage)
 
     def _agree(self, site: Site, request: Request) -> Release:
         step = int(request.payload.metrics["step"])
@@ -379,7 +370,7 @@ class SecureCount:
             RefusedError: The list is not that of the first sum, or too short.
         """
         stage, state = request.round // ATTEMPTS, site.state(CountState)
-        announced = _names_at(site.plan, inputs.get("sites", b""))
+        announced = frozenset(site.plan.sites_at(inputs.get("sites", b"")))
         known = survivors_of(site, self.size, stage * ATTEMPTS)
         if find_scheme(self._scheme(site.plan)).steps == 1:  # no list was confirmed: the first one announced holds
             known = state.sites.get((self._name, stage), announced)
@@ -434,16 +425,6 @@ class SecureCount:
 def _require_frequent(totals: Integers, *, keys: int, threshold: int) -> None:
     if len(totals) != keys or (totals < np.uint64(threshold)).any():
         raise IntegrityError("a key was proposed as frequent that is not")
-
-
-def _names_at(approved: ApprovedPlan, places: bytes) -> frozenset[str]:
-    """The plan's sites at these places."""
-    if len(places) % 4:
-        raise IntegrityError("the list of sites of a count cannot be right")
-    found = np.frombuffer(places, dtype="<u4").tolist()
-    if len(set(found)) != len(found) or any(place >= len(approved.sites) for place in found):
-        raise IntegrityError("the list of sites of a count cannot be right")
-    return frozenset(approved.sites[place] for place in found)
 
 
 def _read_prints(keys: bytes) -> Fingerprints:

@@ -9,14 +9,14 @@ from typing import Any
 from kohort.crypto.group_secret import KEYS_CLAIM, SEALED_CLAIM, STEPS, GroupHub, GroupSite
 from kohort.errors import IntegrityError, SiteError
 from kohort.privacy.contract import Step
-from kohort.protocol.hub import Ask, Hub, Replies, RoundEnd
+from kohort.protocol.hub import Ask, Coordinator, Hub, Replies, RoundEnd
 from kohort.protocol.site import Site
 from kohort.protocol.state import TaskState
 from kohort.protocol.task import Release, Request, Task
 from kohort.protocol.wire import Payload
 from kohort.rounds.summing import join_session, step_request, trust_of
 
-__all__ = ["SECRET", "agree_on_secret", "secret_of", "secret_step"]
+__all__ = ["SECRET", "agree_on_secret", "carry_secret", "secret_of", "secret_step"]
 
 
 @dataclass
@@ -76,7 +76,7 @@ def secret_of(site: Site) -> bytes:
 
 
 def agree_on_secret(hub: Hub) -> Generator[Ask | RoundEnd, Any, tuple[str, ...]]:
-    """Carry the sites' messages until they share a secret.
+    """Let the sites of a run agree on a shared secret.
 
     Args:
         hub: The coordinator.
@@ -84,11 +84,27 @@ def agree_on_secret(hub: Hub) -> Generator[Ask | RoundEnd, Any, tuple[str, ...]]
     Returns:
         The sites that share it.
     """
+    return (yield from carry_secret(hub, SECRET))
+
+
+def carry_secret(
+    hub: Coordinator, task: Task, round_number: int = 0
+) -> Generator[Ask | RoundEnd, Any, tuple[str, ...]]:
+    """Carry the sites' messages until they hold a group's secret.
+
+    Args:
+        hub: The coordinator.
+        task: The sites' part.
+        round_number: The round of the requests.
+
+    Returns:
+        The sites that answered to the end.
+    """
     session, side = hub.approved.session.over(hub.sites), GroupHub(hub.sites)
     inboxes = dict.fromkeys(hub.sites, b"")
     there: tuple[str, ...] = hub.sites
     for step in range(STEPS):
-        replies: Replies = yield step_request(SECRET, session, step, inboxes)
+        replies: Replies = yield step_request(task, session, step, inboxes, round_number=round_number)
         sent = {site: payload.blobs["answer"] for site, payload in zip(replies.sites, replies.payloads(), strict=True)}
         inboxes, there = side.route(step, sent), replies.sites
     return there

@@ -214,8 +214,7 @@ def _contribute(site: Site, request: Request, context: SumContext, inputs: Mappi
         answer_once(site, request)
         values = values + deviation * gaussian(site.streams.bytes("dp", request.digest), len(values))
     grid = _grid(phase, len(context.sites), deviation)
-    bounded = np.clip(np.nan_to_num(values), -grid.bound, grid.bound)
-    vector = np.append(to_residues(grid.encode(bounded)), np.uint64(rows.count))
+    vector = np.append(to_residues(grid.encode(values)), np.uint64(rows.count))
     if _checked(approved):
         vector = with_check(secret_of(site), _binding(approved, request.round), site.name, vector)
     return vector, rows.count

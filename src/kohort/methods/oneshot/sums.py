@@ -281,7 +281,7 @@ def _newton(site: Site, request: Request, context: SumContext, inputs: Mapping[s
     path, state = _path_at(site, request.round, inputs), site.state(NewtonState)
     values = newton_statistics(design, stack([rows]), path.at, curvature=curvature, transform=layout.transform)[0]
     grid = layout.grid(len(context.sites))
-    vector = to_residues(grid.encode(np.clip(np.nan_to_num(values), -grid.bound, grid.bound)))
+    vector = to_residues(grid.encode(values))
     state.round, state.transcript = request.round, context.transcript
     if is_checked(site.plan):
         vector = with_check(secret_of(site), context.transcript, site.name, vector)
