@@ -91,6 +91,22 @@ MUTANTS = (
         "cluster",
     ),
     Mutant(
+        "openings: rows under encryption",
+        "rounds/summing.py",
+        "        site.note_opening(task.family, task.name, request.round, context.sites)\n",
+        "        pass\n",
+        STATE,
+        "changed and bfv",
+    ),
+    Mutant(
+        "openings: plan",
+        "protocol/site.py",
+        "{approved.run}:{approved.plan_hash}:",
+        "{approved.run}:",
+        STATE,
+        "named_by",
+    ),
+    Mutant(
         "openings: another list",
         "privacy/openings.py",
         "if known is not None and known != opening:",
