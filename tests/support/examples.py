@@ -1,4 +1,4 @@
-"""How many examples are drawn where one takes longer than 50 milliseconds."""
+"""How many examples are drawn where it is not the number of the profile."""
 
 from __future__ import annotations
 

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.reference.kkm import attacker_view, generalise_slowly
+from tests.support.examples import examples
 
 from kohort.anonymity.checker.measures import measure
 from kohort.anonymity.itemsets.generalise import generalise
@@ -105,7 +106,7 @@ tables = st.lists(
 )
 
 
-@settings(max_examples=250)
+@examples(60, 250)
 @given(
     rows=tables,
     k=st.integers(1, 5),

@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression, Ridge
+from tests.support.examples import examples
 
 from kohort.crypto.sums.scheme import FixedPoint
 from kohort.errors import ConfigError, DataError
@@ -110,7 +111,7 @@ def test_the_classifier_is_ridge_regression_with_one_gram_for_all_classes():
     chunk=st.integers(1, 60),
     seed=st.integers(0, 99),
 )
-@settings(max_examples=60, deadline=None)
+@examples(20, 60)
 def test_chunks_sites_and_a_plain_loop_agree(rows, inputs, classes, activation, chunk, seed):
     x, y = table(rows, inputs, max(classes, 2), seed)
     y = y / 1.0 if classes else y.astype(float)

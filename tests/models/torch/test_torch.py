@@ -8,8 +8,9 @@ from unittest import mock
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.examples import examples
 
 torch = pytest.importorskip("torch", reason="the extra kohort[torch] is not installed")
 
@@ -129,7 +130,7 @@ KEYS = np.array([11, 2**64 - 1, 5], dtype=np.uint64)
     weighted=st.booleans(),
     seed=st.integers(0, 1000),
 )
-@settings(max_examples=40)
+@examples(20, 40)
 def test_a_module_learns_what_the_kernel_learns(
     loss, factory, optimizer, batch, epochs, penalties, shifted, anchored, weighted, seed
 ):
