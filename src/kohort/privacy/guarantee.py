@@ -42,7 +42,7 @@ class Guarantee:
     def __init_subclass__(cls) -> None:
         _KINDS[cls.kind] = cls
 
-    @property
+    @cached_property
     def strength(self) -> tuple[float, ...]:
         """Sort key among guarantees of one kind: the weakest sorts first, equal strength compares equal."""
         return ()
@@ -73,7 +73,7 @@ class Raw(Guarantee):
     rows: int
     counted_by: str = ""
 
-    @property
+    @cached_property
     def strength(self) -> tuple[float, ...]:
         """More rows are a weaker claim."""
         return (-self.rows,)
@@ -105,7 +105,7 @@ class Aggregate(Guarantee):
     kind: ClassVar[str] = "aggregate"
     rows: int
 
-    @property
+    @cached_property
     def strength(self) -> tuple[float, ...]:
         """Fewer rows are a weaker claim."""
         return (self.rows,)
@@ -126,7 +126,7 @@ class KAnonymous(Guarantee):
     rows: int = 0
     verified: bool = False
 
-    @property
+    @cached_property
     def strength(self) -> tuple[float, ...]:
         """Compared by k, then l, then t; no t is the weakest."""
         return (self.k, self.l, -inf if self.t is None else -self.t)
@@ -142,7 +142,7 @@ class KKm(Guarantee):
     rows: int = 0
     verified: bool = False
 
-    @property
+    @cached_property
     def strength(self) -> tuple[float, ...]:
         """Compared by k, then m."""
         return (self.k, self.m)
@@ -189,7 +189,7 @@ class DP(Guarantee):
             return 0.0, 0.0
         return (self.epsilon if self.charge is None else self.charge), self.delta
 
-    @property
+    @cached_property
     def strength(self) -> tuple[float, ...]:
         """A void claim is the weakest; then compared by epsilon, delta, and whether the noise is simulated."""
         return (not self.void, -self.epsilon, -self.delta, not self.simulated)
