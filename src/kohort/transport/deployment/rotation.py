@@ -165,5 +165,5 @@ def handover_line(old: Identity, new: Identity) -> str:
     if old.suite != "standard":
         raise ConfigError("ledgers are signed with keys of the standard suite", hint="Make the site anew")
     successor = new.public.signing.hex()
-    signature = signer_of(old).sign(b"kohort ledger hand-over " + successor.encode())
+    signature = signer_of(old).sign(successor.encode(), purpose=Purpose.HANDOVER)
     return f"{old.public.signing.hex()} {successor} {signature}"
