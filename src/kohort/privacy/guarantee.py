@@ -154,7 +154,7 @@ class DP(Guarantee):
 
     `epsilon` is the cost of the whole `event`. `charge` is the part of it that this release newly spends (None: all of
     it). A plan pays for all its releases with the first one; later releases have a charge of 0 and name the same
-    `account`. Delta is spent whenever epsilon is.
+    `account`. Delta is spent whenever epsilon is: `delta_charge` of it (None: all of it).
 
     `simulated` marks noise from a seeded generator: right in distribution, but no protection against anyone who knows
     the seed. `void` marks a delta so large that the claim promises nothing. `trust` says whom the claim relies on, such
@@ -176,6 +176,7 @@ class DP(Guarantee):
     void: bool = False
     trust: str = ""
     epsilon_all: float | None = None
+    delta_charge: float | None = None
 
     @property
     def spends(self) -> bool:
@@ -187,7 +188,8 @@ class DP(Guarantee):
         """The epsilon and the delta this release takes from the budget."""
         if not self.spends:
             return 0.0, 0.0
-        return (self.epsilon if self.charge is None else self.charge), self.delta
+        delta = self.delta if self.delta_charge is None else self.delta_charge
+        return (self.epsilon if self.charge is None else self.charge), delta
 
     @cached_property
     def strength(self) -> tuple[float, ...]:
@@ -218,7 +220,7 @@ class DP(Guarantee):
         return {name: value for name, value in asdict(self).items() if name not in unsaid or value != unsaid[name]}
 
 
-_DP_UNSAID = frozenset({"accountant", "charge", "account", "void", "trust", "epsilon_all"})
+_DP_UNSAID = frozenset({"accountant", "charge", "account", "void", "trust", "epsilon_all", "delta_charge"})
 """Optional fields of a DP claim: left out of its text while they have their defaults."""
 
 

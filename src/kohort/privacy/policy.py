@@ -105,7 +105,7 @@ class Policy:
     def _judge_dp(self, claim: DP, spent: float, spent_delta: float, paid: tuple[float, float]) -> str | None:
         epsilon, delta = claim.spent
         # NaN and negative claims would refill a budget
-        if not 0 <= claim.epsilon < inf or not 0 <= claim.delta <= 1 or not 0 <= epsilon < inf:
+        if not (0 <= claim.epsilon < inf and 0 <= claim.delta <= 1 and 0 <= epsilon < inf and 0 <= delta <= 1):
             return f"epsilon {claim.epsilon:g} (charged {epsilon:g}) and delta {claim.delta:g} are no guarantee"
         if claim.void and not self.void_dp:
             return f"delta {claim.delta:g} is too large for the units behind it, so the claim is void"

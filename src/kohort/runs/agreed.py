@@ -7,11 +7,11 @@ from dataclasses import replace
 import polars as pl
 
 from kohort.methods.registry import find_method
-from kohort.privacy.contract import Step
 from kohort.protocol.enrolment import enrolment_contract
 from kohort.protocol.plan.approved import ApprovedPlan
 from kohort.protocol.plan.arrival import parse_arrival
 from kohort.runs.config import Plan
+from kohort.runs.learning import learning_steps
 from kohort.tables.frames import handle_missing
 from kohort.tables.schema import Schema
 
@@ -53,16 +53,9 @@ def approved_plan_for(plan: Plan, *, schema: Schema, run: str, sites: tuple[str,
         sites=sites,
         min_cell=plan.policy.min_cell,
     )
-    return replace(approved, contract=enrolment_contract(approved, _learning(approved)) + method.contract(approved))
-
-
-def _learning(approved: ApprovedPlan) -> list[Step]:
-    """How domains are learned in a plan with a secure sum; others do not even import it."""
-    if not approved.sums_securely:
-        return []
-    from kohort.rounds.domains import domain_steps
-
-    return domain_steps(approved)
+    return replace(
+        approved, contract=enrolment_contract(approved, learning_steps(approved)) + method.contract(approved)
+    )
 
 
 def usable_rows(frame: pl.DataFrame, schema: Schema, plan: Plan) -> pl.DataFrame:

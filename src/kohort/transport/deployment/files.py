@@ -14,14 +14,13 @@ import socket
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any
 
 from kohort.crypto.identity.guarded_files import PRIVATE, read_guarded
 from kohort.crypto.identity.keys import public_from_text, public_text
-from kohort.crypto.sealed import Identity, PublicIdentity
+from kohort.crypto.identity.signers import signer_of
+from kohort.crypto.sealed import PublicIdentity
 from kohort.errors import ConfigError, IntegrityError
 from kohort.files import disk_errors, write_atomic
-from kohort.privacy.ledger.signing import Signer
 
 __all__ = [
     "Invitation",
@@ -72,12 +71,6 @@ class Registration:
         """From such a file."""
         found = _read(path, "registration", ("site", "node_key"))
         return cls(site=public_from_text(found["site"]), node_key=found["node_key"])
-
-
-def signer_of(identity: Identity) -> Signer:
-    """The signer of ledgers and receipts that belongs to an identity of the standard suite."""
-    key: Any = identity.signing_key
-    return Signer(key)
 
 
 def kept_secret(path: Path) -> bytes:

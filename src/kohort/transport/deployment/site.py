@@ -1,7 +1,7 @@
 """A site's folder, and what its operator does with it: init, trust, approve, start.
 
     site.toml  identity.key  node.key  hub.json  ca.pem  peers.toml  approved.toml  registration.json
-    ledger/  runs/  numbers  answered  log/  openings (a key-holder's book)
+    ledger/  ledger.mark  runs/  numbers  answered  log/  openings (a key-holder's book)
 
 Guarantee: private keys and stored answers are readable by their owner only; a site answers only plans its operator
 approved, counts only peers its operator trusts, and runs only the kohort installed here.
@@ -26,6 +26,7 @@ from annotated_types import Ge
 
 from kohort.crypto.identity.keys import load_identity, save_identity
 from kohort.crypto.identity.roster import Approvals, Roster
+from kohort.crypto.identity.user import state_folder
 from kohort.crypto.sealed import Identity
 from kohort.crypto.sums.key_book import KeyBook
 from kohort.crypto.sums.scheme import KEY_HOLDER
@@ -50,6 +51,7 @@ from kohort.transport.deployment.files import (
 from kohort.transport.deployment.site_run import SCHEMA_KEYS, SiteResources, check_table, open_chain, run_opener
 from kohort.transport.flower.environment import quiet
 from kohort.transport.flower.runner import BAD_CERTIFICATE, NODE_FILE, NOT_LET_IN, SiteRunner, supernode_command
+from kohort.transport.high_water import MARK_FILE, HighWater
 from kohort.transport.site_ledger import MONTH, SiteLedger, open_site_ledger
 from kohort.transport.site_server import SiteServer
 from kohort.transport.site_store import AnsweredRequests, ReplayGuard, RunStore
@@ -172,6 +174,12 @@ class SiteFolder:
             frame, low = rule.low_first(frame, schema)
         hub = self.invitation.hub
         ledger, receipts = open_site_ledger(self.path / "ledger", signer=signer_of(identity), hub_key=hub.signing.hex())
+        high_water = self._high_water(identity)
+        try:
+            high_water.check(site.name, ledger.hashes)
+        except IntegrityError:
+            ledger.close()
+            raise
         secret = kept_secret(self.path / "ledger.key")
         resources = SiteResources(
             identity=identity,
@@ -198,7 +206,13 @@ class SiteFolder:
             store_for=lambda run, plan_hash: RunStore(self._run_folder(run, plan_hash), forgets=holds_keys),
             replay_guard=ReplayGuard(self.path / "numbers"),
             answered=AnsweredRequests(self.path / "answered"),
+            high_water=high_water,
         )
+
+    def _high_water(self, identity: Identity) -> HighWater:
+        """How far the ledger has come: marks beside the ledger folder, and outside the site's folder."""
+        outside = state_folder() / "sites" / identity.public.fingerprint
+        return HighWater((self.path / MARK_FILE, outside))
 
     def start(self, *, insecure: bool, retries: int, passphrase: str | None = None) -> None:
         """Serve the hub until stopped. Ends with an error that says why, when the SuperNode ends by itself."""
