@@ -5,6 +5,11 @@ from __future__ import annotations
 from hypothesis import settings
 
 
+def thorough() -> bool:
+    """Whether the suite runs under the profile `thorough`, which `make fuzz` takes."""
+    return settings.default is settings.get_profile("thorough")
+
+
 def examples(few: int, many: int) -> settings:
-    """`few` in the default suite, `many` under the profile `thorough`, which `make fuzz` takes."""
-    return settings(max_examples=many if settings.default is settings.get_profile("thorough") else few)
+    """`few` in the default suite, `many` under the profile `thorough`."""
+    return settings(max_examples=many if thorough() else few)
