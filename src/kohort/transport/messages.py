@@ -23,6 +23,7 @@ from kohort.privacy.codes import CODES
 from kohort.privacy.ledger.ledger import canonical
 from kohort.protocol.task import Request
 from kohort.protocol.wire import Payload, decode, encode
+from kohort.purposes import Purpose
 
 __all__ = [
     "ReplyMessage",
@@ -38,8 +39,6 @@ __all__ = [
 
 SIGNATURE = 64
 _REQUEST_PARTS = ("body", "plan", "peers", "receipts")
-_REQUEST, _REPLY = "question to a site", "answer of a site"
-"""Purposes of the signatures."""
 _LARGEST_HEAD = 1 << 20
 _SEVERAL = b"kohort letters\0"
 _MOST_MESSAGES = 16
@@ -161,7 +160,7 @@ def write_request(message: RequestMessage, hub: Identity) -> bytes:
     Returns:
         Content and signature.
     """
-    return _write(message, _REQUEST_PARTS, hub, _REQUEST)
+    return _write(message, _REQUEST_PARTS, hub, Purpose.REQUEST)
 
 
 def read_request(data: bytes, *, hub: PublicIdentity) -> RequestMessage:
@@ -177,7 +176,7 @@ def read_request(data: bytes, *, hub: PublicIdentity) -> RequestMessage:
     Raises:
         IntegrityError: The hub did not sign it, or it does not have the agreed form.
     """
-    return _read(data, RequestMessage, _REQUEST_PARTS, hub, _REQUEST)
+    return _read(data, RequestMessage, _REQUEST_PARTS, hub, Purpose.REQUEST)
 
 
 def write_reply(message: ReplyMessage, site: Identity) -> bytes:
@@ -190,7 +189,7 @@ def write_reply(message: ReplyMessage, site: Identity) -> bytes:
     Returns:
         Content and signature.
     """
-    return _write(message, ("body",), site, _REPLY)
+    return _write(message, ("body",), site, Purpose.REPLY)
 
 
 def read_reply(data: bytes, *, site: PublicIdentity) -> ReplyMessage:
@@ -206,7 +205,7 @@ def read_reply(data: bytes, *, site: PublicIdentity) -> ReplyMessage:
     Raises:
         IntegrityError: The site did not sign it, it names another one, or it does not have the agreed form.
     """
-    found = _read(data, ReplyMessage, ("body",), site, _REPLY)
+    found = _read(data, ReplyMessage, ("body",), site, Purpose.REPLY)
     if found.site != site.name:
         raise IntegrityError(f"a reply of site {site.name!r} names another site")
     if found.code and found.code not in CODES:
@@ -217,14 +216,14 @@ def read_reply(data: bytes, *, site: PublicIdentity) -> ReplyMessage:
 L = TypeVar("L", RequestMessage, ReplyMessage)
 
 
-def _write(message: RequestMessage | ReplyMessage, blobs: tuple[str, ...], sender: Identity, purpose: str) -> bytes:
+def _write(message: RequestMessage | ReplyMessage, blobs: tuple[str, ...], sender: Identity, purpose: Purpose) -> bytes:
     head = {item.name: getattr(message, item.name) for item in fields(message) if item.name not in blobs}
     parts = {name: getattr(message, name) for name in blobs}
     content = encode(Payload(blobs={"head": canonical(head).encode(), **parts}))
     return content + sender.sign(content, purpose=purpose)
 
 
-def _read(data: bytes, kind: type[L], blobs: tuple[str, ...], sender: PublicIdentity, purpose: str) -> L:
+def _read(data: bytes, kind: type[L], blobs: tuple[str, ...], sender: PublicIdentity, purpose: Purpose) -> L:
     content, signature = bytes(data[:-SIGNATURE]), bytes(data[-SIGNATURE:])
     if not sender.signed(content, signature, purpose=purpose):
         raise IntegrityError(f"a message came in that {sender.name!r} did not sign")

@@ -31,6 +31,7 @@ from kohort.crypto.identity.roster import Approvals, Roster
 from kohort.errors import ConfigError, IntegrityError
 from kohort.files import require_new, write_atomic
 from kohort.privacy.ledger.ledger import canonical
+from kohort.purposes import Purpose
 
 __all__ = [
     "Approvals",
@@ -154,7 +155,7 @@ def announce_run_key(identity: Identity, *, run: str, plan_hash: str, roster_has
         exchange=identity.public.exchange,
         signature=b"",
     )
-    signature = identity.sign(unsigned.signed_part(), purpose="run key")
+    signature = identity.sign(unsigned.signed_part(), purpose=Purpose.RUN_KEY)
     return replace(unsigned, signature=signature)
 
 
@@ -176,7 +177,7 @@ def accept_run_key(
             raise IntegrityError(
                 f"the run key of site {owner.name!r} {what}", hint="Compare rosters and plan, then start a new run"
             )
-    if not owner.signed(key.signed_part(), key.signature, purpose="run key"):
+    if not owner.signed(key.signed_part(), key.signature, purpose=Purpose.RUN_KEY):
         raise IntegrityError(
             f"the run key of site {owner.name!r} is not signed by it", hint="Somebody between the sites changed it"
         )
@@ -217,8 +218,8 @@ def rotate(old: Identity, new: Identity) -> Rotation:
     return Rotation(
         old=old.public,
         new=new.public,
-        by_old=old.sign(message, purpose="rotation"),
-        by_new=new.sign(message, purpose="rotation"),
+        by_old=old.sign(message, purpose=Purpose.ROTATION),
+        by_new=new.sign(message, purpose=Purpose.ROTATION),
     )
 
 
@@ -229,8 +230,8 @@ def accept_rotation(roster: Roster, rotation: Rotation) -> Roster:
     message = _rotation_message(old, new)
     if (
         old.name != new.name
-        or not old.signed(message, rotation.by_old, purpose="rotation")
-        or not new.signed(message, rotation.by_new, purpose="rotation")
+        or not old.signed(message, rotation.by_old, purpose=Purpose.ROTATION)
+        or not new.signed(message, rotation.by_new, purpose=Purpose.ROTATION)
     ):
         raise IntegrityError(
             f"the change of keys of site {old.name!r} is not signed by both its keys",

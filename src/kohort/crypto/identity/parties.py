@@ -14,6 +14,7 @@ from struct import Struct
 
 from kohort.crypto.suites import PrivateKey, expand, extract, find_suite
 from kohort.errors import ConfigError, IntegrityError
+from kohort.purposes import for_purpose
 
 __all__ = ["Identity", "PairKeys", "PublicIdentity"]
 
@@ -45,7 +46,7 @@ class PublicIdentity:
 
     def signed(self, message: bytes, signature: bytes, *, purpose: str) -> bool:
         """Whether this identity signed exactly `message`, for `purpose`."""
-        return find_suite(self.suite).verifies(self.signing, _for_purpose(purpose, message), signature)
+        return find_suite(self.suite).verifies(self.signing, for_purpose(purpose, message), signature)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -94,7 +95,7 @@ class Identity:
 
     def sign(self, message: bytes, *, purpose: str) -> bytes:
         """A signature of 64 bytes that holds for this purpose only."""
-        return find_suite(self.suite).sign(self.signing_key, _for_purpose(purpose, message))
+        return find_suite(self.suite).sign(self.signing_key, for_purpose(purpose, message))
 
     def agreed_with(self, peer: PublicIdentity) -> PairKeys:
         """The keys this identity shares with `peer`."""
@@ -119,7 +120,3 @@ def _derived(secret: bytes, purpose: bytes) -> bytes:
     if len(secret) < 32:
         raise ConfigError("an identity's secret needs at least 32 bytes")
     return expand(extract(b"kohort identity", secret), purpose, 48)
-
-
-def _for_purpose(purpose: str, message: bytes) -> bytes:
-    return b"kohort " + purpose.encode() + b"\0" + message

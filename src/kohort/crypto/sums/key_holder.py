@@ -30,12 +30,13 @@ from kohort.crypto.sums.packing import Packing
 from kohort.crypto.sums.residues import centred
 from kohort.crypto.sums.scheme import MIN_SITES, Integers, SumContext, Trust
 from kohort.errors import IntegrityError, RefusedError
+from kohort.purposes import Purpose
 from kohort.rng import Streams
 
 __all__ = ["KeyHolder", "KeyOffer", "Offered", "least_sites", "read_inbox"]
 
 _HEAD = Struct("<64sIH")
-_PURPOSE = "keys of a sum"
+_PURPOSE = Purpose.SUM_KEYS
 
 
 class Offered(NamedTuple):
