@@ -31,7 +31,7 @@ RECORDS = frozenset(
     | {"fitres.parameters", "evaluateres.loss"}
 )
 """Names that records of a reply may have besides those of the request: those of Flower's own examples and clients."""
-_STATUS = {"code": 0, "message": "Success"}
+_STATUS: dict[str, Any] = {"code": 0, "message": "Success"}
 """What a client of Flower's older interface reports beside every answer; any other text is the app's own."""
 
 Arrays = dict[str, NDArray[Any]]
@@ -211,7 +211,7 @@ def _numbers(values: Mapping[str, Any]) -> dict[str, int | float]:
 
 
 def _check_status(values: Mapping[str, Any]) -> None:
-    if values != _STATUS and values != {**_STATUS, "message": ""}:
+    if values not in (_STATUS, {**_STATUS, "message": ""}):
         raise _refused("the reply's status holds a text of the app's own")
 
 

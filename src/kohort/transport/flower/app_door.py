@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from math import inf
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from flwr.clientapp import ClientApp
     from flwr.clientapp.typing import ClientAppCallable, Mod
 
-__all__ = ["MOST_NUMBERS", "Noise", "door_mod", "guarded"]
+__all__ = ["MOST_NUMBERS", "AppDoor", "Noise", "door_mod", "guarded"]
 
 MOST_NUMBERS = 10_000_000
 """How many numbers the arrays of one reply may have, unless the operator says otherwise."""
@@ -115,7 +115,9 @@ class Noise:
             raise RefusedError("the reply has arrays of whole numbers, to which no noise can be added", code="policy")
         before = [checked.sent[record][name].astype(np.float64).ravel() for record, name in places]
         after = [checked.arrays[record][name].astype(np.float64).ravel() for record, name in places]
-        moved = np.concatenate([np.nan_to_num(b - a, posinf=0.0, neginf=0.0) for a, b in zip(before, after, strict=True)])
+        moved = np.concatenate(
+            [np.nan_to_num(b - a, posinf=0.0, neginf=0.0) for a, b in zip(before, after, strict=True)]
+        )
         length = float(np.linalg.norm(moved))
         moved *= min(1.0, self.clip / length) if length > 0 else 1.0
         moved += 2 * self.clip * self.sigma * gaussian(os.urandom(32), moved.size)
@@ -129,8 +131,8 @@ class Noise:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Door:
-    """Everything the operator set."""
+class AppDoor:
+    """The mod that `door_mod` returns: everything the operator set."""
 
     policy: Policy
     ledger: AppLedger
@@ -144,10 +146,25 @@ class _Door:
         """What the ledger's chain is bound to."""
         noise = None if self.noise is None else dict(vars(self.noise))
         told = {"rows": self.rows, "noise": noise, "most_numbers": self.most_numbers, "most_answers": self.most_answers}
-        return {"schema": "", "policy": self.policy.to_mapping(), "rows_public": "rows" in self.policy.public, "door": told}
+        return {
+            "schema": "",
+            "policy": self.policy.to_mapping(),
+            "rows_public": "rows" in self.policy.public,
+            "door": told,
+        }
 
-    def respond(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-        """The reply that may leave."""
+    def note(self, what: str, reason: str) -> None:
+        """Write a line about something that was turned away before it could become a message to the app.
+
+        Args:
+            what: What it was.
+            reason: Why, without any value.
+        """
+        with self.ledger.opened(self.binding) as ledger:
+            ledger.note(ledger.chain, LedgerContext(what=what), reason=reason)
+
+    def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+        """The reply that may leave; as every mod of Flower is called."""
         from flwr.app import Message
         from flwr.app.error import Error
         from flwr.common.constant import ErrorCode
@@ -171,7 +188,10 @@ class _Door:
             if not self.policy.answers(where.what):
                 reason = f"the policy does not answer the task {where.what!r}"
             elif self.most_answers is not None and answered >= self.most_answers:
-                reason, code = f"{answered} answers left in the last 30 days, the limit is {self.most_answers}", "limits"
+                reason, code = (
+                    f"{answered} answers left in the last 30 days, the limit is {self.most_answers}",
+                    "limits",
+                )
             if reason:
                 ledger.refuse(ledger.chain, where, guarantee=_NOTHING, reason=reason)
         if reason:
@@ -254,7 +274,7 @@ def door_mod(
     noise: Noise | None = None,
     most_numbers: int = MOST_NUMBERS,
     most_answers: int | None = None,
-) -> Mod:
+) -> AppDoor:
     """A Flower client mod that puts a site's policy, ledger and budget under any ClientApp.
 
     Guarantee: what leaves is one of: a reply whose arrays have the names, types and shapes the hub sent, whose numbers
@@ -282,8 +302,10 @@ def door_mod(
     """
     require_flower()
     if (rows is not None and rows < 1) or most_numbers < 0 or (most_answers is not None and most_answers < 0):
-        raise ConfigError("rows, most_numbers and most_answers are no negative numbers", hint="Leave them out, or raise them")
-    settings = _Door(
+        raise ConfigError(
+            "rows, most_numbers and most_answers are no negative numbers", hint="Leave them out, or raise them"
+        )
+    made = AppDoor(
         policy=policy if isinstance(policy, Policy) else _policy_of(policy),
         ledger=ledger if isinstance(ledger, AppLedger) else AppLedger(Path(ledger)),
         rows=rows,
@@ -291,9 +313,8 @@ def door_mod(
         most_numbers=most_numbers,
         most_answers=most_answers,
     )
-    settings.ledger.identity()  # names and key files are judged now, not at the first message
-    respond: Callable[..., Message] = settings.respond
-    return respond
+    made.ledger.identity()  # names and key files are judged now, not at the first message
+    return made
 
 
 def guarded(app: ClientApp, mod: Mod) -> ClientApp:
@@ -308,7 +329,7 @@ def guarded(app: ClientApp, mod: Mod) -> ClientApp:
     """
     from flwr.clientapp import ClientApp
 
-    class Guarded(ClientApp):  # type: ignore[misc]
+    class Guarded(ClientApp):
         """Hands every message to the door, whatever its type."""
 
         def __call__(self, message: Message, context: Context) -> Message:

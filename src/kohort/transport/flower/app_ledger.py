@@ -2,8 +2,9 @@
 
     FOLDER/identity.key  ledger.key  lock  ledger/
 
-The folder has the form of a site's folder, so `kohort ledger verify FOLDER` checks it against the site's own key. Flower
-may start a process for every message: the ledger is read and checked when it is opened, and one process has it at a time.
+The folder has the form of a site's folder, so `kohort ledger verify FOLDER` checks it against the site's own key.
+Flower may start a process for every message: the ledger is read and checked when it is opened, and one process has it
+at a time.
 """
 
 from __future__ import annotations
