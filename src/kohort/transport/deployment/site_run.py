@@ -34,6 +34,7 @@ from kohort.runs.backend import approved_plan_for
 from kohort.runs.config import Plan, load_plan
 from kohort.runs.simulation import usable_rows
 from kohort.tables.schema import Schema
+from kohort.transport.deployment.settings import SCHEMA_KEYS
 from kohort.transport.messages import RequestMessage
 from kohort.transport.site_ledger import SiteLedger
 from kohort.transport.site_server import OpenedRun
@@ -191,12 +192,6 @@ def hub_schema(plan: Plan, columns: list[str] | None) -> Schema:
         columns = [name for name in declared.columns if name not in declared.dropped]
     resolved = declared.resolve([name for name in columns if name not in declared.dropped] + list(declared.dropped))
     return Schema(columns=resolved.columns)
-
-
-SCHEMA_KEYS = (
-    "target", "quasi", "sensitive", "identifiers", "items", "features", "drop",
-    "kinds", "bins", "bounds", "categories", "other", "nullable",
-)  # fmt: skip
 
 
 def _checked_plan(plan: bytes, wanted: str) -> Any:
