@@ -11,12 +11,12 @@ import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.anonymity_tables import QUASI, RULES, tables
+from tests.support.examples import examples
 
 from kohort.anonymity.checker.measures import measure, unmet
 from kohort.anonymity.relational.anonymise import anonymise
 from kohort.errors import ConfigError, DataError, RefusedError
-from tests.support.anonymity_tables import QUASI, RULES, tables
-from tests.support.examples import examples
 
 MAKERS: tuple[dict[str, Any], ...] = (
     {"algorithm": "cluster"},

@@ -35,6 +35,7 @@ __all__ = [
     "km_anonymity",
     "l_diversity",
     "measure",
+    "rarest_value",
     "satisfies",
     "t_closeness",
     "unmet",
@@ -219,6 +220,21 @@ def measure(
         km=km,
         m=m if item_columns else None,
     )
+
+
+def rarest_value(frame: Any, column: str, persons: str) -> int:
+    """How many persons have the rarest value of a column.
+
+    Args:
+        frame: A pandas, polars or pyarrow table.
+        column: The column; null is a value.
+        persons: Column that says who a row is about.
+
+    Returns:
+        The number of persons.
+    """
+    table = as_frame(frame)
+    return smallest_class(group_rows(table, [column]), _person_codes(table, persons))
 
 
 def k_anonymity(frame: Any, *, quasi: Sequence[str]) -> int:
