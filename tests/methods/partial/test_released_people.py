@@ -3,6 +3,7 @@ released before. Each test is a failure that was once measured."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,14 @@ import pytest
 
 from kohort.anonymity.checker.measures import measure
 from kohort.anonymity.gate.keys import group_rows
+from kohort.anonymity.relational.rule import SensitiveColumns
 from kohort.errors import IntegrityError, RefusedError
 from kohort.methods.partial import release
 from kohort.methods.partial.release import GRID, generalise_batch
 from kohort.privacy.releases import ReleaseAccount, isolated_together, units_of
 from kohort.runs.config import load_plan
 from kohort.runs.run import Outcome, run
+from kohort.tables.datasets.catalogue import load_dataset
 from kohort.tables.domain import learn_domain
 from kohort.tables.schema import Schema
 
@@ -164,3 +167,59 @@ def test_a_person_is_not_shown_again_in_a_changed_row() -> None:
         book.admit("two", units_of(corrected, "who"), np.array([0, 0, 0, 0]))
     others = pl.DataFrame({"who": [7, 8], "age": [30, 31]})
     book.admit("three", units_of(others, "who"), np.array([0, 0]))
+
+
+def recorded_batches(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, str, list[str], np.ndarray]]:
+    """What every site notes in its account: account, name, person of each released row, class of each row."""
+    seen: list[tuple[int, str, list[str], np.ndarray]] = []
+    admit = ReleaseAccount.admit
+
+    def record(self: ReleaseAccount, name: str, units: Any, classes: np.ndarray, **options: Any) -> None:
+        admit(self, name, units, classes, **options)
+        seen.append((id(self), name, [unit.person for unit in units], classes))
+
+    monkeypatch.setattr(ReleaseAccount, "admit", record)
+    return seen
+
+
+def assert_batches_hold(seen: list[tuple[int, str, list[str], np.ndarray]], k: int) -> None:
+    sent: dict[int, set[str]] = {}
+    for account, _, people, classes in seen:
+        counted = pl.DataFrame({"class": classes, "who": people}).group_by("class").agg(pl.col("who").n_unique())
+        assert counted["who"].min() >= k
+        assert not sent.setdefault(account, set()) & {*people}, "somebody was sent in two batches"
+        sent[account] |= {*people}
+
+
+def test_nobody_is_sent_in_two_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = recorded_batches(monkeypatch)
+    layout = {"count": 3, "split": "iid", "arrive": "50%/1 rounds"}
+    gate = {"count": "local", "k": 5}
+    released(visits(200, 4), data={"quasi": ["age"], "identifiers": ["patient"]}, sites=layout, gate=gate)
+    assert len({name for _, name, _, _ in seen}) == 2
+    assert_batches_hold(seen, 5)
+
+
+@pytest.mark.skipif("KOHORT_DATA" not in os.environ, reason="needs the table of diabetes_130us")
+def test_encounters_of_real_patients(monkeypatch: pytest.MonkeyPatch) -> None:
+    frame = load_dataset("diabetes_130us:raw").frame.head(20_000)
+    seen = recorded_batches(monkeypatch)
+    data = {
+        "target": "readmitted", "quasi": ["race", "gender", "age"], "identifiers": ["patient_nbr", "encounter_id"],
+        "sensitive": ["diag_1"], "features": ["time_in_hospital", "num_medications", "insulin", "diag_1"],
+        "missing": "category",
+    }  # fmt: skip
+    released(frame, data=data, gate={"k": 50, "release_k": 10})
+    assert len(seen) == 3
+    assert_batches_hold(seen, 10)
+
+
+def test_classes_that_count_rows_are_caught_by_the_checker(monkeypatch: pytest.MonkeyPatch) -> None:
+    frame = visits()
+    schema = Schema.of(target="y", quasi=["age"], features=["dose"], identifiers=["patient"]).resolve(frame.columns)
+    domain = learn_domain(frame, schema, missing="drop")
+    who = frame["patient"].rank("dense").to_numpy().astype(np.int64) - 1
+    coded = SensitiveColumns.of
+    monkeypatch.setattr(SensitiveColumns, "of", lambda table, names, persons: coded(table, names))
+    with pytest.raises(IntegrityError, match="k is"):
+        generalise_batch(frame, schema=schema, domain=domain, k=10, l=2, persons=who)
