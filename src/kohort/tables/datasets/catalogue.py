@@ -27,6 +27,7 @@ from kohort.tables.datasets.codebooks import adult_codebook, dry_bean_codebook, 
 from kohort.tables.datasets.sources import SOURCES, download
 from kohort.tables.frames import ENDINGS, read_table, write_table
 from kohort.tables.schema import Role, Schema
+from kohort.tables.sources.opening import is_source, read_source
 
 __all__ = ["Dataset", "DatasetInfo", "content_checksum", "list_datasets", "load_dataset", "open_table"]
 
@@ -116,13 +117,27 @@ def load_dataset(name: str) -> Dataset:
     )
 
 
-def open_table(name_or_path: str | Path | IO[bytes]) -> Dataset:
-    """A registered name, a path to a table, `-` for CSV on standard input, or an open stream.
+def open_table(
+    name_or_path: str | Path | IO[bytes], *, query: str | None = None, folder: Path | None = None
+) -> Dataset:
+    """A registered name, a path, the address of a database, an OMOP folder, `-` for CSV on stdin, or an open stream.
+
+    Args:
+        name_or_path: Which table.
+        query: A SELECT statement, for the address of a database.
+        folder: Where relative paths of files start, if not at the current folder.
 
     Raises:
-        ConfigError: There is no such dataset and no such file.
+        ConfigError: There is no such dataset and no such file, or the address cannot be read.
         DataError: The table cannot be read.
     """
+    if isinstance(name_or_path, str) and is_source(name_or_path):
+        return _from_source(name_or_path, query, folder)
+    if query is not None:
+        hint = "Set the table to an address such as sqlite:///clinic.db, or drop the query"
+        raise ConfigError("a query needs the address of a database", hint=hint)
+    if folder is not None and isinstance(name_or_path, (str, Path)) and str(name_or_path) != "-":
+        return Dataset(frame=read_table(folder / name_or_path), source=str(name_or_path))
     if not isinstance(name_or_path, (str, Path)):
         return Dataset(frame=read_table(name_or_path), source="stream")
     text = str(name_or_path)
@@ -133,6 +148,18 @@ def open_table(name_or_path: str | Path | IO[bytes]) -> Dataset:
         hint = f"{nearest(text, REGISTRY)}; or give the path of a CSV, Parquet or Arrow file"
         raise ConfigError(f"no dataset and no file named {text!r}", hint=hint)
     return Dataset(frame=read_table(text), source=text)
+
+
+def _from_source(text: str, query: str | None, folder: Path | None) -> Dataset:
+    found = read_source(text, query=query, folder=folder)
+    role = Role.FEATURE if found.codebook.columns else None
+    return Dataset(
+        frame=found.frame,
+        schema_defaults=found.codebook,
+        default_role=role,
+        notes=found.notes,
+        source=found.shown,
+    )
 
 
 def list_datasets() -> list[DatasetInfo]:
