@@ -71,6 +71,8 @@ class Policy:
     """Patterns of the task names this site answers."""
     trust_counts: bool = False
     """Whether counts reported by other sites may justify a release of raw rows."""
+    overlapping_releases: bool = False
+    """Whether rows may be released in classes that cross those of an earlier release, which can isolate persons."""
 
     def judge(
         self,
@@ -145,6 +147,7 @@ class Policy:
             public=tuple(name for name in self.public if name in other.public),
             tasks=_common_tasks(self.tasks, other.tasks),
             trust_counts=self.trust_counts and other.trust_counts,
+            overlapping_releases=self.overlapping_releases and other.overlapping_releases,
         )
 
     def answers(self, task: str) -> bool:

@@ -25,6 +25,7 @@ from kohort.privacy.guarantee import Aggregate, Public
 from kohort.privacy.ledger.ledger import Chain, Ledger, LedgerContext
 from kohort.privacy.openings import OpeningBook
 from kohort.privacy.policy import Policy
+from kohort.privacy.releases import ReleaseAccount
 from kohort.protocol.faults import ByzantineSite
 from kohort.protocol.outbox import Outbox
 from kohort.protocol.plan.approved import ApprovedPlan
@@ -167,6 +168,8 @@ class Site:
         """The site's own roster: the public keys of a peer that its operator trusts, or None for an unknown name."""
         self.openings = OpeningBook()
         """The totals it took part in; a real site keeps the book in a file, over all runs."""
+        self.releases = ReleaseAccount()
+        """Whom it released in which classes; a real site keeps the account in a file, over all runs."""
         self.outbox: Outbox | None = None
         """Stored replies of a real site; None at simulated sites, which answer a repeated request alike anyway."""
         self.ledger = ledger
