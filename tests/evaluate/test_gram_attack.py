@@ -175,7 +175,7 @@ def test_small_adult_sites_under_a_mask_give_nobody(rows):
     design = OneLayer(inputs=z.shape[1] - 1, classes=2)
     sites = stack([Rows.of(z[:rows, 1:], y[:rows], dtype="float64")])
     grid = FixedPoint(bound=design.bound(1000), scale=2.0**20, sites=100)
-    plain = grid.encode(statistics_of_sites(design, sites)[0, 0])
+    plain = grid.encode(statistics_of_sites(design, sites)[0])
     mask = generator.integers(0, 2**64, len(plain), dtype=np.uint64)
     for seen, expected in ((plain, rows), (plain + mask, 0)):
         gram = unpack(design, grid.decode(seen)).gram
