@@ -38,7 +38,8 @@ from kohort.protocol.hub import Ask, Coordinator, Hub
 from kohort.protocol.key_holder import needs_key_holder
 from kohort.report.card import model_card
 from kohort.rng import Streams
-from kohort.runs.backend import Backend, RunContext, Simulation, approved_plan_for
+from kohort.runs.agreed import approved_plan_for
+from kohort.runs.backend import Backend, RunContext, Simulation
 from kohort.runs.config import Plan
 from kohort.runs.folder import RunFolder
 from kohort.runs.learning import check_learning, learn_hidden

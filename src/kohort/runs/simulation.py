@@ -15,16 +15,17 @@ from numpy.typing import NDArray
 
 from kohort.errors import ConfigError, DataError
 from kohort.rng import Streams
+from kohort.runs.agreed import usable_rows
 from kohort.runs.config import DataSection, Plan
 from kohort.runs.site_tables import SiteTables, read_site_tables
 from kohort.tables.datasets.catalogue import Dataset, open_table
 from kohort.tables.encoder import Encoder
-from kohort.tables.frames import check_finite, handle_missing
+from kohort.tables.frames import check_finite
 from kohort.tables.schema import Role, Schema
 from kohort.tables.sources.opening import is_source
 from kohort.tables.splits import Assignment, assign_sites, assignment_of_parts, hold_out, mark_low_risk
 
-__all__ = ["Population", "populate", "schema_of", "set_aside_unseen", "usable_rows"]
+__all__ = ["Population", "populate", "schema_of", "set_aside_unseen"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,14 +216,6 @@ def _read_parts(plan: Plan, streams: Streams, found: SiteTables) -> tuple[pl.Dat
         generator=streams.generator("split"),
     )
     return frame, schema, replace(assignment, notes=(*found.notes, *assignment.notes))
-
-
-def usable_rows(frame: pl.DataFrame, schema: Schema, plan: Plan) -> pl.DataFrame:
-    """`frame` with the columns of `schema`, without rows that lack a target or, if `missing = "drop"`, any value."""
-    frame = frame.select(list(schema.columns))
-    if plan.data.missing == "drop":
-        return handle_missing(frame, frame.columns, "drop")
-    return frame if schema.target is None else handle_missing(frame, [schema.target], "drop")
 
 
 def _hold_out(

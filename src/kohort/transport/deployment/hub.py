@@ -43,10 +43,11 @@ from kohort.protocol.hub import Ask
 from kohort.protocol.key_holder import needs_key_holder
 from kohort.protocol.plan.approved import ApprovedPlan
 from kohort.rng import Streams
+from kohort.runs.agreed import usable_rows
 from kohort.runs.backend import RunContext
 from kohort.runs.config import Plan
 from kohort.runs.retention import RECEIVED, drop_overdue
-from kohort.runs.simulation import Population, usable_rows
+from kohort.runs.simulation import Population
 from kohort.tables.datasets.catalogue import open_table
 from kohort.tables.frames import check_finite
 from kohort.transport.deployment.files import (

@@ -31,9 +31,8 @@ from kohort.protocol.plan.approved import ApprovedPlan
 from kohort.protocol.site import Site, SiteTable
 from kohort.rng import Streams
 from kohort.rounds.clusters import join_cluster, planned_mates
-from kohort.runs.backend import approved_plan_for
+from kohort.runs.agreed import approved_plan_for, usable_rows
 from kohort.runs.config import Plan, load_plan
-from kohort.runs.simulation import usable_rows
 from kohort.tables.schema import Schema
 from kohort.transport.deployment.settings import SCHEMA_KEYS
 from kohort.transport.messages import RequestMessage
