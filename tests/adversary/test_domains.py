@@ -234,3 +234,28 @@ def test_names_are_not_forged(monkeypatch: pytest.MonkeyPatch) -> None:
         secret, [name.replace(b"forge", b"north") for name in names]))  # fmt: skip
     with pytest.raises(KohortError, match="not learned by a secure count"):  # the sites believe the forged name
         outcome()
+
+
+def test_a_hub_cannot_leave_out_what_is_frequent_at_a_site(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A colluding site tells the hub which opaque key a value has; the hub then proposes all others."""
+    told: set[int] = set()
+    prints, peel = SecureCount.prints, counting.peel
+
+    def telling(self: SecureCount, site: Site, keys: list[bytes] | None = None) -> Any:
+        found = prints(self, site, keys)
+        listed = domains._counts(site).keys if keys is None else keys
+        told.update(f for f, key in zip(found.f.tolist(), listed, strict=True) if key.endswith(b"north"))
+        return found
+
+    def blind(*parts: Any) -> Any:
+        found = peel(*parts)
+        kept = ~np.isin(found.f, np.asarray(sorted(told), dtype=np.uint64))
+        return replace(found, f=found.f[kept], h=found.h[kept], totals=found.totals[kept])
+
+    monkeypatch.setattr(SecureCount, "prints", telling)
+    monkeypatch.setattr(counting, "peel", blind)
+    with pytest.raises(IntegrityError, match="lacks a value that is frequent at this site"):
+        outcome()
+    assert told
+    monkeypatch.setattr(domains, "_require_own", lambda *_: None)
+    assert outcome().model.encoder.domain.columns["ward"].categories == ("south", "other")
