@@ -15,6 +15,7 @@ import polars as pl
 import pytest
 
 from kohort.errors import IntegrityError, KohortError
+from kohort.methods.oneshot import method as oneshot
 from kohort.privacy import openings
 from kohort.privacy.openings import OpeningBook
 from kohort.protocol.site import Site
@@ -38,7 +39,9 @@ def rows(name: str) -> pl.DataFrame:
 _RUNS = count(1)
 
 
-def open_total(folder: Path, sites: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def open_total(
+    folder: Path, sites: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, method: dict[str, Any] | None = None
+) -> list[int]:
     """One training round over these sites, whose books are on disk; the opened total as the hub sees it.
 
     Every run is a new one, and the hub chooses the same first weights in all of them.
@@ -48,9 +51,8 @@ def open_total(folder: Path, sites: tuple[str, ...], monkeypatch: pytest.MonkeyP
             "data": {"table": "memory", "target": "y", "features": "rest", "test": 0,
                      "bounds": {"age": (0, 99)}, "categories": {"y": ["no", "yes"]}},
             "sites": {"split": "files"},
-            "train": {"rounds": 1, "lr": 0.1, "batch": 0},
-            "model": {"kind": "logistic"},
-            "method": {"name": "fedavg", "secure": {"sum": "masks"}},
+            **({} if method else {"train": {"rounds": 1, "lr": 0.1, "batch": 0}, "model": {"kind": "logistic"}}),
+            "method": method or {"name": "fedavg", "secure": {"sum": "masks"}},
             "policy": {"min_rows": 1},
         }
     )  # fmt: skip
@@ -73,6 +75,7 @@ def open_total(folder: Path, sites: tuple[str, ...], monkeypatch: pytest.MonkeyP
     with monkeypatch.context() as patched:
         patched.setattr(Site, "__init__", keeping)
         patched.setattr(summed._Training, "take", listen)
+        patched.setattr(oneshot, "check_total", lambda _, total: opened.append(np.asarray(total).tolist()))
         patched.setattr(Streams, "bytes", same_start)
         run(plan, seed=next(_RUNS), tables={name: rows(name) for name in sites})
     return opened[0]
@@ -144,3 +147,25 @@ def test_a_hub_can_neither_hide_nor_change_a_book(lie: Lie, folder: Path, monkey
         patched.setattr(books, "_find", lambda known, _: next(iter(known.values()), b""))
         patched.setattr(OpeningBook, "admit", lambda *_, **__: None)
         assert open_total(folder, FOUR[2], monkeypatch)
+
+
+ONESHOT: dict[str, Any] = {"name": "oneshot", "secure": {"sum": "bfv"}, "oneshot": {"min_cell": 2, "min_sites": 3}}
+
+
+def test_leaving_opens_no_single_site(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three sites leave and are summed alone, as `leave` needs; a hub goes on with those who stay, but one.
+
+    Sums over the leavers and over five of the six that stay would leave the numbers of the sixth.
+    """
+    nine, leavers, stay = TEN[:9], TEN[:3], TEN[3:8]
+    whole = np.asarray(open_total(folder, nine, monkeypatch, ONESHOT))
+    gone = np.asarray(open_total(folder, leavers, monkeypatch, ONESHOT))
+    with pytest.raises(KohortError, match="would show 1 sites: s9"):
+        open_total(folder, stay, monkeypatch, ONESHOT)
+    with pytest.raises(KohortError, match=r"would show [12] sites"):
+        open_total(folder, (*leavers[:1], *stay[:3]), monkeypatch, ONESHOT)
+    monkeypatch.setattr(OpeningBook, "admit", lambda *_, **__: None)
+    left = whole - gone - np.asarray(open_total(folder, stay, monkeypatch, ONESHOT))
+    alone = whole - np.asarray(open_total(folder, TEN[:8], monkeypatch, ONESHOT))
+    assert left == pytest.approx(alone, rel=1e-6, abs=1e-3)
+    assert left.ravel()[0] == pytest.approx(20, abs=0.01)  # its 20 rows

@@ -139,7 +139,9 @@ def test_rows_that_changed_since_an_opening_are_in_no_further_one(scheme: str, m
     def with_history(self: Site, **parts: Any) -> None:
         honest(self, **parts)
         if self.count:  # the key-holder, which has no rows, cannot know
-            changed = scheme == "bfv" or self.name == "b-large"  # by masks, rows that changed at three sites may take part
+            changed = (
+                scheme == "bfv" or self.name == "b-large"
+            )  # by masks, rows that changed at three sites may take part
             version = "other rows" if changed else self.data_version
             self.openings.admit("rows", "an earlier run", tuple(tables()), version=version, least=3)
 

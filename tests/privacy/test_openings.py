@@ -20,7 +20,7 @@ def without(*numbers: int) -> tuple[str, ...]:
 
 
 def admit(book: OpeningBook, name: str, sites: tuple[str, ...], *, version: str = "v1", least: int = 3) -> None:
-    book.admit("rows", name, sites, version=version, least=least)
+    book.admit("rows", name, sites, version=version, least=least, batches={})
 
 
 def test_the_same_sites_open_again_and_a_single_leaver_is_refused() -> None:
@@ -159,7 +159,9 @@ def test_whatever_a_hub_opens_no_difference_shows_fewer_than_three(asked: list[f
                 for book in told:
                     books[site].hear(book)
             for site in sorted(sites):
-                books[site].admit("rows", str(number), tuple(sites), version="v", least=3, site=site, colluders=0)
+                books[site].admit(
+                    "rows", str(number), tuple(sites), version="v", least=3, site=site, batches={}, colluders=0
+                )
         except RefusedError:
             continue  # one of them refuses: nothing opens; those who noted it are only more careful
         opened.append(sites)

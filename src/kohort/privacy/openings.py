@@ -8,8 +8,9 @@ are not enough: totals over all ten sites, then without {1, 2, 3}, {3, 4, 5} and
 
 Openings can be chosen so that no site was in all of them. So the sites of a session exchange their books, signed with
 their keys, before they add anything, and each keeps what it heard. Two totals that share no site would still be hidden
-from each other: all ten, then {1, 2, 3, 4}, then {5, 6, 7, 8, 9} leave site 10 alone. Hence a total that takes a part of
-an atom takes more than (its sites + colluders) / 2 of them: of any two such totals, an honest site is in both.
+from each other: all ten, then {1, 2, 3, 4}, then {5, 6, 7, 8, 9} leave site 10 alone. Hence a total that takes part of
+an atom takes more than (its sites + colluders) / 2 of them: of any two such totals, an honest site is in both. A
+key-holder is in all openings, so under encryption its own book is enough.
 
 Plans with a budget need no book: their noise covers every difference.
 """
@@ -171,14 +172,15 @@ class OpeningBook:
             version: The version of the participant's own rows; empty for a participant without rows.
             least: The fewest sites of an atom.
             site: The participant's own name; empty for one without rows.
-            batches: How often the rows of other sites changed, as they said in this session.
+            batches: How often the rows of other sites changed, as they said in this session; None where a key-holder,
+                who is in all openings, keeps a book, and nobody else has to know of all.
             colluders: How many sites may collude with the hub.
 
         Raises:
             RefusedError: Together with earlier openings it would show too few sites.
         """
         own = self.batch(family, version)
-        opening = _parts(sites, {**(batches or {}), site: own})
+        opening = _parts(sites, {**(batches or {}), site: own})  # of batches that it does not know, the first
         known = self._known.get((family, name))
         if known is not None and known != opening:
             raise RefusedError("the same total was noted over other sites before", hint="Begin a new run")
@@ -188,7 +190,8 @@ class OpeningBook:
         if own and site not in sites:
             raise _changed()
         _refuse_few(earlier, opening, least, changed=bool(own and opening not in earlier))
-        _refuse_minorities(earlier, opening, colluders)
+        if batches is not None:
+            _refuse_minorities(earlier, opening, colluders)
         self._append(family, name, opening, version)
         self._note(family, name, opening, version)
 
@@ -240,10 +243,11 @@ def _refuse_minorities(earlier: Sequence[frozenset[str]], opening: frozenset[str
         return
     for atom in _atoms(earlier):
         inside = atom & opening
-        if inside and inside != atom and 2 * len(_sites(inside)) <= len(_sites(atom)) + colluders:
+        few, all_of_it = len(_sites(inside)), len(_sites(atom))
+        if inside and inside != atom and 2 * few <= all_of_it + colluders:
             raise RefusedError(
-                f"this total takes {len(_sites(inside))} of {len(_sites(atom))} sites that were added up together before, "
-                "and another one over the others would be hidden from them",
+                f"this total takes {few} of {all_of_it} sites that were added up together before, and "
+                "another one over the others would be hidden from them",
                 hint="Wait for the missing sites, let a smaller group leave, or set a budget",
             )
 

@@ -467,7 +467,7 @@ def _note_survivors(site: Site, task: SumTask, round_number: int, part: SumPart)
             hint="Wait for the missing sites, or set a budget",
         )
     if which not in state.survived:
-        site.note_opening(task.family, task.name, round_number, tuple(survivors), state.batches.get(task.family))
+        site.note_opening(task.family, task.name, round_number, tuple(survivors), state.batches.get(task.family, {}))
     state.survived[which] = survivors
 
 
