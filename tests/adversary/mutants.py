@@ -307,9 +307,7 @@ MUTANTS = (
         "            if False:",
         ENCRYPTED,
     ),
-    Mutant(
-        "openings: atoms", "privacy/openings.py", "        if len(atom) < least:", "        if False:", ROWS, "row_6"
-    ),
+    Mutant("openings: atoms", "privacy/openings.py", "    if len(atom) >= least:", "    if True:", ROWS, "row_6"),
     _masks("confirmations", "        if confirmed < self.threshold:", "        if False:"),
     _masks(
         "any signer counts",

@@ -16,9 +16,9 @@ import pytest
 
 from kohort.crypto.sums.modular import P61
 from kohort.errors import IntegrityError, KohortError, RefusedError
-from kohort.privacy.contract import Place
 from kohort.protocol import engine as engine_module
 from kohort.protocol import enrolment
+from kohort.protocol import site as site_module
 from kohort.protocol.enrolment import DESCRIBE, PREPARE
 from kohort.protocol.plan.approved import ApprovedPlan
 from kohort.protocol.site import Site
@@ -90,7 +90,7 @@ def test_a_site_enrols_with_one_domain(prepared: tuple[Site, Request], monkeypat
     other = replace(request, payload=replace(request.payload, blobs={"domain": blob}))
     (refusal,) = site.handle(other).refusals
     assert refusal.code == "contract"
-    monkeypatch.setattr(Place, "admit", lambda *_: None)
+    monkeypatch.setattr(site_module, "admit", lambda *_, **__: None)
     (failure,) = site.handle(other).failures
     assert "second domain" in failure.reason
 
