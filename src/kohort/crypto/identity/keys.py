@@ -82,7 +82,7 @@ def load_identity(path: Path, *, passphrase: str | None = None) -> Identity:
         public = _from_record(record["public"])
         secret = _secret_of(path, record, passphrase)
         keys: list[Any] = [load_der_private_key(base64.b64decode(text), None) for text in json.loads(secret)]
-        identity = Identity(public.name, public.suite, *keys)
+        identity = Identity(public.name, public.suite, *keys, bound=public.bound)
         if identity.public != public:
             raise damaged
     except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -181,7 +181,7 @@ def accept_run_key(
         raise IntegrityError(
             f"the run key of site {owner.name!r} is not signed by it", hint="Somebody between the sites changed it"
         )
-    return PublicIdentity(owner.name, owner.signing, key.exchange, owner.suite)
+    return PublicIdentity(owner.name, owner.signing, key.exchange, owner.suite, owner.bound)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -245,12 +245,14 @@ def _rotation_message(old: PublicIdentity, new: PublicIdentity) -> bytes:
 
 
 def _record(public: PublicIdentity) -> dict[str, str]:
+    bound = {"bound": public.bound} if public.bound else {}
     return {
         "name": public.name,
         "suite": public.suite,
         "signing": public.signing.hex(),
         "exchange": public.exchange.hex(),
         "fingerprint": public.fingerprint,
+        **bound,
     }
 
 
@@ -259,7 +261,11 @@ def _from_record(record: dict[str, str]) -> PublicIdentity:
     if not all(isinstance(text, str) for text in record.values()):
         raise TypeError("not texts")
     public = PublicIdentity(
-        record["name"], bytes.fromhex(record["signing"]), bytes.fromhex(record["exchange"]), record["suite"]
+        record["name"],
+        bytes.fromhex(record["signing"]),
+        bytes.fromhex(record["exchange"]),
+        record["suite"],
+        record.get("bound", ""),
     )
     if _record(public) != record:
         raise ValueError("the fingerprint is not that of the keys")

@@ -293,5 +293,5 @@ def _to_sign(ring: Ring, context: SumContext, body: bytes) -> bytes:
 def _parsed(data: bytes, holder: PublicIdentity) -> KeyOffer:
     _, least, length = _HEAD.unpack_from(data)
     exchange, public = data[_HEAD.size : _HEAD.size + length], data[_HEAD.size + length :]
-    fresh = PublicIdentity(holder.name, holder.signing, exchange, holder.suite)
+    fresh = PublicIdentity(holder.name, holder.signing, exchange, holder.suite, holder.bound)
     return KeyOffer(public, fresh, least, hashlib.blake2b(data, digest_size=32).digest())
