@@ -226,6 +226,9 @@ class SiteServer:
             answers = run.site.handle(request)
         except ResourceError:
             raise
+        except RefusedError as error:  # a task that is not installed here
+            self.ledger.refuse(self.ledger.chain, ledger_context, guarantee=_NO_CLAIM, reason=error.message)
+            return self._reply(incoming, status="refused", code=code_of(error))
         except Exception as error:  # a bug in a task must not stop the site, and its text could hold a cell
             self.ledger.note(self.ledger.chain, ledger_context, reason=f"a bug in the task ({type(error).__name__})")
             return self._reply(incoming, status="failed", code="failed")

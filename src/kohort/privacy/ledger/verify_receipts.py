@@ -51,7 +51,7 @@ def verify_site_receipts(path: Path, *, site: str, site_key: str, hub_key: str) 
     found, last, end = SiteReceiptsFound(), START, (0, "")
     for number, raw in enumerate(raw_lines(path), 1):
         line, own = checked_line(raw, path.name, number)
-        against = _fault(line, number, last, hub_key)
+        against = _fault(line, number, last, hub_key) or _of_another_site(line, site)
         if not against and "end" in line:
             now = (line["end"][0], line["end"][1])
             went_back = now[0] < end[0] or (now[0] == end[0] and end[1] != now[1])
@@ -75,11 +75,15 @@ def _fault(line: Mapping[str, Any], number: int, last: str, hub_key: str) -> str
     return "" if holds(hub_key, message, line["hub_signature"], purpose=purpose) else "the hub did not sign it"
 
 
+def _of_another_site(line: Mapping[str, Any], site: str) -> str:
+    named = "end" not in line or line["heads"] == ends_digest([[site, *line["end"]]])
+    return "" if named else "it is about another site or another head"
+
+
 def _is_of_site(line: Mapping[str, Any], site: str, key: str) -> bool:
     if "end" not in line:
         return holds(key, line["heads"].encode(), line["site_signature"], purpose=None)
-    said = ends_digest([[site, *line["end"]]])
-    return bool(said == line["heads"]) and holds(key, said.encode(), line["site_signature"], purpose=_HEAD)
+    return holds(key, ends_digest([[site, *line["end"]]]).encode(), line["site_signature"], purpose=_HEAD)
 
 
 @dataclass
@@ -120,7 +124,9 @@ def compare_ledgers(folder: Path, against: Path) -> Compared:
     site = str(next(iter(head["chains"])))
     keys = {head["site_key"], *_former_keys(lines)}
     result = Compared(length=len(lines))
-    ends, sent = _held_by_hub(against, site)
+    ends, sent, issued = _held_by_hub(against, site)
+    if issued is not None:
+        _check_receipts(place / "receipts.jsonl", issued, site)
     for length, last, signature in ends:
         _check_end(lines, site, keys, (length, last, signature))
         result.heads, result.furthest = result.heads + 1, max(result.furthest, length)
@@ -162,13 +168,24 @@ def _former_keys(lines: list[dict[str, Any]]) -> list[str]:
     return found
 
 
-def _held_by_hub(against: Path, site: str) -> tuple[list[tuple[int, str, str]], list[dict[str, Any]]]:
-    """The heads of a site that a hub's files hold, and the hub's own lines of the site's releases."""
+def _check_receipts(path: Path, issued: list[str], site: str) -> None:
+    """The receipts that the site keeps must be those that the hub has, in their order."""
+    kept = [checked_line(raw, path.name, number)[1] for number, raw in enumerate(raw_lines(path), 1)]
+    if kept != issued[: len(kept)]:
+        raise IntegrityError(
+            f"the hub lacks receipts that site {site!r} holds with the hub's signature",
+            hint="The hub's receipts were cut, rewritten or restored from an earlier day: put the newest copy back",
+        )
+
+
+def _held_by_hub(against: Path, site: str) -> tuple[list[tuple[int, str, str]], list[dict[str, Any]], list[str] | None]:
+    """The heads of a site that a hub's files hold, the hub's lines of the site's releases, and the receipts' hashes."""
     for place in (against / "receipts" / site, against):
         path = place / "receipts.jsonl"
         if path.is_file() and not (place / "ledger.jsonl").is_file():
-            receipts = [checked_line(raw, path.name, number)[0] for number, raw in enumerate(raw_lines(path), 1)]
-            return [(*line["end"], line["site_signature"]) for line in receipts if "end" in line], []
+            receipts = [checked_line(raw, path.name, number) for number, raw in enumerate(raw_lines(path), 1)]
+            ends = [(*line["end"], line["site_signature"]) for line, _ in receipts if "end" in line]
+            return ends, [], [own for _, own in receipts]
     lines = [line for line in checked_chain(find_ledger(against) / "ledger.jsonl") if line["site"] == site]
     if not lines:
         raise ConfigError(
@@ -177,4 +194,5 @@ def _held_by_hub(against: Path, site: str) -> tuple[list[tuple[int, str, str]], 
     return (
         [tuple(line["site_head"]) for line in lines if "site_head" in line],
         [line for line in lines if line["event"] == "release"],
+        None,
     )
