@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("flwr")
 
 from tests.support.deployed import NAMES, Deployed, Servers
-from tests.support.forger import Forgery, fresh_signer
+from tests.support.forger import Forgery, fresh_signer, read
 
 from kohort.crypto.identity.keys import load_identity
 from kohort.crypto.identity.user import state_folder
@@ -20,6 +20,8 @@ from kohort.errors import IntegrityError, SiteError
 from kohort.privacy.ledger.pins import Pins
 from kohort.privacy.ledger.verify import verify_ledger
 from kohort.transport.high_water import LedgerBehindError
+from kohort.transport.messages import RequestMessage, fresh_number, read_reply, write_request
+from kohort.transport.peer_heads import head_lines
 
 Call = Callable[..., tuple[int, str, str]]
 
@@ -202,3 +204,35 @@ def test_a_site_that_went_back_is_not_accepted_by_the_hub(again: Deployed, monke
     with pytest.raises(SiteError):
         again.run("third", seed=3)
     assert "went back" in (again.folder / "third" / "ledger" / "ledger.jsonl").read_text()
+
+
+def test_a_restored_machine_is_stopped_by_its_peers_where_the_hub_lost_its_receipts(
+    again: Deployed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    again.run("third", seed=3)  # the hub hands the heads of the second run around
+    head = read(again.hub.path / "receipts" / "north" / "receipts.jsonl")[-1]
+    shutil.rmtree(again.hub.path / "receipts")
+    shutil.rmtree(again.folder / "north")
+    shutil.copytree(again.folder / "yesterday" / "north", again.folder / "north")
+    monkeypatch.setenv("KOHORT_STATE", str(again.folder / "state-yesterday"))
+    for name in ("east", "south"):  # their receipts go on from those the hub lost: they begin anew with this hub
+        (again.folder / name / "ledger" / "receipts.jsonl").write_bytes(b"")
+        (state_folder() / "sites" / load_identity(again.folder / name / "identity.key").public.fingerprint).unlink()
+    again.run("fourth", seed=4)
+    north = [line for line in read(again.folder / "fourth" / "ledger" / "ledger.jsonl") if line["site"] == "north"]
+    assert not [line for line in north if line["event"] == "release"]
+    assert any("went back" in line.get("reason", "") for line in north)
+
+    # And the site itself stops when the head is returned to it, if it signed that head, and for no other reason.
+    hub = load_identity(again.hub.path / "identity.key")
+    server = again.sites["north"].site_server()
+    returned = (*head["end"], head["site_signature"])
+    invented = (returned[0] + 5, returned[1], returned[2])
+    for lines, stops in ((head_lines([("north", invented)]), False), (head_lines([("north", returned)]), True)):
+        asked = RequestMessage(site="north", fresh=fresh_number(), heads=lines)
+        reply = read_reply(server.reply(write_request(asked, hub)), site=again.hub.sites()["north"].site)
+        assert (server.broken is not None) is stops
+        assert bool(reply.head) is not stops
+    assert isinstance(server.broken, LedgerBehindError)
+    assert "others returned" in server.broken.message
+    server.close()
