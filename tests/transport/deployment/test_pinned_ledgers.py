@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from datetime import date
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 pytest.importorskip("flwr")
@@ -15,10 +17,13 @@ from tests.support.deployed import NAMES, Deployed, Servers
 from tests.support.forger import Forgery, fresh_signer, read
 
 from kohort.crypto.identity.keys import load_identity
+from kohort.crypto.identity.signers import signer_of
 from kohort.crypto.identity.user import state_folder
 from kohort.errors import IntegrityError, SiteError
 from kohort.privacy.ledger.pins import Pins
+from kohort.privacy.ledger.results import bind_results
 from kohort.privacy.ledger.verify import verify_ledger
+from kohort.runs.retention import note_last_day
 from kohort.transport.high_water import LedgerBehindError
 from kohort.transport.messages import RequestMessage, fresh_number, read_reply, write_request
 from kohort.transport.peer_heads import head_lines
@@ -236,3 +241,28 @@ def test_a_restored_machine_is_stopped_by_its_peers_where_the_hub_lost_its_recei
     assert isinstance(server.broken, LedgerBehindError)
     assert "others returned" in server.broken.message
     server.close()
+
+
+def test_rows_that_the_hub_drops_are_dropped_with_its_signature(again: Deployed, kohort_here: Call) -> None:
+    out = again.folder / "out"
+    rows = pl.DataFrame({"sender": ["east", "north", "north"], "dose": [1.0, 2.0, 3.0]})
+    (out / "hub").mkdir()
+    rows.write_parquet(out / "hub" / "received.parquet")
+    note_last_day(out, days=10, today=date(2030, 1, 1))
+    hub = load_identity(again.hub.path / "identity.key")
+    bind_results(out, signer=signer_of(hub), run="r", last={})
+    again.hub.remember_run(out)
+    assert kohort_here("ledger", "verify", out)[0] == 0
+    assert again.hub.forget("north")
+    code, _, said = kohort_here("ledger", "verify", out, "--strict")
+    assert code == 0
+    assert "changed by the signer: site 'north' left" in said
+    assert again.hub.drop_overdue(today=date(2031, 1, 1))
+    code, _, said = kohort_here("ledger", "verify", out, "--strict")
+    assert code == 0
+    assert "their last day is over" in said
+    # What somebody else changed before is not covered up by a later change of the hub's.
+    rows.write_parquet(out / "hub" / "received.parquet")
+    (out / "run.json").write_text((out / "run.json").read_text().replace("fedavg", "central"))
+    assert again.hub.drop_overdue(today=date(2031, 1, 1))
+    assert kohort_here("ledger", "verify", out)[0] == 6
