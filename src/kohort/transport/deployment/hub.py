@@ -38,6 +38,7 @@ from kohort.crypto.sealed import Identity, PublicIdentity
 from kohort.crypto.sums.scheme import KEY_HOLDER
 from kohort.errors import ConfigError, IntegrityError, KohortError, RefusedError, SiteError
 from kohort.files import require_new, write_atomic
+from kohort.privacy.ledger.amend import changing_results
 from kohort.privacy.ledger.ledger import canonical
 from kohort.protocol.hub import Ask
 from kohort.protocol.key_holder import needs_key_holder
@@ -232,7 +233,10 @@ class HubFolder:
         if known.node_key:
             with suppress(SiteError):  # a SuperLink that is not running learns it from sites/ when it starts
                 unregister_node(self.connection, node_key_to_register(known.node_key.encode()))
-        changed = [drop for folder in self._run_folders() if (drop := _forget_rows(folder, name))]
+        signer, changed = signer_of(load_identity(self.path / "identity.key")), []
+        for folder in self._run_folders():
+            with changing_results(folder, signer=signer, reason=f"site {name!r} left, and its rows were dropped"):
+                changed += [drop] if (drop := _forget_rows(folder, name)) else []
         (self.path / "sites" / f"{name}.json").unlink()
         shutil.rmtree(self.path / "receipts" / name, ignore_errors=True)
         return changed
@@ -240,7 +244,11 @@ class HubFolder:
     def drop_overdue(self, *, today: date | None = None) -> list[str]:
         """Delete the rows of earlier runs whose last day is over; the files that went."""
         day = today or datetime.now(UTC).date()
-        return [str(gone) for folder in self._run_folders() if (gone := drop_overdue(folder, today=day))]
+        signer, dropped = signer_of(load_identity(self.path / "identity.key")), []
+        for folder in self._run_folders():
+            with changing_results(folder, signer=signer, reason="received rows were deleted: their last day is over"):
+                dropped += [str(gone)] if (gone := drop_overdue(folder, today=day)) else []
+        return dropped
 
     @contextmanager
     def backend(self, *, wait: float = 60.0) -> Iterator[FlowerBackend]:

@@ -1,7 +1,7 @@
 """A site's folder, and what its operator does with it: init, trust, approve, start.
 
     site.toml  identity.key  node.key  hub.json  ca.pem  peers.toml  approved.toml  registration.json
-    ledger/  ledger.mark  runs/  numbers  answered  log/  openings (a key-holder's book)
+    ledger/  ledger.mark  peers.heads  runs/  numbers  answered  log/  openings (a key-holder's book)
 
 Guarantee: private keys and stored answers are readable by their owner only; a site answers only plans its operator
 approved, counts only peers its operator trusts, and runs only the kohort installed here.
@@ -58,6 +58,7 @@ from kohort.transport.deployment.site_run import SiteResources, check_table, ope
 from kohort.transport.flower.environment import quiet
 from kohort.transport.flower.runner import BAD_CERTIFICATE, NODE_FILE, NOT_LET_IN, SiteRunner, supernode_command
 from kohort.transport.high_water import MARK_FILE, HighWater
+from kohort.transport.peer_heads import PeerHeads
 from kohort.transport.site_ledger import MONTH, SiteLedger, open_site_ledger
 from kohort.transport.site_server import SiteServer
 from kohort.transport.site_store import AnsweredRequests, ReplayGuard, RunStore
@@ -186,6 +187,7 @@ class SiteFolder:
             replay_guard=ReplayGuard(self.path / "numbers"),
             answered=AnsweredRequests(self.path / "answered"),
             high_water=high_water,
+            peer_heads=PeerHeads(self.path / "peers.heads"),
         )
 
     def _high_water(self, identity: Identity) -> HighWater:
