@@ -36,7 +36,7 @@ class Purpose(StrEnum):
     RUN_KEY = "run key"
     SUM_RUN_KEY = "run key of a secure sum"
     SUM_KEYS = "keys of a sum"
-    GROUP_SECRET = "group secret"
+    GROUP_SECRET = "group secret"  # noqa: S105 - a purpose, not a password
     SEALED = "sealed message"
     DATA_VERSION = "data version"
 

@@ -12,6 +12,7 @@ from typing import Protocol
 
 import polars as pl
 
+from kohort.crypto.identity.parties import Identity
 from kohort.methods.registry import find_method
 from kohort.privacy.contract import Step
 from kohort.privacy.ledger.ledger import Ledger
@@ -54,6 +55,10 @@ class Backend(Protocol):
         """The rows this process holds: all of them in a simulation, the hub's own in a deployment."""
         ...
 
+    def hub_identity(self, streams: Streams) -> Identity | None:
+        """Who signs the run's ledger and results: the hub. None in a simulation, which the user signs."""
+        ...
+
     def engine(self, ready: RunContext) -> Engine:
         """An engine that reaches the sites."""
         ...
@@ -70,6 +75,11 @@ class Simulation:
     def populate(self, plan: Plan, streams: Streams) -> Population:
         """Read, check, hold out and deal out."""
         return populate(plan, streams, tables=self.tables)
+
+    def hub_identity(self, streams: Streams) -> Identity | None:
+        """Nobody's: hub and sites are in this process."""
+        del streams
+        return None
 
     def engine(self, ready: RunContext) -> LocalEngine:
         """The engine that calls the sites directly."""

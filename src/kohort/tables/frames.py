@@ -124,8 +124,8 @@ def handle_missing(frame: pl.DataFrame, columns: Sequence[str], how: Missing) ->
     return kept
 
 
-def write_table(frame: pl.DataFrame, path: str | Path, *, force: bool = False) -> None:
-    """Write CSV, Parquet or Arrow by ending; whole or not at all.
+def write_table(frame: pl.DataFrame, path: str | Path, *, force: bool = False, private: bool = False) -> None:
+    """Write CSV, Parquet or Arrow by ending; whole or not at all, and readable by its owner only if it is `private`.
 
     Raises:
         ConfigError: The ending is unknown, or the file exists and `force` is not given.
@@ -141,7 +141,7 @@ def write_table(frame: pl.DataFrame, path: str | Path, *, force: bool = False) -
         frame.write_ipc(buffer)
     else:
         _join_items(frame).write_csv(buffer, separator="\t" if chosen == "tsv" else ",")
-    write_atomic(target, buffer.getvalue())
+    write_atomic(target, buffer.getvalue(), private=private)
 
 
 def from_native(frame: Any) -> tuple[pl.DataFrame, FrameKind]:

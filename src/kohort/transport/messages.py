@@ -133,6 +133,7 @@ class ReplyMessage:
     status: str
     """answer | refused | failed | tampered | dropped"""
     request: str = ""
+    """The digest of the request, when its answer or refusal is a line of the site's ledger."""
     code: str = ""
     """Why there is no answer: one word of `kohort.privacy.codes`. The reason stays at the site."""
     guarantee: Mapping[str, Any] = field(default_factory=dict)
@@ -140,10 +141,11 @@ class ReplyMessage:
     to: str = "hub"
     via: str = ""
     length: int = 0
-    """How long the site's ledger is."""
-    heads: str = ""
-    """Where it stood after this request's line, and the site's signature over that; empty when there is no line."""
+    """How long the site's ledger is now, the line of this request included."""
+    head: str = ""
+    """The hash of its last line."""
     head_signature: str = ""
+    """The site's signature over name, length and hash. The hub accepts no reply without it."""
     receipts: int = 0
     """How many of the hub's receipts the site has."""
     seconds: float = 0.0

@@ -38,10 +38,12 @@ def identity_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(TaskIdentity, name, value)
 
 
-def asked(kind: str = "train", *, number: int = 0, group: str = "3") -> Message:
+def asked(kind: str = "train", *, number: int = 0) -> Message:
     """A message of the hub, as it comes to a node."""
-    content = RecordDict({"arrays": ArrayRecord([np.zeros(3), np.zeros(1)]), "config": ConfigRecord({"lr": 0.1})})
-    made = Message(content, dst_node_id=7, message_type=kind, group_id=group)
+    content = RecordDict(
+        {"arrays": ArrayRecord([np.zeros(3), np.zeros(1)]), "config": ConfigRecord({"server-round": 3})}
+    )
+    made = Message(content, dst_node_id=7, message_type=kind)
     made.metadata.__dict__["_message_id"] = f"{number:064x}"
     return made
 
