@@ -68,13 +68,14 @@ class Invitation:
         unsigned = cls(address=address, hub=hub.public, ca=ca)
         return cls(**{**vars(unsigned), "signature": _signature(hub, Purpose.INVITATION, unsigned._texts())})
 
-    def write(self, path: Path) -> None:
-        """As a file to hand to sites.
+    def write(self, path: Path, *, private: bool = False) -> None:
+        """As a file to hand to sites, or as a site's own copy.
 
         Args:
             path: Where.
+            private: Whether only the owner may read it.
         """
-        write_signed(path, "invitation", self._texts(), self.signature)
+        write_signed(path, "invitation", self._texts(), self.signature, private=private)
 
     @classmethod
     def read(cls, path: Path, *, guarded: bool = False) -> Invitation:
@@ -243,7 +244,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def write_signed(path: Path, kind: str, texts: dict[str, str], signature: str) -> None:
+def write_signed(path: Path, kind: str, texts: dict[str, str], signature: str, *, private: bool = False) -> None:
     """Write a file of signed texts.
 
     Args:
@@ -251,9 +252,10 @@ def write_signed(path: Path, kind: str, texts: dict[str, str], signature: str) -
         kind: What it is.
         texts: What it says.
         signature: The signature over the texts' canonical form, in hexadecimal.
+        private: Whether only the owner may read it.
     """
     described = {"kohort": kind, "version": _VERSION, **texts, "signature": signature}
-    write_atomic(path, (json.dumps(described, indent=1) + "\n").encode(), durable=True)
+    write_atomic(path, (json.dumps(described, indent=1) + "\n").encode(), durable=True, private=private)
 
 
 def read_signed(path: Path, kind: str, keys: tuple[str, ...], *, guarded: bool = False) -> SignedFile:

@@ -105,7 +105,7 @@ def _renewed_hub(path: Path, invitation: Invitation | None, changes: list[str]) 
         )
     if not invitation.ca and (path / "ca.pem").is_file():
         raise ConfigError("this site's hub had TLS, and the invitation has none", hint="Ask the hub's operator")
-    invitation.write(place)
+    invitation.write(place, private=True)
     if invitation.ca:
         write_atomic(path / "ca.pem", invitation.ca.encode(), durable=True)
     changes.append("the hub's invitation is a signed one now")

@@ -109,7 +109,7 @@ class SiteFolder:
             write_atomic(path / "ca.pem", invitation.ca.encode())
         identity = Identity.generate(name, bound=bound_to(node_key))
         save_identity(path / "identity.key", identity, passphrase=passphrase)
-        invitation.write(path / "hub.json")
+        invitation.write(path / "hub.json", private=True)
         made.trust(name, identity.public.fingerprint)
         Registration.made(identity, node_key=node_key).write(path / "registration.json")
         return made
