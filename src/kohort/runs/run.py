@@ -41,6 +41,7 @@ from kohort.rng import Streams
 from kohort.runs.backend import Backend, RunContext, Simulation, approved_plan_for
 from kohort.runs.config import Plan
 from kohort.runs.folder import RunFolder
+from kohort.runs.learning import check_learning, learn_hidden
 from kohort.runs.observer import Progress, RoundObserver, require_finite
 from kohort.runs.outcome import Outcome, outcome_of
 from kohort.runs.retention import RECEIVED, note_last_day
@@ -223,9 +224,7 @@ def _enrolled_hub(method: Method, context: RunContext, engine: Engine, checkpoin
     declared = declared_domain(approved.schema, missing=approved.missing)
     hidden = declared is None and approved.hides_domains
     if hidden:
-        from kohort.rounds.domains import check_domains, count_domain
-
-        check_domains(approved, len(context.population.names))
+        check_learning(approved, len(context.population.names))
     tasks = [PREPARE.name, *dict.fromkeys(step.task for step in approved.contract)]
     agreed = engine.approve(lambda rows: method.claims(plan.config, rows), tasks=tasks)
     coordinator = Coordinator(
@@ -239,7 +238,7 @@ def _enrolled_hub(method: Method, context: RunContext, engine: Engine, checkpoin
         declared=declared,
         columns=(*approved.schema.inputs, str(approved.schema.target)),
         settle=partial(_opening, method, coordinator),
-        learn=count_domain(coordinator) if hidden else None,
+        learn=learn_hidden(coordinator) if hidden else None,
     )
     enrolled = drive(enrolment, engine)
     engine.declared = enrolled.rows
@@ -294,6 +293,13 @@ def _domain_notes(hub: Hub, outside: int) -> list[str]:
     if not counted:
         return [f"{outside:,} rows have a value outside the declared categories and took no part"] if outside else []
     least = hub.approved.min_cell
+    if hub.approved.has_budget:
+        names = ", ".join(counted)
+        return [
+            f"the domains of {names} were learned by noisy counts, for a share of the budget: categories that too few "
+            'persons share for that are "other" (of the target: took no part), and numbers outside the cells are '
+            "clipped"
+        ]
     notes = [
         f"the domains of {', '.join(counted)} were learned by a secure count: categories that fewer than {least} "
         'persons share are "other", and numbers outside the cells that so many fall into are clipped'

@@ -21,6 +21,7 @@ from kohort.crypto.sums.key_book import KeyBook
 from kohort.crypto.sums.scheme import KEY_HOLDER
 from kohort.privacy.ledger.ledger import canonical
 from kohort.privacy.openings import OpeningBook
+from kohort.privacy.releases import ReleaseAccount
 from kohort.protocol.key_holder import needs_key_holder
 from kohort.protocol.plan.approved import ApprovedPlan
 from kohort.rng import Streams
@@ -188,6 +189,7 @@ def serve(
         low=None if population.low is None or not is_site else int(population.low[index]),
         low_by_row=population.low_by_row,
         openings=OpeningBook(None if folder is None else folder / "openings.jsonl"),
+        releases=ReleaseAccount(None if folder is None else folder / "releases.jsonl"),
         book=KeyBook(None if folder is None or is_site else folder / "openings"),
     )
     high_water = HighWater(() if folder is None else (folder / MARK_FILE,))

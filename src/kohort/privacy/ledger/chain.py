@@ -73,7 +73,7 @@ class Chain:
         state.update(payload)
         return state.hexdigest()
 
-    def next_line(self, fields: str) -> str:
+    def next_line(self, fields: str) -> bytes:
         """Append a line to the chain.
 
         Args:
@@ -83,11 +83,12 @@ class Chain:
             The whole line: site, sequence number, previous hash, last receipt, `fields` and the line's own hash.
         """
         body = f'{{"site":{self.name},"seq":{self.length},"prev":"{self.head}","receipt":"{self.receipt}",{fields}'
+        data = body.encode()
         state = _UNKEYED.copy()
-        state.update(body.encode())
+        state.update(data)
         self.head = state.hexdigest()
         self.length += 1
-        return f'{body},"hash":"{self.head}"}}\n'
+        return data + f',"hash":"{self.head}"}}\n'.encode()
 
 
 def heads_digest(chains: Sequence[Chain]) -> str:

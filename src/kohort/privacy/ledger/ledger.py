@@ -122,7 +122,7 @@ class Ledger:
         self._refusals: dict[str, str] = {}
         self._answered: dict[tuple[str, str, str], str] = {}
         self._order = hashlib.blake2b(digest_size=32)  # the chains bind each site's lines, this the order of them all
-        self._unwritten: list[str] = []
+        self._unwritten: list[bytes] = []
         self._file = None
         if folder is not None:
             self._path = folder / LEDGER_FILE
@@ -251,10 +251,11 @@ class Ledger:
                 elif not self._answered or not self.has_answered(chain, ledger_context, payload):
                     size = len(payload)
                     self._count(chain.site, ledger_context, guarantee, count, size)
-                    claim = (
-                        f'"guarantee":{guarantee.text},"rows":{count},"size":{size},"digest":"{chain.digest(payload)}"'
+                    line = chain.next_line(
+                        f'{fields},"guarantee":{guarantee.text},"rows":{count},"size":{size},'
+                        f'"digest":"{chain.digest(payload)}"'
                     )
-                    self._unwritten.append(chain.next_line(f"{fields},{claim}"))
+                    self._unwritten.append(line)
         finally:
             self._write()
 
@@ -387,12 +388,12 @@ class Ledger:
 
     def _write(self) -> None:
         lines, self._unwritten = self._unwritten, []
-        self._order.update("".join([line[-67:-3] for line in lines]).encode())
+        self._order.update(b"".join([line[-67:-3] for line in lines]))
         if self._file is None:
-            self.lines.extend(lines)
+            self.lines.extend([line.decode() for line in lines])
         elif lines:
             with disk_errors(self._path):
-                write_whole(self._file, "".join(lines).encode())
+                write_whole(self._file, b"".join(lines))
                 if self._durable:
                     os.fsync(self._file.fileno())
 

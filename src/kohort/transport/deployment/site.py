@@ -34,6 +34,7 @@ from kohort.errors import ConfigError, IntegrityError, KohortError, RefusedError
 from kohort.files import disk_errors, require_new, write_atomic
 from kohort.privacy.openings import OpeningBook
 from kohort.privacy.policy import Policy
+from kohort.privacy.releases import ReleaseAccount
 from kohort.rng import Streams
 from kohort.runs.config import DataSection, Plan
 from kohort.tables.frames import check_finite, read_table
@@ -180,6 +181,7 @@ class SiteFolder:
             low_by_row=rule is not None and rule.by_row,
             cluster=cluster,
             openings=OpeningBook(self.path / "openings.jsonl"),
+            releases=ReleaseAccount(None if holds_keys else self.path / "releases.jsonl"),
             book=KeyBook(self.path / "openings" if holds_keys else None),
             approve=self.approvals.require,
             limit=lambda tasks, begins: self._check_limits(limits, tasks, ledger, begins=begins),

@@ -24,6 +24,7 @@ from kohort.methods.registry import find_method
 from kohort.privacy.ledger.ledger import Chain, canonical
 from kohort.privacy.openings import OpeningBook
 from kohort.privacy.policy import Policy
+from kohort.privacy.releases import ReleaseAccount
 from kohort.protocol.enrolment import DESCRIBE
 from kohort.protocol.key_holder import KEYS, OPEN, KeyHolderState, key_holder_contract
 from kohort.protocol.plan.approved import ApprovedPlan
@@ -73,6 +74,8 @@ class SiteResources:
     """The cluster of peers the operator named; empty for none."""
     openings: OpeningBook = field(default_factory=OpeningBook)
     """The totals it took part in, over all runs."""
+    releases: ReleaseAccount = field(default_factory=ReleaseAccount)
+    """Whom it released in which classes, over all runs."""
     book: KeyBook = field(default_factory=KeyBook)
     """What a key-holder offered and opened, over all runs."""
 
@@ -122,6 +125,7 @@ def run_opener(resources: SiteResources, ledger: SiteLedger) -> Callable[[Reques
         site.find_peer = (trusted if mates is None else {name: trusted[name] for name in mates & {*trusted}}).get
         join_cluster(site, resources.cluster)
         site.openings = resources.openings
+        site.releases = resources.releases
         tasks = tuple(dict.fromkeys(step.task for step in approved.contract if step.task != DESCRIBE.name))
         resources.limit(tasks, not store.plan)
         pinned = _pinned_roster(resources, peers, store)
