@@ -152,7 +152,8 @@ def signed_statement(statement: Mapping[str, Any], *, purpose: str, where: str) 
 
 
 def _fingerprint(record: Mapping[str, str]) -> str:
-    """SHA-256 over suite, both keys and what they are bound to, each with its length before it."""
-    parts = [b"kohort identity", record["suite"].encode(), *(bytes.fromhex(record[k]) for k in ("signing", "exchange"))]
-    parts += [record["bound"].encode()] if record.get("bound") else []
+    """SHA-256 over suite, both keys and what is trusted together with them, each with its length before it."""
+    keys = (bytes.fromhex(record[name]) for name in ("signing", "exchange"))
+    parts = [b"kohort identity", record["suite"].encode(), *keys]
+    parts += [record["bound"].encode()] if "bound" in record else []
     return hashlib.sha256(b"".join(len(part).to_bytes(2, "big") + part for part in parts)).hexdigest()

@@ -1,6 +1,6 @@
 """The ledger of a site that runs somebody else's app: its own keys, and a chain over all replies of all apps.
 
-    FOLDER/identity.key  ledger.key  ledger.mark  lock  ledger/
+    FOLDER/identity.key  ledger.key  lock  ledger/  ledger.mark
 
 The folder has the form of a site's folder, so `kohort ledger verify FOLDER` checks it against the site's own key.
 Flower may start a process for every message: the ledger is read and checked when it is opened, and one process has it
