@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,6 +24,7 @@ from kohort.crypto.identity.roster import Roster
 from kohort.errors import ConfigError, IntegrityError, RefusedError
 from kohort.privacy.ledger.ledger import canonical
 from kohort.protocol.wire import Payload, encode
+from kohort.purposes import Purpose
 from kohort.runs.config import read_plan
 from kohort.runs.retention import RECEIVED
 from kohort.transport.deployment.domains import DomainUpdate
@@ -137,10 +139,13 @@ def test_a_swapped_authority_address_or_identity_in_an_invitation_is_refused(pai
     ):
         with pytest.raises(IntegrityError):
             Invitation.read(changed(genuine, tmp_path / "swapped.json", **swapped))
+    hub = load_identity(pair.hub.path / "identity.key")
+    Invitation.made(hub, address="hub.example.org:9092", ca=other_ca).write(tmp_path / "uncovered.json")
+    with pytest.raises(IntegrityError, match="fingerprint covers"):
+        Invitation.read(tmp_path / "uncovered.json")
     # Whoever makes a whole invitation of their own has another fingerprint: also with the hub's own public keys.
     Invitation.made(stranger, address="hub.example.org:9092", ca=other_ca).write(tmp_path / "own.json")
     assert Invitation.read(tmp_path / "own.json").hub.fingerprint != fingerprint
-    hub = load_identity(pair.hub.path / "identity.key")
     assert replace(hub, bound=bound_to("hub.example.org:9092", other_ca)).public.fingerprint != fingerprint
 
 
@@ -153,6 +158,9 @@ def test_a_swapped_node_key_in_a_registration_is_refused(pair: Pair, tmp_path: P
         Registration.read(swapped)
     with pytest.raises(IntegrityError):
         Registration.read(changed(genuine, tmp_path / "unsigned.json", signature="00"))
+    Registration.made(load_identity(pair.north.path / "identity.key"), node_key=other).write(tmp_path / "own.json")
+    with pytest.raises(IntegrityError, match="fingerprint covers"):
+        Registration.read(tmp_path / "own.json")
     unsigned = replace(Registration.read(genuine), signature="")
     pair.hub.forget("north")
     with pytest.raises(IntegrityError):
@@ -348,6 +356,12 @@ def test_an_update_that_the_hub_did_not_sign_or_that_is_older_is_refused(pair: P
     ):
         with pytest.raises(IntegrityError):
             DomainUpdate.read(changed(genuine, tmp_path / "bad.json", **bad), hub=hub)
+    own = DomainUpdate(hub=hub, made="2030-01-02T00:00:00Z", data={"target": "a"})
+    signer = load_identity(pair.hub.path / "identity.key")
+    signature = signer.sign(canonical(own._texts()).encode(), purpose=Purpose.DOMAINS).hex()
+    replace(own, signature=signature).write(tmp_path / "roles.json")
+    with pytest.raises(IntegrityError, match="damaged"):  # the hub itself may not change a role
+        DomainUpdate.read(tmp_path / "roles.json", hub=hub)
     DomainUpdate.read(genuine, hub=hub).apply(pair.north.path)
     with pytest.raises(RefusedError, match="taken over before"):
         DomainUpdate.read(update(pair, PLAN, day=1), hub=hub).apply(pair.north.path)
@@ -482,16 +496,17 @@ def test_nothing_that_a_message_holds_ends_the_sites_loop(
     monkeypatch.setattr(run_clientapp, "push_task_output", lambda *_: None)
     client = SimpleNamespace(AcquireTask=lambda _: SimpleNamespace(token="t"), close=lambda: None)
     monkeypatch.setattr(flower_runner.SiteRunner, "_client", lambda self: client)
-    before = len(server.ledger.hashes)
+    before, looks = len(server.ledger.hashes), count()
     runner = flower_runner.SiteRunner(
         answer=server.reply,
         refuse=lambda reason: server.record_refusal("app bundle", reason),
         unread=lambda reason: server.record_refusal("letter", reason),
         address="127.0.0.1:1",
         secret=b"s",
-        alive=lambda: len(pushed) <= unreadable and server.broken is None,
+        alive=lambda: len(pushed) <= unreadable and server.broken is None and next(looks) < 3 * unreadable,
     )
     runner.serve()
+    assert len(pushed) > unreadable, "a message was left without an answer"
     assert server.broken is None
     public = load_identity(pair.north.path / "identity.key").public
     answers = [read_reply(message_bytes(reply), site=public) for reply in pushed[:-1] if reply.has_content()]
