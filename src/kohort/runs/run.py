@@ -344,9 +344,9 @@ def _write(outcome: Outcome, folder: RunFolder, *, signer: Signer, run: str) -> 
     page = model_card(outcome.model, run=mapping, plan=outcome.plan.in_effect(outcome.engine))
     save_model(outcome.model, folder.path / "model", about=summary, page=page)
     if outcome.received is not None:
-        write_table(outcome.received, folder.path / RECEIVED, force=True)
+        write_table(outcome.received, folder.path / RECEIVED, force=True, private=True)
         if outcome.keep_days is not None:
             note_last_day(folder.path, days=outcome.keep_days, today=datetime.now(UTC).date())
     for name, content in outcome.files.items():
-        write_atomic(folder.path / "hub" / name, content)
+        write_atomic(folder.path / "hub" / name, content, private=True)
     folder.finish(outcome.plan, mapping, bind=partial(bind_results, signer=signer, run=run))
