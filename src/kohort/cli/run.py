@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kohort.cli.common import ForceOption, JsonOption, emit, stdout
+from kohort.cli.common import ForceOption, JsonOption, emit, say, stdout
 
 if TYPE_CHECKING:
     from kohort.runs.backend import Backend
@@ -71,13 +71,18 @@ def run(
                 force=force,
                 watch=checked,
                 backend=backend,
+                baselines=True,
             ).to_mapping()
     if json:
         emit(result)
         return
-    from kohort.cli.tables import outcome_table
+    from kohort.cli.tables import outcome_table, said_beside
 
     stdout().print(outcome_table([result]))
+    for line in said_beside(result):
+        stdout().print(line, markup=False)
+    for warning in result.get("warnings", ()):
+        say(f"warning: {warning}")
     stdout().print(f"{result['rounds']} rounds, ended by: {result['stopped_by']}. Written to {out}", markup=False)
 
 

@@ -28,6 +28,7 @@ from kohort.protocol.faults import Faults
 from kohort.protocol.plan.approved import ModelSection, TrainSection
 from kohort.runs.overrides import METHOD_NAME, apply_overrides, copied, dotted_keys, key_of, place_of, without_keys
 from kohort.runs.validation import validated
+from kohort.tables.dialect import ReadingOptions
 
 __all__ = [
     "CostSection",
@@ -60,6 +61,14 @@ class DataSection:
     quasi: tuple[str, ...] = ()
     sensitive: tuple[str, ...] = ()
     identifiers: tuple[str, ...] = ()
+    person: str | None = None
+    """The identifier that names the person a row is about; needed where several identifiers are named."""
+    keep: tuple[str, ...] = ()
+    """Columns that are used although they look like identifiers."""
+    task: Literal["classification", "regression"] | None = None
+    """What is learned; by default classes for texts, truth values, two values or few whole numbers, else a number."""
+    reading: ReadingOptions | None = None
+    """How files are written, where that cannot be found from them."""
     items: tuple[str, ...] = ()
     features: tuple[str, ...] | Literal["rest"] = ()
     drop: tuple[str, ...] = ()
@@ -71,7 +80,11 @@ class DataSection:
     other: tuple[str, ...] = ()
     """Columns whose unseen categories become "other" instead of an error."""
     nullable: tuple[str, ...] = ()
-    missing: Literal["drop", "category"] = "drop"
+    missing: Literal["impute", "category", "drop"] = "impute"
+    """impute: a number is the middle of its agreed bounds, a category has a level for it, and an indicator says so.
+    category: the same with 0 for numbers. drop: rows with a missing value are left out, and counted."""
+    unseen: Literal["other", "error"] = "other"
+    """What a category that no training row had is in rows to predict: any of its column, counted, or an error."""
     encoding: Literal["label", "onehot"] = "label"
     test: Annotated[float, Ge(0), Lt(1)] | str = 0.3
     """Share of the rows kept for testing, or a table of their own; 0 keeps none, and nothing is measured."""
