@@ -26,6 +26,7 @@ from kohort.privacy.ledger.ledger import canonical
 from kohort.privacy.policy import Policy
 from kohort.protocol.faults import Faults
 from kohort.protocol.plan.approved import ModelSection, TrainSection
+from kohort.runs.data_options import with_data
 from kohort.runs.overrides import METHOD_NAME, apply_overrides, copied, dotted_keys, key_of, place_of, without_keys
 from kohort.runs.validation import validated
 from kohort.tables.dialect import ReadingOptions
@@ -273,7 +274,13 @@ _CHOOSERS: Final = {METHOD_NAME: DEFAULT_METHOD, "model.kind": ModelSection.kind
 """Keys that decide which others are read, and their defaults."""
 
 
-def read_plan(path: Path, *, overrides: Sequence[str] = (), drop_overrides: bool = False) -> Plan:
+def read_plan(
+    path: Path,
+    *,
+    overrides: Sequence[str] = (),
+    drop_overrides: bool = False,
+    data: Mapping[str, Any] | None = None,
+) -> Plan:
     """The plan of a TOML file, with `a.b=value` overrides applied.
 
     Where `overrides` choose another method, keys of the file that it does not read are left out and named in
@@ -282,6 +289,7 @@ def read_plan(path: Path, *, overrides: Sequence[str] = (), drop_overrides: bool
     Args:
         path: The file.
         overrides: What `--set` was given.
+        data: Keys of `[data]` that the command line gives.
         drop_overrides: Leave out, and name, also keys of `overrides` that are not read, as a sweep over methods needs.
 
     Returns:
@@ -290,7 +298,7 @@ def read_plan(path: Path, *, overrides: Sequence[str] = (), drop_overrides: bool
     Raises:
         ConfigError: The file is no plan, a value does not fit, or a key is given that nothing reads.
     """
-    raw = _toml_of(path)
+    raw = with_data(_toml_of(path), data or {})
     changed = apply_overrides(raw, overrides, method_last=drop_overrides)
     renamed = _without_deprecated_keys(changed)
     first = _validated_plan(renamed)
