@@ -123,5 +123,4 @@ def _loss(x: Floats, y: Floats, weights: Floats) -> float:
 
 def _solve(square: Floats, right: Floats, rows: int) -> Floats:
     ridge = np.eye(len(square)) * (RIDGE * rows + 1e-9)
-    found: Floats = np.linalg.solve(square + ridge, right)
-    return found
+    return np.asarray(np.linalg.solve(square + ridge, right), dtype=np.float64)

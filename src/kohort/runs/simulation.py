@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from kohort.errors import ConfigError, DataError
 from kohort.rng import Streams
 from kohort.runs.config import DataSection, Plan
 from kohort.runs.left_out import LeftOut
+from kohort.runs.site_tables import SiteTables, read_site_tables
 from kohort.tables.answers import TargetTask, answer_of, kind_for, settle_target, task_of
 from kohort.tables.datasets.catalogue import Dataset, open_table
 from kohort.tables.frames import check_finite, handle_missing
@@ -25,6 +25,7 @@ from kohort.tables.item_sets import with_item_sets
 from kohort.tables.reading import declare_missing
 from kohort.tables.roles import suspected
 from kohort.tables.schema import Role, Schema
+from kohort.tables.sources.opening import is_source
 from kohort.tables.splits import Assignment, assign_sites, assignment_of_parts, hold_out, mark_low_risk
 
 __all__ = ["Population", "populate", "schema_of", "usable_rows"]
@@ -174,22 +175,15 @@ class _Read:
 
 def _read(plan: Plan, streams: Streams, tables: dict[str, pl.DataFrame] | None) -> _Read:
     section = plan.data
-    if tables is None and plan.sites.split == "files":
-        paths = _paths(section.table)
-        opened = {path.stem: open_table(str(path), section.reading) for path in paths}
-        if len(opened) < len(paths):
-            raise ConfigError("two site files have the same name", hint="Name each file after its site")
-        notes = tuple(f"{name}: {note}" for name, one in opened.items() for note in one.reading)
-        return _read_parts(plan, streams, {name: one.frame for name, one in opened.items()}, notes)
-    if tables is not None and plan.sites.split == "files":
-        return _read_parts(plan, streams, tables, ())
+    if plan.sites.split == "files":
+        return _read_parts(plan, streams, read_site_tables(section, tables))
     if tables is not None:
         frame = check_finite(next(iter(tables.values())))
         if section.reading is not None:
             frame, _ = declare_missing(frame, section.reading)
         found = Dataset(frame=frame, source="memory")
     elif isinstance(section.table, str):
-        found = open_table(section.table, section.reading)
+        found = open_table(section.table, section.reading, query=section.query)
     else:
         raise ConfigError("data.table lists several files", hint='Set sites.split = "files", or give one table')
     return _read_one(plan, streams, found)
@@ -219,17 +213,19 @@ def _read_one(plan: Plan, streams: Streams, opened: Dataset) -> _Read:
         min_rows=plan.sites.min_rows,
     )
     left_out = _rows_left_out([(frame, usable)], schema)
+    said = opened.notes if isinstance(section.table, str) and is_source(section.table) else ()
     return _Read(
         frame=usable,
         schema=schema,
         assignment=assignment,
         task=task,
-        notes=(*opened.reading, *_suspicion_notes(suspicions)),
+        notes=(*said, *opened.reading, *_suspicion_notes(suspicions)),
         left_out=(*left_out, *_columns_left_out(suspicions)),
     )
 
 
-def _read_parts(plan: Plan, streams: Streams, tables: dict[str, pl.DataFrame], notes: tuple[str, ...]) -> _Read:
+def _read_parts(plan: Plan, streams: Streams, found: SiteTables) -> _Read:
+    tables = found.frames
     if not tables:
         raise ConfigError("there are no sites", hint="Give at least one table")
     if plan.sites.clusters is not None:
@@ -240,11 +236,11 @@ def _read_parts(plan: Plan, streams: Streams, tables: dict[str, pl.DataFrame], n
     made = {name: _with_sets(table, plan.data) for name, table in tables.items()}
     frames = {name: frame for name, (frame, _) in made.items()}
     section = next(iter(made.values()))[1]
-    suspicions = _suspicions(frames, plan, default=None)
+    suspicions = _suspicions(frames, plan, default=found.default_role)
     first = next(iter(frames.values()))
     # A column that only another site has is named by the check of each table, not here.
     section = replace(section, drop=(*section.drop, *(name for name in suspicions if name in first.columns)))
-    schema = schema_of(section, first.columns, codebook=None, default=None)
+    schema = schema_of(section, list(first.columns), codebook=found.codebook, default=found.default_role)
     if schema.target is None:
         raise ConfigError("the plan names no target", hint="Set data.target to the column to predict")
     wanted = list(schema.columns)
@@ -275,7 +271,7 @@ def _read_parts(plan: Plan, streams: Streams, tables: dict[str, pl.DataFrame], n
         schema=schema,
         assignment=assignment,
         task=task,
-        notes=(*notes, *_suspicion_notes(suspicions)),
+        notes=(*found.notes, *_suspicion_notes(suspicions)),
         left_out=(*_rows_left_out(parts, schema), *_columns_left_out(suspicions)),
     )
 
@@ -368,12 +364,3 @@ def _hold_out(
         raise DataError(f"{frame.height} rows cannot be split into training and test rows", hint="Change data.test")
     names = np.asarray(assignment.names)
     return is_test, frame.filter(pl.Series(is_test)), tuple(names[assignment.site[is_test]])
-
-
-def _paths(table: str | tuple[str, ...]) -> list[Path]:
-    if isinstance(table, tuple):
-        return [Path(item) for item in table]
-    place = Path(table)
-    if place.is_dir():
-        return sorted(path for path in place.iterdir() if path.suffix in {".csv", ".parquet", ".arrow", ".feather"})
-    return sorted(place.parent.glob(place.name)) or [place]
