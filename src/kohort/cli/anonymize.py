@@ -166,7 +166,8 @@ def anonymize(
         from kohort.anonymity.relational.anonymise import anonymise
 
         made = anonymise(
-            _one_row_each(frame, prepared.person),
+            frame,
+            person=prepared.person,
             quasi=columns,
             sensitive=private,
             target=target,
@@ -223,21 +224,6 @@ def _check_rule(k: int, l: float, t: float) -> None:  # noqa: E741
         raise ConfigError("--l is negative", hint="Use 2 or more, or 0 for no bound")
     if not 0 <= t <= 1:
         raise ConfigError(f"--t {t:g} is no distance between distributions", hint="Use a number from 0 to 1")
-
-
-def _one_row_each(frame: pl.DataFrame, person: str | None) -> pl.DataFrame:
-    """The table without the person's column, where every person has one row."""
-    from kohort.errors import ConfigError
-
-    if person is None:
-        return frame
-    repeated = frame.height - frame[person].n_unique()
-    if repeated:
-        raise ConfigError(
-            f"k counts rows, and {repeated:,} rows are further rows of a person",
-            hint="Keep one row per person, or use --items with --person, which counts persons",
-        )
-    return frame.drop(person)
 
 
 def _beside(prepared: Prepared, report: Report) -> dict[str, object]:

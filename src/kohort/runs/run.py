@@ -45,6 +45,7 @@ from kohort.runs.judged import judge
 from kohort.runs.learning import check_learning, learn_hidden
 from kohort.runs.observer import Progress, RoundObserver, require_finite
 from kohort.runs.outcome import Outcome, outcome_of
+from kohort.runs.plan_faults import plan_faults
 from kohort.runs.retention import RECEIVED, note_last_day
 from kohort.runs.simulation import Population
 from kohort.tables.domain import Domain, declared_domain
@@ -127,7 +128,8 @@ def run(
         usable = (hub.encoder.within if strict else hub.encoder.predictable)(population.test)
         test = population.test.filter(pl.Series(usable))
         observer = RoundObserver(hub, engine, test, watch, began, folder, checkpoint, ledger)
-        result = drive(method.protocol(plan.config, hub), engine, observe=observer)
+        with plan_faults(plan):
+            result = drive(method.protocol(plan.config, hub), engine, observe=observer)
     finally:
         _seal(ledger, receipts)
     model = result.model

@@ -257,7 +257,7 @@ def _read_parts(plan: Plan, streams: Streams, found: SiteTables) -> _Read:
     frame = pl.concat([part for _, part in parts], how="vertical_relaxed")
     task = task_of(frame[schema.target], schema.columns[schema.target], declared=section.task)
     schema = _with_answer(schema, frame)
-    frame = settle_target(frame, schema.target, schema.columns[schema.target])
+    frame = settle_target(frame, schema.target, schema.columns[str(schema.target)])
     assignment = mark_low_risk(
         assignment_of_parts([part.height for _, part in parts], tuple(tables)),
         frame,
