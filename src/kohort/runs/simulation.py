@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from kohort.errors import ConfigError, DataError
 from kohort.rng import Streams
 from kohort.runs.config import DataSection, Plan
-from kohort.runs.site_tables import SiteTables, read_site_tables
+from kohort.runs.site_tables import SiteTables, preflight, read_site_tables
 from kohort.tables.datasets.catalogue import Dataset, open_table
 from kohort.tables.encoder import Encoder
 from kohort.tables.frames import check_finite, handle_missing
@@ -165,6 +165,8 @@ def _read(
         opened = open_table(section.table, query=section.query)
     else:
         raise ConfigError("data.table lists several files", hint='Set sites.split = "files", or give one table')
+    mapped, lost = section.table_mapping.apply(opened.frame)
+    opened = replace(opened, frame=mapped)
     schema = schema_of(section, opened.frame.columns, codebook=opened.schema_defaults, default=opened.default_role)
     frame = usable_rows(opened.frame, schema, plan)
     if isinstance(section.target, str) and frame.height == 0:
@@ -181,7 +183,7 @@ def _read(
         min_rows=plan.sites.min_rows,
     )
     said = opened.notes if isinstance(section.table, str) and is_source(section.table) else ()
-    return frame, schema, replace(assignment, notes=(*said, *assignment.notes))
+    return frame, schema, replace(assignment, notes=(*said, *lost, *assignment.notes))
 
 
 def _read_parts(plan: Plan, streams: Streams, found: SiteTables) -> tuple[pl.DataFrame, Schema, Assignment]:
@@ -196,12 +198,8 @@ def _read_parts(plan: Plan, streams: Streams, found: SiteTables) -> tuple[pl.Dat
     first = next(iter(tables.values()))
     schema = schema_of(plan.data, list(first.columns), codebook=found.codebook, default=found.default_role)
     wanted = list(schema.columns)
-    parts = []
-    for name, table in tables.items():
-        lacking = [column for column in wanted if column not in table.columns]
-        if lacking:
-            raise DataError(f"the table of site {name!r} lacks columns: {', '.join(lacking)}", hint="Add them")
-        parts.append(usable_rows(check_finite(table.select(wanted)), schema, plan))
+    disagreements = preflight(tables, schema, least=plan.policy.min_cell)
+    parts = [usable_rows(check_finite(table.select(wanted)), schema, plan) for table in tables.values()]
     empty = [name for name, part in zip(tables, parts, strict=True) if part.height == 0]
     if empty:
         raise DataError(f"{len(empty)} sites have no usable row: {', '.join(empty)}", hint='Try missing = "category"')
@@ -214,7 +212,7 @@ def _read_parts(plan: Plan, streams: Streams, found: SiteTables) -> tuple[pl.Dat
         alpha=plan.sites.alpha,
         generator=streams.generator("split"),
     )
-    return frame, schema, replace(assignment, notes=(*found.notes, *assignment.notes))
+    return frame, schema, replace(assignment, notes=(*found.notes, *disagreements, *assignment.notes))
 
 
 def usable_rows(frame: pl.DataFrame, schema: Schema, plan: Plan) -> pl.DataFrame:
@@ -230,11 +228,11 @@ def _hold_out(
 ) -> tuple[NDArray[np.bool_], pl.DataFrame, tuple[str, ...] | None]:
     share: Any = plan.data.test
     if isinstance(share, str):
-        opened = open_table(share)
-        lacking = [column for column in schema.columns if column not in opened.frame.columns]
+        opened, _ = plan.data.table_mapping.apply(open_table(share).frame)
+        lacking = [column for column in schema.columns if column not in opened.columns]
         if lacking:
             raise DataError(f"the test table lacks columns: {', '.join(lacking)}", hint="Add them, or set data.test")
-        return np.zeros(frame.height, dtype=bool), usable_rows(opened.frame, schema, plan), None
+        return np.zeros(frame.height, dtype=bool), usable_rows(opened, schema, plan), None
     if share == 0:
         return np.zeros(frame.height, dtype=bool), frame.clear(), None
     is_test = hold_out(frame.height, share, streams.generator("test"))

@@ -35,7 +35,6 @@ from kohort.privacy.openings import OpeningBook
 from kohort.privacy.policy import Policy
 from kohort.rng import Streams
 from kohort.runs.config import DataSection, Plan
-from kohort.tables.frames import check_finite, read_table
 from kohort.tables.schema import Schema
 from kohort.transport.deployment.declared import LowRisk, cluster_of, low_risk_rule
 from kohort.transport.deployment.files import (
@@ -48,6 +47,7 @@ from kohort.transport.deployment.files import (
     split_address,
 )
 from kohort.transport.deployment.site_run import SCHEMA_KEYS, SiteResources, check_table, open_chain, run_opener
+from kohort.transport.deployment.site_table import read_site_table
 from kohort.transport.flower.environment import quiet
 from kohort.transport.flower.runner import BAD_CERTIFICATE, NODE_FILE, NOT_LET_IN, SiteRunner, supernode_command
 from kohort.transport.site_ledger import MONTH, SiteLedger, open_site_ledger
@@ -79,7 +79,11 @@ class SiteSection:
 
     name: str
     table: str = ""
-    """A path; a relative one starts at the site's folder."""
+    """A path or the address of a database; a relative path starts at the site's folder."""
+    query: str = ""
+    """A SELECT statement, where `table` is the address of a database. It is the site's own: no plan can change it."""
+    mapping: str = ""
+    """A mapping file that is applied to the table at home (`kohort harmonise`), or nothing."""
     low_risk: str = ""
     """Which rows carry a low risk: "column:NAME", a column of 0 and 1, or "below:COLUMN:NUMBER"; empty for none."""
     cluster: str = ""
@@ -165,7 +169,7 @@ class SiteFolder:
         if identity.public.fingerprint in Roster.load(self.path / "peers.toml").revoked:
             raise IntegrityError("this site's key was revoked", hint="Put the key file back that took its place")
         holds_keys = identity.name == KEY_HOLDER
-        frame = pl.DataFrame() if holds_keys else check_finite(read_table(str(self.path / site.table)))
+        frame = pl.DataFrame() if holds_keys else self._table(site)
         cluster, rule, low = cluster_of(site.cluster, frame), low_risk_rule(site.low_risk), None
         schema = Schema(columns={}) if holds_keys else _schema_of(declared, frame, rule)
         if rule is not None:
@@ -199,6 +203,9 @@ class SiteFolder:
             replay_guard=ReplayGuard(self.path / "numbers"),
             answered=AnsweredRequests(self.path / "answered"),
         )
+
+    def _table(self, site: SiteSection) -> pl.DataFrame:
+        return read_site_table(self.path, name=site.name, table=site.table, query=site.query, mapping=site.mapping)
 
     def start(self, *, insecure: bool, retries: int, passphrase: str | None = None) -> None:
         """Serve the hub until stopped. Ends with an error that says why, when the SuperNode ends by itself."""
