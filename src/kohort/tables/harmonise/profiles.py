@@ -35,6 +35,8 @@ FINEST: Final = 6
 """Level of the grid that quantiles are told at: 32 cells per decade, 7 % wide each."""
 SAMPLE: Final = 100_000
 """Rows that ranges are taken from, evenly spread; so many tell a range, and fewer never pass for more persons."""
+TEXTS: Final = 10_000
+"""Texts that are looked at to tell whether they are numbers or dates."""
 MAX_VALUES: Final = 200
 MAX_WHOLE_VALUES: Final = 20
 MOST: Final = 0.8
@@ -173,25 +175,31 @@ def _number_profile(column: pl.Series, persons: pl.Series | None, least: int) ->
 
 def _text_profile(column: pl.Series, persons: pl.Series | None, least: int) -> ColumnProfile:
     values = _values(column, persons, least)
-    texts = column.unique().drop_nulls()
+    step = max(1, len(column) // SAMPLE)
+    texts = column.gather_every(step).unique().drop_nulls()
     words = texts.filter(texts.str.strip_chars().str.to_lowercase().is_in(sorted(MISSING_WORDS)))
-    unknown = column.is_null() | column.is_in(words.implode())
+    unknown = column.is_null() | column.is_in(words.implode()) if len(words) else column.is_null()
     missing = _missing_class(unknown, persons, least)
-    known = column.filter(~unknown).gather_every(max(1, len(column) // SAMPLE))
+    sampled = column.gather_every(step)
+    known = sampled.filter(~unknown.gather_every(step))
     if len(known) < least:
         return ColumnProfile(kind="category", missing=missing, **values)
-    best = max((".", ","), key=lambda decimal: _readable(known, decimal))
-    if _readable(known, best) >= MOST:
+    some = known.gather_every(max(1, len(known) // TEXTS))
+    readable = {decimal: _readable(some, decimal) for decimal in (".", ",")}
+    best = max(readable, key=lambda decimal: readable[decimal])
+    if readable[best] >= MOST:
         # Fewer texts with a fraction than the minimum count for none; then the point is assumed.
         fractions = known.str.contains(r"\d,\d").sum()
         decimal: Any = "," if best == "," and fractions >= least else "."
-        numbers, keys = _sample(as_numbers(column, decimal=decimal), persons)
+        numbers, keys = _sample(
+            as_numbers(sampled, decimal=decimal), None if persons is None else persons.gather_every(step)
+        )
         quantiles = _quantiles(numbers, keys, least)
         return ColumnProfile(
             kind="category", missing=missing, reads_as="number", decimal=decimal, quantiles=quantiles, **values
         )
-    dates = known.str.strip_chars().str.slice(0, 10).str.to_date("%Y-%m-%d", strict=False)
-    reads_as: Any = "date" if dates.null_count() <= (1 - MOST) * len(known) else None
+    dates = some.str.strip_chars().str.slice(0, 10).str.to_date("%Y-%m-%d", strict=False)
+    reads_as: Any = "date" if dates.null_count() <= (1 - MOST) * len(some) else None
     return ColumnProfile(kind="category", missing=missing, reads_as=reads_as, **values)
 
 
@@ -212,17 +220,22 @@ def _missing_class(unknown: pl.Series, persons: pl.Series | None, least: int) ->
 
 def _values(column: pl.Series, persons: pl.Series | None, least: int) -> dict[str, Any]:
     """The values, or items, of enough persons, and whether enough persons have others."""
-    frame = pl.DataFrame(
-        {"value": column, "person": pl.int_range(len(column), eager=True) if persons is None else persons}
-    )
-    if isinstance(column.dtype, pl.List):
-        frame = frame.explode("value").unique()
-    frame = frame.filter(pl.col("value").is_not_null())
-    count = pl.len() if persons is None else pl.col("person").n_unique()
-    counted = frame.group_by("value").agg(count.alias("n"))
-    common = counted.filter(pl.col("n") >= least).sort(["n", "value"], descending=[True, False]).head(MAX_VALUES)
-    rest = int(counted["n"].sum()) - int(common["n"].sum())
+    items = isinstance(column.dtype, pl.List)
+    if persons is None and not items:
+        counted = column.drop_nulls().alias("value").value_counts(name="n")
+        common = _common(counted, least)
+        rest = int(counted["n"].sum()) - int(common["n"].sum())
+    else:
+        keys = pl.int_range(len(column), eager=True) if persons is None else persons
+        frame = pl.DataFrame({"value": column, "person": keys})
+        frame = (frame.explode("value") if items else frame).filter(pl.col("value").is_not_null()).unique()
+        common = _common(frame.group_by("value").agg(pl.len().alias("n")), least)
+        rest = frame.join(common, on="value", how="anti")["person"].n_unique()
     return {"values": tuple(sorted(category_text(common["value"]).to_list())), "more": rest >= least}
+
+
+def _common(counted: pl.DataFrame, least: int) -> pl.DataFrame:
+    return counted.filter(pl.col("n") >= least).sort(["n", "value"], descending=[True, False]).head(MAX_VALUES)
 
 
 def _sample(column: pl.Series, persons: pl.Series | None) -> tuple[NDArray[np.float64], NDArray[np.int64] | None]:
