@@ -12,7 +12,7 @@ from kohort.errors import ConfigError
 from kohort.tables.schema import Schema
 from kohort.tables.sources.addresses import Address, is_address, shown
 
-__all__ = ["Source", "is_source", "read_source", "source_names"]
+__all__ = ["Source", "is_source", "read_address", "source_names"]
 
 _OMOP = "omop:"
 
@@ -33,7 +33,7 @@ def is_source(text: str) -> bool:
     return text.startswith(_OMOP) or is_address(text)
 
 
-def read_source(text: str, *, query: str | None = None, folder: Path | None = None) -> Source:
+def read_address(text: str, *, query: str | None = None, folder: Path | None = None) -> Source:
     """Read the table that an address names.
 
     Args:
