@@ -62,7 +62,11 @@ def test_what_one_person_has_is_not_told() -> None:
     """A cell of each column is replaced by something strange: quantiles stay within a cell, all else stays."""
     random = np.random.default_rng(3)
     frame = pl.DataFrame(
-        {"n": random.normal(50, 9, 400).round(2), "w": random.choice(["a", "b"], 400), "t": ["12 kg", "15 kg", "15 kg", "18 kg"] * 100}
+        {
+            "n": random.normal(50, 9, 400).round(2),
+            "w": random.choice(["a", "b"], 400),
+            "t": ["12 kg", "15 kg", "15 kg", "18 kg"] * 100,
+        }
     )
     expected = profile_table(frame, site="s", least=10).columns
     for name, strange in (

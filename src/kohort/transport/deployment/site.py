@@ -34,6 +34,7 @@ from kohort.privacy.policy import Policy
 from kohort.privacy.releases import ReleaseAccount
 from kohort.rng import Streams
 from kohort.runs.config import DataSection, Plan
+from kohort.tables.harmonise.toml import mapping_text
 from kohort.tables.schema import Schema
 from kohort.transport.deployment.declared import LowRisk, cluster_of, low_risk_rule
 from kohort.transport.deployment.files import (
@@ -45,11 +46,8 @@ from kohort.transport.deployment.files import (
     signer_of,
     split_address,
 )
-<<<<<<< HEAD
-from kohort.transport.deployment.site_run import SCHEMA_KEYS, SiteResources, check_table, open_chain, run_opener
-from kohort.transport.deployment.site_table import read_site_table
-=======
 from kohort.transport.deployment.settings import (
+    MAPPING_FILE,
     SCHEMA_KEYS,
     Limits,
     SiteSection,
@@ -58,7 +56,7 @@ from kohort.transport.deployment.settings import (
     site_template,
 )
 from kohort.transport.deployment.site_run import SiteResources, check_table, open_chain, run_opener
->>>>>>> main
+from kohort.transport.deployment.site_table import read_site_table
 from kohort.transport.flower.environment import quiet
 from kohort.transport.flower.runner import BAD_CERTIFICATE, NODE_FILE, NOT_LET_IN, SiteRunner, supernode_command
 from kohort.transport.high_water import MARK_FILE, HighWater
@@ -69,44 +67,9 @@ from kohort.transport.site_store import AnsweredRequests, ReplayGuard, RunStore
 __all__ = ["Limits", "SiteFolder"]
 
 STOP_SECONDS = 10.0
+_FROM_PLAN = "The plan's mapping. It is applied to your table at home: read it, and correct it where it is wrong."
 
 
-<<<<<<< HEAD
-@dataclass(frozen=True, kw_only=True)
-class Limits:
-    """`[limits]`: how much of it in 30 days, whatever each single request claims."""
-
-    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 - read by pydantic, not a field
-
-    runs: Annotated[int, Ge(0)] | None = None
-    """Runs that may begin."""
-    tasks: Mapping[str, int] = field(default_factory=dict)
-    """Answers by pattern of task names: {"partial.count.*" = 12} limits secure counts, {"*.open" = 4} openings."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class SiteSection:
-    """`[site]`: who, and which table."""
-
-    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 - read by pydantic, not a field
-
-    name: str
-    table: str = ""
-    """A path or the address of a database; a relative path starts at the site's folder."""
-    query: str = ""
-    """A SELECT statement, where `table` is the address of a database. It is the site's own: no plan can change it."""
-    mapping: str = ""
-    """A mapping file that is applied to the table at home (`kohort harmonise`), or nothing."""
-    low_risk: str = ""
-    """Which rows carry a low risk: "column:NAME", a column of 0 and 1, or "below:COLUMN:NUMBER"; empty for none."""
-    cluster: str = ""
-    """The cluster of peers this site trains with: a name, or "column:NAME" for the one value all rows have there."""
-    seed: int | None = None
-    """For tests alone: makes the site's randomness predictable for everybody who knows it."""
-
-
-=======
->>>>>>> main
 @dataclass(frozen=True)
 class SiteFolder:
     """Everything a site has on its disk."""
@@ -135,6 +98,8 @@ class SiteFolder:
         identity = Identity.generate(name)
         Roster().trust(name, identity.public.fingerprint)  # refuses a name that no roster could hold
         write_atomic(path / "site.toml", site_template(name, table, plan).encode())
+        if plan is not None and plan.data.mapping is not None and table is not None:
+            write_atomic(path / MAPPING_FILE, mapping_text(plan.data.table_mapping, about=[_FROM_PLAN]).encode())
         save_identity(path / "identity.key", identity, passphrase=passphrase)
         node_key = ""
         if invitation.ca:
@@ -228,15 +193,13 @@ class SiteFolder:
             high_water=high_water,
         )
 
-<<<<<<< HEAD
     def _table(self, site: SiteSection) -> pl.DataFrame:
         return read_site_table(self.path, name=site.name, table=site.table, query=site.query, mapping=site.mapping)
-=======
+
     def _high_water(self, identity: Identity) -> HighWater:
         """How far the ledger has come: marks beside the ledger folder, and outside the site's folder."""
         outside = state_folder() / "sites" / identity.public.fingerprint
         return HighWater((self.path / MARK_FILE, outside))
->>>>>>> main
 
     def start(self, *, insecure: bool, retries: int, passphrase: str | None = None) -> None:
         """Serve the hub until stopped. Ends with an error that says why, when the SuperNode ends by itself."""

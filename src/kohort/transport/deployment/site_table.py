@@ -35,11 +35,11 @@ def read_site_table(folder: Path, *, name: str, table: str, query: str = "", map
         ConfigError: The address or the mapping cannot be read, or a query is given without a database.
         DataError: The table cannot be read.
     """
-    from kohort.tables.sources.opening import is_source, read_source
+    from kohort.tables.sources.opening import is_source, read_address
 
     notes: tuple[str, ...] = ()
     if is_source(table):
-        source = read_source(table, query=query or None, folder=folder)
+        source = read_address(table, query=query or None, folder=folder)
         frame, notes = source.frame, source.notes
     elif query:
         raise ConfigError("site.query needs the address of a database", hint="Set site.table to one, or drop it")
