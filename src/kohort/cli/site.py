@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from kohort.cli.common import say, stdout
+from kohort.cli.common import ForceOption, say, stdout
 
 __all__ = ["register"]
 
@@ -31,6 +31,7 @@ def register(app: typer.Typer) -> None:
     site.command("revoke")(revoke)
     site.command("rotate")(rotate)
     site.command("approve")(approve)
+    site.command("profile")(profile)
     site.command("start")(start)
     app.add_typer(site)
 
@@ -144,6 +145,24 @@ def approve(
     approvals.approve(plan_hash, note="" if is_hash else Path(plan).name)
     say("approved:")
     stdout().print(plan_hash)
+
+
+def profile(
+    site: SiteArgument,
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="Where the profile goes.")],
+    force: ForceOption = False,
+) -> None:
+    """Write the profile of this site's table, for kohort harmonise; it passes the door and is in the ledger.
+
+    The site must not be running. Example: kohort site profile north --out north.json
+    """
+    from kohort.files import require_new, write_atomic
+    from kohort.transport.deployment.site import SiteFolder
+
+    require_new(out, force=force)
+    released = SiteFolder(site).profile(passphrase=os.environ.get(PASSPHRASE))
+    write_atomic(out, released)
+    say(f"{out} is listed in the ledger of {site}. Read it, then give it to whoever runs kohort harmonise")
 
 
 def start(

@@ -55,12 +55,13 @@ from kohort.transport.deployment.settings import (
     section_of,
     site_template,
 )
+from kohort.transport.deployment.site_profile import PROFILE, release_profile
 from kohort.transport.deployment.site_run import SiteResources, check_table, open_chain, run_opener
 from kohort.transport.deployment.site_table import read_site_table
 from kohort.transport.flower.environment import quiet
 from kohort.transport.flower.runner import BAD_CERTIFICATE, NODE_FILE, NOT_LET_IN, SiteRunner, supernode_command
 from kohort.transport.high_water import MARK_FILE, HighWater
-from kohort.transport.site_ledger import MONTH, SiteLedger, open_site_ledger
+from kohort.transport.site_ledger import MONTH, KeptReceipts, SiteLedger, open_site_ledger
 from kohort.transport.site_server import SiteServer
 from kohort.transport.site_store import AnsweredRequests, ReplayGuard, RunStore
 
@@ -144,11 +145,7 @@ class SiteFolder:
     def site_server(self, *, passphrase: str | None = None) -> SiteServer:
         """Everything read and checked: what answers this site's messages."""
         site, declared, policy, limits = self.settings()
-        identity = load_identity(self.path / "identity.key", passphrase=passphrase)
-        if identity.name != site.name:
-            raise ConfigError(f"the keys are of {identity.name!r}, site.toml says {site.name!r}", hint="Use one name")
-        if identity.public.fingerprint in Roster.load(self.path / "peers.toml").revoked:
-            raise IntegrityError("this site's key was revoked", hint="Put the key file back that took its place")
+        identity = self._identity(site, passphrase)
         holds_keys = identity.name == KEY_HOLDER
         frame = pl.DataFrame() if holds_keys else self._table(site)
         cluster, rule, low = cluster_of(site.cluster, frame), low_risk_rule(site.low_risk), None
@@ -156,13 +153,7 @@ class SiteFolder:
         if rule is not None:
             frame, low = rule.low_first(frame, schema)
         hub = self.invitation.hub
-        ledger, receipts = open_site_ledger(self.path / "ledger", signer=signer_of(identity), hub_key=hub.signing.hex())
-        high_water = self._high_water(identity)
-        try:
-            high_water.check(site.name, ledger.hashes)
-        except IntegrityError:
-            ledger.close()
-            raise
+        ledger, receipts, high_water = self._open_ledger(identity)
         secret = kept_secret(self.path / "ledger.key")
         resources = SiteResources(
             identity=identity,
@@ -192,6 +183,53 @@ class SiteFolder:
             answered=AnsweredRequests(self.path / "answered"),
             high_water=high_water,
         )
+
+    def profile(self, *, passphrase: str | None = None) -> bytes:
+        """The profile of this site's table, for `kohort harmonise`, released through the door and listed in the ledger.
+
+        The site must not be running, since its ledger has one writer.
+
+        Raises:
+            RefusedError: Policy or limits do not let it out.
+        """
+        site, declared, policy, limits = self.settings()
+        identity = self._identity(site, passphrase)
+        if identity.name == KEY_HOLDER:
+            raise ConfigError("a key-holder has no table", hint="Let the sites write their profiles")
+        frame = self._table(site)
+        ledger, receipts, high_water = self._open_ledger(identity)
+        try:
+            self._check_limits(limits, [PROFILE], ledger, begins=False)
+            secret = kept_secret(self.path / "ledger.key")
+            try:
+                return release_profile(
+                    frame, site=site.name, declared=declared, policy=policy, ledger=ledger, secret=secret
+                )
+            finally:
+                ledger.seal(receipts=(receipts.length, receipts.head), hub_key=receipts.hub_key)
+                high_water.raise_to(ledger.chain)
+        finally:
+            ledger.close()
+
+    def _identity(self, site: SiteSection, passphrase: str | None) -> Identity:
+        identity = load_identity(self.path / "identity.key", passphrase=passphrase)
+        if identity.name != site.name:
+            raise ConfigError(f"the keys are of {identity.name!r}, site.toml says {site.name!r}", hint="Use one name")
+        if identity.public.fingerprint in Roster.load(self.path / "peers.toml").revoked:
+            raise IntegrityError("this site's key was revoked", hint="Put the key file back that took its place")
+        return identity
+
+    def _open_ledger(self, identity: Identity) -> tuple[SiteLedger, KeptReceipts, HighWater]:
+        """The site's ledger, which must not be older than what the site signed."""
+        hub_key = self.invitation.hub.signing.hex()
+        ledger, receipts = open_site_ledger(self.path / "ledger", signer=signer_of(identity), hub_key=hub_key)
+        high_water = self._high_water(identity)
+        try:
+            high_water.check(identity.name, ledger.hashes)
+        except IntegrityError:
+            ledger.close()
+            raise
+        return ledger, receipts, high_water
 
     def _table(self, site: SiteSection) -> pl.DataFrame:
         return read_site_table(self.path, name=site.name, table=site.table, query=site.query, mapping=site.mapping)
