@@ -29,6 +29,13 @@ def test_values_of_fewer_persons_are_not_told() -> None:
 def test_rows_of_one_person_count_once() -> None:
     found = column(["a"] * 12 + ["b"] * 12, p=[1] * 12 + list(range(2, 14)))
     assert found.values == ("b",)
+    assert not found.more
+    numbers = np.full(40, 7.0)
+    assert column(numbers, p=[1] * 40).quantiles is None
+    assert column(numbers, p=list(range(40))).quantiles is not None
+    ages = [*range(20, 60), *[-999] * 12]
+    assert column(ages, p=[*range(40), *[40] * 12]).codes == ()
+    assert column(ages, p=list(range(52))).codes == ("-999",)
 
 
 def test_shares_of_missing_values_are_classes() -> None:

@@ -159,7 +159,7 @@ def _profile(column: pl.Series, persons: pl.Series | None, least: int) -> Column
 
 def _number_profile(column: pl.Series, persons: pl.Series | None, least: int) -> ColumnProfile:
     numbers, keys = _sample(column, persons)
-    codes = tuple(code for code in MISSING_CODES if _is_code(numbers, code, least))
+    codes = tuple(code for code in MISSING_CODES if _is_code(numbers, keys, code, least))
     kept = ~np.isin(numbers, codes)
     values: dict[str, Any] = {}
     if len(np.unique(numbers[: 10 * MAX_WHOLE_VALUES])) <= MAX_WHOLE_VALUES and column.n_unique() <= MAX_WHOLE_VALUES:
@@ -247,11 +247,12 @@ def _sample(column: pl.Series, persons: pl.Series | None) -> tuple[NDArray[np.fl
     return numbers.filter(known).to_numpy(), keys
 
 
-def _is_code(numbers: NDArray[np.float64], code: float, least: int) -> bool:
+def _is_code(numbers: NDArray[np.float64], persons: NDArray[np.int64] | None, code: float, least: int) -> bool:
     """Whether a number that often stands for a missing value lies far from all that others have."""
     here = numbers == code
     rest = numbers[~here]
-    if here.sum() < least or len(rest) < least:
+    having = int(here.sum()) if persons is None else len(np.unique(persons[here]))
+    if having < least or len(rest) < least:
         return False
     low, high = np.quantile(rest, (0.01, 0.99))
     reach = high - low
