@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -165,6 +167,13 @@ def test_mistakes_are_one_clear_line(
     assert part in said
     assert len(said.strip().splitlines()) == 1
     assert "canary" not in said
+
+
+def test_the_page_shows_the_mapping_of_these_hospitals(hospitals: dict[str, list[str]], kohort_here: Here) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "harmonise.md").read_text()
+    shown = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)[0]
+    _, out, _ = kohort_here("harmonise", *hospitals["messy"], "--json")
+    assert tomllib.loads(shown) == json.loads(out)["mapping"]
 
 
 def test_a_plan_whose_sites_share_one_table_has_nothing_to_harmonise(plan_file: Path, kohort_here: Here) -> None:
