@@ -40,7 +40,9 @@ def init(
     site: SiteArgument,
     name: Annotated[str, typer.Option(help="Name of this site at the hub and its peers.")],
     invitation: Annotated[Path, typer.Option(help="The hub's invitation.json.")],
-    table: Annotated[Path | None, typer.Option(help="The site's rows; a key-holder has none.")] = None,
+    table: Annotated[
+        str | None, typer.Option(help="The site's rows: a path or a database's address; a key-holder has none.")
+    ] = None,
     plan: Annotated[Path | None, typer.Option(help="Copy the roles of the columns from this plan.")] = None,
 ) -> None:
     """Create a site: its keys, site.toml (table, roles, policy) and the registration for the hub.
@@ -49,6 +51,7 @@ def init(
     --table north.csv --invitation invitation.json --plan plan.toml
     """
     from kohort.runs.config import read_plan
+    from kohort.tables.sources.opening import is_source
     from kohort.transport.deployment.files import Invitation, Registration
     from kohort.transport.deployment.site import SiteFolder
 
@@ -56,7 +59,7 @@ def init(
     SiteFolder.init(
         site,
         name=name,
-        table=table,
+        table=None if table is None else table if is_source(table) else Path(table),
         invitation=read,
         plan=None if plan is None else read_plan(plan),
         passphrase=os.environ.get(PASSPHRASE),

@@ -6,6 +6,7 @@ import json
 import sqlite3
 import tomllib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,12 +15,18 @@ pytest.importorskip("flwr")
 
 from tests.support.hospitals import clean_hospital, messy_hospital
 
+from kohort.crypto.identity.roster import Roster
+from kohort.crypto.sealed import Identity
 from kohort.errors import ConfigError, RefusedError
+from kohort.privacy.policy import Policy
+from kohort.rng import Streams
 from kohort.runs.config import load_plan
 from kohort.tables.harmonise.mapping import TableMapping
+from kohort.tables.schema import Schema
 from kohort.transport.deployment.files import Invitation
 from kohort.transport.deployment.hub import HubFolder
 from kohort.transport.deployment.site import SiteFolder
+from kohort.transport.deployment.site_run import SiteResources, require_mapping
 from kohort.transport.deployment.site_table import read_site_table
 
 Here = Callable[..., tuple[int, str, str]]
@@ -61,6 +68,23 @@ def test_init_hands_the_plans_mapping_over_and_the_site_applies_it(site: SiteFol
     (site.path / "mapping.toml").write_text("[values]\nsex = 1\n")
     with pytest.raises(ConfigError, match="is not a section"):
         site.site_server()
+
+
+def test_a_plan_for_mapped_tables_is_refused_where_nothing_is_mapped() -> None:
+    frame = clean_hospital(1)
+    resources = SiteResources(
+        identity=Identity.generate("west"),
+        frame=frame,
+        schema=Schema(),
+        policy=Policy(),
+        roster=Roster(),
+        streams=lambda _: Streams.seeded(0),
+    )
+    data = {"table": "adult", "target": "outcome"}
+    require_mapping(resources, load_plan({"data": data}))
+    with pytest.raises(RefusedError, match=r"site.toml names none"):
+        require_mapping(resources, load_plan({"data": {**data, "mapping": MAPPING}}))
+    require_mapping(replace(resources, is_mapped=True), load_plan({"data": {**data, "mapping": MAPPING}}))
 
 
 def test_a_site_reads_from_a_database_in_its_folder_and_counts_what_is_lost(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from kohort.crypto.identity.guarded_files import UNCHANGED, read_guarded
 from kohort.errors import ConfigError
 from kohort.privacy.policy import Policy
 from kohort.runs.config import Plan
+from kohort.tables.sources.opening import absolute
 
 __all__ = [
     "MAPPING_FILE",
@@ -123,12 +124,12 @@ _REMARKS = {"epsilon": "  # in total, over all runs with this table; spent epsil
 """Remarks of the template on rules of the policy."""
 
 
-def site_template(name: str, table: Path | None, plan: Plan | None) -> str:
+def site_template(name: str, table: Path | str | None, plan: Plan | None) -> str:
     """A `site.toml` with the roles of `plan`, and every rule of the policy at its careful default.
 
     Args:
         name: The site's name.
-        table: Its rows; None for a key-holder.
+        table: Its rows, as a path or an address; None for a key-holder.
         plan: Whose roles of columns to copy; None for none.
 
     Returns:
@@ -136,7 +137,8 @@ def site_template(name: str, table: Path | None, plan: Plan | None) -> str:
     """
     lines = ["[site]", f"name = {toml_value(name)}"]
     if table is not None:
-        lines += [f"table = {toml_value(str(table.resolve()))}"]
+        place = str(table.resolve()) if isinstance(table, Path) else absolute(table)
+        lines += [f"table = {toml_value(place)}"]
         has_mapping = plan is not None and plan.data.mapping is not None
         lines += [f"mapping = {toml_value(MAPPING_FILE)}  # applied to the table at home"] if has_mapping else []
         lines += ['# low_risk = "below:age:30"  # or "column:NAME", a column of 0 and 1; for hybrid plans']

@@ -30,7 +30,7 @@ PROFILE: Final = "harmonise.profile"
 """What the ledger, limits and policies call it."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class _AtDoor:
     """What the door reads of a site."""
 
