@@ -9,9 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
-from tests.support.hospitals import NAMES, write_hospitals
+from tests.support.hospitals import NAMES, clean_hospital, write_hospitals
 
+from kohort import Federation
+from kohort.errors import DataError
 from kohort.runs.config import read_plan
 
 Here = Callable[..., tuple[int, str, str]]
@@ -131,6 +134,36 @@ def test_profiles_of_sites_give_the_same_answer_as_their_tables(
     _, by_profile, _ = kohort_here("harmonise", *profiles, "--json")
     _, by_table, _ = kohort_here("harmonise", *hospitals["messy"], "--json")
     assert by_profile == by_table
+
+
+def test_suspected_identifiers_are_not_compared(tmp_path: Path, kohort_here: Here) -> None:
+    for index, name in enumerate(("a", "b")):
+        clean = clean_hospital(index).with_row_index("patient_id", offset=index * 10**6)
+        clean.write_csv(tmp_path / f"{name}.csv")
+    code, out, said = kohort_here("harmonise", tmp_path / "a.csv", tmp_path / "b.csv", "--json")
+    assert code == 0
+    assert json.loads(out)["agree"]
+    assert json.loads(out)["left_out"] == [{"what": "columns", "why": "suspected identifiers", "count": 1}]
+    assert "patient_id" in said
+
+
+def test_the_odd_table_may_come_first(hospitals: dict[str, list[str]], tmp_path: Path, kohort_here: Here) -> None:
+    path = plan(tmp_path / "plan.toml", hospitals["messy"][::-1])
+    code, _, said = kohort_here("run", path, "--out", tmp_path / "out")
+    assert code == 3
+    assert "site 'west' lacks columns: sex" in said
+    assert "name of sex (west)" in said
+
+
+def test_a_mapping_in_python(hospitals: dict[str, list[str]], tmp_path: Path, kohort_here: Here) -> None:
+    mapping = tmp_path / "mapping.toml"
+    kohort_here("harmonise", *hospitals["messy"], "--out", mapping)
+    tables = {name: pl.read_csv(path) for name, path in zip(NAMES, hospitals["messy"], strict=True)}
+    options: dict[str, Any] = {"target": "outcome", "missing": "category", "policy": {"min_rows": 1}}
+    with pytest.raises(DataError, match="lacks columns: sex"):
+        Federation(tables, **options).run(rounds=1)
+    mended = Federation(tables, mapping=str(mapping), **options).run(rounds=1)
+    assert not [note for note in mended.notes if "disagree" in note]
 
 
 def test_the_hash_of_a_plan_covers_the_content_of_its_mapping(hospitals: dict[str, list[str]], tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json as json_format
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -65,21 +65,29 @@ def harmonise(
         return
     if out is not None:
         require_new(out, force=force)
+    left_out: list[dict[str, Any]] = []
     if len(tables) == 1 and tables[0].endswith(".toml"):
-        profiles, columns, target = _of_plan(Path(tables[0]), target, **options)
+        profiles, columns, target = _of_plan(Path(tables[0]), target, left_out=left_out, **options)
     else:
-        profiles, columns = _of_tables(tables, **options), None
+        named = {target} if target else set()
+        profiles, columns = _of_tables(tables, named=named, left_out=left_out, **options), None
     found = compare_profiles(profiles, columns=columns, target=target)
     if out is not None:
         write_atomic(out, found.mapping_text().encode())
     if json:
-        emit(_plain(profiles, found, out))
+        emit({**_plain(profiles, found, out), "left_out": left_out})
     else:
         _show(profiles, found, out)
 
 
 def _of_plan(
-    path: Path, target: str | None, *, least: int | None, person: str | None, mapping: TableMapping | None
+    path: Path,
+    target: str | None,
+    *,
+    left_out: list[dict[str, Any]],
+    least: int | None,
+    person: str | None,
+    mapping: TableMapping | None,
 ) -> tuple[list[TableProfile], list[str], str | None]:
     """Profiles of a plan's tables, the columns it names, and its target."""
     from kohort.errors import ConfigError
@@ -94,17 +102,22 @@ def _of_plan(
     frames = dict(read_site_tables(data).frames)
     features = () if data.features == "rest" else data.features
     named = [*data.quasi, *data.sensitive, *features, *data.items, *([data.target] if data.target else [])]
-    left_out = {*data.drop, *data.identifiers}
-    kept = {
-        name: frame.drop([column for column in left_out if column in frame.columns]) for name, frame in frames.items()
-    }
+    hidden = {*data.drop, *data.identifiers} - {person}
+    frames = {name: frame.drop(hidden, strict=False) for name, frame in frames.items()}
+    frames = _without_identifiers(frames, keep={*named, *filter(None, [person])}, left_out=left_out)
     chosen = plan.policy.min_cell if least is None else least
-    profiles = _profiles(frames if person else kept, least=chosen, person=person, mapping=mapping)
+    profiles = _profiles(frames, least=chosen, person=person, mapping=mapping)
     return profiles, list(dict.fromkeys(named)), target or data.target
 
 
 def _of_tables(
-    tables: Sequence[str], *, least: int | None, person: str | None, mapping: TableMapping | None
+    tables: Sequence[str],
+    *,
+    named: Collection[str],
+    left_out: list[dict[str, Any]],
+    least: int | None,
+    person: str | None,
+    mapping: TableMapping | None,
 ) -> list[TableProfile]:
     """Profiles of tables, or as they were written by `--profile`."""
     from kohort.tables.datasets.catalogue import open_table
@@ -113,9 +126,28 @@ def _of_tables(
     if all(table.endswith(".json") for table in tables):
         return [_read_profile(Path(table)) for table in tables]
     names = source_names(tables)
-    frames = [open_table(table).frame for table in tables]
     _require_distinct(names)
-    return _profiles(dict(zip(names, frames, strict=True)), least=least or 10, person=person, mapping=mapping)
+    frames = {name: open_table(table).frame for name, table in zip(names, tables, strict=True)}
+    frames = _without_identifiers(frames, keep={*named, *filter(None, [person])}, left_out=left_out)
+    return _profiles(frames, least=least or 10, person=person, mapping=mapping)
+
+
+def _without_identifiers(
+    frames: dict[str, pl.DataFrame], *, keep: Collection[str], left_out: list[dict[str, Any]]
+) -> dict[str, pl.DataFrame]:
+    """The tables without columns that look like an identifier wherever they are: they differ, and mean nothing."""
+    from kohort.tables.roles import suspected
+
+    suspects = {name: suspected(frame, declared=keep) for name, frame in frames.items()}
+    hidden = sorted(
+        column
+        for column in {column for found in suspects.values() for column in found}
+        if all(column in suspects[name] for name, frame in frames.items() if column in frame.columns)
+    )
+    if hidden:
+        say(f"note: not compared, because they look like identifiers: {', '.join(hidden)}")
+        left_out.append({"what": "columns", "why": "suspected identifiers", "count": len(hidden)})
+    return {name: frame.drop(hidden, strict=False) for name, frame in frames.items()}
 
 
 def _profiles(
@@ -152,7 +184,9 @@ def _write_profile(
         raise ConfigError("--profile is for one table", hint="Let every site write its own")
     require_new(path, force=force)
     name = site or source_names(tables)[0]
-    made = _profiles({name: open_table(tables[0]).frame}, least=least or 10, person=person, mapping=mapping)[0]
+    keep = {person} if person else set()
+    frames = _without_identifiers({name: open_table(tables[0]).frame}, keep=keep, left_out=[])
+    made = _profiles(frames, least=least or 10, person=person, mapping=mapping)[0]
     write_atomic(path, (json_format.dumps(made.to_plain(), indent=1, ensure_ascii=False) + "\n").encode())
     if json:
         emit({"site": made.site, "min_cell": made.least, "columns": list(made.columns), "out": str(path)})

@@ -195,7 +195,10 @@ def _read_parts(plan: Plan, streams: Streams, found: SiteTables) -> tuple[pl.Dat
             "sites.clusters assigns rows to sites, and these sites have their own rows",
             hint='Name them in method.clusters = {north = ["a", "b"]}, or form them: method.clusters = "labels:2"',
         )
-    first = next(iter(tables.values()))
+    named = {*plan.data.quasi, *plan.data.sensitive, *plan.data.items, *filter(None, [plan.data.target])}
+    named |= set() if plan.data.features == "rest" else set(plan.data.features)
+    # The first table that has all columns; one that lacks some is named by the comparison.
+    first = next((table for table in tables.values() if named <= set(table.columns)), next(iter(tables.values())))
     schema = schema_of(plan.data, list(first.columns), codebook=found.codebook, default=found.default_role)
     wanted = list(schema.columns)
     disagreements = preflight(tables, schema, least=plan.policy.min_cell)

@@ -1,8 +1,8 @@
 """The profile of a real site's table, released through its door, so that sites can be compared before there is a plan.
 
 Guarantee: the file holds what `kohort.tables.harmonise.profiles` says, with the site's own minimum cell count, and
-nothing of identifiers and dropped columns. It leaves only if the site's policy lets domains out, and its ledger lists
-it before the bytes are handed over.
+nothing of identifiers, suspected ones among them, and of dropped columns. It leaves only if the site's policy lets
+domains out, and its ledger lists it before the bytes are handed over.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from kohort.privacy.guarantee import Domain
 from kohort.privacy.ledger.ledger import Chain, LedgerContext
 from kohort.privacy.policy import Policy
 from kohort.tables.harmonise.profiles import profile_table
+from kohort.tables.roles import suspected
 from kohort.tables.schema import Schema
 from kohort.transport.site_ledger import SiteLedger
 
@@ -60,7 +61,7 @@ def release_profile(
         RefusedError: The policy does not let it out; the refusal is in the ledger.
     """
     person = next((name for name in declared.identifiers if name in frame.columns), None)
-    hidden = {*declared.identifiers, *declared.dropped}
+    hidden = {*declared.identifiers, *declared.dropped, *suspected(frame, declared=declared.columns)}
     columns = [name for name in frame.columns if name not in hidden]
     profile = profile_table(frame, site=site, least=policy.min_cell, columns=columns, person=person)
     payload = (json.dumps(profile.to_plain(), indent=1, ensure_ascii=False) + "\n").encode()
