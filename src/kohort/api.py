@@ -23,6 +23,7 @@ import polars as pl
 from kohort.errors import ConfigError, nearest
 from kohort.protocol.plan.approved import ModelSection, TrainSection
 from kohort.runs.config import DataSection, Plan, SitesSection
+from kohort.runs.plan_mapping import with_mapping
 from kohort.runs.run import Outcome, run
 from kohort.runs.secure_default import load_secured, with_secure_sum
 from kohort.tables.frames import from_native
@@ -54,6 +55,7 @@ class Federation:
         else:
             data["table"] = IN_MEMORY
             self._tables = _as_tables(table)
+        data = with_mapping({"data": data}, Path())["data"]
         data.setdefault("features", "rest")
         if sites is not None:
             layout["count"] = sites

@@ -28,8 +28,10 @@ from kohort.protocol.faults import Faults
 from kohort.protocol.plan.approved import ModelSection, TrainSection
 from kohort.runs.data_options import with_data
 from kohort.runs.overrides import METHOD_NAME, apply_overrides, copied, dotted_keys, key_of, place_of, without_keys
+from kohort.runs.plan_mapping import with_mapping
 from kohort.runs.validation import validated
 from kohort.tables.dialect import ReadingOptions
+from kohort.tables.harmonise.mapping import TableMapping
 from kohort.tables.sources.addresses import refuse_password
 
 __all__ = [
@@ -94,8 +96,17 @@ class DataSection:
     """Share of the rows kept for testing, or a table of their own; 0 keeps none, and nothing is measured."""
     validation: Annotated[float, Gt(0), Lt(1)] | None = None
     """Share of the training rows the hub holds to judge updates by (`train.reject`)."""
+    mapping: Mapping[str, Any] | None = None
+    """What makes the sites' tables agree (`kohort harmonise`); a plan file may name a TOML file instead."""
+
+    @property
+    def table_mapping(self) -> TableMapping:
+        """The mapping as it is applied; an empty one changes nothing."""
+        return TableMapping.from_plain(self.mapping or {}, "data.mapping")
 
     def __post_init__(self) -> None:
+        if self.mapping is not None:
+            _ = self.table_mapping  # refuses what cannot be read
         for table in (self.table,) if isinstance(self.table, str) else self.table:
             refuse_password(table, "data.table")
         if isinstance(self.test, str):
@@ -309,7 +320,7 @@ def read_plan(
     """
     raw = with_data(_toml_of(path), data or {})
     changed = apply_overrides(raw, overrides, method_last=drop_overrides)
-    renamed = _without_deprecated_keys(changed)
+    renamed = with_mapping(_without_deprecated_keys(changed), path.parent)
     first = _validated_plan(renamed)
     dropped = _droppable(raw, first, overrides, drop_overrides=drop_overrides)
     plan = _validated_plan(without_keys(renamed, dropped)) if dropped else first
