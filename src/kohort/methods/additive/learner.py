@@ -194,7 +194,7 @@ class _AdditiveLearner(Learner):
         mean = min(max(target[0] / max(target[1], 1.0), 0.0), 1.0)
         if self.link == "log":
             low, width = target_range(encoder)
-            return np.log(np.asarray([max(mean + low / width, 1e-6)]))
+            return np.asarray([np.log(max(mean + low / width, 1e-6))])
         return np.asarray([mean])
 
     def _model(self, w: Floats, errors: Floats) -> AdditiveModel:
