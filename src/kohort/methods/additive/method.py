@@ -105,5 +105,5 @@ METHOD = Method(
     reads=reads,
     phases=phases,
     secure=lambda config: config.secure,
-    example="rounds = 4",
+    example="rounds = 3",
 )

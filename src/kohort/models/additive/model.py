@@ -8,11 +8,13 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
 from kohort.errors import ConfigError, IntegrityError
 from kohort.models.additive.bins import Bins, Floats
 from kohort.models.additive.cells import codes_of, columns_of
+from kohort.models.additive.curves import curves_of
 from kohort.models.base import Model, SavedModel
 from kohort.models.options import FloatArray
 from kohort.models.rows import target_range
@@ -132,6 +134,28 @@ class AdditiveModel(Model):
             found[column.name] = float((spread * weight).sum() / max(float(weight.sum()), 1.0))
         return dict(sorted(found.items(), key=lambda item: -item[1]))
 
+    def curves(self) -> dict[str, dict[str, Any]]:
+        """One curve per column: see `kohort.models.additive.curves`."""
+        return curves_of(self)
+
+    def row_contributions(self, frame: pl.DataFrame) -> list[dict[str, Any]]:
+        """What each column adds to the score of each row.
+
+        Args:
+            frame: Rows with the columns it reads.
+
+        Returns:
+            By row: every column's contribution, and under "(intercept)" what all rows have in common. A list per class
+            where there are more than two.
+        """
+        parts = self.contributions(self.encoder.transform(frame))
+        names = [column.name for column in self.bins.columns]
+        common = _entry(self.intercept)
+        return [
+            {"(intercept)": common, **{name: _entry(part) for name, part in zip(names, row, strict=True)}}
+            for row in parts
+        ]
+
     def save(self) -> SavedModel:
         """Encoder and link as plain values; bins, values, counts and errors as arrays."""
         number = next((column for column in self.bins.columns if column.kind == "number"), None)
@@ -150,6 +174,10 @@ class AdditiveModel(Model):
     def describe(self) -> dict[str, Any]:
         """What every model says, its link and its number of bins."""
         return {**super().describe(), "link": self.link, "bins": self.bins.total, "parameters": len(self.weights)}
+
+
+def _entry(values: Floats) -> Any:
+    return float(values[0]) if len(values) == 1 else values.tolist()
 
 
 def scores_of(values: Floats, intercept: Floats, places: NDArray[np.int32]) -> Floats:
