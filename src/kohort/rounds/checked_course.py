@@ -86,9 +86,10 @@ class Course:
         self.keep(number, total, sites)
         if hidden:
             yield from self.listen(number)
-            return
-        numbers = total[:-CHECKS] if is_checked(self.hub.approved) else total
-        self.learner = self.learner.after(from_residues(numbers).view(np.int64), len(sites))
+        else:
+            numbers = total[:-CHECKS] if is_checked(self.hub.approved) else total
+            self.learner = self.learner.after(from_residues(numbers).view(np.int64), len(sites))
+        self.learner.check()
 
     def listen(self, number: int) -> Generator[Ask | RoundEnd, Any, None]:
         """Learn from the sites what follows from a sealed total: what most of them say."""

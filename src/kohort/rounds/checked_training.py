@@ -237,6 +237,7 @@ class CheckedTraining:
 
     def _numbers(self, site: Site, request: Request, learner: Learner) -> tuple[Whole, int]:
         """What the site adds to a total, with its noise, and the rows behind it."""
+        learner.check()
         state, rows = site.state(LearnerState), rows_of(site, site.plan.phase(0))
         if site.schema.identifiers and "persons" not in state.memory:
             persons = site.table.rows()[site.schema.identifiers[0]].is_first_distinct().to_numpy()

@@ -128,6 +128,13 @@ class Learner(ABC):
             KohortError: Nothing can be learned from such a total; the message holds no number of it.
         """
 
+    def check(self) -> None:  # noqa: B027 - most learners can always go on
+        """Refuse to go on when nothing may be learned from the totals so far. Hub and sites each ask after every total.
+
+        Raises:
+            KohortError: Why; the message holds no number of a total.
+        """
+
     @property
     def sealed(self) -> bool:
         """Whether the hub must not read the next total of a secure sum: sites read it, and say what follows from it."""

@@ -28,7 +28,7 @@ from kohort.models.rows import Rows, target_range
 from kohort.protocol.state import StateArrays
 from kohort.rounds.learner import Learner, Memory, Setting, Whole, per_row
 
-__all__ = ["ExactLearner", "PrivateLearner", "start"]
+__all__ = ["ExactLearner", "PrivateLearner", "check_plan", "start"]
 
 RESIDUAL_STEPS = 2.0**28
 """Grid of a residual: sums of eight million rows at one site are exact."""
@@ -298,13 +298,35 @@ class ExactLearner(_AdditiveLearner):
         counts, target = total[: self.fine].astype(np.float64), total[self.fine :].astype(np.float64)
         if not self.classes:
             target[0] /= RESIDUAL_STEPS
-        least = max(self.config.min_bin, self.setting.approved.min_cell)
-        _require_persons(self.setting, target, least, classes=self.classes)
+        least = self._least
+        if self.classes:
+            target = np.where(target < least, 0.0, target)  # a class of few rows is not even told of
         ends = np.cumsum([column.cells for column in self.columns])[:-1]
         parts = np.split(counts, ends)
         bins = make_bins(self.columns, parts, bins=self.config.bins, least=least)
         sizes = [np.bincount(own, weights=part) for own, part in zip(bins.of_cell, parts, strict=True)]
         return self.informed({"bins": bins.flat(), "counts": np.concatenate(sizes), "target": target})
+
+    @property
+    def _least(self) -> int:
+        """Fewest persons of a bin, and rows of a class."""
+        return max(self.config.min_bin, self.setting.approved.min_cell)
+
+    def check(self) -> None:
+        """Refuse classes of few rows, and fewer rows than two bins need."""
+        if self.bins is None:
+            return
+        least = self._least
+        few = int((self.target < least).sum()) if self.classes else 0
+        if few:
+            raise RefusedError(
+                f"{few} of {self.classes} classes have fewer than {least} rows over all sites",
+                hint="Merge rare classes, or lower method.min_bin and policy.min_cell",
+            )
+        if self.bins.total == len(self.bins.columns):
+            raise DataError(
+                f"no column has two bins of at least {least} persons", hint="Add sites or rows, or lower method.min_bin"
+            )
 
     def told(self) -> StateArrays:
         """Bins and how many persons each holds, and the counts of classes."""
@@ -450,20 +472,6 @@ class PrivateLearner(_AdditiveLearner):
         bins = Bins.of_flat(self.columns, arrays["bins"])
         counts, w, mean = (arrays[name].copy() for name in ("counts", "w", "mean"))
         return replace(self, number=number, averaged=averaged, bins=bins, counts=counts, w=w, mean=mean)
-
-
-def _require_persons(setting: Setting, target: Floats, least: int, *, classes: int) -> None:
-    """Refuse a target of which a class has too few rows to be counted in the open."""
-    if not classes:
-        if target[1] < 2 * least:
-            raise DataError(f"fewer than {2 * least} rows take part, too few for two bins", hint="Add sites or rows")
-        return
-    few = [name for name, count in zip(setting.encoder.classes or (), target, strict=True) if count < least]
-    if few:
-        raise RefusedError(
-            f"{len(few)} of {classes} classes have fewer than {least} rows over all sites",
-            hint="Merge rare classes, or lower method.min_bin and policy.min_cell",
-        )
 
 
 def check_plan(setting_columns: tuple[str, ...], config: Additive, *, classes: int, low: float) -> None:

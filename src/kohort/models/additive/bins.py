@@ -34,12 +34,8 @@ class Bins:
         if len(self.columns) != len(self.of_cell):
             raise IntegrityError("bins and columns do not fit together")
         for column, bins in zip(self.columns, self.of_cell, strict=True):
-            whole = (
-                len(bins) == column.cells
-                and len(bins) > 0
-                and bool((np.unique(bins) == np.arange(max(bins) + 1)).all())
-            )
-            if not whole:
+            inside = len(bins) == column.cells and bins.min() >= 0 and bins.max() < column.cells
+            if not inside or len(np.unique(bins)) != bins.max() + 1:
                 raise IntegrityError(f"the bins of column {column.name!r} do not fit its cells")
 
     @cached_property

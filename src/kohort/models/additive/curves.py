@@ -99,5 +99,5 @@ def _range(begin: float, end: float | None, *, first: bool) -> str:
     if first and end is None:
         return "all"
     if first:
-        return f"up to {end:g}"
-    return f"above {begin:g}" if end is None else f"{begin:g} to {end:g}"
+        return f"up to {end:.4g}"
+    return f"above {begin:.4g}" if end is None else f"{begin:.4g} to {end:.4g}"
