@@ -290,7 +290,7 @@ class ExactLearner(_AdditiveLearner):
     def metric(self) -> Metric:
         """The metric of the descent."""
         bins = self.known_bins
-        curvature = CURVATURE[self.link] * sqrt(len(bins.columns))
+        curvature = CURVATURE[self.link] * sqrt(max(bins.diversity(self.counts), 1.0))
         rows = float(self.counts[: int(bins.sizes[0])].sum())
         return Metric(bins, self.counts, rows, curvature, self.config.ridge, self.config.smooth)
 

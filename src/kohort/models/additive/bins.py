@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,6 +70,21 @@ class Bins:
             bins[own] + np.int32(start) for bins, own, start in zip(self.of_cell, codes, self.starts[:-1], strict=True)
         ]
         return np.stack(parts).astype(np.int32)
+
+    def diversity(self, counts: Floats) -> float:
+        """How many columns there are, each counted by the chance that two of its rows are in different bins.
+
+        Args:
+            counts: How many persons each bin holds.
+
+        Returns:
+            At most the number of columns; little for columns in which nearly all rows are alike, such as rare items.
+        """
+        found = 0.0
+        for begin, end in pairwise(self.starts.tolist()):
+            shares = counts[begin:end] / max(float(counts[begin:end].sum()), 1.0)
+            found += 1.0 - float(np.sum(shares * shares))
+        return found
 
     def flat(self) -> NDArray[np.int32]:
         """All bins of cells in one array, from which `of_flat` makes the same bins again."""

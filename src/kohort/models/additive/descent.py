@@ -2,7 +2,7 @@
 
 The loss is that of the rows plus a penalty: `ridge` on every value, `smooth` on the differences of neighbouring bins.
 The metric is diagonal in the counts with the penalty added, so it is tridiagonal, and is solved in one pass. Scaling
-the counts by the square root of the number of columns keeps the first step of correlated columns short enough; L-BFGS
+the counts by the square root of the columns' diversity keeps the first step of correlated columns short enough; L-BFGS
 learns the rest from gradients that were opened anyway.
 
 Everything is 64-bit NumPy in a fixed order: everybody who saw the same gradients computes the same values.
