@@ -13,7 +13,7 @@ import pytest
 from kohort.errors import ConfigError, DataError, IntegrityError
 from kohort.privacy.ledger.ledger import LEDGER_FILE
 from kohort.rounds.domains import _HEAD, _LIMBS, NAME_BYTES, _domain_of, _limbs, _names_in
-from kohort.runs.backend import approved_plan_for
+from kohort.runs.agreed import approved_plan_for
 from kohort.runs.config import load_plan
 from kohort.runs.run import Outcome, run
 from kohort.tables.domain import Domain
@@ -144,13 +144,6 @@ def test_a_numeric_target_is_clipped() -> None:
     values = found.model.encoder.target(frame)
     assert values.max() == pytest.approx(high)
     assert values.min() == pytest.approx(low)
-
-
-def test_a_plan_with_a_budget_declares_its_domains() -> None:
-    with pytest.raises(ConfigError, match="budget needs the domain of every column declared") as caught:
-        outcome(method={"name": "fedavg", "dp": {"epsilon": 1.0}}, data={"bounds": {"age": (0, 99)}})
-    assert caught.value.exit_code == 2
-    assert caught.value.hint == "Declare them in data.bounds and data.categories: dose, ward, outcome"
 
 
 def test_two_sites_are_too_few_to_learn_a_domain() -> None:

@@ -7,8 +7,9 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.examples import examples
 
 from kohort.errors import ConfigError, DataError, ResourceError
 from kohort.tables.frames import (
@@ -56,7 +57,7 @@ def test_text_files_round_trip(tmp_path: Path, ending: str) -> None:
 cell_text = st.text(alphabet=st.characters(exclude_characters="\x00\r", exclude_categories=["Cs"]), min_size=1)
 
 
-@settings(max_examples=50, deadline=None)
+@examples(20, 50)
 @given(st.lists(st.tuples(cell_text, st.integers(-(2**63), 2**63 - 1) | st.none()), min_size=1, max_size=5))
 def test_any_text_survives_csv(rows: list[tuple[str, int | None]]) -> None:
     frame = pl.DataFrame(rows, schema={"text": pl.String, "count": pl.Int64}, orient="row")
@@ -104,8 +105,8 @@ SECRET = "topsecret"
         (f"a,b\n{SECRET}\n3,4\n".encode(), r"ragged: 1 row.*record 2 with 1"),
         (b"a,b\n1,2\n\n3,4\n", "ragged"),
         (f'a,b\n1,"{SECRET}\n3,4\n'.encode(), "quote that never closes"),
-        (f"a,b\n1,{SECRET}\xe9\n".encode("latin-1"), r"not UTF-8 \(line 2\)"),
-        (f"a,b\n1,{SECRET}\n".encode("utf-16"), "NUL|UTF-8"),
+        (f"a,b\n1,{SECRET}".encode() + b"\x81\n", r"not UTF-8 \(line 2\)"),
+        (f"a,b\n1,{SECRET}\n".encode("utf-16")[:-1], "not utf-16"),
         (f"a,b\n1,{SECRET}\x00\n".encode(), "NUL"),
         (b"a,b,a\n1,2,3\n", "column twice: a"),
         (b"a,,b\n1,2,3\n", r"1 column\(s\) without a name"),

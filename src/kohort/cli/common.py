@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,12 +15,15 @@ from kohort.errors import ConfigError
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from kohort.models.base import Model
+
 __all__ = [
     "ForceOption",
     "JsonOption",
     "MissingOption",
     "QuasiOption",
     "TableArgument",
+    "checked_model",
     "emit",
     "names",
     "quasi_names",
@@ -58,6 +62,27 @@ def emit(result: Mapping[str, Any]) -> None:
         ValueError: A number is NaN or infinite, which JSON cannot express.
     """
     sys.stdout.write(json.dumps(result, allow_nan=False) + "\n")
+
+
+def checked_model(where: Path) -> Model:
+    """A model whose run folder, if it has one, is as its ledger says; what a reader must be told goes to stderr.
+
+    Raises:
+        ConfigError: There is no model, or it cannot be read here.
+        IntegrityError: A file was changed; the message names it.
+    """
+    from kohort.crypto.identity.user import user_pins
+    from kohort.models.files import find_model, read_model, run_folder_of
+    from kohort.privacy.ledger.bound import check_run_folder
+
+    folder = find_model(where)
+    run = run_folder_of(folder)
+    if run is None:
+        say(f"note: {folder} stands without the ledger of its run: nothing says who made this model")
+    else:
+        for note in check_run_folder(run, pins=user_pins()).notes:
+            say(f"note: {note}")
+    return read_model(folder)
 
 
 def say(message: str) -> None:

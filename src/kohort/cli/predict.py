@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from kohort.cli.common import ForceOption, JsonOption, emit, say
+from kohort.cli.common import ForceOption, JsonOption, checked_model, emit, say
 
 __all__ = ["MissingOption", "ModelArgument", "TableArgument", "register"]
 
@@ -43,7 +43,6 @@ def predict(
     from kohort.errors import ConfigError
     from kohort.evaluate.tables import predict_table, predicted_column
     from kohort.files import require_new
-    from kohort.models.files import load_model
     from kohort.tables.datasets.catalogue import open_table
     from kohort.tables.frames import ENDINGS, write_table
 
@@ -51,7 +50,7 @@ def predict(
     if out.suffix.lower() not in ENDINGS:
         raise ConfigError(f"{str(out)!r} has no known ending", hint=f"Use one of {', '.join(ENDINGS)}")
     require_new(out, force=force)
-    trained = load_model(model)
+    trained = checked_model(model)
     # Any other word than the two known ones is refused by predict_table.
     predicted, skipped = predict_table(trained, open_table(table).frame, proba=proba, missing=missing)  # type: ignore[arg-type]
     write_table(predicted, out, force=force)

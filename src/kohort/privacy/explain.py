@@ -55,6 +55,8 @@ class ExplainedStep:
     """Whether the answer holds rows, or classes of rows."""
     booked: bool = False
     """Whether its totals are in the book of openings."""
+    grouped: bool = False
+    """Whether its totals leave out whole public groups, or nobody."""
     per_sum: bool = False
     """Whether it is answered once for each secure sum, as the key-holder's steps are."""
 
@@ -257,6 +259,7 @@ def _explained(step: Step, *, at_most: bool = False) -> ExplainedStep:
         sites=max([step.sites, *(claim.sites for claim in step.claims if isinstance(claim, SecureSum))]),
         rows=step.rows,
         booked=step.booked,
+        grouped=step.grouped,
         per_sum=step.repeats,
     )
 
@@ -320,19 +323,18 @@ def _from_totals(steps: Sequence[ExplainedStep], *, noisy: bool) -> list[str]:
     if any(step.booked for step, _ in sums):
         keyed = any(claim.opens.startswith(_KEY_HOLDER) for _, claim in sums)
         said.append(_BOOK.format(least=least, keepers="the key-holder keeps" if keyed else "every site keeps"))
-    if not all(step.booked for step, _ in sums):
+    if any(step.grouped for step, _ in sums):
         said.append(_ROUNDS.format(least=least))
     return said
 
 
 _BOOK: Final = (
-    "Statistics of the same rows are in a book that {keepers} over all runs: none opens that, together with earlier "
+    "Totals of the same rows are in a book that {keepers} over all runs: none opens that, together with earlier "
     "ones, would show fewer than {least} sites."
 )
 _ROUNDS: Final = (
     "Totals of training rounds leave out whole public groups of at least {least} sites, or nobody, so two rounds of a "
-    "run show no single site. They are not in the book: rounds of different runs can be compared. The weights differ "
-    "there; a hub without a site on its side cannot choose them."
+    "run show no single site; rounds of different runs are in the book, too."
 )
 _LEARNED: Final[dict[type[Guarantee], str]] = {
     Raw: "Every row that is released as it is.",
@@ -362,10 +364,13 @@ def _kept(steps: Sequence[ExplainedStep], keep_days: int | None) -> str:
 def _paid(budget: Sequence[DP]) -> str:
     if not budget:
         return "Nothing is taken from your privacy budget, because no step of this plan adds noise at your site."
-    most = max(budget, key=lambda claim: claim.epsilon)
+    most, least = max(budget, key=lambda claim: claim.epsilon), min(budget, key=lambda claim: claim.epsilon)
+    first = ""
+    if least.epsilon < most.epsilon:
+        first = f" Of it, epsilon {least.epsilon:.3g} and delta {least.delta:.3g} are paid with a first noisy answer."
     return (
         f"Epsilon {most.epsilon:g} and delta {most.delta:g} per {most.unit}, reserved before the first noisy answer, "
-        "in full even if the run stops early. Your policy's epsilon limits the sum over all runs."
+        f"in full even if the run stops early.{first} Your policy's epsilon limits the sum over all runs."
     )
 
 

@@ -6,28 +6,24 @@ process; `kohort.transport.deployment.hub` has the one where sites are other mac
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import inf
 from typing import Protocol
 
 import polars as pl
 
-from kohort.methods.registry import find_method
-from kohort.privacy.contract import Step
+from kohort.crypto.identity.parties import Identity
 from kohort.privacy.ledger.ledger import Ledger
 from kohort.privacy.ledger.receipts import Receipts
 from kohort.protocol.engine import Engine, LocalEngine
-from kohort.protocol.enrolment import enrolment_contract
 from kohort.protocol.key_holder import needs_key_holder, simulated_key_holder
 from kohort.protocol.plan.approved import ApprovedPlan
-from kohort.protocol.plan.arrival import parse_arrival
 from kohort.protocol.site import Site, SiteTable
 from kohort.rng import Streams
 from kohort.runs.config import Plan
 from kohort.runs.simulation import Population, populate
-from kohort.tables.schema import Schema
 
-__all__ = ["Backend", "RunContext", "Simulation", "approved_plan_for", "simulated_sites"]
+__all__ = ["Backend", "RunContext", "Simulation", "simulated_sites"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +50,10 @@ class Backend(Protocol):
         """The rows this process holds: all of them in a simulation, the hub's own in a deployment."""
         ...
 
+    def hub_identity(self, streams: Streams) -> Identity | None:
+        """Who signs the run's ledger and results: the hub. None in a simulation, which the user signs."""
+        ...
+
     def engine(self, ready: RunContext) -> Engine:
         """An engine that reaches the sites."""
         ...
@@ -70,6 +70,11 @@ class Simulation:
     def populate(self, plan: Plan, streams: Streams) -> Population:
         """Read, check, hold out and deal out."""
         return populate(plan, streams, tables=self.tables)
+
+    def hub_identity(self, streams: Streams) -> Identity | None:
+        """Nobody's: hub and sites are in this process."""
+        del streams
+        return None
 
     def engine(self, ready: RunContext) -> LocalEngine:
         """The engine that calls the sites directly."""
@@ -95,53 +100,6 @@ def _parties(ready: RunContext, sites: frozenset[str]) -> dict[str, Site]:
         schema=ready.approved.schema, policy=ready.plan.policy, streams=ready.streams, ledger=ready.ledger, sites=sites
     )
     return {holder.name: holder}
-
-
-def approved_plan_for(plan: Plan, *, schema: Schema, run: str, sites: tuple[str, ...] = ()) -> ApprovedPlan:
-    """What every participant of `run` agrees on; hub and sites make it from the same plan.
-
-    Args:
-        plan: The plan; the hooks of its method are asked here, once, for its phases, sums, judging and clusters.
-        schema: The agreed columns.
-        run: The identity of the run.
-        sites: The sites of the run, in the hub's order.
-
-    Returns:
-        The approved plan.
-
-    Raises:
-        ConfigError: `sites.arrive` cannot be read, or a value of `[train]` does not make a phase.
-    """
-    method = find_method(plan.method)
-    approved = ApprovedPlan(
-        run=run,
-        plan_hash=plan.digest(),
-        method=method.name,
-        config=plan.config,
-        schema=schema,
-        encoding=plan.data.encoding,
-        missing=plan.data.missing,
-        model=plan.model,
-        train=plan.train,
-        own_rows=method.own_rows,
-        arrival=parse_arrival(plan.sites.arrive),
-        phases=method.phases(plan.config, plan.train),
-        secure=method.secure(plan.config),
-        judge=method.judge(plan.config),
-        clusters=method.clusters(plan.config),
-        sites=sites,
-        min_cell=plan.policy.min_cell,
-    )
-    return replace(approved, contract=enrolment_contract(approved, _learning(approved)) + method.contract(approved))
-
-
-def _learning(approved: ApprovedPlan) -> list[Step]:
-    """How domains are learned in a plan with a secure sum; others do not even import it."""
-    if not approved.sums_securely:
-        return []
-    from kohort.rounds.domains import domain_steps
-
-    return domain_steps(approved)
 
 
 def simulated_sites(population: Population, plan: Plan, streams: Streams, ledger: Ledger) -> dict[str, Site]:

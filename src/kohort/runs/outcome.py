@@ -11,7 +11,7 @@ import polars as pl
 from kohort.errors import ConfigError
 from kohort.models.base import Model, Remarks
 from kohort.privacy.dp.budget import dp_facts
-from kohort.privacy.guarantee import DP
+from kohort.privacy.ledger.figures import figures_of_ledger
 from kohort.privacy.ledger.ledger import Disclosure, Ledger
 from kohort.protocol.engine import Engine
 from kohort.protocol.hub import Hub, Result
@@ -120,10 +120,10 @@ def outcome_of(
         notes.append(f"{aside} test rows hold categories that occur at no site and were set aside")
     refused = {item.site: item.reason for item in engine.excluded if item.kind == "refused"}
     dropped = {item.site: item.reason for item in engine.excluded if item.kind != "refused"}
-    claims = [guarantee for guarantee in ledger.claims() if isinstance(guarantee, DP)]
-    spent = [(chain.budget.epsilon, chain.budget.delta) for chain in ledger.chains.values()]
-    if result.claim is not None and not claims:  # noise the hub added itself stands in no site's ledger
-        claims, spent = [result.claim], [(result.claim.epsilon, result.claim.delta)]
+    figures = figures_of_ledger(ledger)
+    own = result.claim  # noise the hub added itself stands in no site's ledger
+    if own is not None and "epsilon" not in figures:
+        figures |= {"epsilon": own.epsilon, "delta": own.delta, "unit": own.unit, "dp": dp_facts([own])}
     return Outcome(
         plan=plan,
         engine=backend,
@@ -150,10 +150,10 @@ def outcome_of(
         watt_hours=cpu * plan.costs.watts / 3600,
         notes=(*notes, *remarks.notes),
         ledger_head=ledger.fingerprint(),
-        epsilon=max((epsilon for epsilon, _ in spent), default=0.0) if claims else None,
-        delta=max((delta for _, delta in spent), default=0.0) if claims else None,
-        unit=claims[0].unit if claims else None,
-        dp=dp_facts(claims) if claims else None,
+        epsilon=figures.get("epsilon"),
+        delta=figures.get("delta"),
+        unit=figures.get("unit"),
+        dp=figures.get("dp"),
         received=result.received,
         keep_days=result.keep_days,
         files=result.files,

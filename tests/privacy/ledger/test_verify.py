@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.examples import thorough
 
 from kohort.errors import ConfigError, IntegrityError
 from kohort.privacy.ledger.ledger import canonical
 from kohort.privacy.ledger.signing import Signer
 from kohort.privacy.ledger.summary import summarise
 from kohort.privacy.ledger.verify import verify_ledger
+from kohort.purposes import Purpose
 
 FILES = ("ledger.jsonl", "head.json", "receipts.jsonl")
 Copy = Callable[..., Path]
@@ -52,8 +54,8 @@ def test_every_flipped_byte_is_found(name: str, small_ledger: Path, pretend: dic
     assert is_sound(small_ledger)
     content = pretend[name]
     for place, byte in enumerate(content):
-        masks = {1 << (place % 8), 0x20 if bytes([byte]).isalpha() else 0x01}  # any bit, and capitals for small letters
-        for mask in masks:
+        masks = [1 << (place % 8), 0x20 if bytes([byte]).isalpha() else 0x01]  # any bit, and capitals for small letters
+        for mask in masks if thorough() else masks[place % 2 :][:1]:
             pretend[name] = content[:place] + bytes([byte ^ mask]) + content[place + 1 :]
             assert not is_sound(small_ledger), f"{name}: byte {place} ({byte:#x} ^ {mask:#x}) was changed unseen"
 
@@ -64,6 +66,8 @@ def test_every_removed_or_inserted_byte_is_found(name: str, small_ledger: Path, 
     for place in range(len(content)):
         pretend[name] = content[:place] + content[place + 1 :]
         assert not is_sound(small_ledger), f"{name}: byte {place} was removed unseen"
+        if place % 3 and not thorough():
+            continue
         added = (b" ", b"\n", b"0", b"\r")[place % 4]
         pretend[name] = content[:place] + added + content[place:]
         assert not is_sound(small_ledger), f"{name}: {added!r} was inserted at {place} unseen"
@@ -130,10 +134,9 @@ def signed_again(folder: Path, secret: bytes, **changes: Any) -> None:
     """A head with changed fields, signed with another key: what a forger with his own key can write."""
     head = json.loads((folder / "head.json").read_bytes())
     signer = Signer.from_secret(secret)
-    statement = (
-        {key: value for key, value in head.items() if key != "signature"} | {"site_key": signer.public} | changes
-    )
-    signature = signer.sign(canonical(statement).encode())
+    said = {key: value for key, value in head.items() if key != "signature"}
+    statement = said | {"site_key": signer.public, "signer": signer.record} | changes
+    signature = signer.sign(canonical(statement).encode(), purpose=Purpose.LEDGER_HEAD)
     (folder / "head.json").write_text(canonical({**statement, "signature": signature}) + "\n")
 
 
@@ -164,8 +167,9 @@ def test_the_same_head_under_its_own_key_is_sound(copy_of: Copy) -> None:
         {"chains": {"north": [1, 2, 3]}},
         {"receipts": None},
         {"receipts": [0, "0" * 64]},
-        {"version": 2},
-        {"version": "1"},
+        {"version": 1},
+        {"version": 3},
+        {"version": "2"},
         {"order": ""},
         {"hub_key": 5},
         {"hub_key": ""},

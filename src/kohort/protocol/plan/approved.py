@@ -75,6 +75,11 @@ class ApprovedPlan:
         """Whether no domain may be learned in clear: it would show what a budget or a secure sum protects."""
         return self.has_budget or self.sums_securely
 
+    @property
+    def keeps_book(self) -> bool:
+        """Whether opened totals are noted in books: under a budget, noise covers every difference of two."""
+        return self.secure is not None and all(phase.dp is None for phase in self.phases)
+
     def phase(self, number: int) -> TrainingPhase:
         """Phase `number` of the plan, counted from 0.
 
