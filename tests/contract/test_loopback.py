@@ -38,7 +38,7 @@ TRAININGS: dict[str, dict[str, Any]] = {
     "plain": {},
     "keep": {"state": "keep", "fraction": 0.75, "optimizer": "adam"},
 }
-REFUSED = {("central", "keep"), ("hybrid", "keep"), ("oneshot", "keep")}
+REFUSED = {("additive", "keep"), ("central", "keep"), ("hybrid", "keep"), ("oneshot", "keep")}
 """Methods that do not read these keys of `[train]`."""
 
 
