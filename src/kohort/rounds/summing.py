@@ -51,6 +51,7 @@ __all__ = [
     "SumTask",
     "Total",
     "join_session",
+    "open_session",
     "secure_sum",
     "set_up_request",
     "step_request",
@@ -266,7 +267,7 @@ def secure_sum(
         IntegrityError: Somebody sent what no honest party sends.
     """
     scheme, own = find_scheme(task.scheme(hub.approved)), inputs or {}
-    session = yield from _session(hub, scheme)
+    session = yield from open_session(hub, scheme)
     if scheme.key_holder and over is not None:
         session = session.over(tuple(name for name in session.members if name in {*over}))
     context = task.context(session, round_number, length, hub.inputs.view(own))
@@ -319,8 +320,16 @@ def set_up_request(approved: ApprovedPlan, sites: tuple[str, ...]) -> Ask:
     return step_request(SET_UP, approved.session.over(sites), 0, dict.fromkeys(sites, b""))
 
 
-def _session(hub: Coordinator, scheme: SumScheme) -> Generator[Ask | RoundEnd, Any, SumSession]:
-    """The session of the run's sums; set up with the first one, where the scheme has a set-up."""
+def open_session(hub: Coordinator, scheme: SumScheme) -> Generator[Ask | RoundEnd, Any, SumSession]:
+    """The session of the run's sums; set up with the first one, where the scheme has a set-up.
+
+    Args:
+        hub: The coordinator.
+        scheme: The scheme of the sums.
+
+    Returns:
+        The session; its members may be fewer than the enrolled sites.
+    """
     if not scheme.sets_up:
         return hub.approved.session.over(hub.sites)
     known = hub.sums.get(scheme.name)

@@ -1,0 +1,500 @@
+"""Learning over checked totals: the hub opens one total per round and announces it, and sites take the step themselves.
+
+`CheckedTraining` carries any `Learner` (`kohort.rounds.learner`) over secure sums. The hub sends a seed and then the
+total of the round before, with a check value that only the sites can make (`kohort.crypto.sums.checked`). Every site
+verifies it and moves its own learner, so a hub cannot choose what rows are seen through. Totals may differ in length
+from round to round. A site that missed rounds is sent their totals.
+
+Without a budget, totals leave out whole public groups of sites or nobody, and stand in the books of openings. With one,
+every site adds its share of the noise before anything leaves; rounds spend shares of one Gaussian budget, which compose
+exactly. With `sum = "none"` a site's own numbers go to the hub: as they are, or with all the noise added at the site.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kohort.crypto.sums.checked import CHECKS, from_residues, proven_total, to_residues, with_check
+from kohort.crypto.sums.modular import P61
+from kohort.crypto.sums.scheme import MIN_SITES, Integers, SumContext, find_scheme
+from kohort.errors import IntegrityError, RefusedError, SiteError
+from kohort.privacy.contract import Contract, Step
+from kohort.privacy.guarantee import Aggregate, Guarantee, Public
+from kohort.privacy.ledger.ledger import canonical
+from kohort.protocol.hub import Ask, Expect, Hub, Replies, RoundEnd
+from kohort.protocol.plan.approved import ApprovedPlan
+from kohort.protocol.site import Site
+from kohort.protocol.state import StateArrays, TaskState
+from kohort.protocol.task import Release, Releases, Request, Task
+from kohort.protocol.wire import Payload
+from kohort.rounds.dp_accounts import account_of, answer_once, claim_of, reserve, reserve_step, spends, total_claim
+from kohort.rounds.group_secrets import agree_on_secret, secret_of, secret_step
+from kohort.rounds.learner import Learner, Memory, Setting, Whole
+from kohort.rounds.phase_rows import rows_of
+from kohort.rounds.summing import SumState, SumTask, Total, open_session, secure_sum, sum_steps, sum_task
+
+__all__ = ["CheckedTraining", "is_checked", "scheme_of"]
+
+_ROOM = 2**59
+"""A total lies within this bound either way, so that it is told apart modulo 2^61 - 1."""
+LEAST_GRID_UNITS = 8
+"""Rounding must be fine compared with a site's share of the noise."""
+_CAUGHT_UP = Public(what="that it has caught up")
+_RECENT = 4
+"""Learners that sites of one process share: all of them take the same step, one after the other."""
+
+
+def scheme_of(approved: ApprovedPlan) -> str:
+    """How the approved plan protects its sums; "none" where it says nothing."""
+    return "none" if approved.secure is None else approved.secure.sum
+
+
+def is_checked(approved: ApprovedPlan) -> bool:
+    """Whether totals are secure sums that sites verify. With "none" the hub sees each site's own numbers anyway."""
+    return scheme_of(approved) != "none"
+
+
+def _has_budget(approved: ApprovedPlan) -> bool:
+    return spends(approved.phase(0), approved.secure) is not None
+
+
+def _grouped(approved: ApprovedPlan) -> bool:
+    """Without a budget, totals of two rounds that differ by one site would show about its rows."""
+    return is_checked(approved) and not _has_budget(approved)
+
+
+@dataclass
+class LearnerState(TaskState):
+    """A site's own learner."""
+
+    NAME: ClassVar[str] = "learner"
+
+    learner: Learner | None = field(default=None, repr=False)
+    round: int = -1
+    """The round that it is ready for."""
+    members: int = 0
+    """How many sites the sums are over."""
+    seed: bytes = b""
+    """The public seed; every round names it, so it is in the view of every sum."""
+    key: bytes = b""
+    """A digest of all that the learner follows from."""
+    memory: Memory = field(default_factory=dict, repr=False)
+    """What the learner keeps about this site's rows."""
+    stored: StateArrays = field(default_factory=dict, repr=False)
+    """A restored learner, until the site is enrolled and can make it again."""
+
+    def checkpoint(self) -> StateArrays:
+        """The learner, its round, members, seed and digest, once there is one."""
+        if self.learner is None:
+            return dict(self.stored)
+        own = {f"learner_{name}": array for name, array in self.learner.checkpoint().items()}
+        numbers = np.asarray([self.round, self.members], dtype=np.int64)
+        texts = {"seed": np.frombuffer(self.seed, dtype=np.uint8), "key": np.frombuffer(self.key, dtype=np.uint8)}
+        return {"numbers": numbers, **texts, **own}
+
+    def restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """The inverse of `checkpoint`; the learner itself is made when it is first needed."""
+        self.stored = {name: array.copy() for name, array in arrays.items()}
+        self.learner = None
+
+
+@dataclass(frozen=True, eq=False)
+class CheckedTraining:
+    """A method's learner, carried over checked totals. Creating one registers the tasks of its sites.
+
+    Args:
+        name: Prefix of the tasks' names; the method's name.
+        start: Makes the learner of the start, by the approved plan.
+        rounds: The most totals that a plan has.
+        says: What a round's total is, for people.
+
+    Example:
+        TRAINING = CheckedTraining("additive", start, lambda approved: approved.config.rounds, "gradients per bin")
+
+        def protocol(config, hub):
+            learner = yield from TRAINING.learn(hub)
+            return Result(model=learner.model, rounds=config.rounds, stopped_by="rounds")
+
+        def contract(approved):
+            return TRAINING.contract(approved)
+    """
+
+    name: str
+    start: Callable[[Setting], Learner]
+    rounds: Callable[[ApprovedPlan], int]
+    says: str
+    _recent: dict[bytes, Learner] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        _ = (self.total, self.own, self.catch_up)  # made here, so that they are registered
+
+    @cached_property
+    def total(self) -> SumTask:
+        """The site's part in a secure sum."""
+        return sum_task(
+            f"{self.name}.total",
+            self._contribute,
+            scheme=scheme_of,
+            modulus=P61,
+            family="rows",
+            grouped=_grouped,
+        )
+
+    @cached_property
+    def own(self) -> Task:
+        """The site's numbers in clear, or with all the noise of its budget."""
+        return Task(name=f"{self.name}.own", one=self._own_of_one, many=self._own_of_many)
+
+    @cached_property
+    def catch_up(self) -> Task:
+        """The totals of rounds that a site missed."""
+        return Task(name=f"{self.name}.catch-up", one=self._catch_up, public=False)
+
+    # At a site.
+
+    def _binding(self, approved: ApprovedPlan, number: int) -> bytes:
+        """What the check values of a round are bound to; a returning site knows it, too."""
+        text = f"{approved.run}:{approved.plan_hash}:{self.total.name}:{number}"
+        return hashlib.blake2b(text.encode(), digest_size=32, person=b"kohort-checked").digest()
+
+    def _setting(self, site: Site, seed: bytes, members: int) -> Setting:
+        sigma = account_of(site).sigmas[0] if _has_budget(site.plan) else 0.0
+        return Setting(approved=site.plan, encoder=site.encoder, seed=seed, members=members, sigma=sigma)
+
+    def _begin(self, site: Site, seed: bytes, members: int) -> LearnerState:
+        """Make the learner of the start, or the restored one; another seed is refused, whichever request brings it."""
+        state = site.state(LearnerState)
+        if len(seed) != 16:
+            raise IntegrityError("the seed of a training has another length")
+        if state.learner is None and state.stored:
+            self._take_up(site, state)
+        if state.learner is None:
+            setting = self._setting(site, seed, members)
+            state.round, state.seed, state.members, state.key = 0, seed, members, _first_key(setting)
+            state.learner = self._shared(state.key, lambda: self.start(setting))
+        elif seed != state.seed:
+            raise IntegrityError("the seed of a training is not the one that this run began with")
+        return state
+
+    def _take_up(self, site: Site, state: LearnerState) -> None:
+        stored, state.stored = state.stored, {}
+        state.round, state.members = (int(number) for number in stored["numbers"])
+        state.seed, state.key = stored["seed"].tobytes(), stored["key"].tobytes()
+        own = {name.removeprefix("learner_"): array for name, array in stored.items() if name.startswith("learner_")}
+        setting = self._setting(site, state.seed, state.members)
+        state.learner = self._shared(state.key, lambda: self.start(setting).restored(own))
+
+    def _shared(self, key: bytes, make: Callable[[], Learner]) -> Learner:
+        """The learner of a digest. A value that follows from the same totals is the same at all sites of a process."""
+        found = self._recent.get(key)
+        if found is None:
+            found = make()
+            while len(self._recent) >= _RECENT:
+                del self._recent[next(iter(self._recent))]
+            self._recent[key] = found
+        return found
+
+    def _advance(self, site: Site, announced: bytes, places: bytes) -> None:
+        """Take the step of one round, if the announced total is what the sites contributed."""
+        state, names = site.state(LearnerState), site.plan.sites_at(places)
+        learner = state.learner
+        if learner is None or len(announced) % 8:
+            raise IntegrityError("the total of a round came in before the round")
+        total = np.frombuffer(announced, dtype="<u8").astype(np.uint64)
+        if is_checked(site.plan):
+            total = proven_total(secret_of(site), self._binding(site.plan, state.round), names, total)
+        signed = from_residues(total).view(np.int64)
+        if len(signed) != learner.length:
+            raise IntegrityError("the total of a round has another length")
+        key = _next_key(state.key, signed, len(names))
+        state.learner = self._shared(key, lambda: learner.after(signed, len(names)))
+        state.key, state.round = key, state.round + 1
+
+    def _at_round(self, site: Site, number: int, inputs: Mapping[str, bytes], members: int) -> Learner:
+        """The learner of a round, computed here from what came with the request."""
+        state = self._begin(site, inputs.get("start", b""), members)
+        if number and state.round == number - 1:
+            self._advance(site, inputs.get("total", b""), inputs.get("sites", b""))
+        if state.learner is None or state.round != number:
+            raise SiteError(f"site {site.name!r} is not ready for round {number}", hint="Send it the missed totals")
+        return state.learner
+
+    def _numbers(self, site: Site, request: Request, learner: Learner) -> tuple[Whole, int]:
+        """What the site adds to a total, with its noise, and the rows behind it."""
+        state, rows = site.state(LearnerState), rows_of(site, site.plan.phase(0))
+        numbers = learner.contribution(rows, state.memory)
+        if numbers.shape != (learner.length,) or numbers.dtype != np.int64:
+            raise SiteError(f"a learner of {self.name!r} gives other numbers than it announced")
+        if _has_budget(site.plan):
+            numbers = numbers + self._noise(site, request, learner)
+        bound = _ROOM // state.members
+        return np.clip(numbers, -bound, bound), rows.count
+
+    def _noise(self, site: Site, request: Request, learner: Learner) -> Whole:
+        from kohort.models.dp_sgd.fit import gaussian
+
+        answer_once(site, request)
+        state = site.state(LearnerState)
+        deviation = self._setting(site, state.seed, state.members).deviation(learner.sensitivity, learner.share)
+        if deviation < LEAST_GRID_UNITS:
+            raise RefusedError("the numbers of a sum are too coarse for the noise that they are to carry")
+        normals = gaussian(site.streams.bytes("dp", request.digest), learner.length)
+        noise: Whole = np.rint(deviation * normals).astype(np.int64)
+        return noise
+
+    def _contribute(
+        self, site: Site, request: Request, context: SumContext, inputs: Mapping[str, bytes]
+    ) -> tuple[Integers, int]:
+        if not is_checked(site.plan):
+            raise RefusedError("the approved plan has no secure sum of this kind")
+        learner = self._at_round(site, request.round, inputs, len(context.sites))
+        if context.length != learner.length + CHECKS:
+            raise SiteError("a sum was asked for that is not in the approved plan")
+        numbers, count = self._numbers(site, request, learner)
+        vector = to_residues(numbers.view(np.uint64))
+        return with_check(secret_of(site), self._binding(site.plan, request.round), site.name, vector), count
+
+    def _own_numbers(self, site: Site, request: Request) -> tuple[Whole, Guarantee, int]:
+        if is_checked(site.plan):
+            raise RefusedError("a plan with a secure sum asks for no numbers in clear")
+        learner = self._at_round(site, request.round, request.payload.blobs, len(site.plan.sites))
+        numbers, count = self._numbers(site, request, learner)
+        return numbers, claim_of(site) if _has_budget(site.plan) else site.aggregate(count), count
+
+    def _own_of_one(self, site: Site, request: Request) -> Release:
+        numbers, guarantee, count = self._own_numbers(site, request)
+        payload = Payload(arrays={"numbers": numbers}, metrics={"rows": count})
+        return Release(payload=payload, guarantee=guarantee, rows=count)
+
+    def _own_of_many(self, sites: Sequence[Site], request: Request) -> Releases:
+        found = [self._own_numbers(site, request) for site in sites]
+        counts = [count for _, _, count in found]
+        return Releases(
+            arrays={"numbers": np.stack([numbers for numbers, _, _ in found])},
+            metrics={"rows": np.asarray(counts, dtype=np.int64)},
+            guarantees=[guarantee for _, guarantee, _ in found],
+            rows=counts,
+        )
+
+    def _catch_up(self, site: Site, request: Request) -> Release:
+        """Take the steps of rounds this site missed; each total is verified like any other."""
+        arrays, agreed = request.payload.arrays, site.state(SumState).agreed
+        state = site.state(LearnerState)
+        if agreed is not None:
+            members = len(agreed.session.members)
+        else:
+            members = state.members if is_checked(site.plan) else len(site.plan.sites)
+        if not members and not state.stored:
+            raise SiteError(f"site {site.name!r} took part in no round, so it has nothing to catch up with")
+        state = self._begin(site, request.payload.blobs.get("start", b""), members)
+        totals = _parts(arrays["totals"], arrays["lengths"])
+        for number, (total, places) in enumerate(zip(totals, _parts(arrays["places"], arrays["sizes"]), strict=True)):
+            if int(request.payload.metrics["first"]) + number == state.round:  # the others it took before
+                self._advance(site, total.astype("<u8").tobytes(), places.astype("<u4").tobytes())
+        return Release(payload=Payload(), guarantee=_CAUGHT_UP, rows=0)
+
+    # What a plan may ask for.
+
+    def contract(self, approved: ApprovedPlan) -> Contract:
+        """What learning over totals asks of a site.
+
+        Args:
+            approved: The approved plan, whose phase 0 has the rows and the budget.
+
+        Returns:
+            The reservation of a budget, the agreement on a secret, and one answer per round; totals of missed rounds
+            come in between.
+        """
+        rounds, budget = range(self.rounds(approved)), [reserve_step(approved)] if _has_budget(approved) else []
+        missed = Step(
+            task=self.catch_up.name,
+            says="that you took the steps of rounds you missed",
+            claims=(_CAUGHT_UP,),
+            rounds=rounds,
+        )
+        if is_checked(approved):
+            steps = sum_steps(approved, self.total, says=self._words(approved), rounds=rounds)
+            return Contract.of(budget, [secret_step()], [missed, *steps])
+        claims = (total_claim(approved),) if budget else (Aggregate(rows=0),)
+        own = Step(task=self.own.name, says=f"of your rows: {self._words(approved)}", claims=claims, rounds=rounds)
+        return Contract.of(budget, [missed, own])
+
+    def _words(self, approved: ApprovedPlan) -> str:
+        return f"{self.says}, with noise" if _has_budget(approved) else self.says
+
+    # At the hub.
+
+    def learn(self, hub: Hub, *, sigma: float = 0.0) -> Generator[Ask | RoundEnd, Any, Learner]:
+        """Learn over totals, from the reservation of the budget to the last round.
+
+        Args:
+            hub: The coordinator.
+            sigma: The noise multiplier of the sites' accounts, which depends on no site's rows.
+
+        Returns:
+            The learner at the end.
+
+        Raises:
+            ConfigError: The sums need a scheme that cannot add up so many sites.
+            RefusedError: Too few sites take part.
+        """
+        approved, rounds = hub.approved, self.rounds(hub.approved)
+        if _has_budget(approved):
+            reserved: Replies = yield reserve(hub.sites)
+            hub = replace(hub, sites=reserved.sites)
+        members = len(approved.sites)
+        if is_checked(approved):
+            if len(hub.sites) < MIN_SITES:
+                raise RefusedError(
+                    f"{len(hub.sites)} sites take part, and a sum over fewer than three hides nothing",
+                    hint='Add sites, or set method.secure.sum = "none" where the hub is trusted',
+                )
+            hub = replace(hub, sites=(yield from agree_on_secret(hub)))
+            members = len((yield from open_session(hub, find_scheme(scheme_of(approved)))).members)
+        seed = hub.streams.bytes("start", length=16)
+        setting = Setting(approved=approved, encoder=hub.encoder, seed=seed, members=members, sigma=sigma)
+        course = _Course(self, hub, setting, self.start(setting))
+        first = 0
+        if hub.resume is not None:
+            first = course.resume(hub.resume.round, hub.resume.state)
+            model = course.learner.model
+            yield RoundEnd(round=first - 1, rounds=rounds, model=model, state=hub.resume.state, resumed=True)
+        for number in range(first, rounds):
+            if course.learner.finished:
+                break
+            yield from course.round(number)
+            yield RoundEnd(round=number, rounds=rounds, model=course.learner.model, state=course.state())
+        return course.learner
+
+
+@dataclass
+class _Course:
+    """The hub's side: the learner, the totals that some site may still need, and which sites know which round."""
+
+    training: CheckedTraining
+    hub: Hub
+    setting: Setting
+    learner: Learner
+    totals: list[tuple[Integers, NDArray[np.uint32]]] = field(default_factory=list)
+    """The totals since `first`, and the places of the sites in them."""
+    first: int = 0
+    known: dict[str, int] = field(default_factory=dict)
+    """The last round each site took part in."""
+
+    def round(self, number: int) -> Generator[Ask | RoundEnd, Any, None]:
+        """Let sites that missed rounds catch up, and get the total of round `number`."""
+        behind = self.behind(number)
+        if behind:
+            yield Ask(task=self.training.catch_up, to=tuple(behind), each=behind, round=number, expect=Expect())
+        ask = self.checked_total if is_checked(self.hub.approved) else self.clear_total
+        total, sites = yield from ask(number)
+        self.take(number, total, sites)
+
+    def inputs(self, number: int) -> dict[str, bytes]:
+        """What every site gets with the first step of a round."""
+        if number == 0:
+            return {"start": self.setting.seed}
+        total, places = self.totals[-1]
+        listed = places.astype("<u4").tobytes()
+        return {"start": self.setting.seed, "total": total.astype("<u8").tobytes(), "sites": listed}
+
+    def checked_total(self, number: int) -> Generator[Ask | RoundEnd, Any, tuple[Integers, tuple[str, ...]]]:
+        """The total of a secure sum, with its check value."""
+        length = self.learner.length + CHECKS
+        total: Total = yield from secure_sum(
+            self.hub, self.training.total, length=length, round_number=number, inputs=self.inputs(number)
+        )
+        return total.values, total.sites
+
+    def clear_total(self, number: int) -> Generator[Ask | RoundEnd, Any, tuple[Integers, tuple[str, ...]]]:
+        """The total of what sites sent in clear."""
+        expect = Expect(
+            arrays={"numbers": ("<i8", (self.learner.length,))}, metrics=("rows",), largest=float(_ROOM), check=_bounded
+        )
+        payload = Payload(blobs=self.inputs(number))
+        replies: Replies = yield Ask(
+            task=self.training.own, to=self.hub.sites, payload=payload, round=number, expect=expect
+        )
+        if not len(replies):
+            raise SiteError("no site answered with numbers that can be added", hint="See which sites were left out")
+        summed = replies.array("numbers").sum(axis=0, dtype=np.int64)
+        return to_residues(np.clip(summed, -_ROOM, _ROOM).view(np.uint64)), replies.sites
+
+    def take(self, number: int, total: Integers, sites: Sequence[str]) -> None:
+        """Take the step of a round, and forget totals that every site has seen."""
+        places = np.frombuffer(self.hub.approved.places_of(sites), dtype="<u4")
+        self.totals.append((total, places))
+        self.known.update(dict.fromkeys(sites, number))
+        if all(self.known.get(site, -1) == number for site in self.hub.sites):
+            self.totals, self.first = self.totals[-1:], number
+        numbers = total[:-CHECKS] if is_checked(self.hub.approved) else total
+        self.learner = self.learner.after(from_residues(numbers).view(np.int64), len(sites))
+
+    def behind(self, number: int) -> dict[str, Payload]:
+        """What sites that missed rounds need before round `number`."""
+        last = {site: max(self.known.get(site, -1), 0) for site in self.hub.sites}
+        if number == 0 or not any(self.first <= known < number - 1 for known in last.values()):
+            return {}
+        return {site: self._missed(known, number) for site, known in last.items()}
+
+    def _missed(self, last: int, number: int) -> Payload:
+        """The totals from round `last` on, without the latest, which comes with the sum; none where they are lost."""
+        missed = self.totals[last - self.first : number - 1 - self.first] if last >= self.first else []
+        return Payload(
+            arrays={
+                "totals": np.concatenate([np.empty(0, np.uint64), *(total for total, _ in missed)]),
+                "lengths": np.asarray([len(total) for total, _ in missed], dtype=np.int64),
+                "places": np.concatenate([np.empty(0, np.uint32), *(places for _, places in missed)]),
+                "sizes": np.asarray([len(places) for _, places in missed], dtype=np.int64),
+            },
+            metrics={"first": last},
+            blobs={"start": self.setting.seed},
+        )
+
+    def state(self) -> Mapping[str, NDArray[Any]]:
+        """What a checkpoint holds: the learner, and the total that the next round announces."""
+        total, places = self.totals[-1]
+        own = {f"learner_{name}": array for name, array in self.learner.checkpoint().items()}
+        return {"total": total, "places": places, **own}
+
+    def resume(self, last: int, state: Mapping[str, NDArray[Any]]) -> int:
+        """Go on after the last whole round; returns the number of the next one."""
+        own = {name.removeprefix("learner_"): array for name, array in state.items() if name.startswith("learner_")}
+        self.learner = self.learner.restored(own)
+        self.totals, self.first = [(state["total"], state["places"])], last
+        self.known = dict.fromkeys((self.hub.approved.sites[place] for place in state["places"].tolist()), last)
+        return last + 1
+
+
+def _bounded(payload: Payload) -> None:
+    """Refuse numbers that no honest site sends: their sum could wrap."""
+    if (np.abs(payload.arrays["numbers"].astype(np.float64)) > _ROOM).any():
+        raise IntegrityError("a site sent numbers that are too large to be added")
+
+
+def _parts(values: NDArray[Any], sizes: NDArray[Any]) -> list[NDArray[Any]]:
+    """An array cut into parts of these sizes."""
+    if len(sizes) and (sizes.min() < 0 or int(sizes.sum()) != len(values)):
+        raise IntegrityError("the totals of missed rounds cannot be read")
+    return np.split(values, np.cumsum(sizes)[:-1]) if len(sizes) else []
+
+
+def _first_key(setting: Setting) -> bytes:
+    """A digest of all that the learner of the start depends on."""
+    approved = setting.approved
+    facts = [approved.run, approved.plan_hash, setting.seed.hex(), setting.members, repr(setting.sigma)]
+    text = canonical([*facts, setting.encoder.to_mapping()])
+    return hashlib.blake2b(text.encode(), digest_size=32, person=b"kohort-learner").digest()
+
+
+def _next_key(key: bytes, total: Whole, sites: int) -> bytes:
+    digest = hashlib.blake2b(key, digest_size=32, person=b"kohort-learner")
+    digest.update(sites.to_bytes(8, "little") + total.astype("<i8").tobytes())
+    return digest.digest()
