@@ -30,6 +30,8 @@ settings.register_profile(
 settings.load_profile("kohort")
 # What is calibrated in tests is remembered for the tests alone.
 os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="kohort-tests-")
+# The key that signs simulated runs, and what this user remembers of sites, are of the tests alone, too.
+os.environ["KOHORT_STATE"] = tempfile.mkdtemp(prefix="kohort-tests-state-")
 
 PLAN = """
 [data]

@@ -134,20 +134,20 @@ MUTANTS = (
     Mutant(
         "contract: one answer", "privacy/contract.py", "        if known is not None:\n", "        if False:\n", SERVER
     ),
-    _contract("order", "if step.ordered and position <= self.furthest:", "if False:", PLAIN_ORDER),
+    _contract("order", "if step.ordered and position <= place.furthest:", "if False:", PLAIN_ORDER),
     Mutant(
         "contract: order of parts",
         "privacy/contract.py",
-        "if asked.part and (asked.task, asked.round, asked.part - 1) not in self.answered:",
+        "if asked.part and before not in place.answered:",
         "if False:",
         SERVER,
     ),
     _contract("attempts", "        if asked.attempt:\n", "        if False:\n", "fedavg-every-field"),
     _contract("failures", ">= ATTEMPTS:", ">= 10**9:", PLAIN_ORDER),
-    _contract("place", "        if step.ordered and position > self.furthest:\n", "        if False:\n", PLAIN_ORDER),
+    _contract("place", "        if step.ordered and position > place.furthest:\n", "        if False:\n", PLAIN_ORDER),
     _contract(
         "noting answers",
-        "self.answered.setdefault((asked.task, asked.round, asked.part), asked.digest)",
+        "place.answered.setdefault(which, digest)",
         "pass",
         "masks-order",
     ),
@@ -173,15 +173,15 @@ MUTANTS = (
     Mutant(
         "site: contract",
         "protocol/site.py",
-        "        place.admit(step, position, asked)\n",
-        "        pass\n",
+        "    admit(places, step, position, asked, required=required)\n",
+        "    del required\n",
         CONTRACTS,
         PLAIN_ORDER,
     ),
     Mutant(
         "site: attempts of unreadable requests",
         "protocol/site.py",
-        "        site.state(ContractState).place.fail(admitted.asked)\n        raise",
+        "        site.place.fail(admitted.asked)\n        raise",
         "        raise",
         CONTRACTS,
         PLAIN_ORDER,

@@ -29,6 +29,7 @@ def _plan(
     train: Mapping[str, Any] | None = None,
     model: Mapping[str, Any] | None = None,
     declared: bool = True,
+    bounds: Mapping[str, Any] | None = None,
 ) -> Callable[[], Plan]:
     """A small plan; with `declared`, every column's domain is."""
 
@@ -40,7 +41,7 @@ def _plan(
             "quasi": ["age", "ward"],
             "sensitive": ["outcome"],
             "features": "rest",
-            "bounds": {"age": [0, 100], "dose": [-10, 20]},
+            "bounds": {"age": [0, 100], "dose": [-10, 20]} if bounds is None else bounds,
         }
         return load_plan(
             only_read(
@@ -70,6 +71,9 @@ OUTPUT = _dp(mechanism="output", delta=0.0)
 MASKS: dict[str, Any] = {"secure": {"sum": "masks"}}
 LOGISTIC = {"kind": "logistic"}
 SGD = {"batch": 0, "optimizer": "sgd"}
+AGE = {"age": [0, 100]}
+LOOSE = {"epsilon": 9.0, "delta": 1e-3, "domain_share": 0.5}
+"""A budget under which few rows are enough to name a category."""
 PLANS: dict[str, Callable[[], Plan]] = {
     **{name: _plan(name) for name in sorted(methods())},
     "fedavg, undeclared": _plan("fedavg", declared=False),
@@ -82,6 +86,8 @@ PLANS: dict[str, Callable[[], Plan]] = {
     "fedavg, statistics": _plan("fedavg", _dp(mechanism="statistics"), model=LOGISTIC),
     "fedavg, masks": _plan("fedavg", MASKS),
     "fedavg, masks and dp": _plan("fedavg", MASKS | _dp(), train=SGD),
+    "fedavg, noisy domains": _plan("fedavg", _dp(**LOOSE), train=SGD, declared=False, bounds=AGE),
+    "fedavg, masks, noisy domains": _plan("fedavg", MASKS | _dp(**LOOSE), train=SGD, declared=False, bounds=AGE),
     "fedavg, bfv": _plan("fedavg", {"secure": {"sum": "bfv"}}),
     "partial, local": _plan("partial", {"gate": {"k": 5, "release_k": 5, "count": "local"}}),
     "syntactic, peers": _plan("syntactic", {"anonymise": {"k": 5}, "share": "peers"}),

@@ -23,7 +23,7 @@ from kohort.crypto.sums import checked
 from kohort.crypto.sums.modular import P61
 from kohort.errors import IntegrityError, KohortError, RefusedError
 from kohort.methods.partial import method as partial_method
-from kohort.methods.partial.method import COUNT
+from kohort.methods.partial.tasks import COUNT
 from kohort.privacy.contract import Place
 from kohort.protocol import engine as engine_module
 from kohort.protocol.hub import Ask, Expect

@@ -11,21 +11,23 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 from tests.adversary import test_counting, test_masks
 from tests.adversary.plans import PLANS, honest
 from tests.support.contracts import ANY_STEP
 
-from kohort.errors import ConfigError, KohortError
+from kohort.errors import KohortError
 from kohort.models.dense.shape import DenseShape
 from kohort.privacy.contract import Asked, Contract, Position, Step
+from kohort.privacy.dp.histogram import DomainBudget
 from kohort.privacy.openings import OpeningBook
 from kohort.protocol import enrolment
 from kohort.protocol.public_inputs import PublicInputs
 from kohort.protocol.site import Site
 from kohort.protocol.task import Request
 from kohort.protocol.wire import Payload, decode, encode
-from kohort.rounds import summed
+from kohort.rounds import noisy_domains, summed
 from kohort.runs.config import load_plan
 from kohort.runs.run import Outcome, run
 from kohort.testing import (
@@ -287,8 +289,20 @@ def test_row_8_zeroed_payload_slots(checked: bool, monkeypatch: pytest.MonkeyPat
 # 9: nobody lies
 
 
-def test_row_9_a_budget_needs_declared_domains() -> None:
+def test_row_9_undeclared_domains_under_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A ward of one patient is named by no site, unless its noisy count is compared with a wrong threshold."""
     described = PLANS["fedavg, dp-sgd"]().to_mapping()
     del described["data"]["categories"]
-    with pytest.raises(ConfigError, match=r"ward"):
-        run(load_plan(described, complete=True), seed=5, backend=ServedSites(tables=few_rows()))
+    plan, rare = load_plan(described, complete=True), "ward-of-one-patient"
+    tables = {
+        name: pl.concat([frame] * 12).with_columns(
+            ward=pl.when(pl.int_range(pl.len()) == 0).then(pl.lit(rare)).otherwise("ward")
+        )
+        for name, frame in few_rows().items()
+    }
+    domain = run(plan, seed=5, backend=ServedSites(tables=tables)).model.encoder.domain
+    assert rare not in (domain.columns["ward"].categories or ())
+    monkeypatch.setattr(DomainBudget, "threshold", lambda self, keys: -5 * self.deviation(keys))
+    monkeypatch.setattr(noisy_domains, "max", min, raising=False)  # nor does the policy's own minimum hold
+    domain = run(plan, seed=5, backend=ServedSites(tables=tables)).model.encoder.domain
+    assert rare in (domain.columns["ward"].categories or ())

@@ -17,7 +17,7 @@ from tests.adversary.test_nine_rows import _any_request, _Liar
 
 from kohort.crypto.sealed import Identity
 from kohort.errors import IntegrityError, KohortError, RefusedError
-from kohort.privacy.contract import Asked, Place, Step
+from kohort.privacy.contract import Asked, Place, Step, admit, note
 from kohort.privacy.guarantee import Aggregate, Public
 from kohort.protocol.wire import decode, encode
 from kohort.runs.run import run
@@ -159,15 +159,15 @@ def test_a_step_is_answered_to_one_request_also_where_it_has_no_place(ordered: b
     step = Step(task="sum", says="a sum", claims=(), parts=3, ordered=ordered)
     place = Place()
     with pytest.raises(RefusedError, match="before step 0"):
-        place.admit(step, (0, 0, 0, 0, 1), _asked(1, "first"))
-    place.admit(step, (0, 0, 0, 0, 0), _asked(0, "first"))
-    place.note(step, (0, 0, 0, 0, 0), _asked(0, "first"))
-    place.admit(step, (0, 0, 0, 0, 0), _asked(0, "first"))
+        admit([place], step, (0, 0, 0, 0, 1), _asked(1, "first"))
+    admit([place], step, (0, 0, 0, 0, 0), _asked(0, "first"))
+    note([place], step, (0, 0, 0, 0, 0), _asked(0, "first"))
+    admit([place], step, (0, 0, 0, 0, 0), _asked(0, "first"))
     with pytest.raises(RefusedError, match="answered to another request"):
-        place.admit(step, (0, 0, 0, 0, 0), _asked(0, "second"))
-    place.admit(step, (0, 0, 0, 0, 1), _asked(1, "third"))
+        admit([place], step, (0, 0, 0, 0, 0), _asked(0, "second"))
+    admit([place], step, (0, 0, 0, 0, 1), _asked(1, "third"))
     with pytest.raises(RefusedError, match="before step 1"):
-        place.admit(step, (0, 0, 0, 0, 2), _asked(2, "fourth"))
+        admit([place], step, (0, 0, 0, 0, 2), _asked(2, "fourth"))
 
 
 def test_a_reply_with_another_word_is_no_reply(found: HonestRun) -> None:

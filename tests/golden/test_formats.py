@@ -56,10 +56,11 @@ def test_the_ledger() -> None:
     receipts.issue(ledger, [chain], ledger_context)
     ledger.note(chain, ledger_context, reason="why")
     assert "".join(ledger.lines) == LEDGER
-    assert receipts.head == "504c6d1436d9d64d4f7a1de31df733e5df5cd9ca559d279b22936f66bbf46d4f"
+    # Receipts and heads have format 2: their signatures have purposes, and cover names and lengths.
+    assert receipts.head == "a93c39eb2f96fce97ea3bd8887ab19dded2fcdcb4e9460fb306299b7ed46ceb9"
     head = ledger.head(receipts=(receipts.length, receipts.head), hub_key=receipts.public)
     assert head["signature"] == (
-        "c594d70d558292ee491dd14d49253d4fb0569ce58a026feed184af2102f8bc0c624e45c10fde4dfe43f51abeae51bc4ea95793072f3acf10a0b87774d6b6e20b"
+        "9fe9aada49770e586a70ee59ac085ce456c1b5d97c7dd8d6027468b8bfc4797597d9d02729cfe7f4d689f7c31991b53bfbe3d29442fe17969ec5776ecb43d40e"
     )
 
 
@@ -73,7 +74,7 @@ LEDGER = (
     'ize":5,"digest":"c2a0379f081ba1a503fe27fe9889f8526ed777bf22fc34086f0ac6995382fb01","hash":"f59ab575a'
     '3439b74c1d2fd1dd3aaf5c5e4f41ebb93fcd6ec3e1f304577ff15e9"}\n'
     '{"site":"a","seq":2,"prev":"f59ab575a3439b74c1d2fd1dd3aaf5c5e4f41ebb93fcd6ec3e1f304577ff15e9","recei'
-    'pt":"504c6d1436d9d64d4f7a1de31df733e5df5cd9ca559d279b22936f66bbf46d4f","event":"note","what":"train"'
+    'pt":"a93c39eb2f96fce97ea3bd8887ab19dded2fcdcb4e9460fb306299b7ed46ceb9","event":"note","what":"train"'
     ',"to":"hub","via":"","round":1,"request":"0000000000000000000000000000000000000000000000000000000000'
-    '000000","reason":"why","hash":"314abe551ac5931b2f4879b7b5d592f14b60c8736b8ffa4da38853ac2edee2f2"}\n'
+    '000000","reason":"why","hash":"26217823c00c84fca582c0fdb343b72325c4b8b04b5c1105567f6f8ea5a2b6a7"}\n'
 )

@@ -255,3 +255,29 @@ def test_a_hub_that_skips_the_methods_own_task_gets_nothing_trained(
     with pytest.raises(SiteError, match="before it had rows"):
         run(made, seed=1, tables=tables())
     assert all(site.training_rows is None for site in sites.values())
+
+
+def test_rows_of_one_patient_are_not_a_crowd() -> None:
+    """Where rows say whom they are about, a silo's classes hold k persons, and its claim says so."""
+    frame = tables({"a": 240})["a"].sort("ward", "age").with_columns(pl.Series("who", np.repeat(np.arange(60), 4)))
+    schema = schema_of(plan(data={"identifiers": ["who"]}).data, frame.columns, codebook=None, default=None).resolve(
+        frame.columns
+    )
+    made = anonymise_rows(frame, schema, Anonymise(k=4))
+    judged = made.frame.with_columns(frame["who"])
+    assert measure(judged, quasi=["age", "ward"], persons="who").k >= 4
+    by_rows = anonymise_rows(frame.drop("who"), replace_identifiers(schema), Anonymise(k=4)).frame
+    assert measure(by_rows.with_columns(frame["who"]), quasi=["age", "ward"], persons="who").k < 4
+    step = next(iter(find_method("silo").contract(approved_for(schema))))
+    assert step.claims[0].unit == "person"
+
+
+def replace_identifiers(schema: Any) -> Any:
+    kept = {name: spec for name, spec in schema.columns.items() if name != "who"}
+    return replace(schema, columns=kept)
+
+
+def approved_for(schema: Any) -> Any:
+    from kohort.protocol.plan.approved import ApprovedPlan
+
+    return ApprovedPlan(run="r", plan_hash="h", method="silo", config=silo.Silo(), schema=schema)

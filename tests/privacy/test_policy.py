@@ -197,9 +197,10 @@ def test_every_rule_takes_part_in_tightening() -> None:
         "raw": False, "domain": False, "min_rows": 777, "min_k": 77, "min_l": 7, "max_t": 0.07, "min_sum_sites": 70,
         "min_gate_k": 70, "min_cell": 70,
         "epsilon": 0.7, "delta": 7e-7, "public": (), "tasks": ("seven",), "trust_counts": False, "void_dp": False,
+            "overlapping_releases": False,
     }  # fmt: skip
     assert {item.name for item in fields(Policy)} == set(strict), "say here what the strict value of the new rule is"
-    loose = Policy(raw=True, min_rows=1, min_k=2, delta=1.0, trust_counts=True)
+    loose = Policy(raw=True, min_rows=1, min_k=2, delta=1.0, trust_counts=True, overlapping_releases=True)
     assert loose.tightened(Policy(**strict)) == Policy(**strict)
 
 

@@ -146,13 +146,6 @@ def test_a_numeric_target_is_clipped() -> None:
     assert values.min() == pytest.approx(low)
 
 
-def test_a_plan_with_a_budget_declares_its_domains() -> None:
-    with pytest.raises(ConfigError, match="budget needs the domain of every column declared") as caught:
-        outcome(method={"name": "fedavg", "dp": {"epsilon": 1.0}}, data={"bounds": {"age": (0, 99)}})
-    assert caught.value.exit_code == 2
-    assert caught.value.hint == "Declare them in data.bounds and data.categories: dose, ward, outcome"
-
-
 def test_two_sites_are_too_few_to_learn_a_domain() -> None:
     with pytest.raises(ConfigError, match="over 3 to 500 sites, and 2 take part"):
         outcome(sites={"count": 2})

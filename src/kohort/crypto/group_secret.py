@@ -26,6 +26,7 @@ from kohort.crypto.identity.parties import Identity, PublicIdentity
 from kohort.crypto.suites import SIGNATURE, Aead, expand, find_suite
 from kohort.errors import IntegrityError, RefusedError
 from kohort.privacy.guarantee import Encrypted, Guarantee, Public
+from kohort.purposes import Purpose
 from kohort.rng import Streams
 
 __all__ = ["KEYS_CLAIM", "SEALED_CLAIM", "STEPS", "GroupHub", "GroupSite", "least_agreed"]
@@ -37,7 +38,7 @@ KEYS_CLAIM = Public(what="hashes of a group secret")
 _CONTENT = Struct("<32sQ")
 """A contribution, and the number that its sender tells the other sites."""
 _BOX, _HASH = Struct(f"<I{_CONTENT.size + 16}s{SIGNATURE}s"), Struct("<I32s")
-_PURPOSE = "group secret"
+_PURPOSE = Purpose.GROUP_SECRET
 
 
 def _digest(*parts: bytes) -> bytes:

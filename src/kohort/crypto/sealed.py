@@ -35,6 +35,7 @@ from kohort.crypto.identity.parties import Identity, PublicIdentity
 from kohort.crypto.replay import SequenceMemory
 from kohort.crypto.suites import SIGNATURE, SUITES, Suite, expand, find_suite
 from kohort.errors import ConfigError, IntegrityError
+from kohort.purposes import Purpose
 
 __all__ = [
     "Header",
@@ -53,7 +54,7 @@ _SMALLEST_CLASS, _STEPS = 256, 8
 _SIZE, _FIXED, _LENGTH = Struct(">H"), Struct(">BBQQ32s"), Struct(">Q")
 _NO_SALT = bytes(32)
 _NONCE = bytes(12)  # a key seals one message, so the nonce need not change
-_PURPOSE = "sealed message"
+_PURPOSE = Purpose.SEALED
 
 
 @dataclass(frozen=True, kw_only=True)

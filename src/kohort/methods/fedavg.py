@@ -27,7 +27,6 @@ from kohort.crypto.sums.scheme import find_scheme
 from kohort.methods.registry import Method
 from kohort.models.dense.network import FloatArray
 from kohort.privacy.contract import Contract
-from kohort.privacy.dp.accounting import calibrate
 from kohort.privacy.guarantee import DP, Aggregate, Guarantee
 from kohort.protocol.hub import Ask, Hub, ProtocolGenerator, Replies, Result, RoundEnd
 from kohort.protocol.plan.approved import ApprovedPlan, TrainSection
@@ -44,7 +43,7 @@ from kohort.protocol.plan.reads import (
     START,
     Reads,
 )
-from kohort.rounds.dp_accounts import planned_claims, reserve, reserve_step, spends
+from kohort.rounds.dp_accounts import planned_claims, reserve, reserve_step, shared_sigma, spends
 from kohort.rounds.hub_noise import hub_noise
 from kohort.rounds.loop import RoundOptions, RoundsResult, federated_rounds
 from kohort.rounds.noisy_statistics import noisy_statistics, statistics_step
@@ -116,7 +115,9 @@ def protocol(config: FedAvg, hub: Hub) -> ProtocolGenerator:
         reserved: Replies = yield reserve(hub.sites)
         hub = replace(hub, sites=reserved.sites)
     if config.secure is not None:
-        ended = yield from summed_rounds(hub, sigma=_shared_sigma(hub.approved.phase(0)))
+        ended = yield from summed_rounds(
+            hub, sigma=shared_sigma(hub.approved, steps=hub.approved.phase(0).train.rounds)
+        )
     elif config.dp is not None:
         return (yield from _private(config.dp, hub, weights))
     else:
@@ -135,15 +136,6 @@ def _private(dp: DPSection, hub: Hub, weights: FloatArray) -> Generator[Ask | Ro
     options = RoundOptions(task=TRAIN_PHASE, metrics={"phase": 0}, noise=noise, average=dp.average)
     ended: RoundsResult = yield from federated_rounds(hub, weights, options=options)
     return Result(model=hub.model_of(ended.weights), rounds=ended.rounds, stopped_by=ended.stopped_by, claim=claim)
-
-
-def _shared_sigma(phase: TrainingPhase) -> float:
-    """The noise multiplier of the total. It depends on no site's rows, so it is the same at every site."""
-    if phase.dp is None:
-        return 0.0
-    dp = phase.dp
-    rounds = phase.train.rounds
-    return calibrate(epsilon=dp.epsilon, delta=dp.delta, rate=1.0, steps=rounds, accountant=dp.accountant)
 
 
 def claims(config: FedAvg, rows: int) -> Sequence[Guarantee]:

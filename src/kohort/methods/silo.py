@@ -100,6 +100,7 @@ def anonymise_rows(frame: pl.DataFrame, schema: Schema, config: Anonymise) -> An
         quasi=schema.quasi,
         sensitive=schema.sensitive,
         target=schema.target,
+        person=schema.identifiers[0] if schema.identifiers else None,
         k=config.k,
         l=config.l,
         l_kind=config.l_kind,
@@ -136,13 +137,14 @@ def _anonymise(site: Site, request: Request) -> Release:
     del request  # what to do is in the approved plan
     approved = site.plan
     config: Silo = approved.config
-    frame = site.table.rows().select(*approved.schema.inputs, str(approved.schema.target))
-    made = anonymise_rows(frame, approved.schema, config.anonymise)
+    schema = approved.schema
+    frame = site.table.rows().select(*schema.identifiers[:1], *schema.inputs, str(schema.target))
+    made = anonymise_rows(frame, schema, config.anonymise)
     rows = encode_anonymised(site.encoder, made, frame)
     site.training_rows = rows
     return Release(
         payload=Payload(metrics={"rows": rows.count, "classes": made.report.classes}),
-        guarantee=_verdict(config.anonymise, rows.count),
+        guarantee=_verdict(config.anonymise, rows.count, schema),
         rows=rows.count,
     )
 
@@ -171,7 +173,7 @@ def claims(config: Silo, rows: int) -> Sequence[Guarantee]:
     return (_verdict(config.anonymise, rows), Aggregate(rows=rows))
 
 
-def _verdict(config: Anonymise, rows: int) -> KAnonymous:
+def _verdict(config: Anonymise, rows: int, schema: Schema | None = None) -> KAnonymous:
     """What the checker verifies; an anonymised table that does not meet it is an error at the site.
 
     Entropy and recursive l-diversity imply as many distinct values. The claim's t is an earth mover's distance, which
@@ -180,7 +182,11 @@ def _verdict(config: Anonymise, rows: int) -> KAnonymous:
     t = None
     if config.t > 0:
         t = config.t if config.t_kind == "emd" else min(sqrt(config.t / 2), 1.0)
-    return KAnonymous(k=config.k, l=max(config.l, 1), t=t, rows=rows, verified=True)
+    made = KAnonymous(k=config.k, l=max(config.l, 1), t=t, rows=rows, verified=True)
+    if schema is None:
+        return made
+    judged = schema.sensitive if config.l or config.t else ()
+    return replace(made, unit="person" if schema.identifiers else "row", sensitive=judged)
 
 
 def _check(config: Anonymise, schema: Schema) -> None:
@@ -207,7 +213,7 @@ def contract(approved: ApprovedPlan) -> Contract:
     """The counts after anonymisation, then weights once per round."""
     config: Silo = approved.config
     says = "how many rows and classes you have after anonymisation"
-    anonymise = Step(task=ANONYMISE.name, says=says, claims=(_verdict(config.anonymise, 0),))
+    anonymise = Step(task=ANONYMISE.name, says=says, claims=(_verdict(config.anonymise, 0, approved.schema),))
     return Contract.of([anonymise], [training_step(approved)])
 
 

@@ -4,7 +4,7 @@ A contract is a sequence of blocks, each a list of steps that repeat together ov
 it: a request must be the same step again (the same bytes), or one further on. Everything else is refused: another task
 of the same method, a round the plan does not have, a phase out of order, a second request for an answered step.
 
-Guarantee: while a site answers only what `Place.admit` lets pass, every step is answered with at most one release, in
+Guarantee: while a site answers only what `admit` lets pass, every step is answered with at most one release, in
 the contract's order, and the door has compared the release's claim with the step's.
 """
 
@@ -18,7 +18,7 @@ from typing import NamedTuple
 from kohort.errors import RefusedError
 from kohort.privacy.guarantee import Guarantee, is_at_least
 
-__all__ = ["ATTEMPTS", "Asked", "Contract", "Place", "Position", "Step"]
+__all__ = ["ATTEMPTS", "Asked", "Contract", "Place", "Position", "Step", "admit", "note"]
 
 ATTEMPTS = 3
 """How often a step may be asked for before it is answered: a site that fails gives away one word each time."""
@@ -191,58 +191,6 @@ class Place:
     failures: dict[tuple[str, int, int], int] = field(default_factory=dict)
     """How often a step was asked for and not answered."""
 
-    def admit(self, step: Step, position: Position, asked: Asked) -> None:
-        """Refuse what is no allowed next step. Nothing is noted yet: `note` does that when the answer is made.
-
-        Args:
-            step: The step the request asks for.
-            position: Its position in the contract.
-            asked: The request.
-
-        Raises:
-            RefusedError: The step was answered to another request, lies behind, lacks an earlier part, or was asked for
-                too often.
-        """
-        which = (asked.task, asked.round, asked.part)
-        known = self.answered.get(which)
-        if known == asked.digest or (known is not None and step.repeats):
-            return
-        if asked.attempt:
-            raise RefusedError("the approved plan asks for every step once, and this is another attempt")
-        if known is not None:
-            raise RefusedError(f"{asked.task!r} of round {asked.round} was answered to another request before")
-        if step.ordered and position <= self.furthest:
-            raise RefusedError(f"{asked.task!r} of round {asked.round} lies behind what was answered already")
-        if asked.part and (asked.task, asked.round, asked.part - 1) not in self.answered:
-            raise RefusedError(f"step {asked.part} of {asked.task!r} was asked for before step {asked.part - 1}")
-        if self.failures and self.failures.get(which, 0) >= ATTEMPTS:
-            raise RefusedError(f"{asked.task!r} of round {asked.round} was asked for too often")
-
-    def require(self, tasks: Sequence[str]) -> None:
-        """Refuse what comes before its requirements.
-
-        Args:
-            tasks: Tasks that must have been answered once.
-
-        Raises:
-            RefusedError: One was not, or its answer was refused.
-        """
-        for task in tasks:
-            if (task, 0, 0) not in self.answered:
-                raise RefusedError(f"{task!r} must be answered first")
-
-    def note(self, step: Step, position: Position, asked: Asked) -> None:
-        """Note that a step was answered.
-
-        Args:
-            step: The step.
-            position: Its position.
-            asked: The request that was answered.
-        """
-        self.answered.setdefault((asked.task, asked.round, asked.part), asked.digest)
-        if step.ordered and position > self.furthest:
-            self.furthest = position
-
     def fail(self, asked: Asked) -> None:
         """Note that a request for a step failed.
 
@@ -251,3 +199,60 @@ class Place:
         """
         which = (asked.task, asked.round, asked.part)
         self.failures[which] = self.failures.get(which, 0) + 1
+
+
+def admit(
+    places: Sequence[Place], step: Step, position: Position, asked: Asked, *, required: Sequence[str] = ()
+) -> None:
+    """Refuse what is no allowed next step. Nothing is noted yet: `note` does that when the answer is made.
+
+    Args:
+        places: How far each site that was asked has come.
+        step: The step the request asks for.
+        position: Its position in the contract.
+        asked: The request.
+        required: Tasks that each of them must have answered once.
+
+    Raises:
+        RefusedError: At one of them a required task was not answered; or the step was answered to another request,
+            lies behind, lacks an earlier part, or was asked for too often.
+    """
+    _require(places, required)
+    which, before = (asked.task, asked.round, asked.part), (asked.task, asked.round, asked.part - 1)
+    for place in places:
+        known = place.answered.get(which)
+        if known == asked.digest or (known is not None and step.repeats):
+            continue
+        if asked.attempt:
+            raise RefusedError("the approved plan asks for every step once, and this is another attempt")
+        if known is not None:
+            raise RefusedError(f"{asked.task!r} of round {asked.round} was answered to another request before")
+        if step.ordered and position <= place.furthest:
+            raise RefusedError(f"{asked.task!r} of round {asked.round} lies behind what was answered already")
+        if asked.part and before not in place.answered:
+            raise RefusedError(f"step {asked.part} of {asked.task!r} was asked for before step {asked.part - 1}")
+        if place.failures and place.failures.get(which, 0) >= ATTEMPTS:
+            raise RefusedError(f"{asked.task!r} of round {asked.round} was asked for too often")
+
+
+def _require(places: Sequence[Place], tasks: Sequence[str]) -> None:
+    """Refuse what comes before its requirements: tasks that were not answered, or whose answer was refused."""
+    for task in tasks:
+        if not all((task, 0, 0) in place.answered for place in places):
+            raise RefusedError(f"{task!r} must be answered first")
+
+
+def note(places: Iterable[Place], step: Step, position: Position, asked: Asked) -> None:
+    """Note that a step was answered.
+
+    Args:
+        places: Of the sites that answered it.
+        step: The step.
+        position: Its position.
+        asked: The request that was answered.
+    """
+    which, digest = (asked.task, asked.round, asked.part), asked.digest
+    for place in places:
+        place.answered.setdefault(which, digest)
+        if step.ordered and position > place.furthest:
+            place.furthest = position

@@ -18,6 +18,7 @@ from kohort.privacy.policy import Policy
 
 __all__ = ["Refusal", "SiteAtDoor", "door"]
 
+_COUNTS_ROWS = (Aggregate, Raw)
 _METRICS_SHARE_THE_CLAIM = (Aggregate, KAnonymous, KKm, Raw)
 
 
@@ -113,7 +114,7 @@ def _objection(
         return f"the release claims {guarantee.kind}, which is weaker than what the plan's contract says"
     if not 0 <= rows <= site.count:
         return f"the release speaks of {rows} rows, the site holds {site.count}"
-    if isinstance(guarantee, Aggregate | Raw) and guarantee.rows != rows:
+    if isinstance(guarantee, _COUNTS_ROWS) and guarantee.rows != rows:
         return f"the claim speaks of {guarantee.rows} rows, the release of {rows}"
     policy = site.policy
     if metrics and not isinstance(guarantee, _METRICS_SHARE_THE_CLAIM):

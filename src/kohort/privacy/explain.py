@@ -362,10 +362,13 @@ def _kept(steps: Sequence[ExplainedStep], keep_days: int | None) -> str:
 def _paid(budget: Sequence[DP]) -> str:
     if not budget:
         return "Nothing is taken from your privacy budget, because no step of this plan adds noise at your site."
-    most = max(budget, key=lambda claim: claim.epsilon)
+    most, least = max(budget, key=lambda claim: claim.epsilon), min(budget, key=lambda claim: claim.epsilon)
+    first = ""
+    if least.epsilon < most.epsilon:
+        first = f" Of it, epsilon {least.epsilon:.3g} and delta {least.delta:.3g} are paid with a first noisy answer."
     return (
         f"Epsilon {most.epsilon:g} and delta {most.delta:g} per {most.unit}, reserved before the first noisy answer, "
-        "in full even if the run stops early. Your policy's epsilon limits the sum over all runs."
+        f"in full even if the run stops early.{first} Your policy's epsilon limits the sum over all runs."
     )
 
 

@@ -42,15 +42,23 @@ class Guarantee:
     def __init_subclass__(cls) -> None:
         _KINDS[cls.kind] = cls
 
-    @property
+    @cached_property
     def strength(self) -> tuple[float, ...]:
         """Sort key among guarantees of one kind: the weakest sorts first, equal strength compares equal."""
         return ()
 
+    optional: ClassVar[frozenset[str]] = frozenset()
+    """Fields that its text leaves out while they have their defaults, so that older and newer ledger lines agree."""
+
     @cached_property
     def text(self) -> str:
         """Canonical JSON for the ledger. Cached, because every site writes it in every round."""
-        return json.dumps({"kind": self.kind, **asdict(self)}, sort_keys=True, separators=(",", ":"))
+        return json.dumps({"kind": self.kind, **self.said()}, sort_keys=True, separators=(",", ":"))
+
+    def said(self) -> dict[str, Any]:
+        """The fields that its text holds."""
+        defaults = {field.name: field.default for field in fields(self) if field.name in self.optional}
+        return {name: value for name, value in asdict(self).items() if name not in defaults or value != defaults[name]}
 
     @property
     def shown(self) -> str:
@@ -73,7 +81,7 @@ class Raw(Guarantee):
     rows: int
     counted_by: str = ""
 
-    @property
+    @cached_property
     def strength(self) -> tuple[float, ...]:
         """More rows are a weaker claim."""
         return (-self.rows,)
@@ -105,7 +113,7 @@ class Aggregate(Guarantee):
     kind: ClassVar[str] = "aggregate"
     rows: int
 
-    @property
+    @cached_property
     def strength(self) -> tuple[float, ...]:
         """Fewer rows are a weaker claim."""
         return (self.rows,)
@@ -115,18 +123,22 @@ class Aggregate(Guarantee):
 class KAnonymous(Guarantee):
     """k-anonymity, l-diversity and t-closeness of the released rows.
 
-    Every equivalence class holds at least `k` rows and `l` distinct sensitive values; the distribution of its sensitive
-    values is within `t` of the whole table's (None: not claimed). `verified` means the checker confirmed it.
+    Every equivalence class holds at least `k` units (rows, or persons) and `l` distinct values of each column in
+    `sensitive`; the distribution of its sensitive values is within `t` of the whole table's (None: not claimed).
+    `verified` means the checker confirmed it.
     """
 
     kind: ClassVar[str] = "k-anonymous"
+    optional: ClassVar[frozenset[str]] = frozenset({"unit", "sensitive"})
     k: int
     l: int = 1  # noqa: E741 - the literature's own letter
     t: float | None = None
     rows: int = 0
     verified: bool = False
+    unit: str = "row"
+    sensitive: tuple[str, ...] = ()
 
-    @property
+    @cached_property
     def strength(self) -> tuple[float, ...]:
         """Compared by k, then l, then t; no t is the weakest."""
         return (self.k, self.l, -inf if self.t is None else -self.t)
@@ -142,7 +154,7 @@ class KKm(Guarantee):
     rows: int = 0
     verified: bool = False
 
-    @property
+    @cached_property
     def strength(self) -> tuple[float, ...]:
         """Compared by k, then m."""
         return (self.k, self.m)
@@ -154,7 +166,7 @@ class DP(Guarantee):
 
     `epsilon` is the cost of the whole `event`. `charge` is the part of it that this release newly spends (None: all of
     it). A plan pays for all its releases with the first one; later releases have a charge of 0 and name the same
-    `account`. Delta is spent whenever epsilon is.
+    `account`. Delta is spent whenever epsilon is: `delta_charge` of it (None: all of it).
 
     `simulated` marks noise from a seeded generator: right in distribution, but no protection against anyone who knows
     the seed. `void` marks a delta so large that the claim promises nothing. `trust` says whom the claim relies on, such
@@ -163,6 +175,9 @@ class DP(Guarantee):
     """
 
     kind: ClassVar[str] = "dp"
+    optional: ClassVar[frozenset[str]] = frozenset(
+        {"accountant", "charge", "account", "void", "trust", "epsilon_all", "delta_charge"}
+    )
     epsilon: float
     delta: float
     unit: str = "row"
@@ -176,6 +191,7 @@ class DP(Guarantee):
     void: bool = False
     trust: str = ""
     epsilon_all: float | None = None
+    delta_charge: float | None = None
 
     @property
     def spends(self) -> bool:
@@ -187,17 +203,13 @@ class DP(Guarantee):
         """The epsilon and the delta this release takes from the budget."""
         if not self.spends:
             return 0.0, 0.0
-        return (self.epsilon if self.charge is None else self.charge), self.delta
+        delta = self.delta if self.delta_charge is None else self.delta_charge
+        return (self.epsilon if self.charge is None else self.charge), delta
 
-    @property
+    @cached_property
     def strength(self) -> tuple[float, ...]:
         """A void claim is the weakest; then compared by epsilon, delta, and whether the noise is simulated."""
         return (not self.void, -self.epsilon, -self.delta, not self.simulated)
-
-    @cached_property
-    def text(self) -> str:
-        """Canonical JSON without optional fields at their defaults, so that older and newer ledger lines agree."""
-        return json.dumps({"kind": self.kind, **self._said()}, sort_keys=True, separators=(",", ":"))
 
     @property
     def shown(self) -> str:
@@ -211,15 +223,7 @@ class DP(Guarantee):
         return f"DP{f'({marks})' if marks else ''}: {', '.join(parts)}"
 
     def __str__(self) -> str:
-        return f"{self.kind}({', '.join(f'{name}={value}' for name, value in self._said().items() if value != '')})"
-
-    def _said(self) -> dict[str, Any]:
-        unsaid = {field.name: field.default for field in fields(self) if field.name in _DP_UNSAID}
-        return {name: value for name, value in asdict(self).items() if name not in unsaid or value != unsaid[name]}
-
-
-_DP_UNSAID = frozenset({"accountant", "charge", "account", "void", "trust", "epsilon_all"})
-"""Optional fields of a DP claim: left out of its text while they have their defaults."""
+        return f"{self.kind}({', '.join(f'{name}={value}' for name, value in self.said().items() if value != '')})"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -268,7 +272,8 @@ def is_at_least(claim: Guarantee, other: Guarantee) -> bool:
 
 def _classes_hold(claim: KAnonymous, other: KAnonymous) -> bool:
     near = other.t is None or (claim.t is not None and claim.t <= other.t)
-    return claim.k >= other.k and claim.l >= other.l and near and claim.verified >= other.verified
+    same_units = other.unit in {"row", claim.unit} and {*other.sensitive} <= {*claim.sensitive}
+    return claim.k >= other.k and claim.l >= other.l and near and same_units and claim.verified >= other.verified
 
 
 def _sum_holds(claim: SecureSum, other: SecureSum) -> bool:

@@ -71,6 +71,8 @@ class Policy:
     """Patterns of the task names this site answers."""
     trust_counts: bool = False
     """Whether counts reported by other sites may justify a release of raw rows."""
+    overlapping_releases: bool = False
+    """Whether rows may be released in classes that cross those of an earlier release, which can isolate persons."""
 
     def judge(
         self,
@@ -97,12 +99,15 @@ class Policy:
             return f"the policy does not answer the task {task!r}"
         if isinstance(guarantee, DP):  # depends on what was spent before, so it is never cached
             return self._judge_dp(guarantee, spent, spent_delta, paid)
-        return _judge(self, guarantee)
+        judge = _JUDGES.get(type(guarantee))
+        if judge is None:
+            return f"the policy knows no guarantee of kind {guarantee.kind!r}"
+        return judge(self, guarantee)
 
     def _judge_dp(self, claim: DP, spent: float, spent_delta: float, paid: tuple[float, float]) -> str | None:
         epsilon, delta = claim.spent
         # NaN and negative claims would refill a budget
-        if not 0 <= claim.epsilon < inf or not 0 <= claim.delta <= 1 or not 0 <= epsilon < inf:
+        if not (0 <= claim.epsilon < inf and 0 <= claim.delta <= 1 and 0 <= epsilon < inf and 0 <= delta <= 1):
             return f"epsilon {claim.epsilon:g} (charged {epsilon:g}) and delta {claim.delta:g} are no guarantee"
         if claim.void and not self.void_dp:
             return f"delta {claim.delta:g} is too large for the units behind it, so the claim is void"
@@ -142,6 +147,7 @@ class Policy:
             public=tuple(name for name in self.public if name in other.public),
             tasks=_common_tasks(self.tasks, other.tasks),
             trust_counts=self.trust_counts and other.trust_counts,
+            overlapping_releases=self.overlapping_releases and other.overlapping_releases,
         )
 
     def answers(self, task: str) -> bool:
@@ -184,11 +190,6 @@ def _covers(pattern: str, other: str) -> bool:
         return fnmatch.fnmatchcase(other, pattern)
     prefix = pattern[:-1]
     return pattern.endswith("*") and not set(prefix) & set("*?[") and other.startswith(prefix)
-
-
-def _judge(policy: Policy, guarantee: Guarantee) -> str | None:
-    judge = _JUDGES.get(type(guarantee))
-    return f"the policy knows no guarantee of kind {guarantee.kind!r}" if judge is None else judge(policy, guarantee)
 
 
 def _judge_domain(policy: Policy, claim: Domain) -> str | None:

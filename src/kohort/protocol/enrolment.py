@@ -1,17 +1,19 @@
 """Enrolment, the first step of every run: agree on the columns' domains, encode at each site, declare row counts.
 
-When the schema declares every domain, nothing is asked about values. In a plan with a budget it must. In a plan with a
-secure sum, domains are learned by a secure count (`kohort.rounds.domains`). Otherwise each site sends the values and
-ranges that occur in its rows. That is a disclosure: it passes the door, and the ledger lists it as `domain`.
+When the schema declares every domain, nothing is asked about values. In a plan with a budget, others are learned by
+noisy counts (`kohort.rounds.noisy_domains`), in one with a secure sum by a secure count (`kohort.rounds.domains`).
+Otherwise each site sends the values and ranges that occur in its rows. That is a disclosure: it passes the door, and
+the ledger lists it as `domain`.
 
 Guarantee: a site takes declared bounds and categories from its own schema, and others that it verified where the plan
-hides them; a domain that says something else is refused, and so is a second one in the same run.
+hides them; under a budget, those that hold every value the site itself named. A domain that says something else is
+refused, and so is a second one in the same run.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
 from typing import Any, NamedTuple, get_args
@@ -33,7 +35,9 @@ from kohort.protocol.state import TaskState
 from kohort.protocol.task import Release, Releases, Request, Task
 from kohort.protocol.wire import Payload
 from kohort.tables.domain import (
+    OTHER,
     Domain,
+    column_kind,
     declared_column,
     learn_domain,
     merge_domains,
@@ -42,7 +46,16 @@ from kohort.tables.domain import (
 from kohort.tables.encoder import Encoder
 from kohort.tables.schema import ColumnKind
 
-__all__ = ["DESCRIBE", "PREPARE", "DomainState", "Enrolled", "encoder_for", "enrol", "enrolment_contract"]
+__all__ = [
+    "DESCRIBE",
+    "PREPARE",
+    "DomainState",
+    "Enrolled",
+    "encoder_for",
+    "enrol",
+    "enrolment_contract",
+    "rows_to_say",
+]
 
 _ROW_COUNT = Public(what="row count")
 
@@ -72,10 +85,28 @@ class DomainState(TaskState):
 
     learned: Domain | None = None
     """The domain that the site verified by a secure count."""
+    named: Mapping[str, tuple[str, ...]] | None = None
+    """Under a budget: the values that the site released by noisy counts, by undeclared column."""
     adopted: Domain | None = None
     """The domain that it enrolled with."""
     rows: int | None = None
     """Its rows when it enrolled."""
+
+
+def rows_to_say(site: Site, rows: int) -> int:
+    """How many rows a message may say that a release was computed from.
+
+    Under a budget, how many of a site's rows lie within the domain must not be seen: a hub may have chosen the domain.
+
+    Args:
+        site: The site.
+        rows: How many there were.
+
+    Returns:
+        Under a budget, the rows that the site enrolled with; else `rows`.
+    """
+    enrolled = site.state(DomainState).rows
+    return enrolled if rows and enrolled is not None and site.plan.has_budget else rows
 
 
 def _describe(site: Site, request: Request) -> Release:
@@ -168,7 +199,9 @@ def _adopt(sites: Sequence[Site], request: Request) -> Encoder:
     hidden = approved.hides_domains and bool(undeclared_columns(approved.schema))
     _check_declared(approved, domain)
     for site in sites:
-        _check_domain(site.state(DomainState), domain, hidden=hidden)
+        if hidden and approved.has_budget:
+            _check_named(site, domain)
+        _check_domain(site.state(DomainState), domain, hidden=hidden and not approved.has_budget)
     encoder = encoder_for(approved, domain)
     network = approved.model.network(encoder)
     for site in sites:
@@ -183,6 +216,28 @@ def _check_domain(state: DomainState, domain: Domain, *, hidden: bool) -> None:
         raise RefusedError("a second domain came in for the same run")
     if hidden and (state.learned is None or state.learned != domain):
         raise RefusedError("a domain came in that was not learned by a secure count")
+
+
+def _check_named(site: Site, domain: Domain) -> None:
+    """Refuse a domain, learned under a budget, without values that this site named, or that could fail on its rows.
+
+    What a value outside the domain becomes must not depend on the hub: an error, or a refusal, would tell of rows.
+    """
+    named, approved = site.state(DomainState).named, site.plan
+    if named is None:
+        raise RefusedError("a domain came in that was not learned by noisy counts")
+    for name in undeclared_columns(approved.schema):
+        said, is_target = domain.columns.get(name), name == approved.schema.target
+        kind = column_kind(approved.schema.columns[name], site.table.frame.schema[name])
+        if said is None or said.kind != kind or not said.counted:
+            raise RefusedError(f"a domain came in that this site cannot read column {name!r} by")
+        if said.missing != (approved.missing == "category" and not is_target):
+            raise RefusedError(f"a domain came in that treats missing values of column {name!r} otherwise")
+        known = said.categories or ()
+        if kind != "number" and not (is_target or OTHER in known):
+            raise RefusedError(f"a domain came in that has no place for other values of column {name!r}")
+        if not {*named[name]} <= {*known} and (kind != "number" or said.categories is not None):
+            raise RefusedError(f"a domain came in without values of column {name!r} that this site named")
 
 
 def _check_declared(approved: ApprovedPlan, domain: Domain) -> None:

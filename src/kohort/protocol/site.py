@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from time import perf_counter
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
@@ -19,12 +19,13 @@ from kohort.errors import IntegrityError, KohortError, RefusedError, SiteError
 from kohort.models.rows import Rows
 from kohort.models.trainable import Trainable
 from kohort.privacy.codes import code_of
-from kohort.privacy.contract import Asked, Contract, Place, Position, Step
+from kohort.privacy.contract import Asked, Contract, Place, Position, Step, admit, note
 from kohort.privacy.door import Refusal, door
 from kohort.privacy.guarantee import Aggregate, Public
 from kohort.privacy.ledger.ledger import Chain, Ledger, LedgerContext
 from kohort.privacy.openings import OpeningBook
 from kohort.privacy.policy import Policy
+from kohort.privacy.releases import ReleaseAccount
 from kohort.protocol.faults import ByzantineSite
 from kohort.protocol.outbox import Outbox
 from kohort.protocol.plan.approved import ApprovedPlan
@@ -157,6 +158,8 @@ class Site:
         self.approved: ApprovedPlan | None = None
         self.contract_of: Callable[[ApprovedPlan], Contract] = lambda approved: approved.contract
         """What this participant takes from an approved plan; a key-holder takes other steps than a site."""
+        self.place = Place()
+        """How far the site has come in its contract."""
         self.byzantine: ByzantineSite | None = None
         """Simulated dishonesty; None at an honest site."""
         self._encoder: Encoder | None = None
@@ -165,6 +168,8 @@ class Site:
         """The site's own roster: the public keys of a peer that its operator trusts, or None for an unknown name."""
         self.openings = OpeningBook()
         """The totals it took part in; a real site keeps the book in a file, over all runs."""
+        self.releases = ReleaseAccount()
+        """Whom it released in which classes; a real site keeps the account in a file, over all runs."""
         self.outbox: Outbox | None = None
         """Stored replies of a real site; None at simulated sites, which answer a repeated request alike anyway."""
         self.ledger = ledger
@@ -340,14 +345,7 @@ def restore_place(site: Site, asked: Asked) -> None:
         asked: What was asked for, as `asked_of` read it.
     """
     step, position = site.contract.find(asked)
-    site.state(ContractState).place.note(step, position, asked)
-
-
-@dataclass
-class ContractState(TaskState):
-    """The site's place in the contract."""
-
-    place: Place = field(default_factory=Place)
+    note([site.place], step, position, asked)
 
 
 class _Admitted(NamedTuple):
@@ -361,9 +359,8 @@ class _Admitted(NamedTuple):
 
     def note(self, verdicts: Sequence[Refusal | None]) -> None:
         """Note which of the sites answered it: those whose release may leave."""
-        for place, verdict in zip(self.places, verdicts, strict=True):
-            if verdict is None:
-                place.note(self.step, self.position, self.asked)
+        answered = [place for place, verdict in zip(self.places, verdicts, strict=True) if verdict is None]
+        note(answered, self.step, self.position, self.asked)
 
 
 def asked_of(request: Request) -> Asked:
@@ -388,11 +385,9 @@ def _admit(sites: tuple[Site, ...], request: Request) -> _Admitted:
     """Refuse a request that is not an allowed next step of the contract that these sites share."""
     asked = asked_of(request)
     step, position = sites[0].contract.find(asked)
-    places = [site.state(ContractState).place for site in sites]
+    places = [site.place for site in sites]
     required = sites[0].contract.required_before(position[0]) if step.ordered else ()
-    for place in places:
-        place.require(required)
-        place.admit(step, position, asked)
+    admit(places, step, position, asked, required=required)
     return _Admitted(step, position, asked, places)
 
 
@@ -421,11 +416,11 @@ def _answer_alone(site: Site, request: Request) -> Answers:
     try:
         release: Release = find_task(request.task).one(site, request)
     except KohortError as error:
-        site.state(ContractState).place.fail(admitted.asked)
+        site.place.fail(admitted.asked)
         site.ledger.note(site.chain, _ledger_context(request, "hub"), reason=error.message)
         return Answers(sites=(), encoded=[], failures=[_failure(site, error)])
     except Exception:  # a request that a task cannot read at all counts as an attempt, too
-        site.state(ContractState).place.fail(admitted.asked)
+        site.place.fail(admitted.asked)
         raise
     data = encode(_as_sent(site, request, release.payload))
     verdicts = door(
@@ -464,8 +459,9 @@ def _answer_together(sites: tuple[Site, ...], request: Request, task: ManySites)
         return None
     arrays = releases.arrays
     if "weights" in arrays:
-        for site, sent in zip(sites, arrays["weights"], strict=True):
+        for index, site in enumerate(sites):
             if site.byzantine is not None:
+                sent = arrays["weights"][index]
                 sent[:] = site.byzantine.distort(sent, request.payload.arrays["weights"], request.round)
     encoded = encode_many(arrays, releases.metrics)
     rows = releases.rows

@@ -84,14 +84,12 @@ def check_domains(approved: ApprovedPlan, sites: int) -> None:
         sites: How many sites take part.
 
     Raises:
-        ConfigError: It has a budget, or too few or too many sites for a secure count.
+        ConfigError: It has too few or too many sites for a secure count.
     """
     columns = undeclared_columns(approved.schema)
     if not columns or not approved.hides_domains:
         return
     hint = f"Declare them in data.bounds and data.categories: {', '.join(columns)}"
-    if approved.has_budget:
-        raise ConfigError("a plan with a budget needs the domain of every column declared", hint=hint)
     if not _MIN_SITES <= sites <= MAX_SITES:
         raise ConfigError(
             f"domains are learned by a secure count over {_MIN_SITES} to {MAX_SITES} sites, and {sites} take part",
@@ -100,7 +98,7 @@ def check_domains(approved: ApprovedPlan, sites: int) -> None:
 
 
 def domain_steps(approved: ApprovedPlan) -> list[Step]:
-    """What learning the domains asks of a site; nothing where they are declared, or where a budget forbids it.
+    """What learning the domains asks of a site; nothing where they are declared, or learned under a budget.
 
     Args:
         approved: The approved plan. Without columns, as at a key-holder, its sums are allowed in any case.

@@ -25,7 +25,9 @@ from kohort.privacy.dp.accounting import (
     grid_rate,
 )
 from kohort.privacy.dp.budget import account_name
+from kohort.privacy.dp.histogram import DomainBudget
 from kohort.privacy.guarantee import DP
+from kohort.protocol.enrolment import DomainState
 from kohort.protocol.hub import Ask, Expect
 from kohort.protocol.plan.approved import ApprovedPlan
 from kohort.protocol.plan.phases import PURE, DPSection, RowPart, SecureSumSection, TrainingPhase
@@ -34,6 +36,7 @@ from kohort.protocol.state import TaskState
 from kohort.protocol.task import Release, Request, Task
 from kohort.protocol.wire import Payload
 from kohort.rounds.phase_rows import rows_of
+from kohort.tables.domain import undeclared_columns
 
 __all__ = [
     "RESERVE",
@@ -42,9 +45,11 @@ __all__ = [
     "account_of",
     "answer_once",
     "claim_of",
+    "domain_budget",
     "planned_claims",
     "reserve",
     "reserve_step",
+    "shared_sigma",
     "shares_of",
     "spends",
     "total_claim",
@@ -113,6 +118,50 @@ def spends(phase: TrainingPhase, secure: SecureSumSection | None = None) -> DPSe
     return None if phase.dp is None or (phase.dp.mechanism == "hub" and secure is None) else phase.dp
 
 
+def domain_budget(approved: ApprovedPlan) -> DomainBudget | None:
+    """What learning the domains of undeclared columns takes from the plan's budget.
+
+    Args:
+        approved: The approved plan.
+
+    Returns:
+        The smallest epsilon and delta of its phases, and the share; None where nothing is learned, or nothing can be:
+        whole sites are protected, or a phase has no delta that could pay for a threshold.
+    """
+    budgets = [dp for phase in approved.phases if (dp := spends(phase, approved.secure)) is not None]
+    is_open = bool(undeclared_columns(approved.schema)) or not approved.schema.columns
+    if not is_open or not budgets or any(dp.unit == "site" or dp.mechanism in PURE for dp in budgets):
+        return None
+    return DomainBudget(
+        epsilon=min(dp.epsilon for dp in budgets),
+        delta=min(dp.delta for dp in budgets),
+        share=min(dp.domain_share for dp in budgets),
+    )
+
+
+def _sigma(approved: ApprovedPlan, dp: DPSection, *, rate: float, steps: int) -> float:
+    """The noise multiplier of a phase; what learning the domains took is part of the phase's budget."""
+    learned, delta = domain_budget(approved), dp.delta
+    if learned is not None:
+        delta *= 1 - learned.share
+    before = [] if learned is None else [learned.event]
+    return calibrate(epsilon=dp.epsilon, delta=delta, rate=rate, steps=steps, accountant=dp.accountant, before=before)
+
+
+def shared_sigma(approved: ApprovedPlan, *, steps: int) -> float:
+    """The noise multiplier of totals over all sites. It depends on no site's rows, so it is the same at every site.
+
+    Args:
+        approved: The approved plan.
+        steps: How many noisy totals its first phase opens.
+
+    Returns:
+        The multiplier; 0 without a budget.
+    """
+    dp = approved.phase(0).dp
+    return 0.0 if dp is None else _sigma(approved, dp, rate=1.0, steps=steps)
+
+
 def account_of(site: Site) -> SiteAccount:
     """The site's privacy account, which the task `RESERVE` opens.
 
@@ -149,7 +198,7 @@ def _open(site: Site, approved: ApprovedPlan, named: Sequence[str]) -> SiteAccou
             allow_large_delta=dp.allow_large_delta,
             pure=dp.mechanism in PURE,
         )
-        charge = _charge(phase, dp, rows.count)
+        charge = _charge(approved, phase, dp, rows.count)
         sigmas.append(charge.event.sigma if isinstance(charge.event, Event) else 0.0)
         charges.append(charge)
     judge, judge_sigma = approved.judge, 0.0
@@ -161,23 +210,31 @@ def _open(site: Site, approved: ApprovedPlan, named: Sequence[str]) -> SiteAccou
         raise RefusedError("the approved plan has no privacy budget to reserve")
     accountant: Accountant = next((phase.dp.accountant for phase in phases if phase.dp is not None), "pld")
     unit = _unit(phases)
-    epsilon, delta = total_cost(charges, accountant, disjoint=site.table.low_by_row, unit=unit)
+    learned = domain_budget(approved)
+    beside = [] if learned is None else [_domain_charge(learned)]
+    epsilon, delta = total_cost(charges, accountant, disjoint=site.table.low_by_row, unit=unit, beside=beside)
     return SiteAccount(
         name=account_name(approved.run, approved.plan_hash),
         sigmas=tuple(sigmas),
         judge_sigma=judge_sigma,
-        events=tuple(charge.event for charge in charges),
+        events=tuple(charge.event for charge in (*charges, *beside)),
         epsilon=epsilon,
-        delta=delta,
+        delta=delta if learned is None else delta + learned.threshold_delta,
+        before=(0.0, 0.0) if learned is None else learned.cost,
         unit=unit,
         scope=_scope(phases),
         accountant=accountant,
         void=void,
-        **_trust(site, secure, named, charges, accountant),
+        **_trust(site, secure, named, (charges[0], *beside), accountant),
     )
 
 
-def _charge(phase: TrainingPhase, dp: DPSection, count: int) -> Charge:
+def _domain_charge(learned: DomainBudget) -> Charge:
+    """The noise of the counts; their threshold has a delta of its own."""
+    return Charge(epsilon=learned.cost[0], delta=learned.noise_delta, event=learned.event, part="all")
+
+
+def _charge(approved: ApprovedPlan, phase: TrainingPhase, dp: DPSection, count: int) -> Charge:
     """The noise of a whole phase at a site with `count` rows."""
     if dp.mechanism in PURE:
         if phase.train.rounds != 1:
@@ -190,9 +247,11 @@ def _charge(phase: TrainingPhase, dp: DPSection, count: int) -> Charge:
     if dp.mechanism == "dp-sgd":
         steps_per_round, rate = phase.steps_and_rate(count)
         steps *= steps_per_round
-    sigma = calibrate(epsilon=dp.epsilon, delta=dp.delta, rate=rate, steps=steps, accountant=dp.accountant)
+    sigma = _sigma(approved, dp, rate=rate, steps=steps)
     event = Event(sigma=sigma, rate=grid_rate(rate), steps=steps)
-    return Charge(epsilon=dp.epsilon, delta=dp.delta, event=event, part=phase.rows)
+    learned = domain_budget(approved)
+    delta = dp.delta * (1.0 if learned is None else 1 - learned.share)
+    return Charge(epsilon=dp.epsilon, delta=delta, event=event, part=phase.rows)
 
 
 def _trust(
@@ -206,16 +265,17 @@ def _trust(
     if secure is None:
         return {"trust": "", "epsilon_all": None}
     shares = shares_of(site, named, secure.colluders)
-    event, delta = charges[0].event, charges[0].delta
-    if not isinstance(event, Event):
-        raise RefusedError(
-            "output and objective perturbation add noise that sites cannot share", hint="Remove method.secure"
-        )
-    alone = Event(sigma=event.sigma / sqrt(shares.needed), rate=event.rate, steps=event.steps)
+    alone, delta = [], charges[0].delta
+    for event in (charge.event for charge in charges):
+        if not isinstance(event, Event):
+            raise RefusedError(
+                "output and objective perturbation add noise that sites cannot share", hint="Remove method.secure"
+            )
+        alone.append(Event(sigma=event.sigma / sqrt(shares.needed), rate=event.rate, steps=event.steps))
     trust = f"at most {shares.colluders} of {shares.sites} sites collude with the hub, {shares.quorum} answer"
     if secure.sum == "none":
         trust = "the hub, which sees every site's own share"
-    return {"trust": trust, "epsilon_all": epsilon_of([alone], delta, accountant=accountant)}
+    return {"trust": trust, "epsilon_all": epsilon_of(alone, delta, accountant=accountant)}
 
 
 class _Trust(TypedDict):
@@ -306,7 +366,9 @@ def _reserve(site: Site, request: Request) -> Release:
     if state.account is None:
         state.account = _open(site, site.plan, site.plan.sites)
     claim = claim_of(site, reserving=True)
-    return Release(payload=Payload(metrics={"rows": site.count}), guarantee=claim, rows=site.count)
+    enrolled = site.state(DomainState).rows  # how many of them lie within the domain is not said
+    rows = site.count if enrolled is None else enrolled
+    return Release(payload=Payload(metrics={"rows": rows}), guarantee=claim, rows=site.count)
 
 
 RESERVE = Task(name="dp.reserve", one=_reserve)

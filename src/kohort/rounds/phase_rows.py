@@ -14,7 +14,7 @@ from kohort.protocol.plan.phases import RowPart, TrainingPhase
 from kohort.protocol.site import Site
 from kohort.protocol.state import TaskState
 
-__all__ = ["rows_of", "stacked_rows"]
+__all__ = ["first_of_each_person", "rows_of", "stacked_rows"]
 
 
 @dataclass
@@ -58,7 +58,7 @@ def _cut(site: Site, phase: TrainingPhase, *, held_out: bool) -> Rows:
         return every.part(begin, end)
     chosen = np.arange(begin, end)
     if _per_person(phase):
-        chosen = chosen[_first_of_each_person(site)[begin:end]]
+        chosen = chosen[first_of_each_person(site)[begin:end]]
     if phase.held_out:
         # Which rows judge is drawn once a run, so no model was ever trained on them.
         aside = site.streams.generator("held-out", phase.rows).random(end - begin)[chosen - begin] < phase.held_out
@@ -79,7 +79,18 @@ def _span(site: Site, part: RowPart) -> tuple[int, int]:
     return (0, low) if part == "low" else (low, site.count)
 
 
-def _first_of_each_person(site: Site) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def first_of_each_person(site: Site) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Which rows are the first of their person.
+
+    Args:
+        site: The site.
+
+    Returns:
+        True or false per row of its table.
+
+    Raises:
+        SiteError: No column tells persons apart.
+    """
     identifiers = site.schema.identifiers
     if not identifiers:
         raise SiteError(

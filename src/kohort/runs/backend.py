@@ -12,8 +12,8 @@ from typing import Protocol
 
 import polars as pl
 
+from kohort.crypto.identity.parties import Identity
 from kohort.methods.registry import find_method
-from kohort.privacy.contract import Step
 from kohort.privacy.ledger.ledger import Ledger
 from kohort.privacy.ledger.receipts import Receipts
 from kohort.protocol.engine import Engine, LocalEngine
@@ -24,6 +24,7 @@ from kohort.protocol.plan.arrival import parse_arrival
 from kohort.protocol.site import Site, SiteTable
 from kohort.rng import Streams
 from kohort.runs.config import Plan
+from kohort.runs.learning import learning_steps
 from kohort.runs.simulation import Population, populate
 from kohort.tables.schema import Schema
 
@@ -54,6 +55,10 @@ class Backend(Protocol):
         """The rows this process holds: all of them in a simulation, the hub's own in a deployment."""
         ...
 
+    def hub_identity(self, streams: Streams) -> Identity | None:
+        """Who signs the run's ledger and results: the hub. None in a simulation, which the user signs."""
+        ...
+
     def engine(self, ready: RunContext) -> Engine:
         """An engine that reaches the sites."""
         ...
@@ -70,6 +75,11 @@ class Simulation:
     def populate(self, plan: Plan, streams: Streams) -> Population:
         """Read, check, hold out and deal out."""
         return populate(plan, streams, tables=self.tables)
+
+    def hub_identity(self, streams: Streams) -> Identity | None:
+        """Nobody's: hub and sites are in this process."""
+        del streams
+        return None
 
     def engine(self, ready: RunContext) -> LocalEngine:
         """The engine that calls the sites directly."""
@@ -132,16 +142,9 @@ def approved_plan_for(plan: Plan, *, schema: Schema, run: str, sites: tuple[str,
         sites=sites,
         min_cell=plan.policy.min_cell,
     )
-    return replace(approved, contract=enrolment_contract(approved, _learning(approved)) + method.contract(approved))
-
-
-def _learning(approved: ApprovedPlan) -> list[Step]:
-    """How domains are learned in a plan with a secure sum; others do not even import it."""
-    if not approved.sums_securely:
-        return []
-    from kohort.rounds.domains import domain_steps
-
-    return domain_steps(approved)
+    return replace(
+        approved, contract=enrolment_contract(approved, learning_steps(approved)) + method.contract(approved)
+    )
 
 
 def simulated_sites(population: Population, plan: Plan, streams: Streams, ledger: Ledger) -> dict[str, Site]:

@@ -15,6 +15,7 @@ from kohort.protocol.key_holder import key_holder_contract, needs_key_holder
 from kohort.protocol.plan.approved import ApprovedPlan
 from kohort.runs.backend import approved_plan_for
 from kohort.runs.config import Plan
+from kohort.runs.learning import learning_steps
 from kohort.tables.schema import ColumnSpec, Role, Schema
 
 __all__ = ["explain_plan", "plan_schema"]
@@ -52,11 +53,7 @@ def explain_plan(plan: Plan) -> Explanation:
 
 def _learns_domains(approved: ApprovedPlan) -> set[str]:
     """The tasks that are not asked for when every domain turns out to be declared."""
-    if not approved.sums_securely:
-        return {DESCRIBE.name}
-    from kohort.rounds.domains import domain_steps
-
-    return {step.task for step in domain_steps(approved)}
+    return {step.task for step in learning_steps(approved)} if approved.hides_domains else {DESCRIBE.name}
 
 
 def plan_schema(plan: Plan) -> Schema:

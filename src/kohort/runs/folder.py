@@ -1,6 +1,6 @@
 """The folder of a run: its identity, its checkpoints while it runs, and its results.
 
-    DIR/run.json  plan.json  model/  ledger/  hub/received.parquet      a finished run
+    DIR/run.json  plan.json  model/  ledger/  hub/received.parquet      a finished run, bound by ledger/results.jsonl
     DIR/hub/received.json                                               retention date of the received rows
     DIR/state/                                                          only while a run is unfinished
 
@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from kohort.errors import ConfigError, IntegrityError
 from kohort.files import disk_errors, require_new, write_atomic
@@ -21,6 +22,14 @@ from kohort.rng import Streams
 from kohort.runs.config import Plan
 
 __all__ = ["RunFolder", "stored_result"]
+
+
+class BindFiles(Protocol):
+    """What signs the hashes of a run folder's files."""
+
+    def __call__(self, folder: Path, /, *, last: Mapping[str, bytes]) -> None:
+        """Sign them; `last` is what will be written after."""
+        ...
 
 
 def stored_result(path: Path, plan: Plan, seed: int | None) -> dict[str, Any] | None:
@@ -134,11 +143,21 @@ class RunFolder:
                 "the rows are not those of the interrupted run", hint="Restore the table, or start anew with --force"
             )
 
-    def finish(self, plan: Plan, result: dict[str, Any]) -> None:
-        """Write what of the plan was in effect, and the result; the run is over and its state goes."""
+    def finish(self, plan: Plan, result: dict[str, Any], *, bind: BindFiles) -> None:
+        """Write what of the plan was in effect, bind all files to the ledger, and write the result last.
+
+        The run is over then, and its state goes.
+
+        Args:
+            plan: The plan.
+            result: The JSON object of the run.
+            bind: Signs the hashes of the files in the folder, and of those that are written afterwards.
+        """
         in_effect = plan.in_effect(str(result["engine"]))
         write_atomic(self.path / "plan.json", (json.dumps(in_effect, indent=1) + "\n").encode())
-        write_atomic(self.path / "run.json", (json.dumps(result, indent=1) + "\n").encode())
+        content = (json.dumps(result, indent=1) + "\n").encode()
+        bind(self.path, last={"run.json": content})
+        write_atomic(self.path / "run.json", content)
         shutil.rmtree(self.state, ignore_errors=True)
 
     def _identity(self) -> dict[str, Any]:

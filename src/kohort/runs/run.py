@@ -7,6 +7,7 @@ written before the plan and the data are found good, every file is whole or abse
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -15,6 +16,8 @@ from typing import Any
 
 import polars as pl
 
+from kohort.crypto.identity.signers import signer_of
+from kohort.crypto.identity.user import state_folder, user_identity
 from kohort.crypto.sums.scheme import KEY_HOLDER
 from kohort.evaluate.intervals import RESAMPLES
 from kohort.evaluate.utility import evaluate_model
@@ -26,6 +29,7 @@ from kohort.models.rows import encode_rows
 from kohort.privacy.ledger.ledger import LEDGER_FILE, Ledger
 from kohort.privacy.ledger.receipts import Receipts
 from kohort.privacy.ledger.reopen import drop_cut_lines, reopen
+from kohort.privacy.ledger.results import bind_results
 from kohort.privacy.ledger.signing import Signer
 from kohort.protocol.checkpoint import Checkpoint
 from kohort.protocol.engine import Engine, drive
@@ -37,6 +41,7 @@ from kohort.rng import Streams
 from kohort.runs.backend import Backend, RunContext, Simulation, approved_plan_for
 from kohort.runs.config import Plan
 from kohort.runs.folder import RunFolder
+from kohort.runs.learning import check_learning, learn_hidden
 from kohort.runs.observer import Progress, RoundObserver, require_finite
 from kohort.runs.outcome import Outcome, outcome_of
 from kohort.runs.retention import RECEIVED, note_last_day
@@ -96,11 +101,13 @@ def run(
     population = place.populate(plan, streams)
     if folder is not None:
         _open_folder(folder, plan, population, streams, goes_on=goes_on, force=force or resume)
-    ledger, receipts = _open_ledger(folder, streams, goes_on=goes_on)
+    signers = _signers(place, streams, folder)
+    ledger, receipts = _open_ledger(folder, signers, run=streams.bytes("run", length=8).hex(), goes_on=goes_on)
     checkpoint: Checkpoint | None = None
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = signers.notes
     if folder is not None and goes_on:
-        checkpoint, notes = folder.checkpoints.latest(ledger_lines=ledger.length)
+        checkpoint, more = folder.checkpoints.latest(ledger_lines=ledger.length)
+        notes += more
     context = RunContext(
         plan=plan,
         population=population,
@@ -146,7 +153,7 @@ def run(
         folder=folder,
     )
     if folder is not None:
-        _write(outcome, folder)
+        _write(outcome, folder, signer=signers.sealer, run=ledger.run)
     return outcome
 
 
@@ -162,17 +169,41 @@ def _open_folder(
         folder.identify(plan, streams, table)
 
 
-def _open_ledger(folder: RunFolder | None, streams: Streams, *, goes_on: bool) -> tuple[Ledger, Receipts]:
+@dataclass(frozen=True, kw_only=True)
+class _Signers:
+    """Who signs a run's ledger: its chains, its receipts, and its head and results."""
+
+    sites: Signer
+    hub: Signer
+    sealer: Signer
+    notes: tuple[str, ...] = ()
+
+
+def _signers(place: Backend, streams: Streams, folder: RunFolder | None) -> _Signers:
+    """A deployment's hub signs everything; simulated parties have keys of the seed, and the user signs the whole."""
+    hub = place.hub_identity(streams)
+    if hub is not None:
+        own = signer_of(hub)
+        return _Signers(sites=own, hub=own, sealer=own)
+    sites, issuer = (Signer.from_secret(streams.bytes("signer", name)) for name in ("sites", "hub"))
+    if folder is None:
+        return _Signers(sites=sites, hub=issuer, sealer=sites)
+    user = user_identity()
+    if user is None:
+        note = (
+            f"{state_folder()} cannot be written, so a key of this run alone signed the ledger: its signer is unknown"
+        )
+        return _Signers(sites=sites, hub=issuer, sealer=sites, notes=(f"{note}. Set KOHORT_STATE to a folder",))
+    return _Signers(sites=sites, hub=issuer, sealer=signer_of(user))
+
+
+def _open_ledger(folder: RunFolder | None, signers: _Signers, *, run: str, goes_on: bool) -> tuple[Ledger, Receipts]:
     place = None if folder is None else folder.ledger
     has_ledger = goes_on and place is not None and (place / LEDGER_FILE).is_file()
     if has_ledger and place is not None:
         drop_cut_lines(place)
-    ledger = Ledger(
-        signer=Signer.from_secret(streams.bytes("signer", "sites")),
-        folder=place,
-        run=streams.bytes("run", length=8).hex(),
-    )
-    receipts = Receipts(signer=Signer.from_secret(streams.bytes("signer", "hub")), folder=place)
+    ledger = Ledger(signer=signers.sites, sealer=signers.sealer, folder=place, run=run)
+    receipts = Receipts(signer=signers.hub, folder=place)
     if has_ledger and place is not None:
         reopen(place, ledger, receipts)
     return ledger, receipts
@@ -193,9 +224,7 @@ def _enrolled_hub(method: Method, context: RunContext, engine: Engine, checkpoin
     declared = declared_domain(approved.schema, missing=approved.missing)
     hidden = declared is None and approved.hides_domains
     if hidden:
-        from kohort.rounds.domains import check_domains, count_domain
-
-        check_domains(approved, len(context.population.names))
+        check_learning(approved, len(context.population.names))
     tasks = [PREPARE.name, *dict.fromkeys(step.task for step in approved.contract)]
     agreed = engine.approve(lambda rows: method.claims(plan.config, rows), tasks=tasks)
     coordinator = Coordinator(
@@ -209,7 +238,7 @@ def _enrolled_hub(method: Method, context: RunContext, engine: Engine, checkpoin
         declared=declared,
         columns=(*approved.schema.inputs, str(approved.schema.target)),
         settle=partial(_opening, method, coordinator),
-        learn=count_domain(coordinator) if hidden else None,
+        learn=learn_hidden(coordinator) if hidden else None,
     )
     enrolled = drive(enrolment, engine)
     engine.declared = enrolled.rows
@@ -264,6 +293,12 @@ def _domain_notes(hub: Hub, outside: int) -> list[str]:
     if not counted:
         return [f"{outside:,} rows have a value outside the declared categories and took no part"] if outside else []
     least = hub.approved.min_cell
+    if hub.approved.has_budget:
+        names = ", ".join(counted)
+        return [
+            f"the domains of {names} were learned by noisy counts, for a share of the budget: categories that too few "
+            'persons share for that are "other" (of the target: took no part), and numbers outside the cells are clipped'
+        ]
     notes = [
         f"the domains of {', '.join(counted)} were learned by a secure count: categories that fewer than {least} "
         'persons share are "other", and numbers outside the cells that so many fall into are clipped'
@@ -299,7 +334,7 @@ def _evaluate(model: Model, population: Population, usable: Any) -> dict[str, An
     return metrics if by_site is None else {**metrics, "by_site": by_site}
 
 
-def _write(outcome: Outcome, folder: RunFolder) -> None:
+def _write(outcome: Outcome, folder: RunFolder, *, signer: Signer, run: str) -> None:
     mapping = outcome.to_mapping()
     summary = {
         key: mapping[key] for key in ("method", "seed", "rounds", "disclosed", "epsilon", "delta", "ledger_head")
@@ -312,4 +347,4 @@ def _write(outcome: Outcome, folder: RunFolder) -> None:
             note_last_day(folder.path, days=outcome.keep_days, today=datetime.now(UTC).date())
     for name, content in outcome.files.items():
         write_atomic(folder.path / "hub" / name, content)
-    folder.finish(outcome.plan, mapping)
+    folder.finish(outcome.plan, mapping, bind=partial(bind_results, signer=signer, run=run))

@@ -190,6 +190,8 @@ def column_kind(spec: ColumnSpec, dtype: pl.DataType) -> ColumnKind:
 
 def number(column: pl.Series) -> pl.Series:
     """The column as 64-bit floats; a date counts days, a time microseconds. Text that is no number is an error."""
+    if isinstance(column.dtype, pl.Datetime | pl.Duration):
+        return column.dt.cast_time_unit("us").to_physical().cast(pl.Float64)
     if column.dtype.is_temporal():
         return column.to_physical().cast(pl.Float64)
     if column.dtype in (pl.String, pl.Boolean) or column.dtype.is_numeric():

@@ -7,27 +7,31 @@ whole or not at all, and an existing file is kept unless `force` is given. A fra
 
 from __future__ import annotations
 
-import csv
 import io
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import IO, Any, Literal
 
-import numpy as np
 import polars as pl
 
 from kohort.errors import ConfigError, DataError, nearest
 from kohort.files import require_new, write_atomic
+from kohort.tables.dialect import ReadingOptions
+from kohort.tables.reading import UNREADABLE, declare_missing, parse_text
+from kohort.tables.text_types import NULL_MARKERS
 
 __all__ = [
     "ITEM_SEPARATOR",
     "FrameKind",
     "Missing",
+    "TableRead",
     "check_finite",
     "from_native",
     "handle_missing",
+    "read_source",
     "read_table",
     "to_native",
     "write_table",
@@ -35,7 +39,6 @@ __all__ = [
 
 Missing = Literal["drop", "category"]
 Format = Literal["csv", "tsv", "parquet", "arrow"]
-NULL_MARKERS = ("", "?")
 ITEM_SEPARATOR = ";"
 ENDINGS: dict[str, Format] = {
     ".csv": "csv",
@@ -46,8 +49,6 @@ ENDINGS: dict[str, Format] = {
     ".feather": "arrow",
     ".ipc": "arrow",
 }
-# A Rust panic reaches Python as a BaseException; on a damaged file it is a fact about the file.
-UNREADABLE = (pl.exceptions.PolarsError, pl.exceptions.PanicException, ValueError, TypeError, OSError)
 
 
 class FrameKind(StrEnum):
@@ -58,12 +59,28 @@ class FrameKind(StrEnum):
     PYARROW = "pyarrow"
 
 
+@dataclass(frozen=True, kw_only=True)
+class TableRead:
+    """A table that was read, and how.
+
+    Attributes:
+        frame: The table.
+        texts: Its columns as they stand in a text file; None for other files.
+        notes: How it was read, one statement each; no cell is in them.
+    """
+
+    frame: pl.DataFrame
+    texts: pl.DataFrame | None = field(default=None, repr=False)
+    notes: tuple[str, ...] = ()
+
+
 def read_table(
     source: str | Path | IO[bytes],
     *,
     format: Format | None = None,
     null_markers: Sequence[str] = NULL_MARKERS,
     separator: str | None = None,
+    dates: bool = True,
 ) -> pl.DataFrame:
     """Read a table.
 
@@ -71,22 +88,58 @@ def read_table(
         source: A path (format by ending), an open binary stream, or `-` for CSV on standard input.
         format: Format, if not by ending.
         null_markers: Texts that mean a missing value.
-        separator: Separator of CSV cells.
+        separator: Separator of CSV cells; found from the file when None.
+        dates: Whether dates in a text file become ordered values; else they stay text.
 
     Raises:
         DataError: The table is absent, empty, damaged, ragged or of an unsupported type.
     """
+    options = ReadingOptions(delimiter=separator)
+    return read_source(source, options, format=format, null_markers=null_markers, dates=dates).frame
+
+
+def read_source(
+    source: str | Path | IO[bytes],
+    options: ReadingOptions | None = None,
+    *,
+    format: Format | None = None,
+    null_markers: Sequence[str] = NULL_MARKERS,
+    dates: bool = True,
+) -> TableRead:
+    """Read a table and say how it was read.
+
+    Args:
+        source: A path (format by ending), an open binary stream, or `-` for CSV on standard input.
+        options: What is declared about the file; the rest is found.
+        format: Format, if not by ending.
+        null_markers: Texts that mean a missing value.
+        dates: Whether dates in a text file become ordered values; else they stay text.
+
+    Returns:
+        The table, its texts if it is a text file, and what was found.
+
+    Raises:
+        DataError: The table is absent, empty, damaged, ragged or of an unsupported type.
+    """
+    chosen_options = options or ReadingOptions()
     content, name, by_ending = _fetch(source)
     chosen = format or by_ending
     if not content:
         raise DataError(f"{name} is empty", hint="Give a table with a header and at least one row")
+    texts: pl.DataFrame | None = None
+    notes: tuple[str, ...] = ()
     if chosen in ("csv", "tsv"):
-        frame = _parse_csv(content, name, null_markers, separator or ("\t" if chosen == "tsv" else ","))
+        delimiter = "\t" if chosen == "tsv" else None
+        parsed = parse_text(content, name, chosen_options, delimiter=delimiter, markers=null_markers, dates=dates)
+        frame, texts, notes = parsed.frame, parsed.texts, parsed.notes
     else:
         frame = _parse_binary(content, name, chosen)
     if frame.height == 0 or frame.width == 0:
         raise DataError(f"{name} has a header but no rows", hint="Give a table with at least one row")
-    return check_finite(_plain_types(frame, name), name)
+    plain = check_finite(_plain_types(frame, name), name)
+    if chosen_options.null_values:
+        plain, _ = declare_missing(plain, chosen_options)
+    return TableRead(frame=plain, texts=texts, notes=notes)
 
 
 def check_finite(frame: pl.DataFrame, name: str = "the table") -> pl.DataFrame:
@@ -124,8 +177,16 @@ def handle_missing(frame: pl.DataFrame, columns: Sequence[str], how: Missing) ->
     return kept
 
 
-def write_table(frame: pl.DataFrame, path: str | Path, *, force: bool = False) -> None:
+def write_table(
+    frame: pl.DataFrame, path: str | Path, *, force: bool = False, item_separator: str = ITEM_SEPARATOR
+) -> None:
     """Write CSV, Parquet or Arrow by ending; whole or not at all.
+
+    Args:
+        frame: The table.
+        path: The file.
+        force: Replace an existing file.
+        item_separator: What stands between the items of a set in a text file.
 
     Raises:
         ConfigError: The ending is unknown, or the file exists and `force` is not given.
@@ -140,7 +201,7 @@ def write_table(frame: pl.DataFrame, path: str | Path, *, force: bool = False) -
     elif chosen == "arrow":
         frame.write_ipc(buffer)
     else:
-        _join_items(frame).write_csv(buffer, separator="\t" if chosen == "tsv" else ",")
+        _join_items(frame, item_separator).write_csv(buffer, separator="\t" if chosen == "tsv" else ",")
     write_atomic(target, buffer.getvalue())
 
 
@@ -215,90 +276,6 @@ def _parse_binary(content: bytes, name: str, chosen: Format) -> pl.DataFrame:
         raise DataError(f"{name} is not a readable {kind} file", hint=hint) from None
 
 
-def _parse_csv(content: bytes, name: str, null_markers: Sequence[str], separator: str) -> pl.DataFrame:
-    content = content.removeprefix(b"\xef\xbb\xbf").rstrip(b"\r\n") + b"\n"
-    if b"\x00" in content:
-        raise DataError(f"{name} holds NUL bytes", hint="It is binary or UTF-16: save it as UTF-8 CSV")
-    try:
-        content.decode("utf-8")
-    except UnicodeDecodeError as problem:
-        line = content.count(b"\n", 0, problem.start) + 1
-        raise DataError(f"{name} is not UTF-8 (line {line:,})", hint="Save it as UTF-8") from None
-    header = _header(content, name, separator)
-    _check_row_widths(content, name, separator, len(header))
-    try:
-        texts = pl.read_csv(
-            content,
-            separator=separator,
-            infer_schema=False,
-            null_values=[marker for marker in null_markers if marker],
-        )
-    except UNREADABLE:
-        raise DataError(f"{name} is not readable as CSV", hint="Check quotes and separators") from None
-    if "" in null_markers:
-        texts = texts.with_columns(pl.all().replace("", None))
-    return texts.select(_best_type(column) for column in texts)
-
-
-def _header(content: bytes, name: str, separator: str) -> list[str]:
-    rows = csv.reader(io.TextIOWrapper(io.BytesIO(content), encoding="utf-8", newline=""), delimiter=separator)
-    try:
-        header = next(rows)
-    except (StopIteration, csv.Error):
-        header = []
-    if not header:
-        raise DataError(f"{name} has no header", hint="The first line must name the columns")
-    unnamed = sum(not column for column in header)
-    if unnamed:
-        hint = "Name every column; an index written by accident has no name: remove it"
-        raise DataError(f"{name} has {unnamed} column(s) without a name", hint=hint)
-    repeated = sorted({column for column in header if header.count(column) > 1})
-    if repeated:
-        raise DataError(f"{name} names a column twice: {', '.join(repeated)}", hint="Rename one of them")
-    return header
-
-
-def _check_row_widths(content: bytes, name: str, separator: str, width: int) -> None:
-    """Every line must have as many fields as the header: readers fill or cut the others without a word."""
-    octets = np.frombuffer(content, dtype=np.uint8)
-    ends, between = octets == ord("\n"), octets == ord(separator)
-    if b'"' in content:
-        # Parity of the quotes so far tells inside from outside; doubled quotes cancel. uint8 may wrap: parity stays.
-        inside = (np.cumsum(octets == ord('"'), dtype=np.uint8) & 1).astype(bool)
-        if inside[-1]:
-            raise DataError(f"{name} has a quote that never closes", hint="Double the quotes inside quoted cells")
-        ends &= ~inside
-        between &= ~inside
-    line_ends, separators = np.flatnonzero(ends), np.flatnonzero(between)
-    fields = np.diff(np.searchsorted(separators, line_ends), prepend=0) + 1
-    wrong = np.flatnonzero(fields != width)
-    if wrong.size:
-        raise DataError(
-            f"{name} is ragged: {wrong.size:,} row(s) do not have the {width} fields of the header "
-            f"(first: record {wrong[0] + 1:,} with {fields[wrong[0]]})",
-            hint="Check separators and quotes there",
-        )
-
-
-def _best_type(column: pl.Series) -> pl.Series:
-    """Integer, float, boolean or text: the first that loses nothing. Codes such as 007 stay text."""
-    known = column.drop_nulls().unique()
-    if known.is_empty():
-        return column
-    if not known.str.contains(r"^[+-]?0\d").any():
-        integers = known.cast(pl.Int64, strict=False)
-        if integers.null_count() == 0:
-            return column.cast(pl.Int64)
-        # Numbers too long for 64 bits are identifiers; as floats two of them could become one.
-        all_digits = known.str.contains(r"^[+-]?\d+$").all()
-        if not all_digits and known.cast(pl.Float64, strict=False).null_count() == 0:
-            return column.cast(pl.Float64)
-    lowered = known.str.to_lowercase()
-    if lowered.is_in(["true", "false"]).all():
-        return (column.str.to_lowercase() == "true").alias(column.name)
-    return column
-
-
 def _plain_types(frame: pl.DataFrame, name: str) -> pl.DataFrame:
     changes: list[pl.Expr] = []
     for column, dtype in frame.schema.items():
@@ -314,11 +291,11 @@ def _plain_types(frame: pl.DataFrame, name: str) -> pl.DataFrame:
     return frame.with_columns(changes)
 
 
-def _join_items(frame: pl.DataFrame) -> pl.DataFrame:
+def _join_items(frame: pl.DataFrame, separator: str) -> pl.DataFrame:
     lists = [column for column, dtype in frame.schema.items() if isinstance(dtype, pl.List)]
     for column in lists:
-        clashes = frame[column].explode().cast(pl.String).str.contains(ITEM_SEPARATOR, literal=True).sum()
+        clashes = frame[column].explode().cast(pl.String).str.contains(separator, literal=True).sum()
         if clashes:
-            hint = f"CSV joins items by {ITEM_SEPARATOR!r}: write Parquet instead"
+            hint = f"CSV joins items by {separator!r}: write Parquet instead"
             raise DataError(f"{clashes:,} items of column {column!r} hold the item separator", hint=hint)
-    return frame.with_columns(pl.col(column).list.join(ITEM_SEPARATOR) for column in lists)
+    return frame.with_columns(pl.col(column).list.join(separator) for column in lists)

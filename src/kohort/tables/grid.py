@@ -11,12 +11,13 @@ hold. A number lies in the cell `grid_cells` says up to the rounding of a logari
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["LEVELS", "Cell", "grid_bounds", "grid_cells"]
+__all__ = ["LEVELS", "Cell", "cells_at_level", "grid_bounds", "grid_cells", "with_wider"]
 
 LEVELS = 8
 """0: one cell per sign; 1: one per decade; 7: 64 per decade."""
@@ -52,6 +53,36 @@ def grid_cells(values: NDArray[np.float64]) -> Iterator[tuple[int, NDArray[np.in
     yield 0, sign, np.zeros_like(finest)
     for level in range(1, LEVELS):
         yield level, sign, np.where(zero, 0, finest >> (LEVELS - 1 - level))
+
+
+@cache
+def cells_at_level(level: int) -> tuple[Cell, ...]:
+    """All cells of one level, in a fixed order: zero, then the positive ones, then the negative ones.
+
+    Args:
+        level: From 1 on.
+
+    Returns:
+        The cells.
+    """
+    per_decade = 1 << (level - 1)
+    intervals = range(_LOWEST * per_decade, _HIGHEST * per_decade)
+    return (Cell(level, 0, 0), *(Cell(level, sign, interval) for sign in (1, -1) for interval in intervals))
+
+
+def with_wider(cells: Collection[Cell]) -> set[Cell]:
+    """Cells, and those of the levels above that hold them.
+
+    Args:
+        cells: Any cells.
+
+    Returns:
+        What `grid_bounds` reads the range of the cells from.
+    """
+    found = set(cells)
+    for level, sign, interval in cells:
+        found |= {Cell(above, sign, interval >> (level - above) if above else 0) for above in range(level)}
+    return found
 
 
 def grid_bounds(cells: Collection[Cell]) -> tuple[float, float]:

@@ -21,6 +21,7 @@ from kohort.crypto.sums.key_book import KeyBook
 from kohort.crypto.sums.scheme import KEY_HOLDER
 from kohort.privacy.ledger.ledger import canonical
 from kohort.privacy.openings import OpeningBook
+from kohort.privacy.releases import ReleaseAccount
 from kohort.protocol.key_holder import needs_key_holder
 from kohort.protocol.plan.approved import ApprovedPlan
 from kohort.rng import Streams
@@ -29,6 +30,7 @@ from kohort.runs.config import Plan
 from kohort.runs.simulation import Population, populate
 from kohort.transport.deployment.files import signer_of
 from kohort.transport.deployment.site_run import SiteResources, open_chain, run_opener
+from kohort.transport.high_water import MARK_FILE, HighWater
 from kohort.transport.remote_engine import Carrier, RemoteEngine, SiteReceipts
 from kohort.transport.site_ledger import open_site_ledger
 from kohort.transport.site_server import SiteServer
@@ -87,6 +89,17 @@ class ServedSites:
             The carrier.
         """
         return DirectCarrier(self.site_servers)
+
+    def hub_identity(self, streams: Streams) -> Identity | None:
+        """The hub's keys, from the run's seed.
+
+        Args:
+            streams: The run's randomness.
+
+        Returns:
+            The identity.
+        """
+        return Identity.from_secret("hub", streams.bytes("hub identity"))
 
     def engine(self, ready: RunContext) -> RemoteEngine:
         """An engine that writes messages to servers in this process.
@@ -176,8 +189,11 @@ def serve(
         low=None if population.low is None or not is_site else int(population.low[index]),
         low_by_row=population.low_by_row,
         openings=OpeningBook(None if folder is None else folder / "openings.jsonl"),
+        releases=ReleaseAccount(None if folder is None else folder / "releases.jsonl"),
         book=KeyBook(None if folder is None or is_site else folder / "openings"),
     )
+    high_water = HighWater(() if folder is None else (folder / MARK_FILE,))
+    high_water.check(identity.name, ledger.hashes)
     open_chain(resources, ledger, streams.bytes("ledger"))
     stores: dict[tuple[str, str], RunStore] = {}
 
@@ -194,4 +210,5 @@ def serve(
         store_for=store_for,
         replay_guard=ReplayGuard(None if folder is None else folder / "numbers"),
         answered=AnsweredRequests(None if folder is None else folder / "answered"),
+        high_water=high_water,
     )

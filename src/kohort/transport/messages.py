@@ -23,6 +23,7 @@ from kohort.privacy.codes import CODES
 from kohort.privacy.ledger.ledger import canonical
 from kohort.protocol.task import Request
 from kohort.protocol.wire import Payload, decode, encode
+from kohort.purposes import Purpose
 
 __all__ = [
     "ReplyMessage",
@@ -38,8 +39,6 @@ __all__ = [
 
 SIGNATURE = 64
 _REQUEST_PARTS = ("body", "plan", "peers", "receipts")
-_REQUEST, _REPLY = "question to a site", "answer of a site"
-"""Purposes of the signatures."""
 _LARGEST_HEAD = 1 << 20
 _SEVERAL = b"kohort letters\0"
 _MOST_MESSAGES = 16
@@ -134,6 +133,7 @@ class ReplyMessage:
     status: str
     """answer | refused | failed | tampered | dropped"""
     request: str = ""
+    """The digest of the request, when its answer or refusal is a line of the site's ledger."""
     code: str = ""
     """Why there is no answer: one word of `kohort.privacy.codes`. The reason stays at the site."""
     guarantee: Mapping[str, Any] = field(default_factory=dict)
@@ -141,10 +141,11 @@ class ReplyMessage:
     to: str = "hub"
     via: str = ""
     length: int = 0
-    """How long the site's ledger is."""
-    heads: str = ""
-    """Where it stood after this request's line, and the site's signature over that; empty when there is no line."""
+    """How long the site's ledger is now, the line of this request included."""
+    head: str = ""
+    """The hash of its last line."""
     head_signature: str = ""
+    """The site's signature over name, length and hash. The hub accepts no reply without it."""
     receipts: int = 0
     """How many of the hub's receipts the site has."""
     seconds: float = 0.0
@@ -161,7 +162,7 @@ def write_request(message: RequestMessage, hub: Identity) -> bytes:
     Returns:
         Content and signature.
     """
-    return _write(message, _REQUEST_PARTS, hub, _REQUEST)
+    return _write(message, _REQUEST_PARTS, hub, Purpose.REQUEST)
 
 
 def read_request(data: bytes, *, hub: PublicIdentity) -> RequestMessage:
@@ -177,7 +178,7 @@ def read_request(data: bytes, *, hub: PublicIdentity) -> RequestMessage:
     Raises:
         IntegrityError: The hub did not sign it, or it does not have the agreed form.
     """
-    return _read(data, RequestMessage, _REQUEST_PARTS, hub, _REQUEST)
+    return _read(data, RequestMessage, _REQUEST_PARTS, hub, Purpose.REQUEST)
 
 
 def write_reply(message: ReplyMessage, site: Identity) -> bytes:
@@ -190,7 +191,7 @@ def write_reply(message: ReplyMessage, site: Identity) -> bytes:
     Returns:
         Content and signature.
     """
-    return _write(message, ("body",), site, _REPLY)
+    return _write(message, ("body",), site, Purpose.REPLY)
 
 
 def read_reply(data: bytes, *, site: PublicIdentity) -> ReplyMessage:
@@ -206,7 +207,7 @@ def read_reply(data: bytes, *, site: PublicIdentity) -> ReplyMessage:
     Raises:
         IntegrityError: The site did not sign it, it names another one, or it does not have the agreed form.
     """
-    found = _read(data, ReplyMessage, ("body",), site, _REPLY)
+    found = _read(data, ReplyMessage, ("body",), site, Purpose.REPLY)
     if found.site != site.name:
         raise IntegrityError(f"a reply of site {site.name!r} names another site")
     if found.code and found.code not in CODES:
@@ -217,14 +218,14 @@ def read_reply(data: bytes, *, site: PublicIdentity) -> ReplyMessage:
 L = TypeVar("L", RequestMessage, ReplyMessage)
 
 
-def _write(message: RequestMessage | ReplyMessage, blobs: tuple[str, ...], sender: Identity, purpose: str) -> bytes:
+def _write(message: RequestMessage | ReplyMessage, blobs: tuple[str, ...], sender: Identity, purpose: Purpose) -> bytes:
     head = {item.name: getattr(message, item.name) for item in fields(message) if item.name not in blobs}
     parts = {name: getattr(message, name) for name in blobs}
     content = encode(Payload(blobs={"head": canonical(head).encode(), **parts}))
     return content + sender.sign(content, purpose=purpose)
 
 
-def _read(data: bytes, kind: type[L], blobs: tuple[str, ...], sender: PublicIdentity, purpose: str) -> L:
+def _read(data: bytes, kind: type[L], blobs: tuple[str, ...], sender: PublicIdentity, purpose: Purpose) -> L:
     content, signature = bytes(data[:-SIGNATURE]), bytes(data[-SIGNATURE:])
     if not sender.signed(content, signature, purpose=purpose):
         raise IntegrityError(f"a message came in that {sender.name!r} did not sign")

@@ -7,6 +7,7 @@ line what the sites' own ledgers say, and a chain of receipts for each site, whi
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -16,11 +17,12 @@ from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
+from kohort.crypto.identity.keys import public_text
 from kohort.crypto.sealed import Identity, PublicIdentity
 from kohort.errors import ConfigError, IntegrityError, KohortError, RefusedError, SiteError
 from kohort.privacy.codes import CODES
 from kohort.privacy.guarantee import DP, Guarantee, Public, parse_guarantee
-from kohort.privacy.ledger.ledger import Chain, Ledger, LedgerContext, canonical
+from kohort.privacy.ledger.ledger import Chain, Ledger, LedgerContext, canonical, head_digest, heads_digest
 from kohort.privacy.ledger.receipts import RECEIPTS_FILE, Receipts
 from kohort.privacy.ledger.signing import Signer
 from kohort.privacy.ledger.verify import checked_receipts
@@ -33,6 +35,7 @@ from kohort.protocol.site import Failure
 from kohort.protocol.task import Request
 from kohort.protocol.validate import validate
 from kohort.protocol.wire import EncodedReplies
+from kohort.purposes import Purpose
 from kohort.rng import Streams
 from kohort.transport.messages import (
     ReplyMessage,
@@ -63,12 +66,11 @@ class _Heads:
     """Where a site's own ledger stood, as it said; in the form `Receipts` asks a ledger for it."""
 
     def __init__(self, answer: ReplyMessage) -> None:
-        self._said = (answer.heads, answer.head_signature)
+        self._signature = answer.head_signature
 
     def sign_heads(self, chains: Sequence[Chain]) -> tuple[str, str]:
         """What the site signed."""
-        del chains
-        return self._said
+        return heads_digest(chains), self._signature
 
 
 class SiteReceipts(Receipts):
@@ -78,20 +80,64 @@ class SiteReceipts(Receipts):
         super().__init__(signer=signer, folder=folder)
         self._chain = Chain(site, secret=bytes(32))
         self._texts: list[str] = []
+        self.last: tuple[int, str, str] | None = None
+        """Length, last hash and signature of the newest head of the site's ledger; None before the first."""
         if folder is not None and (folder / RECEIPTS_FILE).stat().st_size:
             checked = checked_receipts(folder / RECEIPTS_FILE)
             self.adopt(Ledger(signer=signer), checked, {})
             self._texts = (folder / RECEIPTS_FILE).read_text(encoding="utf-8").splitlines(keepends=True)
+            for line in checked:
+                if "end" in line:
+                    self.last = (*line["end"], line["site_signature"])
+
+    def check(self, answer: ReplyMessage, site: PublicIdentity) -> None:
+        """Check where a site's ledger stands: signed by the site, and never back from where it stood.
+
+        Args:
+            answer: What the site said.
+            site: Who must have signed it.
+
+        Raises:
+            IntegrityError: The head is missing, not signed by the site, went back, or does not have a new line for a
+                new answer.
+        """
+        said = head_digest(site.name, answer.length, answer.head)
+        try:
+            signature = bytes.fromhex(answer.head_signature)
+        except ValueError:
+            signature = b""
+        if not answer.head or not site.signed(said.encode(), signature, purpose=Purpose.LEDGER_HEAD):
+            raise IntegrityError(f"the reply of site {site.name!r} comes without the signed head of its ledger")
+        length, last, _ = self.last or (0, "", "")
+        if answer.length < length or (answer.length == length and answer.head != last):
+            raise IntegrityError(
+                f"the ledger of site {site.name!r} went back: it has {answer.length} lines, and had {length}",
+                hint="Its folder was copied back or replaced: its operator must put the newest copy back",
+            )
+        is_new = answer.status == "answer" and bool(answer.request) and answer.request not in self._issued
+        if is_new and answer.length == length:
+            raise IntegrityError(f"the answer of site {site.name!r} is not a line of its ledger")
 
     def acknowledge(self, answer: ReplyMessage) -> None:
-        """Counter-sign where the site's ledger stands; one that went back is refused."""
-        self._chain.length = answer.length
-        self.issue(_Heads(answer), [self._chain], LedgerContext(what="", request=answer.request))
+        """Counter-sign where the site's ledger stands, once for each request that is a line of it.
+
+        Args:
+            answer: What the site said; it was checked.
+        """
+        self.last = (answer.length, answer.head, answer.head_signature)
+        self._chain.length, self._chain.head = answer.length, answer.head
+        if answer.request:
+            self.issue(_Heads(answer), [self._chain], LedgerContext(what="", request=answer.request))
 
     def after(self, known: int | None) -> bytes:
         """The lines a site that has `known` of them lacks; some more when that is not known."""
         start = max(0, len(self._texts) - RECEIPTS_AT_ONCE) if known is None else known
         return "".join(self._texts[start : start + RECEIPTS_AT_ONCE]).encode()
+
+    def _ends(self, chains: Sequence[Chain]) -> str:
+        """The site's ledger is not here: the receipt itself says where it stood."""
+        (chain,) = chains
+        return f',"end":[{chain.length},"{chain.head}"]'
 
     def _write(self, line: str) -> None:
         super()._write(line)
@@ -135,7 +181,8 @@ class RemoteEngine:
         del claims, tasks  # a site works out both itself, from the plan
         fingerprint = self.approved.schema.fingerprint()
         for name, identity in {**self.sites, **self.parties}.items():
-            binding = {"received_from": identity.fingerprint, "schema": fingerprint}
+            record = json.loads(public_text(identity))
+            binding = {"received_from": identity.fingerprint, "schema": fingerprint, "identity": record}
             secret = self.streams.bytes("received", name)
             self._chains[name] = self.ledger.open_chain(name, secret=secret, binding=binding)
         self.declared = dict.fromkeys(self.sites, UNDECLARED)
@@ -263,10 +310,12 @@ class RemoteEngine:
         answer = read_reply(data, site=self.sites.get(name) or self.parties[name])
         if answer.fresh != number:
             raise IntegrityError(f"site {name!r} answered another message")
-        if answer.heads:
-            if answer.request != request.digest:
-                raise IntegrityError(f"site {name!r} answered another request")
-            self.site_receipts[name].acknowledge(answer)
+        if (answer.status == "answer" or answer.request) and answer.request != request.digest:
+            raise IntegrityError(f"site {name!r} answered another request")
+        if answer.head or answer.status != "failed":  # a site whose disk failed can sign no head, and sends nothing
+            receipts = self.site_receipts[name]
+            receipts.check(answer, self.sites.get(name) or self.parties[name])
+            receipts.acknowledge(answer)
         self._known_receipts[name] = answer.receipts
         return answer
 
@@ -282,7 +331,12 @@ class RemoteEngine:
         for name, answer in answers.items():
             chain, request = self._chains[name], requests[name]
             ledger_context = LedgerContext(
-                what=request.task, to=answer.to, via=answer.via, request=request.digest, round=request.round
+                what=request.task,
+                to=answer.to,
+                via=answer.via,
+                request=request.digest,
+                round=request.round,
+                site_head=_signed_head(answer),
             )
             if answer.status == "answer":
                 try:
@@ -296,7 +350,7 @@ class RemoteEngine:
                 encoded.append(answer.body)
             elif answer.status == "refused":
                 self._write_refusal(chain, ledger_context, answer)
-                if answer.heads:
+                if answer.request:
                     lines.setdefault(request.digest, []).append(chain)
                 excluded.append(Excluded(name, "refused", _said(answer)))
             else:
@@ -326,8 +380,10 @@ class RemoteEngine:
 
     def _write_refusal(self, chain: Chain, ledger_context: LedgerContext, reply: ReplyMessage) -> None:
         """The line of a refusal: of this request or, without a ledger head, of the plan as a whole."""
-        if not reply.heads:
-            ledger_context = LedgerContext(what=f"{self.approved.method}.plan", request=self.approved.plan_hash)
+        if not reply.request:
+            ledger_context = LedgerContext(
+                what=f"{self.approved.method}.plan", request=self.approved.plan_hash, site_head=_signed_head(reply)
+            )
         self.ledger.refuse(chain, ledger_context, guarantee=Public(what="nothing"), reason=reply.code)
 
     def _count(self, requests: Mapping[str, Request], answers: Mapping[str, ReplyMessage]) -> None:
@@ -341,6 +397,11 @@ class RemoteEngine:
         self.costs.key_holder += sum(answer.seconds for name, answer in answers.items() if name in self.parties)
         self.costs.slowest_site += max(times, default=0.0)
         self.costs.sites += sum(times)
+
+
+def _signed_head(answer: ReplyMessage) -> str:
+    """The signed head of the site's ledger as it stands in the hub's own; empty without one."""
+    return canonical([answer.length, answer.head, answer.head_signature]) if answer.head else ""
 
 
 def _said(answer: ReplyMessage) -> str:

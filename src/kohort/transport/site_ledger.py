@@ -17,11 +17,13 @@ from kohort.errors import IntegrityError
 from kohort.files import disk_errors, write_whole
 from kohort.privacy.dp.budget import Budget
 from kohort.privacy.guarantee import Guarantee
-from kohort.privacy.ledger.ledger import GENESIS, LEDGER_FILE, Chain, Ledger, LedgerContext, canonical
+from kohort.privacy.ledger.ledger import GENESIS, LEDGER_FILE, Chain, Ledger, LedgerContext, canonical, head_digest
 from kohort.privacy.ledger.receipts import RECEIPTS_FILE
 from kohort.privacy.ledger.reopen import drop_cut_lines
 from kohort.privacy.ledger.signing import Signer, signature_holds
 from kohort.privacy.ledger.verify import checked_chain, checked_receipts
+from kohort.purposes import Purpose
+from kohort.transport.high_water import LedgerBehindError, stands_at
 
 __all__ = ["Claimed", "KeptReceipts", "SiteLedger", "open_site_ledger"]
 
@@ -48,6 +50,8 @@ class SiteLedger(Ledger):
         self._chain: Chain | None = None
         self._first = dict(history[0]["binding"]) if history else None
         self._times = [(str(line["what"]), int(line.get("time", 0))) for line in history if line["event"] == "release"]
+        self.hashes = [str(line["hash"]) for line in history]
+        """The hash of every line, in order."""
         self.adopt(history)
 
     def open_chain(
@@ -90,6 +94,25 @@ class SiteLedger(Ledger):
         super().refuse(chain, ledger_context, guarantee=guarantee, reason=reason)
         self.last = Claimed(guarantee, 0, ledger_context)
 
+    def _write(self) -> None:
+        fresh = [line[-67:-3] for line in self._unwritten]
+        super()._write()
+        self.hashes += fresh
+
+    def check_end(self, length: int, last: str, *, source: str) -> None:
+        """Compare the chain with an end of it that the site signed once.
+
+        Args:
+            length: How long the chain was.
+            last: The hash of its last line.
+            source: Who returned it, in words.
+
+        Raises:
+            LedgerBehindError: The chain lacks that line.
+        """
+        if not stands_at(self.hashes, length, last):
+            raise LedgerBehindError(self.chain.site, has=len(self.hashes), signed=length, source=source)
+
     def answered_lately(self, task: str, *, seconds: float = MONTH) -> int:
         """How many releases of a task left in the last month."""
         since = time.time() - seconds
@@ -117,19 +140,28 @@ class KeptReceipts:
             with disk_errors(self._path):
                 self._path.touch()
 
-    def take(self, lines: bytes, chain: Chain) -> None:
-        """Add the receipts that are new, if they go on from the last one and both signatures hold."""
+    def take(self, lines: bytes, ledger: SiteLedger) -> None:
+        """Add the receipts that are new, if they go on from the last one and both signatures hold.
+
+        Raises:
+            LedgerBehindError: One of them is about a line that the site signed and its ledger lacks.
+            IntegrityError: One of them is malformed, does not go on from the last one, or is not signed.
+        """
         fresh = []
         for text in lines.splitlines(keepends=True):
             line = self._read(text)
+            is_ours = self._is_ours(line, ledger.chain.site)
+            if is_ours and "end" in line:
+                ledger.check_end(*line["end"], source="a receipt of the hub")
             if line["seq"] < self.length:
                 continue
             message = canonical([self.head, line["request"], line["heads"]]).encode()
+            purpose = Purpose.RECEIPT if "end" in line else None
             if (
                 line["seq"] != self.length
                 or line["prev"] != self.head
-                or not self._is_ours(str(line["heads"]), str(line["site_signature"]))
-                or not signature_holds(self.hub_key, message, str(line["hub_signature"]))
+                or not is_ours
+                or not signature_holds(self.hub_key, message, str(line["hub_signature"]), purpose=purpose)
             ):
                 raise IntegrityError("a receipt of the hub does not go on from the last one, or is not signed")
             self.length, self.head = self.length + 1, str(line["hash"])
@@ -138,17 +170,28 @@ class KeptReceipts:
             with disk_errors(self._path), self._path.open("ab", buffering=0) as file:
                 write_whole(file, b"".join(fresh))
         if fresh:
-            chain.receipt = self.head
+            ledger.chain.receipt = self.head
 
-    def _is_ours(self, heads: str, signature: str) -> bool:
-        """Whether this site signed it, be it before it changed its keys."""
-        return any(signature_holds(key, heads.encode(), signature) for key in self._site_keys)
+    def _is_ours(self, line: Mapping[str, Any], site: str) -> bool:
+        """Whether this site signed it, be it before it changed its keys or before signatures had purposes."""
+        purpose, signed = None, str(line["heads"])
+        if "end" in line:
+            length, last = line["end"]
+            if head_digest(site, length, last) != signed:
+                return False
+            purpose = Purpose.LEDGER_HEAD
+        signature = str(line["site_signature"])
+        return any(signature_holds(key, signed.encode(), signature, purpose=purpose) for key in self._site_keys)
 
     @staticmethod
     def _read(text: bytes) -> dict[str, Any]:
         try:
             line = json.loads(text)
-            int(line["seq"]), line["prev"], line["request"], line["heads"], line["hash"]
+            int(line["seq"]), line["prev"], line["request"], line["heads"], line["hash"], line["hub_signature"]
+            if "end" in line:
+                length, last = line["end"]
+                if type(length) is not int or not isinstance(last, str):
+                    raise TypeError("not the end of a chain")
         except (ValueError, TypeError, KeyError) as error:
             raise IntegrityError("a receipt of the hub is malformed") from error
         return dict(line)

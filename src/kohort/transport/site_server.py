@@ -20,8 +20,10 @@ from kohort.privacy.codes import code_of
 from kohort.privacy.guarantee import Guarantee, Public
 from kohort.privacy.ledger.ledger import LedgerContext
 from kohort.protocol.engine import first_objection
+from kohort.protocol.enrolment import rows_to_say
 from kohort.protocol.site import Answers, Site
 from kohort.protocol.task import Request
+from kohort.transport.high_water import HighWater, LedgerBehindError
 from kohort.transport.messages import (
     ReplyMessage,
     RequestMessage,
@@ -58,7 +60,11 @@ OpenRun = Callable[[RequestMessage, bytes, RunStore], OpenedRun]
 
 
 class SiteServer:
-    """What answers messages at a site. `broken` is set when the disk failed: nothing may be answered after that."""
+    """What answers messages at a site.
+
+    `broken` is set when the disk failed, or when the site's ledger turned out to be older than what the site signed:
+    nothing may be answered after that.
+    """
 
     def __init__(
         self,
@@ -71,6 +77,7 @@ class SiteServer:
         store_for: Callable[[str, str], RunStore],
         replay_guard: ReplayGuard,
         answered: AnsweredRequests,
+        high_water: HighWater | None = None,
     ) -> None:
         self.broken: KohortError | None = None
         self.ledger = ledger
@@ -82,6 +89,7 @@ class SiteServer:
         self._store_for = store_for
         self._replay_guard = replay_guard
         self._answered = answered
+        self._high_water = high_water or HighWater()
         self._runs: dict[tuple[str, str], OpenedRun] = {}
 
     def reply(self, data: bytes) -> bytes:
@@ -97,14 +105,18 @@ class SiteServer:
 
     def _signed_reply(self, message: bytes) -> bytes:
         try:
+            if self.broken is not None:
+                raise self.broken
             reply = self._reply_to(message)
             self._seal()
-        except ResourceError as error:
+        except (ResourceError, LedgerBehindError) as error:
             self.broken = error
+            # Without a head: lines that did not reach the disk, or that go back, must not be signed.
             reply = ReplyMessage(site=self._identity.name, fresh=self._number, status="failed", code="failed")
         except Exception as error:  # whatever a message holds, it must not end the site's process
             self.record_refusal("letter", f"a message that cannot be read ({type(error).__name__})")
-            reply = ReplyMessage(site=self._identity.name, fresh=self._number, status="dropped", code="tampered")
+            unread = ReplyMessage(site=self._identity.name, fresh=self._number, status="dropped", code="tampered")
+            reply = self._with_head(unread)
         return write_reply(reply, self._identity)
 
     def record_refusal(self, what: str, reason: str) -> None:
@@ -118,6 +130,7 @@ class SiteServer:
 
     def _seal(self) -> None:
         self.ledger.seal(receipts=(self._receipts.length, self._receipts.head), hub_key=self._receipts.hub_key)
+        self._high_water.raise_to(self.ledger.chain)
 
     def _reply_to(self, message: bytes) -> ReplyMessage:
         incoming: RequestMessage | None = None
@@ -127,8 +140,8 @@ class SiteServer:
                 raise IntegrityError("a message came in that is for another site")
             self._number = incoming.fresh
             self._replay_guard.accept(incoming.fresh)
-            self._receipts.take(incoming.receipts, self.ledger.chain)
-        except ResourceError:
+            self._receipts.take(incoming.receipts, self.ledger)
+        except (ResourceError, LedgerBehindError):
             raise
         except KohortError as error:
             self.ledger.note(self.ledger.chain, LedgerContext(what="letter"), reason=error.message)
@@ -206,9 +219,7 @@ class SiteServer:
         stored = run.store.find(request.digest)
         if stored is not None:
             former = read_reply(stored, site=self._identity.public)
-            return replace(
-                former, fresh=incoming.fresh, length=self.ledger.chain.length, receipts=self._receipts.length
-            )
+            return self._with_head(replace(former, fresh=incoming.fresh, receipts=self._receipts.length))
         ledger_context = LedgerContext(what=request.task, request=request.digest, round=request.round)
         began = perf_counter()
         try:
@@ -233,7 +244,7 @@ class SiteServer:
             return reply if code == "contract" else self._kept(run, request, reply)
         encoded = answers.encoded if isinstance(answers.encoded, list) else answers.encoded.views()
         reply = self._line(incoming, request, status="answer", seconds=seconds, body=bytes(encoded[0]))
-        return self._kept(run, request, reply)
+        return self._kept(run, request, replace(reply, rows=rows_to_say(run.site, reply.rows)))
 
     def _kept(self, run: OpenedRun, request: Request, reply: ReplyMessage) -> ReplyMessage:
         run.store.keep(run.site, request, write_reply(reply, self._identity), formed=reply.status == "answer")
@@ -255,15 +266,12 @@ class SiteServer:
         claimed = self.ledger.last
         if claimed is None or claimed.ledger_context.request != request.digest:
             raise IntegrityError("an answer would leave that does not stand in the ledger")
-        heads, signature = self.ledger.sign_heads([self.ledger.chain])
         return replace(
             self._reply(incoming, status=status, code=code, claimed=status == "answer"),
             request=request.digest,
             rows=claimed.rows if status == "answer" else 0,
             to=claimed.ledger_context.to,
             via=claimed.ledger_context.via,
-            heads=heads,
-            head_signature=signature,
             seconds=seconds,
             body=body,
         )
@@ -272,12 +280,19 @@ class SiteServer:
         self, incoming: RequestMessage | None, *, status: str, code: str = "", claimed: bool = False
     ) -> ReplyMessage:
         last = self.ledger.last
-        return ReplyMessage(
-            site=self._identity.name,
-            fresh="" if incoming is None else incoming.fresh,
-            status=status,
-            code=code,
-            guarantee=json.loads(last.guarantee.text) if claimed and last is not None else {},
-            length=self.ledger.chain.length,
-            receipts=self._receipts.length,
+        return self._with_head(
+            ReplyMessage(
+                site=self._identity.name,
+                fresh="" if incoming is None else incoming.fresh,
+                status=status,
+                code=code,
+                guarantee=json.loads(last.guarantee.text) if claimed and last is not None else {},
+                receipts=self._receipts.length,
+            )
         )
+
+    def _with_head(self, reply: ReplyMessage) -> ReplyMessage:
+        """The reply with the signed end of the site's chain, as every reply carries it."""
+        chain = self.ledger.chain
+        _, signature = self.ledger.sign_heads([chain])
+        return replace(reply, length=chain.length, head=chain.head, head_signature=signature)

@@ -41,25 +41,25 @@ def test_a_class_is_judged_as_by_hand(frame, rule, data):
 def test_a_rule_is_refused_exactly_when_the_whole_table_fails(frame, rule):
     problem = problem_of(frame, Rule(**rule))
     if meets(problem, range(frame.height)):
-        require_feasible(problem.rule, problem.sensitive, frame.height)
+        require_feasible(problem.rule, problem.sensitive)
     else:
         with pytest.raises(RefusedError):
-            require_feasible(problem.rule, problem.sensitive, frame.height)
+            require_feasible(problem.rule, problem.sensitive)
 
 
 def test_the_refusal_says_what_can_be_met():
     frame = pl.DataFrame({"s": ["a", "b", "a"]})
     private = SensitiveColumns.of(frame, ["s"])
     with pytest.raises(RefusedError, match="k of at most 3"):
-        require_feasible(Rule(k=5), private, 3)
+        require_feasible(Rule(k=5), private)
     with pytest.raises(RefusedError, match="l of at most 2"):
-        require_feasible(Rule(k=1, l=3), private, 3)
+        require_feasible(Rule(k=1, l=3), private)
     with pytest.raises(RefusedError, match=r"Entropy l of at most 1\.889"):
-        require_feasible(Rule(k=1, l=2, l_kind="entropy"), private, 3)
+        require_feasible(Rule(k=1, l=2, l_kind="entropy"), private)
     with pytest.raises(RefusedError, match=r"c above 2\.000"):
-        require_feasible(Rule(k=1, l=2, l_kind="recursive", c=1.5), private, 3)
+        require_feasible(Rule(k=1, l=2, l_kind="recursive", c=1.5), private)
     with pytest.raises(ConfigError, match="none is named"):
-        require_feasible(Rule(k=1, l=2), SensitiveColumns.of(frame, []), 3)
+        require_feasible(Rule(k=1, l=2), SensitiveColumns.of(frame, []))
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from kohort.privacy.ledger.signing import Signer, signature_holds
 from kohort.privacy.ledger.summary import summarise
 from kohort.privacy.ledger.verify import verify_ledger
 from kohort.privacy.policy import Policy
+from kohort.purposes import Purpose
 
 
 def ledger_context(number: int, *, to: str = "hub") -> LedgerContext:
@@ -237,14 +238,18 @@ def test_signatures_hold_for_their_message_and_key_alone() -> None:
     # RFC 8032, section 7.1, TEST 1: secret key, public key and signature of the empty message.
     known = Signer.from_secret(bytes.fromhex("9d61b19deffd5a60ba844af492ec2cc44449c5697b326919703bac031cae7f60"))
     assert known.public == "d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a"
-    assert known.sign(b"") == (
-        "e5564300c360ac729086e2cc806e828a84877f1eb8e5d974d873e065224901555fb8821590a33bacc61e39701cf9b46bd25bf5f0595bbe24655141438e7a100b"
-    )
-    signature = signer.sign(b"message")
-    assert signature_holds(signer.public, b"message", signature)
-    assert not signature_holds(signer.public, b"massage", signature)
-    assert not signature_holds(known.public, b"message", signature)
+    bare = "e5564300c360ac729086e2cc806e828a84877f1eb8e5d974d873e06522490155"
+    bare += "5fb8821590a33bacc61e39701cf9b46bd25bf5f0595bbe24655141438e7a100b"
+    assert signature_holds(known.public, b"", bare, purpose=None)
+    assert not signature_holds(known.public, b"", bare, purpose=Purpose.RECEIPT)
+    signature = signer.sign(b"message", purpose=Purpose.RECEIPT)
+    assert signature_holds(signer.public, b"message", signature, purpose=Purpose.RECEIPT)
+    assert signature_holds(signer.public, b"kohort receipt\0message", signature, purpose=None)
+    for purpose in (None, Purpose.LEDGER_HEAD):
+        assert not signature_holds(signer.public, b"message", signature, purpose=purpose)
+    assert not signature_holds(signer.public, b"massage", signature, purpose=Purpose.RECEIPT)
+    assert not signature_holds(known.public, b"message", signature, purpose=Purpose.RECEIPT)
     for broken in ("", "zz", signature[:-2], "00" * 64):
-        assert not signature_holds(signer.public, b"message", broken)
-        assert not signature_holds(broken, b"message", signature)
+        assert not signature_holds(signer.public, b"message", broken, purpose=Purpose.RECEIPT)
+        assert not signature_holds(broken, b"message", signature, purpose=Purpose.RECEIPT)
     assert "key" not in repr(signer).lower()

@@ -15,6 +15,7 @@ from kohort.privacy.ledger.ledger import canonical
 from kohort.privacy.ledger.signing import Signer
 from kohort.privacy.ledger.summary import summarise
 from kohort.privacy.ledger.verify import verify_ledger
+from kohort.purposes import Purpose
 
 FILES = ("ledger.jsonl", "head.json", "receipts.jsonl")
 Copy = Callable[..., Path]
@@ -130,10 +131,9 @@ def signed_again(folder: Path, secret: bytes, **changes: Any) -> None:
     """A head with changed fields, signed with another key: what a forger with his own key can write."""
     head = json.loads((folder / "head.json").read_bytes())
     signer = Signer.from_secret(secret)
-    statement = (
-        {key: value for key, value in head.items() if key != "signature"} | {"site_key": signer.public} | changes
-    )
-    signature = signer.sign(canonical(statement).encode())
+    said = {key: value for key, value in head.items() if key != "signature"}
+    statement = said | {"site_key": signer.public, "signer": signer.record} | changes
+    signature = signer.sign(canonical(statement).encode(), purpose=Purpose.LEDGER_HEAD)
     (folder / "head.json").write_text(canonical({**statement, "signature": signature}) + "\n")
 
 
@@ -164,8 +164,9 @@ def test_the_same_head_under_its_own_key_is_sound(copy_of: Copy) -> None:
         {"chains": {"north": [1, 2, 3]}},
         {"receipts": None},
         {"receipts": [0, "0" * 64]},
-        {"version": 2},
-        {"version": "1"},
+        {"version": 1},
+        {"version": 3},
+        {"version": "2"},
         {"order": ""},
         {"hub_key": 5},
         {"hub_key": ""},

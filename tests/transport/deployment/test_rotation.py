@@ -66,7 +66,7 @@ class Made:
         site_server = self.site.site_server()
         try:
             answer = read_reply(site_server.reply(write_request(asked, hub)), site=self.hub.sites()["north"].site)
-            if answer.heads:
+            if answer.request:
                 receipts.acknowledge(answer)
             return answer.status
         finally:

@@ -23,7 +23,7 @@ from kohort.anonymity.checker import sensitive as per_class
 from kohort.anonymity.checker.classes import as_frame, group_rows, require_columns
 from kohort.anonymity.checker.items import item_sets, smallest_class, smallest_support
 from kohort.anonymity.checker.sensitive import TOLERANCE, value_codes
-from kohort.errors import ConfigError, nearest
+from kohort.errors import ConfigError, DataError, nearest
 
 __all__ = [
     "Anonymity",
@@ -35,6 +35,7 @@ __all__ = [
     "km_anonymity",
     "l_diversity",
     "measure",
+    "rarest_value",
     "satisfies",
     "t_closeness",
     "unmet",
@@ -184,7 +185,8 @@ def measure(
         sensitive: Names of the sensitive columns.
         items: Columns of item sets; several are one set of items per row.
         m: Number of items an attacker may know.
-        persons: Column that says who a row is about: k and k^m then count persons; all other figures count rows.
+        persons: Column that says who a row is about. k and k^m then count persons, and a person counts once per value
+            in the distribution of a sensitive column; `rows`, `uniques` and the histogram still count rows.
 
     Returns:
         The measured figures.
@@ -214,10 +216,25 @@ def measure(
         uniques=int(counts[0]) if sizes[0] == 1 else 0,
         largest_class=int(sizes[-1]),
         histogram=tuple(zip(sizes.tolist(), counts.tolist(), strict=True)),
-        sensitive=tuple(_disclosure(per_class.spread(classes, table[name]), name) for name in private),
+        sensitive=tuple(_disclosure(per_class.spread(classes, table[name], persons=who), name) for name in private),
         km=km,
         m=m if item_columns else None,
     )
+
+
+def rarest_value(frame: Any, column: str, persons: str) -> int:
+    """How many persons have the rarest value of a column.
+
+    Args:
+        frame: A pandas, polars or pyarrow table.
+        column: The column; null is a value.
+        persons: Column that says who a row is about.
+
+    Returns:
+        The number of persons.
+    """
+    table = as_frame(frame)
+    return smallest_class(group_rows(table, [column]), _person_codes(table, persons))
 
 
 def k_anonymity(frame: Any, *, quasi: Sequence[str]) -> int:
@@ -338,16 +355,24 @@ def unmet(
             if asked and bound is not None and not _holds(value, sign, bound)
         ]
     if l is not None and c is not None and l_kind == "recursive":
-        problems += _recursive_problems(table, quasi, sensitive, least=int(l), c=c)
+        who = None if persons is None else _person_codes(table, persons)
+        problems += _recursive_problems(table, quasi, sensitive, who, least=int(l), c=c)
     return tuple(problems)
 
 
 def _recursive_problems(
-    frame: pl.DataFrame, quasi: Sequence[str], sensitive: Sequence[str], *, least: int, c: float
+    frame: pl.DataFrame,
+    quasi: Sequence[str],
+    sensitive: Sequence[str],
+    persons: NDArray[np.int64] | None,
+    *,
+    least: int,
+    c: float,
 ) -> list[str]:
     problems = []
+    classes = group_rows(frame, quasi)
     for name in require_columns(frame, sensitive):
-        ratios = per_class.recursive_ratio(_spread(frame, quasi, name), l=least)
+        ratios = per_class.recursive_ratio(per_class.spread(classes, frame[name], persons=persons), l=least)
         broken = int((ratios >= c).sum())
         if broken:
             problems.append(f"{broken:,} classes are not recursively ({c:g}, {least})-diverse in column {name!r}")
@@ -376,11 +401,18 @@ def _spread(frame: Any, quasi: Sequence[str], sensitive: str) -> per_class.Sprea
 
 
 def _person_codes(table: pl.DataFrame, column: str) -> NDArray[np.int64]:
-    """Who each row is about; rows that do not say are about different persons."""
+    """Who each row is about.
+
+    Raises:
+        DataError: A row does not say.
+    """
     require_columns(table, [column])
+    silent = table[column].null_count()
+    if silent:
+        hint = "Fill the column in, or drop these rows: nobody can be counted in them"
+        raise DataError(f"{silent:,} rows do not say in column {column!r} whom they are about", hint=hint)
     known, _ = value_codes(table[column])
-    silent = table[column].is_null().to_numpy()
-    return np.where(silent, known.max(initial=0) + 1 + np.arange(table.height), known)
+    return known
 
 
 def _holds(value: float, sign: str, bound: float) -> bool:

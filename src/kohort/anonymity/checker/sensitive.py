@@ -59,8 +59,8 @@ class Spread:
     value: Integers
     count: Integers
     first: Integers  # position of each class's first entry
-    sizes: Integers
-    table: Integers  # rows of each value in the whole table
+    sizes: Integers  # what each class counts: its rows, or its pairs of a person and a value
+    table: Integers  # rows, or persons, of each value in the whole table
     ordered: bool
 
     @property
@@ -99,17 +99,32 @@ def value_codes(column: pl.Series) -> tuple[Integers, int]:
     return codes, len(known) + int(missing)
 
 
-def spread(classes: Classes, column: pl.Series) -> Spread:
-    """Count the values of `column` in each class. Numbers are ordered, everything else is not."""
+def spread(classes: Classes, column: pl.Series, *, persons: Integers | None = None) -> Spread:
+    """Count the values of `column` in each class. Numbers are ordered, everything else is not.
+
+    Args:
+        classes: The classes of the rows.
+        column: The sensitive column.
+        persons: A number for whom each row is about; a person then counts once per value in each class, and once per
+            value in the table. None counts rows.
+
+    Returns:
+        The counts.
+    """
     codes, distinct = value_codes(column)
-    keys, count = np.unique(classes.of_row * distinct + codes, return_counts=True)
+    of_row, of_table = classes.of_row * distinct + codes, codes
+    if persons is not None:
+        seen = pl.DataFrame({"where": of_row, "value": codes, "who": persons})
+        of_row = seen.unique(["where", "who"])["where"].to_numpy()
+        of_table = seen.unique(["value", "who"])["value"].to_numpy()
+    keys, count = np.unique(of_row, return_counts=True)
     of_class, value = np.divmod(keys, distinct)
     return Spread(
         value=value,
         count=count.astype(np.int64),
         first=np.searchsorted(of_class, np.arange(classes.count)).astype(np.int64),
-        sizes=classes.sizes,
-        table=np.bincount(codes, minlength=distinct).astype(np.int64),
+        sizes=np.bincount(of_class, weights=count, minlength=classes.count).astype(np.int64),
+        table=np.bincount(of_table, minlength=distinct).astype(np.int64),
         ordered=column.dtype.is_numeric(),
     )
 

@@ -26,7 +26,8 @@ from kohort.anonymity.gate.gate import GateDecision, apply_gate, sets_as_text
 from kohort.errors import ConfigError, DataError, nearest
 from kohort.files import disk_errors, require_new
 from kohort.tables.datasets.catalogue import open_table
-from kohort.tables.frames import ENDINGS, UNREADABLE, Missing, from_native, write_table
+from kohort.tables.frames import ENDINGS, Missing, from_native, write_table
+from kohort.tables.reading import UNREADABLE
 
 __all__ = ["GateTableResult", "gate_table"]
 

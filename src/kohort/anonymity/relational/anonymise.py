@@ -102,6 +102,7 @@ def anonymise(
     k: int,
     sensitive: Sequence[str] = (),
     target: str | None = None,
+    person: str | None = None,
     l: float = 0,  # noqa: E741 - the literature's own letter
     l_kind: LKind = "distinct",
     c: float = 3.0,
@@ -127,6 +128,8 @@ def anonymise(
         k: Rows of every class.
         sensitive: Names of the sensitive columns, which l and t are about.
         target: Column that entropy loss and automatic hierarchies are about; the first sensitive column when None.
+        person: Column that says whom a row is about. Classes then hold at least k persons, and l and t count a person
+            once per value. The column itself is left out of the release.
         l: l-diversity; 0 asks for nothing.
         l_kind: Kind of l-diversity.
         c: c of recursive (c, l)-diversity.
@@ -164,8 +167,8 @@ def anonymise(
     _check_options(algorithm, keep_exact, suppression_limit)
     table = handle_missing(given, given.columns, missing)
     rule = Rule(k=k, l=l, l_kind=l_kind, c=c, t=t, t_kind=t_kind)
-    private = SensitiveColumns.of(table, sensitive)
-    require_feasible(rule, private, table.height)
+    private = SensitiveColumns.of(table, sensitive, persons=_person_codes(table, person, quasi, sensitive, target))
+    require_feasible(rule, private)
     coded = code_table(table, quasi, by_value=algorithm == "thesis")
     problem = Problem(coded, private, rule)
     options = ClassOptions(
@@ -179,20 +182,20 @@ def anonymise(
         finish=_finisher(problem, keep_exact),
     )
     made = form_classes(table, problem, options)
-    problems = _verify(release(table, made.partition, made.cells), made.suppressed, quasi, sensitive, rule)
+    problems = _verify(release(table, made.partition, made.cells), made.suppressed, quasi, sensitive, rule, person)
     if problems and len(made.suppressed):
         # Leaving rows out moves the table's own distribution; where t then fails, nobody is left out.
         made = form_classes(table, problem, options.without_suppression())
-        problems = _verify(release(table, made.partition, made.cells), made.suppressed, quasi, sensitive, rule)
+        problems = _verify(release(table, made.partition, made.cells), made.suppressed, quasi, sensitive, rule, person)
     if problems and keep_exact != "thesis":
         raise IntegrityError(f"the released table does not meet the rule: {'; '.join(problems)}", hint="Report this")
     released = release(table, made.partition, made.cells)
     kept = np.setdiff1d(np.arange(table.height), made.suppressed)
     out = released if not len(made.suppressed) else released[kept]
-    report = _report(table, out, kept, made.cells, made.hierarchies, quasi, sensitive, target)
+    report = _report(table, out, kept, made.cells, made.hierarchies, quasi, sensitive, target, person)
     classes = made.partition.labels[kept]
     return Anonymised(
-        frame=to_native(out, kind),
+        frame=to_native(out if person is None else out.drop(person), kind),
         report=Report(
             **report,
             suppressed_cells=_suppressed_cells(made.cells, classes),
@@ -221,6 +224,27 @@ def _check_columns(frame: pl.DataFrame, quasi: Sequence[str], sensitive: Sequenc
             raise ConfigError(f"quasi-identifier {name!r} is also {other}", hint=hint)
 
 
+def _person_codes(
+    frame: pl.DataFrame, person: str | None, quasi: Sequence[str], sensitive: Sequence[str], target: str | None
+) -> Integers | None:
+    """A number for whom each row is about; None where rows are counted.
+
+    Raises:
+        ConfigError: The column has another role too.
+        DataError: The table lacks the column, or some row does not say.
+    """
+    if person is None:
+        return None
+    _require(frame, (person,))
+    if person in (*quasi, *sensitive, target):
+        raise ConfigError(f"column {person!r} says whom a row is about and has another role", hint="Give it one role")
+    silent = frame[person].null_count()
+    if silent:
+        hint = "Fill the column in, or drop these rows: nobody can be counted in them"
+        raise DataError(f"{silent:,} rows do not say in column {person!r} whom they are about", hint=hint)
+    return (frame[person].rank("dense") - 1).to_numpy().astype(np.int64)
+
+
 def _require(frame: pl.DataFrame, names: Sequence[str]) -> None:
     for name in names:
         if name not in frame.columns:
@@ -244,7 +268,12 @@ def _finisher(problem: Problem, keep_exact: KeepExact) -> Callable[[Partition], 
 
 
 def _verify(
-    released: pl.DataFrame, suppressed: Integers, quasi: Sequence[str], sensitive: Sequence[str], rule: Rule
+    released: pl.DataFrame,
+    suppressed: Integers,
+    quasi: Sequence[str],
+    sensitive: Sequence[str],
+    rule: Rule,
+    person: str | None,
 ) -> tuple[str, ...]:
     """What the checker finds wrong with the released table."""
     from kohort.anonymity.checker.measures import unmet
@@ -255,7 +284,7 @@ def _verify(
         asked |= {"l": rule.l, "l_kind": rule.l_kind, "c": rule.c if rule.l_kind == "recursive" else None}
     if rule.t > 0:
         asked |= {"t": rule.t, "t_kind": rule.t_kind}
-    return unmet(out, quasi=quasi, sensitive=sensitive if asked else (), k=rule.k, **asked)
+    return unmet(out, quasi=quasi, sensitive=sensitive if asked else (), k=rule.k, persons=person, **asked)
 
 
 def _report(
@@ -267,11 +296,12 @@ def _report(
     quasi: Sequence[str],
     sensitive: Sequence[str],
     target: str | None,
+    person: str | None,
 ) -> dict[str, Any]:
     from kohort.anonymity.checker.measures import measure
     from kohort.anonymity.loss import entropy_loss, ncp
 
-    found = measure(after, quasi=quasi, sensitive=sensitive)
+    found = measure(after, quasi=quasi, sensitive=sensitive, persons=person)
     names = [one.name for one in cells]
     about = target if target is not None else next(iter(sensitive), None)
     lost = None if about is None else entropy_loss(before[kept], after, quasi=names, target=about)

@@ -123,32 +123,65 @@ def scratch(requirements, rows):
 
 @inner
 def class_meets(columns, start, end, requirements, counts, touched):
-    """l and t of every sensitive column; the caller checks k. `counts` is all zeros before and after."""
+    """Persons where they are counted, and l and t of every sensitive column; the caller checks k rows.
+
+    `counts` is all zeros before and after.
+    """
     offsets = requirements.offsets
-    sensitive = len(offsets) - 1
-    first = columns.shape[0] - sensitive
-    for s in range(sensitive):
+    first = columns.shape[0] - (len(offsets) - 1)
+    if requirements.persons > 0 and not _enough_persons(columns, start, end, requirements, counts, touched):
+        return False
+    for s in range(requirements.columns):
         base = offsets[s]
         line = columns[first + s]
-        seen = np.int64(0)
+        # Without persons every row is its own pair, and nothing is marked.
+        pairs = columns[first + s + (requirements.columns if requirements.persons > 0 else 0)]
+        mark = offsets[s + (requirements.columns if requirements.persons > 0 else 0)]
+        seen, size = np.int64(0), np.int64(0)
         for i in range(start, end):
+            if requirements.persons > 0:
+                if counts[mark + pairs[i]] > 0:
+                    continue
+                counts[mark + pairs[i]] = 1
             value = np.int64(line[i])
             if counts[base + value] == 0:
                 touched[seen] = value
                 seen += 1
             counts[base + value] += 1
+            size += 1
         met = _diverse(
-            counts, base, touched, seen, end - start, requirements.distinct_l, requirements.entropy_l,
+            counts, base, touched, seen, size, requirements.distinct_l, requirements.entropy_l,
             requirements.recursive_l, requirements.recursive_c,
         ) and _close(
-            counts, base, touched, seen, end - start, s, offsets, requirements.share, requirements.emd,
+            counts, base, touched, seen, size, s, offsets, requirements.share, requirements.emd,
             requirements.kl, requirements.ordered, requirements.cumulative, requirements.prefix,
         )  # fmt: skip
         for i in range(seen):
             counts[base + touched[i]] = 0
+        if requirements.persons > 0:
+            for i in range(start, end):
+                counts[mark + pairs[i]] = 0
         if not met:
             return False
     return True
+
+
+@inlined
+def _enough_persons(columns, start, end, requirements, counts, touched):
+    """Whether the rows are about as many persons as a class needs; the persons are the last line."""
+    line = columns[columns.shape[0] - 1]
+    base = requirements.offsets[len(requirements.offsets) - 2]
+    seen = np.int64(0)
+    for i in range(start, end):
+        if counts[base + line[i]] == 0:
+            counts[base + line[i]] = 1
+            touched[seen] = line[i]
+            seen += 1
+            if seen >= requirements.persons:
+                break
+    for i in range(seen):
+        counts[base + touched[i]] = 0
+    return seen >= requirements.persons
 
 
 @inlined

@@ -226,7 +226,7 @@ def _by_lattice(frame: pl.DataFrame, problem: Problem, options: ClassOptions) ->
     steps = levels_by_column(problem.table, given)
     found = lattice(problem, steps, node_budget=options.node_budget, suppression_limit=options.suppression_limit)
     candidates: list[tuple[Partition, Integers]] = [(found.partition, found.suppressed)]
-    if problem.rule.needs_sensitive:
+    if problem.requirements is not None:
         # A search from below releases diverse rows first and leaves the others behind; one from above does not.
         candidates.append((_from_above(problem, frame, steps), np.zeros(0, np.int64)))
     finished = [(options.finish(partition), left) for partition, left in candidates]

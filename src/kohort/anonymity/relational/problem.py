@@ -133,9 +133,9 @@ class Problem:
     rule: Rule
 
     def columns(self, rows: Integers | None = None) -> Codes:
-        """A fresh array of all codes, quasi-identifiers first, then sensitive columns; of some rows only if given."""
+        """A fresh array of all codes, of some rows only if given: quasi-identifiers, then what rules count."""
         quasi, private = self.table.codes, self.sensitive.codes
-        if not self.rule.needs_sensitive:
+        if self.requirements is None:
             return quasi.copy() if rows is None else quasi[:, rows]
         fits = private.max(initial=0) <= np.iinfo(quasi.dtype).max
         joined: Any = np.concatenate([quasi, private]).astype(quasi.dtype if fits else np.uint32, copy=False)

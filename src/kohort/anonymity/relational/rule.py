@@ -82,6 +82,9 @@ class SensitiveColumns:
     """Rank codes of the sensitive columns, and the table's distribution over them, one column after the other.
 
     `codes[s]` counts from 0 in column s; its values are at `offsets[s]` to `offsets[s + 1]` of the flat arrays.
+
+    Where persons are counted, as many lines of codes follow: for each sensitive column a code of (person, value), and
+    a last line with a code of the person. A person then counts once per value in every distribution.
     """
 
     names: tuple[str, ...]
@@ -91,39 +94,69 @@ class SensitiveColumns:
     cumulative: NDArray[np.float64]
     prefix: NDArray[np.float64]  # prefix[offsets[s] + s + i]: sum of the first i entries of cumulative of column s
     ordered: NDArray[np.bool_]
+    persons: int | None = None
+    """How many persons the table is about; None where rows are counted."""
 
     @classmethod
-    def of(cls, frame: pl.DataFrame, names: Sequence[str]) -> SensitiveColumns:
-        """Code the columns: ranks of the sorted values, null before all others."""
+    def of(
+        cls, frame: pl.DataFrame, names: Sequence[str], *, persons: NDArray[np.int64] | None = None
+    ) -> SensitiveColumns:
+        """Code the columns: ranks of the sorted values, null before all others.
+
+        Args:
+            frame: The table.
+            names: The sensitive columns.
+            persons: A code of the person each row is about, without gaps; None where rows are counted.
+
+        Returns:
+            The coded columns.
+        """
         columns = [_ranks(frame[name]) for name in names]
+        pairs = [] if persons is None else [_dense(codes * len(persons) + persons) for codes in columns]
         counts = [np.bincount(codes) for codes in columns]
-        shares = [found / frame.height for found in counts]
-        cumulative = [np.cumsum(found) / frame.height for found in counts]
+        if persons is not None:
+            counts = [_count_once(codes, pair) for codes, pair in zip(columns, pairs, strict=True)]
+        shares = [found / found.sum() for found in counts]
+        cumulative = [np.cumsum(found) / found.sum() for found in counts]
         prefixes = [np.concatenate(([0.0], np.cumsum(found))) for found in cumulative]
+        lines = columns if persons is None else [*columns, *pairs, persons]
         empty = [np.zeros(0)]
         return cls(
             names=tuple(names),
-            codes=np.array(columns, dtype=np.int32).reshape(len(columns), frame.height),
-            offsets=np.concatenate(([0], np.cumsum([len(found) for found in counts]))).astype(np.int64),
+            codes=np.array(lines, dtype=np.int32).reshape(len(lines), frame.height),
+            offsets=np.concatenate(([0], np.cumsum([int(line.max()) + 1 for line in lines]))).astype(np.int64),
             share=np.concatenate(shares or empty),
             cumulative=np.concatenate(cumulative or empty),
             prefix=np.concatenate(prefixes or empty),
             ordered=np.array([frame.schema[name].is_numeric() for name in names], dtype=np.bool_),
+            persons=None if persons is None else int(persons.max()) + 1,
         )
+
+    @property
+    def units(self) -> int:
+        """Rows of the table, or persons where they are counted."""
+        return self.codes.shape[1] if self.persons is None else self.persons
 
     def distinct(self, position: int) -> int:
         """How many values a column has."""
         return int(self.offsets[position + 1] - self.offsets[position])
+
+    def counted(self, position: int) -> int:
+        """What a column's distribution counts: rows, or pairs of a person and a value."""
+        return self.codes.shape[1] if self.persons is None else self.distinct(len(self.names) + position)
 
 
 class SensitiveRequirements(NamedTuple):
     """What the compiled loops need to judge the sensitive values of a class.
 
     One type for every kind of rule, so that the loops are compiled once for rules about sensitive values: 0 (for l) and
-    infinity (for t) ask for nothing. Bounds on sums of rounded shares are already relaxed by `ROUNDING`.
+    infinity (for t) ask for nothing. Bounds on sums of rounded shares are already relaxed by `ROUNDING`. `columns` is
+    the number of sensitive columns, `persons` the fewest persons of a class, 0 where rows are counted.
     """
 
     offsets: NDArray[np.int64]
+    columns: int
+    persons: int
     share: NDArray[np.float64]
     distinct_l: int
     entropy_l: float
@@ -137,13 +170,15 @@ class SensitiveRequirements(NamedTuple):
 
     @classmethod
     def of(cls, rule: Rule, sensitive: SensitiveColumns) -> SensitiveRequirements | None:
-        """The requirements of a rule on these columns; None for a rule of k alone."""
-        if not rule.needs_sensitive:
+        """The requirements of a rule on these columns; None for a rule of k rows alone."""
+        if not rule.needs_sensitive and sensitive.persons is None:
             return None
         distinct, entropy, recursive = (rule.l if rule.l_kind == kind else 0 for kind in get_args(LKind))
         emd, kl = (rule.t + ROUNDING if rule.t > 0 and rule.t_kind == kind else math.inf for kind in get_args(TKind))
         return cls(
             offsets=sensitive.offsets,
+            columns=len(sensitive.names) if rule.needs_sensitive else 0,
+            persons=0 if sensitive.persons is None else rule.k,
             share=sensitive.share,
             distinct_l=int(distinct),
             entropy_l=max(entropy - ROUNDING, 0.0),
@@ -157,13 +192,12 @@ class SensitiveRequirements(NamedTuple):
         )
 
 
-def require_feasible(rule: Rule, sensitive: SensitiveColumns, rows: int) -> None:
+def require_feasible(rule: Rule, sensitive: SensitiveColumns) -> None:
     """Refuse a rule that no partition of this table can meet, and say what could be met.
 
     Args:
         rule: The rule.
-        sensitive: The sensitive columns of the table.
-        rows: Number of rows.
+        sensitive: The sensitive columns of the table, and the persons where they are counted.
 
     Raises:
         ConfigError: l or t is asked for and no sensitive column is named.
@@ -171,11 +205,15 @@ def require_feasible(rule: Rule, sensitive: SensitiveColumns, rows: int) -> None
     """
     if rule.needs_sensitive and not sensitive.names:
         raise ConfigError("l and t are about a sensitive column and none is named", hint="Name one as sensitive")
-    if rows < rule.k:
-        raise RefusedError(f"{rows:,} rows cannot be {rule.k:,}-anonymous", hint=f"k of at most {rows:,} can be met")
+    units = sensitive.units
+    if units < rule.k:
+        what = "rows" if sensitive.persons is None else "persons"
+        raise RefusedError(
+            f"{units:,} {what} cannot be {rule.k:,}-anonymous", hint=f"k of at most {units:,} can be met"
+        )
     for position, name in enumerate(sensitive.names if rule.l > 0 else ()):
-        counts = np.round(sensitive.share[sensitive.offsets[position] : sensitive.offsets[position + 1]] * rows)
-        _require_diverse(rule, name, np.sort(counts)[::-1])
+        shares = sensitive.share[sensitive.offsets[position] : sensitive.offsets[position + 1]]
+        _require_diverse(rule, name, np.sort(np.round(shares * sensitive.counted(position)))[::-1])
 
 
 def _require_diverse(rule: Rule, name: str, falling: NDArray[np.float64]) -> None:
@@ -201,6 +239,17 @@ def _require_diverse(rule: Rule, name: str, falling: NDArray[np.float64]) -> Non
             raise RefusedError(
                 f"the whole column {name!r} is not recursively ({rule.c:g}, {rule.l:g})-diverse", hint=hint
             )
+
+
+def _dense(codes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The same codes without gaps."""
+    return np.unique(codes, return_inverse=True)[1].astype(np.int64)
+
+
+def _count_once(codes: NDArray[np.int64], pairs: NDArray[np.int64]) -> NDArray[np.int64]:
+    """How many persons have each value, by the codes of rows and of their (person, value) pairs."""
+    _, first = np.unique(pairs, return_index=True)
+    return np.bincount(codes[first]).astype(np.int64)
 
 
 def _ranks(column: pl.Series) -> NDArray[np.int64]:

@@ -18,6 +18,7 @@ from typing import Any, Literal
 import polars as pl
 
 from kohort.anonymity.checker.classes import as_frame, require_columns
+from kohort.tables.roles import KINDS, IdentifierKind, plain_name
 
 __all__ = ["ColumnWarning", "identifier_warnings"]
 
@@ -49,73 +50,6 @@ class ColumnWarning:
     def to_mapping(self) -> dict[str, str]:
         """JSON values."""
         return dict(vars(self))
-
-
-@dataclass(frozen=True)
-class _Kind:
-    """One kind of identifier: words a column's name may hold, and the shape of a value."""
-
-    title: str
-    words: str
-    shape: str | None = None
-    direct: bool = True
-
-
-# Words are matched against the whole name, in lower case and with _ between its parts.
-KINDS = (
-    _Kind("email address", r"(.*_)?e_?mail(_.*)?", r"^[^@\s]+@[^@\s]+\.[A-Za-z]{2,}$"),
-    _Kind("web address", r"(.*_)?(url|uri)|web_?site|homepage", r"^(https?|ftp)://\S+$|^www\.\S+$"),
-    _Kind(
-        "IP address", r"(.*_)?ip(_?addr(ess)?)?", r"^(\d{1,3}\.){3}\d{1,3}$|^([0-9a-fA-F]{1,4}:){7}[0-9a-fA-F]{1,4}$"
-    ),
-    _Kind("social security number", r"(.*_)?ssn|social_?security(_.*)?", r"^\d{3}-\d{2}-\d{4}$"),
-    _Kind("fax number", r"fax(_.*)?"),
-    _Kind(
-        "telephone number",
-        r"(.*_)?(tele)?phone(_.*)?|mobile(_.*)?|tel",
-        r"^(\+\d{1,3}[ .-]?)?\(?\d{3}\)?[ .-]\d{3}[ .-]\d{4}$|^\+\d{8,15}$",
-    ),
-    _Kind(
-        "medical record number",
-        r"mrn|medical_?record(_.*)?|patient_?(id|nbr|no|number)|(subject|hadm|icustay|encounter|visit)_?id",
-    ),
-    _Kind(
-        "health plan number",
-        r"health_?plan(_.*)?|beneficiary(_.*)?|member_?id|insurance_?(id|no|number)|policy_?(no|number)",
-    ),
-    _Kind(
-        "account number",
-        r"account(_?(id|no|nbr|number))?|iban|credit_?card(_.*)?|card_?(no|number)",
-        r"^[A-Z]{2}\d{2}[A-Z0-9]{11,30}$",
-    ),
-    _Kind("certificate or licence number", r"(.*_)?licen[cs]e(_?(id|no|number))?|certificate(_.*)?|passport(_.*)?"),
-    _Kind("vehicle identifier", r"vin|number_?plate|licen[cs]e_?plate|vehicle_?(id|number)"),
-    _Kind(
-        "device identifier",
-        r"device_?(id|serial|number)|serial_?(no|number)|imei|mac(_?addr(ess)?)?|udi",
-        r"^([0-9A-Fa-f]{2}[:-]){5}[0-9A-Fa-f]{2}$",
-    ),
-    _Kind("biometric record", r"(finger|voice)_?print(_.*)?|retina(_.*)?|iris_?(scan|code)|biometric(_.*)?|dna"),
-    _Kind("photograph", r"photo(_.*)?|photograph|picture|portrait"),
-    _Kind("person's name", r"((first|last|middle|full|sur|family|given|maiden|patient|person|user)_?)?name"),
-    _Kind(
-        "record identifier",
-        r"id|(.*_)?[ug]uid|(row|record|person|customer|user|case)_?(id|no|number)",
-        r"^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$",
-    ),
-    _Kind(
-        "place",
-        r"(.*_)?(zip(_?code)?|post(al)?_?code|street|address|city|town|county|district)|lat(itude)?|lon(gitude)?|lng",
-        r"^\d{5}-\d{4}$",
-        direct=False,
-    ),
-    _Kind(
-        "date",
-        r"(.*_)?date(_.*)?|dob|dod|birth_?(day|year)|(day|year)_of_(birth|death)|(admit|disch|death|in|out)_?time|timestamp",
-        r"^\d{4}-\d{2}-\d{2}([ T].*)?$|^\d{1,2}[/.]\d{1,2}[/.]\d{2,4}$",
-        direct=False,
-    ),
-)
 
 
 def identifier_warnings(
@@ -161,7 +95,7 @@ def identifier_warnings(
 
 
 def _suspicion(column: pl.Series, *, is_quasi: bool) -> ColumnWarning | None:
-    name = _plain_name(column.name)
+    name = plain_name(column.name)
     kinds = [kind for kind in KINDS if kind.direct or not is_quasi]
     for kind in kinds:
         if re.fullmatch(kind.words, name):
@@ -180,7 +114,7 @@ def _suspicion(column: pl.Series, *, is_quasi: bool) -> ColumnWarning | None:
     return None
 
 
-def _shaped(column: pl.Series, kinds: Sequence[_Kind]) -> ColumnWarning | None:
+def _shaped(column: pl.Series, kinds: Sequence[IdentifierKind]) -> ColumnWarning | None:
     known = column.drop_nulls().head(LOOKED_AT)
     if known.is_empty():
         return None
@@ -206,8 +140,3 @@ def _nearly_unique(column: pl.Series, declared: set[str]) -> ColumnWarning | Non
         return None
     message = f"column {column.name!r} tells rows apart: {distinct:,} values in {len(column):,} rows"
     return ColumnWarning(column=column.name, kind="record identifier", reason="unique", message=message)
-
-
-def _plain_name(name: str) -> str:
-    parted = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name)
-    return re.sub(r"[^a-z0-9]+", "_", parted.lower()).strip("_")

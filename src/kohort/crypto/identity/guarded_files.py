@@ -7,8 +7,9 @@ import stat
 from pathlib import Path
 
 from kohort.errors import ConfigError, RefusedError
+from kohort.files import write_atomic
 
-__all__ = ["PRIVATE", "UNCHANGED", "read_guarded"]
+__all__ = ["PRIVATE", "UNCHANGED", "kept_secret", "read_guarded"]
 
 PRIVATE = 0o077
 """Nobody but the owner may read or change the file."""
@@ -29,3 +30,10 @@ def read_guarded(path: Path, *, forbidden: int) -> bytes:
         ) from error
     may = "read or change" if forbidden == PRIVATE else "change"
     raise RefusedError(f"others may {may} {path} (mode {mode:03o})", hint=f"If nobody did, run: chmod 600 {path}")
+
+
+def kept_secret(path: Path) -> bytes:
+    """32 bytes drawn once from the operating system and kept, readable by the owner only."""
+    if not path.exists():
+        write_atomic(path, os.urandom(32), durable=True, private=True)
+    return read_guarded(path, forbidden=PRIVATE)

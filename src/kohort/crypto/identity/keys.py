@@ -31,6 +31,7 @@ from kohort.crypto.identity.roster import Approvals, Roster
 from kohort.errors import ConfigError, IntegrityError
 from kohort.files import require_new, write_atomic
 from kohort.privacy.ledger.ledger import canonical
+from kohort.purposes import Purpose
 
 __all__ = [
     "Approvals",
@@ -81,7 +82,7 @@ def load_identity(path: Path, *, passphrase: str | None = None) -> Identity:
         public = _from_record(record["public"])
         secret = _secret_of(path, record, passphrase)
         keys: list[Any] = [load_der_private_key(base64.b64decode(text), None) for text in json.loads(secret)]
-        identity = Identity(public.name, public.suite, *keys)
+        identity = Identity(public.name, public.suite, *keys, bound=public.bound)
         if identity.public != public:
             raise damaged
     except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -154,7 +155,7 @@ def announce_run_key(identity: Identity, *, run: str, plan_hash: str, roster_has
         exchange=identity.public.exchange,
         signature=b"",
     )
-    signature = identity.sign(unsigned.signed_part(), purpose="run key")
+    signature = identity.sign(unsigned.signed_part(), purpose=Purpose.RUN_KEY)
     return replace(unsigned, signature=signature)
 
 
@@ -176,11 +177,11 @@ def accept_run_key(
             raise IntegrityError(
                 f"the run key of site {owner.name!r} {what}", hint="Compare rosters and plan, then start a new run"
             )
-    if not owner.signed(key.signed_part(), key.signature, purpose="run key"):
+    if not owner.signed(key.signed_part(), key.signature, purpose=Purpose.RUN_KEY):
         raise IntegrityError(
             f"the run key of site {owner.name!r} is not signed by it", hint="Somebody between the sites changed it"
         )
-    return PublicIdentity(owner.name, owner.signing, key.exchange, owner.suite)
+    return PublicIdentity(owner.name, owner.signing, key.exchange, owner.suite, owner.bound)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,8 +218,8 @@ def rotate(old: Identity, new: Identity) -> Rotation:
     return Rotation(
         old=old.public,
         new=new.public,
-        by_old=old.sign(message, purpose="rotation"),
-        by_new=new.sign(message, purpose="rotation"),
+        by_old=old.sign(message, purpose=Purpose.ROTATION),
+        by_new=new.sign(message, purpose=Purpose.ROTATION),
     )
 
 
@@ -229,8 +230,8 @@ def accept_rotation(roster: Roster, rotation: Rotation) -> Roster:
     message = _rotation_message(old, new)
     if (
         old.name != new.name
-        or not old.signed(message, rotation.by_old, purpose="rotation")
-        or not new.signed(message, rotation.by_new, purpose="rotation")
+        or not old.signed(message, rotation.by_old, purpose=Purpose.ROTATION)
+        or not new.signed(message, rotation.by_new, purpose=Purpose.ROTATION)
     ):
         raise IntegrityError(
             f"the change of keys of site {old.name!r} is not signed by both its keys",
@@ -244,12 +245,14 @@ def _rotation_message(old: PublicIdentity, new: PublicIdentity) -> bytes:
 
 
 def _record(public: PublicIdentity) -> dict[str, str]:
+    bound = {"bound": public.bound} if public.bound else {}
     return {
         "name": public.name,
         "suite": public.suite,
         "signing": public.signing.hex(),
         "exchange": public.exchange.hex(),
         "fingerprint": public.fingerprint,
+        **bound,
     }
 
 
@@ -258,7 +261,11 @@ def _from_record(record: dict[str, str]) -> PublicIdentity:
     if not all(isinstance(text, str) for text in record.values()):
         raise TypeError("not texts")
     public = PublicIdentity(
-        record["name"], bytes.fromhex(record["signing"]), bytes.fromhex(record["exchange"]), record["suite"]
+        record["name"],
+        bytes.fromhex(record["signing"]),
+        bytes.fromhex(record["exchange"]),
+        record["suite"],
+        record.get("bound", ""),
     )
     if _record(public) != record:
         raise ValueError("the fingerprint is not that of the keys")

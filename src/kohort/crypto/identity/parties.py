@@ -14,20 +14,37 @@ from struct import Struct
 
 from kohort.crypto.suites import PrivateKey, expand, extract, find_suite
 from kohort.errors import ConfigError, IntegrityError
+from kohort.purposes import for_purpose
 
-__all__ = ["Identity", "PairKeys", "PublicIdentity"]
+__all__ = ["Identity", "PairKeys", "PublicIdentity", "bound_to"]
 
-_SIZE = Struct(">H")
+_SIZE, _LONG_SIZE = Struct(">H"), Struct(">Q")
+
+
+def bound_to(*texts: str) -> str:
+    """The hash of what is trusted together with an identity's keys.
+
+    Args:
+        *texts: For a site its node key, for a hub its address and its authority's certificate.
+
+    Returns:
+        64 hexadecimal digits.
+    """
+    parts = [text.encode() for text in ("kohort bound", *texts)]
+    return hashlib.sha256(b"".join(_LONG_SIZE.pack(len(part)) + part for part in parts)).hexdigest()
 
 
 @dataclass(frozen=True)
 class PublicIdentity:
-    """What others may know of a site: its name and both public keys."""
+    """What others may know of a site or a hub: its name, both public keys, and what else is trusted with them."""
 
     name: str
     signing: bytes
     exchange: bytes
     suite: str = "standard"
+    bound: str = ""
+    """`bound_to` of what else is trusted with these keys: a site's node key, a hub's address and authority. Empty where
+    there is nothing else, as in simulations."""
 
     def __post_init__(self) -> None:
         try:
@@ -39,13 +56,14 @@ class PublicIdentity:
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 over suite and both keys, as hex."""
-        parts = (b"kohort identity", self.suite.encode(), self.signing, self.exchange)
+        """SHA-256 over suite, both keys and what they are bound to, as hex: it covers everything that is trusted."""
+        parts = [b"kohort identity", self.suite.encode(), self.signing, self.exchange]
+        parts += [self.bound.encode()] if self.bound else []
         return hashlib.sha256(b"".join(_SIZE.pack(len(part)) + part for part in parts)).hexdigest()
 
     def signed(self, message: bytes, signature: bytes, *, purpose: str) -> bool:
         """Whether this identity signed exactly `message`, for `purpose`."""
-        return find_suite(self.suite).verifies(self.signing, _for_purpose(purpose, message), signature)
+        return find_suite(self.suite).verifies(self.signing, for_purpose(purpose, message), signature)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -64,6 +82,8 @@ class Identity:
     suite: str
     signing_key: PrivateKey = field(repr=False)
     exchange_key: PrivateKey = field(repr=False)
+    bound: str = ""
+    """As in `PublicIdentity`."""
     _agreed: dict[bytes, PairKeys] = field(default_factory=dict, repr=False, init=False)
 
     @classmethod
@@ -74,9 +94,18 @@ class Identity:
         return cls(name, suite, keys.signing_key(signing), keys.exchange_key(exchange))
 
     @classmethod
-    def generate(cls, name: str, *, suite: str = "standard") -> Identity:
-        """A new identity, from the operating system's randomness."""
-        return cls.from_secret(name, os.urandom(48), suite=suite)
+    def generate(cls, name: str, *, suite: str = "standard", bound: str = "") -> Identity:
+        """A new identity, from the operating system's randomness.
+
+        Args:
+            name: Whose it is.
+            suite: Which algorithms it uses.
+            bound: `bound_to` of what is trusted together with it; empty for nothing.
+
+        Returns:
+            The identity.
+        """
+        return replace(cls.from_secret(name, os.urandom(48), suite=suite), bound=bound)
 
     def for_run(self, secret: bytes | None = None) -> Identity:
         """The same signer with a fresh exchange key, to be used in one run and never stored.
@@ -90,11 +119,12 @@ class Identity:
     def public(self) -> PublicIdentity:
         """The public side."""
         keys = find_suite(self.suite)
-        return PublicIdentity(self.name, keys.public(self.signing_key), keys.public(self.exchange_key), self.suite)
+        signing, exchange = keys.public(self.signing_key), keys.public(self.exchange_key)
+        return PublicIdentity(self.name, signing, exchange, self.suite, self.bound)
 
     def sign(self, message: bytes, *, purpose: str) -> bytes:
         """A signature of 64 bytes that holds for this purpose only."""
-        return find_suite(self.suite).sign(self.signing_key, _for_purpose(purpose, message))
+        return find_suite(self.suite).sign(self.signing_key, for_purpose(purpose, message))
 
     def agreed_with(self, peer: PublicIdentity) -> PairKeys:
         """The keys this identity shares with `peer`."""
@@ -119,7 +149,3 @@ def _derived(secret: bytes, purpose: bytes) -> bytes:
     if len(secret) < 32:
         raise ConfigError("an identity's secret needs at least 32 bytes")
     return expand(extract(b"kohort identity", secret), purpose, 48)
-
-
-def _for_purpose(purpose: str, message: bytes) -> bytes:
-    return b"kohort " + purpose.encode() + b"\0" + message

@@ -30,12 +30,13 @@ from kohort.crypto.sums.packing import Packing
 from kohort.crypto.sums.residues import centred
 from kohort.crypto.sums.scheme import MIN_SITES, Integers, SumContext, Trust
 from kohort.errors import IntegrityError, RefusedError
+from kohort.purposes import Purpose
 from kohort.rng import Streams
 
 __all__ = ["KeyHolder", "KeyOffer", "Offered", "least_sites", "read_inbox"]
 
 _HEAD = Struct("<64sIH")
-_PURPOSE = "keys of a sum"
+_PURPOSE = Purpose.SUM_KEYS
 
 
 class Offered(NamedTuple):
@@ -292,5 +293,5 @@ def _to_sign(ring: Ring, context: SumContext, body: bytes) -> bytes:
 def _parsed(data: bytes, holder: PublicIdentity) -> KeyOffer:
     _, least, length = _HEAD.unpack_from(data)
     exchange, public = data[_HEAD.size : _HEAD.size + length], data[_HEAD.size + length :]
-    fresh = PublicIdentity(holder.name, holder.signing, exchange, holder.suite)
+    fresh = PublicIdentity(holder.name, holder.signing, exchange, holder.suite, holder.bound)
     return KeyOffer(public, fresh, least, hashlib.blake2b(data, digest_size=32).digest())

@@ -20,13 +20,14 @@ from kohort.crypto.identity.parties import PublicIdentity
 from kohort.crypto.suites import SIGNATURE, expand, extract, find_suite
 from kohort.crypto.sums.scheme import MIN_SITES, Members, Trust
 from kohort.errors import IntegrityError, RefusedError
+from kohort.purposes import Purpose
 from kohort.rng import Streams
 
 __all__ = ["MOST_SITES", "MaskKeys", "PairKeys", "derive", "hash_parts", "is_signed", "least_sites", "threshold_for"]
 
 MOST_SITES = 500
 """All pairs share masks, so the messages of a sum grow with the square of the members."""
-_PURPOSE = "run key of a secure sum"
+_PURPOSE = Purpose.SUM_RUN_KEY
 _KEY = 32
 _PAIR = Struct("<II")
 

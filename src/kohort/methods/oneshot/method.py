@@ -52,7 +52,7 @@ from kohort.protocol.hub import Ask, Hub, ProtocolGenerator, Replies, Result, Ro
 from kohort.protocol.plan.approved import ApprovedPlan, TrainSection
 from kohort.protocol.plan.phases import TrainingPhase
 from kohort.protocol.plan.reads import Reads
-from kohort.rounds.dp_accounts import Shares, planned_claims, reserve, reserve_step, spends
+from kohort.rounds.dp_accounts import Shares, planned_claims, reserve, reserve_step, shared_sigma, spends
 from kohort.rounds.group_secrets import agree_on_secret, secret_step
 from kohort.rounds.summing import Total, secure_sum, sum_steps
 
@@ -79,7 +79,7 @@ def protocol(config: OneShot, hub: Hub) -> ProtocolGenerator:
     phase = hub.approved.phase(0)
     if spends(phase, config.secure) is not None:
         reserved: Replies = yield reserve(hub.sites)
-        hub, sigma = replace(hub, sites=reserved.sites), _sigma(phase)
+        hub, sigma = replace(hub, sites=reserved.sites), shared_sigma(hub.approved, steps=1)
     cells = Cells.whole(hub.encoder.width)
     if needs_cells(hub.approved, hub.encoder):
         cells = yield from agree_on_cells(hub)
@@ -155,15 +155,6 @@ def _shown(hub: Hub, fitted: Fit, number: int, rounds: int) -> Generator[Ask | R
         network, weights = fitted.network(hub.network.dtype)
         model = hub.model_of(weights, network=network)
         yield RoundEnd(round=number, rounds=rounds, model=model, resumed=number == done)
-
-
-def _sigma(phase: TrainingPhase) -> float:
-    """The noise multiplier of the total. It depends on no site's rows, so it is the same at every site."""
-    from kohort.privacy.dp.accounting import calibrate
-
-    if phase.dp is None:
-        return 0.0
-    return calibrate(epsilon=phase.dp.epsilon, delta=phase.dp.delta, rate=1.0, steps=1, accountant=phase.dp.accountant)
 
 
 def _check_sites(config: OneShot, hub: Hub, total: Total, *, noisy: bool) -> None:

@@ -1,39 +1,58 @@
-"""Generalise a batch of rows before it is sent: all columns but the target are equal within classes of at least k rows.
+"""Generalise a batch of rows before it is sent: inputs are equal within classes of at least k rows, or k persons.
 
 Classes are formed by clustering on a public grid, so no boundary of a class discloses a value. A number is released as
-the mean of its class, rounded to 1/50 of the public range. Where fewer than three rows of the class are above the lower
-end of the range, or one row makes up most of the mean, single values could be computed from the mean; the middle of the
-class's grid cells is released instead. Columns with public bins are released as a bin, categories as the most frequent
-value of the class.
+the mean of its class, rounded to 1/50 of the public range. Where fewer than three persons of the class are above the
+lower end of the range, or one person makes up most of the mean, single values could be computed from the mean; the
+middle of the class's grid cells is released instead. Columns with public bins are released as a bin, categories as the
+most frequent value of the class. A value that most of a class lacks is missing for the whole class.
 
-Guarantee: the batch by itself meets k and, over the sensitive column, l; the checker, which shares no code with this
+Sensitive columns, the target among them, keep the value of each row. Numbers among them go out as the middle of a
+range of the public grid that at least k persons fall into.
+
+Guarantee: the batch by itself meets k and, over every sensitive column, l; no number of a sensitive column is rarer
+than k. Where rows say whom they are about, all of this counts persons. The checker, which shares no code with this
 file, has verified the rows that are returned. A batch too small for that is not released.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from kohort.anonymity.checker.measures import unmet
+from kohort.anonymity.checker.measures import rarest_value, unmet
 from kohort.anonymity.relational.algorithms.cluster import cluster
 from kohort.anonymity.relational.problem import Partition, Problem, code_table
-from kohort.anonymity.relational.rule import Rule, SensitiveColumns
+from kohort.anonymity.relational.rule import Rule, SensitiveColumns, require_feasible
 from kohort.errors import IntegrityError, RefusedError
 from kohort.tables.domain import ColumnDomain, Domain, category_text, number
 from kohort.tables.schema import Schema
 
-__all__ = ["GRID", "generalise_batch"]
+__all__ = ["GRID", "generalise_batch", "sensitive_of"]
 
 GRID = 50
 DOMINANT = 0.5
-"""If one row has more than this share of a class's total, the mean is not released."""
+"""If one person has more than this share of a class's total, the mean is not released."""
 FEW = 3
 
 Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+_PERSON = "\0person"
+
+
+def sensitive_of(schema: Schema) -> tuple[str, ...]:
+    """The columns of a batch whose values rows keep, and which l is about.
+
+    Args:
+        schema: The roles of the columns.
+
+    Returns:
+        The target, and the inputs that are declared sensitive.
+    """
+    return (str(schema.target), *(name for name in schema.inputs if name in schema.sensitive))
 
 
 def generalise_batch(
@@ -43,15 +62,17 @@ def generalise_batch(
     domain: Domain,
     k: int,
     l: int,  # noqa: E741 - the literature's own letter
+    persons: Integers | None = None,
 ) -> pl.DataFrame:
-    """Generalise the inputs of a batch of rows; the target stays as it is.
+    """Generalise the inputs of a batch of rows; sensitive columns keep their values, numbers on a public grid.
 
     Args:
         frame: The rows.
         schema: The roles of their columns.
         domain: Public ranges and categories of the columns.
-        k: Fewest rows per class.
-        l: Fewest values of the target per class, if it is sensitive or categorical.
+        k: Fewest rows, or persons, per class.
+        l: Fewest values of every sensitive column per class.
+        persons: A number for whom each row is about, without gaps; None where every row is its own person.
 
     Returns:
         The generalised rows, verified by the checker.
@@ -60,25 +81,65 @@ def generalise_batch(
         RefusedError: k or l cannot be met.
         IntegrityError: The checker found that the result does not meet them.
     """
-    target = str(schema.target)
-    columns = list(schema.inputs)
-    on_grid = frame.select(*(_on_grid(frame[name], schema, domain.columns[name]) for name in columns), target)
-    diverse = l > 1 and (target in schema.sensitive or domain.columns[target].categories is not None)
-    rule = Rule(k=k, l=l if diverse else 0)
-    sensitive = SensitiveColumns.of(frame, [target] if diverse else [])
-    if frame.height < k or (diverse and frame[target].n_unique() < l):
-        raise RefusedError(
-            f"{frame.height} rows cannot be released in classes of {k} with {l} values of {target!r}",
-            hint="They wait for more rows, or lower release_k and release_l",
-        )
-    classes = cluster(Problem(code_table(on_grid, columns), sensitive, rule))
-    released = pl.DataFrame(
-        [_released(frame[name], classes, schema, domain.columns[name]) for name in columns] + [frame[target]]
-    )
-    broken = unmet(released, quasi=columns, sensitive=[target] if diverse else (), k=k, l=l if diverse else None)
+    private = sensitive_of(schema)
+    columns = [name for name in schema.inputs if name not in private]
+    who = np.arange(frame.height, dtype=np.int64) if persons is None else persons
+    if not columns:
+        raise RefusedError("every input is sensitive, so there is nothing to form classes of", hint="Keep such rows")
+    if frame.height == 0:
+        raise RefusedError("no row is left to release", hint="They wait for more rows")
+    kept = [_kept(frame[name], domain.columns[name], k, who) for name in private]
+    on_grid = frame.select(_on_grid(frame[name], schema, domain.columns[name]) for name in columns)
+    rule = Rule(k=k, l=l if l > 1 else 0)
+    sensitive = SensitiveColumns.of(pl.DataFrame(kept), private, persons=persons)
+    require_feasible(rule, sensitive)
+    classes = _Classes(cluster(Problem(code_table(on_grid, columns), sensitive, rule)), who)
+    cells = {name: _released(frame[name], classes, schema, domain.columns[name]) for name in columns}
+    released = pl.DataFrame([*cells.values(), *kept]).select(*schema.inputs, str(schema.target))
+    _verify(released, columns, private, domain, k, l, who)
+    return released
+
+
+def _verify(
+    released: pl.DataFrame,
+    columns: Sequence[str],
+    private: Sequence[str],
+    domain: Domain,
+    k: int,
+    l: int,  # noqa: E741 - the literature's own letter
+    persons: Integers,
+) -> None:
+    """Let the checker judge the rows as they would leave.
+
+    Raises:
+        IntegrityError: They do not hold what is claimed of them.
+    """
+    judged = released.with_columns(pl.Series(_PERSON, persons))
+    asked = l if l > 1 else None
+    broken = list(unmet(judged, quasi=columns, sensitive=private if asked else (), k=k, l=asked, persons=_PERSON))
+    numbers = [name for name in private if domain.columns[name].kind == "number"]
+    broken += [f"a number of {name!r} is rarer" for name in numbers if rarest_value(judged, name, _PERSON) < k]
     if broken:
         raise IntegrityError(f"the generalised batch does not hold what it claims: {'; '.join(broken)}")
-    return released
+
+
+@dataclass(frozen=True, eq=False)
+class _Classes:
+    """The classes of a batch, and whom each row is about."""
+
+    partition: Partition
+    persons: Integers
+
+    def sums(self, values: Floats) -> Floats:
+        """The sum of each class."""
+        found: Floats = np.add.reduceat(values[self.partition.order], self.partition.starts[:-1])
+        return found
+
+    def of_persons(self, values: Floats) -> tuple[Integers, Floats]:
+        """The class and the sum of every person in it: one entry per class and person."""
+        people = int(self.persons.max()) + 1
+        pairs, place = np.unique(self.partition.labels * people + self.persons, return_inverse=True)
+        return pairs // people, np.bincount(place, weights=values).astype(np.float64)
 
 
 def _range(domain: ColumnDomain) -> tuple[float, float]:
@@ -86,25 +147,64 @@ def _range(domain: ColumnDomain) -> tuple[float, float]:
     return low, (high - low) or 1.0
 
 
-def _bin_codes(column: pl.Series, bins: Sequence[float]) -> NDArray[np.int64]:
-    return np.searchsorted(np.asarray(bins), number(column).to_numpy(), side="left").astype(np.int64)
+def _bin_codes(column: pl.Series, bins: Sequence[float]) -> pl.Series:
+    """The public bin of each value; null where it is missing."""
+    values = number(column)
+    codes = np.searchsorted(np.asarray(bins), values.fill_null(0).to_numpy(), side="left")
+    return pl.select(pl.when(values.is_not_null()).then(pl.Series(codes.astype(np.int64)))).to_series()
 
 
-def _cell_of(values: Floats, low: float, width: float) -> NDArray[np.int64]:
+def _cell_of(values: Floats, low: float, width: float) -> Integers:
     return np.clip(np.floor((values - low) / width * GRID), 0, GRID - 1).astype(np.int64)
 
 
+def _known_numbers(column: pl.Series) -> tuple[Floats, NDArray[np.bool_]]:
+    """The numbers of a column, 0 where one is missing, and where none is."""
+    values = number(column).cast(pl.Float64).fill_nan(None)
+    return values.fill_null(0.0).to_numpy(), values.is_not_null().to_numpy()
+
+
 def _on_grid(column: pl.Series, schema: Schema, domain: ColumnDomain) -> pl.Series:
-    """The column as clustering sees it: grid cells of numbers, bins, or categories."""
+    """The column as clustering sees it: grid cells of numbers, bins, or categories; missing is a value."""
     bins = schema.columns[column.name].bins
     if bins is not None:
-        return pl.Series(column.name, _bin_codes(column, bins))
+        return _bin_codes(column, bins).alias(column.name)
     if domain.kind == "number":
-        return pl.Series(column.name, _cell_of(number(column).to_numpy().astype(float), *_range(domain)))
+        values, known = _known_numbers(column)
+        cells = pl.Series(_cell_of(values, *_range(domain)))
+        return pl.select(pl.when(pl.Series(known)).then(cells)).to_series().alias(column.name)
     return category_text(column)
 
 
-def _released(column: pl.Series, classes: Partition, schema: Schema, domain: ColumnDomain) -> pl.Series:
+def _kept(column: pl.Series, domain: ColumnDomain, k: int, persons: Integers) -> pl.Series:
+    """A sensitive column: categories as they are, numbers as the middle of a public range of at least k persons."""
+    if domain.kind != "number":
+        return column
+    values, known = _known_numbers(column)
+    low, width = _range(domain)
+    cells = _cell_of(values, low, width)
+    if not known.all():  # what is missing joins the commonest cell: a mark of its own would be rare
+        cells[~known] = np.bincount(cells[known], minlength=1).argmax()
+    first, last = _wide_enough(cells, k, persons)
+    return pl.Series(column.name, low + (first + last + 1)[cells] / 2 / GRID * width)
+
+
+def _wide_enough(cells: Integers, k: int, persons: Integers) -> tuple[Integers, Integers]:
+    """For each cell of the grid, the first and the last cell of its range; every range holds at least k persons."""
+    first, last = np.arange(GRID), np.arange(GRID)
+    begin = 0
+    for end in range(GRID):
+        inside = (cells >= begin) & (cells <= end)
+        if len(np.unique(persons[inside])) >= k:
+            first[begin : end + 1], last[begin : end + 1] = begin, end
+            begin = end + 1
+    if begin < GRID:  # too few are left for a range of their own: they join the one before
+        start = int(first[begin - 1]) if begin else 0
+        first[start:], last[start:] = start, GRID - 1
+    return first, last
+
+
+def _released(column: pl.Series, classes: _Classes, schema: Schema, domain: ColumnDomain) -> pl.Series:
     bins = schema.columns[column.name].bins
     if bins is not None:
         return _released_bins(column, classes, bins)
@@ -113,37 +213,46 @@ def _released(column: pl.Series, classes: Partition, schema: Schema, domain: Col
     return _released_categories(category_text(column), classes)
 
 
-def _released_bins(column: pl.Series, classes: Partition, bins: Sequence[float]) -> pl.Series:
+def _with_missing(name: str, shown: Floats, known: NDArray[np.bool_], classes: _Classes) -> pl.Series:
+    """One value per class for its rows; missing where most of the class lacks one."""
+    lacking = 2 * classes.sums(known.astype(float)) < classes.partition.sizes
+    column = pl.Series(name, shown)
+    return pl.select(pl.when(~pl.Series(lacking)).then(column)).to_series().gather(classes.partition.labels).alias(name)
+
+
+def _released_bins(column: pl.Series, classes: _Classes, bins: Sequence[float]) -> pl.Series:
     """The bin nearest to the class's mean bin, as a number inside that bin."""
-    means = _sums(_bin_codes(column, bins).astype(float), classes) / classes.sizes
+    codes = _bin_codes(column, bins)
+    known = codes.is_not_null().to_numpy()
+    means = classes.sums(codes.fill_null(0).to_numpy().astype(float)) / np.maximum(classes.sums(known.astype(float)), 1)
     inside = np.asarray([*bins, bins[-1] + 1.0], dtype=float)
-    return pl.Series(column.name, inside[np.rint(means).astype(np.int64)][classes.labels])
+    return _with_missing(column.name, inside[np.rint(means).astype(np.int64)], known, classes)
 
 
-def _released_numbers(column: pl.Series, classes: Partition, domain: ColumnDomain) -> pl.Series:
+def _released_numbers(column: pl.Series, classes: _Classes, domain: ColumnDomain) -> pl.Series:
     low, width = _range(domain)
-    values = number(column).to_numpy().astype(float)
-    shifted = np.abs(values - low)
-    total = _sums(shifted, classes)
-    off_the_end = _sums((shifted > 0).astype(float), classes)
-    largest = np.maximum.reduceat(shifted[classes.order], classes.starts[:-1])
-    cells = _cell_of(values, low, width)[classes.order]
-    first = np.minimum.reduceat(cells, classes.starts[:-1])
-    last = np.maximum.reduceat(cells, classes.starts[:-1])
-    middles = low + (first + last + 1) / 2 / GRID * width
-    means = low + np.rint(_sums(values - low, classes) / classes.sizes / width * GRID) / GRID * width
-    telling = (off_the_end < FEW) | (largest > DOMINANT * np.maximum(total, 1e-300))
-    return pl.Series(column.name, np.where(telling, middles, means)[classes.labels])
+    values, known = _known_numbers(column)
+    part = classes.partition
+    shifted = np.where(known, np.abs(values - low), 0.0)
+    of_class, own = classes.of_persons(shifted)
+    off_the_end = np.bincount(of_class, weights=own > 0, minlength=part.count)
+    largest = np.zeros(part.count)
+    np.maximum.at(largest, of_class, own)
+    cells = _cell_of(values, low, width)
+    first = np.minimum.reduceat(np.where(known, cells, GRID - 1)[part.order], part.starts[:-1])
+    last = np.maximum.reduceat(np.where(known, cells, 0)[part.order], part.starts[:-1])
+    middles = low + (np.minimum(first, last) + np.maximum(first, last) + 1) / 2 / GRID * width
+    there = np.maximum(classes.sums(known.astype(float)), 1)
+    means = low + np.rint(classes.sums(np.where(known, values - low, 0.0)) / there / width * GRID) / GRID * width
+    telling = (off_the_end < FEW) | (largest > DOMINANT * np.maximum(classes.sums(shifted), 1e-300))
+    return _with_missing(column.name, np.where(telling, middles, means), known, classes)
 
 
-def _released_categories(column: pl.Series, classes: Partition) -> pl.Series:
-    """The most frequent value of each class; among equally frequent ones the first in alphabetical order."""
-    tally = pl.DataFrame({"class": classes.labels, "value": column}).group_by("class", "value").len()
+def _released_categories(column: pl.Series, classes: _Classes) -> pl.Series:
+    """The value most persons of each class have; among equally frequent ones the first in alphabetical order."""
+    labels = classes.partition.labels
+    rows = pl.DataFrame({"class": labels, "value": column, "who": classes.persons})
+    tally = rows.unique().group_by("class", "value").len()
     ordered = tally.sort("class", "len", "value", descending=[False, True, False], nulls_last=True)
     commonest = ordered.unique("class", keep="first", maintain_order=True)["value"]
-    return commonest.gather(classes.labels).alias(column.name)
-
-
-def _sums(values: Floats, classes: Partition) -> Floats:
-    found: Floats = np.add.reduceat(values[classes.order], classes.starts[:-1])
-    return found
+    return commonest.gather(labels).alias(column.name)

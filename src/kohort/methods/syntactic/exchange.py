@@ -30,6 +30,7 @@ from kohort.protocol.site import Site
 from kohort.protocol.state import TaskState
 from kohort.protocol.task import Release, Request, Task
 from kohort.protocol.wire import Payload
+from kohort.purposes import Purpose
 from kohort.rounds.peers import (
     KEYS,
     learn_peers,
@@ -111,7 +112,7 @@ def data_version(site: Site) -> str:
     """
     frame = site.table.rows()
     digest = hashlib.blake2b(frame.hash_rows(seed=0).to_numpy().tobytes(), digest_size=32).digest()
-    signature = site.identity.sign(digest, purpose="data version")
+    signature = site.identity.sign(digest, purpose=Purpose.DATA_VERSION)
     return hashlib.blake2b(signature, digest_size=16).hexdigest()
 
 

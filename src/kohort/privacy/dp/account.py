@@ -67,6 +67,8 @@ class SiteAccount:
     void: bool
     trust: str = ""
     epsilon_all: float | None = None
+    before: tuple[float, float] = (0.0, 0.0)
+    """Epsilon and delta that learning the domains paid into the account before the rest is reserved."""
 
     def claim(self, *, reserving: bool, simulated: bool) -> DP:
         """The guarantee of a release under this account.
@@ -88,14 +90,22 @@ class SiteAccount:
             simulated=simulated,
             accountant=self.accountant,
             account=self.name,
-            charge=self.epsilon if reserving else 0.0,
+            charge=self.epsilon - self.before[0] if reserving else 0.0,
+            delta_charge=self.delta - self.before[1] if reserving and self.before[1] else None,
             void=self.void,
             trust=self.trust,
             epsilon_all=self.epsilon_all,
         )
 
 
-def total_cost(charges: Sequence[Charge], accountant: Accountant, *, disjoint: bool, unit: str) -> tuple[float, float]:
+def total_cost(
+    charges: Sequence[Charge],
+    accountant: Accountant,
+    *,
+    disjoint: bool,
+    unit: str,
+    beside: Sequence[Charge] = (),
+) -> tuple[float, float]:
     """The total cost of several charges: composed where they use the same rows, in parallel on disjoint parts.
 
     Args:
@@ -103,6 +113,7 @@ def total_cost(charges: Sequence[Charge], accountant: Accountant, *, disjoint: b
         accountant: The privacy accountant that composes them.
         disjoint: Whether each row alone decides which part it is in; parallel composition needs that.
         unit: The unit of privacy: row, person or site.
+        beside: Charges that every row bears, whichever part it is in.
 
     Returns:
         Epsilon and delta of the whole plan.
@@ -111,7 +122,7 @@ def total_cost(charges: Sequence[Charge], accountant: Accountant, *, disjoint: b
     apart = disjoint and "all" not in parts
     groups = [[charge for charge in charges if charge.part == part] for part in parts] if apart else [list(charges)]
     sums = []
-    for group in groups:
+    for group in ([*group, *beside] for group in groups):
         delta = sum(charge.delta for charge in group)
         # Both are upper bounds, so the smaller one holds.
         epsilon = min(

@@ -12,12 +12,10 @@ training they record. A real site's ledger holds its own chain alone and is writ
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from json.encoder import encode_basestring
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,88 +23,23 @@ from kohort.errors import IntegrityError
 from kohort.files import disk_errors, write_atomic, write_whole
 from kohort.privacy.dp.budget import Budget
 from kohort.privacy.guarantee import DP, Guarantee, parse_guarantee
+from kohort.privacy.ledger.chain import GENESIS, Chain, canonical, head_digest, heads_digest, quoted
 from kohort.privacy.ledger.signing import Signer
+from kohort.purposes import Purpose
 
-__all__ = ["GENESIS", "Chain", "Disclosure", "Ledger", "LedgerContext", "canonical", "quoted"]
+__all__ = [
+    "GENESIS",
+    "Chain",
+    "Disclosure",
+    "Ledger",
+    "LedgerContext",
+    "canonical",
+    "head_digest",
+    "heads_digest",
+    "quoted",
+]
 
-GENESIS = "0" * 64
-_UNKEYED = hashlib.blake2b(digest_size=32)  # copying a fresh state takes a fifth of the time of making one
 LEDGER_FILE, HEAD_FILE = "ledger.jsonl", "head.json"
-
-
-# Made once: `json.dumps` with options makes a new encoder at every call.
-_ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-
-
-def canonical(value: object) -> str:
-    """The canonical JSON of a value: sorted keys, no spaces, no NaN. Equal values have equal texts.
-
-    Args:
-        value: Plain values: objects with text keys, lists, text, numbers, booleans and None.
-
-    Returns:
-        The text.
-    """
-    return _ENCODER.encode(value)
-
-
-quoted = encode_basestring
-"""The canonical JSON of a string: the same as `canonical`, but faster."""
-
-
-class Chain:
-    """The end of one site's hash chain: its length, its last hash, and what the site has spent.
-
-    Args:
-        site: The site's name.
-        secret: The site's secret, with which payload digests are keyed.
-    """
-
-    __slots__ = ("_key", "_name", "budget", "head", "length", "receipt", "site")
-
-    def __init__(self, site: str, *, secret: bytes) -> None:
-        self.site = site
-        self.length = 0
-        self.head = GENESIS
-        self.receipt = ""
-        self.budget = Budget()
-        self._name = quoted(site)
-        # The key is hashed once and the state copied: a round may need a thousand digests.
-        self._key = hashlib.blake2b(key=secret, digest_size=32)
-
-    @property
-    def spent(self) -> dict[str, float]:
-        """Epsilon spent per recipient."""
-        return self.budget.spent
-
-    def digest(self, payload: bytes | memoryview) -> str:
-        """The keyed digest of a payload: the site can prove what it sent, and nobody else can guess it.
-
-        Args:
-            payload: The bytes that leave.
-
-        Returns:
-            The digest in hexadecimal.
-        """
-        state = self._key.copy()
-        state.update(payload)
-        return state.hexdigest()
-
-    def next_line(self, fields: str) -> str:
-        """Append a line to the chain.
-
-        Args:
-            fields: The line's own fields as canonical JSON, without braces.
-
-        Returns:
-            The whole line: site, sequence number, previous hash, last receipt, `fields` and the line's own hash.
-        """
-        body = f'{{"site":{self._name},"seq":{self.length},"prev":"{self.head}","receipt":"{self.receipt}",{fields}'
-        state = _UNKEYED.copy()
-        state.update(body.encode())
-        self.head = state.hexdigest()
-        self.length += 1
-        return f'{body},"hash":"{self.head}"}}\n'
 
 
 class LedgerContext(NamedTuple):
@@ -120,6 +53,8 @@ class LedgerContext(NamedTuple):
     via: str = ""
     request: str = ""
     round: int = 0
+    site_head: str = ""
+    """Where the site's own ledger ends, signed by the site, as canonical JSON; in the ledger of a hub only."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,20 +98,31 @@ class Ledger:
         run: The run's identifier.
         durable: Whether every write reaches the disk (fsync) before it returns, and lines carry the time. For real
             sites; the ledgers of simulated sites are reproducible instead.
+        sealer: Who signs `head.json`, if not `signer`: the user who made a simulation, whose sites have keys of the
+            run's seed.
     """
 
-    def __init__(self, *, signer: Signer, folder: Path | None = None, run: str = "", durable: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        signer: Signer,
+        folder: Path | None = None,
+        run: str = "",
+        durable: bool = False,
+        sealer: Signer | None = None,
+    ) -> None:
         self.run = run
         self.chains: dict[str, Chain] = {}
         self.lines: list[str] = []
         self._signer = signer
+        self._sealer = sealer or signer
         self._folder = folder
         self._durable = durable
         self._tallies: dict[tuple[str, str, str], _Tally] = {}
         self._refusals: dict[str, str] = {}
         self._answered: dict[tuple[str, str, str], str] = {}
         self._order = hashlib.blake2b(digest_size=32)  # the chains bind each site's lines, this the order of them all
-        self._unwritten: list[str] = []
+        self._unwritten: list[bytes] = []
         self._file = None
         if folder is not None:
             self._path = folder / LEDGER_FILE
@@ -305,10 +251,11 @@ class Ledger:
                 elif not self._answered or not self.has_answered(chain, ledger_context, payload):
                     size = len(payload)
                     self._count(chain.site, ledger_context, guarantee, count, size)
-                    claim = (
-                        f'"guarantee":{guarantee.text},"rows":{count},"size":{size},"digest":"{chain.digest(payload)}"'
+                    line = chain.next_line(
+                        f'{fields},"guarantee":{guarantee.text},"rows":{count},"size":{size},'
+                        f'"digest":"{chain.digest(payload)}"'
                     )
-                    self._unwritten.append(chain.next_line(f"{fields},{claim}"))
+                    self._unwritten.append(line)
         finally:
             self._write()
 
@@ -366,15 +313,16 @@ class Ledger:
             The content of `head.json`.
         """
         statement = {
-            "version": 1,
+            "version": 2,
             "run": self.run,
             "chains": {name: [chain.length, chain.head] for name, chain in self.chains.items()},
             "order": self._order.hexdigest(),
             "receipts": list(receipts),
             "site_key": self._signer.public,
             "hub_key": hub_key,
+            "signer": self._sealer.record,
         }
-        return {**statement, "signature": self._signer.sign(canonical(statement).encode())}
+        return {**statement, "signature": self._sealer.sign(canonical(statement).encode(), purpose=Purpose.LEDGER_HEAD)}
 
     def sign_heads(self, chains: Sequence[Chain]) -> tuple[str, str]:
         """Sign the current ends of some chains, for a receipt.
@@ -383,10 +331,10 @@ class Ledger:
             chains: The chains, in the order the receipt uses.
 
         Returns:
-            One digest over their last hashes, and the signature over it.
+            One digest over their names, lengths and last hashes, and the signature over it.
         """
-        digest = hashlib.blake2b("".join([chain.head for chain in chains]).encode(), digest_size=32).hexdigest()
-        return digest, self._signer.sign(digest.encode())
+        digest = heads_digest(chains)
+        return digest, self._signer.sign(digest.encode(), purpose=Purpose.LEDGER_HEAD)
 
     def disclosures(self) -> list[Disclosure]:
         """What left, by recipient, task and kind of guarantee; each site's rows count once."""
@@ -431,19 +379,21 @@ class Ledger:
 
     def _common(self, event: str, ledger_context: LedgerContext) -> str:
         moment = f',"time":{int(time.time())}' if self._durable else ""  # simulated ledgers are reproducible
+        head = f',"site_head":{ledger_context.site_head}' if ledger_context.site_head else ""
         return (
             f'"event":"{event}","what":{quoted(ledger_context.what)},"to":{quoted(ledger_context.to)},'
-            f'"via":{quoted(ledger_context.via)},"round":{ledger_context.round},"request":"{ledger_context.request}"{moment}'
+            f'"via":{quoted(ledger_context.via)},"round":{ledger_context.round},"request":"{ledger_context.request}"'
+            f"{moment}{head}"
         )
 
     def _write(self) -> None:
         lines, self._unwritten = self._unwritten, []
-        self._order.update("".join([line[-67:-3] for line in lines]).encode())
+        self._order.update(b"".join([line[-67:-3] for line in lines]))
         if self._file is None:
-            self.lines.extend(lines)
+            self.lines.extend([line.decode() for line in lines])
         elif lines:
             with disk_errors(self._path):
-                write_whole(self._file, "".join(lines).encode())
+                write_whole(self._file, b"".join(lines))
                 if self._durable:
                     os.fsync(self._file.fileno())
 

@@ -16,6 +16,7 @@ from kohort.errors import IntegrityError
 from kohort.files import disk_errors, write_whole
 from kohort.privacy.ledger.ledger import GENESIS, Chain, Ledger, LedgerContext, quoted
 from kohort.privacy.ledger.signing import Signer
+from kohort.purposes import Purpose
 
 __all__ = ["RECEIPTS_FILE", "Receipts", "SignsHeads"]
 
@@ -84,10 +85,11 @@ class Receipts:
             self._seen[chain.site] = chain.length
         heads, site_signature = ledger.sign_heads(chains)
         statement = f"[{quoted(self.head)},{quoted(ledger_context.request)},{quoted(heads)}]"
+        hub_signature = self._signer.sign(statement.encode(), purpose=Purpose.RECEIPT)
         body = (
-            f'{{"seq":{self.length},"prev":"{self.head}","request":"{ledger_context.request}",'
-            f'"sites":{len(chains)},"heads":"{heads}","site_signature":"{site_signature}",'
-            f'"hub_signature":"{self._signer.sign(statement.encode())}"'
+            f'{{"version":2,"seq":{self.length},"prev":"{self.head}","request":"{ledger_context.request}",'
+            f'"sites":{len(chains)},"heads":"{heads}"{self._ends(chains)},"site_signature":"{site_signature}",'
+            f'"hub_signature":"{hub_signature}"'
         )
         self.head = hashlib.blake2b(body.encode(), digest_size=32).hexdigest()
         self.length += 1
@@ -117,6 +119,11 @@ class Receipts:
         if self._file is not None:
             self._file.close()
             self._file = None
+
+    def _ends(self, chains: Sequence[Chain]) -> str:
+        """More fields of a receipt; none where the ledger beside the receipts shows which lines they are about."""
+        del chains
+        return ""
 
     def _write(self, line: str) -> None:
         if self._file is None:

@@ -1,31 +1,38 @@
-"""Verify a ledger folder: hash chains, signatures, heads and receipts.
+"""Verify a ledger folder: hash chains, signatures, heads, receipts and the results that are bound to it.
 
 This module shares no code with the writer. It works on the bytes on the disk, so a changed byte, a missing line or a
-cut-off end is found wherever it is. It cannot find a site and the hub rewriting everything together; therefore reports
-print the head's fingerprint, and a copy of it kept elsewhere is the proof.
+cut-off end is found wherever it is. A ledger that somebody rewrote as a whole and signed with a fresh key is
+consistent; it is sound only if its signer is pinned (`kohort.privacy.ledger.pins`). It cannot find a signer rewriting
+everything under the same key; therefore reports print the head, and sites and hub keep each other's signatures.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
 from typing import Any
 
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-
 from kohort.errors import ConfigError, IntegrityError
 from kohort.privacy.guarantee import parse_guarantee
+from kohort.privacy.ledger.checks import (
+    START,
+    SignedBy,
+    canonical_bytes,
+    checked_line,
+    ends_digest,
+    holds,
+    parse_line,
+    raw_lines,
+    signed_statement,
+)
+from kohort.privacy.ledger.pins import Pins
+from kohort.privacy.ledger.verify_results import verify_results
 
 __all__ = ["Verified", "checked_chain", "checked_receipts", "find_ledger", "read_lines", "verify_ledger"]
 
-_START = "0" * 64
-_LINE = re.compile(rb'\A(\{.*),"hash":"([0-9a-f]{64})"\}\Z', re.DOTALL)
 _FIELDS = {
     "open": {"binding"},
     "release": {"what", "to", "via", "round", "request", "guarantee", "rows", "size", "digest"},
@@ -34,7 +41,9 @@ _FIELDS = {
 }
 _ROUNDING = 1 + 1e-9
 _ALWAYS = {"site", "seq", "prev", "receipt", "event"}
-_HEAD = {"version", "run", "chains", "order", "receipts", "site_key", "hub_key"}
+_HEADS = {1: {"version", "run", "chains", "order", "receipts", "site_key", "hub_key"}}
+_HEADS[2] = _HEADS[1] | {"signer"}
+_HEAD_PURPOSE, _RECEIPT_PURPOSE, _HANDOVER_PURPOSE = "ledger head", "receipt", "ledger hand-over"
 
 
 @dataclass
@@ -50,18 +59,40 @@ class Verified:
     epsilon: float = 0.0
     """The largest epsilon that any one site spent, by its own lines."""
     delta: float = 0.0
+    signer: str = ""
+    """Who signed the head, by its own word: an identity's fingerprint or, in older ledgers, a key."""
+    signed_by: str = ""
+    """Whose signature that is; empty when the signer is not known."""
+    site_heads: int = 0
+    """In a hub's ledger: how many lines carry the signed head of the site's own ledger."""
+    known_sites: list[str] = field(default_factory=list)
+    """Whose heads among these were checked against a key that is known here."""
+    bound: int = 0
+    """How many files the run's result line holds the hashes of, all of which are as they were."""
+    uncovered: list[str] = field(default_factory=list)
+    """Files of the run folder that the result line does not cover."""
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def pinned(self) -> bool:
+        """Whether the signer is known. Only then the ledger is sound; otherwise it is consistent."""
+        return bool(self.signed_by)
 
 
 @dataclass
 class _End:
     length: int = 0
-    hash: str = _START
+    hash: str = START
     receipt: str = ""
     policy: dict[str, Any] = field(default_factory=dict)
     epsilon: float = 0.0
     delta: float = 0.0
     accounts: dict[str, tuple[float, float]] = field(default_factory=dict)
     answered: dict[str, set[tuple[str, str, int]]] = field(default_factory=dict)
+    sender: dict[str, str] = field(default_factory=dict)
+    """In a hub's ledger: the identity of the site that the chain is about."""
+    said: tuple[int, str] = (0, START)
+    """In a hub's ledger: where the site's own chain ended, as the site signed last."""
 
 
 @dataclass
@@ -71,6 +102,8 @@ class _Walk:
     by_request: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
     numbers: dict[str, int] = field(default_factory=dict)
     """Line number by line hash."""
+    lengths: dict[str, int] = field(default_factory=dict)
+    """Length of the line's chain, up to the line, by line hash."""
     handed_over: list[tuple[int, str, str]] = field(default_factory=list)
     """Key rotations of a site: line number, old key, new key."""
     receipts_quoted: list[tuple[str, str]] = field(default_factory=list)
@@ -83,7 +116,7 @@ class _Walk:
             end.receipt = line["receipt"]
         end.hash, end.length = own, end.length + 1
         self.order.update(own.encode())
-        self.numbers[own] = number
+        self.numbers[own], self.lengths[own] = number, end.length
         if event == "note" and line["what"] == "keys":
             self.handed_over += _hand_over(number, str(line["reason"]))
         if event in {"release", "refusal"}:
@@ -120,18 +153,19 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
     Raises:
         IntegrityError: The file is missing, cut off, or holds a line that is not a JSON object.
     """
-    for raw in _raw_lines(path):
-        yield _parse(raw, path.name)
+    for raw in raw_lines(path):
+        yield parse_line(raw, path.name)
 
 
-def verify_ledger(folder: Path) -> Verified:
-    """Verify all chains, claims, signatures and receipts of a ledger.
+def verify_ledger(folder: Path, *, pins: Pins | None = None) -> Verified:
+    """Verify all chains, claims, signatures and receipts of a ledger, and the results that are bound to it.
 
     Args:
         folder: A run folder, or a ledger folder.
+        pins: Whose signature it must or may carry; without any, every ledger's signer is unknown.
 
     Returns:
-        The ledger's totals.
+        The ledger's totals, and whose signature was checked.
 
     Raises:
         ConfigError: There is no ledger.
@@ -139,19 +173,23 @@ def verify_ledger(folder: Path) -> Verified:
     """
     place = find_ledger(folder)
     try:
-        return _verify(place)
+        return _verify(place, pins or Pins())
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         # Hashes need no secret, so a forger can write lines of any shape that hold by themselves.
         raise IntegrityError("the ledger holds values of the wrong type") from error
 
 
-def _verify(place: Path) -> Verified:
-    head = _read_head(place / "head.json")
-    result = Verified(sites=len(head["chains"]), head=_fingerprint(head))
-    lines = _raw_lines(place / "ledger.jsonl")
+def _verify(place: Path, pins: Pins) -> Verified:
+    head, signer = _read_head(place / "head.json")
+    result = Verified(sites=len(head["chains"]), head=_fingerprint(head), signer=signer.shown)
+    result.signed_by = pins.whose(signer)
+    pins.check_chains(head["chains"])
+    lines = raw_lines(place / "ledger.jsonl")
     walk = _walk_chains(lines, result)
     for site, (length, last) in head["chains"].items():
         end = walk.ends.pop(site, _End())
+        if end.sender and pins.check_site(site, end.sender["fingerprint"]):
+            result.known_sites.append(site)
         if (end.length, end.hash) != (length, last):
             raise IntegrityError(f"the ledger of site {site!r} does not end where its signed head says")
     if walk.ends:
@@ -159,74 +197,36 @@ def _verify(place: Path) -> Verified:
     if walk.order.hexdigest() != head["order"]:
         raise IntegrityError("the lines of the ledger are not in the order they were written in")
     _walk_receipts(place / "receipts.jsonl", head, walk, result)
+    pins.check_hub(head["hub_key"], receipts=result.receipts)
+    bound = verify_results(place, signer=signer, before=head["version"] == 1)
+    result.bound, result.uncovered = bound.files, list(bound.uncovered)
+    result.notes += bound.notes
     return result
 
 
-def _parse(raw: bytes, name: str) -> dict[str, Any]:
-    try:
-        line = json.loads(raw)
-    except (ValueError, RecursionError) as error:
-        raise IntegrityError(f"{name} holds a line that is not JSON") from error
-    if not isinstance(line, dict):
-        raise IntegrityError(f"{name} holds a line that is not an object")
-    return line
-
-
-def _raw_lines(path: Path) -> list[bytes]:
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise IntegrityError(f"{path.name} is missing or unreadable") from error
-    if content and not content.endswith(b"\n"):
-        raise IntegrityError(f"{path.name} ends in the middle of a line")
-    return content.split(b"\n")[:-1]
-
-
-def _canonical(value: object) -> bytes:
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
-
-
-def _holds(public: str, message: bytes, signature: str) -> bool:
-    try:
-        key, claimed = bytes.fromhex(public), bytes.fromhex(signature)
-        Ed25519PublicKey.from_public_bytes(key).verify(claimed, message)
-    except (InvalidSignature, ValueError, TypeError):
-        return False
-    return (
-        key.hex() == public and claimed.hex() == signature
-    )  # hexadecimal with capitals or spaces would be a second spelling
-
-
-def _read_head(path: Path) -> dict[str, Any]:
-    lines = _raw_lines(path)
+def _read_head(path: Path) -> tuple[dict[str, Any], SignedBy]:
+    lines = raw_lines(path)
     if len(lines) != 1:
         raise IntegrityError(f"{path.name} must hold exactly one line")
-    head = _parse(lines[0], path.name)
-    if _canonical(head) != lines[0]:
+    head = parse_line(lines[0], path.name)
+    if canonical_bytes(head) != lines[0]:
         raise IntegrityError(f"{path.name} is not in canonical form: it was rewritten")
     statement = {key: value for key, value in head.items() if key != "signature"}
-    if set(statement) != _HEAD or statement["version"] != 1:
+    version = statement.get("version")
+    if type(version) is not int or set(statement) != _HEADS.get(version):
         raise IntegrityError(f"{path.name} is not a ledger head of this version of kohort")
+    if version == 2:
+        return head, signed_statement(head, purpose=_HEAD_PURPOSE, where="the ledger head")
     signature = head.get("signature")
-    if not isinstance(signature, str) or not _holds(head["site_key"], _canonical(statement), signature):
+    if not isinstance(signature, str) or not holds(
+        head["site_key"], canonical_bytes(statement), signature, purpose=None
+    ):
         raise IntegrityError("the signature of the ledger head is invalid")
-    return head
+    return head, SignedBy(key=head["site_key"])
 
 
 def _fingerprint(head: dict[str, Any]) -> str:
-    return hashlib.blake2b(_canonical(head["chains"]), digest_size=16).hexdigest()
-
-
-def _checked(raw: bytes, name: str, number: int) -> tuple[dict[str, Any], str]:
-    """Parse a line, check its own hash, and return both."""
-    match = _LINE.match(raw)
-    if match is None:
-        raise IntegrityError(f"{name}, line {number}: malformed")
-    body, claimed = match.groups()
-    actual = hashlib.blake2b(body, digest_size=32).hexdigest()
-    if actual != claimed.decode():
-        raise IntegrityError(f"{name}, line {number}: the hash does not match, the line was changed")
-    return _parse(raw, name), actual
+    return hashlib.blake2b(canonical_bytes(head["chains"]), digest_size=16).hexdigest()
 
 
 def checked_chain(path: Path) -> list[dict[str, Any]]:
@@ -243,8 +243,8 @@ def checked_chain(path: Path) -> list[dict[str, Any]]:
     """
     lines = []
     ends: dict[str, _End] = {}
-    for number, raw in enumerate(_raw_lines(path), 1):
-        line, own = _checked(raw, path.name, number)
+    for number, raw in enumerate(raw_lines(path), 1):
+        line, own = checked_line(raw, path.name, number)
         end = ends.setdefault(str(line["site"]), _End())
         if line["prev"] != end.hash or line["seq"] != end.length:
             raise IntegrityError(f"{path.name}, line {number}: the chain is broken, a line is missing or moved")
@@ -265,9 +265,9 @@ def checked_receipts(path: Path) -> list[dict[str, Any]]:
     Raises:
         IntegrityError: A receipt was changed, removed or moved.
     """
-    lines, last = [], _START
-    for number, raw in enumerate(_raw_lines(path), 1):
-        line, own = _checked(raw, path.name, number)
+    lines, last = [], START
+    for number, raw in enumerate(raw_lines(path), 1):
+        line, own = checked_line(raw, path.name, number)
         if line["prev"] != last or line["seq"] != number - 1:
             raise IntegrityError(f"{path.name}, line {number}: the chain of receipts is broken")
         last = own
@@ -280,9 +280,9 @@ def _walk_chains(lines: list[bytes], result: Verified) -> _Walk:
     walk = _Walk()
     name = "ledger.jsonl"
     for number, raw in enumerate(lines, 1):
-        line, own = _checked(raw, name, number)
+        line, own = checked_line(raw, name, number)
         end = walk.ends.setdefault(str(line.get("site")), _End())
-        against = _line_fault(line, end) or _claim_fault(line, end, result)
+        against = _line_fault(line, end) or _head_fault(line, end, result) or _claim_fault(line, end, result)
         if against:
             raise IntegrityError(f"{name}, line {number}: {against}")
         walk.take(line, own, number, end)
@@ -295,13 +295,32 @@ def _walk_chains(lines: list[bytes], result: Verified) -> _Walk:
 def _line_fault(line: dict[str, Any], end: _End) -> str:
     """What is wrong with a line's fields or its place in the chain; empty if nothing is."""
     event = line.get("event")
-    fields = set(line) - {"hash", "time"} - _ALWAYS
+    fields = set(line) - {"hash", "time", "site_head"} - _ALWAYS
     if event not in _FIELDS or fields != _FIELDS[event] or not set(line) >= _ALWAYS:
         return "not a ledger line of this version of kohort"
     if line["prev"] != end.hash or line["seq"] != end.length:
         return "the chain is broken, a line is missing or moved"
     if (event == "open") != (end.length == 0):
         return "a chain must begin with its one opening line"
+    return ""
+
+
+def _head_fault(line: dict[str, Any], end: _End, result: Verified) -> str:
+    """What is wrong with the site's own head in a line of a hub's ledger; empty if nothing is."""
+    if line["event"] == "open":
+        end.sender = line["binding"].get("identity", {})
+    if "site_head" not in line:
+        return "the head of the site's own ledger is missing" if end.sender and line["event"] == "release" else ""
+    length, last, signature = line["site_head"]
+    if not end.sender or type(length) is not int:
+        return "the head of a site's own ledger is out of place"
+    said = ends_digest([[line["site"], length, last]])
+    if not holds(end.sender["signing"], said.encode(), signature, purpose=_HEAD_PURPOSE):
+        return "the head of the site's own ledger is not signed by the site"
+    if length < end.said[0] or (length == end.said[0] and last != end.said[1]):
+        return "the site's own ledger went back"
+    end.said = (length, last)
+    result.site_heads += 1
     return ""
 
 
@@ -323,7 +342,10 @@ def _hand_over(number: int, text: str) -> list[tuple[int, str, str]]:
     """The key rotation a note describes, if the old key signed it; otherwise nothing."""
     old, _, rest = text.partition(" ")
     new, _, signature = rest.partition(" ")
-    return [(number, old, new)] if _holds(old, b"kohort ledger hand-over " + new.encode(), signature) else []
+    is_signed = holds(old, new.encode(), signature, purpose=_HANDOVER_PURPOSE) or holds(
+        old, b"kohort ledger hand-over " + new.encode(), signature, purpose=None
+    )
+    return [(number, old, new)] if is_signed else []
 
 
 def _key_at(walk: _Walk, number: int, last: str) -> str:
@@ -378,9 +400,9 @@ def _over_limit(end: _End, claim: dict[str, Any]) -> str:
 
 
 def _walk_receipts(path: Path, head: dict[str, Any], walk: _Walk, result: Verified) -> None:
-    last, known = _START, set()
-    for number, raw in enumerate(_raw_lines(path), 1):
-        line, own = _checked(raw, path.name, number)
+    last, known = START, set()
+    for number, raw in enumerate(raw_lines(path), 1):
+        line, own = checked_line(raw, path.name, number)
         against = _receipt_fault(line, number, last, head, walk)
         if against:
             raise IntegrityError(f"{path.name}, line {number}: {against}")
@@ -401,10 +423,36 @@ def _receipt_fault(line: dict[str, Any], number: int, last: str, head: dict[str,
     ends: dict[str, str] = {}
     for site, line_hash in walk.by_request.get(line["request"], []):
         ends[site] = line_hash
-    heads = hashlib.blake2b("".join(ends[site] for site in sorted(ends)).encode(), digest_size=32).hexdigest()
+    if "end" in line:
+        against = _end_fault(line["end"], ends, walk)
+        if against:
+            return against
+        ends = dict.fromkeys(ends, line["end"][1])
+    version = line.get("version", 1)
+    heads = _heads(ends, walk, version)
     if heads != line["heads"] or len(ends) != line["sites"]:
         return "the receipt does not match the ledger lines of its request"
     written = max((walk.numbers[line_hash] for line_hash in ends.values()), default=0)
-    site_signs = _holds(_key_at(walk, written, head["site_key"]), heads.encode(), line["site_signature"])
-    hub_signs = _holds(head["hub_key"], _canonical([last, line["request"], heads]), line["hub_signature"])
+    by_site, by_hub = (None, None) if version == 1 else (_HEAD_PURPOSE, _RECEIPT_PURPOSE)
+    site_key = _key_at(walk, written, head["site_key"])
+    site_signs = holds(site_key, heads.encode(), line["site_signature"], purpose=by_site)
+    message = canonical_bytes([last, line["request"], heads])
+    hub_signs = holds(head["hub_key"], message, line["hub_signature"], purpose=by_hub)
     return "" if site_signs and hub_signs else "a signature is invalid"
+
+
+def _heads(ends: dict[str, str], walk: _Walk, version: int) -> str:
+    """What the site signed of the ends of chains; receipts of version 1 were over the hashes alone."""
+    if version == 1:
+        return hashlib.blake2b("".join(ends[site] for site in sorted(ends)).encode(), digest_size=32).hexdigest()
+    return ends_digest([[site, walk.lengths[ends[site]], ends[site]] for site in sorted(ends)])
+
+
+def _end_fault(end: list[Any], ends: dict[str, str], walk: _Walk) -> str:
+    """A real site's receipt names where the chain stood: at the line of its request, or later."""
+    length, last = end
+    if walk.lengths.get(last) != length:
+        return "the hub's receipt is about a line that is not in the ledger"
+    if len(ends) != 1 or length < walk.lengths[next(iter(ends.values()))]:
+        return "the receipt is older than the ledger line of its request"
+    return ""

@@ -15,6 +15,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from kohort.errors import ConfigError, DataError
 from kohort.models.dense.training import Training
 from kohort.privacy.dp.accounting import grid_rate
+from kohort.privacy.dp.histogram import LARGEST_SHARE
 from kohort.protocol.plan.sections import TrainSection
 
 __all__ = ["PURE", "DPSection", "JudgeSection", "RowPart", "SecureSumSection", "TrainingPhase"]
@@ -49,6 +50,8 @@ class DPSection:
     """Average the models of the last share of the rounds; costs nothing."""
     allow_large_delta: bool = False
     """Study settings with a delta above 1 / (10 n): the claim is then void."""
+    domain_share: Annotated[float, Gt(0), Le(LARGEST_SHARE)] = 0.1
+    """Share of the budget that learning the domains of undeclared columns takes; nothing where all are declared."""
 
     def __post_init__(self) -> None:
         if self.mechanism == "hub" and self.unit != "site":

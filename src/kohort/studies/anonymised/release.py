@@ -58,7 +58,7 @@ def release(frame: pl.DataFrame, case: Case, variant: Variant) -> Released:
     """`frame`, rows of a case's table, anonymised on its own. Rows and their order stay."""
     rule = Rule(k=variant.k, l=variant.l, t=variant.t, t_kind="kl")
     problem = Problem(code_table(frame, case.quasi, by_value=True), SensitiveColumns.of(frame, [case.target]), rule)
-    require_feasible(rule, problem.sensitive, frame.height)
+    require_feasible(rule, problem.sensitive)
     partition = thesis_mondrian(problem)
     classes, is_exact = partition, np.zeros(partition.count, dtype=np.bool_)
     if variant.keep_exact != "no":

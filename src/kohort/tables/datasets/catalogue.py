@@ -13,7 +13,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -25,7 +25,9 @@ import polars as pl
 from kohort.errors import ConfigError, DataError, IntegrityError, nearest
 from kohort.tables.datasets.codebooks import adult_codebook, dry_bean_codebook, higgs_codebook, skin_codebook
 from kohort.tables.datasets.sources import SOURCES, download
-from kohort.tables.frames import ENDINGS, read_table, write_table
+from kohort.tables.dialect import ReadingOptions
+from kohort.tables.frames import ENDINGS, TableRead, read_source, read_table, write_table
+from kohort.tables.reading import declare_missing
 from kohort.tables.schema import Role, Schema
 
 __all__ = ["Dataset", "DatasetInfo", "content_checksum", "list_datasets", "load_dataset", "open_table"]
@@ -48,6 +50,10 @@ class Dataset:
     target: str | None = None
     notes: tuple[str, ...] = ()
     source: str
+    texts: pl.DataFrame | None = field(default=None, repr=False)
+    """The columns as they stand in a text file, to give untouched ones back exactly."""
+    reading: tuple[str, ...] = ()
+    """How a file was read, one statement each."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,23 +122,35 @@ def load_dataset(name: str) -> Dataset:
     )
 
 
-def open_table(name_or_path: str | Path | IO[bytes]) -> Dataset:
+def open_table(name_or_path: str | Path | IO[bytes], options: ReadingOptions | None = None) -> Dataset:
     """A registered name, a path to a table, `-` for CSV on standard input, or an open stream.
+
+    Args:
+        name_or_path: What to open.
+        options: What is declared about a file; a named dataset takes its `null_values` alone.
+
+    Returns:
+        The table, how it was read, and what is publicly known about a named one.
 
     Raises:
         ConfigError: There is no such dataset and no such file.
         DataError: The table cannot be read.
     """
     if not isinstance(name_or_path, (str, Path)):
-        return Dataset(frame=read_table(name_or_path), source="stream")
+        return _opened(read_source(name_or_path, options), "stream")
     text = str(name_or_path)
     if text.partition(":")[0] in REGISTRY and isinstance(name_or_path, str):
-        return load_dataset(text)
+        known = load_dataset(text)
+        return known if options is None else replace(known, frame=declare_missing(known.frame, options)[0])
     looks_like_path = text == "-" or os.sep in text or Path(text).suffix.lower() in ENDINGS or Path(text).exists()
     if not looks_like_path:
         hint = f"{nearest(text, REGISTRY)}; or give the path of a CSV, Parquet or Arrow file"
         raise ConfigError(f"no dataset and no file named {text!r}", hint=hint)
-    return Dataset(frame=read_table(text), source=text)
+    return _opened(read_source(text, options), text)
+
+
+def _opened(read: TableRead, source: str) -> Dataset:
+    return Dataset(frame=read.frame, source=source, texts=read.texts, reading=read.notes)
 
 
 def list_datasets() -> list[DatasetInfo]:

@@ -9,19 +9,17 @@ Both are public. What makes them trustworthy is comparing fingerprints another w
 from __future__ import annotations
 
 import json
-import os
 import socket
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any
 
-from kohort.crypto.identity.guarded_files import PRIVATE, read_guarded
+from kohort.crypto.identity.guarded_files import kept_secret
 from kohort.crypto.identity.keys import public_from_text, public_text
-from kohort.crypto.sealed import Identity, PublicIdentity
+from kohort.crypto.identity.signers import signer_of
+from kohort.crypto.sealed import PublicIdentity
 from kohort.errors import ConfigError, IntegrityError
 from kohort.files import disk_errors, write_atomic
-from kohort.privacy.ledger.signing import Signer
 
 __all__ = [
     "Invitation",
@@ -72,19 +70,6 @@ class Registration:
         """From such a file."""
         found = _read(path, "registration", ("site", "node_key"))
         return cls(site=public_from_text(found["site"]), node_key=found["node_key"])
-
-
-def signer_of(identity: Identity) -> Signer:
-    """The signer of ledgers and receipts that belongs to an identity of the standard suite."""
-    key: Any = identity.signing_key
-    return Signer(key)
-
-
-def kept_secret(path: Path) -> bytes:
-    """32 bytes drawn once from the operating system and kept, readable by the owner only."""
-    if not path.exists():
-        write_atomic(path, os.urandom(32), durable=True, private=True)
-    return read_guarded(path, forbidden=PRIVATE)
 
 
 def split_address(address: str) -> tuple[str, int]:

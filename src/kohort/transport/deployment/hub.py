@@ -33,6 +33,7 @@ from kohort.crypto.identity.certificates import (
     node_key_to_register,
 )
 from kohort.crypto.identity.keys import Roster, load_identity, public_text, save_identity
+from kohort.crypto.identity.user import remember_signer
 from kohort.crypto.sealed import Identity, PublicIdentity
 from kohort.crypto.sums.scheme import KEY_HOLDER
 from kohort.errors import ConfigError, IntegrityError, KohortError, RefusedError, SiteError
@@ -365,6 +366,12 @@ class FlowerBackend:
             test_sites=None,
             notes=notes,
         )
+
+    def hub_identity(self, streams: Streams) -> Identity | None:
+        """The hub's own, which signs its ledger and results; remembered, so that they verify here."""
+        del streams
+        remember_signer(self.identity.public, f"hub {self.identity.name!r}, which ran here")
+        return self.identity
 
     def engine(self, ready: RunContext) -> RemoteEngine:
         """An engine that sends messages to the sites."""

@@ -22,6 +22,7 @@ from kohort.crypto.identity.roster import Roster
 from kohort.errors import ConfigError, IntegrityError
 from kohort.files import disk_errors, write_atomic
 from kohort.privacy.ledger.ledger import LEDGER_FILE
+from kohort.purposes import Purpose
 from kohort.transport.deployment.files import Invitation, Registration, signer_of
 from kohort.transport.site_server import SiteServer
 
@@ -49,7 +50,7 @@ class KeyHandover:
         return cls(
             rotation=rotate(old, new),
             node_key=node_key,
-            by_new=new.sign(node_key.encode(), purpose="node key"),
+            by_new=new.sign(node_key.encode(), purpose=Purpose.NODE_KEY),
         )
 
     def write(self, path: Path) -> None:
@@ -92,7 +93,7 @@ class KeyHandover:
         new = self.rotation.new
         roster = Roster({known.site.name: known.site.fingerprint}, revoked.revoked)
         changed = accept_rotation(roster, self.rotation)
-        if not new.signed(self.node_key.encode(), self.by_new, purpose="node key"):
+        if not new.signed(self.node_key.encode(), self.by_new, purpose=Purpose.NODE_KEY):
             raise IntegrityError(
                 f"the node key of site {new.name!r} is not signed by its new key", hint="Ask for the hand-over again"
             )
@@ -164,5 +165,5 @@ def handover_line(old: Identity, new: Identity) -> str:
     if old.suite != "standard":
         raise ConfigError("ledgers are signed with keys of the standard suite", hint="Make the site anew")
     successor = new.public.signing.hex()
-    signature = signer_of(old).sign(b"kohort ledger hand-over " + successor.encode())
+    signature = signer_of(old).sign(successor.encode(), purpose=Purpose.HANDOVER)
     return f"{old.public.signing.hex()} {successor} {signature}"

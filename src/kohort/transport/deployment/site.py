@@ -1,7 +1,7 @@
 """A site's folder, and what its operator does with it: init, trust, approve, start.
 
     site.toml  identity.key  node.key  hub.json  ca.pem  peers.toml  approved.toml  registration.json
-    ledger/  runs/  numbers  answered  log/  openings (a key-holder's book)
+    ledger/  ledger.mark  runs/  numbers  answered  log/  openings (a key-holder's book)
 
 Guarantee: private keys and stored answers are readable by their owner only; a site answers only plans its operator
 approved, counts only peers its operator trusts, and runs only the kohort installed here.
@@ -9,23 +9,21 @@ approved, counts only peers its operator trusts, and runs only the kohort instal
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
-import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from time import time
-from typing import Annotated, Any
+from typing import Any
 
 import polars as pl
-from annotated_types import Ge
 
 from kohort.crypto.identity.keys import load_identity, save_identity
 from kohort.crypto.identity.roster import Approvals, Roster
+from kohort.crypto.identity.user import state_folder
 from kohort.crypto.sealed import Identity
 from kohort.crypto.sums.key_book import KeyBook
 from kohort.crypto.sums.scheme import KEY_HOLDER
@@ -33,6 +31,7 @@ from kohort.errors import ConfigError, IntegrityError, KohortError, RefusedError
 from kohort.files import require_new, write_atomic
 from kohort.privacy.openings import OpeningBook
 from kohort.privacy.policy import Policy
+from kohort.privacy.releases import ReleaseAccount
 from kohort.rng import Streams
 from kohort.runs.config import DataSection, Plan
 from kohort.tables.frames import check_finite, read_table
@@ -47,9 +46,18 @@ from kohort.transport.deployment.files import (
     signer_of,
     split_address,
 )
-from kohort.transport.deployment.site_run import SCHEMA_KEYS, SiteResources, check_table, open_chain, run_opener
+from kohort.transport.deployment.settings import (
+    SCHEMA_KEYS,
+    Limits,
+    SiteSection,
+    read_settings,
+    section_of,
+    site_template,
+)
+from kohort.transport.deployment.site_run import SiteResources, check_table, open_chain, run_opener
 from kohort.transport.flower.environment import quiet
 from kohort.transport.flower.runner import BAD_CERTIFICATE, NODE_FILE, NOT_LET_IN, SiteRunner, supernode_command
+from kohort.transport.high_water import MARK_FILE, HighWater
 from kohort.transport.site_ledger import MONTH, SiteLedger, open_site_ledger
 from kohort.transport.site_server import SiteServer
 from kohort.transport.site_store import AnsweredRequests, ReplayGuard, RunStore
@@ -57,35 +65,6 @@ from kohort.transport.site_store import AnsweredRequests, ReplayGuard, RunStore
 __all__ = ["Limits", "SiteFolder"]
 
 STOP_SECONDS = 10.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Limits:
-    """`[limits]`: how much of it in 30 days, whatever each single request claims."""
-
-    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 - read by pydantic, not a field
-
-    runs: Annotated[int, Ge(0)] | None = None
-    """Runs that may begin."""
-    tasks: Mapping[str, int] = field(default_factory=dict)
-    """Answers by pattern of task names: {"partial.count.*" = 12} limits secure counts, {"*.open" = 4} openings."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class SiteSection:
-    """`[site]`: who, and which table."""
-
-    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 - read by pydantic, not a field
-
-    name: str
-    table: str = ""
-    """A path; a relative one starts at the site's folder."""
-    low_risk: str = ""
-    """Which rows carry a low risk: "column:NAME", a column of 0 and 1, or "below:COLUMN:NUMBER"; empty for none."""
-    cluster: str = ""
-    """The cluster of peers this site trains with: a name, or "column:NAME" for the one value all rows have there."""
-    seed: int | None = None
-    """For tests alone: makes the site's randomness predictable for everybody who knows it."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +94,7 @@ class SiteFolder:
         made = cls(path)
         identity = Identity.generate(name)
         Roster().trust(name, identity.public.fingerprint)  # refuses a name that no roster could hold
-        write_atomic(path / "site.toml", _template(name, table, plan).encode())
+        write_atomic(path / "site.toml", site_template(name, table, plan).encode())
         save_identity(path / "identity.key", identity, passphrase=passphrase)
         node_key = ""
         if invitation.ca:
@@ -149,12 +128,13 @@ class SiteFolder:
 
     def settings(self) -> tuple[SiteSection, Schema, Policy, Limits]:
         """What `site.toml` says; the schema is for the table it names."""
-        raw = _read_toml(self.path / "site.toml")
-        site = _section(raw, "site", SiteSection)
+        raw = read_settings(self.path / "site.toml", what="site")
+        site = section_of(raw, "site", SiteSection, "site.toml")
         low_risk_rule(site.low_risk)  # refuses what cannot be read
         schema = Schema.of(**{key: raw.get("data", {}).get(key, ()) or _EMPTY[key] for key in SCHEMA_KEYS})
-        _section(raw, "data", DataSection, extra={"table": site.table})
-        return site, schema, _section(raw, "policy", Policy), _section(raw, "limits", Limits)
+        section_of(raw, "data", DataSection, "site.toml", extra={"table": site.table})
+        policy: Policy = section_of(raw, "policy", Policy, "site.toml")
+        return site, schema, policy, section_of(raw, "limits", Limits, "site.toml")
 
     def site_server(self, *, passphrase: str | None = None) -> SiteServer:
         """Everything read and checked: what answers this site's messages."""
@@ -172,6 +152,12 @@ class SiteFolder:
             frame, low = rule.low_first(frame, schema)
         hub = self.invitation.hub
         ledger, receipts = open_site_ledger(self.path / "ledger", signer=signer_of(identity), hub_key=hub.signing.hex())
+        high_water = self._high_water(identity)
+        try:
+            high_water.check(site.name, ledger.hashes)
+        except IntegrityError:
+            ledger.close()
+            raise
         secret = kept_secret(self.path / "ledger.key")
         resources = SiteResources(
             identity=identity,
@@ -184,6 +170,7 @@ class SiteFolder:
             low_by_row=rule is not None and rule.by_row,
             cluster=cluster,
             openings=OpeningBook(self.path / "openings.jsonl"),
+            releases=ReleaseAccount(None if holds_keys else self.path / "releases.jsonl"),
             book=KeyBook(self.path / "openings" if holds_keys else None),
             approve=self.approvals.require,
             limit=lambda tasks, begins: self._check_limits(limits, tasks, ledger, begins=begins),
@@ -198,7 +185,13 @@ class SiteFolder:
             store_for=lambda run, plan_hash: RunStore(self._run_folder(run, plan_hash), forgets=holds_keys),
             replay_guard=ReplayGuard(self.path / "numbers"),
             answered=AnsweredRequests(self.path / "answered"),
+            high_water=high_water,
         )
+
+    def _high_water(self, identity: Identity) -> HighWater:
+        """How far the ledger has come: marks beside the ledger folder, and outside the site's folder."""
+        outside = state_folder() / "sites" / identity.public.fingerprint
+        return HighWater((self.path / MARK_FILE, outside))
 
     def start(self, *, insecure: bool, retries: int, passphrase: str | None = None) -> None:
         """Serve the hub until stopped. Ends with an error that says why, when the SuperNode ends by itself."""
@@ -220,6 +213,7 @@ class SiteFolder:
             runner = SiteRunner(
                 answer=site_server.reply,
                 refuse=lambda reason: site_server.record_refusal("app bundle", reason),
+                unread=lambda reason: site_server.record_refusal("letter", reason),
                 address=f"127.0.0.1:{port}",
                 secret=secret,
                 alive=lambda: node.poll() is None and site_server.broken is None,
@@ -326,53 +320,3 @@ def _check_security(invitation: Invitation, *, insecure: bool) -> None:
         )
     if insecure and not is_loopback(host):
         raise RefusedError("--insecure is for a hub on this very machine", hint="Use TLS, which is the default")
-
-
-def _read_toml(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"there is no site at {path.parent}", hint="Make one with: kohort site init") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not TOML: {error}", hint="Mend that line") from error
-
-
-def _section(raw: Mapping[str, Any], name: str, kind: type[Any], extra: Mapping[str, Any] | None = None) -> Any:
-    from pydantic import TypeAdapter, ValidationError
-
-    try:
-        return TypeAdapter(kind).validate_python({**raw.get(name, {}), **(extra or {})})
-    except ValidationError as error:
-        first = error.errors(include_input=False, include_url=False)[0]
-        where = ".".join([name, *(str(part) for part in first["loc"])])
-        raise ConfigError(f"{where!r} in site.toml: {first['msg'].lower()}", hint="Correct it") from None
-
-
-_REMARKS = {"epsilon": "  # in total, over all runs with this table; spent epsilon never comes back"}
-"""Remarks of the template on rules of the policy."""
-
-
-def _template(name: str, table: Path | None, plan: Plan | None) -> str:
-    """A `site.toml` with the roles of `plan`, and every rule of the policy at its careful default."""
-    lines = ["[site]", f"name = {_toml(name)}"]
-    if table is not None:
-        lines += [f"table = {_toml(str(table.resolve()))}"]
-        lines += ['# low_risk = "below:age:30"  # or "column:NAME", a column of 0 and 1; for hybrid plans']
-        lines += ['# cluster = "north"  # the peers this site trains with; for hybrid plans', ""]
-    lines += ["[data]  # what the columns are; must agree with the plan"]
-    section = {} if plan is None else plan.to_mapping()["data"]
-    lines += [f"{key} = {_toml(section[key])}" for key in SCHEMA_KEYS if section.get(key)]
-    lines += ["", "[policy]  # what may leave; a plan can tighten it, never loosen it"]
-    lines += [f"{key} = {_toml(value)}{_REMARKS.get(key, '')}" for key, value in Policy().to_mapping().items()]
-    lines += ["", "[limits]  # in 30 days", "# runs = 20", '# tasks = {"partial.count.*" = 12}', ""]
-    return "\n".join(lines)
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{json.dumps(str(key))} = {_toml(item)}" for key, item in value.items()) + "}"
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(_toml(item) for item in value) + "]"
-    return json.dumps(value, ensure_ascii=False)

@@ -24,6 +24,7 @@ from kohort.methods.registry import find_method
 from kohort.privacy.ledger.ledger import Chain, canonical
 from kohort.privacy.openings import OpeningBook
 from kohort.privacy.policy import Policy
+from kohort.privacy.releases import ReleaseAccount
 from kohort.protocol.enrolment import DESCRIBE
 from kohort.protocol.key_holder import KEYS, OPEN, KeyHolderState, key_holder_contract
 from kohort.protocol.plan.approved import ApprovedPlan
@@ -34,6 +35,7 @@ from kohort.runs.backend import approved_plan_for
 from kohort.runs.config import Plan, load_plan
 from kohort.runs.simulation import usable_rows
 from kohort.tables.schema import Schema
+from kohort.transport.deployment.settings import SCHEMA_KEYS
 from kohort.transport.messages import RequestMessage
 from kohort.transport.site_ledger import SiteLedger
 from kohort.transport.site_server import OpenedRun
@@ -67,6 +69,8 @@ class SiteResources:
     """The cluster of peers the operator named; empty for none."""
     openings: OpeningBook = field(default_factory=OpeningBook)
     """The totals it took part in, over all runs."""
+    releases: ReleaseAccount = field(default_factory=ReleaseAccount)
+    """Whom it released in which classes, over all runs."""
     book: KeyBook = field(default_factory=KeyBook)
     """What a key-holder offered and opened, over all runs."""
 
@@ -116,6 +120,7 @@ def run_opener(resources: SiteResources, ledger: SiteLedger) -> Callable[[Reques
         site.find_peer = (trusted if mates is None else {name: trusted[name] for name in mates & {*trusted}}).get
         join_cluster(site, resources.cluster)
         site.openings = resources.openings
+        site.releases = resources.releases
         tasks = tuple(dict.fromkeys(step.task for step in approved.contract if step.task != DESCRIBE.name))
         resources.limit(tasks, not store.plan)
 
@@ -191,12 +196,6 @@ def hub_schema(plan: Plan, columns: list[str] | None) -> Schema:
         columns = [name for name in declared.columns if name not in declared.dropped]
     resolved = declared.resolve([name for name in columns if name not in declared.dropped] + list(declared.dropped))
     return Schema(columns=resolved.columns)
-
-
-SCHEMA_KEYS = (
-    "target", "quasi", "sensitive", "identifiers", "items", "features", "drop",
-    "kinds", "bins", "bounds", "categories", "other", "nullable",
-)  # fmt: skip
 
 
 def _checked_plan(plan: bytes, wanted: str) -> Any:

@@ -23,12 +23,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from kohort.errors import IntegrityError, SiteError
+from kohort.errors import IntegrityError, KohortError, SiteError
 from kohort.transport.flower.bundle import bundle_hash
 from kohort.transport.flower.client_app import client_app
 from kohort.transport.flower.environment import ACQUIRE_TASK, hasten, quiet
 
-__all__ = ["BAD_CERTIFICATE", "NODE_FILE", "NOT_LET_IN", "SiteRunner", "supernode_command"]
+__all__ = ["BAD_CERTIFICATE", "NODE_FILE", "NOT_LET_IN", "SiteRunner", "error_reply", "supernode_command"]
 
 NODE_FILE = "KOHORT_NODE_FILE"
 """Where a SuperNode keeps the number the SuperLink knows it by."""
@@ -108,14 +108,25 @@ class SiteRunner:
     """Writes the ledger line of a bundle that was turned away."""
     address: str
     secret: bytes
+    unread: Callable[[str], None] = lambda _: None
+    """Writes the ledger line of a message that nobody could read."""
     alive: Callable[[], bool] = lambda: True
     """Whether to go on; asked between tasks."""
+    home: Path = Path(os.devnull) / "flwr"
+    """Where Flower may keep files; nowhere, for a kohort site."""
     served: int = 0
     _token: _TaskToken = field(default_factory=_TaskToken)
 
     def serve(self) -> None:
-        """Serve until `alive` says no. A bundle of another hash ends it with an IntegrityError, before unpacking."""
-        os.environ.update(quiet(Path(os.devnull) / "flwr"))
+        """Serve until `alive` says no; nothing that a message holds ends it.
+
+        A bundle of another hash is no message: a kohort site ends with an IntegrityError then, before unpacking.
+
+        Raises:
+            IntegrityError: The hub delivered another app bundle.
+            ResourceError: The ledger cannot be written.
+        """
+        os.environ.update(quiet(self.home))
         import httpx
         from flwr.proto.runtime_pb2 import AcquireTaskRequest
         from flwr.supercore.constant import TaskType
@@ -124,7 +135,7 @@ class SiteRunner:
 
         given_up = (httpx.HTTPError, ObjectPullError, ObjectPushError, ObjectUnavailableError)
         hasten()
-        app = client_app(self.answer)
+        app = self._app()
         client = self._client()
         wanted = AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP])
         fixed = os.environ.get(POLL_VARIABLE)
@@ -148,6 +159,10 @@ class SiteRunner:
                     # in the outbox, for when the hub asks again.
                     sys.stderr.write(f"{TASK_LOST}\n")
                     time.sleep(IDLE_POLL)
+                except KohortError:
+                    raise
+                except Exception as error:  # what a hub sends must not end the site's process
+                    self.unread(f"Flower could not read a message ({type(error).__name__})")
                 pace.touch()
         finally:
             client.close()
@@ -167,11 +182,13 @@ class SiteRunner:
             ],
         )
 
+    def _app(self) -> Any:
+        """What answers messages of the right bundle."""
+        return client_app(self.answer)
+
     def _run(self, client: Any, app: Any) -> None:
         """One task: compare the bundle, answer the message, say that it is done."""
-        from flwr.app import Message
-        from flwr.app.error import Error
-        from flwr.common.constant import ErrorCode, SubStatus
+        from flwr.common.constant import SubStatus
         from flwr.supercore.heartbeat import HeartbeatSender, make_task_heartbeat_fn_http
         from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
 
@@ -180,22 +197,55 @@ class SiteRunner:
         timer.daemon = True
         timer.start()
         try:
-            message, context, _, fab = pull_task_input(client)
-            if hashlib.sha256(fab.content).hexdigest() != bundle_hash():
-                reason = "the hub delivered an app bundle that is not this kohort's; nothing of it was unpacked"
-                self.refuse(reason)
-                error = Error(code=ErrorCode.LOAD_CLIENT_APP_EXCEPTION, reason=reason)
-                push_message(client, Message(error, reply_to=message), context)
-                push_task_output(client, context, SubStatus.FAILED, reason)
-                raise IntegrityError(reason, hint="Install the same kohort at hub and site, or ask who changed it")
-            reply = app(message=message, context=context)
+            message, context, run, fab = pull_task_input(client)
+            reply, ends = self._respond(app, message, context, run=run, bundle=fab)
             push_message(client, reply, context)
-            push_task_output(client, context, SubStatus.COMPLETED, "")
+            said = str(reply.error.reason) if reply.has_error() else ""
+            push_task_output(client, context, SubStatus.FAILED if said else SubStatus.COMPLETED, said)
+            if ends is not None:
+                raise ends
             self.served += 1
         finally:
             timer.cancel()
             if heart.is_running:
                 heart.stop()
+
+    def _respond(
+        self, app: Any, message: Any, context: Any, *, run: Any, bundle: Any
+    ) -> tuple[Any, KohortError | None]:
+        """The reply to a message, and the error that ends this process after it, if one does."""
+        del run
+        if hashlib.sha256(bundle.content).hexdigest() != bundle_hash():
+            reason = "the hub delivered an app bundle that is not this kohort's; nothing of it was unpacked"
+            self.refuse(reason)
+            hint = "Install the same kohort at hub and site, or ask who changed it"
+            return error_reply(message, reason, loading=True), IntegrityError(reason, hint=hint)
+        try:
+            return app(message=message, context=context), None
+        except KohortError:
+            raise
+        except Exception as error:  # such as a kind of message that no site answers
+            self.unread(f"a message of another kind than a site answers ({type(error).__name__})")
+            return error_reply(message, "tampered"), None
+
+
+def error_reply(message: Any, reason: str, *, loading: bool = False) -> Any:
+    """A reply that says that there is none.
+
+    Args:
+        message: What it replies to.
+        reason: A text without anything of the site's, such as one word of `kohort.privacy.codes`.
+        loading: Whether the app could not be loaded; otherwise it did not answer.
+
+    Returns:
+        The message.
+    """
+    from flwr.app import Message
+    from flwr.app.error import Error
+    from flwr.common.constant import ErrorCode
+
+    code = ErrorCode.LOAD_CLIENT_APP_EXCEPTION if loading else ErrorCode.CLIENT_APP_RAISED_EXCEPTION
+    return Message(Error(code=code, reason=reason), reply_to=message)
 
 
 def _supernode() -> None:

@@ -85,7 +85,7 @@ def _best_of_block(problem: Problem, columns: Codes) -> tuple[Integers, Integers
     many = problem.table.distinct.max() > columns.shape[1]
     found = [_cut_on(problem, shape, columns) if many else _cut_on(problem, problem.shape, whole)]
     losses = [float(classes_loss(np.ascontiguousarray(columns[:, found[0][0]]), found[0][1], *shape).sum())]
-    for growth in GROWTH if problem.rule.needs_sensitive else GROWTH[:1]:
+    for growth in GROWTH if problem.requirements is not None else GROWTH[:1]:
         grown = _clusters(problem, shape, columns, least=int(np.ceil(problem.rule.k * growth)))
         if grown is None:
             continue

@@ -54,6 +54,7 @@ def grow_clusters(columns, quasi, is_number, distinct, offsets, points, k, requi
         cap = LARGEST * k if LARGEST * k > AT_LEAST else AT_LEAST
     counts, touched = scratch(requirements, rows)
     cluster_counts = zeros(len(counts))
+    kinds = zeros(inside.shape[0] + 1)
     left = rows
     clusters = np.int64(0)
     chosen = np.int64(0)
@@ -64,16 +65,16 @@ def grow_clusters(columns, quasi, is_number, distinct, offsets, points, k, requi
             row = active[chosen]
             left -= 1
             _take_out(local, active, loss, chosen, left)
-            _add_values(columns, quasi, row, size, requirements, inside, cluster_counts)
+            _add_values(columns, quasi, row, size, requirements, inside, cluster_counts, kinds)
             label[row] = clusters
             size += 1
             _join(local, left, is_number, distinct, offsets, points, table, change, member, low, high, held, loss,
                   size)  # fmt: skip
             met = size >= k and _values_meet(inside, size, requirements, counts, touched)
             if not met:
-                chosen = _next_member(columns, quasi, active, left, loss, k, requirements, cluster_counts, size)
+                chosen = _next_member(columns, quasi, active, left, loss, k, requirements, cluster_counts, kinds, size)
         chosen = _farthest(loss, left)
-        _clear_values(inside, size, requirements, cluster_counts)
+        _clear_values(inside, size, requirements, cluster_counts, kinds)
         for v in range(len(member)):
             member[v] = 0
         if met:
@@ -94,20 +95,22 @@ def _take_out(local, active, loss, chosen, left):
 
 
 @inlined
-def _add_values(columns, quasi, row, size, requirements, inside, cluster_counts):
-    """Count the sensitive values of a new member; its place in the cluster is `size`."""
+def _add_values(columns, quasi, row, size, requirements, inside, cluster_counts, kinds):
+    """Count the sensitive values of a new member, and how many of each line are new; its place is `size`."""
     if requirements is not None:
         for s in range(inside.shape[0]):
             code = columns[quasi + s, row]
             inside[s, size] = code
+            kinds[s] += cluster_counts[requirements.offsets[s] + code] == 0
             cluster_counts[requirements.offsets[s] + code] += 1
 
 
 @inlined
-def _clear_values(inside, size, requirements, cluster_counts):
+def _clear_values(inside, size, requirements, cluster_counts, kinds):
     """Set the counts of a finished cluster back to 0."""
     if requirements is not None:
         for s in range(inside.shape[0]):
+            kinds[s] = 0
             for i in range(size):
                 cluster_counts[requirements.offsets[s] + inside[s, i]] = 0
 
@@ -184,15 +187,18 @@ def _farthest(loss, left):
 
 
 @inlined
-def _next_member(columns, quasi, active, left, loss, k, requirements, cluster_counts, size):
+def _next_member(columns, quasi, active, left, loss, k, requirements, cluster_counts, kinds, size):
     """Position of the row that raises the loss least, among those that help the rule where it needs help; or -1."""
-    needs_new, selective = False, False
+    needs_new, needs_person, selective = False, False, False
     if requirements is not None:
-        needs_new = _lacks_values(requirements.offsets, requirements.distinct_l, cluster_counts, k - size)
-        selective = needs_new or size >= k
+        needs_person = kinds[len(requirements.offsets) - 2] < requirements.persons
+        needs_new = _lacks_values(requirements, kinds, k - size)
+        selective = needs_new or (size >= k and not needs_person)
     best, chosen = np.inf, np.int64(-1)
     for i in range(left):
         if loss[i] >= best:
+            continue
+        if needs_person and not _is_new_person(columns, active[i], requirements, cluster_counts):
             continue
         if selective and not _helps(columns, quasi, active[i], requirements, cluster_counts, size, needs_new):
             continue
@@ -201,23 +207,29 @@ def _next_member(columns, quasi, active, left, loss, k, requirements, cluster_co
 
 
 @inlined
-def _lacks_values(offsets, distinct_l, cluster_counts, missing):
+def _lacks_values(requirements, kinds, missing):
     """Whether all rows that the cluster still lacks must bring new sensitive values."""
     missing = missing if missing > 1 else 1
-    for s in range(len(offsets) - 1 if distinct_l > 0 else 0):
-        found = 0
-        for v in range(offsets[s], offsets[s + 1]):
-            found += cluster_counts[v] > 0
-        if distinct_l - found >= missing:
+    for s in range(requirements.columns if requirements.distinct_l > 0 else 0):
+        if requirements.distinct_l - kinds[s] >= missing:
             return True
     return False
+
+
+@inlined
+def _is_new_person(columns, row, requirements, cluster_counts):
+    """Whether a row is about a person the cluster has no row of; persons are the last line."""
+    if requirements is not None:
+        base = requirements.offsets[len(requirements.offsets) - 2]
+        return cluster_counts[base + columns[columns.shape[0] - 1, row]] == 0
+    return True
 
 
 @inlined
 def _helps(columns, quasi, row, requirements, cluster_counts, size, needs_new):
     """Whether a row brings a new value, or one that is rarer in the cluster than in the table."""
     if requirements is not None:
-        for s in range(len(requirements.offsets) - 1):
+        for s in range(requirements.columns):
             v = requirements.offsets[s] + columns[quasi + s, row]
             if cluster_counts[v] == 0 if needs_new else cluster_counts[v] < requirements.share[v] * size:
                 return True

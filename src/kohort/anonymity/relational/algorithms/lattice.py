@@ -133,7 +133,7 @@ class _Walk:
             class_of=np.full(rows, -1, dtype=np.int64),
             scratch=(np.empty((rows, quasi), np.int32), slots, np.empty(rows, np.int64), np.empty(rows, np.int64)),
             tally=(
-                np.empty((len(problem.sensitive.names), rows), problem.columns(np.zeros(0, np.int64)).dtype),
+                np.empty((len(problem.sensitive.codes), rows), problem.columns(np.zeros(0, np.int64)).dtype),
                 np.zeros(problem.sensitive.offsets[-1], np.int64),
                 np.empty(rows, np.int64),
             ),

@@ -1,0 +1,227 @@
+"""What a site does in partially-federated learning: count its keys, pass rows through the gate, release them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from kohort.anonymity.gate.gate import apply_gate, count_groups, count_keys, count_unit, find_rule, person_codes
+from kohort.anonymity.gate.keys import group_rows
+from kohort.crypto.counting import fingerprints
+from kohort.errors import RefusedError
+from kohort.methods.partial.config import Gate, classes_claim, config_of, person_column, threshold_of
+from kohort.methods.partial.release import generalise_batch
+from kohort.models.rows import encode_rows
+from kohort.privacy.guarantee import Guarantee, Public, Raw
+from kohort.privacy.releases import units_of
+from kohort.protocol.site import Site
+from kohort.protocol.state import TaskState
+from kohort.protocol.table_payload import pack_table
+from kohort.protocol.task import Release, Request, Task
+from kohort.protocol.wire import Payload
+from kohort.rounds.counting import KeyCounts, SecureCount, is_approved
+from kohort.tables.schema import Schema
+
+__all__ = ["COUNT", "NEWS", "ROW_COUNTS", "SHARE", "TELL_COUNTS"]
+
+ROW_COUNTS = Public(what="row counts")
+OPEN_SECRET = b"everybody knows this secret".ljust(32, b".")
+
+
+@dataclass(frozen=True, eq=False)
+class _OwnKeys:
+    """The rows that have arrived, with the key of each row, and the keys with their counts."""
+
+    round: int
+    present: NDArray[np.bool_]
+    """Which of the site's rows have arrived."""
+    frame: pl.DataFrame
+    codes: NDArray[np.int64]
+    counts: KeyCounts
+
+
+@dataclass
+class GateState(TaskState):
+    """What the gate of a site remembers between the stages of a run."""
+
+    keys: _OwnKeys | None = None
+    """The rows and keys of the latest stage."""
+    shipped: NDArray[np.bool_] | None = None
+    """Which rows were sent to the hub: no row is sent twice."""
+    granted: set[bytes] = field(default_factory=set)
+    """Keys that were approved in any stage; an approval is never withdrawn."""
+
+
+def _open_stage(site: Site, round_number: int) -> _OwnKeys:
+    """Count the keys of the rows that have arrived; once per stage."""
+    known = site.state(GateState).keys
+    if known is not None and known.round == round_number:
+        return known
+    gate, schema, arrival = config_of(site.plan).gate, site.schema, site.plan.arrival
+    present = np.ones(site.count, dtype=bool)
+    if arrival is not None:
+        present = arrival.present(site.count, round_number, site.streams)
+    frame = site.table.rows().filter(pl.Series(present))
+    identifier = person_column(schema)
+    keys = count_keys(frame, quasi=schema.quasi, sensitive=schema.target, rule=gate.rule, key=gate.key)
+    counts = count_groups(keys, None if identifier is None else person_codes(frame, identifier))
+    made = _OwnKeys(
+        round=round_number,
+        present=present,
+        frame=frame,
+        codes=keys.codes,
+        counts=KeyCounts(keys=list(keys.texts), counts=counts, rows=frame.height, cap=threshold_of(gate)),
+    )
+    site.state(GateState).keys = made
+    return made
+
+
+def _own_keys(site: Site) -> _OwnKeys:
+    """The keys of the latest stage."""
+    known = site.state(GateState).keys
+    return _open_stage(site, 0) if known is None else known
+
+
+COUNT = SecureCount(
+    "partial.count",
+    counts_of=lambda site: _own_keys(site).counts,
+    scheme=lambda approved: config_of(approved).secure.sum,
+    again=True,
+)
+
+
+def _news(site: Site, request: Request) -> Release:
+    """Begin a stage at this site, and say how many rows have arrived since its last count."""
+    _open_stage(site, request.round)
+    return Release(payload=Payload(metrics={"new": COUNT.new_rows(site)}), guarantee=ROW_COUNTS, rows=0)
+
+
+NEWS = Task(name="partial.news", one=_news)
+
+
+def _tell_counts(site: Site, request: Request) -> Release:
+    """`count = "global"`: the paper's count in clear. Its keys can be guessed, so it is claimed as raw."""
+    del request
+    own = _own_keys(site).counts
+    prints = fingerprints(OPEN_SECRET, own.keys)
+    arrays = {"f": prints.f, "h": prints.h, "counts": own.counts.astype(np.int64)}
+    return Release(payload=Payload(arrays=arrays), guarantee=Raw(rows=own.rows), rows=own.rows)
+
+
+TELL_COUNTS = Task(name="partial.counts", one=_tell_counts)
+
+
+def _approved_keys(site: Site, request: Request, own: _OwnKeys, gate: Gate) -> NDArray[np.bool_]:
+    """Which of the site's keys this request approves: those proven to be frequent or, in clear, what the hub says."""
+    arrays = request.payload.arrays
+    if gate.count == "global":
+        return is_approved(fingerprints(OPEN_SECRET, own.counts.keys), arrays["f"], arrays["h"])
+    proven = COUNT.proven(site, request.round, arrays["totals"])
+    if proven is None:
+        return np.zeros(len(own.counts.keys), dtype=bool)
+    return is_approved(COUNT.prints(site), proven.f, proven.h)
+
+
+def _shared_rows(site: Site, request: Request) -> NDArray[np.bool_]:
+    """The gate's decision for every row of this site."""
+    gate, schema = config_of(site.plan).gate, site.schema
+    own = _own_keys(site)
+    counts = None
+    if gate.count != "local":
+        approved = _approved_keys(site, request, own, gate)
+        granted = site.state(GateState).granted
+        granted.update(
+            key for key, good in zip(own.counts.keys, approved, strict=True) if good
+        )  # an approval is never withdrawn
+        counts = np.asarray(
+            [2 * threshold_of(gate) if key in granted else 0 for key in own.counts.keys], dtype=np.int64
+        )
+    # The site's policy can demand a minimum among its own rows as well.
+    decided: NDArray[np.bool_] = own.counts.counts[own.codes] >= site.policy.min_gate_k
+    # Sizes were counted over all sites; diversity is judged on the site's own rows, column by column.
+    for sensitive in _judged_columns(gate, schema):
+        decided &= apply_gate(
+            own.frame,
+            quasi=schema.quasi,
+            sensitive=sensitive,
+            identifier=person_column(schema),
+            rule=gate.rule,
+            k=None if gate.rule == "paper-l" else gate.k,
+            l=gate.l,
+            t=gate.t,
+            strict=gate.strict,
+            key=gate.key,
+            counts=counts,
+        ).mask
+    return decided
+
+
+def _judged_columns(gate: Gate, schema: Schema) -> tuple[str, ...]:
+    """The columns a rule about sensitive values looks at: all of them. The paper's own rule counts by target alone."""
+    target = str(schema.target)
+    if count_unit(gate.rule) == "key+sensitive" or not find_rule(gate.rule).needs_sensitive:
+        return (target,)
+    others = (name for name in schema.sensitive if name != target and name not in schema.quasi)
+    return (target, *others)
+
+
+def _share(site: Site, request: Request) -> Release:
+    """Send the rows that pass the gate, and keep the others for training at this site."""
+    approved = site.plan
+    gate, schema, encoder = config_of(approved).gate, site.schema, site.encoder
+    own = _own_keys(site)
+    frame = own.frame
+    state = site.state(GateState)
+    if state.shipped is None:
+        state.shipped = np.zeros(site.count, dtype=bool)
+    shipped = state.shipped
+    mask = _shared_rows(site, request) & ~_sent_before(site, shipped)[own.present]  # nobody is sent twice
+    shared, guarantee = _releasable(site, request, frame.filter(pl.Series(mask)), gate)
+    if shared is None:  # too few for a batch: they stay until more rows arrive
+        mask = np.zeros(frame.height, dtype=bool)
+    shipped[np.flatnonzero(own.present)[mask]] = True
+    kept = frame.filter(pl.Series(~shipped[own.present]))
+    trains = kept.height >= site.policy.min_rows
+    site.training_rows = encode_rows(encoder, kept) if trains else None
+    columns = (*schema.inputs, str(schema.target))
+    table = pack_table((frame.head(0) if shared is None else shared).select(columns))
+    payload = Payload(metrics={"shared": int(mask.sum()), "kept": kept.height if trains else 0}, blobs={"table": table})
+    return Release(payload=payload, guarantee=guarantee, rows=int(mask.sum()))
+
+
+def _sent_before(site: Site, shipped: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """The rows of persons who were sent in an earlier batch; without persons, the rows that were."""
+    person = person_column(site.schema)
+    if person is None or not shipped.any():
+        return shipped
+    codes = person_codes(site.table.rows(), person)
+    return np.isin(codes, codes[shipped])
+
+
+def _releasable(site: Site, request: Request, frame: pl.DataFrame, gate: Gate) -> tuple[pl.DataFrame | None, Guarantee]:
+    """The rows in the form in which they are sent, with the claim; None when nothing is sent."""
+    if frame.height == 0:
+        return None, ROW_COUNTS
+    if gate.released == "raw":
+        return frame, Raw(rows=frame.height, counted_by="" if gate.count == "local" else "other sites")
+    k, l = max(gate.release_k, site.policy.min_k), max(gate.release_l, site.policy.min_l)  # noqa: E741
+    schema, person = site.schema, person_column(site.schema)
+    persons = None if person is None else person_codes(frame, person)
+    try:
+        batch = generalise_batch(frame, schema=schema, domain=site.encoder.domain, k=k, l=l, persons=persons)
+    except RefusedError:
+        return None, ROW_COUNTS
+    classes = group_rows(batch.select(name for name in schema.inputs if name not in schema.sensitive)).codes
+    site.releases.admit(
+        f"{site.plan.run}:{site.plan.plan_hash}:{request.round}",
+        units_of(frame, person),
+        classes,
+        overlap=site.policy.overlapping_releases,
+    )
+    return batch, replace(classes_claim(gate, schema), k=k, l=l, rows=batch.height)
+
+
+SHARE = Task(name="partial.share", one=_share)

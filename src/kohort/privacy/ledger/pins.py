@@ -1,0 +1,84 @@
+"""Whose signature a ledger must carry: keys that the reader knows from somewhere else than the ledger itself.
+
+Chains and signatures show that a ledger is consistent. Whoever rewrites all of it can sign it with a fresh key, so
+only a signer that is pinned makes it sound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from kohort.errors import IntegrityError
+from kohort.privacy.ledger.checks import SignedBy
+
+__all__ = ["Pins"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pins:
+    """What the reader knows of the signers of a ledger."""
+
+    signers: Mapping[str, str] = field(default_factory=dict)
+    """By fingerprint or signing key, whose it is, in words."""
+    required: bool = False
+    """Whether any other signer is an error: the reader said, or the folder shows, whose ledger this must be."""
+    site: str = ""
+    """The site whose one chain this must be; empty for any."""
+    sites: Mapping[str, str] = field(default_factory=dict)
+    """By name, the fingerprints of sites whose own signed heads may be in a hub's ledger."""
+    hub_key: str = ""
+    """The signing key of the hub that must have issued the receipts; empty for any."""
+
+    def whose(self, signer: SignedBy) -> str:
+        """Whose signature it is, in words; empty if the signer is not known.
+
+        Raises:
+            IntegrityError: Another signer is required.
+        """
+        label = self.signers.get(signer.fingerprint) or self.signers.get(signer.key)
+        if label:
+            return label
+        if self.required:
+            wanted = " or ".join(sorted(set(self.signers.values())))
+            raise IntegrityError(
+                f"the ledger is signed by {signer.shown[:16]}…, not by {wanted}",
+                hint="Somebody signed it again or put another ledger in its place: compare it with the hub's receipts",
+            )
+        return ""
+
+    def check_chains(self, chains: Collection[str]) -> None:
+        """Whether the ledger holds the chain it must hold.
+
+        Raises:
+            IntegrityError: It holds another site's.
+        """
+        if self.site and set(chains) != {self.site}:
+            raise IntegrityError(
+                f"the ledger is not that of site {self.site!r}", hint="Put the site's own ledger folder back"
+            )
+
+    def check_hub(self, hub_key: str, *, receipts: int) -> None:
+        """Whether the receipts are those of the hub that is known.
+
+        Raises:
+            IntegrityError: Another key signed them.
+        """
+        if self.hub_key and receipts and hub_key != self.hub_key:
+            raise IntegrityError(
+                "the receipts are signed by another key than the hub's", hint="Compare the fingerprint in hub.json"
+            )
+
+    def check_site(self, site: str, fingerprint: str) -> bool:
+        """Whether a site's identity in a hub's ledger is the one that is known.
+
+        Returns:
+            True if the site is known.
+
+        Raises:
+            IntegrityError: It is known with another key.
+        """
+        known = self.sites.get(site)
+        if known is not None and known != fingerprint:
+            raise IntegrityError(f"the heads of site {site!r} are signed by another key than the site's")
+        return known is not None

@@ -1,0 +1,176 @@
+"""The release account: which persons were released together, so that two releases do not show more than each alone.
+
+k-anonymity does not compose. Two releases of the same persons in crossing classes put a person into the intersection
+of two classes, which may hold nobody else. So a site keeps, over all runs, whom it released in which class, as keyed
+digests. A further release of the same persons is admitted only if every class of an earlier one lies in one of its
+classes as a whole: it then says nothing that the earlier one did not.
+
+Guarantee: after any sequence of admitted releases, rows that shared a class of the first release they were in cannot
+be told apart by the classes of all releases together, and no person is shown again in another row.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from kohort.errors import IntegrityError, RefusedError
+from kohort.files import disk_errors, write_whole
+
+__all__ = ["ReleaseAccount", "Unit", "isolated_together", "units_of"]
+
+_DIGEST = 12
+
+
+@dataclass(frozen=True, eq=False)
+class Unit:
+    """A released row: its own text, equal for the same row in another release, and that of the person it is about."""
+
+    row: str
+    person: str
+
+
+@dataclass(frozen=True, eq=False)
+class _Past:
+    """An admitted release: the class of each row by its digest, and the digests of the persons."""
+
+    name: str
+    class_of: dict[str, int]
+    persons: frozenset[str]
+
+    @classmethod
+    def of(cls, name: str, classes: Sequence[Sequence[Sequence[str]]]) -> _Past:
+        found = {row: label for label, group in enumerate(classes) for row, _ in group}
+        return cls(name, found, frozenset(person for group in classes for _, person in group))
+
+
+class ReleaseAccount:
+    """The releases of one holder of rows; append-only.
+
+    Args:
+        path: The file that keeps it, made if it is not there; None keeps it in memory, for simulation.
+
+    Raises:
+        IntegrityError: The file was damaged.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._path = path
+        self._past: list[_Past] = []
+        self._key = os.urandom(32)
+        if path is None:
+            return
+        if not path.exists():
+            self._append({"key": self._key.hex()})
+            return
+        with disk_errors(path):
+            lines = path.read_bytes().splitlines()
+        try:
+            self._key = bytes.fromhex(json.loads(lines[0])["key"])
+            for line in lines[1:]:
+                read = json.loads(line)
+                self._past.append(_Past.of(read["name"], read["classes"]))
+        except (ValueError, TypeError, KeyError, IndexError) as error:
+            raise IntegrityError(
+                "the account of releases was damaged", hint="Restore it: without it nothing more can be released"
+            ) from error
+
+    def admit(self, name: str, units: Sequence[Unit], classes: NDArray[np.int64], *, overlap: bool = False) -> None:
+        """Note a release before it leaves, or refuse it.
+
+        Args:
+            name: Which release it is. The same one may come again, with the same classes.
+            units: Each released row, as `units_of` tells it.
+            classes: The class of each released row.
+            overlap: Whether a policy allows what crosses earlier releases.
+
+        Raises:
+            RefusedError: Together with an earlier release it would tell persons of one class apart.
+        """
+        groups: dict[int, list[tuple[str, str]]] = {}
+        for unit, label in zip(units, classes.tolist(), strict=True):
+            groups.setdefault(label, []).append((self._digest("row", unit.row), self._digest("person", unit.person)))
+        listed = sorted(sorted(group) for group in groups.values())
+        new = _Past.of(name, listed)
+        known = next((past for past in self._past if past.name == name), None)
+        if known is not None:
+            if known.class_of != new.class_of:
+                raise RefusedError("another release was noted under the same name", hint="Begin a new run")
+            return
+        crossed = 0 if overlap else sum(_crossing(past, new, listed) for past in self._past)
+        if crossed:
+            raise RefusedError(
+                f"together with an earlier release, {crossed:,} of its classes would be split or shown again with other"
+                " rows, which isolates persons",
+                hint="Release unions of the earlier classes, or set policy.overlapping_releases = true",
+            )
+        self._append({"name": name, "classes": listed})
+        self._past.append(new)
+
+    def _digest(self, what: str, text: str) -> str:
+        return hashlib.blake2b(f"{what}:{text}".encode(), key=self._key, digest_size=_DIGEST).hexdigest()
+
+    def _append(self, line: dict[str, object]) -> None:
+        if self._path is None:
+            return
+        with disk_errors(self._path):
+            handle = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            with os.fdopen(handle, "wb", buffering=0) as file:
+                write_whole(file, json.dumps(line, separators=(",", ":")).encode() + b"\n")
+                os.fsync(file.fileno())
+
+
+def _crossing(past: _Past, new: _Past, listed: Sequence[Sequence[tuple[str, str]]]) -> int:
+    """Classes of the earlier release that the new one splits, and classes of the new one that show an earlier person in
+    another row."""
+    homes: dict[int, set[int | None]] = {}
+    for row, label in past.class_of.items():
+        homes.setdefault(label, set()).add(new.class_of.get(row))
+    split = sum(len(found) > 1 for found in homes.values())
+    again = sum(any(person in past.persons and row not in past.class_of for row, person in group) for group in listed)
+    return split + again
+
+
+def units_of(frame: pl.DataFrame, person: str | None) -> list[Unit]:
+    """What a release account knows each row by.
+
+    Args:
+        frame: The rows as they are, before they are generalised, with all their columns.
+        person: The column that says whom a row is about; None where every row is its own person.
+
+    Returns:
+        One entry per row. Equal rows are told apart by their order.
+    """
+    texts = frame.write_ndjson().splitlines()
+    seen: dict[str, int] = {}
+    rows = []
+    for text in texts:
+        seen[text] = seen.get(text, 0) + 1
+        rows.append(f"{seen[text]}:{text}")
+    if person is None:
+        return [Unit(row, row) for row in rows]
+    return [Unit(row, str(who)) for row, who in zip(rows, frame[person].to_list(), strict=True)]
+
+
+def isolated_together(first: NDArray[np.int64], second: NDArray[np.int64], *, k: int) -> int:
+    """How many units two releases together leave in a crowd of fewer than k.
+
+    Args:
+        first: The class of each unit in one release.
+        second: Its class in another release; the same units in the same order.
+        k: The crowd that each release promises.
+
+    Returns:
+        Units whose two classes have fewer than k units in common.
+    """
+    pairs = first * (int(second.max(initial=0)) + 1) + second
+    _, place, sizes = np.unique(pairs, return_inverse=True, return_counts=True)
+    return int((sizes[place] < k).sum())

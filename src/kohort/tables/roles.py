@@ -1,0 +1,280 @@
+"""What the columns of a table seem to be: one inference for every command and for Python.
+
+A column is a **suspected identifier** if it tells persons apart without being a measurement: unique texts, unique whole
+numbers that are named like an identifier or count on by one, free text, and values with the shape of an e-mail address,
+a telephone number or the like. A suspected identifier is never a feature, a domain or a released column unless the user
+names it. A number with decimals is never one for being distinct.
+
+The shapes follow the eighteen identifiers of the HIPAA Safe Harbor rule (45 CFR 164.514(b)(2)).
+
+Guarantee: reasons name columns and counts, never a cell. A suspicion is no proof: a column that is not suspected may
+still identify.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import polars as pl
+
+from kohort.errors import ConfigError
+
+__all__ = ["KINDS", "ColumnGuess", "IdentifierKind", "guess_columns", "person_of", "plain_name", "suspected"]
+
+Shape = Literal["number", "category", "boolean", "date", "items", "text"]
+SAMPLE = 10_000
+SHARE_OF_SHAPE = 0.5
+SHARE_OF_UNIQUE = 0.95
+FEWEST_UNIQUE = 20
+FEWEST_IN_SEQUENCE = 10
+MANY_VALUES = 20
+LONG_TEXT, MANY_WORDS = 40, 5
+ID_NAME = re.compile(r"(.*_)?(id|ids|key|nr|nbr|no|num|number|code|index|idx|mrn|pseudonym|record)|(id|nr|no)_.*")
+
+
+@dataclass(frozen=True)
+class IdentifierKind:
+    """One kind of identifier: words a column's name may hold, and the shape of a value."""
+
+    title: str
+    words: str
+    shape: str | None = None
+    direct: bool = True
+
+
+# Words are matched against the whole name, in lower case and with _ between its parts.
+KINDS = (
+    IdentifierKind("email address", r"(.*_)?e_?mail(_.*)?", r"^[^@\s]+@[^@\s]+\.[A-Za-z]{2,}$"),
+    IdentifierKind("web address", r"(.*_)?(url|uri)|web_?site|homepage", r"^(https?|ftp)://\S+$|^www\.\S+$"),
+    IdentifierKind(
+        "IP address", r"(.*_)?ip(_?addr(ess)?)?", r"^(\d{1,3}\.){3}\d{1,3}$|^([0-9a-fA-F]{1,4}:){7}[0-9a-fA-F]{1,4}$"
+    ),
+    IdentifierKind("social security number", r"(.*_)?ssn|social_?security(_.*)?", r"^\d{3}-\d{2}-\d{4}$"),
+    IdentifierKind("fax number", r"fax(_.*)?"),
+    IdentifierKind(
+        "telephone number",
+        r"(.*_)?(tele)?phone(_.*)?|mobile(_.*)?|tel",
+        r"^(\+\d{1,3}[ .-]?)?\(?\d{3}\)?[ .-]\d{3}[ .-]\d{4}$|^\+\d{8,15}$",
+    ),
+    IdentifierKind(
+        "medical record number",
+        r"mrn|medical_?record(_.*)?|patient_?(id|nbr|no|number)|(subject|hadm|icustay|encounter|visit)_?id",
+    ),
+    IdentifierKind(
+        "health plan number",
+        r"health_?plan(_.*)?|beneficiary(_.*)?|member_?id|insurance_?(id|no|number)|policy_?(no|number)",
+    ),
+    IdentifierKind(
+        "account number",
+        r"account(_?(id|no|nbr|number))?|iban|credit_?card(_.*)?|card_?(no|number)",
+        r"^[A-Z]{2}\d{2}[A-Z0-9]{11,30}$",
+    ),
+    IdentifierKind(
+        "certificate or licence number", r"(.*_)?licen[cs]e(_?(id|no|number))?|certificate(_.*)?|passport(_.*)?"
+    ),
+    IdentifierKind("vehicle identifier", r"vin|number_?plate|licen[cs]e_?plate|vehicle_?(id|number)"),
+    IdentifierKind(
+        "device identifier",
+        r"device_?(id|serial|number)|serial_?(no|number)|imei|mac(_?addr(ess)?)?|udi",
+        r"^([0-9A-Fa-f]{2}[:-]){5}[0-9A-Fa-f]{2}$",
+    ),
+    IdentifierKind(
+        "biometric record", r"(finger|voice)_?print(_.*)?|retina(_.*)?|iris_?(scan|code)|biometric(_.*)?|dna"
+    ),
+    IdentifierKind("photograph", r"photo(_.*)?|photograph|picture|portrait"),
+    IdentifierKind("person's name", r"((first|last|middle|full|sur|family|given|maiden|patient|person|user)_?)?name"),
+    IdentifierKind(
+        "record identifier",
+        r"id|(.*_)?[ug]uid|(row|record|person|customer|user|case)_?(id|no|number)",
+        r"^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$",
+    ),
+    IdentifierKind(
+        "place",
+        r"(.*_)?(zip(_?code)?|post(al)?_?code|street|address|city|town|county|district)|lat(itude)?|lon(gitude)?|lng",
+        r"^\d{5}-\d{4}$",
+        direct=False,
+    ),
+    IdentifierKind(
+        "date",
+        r"(.*_)?date(_.*)?|dob|dod|birth_?(day|year)|(day|year)_of_(birth|death)|(admit|disch|death|in|out)_?time|timestamp",
+        r"^\d{4}-\d{2}-\d{2}([ T].*)?$|^\d{1,2}[/.]\d{1,2}[/.]\d{2,4}$",
+        direct=False,
+    ),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColumnGuess:
+    """What one column seems to be.
+
+    Attributes:
+        name: The column.
+        shape: What its values are.
+        suspicion: Why it may identify persons, as words that follow the column's name; None if nothing says so.
+    """
+
+    name: str
+    shape: Shape
+    suspicion: str | None = None
+
+
+def guess_columns(frame: pl.DataFrame, *, declared: Collection[str] = ()) -> tuple[ColumnGuess, ...]:
+    """What each column of a table seems to be.
+
+    Args:
+        frame: The table.
+        declared: Columns whose role the user named; nothing is suspected of them.
+
+    Returns:
+        One guess per column, in table order.
+    """
+    return tuple(
+        ColumnGuess(
+            name=column.name,
+            shape=_shape(column),
+            suspicion=None if column.name in declared else _suspicion(column),
+        )
+        for column in frame
+    )
+
+
+def suspected(frame: pl.DataFrame, *, declared: Collection[str] = ()) -> dict[str, str]:
+    """The suspected identifiers among the columns nobody named, and why.
+
+    Args:
+        frame: The table.
+        declared: Columns whose role the user named.
+
+    Returns:
+        A reason by column, in table order.
+    """
+    undeclared = frame.select([name for name in frame.columns if name not in declared])
+    return {guess.name: guess.suspicion for guess in guess_columns(undeclared) if guess.suspicion is not None}
+
+
+def person_of(identifiers: Sequence[str], person: str | None) -> str | None:
+    """The column that names the person a row is about.
+
+    Args:
+        identifiers: The declared identifiers.
+        person: What was declared to name the person.
+
+    Returns:
+        `person`, or the only identifier, or None without one.
+
+    Raises:
+        ConfigError: There are several identifiers and none of them is declared to name the person.
+    """
+    if person is not None:
+        return person
+    if len(identifiers) > 1:
+        raise ConfigError(
+            f"several identifiers are named: {', '.join(identifiers)}",
+            hint="Say which one names a person: data.person in a plan, --person on the command line",
+        )
+    return next(iter(identifiers), None)
+
+
+def plain_name(name: str) -> str:
+    """A column's name in lower case with `_` between its parts."""
+    parted = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name)
+    return re.sub(r"[^a-z0-9]+", "_", parted.lower()).strip("_")
+
+
+def _shape(column: pl.Series) -> Shape:
+    if isinstance(column.dtype, pl.List):
+        return "items"
+    if column.dtype == pl.Boolean:
+        return "boolean"
+    if column.dtype.is_temporal():
+        return "date"
+    if column.dtype.is_numeric():
+        return "number"
+    return "text" if _is_free_text(column.drop_nulls().head(SAMPLE)) else "category"
+
+
+def _suspicion(column: pl.Series) -> str | None:
+    if column.dtype == pl.String:
+        return _of_text(column)
+    if column.dtype.is_integer():
+        return _of_integers(column)
+    if column.dtype.is_float() and _direct_kind(column.name) is not None:
+        sample = column.drop_nulls().head(SAMPLE)
+        if len(sample) and (sample == sample.floor()).all():
+            return _of_integers(column.cast(pl.Int64, strict=False))
+    return None
+
+
+def _of_text(column: pl.Series) -> str | None:
+    known = column.drop_nulls()
+    if known.is_empty():
+        return None
+    sample = known.head(SAMPLE)
+    kind = _direct_kind(column.name)
+    distinct = sample.n_unique()
+    if kind is not None and (distinct > MANY_VALUES or 2 * distinct >= len(sample)):
+        return f"is named like a {kind.title}"
+    for one in KINDS:
+        if one.direct and one.shape is not None:
+            count = int(sample.str.contains(one.shape).sum())
+            if count > SHARE_OF_SHAPE * len(sample):
+                return f"holds values of the shape of a {one.title}"
+    if _is_free_text(sample):
+        return "holds free text"
+    if distinct < SHARE_OF_UNIQUE * len(sample):
+        return None
+    whole = known.n_unique() if len(known) > len(sample) else distinct
+    enough = len(known) >= FEWEST_UNIQUE or (whole == len(known) > 2 and _named_like_id(column.name))
+    if enough and whole >= SHARE_OF_UNIQUE * len(known):
+        return f"holds a text of its own in {whole:,} of {len(known):,} rows"
+    return None
+
+
+def _of_integers(column: pl.Series) -> str | None:
+    known = column.drop_nulls()
+    if len(known) < 3:
+        return None
+    kind = _direct_kind(column.name)
+    if kind is None and not _named_like_id(column.name):
+        return _in_sequence(known)
+    distinct = known.n_unique()
+    if kind is not None and (distinct > MANY_VALUES or 2 * distinct >= len(known)):
+        return f"is named like a {kind.title}"
+    if distinct == len(known):
+        return "is named like an identifier and no number occurs twice"
+    return None
+
+
+def _in_sequence(known: pl.Series) -> str | None:
+    if len(known) < FEWEST_IN_SEQUENCE:
+        return None
+    first, last = known[0], known[-1]
+    if abs(int(last) - int(first)) != len(known) - 1:
+        low, high = known.min(), known.max()
+        unordered = isinstance(low, int) and isinstance(high, int) and high - low == len(known) - 1
+        return "holds every number of a range once" if unordered and known.n_unique() == len(known) else None
+    steps = known.diff().drop_nulls()
+    return "counts the rows" if (steps == steps[0]).all() and abs(int(steps[0])) == 1 else None
+
+
+def _named_like_id(name: str) -> bool:
+    return ID_NAME.fullmatch(plain_name(name)) is not None
+
+
+def _direct_kind(name: str) -> IdentifierKind | None:
+    plain = plain_name(name)
+    return next((kind for kind in KINDS if kind.direct and re.fullmatch(kind.words, plain)), None)
+
+
+def _is_free_text(sample: pl.Series) -> bool:
+    """Sentences: long, of many words, and seldom the same."""
+    if sample.is_empty() or sample.dtype != pl.String:
+        return False
+    length = sample.str.len_chars().mean()
+    if not isinstance(length, float) or length < LONG_TEXT:
+        return False
+    words = (sample.str.count_matches(" ") + 1).mean()
+    return isinstance(words, float) and words >= MANY_WORDS and 2 * sample.n_unique() > len(sample)

@@ -1,0 +1,181 @@
+"""A column of texts as the type it stands for: whole number, number, truth value, date, time, or text.
+
+The first type that loses nothing is taken. Codes such as 007 stay text, and so do numbers too long for 64 bits.
+
+Guarantee: a column is typed only if every value that is not missing has that form; missing markers become null.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import polars as pl
+
+__all__ = ["NULL_MARKERS", "TypeRules", "TypedColumn", "typed"]
+
+NULL_MARKERS = ("", "?", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "NULL", "null", ".")
+SILENT_MARKERS = frozenset({"", "?", "NaN", "nan"})
+"""Markers that need no word: nobody means a value by them."""
+CODE = r"^[+-]?0\d"
+COMMA_NUMBER = r"^[+-]?(\d+|\d{1,3}(\.\d{3})+)?(,\d+)?$"
+COMMA_DECIMALS = r",\d+$"
+COMMA_THOUSANDS = r"^[+-]?\d{1,3}(,\d{3})+(\.\d+)?$"
+DOT_THOUSANDS = r"^[+-]?\d{1,3}(\.\d{3})+$"
+ISO_DATE = r"^\d{4}-\d{1,2}-\d{1,2}$"
+ISO_TIME = r"^\d{4}-\d{2}-\d{2}[ T]\d{2}:\d{2}(:\d{2}(\.\d{1,9})?)?(Z|[+-]\d{2}:?\d{2})?$"
+YEAR_FIRST = r"^\d{4}/\d{1,2}/\d{1,2}$"
+GERMAN_DATE = r"^\d{1,2}\.\d{1,2}\.\d{4}$"
+GERMAN_TIME = r"^\d{1,2}\.\d{1,2}\.\d{4} \d{1,2}:\d{2}(:\d{2})?$"
+TWO_ORDERS = r"^(\d{1,2})([/-])(\d{1,2})[/-]\d{4}$"
+MONTH_NAME = r"^\d{1,2}[- ](Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[- ]\d{4}$"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TypeRules:
+    """What is declared or known of the whole file."""
+
+    markers: Sequence[str] = NULL_MARKERS
+    decimal: str | None = None
+    """What stands before decimals, where declared or found in another column."""
+    delimiter: str = ","
+    dates: bool = True
+    date_order: str | None = None
+    strip: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class TypedColumn:
+    """A typed column and what is to be said about how it was read."""
+
+    values: pl.Series = field(repr=False)
+    markers: tuple[str, ...] = ()
+    """Texts, other than an empty cell, that were read as missing."""
+    how: str | None = None
+    """What is to be said: "decimal comma", "thousands", "date", "time", or "date order"."""
+
+
+def typed(column: pl.Series, rules: TypeRules) -> TypedColumn:
+    """A text column as the type it stands for.
+
+    Args:
+        column: The texts.
+        rules: What is known of the file.
+
+    Returns:
+        The column with missing markers as null, and how it was read.
+    """
+    if rules.strip:
+        column = column.str.strip_chars()
+    distinct = column.unique()
+    present = set(distinct.filter(distinct.is_in(list(rules.markers))).to_list())
+    found = tuple(marker for marker in rules.markers if marker in present)
+    if found:
+        column = column.set(column.is_in(list(found)).fill_null(False), None)
+        distinct = column.unique()
+    said = tuple(marker for marker in found if marker not in SILENT_MARKERS)
+    known = distinct.drop_nulls()
+    if known.is_empty():
+        return TypedColumn(values=column, markers=said)
+    values, how = _number(column, known, rules)
+    if values is None:
+        values, how = _date(column, known, rules) if rules.dates else (None, None)
+    if values is None:
+        values = _truth(column, known)
+    return TypedColumn(values=column if values is None else values, markers=said, how=how)
+
+
+def _number(column: pl.Series, known: pl.Series, rules: TypeRules) -> tuple[pl.Series | None, str | None]:
+    if not known.head(1).str.contains(r"^\s*[+-]?[.,]?\d|^\s*[+-]?(?i:inf|nan)").any():
+        return None, None
+    trimmed = known.str.strip_chars()
+    if trimmed.str.contains(CODE).any():
+        return None, None
+    comma = rules.decimal == ","
+    if not comma:
+        plain = _plain_number(column, trimmed)
+        if plain is not None:
+            return plain, None
+    if rules.decimal != "." and rules.delimiter == "," and trimmed.str.contains(COMMA_THOUSANDS).all():
+        return _converted(column, thousands=",", decimal="."), "thousands"
+    if rules.decimal == ".":
+        return None, None
+    if trimmed.str.contains(COMMA_NUMBER).all() and trimmed.str.contains(COMMA_DECIMALS).any():
+        return _converted(column, thousands=".", decimal=","), "decimal comma"
+    if comma:
+        if trimmed.str.contains(DOT_THOUSANDS).all():
+            return _converted(column, thousands=".", decimal=","), "thousands"
+        return _plain_number(column, trimmed), None
+    return None, None
+
+
+def _plain_number(column: pl.Series, known: pl.Series) -> pl.Series | None:
+    stripped = column.str.strip_chars()
+    if known.cast(pl.Int64, strict=False).null_count() == 0:
+        return stripped.cast(pl.Int64)
+    # Numbers too long for 64 bits are identifiers; as floats two of them could become one.
+    if known.str.contains(r"^[+-]?\d+$").all() or known.cast(pl.Float64, strict=False).null_count():
+        return None
+    return stripped.cast(pl.Float64)
+
+
+def _converted(column: pl.Series, *, thousands: str, decimal: str) -> pl.Series:
+    plain = column.str.strip_chars().str.replace_all(thousands, "", literal=True)
+    return (plain.str.replace_all(decimal, ".", literal=True) if decimal != "." else plain).cast(pl.Float64)
+
+
+def _date(column: pl.Series, known: pl.Series, rules: TypeRules) -> tuple[pl.Series | None, str | None]:
+    for pattern, shape in (
+        (ISO_DATE, "%Y-%m-%d"),
+        (YEAR_FIRST, "%Y/%m/%d"),
+        (GERMAN_DATE, "%d.%m.%Y"),
+        (MONTH_NAME, "%d-%b-%Y"),
+    ):
+        if known.head(1).str.contains(pattern).any() and known.str.contains(pattern).all():
+            texts = column.str.replace_all(" ", "-", literal=True) if pattern == MONTH_NAME else column
+            return _parsed(column, texts.str.to_date(shape, strict=False), "date")
+    for pattern in (ISO_TIME, GERMAN_TIME):
+        if known.head(1).str.contains(pattern).any() and known.str.contains(pattern).all():
+            return _parsed(column, _times(column, german=pattern == GERMAN_TIME), "time")
+    if known.head(1).str.contains(TWO_ORDERS).any() and known.str.contains(TWO_ORDERS).all():
+        return _two_orders(column, known, rules)
+    return None, None
+
+
+def _times(column: pl.Series, *, german: bool) -> pl.Series:
+    """Date-times without zone; those with one in UTC."""
+    texts = column.str.replace("T", " ", literal=True)
+    if german:
+        texts = texts.str.replace(r"^(\d{1,2})\.(\d{1,2})\.(\d{4})", "${3}-${2}-${1}")
+    zoned = texts.str.contains(r"(Z|[+-]\d{2}:?\d{2})$")
+    seconds = texts.str.replace(r"^(\d{4}-\d{1,2}-\d{1,2} \d{1,2}:\d{2})(Z|[+-]|$)", "${1}:00${2}")
+    if zoned.any():
+        whole = seconds.str.replace(r"Z$", "+00:00")
+        shape = "%Y-%m-%d %H:%M:%S%.f%#z"
+        found = whole.str.to_datetime(shape, time_unit="us", time_zone="UTC", strict=False)
+        return found.dt.replace_time_zone(None)
+    return seconds.str.to_datetime("%Y-%m-%d %H:%M:%S%.f", time_unit="us", strict=False)
+
+
+def _two_orders(column: pl.Series, known: pl.Series, rules: TypeRules) -> tuple[pl.Series | None, str | None]:
+    """Day first or month first, by a number above 12; where none tells, the column stays text until it is declared."""
+    first = known.str.extract(TWO_ORDERS, 1).cast(pl.Int64)
+    second = known.str.extract(TWO_ORDERS, 3).cast(pl.Int64)
+    order = rules.date_order
+    if order is None:
+        day_first, month_first = bool((first > 12).any()), bool((second > 12).any())
+        if day_first == month_first:
+            return None, None if day_first else "date order"
+        order = "dmy" if day_first else "mdy"
+    shape = "%d-%m-%Y" if order == "dmy" else "%m-%d-%Y"
+    return _parsed(column, column.str.replace_all("/", "-", literal=True).str.to_date(shape, strict=False), "date")
+
+
+def _parsed(column: pl.Series, found: pl.Series, how: str) -> tuple[pl.Series | None, str | None]:
+    return (found, how) if found.null_count() == column.null_count() else (None, None)
+
+
+def _truth(column: pl.Series, known: pl.Series) -> pl.Series | None:
+    if len(known) > 12 or not known.str.to_lowercase().is_in(["true", "false"]).all():
+        return None
+    return (column.str.to_lowercase() == "true").alias(column.name)
