@@ -6,6 +6,7 @@ parent has more. The same object at the hub and at every site gets the same tota
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -73,6 +74,12 @@ class Growth:
         self.widths = widths.sum(axis=1)
         self.known = _Open.of([], self.widths)
         self.asked = self.open = _Open.of([(tree, 0) for tree in range(len(self.columns))], self.widths)
+
+    def copied(self) -> Growth:
+        """The same trees, which can grow by themselves."""
+        found = copy.copy(self)
+        found.trees = Trees(**{name: array.copy() for name, array in vars(self.trees).items()})
+        return found
 
     def _join(self) -> None:
         """The bin of every code in the histograms of each tree, their order, and the last place that each stands for."""

@@ -20,7 +20,17 @@ import numpy as np
 from kohort.models.dense.compiled import exp
 from kohort.models.trees.options import LARGEST_GRADIENT, SCALE
 
-__all__ = ["add_scores", "best_splits", "complete", "hashes", "histograms", "losses", "route", "slopes"]
+__all__ = [
+    "add_scores",
+    "best_splits",
+    "complete",
+    "hashes",
+    "histograms",
+    "losses",
+    "path_contributions",
+    "route",
+    "slopes",
+]
 
 compiled: Any = numba.njit(cache=True, nogil=True, error_model="numpy")
 
@@ -237,3 +247,19 @@ def add_scores(codes, rank, split, cut, left, value, output, factor, out):
                 goes_left = left[tree, node] if code == _ABSENT else places[column, code] <= cut[tree, node]
                 node = 2 * node + (1 if goes_left else 2)
             out[output[tree], i] += factor * value[tree, node]
+
+
+@compiled
+def path_contributions(codes, rank, split, cut, left, value, output, factor, out):
+    """Add what each step down a tree changes of its value to the column of the split, for every row."""
+    for i in range(codes.shape[0]):
+        for tree in range(split.shape[0]):
+            node = 0
+            places = rank[output[tree]]
+            while node < split.shape[1] and split[tree, node] >= 0:
+                column = split[tree, node]
+                code = codes[i, column]
+                goes_left = left[tree, node] if code == _ABSENT else places[column, code] <= cut[tree, node]
+                below = 2 * node + (1 if goes_left else 2)
+                out[i, output[tree], column] += factor * (value[tree, below] - value[tree, node])
+                node = below

@@ -7,6 +7,7 @@ which any learner state can be brought up to date with.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -68,6 +69,9 @@ class TreeLearner:
     history: list[float] = field(default_factory=list)
     """The loss of held-out rows before every step, and after the last one."""
     rows: int = 0
+    """Over all sites."""
+    totals: int = 0
+    """How many were taken."""
 
     def __post_init__(self) -> None:
         self.columns = tree_columns(self.encoder)
@@ -100,12 +104,23 @@ class TreeLearner:
         """The largest number of totals that can be asked for."""
         return 1 + self.options.steps * self.options.depth + (self.options.holdout > 0)
 
-    def take(self, total: Integers) -> None:
-        """Go on from a total over all sites.
+    def after(self, total: Integers) -> TreeLearner:
+        """The learner that follows from the next total.
 
         Args:
             total: The sum of `contribution` over the sites.
+
+        Returns:
+            A new learner; this one stays as it is.
         """
+        found = copy.copy(self)
+        found.history = list(self.history)
+        found.growth = None if self.growth is None else self.growth.copied()
+        found.totals += 1
+        found._take(total)
+        return found
+
+    def _take(self, total: Integers) -> None:
         if self.stage == "bins":
             self._take_bins(total)
             return
@@ -157,6 +172,7 @@ class TreeLearner:
             return
         self.step, self.growth = self.step + 1, None
         self.stage = "judge" if self.options.holdout > 0 else "done"
+
 
     def _finish(self) -> None:
         """Keep the steps with the smallest loss on held-out rows."""
@@ -226,6 +242,9 @@ class TreeLearner:
 
     def _brought_up(self, rows: Rows, part: TreeRows, forest: Forest) -> NDArray[np.uint8]:
         """Scores, gradients and nodes of a site's rows as of now."""
+        level = 0 if self.growth is None else self.growth.level
+        if (part.step, part.level) > (self.step, level):  # rebuilt from an earlier state
+            part.scores, part.nodes = None, None
         if part.codes is None:
             part.codes = forest.bins.codes(self.columns, rows.x)
         if part.step != self.step or part.scores is None:
@@ -258,3 +277,32 @@ class TreeLearner:
         slopes(self.classes, part.scores, part.y, part.weight, part.gradient, part.curvature)
         trees = self.options.trees * self.outputs
         part.nodes = np.repeat(np.where(part.held_out, -1, 0).astype(np.int16)[None, :], trees, axis=0)
+
+    # As arrays
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """The learner as arrays, from which `restored` makes it again."""
+        numbers = [_STAGES.index(self.stage), self.step, self.rows, self.totals]
+        found = {"numbers": np.asarray(numbers, dtype=np.int64), "history": np.asarray(self.history, dtype=np.float64)}
+        if self.forest is not None:
+            found |= {**self.forest.bins.arrays(), **self.forest.trees.arrays("trees"), "base": self.forest.base}
+        return found if self.growth is None else found | self.growth.arrays()
+
+    def restored(self, arrays: Mapping[str, NDArray[Any]]) -> TreeLearner:
+        """The inverse of `arrays`, called on the learner of the start.
+
+        Args:
+            arrays: What it returned.
+
+        Returns:
+            The learner as it was.
+        """
+        found = copy.copy(self)
+        stage, found.step, found.rows, found.totals = (int(number) for number in arrays["numbers"])
+        found.stage, found.history = _STAGES[stage], arrays["history"].tolist()
+        if "base" in arrays:
+            bins, trees = Bins.of_arrays(arrays), Trees.of_arrays(arrays, "trees")
+            found.forest = Forest(bins, arrays["base"].copy(), self.options.rate / self.options.trees, trees)
+            if "growing.level" in arrays:
+                found.growth = Growth.of_arrays(arrays, bins, self.options)
+        return found
