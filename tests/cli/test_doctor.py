@@ -24,7 +24,7 @@ def test_all_is_well_here(tmp_path: Path, kohort_here: Call, monkeypatch: pytest
     assert found["ok"] is True
     assert found["problems"] == []
     assert found["libraries"]["numpy"]
-    assert set(found["extras"]) == {"flower", "torch"}
+    assert set(found["extras"]) == {"flower", "torch", "sql"}
     assert found["data"]["adult"] == "embedded"
     assert found["data"]["mimic3"] == "not here, needs KOHORT_DATA"
     assert found["cache"] == {"folder": str(tmp_path / "cache" / "kohort"), "writable": True}

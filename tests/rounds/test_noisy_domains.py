@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from tests.rounds.test_domains import CANARIES, EXTREME, RARE_CLASS, RARE_WARD, table
 
 from kohort.errors import ConfigError, DataError, IntegrityError, RefusedError, SiteError
 from kohort.privacy.ledger.ledger import LEDGER_FILE
@@ -27,7 +28,6 @@ from kohort.runs.explain import explain_plan
 from kohort.runs.run import Outcome, run
 from kohort.tables.domain import Domain
 from kohort.tables.grid import cells_at_level
-from tests.rounds.test_domains import CANARIES, EXTREME, RARE_CLASS, RARE_WARD, table
 
 MASKS: dict[str, Any] = {"secure": {"sum": "masks"}}
 

@@ -30,7 +30,7 @@ _REQUIREMENT = re.compile(
     r"^(?P<name>[\w.-]+)(?:\[[^]]*\])?(?P<bounds>[^;]*)(?:;.*extra\s*==\s*['\"](?P<extra>\w+)['\"])?"
 )
 _BOUND = re.compile(r"(>=|<)\s*([\d.]+)")
-USER_EXTRAS = ("flower", "torch")
+USER_EXTRAS = ("flower", "torch", "sql")
 SITES, ROWS, LEARNED = 3, 300, 0.9
 
 _PLAN: dict[str, Any] = {

@@ -28,6 +28,7 @@ from kohort.protocol.faults import Faults
 from kohort.protocol.plan.approved import ModelSection, TrainSection
 from kohort.runs.overrides import METHOD_NAME, apply_overrides, copied, dotted_keys, key_of, place_of, without_keys
 from kohort.runs.validation import validated
+from kohort.tables.sources.addresses import refuse_password
 
 __all__ = [
     "CostSection",
@@ -55,7 +56,9 @@ class DataSection:
     __pydantic_config__ = _FORBID
 
     table: str | tuple[str, ...]
-    """A named dataset or a path; several paths for `sites.split = "files"`."""
+    """A named dataset, a path, or the address of a database; several for `sites.split = "files"`."""
+    query: str | None = None
+    """A SELECT statement, where `table` is the address of a database, or several of them."""
     target: str | None = None
     quasi: tuple[str, ...] = ()
     sensitive: tuple[str, ...] = ()
@@ -77,6 +80,12 @@ class DataSection:
     """Share of the rows kept for testing, or a table of their own; 0 keeps none, and nothing is measured."""
     validation: Annotated[float, Gt(0), Lt(1)] | None = None
     """Share of the training rows the hub holds to judge updates by (`train.reject`)."""
+
+    def __post_init__(self) -> None:
+        for table in (self.table,) if isinstance(self.table, str) else self.table:
+            refuse_password(table, "data.table")
+        if isinstance(self.test, str):
+            refuse_password(self.test, "data.test")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -297,7 +297,8 @@ def _domain_notes(hub: Hub, outside: int) -> list[str]:
         names = ", ".join(counted)
         return [
             f"the domains of {names} were learned by noisy counts, for a share of the budget: categories that too few "
-            'persons share for that are "other" (of the target: took no part), and numbers outside the cells are clipped'
+            'persons share for that are "other" (of the target: took no part), and numbers outside the cells are '
+            "clipped"
         ]
     notes = [
         f"the domains of {', '.join(counted)} were learned by a secure count: categories that fewer than {least} "

@@ -6,8 +6,7 @@ The rows of all sites are in one frame, sorted by site; every simulated site has
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,10 +16,12 @@ from numpy.typing import NDArray
 from kohort.errors import ConfigError, DataError
 from kohort.rng import Streams
 from kohort.runs.config import DataSection, Plan
+from kohort.runs.site_tables import SiteTables, read_site_tables
 from kohort.tables.datasets.catalogue import Dataset, open_table
 from kohort.tables.encoder import Encoder
 from kohort.tables.frames import check_finite, handle_missing
 from kohort.tables.schema import Role, Schema
+from kohort.tables.sources.opening import is_source
 from kohort.tables.splits import Assignment, assign_sites, assignment_of_parts, hold_out, mark_low_risk
 
 __all__ = ["Population", "populate", "schema_of", "set_aside_unseen", "usable_rows"]
@@ -156,17 +157,12 @@ def _read(
     plan: Plan, streams: Streams, tables: dict[str, pl.DataFrame] | None
 ) -> tuple[pl.DataFrame, Schema, Assignment]:
     section = plan.data
-    if tables is None and plan.sites.split == "files":
-        paths = _paths(section.table)
-        tables = {path.stem: open_table(str(path)).frame for path in paths}
-        if len(tables) < len(paths):
-            raise ConfigError("two site files have the same name", hint="Name each file after its site")
-    if tables is not None and plan.sites.split == "files":
-        return _read_parts(plan, streams, tables)
+    if plan.sites.split == "files":
+        return _read_parts(plan, streams, read_site_tables(section, tables))
     if tables is not None:
         opened = Dataset(frame=check_finite(next(iter(tables.values()))), source="memory")
     elif isinstance(section.table, str):
-        opened = open_table(section.table)
+        opened = open_table(section.table, query=section.query)
     else:
         raise ConfigError("data.table lists several files", hint='Set sites.split = "files", or give one table')
     schema = schema_of(section, opened.frame.columns, codebook=opened.schema_defaults, default=opened.default_role)
@@ -184,12 +180,12 @@ def _read(
         low_risk=plan.sites.low_risk,
         min_rows=plan.sites.min_rows,
     )
-    return frame, schema, assignment
+    said = opened.notes if isinstance(section.table, str) and is_source(section.table) else ()
+    return frame, schema, replace(assignment, notes=(*said, *assignment.notes))
 
 
-def _read_parts(
-    plan: Plan, streams: Streams, tables: dict[str, pl.DataFrame]
-) -> tuple[pl.DataFrame, Schema, Assignment]:
+def _read_parts(plan: Plan, streams: Streams, found: SiteTables) -> tuple[pl.DataFrame, Schema, Assignment]:
+    tables = found.frames
     if not tables:
         raise ConfigError("there are no sites", hint="Give at least one table")
     if plan.sites.clusters is not None:
@@ -198,7 +194,7 @@ def _read_parts(
             hint='Name them in method.clusters = {north = ["a", "b"]}, or form them: method.clusters = "labels:2"',
         )
     first = next(iter(tables.values()))
-    schema = schema_of(plan.data, first.columns, codebook=None, default=None)
+    schema = schema_of(plan.data, list(first.columns), codebook=found.codebook, default=found.default_role)
     wanted = list(schema.columns)
     parts = []
     for name, table in tables.items():
@@ -218,7 +214,7 @@ def _read_parts(
         alpha=plan.sites.alpha,
         generator=streams.generator("split"),
     )
-    return frame, schema, assignment
+    return frame, schema, replace(assignment, notes=(*found.notes, *assignment.notes))
 
 
 def usable_rows(frame: pl.DataFrame, schema: Schema, plan: Plan) -> pl.DataFrame:
@@ -246,12 +242,3 @@ def _hold_out(
         raise DataError(f"{frame.height} rows cannot be split into training and test rows", hint="Change data.test")
     names = np.asarray(assignment.names)
     return is_test, frame.filter(pl.Series(is_test)), tuple(names[assignment.site[is_test]])
-
-
-def _paths(table: str | tuple[str, ...]) -> list[Path]:
-    if isinstance(table, tuple):
-        return [Path(item) for item in table]
-    place = Path(table)
-    if place.is_dir():
-        return sorted(path for path in place.iterdir() if path.suffix in {".csv", ".parquet", ".arrow", ".feather"})
-    return sorted(place.parent.glob(place.name)) or [place]

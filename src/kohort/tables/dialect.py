@@ -157,8 +157,8 @@ def find_dialect(content: bytes, name: str, options: ReadingOptions, *, delimite
 def looks_like_data(rows: Sequence[Sequence[str]]) -> bool:
     """Whether the first of some rows holds values rather than names.
 
-    It names columns where a text, or a year, stands above other numbers or dates; it holds values where only numbers or dates stand above
-    numbers or dates. Where nothing tells, the first line is taken for names, as in most files.
+    It names columns where a text, or a year, stands above other numbers or dates; it holds values where only numbers or
+    dates stand above numbers or dates. Where nothing tells, the first line is taken for names, as in most files.
     """
     first, below = rows[0], [row for row in rows[1:] if len(row) == len(rows[0])]
     if not below:

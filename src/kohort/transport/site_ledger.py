@@ -95,7 +95,7 @@ class SiteLedger(Ledger):
         self.last = Claimed(guarantee, 0, ledger_context)
 
     def _write(self) -> None:
-        fresh = [line[-67:-3] for line in self._unwritten]
+        fresh = [line[-67:-3].decode() for line in self._unwritten]
         super()._write()
         self.hashes += fresh
 

@@ -12,8 +12,8 @@ two vectors of counts differ by at most sqrt(keys) in Euclidean norm: there both
 followed by the same post-processing. Values that occur in D' and not in D have count 1 in D'. None of them is released
 if all their noise, at most `keys` independent draws, stays at or below t - 1, which has probability at least
 Phi((t - 1) / s)^keys = 1 - delta'. Outside an event of probability at most delta' the output on D' is therefore that of
-the Gaussian mechanism, and on D it always is. Hence P[D' in A] <= e^epsilon P[D in A] + delta + delta' and the same with
-D and D' exchanged.
+the Gaussian mechanism, and on D it always is. Hence P[D' in A] <= e^epsilon P[D in A] + delta + delta', and the same
+with D and D' exchanged.
 """
 
 from __future__ import annotations

@@ -29,6 +29,7 @@ from kohort.tables.dialect import ReadingOptions
 from kohort.tables.frames import ENDINGS, TableRead, read_source, read_table, write_table
 from kohort.tables.reading import declare_missing
 from kohort.tables.schema import Role, Schema
+from kohort.tables.sources.opening import is_source, read_address
 
 __all__ = ["Dataset", "DatasetInfo", "content_checksum", "list_datasets", "load_dataset", "open_table"]
 
@@ -122,20 +123,35 @@ def load_dataset(name: str) -> Dataset:
     )
 
 
-def open_table(name_or_path: str | Path | IO[bytes], options: ReadingOptions | None = None) -> Dataset:
-    """A registered name, a path to a table, `-` for CSV on standard input, or an open stream.
+def open_table(
+    name_or_path: str | Path | IO[bytes],
+    options: ReadingOptions | None = None,
+    *,
+    query: str | None = None,
+    folder: Path | None = None,
+) -> Dataset:
+    """A registered name, a path, the address of a database, an OMOP folder, `-` for CSV on stdin, or an open stream.
 
     Args:
         name_or_path: What to open.
         options: What is declared about a file; a named dataset takes its `null_values` alone.
+        query: A SELECT statement, for the address of a database.
+        folder: Where relative paths of files start, if not at the current folder.
 
     Returns:
         The table, how it was read, and what is publicly known about a named one.
 
     Raises:
-        ConfigError: There is no such dataset and no such file.
+        ConfigError: There is no such dataset and no such file, or the address cannot be read.
         DataError: The table cannot be read.
     """
+    if isinstance(name_or_path, str) and is_source(name_or_path):
+        return _from_source(name_or_path, query, folder)
+    if query is not None:
+        hint = "Set the table to an address such as sqlite:///clinic.db, or drop the query"
+        raise ConfigError("a query needs the address of a database", hint=hint)
+    if folder is not None and isinstance(name_or_path, (str, Path)) and str(name_or_path) != "-":
+        return _opened(read_source(folder / name_or_path, options), str(name_or_path))
     if not isinstance(name_or_path, (str, Path)):
         return _opened(read_source(name_or_path, options), "stream")
     text = str(name_or_path)
@@ -151,6 +167,18 @@ def open_table(name_or_path: str | Path | IO[bytes], options: ReadingOptions | N
 
 def _opened(read: TableRead, source: str) -> Dataset:
     return Dataset(frame=read.frame, source=source, texts=read.texts, reading=read.notes)
+
+
+def _from_source(text: str, query: str | None, folder: Path | None) -> Dataset:
+    found = read_address(text, query=query, folder=folder)
+    role = Role.FEATURE if found.codebook.columns else None
+    return Dataset(
+        frame=found.frame,
+        schema_defaults=found.codebook,
+        default_role=role,
+        notes=found.notes,
+        source=found.shown,
+    )
 
 
 def list_datasets() -> list[DatasetInfo]:

@@ -1,0 +1,72 @@
+"""What the rest of kohort asks of sources: is this one, read it, what is it called."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+
+from kohort.errors import ConfigError
+from kohort.tables.schema import Schema
+from kohort.tables.sources.addresses import Address, is_address, shown
+
+__all__ = ["Source", "is_source", "read_address", "source_names"]
+
+_OMOP = "omop:"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """A table from a source, and what is known of it."""
+
+    frame: pl.DataFrame
+    codebook: Schema
+    shown: str
+    """Its name as it may be printed, without password."""
+    notes: tuple[str, ...] = ()
+
+
+def is_source(text: str) -> bool:
+    """Whether a table is named by the address of a database or as a folder of OMOP tables."""
+    return text.startswith(_OMOP) or is_address(text)
+
+
+def read_address(text: str, *, query: str | None = None, folder: Path | None = None) -> Source:
+    """Read the table that an address names.
+
+    Args:
+        text: The address of a database, or `omop:FOLDER?options`.
+        query: A SELECT statement, for a database.
+        folder: Where relative paths start, if not at the current folder.
+
+    Raises:
+        ConfigError: The address or its options cannot be read, or a query is given for an OMOP folder.
+        DataError: The source cannot be read.
+    """
+    if text.startswith(_OMOP):
+        if query is not None:
+            raise ConfigError("an OMOP folder takes no query", hint="Drop it, and use the options after ?")
+        from kohort.tables.sources.omop import omop_codebook, read_omop, split_address
+
+        place, options = split_address(text)
+        frame, notes = read_omop(place if folder is None else folder / place, options)
+        return Source(frame=frame, codebook=omop_codebook(frame.columns), shown=text, notes=notes)
+    from kohort.tables.sources.sql import read_database
+
+    return Source(frame=read_database(text, query=query, folder=folder), codebook=Schema(), shown=shown(text))
+
+
+def source_names(texts: Sequence[str]) -> list[str]:
+    """What the sites are called that have these tables: by table if all differ, else by database, folder or file."""
+    tables = [Address.parse(text).table if is_address(text) else None for text in texts]
+    if len(texts) > 1 and all(tables) and len(set(tables)) == len(tables):
+        return [str(table) for table in tables]
+    return [_name(text) for text in texts]
+
+
+def _name(text: str) -> str:
+    if is_address(text):
+        return Address.parse(text).name
+    return Path(text.removeprefix(_OMOP).partition("?")[0]).stem if text.startswith(_OMOP) else Path(text).stem
