@@ -1,4 +1,4 @@
-"""Boosted forests from sums of histograms (gradient boosting: Friedman 2001; second-order splits: Chen and Guestrin 2016).
+"""Boosted forests from sums of histograms (Friedman 2001; second-order splits as in Chen and Guestrin 2016).
 
 In each boosting step several trees are grown side by side, level by level. For every open node, column and bin, sites
 add up the gradients, the curvatures and the rows; hub and sites find the same splits from the total. All numbers are
@@ -246,5 +246,5 @@ METHOD = Method(
     reads=reads,
     phases=phases,
     secure=lambda config: config.secure,
-    example="steps = 2\ndepth = 2\ntrees = 2\nbins = 8\nmin_leaf = 5",
+    example="steps = 1\ndepth = 2\ntrees = 1\nbins = 8\nmin_leaf = 5",
 )

@@ -1,9 +1,9 @@
 """Bins of few codes per column, from one sum over all sites: counts of fine cells, and of the target per category.
 
 Numbers get up to 254 cut points with about the same number of rows between them; a cell that alone has as many stays
-alone. Each tree joins them to the few bins of a plan in a way of its own (`joined_codes`), so that histograms stay small
-and the trees together still see fine cuts. Categories keep a code of their own, but those with few rows share one. For each output of the model they are ordered
-by the target, so that a split of a category is a cut in that order.
+alone. Each tree joins them to the few bins of a plan in a way of its own (`joined_codes`), so histograms stay small and
+the trees together still see fine cuts. Categories keep a code of their own, but those with few rows share one. For each
+output of the model they are ordered by the target, so that a split of a category is a cut in that order.
 """
 
 from __future__ import annotations
@@ -175,7 +175,8 @@ def joined_codes(size: int, most: int, shift: float) -> NDArray[np.uint8]:
         return np.arange(size, dtype=np.uint8)
     share = size / (most - 1)
     found = np.floor((np.arange(size) + shift * share) / share).astype(np.int64)
-    return (found - found[0]).astype(np.uint8)
+    joined: NDArray[np.uint8] = (found - found[0]).astype(np.uint8)
+    return joined
 
 
 def _targets_of(column: TreeColumn, outputs: int) -> int:

@@ -92,5 +92,6 @@ def cells_of(column: TreeColumn, x: NDArray[Any]) -> NDArray[np.int64]:
     if column.kind == "flag":
         return (first > 0.5).astype(np.int64)
     if column.width > 1:
-        return np.argmax(x[:, column.start : column.start + column.width], axis=1).astype(np.int64)
-    return np.clip(np.rint(first * (column.cells - 1)), 0, column.cells - 1).astype(np.int64)
+        return np.asarray(np.argmax(x[:, column.start : column.start + column.width], axis=1), dtype=np.int64)
+    codes: NDArray[np.int64] = np.clip(np.rint(first * (column.cells - 1)), 0, column.cells - 1).astype(np.int64)
+    return codes

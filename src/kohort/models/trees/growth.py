@@ -82,7 +82,7 @@ class Growth:
         return found
 
     def _join(self) -> None:
-        """The bin of every code in the histograms of each tree, their order, and the last place that each stands for."""
+        """The bin of every code in each tree's histograms, their order, and the last place that each stands for."""
         shape = (*self.columns.shape, 256)
         self.sizes = np.empty(self.columns.shape, dtype=np.int64)
         self.bin_of, self._order = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
@@ -91,7 +91,8 @@ class Growth:
             column, output = self.columns[tree, number], self.trees.output[tree]
             size = int(self.bins.sizes[column])
             if self.bins.ordered[column]:
-                found = joined_codes(size, self.options.bins, float(self.shifts[tree, number]))
+                shift = float(self.shifts[tree, number])
+                found = joined_codes(size, self.options.bins, shift).astype(np.int64)
                 last = np.flatnonzero(np.diff(found, append=256))
                 order = np.arange(len(last))
             else:
@@ -245,7 +246,13 @@ class Growth:
     @classmethod
     def of_arrays(cls, arrays: Mapping[str, NDArray[Any]], bins: Bins, options: TreeOptions) -> Growth:
         """The inverse of `arrays`."""
-        found = cls(bins, options, arrays["growing.columns"].copy(), arrays["growing.shifts"].copy(), Trees.of_arrays(arrays, "growing"))
+        found = cls(
+            bins,
+            options,
+            arrays["growing.columns"].copy(),
+            arrays["growing.shifts"].copy(),
+            Trees.of_arrays(arrays, "growing"),
+        )
         found.level, found.before = int(arrays["growing.level"]), arrays["growing.cells"].copy()
         for name in ("known", "asked", "open"):
             pairs = [(int(tree), int(node)) for tree, node in arrays[f"growing.{name}"].T]

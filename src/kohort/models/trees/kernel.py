@@ -60,8 +60,7 @@ def hashes(words, key, out):
 def _rounded(value, weight):
     if not value > -_LARGEST:
         value = -_LARGEST
-    if value > _LARGEST:
-        value = _LARGEST
+    value = min(value, _LARGEST)
     return np.int64(np.rint(value * weight * _SCALE))
 
 
@@ -70,8 +69,7 @@ def _chances(scores, row, out):
     """Softmax of one row's scores."""
     top = scores[0, row]
     for k in range(1, scores.shape[0]):
-        if scores[k, row] > top:
-            top = scores[k, row]
+        top = max(top, scores[k, row])
     total = 0.0
     for k in range(scores.shape[0]):
         out[k] = exp(scores[k, row] - top)
@@ -193,8 +191,8 @@ def _best_cut(cells, first, size, order, absent, node, l2, min_leaf, best, facts
 def best_splits(cells, begins, trees, columns, starts, sizes, missing, order, l2, min_leaf, facts, gains, sums):
     """The best split of every open node.
 
-    `facts[k]` gets the column's number in its tree, place of the cut and whether missing numbers go left (number -1: no split), `gains[k]` what
-    it gains, and `sums[k]` the gradient, curvature and rows of the left part.
+    `facts[k]` gets the column's number in its tree (-1: no split), the place of the cut and whether missing numbers go
+    left, `gains[k]` what it gains, and `sums[k]` the gradient, curvature and rows of the left part.
     """
     node, absent = np.zeros(3, np.int64), np.zeros(3, np.int64)
     for k in range(len(begins)):

@@ -1,8 +1,8 @@
 """Boosting over totals: what hub and sites compute alike, and what a site adds.
 
-The learner begins with one total that makes the bins, then takes one total per level of every step, and one more for the
-loss of held-out rows after the last step. It holds public numbers alone; what belongs to a site's rows is `TreeRows`,
-which any learner state can be brought up to date with.
+The learner begins with one total that makes the bins, then takes one total per level of every step, and one more for
+the loss of held-out rows after the last step. It holds public numbers alone; what belongs to a site's rows is
+`TreeRows`, which any learner brings up to date.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class TreeLearner:
     forest: Forest | None = None
     growth: Growth | None = None
     history: list[float] = field(default_factory=list)
-    """The loss of held-out rows before every step, and after the last one."""
+    """The loss of held-out rows before every step, and after the last one; empty where no row is held out."""
     rows: int = 0
     """Over all sites."""
     totals: int = 0
@@ -125,7 +125,8 @@ class TreeLearner:
             self._take_bins(total)
             return
         if self._judges:
-            self.history.append(float(total[0]) / max(float(total[1]), 1.0))
+            if total[1] > 0:  # otherwise no row was held out, and nothing judges
+                self.history.append(float(total[0]) / float(total[1]))
             total = total[2:]
             if self.stage == "judge" or self._worse:
                 self._finish()
@@ -150,13 +151,13 @@ class TreeLearner:
     def _base(self, means: NDArray[np.float64]) -> NDArray[np.float64]:
         """The score all rows begin with: the mean, or the log-odds of weighted classes, rounded to the grid."""
         if not self.classes:
-            return np.round(means * SCALE) / SCALE
+            return np.asarray(np.round(means * SCALE) / SCALE)
         names = self.encoder.classes or ()
         weights = np.asarray([(self.encoder.class_weights or {}).get(name, 1.0) for name in names])
         shares = means if self.outputs > 1 else np.asarray([1.0 - means[0], means[0]])
         logs = np.log(np.maximum(shares * weights, 1e-6))
         found = logs if self.outputs > 1 else logs[1:] - logs[:1]
-        return np.round(found * SCALE) / SCALE
+        return np.asarray(np.round(found * SCALE) / SCALE)
 
     @property
     def _best(self) -> int:
@@ -164,7 +165,7 @@ class TreeLearner:
 
     @property
     def _worse(self) -> bool:
-        return len(self.history) - 1 - self._best >= self.options.patience
+        return bool(self.history) and len(self.history) - 1 - self._best >= self.options.patience
 
     def _next_step(self) -> None:
         if self.step + 1 < self.options.steps:
@@ -173,11 +174,10 @@ class TreeLearner:
         self.step, self.growth = self.step + 1, None
         self.stage = "judge" if self.options.holdout > 0 else "done"
 
-
     def _finish(self) -> None:
         """Keep the steps with the smallest loss on held-out rows."""
         self.stage, self.growth = "done", None
-        if self.forest is not None:
+        if self.forest is not None and self.history:
             kept = self._best * self.options.trees * self.outputs
             self.forest = self.forest.with_trees(self.forest.trees.part(0, kept))
 
@@ -237,7 +237,7 @@ class TreeLearner:
     def _targets(self, y: NDArray[np.float64]) -> Integers:
         """[outputs, rows] the target in units of the grid: a number, or whether a row is of a class."""
         if self.outputs > 1:
-            return (y[None, :] == np.arange(self.outputs)[:, None]).astype(np.int64) * SCALE
+            return np.where(y[None, :] == np.arange(self.outputs)[:, None], SCALE, 0).astype(np.int64)
         return np.rint(np.clip(y, -8.0, 8.0) * SCALE).astype(np.int64)[None, :]
 
     def _brought_up(self, rows: Rows, part: TreeRows, forest: Forest) -> NDArray[np.uint8]:

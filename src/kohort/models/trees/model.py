@@ -114,7 +114,8 @@ class TreeModel(Model):
         names = self.encoder.schema.inputs
         places = np.asarray([names.index(self._input_of(column)) for column in self.columns])
         merged = np.zeros((len(codes), len(base), len(names)))
-        np.add.at(merged, (slice(None), slice(None), places), found)
+        for place, column in enumerate(places.tolist()):
+            merged[:, :, column] += found[:, :, place]
         return Contributions(columns=tuple(names), base=base, values=merged)
 
     def _input_of(self, column: TreeColumn) -> str:
@@ -163,10 +164,10 @@ def _check(model: TreeModel) -> None:
     """Refuse arrays that the compiled loops would read outside of."""
     bins, trees, base = model.forest.bins, model.forest.trees, model.forest.base
     nodes = trees.split.shape[1] if trees.split.ndim == 2 else 0
-    heaps = (trees.split, trees.cut, trees.left, trees.gain)
-    types = (np.int16, np.uint8, np.uint8, np.float64)
+    heaps: list[NDArray[Any]] = [trees.split, trees.cut, trees.left, trees.gain]
     fits = (
-        all(heap.shape == (len(trees), nodes) and heap.dtype == kind for heap, kind in zip(heaps, types, strict=True))
+        all(heap.shape == (len(trees), nodes) for heap in heaps)
+        and [heap.dtype for heap in heaps] == [np.int16, np.uint8, np.uint8, np.float64]
         and trees.value.shape == (len(trees), 2 * nodes + 1)
         and trees.value.dtype == np.float64
         and trees.output.dtype == np.int64
