@@ -16,7 +16,6 @@ import pytest
 
 from kohort.crypto.sums.modular import P61
 from kohort.errors import IntegrityError, KohortError, RefusedError
-from kohort.privacy.contract import Place
 from kohort.protocol import engine as engine_module
 from kohort.protocol import enrolment
 from kohort.protocol.enrolment import DESCRIBE, PREPARE
@@ -88,7 +87,7 @@ def test_a_site_enrols_with_one_domain(prepared: tuple[Site, Request], monkeypat
     other = replace(request, payload=replace(request.payload, blobs={"domain": blob}))
     (refusal,) = site.handle(other).refusals
     assert refusal.code == "contract"
-    monkeypatch.setattr(Place, "admit", lambda *_: None)
+    monkeypatch.setattr("kohort.protocol.site.admit", lambda *_, **__: None)
     (failure,) = site.handle(other).failures
     assert "second domain" in failure.reason
 
@@ -214,7 +213,7 @@ def forge_names(monkeypatch: pytest.MonkeyPatch, old: bytes, new: bytes) -> None
         spelled = names_in(total[:-1], 4)
         place = spelled.index(next(name for name in spelled if name.endswith(old)))
         rows = total[:-1].reshape(len(spelled), -1)
-        forged = domains._limbs(spelled[place].replace(old, new))
+        forged = domains._limbs([spelled[place].replace(old, new)])[0].tolist()
         rows[place, 1:] = [int(rows[place, 0]) * limb % P61 for limb in forged]
         arrays = {**about["payload"].arrays, "names": np.append(rows.reshape(-1), total[-1])}
         return ask(**{**about, "payload": replace(about["payload"], arrays=arrays)})
