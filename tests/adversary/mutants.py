@@ -454,6 +454,8 @@ MUTANTS = (
         DOMAINS,
         "leave_out",
     ),
+    Mutant("pairs: small counts", "protocol/key_holder.py", "(counts > 0) & (counts < least)", "(counts < 0)",
+           f"{HERE}/test_pairs.py"),
     Mutant("noise: half of it", "privacy/dp/histogram.py", "return self.event.sigma * sqrt(keys)",
            "return self.event.sigma * sqrt(keys) / 2", NOISY),
     Mutant("noise: one count per unit", "privacy/dp/histogram.py", "return self.event.sigma * sqrt(keys)",
