@@ -104,6 +104,7 @@ class Federation:
             out=None if out is None else Path(out),
             force=force,
             tables=self._tables,
+            baselines=True,
         )
 
 

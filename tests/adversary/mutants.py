@@ -59,7 +59,8 @@ def _server(name: str, old: str, new: str, file: str = "site_server.py", tests: 
 
 
 STATE, TRAINING = f"{HERE}/test_bound_state.py", f"{HERE}/test_summed_training.py"
-OPENINGS = "tests/privacy/test_openings.py"
+OPENINGS, BOOKS = "tests/privacy/test_openings.py", f"{HERE}/test_books.py"
+NOISY = "tests/rounds/test_noisy_domains.py tests/privacy/dp/test_histogram.py"
 PLAIN_ORDER = "fedavg-order or silo-order"
 FORGED, PINNED = "tests/cli/test_ledger_forgeries.py", "tests/transport/deployment/test_pinned_ledgers.py"
 ARRIVAL = "tests/transport/test_remote_engine.py"
@@ -296,8 +297,8 @@ MUTANTS = (
     Mutant(
         "openings: changed rows",
         "privacy/openings.py",
-        "if self._versions.get(family, version) != version:",
-        "if False:",
+        "        own = self.batch(family, version)\n",
+        "        own = 0\n",
         OPENINGS,
     ),
     Mutant(
@@ -486,9 +487,7 @@ MUTANTS = (
         "            if False:",
         ENCRYPTED,
     ),
-    Mutant(
-        "openings: atoms", "privacy/openings.py", "        if len(atom) < least:", "        if False:", ROWS, "row_6"
-    ),
+    Mutant("openings: atoms", "privacy/openings.py", "    if len(atom) >= least:", "    if True:", ROWS, "row_6"),
     _masks("confirmations", "        if confirmed < self.threshold:", "        if False:"),
     _masks(
         "any signer counts",
@@ -579,7 +578,81 @@ MUTANTS = (
         SERVER,
         "forged_total",
     ),
-)
+    Mutant(
+        "books: signed digests",
+        "rounds/books.py",
+        "    if book is None:",
+        '    if book is None and not (book := next(iter(books.values()), b"{}")):',
+        BOOKS,
+        "hide_nor_change",
+    ),
+    Mutant(
+        "books: what is heard",
+        "privacy/openings.py",
+        "            for parts in sorted(openings - known, key=sorted):",
+        "            for parts in ():",
+        BOOKS,
+        "in_all_of",
+    ),
+    Mutant(
+        "books: what is heard is kept",
+        "privacy/openings.py",
+        "                self._append(family, _HEARD, parts, _HEARD)\n",
+        "",
+        OPENINGS,
+        "heard",
+    ),
+    Mutant(
+        "books: minorities",
+        "privacy/openings.py",
+        "2 * few <= all_of_it + colluders:",
+        "False:",
+        BOOKS,
+        "disjoint",
+    ),
+    Mutant(
+        "books: training totals",
+        "rounds/summed.py",
+        'family="training", ',
+        "",
+        BOOKS,
+        "two_runs",
+    ),
+    Mutant(
+        "books: batches of others",
+        "rounds/books.py",
+        "            batches.setdefault(family, {})[member] = batch",
+        "            batches.setdefault(family, {})",
+        STATE,
+        "changed_since",
+    ),
+    Mutant(
+        "domains: left out",
+        "rounds/domains.py",
+        "    _require_own(site, names)\n",
+        "",
+        DOMAINS,
+        "leave_out",
+    ),
+    Mutant("noise: half of it", "privacy/dp/histogram.py", "return self.event.sigma * sqrt(keys)",
+           "return self.event.sigma * sqrt(keys) / 2", NOISY),
+    Mutant("noise: one count per unit", "privacy/dp/histogram.py", "return self.event.sigma * sqrt(keys)",
+           "return self.event.sigma", NOISY),
+    Mutant("noise: threshold", "privacy/dp/histogram.py", "return (1 + deviation * quantile)",
+           "return (1 + deviation * (quantile - 3))", NOISY),
+    Mutant("noise: shares of the noise", "rounds/noisy_domains.py", ") / sqrt(needed)", ") / needed", NOISY),
+    Mutant("noise: counts before payment", "rounds/noisy_domains.py", "    _require_paid(site, budget)\n", "", NOISY),
+    Mutant("noise: later releases forget the counts", "rounds/dp_accounts.py",
+           "before = [] if learned is None else [learned.event]", "before: list[Event] = []", NOISY),
+    Mutant("noise: persons", "rounds/noisy_domains.py", "    return rows.filter(pl.Series(first_of_each_person(site)))",
+           "    return rows", NOISY),
+    Mutant("noise: named values", "protocol/enrolment.py",
+           "        if not {*named[name]} <= {*known} and (kind != \"number\" or said.categories is not None):",
+           "        if False:", DOMAINS, "named"),
+    Mutant("noise: rows outside the domain", "protocol/enrolment.py",
+           "return enrolled if rows and enrolled is not None and site.plan.has_budget else rows", "return rows",
+           DOMAINS, "rows_outside"),
+)  # fmt: skip
 
 
 def _mutated(text: str, mutant: Mutant) -> str:

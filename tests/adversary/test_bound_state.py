@@ -139,12 +139,16 @@ def test_rows_that_changed_since_an_opening_are_in_no_further_one(scheme: str, m
     def with_history(self: Site, **parts: Any) -> None:
         honest(self, **parts)
         if self.count:  # the key-holder, which has no rows, cannot know
-            self.openings.admit("rows", "an earlier run", tuple(tables()), version="other rows", least=3)
+            changed = (
+                scheme == "bfv" or self.name == "b-large"
+            )  # by masks, rows that changed at three sites may take part
+            version = "other rows" if changed else self.data_version
+            self.openings.admit("rows", "an earlier run", tuple(tables()), version=version, least=3)
 
     honest = Site.__init__
     made = plan_of("oneshot", own={"oneshot": {"min_cell": 2}, "secure": {"sum": scheme}})
     monkeypatch.setattr(Site, "__init__", with_history)
-    with pytest.raises(KohortError, match="rows here changed"):
+    with pytest.raises(KohortError, match=r"rows here changed|would show 1 sites: b-large"):
         run(made, seed=5, tables=tables())
 
 

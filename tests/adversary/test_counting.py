@@ -24,8 +24,8 @@ from kohort.crypto.sums.modular import P61
 from kohort.errors import IntegrityError, KohortError, RefusedError
 from kohort.methods.partial import method as partial_method
 from kohort.methods.partial.tasks import COUNT
-from kohort.privacy.contract import Place
 from kohort.protocol import engine as engine_module
+from kohort.protocol import site as site_module
 from kohort.protocol.hub import Ask, Expect
 from kohort.protocol.site import Answers, Failure, Site
 from kohort.rng import Streams
@@ -366,7 +366,9 @@ def test_a_count_is_begun_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SecureCount, "share_secret", twice)
     with pytest.raises(RefusedError, match="answered to another request before"):
         outcome()
-    monkeypatch.setattr(Place, "admit", lambda *_: None)  # the count refuses it, too, whatever the contract says
+    monkeypatch.setattr(
+        site_module, "admit", lambda *_, **__: None
+    )  # the count refuses it, too, whatever the contract says
     with pytest.raises(IntegrityError, match="begun here before"):
         outcome()
 

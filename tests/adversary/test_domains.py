@@ -16,19 +16,21 @@ import pytest
 
 from kohort.crypto.sums.modular import P61
 from kohort.errors import IntegrityError, KohortError, RefusedError
-from kohort.privacy.contract import Place
 from kohort.protocol import engine as engine_module
 from kohort.protocol import enrolment
+from kohort.protocol import site as site_module
 from kohort.protocol.enrolment import DESCRIBE, PREPARE
 from kohort.protocol.plan.approved import ApprovedPlan
 from kohort.protocol.site import Site
 from kohort.protocol.task import Request
-from kohort.rounds import counting, domains
+from kohort.rounds import counting, domains, noisy_domains
 from kohort.rounds.counting import SecureCount
 from kohort.runs import run as run_module
 from kohort.runs.config import load_plan
 from kohort.runs.run import Outcome, run
 from kohort.tables.domain import Domain
+from kohort.testing.site_servers import DirectCarrier, ServedSites
+from kohort.transport.messages import read_reply, split_messages
 
 RARE = "ward-of-one-patient"
 
@@ -88,7 +90,7 @@ def test_a_site_enrols_with_one_domain(prepared: tuple[Site, Request], monkeypat
     other = replace(request, payload=replace(request.payload, blobs={"domain": blob}))
     (refusal,) = site.handle(other).refusals
     assert refusal.code == "contract"
-    monkeypatch.setattr(Place, "admit", lambda *_: None)
+    monkeypatch.setattr(site_module, "admit", lambda *_, **__: None)
     (failure,) = site.handle(other).failures
     assert "second domain" in failure.reason
 
@@ -232,5 +234,111 @@ def test_names_are_not_forged(monkeypatch: pytest.MonkeyPatch) -> None:
     fingerprints: Callable[..., Any] = domains.fingerprints
     monkeypatch.setattr(domains, "fingerprints", lambda secret, names: fingerprints(
         secret, [name.replace(b"forge", b"north") for name in names]))  # fmt: skip
+    with pytest.raises(KohortError, match="lacks a value that is frequent at this site"):
+        outcome()
+    monkeypatch.setattr(domains, "_require_own", lambda *_: None)
     with pytest.raises(KohortError, match="not learned by a secure count"):  # the sites believe the forged name
         outcome()
+
+
+def test_a_hub_cannot_leave_out_what_is_frequent_at_a_site(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A colluding site tells the hub which opaque key a value has; the hub then proposes all others."""
+    told: set[int] = set()
+    prints, peel = SecureCount.prints, counting.peel
+
+    def telling(self: SecureCount, site: Site, keys: list[bytes] | None = None) -> Any:
+        found = prints(self, site, keys)
+        listed = domains._counts(site).keys if keys is None else keys
+        told.update(f for f, key in zip(found.f.tolist(), listed, strict=True) if key.endswith(b"north"))
+        return found
+
+    def blind(*parts: Any) -> Any:
+        found = peel(*parts)
+        kept = ~np.isin(found.f, np.asarray(sorted(told), dtype=np.uint64))
+        return replace(found, f=found.f[kept], h=found.h[kept], totals=found.totals[kept])
+
+    monkeypatch.setattr(SecureCount, "prints", telling)
+    monkeypatch.setattr(counting, "peel", blind)
+    with pytest.raises(IntegrityError, match="lacks a value that is frequent at this site"):
+        outcome()
+    assert told
+    monkeypatch.setattr(domains, "_require_own", lambda *_: None)
+    assert outcome().model.encoder.domain.columns["ward"].categories == ("south", "other")
+
+
+def noisy_outcome(rows: int = 2000, backend: Any = None) -> Outcome:
+    """A run under a budget over a table whose domains nobody declared."""
+    plan = load_plan(
+        {
+            "data": {"table": "memory", "target": "y", "features": ["age", "ward"], "test": 0},
+            "sites": {"split": "files"},
+            "train": {"rounds": 1, "lr": 0.1, "batch": 0},
+            "model": {"kind": "logistic"},
+            "method": {"name": "fedavg", "dp": {"epsilon": 4.0, "delta": 1e-5}},
+            "policy": {"min_rows": 1},
+        }
+    )
+    frame = pl.concat([table()] * (rows // 400)).with_columns(
+        y=pl.when(pl.int_range(pl.len()) % 500 == 0).then(pl.lit("rare")).otherwise("y")
+    )
+    tables = {f"s{part}": frame.gather_every(3, part) for part in range(3)}
+    return run(plan, seed=2, backend=ServedSites(tables=tables) if backend is None else backend(tables))
+
+
+def lie_under_a_budget(monkeypatch: pytest.MonkeyPatch, name: str, **parts: Any) -> None:
+    honest = noisy_domains.noisy_domain
+
+    def lying(hub: Any) -> Any:
+        domain, sites = yield from honest(hub)
+        return change(domain, name, **parts), sites
+
+    monkeypatch.setattr(noisy_domains, "noisy_domain", lying)
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [
+        ("ward", {"categories": ("south", "other")}),
+        ("ward", {"categories": ("north", "south")}),
+        ("y", {"categories": ("no", "rare")}),
+        ("age", {"kind": "category", "categories": ("41", "other")}),
+        ("age", {"counted": False}),
+        ("age", {"missing": True}),
+    ],
+)
+def test_under_a_budget_a_domain_holds_what_a_site_named(
+    name: str, parts: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lie_under_a_budget(monkeypatch, name, **parts)
+    with pytest.raises(KohortError, match="'prepare'"):
+        noisy_outcome()
+
+
+def test_a_chosen_domain_shows_no_count_of_rows_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hub adds a rare class to the domain or leaves it out, and reads how many rows each site speaks of."""
+    said: dict[bool, set[tuple[str, str, int]]] = {}
+
+    class Listening(DirectCarrier):
+        def carry(self, messages: Any, *, deadline: float) -> Any:
+            replies, missing = super().carry(messages, deadline=deadline)
+            for site, data in replies.items():
+                for part in split_messages(data):
+                    reply = read_reply(part, site=served[-1].identities[site].public)
+                    seen.add((site, reply.to, reply.rows))
+            return replies, missing
+
+    class Listened(ServedSites):
+        def carrier(self) -> Any:
+            served.append(self)
+            return Listening(self.site_servers)
+
+    served: list[ServedSites] = []
+    for adds in (False, True):
+        seen: set[tuple[str, str, int]] = set()
+        with monkeypatch.context() as patched:
+            if adds:
+                lie_under_a_budget(patched, "y", categories=("no", "rare", "yes"))
+            noisy_outcome(backend=lambda tables: Listened(tables=tables))
+        said[adds] = {(site, to, rows) for site, to, rows in seen if rows}
+    assert said[True] == said[False]
+    assert said[True]

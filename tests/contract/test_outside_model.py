@@ -16,6 +16,7 @@ import polars as pl
 import pytest
 from tests.support.outside_trees import install, path_with
 
+InTurn = Callable[..., list[tuple[int, str, str]]]
 CHOSEN = ["--set", "method.name=trees", "--set", "method.trees=12", "--seed", "3"]
 HERE = Path(__file__).parent
 EXPLAIN = """
@@ -87,41 +88,40 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 def test_it_runs_resumes_predicts_evaluates_and_reports(
-    package: dict[str, str], plan_file: Path, table_file: Path, kohort: Callable[..., Any], tmp_path: Path
+    package: dict[str, str], plan_file: Path, table_file: Path, kohort_in_turn: InTurn, tmp_path: Path
 ) -> None:
     table().write_csv(table_file)
     whole, cut = tmp_path / "whole", tmp_path / "cut"
-    ran = kohort("run", plan_file, "--out", whole, "--json", *CHOSEN, env=package)
-    assert ran.returncode == 0, ran.stderr
-    told = json.loads(ran.stdout)
-    assert (told["method"], told["rounds"], len(told["history"])) == ("trees", 12, 12)
-    assert told["metrics"]["accuracy"] > 0.75
-
     stopped = python(STOPPED, "run", plan_file, "--out", cut, *CHOSEN, env=package)
     assert stopped.returncode not in {0, 2}, stopped.stderr
     assert list((cut / "state").glob("checkpoint-*"))
-    resumed = kohort("run", plan_file, "--out", cut, "--resume", "--json", *CHOSEN, env=package)
-    assert resumed.returncode == 0, resumed.stderr
+    ended = kohort_in_turn(
+        ["run", plan_file, "--out", whole, "--json", *CHOSEN],
+        ["run", plan_file, "--out", cut, "--resume", "--json", *CHOSEN],
+        ["predict", cut, table_file, "--proba", "--out", tmp_path / "predicted.csv"],
+        ["evaluate", cut, table_file, "--by", "ward", "--json"],
+        ["report", cut, "--out", tmp_path / "report.html"],
+        env=package,
+    )
+    assert [code for code, _, _ in ended] == [0] * 5, ended
+    ran, resumed, _, evaluated, _ = (shown for _, shown, _ in ended)
+    told = json.loads(ran)
+    assert (told["method"], told["rounds"], len(told["history"])) == ("trees", 12, 12)
+    assert told["metrics"]["accuracy"] > 0.75
     assert files(cut) == files(whole)
-    assert json.loads(resumed.stdout)["history"] == told["history"]
+    assert json.loads(resumed)["history"] == told["history"]
 
-    predicted = kohort("predict", cut, table_file, "--proba", "--out", tmp_path / "predicted.csv", env=package)
-    assert predicted.returncode == 0, predicted.stderr
     written = pl.read_csv(tmp_path / "predicted.csv")
     right = (written["predicted_outcome"] == written["outcome"]).mean()
     assert right > 0.8
     sides = written.select("probability_ill", "probability_well").sum_horizontal()
     assert (sides - 1).abs().max() < 1e-9
 
-    evaluated = kohort("evaluate", cut, table_file, "--by", "ward", "--json", env=package)
-    assert evaluated.returncode == 0, evaluated.stderr
-    measured = json.loads(evaluated.stdout)
+    measured = json.loads(evaluated)
     assert measured["metrics"]["accuracy"] == pytest.approx(right)
     assert measured["metrics"]["auc"] > 0.85
     assert set(measured["groups"]) == {"north", "south", "west"}
 
-    reported = kohort("report", cut, "--out", tmp_path / "report.html", env=package)
-    assert reported.returncode == 0, reported.stderr
     assert "trees" in (tmp_path / "report.html").read_text()
     card = (cut / "model" / "README.md").read_text()
     assert re.search(r"\| kind \| `trees` \|", card)

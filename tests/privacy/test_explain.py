@@ -11,7 +11,7 @@ from kohort.methods.registry import methods
 from kohort.privacy.contract import Contract, Step
 from kohort.privacy.explain import claim_in_words, explain
 from kohort.privacy.guarantee import DP, Aggregate, Domain, Guarantee, KAnonymous, KKm, Public, Raw, SecureSum
-from kohort.runs.backend import approved_plan_for
+from kohort.runs.agreed import approved_plan_for
 from kohort.runs.config import Plan
 from kohort.runs.explain import explain_plan
 from kohort.runs.simulation import schema_of
@@ -52,9 +52,12 @@ def test_every_step_of_a_runs_contract_is_explained(name: str) -> None:
     found = explain_plan(plan)
     listed = [(step.task, step.times, step.to, step.rows) for step in (*found.steps, *found.set_up)]
     wanted = [(step.task, step.times, step.to, step.rows) for step in contract]
-    assert len(found.steps) == sum(step.ordered for step in contract)
+    # A plan does not know all columns: under a budget, it says what learning the domain of others would ask.
+    asked = {step.task for step in contract}
+    steps = [step for step in found.steps if step.task in asked or not step.task.startswith("domain.")]
+    assert len(steps) == sum(step.ordered for step in contract)
     assert set(wanted) <= set(listed)
-    for step, told in zip((step for step in contract if step.ordered), found.steps, strict=True):
+    for step, told in zip((step for step in contract if step.ordered), steps, strict=True):
         assert step.says in told.what
         if step.task != "describe":  # its claim names columns, and a plan does not know them all
             assert set(step.claims) == set(told.claims)

@@ -20,7 +20,7 @@ def without(*numbers: int) -> tuple[str, ...]:
 
 
 def admit(book: OpeningBook, name: str, sites: tuple[str, ...], *, version: str = "v1", least: int = 3) -> None:
-    book.admit("rows", name, sites, version=version, least=least)
+    book.admit("rows", name, sites, version=version, least=least, batches={})
 
 
 def test_the_same_sites_open_again_and_a_single_leaver_is_refused() -> None:
@@ -88,3 +88,81 @@ def test_atoms_as_by_hand(openings: list[frozenset[str]]) -> None:
     ]
     assert len(found) == min(map(len, classes))
     assert set(found) in classes
+
+
+def numbered(*numbers: int) -> tuple[str, ...]:
+    return tuple(f"site-{number}" for number in numbers)
+
+
+def test_a_heard_opening_counts_like_an_own_one(tmp_path: Path) -> None:
+    """Four totals, of which the last one's sites were in at most three each: nobody alone could know."""
+    elsewhere, here = OpeningBook(), OpeningBook(tmp_path / "openings.jsonl")
+    admit(elsewhere, "0", TEN)
+    admit(elsewhere, "1", without(1, 2, 3))
+    admit(here, "0", TEN)
+    assert here.hear(elsewhere.told("v1")) == {"rows": 0}
+    again = OpeningBook(tmp_path / "openings.jsonl")  # what was heard outlives the run
+    assert again.told("v1") == elsewhere.told("v1")
+    for book in (here, again):
+        with pytest.raises(RefusedError, match="would show 1 sites: site-3"):
+            admit(book, "2", without(3, 4, 5))
+    fresh = OpeningBook()
+    admit(fresh, "0", TEN)
+    admit(fresh, "2", without(3, 4, 5))  # without hearing it, site 6 would take part
+
+
+def test_a_total_takes_most_of_what_was_added_up_before() -> None:
+    """All ten, {1, 2, 3, 4} and {5, 6, 7, 8, 9} leave site 10; the last two share nobody who could tell."""
+    for part in (numbered(1, 2, 3, 4), numbered(5, 6, 7, 8, 9)):
+        book = OpeningBook()
+        admit(book, "0", TEN)
+        with pytest.raises(RefusedError, match="and another one over the others would be hidden"):
+            admit(book, "1", part)
+    book = OpeningBook()
+    admit(book, "0", TEN)
+    admit(book, "1", without(1, 2, 3, 4))  # six of ten meet six others in two sites, of which one may collude
+    with pytest.raises(RefusedError, match="of 6 sites that were added up together"):
+        admit(book, "2", numbered(5, 6, 7))
+
+
+def test_new_rows_of_a_group_are_a_part_of_their_own() -> None:
+    for changed, allowed in (({"site-1", "site-2", "site-3"}, True), ({"site-1", "site-2"}, False)):
+        book = OpeningBook()
+        book.admit("rows", "0", TEN, version="v1", least=3, site="site-1")
+        batches = {name: 1 for name in changed if name != "site-1"}
+        if allowed:
+            book.admit("rows", "1", TEN, version="v2", least=3, site="site-1", batches=batches)
+            assert book.batch("rows", "v2") == 1
+        else:
+            with pytest.raises(RefusedError, match="rows here changed"):
+                book.admit("rows", "1", TEN, version="v2", least=3, site="site-1", batches=batches)
+
+
+def test_what_cannot_be_a_book_is_refused() -> None:
+    for told in (b"{", b"[]", b'{"rows":1}', b'{"rows":[-1,[]]}', b'{"rows":["1",[]]}', b'{"rows":[0,5]}'):
+        with pytest.raises(IntegrityError, match="cannot be read"):
+            OpeningBook().hear(told)
+
+
+openings_of_six = st.lists(st.frozensets(st.sampled_from("abcdefghi"), min_size=3), min_size=1, max_size=7)
+
+
+@given(openings_of_six)
+def test_whatever_a_hub_opens_no_difference_shows_fewer_than_three(asked: list[frozenset[str]]) -> None:
+    """Sites that exchange books with those they meet, and nobody else: global atoms stay large."""
+    books = {site: OpeningBook() for site in "abcdefghi"}
+    opened: list[frozenset[str]] = []
+    for number, sites in enumerate(asked):
+        told = [books[site].told("v") for site in sorted(sites)]
+        try:
+            for site in sorted(sites):
+                for book in told:
+                    books[site].hear(book)
+            for site in sorted(sites):
+                books[site].admit(
+                    "rows", str(number), tuple(sites), version="v", least=3, site=site, batches={}, colluders=0
+                )
+        except RefusedError:
+            continue  # one of them refuses: nothing opens; those who noted it are only more careful
+        opened.append(sites)
+    assert not opened or len(smallest_atom(opened)) >= 3

@@ -13,7 +13,7 @@ import pytest
 from kohort.errors import ConfigError, DataError, IntegrityError
 from kohort.privacy.ledger.ledger import LEDGER_FILE
 from kohort.rounds.domains import _HEAD, _LIMBS, NAME_BYTES, _domain_of, _limbs, _names_in
-from kohort.runs.backend import approved_plan_for
+from kohort.runs.agreed import approved_plan_for
 from kohort.runs.config import load_plan
 from kohort.runs.run import Outcome, run
 from kohort.tables.domain import Domain

@@ -56,6 +56,7 @@ class Step:
         required: Whether later blocks wait for it: what a policy refused here is not asked for there.
         rows: Whether the answer holds rows, or classes of rows, that the recipient may keep.
         booked: Whether the total of a sum is noted in the book of openings.
+        grouped: Whether its totals leave out whole public groups of sites, or nobody.
     """
 
     task: str
@@ -72,6 +73,7 @@ class Step:
     required: bool = False
     rows: bool = False
     booked: bool = False
+    grouped: bool = False
 
     def allows(self, guarantee: Guarantee, to: str) -> bool:
         """Whether a release with this guarantee may answer the step.

@@ -55,6 +55,8 @@ class ExplainedStep:
     """Whether the answer holds rows, or classes of rows."""
     booked: bool = False
     """Whether its totals are in the book of openings."""
+    grouped: bool = False
+    """Whether its totals leave out whole public groups, or nobody."""
     per_sum: bool = False
     """Whether it is answered once for each secure sum, as the key-holder's steps are."""
 
@@ -257,6 +259,7 @@ def _explained(step: Step, *, at_most: bool = False) -> ExplainedStep:
         sites=max([step.sites, *(claim.sites for claim in step.claims if isinstance(claim, SecureSum))]),
         rows=step.rows,
         booked=step.booked,
+        grouped=step.grouped,
         per_sum=step.repeats,
     )
 
@@ -320,19 +323,18 @@ def _from_totals(steps: Sequence[ExplainedStep], *, noisy: bool) -> list[str]:
     if any(step.booked for step, _ in sums):
         keyed = any(claim.opens.startswith(_KEY_HOLDER) for _, claim in sums)
         said.append(_BOOK.format(least=least, keepers="the key-holder keeps" if keyed else "every site keeps"))
-    if not all(step.booked for step, _ in sums):
+    if any(step.grouped for step, _ in sums):
         said.append(_ROUNDS.format(least=least))
     return said
 
 
 _BOOK: Final = (
-    "Statistics of the same rows are in a book that {keepers} over all runs: none opens that, together with earlier "
+    "Totals of the same rows are in a book that {keepers} over all runs: none opens that, together with earlier "
     "ones, would show fewer than {least} sites."
 )
 _ROUNDS: Final = (
     "Totals of training rounds leave out whole public groups of at least {least} sites, or nobody, so two rounds of a "
-    "run show no single site. They are not in the book: rounds of different runs can be compared. The weights differ "
-    "there; a hub without a site on its side cannot choose them."
+    "run show no single site; rounds of different runs are in the book, too."
 )
 _LEARNED: Final[dict[type[Guarantee], str]] = {
     Raw: "Every row that is released as it is.",

@@ -1,25 +1,38 @@
 """The book of openings: what one opened total hides, two can show.
 
-Counts, sums and products of the same rows are one family. A participant notes for every opened total of a family which
-sites were in it, over all runs and plans. It takes part in a further one only if every atom (the sites that were in
-exactly the same openings) spans at least max(3, colluders + 2) sites. Pairwise differences are not enough: totals over
-all ten sites, then without {1, 2, 3}, {3, 4, 5} and {1, 2, 4, 5}, give one site's numbers.
+Counts, sums and products of the same rows are one family; totals of training are another. A participant notes for every
+opened total of a family which parts were in it, over all runs and plans. A part is a site with a batch of rows: a site
+whose rows changed adds a part, it never starts a new book. A participant takes part in a further total only if every
+atom (the parts that were in exactly the same openings) spans at least max(3, colluders + 2) sites. Pairwise differences
+are not enough: totals over all ten sites, then without {1, 2, 3}, {3, 4, 5} and {1, 2, 4, 5}, give one site's numbers.
 
-A site whose rows changed since an opening would be an atom by itself: the difference of the two totals is its change.
-It refuses, whoever else takes part. Plans with a budget need no book: their noise covers every difference.
+Openings can be chosen so that no site was in all of them. So the sites of a session exchange their books, signed with
+their keys, before they add anything, and each keeps what it heard. Two totals that share no site would still be hidden
+from each other: all ten, then {1, 2, 3, 4}, then {5, 6, 7, 8, 9} leave site 10 alone. Hence a total that takes part of
+an atom takes more than (its sites + colluders) / 2 of them: of any two such totals, an honest site is in both. A
+key-holder is in all openings, so under encryption its own book is enough.
+
+Plans with a budget need no book: their noise covers every difference.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 
 from kohort.errors import IntegrityError, RefusedError
 from kohort.files import disk_errors, write_whole
 
-__all__ = ["OpeningBook", "smallest_atom"]
+__all__ = ["NO_BOOK", "OpeningBook", "book_digest", "smallest_atom"]
+
+_HEARD = "heard"
+NO_BOOK = b""
+"""The book of a participant that took part in nothing."""
+_Family = frozenset[frozenset[str]]
 
 
 def smallest_atom(openings: Iterable[frozenset[str]]) -> frozenset[str]:
@@ -35,16 +48,42 @@ def smallest_atom(openings: Iterable[frozenset[str]]) -> frozenset[str]:
         >>> sorted(smallest_atom([frozenset("abcde"), frozenset("abcd")]))
         ['e']
     """
-    atoms: dict[tuple[bool, ...], set[str]] = {}
+    return min(map(_sites, _atoms(openings)), key=len, default=frozenset[str]())
+
+
+def _atoms(openings: Iterable[frozenset[str]]) -> list[frozenset[str]]:
     listed = list(openings)
-    for site in sorted(frozenset[str]().union(*listed)):
-        atoms.setdefault(tuple(site in opening for opening in listed), set()).add(site)
-    smallest = min(map(frozenset, atoms.values()), key=len, default=frozenset[str]())
-    return frozenset(smallest)
+    atoms: dict[tuple[bool, ...], set[str]] = {}
+    for part in sorted(frozenset[str]().union(*listed)):
+        atoms.setdefault(tuple(part in opening for opening in listed), set()).add(part)
+    return [frozenset(atom) for atom in atoms.values()]
+
+
+def _sites(parts: Iterable[str]) -> frozenset[str]:
+    return frozenset(part.partition("#")[0] for part in parts)
+
+
+def _parts(sites: Iterable[str], batches: Mapping[str, int]) -> frozenset[str]:
+    """All batches of rows of these sites; the first is named like its site."""
+    return frozenset(
+        f"{site}#{batch}" if batch else site for site in sites for batch in range(batches.get(site, 0) + 1)
+    )
+
+
+def book_digest(book: bytes) -> bytes:
+    """What a site signs of its book.
+
+    Args:
+        book: As `OpeningBook.told` gives it.
+
+    Returns:
+        A hash of 32 bytes.
+    """
+    return hashlib.blake2b(book, digest_size=32, person=b"kohort-openings").digest()
 
 
 class OpeningBook:
-    """The openings that one participant took part in; append-only.
+    """The openings that one participant took part in or heard of; append-only.
 
     Args:
         path: The file that keeps it over all runs; None keeps it in memory, for simulation.
@@ -56,7 +95,7 @@ class OpeningBook:
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
         self._openings: dict[str, list[frozenset[str]]] = {}
-        self._versions: dict[str, str] = {}
+        self._versions: dict[str, list[str]] = {}
         self._known: dict[tuple[str, str], frozenset[str]] = {}
         if path is not None and path.exists():
             with disk_errors(path):
@@ -64,7 +103,66 @@ class OpeningBook:
             for line in lines:
                 self._note(*_read(line))
 
-    def admit(self, family: str, name: str, sites: Sequence[str], *, version: str, least: int) -> None:
+    def batch(self, family: str, version: str) -> int:
+        """How often the participant's rows changed between openings of a family.
+
+        Args:
+            family: What belongs together.
+            version: The version of its rows.
+
+        Returns:
+            The number of that version, from 0.
+        """
+        versions = self._versions.get(family, [])
+        return versions.index(version) if version in versions else len(versions)
+
+    def told(self, version: str) -> bytes:
+        """What the participant tells the others of a session: its openings, and the batch its rows are.
+
+        Args:
+            version: The version of its rows.
+
+        Returns:
+            The book as bytes; `NO_BOOK` when there is nothing to tell.
+        """
+        told = {
+            family: [self.batch(family, version), sorted(sorted(parts) for parts in openings)]
+            for family, openings in sorted(self._openings.items())
+        }
+        return json.dumps(told, separators=(",", ":")).encode() if told else NO_BOOK
+
+    def hear(self, book: bytes) -> dict[str, int]:
+        """Keep what another participant tells.
+
+        Args:
+            book: What its `told` gave.
+
+        Returns:
+            Its batch, by family.
+
+        Raises:
+            IntegrityError: It cannot be read.
+        """
+        heard = _read_book(book)
+        for family, (_, openings) in heard.items():
+            known = frozenset(self._openings.get(family, ()))
+            for parts in sorted(openings - known, key=sorted):
+                self._append(family, _HEARD, parts, _HEARD)
+                self._note(family, _HEARD, parts, _HEARD)
+        return {family: batch for family, (batch, _) in heard.items()}
+
+    def admit(
+        self,
+        family: str,
+        name: str,
+        sites: Sequence[str],
+        *,
+        version: str,
+        least: int,
+        site: str = "",
+        batches: Mapping[str, int] | None = None,
+        colluders: int = 1,
+    ) -> None:
         """Note an opening before the site's share of it leaves, or refuse it.
 
         Args:
@@ -73,37 +171,40 @@ class OpeningBook:
             sites: The sites in the total.
             version: The version of the participant's own rows; empty for a participant without rows.
             least: The fewest sites of an atom.
+            site: The participant's own name; empty for one without rows.
+            batches: How often the rows of other sites changed, as they said in this session; None where a key-holder,
+                who is in all openings, keeps a book, and nobody else has to know of all.
+            colluders: How many sites may collude with the hub.
 
         Raises:
             RefusedError: Together with earlier openings it would show too few sites.
         """
-        opening = frozenset(sites)
+        own = self.batch(family, version)
+        opening = _parts(sites, {**(batches or {}), site: own})  # of batches that it does not know, the first
         known = self._known.get((family, name))
         if known is not None and known != opening:
             raise RefusedError("the same total was noted over other sites before", hint="Begin a new run")
         if known is not None:
             return
-        if self._versions.get(family, version) != version:
-            raise RefusedError(
-                "rows here changed since an earlier total was opened, and the difference of two totals would show them",
-                hint="Let new rows take part as a batch with those of other sites, or set a budget",
-            )
         earlier = self._openings.get(family, [])
-        atom = smallest_atom([*earlier, opening])
-        if len(atom) < least:
-            raise RefusedError(
-                f"together with earlier totals this one would show {len(atom)} sites: {', '.join(sorted(atom))}",
-                hint="Wait for the missing sites, let a larger group leave, or set a budget",
-            )
+        if own and site not in sites:
+            raise _changed()
+        _refuse_few(earlier, opening, least, changed=bool(own and opening not in earlier))
+        if batches is not None:
+            _refuse_minorities(earlier, opening, colluders)
         self._append(family, name, opening, version)
         self._note(family, name, opening, version)
 
-    def _note(self, family: str, name: str, sites: frozenset[str], version: str) -> None:
-        self._known[family, name] = sites
+    def _note(self, family: str, name: str, parts: frozenset[str], version: str) -> None:
         known = self._openings.setdefault(family, [])
-        if sites not in known:
-            known.append(sites)
-        self._versions[family] = version
+        if parts not in known:
+            known.append(parts)
+        if name == _HEARD:
+            return
+        self._known[family, name] = parts
+        versions = self._versions.setdefault(family, [])
+        if version not in versions:
+            versions.append(version)
 
     def _append(self, family: str, name: str, sites: frozenset[str], version: str) -> None:
         if self._path is None:
@@ -116,6 +217,41 @@ class OpeningBook:
                 os.fsync(file.fileno())
 
 
+def _refuse_few(earlier: Sequence[frozenset[str]], opening: frozenset[str], least: int, *, changed: bool) -> None:
+    """Refuse an opening after which some atom spans too few sites."""
+    atom = smallest_atom([*earlier, opening])
+    if len(atom) >= least:
+        return
+    if changed:
+        raise _changed()
+    raise RefusedError(
+        f"together with earlier totals this one would show {len(atom)} sites: {', '.join(sorted(atom))}",
+        hint="Wait for the missing sites, let a larger group leave, or set a budget",
+    )
+
+
+def _changed() -> RefusedError:
+    return RefusedError(
+        "rows here changed since an earlier total was opened, and the difference of two totals would show them",
+        hint="Let new rows take part as a batch with those of other sites, or set a budget",
+    )
+
+
+def _refuse_minorities(earlier: Sequence[frozenset[str]], opening: frozenset[str], colluders: int) -> None:
+    """Refuse an opening that takes so few of an atom that another one, over others of it, could be hidden from it."""
+    if opening in earlier:
+        return
+    for atom in _atoms(earlier):
+        inside = atom & opening
+        few, all_of_it = len(_sites(inside)), len(_sites(atom))
+        if inside and inside != atom and 2 * few <= all_of_it + colluders:
+            raise RefusedError(
+                f"this total takes {few} of {all_of_it} sites that were added up together before, and "
+                "another one over the others would be hidden from them",
+                hint="Wait for the missing sites, let a smaller group leave, or set a budget",
+            )
+
+
 def _read(line: bytes) -> tuple[str, str, frozenset[str], str]:
     try:
         family, name, sites, version = json.loads(line)
@@ -124,3 +260,27 @@ def _read(line: bytes) -> tuple[str, str, frozenset[str], str]:
         raise IntegrityError(
             "the book of openings was damaged", hint="Restore the site's folder; without it no total is opened"
         ) from error
+
+
+@lru_cache(maxsize=64)
+def _read_book(book: bytes) -> dict[str, tuple[int, _Family]]:
+    """A told book; simulated sites of one process read each once."""
+    if book == NO_BOOK:
+        return {}
+    try:
+        return {
+            str(family): (_batch(batch), frozenset(frozenset(map(str, parts)) for parts in openings))
+            for family, (batch, openings) in json.loads(book).items()
+        }
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise IntegrityError("a site's book of openings cannot be read") from error
+
+
+def _batch(number: object) -> int:
+    if not isinstance(number, int) or not 0 <= number < _MOST_BATCHES:
+        raise ValueError("no batch")
+    return number
+
+
+_MOST_BATCHES = 10_000
+"""Openings list every batch of a site's rows."""

@@ -6,7 +6,7 @@ Guarantee: what `answer` returns has passed the door. There is no other way from
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from time import perf_counter
@@ -146,7 +146,7 @@ class Site:
         self, *, name: str, table: SiteTable, schema: Schema, policy: Policy, streams: Streams, ledger: Ledger
     ) -> None:
         self.name = name
-        self.table = table
+        self.table = self._all_rows = table
         self.schema = schema
         self.policy = policy
         self.streams = streams
@@ -173,7 +173,6 @@ class Site:
         self.outbox: Outbox | None = None
         """Stored replies of a real site; None at simulated sites, which answer a repeated request alike anyway."""
         self.ledger = ledger
-        """The ledger that holds this site's chain."""
         self.chain: Chain = ledger.open_chain(
             name,
             secret=streams.bytes("ledger"),
@@ -264,27 +263,30 @@ class Site:
     @cached_property
     def data_version(self) -> str:
         """Identifies the site's rows: equal for equal rows, and useless for guessing them. Empty without rows."""
-        text = self.table.rows().write_json() if self.count else ""  # hash_rows differs between versions of Polars
+        rows = self._all_rows.rows()  # those that take no part, too; hash_rows differs between versions of Polars
+        text = rows.write_json() if rows.height else ""
         return text and hashlib.blake2b(text.encode(), key=self.streams.bytes("ledger"), digest_size=16).hexdigest()
 
-    def note_opening(self, family: str, task: str, round_number: int, sites: tuple[str, ...]) -> None:
+    def note_opening(
+        self, family: str, task: str, number: int, sites: tuple[str, ...], batches: Mapping[str, int] | None = None
+    ) -> None:
         """Note an opened total in the book, before this participant's share of it leaves.
 
         Args:
-            family: What the total belongs to; nothing is noted where that is empty.
-            task: The task whose contributions are added.
-            round_number: The round of the sum.
+            family: What the total belongs to; empty: nothing is noted.
+            task: Whose contributions are added.
+            number: The round of the sum.
             sites: The sites in the total.
+            batches: How often the rows of other sites changed, where they said it.
 
         Raises:
             RefusedError: Together with earlier totals it would show too few sites.
         """
-        approved = self.plan
-        if not family or approved.secure is None or any(phase.dp is not None for phase in approved.phases):
+        if not family or (approved := self.plan).secure is None or not approved.keeps_book:
             return
-        least = max(MIN_SITES, approved.secure.colluders + 2)
-        name = f"{approved.run}:{approved.plan_hash}:{task}:{round_number}"
-        self.openings.admit(family, name, sites, version=self.data_version, least=least)
+        colluders, name = approved.secure.colluders, f"{approved.run}:{approved.plan_hash}:{task}:{number}"
+        own, few = {"site": self.name, "version": self.data_version}, max(MIN_SITES, colluders + 2)
+        self.openings.admit(family, name, sites, least=few, colluders=colluders, batches=batches, **own)
 
     def aggregate(self, rows: int) -> Aggregate:
         """The claim of an update computed from `rows` rows. Cached: the same object in every round."""

@@ -9,7 +9,8 @@ and that they belong to the proven keys. Hub and sites form the same domain from
 Guarantee: a category of fewer than `min_cell` persons over all sites, and a value beyond the outermost cells of so
 many, is in no message in clear. What is learned: of each frequent key its name, how many sites hold it, and its capped
 count; of the others how many there are, and their capped totals, without names. A hub with a colluding site can also
-look up the total of a key that it can guess.
+look up the total of a key that it can guess. A hub adds nothing to a domain. It can leave out a value that is frequent
+over all sites and at none of them alone; what is frequent at a site, that site misses.
 """
 
 from __future__ import annotations
@@ -247,8 +248,21 @@ def _learn(site: Site, request: Request) -> Release:
     prints = fingerprints(secret, names)
     if (prints.f != proven.f).any() or (prints.h != proven.h).any():
         raise IntegrityError("a name of a domain is not that of a frequent value")
+    _require_own(site, names)
     site.state(DomainState).learned = _domain_of(site.plan, names)
     return Release(payload=Payload(), guarantee=_KNOWN, rows=0)
+
+
+def _require_own(site: Site, names: Sequence[bytes]) -> None:
+    """Refuse a domain without a value that enough persons share at this site alone: the hub left it out.
+
+    Raises:
+        IntegrityError: One is missing.
+    """
+    own = _counts(site)
+    frequent = {key for key, count in zip(own.keys, own.counts.tolist(), strict=True) if count >= own.cap}
+    if not frequent <= {*names}:
+        raise IntegrityError("a learned domain lacks a value that is frequent at this site", hint="Begin a new run")
 
 
 LEARN = Task(name="domain.learn", one=_learn)

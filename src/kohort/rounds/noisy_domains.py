@@ -68,7 +68,7 @@ MOST_ITEMS = 8
 """Items of one row that are counted, at most; which ones is drawn."""
 _SCALE = 2**10
 """Grid units per count in a sum: rounding is fine compared with any share of the noise."""
-_CLASSES_HOLD = 0.9
+_CLASSES_HOLD = 0.75
 """An integer target is classes if the frequent ones hold this part of its rows."""
 _LONGEST = 1024
 """Characters of a category's name; a longer one is "other"."""
@@ -422,12 +422,8 @@ def _column(
 
 
 def _are_classes(place: int, released: Sequence[_Found]) -> bool:
-    """Whether an integer target is classes: at every site that released something, few values hold nearly all rows."""
-    texts: set[str] = set()
-    for found in released:
-        values = {text: count for at, text, count in found.values if at == place}
-        inside = sum(count for at, _, count in found.cells if at == place)
-        if sum(values.values()) < _CLASSES_HOLD * inside:
-            return False
-        texts |= values.keys()
-    return len(texts) <= MAX_INTEGER_CLASSES
+    """Whether an integer target is classes: few values hold most rows of all sites, as far as noisy counts show it."""
+    values = [(text, count) for found in released for at, text, count in found.values if at == place]
+    inside = sum(count for found in released for at, _, count in found.cells if at == place)
+    held = sum(count for _, count in values)
+    return held >= _CLASSES_HOLD * inside and len({text for text, _ in values}) <= MAX_INTEGER_CLASSES

@@ -251,7 +251,7 @@ def _grouped(approved: ApprovedPlan) -> bool:
     return _checked(approved) and approved.phase(0).dp is None
 
 
-SUM_UPDATES = sum_task("sum.updates", _contribute, scheme=_scheme, modulus=P61, grouped=_grouped)
+SUM_UPDATES = sum_task("sum.updates", _contribute, scheme=_scheme, modulus=P61, family="training", grouped=_grouped)
 
 
 def _catch_up(site: Site, request: Request) -> Release:

@@ -34,13 +34,14 @@ from kohort.crypto.sums.session import SiteSession, SumPart, SumSession, is_unio
 from kohort.errors import IntegrityError, RefusedError, SiteError
 from kohort.privacy.contract import Step
 from kohort.privacy.guarantee import Aggregate, Guarantee, Public, SecureSum
-from kohort.protocol.hub import Ask, Coordinator, Replies, RoundEnd
+from kohort.protocol.hub import Ask, Coordinator, Expect, Replies, RoundEnd
 from kohort.protocol.plan.approved import ApprovedPlan
 from kohort.protocol.public_inputs import PublicInputs
 from kohort.protocol.site import Site
 from kohort.protocol.state import TaskState
 from kohort.protocol.task import Release, Request, Task
 from kohort.protocol.wire import Payload
+from kohort.rounds.books import hear_books, join_books, note_of, own_book
 from kohort.rounds.encrypted_sums import encrypted_sum
 from kohort.rounds.sum_requests import step_request
 
@@ -87,6 +88,8 @@ class SumState(TaskState):
     """The sites that a sum must be over, by task and round."""
     survived: dict[tuple[str, int], frozenset[str]] = field(default_factory=dict)
     """The sites in a sum's total, as this site confirmed them, by task and round."""
+    batches: dict[str, dict[str, int]] = field(default_factory=dict)
+    """How often the rows of each member changed between earlier openings, by family, as the members signed it."""
 
 
 @runtime_checkable
@@ -228,6 +231,7 @@ def sum_steps(
         every=every,
         sites=least,
         booked=bool(task.family),
+        grouped=task.grouped(approved),
     )
     return [*_set_up_steps(scheme), step]
 
@@ -317,7 +321,8 @@ def set_up_request(approved: ApprovedPlan, sites: tuple[str, ...]) -> Ask:
     """
     if approved.secure is not None:
         find_scheme(approved.secure.sum).check_size(len(sites))
-    return step_request(SET_UP, approved.session.over(sites), 0, dict.fromkeys(sites, b""))
+    ask = step_request(SET_UP, approved.session.over(sites), 0, dict.fromkeys(sites, b""))
+    return ask._replace(expect=Expect(blobs=("answer", "book")))
 
 
 def open_session(hub: Coordinator, scheme: SumScheme) -> Generator[Ask | RoundEnd, Any, SumSession]:
@@ -340,13 +345,14 @@ def open_session(hub: Coordinator, scheme: SumScheme) -> Generator[Ask | RoundEn
             announced = yield set_up_request(hub.approved, hub.sites)
         enrolled = frozenset(hub.sites)
         parts = {
-            site: payload.blobs["answer"]
+            site: payload.blobs
             for site, payload in zip(announced.sites, announced.payloads(), strict=True)
             if site in enrolled
         }
         known = hub.approved.session.over(tuple(parts))
-        message = scheme.gather(parts)
-        yield step_request(SET_UP, known, 1, dict.fromkeys(known.members, message), members=True)
+        message = scheme.gather({site: blobs["answer"] for site, blobs in parts.items()})
+        books = {"books": join_books(blobs["book"] for blobs in parts.values())}
+        yield step_request(SET_UP, known, 1, dict.fromkeys(known.members, message), inputs=books, members=True)
         hub.sums[scheme.name] = known
     return known
 
@@ -359,16 +365,20 @@ def _set_up(site: Site, request: Request) -> Release:
     if step == 0:
         if state.keys is not None:
             raise IntegrityError("a second set-up came in for the sums of one run")
-        state.keys = find_scheme(secure.sum).session_keys(site.plan.session, site.name, site.streams, trust_of(site))
-        blob = state.keys.announcement
+        blobs = {"book": own_book(site)}
+        state.keys = find_scheme(secure.sum).session_keys(
+            site.plan.session, site.name, site.streams, trust_of(site), note_of(blobs["book"])
+        )
+        blobs["answer"] = state.keys.announcement
     else:
         if state.keys is None or state.agreed is not None:
             raise IntegrityError("the keys of a secure sum came in a second time, or before they were asked for")
         session = site.plan.session.find(request.payload.blobs)
         agreed = SiteSession(session, site.name, state.keys, state.begun)
-        blob = state.keys.agree(session.members, request.payload.blobs["inbox"])
+        blobs = {"answer": state.keys.agree(session.members, request.payload.blobs["inbox"])}
+        state.batches = hear_books(site, session.members, state.keys.notes, request.payload.blobs.get("books", b""))
         state.agreed = state.sessions[session.id] = agreed
-    return Release(payload=Payload(blobs={"answer": blob}), guarantee=Public(what=SESSION_KEYS), rows=0)
+    return Release(payload=Payload(blobs=blobs), guarantee=Public(what=SESSION_KEYS), rows=0)
 
 
 SET_UP = Task(name="sum.setup", one=_set_up, public=False)
@@ -466,7 +476,7 @@ def _note_survivors(site: Site, task: SumTask, round_number: int, part: SumPart)
             hint="Wait for the missing sites, or set a budget",
         )
     if which not in state.survived:
-        site.note_opening(task.family, task.name, round_number, tuple(survivors))
+        site.note_opening(task.family, task.name, round_number, tuple(survivors), state.batches.get(task.family, {}))
     state.survived[which] = survivors
 
 

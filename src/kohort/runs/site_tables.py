@@ -49,12 +49,14 @@ def read_site_tables(section: DataSection, frames: Mapping[str, pl.DataFrame] | 
     names = source_names(listed)
     if len(set(names)) < len(names):
         raise ConfigError("two site files have the same name", hint="Name each file after its site")
-    opened = [open_table(table, query=section.query) for table in listed]
+    opened = [open_table(table, section.reading, query=section.query) for table in listed]
     return SiteTables(
         frames={name: dataset.frame for name, dataset in zip(names, opened, strict=True)},
         codebook=opened[0].schema_defaults if opened else None,
         default_role=opened[0].default_role if opened else None,
-        notes=tuple(f"{name}: {note}" for name, one in zip(names, opened, strict=True) for note in one.notes),
+        notes=tuple(
+            f"{name}: {note}" for name, one in zip(names, opened, strict=True) for note in (*one.notes, *one.reading)
+        ),
     )
 
 

@@ -185,7 +185,7 @@ def serve(
         frame=population.frame.slice(start, stop - start),
         schema=population.schema,
         policy=plan.policy,
-        roster=roster,
+        roster=lambda: roster,
         streams=lambda _: streams,
         low=None if population.low is None or not is_site else int(population.low[index]),
         low_by_row=population.low_by_row,

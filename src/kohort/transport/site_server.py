@@ -240,7 +240,7 @@ class SiteServer:
             answers = run.site.handle(request)
         except ResourceError:
             raise
-        except RefusedError as error:  # a task that is not installed here
+        except RefusedError as error:  # such as a task that the kohort installed here does not have
             self.ledger.refuse(self.ledger.chain, ledger_context, guarantee=_NO_CLAIM, reason=error.message)
             return self._reply(incoming, status="refused", code=code_of(error))
         except Exception as error:  # a bug in a task must not stop the site, and its text could hold a cell

@@ -83,8 +83,8 @@ def _of_another_roster(found: dict[str, bytes]) -> dict[str, bytes]:
 
 def _of_another_purpose(found: dict[str, bytes]) -> dict[str, bytes]:
     keys = Federation(5).made_keys("s2")
-    text = keys._signed_text("s2", found["s2"][:32])
-    return {**found, "s2": found["s2"][:32] + identity("s2").sign(text, purpose="letter")}
+    text = keys._signed_text("s2", found["s2"][:64])
+    return {**found, "s2": found["s2"][:64] + identity("s2").sign(text, purpose="letter")}
 
 
 def _own_key_changed(found: dict[str, bytes]) -> dict[str, bytes]:
@@ -104,14 +104,14 @@ def test_announcements_that_the_hub_changed_are_found_out(change: Change, monkey
     assert made.made_keys("s0").agree(made.names, changed), "with the check patched away it would pass"
 
 
-@pytest.mark.parametrize("cut", [slice(0, -96), slice(0, -1), slice(96, None), slice(0, 0)])
+@pytest.mark.parametrize("cut", [slice(0, -128), slice(0, -1), slice(128, None), slice(0, 0)])
 def test_there_is_exactly_one_announcement_per_member(cut: slice) -> None:
     made = Federation(5)
     message = SCHEME.gather(announced(made))
     with pytest.raises(IntegrityError, match="one announcement per member"):
         made.made_keys("s0").agree(made.names, message[cut])
     with pytest.raises(IntegrityError, match="one announcement per member"):
-        made.made_keys("s0").agree(made.names, message + message[:96])
+        made.made_keys("s0").agree(made.names, message + message[:128])
 
 
 def test_members_agree_once() -> None:
@@ -163,7 +163,7 @@ def test_a_copied_run_key_gives_no_equal_masks(monkeypatch: pytest.MonkeyPatch) 
     """A colluding site that announces the key of another one: masks with both must not cancel each other."""
     made = Federation(4)
     found, copier = announced(made), made.made_keys("s3")
-    copied = found["s1"][:32]
+    copied = found["s1"][:64]
     signature = identity("s3").sign(copier._signed_text("s3", copied), purpose="run key of a secure sum")
     victim = made.made_keys("s2")
     victim.agree(made.names, SCHEME.gather({**found, "s3": copied + signature}))
@@ -184,9 +184,9 @@ def test_a_copied_run_key_gives_no_equal_masks(monkeypatch: pytest.MonkeyPatch) 
 def test_a_key_of_small_order_is_refused() -> None:
     made = Federation(4)
     found, liar = announced(made), made.made_keys("s3")
-    signature = identity("s3").sign(liar._signed_text("s3", bytes(32)), purpose="run key of a secure sum")
+    signature = identity("s3").sign(liar._signed_text("s3", bytes(64)), purpose="run key of a secure sum")
     with pytest.raises(IntegrityError, match="key of site 's3' is not valid"):
-        made.made_keys("s0").agree(made.names, SCHEME.gather({**found, "s3": bytes(32) + signature}))
+        made.made_keys("s0").agree(made.names, SCHEME.gather({**found, "s3": bytes(64) + signature}))
 
 
 def test_more_sites_than_masks_can_add_are_refused_with_the_way_out() -> None:
@@ -198,4 +198,4 @@ def test_more_sites_than_masks_can_add_are_refused_with_the_way_out() -> None:
     find_scheme("none").check_size(20_000)
     made = Federation(MOST_SITES + 1)
     with pytest.raises(RefusedError, match="at most 500 sites"):
-        made.made_keys("s0").agree(made.names, bytes(96 * (MOST_SITES + 1)))
+        made.made_keys("s0").agree(made.names, bytes(128 * (MOST_SITES + 1)))

@@ -17,7 +17,7 @@ Guarantee: every builder returns a checked `Hierarchy` that covers all the value
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -83,8 +83,7 @@ def interval_hierarchy(
     widths = _widths(high - low, width)
     chains = {}
     for value in known:
-        labels = [_interval_label(value, step) for step in widths]
-        chains[canonical_text(value)] = (*labels, ROOT_LABEL)
+        chains[canonical_text(value)] = (*_interval_labels(value, widths), ROOT_LABEL)
     return Hierarchy.of(column, chains)
 
 
@@ -232,9 +231,13 @@ def _round_up(width: float) -> float:
     return next(factor * power for factor in (1, 5, 10) if factor * power >= width * (1 - 1e-9))
 
 
-def _interval_label(value: float, width: float) -> str:
-    start = math.floor(value / width + 1e-9)
-    return f"{canonical_text(_clean(start * width))} to {canonical_text(_clean((start + 1) * width))}"
+def _interval_labels(value: float, widths: Sequence[float]) -> Iterator[str]:
+    """The interval of a value at each level; only the first is found by division, so that they nest exactly."""
+    start, below = 0, 0.0
+    for width in widths:
+        start = start // round(width / below) if below else math.floor(value / width + 1e-9)
+        below = width
+        yield f"{canonical_text(_clean(start * width))} to {canonical_text(_clean((start + 1) * width))}"
 
 
 def _clean(value: float) -> float:

@@ -5,7 +5,8 @@ site's name, so it holds for this run and this site alone. From the announcement
 derives, once per run, a pair secret and keys for sealing and for confirmations, with different keys in each direction.
 
 Guarantee: whoever is not on a site's roster gets no key; the hub cannot replace, repeat or leave out an announcement
-without ending up with another session digest, under which no key of any two honest members fits.
+without ending up with another session digest, under which no key of any two honest members fits. The same holds for a
+note of 32 bytes that each site signs with its key.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from struct import Struct
 
 from kohort.crypto.identity.parties import PublicIdentity
 from kohort.crypto.suites import SIGNATURE, expand, extract, find_suite
-from kohort.crypto.sums.scheme import MIN_SITES, Members, Trust
+from kohort.crypto.sums.scheme import MIN_SITES, NO_NOTE, Members, Trust
 from kohort.errors import IntegrityError, RefusedError
 from kohort.purposes import Purpose
 from kohort.rng import Streams
@@ -29,6 +30,7 @@ MOST_SITES = 500
 """All pairs share masks, so the messages of a sum grow with the square of the members."""
 _PURPOSE = Purpose.SUM_RUN_KEY
 _KEY = 32
+_NOTE = len(NO_NOTE)
 _PAIR = Struct("<II")
 
 
@@ -81,9 +83,10 @@ class MaskKeys:
         name: The site's name.
         streams: The site's randomness, from which its run key comes.
         trust: Whom the site relies on.
+        note: 32 bytes that the site signs with its key, for the others: the digest of its book of openings.
     """
 
-    def __init__(self, session: Members, name: str, streams: Streams, trust: Trust) -> None:
+    def __init__(self, session: Members, name: str, streams: Streams, trust: Trust, note: bytes = NO_NOTE) -> None:
         self.name = name
         self.trust = trust
         self.suite = find_suite(trust.identity.suite)
@@ -92,11 +95,13 @@ class MaskKeys:
         """The session digest; empty until the members agreed."""
         self.pairs: dict[int, PairKeys] = {}
         """Keys with each other member, by its place."""
+        self.notes: tuple[bytes, ...] = ()
+        """What each member signed with its key, in the members' order."""
         self._run, self._plan = session.run.encode(), session.plan_hash.encode()
         self._roster = hash_parts(*(site.encode() for site in session.members))
         secret = streams.bytes("masks", "run key", session.run, session.plan_hash, length=48)
         self._key = self.suite.exchange_key(secret)
-        public = self.suite.public(self._key)
+        public = self.suite.public(self._key) + note
         self._announcement = public + trust.identity.sign(self._signed_text(name, public), purpose=_PURPOSE)
 
     @property
@@ -122,9 +127,10 @@ class MaskKeys:
         announced = self._split(members, inbox)
         for member, announcement in zip(members, announced, strict=True):
             self._check_announcement(member, announcement)
-        keys = [announcement[:-SIGNATURE] for announcement in announced]
-        ordered = [part for member, key in zip(members, keys, strict=True) for part in (member.encode(), key)]
-        self.members = members
+        signed = [announcement[:-SIGNATURE] for announcement in announced]
+        ordered = [part for member, key in zip(members, signed, strict=True) for part in (member.encode(), key)]
+        keys = [text[:-_NOTE] for text in signed]
+        self.members, self.notes = members, tuple(text[-_NOTE:] for text in signed)
         self.digest = hash_parts(b"session of masks", self._run, self._plan, self._roster, *ordered)
         own = self.index
         self.pairs = {place: self._pair(own, place, key) for place, key in enumerate(keys) if place != own}

@@ -53,6 +53,7 @@ from kohort.crypto.sums.mask_messages import (
 from kohort.crypto.sums.mask_streams import draw_residues, masked
 from kohort.crypto.sums.scheme import (
     CONFIRMATIONS,
+    NO_NOTE,
     HubSide,
     Integers,
     Members,
@@ -282,9 +283,11 @@ class Masks(SumScheme):
     sets_up: ClassVar[bool] = True
     most_sites: ClassVar[int | None] = MOST_SITES
 
-    def session_keys(self, session: Members, name: str, streams: Streams, trust: Trust) -> SessionKeys:
+    def session_keys(
+        self, session: Members, name: str, streams: Streams, trust: Trust, note: bytes = NO_NOTE
+    ) -> SessionKeys:
         """The keys of the site called `name`."""
-        return MaskKeys(session, name, streams, trust)
+        return MaskKeys(session, name, streams, trust, note)
 
     def site_side(
         self,

@@ -30,6 +30,7 @@ __all__ = [
     "CONFIRMATIONS",
     "KEY_HOLDER",
     "MIN_SITES",
+    "NO_NOTE",
     "SESSION_KEYS",
     "FixedPoint",
     "HubSide",
@@ -51,6 +52,8 @@ CONFIRMATIONS = "confirmations of a secure sum"
 """What set-ups and confirmations claim to be: public."""
 MIN_SITES = 3
 """Fewer sites would see each other's numbers in their total."""
+NO_NOTE = bytes(32)
+"""What a site signs with its keys when it has nothing to tell."""
 _HALF = 2**63
 
 
@@ -170,6 +173,9 @@ class SessionKeys(Protocol):
 
     Step 0 of the set-up sends `announcement`; step 1 brings every member's announcement to `agree`.
     """
+
+    notes: tuple[bytes, ...]
+    """What each member signed with its keys, in the members' order; empty until they agreed."""
 
     @property
     def announcement(self) -> bytes:
@@ -293,7 +299,9 @@ class SumScheme(ABC):
                 hint='Use method.secure.sum = "bfv"',
             )
 
-    def session_keys(self, session: Members, name: str, streams: Streams, trust: Trust) -> SessionKeys:
+    def session_keys(
+        self, session: Members, name: str, streams: Streams, trust: Trust, note: bytes = NO_NOTE
+    ) -> SessionKeys:
         """One site's part in setting a session up; for schemes with `sets_up`.
 
         Args:
@@ -301,6 +309,7 @@ class SumScheme(ABC):
             name: The site's name.
             streams: The site's randomness.
             trust: Whom the site relies on.
+            note: 32 bytes that the site signs with its keys, for the other members.
 
         Returns:
             The site's keys.
@@ -308,7 +317,7 @@ class SumScheme(ABC):
         Raises:
             ConfigError: The scheme has no set-up.
         """
-        del session, name, streams, trust
+        del session, name, streams, trust, note
         raise ConfigError(f"a sum by {self.name!r} has no set-up")
 
     def gather(self, announcements: Mapping[str, bytes]) -> bytes:

@@ -37,6 +37,10 @@ class ApprovedPlan:
     schema: Schema
     encoding: Literal["label", "onehot"] = "label"
     missing: Literal["drop", "category"] = "drop"
+    impute: bool = False
+    """Whether a missing number is the middle of its agreed bounds; with `missing` "category"."""
+    unseen: Literal["other", "error"] = "other"
+    """What the model does with categories that no training row had."""
     model: ModelSection = field(default_factory=ModelSection)
     train: TrainSection = field(default_factory=TrainSection)
     own_rows: bool = False
@@ -74,6 +78,11 @@ class ApprovedPlan:
     def hides_domains(self) -> bool:
         """Whether no domain may be learned in clear: it would show what a budget or a secure sum protects."""
         return self.has_budget or self.sums_securely
+
+    @property
+    def keeps_book(self) -> bool:
+        """Whether opened totals are noted in books: under a budget, noise covers every difference of two."""
+        return self.secure is not None and all(phase.dp is None for phase in self.phases)
 
     def phase(self, number: int) -> TrainingPhase:
         """Phase `number` of the plan, counted from 0.

@@ -10,11 +10,10 @@ SuperLink's database in `state/` while a run is under way.
 from __future__ import annotations
 
 import json
-import re
+import os
 import shutil
 import socket
 import threading
-import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -32,24 +31,29 @@ from kohort.crypto.identity.certificates import (
     make_ca,
     node_key_to_register,
 )
+from kohort.crypto.identity.guarded_files import check_folder
 from kohort.crypto.identity.keys import Roster, load_identity, public_text, save_identity
+from kohort.crypto.identity.names import check_name
+from kohort.crypto.identity.parties import bound_to
 from kohort.crypto.identity.user import remember_signer
 from kohort.crypto.sealed import Identity, PublicIdentity
 from kohort.crypto.sums.scheme import KEY_HOLDER
 from kohort.errors import ConfigError, IntegrityError, KohortError, RefusedError, SiteError
-from kohort.files import require_new, write_atomic
+from kohort.files import disk_errors, require_new, write_atomic
 from kohort.privacy.ledger.amend import changing_results
 from kohort.privacy.ledger.ledger import canonical
 from kohort.protocol.hub import Ask
 from kohort.protocol.key_holder import needs_key_holder
 from kohort.protocol.plan.approved import ApprovedPlan
 from kohort.rng import Streams
+from kohort.runs.agreed import usable_rows
 from kohort.runs.backend import RunContext
 from kohort.runs.config import Plan
 from kohort.runs.retention import RECEIVED, drop_overdue
-from kohort.runs.simulation import Population, usable_rows
+from kohort.runs.simulation import Population
 from kohort.tables.datasets.catalogue import open_table
-from kohort.tables.frames import check_finite
+from kohort.tables.frames import check_finite, write_table
+from kohort.transport.deployment.domains import DomainUpdate
 from kohort.transport.deployment.files import (
     Invitation,
     Registration,
@@ -58,7 +62,9 @@ from kohort.transport.deployment.files import (
     signer_of,
     split_address,
 )
+from kohort.transport.deployment.renewal import bind_identity
 from kohort.transport.deployment.rotation import KeyHandover
+from kohort.transport.deployment.settings import read_settings
 from kohort.transport.deployment.site_run import check_table, hub_schema
 from kohort.transport.flower.run import FlowerRun, flower_run
 from kohort.transport.flower.superlink import Connection, node_states, register_node, serve_superlink, unregister_node
@@ -69,7 +75,6 @@ __all__ = ["FlowerBackend", "HubFolder", "SiteState"]
 
 DEADLINE = 600.0
 """Seconds a site has for an answer when the plan names none."""
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _WHO_SECONDS = 20.0
 
 
@@ -97,39 +102,68 @@ class HubFolder:
     @classmethod
     def init(cls, path: Path, *, address: str, name: str = "hub", insecure: bool = False) -> HubFolder:
         """A new hub: keys, an authority, a certificate for the address's host, and the invitation for sites."""
+        check_name(name)
         require_new(path, force=False)
         host, _ = split_address(address)
         if insecure and not is_loopback(host):
             raise RefusedError("--insecure is for a hub on this very machine", hint="Use TLS, which is the default")
-        identity = Identity.generate(name)
+        with disk_errors(path):
+            path.mkdir(parents=True, exist_ok=True)
+            path.chmod(0o700)
         lines = ["[hub]", f"name = {json.dumps(name)}", f"address = {json.dumps(address)}"]
         lines += [f"insecure = {str(insecure).lower()}", ""]
-        write_atomic(path / "hub.toml", "\n".join(lines).encode())
-        save_identity(path / "identity.key", identity)
+        write_atomic(path / "hub.toml", "\n".join(lines).encode(), private=True)
         authority = ""
         if not insecure:
             authority = make_ca(path, name=f"kohort {name}").public.read_text()
             issue_server_certificate(path, [host])
+        identity = Identity.generate(name, bound=bound_to(address, authority))
+        save_identity(path / "identity.key", identity)
         made = cls(path)
         kept_secret(path / "control.key")
         kept_secret(path / "superexec.key")
-        Invitation(address=address, hub=identity.public, ca=authority).write(path / "invitation.json")
+        Invitation.made(identity, address=address, ca=authority).write(path / "invitation.json")
         return made
 
-    def renew(self) -> None:
-        """A new server certificate of the same authority."""
-        host, _ = split_address(str(self.settings["address"]))
-        issue_server_certificate(self.path, [host], force=True)
+    def renew(self) -> bool:
+        """A new server certificate of the same authority, and an invitation for the address of hub.toml.
+
+        Returns:
+            Whether the hub's fingerprint changed: an older kohort made it, or the address is another one. Sites then
+            need the new invitation (`kohort site renew`).
+        """
+        address = str(self.settings["address"])
+        host, _ = split_address(address)
+        authority = ""
+        if not self.settings["insecure"]:
+            issue_server_certificate(self.path, [host], force=True)
+            authority = (self.path / "ca.pem").read_text()
+        identity, changed = bind_identity(self.path / "identity.key", address, authority)
+        Invitation.made(identity, address=address, ca=authority).write(self.path / "invitation.json")
+        return changed
+
+    def domains(self, plan: Plan, path: Path) -> DomainUpdate:
+        """Sign the domains a plan declares, for sites to take over.
+
+        Args:
+            plan: The plan.
+            path: Where the file for sites goes.
+
+        Returns:
+            The update.
+        """
+        made = DomainUpdate.of(load_identity(self.path / "identity.key"), plan)
+        made.write(path)
+        return made
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """`[hub]` of hub.toml."""
-        try:
-            return dict(tomllib.loads((self.path / "hub.toml").read_text(encoding="utf-8"))["hub"])
-        except OSError as error:
-            raise ConfigError(f"there is no hub at {self.path}", hint="Make one with: kohort hub init") from error
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
-            raise ConfigError(f"{self.path / 'hub.toml'} cannot be read", hint="Mend it") from error
+        """`[hub]` of hub.toml, which nobody else may be able to change."""
+        raw = read_settings(self.path / "hub.toml", what="hub")
+        found = raw.get("hub")
+        if not isinstance(found, dict) or not {"name", "address", "insecure"} <= set(found):
+            raise ConfigError(f"{self.path / 'hub.toml'} cannot be read", hint="Mend it")
+        return dict(found)
 
     @property
     def connection(self) -> Connection:
@@ -144,8 +178,8 @@ class HubFolder:
     def add(self, registration: Registration) -> PublicIdentity:
         """Let a site in. Its operator's fingerprint must have been compared before."""
         site = registration.site
-        if not _NAME.fullmatch(site.name):
-            raise ConfigError(f"{site.name!r} is no name for a site", hint="Use letters, digits, dots and dashes")
+        check_name(site.name)
+        registration.check(f"the registration of {site.name!r}")
         known = self.sites().get(site.name)
         if site.fingerprint in self.revoked.revoked:
             raise RefusedError(
@@ -183,11 +217,15 @@ class HubFolder:
 
     def sites(self) -> dict[str, Registration]:
         """Every registered site, by name and in the order of names."""
-        found = [Registration.read(path) for path in sorted((self.path / "sites").glob("*.json"))]
+        places = sorted((self.path / "sites").glob("*.json"))
+        found = [Registration.read(path, guarded=True) for path in places]
         return {item.site.name: item for item in sorted(found, key=lambda item: item.site.name)}
 
     def start(self) -> None:
         """Serve sites until stopped."""
+        os.umask(0o077)  # whatever is written from now on, by Flower too, is this user's alone
+        check_folder(self.path)
+        self._check_invitation()
         _, port = split_address(str(self.settings["address"]))
         host = "127.0.0.1" if self.settings["insecure"] else "0.0.0.0"  # noqa: S104 - sites are other machines
         tls = None
@@ -208,6 +246,15 @@ class HubFolder:
             home=self.path / "state" / "flower",
             before=telling.start,
         )
+
+    def _check_invitation(self) -> None:
+        """Refuse to serve under an address or a form of invitation that no site's hub.json can have."""
+        invitation = Invitation.read(self.path / "invitation.json")
+        if invitation.address != self.settings["address"]:
+            raise ConfigError(
+                "the address in hub.toml is not the one sites were invited to",
+                hint=f"Run: kohort hub renew {self.path}; and give every site the new invitation",
+            )
 
     def status(self) -> tuple[list[SiteState], dict[str, Any]]:
         """The sites and how they are connected, and what the last run is doing."""
@@ -252,6 +299,7 @@ class HubFolder:
     @contextmanager
     def backend(self, *, wait: float = 60.0) -> Iterator[FlowerBackend]:
         """A run at the SuperLink, with the sites that connect within `wait` seconds."""
+        check_folder(self.path)
         self.drop_overdue()
         registered = self.sites()
         if not registered:
@@ -447,7 +495,7 @@ def _forget_rows(folder: Path, name: str) -> str:
     if "sender" not in frame.columns:
         place.unlink()
     elif (frame["sender"] == name).any():
-        frame.filter(pl.col("sender") != name).write_parquet(place)
+        write_table(frame.filter(pl.col("sender") != name), place, force=True, private=True)
     else:
         return ""
     return str(place)

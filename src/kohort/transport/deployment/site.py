@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -21,14 +21,17 @@ from typing import Any
 
 import polars as pl
 
+from kohort.crypto.identity.guarded_files import check_folder
 from kohort.crypto.identity.keys import load_identity, save_identity
+from kohort.crypto.identity.names import check_name
+from kohort.crypto.identity.parties import bound_to
 from kohort.crypto.identity.roster import Approvals, Roster
 from kohort.crypto.identity.user import state_folder
-from kohort.crypto.sealed import Identity
+from kohort.crypto.sealed import Identity, PublicIdentity
 from kohort.crypto.sums.key_book import KeyBook
 from kohort.crypto.sums.scheme import KEY_HOLDER
 from kohort.errors import ConfigError, IntegrityError, KohortError, RefusedError, SiteError
-from kohort.files import require_new, write_atomic
+from kohort.files import disk_errors, require_new, write_atomic
 from kohort.privacy.openings import OpeningBook
 from kohort.privacy.policy import Policy
 from kohort.privacy.releases import ReleaseAccount
@@ -55,6 +58,7 @@ from kohort.transport.deployment.settings import (
     site_template,
 )
 from kohort.transport.deployment.site_run import SiteResources, check_table, open_chain, run_opener
+from kohort.transport.deployment.waiting import Waiting
 from kohort.transport.flower.environment import quiet
 from kohort.transport.flower.runner import BAD_CERTIFICATE, NODE_FILE, NOT_LET_IN, SiteRunner, supernode_command
 from kohort.transport.high_water import MARK_FILE, HighWater
@@ -86,6 +90,7 @@ class SiteFolder:
         passphrase: str | None = None,
     ) -> SiteFolder:
         """A new site: keys, `site.toml` to fill in (with the roles of `plan`, if given), and the registration."""
+        check_name(name)
         require_new(path, force=False)
         if (table is None) != (name == KEY_HOLDER):
             raise ConfigError(
@@ -93,10 +98,10 @@ class SiteFolder:
                 hint=f"Give --table, unless the name is {KEY_HOLDER!r}",
             )
         made = cls(path)
-        identity = Identity.generate(name)
-        Roster().trust(name, identity.public.fingerprint)  # refuses a name that no roster could hold
-        write_atomic(path / "site.toml", site_template(name, table, plan).encode())
-        save_identity(path / "identity.key", identity, passphrase=passphrase)
+        with disk_errors(path):
+            path.mkdir(parents=True, exist_ok=True)
+            path.chmod(0o700)
+        write_atomic(path / "site.toml", site_template(name, table, plan).encode(), private=True)
         node_key = ""
         if invitation.ca:
             from kohort.crypto.identity.certificates import make_node_key, node_public_key
@@ -104,18 +109,24 @@ class SiteFolder:
             make_node_key(path / "node.key")
             node_key = node_public_key(path / "node.key").decode().strip()
             write_atomic(path / "ca.pem", invitation.ca.encode())
-        invitation.write(path / "hub.json")
+        identity = Identity.generate(name, bound=bound_to(node_key))
+        save_identity(path / "identity.key", identity, passphrase=passphrase)
+        invitation.write(path / "hub.json", private=True)
         made.trust(name, identity.public.fingerprint)
-        Registration(site=identity.public, node_key=node_key).write(path / "registration.json")
+        Registration.made(identity, node_key=node_key).write(path / "registration.json")
         return made
 
     def trust(self, name: str, fingerprint: str) -> None:
         """Let a peer count, and be given what is meant for it."""
-        Roster.load(self.path / "peers.toml").trust(name, fingerprint).save(self.path / "peers.toml")
+        self.roster().trust(check_name(name), fingerprint).save(self.path / "peers.toml")
 
     def distrust(self, fingerprint: str) -> None:
-        """Revoke a fingerprint for good."""
-        Roster.load(self.path / "peers.toml").revoke(fingerprint).save(self.path / "peers.toml")
+        """Revoke a fingerprint for good; open runs with it end at the next request."""
+        self.roster().revoke(fingerprint).save(self.path / "peers.toml")
+
+    def roster(self) -> Roster:
+        """Whom this site trusts now."""
+        return Roster.load(self.path / "peers.toml")
 
     @property
     def approvals(self) -> Approvals:
@@ -125,7 +136,7 @@ class SiteFolder:
     @property
     def invitation(self) -> Invitation:
         """The hub this site belongs to."""
-        return Invitation.read(self.path / "hub.json")
+        return Invitation.read(self.path / "hub.json", guarded=True)
 
     def settings(self) -> tuple[SiteSection, Schema, Policy, Limits]:
         """What `site.toml` says; the schema is for the table it names."""
@@ -139,19 +150,18 @@ class SiteFolder:
 
     def site_server(self, *, passphrase: str | None = None) -> SiteServer:
         """Everything read and checked: what answers this site's messages."""
+        check_folder(self.path)
         site, declared, policy, limits = self.settings()
         identity = load_identity(self.path / "identity.key", passphrase=passphrase)
         if identity.name != site.name:
             raise ConfigError(f"the keys are of {identity.name!r}, site.toml says {site.name!r}", hint="Use one name")
-        if identity.public.fingerprint in Roster.load(self.path / "peers.toml").revoked:
-            raise IntegrityError("this site's key was revoked", hint="Put the key file back that took its place")
+        hub = self._hub(identity)
         holds_keys = identity.name == KEY_HOLDER
         frame = pl.DataFrame() if holds_keys else check_finite(read_table(str(self.path / site.table)))
         cluster, rule, low = cluster_of(site.cluster, frame), low_risk_rule(site.low_risk), None
         schema = Schema(columns={}) if holds_keys else _schema_of(declared, frame, rule)
         if rule is not None:
             frame, low = rule.low_first(frame, schema)
-        hub = self.invitation.hub
         ledger, receipts = open_site_ledger(self.path / "ledger", signer=signer_of(identity), hub_key=hub.signing.hex())
         high_water = self._high_water(identity)
         try:
@@ -165,7 +175,8 @@ class SiteFolder:
             frame=check_table(frame, schema, site.name),
             schema=schema,
             policy=policy,
-            roster=Roster.load(self.path / "peers.toml"),
+            roster=self.roster,
+            hub=hub,
             streams=lambda store: _streams(site, store, secret),
             low=low,
             low_by_row=rule is not None and rule.by_row,
@@ -195,8 +206,41 @@ class SiteFolder:
         outside = state_folder() / "sites" / identity.public.fingerprint
         return HighWater((self.path / MARK_FILE, outside))
 
-    def start(self, *, insecure: bool, retries: int, passphrase: str | None = None) -> None:
-        """Serve the hub until stopped. Ends with an error that says why, when the SuperNode ends by itself."""
+    def _hub(self, identity: Identity) -> PublicIdentity:
+        """The hub this site belongs to; refuses revoked keys and files that do not belong together."""
+        invitation, revoked = self.invitation, self.roster().revoked
+        if identity.public.fingerprint in revoked:
+            raise IntegrityError("this site's key was revoked", hint="Put the key file back that took its place")
+        if invitation.hub.fingerprint in revoked:
+            raise IntegrityError(
+                "the hub's fingerprint was revoked here",
+                hint="Ask its operator, then make a new site: kohort site init",
+            )
+        if not identity.bound:
+            raise ConfigError(
+                "this site was made by an older kohort: its fingerprint does not cover its node key",
+                hint=f"Run: kohort site renew {self.path}",
+            )
+        if invitation.ca and (self.path / "ca.pem").read_text(errors="replace") != invitation.ca:
+            raise IntegrityError(
+                "ca.pem is not the authority's certificate that the hub's fingerprint covers",
+                hint="Somebody replaced it: find out who, then put the one of hub.json back",
+            )
+        return invitation.hub
+
+    def start(
+        self, *, insecure: bool, retries: int, passphrase: str | None = None, say: Callable[[str], None] | None = None
+    ) -> None:
+        """Serve the hub until stopped. Ends with an error that says why, when the SuperNode ends by itself.
+
+        Args:
+            insecure: Whether there is no TLS, on loopback.
+            retries: How often to try again when the hub does not answer.
+            passphrase: The key file's, if it has one.
+            say: Where to say what the site waits for, and why it refused something; nowhere when it is None.
+        """
+        os.umask(0o077)  # whatever is written from now on, by Flower too, is this user's alone
+        tell = say or (lambda _: None)
         invitation = self.invitation
         _check_security(invitation, insecure=insecure)
         site_server = self.site_server(passphrase=passphrase)
@@ -211,14 +255,28 @@ class SiteFolder:
             key=self.path / "node.key" if invitation.ca else None,
             retries=retries,
         )
+        waiting = Waiting(
+            tell,
+            site_server.ledger.chain.site,
+            invitation.address,
+            self.path / "node.number",
+            self.path / "registration.json",
+            lambda: len(self.approvals.listed()),
+        )
+        waiting.begin(sorted(set(self.roster().valid) - {waiting.name}))
+
+        def go_on() -> bool:
+            waiting.look()
+            return node.poll() is None and site_server.broken is None
+
         with self._supernode(command) as node:
             runner = SiteRunner(
-                answer=site_server.reply,
+                answer=lambda data: _told(site_server, data, tell),
                 refuse=lambda reason: site_server.record_refusal("app bundle", reason),
                 unread=lambda reason: site_server.record_refusal("letter", reason),
                 address=f"127.0.0.1:{port}",
                 secret=secret,
-                alive=lambda: node.poll() is None and site_server.broken is None,
+                alive=go_on,
             )
             runner.serve()
         if site_server.broken is not None:
@@ -278,6 +336,18 @@ class SiteFolder:
                 raise RefusedError(
                     f"{answered} answers to {pattern!r} left in the last 30 days, the limit is {most}", code="limits"
                 )
+
+
+def _told(site_server: SiteServer, data: bytes, say: Callable[[str], None]) -> bytes:
+    """Answer, and tell the operator why something was refused: the hub gets one word."""
+    name = site_server.ledger.chain.site
+    before = site_server.ledger.length
+    reply = site_server.reply(data)
+    reason = site_server.ledger.refusals.get(name)
+    last = site_server.ledger.last
+    if reason and site_server.ledger.length > before and last is not None and last.refused:
+        say(f"{name}: refused: {reason}")
+    return reply
 
 
 _EMPTY: dict[str, Any] = {

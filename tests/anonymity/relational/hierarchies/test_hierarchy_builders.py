@@ -36,6 +36,12 @@ def test_intervals_nest_and_hold_their_values(values):
             assert low - slack <= float(chain[0]) <= high + slack
 
 
+def test_a_value_just_below_a_border_stays_below_it_at_every_level():
+    found = interval_hierarchy("x", [-41137.0, 208864.0, -0.0001])
+    chain = dict(zip(found.values, found.chains, strict=True))["-0.0001"]
+    assert chain[1:] == ("-10000 to 0", "-50000 to 0", "-100000 to 0", "-500000 to 0", "*")
+
+
 def test_bounds_and_width_can_be_given_and_then_no_row_decides():
     few = interval_hierarchy("x", [3, 4], bounds=(0, 100), width=10)
     many = interval_hierarchy("x", range(101), bounds=(0, 100), width=10)
