@@ -201,6 +201,28 @@ class HubFolder:
         """The keys that sites handed over to new ones: never let in again."""
         return Roster.load(self.path / "revoked.toml")
 
+    def revoke(self, fingerprint: str) -> str:
+        """Let a key in no more, for good: a leaked one. What its site gave stays; open runs end at the next request.
+
+        Args:
+            fingerprint: The key's.
+
+        Returns:
+            The name of the site that had it; empty when none has it now.
+        """
+        revoked = self.revoked.revoke(fingerprint)
+        revoked.save(self.path / "revoked.toml")
+        found = [item for item in self.sites().values() if item.site.fingerprint in revoked.revoked]
+        for item in found:
+            (self.path / "sites" / f"{item.site.name}.json").unlink()
+        self._tell_superlink()
+        return found[0].site.name if found else ""
+
+    def registered(self) -> tuple[tuple[str, int, int], ...]:
+        """What changes whenever a registration does: names, times and sizes of their files."""
+        facts = [(path.name, path.stat()) for path in sorted((self.path / "sites").glob("*.json"))]
+        return tuple((name, fact.st_mtime_ns, fact.st_size) for name, fact in facts)
+
     def replace(self, handover: KeyHandover) -> PublicIdentity:
         """Let a site's new keys in, in the place of the old ones that vouch for them."""
         name = handover.rotation.old.name
@@ -391,6 +413,10 @@ class FlowerBackend:
     everyone: Mapping[str, PublicIdentity]
     name: str = "flower"
     _began: float = field(default_factory=time)
+    _registered: tuple[tuple[str, int, int], ...] = ()
+
+    def __post_init__(self) -> None:
+        self._registered = self.hub.registered()
 
     @property
     def sites(self) -> dict[str, PublicIdentity]:
@@ -464,7 +490,8 @@ class FlowerBackend:
         return {KEY_HOLDER: self.everyone[KEY_HOLDER]}
 
     def _note(self, approved: ApprovedPlan, ask: Ask) -> None:
-        """What `kohort hub status` shows of a run that is under way."""
+        """What `kohort hub status` shows of a run that is under way; a run whose sites' keys changed ends."""
+        self._check_registered()
         state = {
             "run": approved.run,
             "method": approved.method,
@@ -473,6 +500,19 @@ class FlowerBackend:
             "at": time(),
         }
         write_atomic(self.hub.path / "state" / "last.json", json.dumps({**state, "began": self._began}).encode())
+
+    def _check_registered(self) -> None:
+        """End a run in which a site was forgotten, revoked or given other keys since it began."""
+        if self.hub.registered() == self._registered:
+            return
+        now = {name: item.site for name, item in self.hub.sites().items()}
+        other = sorted(name for name, site in self.everyone.items() if now.get(name) != site)
+        if other:
+            raise IntegrityError(
+                f"the keys of {', '.join(other)} were revoked, replaced or forgotten since the run began",
+                hint="Start a new run with the sites that are registered now",
+            )
+        self._registered = self.hub.registered()
 
 
 def _require_free(host: str, port: int) -> None:
