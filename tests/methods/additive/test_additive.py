@@ -20,7 +20,7 @@ from kohort.protocol.wire import decode
 from kohort.rounds import checked_training
 from kohort.rounds.checked_course import Course
 from kohort.rounds.learner import Setting, learn_pooled
-from kohort.runs.backend import approved_plan_for
+from kohort.runs.agreed import approved_plan_for
 from kohort.runs.config import Plan, load_plan
 from kohort.runs.run import Outcome, run
 from kohort.tables.domain import declared_domain
