@@ -17,7 +17,7 @@ __all__ = ["bins_of_noisy", "noisy_step"]
 
 NOISES_PER_BIN = 6.0
 """A bin holds at least so many standard deviations of the noise on one count."""
-RATE = 0.6
+RATE = 0.4
 RIDGE = 5.0
 SMOOTH = 5.0
 CURVATURE = {"logit": 0.15, "softmax": 0.1, "identity": 1.0, "log": 1.0}
