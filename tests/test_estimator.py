@@ -123,6 +123,7 @@ def test_the_model_is_that_of_the_same_plan() -> None:
                 "target": "outcome",
                 "features": "rest",
                 "test": 0,
+                "missing": "drop",
                 "categories": {"outcome": ["ill", "well"]},
             },
             "sites": {"count": 3},

@@ -26,6 +26,7 @@ from kohort.methods.registry import find_method
 from kohort.protocol.plan.approved import ModelSection, TrainSection
 from kohort.runs.config import DataSection, Plan, SitesSection, load_plan
 from kohort.runs.default_method import ADDITIVE, NETWORKS, default_method, with_default_sum
+from kohort.runs.plan_mapping import with_mapping
 from kohort.runs.run import Outcome, run
 from kohort.runs.secure_default import load_secured, with_secure_sum
 from kohort.tables.frames import from_native
@@ -57,6 +58,7 @@ class Federation:
         else:
             data["table"] = IN_MEMORY
             self._tables = _as_tables(table)
+        data = with_mapping({"data": data}, Path())["data"]
         data.setdefault("features", "rest")
         if sites is not None:
             layout["count"] = sites
@@ -115,6 +117,7 @@ class Federation:
             out=None if out is None else Path(out),
             force=force,
             tables=self._tables,
+            baselines=True,
         )
 
 

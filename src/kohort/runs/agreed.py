@@ -12,10 +12,11 @@ from kohort.protocol.plan.approved import ApprovedPlan
 from kohort.protocol.plan.arrival import parse_arrival
 from kohort.runs.config import Plan
 from kohort.runs.learning import learning_steps
+from kohort.tables.answers import settle_target
 from kohort.tables.frames import handle_missing
 from kohort.tables.schema import Schema
 
-__all__ = ["approved_plan_for", "usable_rows"]
+__all__ = ["approved_plan_for", "complete_rows", "usable_rows"]
 
 
 def approved_plan_for(plan: Plan, *, schema: Schema, run: str, sites: tuple[str, ...] = ()) -> ApprovedPlan:
@@ -41,7 +42,9 @@ def approved_plan_for(plan: Plan, *, schema: Schema, run: str, sites: tuple[str,
         config=plan.config,
         schema=schema,
         encoding=plan.data.encoding,
-        missing=plan.data.missing,
+        missing="drop" if plan.data.missing == "drop" else "category",
+        impute=plan.data.missing == "impute",
+        unseen=plan.data.unseen,
         model=plan.model,
         train=plan.train,
         own_rows=method.own_rows,
@@ -59,7 +62,16 @@ def approved_plan_for(plan: Plan, *, schema: Schema, run: str, sites: tuple[str,
 
 
 def usable_rows(frame: pl.DataFrame, schema: Schema, plan: Plan) -> pl.DataFrame:
-    """`frame` with the columns of `schema`, without rows that lack a target or, if `missing = "drop"`, any value."""
+    """`frame` with the columns of `schema`, without rows that lack a target or, if `missing = "drop"`, any value.
+
+    A target of two numbers, or of few whole ones, is made of a type that says that it holds classes.
+    """
+    complete = complete_rows(frame, schema, plan)
+    return complete if schema.target is None else settle_target(complete, schema.target, schema.columns[schema.target])
+
+
+def complete_rows(frame: pl.DataFrame, schema: Schema, plan: Plan) -> pl.DataFrame:
+    """The same rows with the target as it stands in the table."""
     frame = frame.select(list(schema.columns))
     if plan.data.missing == "drop":
         return handle_missing(frame, frame.columns, "drop")

@@ -50,6 +50,8 @@ ENDINGS: dict[str, Format] = {
     ".ipc": "arrow",
 }
 
+TEXT_ENDINGS = (".csv", ".tsv")
+
 
 class FrameKind(StrEnum):
     """The library a caller's frame belongs to."""
