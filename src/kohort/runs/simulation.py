@@ -190,6 +190,8 @@ def _read(plan: Plan, streams: Streams, tables: dict[str, pl.DataFrame] | None) 
 
 
 def _read_one(plan: Plan, streams: Streams, opened: Dataset) -> _Read:
+    if not opened.frame.height:
+        raise DataError("the table has no rows", hint="Give a table with at least one row")
     frame, section = _with_sets(opened.frame, plan.data)
     suspicions = _suspicions({"": frame}, plan, default=opened.default_role)
     section = replace(section, drop=(*section.drop, *suspicions))
@@ -233,6 +235,10 @@ def _read_parts(plan: Plan, streams: Streams, found: SiteTables) -> _Read:
             "sites.clusters assigns rows to sites, and these sites have their own rows",
             hint='Name them in method.clusters = {north = ["a", "b"]}, or form them: method.clusters = "labels:2"',
         )
+    bare = [name for name, table in tables.items() if not table.height]
+    if bare:
+        hint = "Leave them out of data.table, or fill them"
+        raise DataError(f"{len(bare)} sites have no rows at all: {', '.join(bare)}", hint=hint)
     made = {name: _with_sets(table, plan.data) for name, table in tables.items()}
     frames = {name: frame for name, (frame, _) in made.items()}
     section = next(iter(made.values()))[1]
