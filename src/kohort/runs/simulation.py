@@ -175,6 +175,8 @@ class _Read:
 
 def _read(plan: Plan, streams: Streams, tables: dict[str, pl.DataFrame] | None) -> _Read:
     section = plan.data
+    if section.target is None:
+        raise ConfigError("the plan names no target", hint="Set data.target to the column to predict")
     if plan.sites.split == "files":
         return _read_parts(plan, streams, read_site_tables(section, tables))
     if tables is not None:
@@ -196,9 +198,8 @@ def _read_one(plan: Plan, streams: Streams, opened: Dataset) -> _Read:
     suspicions = _suspicions({"": frame}, plan, default=opened.default_role)
     section = replace(section, drop=(*section.drop, *suspicions))
     schema = schema_of(section, frame.columns, codebook=opened.schema_defaults, default=opened.default_role)
-    if schema.target is None:
-        raise ConfigError("the plan names no target", hint="Set data.target to the column to predict")
-    task = task_of(frame[schema.target], schema.columns[schema.target], declared=section.task)
+    target = str(schema.target)
+    task = task_of(frame[target], schema.columns[target], declared=section.task)
     schema = _with_answer(schema, frame)
     usable = usable_rows(frame, schema, plan)
     if isinstance(section.target, str) and usable.height == 0:
@@ -247,8 +248,7 @@ def _read_parts(plan: Plan, streams: Streams, found: SiteTables) -> _Read:
     # A column that only another site has is named by the check of each table, not here.
     section = replace(section, drop=(*section.drop, *(name for name in suspicions if name in first.columns)))
     schema = schema_of(section, list(first.columns), codebook=found.codebook, default=found.default_role)
-    if schema.target is None:
-        raise ConfigError("the plan names no target", hint="Set data.target to the column to predict")
+    target = str(schema.target)
     wanted = list(schema.columns)
     parts: list[tuple[pl.DataFrame, pl.DataFrame]] = []
     for name, table in frames.items():
@@ -261,9 +261,9 @@ def _read_parts(plan: Plan, streams: Streams, found: SiteTables) -> _Read:
     if empty:
         raise DataError(f"{len(empty)} sites have no usable row: {', '.join(empty)}", hint='Try missing = "category"')
     frame = pl.concat([part for _, part in parts], how="vertical_relaxed")
-    task = task_of(frame[schema.target], schema.columns[schema.target], declared=section.task)
+    task = task_of(frame[target], schema.columns[target], declared=section.task)
     schema = _with_answer(schema, frame)
-    frame = settle_target(frame, schema.target, schema.columns[str(schema.target)])
+    frame = settle_target(frame, target, schema.columns[target])
     assignment = mark_low_risk(
         assignment_of_parts([part.height for _, part in parts], tuple(tables)),
         frame,
