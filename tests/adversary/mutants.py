@@ -638,7 +638,7 @@ MUTANTS = (
     Mutant(
         "books: what is heard is kept",
         "privacy/openings.py",
-        "                self._append(family, _HEARD, parts, _HEARD)\n",
+        '                self._append(family, _HEARD + run, parts, "")\n',
         "",
         OPENINGS,
         "heard",

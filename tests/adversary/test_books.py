@@ -99,7 +99,7 @@ def test_totals_that_no_site_was_in_all_of_show_no_site(folder: Path, monkeypatc
     with pytest.raises(KohortError, match="would show 1 sites: s10"):
         open_total(folder, TEN, monkeypatch)
     for book in folder.iterdir():  # what they heard in the last one
-        own = [line for line in book.read_text().splitlines(keepends=True) if '"heard"' not in line]
+        own = [line for line in book.read_text().splitlines(keepends=True) if '"heard:' not in line]
         book.write_text("".join(own))
     monkeypatch.setattr(summing, "hear_books", lambda *_: {})
     left = np.asarray(open_total(folder, TEN, monkeypatch)) - first[0] - first[1]

@@ -29,7 +29,7 @@ from kohort.files import disk_errors, write_whole
 
 __all__ = ["NO_BOOK", "OpeningBook", "book_digest", "smallest_atom"]
 
-_HEARD = "heard"
+_HEARD = "heard:"
 NO_BOOK = b""
 """The book of a participant that took part in nothing."""
 _Family = frozenset[frozenset[str]]
@@ -97,6 +97,8 @@ class OpeningBook:
         self._openings: dict[str, list[frozenset[str]]] = {}
         self._versions: dict[str, list[str]] = {}
         self._known: dict[tuple[str, str], frozenset[str]] = {}
+        self._first: dict[tuple[str, frozenset[str]], str] = {}
+        """The run in which an opening was noted first."""
         if path is not None and path.exists():
             with disk_errors(path):
                 lines = path.read_bytes().splitlines()
@@ -116,26 +118,29 @@ class OpeningBook:
         versions = self._versions.get(family, [])
         return versions.index(version) if version in versions else len(versions)
 
-    def told(self, version: str) -> bytes:
+    def told(self, version: str, run: str = "") -> bytes:
         """What the participant tells the others of a session: its openings, and the batch its rows are.
 
         Args:
             version: The version of its rows.
+            run: The run of the session. What was noted since it began is left out: a restarted site tells the same.
 
         Returns:
             The book as bytes; `NO_BOOK` when there is nothing to tell.
         """
-        told = {
-            family: [self.batch(family, version), sorted(sorted(parts) for parts in openings)]
+        earlier = {
+            family: sorted(sorted(parts) for parts in openings if not run or self._first[family, parts] != run)
             for family, openings in sorted(self._openings.items())
         }
+        told = {family: [self.batch(family, version), openings] for family, openings in earlier.items() if openings}
         return json.dumps(told, separators=(",", ":")).encode() if told else NO_BOOK
 
-    def hear(self, book: bytes) -> dict[str, int]:
+    def hear(self, book: bytes, run: str = "") -> dict[str, int]:
         """Keep what another participant tells.
 
         Args:
             book: What its `told` gave.
+            run: The run of the session.
 
         Returns:
             Its batch, by family.
@@ -147,8 +152,8 @@ class OpeningBook:
         for family, (_, openings) in heard.items():
             known = frozenset(self._openings.get(family, ()))
             for parts in sorted(openings - known, key=sorted):
-                self._append(family, _HEARD, parts, _HEARD)
-                self._note(family, _HEARD, parts, _HEARD)
+                self._append(family, _HEARD + run, parts, "")
+                self._note(family, _HEARD + run, parts, "")
         return {family: batch for family, (batch, _) in heard.items()}
 
     def admit(
@@ -199,7 +204,8 @@ class OpeningBook:
         known = self._openings.setdefault(family, [])
         if parts not in known:
             known.append(parts)
-        if name == _HEARD:
+            self._first[family, parts] = name.removeprefix(_HEARD).partition(":")[0]
+        if name.startswith(_HEARD):
             return
         self._known[family, name] = parts
         versions = self._versions.setdefault(family, [])

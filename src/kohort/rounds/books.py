@@ -29,7 +29,7 @@ def own_book(site: Site) -> bytes:
     Returns:
         The book.
     """
-    return site.openings.told(site.data_version) if site.plan.keeps_book else NO_BOOK
+    return site.openings.told(site.data_version, site.plan.run) if site.plan.keeps_book else NO_BOOK
 
 
 def note_of(book: bytes) -> bytes:
@@ -79,7 +79,7 @@ def hear_books(site: Site, members: Sequence[str], notes: Sequence[bytes], data:
     told: dict[bytes, dict[str, int]] = {NO_NOTE: {}}
     for note in dict.fromkeys(notes):
         if note != NO_NOTE:
-            told[note] = site.openings.hear(_find(books, note))
+            told[note] = site.openings.hear(_find(books, note), site.plan.run)
     for member, note in zip(members, notes, strict=True):
         for family, batch in told[note].items():
             batches.setdefault(family, {})[member] = batch
