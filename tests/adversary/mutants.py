@@ -147,7 +147,7 @@ LEDGERS = (
     Mutant(
         "marks: at the start",
         "transport/deployment/site.py",
-        "            high_water.check(site.name, ledger.hashes)\n",
+        "            high_water.check(identity.name, ledger.hashes)\n",
         "            pass\n",
         PINNED,
     ),
