@@ -59,6 +59,7 @@ def _server(name: str, old: str, new: str, file: str = "site_server.py", tests: 
 
 
 STATE, TRAINING = f"{HERE}/test_bound_state.py", f"{HERE}/test_summed_training.py"
+ADDITIVE = "tests/methods/additive/test_additive.py"
 OPENINGS, BOOKS = "tests/privacy/test_openings.py", f"{HERE}/test_books.py"
 NOISY = "tests/rounds/test_noisy_domains.py tests/privacy/dp/test_histogram.py"
 PLAIN_ORDER = "fedavg-order or silo-order"
@@ -564,6 +565,46 @@ MUTANTS = (
         COUNTING,
     ),
     Mutant(
+        "additive: announced totals",
+        "rounds/checked_training.py",
+        "total = proven_total(secret, binding, names, total)",
+        "total = total[:-CHECKS]",
+        ADDITIVE,
+        "not_theirs",
+    ),
+    Mutant(
+        "additive: sealed counts",
+        "crypto/sums/checked.py",
+        "    return (vector + seal) % np.uint64(P61)",
+        "    return vector",
+        ADDITIVE,
+        "cannot_read_the_counts",
+    ),
+    Mutant(
+        "additive: noise",
+        "rounds/checked_training.py",
+        "noise: Whole = np.rint(deviation * normals).astype(np.int64)",
+        "noise: Whole = np.rint(0.5 * deviation * normals).astype(np.int64)",
+        ADDITIVE,
+        "planned_deviation",
+    ),
+    Mutant(
+        "additive: sensitivity",
+        "methods/additive/learner.py",
+        "bounded = residuals * np.minimum(1.0, self._bound / np.maximum(norms, 1e-300))",
+        "bounded = 3 * residuals",
+        ADDITIVE,
+        "no_more_than_the_sensitivity",
+    ),
+    Mutant(
+        "additive: rare classes",
+        "methods/additive/learner.py",
+        "few = int((self.target < least).sum()) if self.classes else 0",
+        "few = 0",
+        ADDITIVE,
+        "few_rows",
+    ),
+    Mutant(
         "training: announced totals",
         "rounds/summed.py",
         "total = proven_total(secret_of(site), _binding(site.plan, state.round), names, total)",
@@ -627,6 +668,8 @@ MUTANTS = (
         DOMAINS,
         "leave_out",
     ),
+    Mutant("pairs: small counts", "protocol/key_holder.py", "(counts > 0) & (counts < least)", "(counts < 0)",
+           f"{HERE}/test_pairs.py"),
     Mutant("noise: half of it", "privacy/dp/histogram.py", "return self.event.sigma * sqrt(keys)",
            "return self.event.sigma * sqrt(keys) / 2", NOISY),
     Mutant("noise: one count per unit", "privacy/dp/histogram.py", "return self.event.sigma * sqrt(keys)",

@@ -111,3 +111,37 @@ def test_the_unguarded_step_is_reported(kohort_here, tmp_path):
     code, _, error = kohort_here(*given, "--keep-exact", "thesis")
     assert code == 0
     assert "breaks its rule" in error
+
+
+def test_an_account_refuses_a_release_that_crosses_an_earlier_one(kohort_here, table_file, tmp_path):
+    account = tmp_path / "releases.jsonl"
+    given = ["anonymize", table_file, "--quasi", "age,ward", "--drop", "rest", "--account", account]
+    first, second = tmp_path / "first.csv", tmp_path / "second.csv"
+    assert kohort_here(*given, "--k", 5, "--out", first)[0] == 0
+    code, _, said = kohort_here(*given, "--k", 7, "--out", second)
+    assert code == 4
+    assert "isolates persons" in said
+    assert not second.exists()
+    assert kohort_here("anonymize", *given[1:-2], "--k", 7, "--out", second)[0] == 0  # without the account
+    code, text, _ = kohort_here("check", first, second, "--quasi", "age,ward", "--json")
+    assert code == 0
+    found = json.loads(text)["together"]
+    assert found["isolated"] > 0
+    assert found["k"] < found["promised"]
+    same = json.loads(kohort_here("check", first, first, "--quasi", "age,ward", "--json")[1])["together"]
+    assert (same["isolated"], same["k"]) == (0, same["promised"])
+
+
+def test_persons_are_counted_and_not_released(kohort_here, tmp_path):
+    rows = pl.DataFrame({"patient": [n // 6 for n in range(120)], "age": [20 + n // 6 for n in range(120)]})
+    table, out = tmp_path / "visits.csv", tmp_path / "out.csv"
+    rows.write_csv(table)
+    code, text, _ = kohort_here(
+        "anonymize", table, "--quasi", "age", "--person", "patient", "--k", 4, "--out", out, "--json"
+    )
+    assert code == 0
+    assert json.loads(text)["k"] >= 4
+    released = pl.read_csv(out)
+    assert released.columns == ["age"]
+    judged = released.with_columns(rows["patient"]).group_by("age").agg(pl.col("patient").n_unique())
+    assert judged["patient"].min() >= 4

@@ -96,6 +96,14 @@ def anonymize(
         str, typer.Option(help="kkm: generalise rare combinations of items, or suppress single items of them.")
     ] = "generalise",
     item_suppression: Annotated[float, typer.Option(help="kkm: share of items that may be suppressed.")] = 1.0,
+    max_set: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Most values in a released set; larger ones are suppressed."),
+    ] = None,
+    account: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Keep account of releases; refuse one that crosses an earlier one."),
+    ] = None,
     missing: MissingOption = "category",
     write_hierarchies: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Also write the hierarchies of the released labels.")
@@ -113,7 +121,7 @@ def anonymize(
     """
     from kohort.files import require_new
     from kohort.tables.dialect import ReadingOptions
-    from kohort.tables.frames import ITEM_SEPARATOR, write_table
+    from kohort.tables.frames import ITEM_SEPARATOR, handle_missing, write_table
     from kohort.tables.prepared import Declared, prepare
 
     _check_rule(k, l, t)
@@ -182,9 +190,13 @@ def anonymize(
             levels=_levels(levels),
             keep_exact=exact,  # type: ignore[arg-type]
             suppression_limit=suppression,
+            max_set=max_set,
             missing=missing,  # type: ignore[arg-type]
         )
         figures = made.report.to_mapping()
+    if account is not None:
+        complete = handle_missing(frame, frame.columns, missing)  # type: ignore[arg-type]
+        _keep_account(account, made, complete, prepared.person, out)
     write_table(
         prepared.as_in_file(made.frame, out),
         out,
@@ -204,6 +216,16 @@ def anonymize(
     if not made.report.verified:
         say(f"warning: the release breaks its rule: {'; '.join(made.report.problems)}")
     stdout().print(f"Written to {out}", markup=False)
+
+
+def _keep_account(
+    account: Path, made: Anonymised | KKmResult, rows: pl.DataFrame, person: str | None, out: Path
+) -> None:
+    """Note the release before it is written, or refuse it."""
+    from kohort.privacy.releases import ReleaseAccount, units_of
+
+    classes = made.cluster if hasattr(made, "cluster") else made.classes
+    ReleaseAccount(account).admit(out.name, units_of(rows[made.kept.tolist()], person), classes)
 
 
 def _keep_exact(text: str) -> bool | str:

@@ -46,6 +46,10 @@ def register(app: typer.Typer) -> None:
 
 def check(
     table: TableArgument,
+    second: Annotated[
+        str | None,
+        typer.Argument(metavar="[TABLE2]", help="Another release of the same rows: who do both together isolate?"),
+    ] = None,
     quasi: QuasiOption = None,
     sensitive: SensitiveOption = None,
     items: ItemsOption = None,
@@ -66,8 +70,10 @@ def check(
     """Measure k, l, t, k^m and the risk of re-identification.
 
     Example: kohort check adult:train --quasi age,race,sex --sensitive income
+
+    Two releases of the same rows: kohort check first.csv second.csv --quasi age,race,sex
     """
-    from kohort.anonymity.checker.measures import measure
+    from kohort.anonymity.checker.measures import measure, together
     from kohort.anonymity.risk.identifiers import identifier_warnings
     from kohort.anonymity.risk.reidentification import assess_risk, distinction_and_separation
     from kohort.errors import ConfigError
@@ -103,10 +109,12 @@ def check(
         frame, quasi=columns, sensitive=private, items=sets, identifiers=prepared.identifiers, others=declared.keep
     )
     dropped = opened.height - frame.height
+    both = None if second is None else together(opened, prepare(second, declared).frame, quasi=columns)
     if json:
         emit(
             {
                 **found.to_mapping(),
+                **({} if both is None else {"together": vars(both)}),
                 "risk": risk.to_mapping(),
                 "identifying": [one.to_mapping() for one in identifying],
                 "warnings": [one.to_mapping() for one in warnings],
@@ -126,6 +134,12 @@ def check(
     console.print(_figures(found, risk))
     console.print(_columns(identifying))
     console.print(_verdict(found), markup=False)
+    if both is not None:
+        console.print(
+            f"both releases together: a crowd of {both.k:,} is left in the worst case, and {both.isolated:,} of "
+            f"{both.rows:,} rows are in one below {both.promised:,}, which each release promises alone",
+            markup=False,
+        )
 
 
 def _figures(found: Anonymity, risk: Risk) -> Table:
