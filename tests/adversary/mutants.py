@@ -64,7 +64,7 @@ OPENINGS, BOOKS = "tests/privacy/test_openings.py", f"{HERE}/test_books.py"
 NOISY = "tests/rounds/test_noisy_domains.py tests/privacy/dp/test_histogram.py"
 PLAIN_ORDER = "fedavg-order or silo-order"
 FORGED, PINNED = "tests/cli/test_ledger_forgeries.py", "tests/transport/deployment/test_pinned_ledgers.py"
-ARRIVAL = "tests/transport/test_remote_engine.py"
+ARRIVAL, SIGNERS = "tests/transport/test_remote_engine.py", "tests/privacy/ledger/test_pins.py"
 LEDGERS = (
     Mutant("ledger: pins", "privacy/ledger/pins.py", "        if self.required:\n", "        if False:\n", PINNED),
     Mutant(
@@ -79,21 +79,21 @@ LEDGERS = (
         "privacy/ledger/pins.py",
         "if self.site and set(chains)",
         "if False and set(chains)",
-        PINNED,
+        SIGNERS,
     ),
     Mutant(
         "ledger: signature of a statement",
         "privacy/ledger/checks.py",
         'if not holds(signer.get("signing", ""), canonical_bytes(said), signature, purpose=purpose):',
         "if False:",
-        FORGED,
+        SIGNERS,
     ),
     Mutant(
         "ledger: fingerprint of a signer",
         "privacy/ledger/checks.py",
         ' or signer["fingerprint"] != _fingerprint(signer)',
         "",
-        FORGED,
+        SIGNERS,
     ),
     Mutant(
         "results: hashes",
@@ -148,7 +148,7 @@ LEDGERS = (
     Mutant(
         "marks: at the start",
         "transport/deployment/site.py",
-        "            high_water.check(site.name, ledger.hashes)\n",
+        "            high_water.check(identity.name, ledger.hashes)\n",
         "            pass\n",
         PINNED,
     ),
@@ -217,7 +217,7 @@ LEDGERS = (
         "privacy/ledger/verify_receipts.py",
         'return "" if holds(hub_key, message, line["hub_signature"], purpose=purpose) else "the hub did not sign it"',
         'return ""',
-        PINNED,
+        SIGNERS,
     ),
     Mutant("hub: of another site", "privacy/ledger/verify_receipts.py", " or _of_another_site(line, site)", "", PINNED),
     Mutant(
@@ -232,13 +232,6 @@ LEDGERS = (
         "privacy/ledger/verify_receipts.py",
         "    if kept != issued[: len(kept)]:\n",
         "    if False:\n",
-        PINNED,
-    ),
-    Mutant(
-        "hub: covering up",
-        "privacy/ledger/amend.py",
-        "    if before is not None and _state(folder, signer) is None:\n",
-        "    if (before := before or BoundResults(lines=1)) and _state(folder, signer) is None:\n",
         PINNED,
     ),
 )

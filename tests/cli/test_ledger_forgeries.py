@@ -275,3 +275,31 @@ def test_without_a_place_for_a_key_the_run_says_that_nobody_signed_it(
     code, _, said = kohort_here("ledger", "verify", tmp_path / "run")
     assert code == 0
     assert "consistent, signer unknown" in said
+
+
+def test_the_closing_line_has_the_signer_and_the_head_of_its_ledger(
+    out: Path, finished: Path, tmp_path: Path, kohort_here: Call
+) -> None:
+    from kohort.crypto.identity.signers import signer_of
+    from kohort.privacy.ledger.ledger import Ledger
+
+    genuine = (out / "ledger" / "head.json").read_bytes()
+    change(out, "run.json", epsilon=0.1)
+    bind_results(out, signer=fresh_signer(3), run="r", last={})
+    for command in readers(out):
+        code, _, said = kohort_here(*with_table(command, finished))
+        assert code == 6
+        assert "another key than the ledger's head" in said
+    # A head of another run that the same user signed.
+    user = user_identity()
+    assert user is not None
+    bind_results(out, signer=signer_of(user), run="r", last={})
+    assert kohort_here("predict", *readers_predict(out, finished))[0] == 0
+    other = Ledger(signer=signer_of(user), folder=tmp_path / "other", run="another")
+    other.seal(receipts=(0, "0" * 64), hub_key="")
+    other.close()
+    shutil.copy(tmp_path / "other" / "head.json", out / "ledger" / "head.json")
+    code, _, said = kohort_here("predict", *readers_predict(out, finished))
+    assert code == 6
+    assert "another ledger" in said
+    assert genuine != (out / "ledger" / "head.json").read_bytes()
