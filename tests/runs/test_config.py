@@ -184,7 +184,8 @@ CHANGED: dict[str, Any] = {
     "train.state": "keep", "train.stop": {"patience": 4}, "train.aggregate": "median", "train.hub": "momentum",
     "train.correction": "fedprox:0.1", "train.select": "poisson", "policy.tasks": ["train"], "policy.public": [],
     "method.name": "central", "sites.faults": {"drop": 0.5}, "sites.deadline": 3.0, "train.reject": 2.0,
-    "data.validation": 0.1, "policy.epsilon": 2.0,
+    "data.validation": 0.1, "policy.epsilon": 2.0, "method.link": "log", "method.monotone": {"a": "up"},
+    "method.dp": {"epsilon": 2.0, "delta": 1e-6}, "method.secure": {"sum": "bfv"},
 }  # fmt: skip
 CHOSEN: dict[str, Any] = {"sites.alpha": {"sites": {"split": "dirichlet"}}}
 """What else a plan must say for a key to be read."""

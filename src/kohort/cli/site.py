@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from kohort.cli.common import say, stdout
+from kohort.cli.common import ForceOption, say, stdout
 
 __all__ = ["register"]
 
@@ -33,6 +33,7 @@ def register(app: typer.Typer) -> None:
     site.command("renew")(renew)
     site.command("domains")(domains)
     site.command("approve")(approve)
+    site.command("profile")(profile)
     site.command("start")(start)
     app.add_typer(site)
 
@@ -41,7 +42,9 @@ def init(
     site: SiteArgument,
     name: Annotated[str, typer.Option(help="Name of this site at the hub and its peers.")],
     invitation: Annotated[Path, typer.Option(help="The hub's invitation.json.")],
-    table: Annotated[Path | None, typer.Option(help="The site's rows; a key-holder has none.")] = None,
+    table: Annotated[
+        str | None, typer.Option(help="The site's rows: a path or a database's address; a key-holder has none.")
+    ] = None,
     plan: Annotated[Path | None, typer.Option(help="Copy the roles of the columns from this plan.")] = None,
     fingerprint: Annotated[
         str, typer.Option(help="The fingerprint the hub's operator told you; another is refused.")
@@ -55,6 +58,7 @@ def init(
     from kohort.crypto.identity.names import check_name
     from kohort.crypto.identity.roster import require_fingerprint
     from kohort.runs.config import read_plan
+    from kohort.tables.sources.opening import is_source
     from kohort.transport.deployment.files import Invitation, Registration
     from kohort.transport.deployment.site import SiteFolder
 
@@ -64,7 +68,7 @@ def init(
     SiteFolder.init(
         site,
         name=name,
-        table=table,
+        table=None if table is None else table if is_source(table) else Path(table),
         invitation=read,
         plan=None if plan is None else read_plan(plan),
         passphrase=os.environ.get(PASSPHRASE),
@@ -201,6 +205,24 @@ def approve(
     approvals.approve(plan_hash, note="" if is_hash else Path(plan).name)
     say("approved:")
     stdout().print(plan_hash)
+
+
+def profile(
+    site: SiteArgument,
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="Where the profile goes.")],
+    force: ForceOption = False,
+) -> None:
+    """Write the profile of this site's table, for kohort harmonise; it passes the door and is in the ledger.
+
+    The site must not be running. Example: kohort site profile north --out north.json
+    """
+    from kohort.files import require_new, write_atomic
+    from kohort.transport.deployment.site import SiteFolder
+
+    require_new(out, force=force)
+    released = SiteFolder(site).profile(passphrase=os.environ.get(PASSPHRASE))
+    write_atomic(out, released)
+    say(f"{out} is listed in the ledger of {site}. Read it, then give it to whoever runs kohort harmonise")
 
 
 def start(

@@ -197,6 +197,20 @@ class Model(ABC):
             found[name] = float(np.mean(errors)) - whole
         return dict(sorted(found.items(), key=lambda item: -item[1]))
 
+    def curves(self) -> dict[str, dict[str, Any]]:
+        """What the model says of each column by itself, if it is of a kind that can be read like this.
+
+        Returns:
+            By column, the most important first: at least `importance`, `bins`, `values` and `counts`; nothing for most
+            kinds.
+        """
+        return {}
+
+    def row_contributions(self, frame: pl.DataFrame) -> list[dict[str, Any]]:
+        """What each column adds to the score of each row, if the model is a sum of such parts; nothing otherwise."""
+        del frame
+        return []
+
     def remarks(self, frame: pl.DataFrame) -> Remarks:
         """What is to be said about how it reads these rows; nothing, for most kinds."""
         del frame

@@ -27,9 +27,12 @@ from kohort.privacy.policy import Policy
 from kohort.protocol.faults import Faults
 from kohort.protocol.plan.approved import ModelSection, TrainSection
 from kohort.runs.data_options import with_data
+from kohort.runs.default_method import ADDITIVE, default_method, with_default_sum
 from kohort.runs.overrides import METHOD_NAME, apply_overrides, copied, dotted_keys, key_of, place_of, without_keys
+from kohort.runs.plan_mapping import with_mapping
 from kohort.runs.validation import validated
 from kohort.tables.dialect import ReadingOptions
+from kohort.tables.harmonise.mapping import TableMapping
 from kohort.tables.sources.addresses import refuse_password
 
 __all__ = [
@@ -94,8 +97,17 @@ class DataSection:
     """Share of the rows kept for testing, or a table of their own; 0 keeps none, and nothing is measured."""
     validation: Annotated[float, Gt(0), Lt(1)] | None = None
     """Share of the training rows the hub holds to judge updates by (`train.reject`)."""
+    mapping: Mapping[str, Any] | None = None
+    """What makes the sites' tables agree (`kohort harmonise`); a plan file may name a TOML file instead."""
+
+    @property
+    def table_mapping(self) -> TableMapping:
+        """The mapping as it is applied; an empty one changes nothing."""
+        return TableMapping.from_plain(self.mapping or {}, "data.mapping")
 
     def __post_init__(self) -> None:
+        if self.mapping is not None:
+            _ = self.table_mapping  # refuses what cannot be read
         for table in (self.table,) if isinstance(self.table, str) else self.table:
             refuse_password(table, "data.table")
         if isinstance(self.test, str):
@@ -170,6 +182,8 @@ class Plan:
     """Dotted names of the keys that a file, the command line or a caller gave. Defaults are not among them."""
     ignored: tuple[str, ...] = field(default=(), compare=False)
     """Keys of the file that were left out because the command line chose another method, model kind or split."""
+    because: str = field(default="", compare=False)
+    """Why it has its method, where nobody named one."""
 
     def to_mapping(self) -> dict[str, Any]:
         """The plan as it is written in TOML, every default spelt out."""
@@ -248,7 +262,8 @@ class Plan:
     @property
     def notes(self) -> tuple[str, ...]:
         """What is to be said about the plan with the results of its run."""
-        return (f"not read by {self.method}, ignored: {', '.join(self.ignored)}",) if self.ignored else ()
+        ignored = (f"not read by {self.method}, ignored: {', '.join(self.ignored)}",) if self.ignored else ()
+        return (*((self.because,) if self.because else ()), *ignored)
 
     def _reader_of(self, key: str, engine: str) -> str:
         """Who would read a key, in the words of an error."""
@@ -309,7 +324,7 @@ def read_plan(
     """
     raw = with_data(_toml_of(path), data or {})
     changed = apply_overrides(raw, overrides, method_last=drop_overrides)
-    renamed = _without_deprecated_keys(changed)
+    renamed = with_mapping(_without_deprecated_keys(changed), path.parent)
     first = _validated_plan(renamed)
     dropped = _droppable(raw, first, overrides, drop_overrides=drop_overrides)
     plan = _validated_plan(without_keys(renamed, dropped)) if dropped else first
@@ -383,10 +398,20 @@ def _validated_plan(raw: Mapping[str, Any]) -> Plan:
     section = raw.get("method", {})
     if not isinstance(section, Mapping):
         raise ConfigError("method is not a section", hint='Write [method] and name = "fedavg"')
-    method = find_method(str(section.get("name", DEFAULT_METHOD)))
-    own = {key: value for key, value in section.items() if key != "name"}
+    own, because = {key: value for key, value in section.items() if key != "name"}, ""
+    name = section.get("name")
+    if name is None:
+        name, because = default_method(raw)
+        own = with_default_sum(own, _dealt_sites(made.get("sites"))) if name == ADDITIVE else own
+    method = find_method(str(name))
     config = validated(method.config, own, "method")
-    return Plan(**made, method=method.name, config=config, given=dotted_keys(raw))
+    return Plan(**made, method=method.name, config=config, given=dotted_keys(raw), because=because)
+
+
+def _dealt_sites(sites: Any) -> int | None:
+    """How many sites one table is dealt out to; None where the rows or the files decide."""
+    layout = SitesSection() if sites is None else sites
+    return None if layout.split == "files" or layout.split.startswith("column:") else int(layout.count)
 
 
 def _droppable(raw: Mapping[str, Any], plan: Plan, overrides: Sequence[str], *, drop_overrides: bool) -> frozenset[str]:

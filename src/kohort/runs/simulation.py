@@ -18,7 +18,7 @@ from kohort.rng import Streams
 from kohort.runs.agreed import complete_rows, usable_rows
 from kohort.runs.config import DataSection, Plan
 from kohort.runs.left_out import LeftOut
-from kohort.runs.site_tables import SiteTables, read_site_tables
+from kohort.runs.site_tables import SiteTables, preflight, read_site_tables
 from kohort.tables.answers import TargetTask, answer_of, kind_for, settle_target, task_of
 from kohort.tables.datasets.catalogue import Dataset, open_table
 from kohort.tables.frames import check_finite
@@ -187,7 +187,8 @@ def _read(plan: Plan, streams: Streams, tables: dict[str, pl.DataFrame] | None) 
         found = open_table(section.table, section.reading, query=section.query)
     else:
         raise ConfigError("data.table lists several files", hint='Set sites.split = "files", or give one table')
-    return _read_one(plan, streams, found)
+    mapped, lost = section.table_mapping.apply(found.frame)
+    return _read_one(plan, streams, replace(found, frame=mapped, reading=(*found.reading, *lost)))
 
 
 def _read_one(plan: Plan, streams: Streams, opened: Dataset) -> _Read:
@@ -238,20 +239,15 @@ def _read_parts(plan: Plan, streams: Streams, found: SiteTables) -> _Read:
     frames = {name: frame for name, (frame, _) in made.items()}
     section = next(iter(made.values()))[1]
     suspicions = _suspicions(frames, plan, default=found.default_role)
-    first = next(iter(frames.values()))
-    # A column that only another site has is named by the check of each table, not here.
+    first = _complete_table(frames, section)
+    # A column that only another site has is named by the comparison of tables, not here.
     section = replace(section, drop=(*section.drop, *(name for name in suspicions if name in first.columns)))
     schema = schema_of(section, list(first.columns), codebook=found.codebook, default=found.default_role)
     if schema.target is None:
         raise ConfigError("the plan names no target", hint="Set data.target to the column to predict")
-    wanted = list(schema.columns)
-    parts: list[tuple[pl.DataFrame, pl.DataFrame]] = []
-    for name, table in frames.items():
-        lacking = [column for column in wanted if column not in table.columns]
-        if lacking:
-            raise DataError(f"the table of site {name!r} lacks columns: {', '.join(lacking)}", hint="Add them")
-        whole = check_finite(table.select(wanted))
-        parts.append((whole, complete_rows(whole, schema, plan)))
+    disagreements = preflight(frames, schema, least=plan.policy.min_cell)
+    wholes = [check_finite(table.select(list(schema.columns))) for table in frames.values()]
+    parts = [(whole, complete_rows(whole, schema, plan)) for whole in wholes]
     empty = [name for name, (_, part) in zip(tables, parts, strict=True) if part.height == 0]
     if empty:
         raise DataError(f"{len(empty)} sites have no usable row: {', '.join(empty)}", hint='Try missing = "category"')
@@ -272,9 +268,16 @@ def _read_parts(plan: Plan, streams: Streams, found: SiteTables) -> _Read:
         schema=schema,
         assignment=assignment,
         task=task,
-        notes=(*found.notes, *_suspicion_notes(suspicions)),
+        notes=(*found.notes, *disagreements, *_suspicion_notes(suspicions)),
         left_out=(*_rows_left_out(parts, schema), *_columns_left_out(suspicions)),
     )
+
+
+def _complete_table(frames: dict[str, pl.DataFrame], section: DataSection) -> pl.DataFrame:
+    """The first table that has all columns that the plan names; one that lacks some is named by the comparison."""
+    named = {*section.quasi, *section.sensitive, *section.items, *filter(None, [section.target])}
+    named |= set() if section.features == "rest" else set(section.features)
+    return next((frame for frame in frames.values() if named <= set(frame.columns)), next(iter(frames.values())))
 
 
 def _with_sets(frame: pl.DataFrame, section: DataSection) -> tuple[pl.DataFrame, DataSection]:
@@ -336,8 +339,8 @@ def _hold_out(
 ) -> tuple[NDArray[np.bool_], pl.DataFrame, tuple[str, ...] | None]:
     share: Any = plan.data.test
     if isinstance(share, str):
-        opened = open_table(share, plan.data.reading)
-        table, _ = _with_sets(opened.frame, plan.data)
+        opened, _ = plan.data.table_mapping.apply(open_table(share, plan.data.reading).frame)
+        table, _ = _with_sets(opened, plan.data)
         lacking = [column for column in schema.columns if column not in table.columns]
         if lacking:
             raise DataError(f"the test table lacks columns: {', '.join(lacking)}", hint="Add them, or set data.test")

@@ -43,7 +43,8 @@ __all__ = [
 
 MASK = "*"
 FIRST_INTERVALS = 32
-DATE_LENGTHS = (7, 4, 3)
+DAY = 10
+"""Characters of a date without a time."""
 SHORTEST_CODE = 3
 
 RHOS = (2, 4, 5, 10, 20, 25, 50, 100)
@@ -88,10 +89,21 @@ def interval_hierarchy(
 
 
 def date_hierarchy(column: str, values: Iterable[str]) -> Hierarchy:
-    """ISO dates cut to month, year and decade."""
+    """ISO dates and times: day, month, quarter, year, decade.
+
+    Args:
+        column: Name of the column.
+        values: The dates as text, such as 2024-03-09 or 2024-03-09 12:30:00.
+
+    Returns:
+        The hierarchy. Where no value has a time, its first level is the month.
+    """
+    known = list(dict.fromkeys(values))
+    timed = any(len(text) > DAY for text in known)
     chains = {}
-    for text in dict.fromkeys(values):
-        labels = [text[:length] + ("0s" if length == DATE_LENGTHS[-1] else "") for length in DATE_LENGTHS]
+    for text in known:
+        quarter = f"{text[:4]}-Q{(int(text[5:7]) + 2) // 3}"
+        labels = [*([text[:DAY]] if timed else []), text[:7], quarter, text[:4], f"{text[:3]}0s"]
         chains[text] = (*labels, ROOT_LABEL)
     return Hierarchy.of(column, chains)
 

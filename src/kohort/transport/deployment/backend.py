@@ -83,7 +83,9 @@ class FlowerBackend:
         del streams
         if plan.data.validation is not None:
             raise ConfigError("a hub on Flower holds no training rows", hint="Drop data.validation and train.reject")
-        opened = open_table(plan.data.test).frame if isinstance(plan.data.test, str) else None
+        opened = None
+        if isinstance(plan.data.test, str):
+            opened, _ = plan.data.table_mapping.apply(open_table(plan.data.test).frame)
         schema = hub_schema(plan, None if opened is None else opened.columns)
         if schema.target is None:
             raise ConfigError("the plan names no target", hint="Set data.target to the column to predict")

@@ -37,7 +37,7 @@ from kohort.privacy.policy import Policy
 from kohort.privacy.releases import ReleaseAccount
 from kohort.rng import Streams
 from kohort.runs.config import DataSection, Plan
-from kohort.tables.frames import check_finite, read_table
+from kohort.tables.harmonise.toml import mapping_text
 from kohort.tables.schema import Schema
 from kohort.transport.deployment.declared import LowRisk, cluster_of, low_risk_rule
 from kohort.transport.deployment.files import (
@@ -50,6 +50,7 @@ from kohort.transport.deployment.files import (
     split_address,
 )
 from kohort.transport.deployment.settings import (
+    MAPPING_FILE,
     SCHEMA_KEYS,
     Limits,
     SiteSection,
@@ -57,19 +58,22 @@ from kohort.transport.deployment.settings import (
     section_of,
     site_template,
 )
+from kohort.transport.deployment.site_profile import PROFILE, release_profile
 from kohort.transport.deployment.site_run import SiteResources, check_table, open_chain, run_opener
+from kohort.transport.deployment.site_table import read_site_table
 from kohort.transport.deployment.waiting import Waiting
 from kohort.transport.flower.environment import quiet
 from kohort.transport.flower.runner import BAD_CERTIFICATE, NODE_FILE, NOT_LET_IN, SiteRunner, supernode_command
 from kohort.transport.high_water import MARK_FILE, HighWater
 from kohort.transport.peer_heads import PeerHeads
-from kohort.transport.site_ledger import MONTH, SiteLedger, open_site_ledger
+from kohort.transport.site_ledger import MONTH, KeptReceipts, SiteLedger, open_site_ledger
 from kohort.transport.site_server import SiteServer
 from kohort.transport.site_store import AnsweredRequests, ReplayGuard, RunStore
 
 __all__ = ["Limits", "SiteFolder"]
 
 STOP_SECONDS = 10.0
+_FROM_PLAN = "The plan's mapping. It is applied to your table at home: read it, and correct it where it is wrong."
 
 
 @dataclass(frozen=True)
@@ -84,7 +88,7 @@ class SiteFolder:
         path: Path,
         *,
         name: str,
-        table: Path | None,
+        table: Path | str | None,
         invitation: Invitation,
         plan: Plan | None = None,
         passphrase: str | None = None,
@@ -102,6 +106,9 @@ class SiteFolder:
             path.mkdir(parents=True, exist_ok=True)
             path.chmod(0o700)
         write_atomic(path / "site.toml", site_template(name, table, plan).encode(), private=True)
+        if plan is not None and plan.data.mapping is not None and table is not None:
+            text = mapping_text(plan.data.table_mapping, about=[_FROM_PLAN])
+            write_atomic(path / MAPPING_FILE, text.encode(), private=True)
         node_key = ""
         if invitation.ca:
             from kohort.crypto.identity.certificates import make_node_key, node_public_key
@@ -152,23 +159,15 @@ class SiteFolder:
         """Everything read and checked: what answers this site's messages."""
         check_folder(self.path)
         site, declared, policy, limits = self.settings()
-        identity = load_identity(self.path / "identity.key", passphrase=passphrase)
-        if identity.name != site.name:
-            raise ConfigError(f"the keys are of {identity.name!r}, site.toml says {site.name!r}", hint="Use one name")
+        identity = self._identity(site, passphrase)
         hub = self._hub(identity)
         holds_keys = identity.name == KEY_HOLDER
-        frame = pl.DataFrame() if holds_keys else check_finite(read_table(str(self.path / site.table)))
+        frame = pl.DataFrame() if holds_keys else self._table(site)
         cluster, rule, low = cluster_of(site.cluster, frame), low_risk_rule(site.low_risk), None
         schema = Schema(columns={}) if holds_keys else _schema_of(declared, frame, rule)
         if rule is not None:
             frame, low = rule.low_first(frame, schema)
-        ledger, receipts = open_site_ledger(self.path / "ledger", signer=signer_of(identity), hub_key=hub.signing.hex())
-        high_water = self._high_water(identity)
-        try:
-            high_water.check(site.name, ledger.hashes)
-        except IntegrityError:
-            ledger.close()
-            raise
+        ledger, receipts, high_water = self._open_ledger(identity, hub)
         secret = kept_secret(self.path / "ledger.key")
         resources = SiteResources(
             identity=identity,
@@ -180,6 +179,7 @@ class SiteFolder:
             streams=lambda store: _streams(site, store, secret),
             low=low,
             low_by_row=rule is not None and rule.by_row,
+            is_mapped=bool(site.mapping),
             cluster=cluster,
             openings=OpeningBook(self.path / "openings.jsonl"),
             releases=ReleaseAccount(None if holds_keys else self.path / "releases.jsonl"),
@@ -200,6 +200,53 @@ class SiteFolder:
             high_water=high_water,
             peer_heads=PeerHeads(self.path / "peers.heads"),
         )
+
+    def profile(self, *, passphrase: str | None = None) -> bytes:
+        """The profile of this site's table, for `kohort harmonise`, released through the door and listed in the ledger.
+
+        The site must not be running, since its ledger has one writer.
+
+        Raises:
+            RefusedError: Policy or limits do not let it out.
+        """
+        site, declared, policy, limits = self.settings()
+        identity = self._identity(site, passphrase)
+        if identity.name == KEY_HOLDER:
+            raise ConfigError("a key-holder has no table", hint="Let the sites write their profiles")
+        frame = self._table(site)
+        ledger, receipts, high_water = self._open_ledger(identity, self._hub(identity))
+        try:
+            self._check_limits(limits, [PROFILE], ledger, begins=False)
+            secret = kept_secret(self.path / "ledger.key")
+            try:
+                return release_profile(
+                    frame, site=site.name, declared=declared, policy=policy, ledger=ledger, secret=secret
+                )
+            finally:
+                ledger.seal(receipts=(receipts.length, receipts.head), hub_key=receipts.hub_key)
+                high_water.raise_to(ledger.chain)
+        finally:
+            ledger.close()
+
+    def _identity(self, site: SiteSection, passphrase: str | None) -> Identity:
+        identity = load_identity(self.path / "identity.key", passphrase=passphrase)
+        if identity.name != site.name:
+            raise ConfigError(f"the keys are of {identity.name!r}, site.toml says {site.name!r}", hint="Use one name")
+        return identity
+
+    def _open_ledger(self, identity: Identity, hub: PublicIdentity) -> tuple[SiteLedger, KeptReceipts, HighWater]:
+        """The site's ledger, which must not be older than what the site signed."""
+        ledger, receipts = open_site_ledger(self.path / "ledger", signer=signer_of(identity), hub_key=hub.signing.hex())
+        high_water = self._high_water(identity)
+        try:
+            high_water.check(identity.name, ledger.hashes)
+        except IntegrityError:
+            ledger.close()
+            raise
+        return ledger, receipts, high_water
+
+    def _table(self, site: SiteSection) -> pl.DataFrame:
+        return read_site_table(self.path, name=site.name, table=site.table, query=site.query, mapping=site.mapping)
 
     def _high_water(self, identity: Identity) -> HighWater:
         """How far the ledger has come: marks beside the ledger folder, and outside the site's folder."""

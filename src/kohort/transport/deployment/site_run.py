@@ -41,7 +41,7 @@ from kohort.transport.site_ledger import SiteLedger
 from kohort.transport.site_server import OpenedRun
 from kohort.transport.site_store import RunStore
 
-__all__ = ["SCHEMA_KEYS", "SiteResources", "check_table", "hub_schema", "open_chain", "run_opener"]
+__all__ = ["SCHEMA_KEYS", "SiteResources", "check_table", "hub_schema", "open_chain", "require_mapping", "run_opener"]
 
 _LARGEST_PLAN = 1 << 20
 _MOST_NAMED = 5
@@ -69,6 +69,8 @@ class SiteResources:
     """How many rows of `frame`, the first ones, the operator called low-risk; None when no row was."""
     low_by_row: bool = False
     """Whether each row tells that by itself."""
+    is_mapped: bool = False
+    """Whether the site applied a mapping to its table."""
     cluster: str = ""
     """The cluster of peers the operator named; empty for none."""
     openings: OpeningBook = field(default_factory=OpeningBook)
@@ -77,6 +79,21 @@ class SiteResources:
     """Whom it released in which classes, over all runs."""
     book: KeyBook = field(default_factory=KeyBook)
     """What a key-holder offered and opened, over all runs."""
+
+
+def require_mapping(resources: SiteResources, plan: Plan) -> None:
+    """Refuse a plan for mapped tables at a site that applies no mapping: its values would mean something else.
+
+    A plan's mapping is never applied here; the site's own is, and its operator may have corrected it.
+
+    Raises:
+        RefusedError: The plan has a mapping, and `site.toml` names none.
+    """
+    if plan.data.mapping is not None and not resources.is_mapped:
+        raise RefusedError(
+            "the plan is for tables with a mapping, and site.toml names none",
+            hint='Set mapping = "mapping.toml" under [site]; an empty file says that the table agrees as it is',
+        )
 
 
 def open_chain(resources: SiteResources, ledger: SiteLedger, secret: bytes) -> Chain:
@@ -101,6 +118,7 @@ def run_opener(resources: SiteResources, ledger: SiteLedger) -> Callable[[Reques
         schema = _agreed_schema(resources.schema, incoming, read) if is_site else resources.schema
         if not is_site:
             return _open_for_key_holder(resources, ledger, read, incoming, store)
+        require_mapping(resources, read)
         peers = store.peers or incoming.peers
         approved = approved_plan_for(read, schema=schema, run=incoming.run, sites=_sites_in(peers))
         method = find_method(read.method)
