@@ -33,7 +33,8 @@ from kohort.transport.deployment.site_run import hub_schema
 from kohort.transport.messages import RequestMessage, fresh_number, read_reply, write_reply, write_request
 from kohort.transport.remote_engine import SiteReceipts
 
-PLAN = '[data]\ntable = "at the sites"\ntarget = "y"\nfeatures = ["b"]\n[sites]\nsplit = "files"\n[method]\nname = "fedavg"\n'
+PLAN = '[data]\ntable = "at the sites"\ntarget = "y"\nfeatures = ["b"]\n[sites]\nsplit = "files"\n'
+PLAN += '[method]\nname = "fedavg"\n'
 
 
 @dataclass(frozen=True)
