@@ -161,8 +161,8 @@ def test_a_mapping_in_python(hospitals: dict[str, list[str]], tmp_path: Path, ko
     tables = {name: pl.read_csv(path) for name, path in zip(NAMES, hospitals["messy"], strict=True)}
     options: dict[str, Any] = {"target": "outcome", "missing": "category", "policy": {"min_rows": 1}}
     with pytest.raises(DataError, match="lacks columns: sex"):
-        Federation(tables, **options).run(rounds=1)
-    mended = Federation(tables, mapping=str(mapping), **options).run(rounds=1)
+        Federation(tables, **options).run("fedavg", rounds=1)
+    mended = Federation(tables, mapping=str(mapping), **options).run("fedavg", rounds=1)
     assert not [note for note in mended.notes if "disagree" in note]
 
 
