@@ -155,6 +155,20 @@ def test_the_odd_table_may_come_first(hospitals: dict[str, list[str]], tmp_path:
     assert "name of sex (west)" in said
 
 
+def test_with_rest_every_column_that_most_sites_have_counts(tmp_path: Path, kohort_here: Here) -> None:
+    paths = []
+    for index, name in enumerate(NAMES):
+        table = clean_hospital(index)
+        paths.append(str(tmp_path / f"{name}.csv"))
+        (table.drop("ward") if name == "south" else table).write_csv(paths[-1])
+    path = tmp_path / "plan.toml"
+    path.write_text(
+        f'[data]\ntable = {json.dumps(paths)}\ntarget = "outcome"\nfeatures = "rest"\n[sites]\nsplit = "files"\n'
+    )
+    _, out, _ = kohort_here("harmonise", path, "--json")
+    assert kinds(json.loads(out)["disagreements"]) == {("absent", "ward", "south")}
+
+
 def test_a_mapping_in_python(hospitals: dict[str, list[str]], tmp_path: Path, kohort_here: Here) -> None:
     mapping = tmp_path / "mapping.toml"
     kohort_here("harmonise", *hospitals["messy"], "--out", mapping)
