@@ -27,6 +27,7 @@ def register(app: typer.Typer) -> None:
     hub.command("start")(start)
     hub.command("status")(status)
     hub.command("forget")(forget)
+    hub.command("revoke")(revoke)
     hub.command("renew")(renew)
     hub.command("domains")(domains)
     app.add_typer(hub)
@@ -149,6 +150,20 @@ def forget(
     say(f"{'overdue rows' if site is None else f'forgot {site}; rows'} deleted from {len(changed)} tables")
     for place in changed:
         stdout().print(place, markup=False)
+
+
+def revoke(
+    hub: HubArgument,
+    fingerprint: Annotated[str, typer.Argument(metavar="FINGERPRINT", help="Fingerprint of a key that leaked.")],
+) -> None:
+    """Revoke a site's key for good. Its site is let in again with new keys only; open runs end.
+
+    Example: kohort hub revoke hub 3f2a...
+    """
+    from kohort.transport.deployment.hub import HubFolder
+
+    name = HubFolder(hub).revoke(fingerprint)
+    say(f"revoked; {name} is no longer registered" if name else "revoked; no registered site has this key")
 
 
 def renew(hub: HubArgument) -> None:

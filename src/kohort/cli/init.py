@@ -33,12 +33,12 @@ def init(
 
     Example: kohort init patients.csv --target died --out plan.toml
     """
-    from kohort.errors import ConfigError
+    from kohort.errors import RefusedError
     from kohort.files import require_new, write_atomic
     from kohort.runs.suggest import suggest_plan
 
     if len(tables) == 2:
-        raise ConfigError(
+        raise RefusedError(
             "a secure sum needs three sites, and two tables are given",
             hint="Give three, or one table that is dealt out to simulated sites",
         )

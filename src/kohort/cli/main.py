@@ -10,6 +10,7 @@ import difflib
 import importlib
 import os
 import pkgutil
+import re
 import sys
 import traceback
 import warnings
@@ -86,7 +87,7 @@ def main() -> NoReturn:
     except click.exceptions.NoSuchOption as error:
         _fail(error, _unknown_option(error), 2, debug=debug)
     except click.ClickException as error:
-        _fail(error, error.format_message(), 2, debug=debug)
+        _fail(error, _said_once(error.format_message()), 2, debug=debug)
     except KeyboardInterrupt as error:
         _fail(error, "interrupted", INTERRUPTED, debug=debug)
     except BrokenPipeError:
@@ -98,6 +99,11 @@ def main() -> NoReturn:
         _fail(
             error, f"a bug in kohort ({type(error).__name__}). Run again with --debug and report it", BUG, debug=debug
         )
+
+
+def _said_once(message: str) -> str:
+    """A message without a sentence that two libraries added."""
+    return " ".join(dict.fromkeys(re.split(r"(?<=[.?]) ", message)))
 
 
 def _unknown_option(error: click.exceptions.NoSuchOption) -> str:

@@ -10,12 +10,14 @@ The encryption itself is imported when a key is first asked for: most runs encry
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from kohort.crypto.sums.key_book import KeyBook
 from kohort.crypto.sums.scheme import KEY_HOLDER, MIN_SITES, SumContext, find_scheme
@@ -221,9 +223,29 @@ def _open(site: Site, request: Request) -> Release:
     totals = split_ciphertexts(request.payload.blobs["totals"])
     _refuse_split_groups(site.plan, task, names, context)
     site.note_opening(_family(task), task, request.round, tuple(names))
-    total = state.open(scheme.ring, context, names, totals)
+    total = _with_rounded_cells(site, task, names, state.open(scheme.ring, context, names, totals))
     claim = replace(sum_claim(scheme.ring, len(names), len(names)), opens=f"hub: the total over {len(names)} sites")
     return Release(payload=Payload(arrays={"total": total}), guarantee=claim, rows=0)
+
+
+def _with_rounded_cells(site: Site, task: str, names: Sequence[str], total: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The total with every count below the plan's minimum rounded at random to 0 or to the minimum.
+
+    Such a count is of a pair of categories: those of single ones were merged before. The expected value is kept. The
+    draw belongs to the sites and the place in the total, so that the same total, opened again, is rounded alike.
+    """
+    about = getattr(find_task(task), "small_cells", None)
+    if about is None or not site.plan.keeps_book:  # under a budget, noise covers them
+        return total
+    unit, least = about(site.plan)
+    values = total.view(np.int64).copy()
+    counts, rest = np.divmod(np.abs(values), unit)
+    small = (rest == 0) & (counts > 0) & (counts < least)
+    binding = "\n".join((task, *sorted(names))).encode()
+    key = hashlib.blake2b(binding, key=site.streams.bytes("ledger"), digest_size=16, person=b"kohort-pairs").digest()
+    drawn = np.random.Generator(np.random.Philox(key=int.from_bytes(key, "little"))).random(len(values))
+    values[small] = np.where(drawn < counts / least, np.sign(values) * least * unit, 0)[small]
+    return values.view(np.uint64)
 
 
 KEYS = Task(name="sum.keys", one=_keys, public=False)

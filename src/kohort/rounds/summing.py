@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, Required, TypedDict, Unpack, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -123,6 +123,8 @@ class SumTask(Task):
     grouped: Callable[[ApprovedPlan], bool] = lambda _: False
     """Whether totals are over unions of public groups: what changes little from round to round would show a single site
     that is in one total and not in the next."""
+    small_cells: Callable[[ApprovedPlan], tuple[int, int]] | None = None
+    """The unit of counts in its totals, and the least count a key-holder opens as it is; None where there are none."""
     over: Over = lambda *_: None
     """Which sites must all be in the total. A site refuses at the first step where it is not among them, and confirms
     no other list of survivors."""
@@ -132,28 +134,25 @@ class SumTask(Task):
         return session.context(self.name, round_number, length=length, modulus=self.modulus, bits=self.bits, view=view)
 
 
-def sum_task(
-    name: str,
-    contribute: Contribute,
-    *,
-    scheme: Callable[[ApprovedPlan], str],
-    modulus: int = 0,
-    bits: int = 40,
-    family: str = "",
-    grouped: Callable[[ApprovedPlan], bool] = lambda _: False,
-    over: Over = lambda *_: None,
-) -> SumTask:
+class _About(TypedDict, total=False):
+    """The fields of `SumTask` beside those of a task; the protection must be given."""
+
+    scheme: Required[Callable[[ApprovedPlan], str]]
+    modulus: int
+    bits: int
+    family: str
+    grouped: Callable[[ApprovedPlan], bool]
+    small_cells: Callable[[ApprovedPlan], tuple[int, int]] | None
+    over: Over
+
+
+def sum_task(name: str, contribute: Contribute, **about: Unpack[_About]) -> SumTask:
     """A task through which a site takes part in a sum.
 
     Args:
         name: The task's name.
         contribute: Gives the site's integers and the rows behind them.
-        scheme: Reads the protection from the approved plan.
-        modulus: What is added modulo: 0 for 2^64, or the prime 2^61 - 1.
-        bits: How many the signed total of a sum modulo 2^64 may have where it is encrypted.
-        family: What its totals belong to in the book of openings.
-        grouped: Whether totals are over unions of public groups under a plan.
-        over: Says which sites must all be in the total, where that is fixed before.
+        **about: The fields of `SumTask`.
 
     Returns:
         The task; `secure_sum` runs it.
@@ -161,7 +160,7 @@ def sum_task(
 
     def one(site: Site, request: Request) -> Release:
         step = int(request.payload.metrics["step"])
-        chosen = find_scheme(scheme(site.plan))
+        chosen = find_scheme(about["scheme"](site.plan))
         session = join_session(site, request, step, chosen)
         if step == 0:
             part = _begin(site, request, task, chosen, session)
@@ -180,17 +179,7 @@ def sum_task(
             session.end(name, request.round)
         return Release(payload=Payload(blobs={"answer": blob}), guarantee=part.side.claim(step, rows), rows=rows)
 
-    task = SumTask(
-        name=name,
-        one=one,
-        public=False,
-        scheme=scheme,
-        modulus=modulus,
-        bits=bits,
-        family=family,
-        grouped=grouped,
-        over=over,
-    )
+    task = SumTask(name=name, one=one, public=False, **about)
     return task
 
 

@@ -176,6 +176,8 @@ class _Read:
 
 def _read(plan: Plan, streams: Streams, tables: dict[str, pl.DataFrame] | None) -> _Read:
     section = plan.data
+    if section.target is None:
+        raise ConfigError("the plan names no target", hint="Set data.target to the column to predict")
     if plan.sites.split == "files":
         return _read_parts(plan, streams, read_site_tables(section, tables))
     if tables is not None:
@@ -192,13 +194,14 @@ def _read(plan: Plan, streams: Streams, tables: dict[str, pl.DataFrame] | None) 
 
 
 def _read_one(plan: Plan, streams: Streams, opened: Dataset) -> _Read:
+    if not opened.frame.height:
+        raise DataError("the table has no rows", hint="Give a table with at least one row")
     frame, section = _with_sets(opened.frame, plan.data)
     suspicions = _suspicions({"": frame}, plan, default=opened.default_role)
     section = replace(section, drop=(*section.drop, *suspicions))
     schema = schema_of(section, frame.columns, codebook=opened.schema_defaults, default=opened.default_role)
-    if schema.target is None:
-        raise ConfigError("the plan names no target", hint="Set data.target to the column to predict")
-    task = task_of(frame[schema.target], schema.columns[schema.target], declared=section.task)
+    target = str(schema.target)
+    task = task_of(frame[target], schema.columns[target], declared=section.task)
     schema = _with_answer(schema, frame)
     usable = usable_rows(frame, schema, plan)
     if isinstance(section.target, str) and usable.height == 0:
@@ -235,6 +238,10 @@ def _read_parts(plan: Plan, streams: Streams, found: SiteTables) -> _Read:
             "sites.clusters assigns rows to sites, and these sites have their own rows",
             hint='Name them in method.clusters = {north = ["a", "b"]}, or form them: method.clusters = "labels:2"',
         )
+    bare = [name for name, table in tables.items() if not table.height]
+    if bare:
+        hint = "Leave them out of data.table, or fill them"
+        raise DataError(f"{len(bare)} sites have no rows at all: {', '.join(bare)}", hint=hint)
     made = {name: _with_sets(table, plan.data) for name, table in tables.items()}
     frames = {name: frame for name, (frame, _) in made.items()}
     section = next(iter(made.values()))[1]
@@ -243,8 +250,7 @@ def _read_parts(plan: Plan, streams: Streams, found: SiteTables) -> _Read:
     # A column that only another site has is named by the comparison of tables, not here.
     section = replace(section, drop=(*section.drop, *(name for name in suspicions if name in first.columns)))
     schema = schema_of(section, list(first.columns), codebook=found.codebook, default=found.default_role)
-    if schema.target is None:
-        raise ConfigError("the plan names no target", hint="Set data.target to the column to predict")
+    target = str(schema.target)
     disagreements = preflight(frames, schema, least=plan.policy.min_cell)
     wholes = [check_finite(table.select(list(schema.columns))) for table in frames.values()]
     parts = [(whole, complete_rows(whole, schema, plan)) for whole in wholes]
@@ -252,9 +258,9 @@ def _read_parts(plan: Plan, streams: Streams, found: SiteTables) -> _Read:
     if empty:
         raise DataError(f"{len(empty)} sites have no usable row: {', '.join(empty)}", hint='Try missing = "category"')
     frame = pl.concat([part for _, part in parts], how="vertical_relaxed")
-    task = task_of(frame[schema.target], schema.columns[schema.target], declared=section.task)
+    task = task_of(frame[target], schema.columns[target], declared=section.task)
     schema = _with_answer(schema, frame)
-    frame = settle_target(frame, schema.target, schema.columns[str(schema.target)])
+    frame = settle_target(frame, target, schema.columns[target])
     assignment = mark_low_risk(
         assignment_of_parts([part.height for _, part in parts], tuple(tables)),
         frame,

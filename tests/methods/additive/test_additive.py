@@ -20,7 +20,7 @@ from kohort.protocol.wire import decode
 from kohort.rounds import checked_training
 from kohort.rounds.checked_course import Course
 from kohort.rounds.learner import Setting, learn_pooled
-from kohort.runs.backend import approved_plan_for
+from kohort.runs.agreed import approved_plan_for
 from kohort.runs.config import Plan, load_plan
 from kohort.runs.run import Outcome, run
 from kohort.tables.domain import declared_domain
@@ -335,3 +335,72 @@ def test_noise_that_leaves_a_site_has_the_planned_deviation() -> None:
 def test_a_budget_too_small_for_any_bin_is_refused() -> None:
     with pytest.raises(KohortError, match="too small for any column"):
         fitted(dp={"epsilon": 0.01, "delta": 1e-4})
+
+
+# Awkward tables.
+
+
+def awkward(rows: int = 900) -> pl.DataFrame:
+    """A constant column, 300 categories, an item set, a number with declared bins, a target beyond its bounds."""
+    random = np.random.default_rng(4)
+    code, level = random.integers(0, 300, rows), random.normal(0, 1, rows)
+    items = [";".join(random.choice(["i", "j", "k"], random.integers(0, 3), replace=False)) for _ in range(rows)]
+    return pl.DataFrame(
+        {
+            "same": np.full(rows, 3.0),
+            "code": [f"c{number:03d}" for number in np.where(random.random(rows) < 0.6, code % 3, code)],
+            "things": items,
+            "level": level,
+            "sick": np.where(random.random(rows) < 1 / (1 + np.exp(-2 * level)), "a", "b"),
+            "cost": level * 4,
+        }
+    )
+
+
+@pytest.mark.parametrize("encoding", ["label", "onehot"])
+@pytest.mark.parametrize("target", ["sick", "cost"])
+def test_awkward_columns_are_read(target: str, encoding: str) -> None:
+    frame = awkward()
+    other = "cost" if target == "sick" else "sick"
+    data = {
+        "table": "made",
+        "target": target,
+        "features": "rest",
+        "items": ["things"],
+        "drop": [other],
+        "bins": {"level": [-1.0, 0.0, 1.0]},
+        "bounds": {"same": [0, 5]} | ({"cost": [-1, 1]} if target == "cost" else {}),
+        "encoding": encoding,
+        "test": 0.3,
+    }
+    made = {"data": data, "sites": {"count": 3, "split": "iid"}, "method": {"name": "additive", "rounds": 6}}
+    outcome = run(load_plan({**made, "policy": {"min_rows": 1}}), seed=2, tables={"made": frame})
+    curves = outcome.model.curves()
+    assert curves["same"]["bins"] == ["all"]
+    assert curves["level"]["bins"] == ["up to -1", "-1 to 0", "0 to 1", "above 1"]
+    assert next(iter(curves)) == "level"
+    assert {name for name in curves if name.startswith("things")} >= {"things=i", "things=j", "things=k"}
+    assert len(curves["code"]["bins"]) < 60
+    assert not outcome.model.diverged
+
+
+def test_a_site_with_one_class_takes_part() -> None:
+    made = tables()
+    made["s0"] = made["s0"].filter(pl.col("sick") == "ill")
+    assert run(plan(rounds=5), seed=5, tables=made).metrics["accuracy"] > 0.6
+
+
+def test_a_person_with_many_rows_counts_once_for_a_bin() -> None:
+    """Bins hold persons: a value that one person repeats gets no bin of its own."""
+    made = {
+        name: table.with_columns(pl.Series("who", [f"{name}-{number}" for number in range(table.height)]))
+        for name, table in tables().items()
+    }
+    lonely = made["s0"].with_columns(pl.lit(99).alias("age"), pl.lit("s0-x").alias("who"))
+    made["s0"] = pl.concat([made["s0"], lonely], how="vertical_relaxed")
+    raw = plan(rounds=3).in_effect()
+    raw["data"] |= {"identifiers": ["who"]}
+    model = run(load_plan(raw), seed=5, tables=made).model
+    last = model.curves()["age"]
+    assert not last["bins"][-1].startswith("above 9")
+    assert min(last["counts"]) >= 20

@@ -29,7 +29,7 @@ from kohort.runs.config import read_plan
 from kohort.runs.retention import RECEIVED
 from kohort.transport.deployment.domains import DomainUpdate
 from kohort.transport.deployment.files import Invitation, Registration
-from kohort.transport.deployment.hub import HubFolder, _forget_rows
+from kohort.transport.deployment.hub import FlowerBackend, HubFolder, _forget_rows
 from kohort.transport.deployment.renewal import renew_site
 from kohort.transport.deployment.rotation import KeyHandover, rotate_site
 from kohort.transport.deployment.site import SiteFolder
@@ -277,6 +277,26 @@ def test_a_revoked_hub_gets_no_answer(pair: Pair, server: SiteServer) -> None:
     assert pair.ask(server) == ("refused", "roster")
     with pytest.raises(IntegrityError, match="hub's fingerprint was revoked"):
         pair.north.site_server()
+
+
+def test_a_hub_ends_a_run_whose_sites_keys_changed(pair: Pair, kohort_here: Callable[..., Any]) -> None:
+    everyone = {name: item.site for name, item in pair.hub.sites().items()}
+    identity = load_identity(pair.hub.path / "identity.key")
+    backend = FlowerBackend(hub=pair.hub, run=None, identity=identity, everyone=everyone)  # type: ignore[arg-type]
+    backend._check_registered()
+    registration = Registration.read(pair.north.path / "registration.json")
+    pair.hub.add(registration)  # the same again
+    backend._check_registered()
+    code, _, said = kohort_here("hub", "revoke", pair.hub.path, registration.site.fingerprint)
+    assert (code, "north is no longer registered" in said) == (0, True)
+    with pytest.raises(IntegrityError, match="north"):
+        backend._check_registered()
+    with pytest.raises(RefusedError, match="revoked"):
+        pair.hub.add(registration)
+    rotate_site(pair.north)
+    pair.hub.add(Registration.read(pair.north.path / "registration.json"))
+    with pytest.raises(IntegrityError, match="north"):
+        backend._check_registered()
 
 
 # Domains

@@ -15,7 +15,7 @@ from kohort.models.closed_form.solve import Scaling, Solver, choose
 from kohort.models.closed_form.statistics import Statistics, leading, unpack
 from kohort.models.dense.network import DType, FloatArray, Network
 
-__all__ = ["Fit", "check_before", "check_total", "chosen_notes", "decoded", "fit"]
+__all__ = ["Fit", "check_before", "check_total", "chosen_notes", "decoded", "fit", "rounding_noise"]
 
 PENALTIES = tuple(10.0**power for power in range(-6, 3))
 ROWS_PER_INPUT = 10
@@ -113,6 +113,25 @@ def check_total(layout: Layout, totals: Floats) -> None:
                 f"{section.min_cell} rows in a total",
                 hint="Merge the class with another, add sites, or lower method.oneshot.min_cell",
             )
+
+
+def rounding_noise(layout: Layout, totals: Floats) -> float:
+    """About how far rounded pair cells are off: a key-holder rounds small counts to 0 or to `min_cell`.
+
+    A count of which nothing is known but that it was rounded is off by half of `min_cell` at most, in standard
+    deviation; about as many were rounded to 0 as to `min_cell`. Without it, the solver would trust small eigenvalues
+    that rounding made.
+
+    Args:
+        layout: What is summed.
+        totals: The total as real numbers.
+
+    Returns:
+        The standard deviation over all numbers of a total; 0 where none was rounded.
+    """
+    least = layout.section.min_cell
+    rounded = 2 * float((totals == least).mean())
+    return least / 2 * float(np.sqrt(min(1.0, rounded))) if least > 1 else 0.0
 
 
 def fit(layout: Layout, totals: Floats, *, noise: float = 0.0) -> Fit:

@@ -29,8 +29,8 @@ from kohort.crypto.sums.checked import from_residues, to_residues
 from kohort.crypto.sums.scheme import find_scheme
 from kohort.errors import ConfigError, RefusedError, SiteError
 from kohort.methods.oneshot.cells import agree_on_cells, cells_blocks, needs_cells
-from kohort.methods.oneshot.design import Cells, Layout, OneShot, OneShotSection
-from kohort.methods.oneshot.fit import Fit, check_before, check_total, decoded, fit
+from kohort.methods.oneshot.design import Cells, Layout, OneShot, OneShotSection, section_of
+from kohort.methods.oneshot.fit import Fit, check_before, check_total, decoded, fit, rounding_noise
 from kohort.methods.oneshot.newton import newton_length
 from kohort.methods.oneshot.newton_path import NewtonPath, curvature_of
 from kohort.methods.oneshot.paper import paper_claims, paper_contract, paper_protocol
@@ -41,8 +41,10 @@ from kohort.methods.oneshot.sums import (
     begin_session,
     checks_of,
     deviation_of,
+    dp_of,
     is_checked,
     layout_of,
+    scheme_of,
     statistics_task,
 )
 from kohort.methods.registry import Method
@@ -96,6 +98,8 @@ def protocol(config: OneShot, hub: Hub) -> ProtocolGenerator:
     totals = decoded(layout, total.values)
     check_total(layout, totals)
     noise = deviation_of(layout, sigma, Shares(len(hub.sites), config.secure.colluders)) * sqrt(len(total.sites))
+    if find_scheme(config.secure.sum).key_holder and not sigma:
+        noise = rounding_noise(layout, totals)
     fitted = fit(layout, totals, noise=noise)
     yield from _shown(hub, fitted, 0, config.oneshot.rounds)
     if config.oneshot.rounds > 1:
@@ -272,6 +276,16 @@ def claims(config: OneShot, rows: int) -> Sequence[Guarantee]:
     )
 
 
+def _pairs(approved: ApprovedPlan) -> str:
+    """What becomes of counts of pairs of categories, for people; those of single ones are merged where they are few."""
+    section, scheme = section_of(approved), find_scheme(scheme_of(approved))
+    if dp_of(approved) is not None:
+        return ""
+    if scheme.key_holder and not is_checked(approved):
+        return f"; the key-holder rounds counts of pairs of categories below {section.min_cell} at random"
+    return "; counts of pairs of categories open as they are, also those of few persons"
+
+
 def contract(approved: ApprovedPlan) -> Contract:
     """Rare categories are counted, then statistics are summed once, and once more per Newton step."""
     config: OneShot = approved.config
@@ -282,7 +296,7 @@ def contract(approved: ApprovedPlan) -> Contract:
     cells = cells_blocks(approved) if approved.phase(0).dp is None else []
     if section.statistics_to == "peers":
         return Contract.of(budget, *cells, *peers_blocks())
-    says = "counts, sums and products of your columns, from which the model is solved"
+    says = f"counts, sums and products of your columns, from which the model is solved{_pairs(approved)}"
     statistics = sum_steps(approved, statistics_task(approved), says=says)
     secret = [secret_step()] if is_checked(approved) else []
     steps = range(1, section.rounds)

@@ -303,7 +303,15 @@ def begin_session(approved: ApprovedPlan, encoder: Encoder, sites: tuple[str, ..
     return set_up_request(approved, sites) if find_scheme(scheme_of(approved)).sets_up else None
 
 
-STATISTICS = sum_task("oneshot.statistics", _statistics, scheme=scheme_of, bits=BITS, family="rows")
+def _small_cells(approved: ApprovedPlan) -> tuple[int, int]:
+    """The unit of a count in the totals, and the least persons of a pair of categories that opens as it is."""
+    section = section_of(approved)
+    return 4**section.precision, section.min_cell
+
+
+STATISTICS = sum_task(
+    "oneshot.statistics", _statistics, scheme=scheme_of, bits=BITS, family="rows", small_cells=_small_cells
+)
 CHECKED_STATISTICS = sum_task(
     "oneshot.statistics.checked", _checked_statistics, scheme=scheme_of, modulus=P61, family="rows"
 )

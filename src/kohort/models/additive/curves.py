@@ -75,8 +75,8 @@ def _names(encoder: Encoder, column: Column, bins: NDArray[np.int32], size: int)
     known = [*(encoder.domain.columns[column.name].categories or ()), *([MISSING] if column.missing else [])]
     labels = []
     for place in range(size):
-        inside = np.flatnonzero(bins == place)
-        labels.append(known[inside[0]] if len(inside) == 1 else f"{len(inside)} others")
+        inside = [known[cell] for cell in np.flatnonzero(bins == place) if cell != column.other]
+        labels.append(inside[0] if len(inside) == 1 else f"{len(inside)} others" if inside else "other")
     return labels
 
 

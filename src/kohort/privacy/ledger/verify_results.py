@@ -25,7 +25,8 @@ from kohort.privacy.ledger.checks import (
 __all__ = ["BEFORE", "BoundResults", "verify_results"]
 
 BEFORE: Final = "written before results were bound to the ledger: run.json and the model are not covered by it"
-_RESULTS, _PURPOSE = "results.jsonl", "result"
+_RESULTS = "results.jsonl"
+_PURPOSE = "result"
 _FIELDS = {"version", "event", "run", "seq", "prev", "reason", "head", "files", "signer", "signature"}
 _OF_A_RUN = ("run.json", "model")
 _UNFINISHED = Path("state") / "identity.json"

@@ -16,13 +16,12 @@ import socket
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
-from time import monotonic, sleep, time
+from time import monotonic, sleep
 from typing import Any
 
-import numpy as np
 import polars as pl
 
 from kohort.crypto.identity.certificates import (
@@ -32,27 +31,17 @@ from kohort.crypto.identity.certificates import (
     node_key_to_register,
 )
 from kohort.crypto.identity.guarded_files import check_folder
-from kohort.crypto.identity.keys import Roster, load_identity, public_text, save_identity
+from kohort.crypto.identity.keys import Roster, load_identity, save_identity
 from kohort.crypto.identity.names import check_name
 from kohort.crypto.identity.parties import bound_to
-from kohort.crypto.identity.user import remember_signer
 from kohort.crypto.sealed import Identity, PublicIdentity
-from kohort.crypto.sums.scheme import KEY_HOLDER
 from kohort.errors import ConfigError, IntegrityError, KohortError, RefusedError, SiteError
 from kohort.files import disk_errors, require_new, write_atomic
 from kohort.privacy.ledger.amend import changing_results
-from kohort.privacy.ledger.ledger import canonical
-from kohort.protocol.hub import Ask
-from kohort.protocol.key_holder import needs_key_holder
-from kohort.protocol.plan.approved import ApprovedPlan
-from kohort.rng import Streams
-from kohort.runs.agreed import usable_rows
-from kohort.runs.backend import RunContext
 from kohort.runs.config import Plan
 from kohort.runs.retention import RECEIVED, drop_overdue
-from kohort.runs.simulation import Population
-from kohort.tables.datasets.catalogue import open_table
-from kohort.tables.frames import check_finite, write_table
+from kohort.tables.frames import write_table
+from kohort.transport.deployment.backend import FlowerBackend
 from kohort.transport.deployment.domains import DomainUpdate
 from kohort.transport.deployment.files import (
     Invitation,
@@ -65,16 +54,12 @@ from kohort.transport.deployment.files import (
 from kohort.transport.deployment.renewal import bind_identity
 from kohort.transport.deployment.rotation import KeyHandover
 from kohort.transport.deployment.settings import read_settings
-from kohort.transport.deployment.site_run import check_table, hub_schema
 from kohort.transport.flower.run import FlowerRun, flower_run
 from kohort.transport.flower.superlink import Connection, node_states, register_node, serve_superlink, unregister_node
 from kohort.transport.messages import RequestMessage, fresh_number, read_reply, write_request
-from kohort.transport.remote_engine import RemoteEngine, SiteReceipts
 
 __all__ = ["FlowerBackend", "HubFolder", "SiteState"]
 
-DEADLINE = 600.0
-"""Seconds a site has for an answer when the plan names none."""
 _WHO_SECONDS = 20.0
 
 
@@ -200,6 +185,28 @@ class HubFolder:
     def revoked(self) -> Roster:
         """The keys that sites handed over to new ones: never let in again."""
         return Roster.load(self.path / "revoked.toml")
+
+    def revoke(self, fingerprint: str) -> str:
+        """Let a key in no more, for good: a leaked one. What its site gave stays; open runs end at the next request.
+
+        Args:
+            fingerprint: The key's.
+
+        Returns:
+            The name of the site that had it; empty when none has it now.
+        """
+        revoked = self.revoked.revoke(fingerprint)
+        revoked.save(self.path / "revoked.toml")
+        found = [item for item in self.sites().values() if item.site.fingerprint in revoked.revoked]
+        for item in found:
+            (self.path / "sites" / f"{item.site.name}.json").unlink()
+        self._tell_superlink()
+        return found[0].site.name if found else ""
+
+    def registered(self) -> tuple[tuple[str, int, int], ...]:
+        """What changes whenever a registration does: names, times and sizes of their files."""
+        facts = [(path.name, path.stat()) for path in sorted((self.path / "sites").glob("*.json"))]
+        return tuple((name, fact.st_mtime_ns, fact.st_size) for name, fact in facts)
 
     def replace(self, handover: KeyHandover) -> PublicIdentity:
         """Let a site's new keys in, in the place of the old ones that vouch for them."""
@@ -379,102 +386,6 @@ class HubFolder:
                 sleep(0.3)
             else:
                 return
-
-
-@dataclass
-class FlowerBackend:
-    """Sites on other machines, reached through this hub's SuperLink."""
-
-    hub: HubFolder
-    run: FlowerRun
-    identity: Identity
-    everyone: Mapping[str, PublicIdentity]
-    name: str = "flower"
-    _began: float = field(default_factory=time)
-
-    @property
-    def sites(self) -> dict[str, PublicIdentity]:
-        """Who has rows."""
-        return {name: identity for name, identity in self.everyone.items() if name != KEY_HOLDER}
-
-    def populate(self, plan: Plan, streams: Streams) -> Population:
-        """The hub's own rows: the test table, if the plan names one."""
-        del streams
-        if plan.data.validation is not None:
-            raise ConfigError("a hub on Flower holds no training rows", hint="Drop data.validation and train.reject")
-        opened = None
-        if isinstance(plan.data.test, str):
-            opened, _ = plan.data.table_mapping.apply(open_table(plan.data.test).frame)
-        schema = hub_schema(plan, None if opened is None else opened.columns)
-        if schema.target is None:
-            raise ConfigError("the plan names no target", hint="Set data.target to the column to predict")
-        empty = pl.DataFrame(schema=dict.fromkeys(schema.columns, pl.String))
-        test = empty
-        if opened is not None:
-            test = usable_rows(check_finite(check_table(opened, schema, "test")), schema, plan)
-        notes: tuple[str, ...] = () if opened is not None else ("the hub has no test table, so nothing was measured",)
-        if plan.sites.low_risk is not None or plan.sites.clusters is not None:
-            notes += ("sites.low_risk and sites.clusters are for simulations: real sites said both in site.toml",)
-        return Population(
-            schema=schema,
-            frame=empty,
-            names=tuple(self.sites),
-            starts=np.zeros(len(self.sites) + 1, dtype=np.int64),
-            test=test,
-            test_sites=None,
-            notes=notes,
-        )
-
-    def hub_identity(self, streams: Streams) -> Identity | None:
-        """The hub's own, which signs its ledger and results; remembered, so that they verify here."""
-        del streams
-        remember_signer(self.identity.public, f"hub {self.identity.name!r}, which ran here")
-        return self.identity
-
-    def engine(self, ready: RunContext) -> RemoteEngine:
-        """An engine that sends messages to the sites."""
-        signer, asked, approved = signer_of(self.identity), ready.plan.sites, ready.approved
-        parties = self._parties(approved)
-        return RemoteEngine(
-            carrier=self.run,
-            approved=approved,
-            streams=ready.streams,
-            hub=self.identity,
-            sites=self.sites,
-            parties=parties,
-            plan=canonical(ready.plan.to_mapping()).encode(),
-            peers="\n".join(public_text(site) for site in self.everyone.values()).encode(),
-            ledger=ready.ledger,
-            receipts=ready.receipts,
-            quorum=asked.quorum,
-            deadline=DEADLINE if asked.deadline is None else asked.deadline,
-            site_receipts={
-                name: SiteReceipts(name, signer=signer, folder=self.hub.path / "receipts" / name)
-                for name in (*self.sites, *parties)
-            },
-            watch=lambda ask: self._note(approved, ask),
-        )
-
-    def _parties(self, approved: ApprovedPlan) -> dict[str, PublicIdentity]:
-        if not needs_key_holder(approved):
-            return {}
-        if KEY_HOLDER not in self.everyone:
-            raise ConfigError(
-                "the plan's sums need a key-holder, and none is registered",
-                hint=f"Make one with: kohort site init --name {KEY_HOLDER}; or use method.secure.sum = masks",
-            )
-        return {KEY_HOLDER: self.everyone[KEY_HOLDER]}
-
-    def _note(self, approved: ApprovedPlan, ask: Ask) -> None:
-        """What `kohort hub status` shows of a run that is under way."""
-        state = {
-            "run": approved.run,
-            "method": approved.method,
-            "task": ask.task.name,
-            "round": ask.round,
-            "at": time(),
-        }
-        write_atomic(self.hub.path / "state" / "last.json", json.dumps({**state, "began": self._began}).encode())
 
 
 def _require_free(host: str, port: int) -> None:
