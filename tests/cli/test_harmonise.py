@@ -155,14 +155,28 @@ def test_the_odd_table_may_come_first(hospitals: dict[str, list[str]], tmp_path:
     assert "name of sex (west)" in said
 
 
+def test_with_rest_every_column_that_most_sites_have_counts(tmp_path: Path, kohort_here: Here) -> None:
+    paths = []
+    for index, name in enumerate(NAMES):
+        table = clean_hospital(index)
+        paths.append(str(tmp_path / f"{name}.csv"))
+        (table.drop("ward") if name == "south" else table).write_csv(paths[-1])
+    path = tmp_path / "plan.toml"
+    path.write_text(
+        f'[data]\ntable = {json.dumps(paths)}\ntarget = "outcome"\nfeatures = "rest"\n[sites]\nsplit = "files"\n'
+    )
+    _, out, _ = kohort_here("harmonise", path, "--json")
+    assert kinds(json.loads(out)["disagreements"]) == {("absent", "ward", "south")}
+
+
 def test_a_mapping_in_python(hospitals: dict[str, list[str]], tmp_path: Path, kohort_here: Here) -> None:
     mapping = tmp_path / "mapping.toml"
     kohort_here("harmonise", *hospitals["messy"], "--out", mapping)
     tables = {name: pl.read_csv(path) for name, path in zip(NAMES, hospitals["messy"], strict=True)}
     options: dict[str, Any] = {"target": "outcome", "missing": "category", "policy": {"min_rows": 1}}
     with pytest.raises(DataError, match="lacks columns: sex"):
-        Federation(tables, **options).run(rounds=1)
-    mended = Federation(tables, mapping=str(mapping), **options).run(rounds=1)
+        Federation(tables, **options).run("fedavg", rounds=1)
+    mended = Federation(tables, mapping=str(mapping), **options).run("fedavg", rounds=1)
     assert not [note for note in mended.notes if "disagree" in note]
 
 

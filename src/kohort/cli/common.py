@@ -44,7 +44,9 @@ __all__ = [
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else there.")]
 ForceOption = Annotated[bool, typer.Option("--force", help="Replace existing output.")]
-TableArgument = Annotated[str, typer.Argument(metavar="TABLE", help="A named dataset, a path, or - for CSV on stdin.")]
+TableArgument = Annotated[
+    str, typer.Argument(metavar="TABLE", help="A named dataset, a path, an address, or - (stdin).")
+]
 QuasiOption = Annotated[
     list[str] | None, typer.Option("--quasi", metavar="a,b", help="Quasi-identifiers; required, here or in --schema.")
 ]

@@ -107,7 +107,9 @@ def _of_plan(
     frames = _without_identifiers(frames, keep={*named, *filter(None, [person])}, left_out=left_out)
     chosen = plan.policy.min_cell if least is None else least
     profiles = _profiles(frames, least=chosen, person=person, mapping=mapping)
-    return profiles, list(dict.fromkeys(named)), target or data.target
+    # With "rest" every column counts, so those that most sites have are looked for at all.
+    columns = [] if data.features == "rest" else list(dict.fromkeys(named))
+    return profiles, columns, target or data.target
 
 
 def _of_tables(

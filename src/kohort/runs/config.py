@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 import tomllib
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
@@ -28,7 +27,8 @@ from kohort.protocol.faults import Faults
 from kohort.protocol.plan.approved import ModelSection, TrainSection
 from kohort.runs.data_options import with_data
 from kohort.runs.default_method import ADDITIVE, default_method, with_default_sum
-from kohort.runs.overrides import METHOD_NAME, apply_overrides, copied, dotted_keys, key_of, place_of, without_keys
+from kohort.runs.deprecated_keys import without_deprecated_keys
+from kohort.runs.overrides import METHOD_NAME, apply_overrides, dotted_keys, key_of, place_of, without_keys
 from kohort.runs.plan_mapping import with_mapping
 from kohort.runs.validation import validated
 from kohort.tables.dialect import ReadingOptions
@@ -324,7 +324,7 @@ def read_plan(
     """
     raw = with_data(_toml_of(path), data or {})
     changed = apply_overrides(raw, overrides, method_last=drop_overrides)
-    renamed = with_mapping(_without_deprecated_keys(changed), path.parent)
+    renamed = with_mapping(without_deprecated_keys(changed), path.parent)
     first = _validated_plan(renamed)
     dropped = _droppable(raw, first, overrides, drop_overrides=drop_overrides)
     plan = _validated_plan(without_keys(renamed, dropped)) if dropped else first
@@ -350,7 +350,7 @@ def load_plan(raw: Mapping[str, Any], *, complete: bool = False) -> Plan:
         ConfigError: A section or key is unknown, a value does not fit, or a key is given that nothing reads; the
             message names the key, and the nearest valid one where it is unknown.
     """
-    plan = _validated_plan(_without_deprecated_keys(raw))
+    plan = _validated_plan(without_deprecated_keys(raw))
     if complete:
         defaults = Plan(data=plan.data, config=plan.config).to_mapping()
         known = {f"{section}.{key}": value for section in _READ_BY_CHOICE for key, value in defaults[section].items()}
@@ -372,7 +372,7 @@ def only_read(raw: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         ConfigError: A section or key is unknown, or a value does not fit.
     """
-    return without_keys(raw, _validated_plan(_without_deprecated_keys(raw)).unread())
+    return without_keys(raw, _validated_plan(without_deprecated_keys(raw)).unread())
 
 
 def _toml_of(path: Path) -> dict[str, Any]:
@@ -445,30 +445,6 @@ def _leaves(values: Any, place: str) -> Iterator[tuple[str, str]]:
         yield from _leaves(values[0], f"{place}.1")
     else:
         yield place.rpartition(".")[2], place
-
-
-def _without_deprecated_keys(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """`raw` with every deprecated key under its new name, and a warning for each."""
-    result: dict[str, Any] = copied(raw)
-    sites, method = result.get("sites"), result.get("method")
-    _rename_key(sites, "trouble", "faults", "sites")
-    _rename_key(sites.get("faults") if isinstance(sites, dict) else None, "hostile", "byzantine", "sites.faults")
-    if isinstance(method, dict):
-        _rename_key(method.get("dp"), "tail", "average", "method.dp")
-        phases = method.get("phases")
-        for number, phase in enumerate(phases if isinstance(phases, list) else (), start=1):
-            dp = phase.get("dp") if isinstance(phase, dict) else None
-            _rename_key(dp, "tail", "average", f"method.phases.{number}.dp")
-    return result
-
-
-def _rename_key(section: Any, old: str, new: str, place: str) -> None:
-    if not isinstance(section, dict) or old not in section:
-        return
-    if new in section:
-        raise ConfigError(f"{place} has both {old!r} and {new!r}", hint=f"Drop {place}.{old}, the old name")
-    section[new] = section.pop(old)
-    warnings.warn(f"{place}.{old} is deprecated; write {place}.{new}", FutureWarning, stacklevel=4)
 
 
 def json_schema() -> dict[str, Any]:

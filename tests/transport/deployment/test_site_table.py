@@ -70,6 +70,12 @@ def test_init_hands_the_plans_mapping_over_and_the_site_applies_it(site: SiteFol
         site.site_server()
 
 
+def test_a_mapping_that_others_may_change_is_refused(site: SiteFolder) -> None:
+    (site.path / "mapping.toml").chmod(0o666)
+    with pytest.raises(RefusedError):
+        site.site_server()
+
+
 def test_a_plan_for_mapped_tables_is_refused_where_nothing_is_mapped() -> None:
     frame = clean_hospital(1)
     resources = SiteResources(

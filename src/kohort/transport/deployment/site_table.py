@@ -9,6 +9,7 @@ from pathlib import Path
 
 import polars as pl
 
+from kohort.crypto.identity.guarded_files import UNCHANGED, read_guarded
 from kohort.errors import ConfigError
 from kohort.files import write_atomic
 from kohort.tables.frames import check_finite, read_table
@@ -34,6 +35,7 @@ def read_site_table(folder: Path, *, name: str, table: str, query: str = "", map
     Raises:
         ConfigError: The address or the mapping cannot be read, or a query is given without a database.
         DataError: The table cannot be read.
+        RefusedError: Others may change the mapping.
     """
     from kohort.tables.sources.opening import is_source, read_address
 
@@ -48,6 +50,8 @@ def read_site_table(folder: Path, *, name: str, table: str, query: str = "", map
     if mapping:
         from kohort.tables.harmonise.mapping import TableMapping
 
+        if (folder / mapping).is_file():  # whoever can change it decides what rows mean
+            read_guarded(folder / mapping, forbidden=UNCHANGED)
         frame, lost = TableMapping.load(folder / mapping).apply(frame, site=name)
         notes = (*notes, *lost)
     if notes:
