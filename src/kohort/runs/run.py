@@ -313,7 +313,8 @@ def _domain_notes(hub: Hub) -> list[str]:
     columns, target = hub.encoder.domain.columns, hub.encoder.schema.target
     counted = [name for name, column in columns.items() if column.counted]
     if not counted:
-        return []
+        said = "rows that lie outside the declared categories and took no part are not counted: the plan has a budget"
+        return [said] if hub.approved.has_budget else []
     least = hub.approved.min_cell
     if hub.approved.has_budget:
         names = ", ".join(counted)

@@ -124,7 +124,7 @@ def _plain_number(column: pl.Series, known: pl.Series) -> pl.Series | None:
     if known.str.contains(r"^\s*[+-]?0\d").any():
         return None
     nulls = column.null_count()
-    if not few.cast(pl.Int64, strict=False).null_count():
+    if few.str.contains(r"^[+-]?\d+$").all():
         whole = _cast(column, pl.Int64())
         if whole.null_count() == nulls:
             return whole
