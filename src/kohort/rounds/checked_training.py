@@ -357,7 +357,14 @@ class CheckedTraining:
         return [Step(task=self.tell.name, says=self.tells, claims=total.claims, rounds=self.seals)]
 
     def _words(self, approved: ApprovedPlan) -> str:
-        return f"{self.says}, with noise" if has_budget(approved) else self.says
+        if has_budget(approved):
+            return f"{self.says}, with noise"
+        rounds = ", ".join(str(number + 1) for number in self.seals)
+        return (
+            f"{self.says}; sites alone can read that of round {rounds}"
+            if self.seals and is_checked(approved)
+            else self.says
+        )
 
     # At the hub.
 

@@ -23,7 +23,7 @@ from kohort.models.additive.bins import Bins, Floats, isotonic, make_bins
 from kohort.models.additive.cells import codes_of, columns_of
 from kohort.models.additive.descent import CURVATURE, Descent, Metric
 from kohort.models.additive.model import AdditiveModel, means_of, scores_of
-from kohort.models.additive.noisy import bins_of_noisy, noisy_step
+from kohort.models.additive.noisy import NOISES_PER_BIN, bins_of_noisy, noisy_step
 from kohort.models.rows import Rows, target_range
 from kohort.protocol.state import StateArrays
 from kohort.rounds.learner import Learner, Memory, Setting, Whole, per_row
@@ -443,7 +443,8 @@ class PrivateLearner(_AdditiveLearner):
         bins, sizes = bins_of_noisy(
             self.columns, np.split(counts, ends), bins=self.config.bins, least=least, noise=noise
         )
-        if bins.total == len(self.columns):
+        rows = float(target.sum()) if self.classes else float(target[1])
+        if bins.total == len(self.columns) or rows < 2 * NOISES_PER_BIN * noise:
             raise RefusedError(
                 "the budget is too small for any column to have two bins",
                 hint="Raise dp.epsilon, or add sites with more rows",

@@ -48,7 +48,7 @@ TRAINING = CheckedTraining(
     "additive",
     start,
     _totals,
-    says="counts of cells in the first round, which sites alone can read, and sums of residuals per bin in the others",
+    says="counts of cells in the first round, and sums of residuals per bin in the others",
     seals=range(1),
     tells="the bins of all columns and how many persons of all sites each holds",
 )

@@ -75,8 +75,13 @@ def _names(encoder: Encoder, column: Column, bins: NDArray[np.int32], size: int)
     known = [*(encoder.domain.columns[column.name].categories or ()), *([MISSING] if column.missing else [])]
     labels = []
     for place in range(size):
-        inside = [known[cell] for cell in np.flatnonzero(bins == place) if cell != column.other]
-        labels.append(inside[0] if len(inside) == 1 else f"{len(inside)} others" if inside else "other")
+        inside = np.flatnonzero(bins == place).tolist()
+        named = [known[cell] for cell in inside if cell != column.other and known[cell] is not MISSING]
+        if len(named) == 1:  # what else is in its bin was too rare for one of its own
+            labels.append(named[0])
+        else:
+            alone = MISSING if len(inside) == 1 and inside[0] != column.other else "other"
+            labels.append(f"{len(named)} others" if named else alone)
     return labels
 
 

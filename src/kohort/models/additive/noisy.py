@@ -13,7 +13,7 @@ from kohort.models.additive.bins import Bins, Floats, isotonic, make_bins
 from kohort.models.additive.cells import Column
 from kohort.models.additive.descent import Metric
 
-__all__ = ["bins_of_noisy", "noisy_step"]
+__all__ = ["NOISES_PER_BIN", "bins_of_noisy", "noisy_step"]
 
 NOISES_PER_BIN = 6.0
 """A bin holds at least so many standard deviations of the noise on one count."""
