@@ -54,6 +54,8 @@ class Row:
     target: float | None = None
     goal: Literal["at least", "at most"] = "at least"
     note: str = ""
+    difference: bool = False
+    """Whether `ratio` and `target` are differences to the peer's figure, as of accuracies."""
 
     @property
     def met(self) -> bool | None:
@@ -196,8 +198,7 @@ def _table(result: dict[str, Any]) -> list[str]:
     lines = ["| setting | kohort | peer | peer's figure | ratio | target | met |", "|---|---:|---|---:|---:|---|---|"]
     for row in result["rows"]:
         peer_value = NOT_INSTALLED if row["peer_value"] is None else _figure(row["peer_value"], row["unit"])
-        ratio = "" if row["ratio"] is None else f"{_three_digits(row['ratio'])}x"
-        target = "" if row["target"] is None else f"{row['goal']} {row['target']:g}x"
+        ratio, target = _compared(row)
         met = {True: "yes", False: "**no**", None: ""}[row["met"]]
         ours = _figure(row["ours"], row["unit"])
         lines.append(f"| {row['setting']} | {ours} | {row['peer']} | {peer_value} | {ratio} | {target} | {met} |")
@@ -207,7 +208,18 @@ def _table(result: dict[str, Any]) -> list[str]:
     return [*lines, *(line for note in notes for line in ("", note))]
 
 
+def _compared(row: Mapping[str, Any]) -> tuple[str, str]:
+    """The ratio, or the difference, and its target."""
+    if row.get("difference"):
+        ratio = "" if row["ratio"] is None else f"{row['ratio']:+.4f}"
+        return ratio, "" if row["target"] is None else f"{row['goal']} {row['target']:+g}"
+    ratio = "" if row["ratio"] is None else f"{_three_digits(row['ratio'])}x"
+    return ratio, "" if row["target"] is None else f"{row['goal']} {row['target']:g}x"
+
+
 def _figure(value: float, unit: str) -> str:
+    if unit in {"accuracy", "R2"}:
+        return f"{value:.4f}"
     if unit == "s" and value < 1:
         return f"{value * 1000:.3g} ms"
     return f"{_three_digits(value)} {unit}"

@@ -119,6 +119,14 @@ def test_a_class_weight_beyond_the_grid_is_refused() -> None:
         _run(_plan(3, "none", train={"class_weights": {"ill": 5000.0}}))
 
 
+def test_too_many_classes_are_refused() -> None:
+    names = [f"class {number}" for number in range(101)]
+    table = TABLE.with_columns(outcome=pl.Series([names[row % 101] for row in range(TABLE.height)]))
+    plan = _plan(3, "none", data={"categories": {**DECLARED["categories"], "outcome": names}})
+    with pytest.raises(KohortError, match="at most 100 classes"):
+        run(plan, seed=3, tables={"in-memory table": table})
+
+
 def test_facts_tell_the_steps_and_the_loss_on_held_out_rows() -> None:
     facts = _run(_plan(3)).facts["trees"]
     assert facts["steps"] <= 2

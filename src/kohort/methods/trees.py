@@ -42,6 +42,7 @@ from kohort.rounds.learner import Learner, Memory, Setting, Whole
 
 __all__ = ["METHOD", "TRAINING", "ForestLearner", "Trees", "options_of"]
 
+MOST_CLASSES = 100
 NOT_CELL_SAFE = (
     "the opened totals are not cell-safe: nodes deep in a tree have bins of few persons, whose counts and gradients "
     "the hub sees"
@@ -117,9 +118,14 @@ class ForestLearner(Learner):
         """The learner before the first total.
 
         Raises:
-            ConfigError: A class weight is larger than sums have room for.
+            ConfigError: There are too many classes, or a class weight is larger than sums have room for.
         """
         encoder, config = setting.encoder, setting.approved.config
+        if len(encoder.classes or ()) > MOST_CLASSES:
+            raise ConfigError(
+                f"a forest tells at most {MOST_CLASSES} classes apart: each has trees of its own",
+                hint="Merge classes, or declare bounds for the target if it is a number",
+            )
         weights = (encoder.class_weights or {}).values()
         if max(weights, default=1.0) > MOST_WEIGHT:
             raise ConfigError(
