@@ -75,7 +75,7 @@ class _Federation:
 
     def site(self, rows: Rows) -> bytes:
         """Everything a site does but its pads and its check, which take 0.1 ms."""
-        values = statistics_of_sites(self.layout.design, stack([rows]), transform=self.layout.transform)[0, 0]
+        values = statistics_of_sites(self.layout.design, stack([rows]), transform=self.layout.transform)[0]
         slots = self.packing.pack(self.layout.grid(self.sites).encode(values))
         self._seed += 1
         seed = self._seed.to_bytes(64, "little")
@@ -180,7 +180,7 @@ def _merging() -> list[Row]:
     x = random.uniform(-1, 1, (MERGED_SITES * 8, MERGED_INPUTS))
     y = (x.sum(axis=1) + random.normal(0, 1, len(x)) > 0).astype(np.float64)
     sites = [Rows.of(x[at : at + 8], y[at : at + 8], dtype="float64") for at in range(0, len(x), 8)]
-    packed = statistics_of_sites(design, stack(sites))[:, 0]
+    packed = statistics_of_sites(design, stack(sites))
     factors = [factor_of_site(design, rows.x, rows.y) for rows in sites]
     ours = best_of(3, lambda: _timed(lambda: packed.sum(axis=0))[0])
     began = process_time()

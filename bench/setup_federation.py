@@ -31,7 +31,7 @@ from kohort.protocol.enrolment import encoder_for, enrol
 from kohort.protocol.hub import Hub, RoundEnd
 from kohort.protocol.site import Site, SiteTable
 from kohort.rng import Streams
-from kohort.runs.backend import approved_plan_for
+from kohort.runs.agreed import approved_plan_for
 from kohort.runs.config import Plan, load_plan
 from kohort.runs.simulation import schema_of
 from kohort.tables.domain import declared_domain

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,14 @@ import polars as pl  # noqa: E402
 import pytest  # noqa: E402
 from hypothesis import HealthCheck, settings  # noqa: E402
 
+# The same examples in every run of the suite, so few are enough to notice a change that breaks something.
 settings.register_profile(
-    "kohort", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
+    "kohort",
+    max_examples=30,
+    derandomize=True,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    print_blob=True,
 )
 # What `make fuzz` takes: other examples every time, and as many as `tests.support.examples` is told at most.
 settings.register_profile(
@@ -32,6 +39,17 @@ settings.load_profile("kohort")
 os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="kohort-tests-")
 # The key that signs simulated runs, and what this user remembers of sites, are of the tests alone, too.
 os.environ["KOHORT_STATE"] = tempfile.mkdtemp(prefix="kohort-tests-state-")
+
+ORDER = ("models", "anonymity", "methods", "adversary", "contract", "rounds", "studies", "golden")  # half of all tests
+ORDER += ("crypto", "tables", "privacy")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of two workers, each starts with one half: what one compiles is cached before the other needs it."""
+    here = Path(__file__).parent
+    folders = {item.path: item.path.relative_to(here).parts[0] for item in items if item.path.is_relative_to(here)}
+    items.sort(key=lambda item: ORDER.index(folder) if (folder := folders.get(item.path)) in ORDER else len(ORDER))
+
 
 PLAN = """
 [data]
@@ -99,6 +117,42 @@ def kohort() -> Kohort:
             env={**os.environ, **(env or {})},
             **options,
         )
+
+    return call
+
+
+_IN_TURN = """
+import contextlib, io, json, sys
+from kohort.cli.main import main
+ended = []
+for arguments in json.loads(sys.argv[1]):
+    out, err = io.StringIO(), io.StringIO()
+    sys.argv = ["kohort", *arguments]
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            main()
+        except SystemExit as end:
+            ended.append((end.code, out.getvalue(), err.getvalue()))
+print(json.dumps(ended))
+"""
+
+
+@pytest.fixture
+def kohort_in_turn() -> Callable[..., list[tuple[int, str, str]]]:
+    """Run several commands in one other process, for packages that are installed there alone: code, stdout, stderr."""
+
+    def call(*commands: Sequence[object], env: dict[str, str]) -> list[tuple[int, str, str]]:
+        texts = json.dumps([list(map(str, arguments)) for arguments in commands])
+        done = subprocess.run(
+            [sys.executable, "-c", _IN_TURN, texts],
+            capture_output=True,
+            text=True,
+            timeout=600,
+            check=False,
+            env={**os.environ, **env},
+        )
+        assert done.returncode == 0, done.stderr
+        return [(code, out, err) for code, out, err in json.loads(done.stdout)]
 
     return call
 

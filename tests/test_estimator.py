@@ -123,6 +123,7 @@ def test_the_model_is_that_of_the_same_plan() -> None:
                 "target": "outcome",
                 "features": "rest",
                 "test": 0,
+                "missing": "drop",
                 "categories": {"outcome": ["ill", "well"]},
             },
             "sites": {"count": 3},
@@ -153,7 +154,9 @@ def test_pipelines_search_and_clones() -> None:
 @pytest.mark.parametrize("kind", ["logistic", "svm", "perceptron", "mlp"])
 @pytest.mark.parametrize("classes", [2, 3])
 def test_every_model_for_two_and_for_more_classes(kind: str, classes: int) -> None:
-    x, y = make_classification(n_samples=90, n_classes=classes, n_informative=4, class_sep=3.0, random_state=2)
+    x, y = make_classification(
+        n_samples=90, n_features=5, n_classes=classes, n_informative=4, n_redundant=1, class_sep=3.0, random_state=2
+    )
     model = quick(model=kind, rounds=20).fit(x, y)
     assert model.score(x, y) > 0.6
     assert model.decision_function(x).shape == ((90,) if classes == 2 else (90, 3))

@@ -34,5 +34,12 @@ def test_an_unlisted_purpose_is_refused() -> None:
 
 
 def test_the_sources_sign_for_listed_purposes_only() -> None:
-    literal = re.compile(r"purpose=[\"']|_PURPOSE = [\"']")
-    assert [path.name for path in SOURCES.rglob("*.py") if literal.search(path.read_text(encoding="utf-8"))] == []
+    """The verifiers share no code with the writers: they spell the purposes themselves, as they are listed."""
+    literal = re.compile(r"purpose=[\"']|_PURPOSE\b.* = [\"']")
+    found = {path.name: path.read_text(encoding="utf-8") for path in SOURCES.rglob("*.py")}
+    spelled = {name: text for name, text in found.items() if literal.search(text)}
+    assert set(spelled) == {"verify.py", "verify_results.py"}
+    for text in spelled.values():
+        for line in text.splitlines():
+            if literal.search(line) and "_PURPOSE" in line:
+                assert set(re.findall(r'"([^"]+)"', line)) <= set(Purpose)

@@ -1,6 +1,7 @@
 """The Python face: a table (or one a site), a few words about its columns, and `run`.
 
     federation = Federation(frame, target="income", quasi=["age", "sex"], sites=10, split="interval:age")
+    outcome = federation.run()  # an additive model over secure sums
     outcome = federation.run("fedavg", rounds=60, batch=64)
     outcome.accuracy, outcome.model.predict(new_rows), outcome.disclosed
 
@@ -14,15 +15,18 @@ totals alone. `secure=None` asks for plain averaging, the baseline, where rows c
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
 from kohort.errors import ConfigError, nearest
+from kohort.methods.registry import find_method
 from kohort.protocol.plan.approved import ModelSection, TrainSection
-from kohort.runs.config import DataSection, Plan, SitesSection
+from kohort.runs.config import DataSection, Plan, SitesSection, load_plan
+from kohort.runs.default_method import ADDITIVE, NETWORKS, default_method, with_default_sum
+from kohort.runs.plan_mapping import with_mapping
 from kohort.runs.run import Outcome, run
 from kohort.runs.secure_default import load_secured, with_secure_sum
 from kohort.tables.frames import from_native
@@ -54,6 +58,7 @@ class Federation:
         else:
             data["table"] = IN_MEMORY
             self._tables = _as_tables(table)
+        data = with_mapping({"data": data}, Path())["data"]
         data.setdefault("features", "rest")
         if sites is not None:
             layout["count"] = sites
@@ -61,12 +66,20 @@ class Federation:
             layout.setdefault("split", "files")
         self._raw: dict[str, Any] = {"data": data, "sites": layout, "policy": dict(policy or {})}
 
-    def plan(self, method: str = "fedavg", *, model: Mapping[str, Any] | str | None = None, **options: Any) -> Plan:
+    def plan(self, method: str = "auto", *, model: Mapping[str, Any] | str | None = None, **options: Any) -> Plan:
         """The plan `run` would carry out. Keywords are keys of `[train]` or of the method's own section.
+
+        "auto" is an additive model, or "fedavg" where keywords say how a network is trained; `Plan.notes` says why.
 
         Raises:
             ConfigError: A keyword is unknown, does not fit, or needs each site's own update, which a secure sum hides.
         """
+        if method == "auto" and model is None and _is_additive(options):
+            raw = {**self._raw, **_sections_of_additive(options)}
+            name, because = default_method(raw)
+            own = with_default_sum(raw["method"], self._site_count())
+            return replace(load_plan({**raw, "method": {"name": name, **own}}), because=because)
+        method = NETWORKS if method == "auto" else method
         train_keys = {item.name for item in fields(TrainSection)}
         train = {key: value for key, value in options.items() if key in train_keys}
         own = {key: value for key, value in options.items() if key not in train_keys}
@@ -89,7 +102,7 @@ class Federation:
 
     def run(
         self,
-        method: str = "fedavg",
+        method: str = "auto",
         *,
         seed: int | None = None,
         out: str | Path | None = None,
@@ -104,7 +117,23 @@ class Federation:
             out=None if out is None else Path(out),
             force=force,
             tables=self._tables,
+            baselines=True,
         )
+
+
+def _additive_keys() -> set[str]:
+    return {item.name for item in fields(find_method(ADDITIVE).config)}
+
+
+def _is_additive(options: Mapping[str, Any]) -> bool:
+    """Whether every keyword is one that an additive model reads; `rounds` alone says nothing of a network."""
+    return set(options) <= _additive_keys() | {"class_weights"}
+
+
+def _sections_of_additive(options: Mapping[str, Any]) -> dict[str, Any]:
+    own = {key: value for key, value in options.items() if key != "class_weights"}
+    weights = {"train": {"class_weights": options["class_weights"]}} if "class_weights" in options else {}
+    return {"method": own, **weights}
 
 
 def _as_tables(table: Any) -> dict[str, pl.DataFrame]:

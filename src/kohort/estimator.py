@@ -130,6 +130,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc] # scikit-learn has no typ
                 f"X has missing values in: {', '.join(found)}. Choose data={{'missing': 'category'}} to learn from "
                 "them, or data={'missing': 'drop'} to leave those rows out"
             )
+        data.setdefault("missing", "drop")
         whole = frame.with_columns(target.alias(name))
         tables, sites = self._deal(whole, given.sites)
         site_count = len(tables) if len(tables) > 1 else None if self.split.startswith("column:") else sites["count"]

@@ -76,6 +76,8 @@ LOOSE = {"epsilon": 9.0, "delta": 1e-3, "domain_share": 0.5}
 """A budget under which few rows are enough to name a category."""
 PLANS: dict[str, Callable[[], Plan]] = {
     **{name: _plan(name) for name in sorted(methods())},
+    "additive, masks and dp": _plan("additive", {"rounds": 3} | _dp(epsilon=9.0)),
+    "additive, none and dp": _plan("additive", {"rounds": 3, "secure": {"sum": "none"}} | _dp(epsilon=9.0)),
     "fedavg, undeclared": _plan("fedavg", declared=False),
     "fedavg, stop": _plan("fedavg", train={"stop": {"metric": "loss", "patience": 2, "min_delta": 0.5}}),
     "fedavg, dp-sgd": _plan("fedavg", _dp(), train={"batch": 0}),

@@ -216,7 +216,7 @@ def forge_names(monkeypatch: pytest.MonkeyPatch, old: bytes, new: bytes) -> None
         spelled = names_in(total[:-1], 4)
         place = spelled.index(next(name for name in spelled if name.endswith(old)))
         rows = total[:-1].reshape(len(spelled), -1)
-        forged = domains._limbs(spelled[place].replace(old, new))
+        forged = domains._limbs([spelled[place].replace(old, new)])[0].tolist()
         rows[place, 1:] = [int(rows[place, 0]) * limb % P61 for limb in forged]
         arrays = {**about["payload"].arrays, "names": np.append(rows.reshape(-1), total[-1])}
         return ask(**{**about, "payload": replace(about["payload"], arrays=arrays)})

@@ -39,7 +39,8 @@ from kohort.protocol.task import Request
 from kohort.protocol.wire import Payload, decode
 from kohort.rng import Streams
 from kohort.rounds.summing import sum_task, trust_of
-from kohort.runs.backend import RunContext, Simulation, approved_plan_for
+from kohort.runs.agreed import approved_plan_for
+from kohort.runs.backend import RunContext, Simulation
 from kohort.testing import plan_of, tables
 
 LENGTH = 6

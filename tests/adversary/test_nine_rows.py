@@ -49,7 +49,6 @@ from kohort.transport.messages import (
     RequestMessage,
     fresh_number,
     join_messages,
-    read_reply,
     read_request,
     split_messages,
     write_request,
@@ -176,10 +175,10 @@ def _other_start(message: RequestMessage) -> RequestMessage:
     return replace(message, body=encode(replace(payload, blobs={**payload.blobs, "start": b"\1" * 16})))
 
 
-def _any_request(self: RemoteEngine, name: str, data: bytes, number: str, request: Request) -> ReplyMessage:
+def _any_request(self: RemoteEngine, name: str, reply: ReplyMessage, number: str, request: Request) -> ReplyMessage:
     """A lying hub takes an answer to a request that it changed."""
-    del number, request
-    return read_reply(data, site=self.sites.get(name) or self.parties[name])
+    del self, name, number, request
+    return reply
 
 
 def test_row_2_other_inputs_at_one_site_of_a_sum(monkeypatch: pytest.MonkeyPatch) -> None:

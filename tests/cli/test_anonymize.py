@@ -26,6 +26,8 @@ def test_json_has_its_keys_and_the_file_is_what_it_says(kohort_here, table_file,
         "age,ward",
         "--sensitive",
         "outcome",
+        "--keep",
+        "dose",
         "--k",
         5,
         "--l",
@@ -47,7 +49,7 @@ def test_json_has_its_keys_and_the_file_is_what_it_says(kohort_here, table_file,
 
 
 def test_hierarchies_are_read_and_written(kohort_here, table_file, tmp_path):
-    given = ["anonymize", table_file, "--quasi", "age,ward", "--k", 5]
+    given = ["anonymize", table_file, "--quasi", "age,ward", "--keep", "dose,outcome", "--k", 5]
     written = tmp_path / "levels"
     code, _, _ = kohort_here(
         *given, "--hierarchies", "intervals", "--write-hierarchies", written, "--out", tmp_path / "a.csv"
@@ -62,12 +64,12 @@ def test_hierarchies_are_read_and_written(kohort_here, table_file, tmp_path):
 
 def test_what_cannot_be_met_ends_with_four_and_leaves_no_file(kohort_here, table_file, tmp_path):
     out = tmp_path / "out.csv"
-    code, _, error = kohort_here("anonymize", table_file, "--quasi", "age", "--k", 500, "--out", out)
+    code, _, error = kohort_here("anonymize", table_file, "--quasi", "age", "--drop", "rest", "--k", 500, "--out", out)
     assert code == 4
     assert "k of at most 120" in error
     assert not out.exists()
     code, _, error = kohort_here(
-        "anonymize", table_file, "--quasi", "age", "--sensitive", "outcome", "--l", 3, "--out", out
+        "anonymize", table_file, "--quasi", "age", "--sensitive", "outcome", "--drop", "rest", "--l", 3, "--out", out
     )
     assert code == 4
     assert "l of at most 2" in error
@@ -76,10 +78,10 @@ def test_what_cannot_be_met_ends_with_four_and_leaves_no_file(kohort_here, table
 def test_existing_output_is_kept_unless_forced(kohort_here, table_file, tmp_path):
     out = tmp_path / "out.csv"
     out.write_text("mine")
-    code, _, _ = kohort_here("anonymize", table_file, "--quasi", "age", "--out", out)
+    code, _, _ = kohort_here("anonymize", table_file, "--quasi", "age", "--drop", "rest", "--out", out)
     assert code == 2
     assert out.read_text() == "mine"
-    code, shown, _ = kohort_here("anonymize", table_file, "--quasi", "age", "--out", out, "--force")
+    code, shown, _ = kohort_here("anonymize", table_file, "--quasi", "age", "--drop", "rest", "--out", out, "--force")
     assert code == 0
     assert "smallest class" in shown
 
@@ -97,7 +99,7 @@ def test_existing_output_is_kept_unless_forced(kohort_here, table_file, tmp_path
     ],
 )
 def test_wrong_requests_have_their_exit_codes(kohort_here, table_file, tmp_path, wrong, code):
-    ended, _, error = kohort_here("anonymize", table_file, *wrong, "--out", tmp_path / "out.csv")
+    ended, _, error = kohort_here("anonymize", table_file, *wrong, "--drop", "rest", "--out", tmp_path / "out.csv")
     assert ended == code
     assert error.count("\n") == 1
 
@@ -109,3 +111,37 @@ def test_the_unguarded_step_is_reported(kohort_here, tmp_path):
     code, _, error = kohort_here(*given, "--keep-exact", "thesis")
     assert code == 0
     assert "breaks its rule" in error
+
+
+def test_an_account_refuses_a_release_that_crosses_an_earlier_one(kohort_here, table_file, tmp_path):
+    account = tmp_path / "releases.jsonl"
+    given = ["anonymize", table_file, "--quasi", "age,ward", "--drop", "rest", "--account", account]
+    first, second = tmp_path / "first.csv", tmp_path / "second.csv"
+    assert kohort_here(*given, "--k", 5, "--out", first)[0] == 0
+    code, _, said = kohort_here(*given, "--k", 7, "--out", second)
+    assert code == 4
+    assert "isolates persons" in said
+    assert not second.exists()
+    assert kohort_here("anonymize", *given[1:-2], "--k", 7, "--out", second)[0] == 0  # without the account
+    code, text, _ = kohort_here("check", first, second, "--quasi", "age,ward", "--json")
+    assert code == 0
+    found = json.loads(text)["together"]
+    assert found["isolated"] > 0
+    assert found["k"] < found["promised"]
+    same = json.loads(kohort_here("check", first, first, "--quasi", "age,ward", "--json")[1])["together"]
+    assert (same["isolated"], same["k"]) == (0, same["promised"])
+
+
+def test_persons_are_counted_and_not_released(kohort_here, tmp_path):
+    rows = pl.DataFrame({"patient": [n // 6 for n in range(120)], "age": [20 + n // 6 for n in range(120)]})
+    table, out = tmp_path / "visits.csv", tmp_path / "out.csv"
+    rows.write_csv(table)
+    code, text, _ = kohort_here(
+        "anonymize", table, "--quasi", "age", "--person", "patient", "--k", 4, "--out", out, "--json"
+    )
+    assert code == 0
+    assert json.loads(text)["k"] >= 4
+    released = pl.read_csv(out)
+    assert released.columns == ["age"]
+    judged = released.with_columns(rows["patient"]).group_by("age").agg(pl.col("patient").n_unique())
+    assert judged["patient"].min() >= 4

@@ -35,7 +35,7 @@ min_rows = 1
 @pytest.fixture
 def model(tmp_path: Path, table_file: Path, kohort_here: Call) -> Path:
     """A run folder with a model of the small CSV."""
-    return trained(tmp_path, table_file, kohort_here)
+    return trained(tmp_path, table_file, kohort_here, 'missing = "drop"\nunseen = "error"')
 
 
 def trained(folder: Path, table: Path, kohort_here: Call, more: str = "") -> Path:

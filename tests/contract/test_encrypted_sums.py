@@ -29,7 +29,8 @@ from kohort.protocol.site import Site
 from kohort.protocol.task import Request
 from kohort.rng import Streams
 from kohort.rounds.summing import Total, secure_sum, sum_task
-from kohort.runs.backend import RunContext, Simulation, approved_plan_for
+from kohort.runs.agreed import approved_plan_for
+from kohort.runs.backend import RunContext, Simulation
 from kohort.runs.config import Plan, load_plan
 from kohort.runs.run import Progress, run
 

@@ -38,29 +38,32 @@ def test_the_page_names_the_entry_point_that_is_installed_here() -> None:
     assert len([line for line in METHOD_CODE.splitlines() if line.strip()]) <= 70
 
 
-def test_it_appears_and_runs_like_any_other(plan_file: Path, kohort: Callable[..., Any], tmp_path: Path) -> None:
-    env = install(tmp_path / "site-packages")
+def test_it_appears_and_runs_like_any_other(
+    plan_file: Path, kohort_in_turn: Callable[..., list[tuple[int, str, str]]], tmp_path: Path
+) -> None:
     table = small_table(1500)
     table.write_csv(tmp_path / "table.csv")
-    schema = json.loads(kohort("schema", env=env).stdout)
-    names = {variant["properties"]["name"]["const"] for variant in schema["properties"]["method"]["oneOf"]}
-    assert {"sign-vote", "fedavg"} <= names
     chosen = ["--set", "method.name=sign-vote", "--set", "train.rounds=30"]
-    ran = kohort("run", plan_file, "--out", tmp_path / "out", "--json", *chosen, "--set", "method.step=0.05", env=env)
-    assert ran.returncode == 0, ran.stderr
-    result = json.loads(ran.stdout)
+    schema, ran, predicted, wrong = kohort_in_turn(
+        ["schema"],
+        ["run", plan_file, "--out", tmp_path / "out", "--json", *chosen, "--set", "method.step=0.05"],
+        ["predict", tmp_path / "out", tmp_path / "table.csv", "--out", tmp_path / "predicted.csv"],
+        ["run", plan_file, "--out", tmp_path / "no", *chosen, "--set", "method.stp=1"],
+        env=install(tmp_path / "site-packages"),
+    )
+    variants = json.loads(schema[1])["properties"]["method"]["oneOf"]
+    assert {"sign-vote", "fedavg"} <= {variant["properties"]["name"]["const"] for variant in variants}
+    assert ran[0] == 0, ran[2]
+    result = json.loads(ran[1])
     assert (result["method"], result["rounds"]) == ("sign-vote", 30)
     votes = {item["guarantee"] for item in result["disclosed"] if item["what"] == "sign-vote.vote"}
     assert all(vote.startswith("aggregate(") for vote in votes)
     assert votes
     assert result["history"][-1]["accuracy"] > 0.7  # the larger class has 0.55 of the rows
-    predicted = kohort(
-        "predict", tmp_path / "out", tmp_path / "table.csv", "--out", tmp_path / "predicted.csv", env=env
-    )
-    assert predicted.returncode == 0, predicted.stderr
-    wrong = kohort("run", plan_file, "--out", tmp_path / "no", *chosen, "--set", "method.stp=1", env=env)
-    assert wrong.returncode == 2
-    assert "'step'" in wrong.stderr
+    assert predicted[0] == 0, predicted[2]
+    assert (tmp_path / "predicted.csv").is_file()
+    assert wrong[0] == 2
+    assert "'step'" in wrong[2]
 
 
 def test_it_passes_the_contract(tmp_path: Path) -> None:

@@ -12,6 +12,9 @@ from kohort.testing import CHECKS, VARIANTS, Check, MethodRuns
 
 ALL = sorted(methods())
 REFUSED = {
+    ("additive", "fraction"),
+    ("additive", "keep"),
+    ("additive", "stop"),
     ("central", "fraction"),
     ("central", "keep"),
     ("hybrid", "keep"),
@@ -21,7 +24,7 @@ REFUSED = {
     ("oneshot", "stop"),
 }
 """Training variants that a method of ours refuses, because it does not read their keys."""
-OURS = {"central", "fedavg", "hybrid", "oneshot", "partial", "silo", "syntactic"}
+OURS = {"additive", "central", "fedavg", "hybrid", "oneshot", "partial", "silo", "syntactic"}
 
 
 @pytest.fixture(scope="module")

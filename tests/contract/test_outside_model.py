@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from tests.support.outside_trees import install, path_with
+from tests.support.outside_stumps import install, path_with
 
-CHOSEN = ["--set", "method.name=trees", "--set", "method.trees=12", "--seed", "3"]
+InTurn = Callable[..., list[tuple[int, str, str]]]
+CHOSEN = ["--set", "method.name=stumps", "--set", "method.trees=12", "--seed", "3"]
 HERE = Path(__file__).parent
 EXPLAIN = """
 import json, sys
@@ -32,10 +33,10 @@ print(json.dumps({"told": model.describe(), "matters": model.explain(rows), "typ
 STOPPED = """
 import sys
 
-import kohort_trees
+import kohort_stumps
 from kohort.cli.main import main
 
-best = kohort_trees._best
+best = kohort_stumps._best
 trees = 0
 
 def stop(sums, *, rate):
@@ -45,7 +46,7 @@ def stop(sums, *, rate):
         raise KeyboardInterrupt
     return best(sums, rate=rate)
 
-kohort_trees._best = stop
+kohort_stumps._best = stop
 sys.argv = ["kohort", *sys.argv[1:]]
 main()
 """
@@ -87,51 +88,50 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 def test_it_runs_resumes_predicts_evaluates_and_reports(
-    package: dict[str, str], plan_file: Path, table_file: Path, kohort: Callable[..., Any], tmp_path: Path
+    package: dict[str, str], plan_file: Path, table_file: Path, kohort_in_turn: InTurn, tmp_path: Path
 ) -> None:
     table().write_csv(table_file)
     whole, cut = tmp_path / "whole", tmp_path / "cut"
-    ran = kohort("run", plan_file, "--out", whole, "--json", *CHOSEN, env=package)
-    assert ran.returncode == 0, ran.stderr
-    told = json.loads(ran.stdout)
-    assert (told["method"], told["rounds"], len(told["history"])) == ("trees", 12, 12)
-    assert told["metrics"]["accuracy"] > 0.75
-
     stopped = python(STOPPED, "run", plan_file, "--out", cut, *CHOSEN, env=package)
     assert stopped.returncode not in {0, 2}, stopped.stderr
     assert list((cut / "state").glob("checkpoint-*"))
-    resumed = kohort("run", plan_file, "--out", cut, "--resume", "--json", *CHOSEN, env=package)
-    assert resumed.returncode == 0, resumed.stderr
+    ended = kohort_in_turn(
+        ["run", plan_file, "--out", whole, "--json", *CHOSEN],
+        ["run", plan_file, "--out", cut, "--resume", "--json", *CHOSEN],
+        ["predict", cut, table_file, "--proba", "--out", tmp_path / "predicted.csv"],
+        ["evaluate", cut, table_file, "--by", "ward", "--json"],
+        ["report", cut, "--out", tmp_path / "report.html"],
+        env=package,
+    )
+    assert [code for code, _, _ in ended] == [0] * 5, ended
+    ran, resumed, _, evaluated, _ = (shown for _, shown, _ in ended)
+    told = json.loads(ran)
+    assert (told["method"], told["rounds"], len(told["history"])) == ("stumps", 12, 12)
+    assert told["metrics"]["accuracy"] > 0.75
     assert files(cut) == files(whole)
-    assert json.loads(resumed.stdout)["history"] == told["history"]
+    assert json.loads(resumed)["history"] == told["history"]
 
-    predicted = kohort("predict", cut, table_file, "--proba", "--out", tmp_path / "predicted.csv", env=package)
-    assert predicted.returncode == 0, predicted.stderr
     written = pl.read_csv(tmp_path / "predicted.csv")
     right = (written["predicted_outcome"] == written["outcome"]).mean()
     assert right > 0.8
     sides = written.select("probability_ill", "probability_well").sum_horizontal()
     assert (sides - 1).abs().max() < 1e-9
 
-    evaluated = kohort("evaluate", cut, table_file, "--by", "ward", "--json", env=package)
-    assert evaluated.returncode == 0, evaluated.stderr
-    measured = json.loads(evaluated.stdout)
+    measured = json.loads(evaluated)
     assert measured["metrics"]["accuracy"] == pytest.approx(right)
     assert measured["metrics"]["auc"] > 0.85
     assert set(measured["groups"]) == {"north", "south", "west"}
 
-    reported = kohort("report", cut, "--out", tmp_path / "report.html", env=package)
-    assert reported.returncode == 0, reported.stderr
-    assert "trees" in (tmp_path / "report.html").read_text()
+    assert "stumps" in (tmp_path / "report.html").read_text()
     card = (cut / "model" / "README.md").read_text()
-    assert re.search(r"\| kind \| `trees` \|", card)
+    assert re.search(r"\| kind \| `stumps` \|", card)
     assert re.search(r"\| trees \| `12` \|", card)
 
     looked = python(EXPLAIN, cut, table_file, env=package)
     assert looked.returncode == 0, looked.stderr
     found = json.loads(looked.stdout)
     assert found["is_model"]
-    assert found["told"]["kind"] == "trees"
+    assert found["told"]["kind"] == "stumps"
     assert found["told"]["classes"] == ["ill", "well"]
     assert set(found["matters"]) == {"age", "dose", "ward"}
     assert min(found["matters"]["age"], found["matters"]["dose"]) > found["matters"]["ward"] + 0.05
@@ -144,8 +144,8 @@ def test_without_the_package_the_error_says_which_to_install(
     assert ran.returncode == 0, ran.stderr
     refused = kohort("predict", tmp_path / "out", table_file, "--out", tmp_path / "predicted.csv")
     assert refused.returncode == 2
-    assert "kind 'trees'" in refused.stderr
-    assert "kohort-trees" in refused.stderr
+    assert "kind 'stumps'" in refused.stderr
+    assert "kohort-stumps" in refused.stderr
     assert "1.0" in refused.stderr
     assert "Traceback" not in refused.stderr
 
@@ -153,8 +153,8 @@ def test_without_the_package_the_error_says_which_to_install(
 def test_a_method_that_registers_no_kind_is_told_so(
     package: dict[str, str], plan_file: Path, kohort: Callable[..., Any], tmp_path: Path
 ) -> None:
-    points = tmp_path / "site-packages" / "kohort_trees-1.0.dist-info" / "entry_points.txt"
-    points.write_text("[kohort.methods]\ntrees = kohort_trees:METHOD\n")
+    points = tmp_path / "site-packages" / "kohort_stumps-1.0.dist-info" / "entry_points.txt"
+    points.write_text("[kohort.methods]\nstumps = kohort_stumps:METHOD\n")
     refused = kohort("run", plan_file, "--out", tmp_path / "out", *CHOSEN, env=package)
     assert refused.returncode == 2
     assert "'kohort.models'" in refused.stderr
@@ -163,7 +163,7 @@ def test_a_method_that_registers_no_kind_is_told_so(
 
 def test_it_passes_the_same_contract(package: dict[str, str]) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-k", "trees", str(HERE / "test_methods.py")],
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-k", "stumps", str(HERE / "test_methods.py")],
         capture_output=True,
         text=True,
         timeout=300,

@@ -6,8 +6,9 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.examples import examples
 
 from kohort.crypto.counting import _places, _places_of, cells_for, estimate, fingerprints, peel, sketch, table
 from kohort.crypto.group_secret import _BOX, STEPS, GroupHub, GroupSite, least_agreed
@@ -56,7 +57,7 @@ federations = st.lists(
 
 
 @given(federations, st.integers(1, 20), st.binary(min_size=32, max_size=32))
-@settings(max_examples=150, deadline=None)
+@examples(40, 150)
 def test_no_false_approval_and_hardly_a_false_refusal(sites: list[Counter[bytes]], cap: int, secret: bytes) -> None:
     assert approved(sites, cap, secret) <= plain(sites, cap)
 

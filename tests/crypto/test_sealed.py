@@ -20,8 +20,9 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM, ChaCha20Poly1305
 from cryptography.hazmat.primitives.hmac import HMAC
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF, HKDFExpand
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.examples import examples
 
 from kohort.crypto.sealed import (
     Identity,
@@ -61,7 +62,7 @@ def opened(box: bytes, suite: str = "standard", **changes: Any) -> bytes:
 
 @pytest.mark.parametrize("suite", SUITES)
 @given(payload=st.binary(max_size=3000), sequence=st.integers(0, 2**64 - 1), round=st.integers(0, 2**64 - 1))
-@settings(max_examples=40, deadline=None)
+@examples(20, 40)
 def test_what_was_sealed_opens(suite: str, payload: bytes, sequence: int, round: int) -> None:
     box = sealed(payload, suite, sequence=sequence, round=round)
     assert opened(box, suite, round=round) == payload
@@ -81,7 +82,7 @@ def test_every_altered_byte_is_refused(suite: str) -> None:
 
 @pytest.mark.parametrize("suite", SUITES)
 @given(data=st.data())
-@settings(max_examples=150, deadline=None)
+@examples(40, 150)
 def test_altered_cut_and_extended_boxes_are_refused(suite: str, data: st.DataObject) -> None:
     box = sealed(b"x" * 700, suite)
     place = data.draw(st.integers(0, len(box) - 1))
@@ -383,7 +384,7 @@ def test_wrong_padding_is_refused_although_keys_and_signature_hold(suite: str) -
 
 
 @given(st.binary(max_size=100), st.binary(max_size=100), st.binary(max_size=100), st.integers(1, 200))
-@settings(max_examples=50, deadline=None)
+@examples(20, 50)
 def test_key_derivation_is_the_library_s(salt: bytes, secret: bytes, info: bytes, length: int) -> None:
     made = expand(extract(salt or b"s", secret), info, length)
     assert made == HKDF(hashes.SHA256(), length, salt=salt or b"s", info=info).derive(secret)

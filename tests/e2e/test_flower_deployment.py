@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import json
 import random
-import tomllib
-import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 from tests.support.flower_federation import (
     Federation,
@@ -20,52 +16,17 @@ from tests.support.flower_federation import (
     model_of,
     plan_with,
     tables_of,
-    write_plan,
+    variant,
 )
 
 pytest.importorskip("flwr")
 
-from kohort.errors import IntegrityError, RefusedError
 from kohort.methods.registry import methods
 from kohort.privacy.ledger.verify import verify_ledger
-from kohort.protocol.enrolment import PREPARE
-from kohort.protocol.hub import Ask, Replies
-from kohort.protocol.wire import Payload
-from kohort.rounds.summed import _Training
-from kohort.rounds.training import TRAIN
-from kohort.runs.config import apply_overrides, read_plan
+from kohort.runs.config import read_plan
 from kohort.runs.run import run
-from kohort.transport.deployment.hub import HubFolder
-from kohort.transport.deployment.site import SiteFolder
-from kohort.transport.flower import run as flower_runs
-from kohort.transport.flower.bundle import bundle
-from kohort.transport.remote_engine import RemoteEngine
 
 pytestmark = pytest.mark.e2e
-
-
-@pytest.fixture(scope="module")
-def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
-    """Three sites and a key-holder."""
-    root = tmp_path_factory.mktemp("three")
-    plan = plan_with(root, rounds=2)
-    made = Federation(root, plan)
-    try:
-        made.found(tables_of(3))
-        made.join_key_holder(*tables_of(3))
-        made.start_hub()
-        made.start_sites(*tables_of(3), "key-holder")
-        yield made
-    finally:
-        made.close()
-
-
-def variant(made: Federation, name: str, changes: list[str]) -> Path:
-    """The plan with keys changed, as a file; approved by everybody."""
-    described = apply_overrides(tomllib.loads(made.plan.read_text()), changes)
-    toml = write_plan(made.root / f"{name}.toml", described)
-    made.approve(toml, *tables_of(3), "key-holder")
-    return toml
 
 
 def method_plan(made: Federation, method: str) -> Path:
@@ -84,64 +45,6 @@ def test_every_method_gives_the_model_of_one_process(three: Federation, method: 
     assert verify_ledger(out).releases == verify_ledger(local).releases
 
 
-def test_sums_that_only_a_key_holder_opens(three: Federation) -> None:
-    plan = variant(three, "bfv", ["method.name=partial", 'method.secure={sum = "bfv"}', "method.gate={k = 3}"])
-    over_flower = three.run_here(three.root / "bfv", plan)
-    here = run(read_plan(plan), seed=1, out=three.root / "bfv-local")
-    assert model_of(three.root / "bfv") == model_of(three.root / "bfv-local")
-    assert over_flower.dropped == {}
-    assert verify_ledger(three.site("key-holder")).releases > 0
-    # Pads come from the parties' own keys, so compressed ciphertexts differ by some bytes.
-    assert here.bytes == pytest.approx(over_flower.bytes, rel=1e-3)
-
-
-def test_a_lying_hub_gets_one_word_and_leaves_a_line_at_every_site(
-    three: Federation, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It asks for plain training in a plan with masks, announces a total that is not the sites', and gets nothing."""
-    plan = variant(three, "masked", ["method.name=fedavg", 'method.secure={sum = "masks"}'])
-    honest = RemoteEngine.exchange
-
-    def asks_for_weights(self: RemoteEngine, ask: Ask) -> Replies:
-        replies = honest(self, ask)
-        if ask.task is not PREPARE:
-            return replies
-        lie = Payload(arrays={"weights": np.zeros(4, dtype=np.float32)})
-        return honest(self, Ask(task=TRAIN, to=replies.sites, payload=lie))
-
-    with monkeypatch.context() as patch:
-        patch.setattr(RemoteEngine, "exchange", asks_for_weights)
-        with pytest.raises(RefusedError, match=r"does not ask for this now \(contract\)"):
-            three.run_here(three.root / "lie-1", plan)
-    for name in tables_of(3):
-        last = lines_of(three.site(name))[-1]
-        assert (last["event"], last["what"]) == ("refusal", "train")
-        assert "asks for no 'train'" in last["reason"]
-
-    inputs = _Training.inputs
-
-    def another_total(self: _Training, number: int) -> dict[str, bytes]:
-        said = inputs(self, number)
-        return {**said, "total": bytes(len(said["total"]))} if number else said
-
-    with monkeypatch.context() as patch:
-        patch.setattr(_Training, "inputs", another_total)
-        with pytest.raises(IntegrityError, match="tampered"):
-            three.run_here(three.root / "lie-2", plan, seed=3)
-
-
-def test_a_plan_nobody_approved_is_refused_and_both_sides_say_so(three: Federation) -> None:
-    changed = variant(three, "unapproved", ["train.rounds=3"])
-    for name in tables_of(3):
-        SiteFolder(three.site(name)).approvals.withdraw(read_plan(changed).digest())
-    before = {name: verify_ledger(three.site(name)).refusals for name in tables_of(3)}
-    said = three.kohort("run", changed, "--engine", "flower", "--hub", three.hub, "--out", three.root / "no", code=4)
-    assert "approve" in said
-    for name in tables_of(3):
-        assert verify_ledger(three.site(name)).refusals == before[name] + 1
-    assert sum(line["event"] == "refusal" for line in lines_of(three.root / "no")) == 3
-
-
 def test_the_hub_never_sees_who_a_row_is_about(three: Federation) -> None:
     canaries = [value.encode() for table in tables_of(3).values() for value in table["person"][:67]]
     assert len(canaries) > 200
@@ -158,33 +61,6 @@ def test_the_hub_never_sees_who_a_row_is_about(three: Federation) -> None:
     assert [found_in(place) for place in seen] == [set()] * len(seen)
     logs = [three.root / "hub.process.log"]
     assert not any(canary in path.read_bytes() for path in logs for canary in canaries)
-
-
-def test_an_altered_bundle_is_turned_away_unopened(
-    three: Federation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    marker = tmp_path / "it-ran"
-    genuine = bundle()
-    (tmp_path / "genuine.zip").write_bytes(genuine)
-    with zipfile.ZipFile(tmp_path / "genuine.zip") as old, zipfile.ZipFile(tmp_path / "altered.zip", "w") as new:
-        for name in old.namelist():
-            text = old.read(name)
-            new.writestr(name, f"open({str(marker)!r}, 'w')\n".encode() if name.endswith(".py") else text)
-    altered = (tmp_path / "altered.zip").read_bytes()
-    monkeypatch.setattr(flower_runs, "bundle", lambda: altered)
-    victims = tables_of(3)
-    with HubFolder(three.hub).backend(wait=60) as backend:
-        numbers = {name: backend.run.nodes[name] for name in victims}
-        assert backend.run.exchange(dict.fromkeys(numbers.values(), b"message"), deadline=60) == {}
-    for name in victims:
-        assert three.processes[name].wait(60) == 6
-        notes = [line for line in lines_of(three.site(name)) if line["event"] == "note"]
-        assert notes[-1]["what"] == "app bundle"
-        assert "nothing of it was unpacked" in notes[-1]["reason"]
-        verify_ledger(three.site(name))
-    assert not marker.exists()
-    for name in victims:
-        three.kill(name)
 
 
 # Drop-outs and crashes

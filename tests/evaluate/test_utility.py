@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from sklearn import metrics as reference
+from tests.support.examples import examples
 
 from kohort.errors import DataError
 from kohort.evaluate.utility import area_under_curve, classification, regression
@@ -26,7 +27,7 @@ def drawn(seed: int, rows: int, classes: int) -> tuple[NDArray[np.int64], NDArra
 seeds, sizes = st.integers(0, 2**32 - 1), st.integers(1, 60)
 
 
-@settings(max_examples=40)
+@examples(20, 40)
 @given(seeds, sizes)
 def test_two_classes_equal_scikit_learn(seed: int, rows: int) -> None:
     truth, found, scores = drawn(seed, rows, 2)
@@ -77,7 +78,7 @@ def test_the_area_is_the_chance_that_a_positive_ranks_higher(pairs: list[tuple[b
     assert ours == (pytest.approx(np.mean(wins)) if wins else None)
 
 
-@settings(max_examples=40)
+@examples(20, 40)
 @given(seeds, st.integers(2, 60))
 def test_regression_equals_scikit_learn(seed: int, rows: int) -> None:
     random = np.random.default_rng(seed)

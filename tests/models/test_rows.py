@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.examples import examples
 
 from kohort.errors import DataError
 from kohort.models.rows import Rows, StackedRows, stack
@@ -30,7 +31,7 @@ def assert_same_rows(stacked, sites):
     weighted=st.booleans(),
     nested=st.booleans(),
 )
-@settings(max_examples=100, deadline=None)
+@examples(25, 100)
 def test_slices_of_one_table_are_stacked_without_a_copy(ranges, weighted, nested):
     base = table(40, weighted=weighted)
     sites = [base.part(min(pair), max(pair)) for pair in ranges]

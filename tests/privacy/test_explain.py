@@ -11,7 +11,7 @@ from kohort.methods.registry import methods
 from kohort.privacy.contract import Contract, Step
 from kohort.privacy.explain import claim_in_words, explain
 from kohort.privacy.guarantee import DP, Aggregate, Domain, Guarantee, KAnonymous, KKm, Public, Raw, SecureSum
-from kohort.runs.backend import approved_plan_for
+from kohort.runs.agreed import approved_plan_for
 from kohort.runs.config import Plan
 from kohort.runs.explain import explain_plan
 from kohort.runs.simulation import schema_of

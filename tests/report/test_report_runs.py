@@ -95,7 +95,7 @@ def test_the_ledger_beside_a_run_is_verified(tmp_path: Path, plan_file: Path) ->
 
     original = (folder / "run.json").read_text()
     (folder / "run.json").write_text(original.replace(found["ledger_head"], "0" * 32))
-    with pytest.raises(IntegrityError, match="not the one"):
+    with pytest.raises(IntegrityError, match="was changed after the run"):
         read_runs(folder)
 
     (folder / "run.json").write_text(original)

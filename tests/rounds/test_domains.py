@@ -13,7 +13,7 @@ import pytest
 from kohort.errors import ConfigError, DataError, IntegrityError
 from kohort.privacy.ledger.ledger import LEDGER_FILE
 from kohort.rounds.domains import _HEAD, _LIMBS, NAME_BYTES, _domain_of, _limbs, _names_in
-from kohort.runs.backend import approved_plan_for
+from kohort.runs.agreed import approved_plan_for
 from kohort.runs.config import load_plan
 from kohort.runs.run import Outcome, run
 from kohort.tables.domain import Domain
@@ -167,9 +167,10 @@ def test_sites_that_read_a_column_differently_are_told() -> None:
 def test_names_travel_in_limbs() -> None:
     keys = [b"", b"x", "größe".encode(), bytes(range(NAME_BYTES))]
     for holders in (1, 2, 7):
-        total = np.asarray([[holders, *(holders * limb % (2**61 - 1) for limb in _limbs(key))] for key in keys])
+        rows = _limbs(keys).tolist()
+        total = np.asarray([[holders, *(holders * limb % (2**61 - 1) for limb in row)] for row in rows])
         assert _names_in(total.astype(np.uint64).reshape(-1), 7) == keys
-    mixed = np.asarray([2, *(a + b for a, b in zip(_limbs(b"one"), _limbs(b"other"), strict=True))], dtype=np.uint64)
+    mixed = np.asarray([2, *_limbs([b"one", b"other"]).sum(axis=0).tolist()], dtype=np.uint64)
     with pytest.raises(IntegrityError, match="cannot be read"):
         _names_in(mixed + np.asarray([0, 1, *[0] * (_LIMBS - 1)], dtype=np.uint64), 7)
     with pytest.raises(IntegrityError, match="cannot be read"):

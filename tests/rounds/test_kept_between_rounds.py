@@ -18,7 +18,7 @@ from kohort.rng import Streams
 from kohort.rounds.dp_accounts import shares_of
 from kohort.rounds.phase_rows import stacked_rows
 from kohort.rounds.training import _group_of
-from kohort.runs.backend import approved_plan_for
+from kohort.runs.agreed import approved_plan_for
 from kohort.runs.config import load_plan
 from kohort.runs.simulation import schema_of
 

@@ -4,7 +4,7 @@ from math import sqrt
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kohort.errors import ConfigError
@@ -71,7 +71,6 @@ OPTIONS["fedyogi"] = OPTIONS["fedadam"]
 
 @pytest.mark.parametrize("name", sorted(OPTIONS))
 @given(data=st.data())
-@settings(deadline=None)
 def test_each_equals_its_published_pseudo_code(name, data):
     options = data.draw(st.fixed_dictionaries({}, optional=OPTIONS[name]))
     rounds, parameters = data.draw(st.integers(1, 6)), data.draw(st.integers(1, 5))

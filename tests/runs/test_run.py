@@ -30,14 +30,14 @@ MEASURES = {"accuracy", "f1", "f1_macro", "precision", "recall", "specificity", 
 
 @pytest.mark.parametrize("method", ["fedavg", "central"])
 def test_one_json_object_with_every_key(
-    method: str, plan_file: Path, tmp_path: Path, kohort: Callable[..., Any]
+    method: str, plan_file: Path, tmp_path: Path, kohort_here: Callable[..., tuple[int, str, str]]
 ) -> None:
     out = tmp_path / "out"
     chosen = ["--set", f"method.name={method}", "--set", "policy.raw=true", "--seed", 4]
-    done = kohort("run", plan_file, "--out", out, "--json", *chosen)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("\n") == 1
-    told = json.loads(done.stdout)
+    code, shown, said = kohort_here("run", plan_file, "--out", out, "--json", *chosen)
+    assert code == 0, said
+    assert shown.count("\n") == 1
+    told = json.loads(shown)
     assert set(told) >= KEYS
     assert (told["method"], told["engine"], told["seed"], told["sites"], told["rounds"]) == (method, "local", 4, 3, 2)
     assert set(told["metrics"]) >= MEASURES

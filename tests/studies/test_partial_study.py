@@ -134,8 +134,9 @@ def _rows_of(result: dict[str, Any], name: str) -> list[dict[str, Any]]:
 
 def test_the_study_runs_from_end_to_end(tmp_path: Path, small_table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     depth = replace(
-        partial.QUICK, seeds=(0, 1), rounds=3, ks=(1, 300, 555), tuned_ks=(1, 555), epochs=(1, 2), timed_ks=(1, 555),
-        timed_ls=(200,), releases=(("interval:age", PAPER, (2, 3)), ("iid", TUNED, (3,))),
+        partial.QUICK, seeds=(0,), rounds=3, ks=(1, 300, 555), ls=(1, 300, 402), tuned_ks=(1, 555), tuned_ls=(1, 402),
+        component_ls=(1, 402), epochs=(1, 2), timed_ks=(1, 555), timed_ls=(200,),
+        releases=(("interval:age", PAPER, (2, 3)), ("iid", TUNED, (3,))),
     )  # fmt: skip
     monkeypatch.setenv("KOHORT_PROCESSES", "1")
     out, said = tmp_path / "out", []

@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -283,6 +284,16 @@ def plan_with(
     path = root / "plan.toml"
     path.write_text(PLAN.format(tables=names, root=root, rounds=rounds, deadline=deadline, quorum=quorum) + more)
     return path
+
+
+def variant(made: Federation, name: str, changes: list[str]) -> Path:
+    """The plan with keys changed, as a file; approved by everybody."""
+    from kohort.runs.config import apply_overrides
+
+    described = apply_overrides(tomllib.loads(made.plan.read_text()), changes)
+    toml = write_plan(made.root / f"{name}.toml", described)
+    made.approve(toml, *tables_of(3), "key-holder")
+    return toml
 
 
 @contextmanager

@@ -6,8 +6,9 @@ from bisect import bisect_left
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.examples import examples
 
 from kohort.errors import ConfigError, DataError
 from kohort.tables.cells import SUPPRESSED, Interval, Label, ValueSet, canonical_text, format_cell
@@ -83,7 +84,7 @@ TYPES = {
 }  # fmt: skip
 
 
-@settings(max_examples=60, deadline=None)
+@examples(20, 60)
 @given(
     train=st.lists(rows, min_size=2, max_size=8),
     test=st.lists(rows, min_size=1, max_size=8),
@@ -301,7 +302,7 @@ def test_a_cell_is_the_mean_of_what_it_could_stand_for() -> None:
     np.testing.assert_allclose(onehot[:, 1:], [[0.5, 0, 0, 0.5], [0, 0, 0.5, 0.5], [0.25] * 4, [0, 1, 0, 0]])
 
 
-@settings(max_examples=50, deadline=None)
+@examples(20, 50)
 @given(st.lists(st.sampled_from("abcd"), min_size=1, unique=True), st.sampled_from(["label", "onehot"]))
 def test_a_set_equals_the_mean_of_its_members(members: list[str], encoding) -> None:
     encoder = make(EXACT, encoding, items=[])

@@ -7,8 +7,9 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.examples import examples
 
 from kohort.errors import ConfigError, DataError, ResourceError
 from kohort.tables.frames import (
@@ -56,7 +57,7 @@ def test_text_files_round_trip(tmp_path: Path, ending: str) -> None:
 cell_text = st.text(alphabet=st.characters(exclude_characters="\x00\r", exclude_categories=["Cs"]), min_size=1)
 
 
-@settings(max_examples=50, deadline=None)
+@examples(20, 50)
 @given(st.lists(st.tuples(cell_text, st.integers(-(2**63), 2**63 - 1) | st.none()), min_size=1, max_size=5))
 def test_any_text_survives_csv(rows: list[tuple[str, int | None]]) -> None:
     frame = pl.DataFrame(rows, schema={"text": pl.String, "count": pl.Int64}, orient="row")

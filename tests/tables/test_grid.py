@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kohort.tables.grid import LEVELS, Cell, _edges, _is_part, grid_bounds, grid_cells
+from kohort.tables.grid import LEVELS, Cell, _edges, _parts, grid_bounds, grid_cells
 
 numbers = st.one_of(
     st.floats(-1e18, 1e18, allow_nan=False).filter(lambda x: x == 0 or abs(x) >= 1e-12), st.integers(-1000, 1000)
@@ -34,7 +34,7 @@ def test_a_number_lies_in_one_cell_per_level_each_a_part_of_the_one_before(value
         low, high = _edges(cell)
         assert low - 1e-9 * abs(low) <= value <= high + 1e-9 * abs(high)
     if value:
-        assert all(_is_part(fine, coarse) for coarse, fine in pairwise(found))
+        assert all(_parts(frozenset(found), coarse) == [fine] for coarse, fine in pairwise(found))
 
 
 def frequent(values: list[float], least: int) -> list[Cell]:

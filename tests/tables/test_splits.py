@@ -1,8 +1,9 @@
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.examples import examples
 
 from kohort.errors import ConfigError, DataError
 from kohort.tables.draws import spread_by_dirichlet
@@ -24,7 +25,7 @@ def table(rows: int, seed: int = 0) -> pl.DataFrame:
     )
 
 
-@settings(max_examples=60, deadline=None)
+@examples(20, 60)
 @given(
     rows=st.integers(1, 300),
     count=st.integers(1, 12),

@@ -19,6 +19,7 @@ from tests.support.loopback import LoopBackBackend
 from kohort.errors import IntegrityError, RefusedError
 from kohort.methods.registry import Method, find_method
 from kohort.privacy.ledger.verify import verify_ledger
+from kohort.protocol import site as site_module
 from kohort.protocol.hub import Ask
 from kohort.runs.config import Plan, load_plan
 from kohort.runs.run import Outcome, run
@@ -141,7 +142,7 @@ def test_a_sum_begins_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kohort.testing.site_servers.RemoteEngine", Repeating)
     with pytest.raises(RefusedError, match=r"oneshot\.statistics"):  # by the contract
         carried(one_shot("masks"))
-    monkeypatch.setattr("kohort.protocol.site.admit", lambda *_, **__: None)
+    monkeypatch.setattr(site_module, "admit", lambda *_, **__: None)
     with pytest.raises(IntegrityError):  # by the session, if the contract let it pass
         carried(one_shot("masks"))
 

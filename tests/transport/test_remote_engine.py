@@ -24,8 +24,10 @@ from kohort.crypto.sealed import Identity
 from kohort.errors import ConfigError, IntegrityError, RefusedError, SiteError
 from kohort.privacy.codes import CODES
 from kohort.privacy.ledger import ledger as ledger_module
+from kohort.privacy.ledger.ledger import head_digest
 from kohort.privacy.ledger.signing import Signer
 from kohort.privacy.ledger.verify import verify_ledger
+from kohort.purposes import Purpose
 from kohort.rng import Streams
 from kohort.runs.config import Plan, load_plan
 from kohort.runs.run import Outcome, run
@@ -37,8 +39,10 @@ from kohort.transport.messages import (
     ReplyMessage,
     RequestMessage,
     fresh_number,
+    join_messages,
     read_reply,
     read_request,
+    split_messages,
     write_reply,
     write_request,
 )
@@ -399,3 +403,71 @@ def test_a_client_app_is_nothing_but_the_desk() -> None:
 
     assert isinstance(client_app(lambda message: message), ClientApp)
     assert SiteServer.reply.__doc__
+
+
+def headless(reply: ReplyMessage, before: ReplyMessage | None, site: Identity) -> ReplyMessage:
+    del before, site
+    return replace(reply, length=0, head="", head_signature="")
+
+
+def of_another_key(reply: ReplyMessage, before: ReplyMessage | None, site: Identity) -> ReplyMessage:
+    del before
+    return _with_head(reply, reply.length, reply.head, Identity.from_secret(site.name, bytes(48)))
+
+
+def of_another_purpose(reply: ReplyMessage, before: ReplyMessage | None, site: Identity) -> ReplyMessage:
+    del before
+    digest = head_digest(site.name, reply.length, reply.head).encode()
+    return replace(reply, head_signature=site.sign(digest, purpose=Purpose.RECEIPT).hex())
+
+
+def gone_back(reply: ReplyMessage, before: ReplyMessage | None, site: Identity) -> ReplyMessage:
+    return reply if before is None else _with_head(reply, before.length - 1, "0" * 64, site)
+
+
+def rewritten(reply: ReplyMessage, before: ReplyMessage | None, site: Identity) -> ReplyMessage:
+    return reply if before is None else _with_head(reply, before.length, "0" * 64, site)
+
+
+def without_a_line(reply: ReplyMessage, before: ReplyMessage | None, site: Identity) -> ReplyMessage:
+    return reply if before is None else _with_head(reply, before.length, before.head, site)
+
+
+def _with_head(reply: ReplyMessage, length: int, head: str, signer: Identity) -> ReplyMessage:
+    signature = signer.sign(head_digest(reply.site, length, head).encode(), purpose=Purpose.LEDGER_HEAD)
+    return replace(reply, length=length, head=head, head_signature=signature.hex())
+
+
+@pytest.mark.parametrize(
+    ("lie", "said"),
+    [
+        (headless, "without the signed head"),
+        (of_another_key, "without the signed head"),
+        (of_another_purpose, "without the signed head"),
+        (gone_back, "went back"),
+        (rewritten, "went back"),
+        (without_a_line, "is not a line of its ledger"),
+    ],
+)
+def test_an_answer_that_its_site_could_deny_is_not_accepted(lie: Any, said: str, tmp_path: Path) -> None:
+    class Denier(Meddler):
+        def deliver(self, name: str, message: bytes) -> bytes:
+            genuine = self.backend.site_servers[name].reply(message)
+            if name != "north":
+                return genuine
+            identity = self.backend.identities[name]
+            replies = []
+            for part in split_messages(genuine):
+                honest = read_reply(part, site=identity.public)
+                replies.append(write_reply(lie(honest, getattr(self, "before", None), identity), identity))
+                self.before = honest
+            return join_messages(replies)
+
+    carried_out(plan_of(sites={"split": "files", "quorum": 0.5}), Denier, tmp_path)
+    received = (tmp_path / "run" / "ledger" / "ledger.jsonl").read_text()
+    lines = [json.loads(line) for line in received.splitlines()]
+    north = [line for line in lines if line["site"] == "north"]
+    assert any(said in line.get("reason", "") for line in north)
+    if lie in (headless, of_another_key, of_another_purpose):  # from its first reply on
+        assert not [line for line in north if line["event"] == "release"]
+    verify_ledger(tmp_path / "run")

@@ -12,14 +12,24 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kohort.cli.common import (
+    DropOption,
     ForceOption,
+    IdentifiersOption,
+    ItemsOption,
     JsonOption,
+    KeepOption,
     MissingOption,
+    NullsOption,
+    PersonOption,
     QuasiOption,
+    SchemaOption,
+    SensitiveOption,
+    SeparatorOption,
     TableArgument,
     emit,
     names,
-    quasi_names,
+    null_values,
+    require_quasi,
     say,
     stdout,
 )
@@ -32,6 +42,7 @@ if TYPE_CHECKING:
     from kohort.anonymity.itemsets.kkm import KKmResult
     from kohort.anonymity.relational.anonymise import Anonymised, Report
     from kohort.tables.hierarchy import Hierarchy
+    from kohort.tables.prepared import Prepared
 
 __all__ = ["register"]
 
@@ -45,12 +56,19 @@ def register(app: typer.Typer) -> None:
 
 def anonymize(
     table: TableArgument,
-    quasi: QuasiOption,
     out: Annotated[Path, typer.Option("--out", metavar="FILE", help="CSV, Parquet or Arrow, by its ending.")],
-    sensitive: Annotated[str | None, typer.Option("--sensitive", metavar="s", help="Sensitive columns.")] = None,
+    quasi: QuasiOption = None,
+    sensitive: SensitiveOption = None,
     target: Annotated[str | None, typer.Option("--target", metavar="y", help="The column to predict.")] = None,
-    items: Annotated[str | None, typer.Option("--items", metavar="col", help="Columns that hold sets.")] = None,
-    k: Annotated[int, typer.Option("--k", help="Fewest rows per class.")] = 10,
+    items: ItemsOption = None,
+    identifiers: IdentifiersOption = None,
+    person: PersonOption = None,
+    drop: DropOption = None,
+    keep: KeepOption = None,
+    separator: SeparatorOption = None,
+    null: NullsOption = None,
+    schema: SchemaOption = None,
+    k: Annotated[int, typer.Option("--k", help="Fewest rows per class, at least 2.")] = 10,
     l: Annotated[float, typer.Option("--l", help="Fewest sensitive values per class; 0: no bound.")] = 0,  # noqa: E741
     t: Annotated[float, typer.Option("--t", help="Largest distance of a class from the table; 0: no bound.")] = 0.0,
     l_kind: Annotated[str, typer.Option("--l-kind", help="distinct, entropy or recursive.")] = "distinct",
@@ -78,8 +96,13 @@ def anonymize(
         str, typer.Option(help="kkm: generalise rare combinations of items, or suppress single items of them.")
     ] = "generalise",
     item_suppression: Annotated[float, typer.Option(help="kkm: share of items that may be suppressed.")] = 1.0,
-    person: Annotated[
-        str | None, typer.Option(metavar="id", help="kkm: count persons, not rows; the column is not released.")
+    max_set: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Most values in a released set; larger ones are suppressed."),
+    ] = None,
+    account: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Keep account of releases; refuse one that crosses an earlier one."),
     ] = None,
     missing: MissingOption = "category",
     write_hierarchies: Annotated[
@@ -90,28 +113,49 @@ def anonymize(
 ) -> None:
     """Release a table in which every row shares its quasi-identifiers with at least k - 1 others.
 
-    Example: kohort anonymize adult:train --quasi age,race,sex --sensitive income --k 10 --l 2 --out a.parquet
+    Identifiers are left out. Every other column needs a role, or a place in --drop or --keep.
 
-    With items: kohort anonymize diabetes_130us --quasi age,gender,race --items diagnoses --k 10 --m 2 --out d.parquet
+    Example: kohort anonymize adult:train --quasi age,race,sex --sensitive income --drop rest --out a.parquet
+
+    With items: kohort anonymize diabetes_130us --quasi age,gender,race --items diagnoses --drop rest --out d.parquet
     """
     from kohort.files import require_new
-    from kohort.tables.datasets.catalogue import open_table
-    from kohort.tables.frames import write_table
+    from kohort.tables.dialect import ReadingOptions
+    from kohort.tables.frames import ITEM_SEPARATOR, handle_missing, write_table
+    from kohort.tables.prepared import Declared, prepare
 
-    columns, sets = quasi_names(quasi), names(items)
+    _check_rule(k, l, t)
+    declared = Declared(
+        quasi=names(quasi),
+        sensitive=names(sensitive),
+        target=target,
+        items=names(items),
+        identifiers=names(identifiers),
+        person=person,
+        drop=names(drop),
+        keep=names(keep),
+        reading=ReadingOptions(separator=separator, null_values=null_values(null)),
+    ).with_file(schema)
+    require_quasi(declared.quasi)
     exact = _keep_exact(keep_exact)
+    if declared.items:
+        _check_item_options(algorithm, l=l, t=t, levels=levels, suppression=suppression)
+    else:
+        _check_relational_options(algorithm, m=m)
     require_new(out, force=force)
-    frame = open_table(table).frame
+    prepared = prepare(table, declared)
+    frame = prepared.for_release()
+    declared = prepared.declared
+    columns, sets, private, target = declared.quasi, declared.items, declared.sensitive, declared.target
     made: Anonymised | KKmResult
     if sets:
         from kohort.anonymity.itemsets.kkm import anonymise_items
 
-        _check_item_options(algorithm, l=l, t=t, levels=levels, suppression=suppression)
         made = anonymise_items(
             frame,
             quasi=columns,
             items=sets,
-            sensitive=names(sensitive),
+            sensitive=private,
             target=target,
             k=k,
             m=2 if m is None else m,
@@ -122,18 +166,18 @@ def anonymize(
             item_hierarchy=_item_hierarchy(item_hierarchy, sets[0]),
             hierarchies=_given_hierarchies(hierarchies, frame, columns, target),
             suppression_limit=item_suppression,
-            identifier=person,
+            identifier=prepared.person,
             missing=missing,  # type: ignore[arg-type]
         )
         figures = made.to_mapping()
     else:
         from kohort.anonymity.relational.anonymise import anonymise
 
-        _check_relational_options(algorithm, m=m, person=person)
         made = anonymise(
             frame,
+            person=prepared.person,
             quasi=columns,
-            sensitive=names(sensitive),
+            sensitive=private,
             target=target,
             k=k,
             l=l,
@@ -146,19 +190,42 @@ def anonymize(
             levels=_levels(levels),
             keep_exact=exact,  # type: ignore[arg-type]
             suppression_limit=suppression,
+            max_set=max_set,
             missing=missing,  # type: ignore[arg-type]
         )
         figures = made.report.to_mapping()
-    write_table(made.frame, out, force=force)
+    if account is not None:
+        complete = handle_missing(frame, frame.columns, missing)  # type: ignore[arg-type]
+        _keep_account(account, made, complete, prepared.person, out)
+    write_table(
+        prepared.as_in_file(made.frame, out),
+        out,
+        force=force,
+        item_separator=declared.reading.separator or ITEM_SEPARATOR,
+    )
     if write_hierarchies is not None:
         _write_hierarchies(made, sets, write_hierarchies, force=force)
     if json:
-        emit({**figures, "out": str(out)})
+        emit({**figures, "out": str(out), **_beside(prepared, made.report)})
         return
+    for note in prepared.reading:
+        say(f"note: {note}")
+    if prepared.identifiers:
+        say(f"note: identifiers are left out: {', '.join(prepared.identifiers)}")
     stdout().print(_table(made.report))
     if not made.report.verified:
         say(f"warning: the release breaks its rule: {'; '.join(made.report.problems)}")
     stdout().print(f"Written to {out}", markup=False)
+
+
+def _keep_account(
+    account: Path, made: Anonymised | KKmResult, rows: pl.DataFrame, person: str | None, out: Path
+) -> None:
+    """Note the release before it is written, or refuse it."""
+    from kohort.privacy.releases import ReleaseAccount, units_of
+
+    classes = made.cluster if hasattr(made, "cluster") else made.classes
+    ReleaseAccount(account).admit(out.name, units_of(rows[made.kept.tolist()], person), classes)
 
 
 def _keep_exact(text: str) -> bool | str:
@@ -169,11 +236,32 @@ def _keep_exact(text: str) -> bool | str:
     return KEEP_EXACT[text]
 
 
-def _check_relational_options(algorithm: str, *, m: int | None, person: str | None) -> None:
+def _check_rule(k: int, l: float, t: float) -> None:  # noqa: E741
+    """Refuse bounds that ask for nothing or cannot be met."""
+    from kohort.errors import ConfigError
+
+    if k < 2:
+        raise ConfigError(f"--k {k} hides nobody: a class of one row is that row", hint="Use 2 or more, such as 10")
+    if l < 0:
+        raise ConfigError("--l is negative", hint="Use 2 or more, or 0 for no bound")
+    if not 0 <= t <= 1:
+        raise ConfigError(f"--t {t:g} is no distance between distributions", hint="Use a number from 0 to 1")
+
+
+def _beside(prepared: Prepared, report: Report) -> dict[str, object]:
+    """What was left out, and how the table was read."""
+    gone = [
+        {"what": "rows", "why": "no class could take them", "count": report.suppressed_rows},
+        {"what": "columns", "why": "they are identifiers", "count": len(prepared.identifiers)},
+    ]
+    return {"left_out": [entry for entry in gone if entry["count"]], "reading": list(prepared.reading)}
+
+
+def _check_relational_options(algorithm: str, *, m: int | None) -> None:
     """Refuse options of (k, k^m)-anonymity where no item set is named."""
     from kohort.errors import ConfigError
 
-    if algorithm == "kkm" or m is not None or person is not None:
+    if algorithm == "kkm" or m is not None:
         raise ConfigError("(k, k^m)-anonymity is about item sets and none is named", hint="Give --items COLUMN")
 
 

@@ -8,13 +8,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kohort.cli.common import (
+    DropOption,
+    IdentifiersOption,
+    ItemsOption,
     JsonOption,
+    KeepOption,
     MissingOption,
+    NullsOption,
+    PersonOption,
     QuasiOption,
+    SchemaOption,
+    SensitiveOption,
+    SeparatorOption,
     TableArgument,
     emit,
     names,
-    quasi_names,
+    null_values,
+    require_quasi,
     say,
     stdout,
 )
@@ -36,14 +46,21 @@ def register(app: typer.Typer) -> None:
 
 def check(
     table: TableArgument,
-    quasi: QuasiOption,
-    sensitive: Annotated[str | None, typer.Option("--sensitive", metavar="s", help="Sensitive columns.")] = None,
-    items: Annotated[str | None, typer.Option("--items", metavar="col", help="Columns that hold sets.")] = None,
-    m: Annotated[int | None, typer.Option("--m", help="Items an attacker may know (2 when unset).")] = None,
-    person: Annotated[
-        str | None, typer.Option(metavar="id", help="Column that names the person: k and k^m count persons, not rows.")
+    second: Annotated[
+        str | None,
+        typer.Argument(metavar="[TABLE2]", help="Another release of the same rows: who do both together isolate?"),
     ] = None,
-    identifiers: Annotated[str | None, typer.Option(metavar="a,b", help="Columns known to be identifiers.")] = None,
+    quasi: QuasiOption = None,
+    sensitive: SensitiveOption = None,
+    items: ItemsOption = None,
+    m: Annotated[int | None, typer.Option("--m", help="Items an attacker may know (2 when unset).")] = None,
+    person: PersonOption = None,
+    identifiers: IdentifiersOption = None,
+    drop: DropOption = None,
+    keep: KeepOption = None,
+    separator: SeparatorOption = None,
+    null: NullsOption = None,
+    schema: SchemaOption = None,
     population: Annotated[
         int | None, typer.Option(metavar="N", help="Number of rows of the population the table is drawn from.")
     ] = None,
@@ -53,45 +70,76 @@ def check(
     """Measure k, l, t, k^m and the risk of re-identification.
 
     Example: kohort check adult:train --quasi age,race,sex --sensitive income
+
+    Two releases of the same rows: kohort check first.csv second.csv --quasi age,race,sex
     """
-    from kohort.anonymity.checker.measures import measure
+    from kohort.anonymity.checker.measures import measure, together
     from kohort.anonymity.risk.identifiers import identifier_warnings
     from kohort.anonymity.risk.reidentification import assess_risk, distinction_and_separation
     from kohort.errors import ConfigError
-    from kohort.tables.datasets.catalogue import open_table
+    from kohort.tables.dialect import ReadingOptions
     from kohort.tables.frames import Missing, handle_missing
+    from kohort.tables.prepared import Declared, prepare
 
-    columns, private, sets = quasi_names(quasi), names(sensitive), names(items)
-    if m is not None and not sets:
+    reading = ReadingOptions(separator=separator, null_values=null_values(null))
+    declared = Declared(
+        quasi=names(quasi),
+        sensitive=names(sensitive),
+        items=names(items),
+        identifiers=names(identifiers),
+        person=person,
+        drop=names(drop),
+        keep=names(keep),
+        reading=reading,
+    ).with_file(schema)
+    require_quasi(declared.quasi)
+    if m is not None and not declared.items:
         raise ConfigError("--m needs --items", hint="Name the column that holds the sets")
-    opened = open_table(table).frame
+    prepared = prepare(table, declared)
+    opened, sets = prepared.frame, prepared.declared.items
+    columns, private = declared.quasi, declared.sensitive
     how: Missing = missing  # type: ignore[assignment] # any other word is refused by handle_missing
     frame = handle_missing(opened, opened.columns, how)
     known_items = 2 if m is None else m
-    found = measure(frame, quasi=columns, sensitive=private, items=sets or None, m=known_items, persons=person)
+    counted = prepared.person
+    found = measure(frame, quasi=columns, sensitive=private, items=sets or None, m=known_items, persons=counted)
     risk = assess_risk(frame, quasi=columns, population_size=population)
     identifying = distinction_and_separation(frame, quasi=columns)
-    known = [*names(identifiers), *([] if person is None else [person])]
-    warnings = identifier_warnings(frame, quasi=columns, sensitive=private, items=sets, identifiers=known)
+    warnings = identifier_warnings(
+        frame, quasi=columns, sensitive=private, items=sets, identifiers=prepared.identifiers, others=declared.keep
+    )
+    dropped = opened.height - frame.height
+    both = None if second is None else together(opened, prepare(second, declared).frame, quasi=columns)
     if json:
         emit(
             {
                 **found.to_mapping(),
+                **({} if both is None else {"together": vars(both)}),
                 "risk": risk.to_mapping(),
                 "identifying": [one.to_mapping() for one in identifying],
                 "warnings": [one.to_mapping() for one in warnings],
-                "dropped_rows": opened.height - frame.height,
+                "dropped_rows": dropped,
+                "left_out": [{"what": "rows", "why": "a value is missing", "count": dropped}] if dropped else [],
+                "reading": list(prepared.reading),
             }
         )
         return
+    for note in prepared.reading:
+        say(f"note: {note}")
     for line in _warning_lines(warnings):
         say(line)
-    if frame.height < opened.height:
-        say(f"note: {opened.height - frame.height:,} rows with missing values are left out")
+    if dropped:
+        say(f"note: {dropped:,} rows with missing values are left out")
     console = stdout()
     console.print(_figures(found, risk))
     console.print(_columns(identifying))
     console.print(_verdict(found), markup=False)
+    if both is not None:
+        console.print(
+            f"both releases together: a crowd of {both.k:,} is left in the worst case, and {both.isolated:,} of "
+            f"{both.rows:,} rows are in one below {both.promised:,}, which each release promises alone",
+            markup=False,
+        )
 
 
 def _figures(found: Anonymity, risk: Risk) -> Table:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,15 +15,28 @@ from kohort.errors import ConfigError
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from kohort.models.base import Model
+
 __all__ = [
+    "DropOption",
     "ForceOption",
+    "IdentifiersOption",
+    "ItemsOption",
     "JsonOption",
+    "KeepOption",
     "MissingOption",
+    "NullsOption",
+    "PersonOption",
     "QuasiOption",
+    "SchemaOption",
+    "SensitiveOption",
+    "SeparatorOption",
     "TableArgument",
+    "checked_model",
     "emit",
     "names",
-    "quasi_names",
+    "null_values",
+    "require_quasi",
     "say",
     "stderr",
     "stdout",
@@ -31,7 +45,37 @@ __all__ = [
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else there.")]
 ForceOption = Annotated[bool, typer.Option("--force", help="Replace existing output.")]
 TableArgument = Annotated[str, typer.Argument(metavar="TABLE", help="A named dataset, a path, or - for CSV on stdin.")]
-QuasiOption = Annotated[str, typer.Option("--quasi", metavar="a,b", help="Quasi-identifiers.")]
+QuasiOption = Annotated[
+    list[str] | None, typer.Option("--quasi", metavar="a,b", help="Quasi-identifiers; required, here or in --schema.")
+]
+SensitiveOption = Annotated[list[str] | None, typer.Option("--sensitive", metavar="s", help="Sensitive columns.")]
+ItemsOption = Annotated[
+    list[str] | None,
+    typer.Option("--items", metavar="col", help="Columns that hold sets; NAME=a+b for a set over several columns."),
+]
+IdentifiersOption = Annotated[
+    list[str] | None, typer.Option("--identifiers", metavar="a,b", help="Columns that are never released or learned.")
+]
+PersonOption = Annotated[
+    str | None, typer.Option("--person", metavar="id", help="The identifier that names a person: persons are counted.")
+]
+DropOption = Annotated[
+    list[str] | None, typer.Option("--drop", metavar="a,b", help="Columns to leave out; rest: all without a role.")
+]
+KeepOption = Annotated[
+    list[str] | None,
+    typer.Option("--keep", metavar="a,b", help="Columns to use as they are, although nothing says so."),
+]
+SeparatorOption = Annotated[
+    str | None, typer.Option("--separator", metavar=",", help="What stands between items of a set (;).")
+]
+NullsOption = Annotated[
+    list[str] | None,
+    typer.Option("--null-values", metavar="-999", help="Values that mean a missing one; COLUMN=VALUE for one column."),
+]
+SchemaOption = Annotated[
+    Path | None, typer.Option("--schema", metavar="FILE", help="Roles of columns and [reading], as TOML.")
+]
 MissingOption = Annotated[str, typer.Option(help="category: null is a value. drop: only complete rows.")]
 
 
@@ -60,23 +104,61 @@ def emit(result: Mapping[str, Any]) -> None:
     sys.stdout.write(json.dumps(result, allow_nan=False) + "\n")
 
 
+def checked_model(where: Path) -> Model:
+    """A model whose run folder, if it has one, is as its ledger says; what a reader must be told goes to stderr.
+
+    Raises:
+        ConfigError: There is no model, or it cannot be read here.
+        IntegrityError: A file was changed; the message names it.
+    """
+    from kohort.crypto.identity.user import user_pins
+    from kohort.models.files import find_model, read_model, run_folder_of
+    from kohort.privacy.ledger.bound import check_run_folder
+
+    folder = find_model(where)
+    run = run_folder_of(folder)
+    if run is None:
+        say(f"note: {folder} stands without the ledger of its run: nothing says who made this model")
+    else:
+        for note in check_run_folder(run, pins=user_pins()).notes:
+            say(f"note: {note}")
+    return read_model(folder)
+
+
 def say(message: str) -> None:
     """Print one plain line on stderr."""
     typer.echo(message, err=True)
 
 
-def names(text: str | None) -> tuple[str, ...]:
-    """The names in a comma-separated list: `"a, b"` gives `("a", "b")`, None gives none."""
-    return tuple(part.strip() for part in (text or "").split(",") if part.strip())
+def names(text: str | Sequence[str] | None) -> tuple[str, ...]:
+    """The names in comma-separated lists: `"a, b"` gives `("a", "b")`, None gives none; repeated options add up."""
+    texts = [text] if isinstance(text, str) else text or ()
+    found = (part.strip() for one in texts for part in one.split(","))
+    return tuple(dict.fromkeys(part for part in found if part))
 
 
-def quasi_names(text: str) -> tuple[str, ...]:
-    """The quasi-identifiers of `--quasi`.
+def null_values(given: Sequence[str] | None) -> tuple[str | float, ...] | dict[str, tuple[str | float, ...]]:
+    """The values of `--null-values`, for all columns or by column.
+
+    Raises:
+        ConfigError: Values for all columns and for single ones are mixed.
+    """
+    found = names(given)
+    by_column: dict[str, tuple[str | float, ...]] = {}
+    for entry in found:
+        column, sign, value = entry.partition("=")
+        if sign:
+            by_column[column.strip()] = (*by_column.get(column.strip(), ()), value.strip())
+    if by_column and any("=" not in entry for entry in found):
+        raise ConfigError("--null-values mixes values for all columns and for one", hint="Write COLUMN=VALUE for all")
+    return by_column or tuple(found)
+
+
+def require_quasi(found: Sequence[str]) -> None:
+    """Refuse a command without quasi-identifiers.
 
     Raises:
         ConfigError: None is named.
     """
-    found = names(text)
     if not found:
-        raise ConfigError("no quasi-identifier is named", hint="Give --quasi a,b")
-    return found
+        raise ConfigError("no quasi-identifier is named", hint="Give --quasi a,b, or quasi in a --schema file")

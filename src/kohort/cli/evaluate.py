@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kohort.cli.common import JsonOption, emit, say, stdout
+from kohort.cli.common import JsonOption, checked_model, emit, say, stdout
 from kohort.cli.predict import MissingOption, ModelArgument, TableArgument
 
 if TYPE_CHECKING:
@@ -36,10 +36,9 @@ def evaluate(
     """
     from kohort.evaluate.intervals import LEVEL
     from kohort.evaluate.tables import evaluate_table
-    from kohort.models.files import load_model
     from kohort.tables.datasets.catalogue import open_table
 
-    trained = load_model(model)
+    trained = checked_model(model)
     found = evaluate_table(
         trained,
         open_table(table).frame,

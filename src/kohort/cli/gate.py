@@ -8,14 +8,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kohort.cli.common import (
+    DropOption,
     ForceOption,
+    IdentifiersOption,
     JsonOption,
+    KeepOption,
     MissingOption,
+    NullsOption,
+    PersonOption,
     QuasiOption,
+    SchemaOption,
+    SensitiveOption,
     TableArgument,
     emit,
     names,
-    quasi_names,
+    null_values,
+    require_quasi,
     say,
     stdout,
 )
@@ -33,14 +41,18 @@ def register(app: typer.Typer) -> None:
 
 def gate(
     table: TableArgument,
-    quasi: QuasiOption,
     rule: Annotated[
         str, typer.Option("--rule", help="k-anonymity, paper-l, l-diversity, t-closeness, or one from a plug-in.")
     ],
-    sensitive: Annotated[str | None, typer.Option(metavar="s", help="Sensitive column.")] = None,
-    identifier: Annotated[
-        str | None, typer.Option(metavar="p", help="Column that names the person: persons are counted, not rows.")
-    ] = None,
+    quasi: QuasiOption = None,
+    sensitive: SensitiveOption = None,
+    identifier: Annotated[str | None, typer.Option(metavar="p", help="The same as --person.")] = None,
+    identifiers: IdentifiersOption = None,
+    person: PersonOption = None,
+    drop: DropOption = None,
+    keep: KeepOption = None,
+    null: NullsOption = None,
+    schema: SchemaOption = None,
     k: Annotated[int | None, typer.Option("--k", help="Fewest rows (or persons) per key.")] = None,
     l: Annotated[float | None, typer.Option("--l", help="Fewest sensitive values per class; paper-l: rows.")] = None,  # noqa: E741
     t: Annotated[float | None, typer.Option("--t", help="Largest distance of a class from the table.")] = None,
@@ -66,15 +78,34 @@ def gate(
     """
     from kohort.anonymity.gate.files import gate_table
     from kohort.errors import ConfigError
+    from kohort.tables.dialect import ReadingOptions
+    from kohort.tables.prepared import Declared
+    from kohort.tables.roles import person_of
 
-    quasi_columns, sensitive_columns = quasi_names(quasi), names(sensitive)
+    if t is not None and not 0 <= t <= 1:
+        raise ConfigError(f"--t {t:g} is no distance between distributions", hint="Use a number from 0 to 1")
+    declared = Declared(
+        quasi=names(quasi),
+        sensitive=names(sensitive),
+        identifiers=names(identifiers),
+        person=person or identifier,
+        drop=names(drop),
+        keep=names(keep),
+        reading=ReadingOptions(null_values=null_values(null)),
+    ).with_file(schema)
+    require_quasi(declared.quasi)
+    sensitive_columns = declared.sensitive
+    identifier = person_of(declared.identifiers, declared.person)
     if len(sensitive_columns) > 1:
         raise ConfigError("the gate takes one sensitive column", hint="Name one with --sensitive")
     found = gate_table(
         table,
-        quasi=quasi_columns,
+        quasi=declared.quasi,
         sensitive=sensitive_columns[0] if sensitive_columns else None,
         identifier=identifier,
+        hidden=(*declared.identifiers, *declared.drop),
+        keep=declared.keep,
+        reading=declared.reading,
         missing=missing,  # type: ignore[arg-type] # any other word is refused there
         shared_columns=names(columns),
         out_shared=out_shared,
@@ -114,14 +145,27 @@ def _result(
         "shared_columns": list(found.shared_columns),
         "unique_on_shared_columns": found.unique,
         "dropped_rows": found.dropped_rows,
+        "left_out": _left_out(found),
         "notes": _notes(found),
         "out_shared": None if out_shared is None else str(out_shared),
         "out_kept": None if out_kept is None else str(out_kept),
     }
 
 
+def _left_out(found: GateTableResult) -> list[dict[str, Any]]:
+    gone = [
+        {"what": "rows", "why": "a value is missing", "count": found.dropped_rows},
+        {"what": "columns", "why": "they look like identifiers and nobody named them", "count": len(found.suspicions)},
+    ]
+    return [entry for entry in gone if entry["count"]]
+
+
 def _notes(found: GateTableResult) -> list[str]:
-    gated, notes = found.decision, []
+    gated, notes = found.decision, list(found.notes)
+    notes += [
+        f"column {name!r} {why}, so it is not shared: name it in --keep to share it"
+        for name, why in found.suspicions.items()
+    ]
     if gated.shared == 0:
         notes.append(f"no row passes: the largest of {gated.groups:,} groups counts {gated.largest_group:,}")
     elif gated.shared == len(gated.mask):

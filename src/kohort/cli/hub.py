@@ -27,7 +27,9 @@ def register(app: typer.Typer) -> None:
     hub.command("start")(start)
     hub.command("status")(status)
     hub.command("forget")(forget)
+    hub.command("revoke")(revoke)
     hub.command("renew")(renew)
+    hub.command("domains")(domains)
     app.add_typer(hub)
 
 
@@ -61,21 +63,29 @@ def add(
         Path,
         typer.Argument(metavar="REGISTRATION", help="A site's registration.json, or handover.json."),
     ],
+    fingerprint: Annotated[
+        str, typer.Option(help="The fingerprint its operator told you; another one is refused.")
+    ] = "",
 ) -> None:
     """Admit a site, or the new keys of a known site. Compare the printed fingerprint with its operator's.
 
     Example: kohort hub add hub north/registration.json
     """
+    from kohort.crypto.identity.roster import require_fingerprint
     from kohort.transport.deployment.files import Registration
     from kohort.transport.deployment.hub import HubFolder
     from kohort.transport.deployment.rotation import KeyHandover
 
     if KeyHandover.is_at(registration):
-        site = HubFolder(hub).replace(KeyHandover.read(registration))
+        handover = KeyHandover.read(registration)
+        require_fingerprint(handover.rotation.new, fingerprint)
+        site = HubFolder(hub).replace(handover)
         say(f"{site.name} has new keys; the old ones are revoked. {COMPARE}")
         stdout().print(site.fingerprint)
         return
-    site = HubFolder(hub).add(Registration.read(registration))
+    read = Registration.read(registration)
+    require_fingerprint(read.site, fingerprint)
+    site = HubFolder(hub).add(read)
     say(f"added {site.name}. {COMPARE}")
     stdout().print(site.fingerprint)
 
@@ -142,12 +152,49 @@ def forget(
         stdout().print(place, markup=False)
 
 
-def renew(hub: HubArgument) -> None:
-    """Issue a new server certificate from the same authority; restart the hub afterwards.
+def revoke(
+    hub: HubArgument,
+    fingerprint: Annotated[str, typer.Argument(metavar="FINGERPRINT", help="Fingerprint of a key that leaked.")],
+) -> None:
+    """Revoke a site's key for good. Its site is let in again with new keys only; open runs end.
 
-    Example: kohort hub renew hub
+    Example: kohort hub revoke hub 3f2a...
     """
     from kohort.transport.deployment.hub import HubFolder
 
-    HubFolder(hub).renew()
-    say("issued a new certificate; restart the hub to use it. Sites need nothing new")
+    name = HubFolder(hub).revoke(fingerprint)
+    say(f"revoked; {name} is no longer registered" if name else "revoked; no registered site has this key")
+
+
+def renew(hub: HubArgument) -> None:
+    """Issue a new server certificate and invitation from the same keys; restart the hub afterwards.
+
+    Also after the address in hub.toml changed, and for a hub that an older version made. Example: kohort hub renew hub
+    """
+    from kohort.transport.deployment.files import Invitation
+    from kohort.transport.deployment.hub import HubFolder
+
+    changed = HubFolder(hub).renew()
+    if not changed:
+        say("issued a new certificate; restart the hub to use it. Sites need nothing new")
+        return
+    say("issued a new certificate; restart the hub to use it. Its fingerprint covers its address and authority now:")
+    say(f"give every site {hub / 'invitation.json'} (kohort site renew) and send its operator this fingerprint:")
+    stdout().print(Invitation.read(hub / "invitation.json").hub.fingerprint)
+
+
+def domains(
+    hub: HubArgument,
+    plan: Annotated[Path, typer.Argument(metavar="PLAN", help="The plan that declares them.")],
+    out: Annotated[Path, typer.Option(help="The file for sites.")] = Path("domains.json"),
+) -> None:
+    """Sign the domains a plan declares (kinds, bounds, bins, categories), for sites to take over with a command.
+
+    Example: kohort hub domains hub plan.toml --out domains.json
+    """
+    from kohort.runs.config import read_plan
+    from kohort.transport.deployment.hub import HubFolder
+
+    made = HubFolder(hub).domains(read_plan(plan), out)
+    say(f"signed: {', '.join(made.data) or 'nothing is declared'}. Every site's operator runs:")
+    stdout().print(f"kohort site domains SITE {out}", markup=False)

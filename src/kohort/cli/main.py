@@ -6,9 +6,11 @@ the commands, so that `kohort --help` starts fast.
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import os
 import pkgutil
+import re
 import sys
 import traceback
 import warnings
@@ -18,6 +20,7 @@ from typing import Any, NoReturn
 
 import click
 import typer
+import typer.core
 
 from kohort.cli.common import say
 from kohort.errors import KohortError
@@ -29,6 +32,7 @@ INTERRUPTED, OUT_OF_RESOURCES, BUG = 130, 7, 1
 
 def build() -> typer.Typer:
     """Build the application with every command that the modules of `kohort.cli` register."""
+    typer.core.HAS_RICH = False  # or help pages show "\\[required]": the mark is escaped for pages of colours
     made = typer.Typer(
         name="kohort",
         help="Train one model over tables that must not be pooled, and record what every site disclosed.",
@@ -80,8 +84,10 @@ def main() -> NoReturn:
         _fail(error, str(error), error.exit_code, debug=debug)
     except click.exceptions.Abort as error:
         _fail(error, "interrupted", INTERRUPTED, debug=debug)
+    except click.exceptions.NoSuchOption as error:
+        _fail(error, _unknown_option(error), 2, debug=debug)
     except click.ClickException as error:
-        _fail(error, error.format_message(), 2, debug=debug)
+        _fail(error, _said_once(error.format_message()), 2, debug=debug)
     except KeyboardInterrupt as error:
         _fail(error, "interrupted", INTERRUPTED, debug=debug)
     except BrokenPipeError:
@@ -93,6 +99,28 @@ def main() -> NoReturn:
         _fail(
             error, f"a bug in kohort ({type(error).__name__}). Run again with --debug and report it", BUG, debug=debug
         )
+
+
+def _said_once(message: str) -> str:
+    """A message without a sentence that two libraries added."""
+    return " ".join(dict.fromkeys(re.split(r"(?<=[.?]) ", message)))
+
+
+def _unknown_option(error: click.exceptions.NoSuchOption) -> str:
+    """What to write instead of an option that does not exist: another one, or a key of the plan."""
+    name = error.option_name
+    key = name.lstrip("-").replace("-", "_")
+    command = error.ctx.command.name if error.ctx is not None else None
+    if command in {"run", "compare"}:
+        from kohort.runs.plan_faults import place_of_key
+
+        place = place_of_key(key)
+        if place is not None:
+            return f"{command} has no option {name}: it is a key of the plan. Write --set {place}=VALUE"
+    known = [] if error.ctx is None else [opt for item in error.ctx.command.params for opt in item.opts]
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.7)
+    hint = f"Did you mean {close[0]}?" if close else "See --help"
+    return f"there is no option {name}. {hint}"
 
 
 def _show_warning(

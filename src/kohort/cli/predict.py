@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kohort.cli.common import ForceOption, JsonOption, emit, say
+from kohort.cli.common import ForceOption, JsonOption, checked_model, emit, say
 
-__all__ = ["MissingOption", "ModelArgument", "TableArgument", "register"]
+if TYPE_CHECKING:
+    from kohort.models.base import Model
+
+__all__ = ["MissingOption", "ModelArgument", "TableArgument", "UnseenOption", "register", "with_unseen"]
 
 ModelArgument = Annotated[Path, typer.Argument(metavar="MODEL", help="A run folder, or the folder of model.json.")]
 TableArgument = Annotated[str, typer.Argument(metavar="TABLE", help="A named dataset, a path, or - for CSV on stdin.")]
 MissingOption = Annotated[
     str, typer.Option("--missing", help="Rows with missing values the model does not know: error or skip.")
+]
+
+
+UnseenOption = Annotated[
+    str | None,
+    typer.Option(
+        "--unseen", help="Categories the model does not know: other (counted) or error; by default as trained."
+    ),
 ]
 
 
@@ -29,6 +40,7 @@ def predict(
     out: Annotated[Path, typer.Option("--out", metavar="FILE", help="CSV, Parquet or Arrow, by ending.")],
     proba: Annotated[bool, typer.Option("--proba", help="Add the probability of each class.")] = False,
     missing: MissingOption = "error",
+    unseen: UnseenOption = None,
     force: ForceOption = False,
     json: JsonOption = False,
 ) -> None:
@@ -43,17 +55,26 @@ def predict(
     from kohort.errors import ConfigError
     from kohort.evaluate.tables import predict_table, predicted_column
     from kohort.files import require_new
-    from kohort.models.files import load_model
     from kohort.tables.datasets.catalogue import open_table
-    from kohort.tables.frames import ENDINGS, write_table
+    from kohort.tables.frames import ENDINGS, TEXT_ENDINGS, write_table
+    from kohort.tables.item_sets import with_item_sets
+    from kohort.tables.reading import ROW, restore_texts
 
     began = perf_counter()
     if out.suffix.lower() not in ENDINGS:
         raise ConfigError(f"{str(out)!r} has no known ending", hint=f"Use one of {', '.join(ENDINGS)}")
     require_new(out, force=force)
-    trained = load_model(model)
+    trained = with_unseen(checked_model(model), unseen)
+    opened = open_table(table)
+    frame = (
+        with_item_sets(opened.frame, trained.encoder.schema.items)[0] if trained.encoder.schema.items else opened.frame
+    )
+    exact = opened.texts is not None and out.suffix.lower() in TEXT_ENDINGS
+    carried = frame if not exact else frame.with_row_index(ROW)
     # Any other word than the two known ones is refused by predict_table.
-    predicted, skipped = predict_table(trained, open_table(table).frame, proba=proba, missing=missing)  # type: ignore[arg-type]
+    predicted, skipped = predict_table(trained, carried, proba=proba, missing=missing)  # type: ignore[arg-type]
+    unknown = {} if skipped else trained.unseen(frame)
+    predicted = predicted if not exact else restore_texts(predicted, opened.texts, opened.frame)
     write_table(predicted, out, force=force)
     if json:
         emit(
@@ -61,10 +82,33 @@ def predict(
                 "rows": predicted.height,
                 "skipped": skipped,
                 "column": predicted_column(trained),
+                "unseen": unknown,
+                "left_out": [{"what": "rows", "why": "a value is missing", "count": skipped}] if skipped else [],
                 "out": str(out),
                 "seconds": perf_counter() - began,
             }
         )
         return
+    if unknown:
+        listed = ", ".join(f"{name} ({count:,})" for name, count in unknown.items())
+        say(f"warning: rows with a category unknown to the model, read as any of its column: {listed}")
     left = f", {skipped:,} of them without a prediction for missing values" if skipped else ""
     say(f"{predicted.height:,} rows{left}. Written to {out}, column {predicted_column(trained)}")
+
+
+def with_unseen(model: Model, unseen: str | None) -> Model:
+    """A model that treats categories it does not know as asked.
+
+    Raises:
+        ConfigError: The word is unknown.
+    """
+    from dataclasses import replace
+
+    from kohort.errors import ConfigError, nearest
+
+    if unseen is None:
+        return model
+    if unseen not in {"other", "error"}:
+        raise ConfigError(f"unknown --unseen {unseen!r}", hint=nearest(unseen, ("other", "error")))
+    object.__setattr__(model, "encoder", replace(model.encoder, unseen=unseen))  # type: ignore[arg-type]
+    return model

@@ -43,6 +43,10 @@ def report(
     methods = list(dict.fromkeys(run["method"] for run in runs))
     heading = title or (f"A run of {methods[0]}" if len(runs) == 1 else f"{len(runs)} runs compared")
     twin = write_report(page, runs, title=heading, plan=read_shared_plan(folder))
+    for run in runs:
+        if run.get("ledger"):
+            for note in run["ledger"]["notes"]:
+                say(f"warning: {run.get('name') or run['method']}: {note}")
     if json:
         emit({"out": str(page), "json": str(twin), "runs": len(runs)})
     else:

@@ -9,7 +9,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kohort.cli.common import ForceOption, JsonOption, emit, stdout
+from kohort.cli.common import (
+    DropOption,
+    ForceOption,
+    IdentifiersOption,
+    JsonOption,
+    KeepOption,
+    NullsOption,
+    PersonOption,
+    SchemaOption,
+    emit,
+    names,
+    null_values,
+    say,
+    stdout,
+)
 
 if TYPE_CHECKING:
     from kohort.runs.backend import Backend
@@ -33,6 +47,12 @@ def run(
     hub: Annotated[Path | None, typer.Option(metavar="HUB", help="The hub's folder, for --engine flower.")] = None,
     wait: Annotated[float, typer.Option(min=0, help="Seconds to wait for sites to connect (flower).")] = 60.0,
     set_: Annotated[list[str] | None, typer.Option("--set", metavar="a.b=v", help="Change a key of the plan.")] = None,
+    identifiers: IdentifiersOption = None,
+    person: PersonOption = None,
+    drop: DropOption = None,
+    keep: KeepOption = None,
+    null: NullsOption = None,
+    schema: SchemaOption = None,
     seed: Annotated[int | None, typer.Option(help="Seed of a reproducible run (0 when unset).")] = None,
     secure_random: Annotated[bool, typer.Option(help="Randomness from the operating system; no seed.")] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted run in DIR.")] = False,
@@ -46,12 +66,15 @@ def run(
     from kohort.cli.progress import between_rounds, round_bar
     from kohort.errors import ConfigError, nearest
     from kohort.runs.config import read_plan
+    from kohort.runs.data_options import data_of
     from kohort.runs.folder import stored_result
     from kohort.runs.run import run as run_plan
 
     if engine not in ENGINES:
         raise ConfigError(f"unknown engine {engine!r}", hint=nearest(engine, ENGINES))
-    read = read_plan(plan, overrides=set_ or [])
+    roles = {"identifiers": names(identifiers), "drop": names(drop), "keep": names(keep), "person": person}
+    data = data_of(roles, null_values(null), schema)
+    read = read_plan(plan, overrides=set_ or [], data=data)
     read.require_read(engine)
     result = stored_result(out, read, seed) if resume else None
     if result is None:
@@ -71,13 +94,18 @@ def run(
                 force=force,
                 watch=checked,
                 backend=backend,
+                baselines=True,
             ).to_mapping()
     if json:
         emit(result)
         return
-    from kohort.cli.tables import outcome_table
+    from kohort.cli.tables import outcome_table, said_beside
 
     stdout().print(outcome_table([result]))
+    for line in said_beside(result):
+        stdout().print(line, markup=False)
+    for warning in result.get("warnings", ()):
+        say(f"warning: {warning}")
     stdout().print(f"{result['rounds']} rounds, ended by: {result['stopped_by']}. Written to {out}", markup=False)
 
 

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from kohort.cli.common import say, stdout
+from kohort.cli.common import ForceOption, say, stdout
 
 __all__ = ["register"]
 
@@ -30,7 +30,10 @@ def register(app: typer.Typer) -> None:
     site.command("trust")(trust)
     site.command("revoke")(revoke)
     site.command("rotate")(rotate)
+    site.command("renew")(renew)
+    site.command("domains")(domains)
     site.command("approve")(approve)
+    site.command("profile")(profile)
     site.command("start")(start)
     app.add_typer(site)
 
@@ -39,28 +42,39 @@ def init(
     site: SiteArgument,
     name: Annotated[str, typer.Option(help="Name of this site at the hub and its peers.")],
     invitation: Annotated[Path, typer.Option(help="The hub's invitation.json.")],
-    table: Annotated[Path | None, typer.Option(help="The site's rows; a key-holder has none.")] = None,
+    table: Annotated[
+        str | None, typer.Option(help="The site's rows: a path or a database's address; a key-holder has none.")
+    ] = None,
     plan: Annotated[Path | None, typer.Option(help="Copy the roles of the columns from this plan.")] = None,
+    fingerprint: Annotated[
+        str, typer.Option(help="The fingerprint the hub's operator told you; another is refused.")
+    ] = "",
 ) -> None:
     """Create a site: its keys, site.toml (table, roles, policy) and the registration for the hub.
 
     With KOHORT_PASSPHRASE set, the key file is encrypted with it. Example: kohort site init north --name north
     --table north.csv --invitation invitation.json --plan plan.toml
     """
+    from kohort.crypto.identity.names import check_name
+    from kohort.crypto.identity.roster import require_fingerprint
     from kohort.runs.config import read_plan
+    from kohort.tables.sources.opening import is_source
     from kohort.transport.deployment.files import Invitation, Registration
     from kohort.transport.deployment.site import SiteFolder
 
+    check_name(name)
     read = Invitation.read(invitation)
+    require_fingerprint(read.hub, fingerprint)
     SiteFolder.init(
         site,
         name=name,
-        table=table,
+        table=None if table is None else table if is_source(table) else Path(table),
         invitation=read,
         plan=None if plan is None else read_plan(plan),
         passphrase=os.environ.get(PASSPHRASE),
     )
-    say(f"the hub's fingerprint, to compare with its operator: {read.hub.fingerprint}")
+    if not fingerprint:
+        say(f"the hub's fingerprint, to compare with its operator: {read.hub.fingerprint}")
     say(f"read {site / 'site.toml'}, then give the hub {site / 'registration.json'} and its operator this fingerprint:")
     stdout().print(Registration.read(site / "registration.json").site.fingerprint)
 
@@ -111,6 +125,53 @@ def rotate(site: SiteArgument) -> None:
     stdout().print(made.rotation.new.fingerprint)
 
 
+def renew(
+    site: SiteArgument,
+    invitation: Annotated[Path | None, typer.Option(help="The hub's new invitation.json.")] = None,
+    fingerprint: Annotated[
+        str, typer.Option(help="The fingerprint the hub's operator told you; another is refused.")
+    ] = "",
+) -> None:
+    """Bring the folder of a stopped site that an older version made to the present form; its keys stay.
+
+    Example: kohort site renew north --invitation invitation.json
+    """
+    from kohort.crypto.identity.roster import require_fingerprint
+    from kohort.transport.deployment.files import Invitation
+    from kohort.transport.deployment.renewal import renew_site
+
+    read = None if invitation is None else Invitation.read(invitation)
+    if read is not None:
+        require_fingerprint(read.hub, fingerprint)
+        if not fingerprint:
+            say(f"the hub's fingerprint, to compare with its operator: {read.hub.fingerprint}")
+    made = renew_site(site, invitation=read, passphrase=os.environ.get(PASSPHRASE))
+    for change in made.changes or ("nothing had to be renewed",):
+        say(change)
+    if made.changed:
+        say(f"the hub's operator runs kohort hub forget, then kohort hub add with {site / 'registration.json'};")
+        say("peers' operators revoke the old fingerprint and trust this one:")
+    stdout().print(made.fingerprint)
+
+
+def domains(
+    site: SiteArgument,
+    update: Annotated[Path, typer.Argument(metavar="DOMAINS", help="The domains.json that the hub's operator signed.")],
+) -> None:
+    """Take over declared domains that the hub signed into site.toml. Roles, policy and limits stay as they are.
+
+    Example: kohort site domains north domains.json
+    """
+    from kohort.transport.deployment.domains import DomainUpdate
+    from kohort.transport.deployment.site import SiteFolder
+
+    changes = DomainUpdate.read(update, hub=SiteFolder(site).invitation.hub).apply(site)
+    for change in changes or ["site.toml declares the same already"]:
+        stdout().print(change, markup=False)
+    if changes:
+        say("changed in site.toml; restart the site to use it, and approve plans anew that changed with it")
+
+
 def approve(
     site: SiteArgument,
     plan: Annotated[str | None, typer.Argument(metavar="PLAN", help="A plan file, or a hash from the ledger.")] = None,
@@ -146,12 +207,30 @@ def approve(
     stdout().print(plan_hash)
 
 
+def profile(
+    site: SiteArgument,
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="Where the profile goes.")],
+    force: ForceOption = False,
+) -> None:
+    """Write the profile of this site's table, for kohort harmonise; it passes the door and is in the ledger.
+
+    The site must not be running. Example: kohort site profile north --out north.json
+    """
+    from kohort.files import require_new, write_atomic
+    from kohort.transport.deployment.site import SiteFolder
+
+    require_new(out, force=force)
+    released = SiteFolder(site).profile(passphrase=os.environ.get(PASSPHRASE))
+    write_atomic(out, released)
+    say(f"{out} is listed in the ledger of {site}. Read it, then give it to whoever runs kohort harmonise")
+
+
 def start(
     site: SiteArgument,
     insecure: Annotated[bool, typer.Option("--insecure", help="No TLS, no node keys: loopback only.")] = False,
     retries: Annotated[int, typer.Option(min=0, help="How often to try again when the hub does not answer.")] = 30,
 ) -> None:
-    """Answer the hub's requests until stopped with Ctrl-C.
+    """Answer the hub's requests until stopped with Ctrl-C. It says what it waits for, and why it refused something.
 
     Example: kohort site start north
     """
@@ -160,4 +239,4 @@ def start(
     if insecure:
         say("INSECURE: no TLS and no node keys. Whoever is on this machine can read and answer. For tests only")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # so that the SuperNode process is ended too
-    SiteFolder(site).start(insecure=insecure, retries=retries, passphrase=os.environ.get(PASSPHRASE))
+    SiteFolder(site).start(insecure=insecure, retries=retries, passphrase=os.environ.get(PASSPHRASE), say=say)

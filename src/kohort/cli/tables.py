@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["outcome_table"]
+__all__ = ["outcome_table", "said_beside"]
 
 _CLASSES = (("accuracy", "accuracy"), ("F1", "f1"), ("AUC", "auc"))
 _NUMBERS = (("R2", "r2"), ("RMSE", "rmse"), ("MAE", "mae"))
@@ -39,6 +39,28 @@ def outcome_table(runs: Sequence[Mapping[str, Any]]) -> Table:
             f"{run['seconds']['wall']:.1f}",
         )
     return table
+
+
+def said_beside(run: Mapping[str, Any]) -> list[str]:
+    """The task and the baselines of a run, a line each.
+
+    Args:
+        run: The JSON object of a finished run.
+    """
+    lines = []
+    task = run.get("task") or {}
+    if task:
+        lines.append(f"task: {task['kind']}" + (f" ({task['why']})" if "why" in task else ""))
+    beside = []
+    for name, measured in (run.get("baselines") or {}).items():
+        figures = {key: value for key, value in measured.items() if key in {"accuracy", "r2"}}
+        where = measured.get("site") or measured.get("class")
+        what = name.replace("_", " ") + (f" ({where})" if where else "")
+        beside += [f"{what} {_number(value)}" for value in figures.values()]
+    if beside:
+        measure = "R2" if "r2" in run["metrics"] else "accuracy"
+        lines.append(f"{measure} beside: " + ", ".join(beside))
+    return lines
 
 
 def _number(value: float | None) -> str:

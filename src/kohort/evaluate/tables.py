@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
+from warnings import catch_warnings, simplefilter
 
 import numpy as np
 import polars as pl
@@ -60,10 +61,12 @@ def predict_table(
         raise DataError(f"the table already has the columns: {', '.join(taken)}", hint="Rename or drop them first")
     readable = _readable_rows(model, frame, missing=missing)
     part = frame if readable is None else frame.filter(pl.Series(readable))
-    added = [_own_type(model, model.predict(part)).alias(names[0])]
-    if proba:
-        shares = model.predict_proba(part)
-        added += [pl.Series(name, shares[:, code]) for code, name in enumerate(names[1:])]
+    with catch_warnings():
+        simplefilter("ignore", UserWarning)  # the caller asks for the counts
+        added = [model.predict(part).alias(names[0])]
+        if proba:
+            shares = model.predict_proba(part)
+            added += [pl.Series(name, shares[:, code]) for code, name in enumerate(names[1:])]
     if readable is None:
         return frame.with_columns(added), 0
     # Row numbers of the predictions; null where there is none, which gather passes on.
@@ -108,7 +111,9 @@ def _readable_rows(
         raise ConfigError(f"unknown way to handle missing values {missing!r}", hint=hint)
     encoder = model.encoder
     # A set without a value is an empty set, and a domain may have a place for missing values.
-    knows_null = {name for name, domain in encoder.domain.columns.items() if domain.missing or domain.kind == "items"}
+    domains = encoder.domain.columns
+    knows_null = {name for name, domain in domains.items() if domain.missing or domain.kind == "items"}
+    knows_null |= {*encoder.schema.inputs} if encoder.impute else set()
     needed = [name for name in (*encoder.schema.inputs, *extra) if name not in knows_null and name in frame.columns]
     gaps = {name: count for name in needed if (count := frame[name].null_count())}
     if not gaps:
@@ -119,12 +124,6 @@ def _readable_rows(
         raise DataError(f"missing values the model does not know in: {listed}", hint=hint)
     complete = frame.select(pl.all_horizontal(pl.col(name).is_not_null() for name in gaps)).to_series()
     return complete.to_numpy()
-
-
-def _own_type(model: Model, predicted: pl.Series) -> pl.Series:
-    """Classes that were whole numbers in the training rows are whole numbers again."""
-    domain = model.encoder.domain.columns[model.target]
-    return predicted.cast(pl.Int64) if model.classes and domain.kind == "number" else predicted
 
 
 def _labels(column: pl.Series) -> list[str]:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from kohort.errors import DataError
 from kohort.evaluate.intervals import BLOCKS, Blocks, Floats, Resampling, intervals_of
 from kohort.models.base import Model
-from kohort.models.rows import Rows, encode_rows
+from kohort.models.rows import Rows, encode_test_rows
 from kohort.rng import Streams
 
 __all__ = ["accuracy_of", "area_under_curve", "classification", "evaluate_model", "regression"]
@@ -48,7 +48,7 @@ def evaluate_model(
     With `resamples`, "intervals" holds the 95 % bootstrap interval of each measure over that many resamples, and with
     `group_resamples` so does every group. The resampling has a `seed` of its own: a model is always judged the same.
     """
-    rows = encode_rows(model.encoder, frame)
+    rows = encode_test_rows(model.encoder, frame)
     found = model.codes(rows.x)
     streams = Streams.seeded(seed)
     is_classifier = model.task == "classification"

@@ -8,7 +8,9 @@ when its files are read.
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,8 +21,9 @@ from numpy.typing import NDArray
 
 from kohort.errors import DataError
 from kohort.models.options import FloatArray
-from kohort.models.rows import encode_rows, target_range
+from kohort.models.rows import encode_test_rows, target_range
 from kohort.rng import Streams
+from kohort.tables.answers import as_answer
 from kohort.tables.encoder import Encoder
 from kohort.tables.frames import FrameKind, from_native, to_native
 
@@ -131,7 +134,10 @@ class Model(ABC):
         }
 
     def predict(self, frame: Any) -> Any:
-        """The predicted class names or numbers of a table's rows, as a column of the caller's kind of frame.
+        """The predicted classes or numbers of a table's rows, as a column of the caller's kind of frame.
+
+        Classes have the type and the labels of the target. A category that no training row had stands for any of its
+        column; a `UserWarning` counts such rows, unless the model was trained with `unseen = "error"`.
 
         Args:
             frame: a polars, pandas or Arrow table with the columns it reads, in any order.
@@ -144,7 +150,10 @@ class Model(ABC):
         if self.task == "regression":
             column = pl.Series(self.target, found)
         else:
-            column = pl.Series(self.classes, dtype=pl.String).gather(found).alias(self.target)
+            names = pl.Series(self.classes, dtype=pl.String).gather(found).alias(self.target)
+            target = self.encoder.schema.columns[self.target]
+            is_number = self.encoder.domain.columns[self.target].kind == "number"
+            column = as_answer(names, target, is_number=is_number).alias(self.target)
         if kind is FrameKind.POLARS:
             return column
         native = to_native(column.to_frame(), kind)[self.target]
@@ -188,24 +197,52 @@ class Model(ABC):
             found[name] = float(np.mean(errors)) - whole
         return dict(sorted(found.items(), key=lambda item: -item[1]))
 
+    def curves(self) -> dict[str, dict[str, Any]]:
+        """What the model says of each column by itself, if it is of a kind that can be read like this.
+
+        Returns:
+            By column, the most important first: at least `importance`, `bins`, `values` and `counts`; nothing for most
+            kinds.
+        """
+        return {}
+
+    def row_contributions(self, frame: pl.DataFrame) -> list[dict[str, Any]]:
+        """What each column adds to the score of each row, if the model is a sum of such parts; nothing otherwise."""
+        del frame
+        return []
+
     def remarks(self, frame: pl.DataFrame) -> Remarks:
         """What is to be said about how it reads these rows; nothing, for most kinds."""
         del frame
         return Remarks()
 
     def _error(self, table: pl.DataFrame) -> float:
-        rows = encode_rows(self.encoder, table)
+        rows = encode_test_rows(self.encoder, table)
         found = self.codes(rows.x)
         if self.task == "classification":
             return float(np.mean(found != rows.y))
         low, width = target_range(self.encoder)
         return float(np.sqrt(np.mean(np.square(found - (rows.y.astype(np.float64) * width + low)))))
 
+    def unseen(self, frame: pl.DataFrame) -> dict[str, int]:
+        """By column, how many rows have a category that no training row had; such rows are predicted all the same.
+
+        Raises:
+            DataError: columns are missing, or cells hold what the model does not know.
+        """
+        return self.encoder.inputs(frame)[1]
+
     def _encoded(self, frame: pl.DataFrame) -> Iterator[FloatArray]:
         """Rows as the model reads them, a part at a time: long tables of many categories take little memory."""
+        unseen: Counter[str] = Counter()
         try:
             for begin in range(0, max(frame.height, 1), _CHUNK_ROWS):
-                yield self.encoder.transform(frame.slice(begin, _CHUNK_ROWS))
+                x, counts = self.encoder.inputs(frame.slice(begin, _CHUNK_ROWS))
+                unseen.update(counts)
+                yield x
         except DataError:
-            self.encoder.transform(frame)  # raises the same error with the counts of the whole table
+            self.encoder.inputs(frame)  # raises the same error with the counts of the whole table
             raise
+        if unseen:
+            listed = ", ".join(f"{name} ({count:,})" for name, count in unseen.items())
+            warnings.warn(f"rows with a category unknown to the model: {listed}", UserWarning, stacklevel=3)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
+import warnings
 from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
@@ -23,7 +24,7 @@ from kohort.files import write_atomic
 from kohort.models.base import Model, SavedModel
 from kohort.models.registry import GROUP, FoundKind, find_kind
 
-__all__ = ["FORMAT", "load_model", "save_model"]
+__all__ = ["FORMAT", "find_model", "load_model", "read_model", "run_folder_of", "save_model"]
 
 FORMAT = 3
 _FORMAT_WITHOUT_KINDS, _FORMAT_WITH_CLASSES = 1, 2
@@ -71,7 +72,7 @@ def save_model(
 
 
 def load_model(path: str | Path) -> Model:
-    """Read a model of any registered kind.
+    """Read a model of any registered kind. In a run folder, all files must be what the run's ledger says they were.
 
     Args:
         path: the model's folder, a run folder that holds one, or its `model.json`.
@@ -83,7 +84,42 @@ def load_model(path: str | Path) -> Model:
     Example:
         kohort.load_model("out/fedavg").predict(frame)
     """
-    folder = _find(Path(path))
+    folder = find_model(path)
+    run = run_folder_of(folder)
+    if run is not None:
+        from kohort.privacy.ledger.bound import check_run_folder
+        from kohort.privacy.ledger.verify_results import BEFORE
+
+        if BEFORE in check_run_folder(run).notes:
+            warnings.warn(f"{run}: {BEFORE}", stacklevel=2)
+    return read_model(folder)
+
+
+def run_folder_of(model: Path) -> Path | None:
+    """The run folder that a model's folder belongs to.
+
+    Args:
+        model: The folder of `model.json`.
+
+    Returns:
+        The run folder; None for a model that stands by itself.
+    """
+    place = model.resolve()
+    folder = place.parent
+    is_run = place.name == "model" and any((folder / name).exists() for name in ("ledger", "run.json"))
+    return folder if is_run else None
+
+
+def read_model(folder: Path) -> Model:
+    """Read a model whose run, if it has one, was checked.
+
+    Args:
+        folder: the folder of `model.json`.
+
+    Raises:
+        ConfigError: a later version wrote it, or what provides its kind is not installed here.
+        IntegrityError: the files were altered or damaged, or do not fit together.
+    """
     card, arrays = _read(folder)
     kind = _kind_of(card, folder)
     try:
@@ -164,7 +200,16 @@ def _card_hash(card: dict[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _find(path: Path) -> Path:
+def find_model(where: str | Path) -> Path:
+    """The folder of `model.json`.
+
+    Args:
+        where: the model's folder, a run folder that holds one, or its `model.json`.
+
+    Raises:
+        ConfigError: there is no model.
+    """
+    path = Path(where)
     for folder in (path.parent,) if path.is_file() else (path, path / "model"):
         if (folder / CARD_FILE).is_file():
             return folder

@@ -21,7 +21,16 @@ from kohort.errors import ConfigError, DataError
 from kohort.models.options import DType, FloatArray
 from kohort.tables.encoder import Encoder
 
-__all__ = ["Rows", "StackedRows", "encode_rows", "read_only", "stack", "target_range", "with_target"]
+__all__ = [
+    "Rows",
+    "StackedRows",
+    "encode_rows",
+    "encode_test_rows",
+    "read_only",
+    "stack",
+    "target_range",
+    "with_target",
+]
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,6 +145,11 @@ def target_range(encoder: Encoder) -> tuple[float, float]:
 def encode_rows(encoder: Encoder, frame: pl.DataFrame, *, generalised: bool = False) -> Rows:
     """Rows ready for training: inputs scaled to [0, 1], classes as codes, a numeric target scaled to [0, 1]."""
     return with_target(encoder, encoder.transform(frame, generalised=generalised), frame)
+
+
+def encode_test_rows(encoder: Encoder, frame: pl.DataFrame) -> Rows:
+    """Rows to judge a model by: as `encode_rows`, but categories that no training row had are read too."""
+    return with_target(encoder, encoder.inputs(frame)[0], frame)
 
 
 def with_target(encoder: Encoder, x: FloatArray, frame: pl.DataFrame) -> Rows:

@@ -15,6 +15,7 @@ CODES = {
     "contract": "the approved plan does not ask for this now",
     "policy": "its policy forbids it",
     "schema": "its columns, roles, kinds or bounds are not those of the plan",
+    "roster": "its roster changed since the run began: a key was revoked or rotated, and a new run is needed",
     "limits": "a limit that its operator set is reached",
     "version": "the kohort installed there reads the plan differently",
     "refused": "it refused",

@@ -15,6 +15,7 @@ from kohort.privacy.contract import ATTEMPTS, Contract, Step
 from kohort.privacy.guarantee import (
     DP,
     Aggregate,
+    Cells,
     Domain,
     Encrypted,
     Guarantee,
@@ -240,6 +241,7 @@ _IN_WORDS: dict[type[Guarantee], Callable[[Any], str]] = {
     Domain: lambda _: "a disclosure in clear: values and ranges of your rows, without counts",
     Aggregate: lambda _: _READ_BY_HUB,
     SecureSum: _sum_in_words,
+    Cells: lambda claim: f"totals whose filled cells have at least {_number(claim.least, 'person')}",
     DP: lambda claim: f"within epsilon {claim.epsilon:g} and delta {claim.delta:g} per {claim.unit} over the whole run",
     KAnonymous: _classes_in_words,
     KKm: lambda claim: f"(k, k^m)-anonymous with k = {claim.k} and m = {claim.m}, verified before it leaves",

@@ -18,6 +18,7 @@ from kohort.errors import IntegrityError
 __all__ = [
     "DP",
     "Aggregate",
+    "Cells",
     "Domain",
     "Encrypted",
     "Guarantee",
@@ -250,6 +251,17 @@ class SecureSum(Guarantee):
     opens: str
 
 
+@dataclass(frozen=True, kw_only=True)
+class Cells(Guarantee):
+    """Totals that are tables: no filled cell of them has fewer than `least` persons, over all sites.
+
+    A plan whose totals may have smaller cells says so with `least = 1`.
+    """
+
+    kind: ClassVar[str] = "cells"
+    least: int
+
+
 def is_at_least(claim: Guarantee, other: Guarantee) -> bool:
     """Whether a claim is equal to another one, or stronger.
 
@@ -294,6 +306,7 @@ _COMPARED: dict[type[Guarantee], Callable[[Any, Any], bool]] = {
     KKm: lambda claim, other: claim.k >= other.k and claim.m >= other.m and claim.verified >= other.verified,
     DP: _noise_holds,
     SecureSum: _sum_holds,
+    Cells: lambda claim, other: claim.least >= other.least,
 }
 """How two guarantees of one kind are compared; others must be equal."""
 

@@ -18,6 +18,7 @@ from annotated_types import Ge, Gt, Le
 from kohort.privacy.guarantee import (
     DP,
     Aggregate,
+    Cells,
     Domain,
     Encrypted,
     Guarantee,
@@ -57,6 +58,9 @@ class Policy:
     min_l: Annotated[int, Ge(1)] = 1
     max_t: Annotated[float, Gt(0), Le(1)] = 1.0
     min_sum_sites: Annotated[int, Ge(2)] = 3
+    min_sum_cell: Annotated[int, Ge(1)] = 1
+    """Minimum number of persons, over all sites, in a filled cell of a total that is a table, such as the histograms of
+    a growing tree. Above 1, plans whose totals may have smaller cells are refused."""
     epsilon: Annotated[float, Gt(0)] = DEFAULT_EPSILON
     """Largest total epsilon of this data set over all runs and recipients. It can be raised, not removed."""
     delta: Annotated[float, Gt(0), Le(1)] = 1e-3
@@ -141,6 +145,7 @@ class Policy:
             min_gate_k=max(self.min_gate_k, other.min_gate_k),
             max_t=min(self.max_t, other.max_t),
             min_sum_sites=max(self.min_sum_sites, other.min_sum_sites),
+            min_sum_cell=max(self.min_sum_cell, other.min_sum_cell),
             epsilon=min(self.epsilon, other.epsilon),
             delta=min(self.delta, other.delta),
             void_dp=self.void_dp and other.void_dp,
@@ -221,6 +226,13 @@ def _judge_sum(policy: Policy, claim: SecureSum) -> str | None:
     return None if claim.sites >= least else f"a secure sum over {claim.sites} sites is below the policy's {least}"
 
 
+def _judge_cells(policy: Policy, claim: Cells) -> str | None:
+    least = policy.min_sum_cell
+    if claim.least >= least:
+        return None
+    return f"totals may have cells of {claim.least} person(s), below the policy's min_sum_cell {least}"
+
+
 def _judge_encrypted(policy: Policy, claim: Encrypted) -> str | None:
     del policy
     return None if claim.opens not in {"", "hub"} else "ciphertext that the hub itself can open is not protected"
@@ -246,6 +258,7 @@ _JUDGES: dict[type[Guarantee], Callable[[Policy, Any], str | None]] = {
     KAnonymous: _judge_classes,
     KKm: _judge_item_classes,
     SecureSum: _judge_sum,
+    Cells: _judge_cells,
     Encrypted: _judge_encrypted,
 }
 """One check per kind of guarantee that spends no budget; a kind that is not listed is refused."""

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from kohort.errors import IntegrityError, RefusedError
 from kohort.files import disk_errors, write_whole
 
-__all__ = ["ReleaseAccount", "Unit", "isolated_together", "units_of"]
+__all__ = ["ReleaseAccount", "Unit", "units_of"]
 
 _DIGEST = 12
 
@@ -158,19 +158,3 @@ def units_of(frame: pl.DataFrame, person: str | None) -> list[Unit]:
     if person is None:
         return [Unit(row, row) for row in rows]
     return [Unit(row, str(who)) for row, who in zip(rows, frame[person].to_list(), strict=True)]
-
-
-def isolated_together(first: NDArray[np.int64], second: NDArray[np.int64], *, k: int) -> int:
-    """How many units two releases together leave in a crowd of fewer than k.
-
-    Args:
-        first: The class of each unit in one release.
-        second: Its class in another release; the same units in the same order.
-        k: The crowd that each release promises.
-
-    Returns:
-        Units whose two classes have fewer than k units in common.
-    """
-    pairs = first * (int(second.max(initial=0)) + 1) + second
-    _, place, sizes = np.unique(pairs, return_inverse=True, return_counts=True)
-    return int((sizes[place] < k).sum())

@@ -58,7 +58,7 @@ class Checkpoints:
         """Write over the older of the two, in one step."""
         content = encode(_to_payload(checkpoint))
         digest = hashlib.blake2b(content, digest_size=32).digest()
-        write_atomic(self._folder / f"checkpoint-{checkpoint.round % 2}.khrt", digest + content)
+        write_atomic(self._folder / f"checkpoint-{checkpoint.round % 2}.khrt", digest + content, private=True)
 
     def latest(self, *, ledger_lines: int) -> tuple[Checkpoint | None, tuple[str, ...]]:
         """The newest whole checkpoint the ledger reaches up to, and what to say about the others.

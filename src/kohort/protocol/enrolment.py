@@ -76,6 +76,8 @@ def encoder_for(approved: ApprovedPlan, domain: Domain) -> Encoder:
         encoding=approved.encoding,
         dtype=approved.model.dtype,
         class_weights=approved.train.class_weights,
+        impute=approved.impute,
+        unseen=approved.unseen,
     )
 
 

@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from time import perf_counter
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import polars as pl
+from numpy.typing import NDArray
 
 from kohort.crypto.sums.scheme import MIN_SITES
 from kohort.errors import IntegrityError, KohortError, RefusedError, SiteError
@@ -459,13 +460,8 @@ def _answer_together(sites: tuple[Site, ...], request: Request, task: ManySites)
         return None  # one of them failed: asking one by one shows which, and lets the others answer
     if releases is None:
         return None
-    arrays = releases.arrays
-    if "weights" in arrays:
-        for index, site in enumerate(sites):
-            if site.byzantine is not None:
-                sent = arrays["weights"][index]
-                sent[:] = site.byzantine.distort(sent, request.payload.arrays["weights"], request.round)
-    encoded = encode_many(arrays, releases.metrics)
+    _distort(sites, request, releases.arrays)
+    encoded = encode_many(releases.arrays, releases.metrics)
     rows = releases.rows
     verdicts = door(
         sites,
@@ -490,6 +486,14 @@ def _answer_together(sites: tuple[Site, ...], request: Request, task: ManySites)
         rows = [rows[index] for index in kept]
     seconds = perf_counter() - began
     return Answers(sites=answered, encoded=encoded, refusals=refusals, seconds=seconds, shares=rows)
+
+
+def _distort(sites: tuple[Site, ...], request: Request, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Replace the weights of simulated Byzantine sites by what these send."""
+    for index, site in enumerate(sites if "weights" in arrays else ()):
+        if site.byzantine is not None:
+            sent = arrays["weights"][index]
+            sent[:] = site.byzantine.distort(sent, request.payload.arrays["weights"], request.round)
 
 
 def _ledger_context(request: Request, to: str, via: str = "") -> LedgerContext:

@@ -99,8 +99,3 @@ class SiteStates:
             if known.NAME in by_state:
                 known.restore(by_state.pop(known.NAME))
         self._restored.update(by_state)
-
-    def clear(self) -> None:
-        """Discard all states, at the end of a run."""
-        self._states.clear()
-        self._restored.clear()

@@ -4,7 +4,8 @@ A run is the JSON object of `kohort run`, from Python or from a run folder. A ru
 `method` and `error`.
 
 Guarantee: files are not trusted. A run is shown only if its file validates; if there is a ledger beside it, that ledger
-must verify and end in the head that the run names.
+must verify, end in the head that the run names, and hold the hashes of all files of the run. What left, what was spent
+and how many bytes were sent comes from the ledger, not from the run's file.
 """
 
 from __future__ import annotations
@@ -17,7 +18,10 @@ from typing import Annotated, Any
 
 from annotated_types import Ge
 
+from kohort.crypto.identity.user import user_pins
 from kohort.errors import ConfigError, IntegrityError
+from kohort.privacy.ledger.bound import UNKNOWN_SIGNER
+from kohort.privacy.ledger.figures import with_ledger_figures
 from kohort.privacy.ledger.verify import verify_ledger
 from kohort.report import words
 from kohort.report.words import printable
@@ -63,6 +67,10 @@ class LedgerCheck:
     lines: Count
     releases: Count
     refusals: Count
+    signed_by: str = ""
+    """Whose signature was checked; empty when the signer is not known here."""
+    notes: list[str] = field(default_factory=list)
+    """What the reader must be told of it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -241,13 +249,18 @@ def _read_run(folder: Path) -> dict[str, Any]:
     if bool(run.error) == finished:
         raise IntegrityError(f"{path} does not say how the run ended", hint="Run the plan again")
     if not (folder / "ledger").is_dir():
+        if (folder / "model").exists():
+            raise IntegrityError(
+                f"{folder / 'ledger'} is missing: nothing says what the run's files were", hint="Run the plan again"
+            )
         return {**raw, "ledger": None}  # what the file itself claims about its ledger is not evidence
-    found = verify_ledger(folder)
+    found = verify_ledger(folder, pins=user_pins())
     if finished and found.head != run.ledger_head:
         raise IntegrityError(
             f"the ledger in {folder} is not the one {RUN_FILE} names", hint="Compare with the head that was printed"
         )
-    return {**raw, "ledger": dict(vars(found))}
+    checked = {**vars(found), "notes": [*([] if found.pinned else [UNKNOWN_SIGNER]), *found.notes]}
+    return {**(with_ledger_figures(raw, folder) if finished else raw), "ledger": checked}
 
 
 def _read_object(path: Path) -> dict[str, Any]:

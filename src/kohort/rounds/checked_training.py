@@ -3,7 +3,8 @@
 `CheckedTraining` carries any `Learner` (`kohort.rounds.learner`) over secure sums. The hub sends a seed and then the
 total of the round before, with a check value that only the sites can make (`kohort.crypto.sums.checked`). Every site
 verifies it and moves its own learner, so a hub cannot choose what rows are seen through. Totals may differ in length
-from round to round. A site that missed rounds is sent their totals.
+from round to round. A site that missed rounds is sent their totals. A learner may seal a total: every site adds the
+same pseudo-random numbers, which the hub does not know; sites read the total and tell the hub what follows from it.
 
 Without a budget, totals leave out whole public groups of sites or nobody, and stand in the books of openings. With one,
 every site adds its share of the noise before anything leaves; rounds spend shares of one Gaussian budget, which compose
@@ -21,53 +22,50 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from kohort.crypto.sums.checked import CHECKS, from_residues, proven_total, to_residues, with_check
+from kohort.crypto.sums.checked import (
+    CHECKS,
+    from_residues,
+    proven_total,
+    sealed,
+    to_residues,
+    unsealed,
+    with_check,
+)
 from kohort.crypto.sums.modular import P61
 from kohort.crypto.sums.scheme import MIN_SITES, Integers, SumContext, find_scheme
 from kohort.errors import IntegrityError, RefusedError, SiteError
 from kohort.privacy.contract import Contract, Step
 from kohort.privacy.guarantee import Aggregate, Guarantee, Public
 from kohort.privacy.ledger.ledger import canonical
-from kohort.protocol.hub import Ask, Expect, Hub, Replies, RoundEnd
+from kohort.protocol.hub import Ask, Hub, Replies, RoundEnd
 from kohort.protocol.plan.approved import ApprovedPlan
 from kohort.protocol.site import Site
 from kohort.protocol.state import StateArrays, TaskState
 from kohort.protocol.task import Release, Releases, Request, Task
 from kohort.protocol.wire import Payload
-from kohort.rounds.dp_accounts import account_of, answer_once, claim_of, reserve, reserve_step, spends, total_claim
+from kohort.rounds.checked_course import (
+    ROOM,
+    Course,
+    CourseTasks,
+    grouped,
+    has_budget,
+    is_checked,
+    scheme_of,
+    seals_next,
+)
+from kohort.rounds.dp_accounts import account_of, answer_once, claim_of, reserve, reserve_step, total_claim
 from kohort.rounds.group_secrets import agree_on_secret, secret_of, secret_step
 from kohort.rounds.learner import Learner, Memory, Setting, Whole
 from kohort.rounds.phase_rows import rows_of
-from kohort.rounds.summing import SumState, SumTask, Total, open_session, secure_sum, sum_steps, sum_task
+from kohort.rounds.summing import SumState, SumTask, open_session, sum_steps, sum_task
 
 __all__ = ["CheckedTraining", "is_checked", "scheme_of"]
 
-_ROOM = 2**59
-"""A total lies within this bound either way, so that it is told apart modulo 2^61 - 1."""
 LEAST_GRID_UNITS = 8
 """Rounding must be fine compared with a site's share of the noise."""
 _CAUGHT_UP = Public(what="that it has caught up")
 _RECENT = 4
 """Learners that sites of one process share: all of them take the same step, one after the other."""
-
-
-def scheme_of(approved: ApprovedPlan) -> str:
-    """How the approved plan protects its sums; "none" where it says nothing."""
-    return "none" if approved.secure is None else approved.secure.sum
-
-
-def is_checked(approved: ApprovedPlan) -> bool:
-    """Whether totals are secure sums that sites verify. With "none" the hub sees each site's own numbers anyway."""
-    return scheme_of(approved) != "none"
-
-
-def _has_budget(approved: ApprovedPlan) -> bool:
-    return spends(approved.phase(0), approved.secure) is not None
-
-
-def _grouped(approved: ApprovedPlan) -> bool:
-    """Without a budget, totals of two rounds that differ by one site would show about its rows."""
-    return is_checked(approved) and not _has_budget(approved)
 
 
 @dataclass
@@ -114,6 +112,8 @@ class CheckedTraining:
         start: Makes the learner of the start, by the approved plan.
         rounds: The most totals that a plan has.
         says: What a round's total is, for people.
+        seals: The rounds whose totals are sealed, where sums are secure.
+        tells: What sites say of a sealed total, for people.
 
     Example:
         TRAINING = CheckedTraining("additive", start, lambda approved: approved.config.rounds, "gradients per bin")
@@ -130,10 +130,12 @@ class CheckedTraining:
     start: Callable[[Setting], Learner]
     rounds: Callable[[ApprovedPlan], int]
     says: str
+    seals: Sequence[int] = ()
+    tells: str = ""
     _recent: dict[bytes, Learner] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
-        _ = (self.total, self.own, self.catch_up)  # made here, so that they are registered
+        _ = (self.total, self.own, self.catch_up, self.tell)  # made here, so that they are registered
 
     @cached_property
     def total(self) -> SumTask:
@@ -144,7 +146,7 @@ class CheckedTraining:
             scheme=scheme_of,
             modulus=P61,
             family="rows",
-            grouped=_grouped,
+            grouped=grouped,
         )
 
     @cached_property
@@ -157,6 +159,11 @@ class CheckedTraining:
         """The totals of rounds that a site missed."""
         return Task(name=f"{self.name}.catch-up", one=self._catch_up, public=False)
 
+    @cached_property
+    def tell(self) -> Task:
+        """What follows from a sealed total."""
+        return Task(name=f"{self.name}.tell", one=self._tell, public=False)
+
     # At a site.
 
     def _binding(self, approved: ApprovedPlan, number: int) -> bytes:
@@ -165,7 +172,7 @@ class CheckedTraining:
         return hashlib.blake2b(text.encode(), digest_size=32, person=b"kohort-checked").digest()
 
     def _setting(self, site: Site, seed: bytes, members: int) -> Setting:
-        sigma = account_of(site).sigmas[0] if _has_budget(site.plan) else 0.0
+        sigma = account_of(site).sigmas[0] if has_budget(site.plan) else 0.0
         return Setting(approved=site.plan, encoder=site.encoder, seed=seed, members=members, sigma=sigma)
 
     def _begin(self, site: Site, seed: bytes, members: int) -> LearnerState:
@@ -209,7 +216,9 @@ class CheckedTraining:
             raise IntegrityError("the total of a round came in before the round")
         total = np.frombuffer(announced, dtype="<u8").astype(np.uint64)
         if is_checked(site.plan):
-            total = proven_total(secret_of(site), self._binding(site.plan, state.round), names, total)
+            secret, binding = secret_of(site), self._binding(site.plan, state.round)
+            total = proven_total(secret, binding, names, total)
+            total = unsealed(secret, binding, len(names), total) if seals_next(site.plan, learner) else total
         signed = from_residues(total).view(np.int64)
         if len(signed) != learner.length:
             raise IntegrityError("the total of a round has another length")
@@ -228,13 +237,17 @@ class CheckedTraining:
 
     def _numbers(self, site: Site, request: Request, learner: Learner) -> tuple[Whole, int]:
         """What the site adds to a total, with its noise, and the rows behind it."""
+        learner.check()
         state, rows = site.state(LearnerState), rows_of(site, site.plan.phase(0))
+        if site.schema.identifiers and "persons" not in state.memory:
+            persons = site.table.rows()[site.schema.identifiers[0]].is_first_distinct().to_numpy()
+            state.memory["persons"] = persons if len(persons) == rows.count else None
         numbers = learner.contribution(rows, state.memory)
         if numbers.shape != (learner.length,) or numbers.dtype != np.int64:
             raise SiteError(f"a learner of {self.name!r} gives other numbers than it announced")
-        if _has_budget(site.plan):
+        if has_budget(site.plan):
             numbers = numbers + self._noise(site, request, learner)
-        bound = _ROOM // state.members
+        bound = ROOM // state.members
         return np.clip(numbers, -bound, bound), rows.count
 
     def _noise(self, site: Site, request: Request, learner: Learner) -> Whole:
@@ -258,15 +271,26 @@ class CheckedTraining:
         if context.length != learner.length + CHECKS:
             raise SiteError("a sum was asked for that is not in the approved plan")
         numbers, count = self._numbers(site, request, learner)
+        secret, binding = secret_of(site), self._binding(site.plan, request.round)
         vector = to_residues(numbers.view(np.uint64))
-        return with_check(secret_of(site), self._binding(site.plan, request.round), site.name, vector), count
+        if seals_next(site.plan, learner):
+            vector = sealed(secret, binding, vector)
+        return with_check(secret, binding, site.name, vector), count
+
+    def _tell(self, site: Site, request: Request) -> Release:
+        """Say what follows from a sealed total, which is verified like any other."""
+        blobs, state = request.payload.blobs, site.state(LearnerState)
+        learner = self._at_round(site, request.round + 1, blobs, state.members)
+        count = rows_of(site, site.plan.phase(0)).count
+        claim = find_scheme(scheme_of(site.plan)).claim(state.members, count)
+        return Release(payload=Payload(arrays=learner.told()), guarantee=claim, rows=count)
 
     def _own_numbers(self, site: Site, request: Request) -> tuple[Whole, Guarantee, int]:
         if is_checked(site.plan):
             raise RefusedError("a plan with a secure sum asks for no numbers in clear")
         learner = self._at_round(site, request.round, request.payload.blobs, len(site.plan.sites))
         numbers, count = self._numbers(site, request, learner)
-        return numbers, claim_of(site) if _has_budget(site.plan) else site.aggregate(count), count
+        return numbers, claim_of(site) if has_budget(site.plan) else site.aggregate(count), count
 
     def _own_of_one(self, site: Site, request: Request) -> Release:
         numbers, guarantee, count = self._own_numbers(site, request)
@@ -312,7 +336,7 @@ class CheckedTraining:
             The reservation of a budget, the agreement on a secret, and one answer per round; totals of missed rounds
             come in between.
         """
-        rounds, budget = range(self.rounds(approved)), [reserve_step(approved)] if _has_budget(approved) else []
+        rounds, budget = range(self.rounds(approved)), [reserve_step(approved)] if has_budget(approved) else []
         missed = Step(
             task=self.catch_up.name,
             says="that you took the steps of rounds you missed",
@@ -321,13 +345,19 @@ class CheckedTraining:
         )
         if is_checked(approved):
             steps = sum_steps(approved, self.total, says=self._words(approved), rounds=rounds)
-            return Contract.of(budget, [secret_step()], [missed, *steps])
+            return Contract.of(budget, [secret_step()], [missed, *steps, *self._telling(approved, steps[-1])])
         claims = (total_claim(approved),) if budget else (Aggregate(rows=0),)
         own = Step(task=self.own.name, says=f"of your rows: {self._words(approved)}", claims=claims, rounds=rounds)
         return Contract.of(budget, [missed, own])
 
+    def _telling(self, approved: ApprovedPlan, total: Step) -> list[Step]:
+        """What sites are asked about sealed totals; with a budget, none is sealed."""
+        if not self.seals or has_budget(approved):
+            return []
+        return [Step(task=self.tell.name, says=self.tells, claims=total.claims, rounds=self.seals)]
+
     def _words(self, approved: ApprovedPlan) -> str:
-        return f"{self.says}, with noise" if _has_budget(approved) else self.says
+        return f"{self.says}, with noise" if has_budget(approved) else self.says
 
     # At the hub.
 
@@ -346,7 +376,7 @@ class CheckedTraining:
             RefusedError: Too few sites take part.
         """
         approved, rounds = hub.approved, self.rounds(hub.approved)
-        if _has_budget(approved):
+        if has_budget(approved):
             reserved: Replies = yield reserve(hub.sites)
             hub = replace(hub, sites=reserved.sites)
         members = len(approved.sites)
@@ -360,7 +390,7 @@ class CheckedTraining:
             members = len((yield from open_session(hub, find_scheme(scheme_of(approved)))).members)
         seed = hub.streams.bytes("start", length=16)
         setting = Setting(approved=approved, encoder=hub.encoder, seed=seed, members=members, sigma=sigma)
-        course = _Course(self, hub, setting, self.start(setting))
+        course = Course(CourseTasks(self.total, self.own, self.catch_up, self.tell), hub, setting, self.start(setting))
         first = 0
         if hub.resume is not None:
             first = course.resume(hub.resume.round, hub.resume.state)
@@ -372,111 +402,6 @@ class CheckedTraining:
             yield from course.round(number)
             yield RoundEnd(round=number, rounds=rounds, model=course.learner.model, state=course.state())
         return course.learner
-
-
-@dataclass
-class _Course:
-    """The hub's side: the learner, the totals that some site may still need, and which sites know which round."""
-
-    training: CheckedTraining
-    hub: Hub
-    setting: Setting
-    learner: Learner
-    totals: list[tuple[Integers, NDArray[np.uint32]]] = field(default_factory=list)
-    """The totals since `first`, and the places of the sites in them."""
-    first: int = 0
-    known: dict[str, int] = field(default_factory=dict)
-    """The last round each site took part in."""
-
-    def round(self, number: int) -> Generator[Ask | RoundEnd, Any, None]:
-        """Let sites that missed rounds catch up, and get the total of round `number`."""
-        behind = self.behind(number)
-        if behind:
-            yield Ask(task=self.training.catch_up, to=tuple(behind), each=behind, round=number, expect=Expect())
-        ask = self.checked_total if is_checked(self.hub.approved) else self.clear_total
-        total, sites = yield from ask(number)
-        self.take(number, total, sites)
-
-    def inputs(self, number: int) -> dict[str, bytes]:
-        """What every site gets with the first step of a round."""
-        if number == 0:
-            return {"start": self.setting.seed}
-        total, places = self.totals[-1]
-        listed = places.astype("<u4").tobytes()
-        return {"start": self.setting.seed, "total": total.astype("<u8").tobytes(), "sites": listed}
-
-    def checked_total(self, number: int) -> Generator[Ask | RoundEnd, Any, tuple[Integers, tuple[str, ...]]]:
-        """The total of a secure sum, with its check value."""
-        length = self.learner.length + CHECKS
-        total: Total = yield from secure_sum(
-            self.hub, self.training.total, length=length, round_number=number, inputs=self.inputs(number)
-        )
-        return total.values, total.sites
-
-    def clear_total(self, number: int) -> Generator[Ask | RoundEnd, Any, tuple[Integers, tuple[str, ...]]]:
-        """The total of what sites sent in clear."""
-        expect = Expect(
-            arrays={"numbers": ("<i8", (self.learner.length,))}, metrics=("rows",), largest=float(_ROOM), check=_bounded
-        )
-        payload = Payload(blobs=self.inputs(number))
-        replies: Replies = yield Ask(
-            task=self.training.own, to=self.hub.sites, payload=payload, round=number, expect=expect
-        )
-        if not len(replies):
-            raise SiteError("no site answered with numbers that can be added", hint="See which sites were left out")
-        summed = replies.array("numbers").sum(axis=0, dtype=np.int64)
-        return to_residues(np.clip(summed, -_ROOM, _ROOM).view(np.uint64)), replies.sites
-
-    def take(self, number: int, total: Integers, sites: Sequence[str]) -> None:
-        """Take the step of a round, and forget totals that every site has seen."""
-        places = np.frombuffer(self.hub.approved.places_of(sites), dtype="<u4")
-        self.totals.append((total, places))
-        self.known.update(dict.fromkeys(sites, number))
-        if all(self.known.get(site, -1) == number for site in self.hub.sites):
-            self.totals, self.first = self.totals[-1:], number
-        numbers = total[:-CHECKS] if is_checked(self.hub.approved) else total
-        self.learner = self.learner.after(from_residues(numbers).view(np.int64), len(sites))
-
-    def behind(self, number: int) -> dict[str, Payload]:
-        """What sites that missed rounds need before round `number`."""
-        last = {site: max(self.known.get(site, -1), 0) for site in self.hub.sites}
-        if number == 0 or not any(self.first <= known < number - 1 for known in last.values()):
-            return {}
-        return {site: self._missed(known, number) for site, known in last.items()}
-
-    def _missed(self, last: int, number: int) -> Payload:
-        """The totals from round `last` on, without the latest, which comes with the sum; none where they are lost."""
-        missed = self.totals[last - self.first : number - 1 - self.first] if last >= self.first else []
-        return Payload(
-            arrays={
-                "totals": np.concatenate([np.empty(0, np.uint64), *(total for total, _ in missed)]),
-                "lengths": np.asarray([len(total) for total, _ in missed], dtype=np.int64),
-                "places": np.concatenate([np.empty(0, np.uint32), *(places for _, places in missed)]),
-                "sizes": np.asarray([len(places) for _, places in missed], dtype=np.int64),
-            },
-            metrics={"first": last},
-            blobs={"start": self.setting.seed},
-        )
-
-    def state(self) -> Mapping[str, NDArray[Any]]:
-        """What a checkpoint holds: the learner, and the total that the next round announces."""
-        total, places = self.totals[-1]
-        own = {f"learner_{name}": array for name, array in self.learner.checkpoint().items()}
-        return {"total": total, "places": places, **own}
-
-    def resume(self, last: int, state: Mapping[str, NDArray[Any]]) -> int:
-        """Go on after the last whole round; returns the number of the next one."""
-        own = {name.removeprefix("learner_"): array for name, array in state.items() if name.startswith("learner_")}
-        self.learner = self.learner.restored(own)
-        self.totals, self.first = [(state["total"], state["places"])], last
-        self.known = dict.fromkeys((self.hub.approved.sites[place] for place in state["places"].tolist()), last)
-        return last + 1
-
-
-def _bounded(payload: Payload) -> None:
-    """Refuse numbers that no honest site sends: their sum could wrap."""
-    if (np.abs(payload.arrays["numbers"].astype(np.float64)) > _ROOM).any():
-        raise IntegrityError("a site sent numbers that are too large to be added")
 
 
 def _parts(values: NDArray[Any], sizes: NDArray[Any]) -> list[NDArray[Any]]:

@@ -25,7 +25,7 @@ import polars as pl
 
 from kohort.crypto.counting import fingerprints
 from kohort.crypto.sums.checked import CHECKS, proven_total, with_check
-from kohort.crypto.sums.modular import P61
+from kohort.crypto.sums.modular import P61, multiply
 from kohort.crypto.sums.scheme import Integers, SumContext
 from kohort.errors import ConfigError, DataError, IntegrityError, RefusedError
 from kohort.privacy.contract import Step
@@ -198,9 +198,10 @@ def _add_names(site: Site, request: Request, context: SumContext, inputs: Mappin
     mine = COUNT.prints(site)
     own = dict(zip(zip(mine.f.tolist(), mine.h.tolist(), strict=True), _counts(site).keys, strict=True))
     vector = np.zeros((len(proven.f), 1 + _LIMBS), dtype=np.uint64)
-    for place, print_pair in enumerate(zip(proven.f.tolist(), proven.h.tolist(), strict=True)):
-        if print_pair in own:
-            vector[place] = [1, *_limbs(own[print_pair])]
+    wanted = enumerate(zip(proven.f.tolist(), proven.h.tolist(), strict=True))
+    held = {place: own[print_pair] for place, print_pair in wanted if print_pair in own}
+    vector[list(held), 0] = 1
+    vector[list(held), 1:] = _limbs(list(held.values()))
     state = site.state(DomainCountState)
     if state.names is not None and state.names[0] != context.transcript:
         raise IntegrityError("the names of a domain were asked for before, in another way")
@@ -211,10 +212,12 @@ def _add_names(site: Site, request: Request, context: SumContext, inputs: Mappin
 NAMES = sum_task("domain.names", _add_names, scheme=_scheme, modulus=P61, family="rows", over=COUNT.same_sites)
 
 
-def _limbs(key: bytes) -> list[int]:
-    """A key as numbers of 56 bits: its length, its bytes, zeros."""
-    padded = (bytes([len(key)]) + key).ljust(_LIMB * _LIMBS, b"\0")
-    return [int.from_bytes(padded[at : at + _LIMB], "little") for at in range(0, len(padded), _LIMB)]
+def _limbs(keys: Sequence[bytes]) -> Integers:
+    """Each key as a row of numbers of 56 bits: its length, its bytes, zeros."""
+    padded = b"".join((bytes([len(key)]) + key).ljust(_LIMB * _LIMBS, b"\0") for key in keys)
+    words = np.zeros((len(keys), _LIMBS, 8), dtype=np.uint8)
+    words[:, :, :_LIMB] = np.frombuffer(padded, dtype=np.uint8).reshape(len(keys), _LIMBS, _LIMB)
+    return words.view("<u8").reshape(len(keys), _LIMBS).astype(np.uint64, copy=False)
 
 
 def _names_in(total: Integers, sites: int) -> list[bytes]:
@@ -223,17 +226,17 @@ def _names_in(total: Integers, sites: int) -> list[bytes]:
     Raises:
         IntegrityError: It spells none: a site sent something else.
     """
-    names = []
-    for holders, *limbs in total.reshape(-1, 1 + _LIMBS).tolist():
-        if not 1 <= holders <= sites:
-            raise IntegrityError("the names of a domain cannot be read: a site sent something else")
-        inverse = pow(holders, -1, P61)
-        numbers = [limb * inverse % P61 for limb in limbs]
-        if max(numbers) >= 1 << (8 * _LIMB):
-            raise IntegrityError("the names of a domain cannot be read: two sites spell one differently")
-        padded = b"".join(number.to_bytes(_LIMB, "little") for number in numbers)
-        names.append(padded[1 : 1 + padded[0]])
-    return names
+    table = total.reshape(-1, 1 + _LIMBS)
+    holders = table[:, 0]
+    if ((holders < 1) | (holders > sites)).any():
+        raise IntegrityError("the names of a domain cannot be read: a site sent something else")
+    inverses = {count: pow(count, -1, P61) for count in set(holders.tolist())}
+    shares = np.array([inverses[count] for count in holders.tolist()], dtype=np.uint64)
+    numbers = multiply(table[:, 1:] % np.uint64(P61), shares[:, None])
+    if (numbers >= 1 << (8 * _LIMB)).any():
+        raise IntegrityError("the names of a domain cannot be read: two sites spell one differently")
+    words = numbers.astype("<u8").view(np.uint8).reshape(len(table), _LIMBS, 8)
+    return [padded[1 : 1 + padded[0]] for padded in map(bytes, words[:, :, :_LIMB].reshape(len(table), -1))]
 
 
 def _learn(site: Site, request: Request) -> Release:

@@ -31,7 +31,8 @@ __all__ = ["Learner", "Memory", "Setting", "Whole", "learn_pooled", "per_row"]
 Whole = NDArray[np.int64]
 """Whole numbers: contributions and totals."""
 Memory = dict[str, Any]
-"""What a learner keeps about one site's rows between rounds, such as their bins. It can be made again at any time."""
+"""What a learner keeps about one site's rows between rounds, such as their bins. It can be made again at any time.
+Where persons are told apart and have several rows, "persons" marks the first row of each."""
 
 
 def per_row(values: NDArray[Any], scale: float) -> Whole:
@@ -126,6 +127,41 @@ class Learner(ABC):
         Raises:
             KohortError: Nothing can be learned from such a total; the message holds no number of it.
         """
+
+    def check(self) -> None:  # noqa: B027 - most learners can always go on
+        """Refuse to go on when nothing may be learned from the totals so far. Hub and sites each ask after every total.
+
+        Raises:
+            KohortError: Why; the message holds no number of a total.
+        """
+
+    @property
+    def sealed(self) -> bool:
+        """Whether the hub must not read the next total of a secure sum: sites read it, and say what follows from it."""
+        return False
+
+    @property
+    def tells(self) -> Mapping[str, tuple[str, tuple[int | None, ...]]]:
+        """Types and shapes of what `told` gives after the next total, by name; None for an axis of any length."""
+        return {}
+
+    def told(self) -> StateArrays:
+        """What sites tell the hub of the learner after a sealed total; `informed` makes the same learner of it."""
+        raise NotImplementedError("this learner seals no total")
+
+    def informed(self, arrays: Mapping[str, NDArray[Any]]) -> Learner:
+        """The learner after a sealed total, by what the sites tell of it.
+
+        Args:
+            arrays: What `told` returned at the sites; nothing of it can be relied on.
+
+        Returns:
+            A new learner.
+
+        Raises:
+            IntegrityError: The arrays do not fit.
+        """
+        raise NotImplementedError("this learner seals no total")
 
     @property
     def sensitivity(self) -> float:

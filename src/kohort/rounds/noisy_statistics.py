@@ -73,7 +73,7 @@ def _statistics(site: Site, request: Request) -> Release:
     design, rows = require_one_layer(site.network), rows_of(site, phase)
     radius = _radius(design.inputs)
     short = Rows.of(clip_rows(signed(rows.x), radius), rows.y, dtype="float64")
-    sums = statistics_of_sites(design, stack([short]))[0, 0]
+    sums = statistics_of_sites(design, stack([short]))[0]
     sigma = account_of(site).sigmas[0] * sensitivity(design, radius)
     noisy = sums + sigma * gaussian(site.streams.bytes("dp", request.digest), sums.size)
     payload = Payload(arrays={"sums": noisy, "sigma": np.asarray([sigma])})

@@ -6,29 +6,24 @@ process; `kohort.transport.deployment.hub` has the one where sites are other mac
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import inf
 from typing import Protocol
 
 import polars as pl
 
 from kohort.crypto.identity.parties import Identity
-from kohort.methods.registry import find_method
 from kohort.privacy.ledger.ledger import Ledger
 from kohort.privacy.ledger.receipts import Receipts
 from kohort.protocol.engine import Engine, LocalEngine
-from kohort.protocol.enrolment import enrolment_contract
 from kohort.protocol.key_holder import needs_key_holder, simulated_key_holder
 from kohort.protocol.plan.approved import ApprovedPlan
-from kohort.protocol.plan.arrival import parse_arrival
 from kohort.protocol.site import Site, SiteTable
 from kohort.rng import Streams
 from kohort.runs.config import Plan
-from kohort.runs.learning import learning_steps
 from kohort.runs.simulation import Population, populate
-from kohort.tables.schema import Schema
 
-__all__ = ["Backend", "RunContext", "Simulation", "approved_plan_for", "simulated_sites"]
+__all__ = ["Backend", "RunContext", "Simulation", "simulated_sites"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,46 +100,6 @@ def _parties(ready: RunContext, sites: frozenset[str]) -> dict[str, Site]:
         schema=ready.approved.schema, policy=ready.plan.policy, streams=ready.streams, ledger=ready.ledger, sites=sites
     )
     return {holder.name: holder}
-
-
-def approved_plan_for(plan: Plan, *, schema: Schema, run: str, sites: tuple[str, ...] = ()) -> ApprovedPlan:
-    """What every participant of `run` agrees on; hub and sites make it from the same plan.
-
-    Args:
-        plan: The plan; the hooks of its method are asked here, once, for its phases, sums, judging and clusters.
-        schema: The agreed columns.
-        run: The identity of the run.
-        sites: The sites of the run, in the hub's order.
-
-    Returns:
-        The approved plan.
-
-    Raises:
-        ConfigError: `sites.arrive` cannot be read, or a value of `[train]` does not make a phase.
-    """
-    method = find_method(plan.method)
-    approved = ApprovedPlan(
-        run=run,
-        plan_hash=plan.digest(),
-        method=method.name,
-        config=plan.config,
-        schema=schema,
-        encoding=plan.data.encoding,
-        missing=plan.data.missing,
-        model=plan.model,
-        train=plan.train,
-        own_rows=method.own_rows,
-        arrival=parse_arrival(plan.sites.arrive),
-        phases=method.phases(plan.config, plan.train),
-        secure=method.secure(plan.config),
-        judge=method.judge(plan.config),
-        clusters=method.clusters(plan.config),
-        sites=sites,
-        min_cell=plan.policy.min_cell,
-    )
-    return replace(
-        approved, contract=enrolment_contract(approved, learning_steps(approved)) + method.contract(approved)
-    )
 
 
 def simulated_sites(population: Population, plan: Plan, streams: Streams, ledger: Ledger) -> dict[str, Site]:

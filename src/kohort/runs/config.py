@@ -26,8 +26,13 @@ from kohort.privacy.ledger.ledger import canonical
 from kohort.privacy.policy import Policy
 from kohort.protocol.faults import Faults
 from kohort.protocol.plan.approved import ModelSection, TrainSection
+from kohort.runs.data_options import with_data
+from kohort.runs.default_method import ADDITIVE, default_method, with_default_sum
 from kohort.runs.overrides import METHOD_NAME, apply_overrides, copied, dotted_keys, key_of, place_of, without_keys
+from kohort.runs.plan_mapping import with_mapping
 from kohort.runs.validation import validated
+from kohort.tables.dialect import ReadingOptions
+from kohort.tables.harmonise.mapping import TableMapping
 from kohort.tables.sources.addresses import refuse_password
 
 __all__ = [
@@ -63,6 +68,14 @@ class DataSection:
     quasi: tuple[str, ...] = ()
     sensitive: tuple[str, ...] = ()
     identifiers: tuple[str, ...] = ()
+    person: str | None = None
+    """The identifier that names the person a row is about; needed where several identifiers are named."""
+    keep: tuple[str, ...] = ()
+    """Columns that are used although they look like identifiers."""
+    task: Literal["classification", "regression"] | None = None
+    """What is learned; by default classes for texts, truth values, two values or few whole numbers, else a number."""
+    reading: ReadingOptions | None = None
+    """How files are written, where that cannot be found from them."""
     items: tuple[str, ...] = ()
     features: tuple[str, ...] | Literal["rest"] = ()
     drop: tuple[str, ...] = ()
@@ -74,14 +87,27 @@ class DataSection:
     other: tuple[str, ...] = ()
     """Columns whose unseen categories become "other" instead of an error."""
     nullable: tuple[str, ...] = ()
-    missing: Literal["drop", "category"] = "drop"
+    missing: Literal["impute", "category", "drop"] = "impute"
+    """impute: a number is the middle of its agreed bounds, a category has a level for it, and an indicator says so.
+    category: the same with 0 for numbers. drop: rows with a missing value are left out, and counted."""
+    unseen: Literal["other", "error"] = "other"
+    """What a category that no training row had is in rows to predict: any of its column, counted, or an error."""
     encoding: Literal["label", "onehot"] = "label"
     test: Annotated[float, Ge(0), Lt(1)] | str = 0.3
     """Share of the rows kept for testing, or a table of their own; 0 keeps none, and nothing is measured."""
     validation: Annotated[float, Gt(0), Lt(1)] | None = None
     """Share of the training rows the hub holds to judge updates by (`train.reject`)."""
+    mapping: Mapping[str, Any] | None = None
+    """What makes the sites' tables agree (`kohort harmonise`); a plan file may name a TOML file instead."""
+
+    @property
+    def table_mapping(self) -> TableMapping:
+        """The mapping as it is applied; an empty one changes nothing."""
+        return TableMapping.from_plain(self.mapping or {}, "data.mapping")
 
     def __post_init__(self) -> None:
+        if self.mapping is not None:
+            _ = self.table_mapping  # refuses what cannot be read
         for table in (self.table,) if isinstance(self.table, str) else self.table:
             refuse_password(table, "data.table")
         if isinstance(self.test, str):
@@ -156,6 +182,8 @@ class Plan:
     """Dotted names of the keys that a file, the command line or a caller gave. Defaults are not among them."""
     ignored: tuple[str, ...] = field(default=(), compare=False)
     """Keys of the file that were left out because the command line chose another method, model kind or split."""
+    because: str = field(default="", compare=False)
+    """Why it has its method, where nobody named one."""
 
     def to_mapping(self) -> dict[str, Any]:
         """The plan as it is written in TOML, every default spelt out."""
@@ -234,7 +262,8 @@ class Plan:
     @property
     def notes(self) -> tuple[str, ...]:
         """What is to be said about the plan with the results of its run."""
-        return (f"not read by {self.method}, ignored: {', '.join(self.ignored)}",) if self.ignored else ()
+        ignored = (f"not read by {self.method}, ignored: {', '.join(self.ignored)}",) if self.ignored else ()
+        return (*((self.because,) if self.because else ()), *ignored)
 
     def _reader_of(self, key: str, engine: str) -> str:
         """Who would read a key, in the words of an error."""
@@ -269,7 +298,13 @@ _CHOOSERS: Final = {METHOD_NAME: DEFAULT_METHOD, "model.kind": ModelSection.kind
 """Keys that decide which others are read, and their defaults."""
 
 
-def read_plan(path: Path, *, overrides: Sequence[str] = (), drop_overrides: bool = False) -> Plan:
+def read_plan(
+    path: Path,
+    *,
+    overrides: Sequence[str] = (),
+    drop_overrides: bool = False,
+    data: Mapping[str, Any] | None = None,
+) -> Plan:
     """The plan of a TOML file, with `a.b=value` overrides applied.
 
     Where `overrides` choose another method, keys of the file that it does not read are left out and named in
@@ -278,6 +313,7 @@ def read_plan(path: Path, *, overrides: Sequence[str] = (), drop_overrides: bool
     Args:
         path: The file.
         overrides: What `--set` was given.
+        data: Keys of `[data]` that the command line gives.
         drop_overrides: Leave out, and name, also keys of `overrides` that are not read, as a sweep over methods needs.
 
     Returns:
@@ -286,9 +322,9 @@ def read_plan(path: Path, *, overrides: Sequence[str] = (), drop_overrides: bool
     Raises:
         ConfigError: The file is no plan, a value does not fit, or a key is given that nothing reads.
     """
-    raw = _toml_of(path)
+    raw = with_data(_toml_of(path), data or {})
     changed = apply_overrides(raw, overrides, method_last=drop_overrides)
-    renamed = _without_deprecated_keys(changed)
+    renamed = with_mapping(_without_deprecated_keys(changed), path.parent)
     first = _validated_plan(renamed)
     dropped = _droppable(raw, first, overrides, drop_overrides=drop_overrides)
     plan = _validated_plan(without_keys(renamed, dropped)) if dropped else first
@@ -362,10 +398,20 @@ def _validated_plan(raw: Mapping[str, Any]) -> Plan:
     section = raw.get("method", {})
     if not isinstance(section, Mapping):
         raise ConfigError("method is not a section", hint='Write [method] and name = "fedavg"')
-    method = find_method(str(section.get("name", DEFAULT_METHOD)))
-    own = {key: value for key, value in section.items() if key != "name"}
+    own, because = {key: value for key, value in section.items() if key != "name"}, ""
+    name = section.get("name")
+    if name is None:
+        name, because = default_method(raw)
+        own = with_default_sum(own, _dealt_sites(made.get("sites"))) if name == ADDITIVE else own
+    method = find_method(str(name))
     config = validated(method.config, own, "method")
-    return Plan(**made, method=method.name, config=config, given=dotted_keys(raw))
+    return Plan(**made, method=method.name, config=config, given=dotted_keys(raw), because=because)
+
+
+def _dealt_sites(sites: Any) -> int | None:
+    """How many sites one table is dealt out to; None where the rows or the files decide."""
+    layout = SitesSection() if sites is None else sites
+    return None if layout.split == "files" or layout.split.startswith("column:") else int(layout.count)
 
 
 def _droppable(raw: Mapping[str, Any], plan: Plan, overrides: Sequence[str], *, drop_overrides: bool) -> frozenset[str]:

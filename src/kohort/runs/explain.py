@@ -13,7 +13,7 @@ from kohort.privacy.explain import Explanation, explain
 from kohort.protocol.enrolment import DESCRIBE
 from kohort.protocol.key_holder import key_holder_contract, needs_key_holder
 from kohort.protocol.plan.approved import ApprovedPlan
-from kohort.runs.backend import approved_plan_for
+from kohort.runs.agreed import approved_plan_for
 from kohort.runs.config import Plan
 from kohort.runs.learning import learning_steps
 from kohort.tables.schema import ColumnSpec, Role, Schema
@@ -22,7 +22,7 @@ __all__ = ["explain_plan", "plan_schema"]
 
 _SCHEMA_KEYS: Final = (
     "target", "quasi", "sensitive", "identifiers", "items", "features", "drop",
-    "kinds", "bins", "bounds", "categories", "other", "nullable",
+    "kinds", "bins", "bounds", "categories", "other", "nullable", "person",
 )  # fmt: skip
 _OTHERS: Final = "columns that the plan does not name"
 

@@ -15,8 +15,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from kohort.crypto.identity.user import user_pins
 from kohort.errors import ConfigError, IntegrityError
 from kohort.files import disk_errors, require_new, write_atomic
+from kohort.privacy.ledger.bound import check_run_folder
+from kohort.privacy.ledger.figures import with_ledger_figures
 from kohort.protocol.checkpoint import Checkpoints
 from kohort.rng import Streams
 from kohort.runs.config import Plan
@@ -41,11 +44,11 @@ def stored_result(path: Path, plan: Plan, seed: int | None) -> dict[str, Any] | 
         seed: The seed it must have had; None accepts any.
 
     Returns:
-        The JSON object of the run; None when the folder holds no finished run.
+        The JSON object of the run, with the ledger's figures; None when the folder holds no finished run.
 
     Raises:
         ConfigError: The run had another plan or seed.
-        IntegrityError: A file of the run is damaged.
+        IntegrityError: A file of the run is damaged, or is not what the run's ledger says it was.
     """
     if not (path / "run.json").is_file():
         return None
@@ -54,10 +57,11 @@ def stored_result(path: Path, plan: Plan, seed: int | None) -> dict[str, Any] | 
         known = json.loads((path / "plan.json").read_bytes())
     except (OSError, ValueError) as error:
         raise IntegrityError(f"{path} holds a damaged run", hint="Choose another --out") from error
+    check_run_folder(path, pins=user_pins())
     _same_plan(known, plan.in_effect(str(result.get("engine"))))
     if seed is not None and result.get("seed") != seed:
         raise ConfigError(f"{path} was run with another seed", hint="Use the same seed, or another --out")
-    return dict(result)
+    return with_ledger_figures(dict(result), path)
 
 
 class RunFolder:

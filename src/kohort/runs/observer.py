@@ -11,7 +11,7 @@ import polars as pl
 from kohort.errors import ConfigError
 from kohort.evaluate.utility import accuracy_of
 from kohort.models.base import Model
-from kohort.models.rows import Rows, encode_rows
+from kohort.models.rows import Rows, encode_test_rows
 from kohort.privacy.ledger.ledger import Ledger
 from kohort.protocol.checkpoint import Checkpoint
 from kohort.protocol.engine import Costs, Engine
@@ -103,7 +103,7 @@ class RoundObserver:
     def _encoded(self, encoder: Encoder) -> Rows:
         """The test rows as the model reads them; the same until the encoder changes."""
         if self._rows is None or self._encoder is not encoder:
-            self._rows, self._encoder = encode_rows(encoder, self._test), encoder
+            self._rows, self._encoder = encode_test_rows(encoder, self._test), encoder
         return self._rows
 
     def _save(self, mark: RoundEnd, folder: RunFolder) -> None:

@@ -11,13 +11,16 @@ import polars as pl
 from kohort.errors import ConfigError
 from kohort.models.base import Model, Remarks
 from kohort.privacy.dp.budget import dp_facts
-from kohort.privacy.guarantee import DP
+from kohort.privacy.ledger.figures import figures_of_ledger
 from kohort.privacy.ledger.ledger import Disclosure, Ledger
 from kohort.protocol.engine import Engine
 from kohort.protocol.hub import Hub, Result
 from kohort.runs.config import Plan
 from kohort.runs.folder import RunFolder
+from kohort.runs.judged import Judged
+from kohort.runs.left_out import LeftOut
 from kohort.runs.retention import RECEIVED
+from kohort.tables.answers import TargetTask
 
 __all__ = ["Outcome", "outcome_of"]
 
@@ -58,6 +61,14 @@ class Outcome:
     """What the hub keeps of the run, by name."""
     facts: Mapping[str, Any] = field(default_factory=dict)
     """What else the method tells about the run."""
+    task: Mapping[str, str] = field(default_factory=dict)
+    """What was learned and by which part of the rule that was decided."""
+    baselines: Mapping[str, Any] = field(default_factory=dict)
+    """What the measures stand beside: the majority class, the best single site, all rows pooled."""
+    left_out: tuple[LeftOut, ...] = ()
+    """What was left out, clipped or changed, counted by reason."""
+    warnings: tuple[str, ...] = ()
+    """What a reader of the measures must know."""
 
     @property
     def accuracy(self) -> float:
@@ -77,6 +88,10 @@ class Outcome:
             "rounds": self.rounds,
             "stopped_by": self.stopped_by,
             "metrics": self.metrics,
+            "task": dict(self.task),
+            "baselines": dict(self.baselines),
+            "left_out": [entry.to_mapping() for entry in self.left_out],
+            "warnings": list(self.warnings),
             "history": self.history,
             "seconds": self.seconds,
             "bytes": self.bytes,
@@ -109,21 +124,20 @@ def outcome_of(
     ledger: Ledger,
     notes: list[str],
     remarks: Remarks,
-    aside: int,
+    judged: Judged,
+    task: TargetTask | None,
     wall: float,
     cpu: float,
     folder: RunFolder | None,
 ) -> Outcome:
     """The outcome of a run from what its parts know."""
     costs = engine.costs
-    if aside:
-        notes.append(f"{aside} test rows hold categories that occur at no site and were set aside")
     refused = {item.site: item.reason for item in engine.excluded if item.kind == "refused"}
     dropped = {item.site: item.reason for item in engine.excluded if item.kind != "refused"}
-    claims = [guarantee for guarantee in ledger.claims() if isinstance(guarantee, DP)]
-    spent = [(chain.budget.epsilon, chain.budget.delta) for chain in ledger.chains.values()]
-    if result.claim is not None and not claims:  # noise the hub added itself stands in no site's ledger
-        claims, spent = [result.claim], [(result.claim.epsilon, result.claim.delta)]
+    figures = figures_of_ledger(ledger)
+    own = result.claim  # noise the hub added itself stands in no site's ledger
+    if own is not None and "epsilon" not in figures:
+        figures |= {"epsilon": own.epsilon, "delta": own.delta, "unit": own.unit, "dp": dp_facts([own])}
     return Outcome(
         plan=plan,
         engine=backend,
@@ -148,12 +162,16 @@ def outcome_of(
         },
         bytes={"up": costs.bytes_up, "down": costs.bytes_down},
         watt_hours=cpu * plan.costs.watts / 3600,
-        notes=(*notes, *remarks.notes),
+        notes=(*notes, *remarks.notes, *judged.warnings),
+        task={"kind": model.task, **({} if task is None else {"why": task.why})},
+        baselines=judged.baselines,
+        left_out=judged.left_out,
+        warnings=judged.warnings,
         ledger_head=ledger.fingerprint(),
-        epsilon=max((epsilon for epsilon, _ in spent), default=0.0) if claims else None,
-        delta=max((delta for _, delta in spent), default=0.0) if claims else None,
-        unit=claims[0].unit if claims else None,
-        dp=dp_facts(claims) if claims else None,
+        epsilon=figures.get("epsilon"),
+        delta=figures.get("delta"),
+        unit=figures.get("unit"),
+        dp=figures.get("dp"),
         received=result.received,
         keep_days=result.keep_days,
         files=result.files,

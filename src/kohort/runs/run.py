@@ -38,14 +38,17 @@ from kohort.protocol.hub import Ask, Coordinator, Hub
 from kohort.protocol.key_holder import needs_key_holder
 from kohort.report.card import model_card
 from kohort.rng import Streams
-from kohort.runs.backend import Backend, RunContext, Simulation, approved_plan_for
+from kohort.runs.agreed import approved_plan_for
+from kohort.runs.backend import Backend, RunContext, Simulation
 from kohort.runs.config import Plan
 from kohort.runs.folder import RunFolder
+from kohort.runs.judged import judge
 from kohort.runs.learning import check_learning, learn_hidden
 from kohort.runs.observer import Progress, RoundObserver, require_finite
 from kohort.runs.outcome import Outcome, outcome_of
+from kohort.runs.plan_faults import plan_faults
 from kohort.runs.retention import RECEIVED, note_last_day
-from kohort.runs.simulation import Population, set_aside_unseen
+from kohort.runs.simulation import Population
 from kohort.tables.domain import Domain, declared_domain
 from kohort.tables.frames import write_table
 
@@ -67,6 +70,7 @@ def run(
     watch: Callable[[Progress], None] = lambda _: None,
     many: bool = True,
     backend: Backend | None = None,
+    baselines: bool = False,
 ) -> Outcome:
     """Run `plan` from beginning to end.
 
@@ -82,6 +86,7 @@ def run(
         watch: Called after every round. If it raises, the run stops with everything in place to resume it.
         many: False asks sites one by one.
         backend: where the sites are; by default in this process.
+        baselines: also fit, in a simulation, a regression to each site's rows and to all of them, to compare with.
 
     Raises:
         KohortError: the plan, the data or a site is at fault, or training diverged.
@@ -119,20 +124,25 @@ def run(
     try:
         engine = place.engine(context)
         hub = _enrolled_hub(method, context, engine, checkpoint)
-        usable = set_aside_unseen(hub.encoder, population.test)
+        # A method with rows of its own may read rows in another way, which knows the values of its rows alone.
+        strict = context.approved.own_rows
+        usable = (hub.encoder.within if strict else hub.encoder.predictable)(population.test)
         test = population.test.filter(pl.Series(usable))
         observer = RoundObserver(hub, engine, test, watch, began, folder, checkpoint, ledger)
-        result = drive(method.protocol(plan.config, hub), engine, observe=observer)
+        with plan_faults(plan):
+            result = drive(method.protocol(plan.config, hub), engine, observe=observer)
     finally:
         _seal(ledger, receipts)
     model = result.model
     require_finite(model, round=result.rounds, lr=plan.train.lr)
+    wall, cpu = perf_counter() - began, process_time() - cpu_began
+    metrics = _evaluate(model, population, usable)
     outcome = outcome_of(
         plan=plan,
         backend=place.name,
         seed=streams.seed,
         model=model,
-        metrics=_evaluate(model, population, usable),
+        metrics=metrics,
         history=observer.history,
         result=result,
         hub=hub,
@@ -142,14 +152,26 @@ def run(
             *plan.notes,
             *population.notes,
             *notes,
-            *_domain_notes(hub, engine.rows_outside),
+            *_domain_notes(hub),
             *hub.network.notes,
             *result.notes,
         ],
         remarks=model.remarks(test),
-        aside=int((~usable).sum()),
-        wall=perf_counter() - began,
-        cpu=process_time() - cpu_began,
+        judged=judge(
+            hub.encoder,
+            population,
+            test,
+            metrics,
+            excluded=engine.excluded,
+            outside=engine.rows_outside,
+            unjudged=int((~usable).sum()),
+            min_cell=plan.policy.min_cell,
+            has_budget=context.approved.has_budget,
+            train=baselines,
+        ),
+        task=population.task,
+        wall=wall,
+        cpu=cpu,
         folder=folder,
     )
     if folder is not None:
@@ -276,7 +298,7 @@ def _hub(
         network=approved.model.network(encoder),
         approved=approved,
         streams=Streams(streams.bytes("hub"), streams.seed),
-        validation=None if own is None else encode_rows(encoder, own.filter(pl.Series(set_aside_unseen(encoder, own)))),
+        validation=None if own is None else encode_rows(encoder, own.filter(pl.Series(encoder.within(own)))),
         resume=None if checkpoint is None else checkpoint.resume,
         clusters=_clusters(population, rows),
         key_holder=coordinator.key_holder,
@@ -286,12 +308,12 @@ def _hub(
     )
 
 
-def _domain_notes(hub: Hub, outside: int) -> list[str]:
+def _domain_notes(hub: Hub) -> list[str]:
     """What became of values that too few persons share."""
     columns, target = hub.encoder.domain.columns, hub.encoder.schema.target
     counted = [name for name, column in columns.items() if column.counted]
     if not counted:
-        return [f"{outside:,} rows have a value outside the declared categories and took no part"] if outside else []
+        return []
     least = hub.approved.min_cell
     if hub.approved.has_budget:
         names = ", ".join(counted)
@@ -343,9 +365,9 @@ def _write(outcome: Outcome, folder: RunFolder, *, signer: Signer, run: str) -> 
     page = model_card(outcome.model, run=mapping, plan=outcome.plan.in_effect(outcome.engine))
     save_model(outcome.model, folder.path / "model", about=summary, page=page)
     if outcome.received is not None:
-        write_table(outcome.received, folder.path / RECEIVED, force=True)
+        write_table(outcome.received, folder.path / RECEIVED, force=True, private=True)
         if outcome.keep_days is not None:
             note_last_day(folder.path, days=outcome.keep_days, today=datetime.now(UTC).date())
     for name, content in outcome.files.items():
-        write_atomic(folder.path / "hub" / name, content)
+        write_atomic(folder.path / "hub" / name, content, private=True)
     folder.finish(outcome.plan, mapping, bind=partial(bind_results, signer=signer, run=run))

@@ -15,16 +15,21 @@ from numpy.typing import NDArray
 
 from kohort.errors import ConfigError, DataError
 from kohort.rng import Streams
+from kohort.runs.agreed import complete_rows, usable_rows
 from kohort.runs.config import DataSection, Plan
-from kohort.runs.site_tables import SiteTables, read_site_tables
+from kohort.runs.left_out import LeftOut
+from kohort.runs.site_tables import SiteTables, preflight, read_site_tables
+from kohort.tables.answers import TargetTask, answer_of, kind_for, settle_target, task_of
 from kohort.tables.datasets.catalogue import Dataset, open_table
-from kohort.tables.encoder import Encoder
-from kohort.tables.frames import check_finite, handle_missing
+from kohort.tables.frames import check_finite
+from kohort.tables.item_sets import with_item_sets
+from kohort.tables.reading import declare_missing
+from kohort.tables.roles import suspected
 from kohort.tables.schema import Role, Schema
 from kohort.tables.sources.opening import is_source
 from kohort.tables.splits import Assignment, assign_sites, assignment_of_parts, hold_out, mark_low_risk
 
-__all__ = ["Population", "populate", "schema_of", "set_aside_unseen", "usable_rows"]
+__all__ = ["Population", "populate", "schema_of"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +55,10 @@ class Population:
     notes: tuple[str, ...] = ()
     validation: pl.DataFrame | None = None
     """Rows that the hub has itself, to validate updates with."""
+    left_out: tuple[LeftOut, ...] = ()
+    """Rows, sites and columns that take no part, counted by reason."""
+    task: TargetTask | None = None
+    """What is learned and why; None where no table is at hand."""
 
     def fingerprint(self) -> str:
         """An unkeyed hash of all rows, so that a run is not resumed on another table. It must not be published."""
@@ -71,15 +80,20 @@ def schema_of(section: DataSection, columns: list[str], *, codebook: Schema | No
     Raises:
         ConfigError: The declarations contradict each other or name an unknown column.
     """
+    kinds = dict(section.kinds)
+    if section.target is not None:
+        wanted = kind_for(section.task, kinds.get(section.target), section.target)
+        kinds |= {} if wanted is None else {section.target: wanted}
     schema = Schema.of(
         target=section.target,
         quasi=section.quasi,
         sensitive=section.sensitive,
         identifiers=section.identifiers,
+        person=section.person,
         items=section.items,
         features=section.features,
         drop=section.drop,
-        kinds=section.kinds,
+        kinds=kinds,
         bins=section.bins,
         bounds=section.bounds,
         categories=section.categories,
@@ -106,10 +120,9 @@ def populate(plan: Plan, streams: Streams, *, tables: dict[str, pl.DataFrame] | 
         ConfigError: The plan has no target, or the split does not fit the tables.
         DataError: A table lacks columns or usable rows.
     """
-    frame, schema, assignment = _read(plan, streams, tables)
-    notes = list(assignment.notes)
-    if schema.target is None:
-        raise ConfigError("the plan names no target", hint="Set data.target to the column to predict")
+    read = _read(plan, streams, tables)
+    frame, schema, assignment = read.frame, read.schema, read.assignment
+    notes, left_out = [*read.notes, *assignment.notes], list(read.left_out)
     is_test, test, test_sites = _hold_out(plan, streams, frame, schema, assignment)
     at_hub = _hub_share(plan, streams, is_test)
     at_sites = ~is_test & ~at_hub
@@ -120,6 +133,8 @@ def populate(plan: Plan, streams: Streams, *, tables: dict[str, pl.DataFrame] | 
     kept = np.flatnonzero(sizes)
     if len(kept) < len(sizes):
         notes.append(f"{len(sizes) - len(kept)} sites kept no row for training and were left out")
+        empty = LeftOut(what="sites", why="no row for training", count=len(sizes) - len(kept), of_rows=False)
+        left_out.append(empty)
     training = frame.filter(pl.Series(at_sites))[order]
     return Population(
         schema=schema,
@@ -133,15 +148,9 @@ def populate(plan: Plan, streams: Streams, *, tables: dict[str, pl.DataFrame] | 
         low_by_row=isinstance(plan.sites.low_risk, str),
         notes=tuple(notes),
         validation=frame.filter(pl.Series(at_hub)) if at_hub.any() else None,
+        left_out=tuple(left_out),
+        task=read.task,
     )
-
-
-def set_aside_unseen(encoder: Encoder, frame: pl.DataFrame) -> NDArray[np.bool_]:
-    """Which test rows can be predicted, as a mask.
-
-    A row with a category that no site has cannot be encoded; the caller counts these rows and does not measure them.
-    """
-    return encoder.within(frame)
 
 
 def _hub_share(plan: Plan, streams: Streams, is_test: NDArray[np.bool_]) -> NDArray[np.bool_]:
@@ -153,24 +162,52 @@ def _hub_share(plan: Plan, streams: Streams, is_test: NDArray[np.bool_]) -> NDAr
     return chosen
 
 
-def _read(
-    plan: Plan, streams: Streams, tables: dict[str, pl.DataFrame] | None
-) -> tuple[pl.DataFrame, Schema, Assignment]:
+@dataclass(frozen=True, kw_only=True)
+class _Read:
+    """The rows of all sites, what their columns are, and which site each row belongs to."""
+
+    frame: pl.DataFrame
+    schema: Schema
+    assignment: Assignment
+    task: TargetTask
+    notes: tuple[str, ...] = ()
+    left_out: tuple[LeftOut, ...] = ()
+
+
+def _read(plan: Plan, streams: Streams, tables: dict[str, pl.DataFrame] | None) -> _Read:
     section = plan.data
+    if section.target is None:
+        raise ConfigError("the plan names no target", hint="Set data.target to the column to predict")
     if plan.sites.split == "files":
         return _read_parts(plan, streams, read_site_tables(section, tables))
     if tables is not None:
-        opened = Dataset(frame=check_finite(next(iter(tables.values()))), source="memory")
+        frame = check_finite(next(iter(tables.values())))
+        if section.reading is not None:
+            frame, _ = declare_missing(frame, section.reading)
+        found = Dataset(frame=frame, source="memory")
     elif isinstance(section.table, str):
-        opened = open_table(section.table, query=section.query)
+        found = open_table(section.table, section.reading, query=section.query)
     else:
         raise ConfigError("data.table lists several files", hint='Set sites.split = "files", or give one table')
-    schema = schema_of(section, opened.frame.columns, codebook=opened.schema_defaults, default=opened.default_role)
-    frame = usable_rows(opened.frame, schema, plan)
-    if isinstance(section.target, str) and frame.height == 0:
+    mapped, lost = section.table_mapping.apply(found.frame)
+    return _read_one(plan, streams, replace(found, frame=mapped, reading=(*found.reading, *lost)))
+
+
+def _read_one(plan: Plan, streams: Streams, opened: Dataset) -> _Read:
+    if not opened.frame.height:
+        raise DataError("the table has no rows", hint="Give a table with at least one row")
+    frame, section = _with_sets(opened.frame, plan.data)
+    suspicions = _suspicions({"": frame}, plan, default=opened.default_role)
+    section = replace(section, drop=(*section.drop, *suspicions))
+    schema = schema_of(section, frame.columns, codebook=opened.schema_defaults, default=opened.default_role)
+    target = str(schema.target)
+    task = task_of(frame[target], schema.columns[target], declared=section.task)
+    schema = _with_answer(schema, frame)
+    usable = usable_rows(frame, schema, plan)
+    if isinstance(section.target, str) and usable.height == 0:
         raise DataError("no row is left after dropping those with missing values", hint='Try missing = "category"')
     assignment = assign_sites(
-        frame,
+        usable,
         split=plan.sites.split,
         count=plan.sites.count,
         target=schema.target,
@@ -180,11 +217,19 @@ def _read(
         low_risk=plan.sites.low_risk,
         min_rows=plan.sites.min_rows,
     )
+    left_out = _rows_left_out([(frame, usable)], schema)
     said = opened.notes if isinstance(section.table, str) and is_source(section.table) else ()
-    return frame, schema, replace(assignment, notes=(*said, *assignment.notes))
+    return _Read(
+        frame=usable,
+        schema=schema,
+        assignment=assignment,
+        task=task,
+        notes=(*said, *opened.reading, *_suspicion_notes(suspicions)),
+        left_out=(*left_out, *_columns_left_out(suspicions)),
+    )
 
 
-def _read_parts(plan: Plan, streams: Streams, found: SiteTables) -> tuple[pl.DataFrame, Schema, Assignment]:
+def _read_parts(plan: Plan, streams: Streams, found: SiteTables) -> _Read:
     tables = found.frames
     if not tables:
         raise ConfigError("there are no sites", hint="Give at least one table")
@@ -193,36 +238,106 @@ def _read_parts(plan: Plan, streams: Streams, found: SiteTables) -> tuple[pl.Dat
             "sites.clusters assigns rows to sites, and these sites have their own rows",
             hint='Name them in method.clusters = {north = ["a", "b"]}, or form them: method.clusters = "labels:2"',
         )
-    first = next(iter(tables.values()))
-    schema = schema_of(plan.data, list(first.columns), codebook=found.codebook, default=found.default_role)
-    wanted = list(schema.columns)
-    parts = []
-    for name, table in tables.items():
-        lacking = [column for column in wanted if column not in table.columns]
-        if lacking:
-            raise DataError(f"the table of site {name!r} lacks columns: {', '.join(lacking)}", hint="Add them")
-        parts.append(usable_rows(check_finite(table.select(wanted)), schema, plan))
-    empty = [name for name, part in zip(tables, parts, strict=True) if part.height == 0]
+    bare = [name for name, table in tables.items() if not table.height]
+    if bare:
+        hint = "Leave them out of data.table, or fill them"
+        raise DataError(f"{len(bare)} sites have no rows at all: {', '.join(bare)}", hint=hint)
+    made = {name: _with_sets(table, plan.data) for name, table in tables.items()}
+    frames = {name: frame for name, (frame, _) in made.items()}
+    section = next(iter(made.values()))[1]
+    suspicions = _suspicions(frames, plan, default=found.default_role)
+    first = _complete_table(frames, section)
+    # A column that only another site has is named by the comparison of tables, not here.
+    section = replace(section, drop=(*section.drop, *(name for name in suspicions if name in first.columns)))
+    schema = schema_of(section, list(first.columns), codebook=found.codebook, default=found.default_role)
+    target = str(schema.target)
+    disagreements = preflight(frames, schema, least=plan.policy.min_cell)
+    wholes = [check_finite(table.select(list(schema.columns))) for table in frames.values()]
+    parts = [(whole, complete_rows(whole, schema, plan)) for whole in wholes]
+    empty = [name for name, (_, part) in zip(tables, parts, strict=True) if part.height == 0]
     if empty:
         raise DataError(f"{len(empty)} sites have no usable row: {', '.join(empty)}", hint='Try missing = "category"')
-    frame = pl.concat(parts, how="vertical_relaxed")
+    frame = pl.concat([part for _, part in parts], how="vertical_relaxed")
+    task = task_of(frame[target], schema.columns[target], declared=section.task)
+    schema = _with_answer(schema, frame)
+    frame = settle_target(frame, target, schema.columns[target])
     assignment = mark_low_risk(
-        assignment_of_parts([part.height for part in parts], tuple(tables)),
+        assignment_of_parts([part.height for _, part in parts], tuple(tables)),
         frame,
         plan.sites.low_risk,
         target=schema.target,
         alpha=plan.sites.alpha,
         generator=streams.generator("split"),
     )
-    return frame, schema, replace(assignment, notes=(*found.notes, *assignment.notes))
+    return _Read(
+        frame=frame,
+        schema=schema,
+        assignment=assignment,
+        task=task,
+        notes=(*found.notes, *disagreements, *_suspicion_notes(suspicions)),
+        left_out=(*_rows_left_out(parts, schema), *_columns_left_out(suspicions)),
+    )
 
 
-def usable_rows(frame: pl.DataFrame, schema: Schema, plan: Plan) -> pl.DataFrame:
-    """`frame` with the columns of `schema`, without rows that lack a target or, if `missing = "drop"`, any value."""
-    frame = frame.select(list(schema.columns))
-    if plan.data.missing == "drop":
-        return handle_missing(frame, frame.columns, "drop")
-    return frame if schema.target is None else handle_missing(frame, [schema.target], "drop")
+def _complete_table(frames: dict[str, pl.DataFrame], section: DataSection) -> pl.DataFrame:
+    """The first table that has all columns that the plan names; one that lacks some is named by the comparison."""
+    named = {*section.quasi, *section.sensitive, *section.items, *filter(None, [section.target])}
+    named |= set() if section.features == "rest" else set(section.features)
+    return next((frame for frame in frames.values() if named <= set(frame.columns)), next(iter(frames.values())))
+
+
+def _with_sets(frame: pl.DataFrame, section: DataSection) -> tuple[pl.DataFrame, DataSection]:
+    """The table with its item sets as lists, and the section with their plain names."""
+    if not section.items and (section.reading is None or not section.reading.sets):
+        return frame, section
+    made, names = with_item_sets(frame, section.items, section.reading)
+    return made, replace(section, items=names)
+
+
+def _suspicions(frames: dict[str, pl.DataFrame], plan: Plan, *, default: Role | None) -> dict[str, str]:
+    """Columns that nobody named, that would be features, and that look like identifiers at some site."""
+    section = plan.data
+    if section.features != "rest" and default is None:
+        return {}
+    named = {*section.quasi, *section.sensitive, *section.identifiers, *section.drop, *section.keep}
+    named |= {name.partition("=")[0] for name in section.items} | {str(section.target), str(section.person)}
+    named |= {*section.kinds, *section.bins, *section.bounds, *section.categories, *section.other, *section.nullable}
+    if section.features != "rest":
+        named |= {*section.features}
+    for choice in (plan.sites.split, plan.sites.clusters, plan.sites.low_risk):
+        named |= set(choice.split(":")[1:2]) if isinstance(choice, str) else set()
+    found: dict[str, str] = {}
+    for frame in frames.values():
+        found = {**suspected(frame, declared=named), **found}
+    return found
+
+
+def _suspicion_notes(suspicions: dict[str, str]) -> list[str]:
+    how = "name it in data.keep to use it, or in data.identifiers or data.drop"
+    return [f"column {name!r} {why}, so it is left out: {how}" for name, why in suspicions.items()]
+
+
+def _columns_left_out(suspicions: dict[str, str]) -> list[LeftOut]:
+    why = "they look like identifiers and nobody named them"
+    return [LeftOut(what="columns", why=why, count=len(suspicions), of_rows=False)] if suspicions else []
+
+
+def _with_answer(schema: Schema, frame: pl.DataFrame) -> Schema:
+    """The schema with the type of the target's values, which predictions get."""
+    target = str(schema.target)
+    spec = replace(schema.columns[target], answer=answer_of(frame.schema[target]))
+    return replace(schema, columns={**schema.columns, target: spec})
+
+
+def _rows_left_out(parts: list[tuple[pl.DataFrame, pl.DataFrame]], schema: Schema) -> list[LeftOut]:
+    """The rows of all sites that take no part, by reason."""
+    target = str(schema.target)
+    unanswered = sum(before[target].null_count() for before, _ in parts)
+    gone = sum(before.height - after.height for before, after in parts)
+    return [
+        LeftOut(what="rows", why=f"the target {target} is missing", count=unanswered),
+        LeftOut(what="rows", why='another value is missing, and missing = "drop"', count=gone - unanswered),
+    ]
 
 
 def _hold_out(
@@ -230,11 +345,12 @@ def _hold_out(
 ) -> tuple[NDArray[np.bool_], pl.DataFrame, tuple[str, ...] | None]:
     share: Any = plan.data.test
     if isinstance(share, str):
-        opened = open_table(share)
-        lacking = [column for column in schema.columns if column not in opened.frame.columns]
+        opened, _ = plan.data.table_mapping.apply(open_table(share, plan.data.reading).frame)
+        table, _ = _with_sets(opened, plan.data)
+        lacking = [column for column in schema.columns if column not in table.columns]
         if lacking:
             raise DataError(f"the test table lacks columns: {', '.join(lacking)}", hint="Add them, or set data.test")
-        return np.zeros(frame.height, dtype=bool), usable_rows(opened.frame, schema, plan), None
+        return np.zeros(frame.height, dtype=bool), usable_rows(table, schema, plan), None
     if share == 0:
         return np.zeros(frame.height, dtype=bool), frame.clear(), None
     is_test = hold_out(frame.height, share, streams.generator("test"))

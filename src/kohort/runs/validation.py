@@ -42,6 +42,11 @@ def validated(section: type[Any], values: Any, place: str) -> Any:
             raise ConfigError(f"unknown key {full!r} in the plan", hint=nearest(where[-1], valid)) from None
         if first["type"] in {"missing", "missing_argument"}:
             raise ConfigError(f"the plan lacks {full!r}", hint="Add it") from None
+        if first["type"] in {"dataclass_type", "dataclass_exact_type"}:
+            keys = ", ".join(_valid_keys(section, where)[:6])
+            raise ConfigError(
+                f"{full!r} in the plan is a section, not a single value", hint=f"Write [{full}] and its keys: {keys}"
+            ) from None
         raise ConfigError(f"{full!r} in the plan: {first['msg'].lower()}", hint="Correct it") from None
 
 
@@ -59,6 +64,9 @@ def _keys_in(values: Any, location: Sequence[str | int]) -> list[str]:
     for part in location[:-1]:
         if isinstance(current, Mapping) and part in current:
             keys.append(str(part))
+            current = current[part]
+        elif isinstance(current, list | tuple) and isinstance(part, int) and part < len(current):
+            keys.append(str(part + 1))  # entries of a list are numbered from 1, as in --set
             current = current[part]
     last = location[-1] if location else ""
     return [*keys, str(last)] if isinstance(current, Mapping) else keys

@@ -36,6 +36,8 @@ __all__ = [
 Encoding = Literal["label", "onehot"]
 Floats: TypeAlias = NDArray[np.floating]
 MISSING_MARK = "?missing"
+MIDDLE = 0.5
+"""A missing number that is imputed: the middle of the agreed bounds, which no row has to tell."""
 
 
 class Taxonomy(Protocol):
@@ -54,6 +56,8 @@ class CategoryBlock:
     spec: ColumnSpec
     domain: ColumnDomain
     encoding: Encoding
+    impute: bool = False
+    """Whether a missing value without a place of its own stands for any category; else it is an error."""
 
     @cached_property
     def categories(self) -> tuple[str, ...]:
@@ -87,12 +91,40 @@ class CategoryBlock:
 
     def encode(self, column: pl.Series, out: Floats) -> None:
         """Write the features of every row into `out`."""
+        if self.impute and not self.domain.missing and column.null_count():
+            known = column.is_not_null()
+            self.encode_any(column, out)
+            self.codes(column.filter(known))  # a value outside the domain is an error as ever
+            return
         codes = self.codes(column)
         if self.encoding == "label":
             out[:, 0] = self.rows_of_codes[:, 0].astype(out.dtype)[codes]
         else:
             out[:] = 0
             out[np.arange(len(codes)), codes] = 1
+
+    def encode_any(self, column: pl.Series, out: Floats) -> int:
+        """As `encode`; a value outside the domain becomes "other", or stands for any category where there is none.
+
+        Args:
+            column: The values. A missing one without a place of its own stands for any category too.
+            out: Where the features go.
+
+        Returns:
+            How many rows have a value outside the domain.
+        """
+        texts = category_text(column)
+        found = texts.cast(pl.Enum(list(self.categories)), strict=False).to_physical().cast(pl.Int64)
+        missing = texts.is_null().to_numpy()
+        codes = found.fill_null(-1).to_numpy().copy()
+        unseen = (codes < 0) & ~missing
+        if self.domain.missing:
+            codes[missing] = self.size - 1
+        if self.keeps_other and OTHER in self.categories:
+            codes[unseen] = self.categories.index(OTHER)
+        table = np.vstack([self.rows_of_codes, self.rows_of_codes.mean(axis=0)]).astype(out.dtype)
+        out[:] = table[codes]  # -1 is the last row: the mean of all
+        return int(unseen.sum())
 
     def codes(self, column: pl.Series) -> NDArray[np.int64]:
         """The code of every row."""
@@ -118,6 +150,8 @@ class CategoryBlock:
 
     def _codes_of_cell(self, cell: Cell | str | None, hierarchy: Taxonomy | None) -> list[int]:
         if isinstance(cell, Suppressed):
+            return list(range(self.size))
+        if cell is None and self.impute and not self.domain.missing:
             return list(range(self.size))
         if isinstance(cell, Label):
             inside = [self._code_of[leaf] for leaf in leaves_of(self.name, cell, hierarchy) if leaf in self._code_of]
@@ -152,6 +186,7 @@ class CategoryBlock:
 class NumberBlock:
     """A number scaled by its bounds, or its bin's code by the highest; missing is 0 plus an indicator.
 
+    With `impute`, a missing number is the middle of the agreed bounds, and an indicator says so where there is one.
     Declared bounds are a promise and clip what lies outside, and so do bounds learned by a secure count; other learned
     bounds are what happened to be seen, so numbers outside are continued on the same line. A column with a single
     value is 0 everywhere.
@@ -160,6 +195,7 @@ class NumberBlock:
     name: str
     spec: ColumnSpec
     domain: ColumnDomain
+    impute: bool = False
 
     @cached_property
     def features(self) -> tuple[str, ...]:
@@ -170,13 +206,14 @@ class NumberBlock:
         """Write the features of every row into `out`."""
         values = number(column)
         nulls = values.null_count()
-        if nulls and not self.domain.missing:
+        if nulls and not (self.domain.missing or self.impute):
             raise missing_error(self.name, nulls)
         scaled = self.scale(values.fill_null(0.0).to_numpy() if nulls else values.to_numpy())
-        if self.domain.missing:
+        if nulls or self.domain.missing:
             absent = values.is_null().to_numpy()
-            out[:, 1] = absent
-            scaled = np.where(absent, 0.0, scaled)
+            if self.domain.missing:
+                out[:, 1] = absent
+            scaled = np.where(absent, self._gap, scaled)
         out[:, 0] = scaled
 
     def scale(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -198,8 +235,8 @@ class NumberBlock:
         if isinstance(cell, Suppressed):
             return self._row(float(np.mean(self.scale(np.array(self._bounds)))) if self.spec.bins is None else 0.5, 0.0)
         if isinstance(cell, Interval):
-            share = 0.5 if cell.missing and self.domain.missing else 0.0
-            return self._row((1 - share) * self._mean_over(cell.low, cell.high), share)
+            share = 0.5 if cell.missing and (self.domain.missing or self.impute) else 0.0
+            return self._row((1 - share) * self._mean_over(cell.low, cell.high) + share * self._gap, share)
         if isinstance(cell, Label):
             members: Sequence[str | None] = leaves_of(self.name, cell, hierarchy)
         else:
@@ -207,10 +244,14 @@ class NumberBlock:
         texts = [member for member in members if member is not None]
         numbers = [value for text in texts if (value := _as_number(text)) is not None]
         absent = len(members) - len(texts)
-        if len(numbers) < len(texts) or (absent and not self.domain.missing):
+        if len(numbers) < len(texts) or (absent and not (self.domain.missing or self.impute)):
             return None
         total = float(self.scale(np.array(numbers)).sum()) if numbers else 0.0
-        return self._row(total / len(members), absent / len(members))
+        return self._row((total + absent * self._gap) / len(members), absent / len(members))
+
+    @property
+    def _gap(self) -> float:
+        return MIDDLE if self.impute else 0.0
 
     def _mean_over(self, low: float, high: float) -> float:
         """The mean encoding of numbers spread evenly over [low, high]: the midpoint where the scale is a line."""
@@ -256,6 +297,18 @@ class ItemsBlock:
         row, items = self._exploded(column, out)
         out[row, self.one_item.codes(items)] = 1
 
+    def encode_any(self, column: pl.Series, out: Floats) -> int:
+        """As `encode`; an item outside the domain becomes "other", or is left out where there is none.
+
+        Returns:
+            How many rows have such an item.
+        """
+        row, items = self._exploded(column, out)
+        known = items.is_in(list(self.one_item.categories)).to_numpy()
+        keep = np.ones(len(row), dtype=bool) if self.one_item.keeps_other else known
+        out[row[keep], self.one_item.codes(items.filter(pl.Series(keep)))] = 1
+        return len(np.unique(row[~known]))
+
     def encode_generalised(self, column: pl.Series, out: Floats, hierarchy: Taxonomy | None) -> None:
         """As `encode`, for items that may be generalised: the encodings of the items add up, to 1 at most."""
         row, items = self._exploded(column, out)
@@ -293,11 +346,13 @@ class ItemsBlock:
 Block: TypeAlias = CategoryBlock | NumberBlock | ItemsBlock
 
 
-def block_for(name: str, spec: ColumnSpec, domain: ColumnDomain, encoding: Encoding) -> Block:
+def block_for(name: str, spec: ColumnSpec, domain: ColumnDomain, encoding: Encoding, *, impute: bool = False) -> Block:
     """The block of one input column."""
     if domain.kind == "category":
-        return CategoryBlock(name=name, spec=spec, domain=domain, encoding=encoding)
-    return (NumberBlock if domain.kind == "number" else ItemsBlock)(name=name, spec=spec, domain=domain)
+        return CategoryBlock(name=name, spec=spec, domain=domain, encoding=encoding, impute=impute)
+    if domain.kind == "number":
+        return NumberBlock(name=name, spec=spec, domain=domain, impute=impute)
+    return ItemsBlock(name=name, spec=spec, domain=domain)
 
 
 def encode_generalised(block: Block, column: pl.Series, out: Floats, hierarchy: Taxonomy | None) -> None:

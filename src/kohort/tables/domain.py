@@ -9,18 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import polars as pl
 
 from kohort.errors import ConfigError, DataError
-from kohort.tables.frames import ITEM_SEPARATOR, Missing
+from kohort.tables.frames import ITEM_SEPARATOR
 from kohort.tables.schema import ColumnKind, ColumnSpec, Schema
 
 __all__ = [
     "OTHER",
     "ColumnDomain",
     "Domain",
+    "Gaps",
     "category_text",
     "column_kind",
     "declared_column",
@@ -32,6 +33,8 @@ __all__ = [
     "undeclared_columns",
 ]
 
+Gaps = Literal["drop", "category", "impute"]
+"""What a plan does with missing values; all but "drop" keep a place for them."""
 OTHER = "other"
 MAX_INTEGER_CLASSES = 20
 EXACT_INTEGERS = 2.0**53
@@ -99,7 +102,7 @@ class Domain:
             raise ConfigError("this is not a stored domain", hint="Use what Domain.to_mapping gave") from None
 
 
-def learn_domain(frame: pl.DataFrame, schema: Schema, *, missing: Missing | None = None) -> Domain:
+def learn_domain(frame: pl.DataFrame, schema: Schema, *, missing: Gaps | None = None) -> Domain:
     """The domain of a resolved schema's inputs and target; rows are asked only for what is not declared.
 
     Args:
@@ -137,7 +140,7 @@ def _is_declared(spec: ColumnSpec) -> bool:
     return not (spec.categories is None and spec.bounds is None and spec.bins is None)
 
 
-def declared_column(schema: Schema, name: str, *, missing: Missing | None = None) -> ColumnDomain:
+def declared_column(schema: Schema, name: str, *, missing: Gaps | None = None) -> ColumnDomain:
     """The domain of one column, as the schema declares it.
 
     Args:
@@ -154,7 +157,7 @@ def declared_column(schema: Schema, name: str, *, missing: Missing | None = None
     return replace(_values_of(no_rows, spec, is_target=is_target), missing=keeps_nulls)
 
 
-def declared_domain(schema: Schema, *, missing: Missing | None = None) -> Domain | None:
+def declared_domain(schema: Schema, *, missing: Gaps | None = None) -> Domain | None:
     """The domain when the schema declares every part of it, so that no row has to be asked; None otherwise."""
     if undeclared_columns(schema):
         return None

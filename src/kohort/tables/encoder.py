@@ -9,7 +9,7 @@ any order and extra ones are ignored; the mapping form reads back to an encoder 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, get_args
@@ -19,13 +19,24 @@ import polars as pl
 from numpy.typing import NDArray
 
 from kohort.errors import ConfigError, DataError, nearest
-from kohort.tables.blocks import Block, CategoryBlock, Encoding, Taxonomy, block_for, encode_generalised
+from kohort.tables.blocks import (
+    Block,
+    CategoryBlock,
+    Encoding,
+    ItemsBlock,
+    NumberBlock,
+    Taxonomy,
+    block_for,
+    encode_generalised,
+    missing_error,
+)
 from kohort.tables.domain import OTHER, ColumnDomain, Domain, category_text, learn_domain, merge_domains, number
 from kohort.tables.schema import Schema
 
-__all__ = ["ColumnDomain", "Domain", "Encoder", "Encoding", "Task", "learn_domain", "merge_domains"]
+__all__ = ["ColumnDomain", "Domain", "Encoder", "Encoding", "Task", "Unseen", "learn_domain", "merge_domains"]
 
 Task = Literal["classification", "regression"]
+Unseen = Literal["other", "error"]
 FloatName = Literal["float32", "float64"]
 
 
@@ -39,6 +50,10 @@ class Encoder:
     dtype: FloatName = "float32"
     class_weights: Mapping[str, float] | None = None
     """How much a row of each class counts in training, 1 where unsaid; public, as it is the same at every site."""
+    impute: bool = False
+    """Whether a missing number is the middle of its agreed bounds, and a missing category any of them."""
+    unseen: Unseen = "other"
+    """What a category outside the domain is in rows to predict: "other", with a count, or an error."""
 
     def __post_init__(self) -> None:
         if self.encoding not in get_args(Encoding):
@@ -66,7 +81,7 @@ class Encoder:
     def blocks(self) -> tuple[Block, ...]:
         """One block of features an input column, in the order of the schema."""
         return tuple(
-            block_for(name, self.schema.columns[name], self.domain.columns[name], self.encoding)
+            block_for(name, self.schema.columns[name], self.domain.columns[name], self.encoding, impute=self.impute)
             for name in self.schema.inputs
         )
 
@@ -119,6 +134,39 @@ class Encoder:
             start = stop
         return out
 
+    def inputs(self, frame: pl.DataFrame) -> tuple[NDArray[np.floating], dict[str, int]]:
+        """The inputs of rows to predict, which may hold categories that no training row had.
+
+        Args:
+            frame: Rows with all inputs.
+
+        Returns:
+            The inputs as numbers, and by column how many rows have a category outside the domain. Such a category
+            stands for any of the column's, unless `unseen` is "error" or the encoder reads rows in another way.
+
+        Raises:
+            DataError: Columns are absent, or cells cannot be read.
+        """
+        if self.unseen == "error" or type(self).transform is not Encoder.transform:
+            return self.transform(frame), {}
+        absent = [name for name in self.schema.inputs if name not in frame.columns]
+        if absent:
+            return self.transform(frame), {}  # raises
+        out = np.empty((frame.height, self.width), dtype=self.dtype)
+        counts: dict[str, int] = {}
+        start = 0
+        for block in self.blocks:
+            stop = start + len(block.features)
+            column, part = frame[block.name], out[:, start:stop]
+            if isinstance(block, NumberBlock):
+                block.encode(column, part)
+            else:
+                _refuse_missing(block, column)
+                unseen = block.encode_any(column, part)
+                counts |= {block.name: unseen} if unseen else {}
+            start = stop
+        return out, counts
+
     def target(self, frame: pl.DataFrame) -> NDArray[np.floating]:
         """The target of every row: the code of its class, or the number itself for regression."""
         name = self.schema.target
@@ -149,15 +197,36 @@ class Encoder:
         Returns:
             True for rows that can be encoded. Columns whose unknown values become "other" leave no row out.
         """
+        return self._within(frame, (*self.schema.inputs, str(self.schema.target)))
+
+    def predictable(self, frame: pl.DataFrame) -> NDArray[np.bool_]:
+        """Which rows of a test table can be judged, as a mask: those whose class is in the domain.
+
+        Args:
+            frame: Rows with all inputs and the target.
+
+        Returns:
+            True for rows whose prediction can be compared; where inputs outside the domain cannot be read, as `within`.
+        """
+        if self.unseen == "error" or type(self).transform is not Encoder.transform:
+            return self.within(frame)
+        return self.with_known_target(frame)
+
+    def with_known_target(self, frame: pl.DataFrame) -> NDArray[np.bool_]:
+        """Which rows have a class of the domain, as a mask."""
+        return self._within(frame, (str(self.schema.target),))
+
+    def _within(self, frame: pl.DataFrame, names: Iterable[str]) -> NDArray[np.bool_]:
         usable = np.ones(frame.height, dtype=bool)
-        for name in (*self.schema.inputs, str(self.schema.target)):
+        for name in names:
             domain, spec = self.domain.columns[name], self.schema.columns[name]
             other = spec.other or (domain.counted and domain.categories is not None and OTHER in domain.categories)
             if domain.categories is None or other or domain.kind == "items":
                 continue
             text = category_text(frame[name])
-            known = text.is_in(list(domain.categories)) | (text.is_null() if domain.missing else pl.lit(False))
-            usable &= pl.select(known).to_series().fill_null(domain.missing).to_numpy()
+            gaps = domain.missing or (self.impute and name != self.schema.target)
+            known = text.is_in(list(domain.categories)) | (text.is_null() if gaps else pl.lit(False))
+            usable &= pl.select(known).to_series().fill_null(gaps).to_numpy()
         return usable
 
     def row_weights(self, target: NDArray[np.floating]) -> NDArray[np.floating] | None:
@@ -174,6 +243,8 @@ class Encoder:
             "domain": self.domain.to_mapping(),
             "encoding": self.encoding,
             "dtype": self.dtype,
+            **({"impute": True} if self.impute else {}),
+            **({} if self.unseen == "other" else {"unseen": self.unseen}),
         }
 
     @classmethod
@@ -183,4 +254,17 @@ class Encoder:
             parts = (mapping["schema"], mapping["domain"], mapping["encoding"], mapping["dtype"])
         except (KeyError, TypeError):
             raise ConfigError("this is not a stored encoder", hint="Use what Encoder.to_mapping gave") from None
-        return cls(Schema.from_mapping(parts[0]), Domain.from_mapping(parts[1]), parts[2], parts[3])
+        return cls(
+            Schema.from_mapping(parts[0]),
+            Domain.from_mapping(parts[1]),
+            parts[2],
+            parts[3],
+            impute=bool(mapping.get("impute", False)),
+            unseen=mapping.get("unseen", "other"),
+        )
+
+
+def _refuse_missing(block: CategoryBlock | ItemsBlock, column: pl.Series) -> None:
+    nulls = column.null_count()
+    if nulls and isinstance(block, CategoryBlock) and not (block.domain.missing or block.impute):
+        raise missing_error(block.name, nulls)

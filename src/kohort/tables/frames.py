@@ -50,6 +50,8 @@ ENDINGS: dict[str, Format] = {
     ".ipc": "arrow",
 }
 
+TEXT_ENDINGS = (".csv", ".tsv")
+
 
 class FrameKind(StrEnum):
     """The library a caller's frame belongs to."""
@@ -178,7 +180,12 @@ def handle_missing(frame: pl.DataFrame, columns: Sequence[str], how: Missing) ->
 
 
 def write_table(
-    frame: pl.DataFrame, path: str | Path, *, force: bool = False, item_separator: str = ITEM_SEPARATOR
+    frame: pl.DataFrame,
+    path: str | Path,
+    *,
+    force: bool = False,
+    private: bool = False,
+    item_separator: str = ITEM_SEPARATOR,
 ) -> None:
     """Write CSV, Parquet or Arrow by ending; whole or not at all.
 
@@ -186,6 +193,7 @@ def write_table(
         frame: The table.
         path: The file.
         force: Replace an existing file.
+        private: Whether only the owner may read it.
         item_separator: What stands between the items of a set in a text file.
 
     Raises:
@@ -202,7 +210,7 @@ def write_table(
         frame.write_ipc(buffer)
     else:
         _join_items(frame, item_separator).write_csv(buffer, separator="\t" if chosen == "tsv" else ",")
-    write_atomic(target, buffer.getvalue())
+    write_atomic(target, buffer.getvalue(), private=private)
 
 
 def from_native(frame: Any) -> tuple[pl.DataFrame, FrameKind]:

@@ -106,7 +106,7 @@ def _outermost(known: frozenset[Cell], end: int) -> tuple[float, float]:
     if cell is None:
         return 0.0, 0.0
     while cell.sign:
-        inside = [other for other in known if _is_part(other, cell)]
+        inside = _parts(known, cell)
         if not inside:
             break
         outward = end * cell.sign  # of negative numbers, the smaller sizes are the larger numbers
@@ -114,11 +114,12 @@ def _outermost(known: frozenset[Cell], end: int) -> tuple[float, float]:
     return _edges(cell)
 
 
-def _is_part(other: Cell, cell: Cell) -> bool:
-    """Whether `other` is one of the cells that `cell` falls into at the next level."""
-    if (other.level, other.sign) != (cell.level + 1, cell.sign):
-        return False
-    return cell.level == 0 or other.interval >> 1 == cell.interval
+def _parts(known: frozenset[Cell], cell: Cell) -> list[Cell]:
+    """Those of the frequent cells that `cell` falls into at the next level."""
+    if cell.level == 0:
+        return [other for other in known if (other.level, other.sign) == (1, cell.sign)]
+    halves = (Cell(cell.level + 1, cell.sign, 2 * cell.interval + half) for half in (0, 1))
+    return [half for half in halves if half in known]
 
 
 def _edges(cell: Cell) -> tuple[float, float]:

@@ -51,6 +51,8 @@ def with_item_sets(
         frame = _joined(frame, name, columns)
         names = names if name in names else [*names, name]
     _require(frame, names)
+    if chosen.separator is None and chosen.long is None:
+        _refuse_numbers(frame, names)
     lists = [_lists(frame[name], chosen.separator or ITEM_SEPARATOR) for name in names]
     frame = frame.with_columns(lists)
     if chosen.long is not None:
@@ -62,6 +64,15 @@ def _require(frame: pl.DataFrame, names: Sequence[str]) -> None:
     for name in names:
         if name not in frame.columns:
             raise DataError(f"the table has no column {name!r}", hint=nearest(name, frame.columns))
+
+
+def _refuse_numbers(frame: pl.DataFrame, names: Sequence[str]) -> None:
+    """A number in every cell is no set, unless a separator says that cells hold one item each."""
+    for name in names:
+        dtype = frame.schema[name]
+        if not isinstance(dtype, pl.List | pl.String):
+            hint = "Name a column of sets; where each cell is one item, say so with a separator"
+            raise DataError(f"column {name!r} of type {dtype} holds no item sets", hint=hint)
 
 
 def _lists(column: pl.Series, separator: str) -> pl.Series:

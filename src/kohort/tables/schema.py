@@ -25,6 +25,8 @@ __all__ = ["ColumnKind", "ColumnSpec", "Role", "Schema"]
 
 T = TypeVar("T")
 ColumnKind = Literal["number", "category", "items"]
+Answer = Literal["boolean", "integer", "float", "text", "date", "time"]
+"""The type that a target's values have in the table, and predictions get."""
 
 
 class Role(StrEnum):
@@ -48,6 +50,7 @@ class ColumnSpec:
     `bins` are cut points that turn a number into a code from 0 to len(bins): a value <= bins[0] is 0, a value in
     (bins[i-1], bins[i]] is i, a value above the last is len(bins). `other` sends unseen categories to a category named
     "other". `nullable` declares that missing values can occur. A `kind` of None follows the type of the column.
+    `answer` is the type of a target's values, so that predictions have it too.
     """
 
     roles: frozenset[Role] = frozenset()
@@ -57,6 +60,7 @@ class ColumnSpec:
     other: bool = False
     bins: tuple[float, ...] | None = None
     nullable: bool = False
+    answer: Answer | None = None
 
     @property
     def declared_kind(self) -> ColumnKind | None:
@@ -72,7 +76,7 @@ class ColumnSpec:
     def to_mapping(self) -> dict[str, Any]:
         """Plain JSON values; only what differs from the default."""
         out: dict[str, Any] = {"roles": sorted(self.roles)}
-        for name in ("kind", "categories", "bounds", "bins"):
+        for name in ("kind", "categories", "bounds", "bins", "answer"):
             value = getattr(self, name)
             if value is not None:
                 out[name] = list(value) if isinstance(value, tuple) else value
@@ -82,7 +86,8 @@ class ColumnSpec:
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> ColumnSpec:
         """The inverse of `to_mapping`."""
-        _refuse_unknown(mapping, ("roles", "kind", "categories", "bounds", "bins", "other", "nullable"), "column")
+        known = ("roles", "kind", "categories", "bounds", "bins", "other", "nullable", "answer")
+        _refuse_unknown(mapping, known, "column")
         return cls(
             roles=frozenset(_role(name) for name in mapping.get("roles", ())),
             kind=mapping.get("kind"),
@@ -91,16 +96,21 @@ class ColumnSpec:
             other=bool(mapping.get("other", False)),
             bins=_optional_tuple(mapping.get("bins"), float),
             nullable=bool(mapping.get("nullable", False)),
+            answer=mapping.get("answer"),
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Schema:
-    """The columns of a table by name, the names that are dropped, and whether the rest are features."""
+    """The columns of a table by name, the names that are dropped, and whether the rest are features.
+
+    `person` is the identifier that names the person a row is about; with one identifier it need not be said.
+    """
 
     columns: Mapping[str, ColumnSpec] = field(default_factory=dict)
     dropped: tuple[str, ...] = ()
     rest: bool = False
+    person: str | None = None
 
     def __post_init__(self) -> None:
         for name, spec in self.columns.items():
@@ -114,6 +124,8 @@ class Schema:
                 f"columns with a role are also dropped: {', '.join(both)}",
                 hint="Remove them from drop or from the role",
             )
+        if self.person is not None and Role.IDENTIFIER not in self.columns.get(self.person, ColumnSpec()).roles:
+            raise ConfigError(f"the person column {self.person!r} is no identifier", hint="List it in identifiers")
 
     def __hash__(self) -> int:
         return hash(self.fingerprint())
@@ -135,6 +147,7 @@ class Schema:
         categories: Mapping[str, Sequence[str]] | None = None,
         other: Iterable[str] = (),
         nullable: Iterable[str] = (),
+        person: str | None = None,
     ) -> Schema:
         """A schema from lists of names.
 
@@ -152,16 +165,25 @@ class Schema:
             categories: Categories of some columns.
             other: Columns whose unseen categories become "other".
             nullable: Columns that may have missing values.
+            person: The identifier that names the person; it need not be listed among `identifiers`.
 
         Raises:
-            ConfigError: Roles or declarations of a column contradict one another, or a name is listed twice.
+            ConfigError: Roles or declarations of a column contradict one another, a name is listed twice, or there are
+                several identifiers and none is said to name the person.
         """
         rest = features == "rest"
+        listed = _names(identifiers, "identifiers")
+        person = person or None
+        if person is None and len(listed) > 1:
+            raise ConfigError(
+                f"several identifiers are named: {', '.join(listed)}",
+                hint="Say which one names a person: data.person in a plan, --person on the command line",
+            )
         by_role = {
             Role.TARGET: () if target is None else (target,),
             Role.QUASI: _names(quasi, "quasi"),
             Role.SENSITIVE: _names(sensitive, "sensitive"),
-            Role.IDENTIFIER: _names(identifiers, "identifiers"),
+            Role.IDENTIFIER: listed if person is None or person in listed else (*listed, person),
             Role.ITEMS: _names(items, "items"),
             Role.FEATURE: () if rest else _names(features, "features"),
         }
@@ -185,7 +207,7 @@ class Schema:
             )
             for name, found in roles.items()
         }
-        return cls(columns=columns, dropped=_names(drop, "drop"), rest=rest)
+        return cls(columns=columns, dropped=_names(drop, "drop"), rest=rest, person=person)
 
     @classmethod
     def from_toml(cls, path: str | Path) -> Schema:
@@ -212,12 +234,13 @@ class Schema:
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> Schema:
         """The inverse of `to_mapping`."""
-        _refuse_unknown(mapping, ("columns", "dropped", "rest"), "schema")
+        _refuse_unknown(mapping, ("columns", "dropped", "rest", "person"), "schema")
         try:
             return cls(
                 columns={name: ColumnSpec.from_mapping(spec) for name, spec in mapping["columns"].items()},
                 dropped=tuple(mapping.get("dropped", ())),
                 rest=bool(mapping.get("rest", False)),
+                person=mapping.get("person"),
             )
         except (KeyError, TypeError, ValueError, AttributeError):
             raise ConfigError("this is not a stored schema", hint="Use what Schema.to_mapping gave") from None
@@ -228,6 +251,7 @@ class Schema:
             "columns": {name: spec.to_mapping() for name, spec in self.columns.items()},
             "dropped": list(self.dropped),
             "rest": self.rest,
+            **({} if self.person is None else {"person": self.person}),
         }
 
     def fingerprint(self) -> str:
@@ -257,7 +281,7 @@ class Schema:
                     nullable=own.nullable or known.nullable,
                 )
             columns[name] = replace(merged, roles=own.roles or known.roles)
-        return Schema(columns=columns, dropped=self.dropped, rest=self.rest)
+        return replace(self, columns=columns)
 
     def resolve(self, columns: Sequence[str], default: Role | None = None) -> Schema:
         """This schema for a table with these columns: every one has a role or is dropped, in table order.
@@ -285,7 +309,8 @@ class Schema:
                 f"columns without a role: {', '.join(without)}",
                 hint='List each in features or in drop, or set features = "rest"',
             )
-        return Schema(columns=resolved, dropped=tuple(name for name in columns if name in self.dropped))
+        dropped = tuple(name for name in columns if name in self.dropped)
+        return Schema(columns=resolved, dropped=dropped, person=self.person)
 
     def with_role(self, role: Role) -> tuple[str, ...]:
         """Names of the columns that have this role."""
@@ -308,8 +333,9 @@ class Schema:
 
     @property
     def identifiers(self) -> tuple[str, ...]:
-        """Direct identifiers."""
-        return self.with_role(Role.IDENTIFIER)
+        """Direct identifiers; the one that names the person comes first."""
+        found = self.with_role(Role.IDENTIFIER)
+        return found if self.person is None else (self.person, *(name for name in found if name != self.person))
 
     @property
     def items(self) -> tuple[str, ...]:
@@ -333,7 +359,7 @@ class Schema:
 
 OF_KEYS = (
     "target", "quasi", "sensitive", "identifiers", "items", "features", "drop",
-    "kinds", "bins", "bounds", "categories", "other", "nullable",
+    "kinds", "bins", "bounds", "categories", "other", "nullable", "person",
 )  # fmt: skip
 
 

@@ -17,6 +17,7 @@ __all__ = ["NULL_MARKERS", "TypeRules", "TypedColumn", "typed"]
 NULL_MARKERS = ("", "?", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "NULL", "null", ".")
 SILENT_MARKERS = frozenset({"", "?", "NaN", "nan"})
 """Markers that need no word: nobody means a value by them."""
+SAMPLE = 1000
 CODE = r"^[+-]?0\d"
 COMMA_NUMBER = r"^[+-]?(\d+|\d{1,3}(\.\d{3})+)?(,\d+)?$"
 COMMA_DECIMALS = r",\d+$"
@@ -67,14 +68,14 @@ def typed(column: pl.Series, rules: TypeRules) -> TypedColumn:
     """
     if rules.strip:
         column = column.str.strip_chars()
-    distinct = column.unique()
-    present = set(distinct.filter(distinct.is_in(list(rules.markers))).to_list())
+    known = _values(column)
+    markers = list(rules.markers)
+    present = set(known.filter(known.is_in(markers)).unique().to_list())
     found = tuple(marker for marker in rules.markers if marker in present)
     if found:
         column = column.set(column.is_in(list(found)).fill_null(False), None)
-        distinct = column.unique()
+        known = known.filter(~known.is_in(markers))
     said = tuple(marker for marker in found if marker not in SILENT_MARKERS)
-    known = distinct.drop_nulls()
     if known.is_empty():
         return TypedColumn(values=column, markers=said)
     values, how = _number(column, known, rules)
@@ -85,17 +86,23 @@ def typed(column: pl.Series, rules: TypeRules) -> TypedColumn:
     return TypedColumn(values=column if values is None else values, markers=said, how=how)
 
 
+def _values(column: pl.Series) -> pl.Series:
+    """The values that occur: each once, unless nearly all differ, when finding that out costs more than it saves."""
+    sample = column.head(SAMPLE).drop_nulls()
+    return column.drop_nulls() if 2 * sample.n_unique() > SAMPLE else column.unique().drop_nulls()
+
+
 def _number(column: pl.Series, known: pl.Series, rules: TypeRules) -> tuple[pl.Series | None, str | None]:
     if not known.head(1).str.contains(r"^\s*[+-]?[.,]?\d|^\s*[+-]?(?i:inf|nan)").any():
         return None, None
+    comma = rules.decimal == ","
+    if not comma:
+        plain = _plain_number(column, known)
+        if plain is not None:
+            return plain, None
     trimmed = known.str.strip_chars()
     if trimmed.str.contains(CODE).any():
         return None, None
-    comma = rules.decimal == ","
-    if not comma:
-        plain = _plain_number(column, trimmed)
-        if plain is not None:
-            return plain, None
     if rules.decimal != "." and rules.delimiter == "," and trimmed.str.contains(COMMA_THOUSANDS).all():
         return _converted(column, thousands=",", decimal="."), "thousands"
     if rules.decimal == ".":
@@ -110,13 +117,30 @@ def _number(column: pl.Series, known: pl.Series, rules: TypeRules) -> tuple[pl.S
 
 
 def _plain_number(column: pl.Series, known: pl.Series) -> pl.Series | None:
-    stripped = column.str.strip_chars()
-    if known.cast(pl.Int64, strict=False).null_count() == 0:
-        return stripped.cast(pl.Int64)
-    # Numbers too long for 64 bits are identifiers; as floats two of them could become one.
-    if known.str.contains(r"^[+-]?\d+$").all() or known.cast(pl.Float64, strict=False).null_count():
+    """Whole numbers or numbers with a decimal point, if all values are; a few are looked at first."""
+    few = known.head(SAMPLE).str.strip_chars()
+    if few.cast(pl.Float64, strict=False).null_count() or few.str.contains(CODE).any():
         return None
-    return stripped.cast(pl.Float64)
+    if known.str.contains(r"^\s*[+-]?0\d").any():
+        return None
+    nulls = column.null_count()
+    if not few.cast(pl.Int64, strict=False).null_count():
+        whole = _cast(column, pl.Int64())
+        if whole.null_count() == nulls:
+            return whole
+        # Numbers too long for 64 bits are identifiers; as floats two of them could become one.
+        if known.str.contains(r"^\s*[+-]?\d+\s*$").all():
+            return None
+    found = _cast(column, pl.Float64())
+    return found if found.null_count() == nulls else None
+
+
+def _cast(column: pl.Series, dtype: pl.DataType) -> pl.Series:
+    """The numbers that texts stand for, with or without spaces around them; null where a text is none."""
+    found = column.cast(dtype, strict=False)
+    if found.null_count() == column.null_count():
+        return found
+    return column.str.strip_chars().cast(dtype, strict=False)
 
 
 def _converted(column: pl.Series, *, thousands: str, decimal: str) -> pl.Series:
@@ -176,6 +200,6 @@ def _parsed(column: pl.Series, found: pl.Series, how: str) -> tuple[pl.Series | 
 
 
 def _truth(column: pl.Series, known: pl.Series) -> pl.Series | None:
-    if len(known) > 12 or not known.str.to_lowercase().is_in(["true", "false"]).all():
+    if len(known) > 1000 or not known.str.to_lowercase().is_in(["true", "false"]).all():
         return None
     return (column.str.to_lowercase() == "true").alias(column.name)

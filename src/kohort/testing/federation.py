@@ -157,6 +157,8 @@ class RecordedRun:
     def files(self) -> dict[str, bytes]:
         """The files that the same plan and seed must give again: the model (not its card for people) and the ledger.
 
+        Not the ledger's closing line either: it holds the hashes of the card and of `run.json`, with their timings.
+
         Returns:
             Contents by path below the run's folder.
         """
@@ -164,7 +166,7 @@ class RecordedRun:
         return {
             path.relative_to(self.folder).as_posix(): path.read_bytes()
             for path in sorted(kept)
-            if path.is_file() and path.name != "README.md"
+            if path.is_file() and path.name not in {"README.md", "results.jsonl"}
         }
 
 

@@ -31,6 +31,7 @@ from kohort.runs.simulation import Population, populate
 from kohort.transport.deployment.files import signer_of
 from kohort.transport.deployment.site_run import SiteResources, open_chain, run_opener
 from kohort.transport.high_water import MARK_FILE, HighWater
+from kohort.transport.peer_heads import PeerHeads
 from kohort.transport.remote_engine import Carrier, RemoteEngine, SiteReceipts
 from kohort.transport.site_ledger import open_site_ledger
 from kohort.transport.site_server import SiteServer
@@ -184,7 +185,7 @@ def serve(
         frame=population.frame.slice(start, stop - start),
         schema=population.schema,
         policy=plan.policy,
-        roster=roster,
+        roster=lambda: roster,
         streams=lambda _: streams,
         low=None if population.low is None or not is_site else int(population.low[index]),
         low_by_row=population.low_by_row,
@@ -211,4 +212,5 @@ def serve(
         replay_guard=ReplayGuard(None if folder is None else folder / "numbers"),
         answered=AnsweredRequests(None if folder is None else folder / "answered"),
         high_water=high_water,
+        peer_heads=PeerHeads(None if folder is None else folder / "peers.heads"),
     )

@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 SIGNATURE = 64
-_REQUEST_PARTS = ("body", "plan", "peers", "receipts")
+_REQUEST_PARTS = ("body", "plan", "peers", "receipts", "heads")
 _LARGEST_HEAD = 1 << 20
 _SEVERAL = b"kohort letters\0"
 _MOST_MESSAGES = 16
@@ -108,6 +108,8 @@ class RequestMessage:
     """The public identities of all sites, one a line, with the plan. A site believes those its own roster knows."""
     receipts: bytes = field(default=b"", repr=False)
     """Lines of the hub's receipts for this site."""
+    heads: bytes = field(default=b"", repr=False)
+    """With the plan, the newest signed heads of the ledgers of all parties, this site's own among them."""
 
     @property
     def request(self) -> Request:
@@ -148,6 +150,8 @@ class ReplyMessage:
     """The site's signature over name, length and hash. The hub accepts no reply without it."""
     receipts: int = 0
     """How many of the hub's receipts the site has."""
+    seen: Mapping[str, Any] = field(default_factory=dict)
+    """With the first reply of a run, the newest signed heads of its peers' ledgers that the site remembers."""
     seconds: float = 0.0
     body: bytes = field(default=b"", repr=False)
 

@@ -22,7 +22,7 @@ from kohort.crypto.sealed import Identity, PublicIdentity
 from kohort.errors import ConfigError, IntegrityError, KohortError, RefusedError, SiteError
 from kohort.privacy.codes import CODES
 from kohort.privacy.guarantee import DP, Guarantee, Public, parse_guarantee
-from kohort.privacy.ledger.ledger import Chain, Ledger, LedgerContext, canonical, head_digest, heads_digest
+from kohort.privacy.ledger.ledger import Chain, Ledger, LedgerContext, canonical, heads_digest
 from kohort.privacy.ledger.receipts import RECEIPTS_FILE, Receipts
 from kohort.privacy.ledger.signing import Signer
 from kohort.privacy.ledger.verify import checked_receipts
@@ -35,7 +35,6 @@ from kohort.protocol.site import Failure
 from kohort.protocol.task import Request
 from kohort.protocol.validate import validate
 from kohort.protocol.wire import EncodedReplies
-from kohort.purposes import Purpose
 from kohort.rng import Streams
 from kohort.transport.messages import (
     ReplyMessage,
@@ -46,6 +45,7 @@ from kohort.transport.messages import (
     split_messages,
     write_request,
 )
+from kohort.transport.peer_heads import Head, head_lines, is_head_of, read_heads
 
 __all__ = ["Carrier", "RemoteEngine", "SiteReceipts"]
 
@@ -80,7 +80,7 @@ class SiteReceipts(Receipts):
         super().__init__(signer=signer, folder=folder)
         self._chain = Chain(site, secret=bytes(32))
         self._texts: list[str] = []
-        self.last: tuple[int, str, str] | None = None
+        self.last: Head | None = None
         """Length, last hash and signature of the newest head of the site's ledger; None before the first."""
         if folder is not None and (folder / RECEIPTS_FILE).stat().st_size:
             checked = checked_receipts(folder / RECEIPTS_FILE)
@@ -101,12 +101,7 @@ class SiteReceipts(Receipts):
             IntegrityError: The head is missing, not signed by the site, went back, or does not have a new line for a
                 new answer.
         """
-        said = head_digest(site.name, answer.length, answer.head)
-        try:
-            signature = bytes.fromhex(answer.head_signature)
-        except ValueError:
-            signature = b""
-        if not answer.head or not site.signed(said.encode(), signature, purpose=Purpose.LEDGER_HEAD):
+        if not answer.head or not is_head_of(site, (answer.length, answer.head, answer.head_signature)):
             raise IntegrityError(f"the reply of site {site.name!r} comes without the signed head of its ledger")
         length, last, _ = self.last or (0, "", "")
         if answer.length < length or (answer.length == length and answer.head != last):
@@ -117,6 +112,16 @@ class SiteReceipts(Receipts):
         is_new = answer.status == "answer" and bool(answer.request) and answer.request not in self._issued
         if is_new and answer.length == length:
             raise IntegrityError(f"the answer of site {site.name!r} is not a line of its ledger")
+
+    def returned(self, head: Head, site: PublicIdentity) -> None:
+        """Take note of a head that a peer remembers: the site may not stand before it any more.
+
+        Args:
+            head: What came in.
+            site: Who must have signed it; any other head says nothing.
+        """
+        if (self.last is None or head[0] > self.last[0]) and is_head_of(site, head):
+            self.last = head
 
     def acknowledge(self, answer: ReplyMessage) -> None:
         """Counter-sign where the site's ledger stands, once for each request that is a line of it.
@@ -244,13 +249,20 @@ class RemoteEngine:
     ) -> Replies:
         """Read what came, write it down, and judge whether it is enough."""
         excluded = [Excluded(name, "dropped", missing.get(name, "no answer")) for name in ask.to if name not in came]
+        read: dict[str, ReplyMessage] = {}
         answers: dict[str, ReplyMessage] = {}
         for name in ask.to:
             if name in came:
                 try:
-                    answers[name] = self._opened(name, came[name], numbers[name], requests[name])
+                    read[name] = read_reply(came[name], site=self._everyone[name])
+                    self._take_returned(read[name])
                 except KohortError as error:
                     excluded.append(Excluded(name, "stray", error.message))
+        for name, reply in read.items():  # what peers return of a site is known before its own head is judged
+            try:
+                answers[name] = self._opened(name, reply, numbers[name], requests[name])
+            except KohortError as error:
+                excluded.append(Excluded(name, "stray", error.message))
         self._has_plan |= set(answers)
         left_out, names, encoded = self._write_down(ask, requests, answers)
         excluded += left_out
@@ -286,6 +298,10 @@ class RemoteEngine:
             return dict.fromkeys(ask.to, request(""))
         return {name: request(name) for name in ask.to}
 
+    def _heads(self) -> bytes:
+        """The newest signed heads of all parties."""
+        return head_lines((name, kept.last) for name, kept in self.site_receipts.items() if kept.last is not None)
+
     def _message(self, name: str, request: Request, *, first: bool) -> RequestMessage:
         known = name in self._has_plan or not first
         return RequestMessage(
@@ -302,19 +318,30 @@ class RemoteEngine:
             body=request.encoded,
             plan=b"" if known else self.plan,
             peers=b"" if known else self.peers,
+            heads=b"" if known else self._heads(),
             receipts=self.site_receipts[name].after(self._known_receipts.get(name)) if first else b"",
         )
 
-    def _opened(self, name: str, data: bytes, number: str, request: Request) -> ReplyMessage:
+    @property
+    def _everyone(self) -> dict[str, PublicIdentity]:
+        return {**self.sites, **self.parties}
+
+    def _take_returned(self, reply: ReplyMessage) -> None:
+        """Heads of its peers' ledgers that a site remembers, from before this hub's receipts perhaps."""
+        known = self._everyone
+        for name, head in read_heads(head_lines((name, (*head,)) for name, head in reply.seen.items())):
+            if name in known:
+                self.site_receipts[name].returned(head, known[name])
+
+    def _opened(self, name: str, answer: ReplyMessage, number: str, request: Request) -> ReplyMessage:
         """A site's reply to this very request; its receipt is written before anything is made of it."""
-        answer = read_reply(data, site=self.sites.get(name) or self.parties[name])
         if answer.fresh != number:
             raise IntegrityError(f"site {name!r} answered another message")
         if (answer.status == "answer" or answer.request) and answer.request != request.digest:
             raise IntegrityError(f"site {name!r} answered another request")
         if answer.head or answer.status != "failed":  # a site whose disk failed can sign no head, and sends nothing
             receipts = self.site_receipts[name]
-            receipts.check(answer, self.sites.get(name) or self.parties[name])
+            receipts.check(answer, self._everyone[name])
             receipts.acknowledge(answer)
         self._known_receipts[name] = answer.receipts
         return answer

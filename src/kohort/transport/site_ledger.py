@@ -37,6 +37,7 @@ class Claimed:
     guarantee: Guarantee
     rows: int
     ledger_context: LedgerContext
+    refused: bool = False
 
 
 class SiteLedger(Ledger):
@@ -85,14 +86,14 @@ class SiteLedger(Ledger):
         """As in every ledger; the claim is remembered for the answer."""
         super().record(chains, ledger_context, guarantees=guarantees, rows=rows, payloads=payloads, refusals=refusals)
         is_released = refusals[0] is None
-        self.last = Claimed(guarantees[0], rows[0] if is_released else 0, ledger_context)
+        self.last = Claimed(guarantees[0], rows[0] if is_released else 0, ledger_context, not is_released)
         if is_released:
             self._times.append((ledger_context.what, int(time.time())))
 
     def refuse(self, chain: Chain, ledger_context: LedgerContext, *, guarantee: Guarantee, reason: str) -> None:
         """As in every ledger; the claim is remembered for the answer."""
         super().refuse(chain, ledger_context, guarantee=guarantee, reason=reason)
-        self.last = Claimed(guarantee, 0, ledger_context)
+        self.last = Claimed(guarantee, 0, ledger_context, refused=True)
 
     def _write(self) -> None:
         fresh = [line[-67:-3].decode() for line in self._unwritten]

@@ -33,6 +33,7 @@ from kohort.transport.messages import (
     split_messages,
     write_reply,
 )
+from kohort.transport.peer_heads import PeerHeads, is_head_of, read_heads
 from kohort.transport.site_ledger import KeptReceipts, SiteLedger
 from kohort.transport.site_store import AnsweredRequests, ReplayGuard, RunStore
 
@@ -78,6 +79,7 @@ class SiteServer:
         replay_guard: ReplayGuard,
         answered: AnsweredRequests,
         high_water: HighWater | None = None,
+        peer_heads: PeerHeads | None = None,
     ) -> None:
         self.broken: KohortError | None = None
         self.ledger = ledger
@@ -90,6 +92,7 @@ class SiteServer:
         self._replay_guard = replay_guard
         self._answered = answered
         self._high_water = high_water or HighWater()
+        self._peer_heads = peer_heads or PeerHeads()
         self._runs: dict[tuple[str, str], OpenedRun] = {}
 
     def reply(self, data: bytes) -> bytes:
@@ -141,6 +144,7 @@ class SiteServer:
             self._number = incoming.fresh
             self._replay_guard.accept(incoming.fresh)
             self._receipts.take(incoming.receipts, self.ledger)
+            self._check_returned(incoming.heads)
         except (ResourceError, LedgerBehindError):
             raise
         except KohortError as error:
@@ -159,7 +163,17 @@ class SiteServer:
                 self.ledger.chain, LedgerContext(what=incoming.task, round=incoming.round), reason=error.message
             )
             return self._reply(incoming, status="dropped", code=code_of(error))
-        return self._handled(incoming, run)
+        reply = self._handled(incoming, run)
+        if not incoming.plan:
+            return reply
+        self._peer_heads.take(incoming.heads, run.site.find_peer)
+        return replace(reply, seen=self._peer_heads.returned())
+
+    def _check_returned(self, lines: bytes) -> None:
+        """Compare the ledger with heads of it that peers or the hub return; those the site did not sign say nothing."""
+        for name, head in read_heads(lines):
+            if name == self._identity.name and is_head_of(self._identity.public, head):
+                self.ledger.check_end(head[0], head[1], source="a head that others returned")
 
     def _run_of(self, incoming: RequestMessage) -> OpenedRun:
         """The run a request belongs to: under way, kept from before a crash, or new and acceptable."""
@@ -226,6 +240,9 @@ class SiteServer:
             answers = run.site.handle(request)
         except ResourceError:
             raise
+        except RefusedError as error:  # such as a task that the kohort installed here does not have
+            self.ledger.refuse(self.ledger.chain, ledger_context, guarantee=_NO_CLAIM, reason=error.message)
+            return self._reply(incoming, status="refused", code=code_of(error))
         except Exception as error:  # a bug in a task must not stop the site, and its text could hold a cell
             self.ledger.note(self.ledger.chain, ledger_context, reason=f"a bug in the task ({type(error).__name__})")
             return self._reply(incoming, status="failed", code="failed")

@@ -3,7 +3,7 @@
 For each run: the plan, the root of the site's randomness, every answer by its request's hash (an answered request gets
 the same bytes again), and what rebuilds the site's state: a checkpoint, or the requests to replay. None of it leaves.
 
-    runs/RUN-PLAN/plan.json  peers.jsonl  root.key  answers/NUMBER-REQUEST.khrt
+    runs/RUN-PLAN/plan.json  peers.jsonl  roster.pin  root.key  answers/NUMBER-REQUEST.khrt
 """
 
 from __future__ import annotations
@@ -120,6 +120,21 @@ class RunStore:
         if self.folder is not None:
             write_atomic(self.folder / "peers.jsonl", peers, private=True)
             write_atomic(self.folder / "plan.json", plan, durable=True, private=True)
+
+    def pin(self, name: str, text: str) -> str:
+        """Keep a text with the run from its beginning on.
+
+        Args:
+            name: What it is.
+            text: What it is now.
+
+        Returns:
+            What it was when the run began; `text` for a run that begins now.
+        """
+        known = self._read(f"{name}.pin").decode() if self.plan else ""
+        if not known and self.folder is not None:
+            write_atomic(self.folder / f"{name}.pin", text.encode(), durable=True, private=True)
+        return known or text
 
     def root(self) -> bytes:
         """The root of this run's randomness: drawn once from the operating system, the same after a crash."""

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.reference.kkm import attacker_view, generalise_slowly
+from tests.support.examples import examples, thorough
 
 from kohort.anonymity.checker.measures import measure
 from kohort.anonymity.itemsets.generalise import generalise
@@ -48,9 +49,9 @@ def view(made: KKmResult, m: int, quasi: tuple[str, ...] = ("age", "sex", "town"
     return attacker_view(made.frame.select(quasi).rows(), made.frame["codes"].to_list(), m)
 
 
-@pytest.mark.parametrize("block", range(10))
+@pytest.mark.parametrize("block", range(10 if thorough() else 4))
 def test_no_attacker_is_left_with_fewer_than_k(block: int) -> None:
-    """300 tables: thirty a block, every way to group items, every k and m in turn."""
+    """120 tables, or 300: thirty a block, every way to group items, every k and m in turn."""
     for number in range(block * 30, block * 30 + 30):
         table = drawn(number)
         k = (2, 5, 10)[number % 3]
@@ -105,7 +106,7 @@ tables = st.lists(
 )
 
 
-@settings(max_examples=250)
+@examples(60, 250)
 @given(
     rows=tables,
     k=st.integers(1, 5),

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.examples import examples
 
 import kohort.anonymity.itemsets.generalise as kkm_generalise
 from kohort.anonymity.itemsets.clusters import columns_shape, form_clusters
@@ -47,7 +48,7 @@ def test_counting_pairs_in_a_square_changes_nothing(monkeypatch: pytest.MonkeyPa
 groups = st.lists(st.frozensets(st.integers(0, 6), max_size=5), min_size=1, max_size=5)
 
 
-@settings(max_examples=100)
+@examples(25, 100)
 @given(cells=groups, rows=st.lists(st.tuples(st.sets(st.integers(0, 6)), st.sets(st.integers(0, 4))), min_size=1))
 def test_the_smallest_cell_that_stands_for_an_item(
     cells: list[frozenset[int]], rows: list[tuple[set[int], set[int]]]

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.reference.kkm import attacker_view, suppress_slowly
+from tests.support.examples import examples
 
 from kohort.anonymity.itemsets.generalise import suppress_rare
 from kohort.anonymity.itemsets.kkm import anonymise_items
@@ -66,7 +67,7 @@ def test_persons_are_counted_and_not_rows(m: int) -> None:
 rows_of_items = st.lists(st.lists(st.integers(-1, 5), max_size=5), min_size=1, max_size=24)
 
 
-@settings(max_examples=150, deadline=None)
+@examples(40, 150)
 @given(rows_of_items, st.integers(2, 4), st.integers(1, 3), st.integers(1, 3), st.booleans(), st.integers(0, 99))
 def test_the_fast_form_takes_the_steps_of_the_slow_one(
     rows: list[list[int]], k: int, m: int, classes: int, persons_differ: bool, seed: int

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import polars as pl
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.reference.partitions import class_loss, meets
 from tests.support.anonymity_tables import RULES, as_sets, problem_of, tables
+from tests.support.examples import examples
 
 from kohort.anonymity.relational.algorithms.mondrian import mondrian
 from kohort.anonymity.relational.keep_exact import split_exact
@@ -15,7 +16,7 @@ from kohort.anonymity.relational.problem import Partition, Problem, code_table
 from kohort.anonymity.relational.rule import Rule, SensitiveColumns
 
 
-@settings(max_examples=200)
+@examples(50, 200)
 @given(frame=tables(least=4), rule=st.sampled_from(RULES), stop=st.sampled_from([0, 20, 100]))
 def test_guarded_keeps_the_rule_and_loses_no_more(frame, rule, stop):
     problem = problem_of(frame, Rule(**rule))

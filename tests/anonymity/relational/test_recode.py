@@ -5,9 +5,10 @@ from __future__ import annotations
 import datetime
 
 import polars as pl
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.anonymity_tables import QUASI, problem_of, tables
+from tests.support.examples import examples
 
 from kohort.anonymity.relational.algorithms.mondrian import mondrian
 from kohort.anonymity.relational.hierarchy_builders import data_independent
@@ -37,7 +38,7 @@ def read_back(released, name):
     return [None if value is None else canonical_text(value) for value in column.to_list()]
 
 
-@settings(max_examples=150)
+@examples(40, 150)
 @given(frame=tables(), k=st.integers(1, 6))
 def test_sets_and_intervals_are_tight(frame, k):
     problem = problem_of(frame, Rule(k=k))
@@ -59,7 +60,7 @@ def test_sets_and_intervals_are_tight(frame, k):
                 assert len(cell.values) == len(held)
 
 
-@settings(max_examples=100)
+@examples(25, 100)
 @given(frame=tables(), k=st.integers(1, 6))
 def test_labels_cover_what_they_stand_for(frame, k):
     problem = problem_of(frame, Rule(k=k))

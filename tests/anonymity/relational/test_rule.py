@@ -5,17 +5,18 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.reference.partitions import meets
 from tests.support.anonymity_tables import RULES, problem_of, tables
+from tests.support.examples import examples
 
 from kohort.anonymity.relational.class_kernel import rows_meet, sort_first
 from kohort.anonymity.relational.rule import Rule, SensitiveColumns, require_feasible
 from kohort.errors import ConfigError, RefusedError
 
 
-@settings(max_examples=200, deadline=None)
+@examples(50, 200)
 @given(frame=tables(), rule=st.sampled_from(RULES), data=st.data())
 def test_a_class_is_judged_as_by_hand(frame, rule, data):
     problem = problem_of(frame, Rule(**rule))
@@ -36,7 +37,7 @@ def test_a_class_is_judged_as_by_hand(frame, rule, data):
         assert not counts.any()
 
 
-@settings(max_examples=100, deadline=None)
+@examples(25, 100)
 @given(frame=tables(), rule=st.sampled_from(RULES))
 def test_a_rule_is_refused_exactly_when_the_whole_table_fails(frame, rule):
     problem = problem_of(frame, Rule(**rule))

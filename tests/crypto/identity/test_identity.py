@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.examples import examples
 
 from kohort.crypto.identity.keys import (
     Approvals,
@@ -91,7 +92,7 @@ def test_a_damaged_key_file_gives_no_other_keys(tmp_path: Path) -> None:
     content = path.read_bytes()
 
     @given(st.integers(0, len(content) - 1), st.integers(0, 255), st.booleans())
-    @settings(max_examples=200, deadline=None)
+    @examples(50, 200)
     def check(place: int, byte: int, cut: bool) -> None:
         path.write_bytes(content[:place] + (b"" if cut else bytes([byte]) + content[place + 1 :]))
         try:
@@ -167,7 +168,7 @@ def test_a_run_key_holds_for_its_occasion_only() -> None:
 
 
 @given(data=st.data())
-@settings(max_examples=150, deadline=None)
+@examples(40, 150)
 def test_an_altered_run_key_is_refused(data: st.DataObject) -> None:
     run = ANN.for_run(b"r" * 32)
     sent = announce_run_key(run, run="run-1", plan_hash=PLAN, roster_hash=ROSTER.hash()).to_bytes()

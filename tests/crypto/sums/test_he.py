@@ -7,8 +7,9 @@ import sys
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.examples import examples
 
 from kohort.crypto.sums import he
 from kohort.crypto.sums.he import BFV, CKKS, SEED, CiphertextSum, PublicKey, Ring, SecretKey
@@ -207,7 +208,7 @@ def test_plans_load_without_the_library() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-@settings(max_examples=60, deadline=None)
+@examples(20, 60)
 @given(
     data=st.data(),
     ring=st.sampled_from(RINGS),
@@ -244,7 +245,7 @@ def test_every_site_at_the_bound_still_fits_and_one_more_is_refused(ring: Ring) 
                     packing.pack(np.full(2, sign * (packing.bound + 1), dtype=np.int64).view(np.uint64))
 
 
-@settings(max_examples=60, deadline=None)
+@examples(20, 60)
 @given(
     ring=st.sampled_from([BFV, CKKS]),
     sites=st.integers(3, 25_000),

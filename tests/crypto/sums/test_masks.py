@@ -7,8 +7,9 @@ from functools import cache
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.examples import examples
 from tests.support.masks import Federation, confirmed, places
 from tests.support.sums import routed
 
@@ -93,7 +94,7 @@ def test_sites_of_the_fips_suite_add_up() -> None:
 
 
 @given(st.integers(4, 12), st.integers(0, 2), st.integers(0, 2**32), st.data())
-@settings(max_examples=40, deadline=None)
+@examples(20, 40)
 def test_drop_outs_give_the_survivors_sum_or_a_clean_abort(
     count: int, colluders: int, seed: int, data: st.DataObject
 ) -> None:

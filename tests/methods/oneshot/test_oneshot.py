@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.examples import examples
 
 from kohort.crypto.sums import encrypted as encrypted_module
 from kohort.crypto.sums.he import BFV, PublicKey, SecretKey
@@ -608,7 +609,7 @@ def test_weights_of_merged_inputs_say_the_same_of_encoded_rows(target: list[int]
 
 
 @given(steps=st.lists(st.sets(st.sampled_from("abcdefghijkl"), min_size=1), max_size=6))
-@settings(max_examples=60, deadline=None)
+@examples(20, 60)
 def test_no_sequence_of_leaving_isolates_fewer_than_the_minimum(steps: list[set[str]]) -> None:
     everybody = frozenset("abcdefghijkl")
     state = _bare_state(everybody)

@@ -11,7 +11,7 @@ from kohort.errors import ConfigError
 from kohort.methods.oneshot.random_features import RandomFeatures, network_of_features, patches
 from kohort.models.closed_form.design import OneLayer
 from kohort.models.closed_form.solve import choose, signed, solve
-from kohort.models.closed_form.statistics import statistics_of_sites
+from kohort.models.closed_form.statistics import fold_of, statistics_of_sites
 from kohort.models.dense.network import Network
 from kohort.models.rows import Rows, stack
 from kohort.models.scoring import predict, scores
@@ -20,8 +20,8 @@ DATA = os.environ.get("KOHORT_DATA")
 SEED = b"public"
 
 
-def total_of(design, x, y, transform, **options):
-    return statistics_of_sites(design, stack([Rows.of(x, y, dtype="float64")]), transform=transform, **options)[0]
+def total_of(design, x, y, transform):
+    return statistics_of_sites(design, stack([Rows.of(x, y, dtype="float64")]), transform=transform)
 
 
 def ring(rows=600):
@@ -80,8 +80,13 @@ def test_the_folds_choose_how_many_units():
     x, y = ring()
     layer = RandomFeatures(kind="tanh", size=60, seed=SEED, inputs=3)
     design = OneLayer(inputs=60, classes=2)
-    keys = np.array([1], dtype=np.uint64)
-    folds = total_of(design, x, y, lambda part: layer.transform(signed(part)), folds=4, keys=keys)
+    dealt = fold_of(len(y), folds=4, key=1)
+    folds = np.concatenate(
+        [
+            total_of(design, x[dealt == fold], y[dealt == fold], lambda part: layer.transform(signed(part)))
+            for fold in range(4)
+        ]
+    )
     chosen = choose(design, folds, penalties=(1e-3, 1e-5), sizes=(3, 60))
     assert chosen.inputs == 60
     assert chosen.error < 0.6 * min(error for (size, _), error in chosen.errors.items() if size == 3)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.examples import examples
 
 from kohort.anonymity.checker.measures import measure
 from kohort.errors import RefusedError
@@ -39,7 +40,7 @@ def settled(frame: pl.DataFrame) -> tuple[Schema, Domain]:
 
 
 @given(st.integers(30, 200), st.integers(0, 10_000), st.sampled_from([2, 5, 10]))
-@settings(max_examples=40, deadline=None)
+@examples(20, 40)
 def test_every_batch_holds_k_and_l(rows: int, seed: int, k: int) -> None:
     frame = table(rows, seed)
     schema, domain = settled(frame)

@@ -11,13 +11,13 @@ import numpy as np
 import polars as pl
 import pytest
 
-from kohort.anonymity.checker.measures import measure
+from kohort.anonymity.checker.measures import measure, together
 from kohort.anonymity.gate.keys import group_rows
 from kohort.anonymity.relational.rule import SensitiveColumns
 from kohort.errors import IntegrityError, RefusedError
 from kohort.methods.partial import release
 from kohort.methods.partial.release import GRID, generalise_batch
-from kohort.privacy.releases import ReleaseAccount, isolated_together, units_of
+from kohort.privacy.releases import ReleaseAccount, units_of
 from kohort.runs.config import load_plan
 from kohort.runs.run import Outcome, run
 from kohort.tables.datasets.catalogue import load_dataset
@@ -153,8 +153,9 @@ def test_a_second_release_in_crossing_classes_is_refused(tmp_path: Path) -> None
         again.admit("part", units[:40], classes_of(frame, 4)[:40])
     again.admit("coarser", units, classes_of(frame, 8))
     again.admit("allowed", units, classes_of(frame, 6), overlap=True)
-    assert isolated_together(classes_of(frame, 4), classes_of(frame, 6), k=20) > 0
-    assert isolated_together(classes_of(frame, 4), classes_of(frame, 8), k=20) == 0
+    shown = [pl.DataFrame({"age": classes_of(frame, width)}) for width in (4, 6, 8)]
+    assert together(shown[0], shown[1], quasi=["age"]).isolated > 0
+    assert together(shown[0], shown[2], quasi=["age"]).isolated == 0
     assert (tmp_path / "releases.jsonl").stat().st_mode & 0o077 == 0
 
 

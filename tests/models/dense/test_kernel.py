@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.reference.dense import fit_reference, gradient_reference, loss_reference
+from tests.support.examples import examples
 
 from kohort.errors import ConfigError, DataError
 from kohort.models.dense.compiled import exp
@@ -99,7 +100,7 @@ trainings = st.builds(
     shifted=st.booleans(),
     anchored=st.booleans(),
 )
-@settings(max_examples=150, deadline=None)
+@examples(40, 150)
 def test_kernel_equals_reference(network, training, count, seed, weighted, shifted, anchored):
     generator = np.random.default_rng(seed)
     rows = make_rows(network, count, generator, weighted=weighted)
@@ -154,7 +155,7 @@ def test_loss_of_equals_reference(loss_and_outputs):
     weighted=st.booleans(),
     own_weights=st.booleans(),
 )
-@settings(max_examples=60, deadline=None)
+@examples(20, 60)
 def test_one_by_one_equals_many_equals_threads_bit_for_bit(counts, training, seed, head, weighted, own_weights):
     network = Network(inputs=5, hidden=(7,), outputs=head[1], loss=head[0])
     generator = np.random.default_rng(seed)

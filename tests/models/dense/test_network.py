@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.examples import examples
 
 from kohort.errors import ConfigError, DataError
 from kohort.models import scoring
@@ -12,7 +13,7 @@ from kohort.models.scoring import loss_of, predict, probabilities, scores
 
 
 @given(inputs=st.integers(1, 9), hidden=st.lists(st.integers(1, 9), max_size=3), outputs=st.integers(2, 5))
-@settings(max_examples=50, deadline=None)
+@examples(20, 50)
 def test_layers_and_flatten_undo_each_other(inputs, hidden, outputs):
     network = Network(inputs=inputs, hidden=tuple(hidden), outputs=outputs)
     flat = network.start(np.random.default_rng(0))

@@ -1,10 +1,11 @@
 """The order of rows: a permutation, the reference's permutation, and every permutation equally often."""
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chi2
 from tests.reference.dense import row_order_reference
+from tests.support.examples import examples
 
 from kohort.models.dense.training import row_order
 
@@ -13,7 +14,7 @@ NUMBERS = st.integers(0, 2**31)
 
 
 @given(key=KEYS, round=NUMBERS, epoch=NUMBERS, n=st.integers(0, 400))
-@settings(max_examples=100, deadline=None)
+@examples(25, 100)
 def test_order_is_the_permutation_of_the_reference(key, round, epoch, n):
     order = row_order(key, round, epoch, n)
     assert np.array_equal(np.sort(order), np.arange(n))

@@ -14,6 +14,7 @@ from tests.reference.dp_sgd import (
     normals_reference,
     words_reference,
 )
+from tests.support.examples import examples
 
 from kohort.errors import ConfigError, DataError, SiteError
 from kohort.models.dense.network import Network
@@ -90,7 +91,7 @@ adaptives = st.none() | st.builds(AdaptiveClip, quantile=st.floats(0.1, 0.9), si
     seed=st.integers(0, 2**32),
     weighted=st.booleans(),
 )
-@settings(max_examples=80)
+@examples(20, 80)
 def test_fast_path_equals_reference(
     network, training, adaptive, count, rate, steps, clip, sigma, average, seed, weighted
 ):
@@ -118,7 +119,7 @@ def test_fast_path_equals_reference(
 
 
 @given(network=networks, count=st.integers(0, 150), seed=st.integers(0, 2**32), weighted=st.booleans())
-@settings(max_examples=60)
+@examples(20, 60)
 def test_clipped_sums_equal_reference_and_no_row_exceeds_the_bound(network, count, seed, weighted):
     generator = np.random.default_rng(seed)
     rows = make_rows(network, count, generator, weighted=weighted)
@@ -285,7 +286,7 @@ def test_adaptive_clip_finds_the_quantile():
 
 
 @given(rate=st.floats(1e-4, 0.999), count=st.integers(1, 300), steps=st.integers(1, 12), seed=st.integers(0, 2**32))
-@settings(max_examples=60)
+@examples(20, 60)
 def test_sampler_equals_reference(rate, count, steps, seed):
     sampler = RowSampler(key_of(seed), rate=rate, count=count)
     found = []
@@ -297,7 +298,7 @@ def test_sampler_equals_reference(rate, count, steps, seed):
 
 
 @given(count=st.integers(0, 300), seed=st.integers(0, 2**32), label=st.binary(max_size=80))
-@settings(max_examples=40)
+@examples(20, 40)
 def test_gaussian_equals_reference(count, seed, label):
     drawn = gaussian(key_of(seed), count, label=label)
     expected = normals_reference(words_reference(key_of(seed), b"gaussian" + label, count + count % 2))[:count]

@@ -8,8 +8,9 @@ from unittest import mock
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.examples import examples
 
 torch = pytest.importorskip("torch", reason="the extra kohort[torch] is not installed")
 
@@ -129,7 +130,7 @@ KEYS = np.array([11, 2**64 - 1, 5], dtype=np.uint64)
     weighted=st.booleans(),
     seed=st.integers(0, 1000),
 )
-@settings(max_examples=40)
+@examples(20, 40)
 def test_a_module_learns_what_the_kernel_learns(
     loss, factory, optimizer, batch, epochs, penalties, shifted, anchored, weighted, seed
 ):
@@ -707,13 +708,13 @@ def test_a_model_whose_module_is_gone_or_has_changed_says_so(tmp_path, monkeypat
         load_model(tmp_path / "model")
 
 
-def test_the_example_runs(kohort, tmp_path):
-    ran = kohort(
-        *("run", "examples/torch.toml", "--out", tmp_path / "out", "--set", "train.rounds=1", "--json"),
-        env={"PYTHONPATH": "examples"},
+def test_the_example_runs(kohort_here, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend("examples")
+    code, shown, said = kohort_here(
+        "run", "examples/torch.toml", "--out", tmp_path / "out", "--set", "train.rounds=1", "--json"
     )
-    assert ran.returncode == 0, ran.stderr
-    told = json.loads(ran.stdout)
+    assert code == 0, said
+    told = json.loads(shown)
     assert told["rounds"] == 1
     assert told["metrics"]["accuracy"] > 0.7
     assert "torch_module:residual" in " ".join(told["notes"])

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.examples import thorough
 
 from kohort.errors import ConfigError, IntegrityError
 from kohort.privacy.ledger.ledger import canonical
@@ -53,8 +54,8 @@ def test_every_flipped_byte_is_found(name: str, small_ledger: Path, pretend: dic
     assert is_sound(small_ledger)
     content = pretend[name]
     for place, byte in enumerate(content):
-        masks = {1 << (place % 8), 0x20 if bytes([byte]).isalpha() else 0x01}  # any bit, and capitals for small letters
-        for mask in masks:
+        masks = [1 << (place % 8), 0x20 if bytes([byte]).isalpha() else 0x01]  # any bit, and capitals for small letters
+        for mask in masks if thorough() else masks[place % 2 :][:1]:
             pretend[name] = content[:place] + bytes([byte ^ mask]) + content[place + 1 :]
             assert not is_sound(small_ledger), f"{name}: byte {place} ({byte:#x} ^ {mask:#x}) was changed unseen"
 
@@ -65,6 +66,8 @@ def test_every_removed_or_inserted_byte_is_found(name: str, small_ledger: Path, 
     for place in range(len(content)):
         pretend[name] = content[:place] + content[place + 1 :]
         assert not is_sound(small_ledger), f"{name}: byte {place} was removed unseen"
+        if place % 3 and not thorough():
+            continue
         added = (b" ", b"\n", b"0", b"\r")[place % 4]
         pretend[name] = content[:place] + added + content[place:]
         assert not is_sound(small_ledger), f"{name}: {added!r} was inserted at {place} unseen"

@@ -4,7 +4,7 @@ from itertools import permutations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kohort.errors import ConfigError
@@ -44,7 +44,6 @@ def fedma(network, stack, rows, start):
 
 
 @given(networks, st.integers(0, 10_000))
-@settings(deadline=None)
 def test_matching_never_changes_what_a_network_says(network, seed):
     generator = np.random.default_rng(seed)
     stack, x = drawn(network, generator, 4), generator.normal(size=(20, network.inputs)).astype(network.dtype)
@@ -57,7 +56,6 @@ def test_matching_never_changes_what_a_network_says(network, seed):
 
 
 @given(networks, st.integers(0, 10_000))
-@settings(deadline=None)
 def test_the_order_of_units_at_the_sites_does_not_matter(network, seed):
     generator = np.random.default_rng(seed)
     stack, start = drawn(network, generator, 4), drawn(network, generator, 1)[0]
@@ -69,7 +67,6 @@ def test_the_order_of_units_at_the_sites_does_not_matter(network, seed):
 
 
 @given(networks, st.integers(0, 10_000))
-@settings(deadline=None)
 def test_one_network_in_many_orders_is_given_back_in_the_order_of_the_start(network, seed):
     generator = np.random.default_rng(seed)
     start = drawn(network, generator, 1)[0]
@@ -86,7 +83,6 @@ def test_the_mean_loses_what_matching_keeps():
 
 
 @given(st.integers(1, 5), st.integers(0, 10_000))
-@settings(deadline=None)
 def test_the_match_is_the_best_of_all_orders(units, seed):
     """Every order of a layer's units is tried; the squared distance to the reference must be the smallest."""
     network = Network(inputs=2, hidden=(units,), outputs=2, dtype="float64")

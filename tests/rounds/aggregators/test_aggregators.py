@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as nps
 
@@ -72,7 +72,6 @@ def slow_clip(stack, rows, start, norm):
 
 
 @given(stacks(), st.data())
-@settings(deadline=None)
 def test_mean_median_and_trimmed_equal_slow_references(stack, data):
     rows = data.draw(st.lists(st.integers(1, 500), min_size=len(stack), max_size=len(stack)))
     tolerance = {"rtol": 1e-6, "atol": 1e-6}
@@ -89,7 +88,6 @@ def test_mean_median_and_trimmed_equal_slow_references(stack, data):
 
 
 @given(stacks(least=3), st.data())
-@settings(deadline=None)
 def test_krum_and_multi_krum_equal_the_published_rule(stack, data):
     most = (len(stack) - 3) // 2
     colluders = data.draw(st.integers(0, most))
@@ -107,7 +105,6 @@ def test_krum_and_multi_krum_equal_the_published_rule(stack, data):
 
 
 @given(stacks(), st.one_of(st.none(), st.floats(0.1, 20)), st.data())
-@settings(deadline=None)
 def test_clip_equals_a_slow_reference(stack, norm, data):
     rows = data.draw(st.lists(st.integers(1, 500), min_size=len(stack), max_size=len(stack)))
     start = stack[-1] / 2

@@ -9,7 +9,7 @@ import pytest
 from kohort.errors import ConfigError
 from kohort.runs.config import load_plan
 from kohort.tables.sources.addresses import Address, is_address, refuse_password, shown
-from kohort.tables.sources.opening import is_source, source_names
+from kohort.tables.sources.opening import absolute, is_source, source_names
 
 
 def test_an_address_names_every_part() -> None:
@@ -82,6 +82,14 @@ def test_relative_files_start_at_the_site_folder() -> None:
     assert Address.parse("sqlite:///x.db#t").below(Path("/site")).database == "/site/x.db"
     assert Address.parse("sqlite:////data/x.db").below(Path("/site")).database == "/data/x.db"
     assert Address.parse("postgresql://host/clinic").below(Path("/site")).database == "clinic"
+
+
+def test_addresses_for_a_site_folder_are_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert absolute("sqlite:///x.db#t") == f"sqlite:///{tmp_path}/x.db#t"
+    assert Address.parse(absolute("duckdb:///a/b.db#t")).database == f"{tmp_path}/a/b.db"
+    assert absolute("omop:cdm?reference=2020-01-01") == f"omop:{tmp_path}/cdm?reference=2020-01-01"
+    assert absolute("postgresql://ann:${PW}@host/clinic#t") == "postgresql://ann:${PW}@host/clinic#t"
 
 
 def test_sites_are_called_after_their_tables_or_databases() -> None:

@@ -138,6 +138,9 @@ def test_a_duckdb_file_is_read_like_any_other(tmp_path: Path) -> None:
     assert counted["n"].sum() == 30
     with pytest.raises(DataError, match="Did you mean 'visits'"):
         read_database(f"{address}#visit")
+    with pytest.raises(DataError, match="failed"):
+        read_database(address, query="DELETE FROM visits RETURNING age")
+    assert read_database(f"{address}#visits").height == 30
 
 
 def test_a_run_over_three_databases_with_one_query(

@@ -38,10 +38,12 @@ def identity_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(TaskIdentity, name, value)
 
 
-def asked(kind: str = "train", *, number: int = 0, group: str = "3") -> Message:
+def asked(kind: str = "train", *, number: int = 0) -> Message:
     """A message of the hub, as it comes to a node."""
-    content = RecordDict({"arrays": ArrayRecord([np.zeros(3), np.zeros(1)]), "config": ConfigRecord({"lr": 0.1})})
-    made = Message(content, dst_node_id=7, message_type=kind, group_id=group)
+    content = RecordDict(
+        {"arrays": ArrayRecord([np.zeros(3), np.zeros(1)]), "config": ConfigRecord({"server-round": 3})}
+    )
+    made = Message(content, dst_node_id=7, message_type=kind)
     made.metadata.__dict__["_message_id"] = f"{number:064x}"
     return made
 
@@ -308,3 +310,66 @@ def test_settings_are_judged_where_they_are_given(tmp_path: Path) -> None:
     (tmp_path / "door" / "identity.key").chmod(0o640)
     with pytest.raises(RefusedError, match="others may read"):
         door_mod(POLICY, tmp_path / "door")
+
+
+def test_another_app_is_turned_away_unopened_and_the_door_goes_on(tmp_path: Path) -> None:
+    import hashlib
+    from types import SimpleNamespace
+
+    from kohort.transport.flower.app_runner import AppRunner
+
+    mod = door_mod(POLICY, AppLedger(tmp_path / "door", "north"))
+    approved = hashlib.sha256(b"approved").hexdigest()
+    runner = AppRunner(
+        approved=approved,
+        mod=mod,
+        refuse=lambda reason: mod.note("app bundle", reason),
+        address="127.0.0.1:1",
+        secret=b"s",
+        home=tmp_path / "flower",
+    )
+    app = runner._app()
+    for content, word, said in (
+        (b"other", "approval", "nothing of it was unpacked"),
+        (b"approved", "failed", "loaded"),
+    ):
+        bundle = SimpleNamespace(content=content, hash_str=hashlib.sha256(content).hexdigest())
+        run = SimpleNamespace(fab_id="", fab_version="")
+        reply, ends = runner._respond(app, asked(), context(), run=run, bundle=bundle)
+        assert (reply.error.reason, ends) == (word, None)
+        assert said in lines(tmp_path / "door")[-1]["reason"]
+    assert not app, "what cannot be loaded is not kept"
+    app["loaded"] = guarded(app_of(lambda _: trained()), mod)
+    reply, ends = runner._respond(app, asked(), context(), run=None, bundle=SimpleNamespace(content=b"approved"))
+    assert (reply.has_content(), ends) == (True, None)
+
+
+def test_a_ledger_that_was_copied_back_lets_nothing_out(tmp_path: Path) -> None:
+    import shutil
+
+    app = behind(tmp_path / "door", trained)
+    app(asked(), context())
+    shutil.copytree(tmp_path / "door" / "ledger", tmp_path / "yesterday")
+    app(asked(number=1), context())
+    shutil.rmtree(tmp_path / "door" / "ledger")
+    shutil.copytree(tmp_path / "yesterday", tmp_path / "door" / "ledger")
+    assert app(asked(number=2), context()).has_error()
+    shutil.rmtree(tmp_path / "door" / "ledger")
+    assert app(asked(number=2), context()).has_error()
+
+
+def test_the_folder_of_a_door_is_judged_where_it_is_read(tmp_path: Path, kohort_here: Any) -> None:
+    place = tmp_path / "north"
+    assert kohort_here("flower", "init", place, "--name", "north hospital")[0] == 2
+    code, printed, _ = kohort_here("flower", "init", place, "--name", "north", "--rows", 1200)
+    assert (code, len(printed.strip())) == (0, 64)
+    assert kohort_here("flower", "start", place)[0] == 2  # no app is approved yet
+    text = (place / "door.toml").read_text().replace('app = ""', f'app = "{"a" * 64}"')
+    (place / "door.toml").write_text(text.replace("# noise", "noise"))
+    from kohort.transport.deployment.app_site import AppSiteFolder
+
+    door, policy = AppSiteFolder(place).settings()
+    assert (door.rows, door.noise, policy.min_rows) == (1200, Noise(clip=1.0, epsilon=0.5, delta=1e-6), 100)
+    assert policy.tasks == ("flower.train", "flower.evaluate")
+    (place / "door.toml").chmod(0o622)
+    assert kohort_here("flower", "start", place)[0] == 4

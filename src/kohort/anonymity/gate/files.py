@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 
@@ -26,13 +26,16 @@ from kohort.anonymity.gate.gate import GateDecision, apply_gate, sets_as_text
 from kohort.errors import ConfigError, DataError, nearest
 from kohort.files import disk_errors, require_new
 from kohort.tables.datasets.catalogue import open_table
-from kohort.tables.frames import ENDINGS, Missing, from_native, write_table
-from kohort.tables.reading import UNREADABLE
+from kohort.tables.dialect import ReadingOptions
+from kohort.tables.frames import ENDINGS, TEXT_ENDINGS, Missing, from_native, write_table
+from kohort.tables.reading import ROW, UNREADABLE, restore_texts
+from kohort.tables.roles import suspected
 
 __all__ = ["GateTableResult", "gate_table"]
 
 Mask = NDArray[np.bool_]
 PART_ROWS = 1 << 20
+SAMPLE_ROWS = 100_000
 # Any two seeds do: the pair of hashes is what tells rows apart.
 SEEDS = (0x6B6F686F, 0x72746761)
 
@@ -46,12 +49,16 @@ class GateTableResult:
         dropped_rows: Rows left out for missing values.
         shared_columns: Columns of the shared file.
         unique: Shared rows that no other shared row equals in these columns.
+        suspicions: Columns that look like identifiers, and so are not shared, and why.
+        notes: How the file was read.
     """
 
     decision: GateDecision
     dropped_rows: int
     shared_columns: tuple[str, ...]
     unique: int
+    suspicions: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
 
 def gate_table(
@@ -62,6 +69,9 @@ def gate_table(
     identifier: str | None = None,
     missing: Missing = "category",
     shared_columns: Sequence[str] = (),
+    hidden: Sequence[str] = (),
+    keep: Sequence[str] = (),
+    reading: ReadingOptions | None = None,
     out_shared: Path | None = None,
     out_kept: Path | None = None,
     force: bool = False,
@@ -75,7 +85,11 @@ def gate_table(
         sensitive: Name of the sensitive column.
         identifier: Name of the column that says who a row is about.
         missing: "category" (null is a value) or "drop" (only complete rows).
-        shared_columns: Columns to share; without them, all but the identifier.
+        shared_columns: Columns to share; without them, all but identifiers, `hidden` ones and those that look like
+            identifiers.
+        hidden: Further columns that are not shared: identifiers and dropped ones.
+        keep: Columns that are shared although they look like identifiers.
+        reading: What is declared about a file.
         out_shared: File for the rows that pass.
         out_kept: File for the rows that do not.
         force: Replace existing files.
@@ -92,9 +106,13 @@ def gate_table(
         raise ConfigError(f"unknown way to handle missing values {missing!r}", hint=nearest(missing, get_args(Missing)))
     _check_outputs(out_shared, out_kept, force=force)
     with _readable(source):
-        table = _open(source)
-        names = table.collect_schema().names()
-        shared = _shared_columns(names, shared_columns, identifier)
+        opened = _open(source, reading)
+        table = opened.table
+        names = [name for name in table.collect_schema().names() if name != ROW]
+        _require([*hidden, *keep], names)
+        named = {*quasi, *hidden, *keep, *shared_columns, *(one for one in (sensitive, identifier) if one is not None)}
+        suspicions = {} if shared_columns else suspected(_sample(table, names), declared=named)
+        shared = _shared_columns(names, shared_columns, {identifier, *hidden, *suspicions})
         looked_at = [*quasi, *(name for name in (sensitive, identifier) if name is not None)]
         _require(looked_at, names)
         complete = _complete_rows(table) if missing == "drop" else None
@@ -109,11 +127,13 @@ def gate_table(
             dropped_rows=0 if complete is None else int((~complete).sum()),
             shared_columns=shared,
             unique=_count_unique(table.select(shared), passes),
+            suspicions=suspicions,
+            notes=opened.notes,
         )
         if out_shared is not None:
-            _write(table.select(shared), passes, out_shared, force=force)
+            _write(opened, shared, passes, out_shared, force=force)
         if out_kept is not None:
-            _write(table, ~passes if complete is None else complete & ~passes, out_kept, force=force)
+            _write(opened, names, ~passes if complete is None else complete & ~passes, out_kept, force=force)
     return found
 
 
@@ -127,10 +147,30 @@ def _readable(source: str) -> Iterator[None]:
         raise DataError(f"{source!r} is not a readable table", hint=hint) from None
 
 
-def _open(source: str) -> pl.LazyFrame:
+@dataclass(frozen=True, kw_only=True)
+class _Opened:
+    """A table, and the texts of a text file, by row number in `ROW`."""
+
+    table: pl.LazyFrame
+    texts: pl.DataFrame | None = None
+    typed: pl.DataFrame | None = None
+    notes: tuple[str, ...] = ()
+
+
+def _sample(table: pl.LazyFrame, names: Sequence[str]) -> pl.DataFrame:
+    return table.select(names).head(SAMPLE_ROWS).collect()
+
+
+def _open(source: str, reading: ReadingOptions | None) -> _Opened:
     path = Path(source)
     if ENDINGS.get(path.suffix.lower()) != "parquet" or not path.is_file():
-        return open_table(source).frame.lazy()
+        found = open_table(source, reading)
+        frame = found.frame if found.texts is None else found.frame.with_row_index(ROW)
+        return _Opened(table=frame.lazy(), texts=found.texts, typed=found.frame, notes=found.reading)
+    return _Opened(table=_open_parquet(source, path))
+
+
+def _open_parquet(source: str, path: Path) -> pl.LazyFrame:
     try:
         scanned = pl.scan_parquet(path)
         schema = scanned.collect_schema()
@@ -169,11 +209,12 @@ def _require(wanted: Sequence[str], names: Sequence[str]) -> None:
             raise DataError(f"the table has no column {name!r}", hint=nearest(name, names))
 
 
-def _shared_columns(names: Sequence[str], wanted: Sequence[str], identifier: str | None) -> tuple[str, ...]:
+def _shared_columns(names: Sequence[str], wanted: Sequence[str], hidden: Collection[str | None]) -> tuple[str, ...]:
     _require(wanted, names)
-    if identifier is not None and identifier in wanted:
-        raise ConfigError(f"the identifier {identifier!r} is among the shared columns", hint="Leave it out")
-    return tuple(name for name in names if (name in wanted if wanted else name != identifier))
+    clash = [name for name in wanted if name in hidden]
+    if clash:
+        raise ConfigError(f"the identifier {clash[0]!r} is among the shared columns", hint="Leave it out")
+    return tuple(name for name in names if (name in wanted if wanted else name not in hidden))
 
 
 def _complete_rows(table: pl.LazyFrame) -> Mask:
@@ -224,9 +265,14 @@ def _parts(table: pl.LazyFrame, wanted: Mask) -> Iterator[pl.DataFrame]:
         yield table.slice(start, PART_ROWS).collect().filter(pl.Series(wanted[start : start + PART_ROWS]))
 
 
-def _write(table: pl.LazyFrame, wanted: Mask, path: Path, *, force: bool) -> None:
+def _write(opened: _Opened, columns: Sequence[str], wanted: Mask, path: Path, *, force: bool) -> None:
+    table = opened.table.select(columns)
     if ENDINGS[path.suffix.lower()] != "parquet":
-        write_table(pl.concat(_parts(table, wanted)), path, force=force)
+        if path.suffix.lower() in TEXT_ENDINGS and opened.texts is not None and opened.typed is not None:
+            whole = pl.concat(_parts(opened.table.select(*columns, ROW), wanted))
+            write_table(restore_texts(whole, opened.texts, opened.typed), path, force=force)
+        else:
+            write_table(pl.concat(_parts(table, wanted)), path, force=force)
         return
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)

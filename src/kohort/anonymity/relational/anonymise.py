@@ -118,6 +118,7 @@ def anonymise(
     dimensions: Sequence[str] | None = None,
     node_budget: int | None = None,
     suppression_limit: float = 0.0,
+    max_set: int | None = None,
     jobs: int | None = None,
 ) -> Anonymised:
     """Generalise the quasi-identifiers of a table until every class meets the rule.
@@ -145,6 +146,8 @@ def anonymise(
         dimensions: Quasi-identifiers that Mondrian may cut on.
         node_budget: Nodes of the lattice to visit best first.
         suppression_limit: Share of the rows that the lattice may leave out, if it must.
+        max_set: Most values that a released set may name; a larger one is suppressed. None is 10 for columns with more
+            than 50 values, and any number for the others.
         jobs: Threads; all cores when None.
 
     Returns:
@@ -180,6 +183,7 @@ def anonymise(
         node_budget=node_budget,
         suppression_limit=suppression_limit,
         finish=_finisher(problem, keep_exact),
+        max_set=max_set,
     )
     made = form_classes(table, problem, options)
     problems = _verify(release(table, made.partition, made.cells), made.suppressed, quasi, sensitive, rule, person)

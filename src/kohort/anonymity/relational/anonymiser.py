@@ -5,14 +5,16 @@ below the label, equal to the value. Of several classes the one that loses least
 released as `outside` says: "suppress" puts `*` into all its quasi-identifiers, "nearest" gives it the cells of the
 class that covers most of its values (of equal ones the one that loses least), which then claim values it lacks.
 
-Guarantee: rows of the fitted table come out of `fit_transform` with k, l and t verified. `transform` gives other rows
-the same cells and nothing more: k rows of a class are rows of the fitted table, so a transformed table must be checked
-by itself before it is released.
+Guarantee: the fitted table comes out of `fit_transform`, and of `transform`, exactly as it was verified. `transform`
+gives other rows the cells of the classes they fall into and nothing more: k rows of a class are rows of the fitted
+table. What holds for the transformed rows by themselves is measured and stands in `transformed_`: the k of the rows
+that a class covers, and how many none does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -28,10 +30,27 @@ from kohort.anonymity.relational.recode import ColumnCells
 from kohort.anonymity.relational.rule import LKind, TKind
 from kohort.errors import ConfigError, DataError, nearest
 from kohort.tables.cells import SUPPRESSED, Interval, Label, ValueSet, canonical_text
-from kohort.tables.frames import Missing, from_native, to_native
+from kohort.tables.frames import FrameKind, Missing, from_native, to_native
 from kohort.tables.hierarchy import Hierarchy
 
-__all__ = ["Anonymiser"]
+__all__ = ["Anonymiser", "Transformed"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Transformed:
+    """What holds for rows that were transformed.
+
+    Attributes:
+        rows: How many there are.
+        k: Rows of the smallest class among those that a class covers.
+        outside: Rows that no class covers.
+        verified: Whether they are the fitted rows, whose release the checker has judged.
+    """
+
+    rows: int
+    k: int
+    outside: int
+    verified: bool
 
 
 class Anonymiser(TransformerMixin, BaseEstimator):  # type: ignore[misc] # scikit-learn has no types
@@ -44,6 +63,7 @@ class Anonymiser(TransformerMixin, BaseEstimator):  # type: ignore[misc] # sciki
         k: int = 10,
         sensitive: Sequence[str] = (),
         target: str | None = None,
+        person: str | None = None,
         l: float = 0,  # noqa: E741 - the literature's own letter
         l_kind: LKind = "distinct",
         c: float = 3.0,
@@ -53,12 +73,15 @@ class Anonymiser(TransformerMixin, BaseEstimator):  # type: ignore[misc] # sciki
         hierarchies: Hierarchies = "auto",
         keep_exact: KeepExact = True,
         missing: Missing = "category",
+        suppression_limit: float = 0.0,
+        max_set: int | None = None,
         outside: Literal["suppress", "nearest"] = "suppress",
     ) -> None:
         self.quasi = quasi
         self.k = k
         self.sensitive = sensitive
         self.target = target
+        self.person = person
         self.l = l
         self.l_kind = l_kind
         self.c = c
@@ -68,6 +91,8 @@ class Anonymiser(TransformerMixin, BaseEstimator):  # type: ignore[misc] # sciki
         self.hierarchies = hierarchies
         self.keep_exact = keep_exact
         self.missing = missing
+        self.suppression_limit = suppression_limit
+        self.max_set = max_set
         self.outside = outside
 
     def fit(self, X: Any, y: Any = None) -> Anonymiser:
@@ -79,19 +104,46 @@ class Anonymiser(TransformerMixin, BaseEstimator):  # type: ignore[misc] # sciki
     def fit_transform(self, X: Any, y: Any = None, **fit_params: Any) -> Any:
         """The released table of the fitted rows."""
         del y, fit_params
-        return self._learn(X).frame
+        made = self._learn(X)
+        _, kind = from_native(X)
+        if kind is FrameKind.PANDAS:
+            made.frame.index = X.index[made.kept]
+        return made.frame
 
     def transform(self, X: Any) -> Any:
         """The rows of another table with the cells of the classes they belong to."""
         check_is_fitted(self, "cells_")
         frame, kind = from_native(X)
+        if frame.equals(self._fitted):
+            self.transformed_ = Transformed(rows=frame.height, k=self.report_.k, outside=0, verified=True)
+            self.outside_rows_ = 0
+            return self._released(frame, X, kind)
         absent = [cells.name for cells in self.cells_ if cells.name not in frame.columns]
         if absent:
             raise DataError(f"the table lacks columns: {', '.join(absent)}", hint="Give the columns that were fitted")
         inside, nearest_class = self._classes_of(frame)
         self.outside_rows_ = int((inside < 0).sum())
         chosen = nearest_class if self.outside == "nearest" else inside
-        return to_native(frame.with_columns(_column(cells, chosen) for cells in self.cells_), kind)
+        made = frame.with_columns(_column(cells, chosen) for cells in self.cells_)
+        covered = made.filter(pl.Series(inside >= 0)).select(cells.name for cells in self.cells_)
+        sizes = covered.group_by(covered.columns).len()["len"]
+        least = 0 if sizes.is_empty() else int(sizes.min())  # type: ignore[arg-type] # a count
+        self.transformed_ = Transformed(rows=frame.height, k=least, outside=self.outside_rows_, verified=False)
+        return self._native(made, X, kind)
+
+    def _released(self, frame: pl.DataFrame, X: Any, kind: FrameKind) -> Any:
+        """The fitted rows with the cells of their own classes: suppressed rows have `*` in all of them."""
+        of_row = np.full(frame.height, -1, np.int64)
+        of_row[self._kept] = self._classes
+        return self._native(frame.with_columns(_column(cells, of_row) for cells in self.cells_), X, kind)
+
+    def _native(self, made: pl.DataFrame, X: Any, kind: FrameKind) -> Any:
+        """The caller's kind of frame, with its index, and without the column that names persons."""
+        shown = made if self.person is None or self.person not in made.columns else made.drop(self.person)
+        found = to_native(shown, kind)
+        if kind is FrameKind.PANDAS:
+            found.index = X.index
+        return found
 
     def get_feature_names_out(self, input_features: Any = None) -> NDArray[np.object_]:
         """Columns keep their names."""
@@ -115,6 +167,7 @@ class Anonymiser(TransformerMixin, BaseEstimator):  # type: ignore[misc] # sciki
         self.feature_names_in_ = np.array(before.columns, dtype=object)
         self.n_features_in_ = len(before.columns)
         self.columns_out_ = tuple(after.columns)
+        self._fitted, self._kept, self._classes = before, made.kept, made.classes
         return made
 
     def _classes_of(self, frame: pl.DataFrame) -> tuple[Integers, Integers]:

@@ -22,12 +22,13 @@ from numpy.typing import NDArray
 
 from kohort.anonymity.relational.algorithms.lattice import lattice, node_classes
 from kohort.anonymity.relational.algorithms.mondrian import mondrian
-from kohort.anonymity.relational.hierarchy_builders import RHOS, automatic_hierarchy
+from kohort.anonymity.relational.hierarchy_builders import RHOS, automatic_hierarchy, date_hierarchy
 from kohort.anonymity.relational.hierarchy_levels import HierarchyLevels, levels_by_column
 from kohort.anonymity.relational.problem import CodedTable, Integers, Partition, Problem, code_table
 from kohort.anonymity.relational.recode import ColumnCells, cells_at, label_cells, set_cells
 from kohort.anonymity.relational.techniques import CutOptions, find_class_technique, find_hierarchy_technique
 from kohort.errors import ConfigError, RefusedError
+from kohort.tables.cells import canonical_text
 from kohort.tables.hierarchy import Hierarchy
 
 __all__ = ["ChosenRho", "ClassOptions", "FormedClasses", "choose_rhos", "form_classes"]
@@ -48,6 +49,7 @@ class ClassOptions:
         node_budget: Nodes of the lattice to visit best first.
         suppression_limit: Largest share of the rows that may be suppressed.
         finish: Applied to a finished partition (the keep-exact step).
+        max_set: Most values that a released set may name; None decides by the number of values of a column.
     """
 
     algorithm: str
@@ -58,6 +60,7 @@ class ClassOptions:
     node_budget: int | None
     suppression_limit: float
     finish: Callable[[Partition], Partition]
+    max_set: int | None = None
 
     def without_suppression(self) -> ClassOptions:
         """The same options with every row released."""
@@ -116,7 +119,30 @@ def form_classes(frame: pl.DataFrame, problem: Problem, options: ClassOptions) -
         rhos = choose_rhos(frame, problem.table, partition, target=options.target, jobs=options.cuts.jobs)
         cells = tuple(found for _, _, found in rhos.values())
         return FormedClasses(partition, cells, nobody, {name: one for name, (_, one, _) in rhos.items()}, chosen)
-    return FormedClasses(partition, set_cells(problem.table, partition), nobody, {}, chosen)
+    cells = set_cells(problem.table, partition, max_set=options.max_set)
+    dates = _date_hierarchies(problem.table)
+    labelled = tuple(
+        _date_cells(problem.table, place, partition, dates[one.name]) if one.name in dates else one
+        for place, one in enumerate(cells)
+    )
+    return FormedClasses(partition, labelled, nobody, dates, chosen)
+
+
+def _date_hierarchies(table: CodedTable) -> dict[str, Hierarchy]:
+    """Day, month, quarter, year and decade for columns of dates: a set of dates would list birthdays."""
+    temporal = [column for column in table.columns if column.values.dtype in (pl.Date, pl.Datetime)]
+    known = {column.name: column.values.drop_nulls() for column in temporal}
+    return {
+        name: date_hierarchy(name, [canonical_text(value) for value in values.to_list()])
+        for name, values in known.items()
+        if len(values)
+    }
+
+
+def _date_cells(table: CodedTable, place: int, partition: Partition, hierarchy: Hierarchy) -> ColumnCells:
+    alone = CodedTable((table.columns[place],), table.codes[place : place + 1])
+    steps = levels_by_column(alone, {hierarchy.column: hierarchy})
+    return label_cells(alone, partition, steps)[0]
 
 
 def choose_rhos(

@@ -17,7 +17,7 @@ Guarantee: every builder returns a checked `Hierarchy` that covers all the value
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -43,7 +43,8 @@ __all__ = [
 
 MASK = "*"
 FIRST_INTERVALS = 32
-DATE_LENGTHS = (7, 4, 3)
+DAY = 10
+"""Characters of a date without a time."""
 SHORTEST_CODE = 3
 
 RHOS = (2, 4, 5, 10, 20, 25, 50, 100)
@@ -83,16 +84,26 @@ def interval_hierarchy(
     widths = _widths(high - low, width)
     chains = {}
     for value in known:
-        labels = [_interval_label(value, step) for step in widths]
-        chains[canonical_text(value)] = (*labels, ROOT_LABEL)
+        chains[canonical_text(value)] = (*_interval_labels(value, widths), ROOT_LABEL)
     return Hierarchy.of(column, chains)
 
 
 def date_hierarchy(column: str, values: Iterable[str]) -> Hierarchy:
-    """ISO dates cut to month, year and decade."""
+    """ISO dates and times: day, month, quarter, year, decade.
+
+    Args:
+        column: Name of the column.
+        values: The dates as text, such as 2024-03-09 or 2024-03-09 12:30:00.
+
+    Returns:
+        The hierarchy. Where no value has a time, its first level is the month.
+    """
+    known = list(dict.fromkeys(values))
+    timed = any(len(text) > DAY for text in known)
     chains = {}
-    for text in dict.fromkeys(values):
-        labels = [text[:length] + ("0s" if length == DATE_LENGTHS[-1] else "") for length in DATE_LENGTHS]
+    for text in known:
+        quarter = f"{text[:4]}-Q{(int(text[5:7]) + 2) // 3}"
+        labels = [*([text[:DAY]] if timed else []), text[:7], quarter, text[:4], f"{text[:3]}0s"]
         chains[text] = (*labels, ROOT_LABEL)
     return Hierarchy.of(column, chains)
 
@@ -232,9 +243,13 @@ def _round_up(width: float) -> float:
     return next(factor * power for factor in (1, 5, 10) if factor * power >= width * (1 - 1e-9))
 
 
-def _interval_label(value: float, width: float) -> str:
-    start = math.floor(value / width + 1e-9)
-    return f"{canonical_text(_clean(start * width))} to {canonical_text(_clean((start + 1) * width))}"
+def _interval_labels(value: float, widths: Sequence[float]) -> Iterator[str]:
+    """The interval of a value at each level; only the first is found by division, so that they nest exactly."""
+    start, below = 0, 0.0
+    for width in widths:
+        start = start // round(width / below) if below else math.floor(value / width + 1e-9)
+        below = width
+        yield f"{canonical_text(_clean(start * width))} to {canonical_text(_clean((start + 1) * width))}"
 
 
 def _clean(value: float) -> float:

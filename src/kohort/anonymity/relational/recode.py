@@ -3,12 +3,15 @@
 `set_cells` needs no taxonomy: a class gets the tightest interval or set of values that holds its rows. `label_cells`
 climbs a hierarchy: a class gets the lowest label that stands above all its values.
 
-Guarantees: all rows of a class get the same cell; the cell covers every value of the class; a column in which nothing
-was generalised comes out as it went in, type included; every text reads back with `kohort.tables.cells`.
+Guarantees: all rows of a class get the same cell; the cell covers every value of the class; the ends of an interval are
+round numbers of a public grid, about a hundredth of the column's range apart, and no person's own value; a set names
+at most `max_set` values, beyond that the cell is suppressed; a column in which nothing was generalised comes out as it
+went in, type included; every text reads back with `kohort.tables.cells`.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -30,9 +33,13 @@ from kohort.tables.cells import (
     format_cell,
 )
 
-__all__ = ["ColumnCells", "cells_at", "label_cells", "release", "set_cells"]
+__all__ = ["ColumnCells", "cells_at", "grid_step", "label_cells", "release", "set_cells"]
 
 BITS = 64
+LISTED, TEXT_SET = 50, 10
+"""A column of more values than the first is text; a set of more values than the second would list what persons have."""
+GRID_STEPS = 100
+"""About how many steps of the public grid the range of a number has."""
 
 
 @dataclass(frozen=True)
@@ -76,14 +83,63 @@ def release(frame: pl.DataFrame, partition: Partition, columns: Sequence[ColumnC
     return frame.with_columns(changed) if changed else frame
 
 
-def set_cells(table: CodedTable, partition: Partition) -> tuple[ColumnCells, ...]:
-    """Tightest intervals for numbers, sets of values for everything else."""
+def set_cells(table: CodedTable, partition: Partition, *, max_set: int | None = None) -> tuple[ColumnCells, ...]:
+    """Tightest intervals on the public grid for numbers, sets of values for everything else.
+
+    Args:
+        table: The coded table.
+        partition: Its classes.
+        max_set: Most values that a set may name; a larger one is suppressed. None is any number for columns of at most
+            50 values, which are a list that everybody knows. For others, which are text, it is 10, and every value
+            must be as frequent as the smallest class.
+
+    Returns:
+        The cells of each quasi-identifier.
+    """
     made = []
     for column, codes in zip(table.columns, table.codes, strict=True):
         ordered = codes[partition.order].astype(np.int64)
-        make = _interval_cells if column.is_number else _value_set_cells
-        made.append(make(column, ordered, partition))
+        if column.is_number:
+            made.append(_interval_cells(column, ordered, partition))
+        else:
+            made.append(_value_set_cells(column, ordered, partition, max_set))
     return tuple(made)
+
+
+def grid_step(values: Sequence[float], *, whole: bool) -> float:
+    """The distance of two ends of the public grid: 1, 2 or 5 times a power of ten, about a hundredth of the range.
+
+    Args:
+        values: The values of the column.
+        whole: Whether they are whole numbers; the grid then has no parts of them.
+
+    Returns:
+        The step; 0 for a column without a range.
+
+    Example:
+        >>> grid_step([0.0, 730.0], whole=False)
+        10.0
+    """
+    extent = max(values, default=0.0) - min(values, default=0.0)
+    if not extent > 0 or not math.isfinite(extent):
+        return 0.0
+    power = 10.0 ** math.floor(math.log10(extent / GRID_STEPS))
+    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= extent / GRID_STEPS * (1 - 1e-9))
+    return max(step, 1.0) if whole else step
+
+
+def _on_grid(low: float, high: float, step: float) -> tuple[float, float]:
+    """The smallest interval of the grid that holds two values."""
+    if step == 0.0:
+        return low, high
+    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    first -= _clean(first * step) > low  # where rounding would leave a value outside
+    last += _clean(last * step) < high
+    return _clean(first * step), _clean(last * step)
+
+
+def _clean(value: float) -> float:
+    return float(f"{value:.12g}")
 
 
 def _interval_cells(column: CodedColumn, ordered: Integers, partition: Partition) -> ColumnCells:
@@ -100,15 +156,16 @@ def _interval_cells(column: CodedColumn, ordered: Integers, partition: Partition
     pairs, with_null = np.divmod(keys, 2)
     lows, highs = np.divmod(pairs, column.distinct)
     values = column.values.to_list()
+    step = grid_step([float(value) for value in values if value is not None], whole=column.values.dtype.is_integer())
     cells = []
     for a, b, null in zip(lows.tolist(), highs.tolist(), with_null.tolist(), strict=True):
         alone = a == b and (not null or values[a] is None)
-        cells.append(values[a] if alone else Interval(float(values[a]), float(values[b]), bool(null)))
+        cells.append(values[a] if alone else Interval(*_on_grid(float(values[a]), float(values[b]), step), bool(null)))
     generalised = any(isinstance(cell, Interval) for cell in cells)
     return ColumnCells(column.name, tuple(cells), of_class, generalised)
 
 
-def _value_set_cells(column: CodedColumn, ordered: Integers, partition: Partition) -> ColumnCells:
+def _value_set_cells(column: CodedColumn, ordered: Integers, partition: Partition, max_set: int | None) -> ColumnCells:
     if column.distinct <= BITS:
         masks = np.bitwise_or.reduceat(np.left_shift(np.uint64(1), ordered.astype(np.uint64)), partition.starts[:-1])
         kinds, of_class = np.unique(masks, return_inverse=True)
@@ -117,8 +174,17 @@ def _value_set_cells(column: CodedColumn, ordered: Integers, partition: Partitio
         groups, of_class = _distinct_groups(column, ordered, partition)
     values = column.values.to_list()
     texts = [None if value is None else canonical_text(value) for value in values]
+    is_text = max_set is None and len(values) > LISTED
+    most = max_set or (TEXT_SET if is_text else len(values))
+    # Of a text, a value that fewer rows have than the smallest class would name somebody.
+    rare = is_text & (np.bincount(ordered, minlength=len(values)) < partition.sizes.min())
     cells = tuple(
-        values[group[0]] if len(group) == 1 else ValueSet(tuple(texts[code] for code in group)) for group in groups
+        values[group[0]]
+        if len(group) == 1
+        else SUPPRESSED
+        if len(group) > most or rare[list(group)].any()
+        else ValueSet(tuple(texts[code] for code in group))
+        for group in groups
     )
     return ColumnCells(column.name, cells, of_class, any(len(group) > 1 for group in groups))
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from kohort.errors import ConfigError, RefusedError
 from kohort.files import write_atomic
 
-__all__ = ["PRIVATE", "UNCHANGED", "kept_secret", "read_guarded"]
+__all__ = ["PRIVATE", "UNCHANGED", "check_folder", "kept_secret", "read_guarded"]
 
 PRIVATE = 0o077
 """Nobody but the owner may read or change the file."""
@@ -18,10 +18,27 @@ UNCHANGED = 0o022
 
 
 def read_guarded(path: Path, *, forbidden: int) -> bytes:
-    """A file's content, unless others have one of the `forbidden` rights; checked on the file that is read."""
+    """A file's content, unless others have one of the `forbidden` rights; checked on the file that is read.
+
+    Args:
+        path: The file.
+        forbidden: The rights nobody but the owner may have: `PRIVATE` or `UNCHANGED`.
+
+    Returns:
+        The content.
+
+    Raises:
+        RefusedError: Others have such a right, or the file is another user's.
+        ConfigError: The file cannot be read.
+    """
     try:
         with path.open("rb") as file:
-            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+            facts = os.fstat(file.fileno())
+            mode = stat.S_IMODE(facts.st_mode)
+            if _is_strangers(facts.st_uid):
+                raise RefusedError(
+                    f"{path} belongs to another user, who may change it", hint="Copy it, or run kohort as its owner"
+                )
             if not mode & forbidden:
                 return file.read()
     except OSError as error:
@@ -30,6 +47,30 @@ def read_guarded(path: Path, *, forbidden: int) -> bytes:
         ) from error
     may = "read or change" if forbidden == PRIVATE else "change"
     raise RefusedError(f"others may {may} {path} (mode {mode:03o})", hint=f"If nobody did, run: chmod 600 {path}")
+
+
+def check_folder(path: Path) -> None:
+    """Refuse a folder in which others may replace the files that decide whom this machine trusts.
+
+    Args:
+        path: The folder of a hub or a site.
+
+    Raises:
+        RefusedError: Others may change it.
+    """
+    if not path.is_dir():
+        return
+    facts = path.stat()
+    mode = stat.S_IMODE(facts.st_mode)
+    if mode & UNCHANGED or _is_strangers(facts.st_uid):
+        raise RefusedError(
+            f"others may replace files in {path} (mode {mode:03o})", hint=f"If nobody did, run: chmod 700 {path}"
+        )
+
+
+def _is_strangers(owner: int) -> bool:
+    """Whether a file's owner is neither this user nor the administrator."""
+    return os.geteuid() != 0 and owner not in {0, os.geteuid()}
 
 
 def kept_secret(path: Path) -> bytes:

@@ -82,8 +82,8 @@ def load_identity(path: Path, *, passphrase: str | None = None) -> Identity:
         public = _from_record(record["public"])
         secret = _secret_of(path, record, passphrase)
         keys: list[Any] = [load_der_private_key(base64.b64decode(text), None) for text in json.loads(secret)]
-        signing_key, exchange_key = keys
-        identity = Identity(public.name, public.suite, signing_key, exchange_key, bound=public.bound)
+        signing, exchange = keys
+        identity = Identity(public.name, public.suite, signing, exchange, public.bound)
         if identity.public != public:
             raise damaged
     except (ValueError, TypeError, KeyError, AttributeError) as error:

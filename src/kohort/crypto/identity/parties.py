@@ -49,6 +49,8 @@ class PublicIdentity:
     def __post_init__(self) -> None:
         try:
             find_suite(self.suite).check(self.signing, self.exchange)
+            if self.bound and (len(self.bound) != 64 or not set(self.bound) <= set("0123456789abcdef")):
+                raise ValueError("no hash")
         except ValueError as error:
             raise IntegrityError(
                 f"the public keys of {self.name!r} are malformed", hint="Ask the site's operator for its identity again"

@@ -21,7 +21,7 @@ from kohort.errors import ConfigError, IntegrityError, RefusedError, nearest
 from kohort.files import write_atomic
 from kohort.privacy.ledger.ledger import canonical
 
-__all__ = ["Approvals", "Roster"]
+__all__ = ["Approvals", "Roster", "require_fingerprint"]
 
 _FINGERPRINT = re.compile(r"[0-9a-f]{64}")
 _LONGEST_NAME = 64
@@ -175,6 +175,23 @@ class Approvals:
     def _save(self, listed: Mapping[str, str]) -> None:
         lines = ["[approved]", *(f"{_quoted(plan_hash)} = {_quoted(note)}" for plan_hash, note in listed.items())]
         write_atomic(self.path, ("\n".join(lines) + "\n").encode(), durable=True, private=True)
+
+
+def require_fingerprint(identity: PublicIdentity, told: str) -> None:
+    """Refuse an identity whose fingerprint is not the one its operator told.
+
+    Args:
+        identity: Whose keys came in a file.
+        told: The fingerprint that came another way; empty when operators compare it themselves.
+
+    Raises:
+        IntegrityError: It is another one.
+    """
+    if told and _fingerprint(told) != identity.fingerprint:
+        raise IntegrityError(
+            f"the file of {identity.name!r} has another fingerprint than its operator told",
+            hint="Do not use it: somebody changed or replaced it on its way. Ask for it again, another way",
+        )
 
 
 def _load_toml(path: Path, allowed: set[str]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from kohort.crypto.sums.modular import P61, multiply
 from kohort.crypto.sums.scheme import Integers
 from kohort.errors import IntegrityError
 
-__all__ = ["CHECKS", "from_residues", "proven_total", "to_residues", "with_check"]
+__all__ = ["CHECKS", "from_residues", "proven_total", "sealed", "to_residues", "unsealed", "with_check"]
 
 CHECKS = 1
 """How many numbers a check adds to a vector."""
@@ -65,6 +65,41 @@ def proven_total(secret: bytes, transcript: bytes, sites: Sequence[str], announc
     if wanted % P61 != int(announced[-1]):
         raise IntegrityError("an announced total is not the sum of what the listed sites contributed")
     return total
+
+
+def sealed(secret: bytes, transcript: bytes, vector: Integers) -> Integers:
+    """A vector for a total that only those who know the secret can read.
+
+    Every site adds the same stream of pseudo-random numbers, so a total over n sites holds n times that stream: without
+    the secret it is uniform. Use a secret and a transcript for one total only.
+
+    Args:
+        secret: What the sites share and the hub does not know.
+        transcript: What binds the sum; the same for no other one.
+        vector: The site's numbers, below 2^61 - 1.
+
+    Returns:
+        Numbers of the same length; `with_check` comes after this.
+    """
+    seal = _stream(_key(secret, transcript, b"seal"), len(vector))
+    return (vector + seal) % np.uint64(P61)
+
+
+def unsealed(secret: bytes, transcript: bytes, sites: int, total: Integers) -> Integers:
+    """The inverse of `sealed`, for a total.
+
+    Args:
+        secret: What the sites share.
+        transcript: What binds the sum.
+        sites: How many sites are in the total; `proven_total` showed that it is over them.
+        total: The total without its check value.
+
+    Returns:
+        The total of the vectors.
+    """
+    seal = _stream(_key(secret, transcript, b"seal"), len(total))
+    all_seals = multiply(seal, np.full(len(seal), sites, dtype=np.uint64))
+    return (total + (np.uint64(P61) - all_seals)) % np.uint64(P61)
 
 
 def to_residues(signed: Integers) -> Integers:

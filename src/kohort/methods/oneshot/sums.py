@@ -174,7 +174,7 @@ def statistics_at(site: Site, request: Request, members: Sequence[str]) -> tuple
     section = layout.section
     _refuse_few(site, members, section, rows.count)
     parts = [
-        statistics_of_sites(layout.design, stack([fold]), transform=partial(layout.transform, part=part))[0, 0]
+        statistics_of_sites(layout.design, stack([fold]), transform=partial(layout.transform, part=part))[0]
         for part in range(layout.parts)
         for fold in _parts_of_rows(site)
     ]

@@ -253,5 +253,5 @@ METHOD = Method(
     own_rows=True,
     reads=reads,
     secure=lambda config: config.secure if config.gate.count == "secure" else None,
-    example="[method.gate]\nk = 5\nrelease_k = 5",
+    example="[method.gate]\nk = 2\nrelease_k = 5",
 )

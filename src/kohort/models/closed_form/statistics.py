@@ -135,10 +135,10 @@ def leading(design: OneLayer, statistics: Statistics, inputs: int) -> tuple[OneL
     return smaller, Statistics(statistics.grams[:, kept, kept], statistics.moments[kept], statistics.more)
 
 
-def fold_of(count: int, *, folds: int, key: int, first: int = 0) -> NDArray[np.int64]:
-    """The fold of rows `first` to `first + count`: a keyed hash of the row's place, the same in every round."""
+def fold_of(count: int, *, folds: int, key: int) -> NDArray[np.int64]:
+    """The fold of each of `count` rows: a keyed hash of the row's place, the same in every round."""
     with np.errstate(over="ignore"):
-        value = (np.arange(first, first + count, dtype=np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+        value = (np.arange(count, dtype=np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
         value ^= np.uint64(key % 2**64)
         for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
             value = (value ^ (value >> np.uint64(shift))) * np.uint64(factor)
@@ -146,36 +146,20 @@ def fold_of(count: int, *, folds: int, key: int, first: int = 0) -> NDArray[np.i
     return (value % np.uint64(folds)).astype(np.int64)
 
 
-def statistics_of_sites(
-    design: OneLayer,
-    rows: StackedRows,
-    *,
-    folds: int = 1,
-    keys: NDArray[np.uint64] | None = None,
-    transform: Transform | None = None,
-) -> Floats:
-    """The packed statistics of every site and fold, [sites, folds, length].
+def statistics_of_sites(design: OneLayer, rows: StackedRows, *, transform: Transform | None = None) -> Floats:
+    """The packed statistics of every site, [sites, length].
 
-    `transform` makes the design's inputs of a chunk of encoded rows: another scale, random features. Folds are dealt by
-    `fold_of` with each site's key.
+    `transform` makes the design's inputs of a chunk of encoded rows: another scale, random features.
     """
     if rows.weight is not None:
         raise DataError("rows with weights have no closed form here", hint="Leave the row weights out")
-    dealing = np.zeros(rows.sites, dtype=np.uint64) if keys is None and folds == 1 else keys
-    if folds < 1 or dealing is None or len(dealing) != rows.sites:
-        raise ConfigError(f"{folds} folds need a key a site", hint="Give `keys`, one a site, or use one fold")
-    out = np.zeros((rows.sites, folds, design.length))
+    out = np.zeros((rows.sites, design.length))
     with one_blas_thread():
         for sites, first, count in _batches(rows, design.width):
             x, y = _gather(rows, sites, first, count)
             z = with_bias(design, x if transform is None else transform(x), (len(sites), count))
             targets = checked_targets(design, y).reshape(len(sites), count)
-            if folds == 1:
-                out[sites, 0] += _sums(design, z, targets, None)
-                continue
-            dealt = np.stack([fold_of(count, folds=folds, key=int(dealing[site]), first=first) for site in sites])
-            for fold in range(folds):
-                out[sites, fold] += _sums(design, z, targets, (dealt == fold).astype(np.float64))
+            out[sites] += _sums(design, z, targets)
     require_finite(out)
     return out
 
@@ -244,8 +228,8 @@ def _upper(width: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     return np.triu_indices(width)
 
 
-def _sums(design: OneLayer, z: Floats, targets: Floats, mask: Floats | None) -> Floats:
-    """Packed statistics [sites, length] of rows z [sites, rows, width]; a mask of 0 and 1 leaves rows out."""
+def _sums(design: OneLayer, z: Floats, targets: Floats) -> Floats:
+    """Packed statistics [sites, length] of rows z [sites, rows, width]."""
     flipped = z.transpose(0, 2, 1)
     upper = _upper(design.width)
 
@@ -254,19 +238,16 @@ def _sums(design: OneLayer, z: Floats, targets: Floats, mask: Floats | None) -> 
         product: Floats = (weighted @ z)[:, upper[0], upper[1]]
         return product
 
-    def kept(weights: Floats) -> Floats:
-        return weights if mask is None else weights * mask
-
     if design.classes == 0:
         low, high = WANTED[design.activation]
         dbar = inverse(design.activation, low + (high - low) * targets)
-        weights = kept(slope(design.activation, dbar) ** 2)
+        weights = slope(design.activation, dbar) ** 2
         moments = np.einsum("snm,sn->sm", z, weights * dbar)
-        rows = kept(np.ones_like(targets)).sum(axis=1)
+        rows = np.ones_like(targets).sum(axis=1)
         more = np.stack([np.einsum("sn,sn->s", weights, dbar**2), rows], axis=1)
         return np.concatenate([triangle(weights), moments, more], axis=1)
     codes = [1] if design.classes == 2 and design.shares_gram else range(design.classes)
-    indicators = np.stack([kept((targets == code).astype(np.float64)) for code in codes], axis=2)
+    indicators = np.stack([(targets == code).astype(np.float64) for code in codes], axis=2)
     if not design.shares_gram:
         return np.concatenate([triangle(indicators[:, :, code]) for code in range(design.classes)], axis=1)
-    return np.concatenate([triangle(mask), (flipped @ indicators).reshape(len(z), -1)], axis=1)
+    return np.concatenate([triangle(None), (flipped @ indicators).reshape(len(z), -1)], axis=1)

@@ -79,7 +79,7 @@ def train_sites(
 def sum_sites(network: DenseShape, rows: StackedRows, start: FloatArray, clip: float) -> NDArray[np.float64]:
     """The clipped gradients of all rows of every site, added up: [sites, parameters]."""
     data, shape = _rows_of(network, rows), shape_of(network)
-    weights = read_only(start)
+    weights = start.copy()  # writable, as in `train_private`, or every kernel below would be compiled a second time
     sums = np.zeros((rows.sites, network.parameter_count))
     for site in range(rows.sites):
         own = weights[site if len(weights) > 1 else 0]

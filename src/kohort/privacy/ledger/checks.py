@@ -146,12 +146,14 @@ def signed_statement(statement: Mapping[str, Any], *, purpose: str, where: str) 
         raise IntegrityError(f"the signature of {where} is invalid")
     if set(signer) == {"signing"}:
         return SignedBy(key=signer["signing"])
-    if set(signer) != _RECORD or signer["fingerprint"] != _fingerprint(signer):
+    if set(signer) - {"bound"} != _RECORD or signer["fingerprint"] != _fingerprint(signer):
         raise IntegrityError(f"{where} names a signer whose fingerprint is not that of its keys")
     return SignedBy(key=signer["signing"], fingerprint=signer["fingerprint"], name=str(signer["name"]))
 
 
 def _fingerprint(record: Mapping[str, str]) -> str:
-    """SHA-256 over suite and both keys, each with its length before it."""
-    parts = (b"kohort identity", record["suite"].encode(), *(bytes.fromhex(record[k]) for k in ("signing", "exchange")))
+    """SHA-256 over suite, both keys and what is trusted together with them, each with its length before it."""
+    keys = (bytes.fromhex(record[name]) for name in ("signing", "exchange"))
+    parts = [b"kohort identity", record["suite"].encode(), *keys]
+    parts += [record["bound"].encode()] if "bound" in record else []
     return hashlib.sha256(b"".join(len(part).to_bytes(2, "big") + part for part in parts)).hexdigest()

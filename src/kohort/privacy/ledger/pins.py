@@ -47,15 +47,26 @@ class Pins:
             )
         return ""
 
-    def check_chains(self, chains: Collection[str]) -> None:
-        """Whether the ledger holds the chain it must hold.
+    def check_chains(self, chains: Collection[str], signer: SignedBy) -> None:
+        """Whether the ledger holds the chain it must hold, and whether the chain's own site signed it.
+
+        Args:
+            chains: The sites whose own chains these are; none of a hub's ledger.
+            signer: Who signed the head.
 
         Raises:
-            IntegrityError: It holds another site's.
+            IntegrityError: It holds another site's, or another site signed it.
         """
         if self.site and set(chains) != {self.site}:
             raise IntegrityError(
                 f"the ledger is not that of site {self.site!r}", hint="Put the site's own ledger folder back"
+            )
+        owner = next((name for name, text in self.sites.items() if text == signer.fingerprint), "")
+        foreign = [name for name in chains if name in self.sites and name != owner]
+        if foreign or (owner and chains and set(chains) != {owner}):
+            raise IntegrityError(
+                f"the ledger of site {min(foreign or chains)!r} is not signed by that site",
+                hint="Somebody put another site's ledger in its place, or signed it again",
             )
 
     def check_hub(self, hub_key: str, *, receipts: int) -> None:

@@ -22,8 +22,10 @@ from kohort.purposes import Purpose
 __all__ = ["RESULTS_FILE", "amend_results", "bind_results", "hash_of_file"]
 
 RESULTS_FILE: Final = "results.jsonl"
-_ASIDE = {"ledger", "state", "log"}
-"""The ledger binds itself; the state goes when the run ends; logs are not results."""
+_ASIDE = {"state", "log"}
+"""The state goes when the run ends; logs are not results."""
+_BY_ITSELF = {f"ledger/{HEAD_FILE}", f"ledger/{RESULTS_FILE}"}
+"""The head is named as such, and this line cannot hold its own hash."""
 _CHUNK = 1 << 20
 
 
@@ -85,7 +87,7 @@ def hash_of_file(path: Path) -> str:
 def _files_of(folder: Path) -> Iterator[str]:
     for path in sorted(folder.rglob("*")):
         place = path.relative_to(folder)
-        if path.is_file() and place.parts[0] not in _ASIDE:
+        if path.is_file() and place.parts[0] not in _ASIDE and place.as_posix() not in _BY_ITSELF:
             yield place.as_posix()
 
 

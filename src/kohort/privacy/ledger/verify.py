@@ -31,7 +31,7 @@ from kohort.privacy.ledger.checks import (
 from kohort.privacy.ledger.pins import Pins
 from kohort.privacy.ledger.verify_results import verify_results
 
-__all__ = ["Verified", "checked_chain", "checked_receipts", "find_ledger", "read_lines", "verify_ledger"]
+__all__ = ["Verified", "checked_chain", "checked_receipts", "find_ledger", "read_head", "read_lines", "verify_ledger"]
 
 _FIELDS = {
     "open": {"binding"},
@@ -180,12 +180,12 @@ def verify_ledger(folder: Path, *, pins: Pins | None = None) -> Verified:
 
 
 def _verify(place: Path, pins: Pins) -> Verified:
-    head, signer = _read_head(place / "head.json")
+    head, signer = read_head(place / "head.json")
     result = Verified(sites=len(head["chains"]), head=_fingerprint(head), signer=signer.shown)
     result.signed_by = pins.whose(signer)
-    pins.check_chains(head["chains"])
     lines = raw_lines(place / "ledger.jsonl")
     walk = _walk_chains(lines, result)
+    pins.check_chains([site for site, end in walk.ends.items() if not end.sender], signer)
     for site, (length, last) in head["chains"].items():
         end = walk.ends.pop(site, _End())
         if end.sender and pins.check_site(site, end.sender["fingerprint"]):
@@ -204,7 +204,18 @@ def _verify(place: Path, pins: Pins) -> Verified:
     return result
 
 
-def _read_head(path: Path) -> tuple[dict[str, Any], SignedBy]:
+def read_head(path: Path) -> tuple[dict[str, Any], SignedBy]:
+    """Read a ledger's head and check its signature.
+
+    Args:
+        path: The file `head.json`.
+
+    Returns:
+        The head, and who signed it.
+
+    Raises:
+        IntegrityError: It is missing, was changed, or is not signed.
+    """
     lines = raw_lines(path)
     if len(lines) != 1:
         raise IntegrityError(f"{path.name} must hold exactly one line")

@@ -25,14 +25,14 @@ from kohort.privacy.ledger.checks import (
 __all__ = ["BEFORE", "BoundResults", "verify_results"]
 
 BEFORE: Final = "written before results were bound to the ledger: run.json and the model are not covered by it"
-_RESULTS, _PURPOSE = "results.jsonl", "result"
+_RESULTS = "results.jsonl"
+_PURPOSE = "result"
 _FIELDS = {"version", "event", "run", "seq", "prev", "reason", "head", "files", "signer", "signature"}
 _OF_A_RUN = ("run.json", "model")
 _UNFINISHED = Path("state") / "identity.json"
-_CLOSED = ("model", "hub")
+_CLOSED = ("model", "hub", "ledger")
 """Folders that programs read from: nothing may be added to them."""
-_ASIDE = ("ledger", "state")
-_LEDGER_FILES = {"ledger.jsonl", "receipts.jsonl", "head.json", _RESULTS}
+_BY_ITSELF = {"ledger/head.json": "", f"ledger/{_RESULTS}": ""}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +74,7 @@ def verify_results(place: Path, *, signer: SignedBy, before: bool) -> BoundResul
             hint="The run was interrupted while it was written, or somebody removed the line: run the plan again",
         )
     bound, files = _read(place, signer)
-    if folder is None or not (is_run or any((folder / name).exists() for name in files)):
+    if folder is None or not (is_run or any((folder / name).exists() for name in files if "/" not in name)):
         return BoundResults(notes=("the run's files are not beside this ledger and were not checked",))
     for name, wanted in files.items():
         _check_file(folder, name, wanted)
@@ -125,7 +125,7 @@ def _others(folder: Path, files: dict[str, str]) -> tuple[str, ...]:
     found = []
     for path in sorted(folder.rglob("*")):
         place = path.relative_to(folder)
-        if path.is_dir() or place.as_posix() in files or place.parts[0] in _ASIDE:
+        if path.is_dir() or place.as_posix() in files | _BY_ITSELF or place.parts[0] == "state":
             continue
         if place.parts[0] in _CLOSED:
             raise IntegrityError(
@@ -133,7 +133,6 @@ def _others(folder: Path, files: dict[str, str]) -> tuple[str, ...]:
                 hint="Remove it",
             )
         found.append(place.as_posix())
-    found += [f"ledger/{path.name}" for path in sorted((folder / "ledger").iterdir()) if path.name not in _LEDGER_FILES]
     return tuple(found)
 
 

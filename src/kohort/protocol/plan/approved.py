@@ -37,6 +37,10 @@ class ApprovedPlan:
     schema: Schema
     encoding: Literal["label", "onehot"] = "label"
     missing: Literal["drop", "category"] = "drop"
+    impute: bool = False
+    """Whether a missing number is the middle of its agreed bounds; with `missing` "category"."""
+    unseen: Literal["other", "error"] = "other"
+    """What the model does with categories that no training row had."""
     model: ModelSection = field(default_factory=ModelSection)
     train: TrainSection = field(default_factory=TrainSection)
     own_rows: bool = False

@@ -21,7 +21,7 @@ __all__ = ["ModelSection", "Stop", "TrainSection"]
 
 Choice = str | Mapping[str, str | float | int | bool]
 """A name with options: "trimmed:0.2", "fedadam:lr=0.01,tau=0.001", or {name = "fedadam", lr = 0.01}."""
-MODEL_KINDS = ("linear", "logistic", "svm", "perceptron", "mlp", "onelayer")
+MODEL_KINDS = ("linear", "logistic", "svm", "perceptron", "mlp", "onelayer", "additive")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,7 @@ class ModelSection:
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 - read by pydantic, not a field
 
     kind: str = "mlp"
-    """linear | logistic | svm | perceptron | mlp | onelayer | torch:package.module:factory"""
+    """linear | logistic | svm | perceptron | mlp | onelayer | additive | torch:package.module:factory"""
     hidden: tuple[Annotated[int, Ge(1)], ...] = (12,)
     """Units of each hidden layer of an mlp."""
     activation: Literal["relu", "tanh", "sigmoid"] = "relu"
@@ -99,7 +99,7 @@ class ModelSection:
 
     def _loss(self, classes: int) -> tuple[Any, int]:
         if not classes:
-            if self.kind not in {"linear", "mlp", "onelayer"}:
+            if self.kind not in {"linear", "mlp", "onelayer", "additive"}:
                 raise ConfigError(
                     f"model {self.kind!r} tells classes apart, but the target is a number",
                     hint="Use linear or mlp, or declare the target's categories",

@@ -160,7 +160,7 @@ def open_table(
         return known if options is None else replace(known, frame=declare_missing(known.frame, options)[0])
     looks_like_path = text == "-" or os.sep in text or Path(text).suffix.lower() in ENDINGS or Path(text).exists()
     if not looks_like_path:
-        hint = f"{nearest(text, REGISTRY)}; or give the path of a CSV, Parquet or Arrow file"
+        hint = f"{nearest(text, REGISTRY)} Or give the path of a CSV, Parquet or Arrow file"
         raise ConfigError(f"no dataset and no file named {text!r}", hint=hint)
     return _opened(read_source(text, options), text)
 

@@ -12,7 +12,7 @@ from kohort.errors import ConfigError
 from kohort.tables.schema import Schema
 from kohort.tables.sources.addresses import Address, is_address, shown
 
-__all__ = ["Source", "is_source", "read_address", "source_names"]
+__all__ = ["Source", "absolute", "is_source", "read_address", "source_names"]
 
 _OMOP = "omop:"
 
@@ -56,6 +56,15 @@ def read_address(text: str, *, query: str | None = None, folder: Path | None = N
     from kohort.tables.sources.sql import read_database
 
     return Source(frame=read_database(text, query=query, folder=folder), codebook=Schema(), shown=shown(text))
+
+
+def absolute(text: str) -> str:
+    """The address with a relative file or folder taken to start at the current folder."""
+    if text.startswith(_OMOP):
+        place, mark, options = text.removeprefix(_OMOP).partition("?")
+        return f"{_OMOP}{Path(place).absolute()}{mark}{options}"
+    address = Address.parse(text)
+    return address.below(Path.cwd()).shown() if address.is_file else text
 
 
 def source_names(texts: Sequence[str]) -> list[str]:

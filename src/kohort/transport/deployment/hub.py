@@ -10,20 +10,18 @@ SuperLink's database in `state/` while a run is under way.
 from __future__ import annotations
 
 import json
-import re
+import os
 import shutil
 import socket
 import threading
-import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
-from time import monotonic, sleep, time
+from time import monotonic, sleep
 from typing import Any
 
-import numpy as np
 import polars as pl
 
 from kohort.crypto.identity.certificates import (
@@ -32,23 +30,19 @@ from kohort.crypto.identity.certificates import (
     make_ca,
     node_key_to_register,
 )
-from kohort.crypto.identity.keys import Roster, load_identity, public_text, save_identity
-from kohort.crypto.identity.user import remember_signer
+from kohort.crypto.identity.guarded_files import check_folder
+from kohort.crypto.identity.keys import Roster, load_identity, save_identity
+from kohort.crypto.identity.names import check_name
+from kohort.crypto.identity.parties import bound_to
 from kohort.crypto.sealed import Identity, PublicIdentity
-from kohort.crypto.sums.scheme import KEY_HOLDER
 from kohort.errors import ConfigError, IntegrityError, KohortError, RefusedError, SiteError
-from kohort.files import require_new, write_atomic
-from kohort.privacy.ledger.ledger import canonical
-from kohort.protocol.hub import Ask
-from kohort.protocol.key_holder import needs_key_holder
-from kohort.protocol.plan.approved import ApprovedPlan
-from kohort.rng import Streams
-from kohort.runs.backend import RunContext
+from kohort.files import disk_errors, require_new, write_atomic
+from kohort.privacy.ledger.amend import changing_results
 from kohort.runs.config import Plan
 from kohort.runs.retention import RECEIVED, drop_overdue
-from kohort.runs.simulation import Population, usable_rows
-from kohort.tables.datasets.catalogue import open_table
-from kohort.tables.frames import check_finite
+from kohort.tables.frames import write_table
+from kohort.transport.deployment.backend import FlowerBackend
+from kohort.transport.deployment.domains import DomainUpdate
 from kohort.transport.deployment.files import (
     Invitation,
     Registration,
@@ -57,18 +51,15 @@ from kohort.transport.deployment.files import (
     signer_of,
     split_address,
 )
+from kohort.transport.deployment.renewal import bind_identity
 from kohort.transport.deployment.rotation import KeyHandover
-from kohort.transport.deployment.site_run import check_table, hub_schema
+from kohort.transport.deployment.settings import read_settings
 from kohort.transport.flower.run import FlowerRun, flower_run
 from kohort.transport.flower.superlink import Connection, node_states, register_node, serve_superlink, unregister_node
 from kohort.transport.messages import RequestMessage, fresh_number, read_reply, write_request
-from kohort.transport.remote_engine import RemoteEngine, SiteReceipts
 
 __all__ = ["FlowerBackend", "HubFolder", "SiteState"]
 
-DEADLINE = 600.0
-"""Seconds a site has for an answer when the plan names none."""
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _WHO_SECONDS = 20.0
 
 
@@ -96,39 +87,68 @@ class HubFolder:
     @classmethod
     def init(cls, path: Path, *, address: str, name: str = "hub", insecure: bool = False) -> HubFolder:
         """A new hub: keys, an authority, a certificate for the address's host, and the invitation for sites."""
+        check_name(name)
         require_new(path, force=False)
         host, _ = split_address(address)
         if insecure and not is_loopback(host):
             raise RefusedError("--insecure is for a hub on this very machine", hint="Use TLS, which is the default")
-        identity = Identity.generate(name)
+        with disk_errors(path):
+            path.mkdir(parents=True, exist_ok=True)
+            path.chmod(0o700)
         lines = ["[hub]", f"name = {json.dumps(name)}", f"address = {json.dumps(address)}"]
         lines += [f"insecure = {str(insecure).lower()}", ""]
-        write_atomic(path / "hub.toml", "\n".join(lines).encode())
-        save_identity(path / "identity.key", identity)
+        write_atomic(path / "hub.toml", "\n".join(lines).encode(), private=True)
         authority = ""
         if not insecure:
             authority = make_ca(path, name=f"kohort {name}").public.read_text()
             issue_server_certificate(path, [host])
+        identity = Identity.generate(name, bound=bound_to(address, authority))
+        save_identity(path / "identity.key", identity)
         made = cls(path)
         kept_secret(path / "control.key")
         kept_secret(path / "superexec.key")
-        Invitation(address=address, hub=identity.public, ca=authority).write(path / "invitation.json")
+        Invitation.made(identity, address=address, ca=authority).write(path / "invitation.json")
         return made
 
-    def renew(self) -> None:
-        """A new server certificate of the same authority."""
-        host, _ = split_address(str(self.settings["address"]))
-        issue_server_certificate(self.path, [host], force=True)
+    def renew(self) -> bool:
+        """A new server certificate of the same authority, and an invitation for the address of hub.toml.
+
+        Returns:
+            Whether the hub's fingerprint changed: an older kohort made it, or the address is another one. Sites then
+            need the new invitation (`kohort site renew`).
+        """
+        address = str(self.settings["address"])
+        host, _ = split_address(address)
+        authority = ""
+        if not self.settings["insecure"]:
+            issue_server_certificate(self.path, [host], force=True)
+            authority = (self.path / "ca.pem").read_text()
+        identity, changed = bind_identity(self.path / "identity.key", address, authority)
+        Invitation.made(identity, address=address, ca=authority).write(self.path / "invitation.json")
+        return changed
+
+    def domains(self, plan: Plan, path: Path) -> DomainUpdate:
+        """Sign the domains a plan declares, for sites to take over.
+
+        Args:
+            plan: The plan.
+            path: Where the file for sites goes.
+
+        Returns:
+            The update.
+        """
+        made = DomainUpdate.of(load_identity(self.path / "identity.key"), plan)
+        made.write(path)
+        return made
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """`[hub]` of hub.toml."""
-        try:
-            return dict(tomllib.loads((self.path / "hub.toml").read_text(encoding="utf-8"))["hub"])
-        except OSError as error:
-            raise ConfigError(f"there is no hub at {self.path}", hint="Make one with: kohort hub init") from error
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
-            raise ConfigError(f"{self.path / 'hub.toml'} cannot be read", hint="Mend it") from error
+        """`[hub]` of hub.toml, which nobody else may be able to change."""
+        raw = read_settings(self.path / "hub.toml", what="hub")
+        found = raw.get("hub")
+        if not isinstance(found, dict) or not {"name", "address", "insecure"} <= set(found):
+            raise ConfigError(f"{self.path / 'hub.toml'} cannot be read", hint="Mend it")
+        return dict(found)
 
     @property
     def connection(self) -> Connection:
@@ -143,8 +163,8 @@ class HubFolder:
     def add(self, registration: Registration) -> PublicIdentity:
         """Let a site in. Its operator's fingerprint must have been compared before."""
         site = registration.site
-        if not _NAME.fullmatch(site.name):
-            raise ConfigError(f"{site.name!r} is no name for a site", hint="Use letters, digits, dots and dashes")
+        check_name(site.name)
+        registration.check(f"the registration of {site.name!r}")
         known = self.sites().get(site.name)
         if site.fingerprint in self.revoked.revoked:
             raise RefusedError(
@@ -166,6 +186,28 @@ class HubFolder:
         """The keys that sites handed over to new ones: never let in again."""
         return Roster.load(self.path / "revoked.toml")
 
+    def revoke(self, fingerprint: str) -> str:
+        """Let a key in no more, for good: a leaked one. What its site gave stays; open runs end at the next request.
+
+        Args:
+            fingerprint: The key's.
+
+        Returns:
+            The name of the site that had it; empty when none has it now.
+        """
+        revoked = self.revoked.revoke(fingerprint)
+        revoked.save(self.path / "revoked.toml")
+        found = [item for item in self.sites().values() if item.site.fingerprint in revoked.revoked]
+        for item in found:
+            (self.path / "sites" / f"{item.site.name}.json").unlink()
+        self._tell_superlink()
+        return found[0].site.name if found else ""
+
+    def registered(self) -> tuple[tuple[str, int, int], ...]:
+        """What changes whenever a registration does: names, times and sizes of their files."""
+        facts = [(path.name, path.stat()) for path in sorted((self.path / "sites").glob("*.json"))]
+        return tuple((name, fact.st_mtime_ns, fact.st_size) for name, fact in facts)
+
     def replace(self, handover: KeyHandover) -> PublicIdentity:
         """Let a site's new keys in, in the place of the old ones that vouch for them."""
         name = handover.rotation.old.name
@@ -182,11 +224,15 @@ class HubFolder:
 
     def sites(self) -> dict[str, Registration]:
         """Every registered site, by name and in the order of names."""
-        found = [Registration.read(path) for path in sorted((self.path / "sites").glob("*.json"))]
+        places = sorted((self.path / "sites").glob("*.json"))
+        found = [Registration.read(path, guarded=True) for path in places]
         return {item.site.name: item for item in sorted(found, key=lambda item: item.site.name)}
 
     def start(self) -> None:
         """Serve sites until stopped."""
+        os.umask(0o077)  # whatever is written from now on, by Flower too, is this user's alone
+        check_folder(self.path)
+        self._check_invitation()
         _, port = split_address(str(self.settings["address"]))
         host = "127.0.0.1" if self.settings["insecure"] else "0.0.0.0"  # noqa: S104 - sites are other machines
         tls = None
@@ -207,6 +253,15 @@ class HubFolder:
             home=self.path / "state" / "flower",
             before=telling.start,
         )
+
+    def _check_invitation(self) -> None:
+        """Refuse to serve under an address or a form of invitation that no site's hub.json can have."""
+        invitation = Invitation.read(self.path / "invitation.json")
+        if invitation.address != self.settings["address"]:
+            raise ConfigError(
+                "the address in hub.toml is not the one sites were invited to",
+                hint=f"Run: kohort hub renew {self.path}; and give every site the new invitation",
+            )
 
     def status(self) -> tuple[list[SiteState], dict[str, Any]]:
         """The sites and how they are connected, and what the last run is doing."""
@@ -231,7 +286,10 @@ class HubFolder:
         if known.node_key:
             with suppress(SiteError):  # a SuperLink that is not running learns it from sites/ when it starts
                 unregister_node(self.connection, node_key_to_register(known.node_key.encode()))
-        changed = [drop for folder in self._run_folders() if (drop := _forget_rows(folder, name))]
+        signer, changed = signer_of(load_identity(self.path / "identity.key")), []
+        for folder in self._run_folders():
+            with changing_results(folder, signer=signer, reason=f"site {name!r} left, and its rows were dropped"):
+                changed += [drop] if (drop := _forget_rows(folder, name)) else []
         (self.path / "sites" / f"{name}.json").unlink()
         shutil.rmtree(self.path / "receipts" / name, ignore_errors=True)
         return changed
@@ -239,11 +297,16 @@ class HubFolder:
     def drop_overdue(self, *, today: date | None = None) -> list[str]:
         """Delete the rows of earlier runs whose last day is over; the files that went."""
         day = today or datetime.now(UTC).date()
-        return [str(gone) for folder in self._run_folders() if (gone := drop_overdue(folder, today=day))]
+        signer, dropped = signer_of(load_identity(self.path / "identity.key")), []
+        for folder in self._run_folders():
+            with changing_results(folder, signer=signer, reason="received rows were deleted: their last day is over"):
+                dropped += [str(gone)] if (gone := drop_overdue(folder, today=day)) else []
+        return dropped
 
     @contextmanager
     def backend(self, *, wait: float = 60.0) -> Iterator[FlowerBackend]:
         """A run at the SuperLink, with the sites that connect within `wait` seconds."""
+        check_folder(self.path)
         self.drop_overdue()
         registered = self.sites()
         if not registered:
@@ -325,100 +388,6 @@ class HubFolder:
                 return
 
 
-@dataclass
-class FlowerBackend:
-    """Sites on other machines, reached through this hub's SuperLink."""
-
-    hub: HubFolder
-    run: FlowerRun
-    identity: Identity
-    everyone: Mapping[str, PublicIdentity]
-    name: str = "flower"
-    _began: float = field(default_factory=time)
-
-    @property
-    def sites(self) -> dict[str, PublicIdentity]:
-        """Who has rows."""
-        return {name: identity for name, identity in self.everyone.items() if name != KEY_HOLDER}
-
-    def populate(self, plan: Plan, streams: Streams) -> Population:
-        """The hub's own rows: the test table, if the plan names one."""
-        del streams
-        if plan.data.validation is not None:
-            raise ConfigError("a hub on Flower holds no training rows", hint="Drop data.validation and train.reject")
-        opened = open_table(plan.data.test).frame if isinstance(plan.data.test, str) else None
-        schema = hub_schema(plan, None if opened is None else opened.columns)
-        if schema.target is None:
-            raise ConfigError("the plan names no target", hint="Set data.target to the column to predict")
-        empty = pl.DataFrame(schema=dict.fromkeys(schema.columns, pl.String))
-        test = empty
-        if opened is not None:
-            test = usable_rows(check_finite(check_table(opened, schema, "test")), schema, plan)
-        notes: tuple[str, ...] = () if opened is not None else ("the hub has no test table, so nothing was measured",)
-        if plan.sites.low_risk is not None or plan.sites.clusters is not None:
-            notes += ("sites.low_risk and sites.clusters are for simulations: real sites said both in site.toml",)
-        return Population(
-            schema=schema,
-            frame=empty,
-            names=tuple(self.sites),
-            starts=np.zeros(len(self.sites) + 1, dtype=np.int64),
-            test=test,
-            test_sites=None,
-            notes=notes,
-        )
-
-    def hub_identity(self, streams: Streams) -> Identity | None:
-        """The hub's own, which signs its ledger and results; remembered, so that they verify here."""
-        del streams
-        remember_signer(self.identity.public, f"hub {self.identity.name!r}, which ran here")
-        return self.identity
-
-    def engine(self, ready: RunContext) -> RemoteEngine:
-        """An engine that sends messages to the sites."""
-        signer, asked, approved = signer_of(self.identity), ready.plan.sites, ready.approved
-        parties = self._parties(approved)
-        return RemoteEngine(
-            carrier=self.run,
-            approved=approved,
-            streams=ready.streams,
-            hub=self.identity,
-            sites=self.sites,
-            parties=parties,
-            plan=canonical(ready.plan.to_mapping()).encode(),
-            peers="\n".join(public_text(site) for site in self.everyone.values()).encode(),
-            ledger=ready.ledger,
-            receipts=ready.receipts,
-            quorum=asked.quorum,
-            deadline=DEADLINE if asked.deadline is None else asked.deadline,
-            site_receipts={
-                name: SiteReceipts(name, signer=signer, folder=self.hub.path / "receipts" / name)
-                for name in (*self.sites, *parties)
-            },
-            watch=lambda ask: self._note(approved, ask),
-        )
-
-    def _parties(self, approved: ApprovedPlan) -> dict[str, PublicIdentity]:
-        if not needs_key_holder(approved):
-            return {}
-        if KEY_HOLDER not in self.everyone:
-            raise ConfigError(
-                "the plan's sums need a key-holder, and none is registered",
-                hint=f"Make one with: kohort site init --name {KEY_HOLDER}; or use method.secure.sum = masks",
-            )
-        return {KEY_HOLDER: self.everyone[KEY_HOLDER]}
-
-    def _note(self, approved: ApprovedPlan, ask: Ask) -> None:
-        """What `kohort hub status` shows of a run that is under way."""
-        state = {
-            "run": approved.run,
-            "method": approved.method,
-            "task": ask.task.name,
-            "round": ask.round,
-            "at": time(),
-        }
-        write_atomic(self.hub.path / "state" / "last.json", json.dumps({**state, "began": self._began}).encode())
-
-
 def _require_free(host: str, port: int) -> None:
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -439,7 +408,7 @@ def _forget_rows(folder: Path, name: str) -> str:
     if "sender" not in frame.columns:
         place.unlink()
     elif (frame["sender"] == name).any():
-        frame.filter(pl.col("sender") != name).write_parquet(place)
+        write_table(frame.filter(pl.col("sender") != name), place, force=True, private=True)
     else:
         return ""
     return str(place)

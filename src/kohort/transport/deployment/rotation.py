@@ -11,13 +11,13 @@ next `rotate` where it stopped: the new key file takes the old one's place last,
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
 from kohort.crypto.identity.certificates import make_node_key, node_public_key
 from kohort.crypto.identity.keys import Rotation, accept_rotation, load_identity, rotate, save_identity
-from kohort.crypto.identity.parties import Identity
+from kohort.crypto.identity.parties import Identity, bound_to
 from kohort.crypto.identity.roster import Roster
 from kohort.errors import ConfigError, IntegrityError
 from kohort.files import disk_errors, write_atomic
@@ -42,15 +42,16 @@ class KeyHandover:
     node_key: str
     """OpenSSH line; empty for a site without TLS."""
     by_new: bytes
-    """The new identity's signature over the node key."""
+    """The new identity's signature over its registration: identity and node key."""
 
     @classmethod
     def of(cls, old: Identity, new: Identity, node_key: str) -> KeyHandover:
-        """Signed by both."""
+        """Signed by both; the new identity is bound to the node key."""
+        bound = replace(new, bound=bound_to(node_key))
         return cls(
-            rotation=rotate(old, new),
+            rotation=rotate(old, bound),
             node_key=node_key,
-            by_new=new.sign(node_key.encode(), purpose=Purpose.NODE_KEY),
+            by_new=bytes.fromhex(Registration.made(bound, node_key=node_key).signature),
         )
 
     def write(self, path: Path) -> None:
@@ -93,11 +94,9 @@ class KeyHandover:
         new = self.rotation.new
         roster = Roster({known.site.name: known.site.fingerprint}, revoked.revoked)
         changed = accept_rotation(roster, self.rotation)
-        if not new.signed(self.node_key.encode(), self.by_new, purpose=Purpose.NODE_KEY):
-            raise IntegrityError(
-                f"the node key of site {new.name!r} is not signed by its new key", hint="Ask for the hand-over again"
-            )
-        return Registration(site=new, node_key=self.node_key), Roster(revoked=changed.revoked)
+        fresh = Registration(site=new, node_key=self.node_key, signature=self.by_new.hex())
+        fresh.check(f"the hand-over of site {new.name!r}")
+        return fresh, Roster(revoked=changed.revoked)
 
 
 class Rotates(Protocol):
@@ -123,17 +122,15 @@ def rotate_site(site: Rotates, *, passphrase: str | None = None) -> KeyHandover:
     path = site.path
     old = load_identity(path / "identity.key", passphrase=passphrase)
     pending = path / _NEXT_IDENTITY
-    if not pending.exists():
-        save_identity(pending, Identity.generate(old.name, suite=old.suite), passphrase=passphrase)
-    new = load_identity(pending, passphrase=passphrase)
     node_key = ""
     if site.invitation.ca:
         if not (path / _NEXT_NODE).exists():
             make_node_key(path / _NEXT_NODE, force=True)
         node_key = node_public_key(path / _NEXT_NODE).decode().strip()
+    new = _pending(pending, old, bound_to(node_key), passphrase)
     made = KeyHandover.of(old, new, node_key)
     made.write(path / HANDOVER_FILE)
-    Registration(site=new.public, node_key=node_key).write(path / "registration.json")
+    Registration.made(new, node_key=node_key).write(path / "registration.json")
     _write_down(site, old, new, passphrase)
     roster = Roster.load(path / "peers.toml")
     if not roster.knows(new.name, new.public):
@@ -143,6 +140,17 @@ def rotate_site(site: Rotates, *, passphrase: str | None = None) -> KeyHandover:
             (path / f"{_NEXT_NODE}.pub").replace(path / "node.key.pub")
             (path / _NEXT_NODE).replace(path / "node.key")
         pending.replace(path / "identity.key")
+    return made
+
+
+def _pending(path: Path, old: Identity, bound: str, passphrase: str | None) -> Identity:
+    """The keys to come: those of an interrupted rotation, or new ones."""
+    if path.exists():
+        found = load_identity(path, passphrase=passphrase)
+        if found.bound == bound:
+            return found
+    made = Identity.generate(old.name, suite=old.suite, bound=bound)
+    save_identity(path, made, passphrase=passphrase, force=True)
     return made
 
 

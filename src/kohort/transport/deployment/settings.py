@@ -15,8 +15,18 @@ from kohort.crypto.identity.guarded_files import UNCHANGED, read_guarded
 from kohort.errors import ConfigError
 from kohort.privacy.policy import Policy
 from kohort.runs.config import Plan
+from kohort.tables.sources.opening import absolute
 
-__all__ = ["SCHEMA_KEYS", "Limits", "SiteSection", "read_settings", "section_of", "site_template", "toml_value"]
+__all__ = [
+    "MAPPING_FILE",
+    "SCHEMA_KEYS",
+    "Limits",
+    "SiteSection",
+    "read_settings",
+    "section_of",
+    "site_template",
+    "toml_value",
+]
 
 SCHEMA_KEYS = (
     "target", "quasi", "sensitive", "identifiers", "items", "features", "drop",
@@ -44,7 +54,11 @@ class SiteSection:
 
     name: str
     table: str = ""
-    """A path; a relative one starts at the site's folder."""
+    """A path or the address of a database; a relative path starts at the site's folder."""
+    query: str = ""
+    """A SELECT statement, where `table` is the address of a database. It is the site's own: no plan can change it."""
+    mapping: str = ""
+    """A mapping file that is applied to the table at home (`kohort harmonise`), or nothing."""
     low_risk: str = ""
     """Which rows carry a low risk: "column:NAME", a column of 0 and 1, or "below:COLUMN:NUMBER"; empty for none."""
     cluster: str = ""
@@ -104,16 +118,18 @@ def section_of(
         raise ConfigError(f"{where!r} in {file}: {first['msg'].lower()}", hint="Correct it") from None
 
 
+MAPPING_FILE = "mapping.toml"
+"""The mapping that a site takes over from its plan, in the site's folder."""
 _REMARKS = {"epsilon": "  # in total, over all runs with this table; spent epsilon never comes back"}
 """Remarks of the template on rules of the policy."""
 
 
-def site_template(name: str, table: Path | None, plan: Plan | None) -> str:
+def site_template(name: str, table: Path | str | None, plan: Plan | None) -> str:
     """A `site.toml` with the roles of `plan`, and every rule of the policy at its careful default.
 
     Args:
         name: The site's name.
-        table: Its rows; None for a key-holder.
+        table: Its rows, as a path or an address; None for a key-holder.
         plan: Whose roles of columns to copy; None for none.
 
     Returns:
@@ -121,7 +137,10 @@ def site_template(name: str, table: Path | None, plan: Plan | None) -> str:
     """
     lines = ["[site]", f"name = {toml_value(name)}"]
     if table is not None:
-        lines += [f"table = {toml_value(str(table.resolve()))}"]
+        place = str(table.resolve()) if isinstance(table, Path) else absolute(table)
+        lines += [f"table = {toml_value(place)}"]
+        has_mapping = plan is not None and plan.data.mapping is not None
+        lines += [f"mapping = {toml_value(MAPPING_FILE)}  # applied to the table at home"] if has_mapping else []
         lines += ['# low_risk = "below:age:30"  # or "column:NAME", a column of 0 and 1; for hybrid plans']
         lines += ['# cluster = "north"  # the peers this site trains with; for hybrid plans', ""]
     lines += ["[data]  # what the columns are; must agree with the plan"]

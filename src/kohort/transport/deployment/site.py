@@ -1,7 +1,7 @@
 """A site's folder, and what its operator does with it: init, trust, approve, start.
 
     site.toml  identity.key  node.key  hub.json  ca.pem  peers.toml  approved.toml  registration.json
-    ledger/  ledger.mark  runs/  numbers  answered  log/  openings (a key-holder's book)
+    ledger/  ledger.mark  peers.heads  runs/  numbers  answered  log/  openings (a key-holder's book)
 
 Guarantee: private keys and stored answers are readable by their owner only; a site answers only plans its operator
 approved, counts only peers its operator trusts, and runs only the kohort installed here.
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -21,20 +21,23 @@ from typing import Any
 
 import polars as pl
 
+from kohort.crypto.identity.guarded_files import check_folder
 from kohort.crypto.identity.keys import load_identity, save_identity
+from kohort.crypto.identity.names import check_name
+from kohort.crypto.identity.parties import bound_to
 from kohort.crypto.identity.roster import Approvals, Roster
 from kohort.crypto.identity.user import state_folder
-from kohort.crypto.sealed import Identity
+from kohort.crypto.sealed import Identity, PublicIdentity
 from kohort.crypto.sums.key_book import KeyBook
 from kohort.crypto.sums.scheme import KEY_HOLDER
 from kohort.errors import ConfigError, IntegrityError, KohortError, RefusedError, SiteError
-from kohort.files import require_new, write_atomic
+from kohort.files import disk_errors, require_new, write_atomic
 from kohort.privacy.openings import OpeningBook
 from kohort.privacy.policy import Policy
 from kohort.privacy.releases import ReleaseAccount
 from kohort.rng import Streams
 from kohort.runs.config import DataSection, Plan
-from kohort.tables.frames import check_finite, read_table
+from kohort.tables.harmonise.toml import mapping_text
 from kohort.tables.schema import Schema
 from kohort.transport.deployment.declared import LowRisk, cluster_of, low_risk_rule
 from kohort.transport.deployment.files import (
@@ -47,6 +50,7 @@ from kohort.transport.deployment.files import (
     split_address,
 )
 from kohort.transport.deployment.settings import (
+    MAPPING_FILE,
     SCHEMA_KEYS,
     Limits,
     SiteSection,
@@ -54,17 +58,22 @@ from kohort.transport.deployment.settings import (
     section_of,
     site_template,
 )
+from kohort.transport.deployment.site_profile import PROFILE, release_profile
 from kohort.transport.deployment.site_run import SiteResources, check_table, open_chain, run_opener
+from kohort.transport.deployment.site_table import read_site_table
+from kohort.transport.deployment.waiting import Waiting
 from kohort.transport.flower.environment import quiet
 from kohort.transport.flower.runner import BAD_CERTIFICATE, NODE_FILE, NOT_LET_IN, SiteRunner, supernode_command
 from kohort.transport.high_water import MARK_FILE, HighWater
-from kohort.transport.site_ledger import MONTH, SiteLedger, open_site_ledger
+from kohort.transport.peer_heads import PeerHeads
+from kohort.transport.site_ledger import MONTH, KeptReceipts, SiteLedger, open_site_ledger
 from kohort.transport.site_server import SiteServer
 from kohort.transport.site_store import AnsweredRequests, ReplayGuard, RunStore
 
 __all__ = ["Limits", "SiteFolder"]
 
 STOP_SECONDS = 10.0
+_FROM_PLAN = "The plan's mapping. It is applied to your table at home: read it, and correct it where it is wrong."
 
 
 @dataclass(frozen=True)
@@ -79,12 +88,13 @@ class SiteFolder:
         path: Path,
         *,
         name: str,
-        table: Path | None,
+        table: Path | str | None,
         invitation: Invitation,
         plan: Plan | None = None,
         passphrase: str | None = None,
     ) -> SiteFolder:
         """A new site: keys, `site.toml` to fill in (with the roles of `plan`, if given), and the registration."""
+        check_name(name)
         require_new(path, force=False)
         if (table is None) != (name == KEY_HOLDER):
             raise ConfigError(
@@ -92,10 +102,13 @@ class SiteFolder:
                 hint=f"Give --table, unless the name is {KEY_HOLDER!r}",
             )
         made = cls(path)
-        identity = Identity.generate(name)
-        Roster().trust(name, identity.public.fingerprint)  # refuses a name that no roster could hold
-        write_atomic(path / "site.toml", site_template(name, table, plan).encode())
-        save_identity(path / "identity.key", identity, passphrase=passphrase)
+        with disk_errors(path):
+            path.mkdir(parents=True, exist_ok=True)
+            path.chmod(0o700)
+        write_atomic(path / "site.toml", site_template(name, table, plan).encode(), private=True)
+        if plan is not None and plan.data.mapping is not None and table is not None:
+            text = mapping_text(plan.data.table_mapping, about=[_FROM_PLAN])
+            write_atomic(path / MAPPING_FILE, text.encode(), private=True)
         node_key = ""
         if invitation.ca:
             from kohort.crypto.identity.certificates import make_node_key, node_public_key
@@ -103,18 +116,24 @@ class SiteFolder:
             make_node_key(path / "node.key")
             node_key = node_public_key(path / "node.key").decode().strip()
             write_atomic(path / "ca.pem", invitation.ca.encode())
-        invitation.write(path / "hub.json")
+        identity = Identity.generate(name, bound=bound_to(node_key))
+        save_identity(path / "identity.key", identity, passphrase=passphrase)
+        invitation.write(path / "hub.json", private=True)
         made.trust(name, identity.public.fingerprint)
-        Registration(site=identity.public, node_key=node_key).write(path / "registration.json")
+        Registration.made(identity, node_key=node_key).write(path / "registration.json")
         return made
 
     def trust(self, name: str, fingerprint: str) -> None:
         """Let a peer count, and be given what is meant for it."""
-        Roster.load(self.path / "peers.toml").trust(name, fingerprint).save(self.path / "peers.toml")
+        self.roster().trust(check_name(name), fingerprint).save(self.path / "peers.toml")
 
     def distrust(self, fingerprint: str) -> None:
-        """Revoke a fingerprint for good."""
-        Roster.load(self.path / "peers.toml").revoke(fingerprint).save(self.path / "peers.toml")
+        """Revoke a fingerprint for good; open runs with it end at the next request."""
+        self.roster().revoke(fingerprint).save(self.path / "peers.toml")
+
+    def roster(self) -> Roster:
+        """Whom this site trusts now."""
+        return Roster.load(self.path / "peers.toml")
 
     @property
     def approvals(self) -> Approvals:
@@ -124,7 +143,7 @@ class SiteFolder:
     @property
     def invitation(self) -> Invitation:
         """The hub this site belongs to."""
-        return Invitation.read(self.path / "hub.json")
+        return Invitation.read(self.path / "hub.json", guarded=True)
 
     def settings(self) -> tuple[SiteSection, Schema, Policy, Limits]:
         """What `site.toml` says; the schema is for the table it names."""
@@ -138,36 +157,29 @@ class SiteFolder:
 
     def site_server(self, *, passphrase: str | None = None) -> SiteServer:
         """Everything read and checked: what answers this site's messages."""
+        check_folder(self.path)
         site, declared, policy, limits = self.settings()
-        identity = load_identity(self.path / "identity.key", passphrase=passphrase)
-        if identity.name != site.name:
-            raise ConfigError(f"the keys are of {identity.name!r}, site.toml says {site.name!r}", hint="Use one name")
-        if identity.public.fingerprint in Roster.load(self.path / "peers.toml").revoked:
-            raise IntegrityError("this site's key was revoked", hint="Put the key file back that took its place")
+        identity = self._identity(site, passphrase)
+        hub = self._hub(identity)
         holds_keys = identity.name == KEY_HOLDER
-        frame = pl.DataFrame() if holds_keys else check_finite(read_table(str(self.path / site.table)))
+        frame = pl.DataFrame() if holds_keys else self._table(site)
         cluster, rule, low = cluster_of(site.cluster, frame), low_risk_rule(site.low_risk), None
         schema = Schema(columns={}) if holds_keys else _schema_of(declared, frame, rule)
         if rule is not None:
             frame, low = rule.low_first(frame, schema)
-        hub = self.invitation.hub
-        ledger, receipts = open_site_ledger(self.path / "ledger", signer=signer_of(identity), hub_key=hub.signing.hex())
-        high_water = self._high_water(identity)
-        try:
-            high_water.check(site.name, ledger.hashes)
-        except IntegrityError:
-            ledger.close()
-            raise
+        ledger, receipts, high_water = self._open_ledger(identity, hub)
         secret = kept_secret(self.path / "ledger.key")
         resources = SiteResources(
             identity=identity,
             frame=check_table(frame, schema, site.name),
             schema=schema,
             policy=policy,
-            roster=Roster.load(self.path / "peers.toml"),
+            roster=self.roster,
+            hub=hub,
             streams=lambda store: _streams(site, store, secret),
             low=low,
             low_by_row=rule is not None and rule.by_row,
+            is_mapped=bool(site.mapping),
             cluster=cluster,
             openings=OpeningBook(self.path / "openings.jsonl"),
             releases=ReleaseAccount(None if holds_keys else self.path / "releases.jsonl"),
@@ -186,15 +198,96 @@ class SiteFolder:
             replay_guard=ReplayGuard(self.path / "numbers"),
             answered=AnsweredRequests(self.path / "answered"),
             high_water=high_water,
+            peer_heads=PeerHeads(self.path / "peers.heads"),
         )
+
+    def profile(self, *, passphrase: str | None = None) -> bytes:
+        """The profile of this site's table, for `kohort harmonise`, released through the door and listed in the ledger.
+
+        The site must not be running, since its ledger has one writer.
+
+        Raises:
+            RefusedError: Policy or limits do not let it out.
+        """
+        site, declared, policy, limits = self.settings()
+        identity = self._identity(site, passphrase)
+        if identity.name == KEY_HOLDER:
+            raise ConfigError("a key-holder has no table", hint="Let the sites write their profiles")
+        frame = self._table(site)
+        ledger, receipts, high_water = self._open_ledger(identity, self._hub(identity))
+        try:
+            self._check_limits(limits, [PROFILE], ledger, begins=False)
+            secret = kept_secret(self.path / "ledger.key")
+            try:
+                return release_profile(
+                    frame, site=site.name, declared=declared, policy=policy, ledger=ledger, secret=secret
+                )
+            finally:
+                ledger.seal(receipts=(receipts.length, receipts.head), hub_key=receipts.hub_key)
+                high_water.raise_to(ledger.chain)
+        finally:
+            ledger.close()
+
+    def _identity(self, site: SiteSection, passphrase: str | None) -> Identity:
+        identity = load_identity(self.path / "identity.key", passphrase=passphrase)
+        if identity.name != site.name:
+            raise ConfigError(f"the keys are of {identity.name!r}, site.toml says {site.name!r}", hint="Use one name")
+        return identity
+
+    def _open_ledger(self, identity: Identity, hub: PublicIdentity) -> tuple[SiteLedger, KeptReceipts, HighWater]:
+        """The site's ledger, which must not be older than what the site signed."""
+        ledger, receipts = open_site_ledger(self.path / "ledger", signer=signer_of(identity), hub_key=hub.signing.hex())
+        high_water = self._high_water(identity)
+        try:
+            high_water.check(identity.name, ledger.hashes)
+        except IntegrityError:
+            ledger.close()
+            raise
+        return ledger, receipts, high_water
+
+    def _table(self, site: SiteSection) -> pl.DataFrame:
+        return read_site_table(self.path, name=site.name, table=site.table, query=site.query, mapping=site.mapping)
 
     def _high_water(self, identity: Identity) -> HighWater:
         """How far the ledger has come: marks beside the ledger folder, and outside the site's folder."""
         outside = state_folder() / "sites" / identity.public.fingerprint
         return HighWater((self.path / MARK_FILE, outside))
 
-    def start(self, *, insecure: bool, retries: int, passphrase: str | None = None) -> None:
-        """Serve the hub until stopped. Ends with an error that says why, when the SuperNode ends by itself."""
+    def _hub(self, identity: Identity) -> PublicIdentity:
+        """The hub this site belongs to; refuses revoked keys and files that do not belong together."""
+        invitation, revoked = self.invitation, self.roster().revoked
+        if identity.public.fingerprint in revoked:
+            raise IntegrityError("this site's key was revoked", hint="Put the key file back that took its place")
+        if invitation.hub.fingerprint in revoked:
+            raise IntegrityError(
+                "the hub's fingerprint was revoked here",
+                hint="Ask its operator, then make a new site: kohort site init",
+            )
+        if not identity.bound:
+            raise ConfigError(
+                "this site was made by an older kohort: its fingerprint does not cover its node key",
+                hint=f"Run: kohort site renew {self.path}",
+            )
+        if invitation.ca and (self.path / "ca.pem").read_text(errors="replace") != invitation.ca:
+            raise IntegrityError(
+                "ca.pem is not the authority's certificate that the hub's fingerprint covers",
+                hint="Somebody replaced it: find out who, then put the one of hub.json back",
+            )
+        return invitation.hub
+
+    def start(
+        self, *, insecure: bool, retries: int, passphrase: str | None = None, say: Callable[[str], None] | None = None
+    ) -> None:
+        """Serve the hub until stopped. Ends with an error that says why, when the SuperNode ends by itself.
+
+        Args:
+            insecure: Whether there is no TLS, on loopback.
+            retries: How often to try again when the hub does not answer.
+            passphrase: The key file's, if it has one.
+            say: Where to say what the site waits for, and why it refused something; nowhere when it is None.
+        """
+        os.umask(0o077)  # whatever is written from now on, by Flower too, is this user's alone
+        tell = say or (lambda _: None)
         invitation = self.invitation
         _check_security(invitation, insecure=insecure)
         site_server = self.site_server(passphrase=passphrase)
@@ -209,14 +302,28 @@ class SiteFolder:
             key=self.path / "node.key" if invitation.ca else None,
             retries=retries,
         )
+        waiting = Waiting(
+            tell,
+            site_server.ledger.chain.site,
+            invitation.address,
+            self.path / "node.number",
+            self.path / "registration.json",
+            lambda: len(self.approvals.listed()),
+        )
+        waiting.begin(sorted(set(self.roster().valid) - {waiting.name}))
+
+        def go_on() -> bool:
+            waiting.look()
+            return node.poll() is None and site_server.broken is None
+
         with self._supernode(command) as node:
             runner = SiteRunner(
-                answer=site_server.reply,
+                answer=lambda data: _told(site_server, data, tell),
                 refuse=lambda reason: site_server.record_refusal("app bundle", reason),
                 unread=lambda reason: site_server.record_refusal("letter", reason),
                 address=f"127.0.0.1:{port}",
                 secret=secret,
-                alive=lambda: node.poll() is None and site_server.broken is None,
+                alive=go_on,
             )
             runner.serve()
         if site_server.broken is not None:
@@ -276,6 +383,18 @@ class SiteFolder:
                 raise RefusedError(
                     f"{answered} answers to {pattern!r} left in the last 30 days, the limit is {most}", code="limits"
                 )
+
+
+def _told(site_server: SiteServer, data: bytes, say: Callable[[str], None]) -> bytes:
+    """Answer, and tell the operator why something was refused: the hub gets one word."""
+    name = site_server.ledger.chain.site
+    before = site_server.ledger.length
+    reply = site_server.reply(data)
+    reason = site_server.ledger.refusals.get(name)
+    last = site_server.ledger.last
+    if reason and site_server.ledger.length > before and last is not None and last.refused:
+        say(f"{name}: refused: {reason}")
+    return reply
 
 
 _EMPTY: dict[str, Any] = {

@@ -19,7 +19,7 @@ from kohort.crypto.identity.roster import Roster
 from kohort.crypto.sealed import Identity, PublicIdentity
 from kohort.crypto.sums.key_book import KeyBook
 from kohort.crypto.sums.scheme import KEY_HOLDER, MIN_SITES
-from kohort.errors import ConfigError, DataError, IntegrityError, RefusedError
+from kohort.errors import ConfigError, DataError, IntegrityError, KohortError, RefusedError
 from kohort.methods.registry import find_method
 from kohort.privacy.ledger.ledger import Chain, canonical
 from kohort.privacy.openings import OpeningBook
@@ -31,19 +31,20 @@ from kohort.protocol.plan.approved import ApprovedPlan
 from kohort.protocol.site import Site, SiteTable
 from kohort.rng import Streams
 from kohort.rounds.clusters import join_cluster, planned_mates
-from kohort.runs.backend import approved_plan_for
+from kohort.runs.agreed import approved_plan_for, usable_rows
 from kohort.runs.config import Plan, load_plan
-from kohort.runs.simulation import usable_rows
 from kohort.tables.schema import Schema
+from kohort.transport.deployment.domains import schema_differences
 from kohort.transport.deployment.settings import SCHEMA_KEYS
 from kohort.transport.messages import RequestMessage
 from kohort.transport.site_ledger import SiteLedger
 from kohort.transport.site_server import OpenedRun
 from kohort.transport.site_store import RunStore
 
-__all__ = ["SCHEMA_KEYS", "SiteResources", "check_table", "hub_schema", "open_chain", "run_opener"]
+__all__ = ["SCHEMA_KEYS", "SiteResources", "check_table", "hub_schema", "open_chain", "require_mapping", "run_opener"]
 
 _LARGEST_PLAN = 1 << 20
+_MOST_NAMED = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +55,10 @@ class SiteResources:
     frame: pl.DataFrame = field(repr=False)
     schema: Schema
     policy: Policy
-    roster: Roster
+    roster: Callable[[], Roster]
+    """Whom it trusts now: read anew at every request, so that a revocation ends open runs."""
+    hub: PublicIdentity | None = None
+    """Whose requests it answers."""
     streams: Callable[[RunStore], Streams]
     """The run's randomness: from the operating system, or, in tests, from a seed."""
     approve: Callable[[str], None] = lambda _: None
@@ -65,6 +69,8 @@ class SiteResources:
     """How many rows of `frame`, the first ones, the operator called low-risk; None when no row was."""
     low_by_row: bool = False
     """Whether each row tells that by itself."""
+    is_mapped: bool = False
+    """Whether the site applied a mapping to its table."""
     cluster: str = ""
     """The cluster of peers the operator named; empty for none."""
     openings: OpeningBook = field(default_factory=OpeningBook)
@@ -73,6 +79,21 @@ class SiteResources:
     """Whom it released in which classes, over all runs."""
     book: KeyBook = field(default_factory=KeyBook)
     """What a key-holder offered and opened, over all runs."""
+
+
+def require_mapping(resources: SiteResources, plan: Plan) -> None:
+    """Refuse a plan for mapped tables at a site that applies no mapping: its values would mean something else.
+
+    A plan's mapping is never applied here; the site's own is, and its operator may have corrected it.
+
+    Raises:
+        RefusedError: The plan has a mapping, and `site.toml` names none.
+    """
+    if plan.data.mapping is not None and not resources.is_mapped:
+        raise RefusedError(
+            "the plan is for tables with a mapping, and site.toml names none",
+            hint='Set mapping = "mapping.toml" under [site]; an empty file says that the table agrees as it is',
+        )
 
 
 def open_chain(resources: SiteResources, ledger: SiteLedger, secret: bytes) -> Chain:
@@ -93,10 +114,11 @@ def run_opener(resources: SiteResources, ledger: SiteLedger) -> Callable[[Reques
         raw = _checked_plan(plan, incoming.plan_hash)
         resources.approve(incoming.plan_hash)
         is_site = resources.identity.name != KEY_HOLDER
-        schema = _agreed_schema(resources.schema, incoming) if is_site else resources.schema
         read = _read_plan(raw, incoming.plan_hash)
+        schema = _agreed_schema(resources.schema, incoming, read) if is_site else resources.schema
         if not is_site:
             return _open_for_key_holder(resources, ledger, read, incoming, store)
+        require_mapping(resources, read)
         peers = store.peers or incoming.peers
         approved = approved_plan_for(read, schema=schema, run=incoming.run, sites=_sites_in(peers))
         method = find_method(read.method)
@@ -114,7 +136,7 @@ def run_opener(resources: SiteResources, ledger: SiteLedger) -> Callable[[Reques
         site.policy = resources.policy.tightened(read.policy)
         site.approved = approved
         site.identity = resources.identity
-        trusted = _trusted(resources.roster, peers)
+        trusted = _trusted(resources.roster(), peers)
         mates = planned_mates(approved, site.name)
         # Where the operators approved who trains with whom, a hub cannot put anybody else among them.
         site.find_peer = (trusted if mates is None else {name: trusted[name] for name in mates & {*trusted}}).get
@@ -123,10 +145,12 @@ def run_opener(resources: SiteResources, ledger: SiteLedger) -> Callable[[Reques
         site.releases = resources.releases
         tasks = tuple(dict.fromkeys(step.task for step in approved.contract if step.task != DESCRIBE.name))
         resources.limit(tasks, not store.plan)
+        pinned = _pinned_roster(resources, peers, store)
 
         def check() -> None:
             resources.approve(incoming.plan_hash)
             resources.limit(tasks, False)
+            _check_roster(resources, peers, pinned)
 
         return OpenedRun(
             site=site,
@@ -171,14 +195,16 @@ def _open_for_key_holder(
     peers = store.peers or incoming.peers
     site.approved = approved_plan_for(plan, schema=resources.schema, run=incoming.run, sites=_sites_in(peers))
     site.identity = resources.identity
-    site.find_peer = _trusted(resources.roster, peers).get
+    site.find_peer = _trusted(resources.roster(), peers).get
     site.state(KeyHolderState).book = resources.book
     site.openings = resources.openings
     site.contract_of = key_holder_contract
+    pinned = _pinned_roster(resources, peers, store)
 
     def check() -> None:
         resources.approve(incoming.plan_hash)
         resources.limit(tasks, False)
+        _check_roster(resources, peers, pinned)
 
     return OpenedRun(site=site, check=check, plan_task=f"{plan.method}.plan", claims=(), judged=tasks, store=store)
 
@@ -225,7 +251,7 @@ def _read_plan(raw: Any, wanted: str) -> Plan:
     return read
 
 
-def _agreed_schema(own: Schema, incoming: RequestMessage) -> Schema:
+def _agreed_schema(own: Schema, incoming: RequestMessage, plan: Plan) -> Schema:
     """The site's own schema in the hub's column order, if that is the schema the hub means."""
     try:
         order: Any = json.loads(incoming.columns)
@@ -235,10 +261,47 @@ def _agreed_schema(own: Schema, incoming: RequestMessage) -> Schema:
         agreed = Schema(columns={str(name): own.columns[str(name)] for name in order})
         if agreed.fingerprint() == incoming.schema:
             return agreed
+    columns = [str(name) for name in order] if isinstance(order, list) else []
     raise RefusedError(
-        "the plan is about another schema than this site's: its columns, roles, kinds or bounds differ",
+        "the plan is about another schema than this site's: its columns, roles, kinds or bounds differ"
+        + _differences(own, plan, columns),
         code="schema",
     )
+
+
+def _differences(own: Schema, plan: Plan, columns: list[str]) -> str:
+    """Which columns differ, for the site's own ledger; empty when the plan itself does not tell."""
+    try:
+        found = schema_differences(own, hub_schema(plan, columns))
+    except KohortError:
+        return ""
+    more = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
+    return f" ({'; '.join(found[:_MOST_NAMED])}{more})" if found else ""
+
+
+def _pinned_roster(resources: SiteResources, peers: bytes, store: RunStore) -> str:
+    """The roster hash a run began under, kept with the run; a run that began under another one has ended."""
+    pinned = store.pin("roster", _roster_hash(resources, peers))
+    _check_roster(resources, peers, pinned)
+    return pinned
+
+
+def _check_roster(resources: SiteResources, peers: bytes, pinned: str) -> None:
+    if resources.hub is not None and resources.hub.fingerprint in resources.roster().revoked:
+        raise RefusedError("the hub's fingerprint was revoked", code="roster")
+    if _roster_hash(resources, peers) != pinned:
+        raise RefusedError(
+            "the roster changed since the run began: a key of its sites was revoked, rotated or newly trusted. The run "
+            "has ended here, and a new one is needed",
+            code="roster",
+        )
+
+
+def _roster_hash(resources: SiteResources, lines: bytes) -> str:
+    """The hash of the run's sites as far as this site trusts them, itself included."""
+    roster = resources.roster()
+    known = {*_trusted(roster, lines), *({resources.identity.name} & set(roster.valid))}
+    return roster.hash(known)
 
 
 def _sites_in(lines: bytes) -> tuple[str, ...]:

@@ -357,9 +357,11 @@ def _context_of(message: Message) -> LedgerContext:
     kind = str(data.message_type)
     known = validate_message_type(kind) and len(kind) <= 64
     asked = hashlib.blake2b(f"{data.run_id} {data.message_id}".encode(), digest_size=32).hexdigest()
-    number = str(data.group_id)
-    return LedgerContext(
-        what=f"flower.{kind}" if known else "flower.unknown",
-        request=asked,
-        round=int(number) if number.isascii() and number.isdigit() and len(number) < 10 else 0,
-    )
+    return LedgerContext(what=f"flower.{kind}" if known else "flower.unknown", request=asked, round=_round_of(message))
+
+
+def _round_of(message: Message) -> int:
+    """The round as Flower's strategies say it; 0 where none is said."""
+    configs = message.content.config_records.values() if message.has_content() else ()
+    said = [value for config in configs if type(value := config.get("server-round")) is int]
+    return said[0] if said and 0 <= said[0] < 1 << 31 else 0

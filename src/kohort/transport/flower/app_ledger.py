@@ -1,6 +1,6 @@
 """The ledger of a site that runs somebody else's app: its own keys, and a chain over all replies of all apps.
 
-    FOLDER/identity.key  ledger.key  lock  ledger/
+    FOLDER/identity.key  ledger.key  lock  ledger/  ledger.mark
 
 The folder has the form of a site's folder, so `kohort ledger verify FOLDER` checks it against the site's own key.
 Flower may start a process for every message: the ledger is read and checked when it is opened, and one process has it
@@ -21,8 +21,10 @@ from kohort.crypto.identity.guarded_files import kept_secret
 from kohort.crypto.identity.keys import load_identity, save_identity
 from kohort.crypto.identity.names import check_name
 from kohort.crypto.identity.parties import Identity
+from kohort.crypto.identity.signers import signer_of
+from kohort.crypto.identity.user import state_folder
 from kohort.files import disk_errors
-from kohort.privacy.ledger.signing import Signer
+from kohort.transport.high_water import MARK_FILE, HighWater
 from kohort.transport.site_ledger import SiteLedger, open_site_ledger
 
 __all__ = ["AppLedger"]
@@ -62,7 +64,7 @@ class AppLedger:
             The ledger with its chain open.
 
         Raises:
-            IntegrityError: The ledger was changed.
+            IntegrityError: The ledger was changed, or copied back from an earlier day.
             ResourceError: It cannot be written.
         """
         with disk_errors(self.folder):
@@ -73,17 +75,15 @@ class AppLedger:
             identity = self.identity()
             own = identity.public.signing.hex()
             # Nobody counter-signs: a hub of Flower's knows no receipts.
-            ledger, receipts = open_site_ledger(self.folder / "ledger", signer=_signer(identity), hub_key=own)
+            ledger, receipts = open_site_ledger(self.folder / "ledger", signer=signer_of(identity), hub_key=own)
+            marks = HighWater((self.folder / MARK_FILE, state_folder() / "sites" / identity.public.fingerprint))
             try:
+                marks.check(identity.name, ledger.hashes)
                 ledger.open_chain(identity.name, secret=kept_secret(self.folder / "ledger.key"), binding=binding)
                 yield ledger
                 ledger.seal(receipts=(receipts.length, receipts.head), hub_key=own)
+                marks.raise_to(ledger.chain)
             finally:
                 ledger.close()
         finally:
             os.close(lock)
-
-
-def _signer(identity: Identity) -> Signer:
-    key: Any = identity.signing_key
-    return Signer(key)

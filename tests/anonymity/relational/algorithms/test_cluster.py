@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.reference.partitions import class_loss, clusters, meets
 from tests.support.anonymity_tables import RULES, as_sets, problem_of, tables
+from tests.support.examples import examples
 
 from kohort.anonymity.relational.algorithms.cluster import block_rows, cluster
 from kohort.anonymity.relational.algorithms.cluster_kernel import assign_leftovers, grow_clusters
@@ -16,7 +17,7 @@ from kohort.anonymity.relational.rule import Rule, SensitiveColumns
 from kohort.tables.datasets.catalogue import load_dataset
 
 
-@settings(max_examples=100)
+@examples(25, 100)
 @given(frame=tables(dyadic=True, least=4), k=st.integers(2, 5))
 def test_clusters_grow_as_by_hand(frame, k):
     problem = problem_of(frame, Rule(k=k))
@@ -26,7 +27,7 @@ def test_clusters_grow_as_by_hand(frame, k):
     assert [set(np.flatnonzero(labels == j).tolist()) for j in range(count)] == [set(rows) for rows in by_hand]
 
 
-@settings(max_examples=100)
+@examples(25, 100)
 @given(frame=tables(dyadic=True, least=6), k=st.integers(2, 4))
 def test_a_row_that_is_left_joins_the_cluster_that_then_loses_least(frame, k):
     problem = problem_of(frame, Rule(k=k))
@@ -43,7 +44,7 @@ def test_a_row_that_is_left_joins_the_cluster_that_then_loses_least(frame, k):
     assert labels.tolist() == expected.tolist()
 
 
-@settings(max_examples=150)
+@examples(40, 150)
 @given(frame=tables(), rule=st.sampled_from(RULES), block=st.sampled_from([8, 20, 1000]), jobs=st.sampled_from([1, 2]))
 def test_every_class_meets_the_rule_and_every_row_is_in_one(frame, rule, block, jobs):
     problem = problem_of(frame, Rule(**rule))
@@ -54,7 +55,7 @@ def test_every_class_meets_the_rule_and_every_row_is_in_one(frame, rule, block, 
     assert all(meets(problem, sorted(rows)) for rows in as_sets(found))
 
 
-@settings(max_examples=50)
+@examples(20, 50)
 @given(frame=tables(least=10), rule=st.sampled_from(RULES))
 def test_threads_change_nothing_and_no_block_is_worse_than_mondrian(frame, rule):
     problem = problem_of(frame, Rule(**rule))

@@ -10,10 +10,11 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.reference.partitions import meets
 from tests.support.anonymity_tables import QUASI, RULES, as_sets, problem_of, tables
+from tests.support.examples import examples
 
 from kohort.anonymity.loss import ncp
 from kohort.anonymity.relational.algorithms.lattice import lattice
@@ -29,7 +30,7 @@ from kohort.tables.datasets.catalogue import load_dataset
 from kohort.tables.hierarchy import Hierarchy, read_hierarchies
 
 
-@settings(max_examples=100)
+@examples(25, 100)
 @given(frame=tables(), data=st.data())
 def test_groups_are_those_of_a_dictionary(frame, data):
     problem = problem_of(frame, Rule(k=2))
@@ -56,7 +57,7 @@ def test_groups_are_those_of_a_dictionary(frame, data):
     assert len(set(zip(keys, group.tolist(), strict=True))) == found
 
 
-@settings(max_examples=150)
+@examples(40, 150)
 @given(frame=tables(), rule=st.sampled_from(RULES), budget=st.sampled_from([None, 0, 3]))
 def test_every_class_meets_the_rule_and_every_row_is_in_one(frame, rule, budget):
     problem = problem_of(frame, Rule(**rule))
@@ -67,7 +68,7 @@ def test_every_class_meets_the_rule_and_every_row_is_in_one(frame, rule, budget)
     assert all(meets(problem, sorted(rows)) for rows in as_sets(found.partition))
 
 
-@settings(max_examples=100)
+@examples(25, 100)
 @given(frame=tables(least=6), limit=st.sampled_from([0.0, 0.2, 1.0]))
 def test_suppression_stays_within_its_limit_and_spares_every_class(frame, limit):
     problem = problem_of(frame, Rule(k=3))

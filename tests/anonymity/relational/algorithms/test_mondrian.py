@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.reference.partitions import class_loss, meets, strict_mondrian
 from tests.support.anonymity_tables import RULES, as_sets, problem_of, tables
+from tests.support.examples import examples
 
 from kohort.anonymity.relational.algorithms.mondrian import mondrian
 from kohort.anonymity.relational.problem import Partition, Problem, code_table
@@ -16,21 +17,21 @@ from kohort.anonymity.relational.rule import Rule, SensitiveColumns
 from kohort.errors import ConfigError
 
 
-@settings(max_examples=150, deadline=None)
+@examples(40, 150)
 @given(frame=tables(), rule=st.sampled_from(RULES))
 def test_strict_median_cuts_as_by_hand(frame, rule):
     problem = problem_of(frame, Rule(**rule))
     assert as_sets(mondrian(problem)) == strict_mondrian(problem)
 
 
-@settings(max_examples=100, deadline=None)
+@examples(25, 100)
 @given(frame=tables(dyadic=True), rule=st.sampled_from(RULES))
 def test_look_ahead_cuts_as_by_hand(frame, rule):
     problem = problem_of(frame, Rule(**rule))
     assert as_sets(mondrian(problem, split="look-ahead")) == strict_mondrian(problem, look_ahead=True)
 
 
-@settings(max_examples=150, deadline=None)
+@examples(40, 150)
 @given(
     frame=tables(),
     rule=st.sampled_from(RULES),
@@ -78,7 +79,7 @@ def test_many_values_need_wide_codes():
     assert mondrian(problem).sizes.min() >= 100
 
 
-@settings(max_examples=50, deadline=None)
+@examples(20, 50)
 @given(frame=tables())
 def test_loss_of_classes_is_the_loss_by_hand(frame):
     problem = problem_of(frame, Rule(k=3))

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.reference.partitions import thesis_classes
 from tests.support.anonymity_tables import RULES, as_sets, problem_of, tables
+from tests.support.examples import examples
 
 from kohort.anonymity.relational.algorithms.mondrian import thesis_mondrian
 from kohort.anonymity.relational.classes import choose_rhos
@@ -25,7 +26,7 @@ QUASI = ["age", "workclass", "education", "education_num", "marital_status", "oc
 QUASI += ["sex", "native_country"]
 
 
-@settings(max_examples=100)
+@examples(25, 100)
 @given(frame=tables(least=2), rule=st.sampled_from(RULES))
 def test_the_partition_is_the_one_by_hand(frame, rule):
     whole = frame.with_columns(pl.col("number").fill_null(0))

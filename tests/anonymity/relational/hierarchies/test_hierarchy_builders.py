@@ -36,6 +36,12 @@ def test_intervals_nest_and_hold_their_values(values):
             assert low - slack <= float(chain[0]) <= high + slack
 
 
+def test_a_value_just_below_a_border_stays_below_it_at_every_level():
+    found = interval_hierarchy("x", [-41137.0, 208864.0, -0.0001])
+    chain = dict(zip(found.values, found.chains, strict=True))["-0.0001"]
+    assert chain[1:] == ("-10000 to 0", "-50000 to 0", "-100000 to 0", "-500000 to 0", "*")
+
+
 def test_bounds_and_width_can_be_given_and_then_no_row_decides():
     few = interval_hierarchy("x", [3, 4], bounds=(0, 100), width=10)
     many = interval_hierarchy("x", range(101), bounds=(0, 100), width=10)
@@ -50,7 +56,7 @@ def test_bounds_and_width_can_be_given_and_then_no_row_decides():
 
 
 def test_dates_codes_and_the_rest():
-    assert date_hierarchy("d", ["2020-01-05"]).chains == (("2020-01-05", "2020-01", "2020", "2020s", "*"),)
+    assert date_hierarchy("d", ["2020-01-05"]).chains == (("2020-01-05", "2020-01", "2020-Q1", "2020", "2020s", "*"),)
     assert mask_hierarchy("z", ["11455"]).chains == (("11455", "1145*", "114**", "11***", "1****", "*"),)
     assert mask_hierarchy("z", ["123"], from_left=True).chains == (("123", "*23", "**3", "*"),)
     assert suppression_hierarchy("c", ["x", "y"]).chains == (("x", "*"), ("y", "*"))
@@ -69,7 +75,7 @@ def test_the_kind_of_a_column_decides(tmp_path):
     found = data_independent(frame, frame.columns)
     assert {name: hierarchy.levels for name, hierarchy in found.items()} == {
         "n": 5,
-        "d": 5,
+        "d": 6,
         "zip": 6,
         "c": 2,
         "none": 2,

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.reference.mapping import map_rows_slowly
+from tests.support.examples import examples
 
 from kohort.errors import ConfigError, DataError, IntegrityError
 from kohort.methods.syntactic.mapping.assign import costs, generalised, map_rows
@@ -74,7 +75,7 @@ new_rows = st.lists(
 )
 
 
-@settings(max_examples=60)
+@examples(20, 60)
 @given(first=classes, second=classes, rows=new_rows, prefer=st.integers(-1, 3), weighted=st.booleans())
 def test_rows_are_mapped_as_by_the_reference(
     first: list[Any], second: list[Any], rows: list[Any], prefer: int, weighted: bool
@@ -144,7 +145,7 @@ def test_a_trained_row_never_costs_more_than_its_class_and_wins_ties() -> None:
     assert map_rows(rows, split).loss.tolist() == map_rows(rows, split, prefer=[0, 0, 0]).loss.tolist()
 
 
-@settings(max_examples=40)
+@examples(20, 40)
 @given(seed=st.integers(0, 10_000), size=st.integers(1, 6), weighted=st.booleans())
 def test_trained_rows_never_cost_more_than_their_class(seed: int, size: int, weighted: bool) -> None:
     """Classes are drawn rows released together, some rare items left out: what a site trains on."""
@@ -267,7 +268,7 @@ def test_a_class_below_k_is_refused() -> None:
         make([("1", "east", []), ("2", "east", []), ("2", "east", [])], k=2)
 
 
-@settings(max_examples=60)
+@examples(20, 60)
 @given(rows=classes)
 def test_bytes_read_back_exactly(rows: list[Any]) -> None:
     own = make(rows, classes=range(len(rows)))

@@ -33,7 +33,7 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trees:
+class Stumps:
     """The keys of `[method]`."""
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
@@ -48,7 +48,7 @@ class StumpModel(Model):
 
     encoder: Encoder
     stumps: Floats
-    kind = "trees"
+    kind = "stumps"
 
     def margins(self, x: NDArray[Any]) -> Floats:
         """The sum of what all stumps say of encoded rows."""
@@ -84,11 +84,11 @@ def _load(saved: SavedModel) -> StumpModel:
     return StumpModel(Encoder.from_mapping(saved.facts["encoder"]), saved.arrays["stumps"].reshape(-1, 4))
 
 
-KIND = ModelKind(name="trees", load=_load)
+KIND = ModelKind(name="stumps", load=_load)
 
 
 def _slopes(site: Site, request: Request) -> Release:
-    config: Trees = site.plan.config
+    config: Stumps = site.plan.config
     rows = site.training_rows
     if rows is None:
         raise SiteError("the site is not enrolled yet")
@@ -110,10 +110,10 @@ def _slopes(site: Site, request: Request) -> Release:
     return Release(payload=Payload(arrays={"sums": sums}), guarantee=guarantee, rows=rows.count)
 
 
-SLOPES = Task(name="trees.slopes", one=_slopes)
+SLOPES = Task(name="stumps.slopes", one=_slopes)
 
 
-def protocol(config: Trees, hub: Hub) -> ProtocolGenerator:
+def protocol(config: Stumps, hub: Hub) -> ProtocolGenerator:
     """Each round: the sites sum slopes over the bins, the hub appends the best stump."""
     if len(hub.encoder.classes or ()) > 2:
         raise ConfigError("boosted stumps tell two classes apart", hint="Use another method for more classes")
@@ -143,7 +143,7 @@ def _best(sums: Floats, *, rate: float) -> Floats:
     return np.array([column, (place + 1) / sums.shape[2], low, high])
 
 
-def claims(config: Trees, rows: int) -> Sequence[Guarantee]:
+def claims(config: Stumps, rows: int) -> Sequence[Guarantee]:
     """Sums over all rows of a site."""
     del config
     return (Aggregate(rows=rows),)
@@ -156,9 +156,9 @@ def contract(approved: ApprovedPlan) -> Contract:
 
 
 METHOD = Method(
-    name="trees",
+    name="stumps",
     summary="Boosted stumps from sums of gradients over public bins.",
-    config=Trees,
+    config=Stumps,
     protocol=protocol,
     claims=claims,
     contract=contract,

@@ -11,11 +11,11 @@ __all__ = ["install", "path_with"]
 
 def install(place: Path) -> Path:
     """A folder as an installer leaves it: the module and its dist-info with the entry points."""
-    info = place / "kohort_trees-1.0.dist-info"
+    info = place / "kohort_stumps-1.0.dist-info"
     info.mkdir(parents=True)
-    shutil.copy(Path(__file__).parent / "kohort_trees.py", place)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: kohort-trees\nVersion: 1.0\n")
-    points = "[kohort.methods]\ntrees = kohort_trees:METHOD\n\n[kohort.models]\ntrees = kohort_trees:KIND\n"
+    shutil.copy(Path(__file__).parent / "kohort_stumps.py", place)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: kohort-stumps\nVersion: 1.0\n")
+    points = "[kohort.methods]\nstumps = kohort_stumps:METHOD\n\n[kohort.models]\nstumps = kohort_stumps:KIND\n"
     (info / "entry_points.txt").write_text(points)
     (info / "RECORD").write_text("")
     return place

@@ -1,0 +1,54 @@
+"""`[method]` of additive models."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+from annotated_types import Ge, Le
+
+from kohort.errors import ConfigError
+from kohort.protocol.plan.phases import DPSection, SecureSumSection
+
+__all__ = ["Additive"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Additive:
+    """`[method]` of additive models: how columns become bins, how many totals there are, how they are protected."""
+
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 - read by pydantic, not a field
+
+    bins: Annotated[int, Ge(2), Le(255)] = 32
+    """Most bins of a number."""
+    min_bin: Annotated[int, Ge(1)] = 20
+    """Fewest persons of a bin, and of a class. A larger `policy.min_cell` holds instead."""
+    rounds: Annotated[int, Ge(2), Le(200)] | None = None
+    """Totals in all, the counts for the bins included; by default 12, and 11 with a budget."""
+    ridge: Annotated[float, Ge(0)] = 1.0
+    """Pull of every value towards 0, in rows. Not read with a budget."""
+    smooth: Annotated[float, Ge(0)] = 3.0
+    """Pull of neighbouring bins towards each other, in rows. Not read with a budget."""
+    link: Literal["identity", "log"] = "identity"
+    """Of a target that is a number: its mean, or the logarithm of its mean, for amounts and counts."""
+    monotone: Mapping[str, Literal["up", "down"]] = field(default_factory=dict)
+    """Columns whose curve must not fall, or not rise."""
+    dp: DPSection | None = None
+    """A budget: a tenth of it counts cells, the rest is spent on sums of residuals."""
+    secure: SecureSumSection = field(default_factory=lambda: SecureSumSection(sum="masks"))
+    """How sums are protected; `sum = "none"` where the hub is trusted with each site's own numbers."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "secure", self.secure.or_scheme("masks"))
+        if self.rounds is None:
+            object.__setattr__(self, "rounds", 12 if self.dp is None else 11)
+        if self.dp is not None and (self.dp.mechanism != "dp-sgd" or self.dp.quantile is not None):
+            raise ConfigError(
+                "the noise of an additive model goes on its sums", hint="Drop dp.mechanism and dp.quantile"
+            )
+
+    @property
+    def totals(self) -> int:
+        """Totals in all."""
+        return 12 if self.rounds is None else self.rounds

@@ -1,0 +1,1 @@
+"""Generalised additive models on bins: one curve per column."""

@@ -1,0 +1,199 @@
+"""Bins: cells merged until each holds enough persons, of about equal weight.
+
+A cell that weighs as much as a bin should stays alone. Ordered cells are merged with neighbours; rare categories become
+one bin, "other". Missing values have a bin of their own where they are frequent enough. Everything follows from counts
+by integer arithmetic and comparisons, so hub and sites make the same bins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kohort.errors import IntegrityError
+from kohort.models.additive.cells import Column
+
+__all__ = ["Bins", "isotonic", "make_bins"]
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Bins:
+    """Which bin every cell of every column belongs to."""
+
+    columns: tuple[Column, ...]
+    of_cell: tuple[NDArray[np.int32], ...]
+    """The bin of each cell, by column, counted from 0 in every column."""
+
+    def __post_init__(self) -> None:
+        if len(self.columns) != len(self.of_cell):
+            raise IntegrityError("bins and columns do not fit together")
+        for column, bins in zip(self.columns, self.of_cell, strict=True):
+            inside = len(bins) == column.cells and bins.min() >= 0 and bins.max() < column.cells
+            if not inside or len(np.unique(bins)) != bins.max() + 1:
+                raise IntegrityError(f"the bins of column {column.name!r} do not fit its cells")
+
+    @cached_property
+    def sizes(self) -> NDArray[np.int64]:
+        """How many bins each column has."""
+        return np.asarray([int(bins.max()) + 1 for bins in self.of_cell], dtype=np.int64)
+
+    @cached_property
+    def starts(self) -> NDArray[np.int64]:
+        """Where each column begins in a vector over all bins; the last entry is its length."""
+        return np.concatenate([[0], np.cumsum(self.sizes)])
+
+    @property
+    def total(self) -> int:
+        """How many bins there are in all."""
+        return int(self.starts[-1])
+
+    @cached_property
+    def joined(self) -> NDArray[np.bool_]:
+        """Whether a bin and the one before it are neighbours in value, over all bins."""
+        found = np.zeros(self.total, dtype=bool)
+        for column, bins, start in zip(self.columns, self.of_cell, self.starts, strict=False):
+            if column.ordered:
+                last = int(bins[: column.cells - column.missing].max())
+                found[start + 1 : start + last + 1] = True
+        return found
+
+    def of_rows(self, codes: NDArray[np.int32]) -> NDArray[np.int32]:
+        """The bins of rows, by their cells [columns, rows]; numbered over all columns."""
+        parts = [
+            bins[own] + np.int32(start) for bins, own, start in zip(self.of_cell, codes, self.starts[:-1], strict=True)
+        ]
+        return np.stack(parts).astype(np.int32)
+
+    def diversity(self, counts: Floats) -> float:
+        """How many columns there are, each counted by the chance that two of its rows are in different bins.
+
+        Args:
+            counts: How many persons each bin holds.
+
+        Returns:
+            At most the number of columns; little for columns in which nearly all rows are alike, such as rare items.
+        """
+        found = 0.0
+        for begin, end in pairwise(self.starts.tolist()):
+            shares = counts[begin:end] / max(float(counts[begin:end].sum()), 1.0)
+            found += 1.0 - float(np.sum(shares * shares))
+        return found
+
+    def flat(self) -> NDArray[np.int32]:
+        """All bins of cells in one array, from which `of_flat` makes the same bins again."""
+        return np.concatenate(self.of_cell).astype(np.int32)
+
+    @classmethod
+    def of_flat(cls, columns: tuple[Column, ...], flat: NDArray[np.int32]) -> Bins:
+        """The inverse of `flat`.
+
+        Raises:
+            IntegrityError: The numbers are no bins of these columns.
+        """
+        ends = np.cumsum([column.cells for column in columns])
+        if flat.ndim != 1 or len(flat) != ends[-1]:
+            raise IntegrityError("bins do not fit the columns")
+        return cls(columns, tuple(part.astype(np.int32) for part in np.split(flat, ends[:-1])))
+
+
+def make_bins(columns: tuple[Column, ...], counts: Sequence[Floats], *, bins: int, least: float) -> Bins:
+    """Merge cells into bins.
+
+    Args:
+        columns: The columns.
+        counts: How many persons each cell of each column holds.
+        bins: Most bins of a number.
+        least: Fewest persons of a bin.
+
+    Returns:
+        The bins. A column with fewer persons than two bins need has one bin.
+    """
+    return Bins(
+        columns,
+        tuple(
+            _ordered_bins(column, own, bins, least) if column.ordered else _category_bins(column, own, least)
+            for column, own in zip(columns, counts, strict=True)
+        ),
+    )
+
+
+def _ordered_bins(column: Column, counts: Floats, bins: int, least: float) -> NDArray[np.int32]:
+    values = counts[: column.cells - column.missing]
+    places = _merge_small(_greedy(values, bins, least), values, least)
+    if not column.missing:
+        return places.astype(np.int32)
+    sizes = np.bincount(places, weights=values)
+    absent = len(sizes) if counts[-1] >= least else int(sizes.argmax())
+    return np.append(places, absent).astype(np.int32)
+
+
+def _greedy(counts: Floats, bins: int, least: float) -> NDArray[np.int64]:
+    """Go through ordered cells and close a bin when it is heavy enough; a heavy cell stays alone."""
+    heavy = counts >= max(counts.sum() / bins, least)
+    light = float(counts[~heavy].sum())
+    goal = max(light / max(bins - int(heavy.sum()), 1), least)
+    places = np.empty(len(counts), dtype=np.int64)
+    place, weight = 0, 0.0
+    for cell, (count, alone) in enumerate(zip(counts.tolist(), heavy.tolist(), strict=True)):
+        if alone and weight > 0:
+            place, weight = place + 1, 0.0
+        places[cell] = place
+        weight += count
+        if alone or weight >= goal:
+            place, weight = place + 1, 0.0
+    return np.unique(places, return_inverse=True)[1].astype(np.int64)
+
+
+def _merge_small(places: NDArray[np.int64], counts: Floats, least: float) -> NDArray[np.int64]:
+    """Join every bin that is too small with its smaller neighbour."""
+    sizes = np.bincount(places, weights=counts).tolist()
+    while len(sizes) > 1 and min(sizes) < least:
+        small = sizes.index(min(sizes))
+        left = small > 0 and (small == len(sizes) - 1 or sizes[small - 1] <= sizes[small + 1])
+        low = small - 1 if left else small
+        sizes[low] += sizes.pop(low + 1)
+        places = np.where(places > low, places - 1, places)
+    return places
+
+
+def _category_bins(column: Column, counts: Floats, least: float) -> NDArray[np.int32]:
+    """Frequent categories stay alone, the others are one bin; it is joined with the rarest of them if it is small."""
+    rare = counts < least
+    if column.other >= 0:
+        rare[column.other] = True
+    kept = np.flatnonzero(~rare)
+    found = np.full(len(counts), len(kept), dtype=np.int32)
+    found[kept] = np.arange(len(kept))
+    if len(kept) and rare.any() and counts[rare].sum() < least:
+        found[rare] = int(np.argmin(counts[kept]))
+    return found
+
+
+def isotonic(values: Floats, weights: Floats) -> Floats:
+    """The nearest values that never fall, by pooling neighbours (Ayer et al. 1955).
+
+    Args:
+        values: Numbers in order.
+        weights: How much each counts; above 0.
+
+    Returns:
+        Numbers that never fall.
+    """
+    means: list[float] = []
+    sums: list[tuple[float, int]] = []
+    for value, weight in zip(values.tolist(), weights.tolist(), strict=True):
+        mean, total, size = value, weight, 1
+        while means and means[-1] > mean:
+            before, (heavy, long) = means.pop(), sums.pop()
+            mean = (mean * total + before * heavy) / (total + heavy)
+            total, size = total + heavy, size + long
+        means.append(mean)
+        sums.append((total, size))
+    return np.repeat(np.asarray(means), [size for _, size in sums])

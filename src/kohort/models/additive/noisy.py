@@ -1,0 +1,93 @@
+"""Fitting an additive model from noisy sums: bins from noisy counts, and damped, smoothed, shrunk steps.
+
+Everything here is post-processing of releases that are private already.
+"""
+
+from __future__ import annotations
+
+from math import sqrt
+
+import numpy as np
+
+from kohort.models.additive.bins import Bins, Floats, isotonic, make_bins
+from kohort.models.additive.cells import Column
+from kohort.models.additive.descent import Metric
+
+__all__ = ["bins_of_noisy", "noisy_step"]
+
+NOISES_PER_BIN = 6.0
+"""A bin holds at least so many standard deviations of the noise on one count."""
+RATE = 0.4
+RIDGE = 5.0
+SMOOTH = 5.0
+CURVATURE = {"logit": 0.15, "softmax": 0.1, "identity": 1.0, "log": 1.0}
+
+
+def bins_of_noisy(
+    columns: tuple[Column, ...], counts: list[Floats], *, bins: int, least: float, noise: float
+) -> tuple[Bins, Floats]:
+    """Bins from noisy counts.
+
+    Args:
+        columns: The columns.
+        counts: The noisy count of every cell, by column.
+        bins: Most bins of a number.
+        least: Fewest persons of a bin, were the counts exact.
+        noise: The standard deviation of the noise on a count.
+
+    Returns:
+        The bins, and the count of each, not below 1. Counts of ordered cells are made to add up to cumulative counts
+        that never fall.
+    """
+    smoothed = [_steady(column, own) for column, own in zip(columns, counts, strict=True)]
+    found = make_bins(columns, smoothed, bins=bins, least=max(least, NOISES_PER_BIN * noise))
+    sizes = [
+        np.bincount(places, weights=own, minlength=int(size))
+        for places, own, size in zip(found.of_cell, smoothed, found.sizes, strict=True)
+    ]
+    return found, np.maximum(np.concatenate(sizes), 1.0)
+
+
+def _steady(column: Column, counts: Floats) -> Floats:
+    """Counts without negative ones; ordered cells by their cumulative counts."""
+    if not column.ordered:
+        return np.maximum(counts, 0.0)
+    values = counts[: column.cells - column.missing]
+    sums = isotonic(np.cumsum(values), np.ones(len(values)))
+    rising = np.diff(np.maximum(sums, 0.0), prepend=0.0)
+    return np.append(rising, np.maximum(counts[-1], 0.0)) if column.missing else rising
+
+
+def noisy_step(
+    bins: Bins, counts: Floats, w: Floats, gradient: Floats, *, link: str, noise: float, mu: float
+) -> Floats:
+    """One damped step from noisy sums of residuals.
+
+    Args:
+        bins: The bins.
+        counts: Their noisy counts.
+        w: Values and intercepts, [bins + 1, outputs].
+        gradient: Noisy sums of residuals per bin, [bins, outputs].
+        link: What scores stand for.
+        noise: The standard deviation of the noise on each sum.
+        mu: The Gaussian privacy parameter of the whole plan; smaller means smoother curves.
+
+    Returns:
+        The next values and intercepts. A column whose sums are mostly noise hardly moves.
+    """
+    columns, outputs = len(bins.columns), gradient.shape[1]
+    rows = float(np.median([counts[a:b].sum() for a, b in zip(bins.starts[:-1], bins.starts[1:], strict=True)]))
+    sums = np.stack([gradient[a:b].sum(axis=0) for a, b in zip(bins.starts[:-1], bins.starts[1:], strict=True)])
+    trust = 1.0 / bins.sizes
+    overall = (sums * trust[:, None]).sum(axis=0) / trust.sum()
+    centred = np.empty_like(gradient)
+    for number, (begin, end) in enumerate(zip(bins.starts[:-1], bins.starts[1:], strict=True)):
+        share = counts[begin:end] / counts[begin:end].sum()
+        own = gradient[begin:end] - share[:, None] * sums[number]
+        seen = float(np.sum(own * own))
+        expected = noise * noise * (end - begin) * outputs
+        centred[begin:end] = own * (max(0.0, 1.0 - expected / seen) if seen > 0 else 0.0)
+    metric = Metric(bins, counts, rows, CURVATURE[link], RIDGE, SMOOTH * sqrt(columns) / mu)
+    step = metric.solve(np.vstack([centred, overall[None, :]]))
+    moved: Floats = w - RATE * step
+    return moved

@@ -1,0 +1,260 @@
+"""Growing the parallel trees of one boosting step, level by level, from totals of histograms.
+
+At each level, one total has the cells of the smaller child of every split node; those of its sibling are what the
+parent has more. The same object at the hub and at every site gets the same totals, so it finds the same splits.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kohort.models.trees.bins import ABSENT, Bins, joined_codes
+from kohort.models.trees.forest import Trees
+from kohort.models.trees.kernel import best_splits, complete, histograms
+from kohort.models.trees.options import SCALE, TreeOptions
+
+__all__ = ["Growth"]
+
+Cells = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class _Open:
+    """Nodes of one level whose cells are known or asked for, in the order of trees and nodes."""
+
+    tree: NDArray[np.int64]
+    node: NDArray[np.int64]
+    begin: NDArray[np.int64]
+    """Where the cells of each begin."""
+    cells: int
+    """How many there are in all."""
+
+    @classmethod
+    def of(cls, pairs: Sequence[tuple[int, int]], widths: NDArray[np.int64]) -> _Open:
+        tree = np.asarray([pair[0] for pair in pairs], dtype=np.int64)
+        node = np.asarray([pair[1] for pair in pairs], dtype=np.int64)
+        ends = np.cumsum(widths[tree]) if len(tree) else np.zeros(0, dtype=np.int64)
+        return cls(tree, node, ends - widths[tree], int(ends[-1]) if len(tree) else 0)
+
+    def begins(self) -> dict[tuple[int, int], int]:
+        return dict(zip(zip(self.tree.tolist(), self.node.tolist(), strict=True), self.begin.tolist(), strict=True))
+
+
+@dataclass
+class Growth:
+    """The trees of one step while they grow."""
+
+    bins: Bins
+    options: TreeOptions
+    columns: NDArray[np.int64]
+    """[trees, columns of each] what each tree may split on."""
+    shifts: NDArray[np.float64]
+    """[trees, columns of each] where the bins of a number begin, from 0 to 1."""
+    trees: Trees
+    level: int = 0
+    known: _Open = field(init=False)
+    """The open nodes of the level before."""
+    before: Cells = field(default_factory=lambda: np.zeros((0, 3), dtype=np.int64))
+    """Their cells."""
+    asked: _Open = field(init=False)
+    """The nodes whose cells the next total has."""
+    open: _Open = field(init=False)
+    """The nodes whose cells are known after the next total: those, and their siblings."""
+
+    def __post_init__(self) -> None:
+        self._join()
+        widths = self.sizes + self.bins.missing[self.columns]
+        self.starts = np.ascontiguousarray(np.cumsum(widths, axis=1) - widths)
+        self.widths = widths.sum(axis=1)
+        self.known = _Open.of([], self.widths)
+        self.asked = self.open = _Open.of([(tree, 0) for tree in range(len(self.columns))], self.widths)
+
+    def copied(self) -> Growth:
+        """The same trees, which can grow by themselves."""
+        found = copy.copy(self)
+        found.trees = Trees(**{name: array.copy() for name, array in vars(self.trees).items()})
+        return found
+
+    def _join(self) -> None:
+        """The bin of every code in each tree's histograms, their order, and the last place that each stands for."""
+        shape = (*self.columns.shape, 256)
+        self.sizes = np.empty(self.columns.shape, dtype=np.int64)
+        self.bin_of, self._order = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
+        self._last = np.zeros(shape, dtype=np.int64)
+        for tree, number in np.ndindex(*self.columns.shape):
+            column, output = self.columns[tree, number], self.trees.output[tree]
+            size = int(self.bins.sizes[column])
+            if self.bins.ordered[column]:
+                shift = float(self.shifts[tree, number])
+                found = joined_codes(size, self.options.bins, shift).astype(np.int64)
+                last = np.flatnonzero(np.diff(found, append=256))
+                order = np.arange(len(last))
+            else:
+                found, last = np.arange(size), np.arange(size)
+                order = np.argsort(self.bins.rank[output, column, :size], kind="stable")
+            self.bin_of[tree, number, :size] = found
+            self.bin_of[tree, number, ABSENT] = self.sizes[tree, number] = len(last)
+            self._order[tree, number, : len(last)], self._last[tree, number, : len(last)] = order, last
+
+    @property
+    def finished(self) -> bool:
+        """Whether no node is open any more."""
+        return not len(self.asked.tree)
+
+    @property
+    def length(self) -> int:
+        """How many numbers the next total has."""
+        return 3 * self.asked.cells
+
+    def counted(
+        self,
+        codes: NDArray[np.uint8],
+        nodes: NDArray[np.int16],
+        gradient: NDArray[np.int64],
+        curvature: NDArray[np.int64],
+    ) -> NDArray[np.int64]:
+        """The cells that are asked for, of some rows.
+
+        Args:
+            codes: [rows, columns] their codes.
+            nodes: [trees, rows] the open node of every row, -1 where it is in none.
+            gradient: [outputs, rows] in units of the grid.
+            curvature: [outputs, rows] in units of the grid.
+
+        Returns:
+            For each asked node, column of its tree and code: sums of gradients and curvatures, and rows.
+        """
+        offset = np.full((len(self.trees), self.trees.value.shape[1]), -1, dtype=np.int64)
+        offset[self.asked.tree, self.asked.node] = self.asked.begin
+        out = np.zeros((self.asked.cells, 3), dtype=np.int64)
+        histograms(
+            codes,
+            nodes,
+            offset,
+            self.columns,
+            self.starts,
+            self.bin_of,
+            self.trees.output,
+            gradient,
+            curvature,
+            out,
+        )
+        return out.reshape(-1)
+
+    def take(self, total: NDArray[np.int64]) -> None:
+        """Split the open nodes by a total of `counted` over all sites, and open the next level."""
+        cells = self._completed(total.reshape(-1, 3))
+        facts = np.empty((len(self.open.tree), 3), dtype=np.int64)
+        sums, gains = np.zeros((len(facts), 3), dtype=np.int64), np.empty(len(facts))
+        best_splits(
+            cells,
+            self.open.begin,
+            self.open.tree,
+            self.columns,
+            self.starts,
+            self.sizes,
+            self.bins.missing,
+            self._order,
+            self.options.l2,
+            self.options.min_leaf,
+            facts,
+            gains,
+            sums,
+        )
+        nodes = self._sums_of_nodes(cells)
+        if self.level == 0:
+            self.trees.value[self.open.tree, 0] = self._steps(nodes)
+        self._split(facts, gains, sums, nodes - sums)
+        self.known, self.before = self.open, cells
+        self.level += 1
+        self._open_next(facts[:, 0] >= 0, sums[:, 2], nodes[:, 2] - sums[:, 2])
+
+    def _completed(self, total: Cells) -> Cells:
+        if self.level == 0:
+            return total
+        before, begins = self.known.begins(), self.open.begins()
+        pairs = list(zip(self.asked.tree.tolist(), self.asked.node.tolist(), strict=True))
+        siblings = [(tree, node + 1 if node % 2 else node - 1) for tree, node in pairs]
+        own = np.asarray([begins[pair] for pair in pairs], dtype=np.int64)
+        out = np.empty((self.open.cells, 3), dtype=np.int64)
+        complete(
+            total,
+            self.before,
+            np.stack([self.asked.begin, own], axis=1),
+            np.asarray([begins[pair] for pair in siblings], dtype=np.int64),
+            np.asarray([before[tree, (node - 1) // 2] for tree, node in pairs], dtype=np.int64),
+            self.widths[self.asked.tree],
+            out,
+        )
+        return out
+
+    def _sums_of_nodes(self, cells: Cells) -> Cells:
+        """Gradient, curvature and rows of every open node, from the cells of its first column."""
+        out = np.empty((len(self.open.tree), 3), dtype=np.int64)
+        first = self.sizes[:, 0] + self.bins.missing[self.columns[:, 0]]
+        for place, (tree, begin) in enumerate(zip(self.open.tree.tolist(), self.open.begin.tolist(), strict=True)):
+            out[place] = cells[begin : begin + first[tree]].sum(axis=0)
+        return out
+
+    def _steps(self, sums: Cells) -> NDArray[np.float64]:
+        """The Newton step of rows with these sums."""
+        step: NDArray[np.float64] = -(sums[:, 0] / SCALE) / (sums[:, 1] / SCALE + self.options.l2)
+        return step
+
+    def _split(self, facts: Cells, gains: NDArray[np.float64], left: Cells, right: Cells) -> None:
+        chosen = facts[:, 0] >= 0
+        tree, node = self.open.tree[chosen], self.open.node[chosen]
+        self.trees.split[tree, node] = self.columns[tree, facts[chosen, 0]]
+        self.trees.cut[tree, node] = self._last[tree, facts[chosen, 0], facts[chosen, 1]]
+        self.trees.left[tree, node] = facts[chosen, 2]
+        self.trees.gain[tree, node] = gains[chosen]
+        self.trees.value[tree, 2 * node + 1] = self._steps(left[chosen])
+        self.trees.value[tree, 2 * node + 2] = self._steps(right[chosen])
+
+    def _open_next(self, chosen: NDArray[np.bool_], left: NDArray[np.int64], right: NDArray[np.int64]) -> None:
+        """Ask for the smaller child of every split node, where a child has rows enough to be split."""
+        asked: list[tuple[int, int]] = []
+        opened: list[tuple[int, int]] = []
+        if self.level < self.options.depth:
+            worth = chosen & (np.maximum(left, right) >= 2 * self.options.min_leaf)
+            for place in np.flatnonzero(worth).tolist():
+                tree, node = int(self.open.tree[place]), int(self.open.node[place])
+                asked.append((tree, 2 * node + (1 if left[place] <= right[place] else 2)))
+                opened += [(tree, 2 * node + 1), (tree, 2 * node + 2)]
+        self.asked, self.open = _Open.of(asked, self.widths), _Open.of(opened, self.widths)
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """What is needed to go on growing, as arrays by name."""
+        return {
+            **self.trees.arrays("growing"),
+            "growing.columns": self.columns,
+            "growing.shifts": self.shifts,
+            "growing.level": np.asarray(self.level),
+            "growing.cells": self.before,
+            **{
+                f"growing.{name}": np.stack([part.tree, part.node])
+                for name, part in (("known", self.known), ("asked", self.asked), ("open", self.open))
+            },
+        }
+
+    @classmethod
+    def of_arrays(cls, arrays: Mapping[str, NDArray[Any]], bins: Bins, options: TreeOptions) -> Growth:
+        """The inverse of `arrays`."""
+        found = cls(
+            bins,
+            options,
+            arrays["growing.columns"].copy(),
+            arrays["growing.shifts"].copy(),
+            Trees.of_arrays(arrays, "growing"),
+        )
+        found.level, found.before = int(arrays["growing.level"]), arrays["growing.cells"].copy()
+        for name in ("known", "asked", "open"):
+            pairs = [(int(tree), int(node)) for tree, node in arrays[f"growing.{name}"].T]
+            setattr(found, name, _Open.of(pairs, found.widths))
+        return found

@@ -1,0 +1,308 @@
+"""Boosting over totals: what hub and sites compute alike, and what a site adds.
+
+The learner begins with one total that makes the bins, then takes one total per level of every step, and one more for
+the loss of held-out rows after the last step. It holds public numbers alone; what belongs to a site's rows is
+`TreeRows`, which any learner brings up to date.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kohort.models.rows import Rows
+from kohort.models.trees.bins import Bins, count_cells, summary_length
+from kohort.models.trees.columns import tree_columns
+from kohort.models.trees.forest import Forest, Trees
+from kohort.models.trees.growth import Growth
+from kohort.models.trees.kernel import hashes, losses, route, slopes
+from kohort.models.trees.options import SCALE, TreeOptions
+from kohort.tables.encoder import Encoder
+
+__all__ = ["TreeLearner", "TreeRows"]
+
+Integers = NDArray[np.int64]
+Stage = Literal["bins", "grow", "judge", "done"]
+_STAGES: tuple[Stage, ...] = ("bins", "grow", "judge", "done")
+
+
+@dataclass
+class TreeRows:
+    """Rows of one site with what was computed of them so far."""
+
+    y: NDArray[np.float64]
+    weight: NDArray[np.float64]
+    held_out: NDArray[np.bool_]
+    codes: NDArray[np.uint8] | None = None
+    scores: NDArray[np.float64] | None = None
+    step: int = -1
+    """The step the scores are before."""
+    level: int = 0
+    nodes: NDArray[np.int16] | None = None
+    gradient: Integers | None = None
+    curvature: Integers | None = None
+
+
+@dataclass
+class TreeLearner:
+    """A forest in the making.
+
+    Args:
+        encoder: How tables become rows, with the weights of classes.
+        options: How the forest is grown.
+        seed: Draws the columns of each tree and the held-out rows; public.
+    """
+
+    encoder: Encoder
+    options: TreeOptions
+    seed: bytes
+    stage: Stage = "bins"
+    step: int = 0
+    forest: Forest | None = None
+    growth: Growth | None = None
+    history: list[float] = field(default_factory=list)
+    """The loss of held-out rows before every step, and after the last one; empty where no row is held out."""
+    rows: int = 0
+    """Over all sites."""
+    totals: int = 0
+    """How many were taken."""
+
+    def __post_init__(self) -> None:
+        self.columns = tree_columns(self.encoder)
+        self.classes = len(self.encoder.classes or ())
+        self.outputs = self.classes if self.classes > 2 else 1
+
+    # What totals are asked for, and what follows from them
+
+    @property
+    def done(self) -> bool:
+        """Whether no further total is needed."""
+        return self.stage == "done"
+
+    @property
+    def length(self) -> int:
+        """How many numbers the next total has."""
+        if self.stage == "bins":
+            return summary_length(self.columns, self.outputs)
+        judged = 2 if self._judges else 0
+        return judged + (self.growth.length if self.growth is not None else 0)
+
+    @property
+    def _judges(self) -> bool:
+        """Whether the next total has the loss of held-out rows."""
+        at_start = self.stage == "judge" or (self.growth is not None and self.growth.level == 0)
+        return self.options.holdout > 0 and at_start
+
+    @property
+    def most_rounds(self) -> int:
+        """The largest number of totals that can be asked for."""
+        return 1 + self.options.steps * self.options.depth + (self.options.holdout > 0)
+
+    def after(self, total: Integers) -> TreeLearner:
+        """The learner that follows from the next total.
+
+        Args:
+            total: The sum of `contribution` over the sites.
+
+        Returns:
+            A new learner; this one stays as it is.
+        """
+        found = copy.copy(self)
+        found.history = list(self.history)
+        found.growth = None if self.growth is None else self.growth.copied()
+        found.totals += 1
+        found._take(total)
+        return found
+
+    def _take(self, total: Integers) -> None:
+        if self.stage == "bins":
+            self._take_bins(total)
+            return
+        if self._judges:
+            if total[1] > 0:  # otherwise no row was held out, and nothing judges
+                self.history.append(float(total[0]) / float(total[1]))
+            total = total[2:]
+            if self.stage == "judge" or self._worse:
+                self._finish()
+                return
+        growth = self.growth
+        if growth is None or self.forest is None:
+            raise ValueError("a total came in after the last one")
+        growth.take(total)
+        if growth.finished:
+            self.forest = self.forest.with_trees(self.forest.trees.joined(growth.trees))
+            self._next_step()
+
+    def _take_bins(self, total: Integers) -> None:
+        options = self.options
+        bins = Bins.learned(self.columns, total, outputs=self.outputs, least=options.min_leaf)
+        self.rows = int(total[0])
+        empty = Trees.empty(np.zeros(0, dtype=np.int64), options.depth)
+        base = self._base(total[1 : 1 + self.outputs] / SCALE / max(self.rows, 1))
+        self.forest = Forest(bins, base, options.rate / options.trees, empty)
+        self._begin_step(0)
+
+    def _base(self, means: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The score all rows begin with: the mean, or the log-odds of weighted classes, rounded to the grid."""
+        if not self.classes:
+            return np.asarray(np.round(means * SCALE) / SCALE)
+        names = self.encoder.classes or ()
+        weights = np.asarray([(self.encoder.class_weights or {}).get(name, 1.0) for name in names])
+        shares = means if self.outputs > 1 else np.asarray([1.0 - means[0], means[0]])
+        logs = np.log(np.maximum(shares * weights, 1e-6))
+        found = logs if self.outputs > 1 else logs[1:] - logs[:1]
+        return np.asarray(np.round(found * SCALE) / SCALE)
+
+    @property
+    def _best(self) -> int:
+        return int(np.argmin(self.history))
+
+    @property
+    def _worse(self) -> bool:
+        return bool(self.history) and len(self.history) - 1 - self._best >= self.options.patience
+
+    def _next_step(self) -> None:
+        if self.step + 1 < self.options.steps:
+            self._begin_step(self.step + 1)
+            return
+        self.step, self.growth = self.step + 1, None
+        self.stage = "judge" if self.options.holdout > 0 else "done"
+
+    def _finish(self) -> None:
+        """Keep the steps with the smallest loss on held-out rows."""
+        self.stage, self.growth = "done", None
+        if self.forest is not None and self.history:
+            kept = self._best * self.options.trees * self.outputs
+            self.forest = self.forest.with_trees(self.forest.trees.part(0, kept))
+
+    def _begin_step(self, step: int) -> None:
+        if self.forest is None:
+            raise ValueError("a step before the bins")
+        self.stage, self.step = "grow", step
+        output = np.repeat(np.arange(self.outputs), self.options.trees)
+        keys = np.stack([self._drawn(step, tree) for tree in range(len(output))])
+        count = max(1, round(self.options.columns * len(self.columns)))
+        chosen = np.sort(np.argsort(keys, axis=1, kind="stable")[:, :count], axis=1)
+        shifts = (np.take_along_axis(keys, chosen, axis=1) & 0xFFFF) / 65536.0
+        trees = Trees.empty(output, self.options.depth)
+        self.growth = Growth(self.forest.bins, self.options, chosen, shifts, trees)
+
+    def _drawn(self, step: int, tree: int) -> NDArray[np.uint64]:
+        """A random number per column, which the seed fixes."""
+        stream = hashlib.shake_128(self.seed + f"{step}:{tree}".encode()).digest(8 * len(self.columns))
+        return np.frombuffer(stream, dtype="<u8").astype(np.uint64)
+
+    # What a site adds
+
+    def rows_of(self, rows: Rows) -> TreeRows:
+        """A site's rows, ready to contribute."""
+        words = np.ascontiguousarray(np.concatenate([rows.x, rows.y[:, None]], axis=1))
+        held = np.empty(len(words), dtype=np.uint64)
+        key = np.frombuffer(hashlib.blake2b(b"held out", key=self.seed, digest_size=8).digest(), dtype="<u8")[0]
+        hashes(words.view(np.uint32 if words.dtype == np.float32 else np.uint64).astype(np.uint64), key, held)
+        weight = np.ones(rows.count) if rows.weight is None else rows.weight.astype(np.float64)
+        below = np.uint64(int(self.options.holdout * 2.0**63)) << np.uint64(1)
+        return TreeRows(y=rows.y.astype(np.float64), weight=weight, held_out=held < below)
+
+    def contribution(self, rows: Rows, part: TreeRows) -> Integers:
+        """What a site adds to the next total.
+
+        Args:
+            rows: The site's rows.
+            part: What `rows_of` made of them; it is brought up to date.
+
+        Returns:
+            Whole numbers.
+        """
+        if self.stage == "bins":
+            return count_cells(self.columns, rows.x, self._targets(part.y))
+        forest = self.forest
+        if forest is None:
+            raise ValueError("nothing is left to contribute to")
+        codes = self._brought_up(rows, part, forest)
+        parts = []
+        if self._judges and part.scores is not None:
+            found = losses(self.classes, part.scores, part.y, part.weight, part.held_out)
+            parts.append(np.asarray(found, dtype=np.int64))
+        if self.growth is not None and part.nodes is not None:
+            parts.append(self.growth.counted(codes, part.nodes, part.gradient, part.curvature))  # type: ignore[arg-type]
+        return np.concatenate(parts)
+
+    def _targets(self, y: NDArray[np.float64]) -> Integers:
+        """[outputs, rows] the target in units of the grid: a number, or whether a row is of a class."""
+        if self.outputs > 1:
+            return np.where(y[None, :] == np.arange(self.outputs)[:, None], SCALE, 0).astype(np.int64)
+        return np.rint(np.clip(y, -8.0, 8.0) * SCALE).astype(np.int64)[None, :]
+
+    def _brought_up(self, rows: Rows, part: TreeRows, forest: Forest) -> NDArray[np.uint8]:
+        """Scores, gradients and nodes of a site's rows as of now."""
+        level = 0 if self.growth is None else self.growth.level
+        if (part.step, part.level) > (self.step, level):  # rebuilt from an earlier state
+            part.scores, part.nodes = None, None
+        if part.codes is None:
+            part.codes = forest.bins.codes(self.columns, rows.x)
+        if part.step != self.step or part.scores is None:
+            self._rescore(part, forest, part.codes)
+        if self.growth is not None and part.nodes is not None:
+            while part.level < self.growth.level:
+                trees = self.growth.trees
+                route(
+                    part.codes,
+                    forest.bins.rank,
+                    part.nodes,
+                    trees.split,
+                    trees.cut,
+                    trees.left,
+                    trees.output,
+                    2**part.level - 1,
+                )
+                part.level += 1
+        return part.codes
+
+    def _rescore(self, part: TreeRows, forest: Forest, codes: NDArray[np.uint8]) -> None:
+        if part.scores is None:
+            part.scores = forest.scores(codes)
+        else:
+            per_step = self.options.trees * self.outputs
+            forest.add(forest.trees.part(part.step * per_step, self.step * per_step), codes, part.scores)
+        part.step, part.level = self.step, 0
+        part.gradient = np.empty(part.scores.shape, dtype=np.int64)
+        part.curvature = np.empty(part.scores.shape, dtype=np.int64)
+        slopes(self.classes, part.scores, part.y, part.weight, part.gradient, part.curvature)
+        trees = self.options.trees * self.outputs
+        part.nodes = np.repeat(np.where(part.held_out, -1, 0).astype(np.int16)[None, :], trees, axis=0)
+
+    # As arrays
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """The learner as arrays, from which `restored` makes it again."""
+        numbers = [_STAGES.index(self.stage), self.step, self.rows, self.totals]
+        found = {"numbers": np.asarray(numbers, dtype=np.int64), "history": np.asarray(self.history, dtype=np.float64)}
+        if self.forest is not None:
+            found |= {**self.forest.bins.arrays(), **self.forest.trees.arrays("trees"), "base": self.forest.base}
+        return found if self.growth is None else found | self.growth.arrays()
+
+    def restored(self, arrays: Mapping[str, NDArray[Any]]) -> TreeLearner:
+        """The inverse of `arrays`, called on the learner of the start.
+
+        Args:
+            arrays: What it returned.
+
+        Returns:
+            The learner as it was.
+        """
+        found = copy.copy(self)
+        stage, found.step, found.rows, found.totals = (int(number) for number in arrays["numbers"])
+        found.stage, found.history = _STAGES[stage], arrays["history"].tolist()
+        if "base" in arrays:
+            bins, trees = Bins.of_arrays(arrays), Trees.of_arrays(arrays, "trees")
+            found.forest = Forest(bins, arrays["base"].copy(), self.options.rate / self.options.trees, trees)
+            if "growing.level" in arrays:
+                found.growth = Growth.of_arrays(arrays, bins, self.options)
+        return found

@@ -1,0 +1,78 @@
+"""What a hub and its sites make of a plan alike, each for itself: what was approved, and which rows count."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import polars as pl
+
+from kohort.methods.registry import find_method
+from kohort.protocol.enrolment import enrolment_contract
+from kohort.protocol.plan.approved import ApprovedPlan
+from kohort.protocol.plan.arrival import parse_arrival
+from kohort.runs.config import Plan
+from kohort.runs.learning import learning_steps
+from kohort.tables.answers import settle_target
+from kohort.tables.frames import handle_missing
+from kohort.tables.schema import Schema
+
+__all__ = ["approved_plan_for", "complete_rows", "usable_rows"]
+
+
+def approved_plan_for(plan: Plan, *, schema: Schema, run: str, sites: tuple[str, ...] = ()) -> ApprovedPlan:
+    """What every participant of `run` agrees on; hub and sites make it from the same plan.
+
+    Args:
+        plan: The plan; the hooks of its method are asked here, once, for its phases, sums, judging and clusters.
+        schema: The agreed columns.
+        run: The identity of the run.
+        sites: The sites of the run, in the hub's order.
+
+    Returns:
+        The approved plan.
+
+    Raises:
+        ConfigError: `sites.arrive` cannot be read, or a value of `[train]` does not make a phase.
+    """
+    method = find_method(plan.method)
+    approved = ApprovedPlan(
+        run=run,
+        plan_hash=plan.digest(),
+        method=method.name,
+        config=plan.config,
+        schema=schema,
+        encoding=plan.data.encoding,
+        missing="drop" if plan.data.missing == "drop" else "category",
+        impute=plan.data.missing == "impute",
+        unseen=plan.data.unseen,
+        model=plan.model,
+        train=plan.train,
+        own_rows=method.own_rows,
+        arrival=parse_arrival(plan.sites.arrive),
+        phases=method.phases(plan.config, plan.train),
+        secure=method.secure(plan.config),
+        judge=method.judge(plan.config),
+        clusters=method.clusters(plan.config),
+        sites=sites,
+        min_cell=plan.policy.min_cell,
+    )
+    return replace(
+        approved, contract=enrolment_contract(approved, learning_steps(approved)) + method.contract(approved)
+    )
+
+
+def usable_rows(frame: pl.DataFrame, schema: Schema, plan: Plan) -> pl.DataFrame:
+    """`frame` with the columns of `schema`, without rows that lack a target or, if `missing = "drop"`, any value.
+
+    A target of two numbers, or of few whole ones, is made of a type that says that it holds classes.
+    """
+    complete = complete_rows(frame, schema, plan)
+    return complete if schema.target is None else settle_target(complete, schema.target, schema.columns[schema.target])
+
+
+def complete_rows(frame: pl.DataFrame, schema: Schema, plan: Plan) -> pl.DataFrame:
+    """The same rows with the target as it stands in the table."""
+    frame = frame.select(list(schema.columns))
+    if plan.data.missing == "drop":
+        return handle_missing(frame, frame.columns, "drop")
+    return frame if schema.target is None else handle_missing(frame, [schema.target], "drop")

@@ -1,0 +1,212 @@
+"""A table as a command needs it: read, its item sets as lists, its identifiers known, nothing undeclared by accident.
+
+`check`, `anonymize` and `gate` share this step, and so read the same table in the same way.
+
+Guarantees: a declared or suspected identifier is never among the columns to release unless the user names it in `keep`;
+columns of a release that nobody declared are an error that lists them.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from kohort.errors import ConfigError, DataError, nearest
+from kohort.tables.datasets.catalogue import open_table
+from kohort.tables.dialect import ReadingOptions
+from kohort.tables.frames import TEXT_ENDINGS
+from kohort.tables.item_sets import with_item_sets
+from kohort.tables.reading import ROW, restore_texts
+from kohort.tables.roles import person_of, suspected
+
+__all__ = ["REST", "Declared", "Prepared", "prepare", "read_schema_file"]
+
+REST = "rest"
+"""In `drop`: every column that has no other role."""
+LISTS = ("quasi", "sensitive", "identifiers", "items", "drop", "keep")
+SCHEMA_FILE_KEYS = (
+    *LISTS,
+    "target",
+    "person",
+    "features",
+    "kinds",
+    "bins",
+    "bounds",
+    "categories",
+    "other",
+    "nullable",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Declared:
+    """What the user said about the columns of a table."""
+
+    quasi: tuple[str, ...] = ()
+    sensitive: tuple[str, ...] = ()
+    target: str | None = None
+    items: tuple[str, ...] = ()
+    identifiers: tuple[str, ...] = ()
+    person: str | None = None
+    drop: tuple[str, ...] = ()
+    keep: tuple[str, ...] = ()
+    reading: ReadingOptions = field(default_factory=ReadingOptions)
+
+    def with_file(self, path: Path | None) -> Declared:
+        """What is said here, and what a schema file says where nothing is said here.
+
+        Raises:
+            ConfigError: The file cannot be read or has an unknown key.
+        """
+        if path is None:
+            return self
+        found = read_schema_file(path)
+        reading = ReadingOptions.of(found.pop("reading", {}))
+        own = {name: getattr(self, name) or _value(found.get(name), name) for name in (*LISTS, "target", "person")}
+        separator = self.reading.separator or reading.separator
+        nulls = self.reading.null_values or reading.null_values
+        return Declared(**own, reading=replace(reading, separator=separator, null_values=nulls))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """A table that was read, and what its columns are.
+
+    Attributes:
+        frame: The table without dropped columns, item sets as lists.
+        declared: What was said, item sets by their plain names.
+        identifiers: The declared identifiers, the person's column among them.
+        person: The column that names the person; None where none does.
+        suspicions: Columns that look like identifiers and that nobody named, and why.
+        undeclared: Columns without any role, the suspected ones among them.
+        reading: How the file was read.
+    """
+
+    frame: pl.DataFrame
+    declared: Declared
+    identifiers: tuple[str, ...] = ()
+    person: str | None = None
+    suspicions: Mapping[str, str] = field(default_factory=dict)
+    undeclared: tuple[str, ...] = ()
+    reading: tuple[str, ...] = ()
+    texts: pl.DataFrame | None = field(default=None, repr=False)
+    typed: pl.DataFrame | None = field(default=None, repr=False)
+
+    def for_release(self) -> pl.DataFrame:
+        """The columns to release, and the person's, which is needed to count; with row numbers in `ROW`.
+
+        Raises:
+            ConfigError: Some columns have no role; the message lists them, suspected identifiers apart.
+        """
+        if self.undeclared:
+            plain = [name for name in self.undeclared if name not in self.suspicions]
+            parts = [f"columns without a role: {', '.join(plain)}"] if plain else []
+            parts += [f"column {name!r} {why}" for name, why in self.suspicions.items()]
+            raise ConfigError(
+                "; ".join(parts),
+                hint="Leave them out with --drop a,b (or --drop rest), or release them as they are with --keep a,b",
+            )
+        hidden = [name for name in self.identifiers if name != self.person]
+        return self.frame.drop(hidden).with_row_index(ROW)
+
+    def as_in_file(self, released: pl.DataFrame, out: Path) -> pl.DataFrame:
+        """A released table without row numbers and identifiers; in a text file, untouched columns as they were."""
+        exact = self.typed is not None and out.suffix.lower() in TEXT_ENDINGS
+        plain = released if not exact or self.typed is None else restore_texts(released, self.texts, self.typed)
+        return plain.drop([name for name in (ROW, *self.identifiers) if name in plain.columns])
+
+
+def prepare(source: str, declared: Declared) -> Prepared:
+    """Read a table for a command.
+
+    Args:
+        source: A named dataset, a path, or `-` for CSV on standard input.
+        declared: What the user said.
+
+    Returns:
+        The table and what its columns are.
+
+    Raises:
+        ConfigError: Roles contradict one another, or there are several identifiers and no person.
+        DataError: The table cannot be read or lacks a column.
+    """
+    opened = open_table(source, declared.reading)
+    frame = opened.frame
+    if declared.items or declared.reading.sets:
+        frame, sets = with_item_sets(frame, declared.items, declared.reading)
+        declared = replace(declared, items=sets)
+    identifiers = tuple(dict.fromkeys((*declared.identifiers, *([declared.person] if declared.person else []))))
+    person = person_of(identifiers, declared.person)
+    target = () if declared.target is None else (declared.target,)
+    used = (*declared.quasi, *declared.sensitive, *declared.items, *target, *declared.keep)
+    _check(frame, used, identifiers, tuple(name for name in declared.drop if name != REST))
+    roles = {*used, *identifiers}
+    if REST in declared.drop and REST not in frame.columns:
+        dropped = {name for name in frame.columns if name not in roles}
+    else:
+        dropped = {*declared.drop}
+    frame = frame.drop(dropped)
+    undeclared = tuple(name for name in frame.columns if name not in roles)
+    is_file = opened.texts is not None and declared.reading.long is None
+    return Prepared(
+        frame=frame,
+        declared=declared,
+        identifiers=identifiers,
+        person=person,
+        suspicions=suspected(frame.select(undeclared)) if undeclared else {},
+        undeclared=undeclared,
+        reading=opened.reading,
+        texts=opened.texts if is_file else None,
+        typed=opened.frame if is_file else None,
+    )
+
+
+def read_schema_file(path: Path) -> dict[str, Any]:
+    """The declarations of a schema file: lists of names by role, and `[reading]`.
+
+    Raises:
+        ConfigError: The file cannot be read or has an unknown key.
+    """
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"no schema file {str(path)!r}", hint="Check the path") from None
+    except (OSError, UnicodeDecodeError):
+        raise ConfigError(f"cannot read the schema file {str(path)!r}", hint="It must be TOML in UTF-8") from None
+    except tomllib.TOMLDecodeError as problem:
+        raise ConfigError(f"{str(path)!r} is not valid TOML: {problem}", hint="Correct that line") from None
+    found = {**{key: value for key, value in content.items() if key != "schema"}, **content.get("schema", {})}
+    for key in found:
+        if key not in (*SCHEMA_FILE_KEYS, "reading"):
+            raise ConfigError(
+                f"unknown key {key!r} in the schema file", hint=nearest(key, (*SCHEMA_FILE_KEYS, "reading"))
+            )
+    return found
+
+
+def _value(value: Any, name: str) -> Any:
+    if name not in LISTS:
+        return value
+    if isinstance(value, str):
+        raise ConfigError(f"{name} in the schema file is one string", hint=f'Write a list: {name} = ["{value}"]')
+    return tuple(value or ())
+
+
+def _check(frame: pl.DataFrame, used: Iterable[str], identifiers: Iterable[str], drop: Iterable[str]) -> None:
+    for name in (*used, *identifiers, *drop):
+        if name not in frame.columns:
+            raise DataError(f"the table has no column {name!r}", hint=nearest(name, frame.columns))
+    both = sorted({*used} & {*identifiers})
+    if both:
+        hint = "An identifier is never released: give it that role alone"
+        raise ConfigError(f"columns are identifiers and also have another role: {', '.join(both)}", hint=hint)
+    gone = sorted({*drop} & {*used, *identifiers})
+    if gone:
+        raise ConfigError(
+            f"columns with a role are also dropped: {', '.join(gone)}", hint="Remove them from --drop or from the role"
+        )

@@ -1,0 +1,55 @@
+"""The rows of a real site: the table that `site.toml` names, with the site's own mapping applied at home.
+
+What had to be left out or could not be read is counted in `log/table.log`, which stays at the site.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+
+from kohort.errors import ConfigError
+from kohort.files import write_atomic
+from kohort.tables.frames import check_finite, read_table
+
+__all__ = ["read_site_table"]
+
+LOG = Path("log") / "table.log"
+
+
+def read_site_table(folder: Path, *, name: str, table: str, query: str = "", mapping: str = "") -> pl.DataFrame:
+    """Read the table of a site.
+
+    Args:
+        folder: The site's folder, where relative paths start.
+        name: The site's name, for the part of the mapping that is for it alone.
+        table: A path, the address of a database, or an OMOP folder.
+        query: A SELECT statement, for a database.
+        mapping: A mapping file, or nothing.
+
+    Returns:
+        The table with the agreed names, types and values.
+
+    Raises:
+        ConfigError: The address or the mapping cannot be read, or a query is given without a database.
+        DataError: The table cannot be read.
+    """
+    from kohort.tables.sources.opening import is_source, read_address
+
+    notes: tuple[str, ...] = ()
+    if is_source(table):
+        source = read_address(table, query=query or None, folder=folder)
+        frame, notes = source.frame, source.notes
+    elif query:
+        raise ConfigError("site.query needs the address of a database", hint="Set site.table to one, or drop it")
+    else:
+        frame = read_table(str(folder / table))
+    if mapping:
+        from kohort.tables.harmonise.mapping import TableMapping
+
+        frame, lost = TableMapping.load(folder / mapping).apply(frame, site=name)
+        notes = (*notes, *lost)
+    if notes:
+        write_atomic(folder / LOG, "".join(f"{note}\n" for note in notes).encode(), private=True)
+    return check_finite(frame)

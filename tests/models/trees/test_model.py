@@ -1,0 +1,87 @@
+"""A forest as a model: files, importances, contributions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from tests.models.trees.test_learner import _encoded, _learned, _model, _table
+
+from kohort.errors import ConfigError, DataError, IntegrityError
+from kohort.models.base import SavedModel
+from kohort.models.files import load_model, save_model
+from kohort.models.rows import encode_rows
+from kohort.models.trees.model import TreeModel, load_trees
+from kohort.tables.encoder import Encoder, learn_domain
+from kohort.tables.schema import Schema
+
+
+def _of(target: str) -> TreeModel:
+    encoder, rows = _encoded(target)
+    return _model(_learned(encoder, [rows]))
+
+
+@pytest.mark.parametrize("target", ["ill", "grade", "cost"])
+def test_files_give_the_same_model(target: str, tmp_path: Path) -> None:
+    model = _of(target)
+    save_model(model, tmp_path)
+    again = load_model(tmp_path)
+    assert again.predict(_table()).to_list() == model.predict(_table()).to_list()
+    assert again.describe() == model.describe()
+
+
+@pytest.mark.parametrize("name", ["trees.split", "trees.output", "bins.rank", "bins.codes", "base", "trees.value"])
+def test_arrays_that_point_outside_are_refused(name: str) -> None:
+    saved = _of("ill").save()
+    array = saved.arrays[name]
+    wrong = array[..., :-1] if array.dtype in (np.uint8, np.float64) else np.full_like(array, 99)
+    with pytest.raises((ValueError, IndexError)):
+        load_trees(SavedModel(facts=saved.facts, arrays={**saved.arrays, name: wrong}))
+
+
+def test_altered_files_are_refused(tmp_path: Path) -> None:
+    save_model(_of("ill"), tmp_path)
+    place = tmp_path / "model.safetensors"
+    content = bytearray(place.read_bytes())
+    content[-1] ^= 1
+    place.write_bytes(bytes(content))
+    with pytest.raises(IntegrityError):
+        load_model(tmp_path)
+
+
+@pytest.mark.parametrize("target", ["ill", "grade", "cost"])
+def test_contributions_add_up_to_the_scores(target: str) -> None:
+    model = _of(target)
+    frame = _table().head(50)
+    found = model.contributions(frame)
+    scores = model.scores(model.encoder.transform(frame))
+    assert found.columns == model.encoder.schema.inputs
+    assert found.base + found.values.sum(axis=2) == pytest.approx(scores, abs=1e-12)
+    assert not found.values[:, :, found.columns.index("same")].any()
+
+
+def test_columns_that_decide_matter_most() -> None:
+    shares = _of("grade").importances()
+    assert sum(shares.values()) == pytest.approx(1)
+    assert set(list(shares)[:2]) == {"age", "ward"}
+    assert shares["same"] == 0.0
+
+
+def test_numbers_have_no_probabilities() -> None:
+    with pytest.raises(ConfigError, match="no class probabilities"):
+        _of("cost").predict_proba(_table())
+
+
+def test_an_unseen_category_is_read_as_other_where_that_is_declared_and_refused_elsewhere() -> None:
+    unseen = _table().head(3).with_columns(pl.lit("never").alias("ward"))
+    with pytest.raises(DataError, match="'ward' has 3 row"):
+        _of("ill").predict(unseen)
+    frame = _table().select("ward", "ill")
+    wards = [*"abcdef", "other"]
+    schema = Schema.of(target="ill", features=("ward",), categories={"ward": wards}, other=("ward",))
+    encoder = Encoder(schema, learn_domain(frame, schema))
+    model = _model(_learned(encoder, [encode_rows(encoder, frame)]))
+    chances = model.predict_proba(pl.DataFrame({"ward": ["never", *"abcdef"]}))[:, 1]
+    assert min(chances[1:]) < chances[0] < max(chances[1:])

@@ -1,0 +1,53 @@
+"""A plan that names no method gets an additive model, unless its keys say how a network is trained."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+import pytest
+
+from kohort import Federation
+from kohort.runs.config import load_plan
+
+DATA = {"table": "t.csv", "target": "y"}
+
+
+@pytest.mark.parametrize(
+    ("sections", "method"),
+    [
+        ({}, "additive"),
+        ({"method": {"bins": 8}}, "additive"),
+        ({"method": {"dp": {"epsilon": 1.0, "delta": 1e-6}}}, "additive"),
+        ({"train": {"class_weights": {"a": 2.0}}}, "additive"),
+        ({"model": {"kind": "additive"}}, "additive"),
+        ({"train": {"lr": 0.1}}, "fedavg"),
+        ({"model": {"kind": "mlp"}}, "fedavg"),
+        ({"model": {"hidden": [4]}}, "fedavg"),
+    ],
+)
+def test_keys_decide(sections: dict[str, Any], method: str) -> None:
+    plan = load_plan({"data": DATA, **sections})
+    assert plan.method == method
+    assert any("additive, because" in note for note in plan.notes) == (method == "additive")
+
+
+def test_who_names_a_method_hears_no_reason() -> None:
+    assert load_plan({"data": DATA, "method": {"name": "additive"}}).notes == ()
+
+
+@pytest.mark.parametrize(("count", "scheme"), [(2, "none"), (3, "masks"), (500, "masks"), (501, "bfv")])
+def test_the_sum_suits_the_number_of_sites(count: int, scheme: str) -> None:
+    plan = load_plan({"data": DATA, "sites": {"count": count}})
+    assert plan.config.secure.sum == scheme
+    frame = pl.DataFrame({"x": range(30), "y": ["a", "b"] * 15})
+    assert Federation(frame, target="y", sites=count).plan().config.secure.sum == scheme
+
+
+def test_python_chooses_alike() -> None:
+    federation = Federation(pl.DataFrame({"x": range(30), "y": ["a", "b"] * 15}), target="y", sites=3)
+    assert federation.plan().method == "additive"
+    assert federation.plan(rounds=5).config.totals == 5
+    assert federation.plan(class_weights={"a": 2.0}).train.class_weights == {"a": 2.0}
+    assert federation.plan(batch=8).method == "fedavg"
+    assert federation.plan(model="logistic").method == "fedavg"
