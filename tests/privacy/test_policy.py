@@ -195,7 +195,7 @@ def test_every_rule_takes_part_in_tightening() -> None:
     """A rule added to Policy and forgotten in `tightened` would fall back to its default here."""
     strict: dict[str, Any] = {
         "raw": False, "domain": False, "min_rows": 777, "min_k": 77, "min_l": 7, "max_t": 0.07, "min_sum_sites": 70,
-        "min_gate_k": 70, "min_cell": 70,
+        "min_gate_k": 70, "min_cell": 70, "min_sum_cell": 70,
         "epsilon": 0.7, "delta": 7e-7, "public": (), "tasks": ("seven",), "trust_counts": False, "void_dp": False,
             "overlapping_releases": False,
     }  # fmt: skip

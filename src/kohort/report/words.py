@@ -96,6 +96,14 @@ _KINDS = (
         "Encrypted data that the hub cannot read; only the party that the guarantee names can decrypt it.",
     ),
     Kind(
+        "cells",
+        "tables of totals",
+        "partial",
+        "#7d8fc4",
+        "Totals over all sites, cell by cell: the claim says how few persons a cell may have. A cell of one person shows "
+        "that person's part.",
+    ),
+    Kind(
         "secure-sum",
         "shares of a secure sum",
         "guarded",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -217,15 +218,17 @@ def test_a_saved_model_places_rows_before_it_predicts(tmp_path: Path) -> None:
     assert found["predicted_outcome"].equals(outcome.model.predict(new).alias("predicted_outcome"))
     plain = NetworkModel(loaded.network, loaded.weights, Encoder.from_mapping(without_classes(loaded)))
     assert not np.allclose(plain.predict_proba(new), loaded.predict_proba(new)), "rows were not placed"
-    card = json.loads((tmp_path / "run" / "model" / "model.json").read_text())
+    alone = tmp_path / "alone"  # a model by itself: files of a run are bound to its ledger
+    shutil.copytree(tmp_path / "run" / "model", alone)
+    card = json.loads((alone / "model.json").read_text())
     assert (card["format"], card["kind"]) == (3, "syntactic")
     old = {"format": 2, **card.pop("model"), **{name: card[name] for name in ("weights_sha256", "versions", "about")}}
-    _rewrite(tmp_path / "run" / "model" / "model.json", old)
-    assert load_model(tmp_path / "run").predict(new).equals(loaded.predict(new)), "a file of format 2"
+    _rewrite(alone / "model.json", old)
+    assert load_model(alone).predict(new).equals(loaded.predict(new)), "a file of format 2"
     card = {**old, "format": 1}
-    _rewrite(tmp_path / "run" / "model" / "model.json", card)
+    _rewrite(alone / "model.json", card)
     with pytest.raises(IntegrityError, match="does not fit together"):  # an older reader would not place the rows
-        load_model(tmp_path / "run")
+        load_model(alone)
     save_model(plain, tmp_path / "plain")
     assert json.loads((tmp_path / "plain" / "model.json").read_text())["kind"] == "dense"
 

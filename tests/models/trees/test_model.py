@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -76,8 +77,11 @@ def test_numbers_have_no_probabilities() -> None:
 
 def test_an_unseen_category_is_read_as_other_where_that_is_declared_and_refused_elsewhere() -> None:
     unseen = _table().head(3).with_columns(pl.lit("never").alias("ward"))
+    strict = _of("ill")
+    assert strict.unseen(unseen) == {"ward": 3}
+    strict = replace(strict, encoder=replace(strict.encoder, unseen="error"))
     with pytest.raises(DataError, match="'ward' has 3 row"):
-        _of("ill").predict(unseen)
+        strict.predict(unseen)
     frame = _table().select("ward", "ill")
     wards = [*"abcdef", "other"]
     schema = Schema.of(target="ill", features=("ward",), categories={"ward": wards}, other=("ward",))
