@@ -114,7 +114,7 @@ def change(domain: Domain, name: str, **parts: Any) -> Domain:
         ("ward", {"categories": (RARE, "other")}),
         ("age", {"bounds": (0.0, 1e12)}),
         ("age", {"bounds": (41.0, 41.5)}),
-        ("age", {"missing": True}),
+        ("age", {"missing": False}),
         ("age", {"counted": False}),
     ],
 )
@@ -303,7 +303,7 @@ def lie_under_a_budget(monkeypatch: pytest.MonkeyPatch, name: str, **parts: Any)
         ("y", {"categories": ("no", "rare")}),
         ("age", {"kind": "category", "categories": ("41", "other")}),
         ("age", {"counted": False}),
-        ("age", {"missing": True}),
+        ("age", {"missing": False}),
     ],
 )
 def test_under_a_budget_a_domain_holds_what_a_site_named(

@@ -15,7 +15,7 @@ from kohort.privacy.guarantee import Cells
 from kohort.privacy.policy import Policy
 from kohort.rng import Streams
 from kohort.rounds.learner import Setting, learn_pooled
-from kohort.runs.backend import approved_plan_for
+from kohort.runs.agreed import approved_plan_for
 from kohort.runs.config import Plan, load_plan
 from kohort.runs.explain import explain_plan
 from kohort.runs.run import Outcome, run

@@ -98,17 +98,19 @@ class DomainState(TaskState):
 def rows_to_say(site: Site, rows: int) -> int:
     """How many rows a message may say that a release was computed from.
 
-    Under a budget, how many of a site's rows lie within the domain must not be seen: a hub may have chosen the domain.
+    Under a budget, how many of a site's rows lie within the domain must not be seen where a hub may have chosen the
+    domain: where it is not declared.
 
     Args:
         site: The site.
         rows: How many there were.
 
     Returns:
-        Under a budget, the rows that the site enrolled with; else `rows`.
+        Under a budget and with domains that are not declared, the rows that the site enrolled with; else `rows`.
     """
     enrolled = site.state(DomainState).rows
-    return enrolled if rows and enrolled is not None and site.plan.has_budget else rows
+    hidden = site.plan.has_budget and bool(undeclared_columns(site.plan.schema))
+    return enrolled if rows and enrolled is not None and hidden else rows
 
 
 def _describe(site: Site, request: Request) -> Release:

@@ -100,8 +100,8 @@ _KINDS = (
         "tables of totals",
         "partial",
         "#7d8fc4",
-        "Totals over all sites, cell by cell: the claim says how few persons a cell may have. A cell of one person shows "
-        "that person's part.",
+        "Totals over all sites, cell by cell: the claim says how few persons a cell may have. A cell of one person "
+        "shows that person's part.",
     ),
     Kind(
         "secure-sum",

@@ -57,7 +57,7 @@ def judge(
         metrics: The measures of the model; empty when nothing was measured.
         excluded: Sites that were left out.
         outside: Rows of sites that lie outside the agreed domain.
-        unjudged: Test rows whose class no site has.
+        unjudged: Test rows with a class that no site has, or with a category that the model cannot read.
         min_cell: Fewest rows that may be told apart.
         has_budget: Whether the plan spends a budget.
         train: Whether baselines that have to be trained are wanted.
@@ -68,7 +68,7 @@ def judge(
             *population.left_out,
             LeftOut(what="sites", why="refused, failed or too late", count=len(excluded), of_rows=False),
             LeftOut(what="rows", why="a category or class outside the agreed domain", count=outside),
-            LeftOut(what="test rows", why="a class that no site has", count=unjudged),
+            LeftOut(what="test rows", why="a class or category that no site has", count=unjudged),
             *_unseen(encoder, test),
             *_clipped(encoder, population.frame),
         ],
