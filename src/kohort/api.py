@@ -29,6 +29,7 @@ from kohort.runs.default_method import ADDITIVE, NETWORKS, default_method, with_
 from kohort.runs.plan_mapping import with_mapping
 from kohort.runs.run import Outcome, run
 from kohort.runs.secure_default import load_secured, with_secure_sum
+from kohort.tables.datasets.catalogue import open_table
 from kohort.tables.frames import from_native
 
 __all__ = ["Federation"]
@@ -137,12 +138,16 @@ def _sections_of_additive(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _as_tables(table: Any) -> dict[str, pl.DataFrame]:
-    """One frame as one table, a mapping or a list as one table a site."""
+    """One frame as one table, a mapping or a list as one table per site. A path or a name is read as in a plan."""
     if isinstance(table, Mapping):
-        return {str(name): from_native(frame)[0] for name, frame in table.items()}
+        return {str(name): _as_frame(frame) for name, frame in table.items()}
     if isinstance(table, list | tuple):
-        return {f"site-{index + 1:02d}": from_native(frame)[0] for index, frame in enumerate(table)}
-    return {"": from_native(table)[0]}
+        return {f"site-{index + 1:02d}": _as_frame(frame) for index, frame in enumerate(table)}
+    return {"": _as_frame(table)}
+
+
+def _as_frame(table: Any) -> pl.DataFrame:
+    return open_table(table).frame if isinstance(table, str | Path) else from_native(table)[0]
 
 
 def _keys(section: type[Any]) -> list[str]:

@@ -119,5 +119,7 @@ def test_registrations_and_invitations_are_checked(tmp_path: Path) -> None:
     invitation = Invitation.read(tmp_path / "hub" / "invitation.json")
     assert invitation.ca.startswith("-----BEGIN CERTIFICATE")
     made = Federation(tmp_path, tmp_path / "none")
-    (tmp_path / "bad.json").write_text('{"kohort": "registration", "version": 1}')
+    (tmp_path / "old.json").write_text('{"kohort": "registration", "version": 1}')
+    assert "older" in made.kohort("hub", "add", tmp_path / "hub", tmp_path / "old.json", code=2)
+    (tmp_path / "bad.json").write_text('{"kohort": "registration", "version": 2}')
     assert "damaged" in made.kohort("hub", "add", tmp_path / "hub", tmp_path / "bad.json", code=6)

@@ -36,7 +36,7 @@ pytestmark = pytest.mark.e2e
 
 
 def test_sums_that_only_a_key_holder_opens(three: Federation) -> None:
-    plan = variant(three, "bfv", ["method.name=oneshot", 'method.secure={sum = "bfv"}'])
+    plan = variant(three, "bfv", ["method.name=oneshot", 'method.secure={sum = "bfv"}', "method.oneshot.rounds=2"])
     over_flower = three.run_here(three.root / "bfv", plan)
     here = run(read_plan(plan), seed=1, out=three.root / "bfv-local")
     assert model_of(three.root / "bfv") == model_of(three.root / "bfv-local")

@@ -55,12 +55,18 @@ def said_beside(run: Mapping[str, Any]) -> list[str]:
     for name, measured in (run.get("baselines") or {}).items():
         figures = {key: value for key, value in measured.items() if key in {"accuracy", "r2"}}
         where = measured.get("site") or measured.get("class")
-        what = name.replace("_", " ") + (f" ({where})" if where else "")
+        what = _BASELINES.get(name, name.replace("_", " ")) + (f" ({where})" if where else "")
         beside += [f"{what} {_number(value)}" for value in figures.values()]
     if beside:
         measure = "R2" if "r2" in run["metrics"] else "accuracy"
         lines.append(f"{measure} beside: " + ", ".join(beside))
+    if run.get("epsilon") is not None:
+        lines.append(f"epsilon: {run['epsilon']:.3g} at delta {run['delta']:.3g}, for each {run['unit']}")
     return lines
+
+
+_BASELINES = {"best_site": "a linear model of the best site", "pooled": "a linear model of all rows pooled"}
+"""What baselines are called where people read them; others by their own names."""
 
 
 def _number(value: float | None) -> str:

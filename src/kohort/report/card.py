@@ -198,7 +198,7 @@ def _limits(model: Model, run: Mapping[str, Any]) -> list[str]:
     kinds = {item["kind"] for item in run["disclosed"]}
     if kinds & {"raw", "aggregate"}:
         lines.append("Part of what left the sites has no formal protection; see the kinds above.")
-    lines.append("A model can reveal something of the rows it was trained on; `kohort audit` measures how much.")
+    lines.append("A model can reveal something of the rows it was trained on.")
     for what, sites in (("refused to take part", run["refused"]), ("were dropped", run["dropped"])):
         if sites:
             shown = ", ".join(_text(name) for name in list(sites)[:MOST_NAMES])

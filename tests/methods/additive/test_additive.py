@@ -404,3 +404,23 @@ def test_a_person_with_many_rows_counts_once_for_a_bin() -> None:
     last = model.curves()["age"]
     assert not last["bins"][-1].startswith("above 9")
     assert min(last["counts"]) >= 20
+
+
+@pytest.mark.parametrize("secure", ["masks", "none"])
+def test_a_budget_works_where_no_domain_is_declared(secure: str) -> None:
+    """Hub and sites once took noise of different sizes: learning the domain is part of the budget for both."""
+    random = np.random.default_rng(3)
+    rows = 2400
+    age, dose = random.integers(20, 80, rows), random.normal(5, 2, rows).round(1)
+    ill = np.where(age / 40 + dose / 5 + random.normal(0, 0.5, rows) > 2.4, "ill", "well")
+    frame = pl.DataFrame({"age": age, "dose": dose, "ward": random.choice(["a", "b"], rows), "outcome": ill})
+    plan = load_plan(
+        {
+            "data": {"table": "memory", "target": "outcome", "features": "rest"},
+            "sites": {"count": 3},
+            "method": {"name": "additive", "dp": {"epsilon": 3.0, "delta": 1e-5}, "secure": {"sum": secure}},
+        }
+    )
+    found = run(plan, seed=1, tables={"": frame})
+    assert found.rounds > 1
+    assert found.epsilon == pytest.approx(3.0, rel=0.05)

@@ -27,14 +27,13 @@ from kohort.methods.registry import Method
 from kohort.models.additive.cells import columns_of
 from kohort.models.rows import target_range
 from kohort.privacy.contract import Contract
-from kohort.privacy.dp.accounting import calibrate
 from kohort.privacy.guarantee import DP, Guarantee
 from kohort.protocol.hub import Hub, ProtocolGenerator, Result
 from kohort.protocol.plan.approved import ApprovedPlan, TrainSection
 from kohort.protocol.plan.phases import TrainingPhase
 from kohort.protocol.plan.reads import Reads
 from kohort.rounds.checked_training import CheckedTraining
-from kohort.rounds.dp_accounts import planned_claims
+from kohort.rounds.dp_accounts import planned_claims, shared_sigma
 
 __all__ = ["METHOD", "TRAINING", "Additive"]
 
@@ -71,11 +70,7 @@ def protocol(config: Additive, hub: Hub) -> ProtocolGenerator:
     ordered = tuple(column.name for column in columns_of(encoder) if column.ordered)
     low = 0.0 if encoder.classes else target_range(encoder)[0]
     check_plan(ordered, config, classes=len(encoder.classes or ()), low=low)
-    sigma = 0.0
-    if config.dp is not None:
-        dp = config.dp
-        sigma = calibrate(epsilon=dp.epsilon, delta=dp.delta, rate=1.0, steps=1, accountant=dp.accountant)
-    learner = yield from TRAINING.learn(hub, sigma=sigma)
+    learner = yield from TRAINING.learn(hub, sigma=shared_sigma(hub.approved, steps=1))
     assert learner.model is not None  # noqa: S101 - a plan has two totals at least
     return Result(model=learner.model, rounds=config.totals, stopped_by="rounds")
 

@@ -256,7 +256,7 @@ def _applied(column: pl.Series, rule: ColumnRule, spelt: Mapping[str, tuple[str,
 def _respelt(column: pl.Series, spelt: Mapping[str, tuple[str, ...]], missing: Iterable[str]) -> pl.Series:
     """Agreed values in place of spellings, and null in place of markers. Numbers without `spelt` stay numbers."""
     texts = category_text(column).str.strip_chars()
-    meaning: dict[str, str | None] = {text: agreed for agreed, several in spelt.items() for text in several}
+    meaning: dict[str, str | None] = {text.strip(): agreed for agreed, several in spelt.items() for text in several}
     if spelt:
         return texts.replace({**meaning, **dict.fromkeys(missing)})
     return (
