@@ -388,8 +388,8 @@ MUTANTS = (
     ),
     _server(
         "limits at every request",
-        "            resources.limit(tasks, False)\n\n        return OpenedRun",
-        "            pass\n\n        return OpenedRun",
+        "            resources.limit(tasks, False)\n            _check_roster(resources, peers, pinned)\n\n        return",
+        "            _check_roster(resources, peers, pinned)\n\n        return",
         "deployment/site_run.py",
     ),
     _server(
@@ -686,7 +686,7 @@ MUTANTS = (
            "        if not {*named[name]} <= {*known} and (kind != \"number\" or said.categories is not None):",
            "        if False:", DOMAINS, "named"),
     Mutant("noise: rows outside the domain", "protocol/enrolment.py",
-           "return enrolled if rows and enrolled is not None and site.plan.has_budget else rows", "return rows",
+           "return enrolled if rows and enrolled is not None and hidden else rows", "return rows",
            DOMAINS, "rows_outside"),
 )  # fmt: skip
 
