@@ -388,7 +388,8 @@ MUTANTS = (
     ),
     _server(
         "limits at every request",
-        "            resources.limit(tasks, False)\n            _check_roster(resources, peers, pinned)\n\n        return",
+        "            resources.limit(tasks, False)\n"
+        "            _check_roster(resources, peers, pinned)\n\n        return",
         "            _check_roster(resources, peers, pinned)\n\n        return",
         "deployment/site_run.py",
     ),
