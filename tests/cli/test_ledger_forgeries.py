@@ -52,6 +52,7 @@ def readers(out: Path) -> Iterator[list[str]]:
     yield ["ledger", "show", str(out)]
     yield ["report", str(out), "--out", str(out.parent / "page.html"), "--force"]
     yield ["evaluate", str(out), table]
+    yield ["explain", str(out), "--table", table]
     yield ["predict", str(out), table, "--out", str(out.parent / "predicted.csv"), "--force"]
 
 

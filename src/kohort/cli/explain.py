@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kohort.cli.common import ForceOption, JsonOption, emit, say, stdout
+from kohort.cli.common import ForceOption, JsonOption, checked_model, emit, say, stdout
 
 if TYPE_CHECKING:
     from kohort.models.base import Model
@@ -40,12 +40,11 @@ def explain(
     """
     from kohort.errors import ConfigError
     from kohort.files import require_new
-    from kohort.models.files import load_model
     from kohort.tables.datasets.catalogue import open_table
 
     if out is not None:
         require_new(out, force=force)
-    trained = load_model(model)
+    trained = checked_model(model)
     curves = trained.curves()
     rows = None if table is None else open_table(table).frame
     if not curves and rows is None:
