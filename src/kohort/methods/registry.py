@@ -64,10 +64,19 @@ class Method:
     Nothing computed from a row may be asked for here: the hub has judged nothing yet."""
     example: str = ""
     """TOML lines of `[method]`, and after them of `[sites]`, that the demo and the contract tests run it with."""
+    demo: str | None = None
+    """The same for the demo alone, where the example is too small to show what the method can do."""
 
     def example_keys(self) -> dict[str, Any]:
         """The sections of a plan its `example` fills: `method`, with its name, and perhaps `sites`."""
-        return tomllib.loads(f"[method]\nname = {json.dumps(self.name)}\n{self.example}")
+        return self._keys(self.example)
+
+    def demo_keys(self) -> dict[str, Any]:
+        """The sections of a plan that the demo runs it with."""
+        return self._keys(self.example if self.demo is None else self.demo)
+
+    def _keys(self, lines: str) -> dict[str, Any]:
+        return tomllib.loads(f"[method]\nname = {json.dumps(self.name)}\n{lines}")
 
 
 @cache

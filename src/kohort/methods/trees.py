@@ -253,4 +253,5 @@ METHOD = Method(
     phases=phases,
     secure=lambda config: config.secure,
     example="steps = 1\ndepth = 2\ntrees = 1\nbins = 8\nmin_leaf = 5",
+    demo="",
 )

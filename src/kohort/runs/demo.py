@@ -78,7 +78,7 @@ def demo_plan(method: Method, *, rounds: int = ROUNDS) -> Plan:
     """
     raw: dict[str, Any] = tomllib.loads(_PLAN)
     raw["train"]["rounds"] = rounds
-    whole = _merged(raw, method.example_keys())
+    whole = _merged(raw, method.demo_keys())
     return load_plan(only_read(with_secure_sum(whole, sites=whole["sites"]["count"])))
 
 

@@ -101,4 +101,5 @@ METHOD = Method(
     phases=phases,
     secure=lambda config: config.secure,
     example="rounds = 3",
+    demo="",
 )
