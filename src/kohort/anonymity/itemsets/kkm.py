@@ -323,6 +323,7 @@ def _judged(
     about = target if target is not None else next(iter(sensitive), None)
     names = [one.name for one in cells]
     suppressed = sum(int(np.isin(after[one.name].to_numpy(), ["*"]).sum()) for one in cells if one.suppressed.any())
+    generalised = ncp(before, after, quasi=names, hierarchies=hierarchies)
     return Report(
         rows=before.height,
         rows_out=after.height,
@@ -333,7 +334,8 @@ def _judged(
         t_emd=found.t_emd,
         t_kl=found.t_kl,
         km=found.km,
-        ncp=ncp(before, after, quasi=names, hierarchies=hierarchies),
+        ncp=generalised,
+        ncp_released=generalised,
         entropy_loss=None if about is None else entropy_loss(before, after, quasi=names, target=about),
         item_loss=loss.item_loss,
         suppressed_rows=0,

@@ -2,14 +2,15 @@
 
 | algorithm | classes | cells |
 |---|---|---|
-| auto      | `lattice` if hierarchies are given, else `cluster` | labels, or intervals and value sets |
+| auto      | `lattice` if hierarchies are given, else the best of those without | labels, or intervals and value sets |
 | cluster   | look-ahead Mondrian to blocks, k-member clusters inside | intervals and value sets |
 | mondrian  | strict or relaxed Mondrian, median or look-ahead cuts | intervals and value sets |
 | thesis    | Mondrian as in Saleh (2022) | automatic groups of values by target, else suppression |
 | lattice   | best-first walk over the levels of the hierarchies | labels |
 
-With `hierarchies` ("intervals", a registered technique, or a mapping) every algorithm releases labels. There is no
-randomness: same table, same release.
+With `hierarchies` ("intervals", a registered technique, or a mapping) every algorithm releases labels. Where a rule is
+about more than k rows, `auto` and `lattice` move rows between classes while that lowers the loss. The loss that makers
+compare is `ncp`, with the columns' weights. There is no randomness: same table, same release.
 
 Guarantee: the released table has been judged by `kohort.anonymity.checker`, which shares no code with what made it; a
 rule that does not hold there is an error and nothing is returned. The one exception is `keep_exact="thesis"`, the
@@ -18,9 +19,10 @@ unguarded step of the thesis, whose report says `verified: false` where a rule i
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -28,17 +30,20 @@ import polars as pl
 from numpy.typing import NDArray
 
 from kohort.anonymity.relational.algorithms.mondrian import Split
-from kohort.anonymity.relational.classes import ClassOptions, form_classes
+from kohort.anonymity.relational.classes import ClassOptions, FormedClasses, form_classes, leave_rows_out
 from kohort.anonymity.relational.keep_exact import split_exact
-from kohort.anonymity.relational.problem import Integers, Partition, Problem, code_table
+from kohort.anonymity.relational.problem import CodedTable, Integers, Partition, Problem, code_table
 from kohort.anonymity.relational.recode import ColumnCells, release
-from kohort.anonymity.relational.rule import LKind, Rule, SensitiveColumns, TKind, require_feasible
+from kohort.anonymity.relational.rule import BetaKind, LKind, Rule, SensitiveColumns, TKind, require_feasible
 from kohort.anonymity.relational.techniques import CutOptions, class_techniques
 from kohort.errors import ConfigError, DataError, IntegrityError, nearest
 from kohort.tables.frames import Missing, from_native, handle_missing, to_native
 from kohort.tables.hierarchy import Hierarchy
 
-__all__ = ["Algorithm", "Anonymised", "Report", "anonymise"]
+__all__ = ["MAX_SET", "Algorithm", "Anonymised", "Report", "anonymise", "k_of_risk"]
+
+MAX_SET = 10
+"""Most values that a released set names unless told otherwise."""
 
 # A registered technique is a word too.
 Algorithm = Literal["auto", "mondrian", "thesis", "cluster", "lattice"] | str
@@ -60,6 +65,7 @@ class Report:
     t_kl: float | None
     km: int | None
     ncp: float
+    ncp_released: float
     entropy_loss: float | None
     item_loss: float | None
     suppressed_rows: int
@@ -68,6 +74,10 @@ class Report:
     verified: bool
     problems: tuple[str, ...]
     seconds: float
+    tried: Mapping[str, float] = field(default_factory=dict)
+    """Of `auto`: the loss of every algorithm that was tried."""
+    notes: tuple[str, ...] = ()
+    """What was left undone."""
 
     def to_mapping(self) -> dict[str, Any]:
         """Plain JSON values."""
@@ -108,6 +118,12 @@ def anonymise(
     c: float = 3.0,
     t: float = 0.0,
     t_kind: TKind = "emd",
+    alpha: float = 0.0,
+    beta: float = 0.0,
+    beta_kind: BetaKind = "basic",
+    delta: float = 0.0,
+    risk: float = 0.0,
+    population: int | None = None,
     algorithm: Algorithm = "auto",
     hierarchies: Hierarchies = "auto",
     levels: Mapping[str, int] | None = None,
@@ -118,7 +134,9 @@ def anonymise(
     dimensions: Sequence[str] | None = None,
     node_budget: int | None = None,
     suppression_limit: float = 0.0,
-    max_set: int | None = None,
+    balance: float = 0.0,
+    weights: Mapping[str, float] | None = None,
+    max_set: int | None = MAX_SET,
     jobs: int | None = None,
 ) -> Anonymised:
     """Generalise the quasi-identifiers of a table until every class meets the rule.
@@ -136,6 +154,13 @@ def anonymise(
         c: c of recursive (c, l)-diversity.
         t: t-closeness; 0 asks for nothing.
         t_kind: Distance of t-closeness.
+        alpha: Largest share of a sensitive value in a class, (alpha, k)-anonymity; 0 asks for nothing.
+        beta: beta-likeness; 0 asks for nothing.
+        beta_kind: Kind of beta-likeness.
+        delta: delta-disclosure privacy; 0 asks for nothing.
+        risk: Largest chance to re-identify a row: 1/k without `population`, and with it k-map, 1/F for a class that F
+            persons of the population are estimated to be in; 0 asks for nothing.
+        population: Rows of the population that the table is drawn from.
         algorithm: One of the table above, or a registered class technique.
         hierarchies: "auto", "intervals", a registered hierarchy technique, or one hierarchy per quasi-identifier.
         levels: Level of its hierarchy that every row of a column is put on.
@@ -145,9 +170,12 @@ def anonymise(
         relaxed: Mondrian's relaxed cuts.
         dimensions: Quasi-identifiers that Mondrian may cut on.
         node_budget: Nodes of the lattice to visit best first.
-        suppression_limit: Share of the rows that the lattice may leave out, if it must.
-        max_set: Most values that a released set may name; a larger one is suppressed. None is 10 for columns with more
-            than 50 values, and any number for the others.
+        suppression_limit: Share of the rows that may be left out. They are those whose suppression saves most.
+        balance: What a suppressed row costs, as in ARX: 0 nothing, 0.5 as much as a row of suppressed cells, 1
+            everything.
+        weights: How much the loss of a quasi-identifier counts; 1 for those that are not named.
+        max_set: Most values that a released set may name; a larger one is suppressed. None is any number, but 10 for
+            columns with more than 50 values.
         jobs: Threads; all cores when None.
 
     Returns:
@@ -167,13 +195,16 @@ def anonymise(
     began = time.perf_counter()
     given, kind = from_native(frame)
     _check_columns(given, quasi, sensitive, target)
-    _check_options(algorithm, keep_exact, suppression_limit)
+    _check_options(algorithm, keep_exact, suppression_limit, balance)
     table = handle_missing(given, given.columns, missing)
-    rule = Rule(k=k, l=l, l_kind=l_kind, c=c, t=t, t_kind=t_kind)
     private = SensitiveColumns.of(table, sensitive, persons=_person_codes(table, person, quasi, sensitive, target))
+    rule = Rule(
+        k=max(k, k_of_risk(risk, population, private.units)), l=l, l_kind=l_kind, c=c, t=t, t_kind=t_kind,
+        alpha=alpha, beta=beta, beta_kind=beta_kind, delta=delta,
+    )  # fmt: skip
     require_feasible(rule, private)
     coded = code_table(table, quasi, by_value=algorithm == "thesis")
-    problem = Problem(coded, private, rule)
+    problem = Problem(coded, private, rule, weights=_weights(weights, coded), max_set=max_set)
     options = ClassOptions(
         algorithm=algorithm,
         hierarchies=hierarchies,
@@ -184,13 +215,10 @@ def anonymise(
         suppression_limit=suppression_limit,
         finish=_finisher(problem, keep_exact),
         max_set=max_set,
+        balance=balance,
     )
-    made = form_classes(table, problem, options)
-    problems = _verify(release(table, made.partition, made.cells), made.suppressed, quasi, sensitive, rule, person)
-    if problems and len(made.suppressed):
-        # Leaving rows out moves the table's own distribution; where t then fails, nobody is left out.
-        made = form_classes(table, problem, options.without_suppression())
-        problems = _verify(release(table, made.partition, made.cells), made.suppressed, quasi, sensitive, rule, person)
+    found = form_classes(table, problem, options)
+    made, problems = _best_verified(table, problem, options, found, quasi, sensitive, person)
     if problems and keep_exact != "thesis":
         raise IntegrityError(f"the released table does not meet the rule: {'; '.join(problems)}", hint="Report this")
     released = release(table, made.partition, made.cells)
@@ -207,12 +235,84 @@ def anonymise(
             verified=not problems,
             problems=problems,
             seconds=time.perf_counter() - began,
+            tried={one.algorithm: one.loss for one in found} if len(found) > 1 else {},
+            notes=made.notes,
         ),
         classes=classes,
         kept=kept,
         cells=made.cells,
         hierarchies=made.hierarchies,
     )
+
+
+def _best_verified(
+    table: pl.DataFrame,
+    problem: Problem,
+    options: ClassOptions,
+    found: Sequence[FormedClasses],
+    quasi: Sequence[str],
+    sensitive: Sequence[str],
+    person: str | None,
+) -> tuple[FormedClasses, tuple[str, ...]]:
+    """The first of the formed classes that the checker finds nothing wrong with; else the first, and what is wrong.
+
+    Leaving rows out moves the table's own distribution, which t, beta and delta are about: where they then fail, fewer
+    rows are left out, and at last nobody.
+    """
+    budget = int(options.suppression_limit * table.height)
+    first: tuple[FormedClasses, tuple[str, ...]] | None = None
+    for formed in found:
+        for rows in (budget, budget // 2, budget // 4, 0) if budget else (0,):
+            made = leave_rows_out(problem, formed, options, rows)
+            if len(made.suppressed) > rows:  # these rows were left out by the maker: it has to put them somewhere
+                made = form_classes(table, problem, replace(options, suppression_limit=0.0))[0]
+            problems = _verify(made, table, quasi, sensitive, problem.rule, person)
+            if not problems:
+                return made, problems
+            first = (made, problems) if first is None else first
+    if first is None:
+        raise ValueError("no classes were formed")
+    return first
+
+
+def k_of_risk(risk: float, population: int | None, units: int) -> int:
+    """The k at which no row is re-identified with a higher chance than `risk`.
+
+    Args:
+        risk: The chance; 0 asks for nothing.
+        population: Rows of the population that the table is drawn from; None: the attacker knows who is in the table.
+        units: Rows of the table, or persons where they are counted.
+
+    Returns:
+        The fewest rows of a class: a class of f rows is estimated to stand for f / units x population persons.
+
+    Raises:
+        ConfigError: The risk is not a share, or the population is smaller than the table.
+
+    Example:
+        >>> k_of_risk(0.05, None, 1000), k_of_risk(0.05, 5000, 1000)
+        (20, 4)
+    """
+    if not 0.0 <= risk <= 1.0:
+        raise ConfigError(f"the risk is {risk:g}", hint="Use a chance such as 0.05")
+    if population is not None and population < units:
+        raise ConfigError("the population is smaller than the table", hint="It holds at least the rows of the table")
+    if risk == 0.0:
+        return 1
+    share = 1.0 if population is None else units / population
+    return max(math.ceil(share / risk - 1e-9), 1)
+
+
+def _weights(weights: Mapping[str, float] | None, table: CodedTable) -> tuple[float, ...]:
+    names = [column.name for column in table.columns]
+    for name, weight in (weights or {}).items():
+        if name not in names:
+            raise ConfigError(
+                f"a weight is given for {name!r}, which is no quasi-identifier", hint=nearest(name, names)
+            )
+        if not (math.isfinite(weight) and weight > 0):
+            raise ConfigError(f"the weight of {name!r} is {weight:g}", hint="Use a number above 0, such as 3")
+    return tuple(float(weights.get(name, 1.0)) for name in names) if weights else ()
 
 
 def _check_columns(frame: pl.DataFrame, quasi: Sequence[str], sensitive: Sequence[str], target: str | None) -> None:
@@ -255,7 +355,7 @@ def _require(frame: pl.DataFrame, names: Sequence[str]) -> None:
             raise DataError(f"the table has no column {name!r}", hint=nearest(name, frame.columns))
 
 
-def _check_options(algorithm: str, keep_exact: KeepExact, suppression_limit: float) -> None:
+def _check_options(algorithm: str, keep_exact: KeepExact, suppression_limit: float, balance: float) -> None:
     known = ("auto", "lattice", *class_techniques())
     if algorithm not in known:
         raise ConfigError(f"unknown algorithm {algorithm!r}", hint=nearest(algorithm, known))
@@ -263,6 +363,8 @@ def _check_options(algorithm: str, keep_exact: KeepExact, suppression_limit: flo
         raise ConfigError(f"unknown way to keep exact rows {keep_exact!r}", hint='Use True, False or "thesis"')
     if not 0.0 <= suppression_limit <= 1.0:
         raise ConfigError(f"the suppression limit is {suppression_limit:g}", hint="Use a share between 0 and 1")
+    if not 0.0 <= balance <= 1.0:
+        raise ConfigError(f"the balance is {balance:g}", hint="Use 0 (suppress freely) to 1 (only what must be)")
 
 
 def _finisher(problem: Problem, keep_exact: KeepExact) -> Callable[[Partition], Partition]:
@@ -272,18 +374,21 @@ def _finisher(problem: Problem, keep_exact: KeepExact) -> Callable[[Partition], 
 
 
 def _verify(
-    released: pl.DataFrame,
-    suppressed: Integers,
+    made: FormedClasses,
+    table: pl.DataFrame,
     quasi: Sequence[str],
     sensitive: Sequence[str],
     rule: Rule,
     person: str | None,
 ) -> tuple[str, ...]:
-    """What the checker finds wrong with the released table."""
+    """What the checker finds wrong with the table as it would be released."""
     from kohort.anonymity.checker.measures import unmet
 
-    out = released if not len(suppressed) else released[np.setdiff1d(np.arange(released.height), suppressed)]
-    asked: dict[str, Any] = {}
+    released = release(table, made.partition, made.cells)
+    out = released if not len(made.suppressed) else released[np.setdiff1d(np.arange(table.height), made.suppressed)]
+    asked: dict[str, Any] = {name: bound for name in ("alpha", "beta", "delta") if (bound := getattr(rule, name)) > 0}
+    if rule.beta > 0:
+        asked |= {"beta_kind": rule.beta_kind}
     if rule.l > 0:
         asked |= {"l": rule.l, "l_kind": rule.l_kind, "c": rule.c if rule.l_kind == "recursive" else None}
     if rule.t > 0:
@@ -309,6 +414,7 @@ def _report(
     names = [one.name for one in cells]
     about = target if target is not None else next(iter(sensitive), None)
     lost = None if about is None else entropy_loss(before[kept], after, quasi=names, target=about)
+    loss, gone = ncp(before, after, quasi=names, kept=kept, hierarchies=hierarchies), before.height - after.height
     return {
         "rows": before.height,
         "rows_out": after.height,
@@ -319,10 +425,11 @@ def _report(
         "t_emd": found.t_emd,
         "t_kl": found.t_kl,
         "km": None,
-        "ncp": ncp(before, after, quasi=names, kept=kept, hierarchies=hierarchies),
+        "ncp": loss,
+        "ncp_released": max((loss * before.height - gone) / after.height, 0.0),
         "entropy_loss": lost,
         "item_loss": None,
-        "suppressed_rows": before.height - after.height,
+        "suppressed_rows": gone,
     }
 
 

@@ -13,7 +13,7 @@ that a class covers, and how many none does.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -24,10 +24,18 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from kohort.anonymity.compiled import compiled
-from kohort.anonymity.relational.anonymise import Algorithm, Anonymised, Hierarchies, KeepExact, Report, anonymise
+from kohort.anonymity.relational.anonymise import (
+    MAX_SET,
+    Algorithm,
+    Anonymised,
+    Hierarchies,
+    KeepExact,
+    Report,
+    anonymise,
+)
 from kohort.anonymity.relational.problem import Integers
 from kohort.anonymity.relational.recode import ColumnCells
-from kohort.anonymity.relational.rule import LKind, TKind
+from kohort.anonymity.relational.rule import BetaKind, LKind, TKind
 from kohort.errors import ConfigError, DataError, nearest
 from kohort.tables.cells import SUPPRESSED, Interval, Label, ValueSet, canonical_text
 from kohort.tables.frames import FrameKind, Missing, from_native, to_native
@@ -69,12 +77,20 @@ class Anonymiser(TransformerMixin, BaseEstimator):  # type: ignore[misc] # sciki
         c: float = 3.0,
         t: float = 0.0,
         t_kind: TKind = "emd",
+        alpha: float = 0.0,
+        beta: float = 0.0,
+        beta_kind: BetaKind = "basic",
+        delta: float = 0.0,
+        risk: float = 0.0,
+        population: int | None = None,
         algorithm: Algorithm = "auto",
         hierarchies: Hierarchies = "auto",
         keep_exact: KeepExact = True,
         missing: Missing = "category",
         suppression_limit: float = 0.0,
-        max_set: int | None = None,
+        balance: float = 0.0,
+        weights: Mapping[str, float] | None = None,
+        max_set: int | None = MAX_SET,
         outside: Literal["suppress", "nearest"] = "suppress",
     ) -> None:
         self.quasi = quasi
@@ -87,11 +103,19 @@ class Anonymiser(TransformerMixin, BaseEstimator):  # type: ignore[misc] # sciki
         self.c = c
         self.t = t
         self.t_kind = t_kind
+        self.alpha = alpha
+        self.beta = beta
+        self.beta_kind = beta_kind
+        self.delta = delta
+        self.risk = risk
+        self.population = population
         self.algorithm = algorithm
         self.hierarchies = hierarchies
         self.keep_exact = keep_exact
         self.missing = missing
         self.suppression_limit = suppression_limit
+        self.balance = balance
+        self.weights = weights
         self.max_set = max_set
         self.outside = outside
 

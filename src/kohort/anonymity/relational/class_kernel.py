@@ -29,12 +29,17 @@ __all__ = [
     "rows_meet",
     "scratch",
     "sort_first",
+    "values_meet",
 ]
 
 
 @compiled
-def classes_loss(columns, starts, quasi, is_number, distinct, offsets, points):
-    """Loss of each class, summed over its rows and columns; class j is at `starts[j]` to `starts[j + 1]`."""
+def classes_loss(columns, starts, quasi, is_number, _distinct, offsets, points, price):
+    """Loss of each class, summed over its rows and columns; class j is at `starts[j]` to `starts[j + 1]`.
+
+    `price[offsets[c] + 2 * c + held]` is what a category with `held` values costs per row; of a number, whose loss is
+    the range it covers, entry 1 is the weight.
+    """
     classes = len(starts) - 1
     loss = np.empty(classes)
     for j in range(classes):
@@ -48,11 +53,10 @@ def classes_loss(columns, starts, quasi, is_number, distinct, offsets, points):
             start, end = starts[j], starts[j + 1]
             if is_number[c]:
                 low, high = code_range(line, start, end)
-                loss[j] += (end - start) * number_loss(points, offsets[c], low, high)
+                loss[j] += (end - start) * number_loss(points, offsets[c], low, high) * price[offsets[c] + 2 * c + 1]
             else:
                 found = _distinct_codes(line, start, end, last_seen, j)
-                if found > 1:
-                    loss[j] += (end - start) * found / distinct[c]
+                loss[j] += (end - start) * price[offsets[c] + 2 * c + found]
     return loss
 
 
@@ -122,7 +126,7 @@ def scratch(requirements, rows):
 
 
 @inner
-def class_meets(columns, start, end, requirements, counts, touched):
+def class_meets(columns, start, end, requirements, counts, touched):  # noqa: C901
     """Persons where they are counted, and l and t of every sensitive column; the caller checks k rows.
 
     `counts` is all zeros before and after.
@@ -149,13 +153,7 @@ def class_meets(columns, start, end, requirements, counts, touched):
                 seen += 1
             counts[base + value] += 1
             size += 1
-        met = _diverse(
-            counts, base, touched, seen, size, requirements.distinct_l, requirements.entropy_l,
-            requirements.recursive_l, requirements.recursive_c,
-        ) and _close(
-            counts, base, touched, seen, size, s, offsets, requirements.share, requirements.emd,
-            requirements.kl, requirements.ordered, requirements.cumulative, requirements.prefix,
-        )  # fmt: skip
+        met = values_meet(counts, base, touched, seen, size, s, requirements)
         for i in range(seen):
             counts[base + touched[i]] = 0
         if requirements.persons > 0:
@@ -184,22 +182,43 @@ def _enough_persons(columns, start, end, requirements, counts, touched):
     return seen >= requirements.persons
 
 
-@inlined
-def _diverse(counts, base, touched, seen, size, distinct_l, entropy_l, recursive_l, recursive_c):
-    """l of one column of a class of `size` rows that has the first `seen` values of `touched`."""
-    if seen < distinct_l:
+@inner
+def values_meet(counts, base, touched, seen, size, s, requirements):
+    """Whether sensitive column s of a class of `size` rows, with `seen` values (in `touched`), meets the rule."""
+    if seen < requirements.distinct_l:
         return False
-    if entropy_l > 0.0:
+    if requirements.entropy_l > 0.0:
         entropy = 0.0
         for i in range(seen):
             p = counts[base + touched[i]] / size
             entropy -= p * math.log(p)
-        if math.exp(entropy) < entropy_l:
+        if math.exp(entropy) < requirements.entropy_l:
             return False
-    return recursive_l == 0 or _recursive(counts, base, touched, seen, size, recursive_l, recursive_c)
+    if requirements.recursive_l > 0 and not _recursive(
+        counts, base, touched, seen, size, requirements.recursive_l, requirements.recursive_c
+    ):
+        return False
+    if requirements.by_value and not _each_value(counts, base, touched, seen, size, s, requirements):
+        return False
+    return _close(
+        counts, base, touched, seen, size, s, requirements.offsets, requirements.share, requirements.emd,
+        requirements.kl, requirements.ordered, requirements.cumulative, requirements.prefix,
+    )  # fmt: skip
 
 
 @inlined
+def _each_value(counts, base, touched, seen, size, s, requirements):
+    """alpha, beta and delta: bounds on the share of every value by itself, from below too for delta."""
+    if requirements.lowest[base] > 0.0 and seen < requirements.offsets[s + 1] - base:
+        return False
+    for i in range(seen):
+        share = counts[base + touched[i]] / size
+        if share > requirements.highest[base + touched[i]] or share < requirements.lowest[base + touched[i]]:
+            return False
+    return True
+
+
+@inner
 def _close(counts, base, touched, seen, size, s, offsets, share, emd, kl, ordered, cumulative, prefix):
     """t of column s of a class of `size` rows that has the first `seen` values of `touched`."""
     if kl < np.inf:
@@ -220,7 +239,7 @@ def _close(counts, base, touched, seen, size, s, offsets, share, emd, kl, ordere
     return distance <= emd
 
 
-@inlined
+@inner
 def _recursive(counts, base, touched, seen, size, l, c):  # noqa: E741 - the literature's own letter
     """r_1 < c (r_l + ... + r_m). The l - 1 largest counts are taken off one by one: l is small, m may not be."""
     if seen < l:

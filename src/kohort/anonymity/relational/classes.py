@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 
 from kohort.anonymity.relational.algorithms.lattice import lattice, node_classes
 from kohort.anonymity.relational.algorithms.mondrian import mondrian
-from kohort.anonymity.relational.hierarchy_builders import RHOS, automatic_hierarchy, date_hierarchy
+from kohort.anonymity.relational.algorithms.refine import leave_out, refine, too_many_pairs
+from kohort.anonymity.relational.hierarchy_builders import RHOS, automatic_hierarchy, data_independent, date_hierarchy
 from kohort.anonymity.relational.hierarchy_levels import HierarchyLevels, levels_by_column
 from kohort.anonymity.relational.problem import CodedTable, Integers, Partition, Problem, code_table
 from kohort.anonymity.relational.recode import ColumnCells, cells_at, label_cells, set_cells
@@ -31,9 +32,12 @@ from kohort.errors import ConfigError, RefusedError
 from kohort.tables.cells import canonical_text
 from kohort.tables.hierarchy import Hierarchy
 
-__all__ = ["ChosenRho", "ClassOptions", "FormedClasses", "choose_rhos", "form_classes"]
+__all__ = ["ChosenRho", "ClassOptions", "FormedClasses", "choose_rhos", "form_classes", "leave_rows_out"]
 
 ChosenRho = tuple[float, Hierarchy, ColumnCells]
+NOBODY: Integers = np.zeros(0, np.int64)
+# What rounding may change of a mean loss.
+LEAST = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +52,7 @@ class ClassOptions:
         levels: Level of each hierarchy that every row is put on; None: the algorithm chooses.
         node_budget: Nodes of the lattice to visit best first.
         suppression_limit: Largest share of the rows that may be suppressed.
+        balance: What a suppressed row costs beside a generalised one, from 0 (nothing) to 1 (everything).
         finish: Applied to a finished partition (the keep-exact step).
         max_set: Most values that a released set may name; None decides by the number of values of a column.
     """
@@ -61,10 +66,7 @@ class ClassOptions:
     suppression_limit: float
     finish: Callable[[Partition], Partition]
     max_set: int | None = None
-
-    def without_suppression(self) -> ClassOptions:
-        """The same options with every row released."""
-        return replace(self, suppression_limit=0.0)
+    balance: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,9 @@ class FormedClasses:
         suppressed: Rows that are left out.
         hierarchies: The hierarchies that released labels come from.
         algorithm: Name of the algorithm that formed the classes.
+        loss: Mean loss over rows and quasi-identifiers of the cells, weighted, before rows are left out.
+        steps: The hierarchy levels of the labels; None where intervals and sets are released.
+        notes: What was left undone.
     """
 
     partition: Partition
@@ -84,9 +89,12 @@ class FormedClasses:
     suppressed: Integers
     hierarchies: Mapping[str, Hierarchy]
     algorithm: str
+    loss: float
+    steps: tuple[HierarchyLevels, ...] | None = None
+    notes: tuple[str, ...] = ()
 
 
-def form_classes(frame: pl.DataFrame, problem: Problem, options: ClassOptions) -> FormedClasses:
+def form_classes(frame: pl.DataFrame, problem: Problem, options: ClassOptions) -> list[FormedClasses]:
     """Form the classes of a table and the cells they are released with.
 
     Args:
@@ -94,38 +102,99 @@ def form_classes(frame: pl.DataFrame, problem: Problem, options: ClassOptions) -
         problem: Its coded quasi-identifiers and the rule.
         options: How to form the classes.
 
+    Returns:
+        What was formed: by one algorithm or, with "auto", by every one that fits, the least loss first.
+
     Raises:
         ConfigError: A technique is unknown, a hierarchy is missing, or a level does not exist.
         RefusedError: A class on the given levels does not meet the rule.
     """
     if isinstance(options.hierarchies, str):
         find_hierarchy_technique(options.hierarchies)
-    chosen = options.algorithm
-    if chosen == "auto":
-        chosen = "cluster" if options.hierarchies == "auto" and options.levels is None else "lattice"
+    labelled = options.hierarchies != "auto" or options.levels is not None
+    chosen = "lattice" if options.algorithm == "auto" and labelled else options.algorithm
     if options.levels is not None:
         if chosen != "lattice":
             raise ConfigError("levels are for hierarchies", hint="Use algorithm lattice, or leave the levels out")
-        return _at_levels(frame, problem, options, options.levels)
+        return [_at_levels(frame, problem, options, options.levels)]
     if chosen == "lattice":
-        return _by_lattice(frame, problem, options)
-    partition = options.finish(find_class_technique(chosen)(problem, options.cuts))
-    nobody = np.zeros(0, np.int64)
-    if options.hierarchies != "auto":
-        given = _hierarchies(frame, problem, options)
-        cells = label_cells(problem.table, partition, levels_by_column(problem.table, given))
-        return FormedClasses(partition, cells, nobody, given, chosen)
-    if chosen == "thesis" and options.target is not None:
-        rhos = choose_rhos(frame, problem.table, partition, target=options.target, jobs=options.cuts.jobs)
-        cells = tuple(found for _, _, found in rhos.values())
-        return FormedClasses(partition, cells, nobody, {name: one for name, (_, one, _) in rhos.items()}, chosen)
+        return [_by_lattice(frame, problem, options)]
+    if chosen != "auto":
+        return [_by_technique(frame, problem, options, chosen)]
+    made = _makers(problem, options)
+    return sorted(made, key=lambda one: one.loss)
+
+
+def _makers(problem: Problem, options: ClassOptions) -> list[FormedClasses]:
+    """Classes of the algorithms that need no hierarchies; the best are refined where that pays."""
+    found = [(find_class_technique("cluster")(problem, options.cuts), "cluster")]
+    found.append((mondrian(problem, split="look-ahead"), "mondrian"))
+    found.sort(key=lambda one: problem.mean_loss(one[0]))
+    best, name = found[0]
+    notes: tuple[str, ...] = ()
+    if problem.requirements is not None or _names_too_many(problem, best):
+        notes = too_many_pairs(problem, best)
+        found[0] = refine(problem, best), name
+    made = [_by_sets(problem, options, options.finish(partition), maker) for partition, maker in found]
+    return [replace(made[0], notes=notes), *made[1:]]
+
+
+def _names_too_many(problem: Problem, partition: Partition) -> bool:
+    """Whether a set of more than `max_set` values would be suppressed: makers of k rows alone do not look at that."""
+    return problem.mean_loss(partition) > replace(problem, max_set=None).mean_loss(partition) + LEAST
+
+
+def _by_sets(problem: Problem, options: ClassOptions, partition: Partition, name: str) -> FormedClasses:
+    """Intervals and sets; dates by the calendar."""
     cells = set_cells(problem.table, partition, max_set=options.max_set)
     dates = _date_hierarchies(problem.table)
-    labelled = tuple(
+    shown = tuple(
         _date_cells(problem.table, place, partition, dates[one.name]) if one.name in dates else one
         for place, one in enumerate(cells)
     )
-    return FormedClasses(partition, labelled, nobody, dates, chosen)
+    return FormedClasses(partition, shown, NOBODY, dates, name, problem.mean_loss(partition))
+
+
+def _by_technique(frame: pl.DataFrame, problem: Problem, options: ClassOptions, name: str) -> FormedClasses:
+    partition = options.finish(find_class_technique(name)(problem, options.cuts))
+    loss = problem.mean_loss(partition)
+    if options.hierarchies != "auto":
+        given = _hierarchies(frame, problem, options)
+        steps = levels_by_column(problem.table, given, problem.weights)
+        cells = label_cells(problem.table, partition, steps)
+        return FormedClasses(partition, cells, NOBODY, given, name, loss, steps)
+    if name == "thesis" and options.target is not None:
+        rhos = choose_rhos(frame, problem.table, partition, target=options.target, jobs=options.cuts.jobs)
+        cells = tuple(found for _, _, found in rhos.values())
+        return FormedClasses(partition, cells, NOBODY, {one: rhos[one][1] for one in rhos}, name, loss)
+    return _by_sets(problem, options, partition, name)
+
+
+def leave_rows_out(problem: Problem, made: FormedClasses, options: ClassOptions, rows: int) -> FormedClasses:
+    """The same classes with at most `rows` rows left out, those whose suppression saves most.
+
+    Args:
+        problem: The coded table and the rule.
+        made: Classes and their cells.
+        options: How they were formed.
+        rows: Rows that may be left out in all.
+
+    Returns:
+        The classes of the rows that are left, their cells as narrow as these rows allow.
+    """
+    if rows <= len(made.suppressed):
+        return made
+    left = leave_out(problem, made.partition, made.steps, rows=rows, balance=options.balance, already=made.suppressed)
+    labels = made.partition.labels.copy()
+    labels[left] = made.partition.count
+    partition = Partition.of_labels(labels)
+    if made.steps is not None:
+        return replace(
+            made, partition=partition, suppressed=left, cells=label_cells(problem.table, partition, made.steps)
+        )
+    return replace(
+        _by_sets(problem, options, partition, made.algorithm), suppressed=left, loss=made.loss, notes=made.notes
+    )
 
 
 def _date_hierarchies(table: CodedTable) -> dict[str, Hierarchy]:
@@ -220,13 +289,15 @@ def _hierarchies(frame: pl.DataFrame, problem: Problem, options: ClassOptions) -
     names = [column.name for column in problem.table.columns]
     if isinstance(options.hierarchies, str):
         return find_hierarchy_technique(options.hierarchies)(frame, names, options.target)
-    return {name: options.hierarchies[name] for name in names if name in options.hierarchies}
+    given = options.hierarchies
+    lacking = [name for name in names if name not in given]
+    return {**{name: given[name] for name in names if name in given}, **data_independent(frame, lacking)}
 
 
 def _at_levels(frame: pl.DataFrame, problem: Problem, options: ClassOptions, asked: Mapping[str, int]) -> FormedClasses:
     """Every row on the same levels: one node of the lattice, refused if a class there does not meet the rule."""
     given = _hierarchies(frame, problem, options)
-    steps = levels_by_column(problem.table, given)
+    steps = levels_by_column(problem.table, given, problem.weights)
     unknown = sorted(set(asked) - {levels.column.name for levels in steps})
     if unknown:
         raise ConfigError(f"levels are given for other columns: {', '.join(unknown)}", hint="Name quasi-identifiers")
@@ -244,29 +315,36 @@ def _at_levels(frame: pl.DataFrame, problem: Problem, options: ClassOptions, ask
         cells_at(levels, np.full(partition.count, level), codes[first].astype(np.int64))
         for levels, level, codes in zip(steps, node, problem.table.codes, strict=True)
     )
-    return FormedClasses(partition, cells, np.zeros(0, np.int64), given, "lattice")
+    return FormedClasses(partition, cells, NOBODY, given, "lattice", _label_loss(problem, steps, partition), steps)
 
 
 def _by_lattice(frame: pl.DataFrame, problem: Problem, options: ClassOptions) -> FormedClasses:
     given = _hierarchies(frame, problem, options)
-    steps = levels_by_column(problem.table, given)
+    steps = levels_by_column(problem.table, given, problem.weights)
     found = lattice(problem, steps, node_budget=options.node_budget, suppression_limit=options.suppression_limit)
-    candidates: list[tuple[Partition, Integers]] = [(found.partition, found.suppressed)]
+    candidates = [(options.finish(found.partition), found.suppressed)]
+    notes: tuple[str, ...] = ()
     if problem.requirements is not None:
         # A search from below releases diverse rows first and leaves the others behind; one from above does not.
-        candidates.append((_from_above(problem, frame, steps), np.zeros(0, np.int64)))
-    finished = [(options.finish(partition), left) for partition, left in candidates]
-    partition, left = min(finished, key=lambda one: _label_loss(problem, steps, one[0]))
-    return FormedClasses(partition, label_cells(problem.table, partition, steps), left, given, "lattice")
+        ordered = _in_leaf_order(problem, frame, steps)
+        candidates.append((options.finish(mondrian(ordered, split="look-ahead")), NOBODY))
+        best, left = min(candidates, key=lambda one: _label_loss(problem, steps, one[0]))
+        if not len(left):
+            notes = too_many_pairs(problem, best)
+            candidates.append((options.finish(refine(problem, best, steps, cuts=ordered)), left))
+    partition, left = min(candidates, key=lambda one: _label_loss(problem, steps, one[0]))
+    cells = label_cells(problem.table, partition, steps)
+    loss = _label_loss(problem, steps, partition)
+    return FormedClasses(partition, cells, left, given, "lattice", loss, steps, notes)
 
 
-def _from_above(problem: Problem, frame: pl.DataFrame, steps: Sequence[HierarchyLevels]) -> Partition:
-    """Mondrian over the leaves in the order of the hierarchies, so that cuts fall between labels."""
+def _in_leaf_order(problem: Problem, frame: pl.DataFrame, steps: Sequence[HierarchyLevels]) -> Problem:
+    """The problem with leaves coded in the order of the hierarchies, so that cuts fall between labels."""
     ordered = frame.select(
         pl.Series(levels.column.name, _leaf_order(levels)[codes])
         for levels, codes in zip(steps, problem.table.codes, strict=True)
     )
-    return mondrian(replace(problem, table=code_table(ordered, ordered.columns)), split="look-ahead")
+    return replace(problem, table=code_table(ordered, ordered.columns), max_set=None)
 
 
 def _leaf_order(levels: HierarchyLevels) -> Integers:
@@ -280,7 +358,7 @@ def _leaf_order(levels: HierarchyLevels) -> Integers:
 
 
 def _label_loss(problem: Problem, steps: Sequence[HierarchyLevels], partition: Partition) -> float:
-    """Loss of a partition released by labels."""
+    """Mean loss over rows and quasi-identifiers of a partition released by labels."""
     total = 0.0
     first = partition.starts[:-1]
     for levels, codes in zip(steps, problem.table.codes, strict=True):
@@ -293,4 +371,4 @@ def _label_loss(problem: Problem, steps: Sequence[HierarchyLevels], partition: P
             cost[apart] = costs[low[apart]]
             apart &= low != np.maximum.reduceat(held, first)
         total += float((cost * partition.sizes).sum())
-    return total
+    return total / (problem.table.rows * len(problem.table.columns))

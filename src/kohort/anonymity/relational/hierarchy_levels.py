@@ -9,7 +9,7 @@ Guarantee: labels at one level are unions of labels at the level below, so the l
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,9 +47,14 @@ class HierarchyLevels:
         """Number of levels, the values themselves included."""
         return len(self.labels)
 
+    @property
+    def code_costs(self) -> NDArray[np.float64]:
+        """The penalty of each code, level after level."""
+        return np.concatenate([cost[labels] for labels, cost in zip(self.labels, self.cost, strict=True)])
+
     @classmethod
-    def of(cls, column: CodedColumn, hierarchy: Hierarchy) -> HierarchyLevels:
-        """The levels of a hierarchy, which must cover every value of the column.
+    def of(cls, column: CodedColumn, hierarchy: Hierarchy, *, weight: float = 1.0) -> HierarchyLevels:
+        """The levels of a hierarchy, which must cover every value of the column; a weight multiplies its penalties.
 
         Raises:
             DataError: The hierarchy lacks a value of the column.
@@ -73,11 +78,13 @@ class HierarchyLevels:
             costs.append(_costs(column, hierarchy, texts, found, made))
         if any(chain[-1] != ROOT_LABEL for chain in chains.values()) or column.has_null:
             labels, cells, costs = _with_top(column, places, labels, cells, costs)
-        return cls(column, tuple(labels), tuple(cells), tuple(costs))
+        return cls(column, tuple(labels), tuple(cells), tuple(cost * weight for cost in costs))
 
 
-def levels_by_column(table: CodedTable, hierarchies: Mapping[str, Hierarchy]) -> tuple[HierarchyLevels, ...]:
-    """The hierarchy levels of every column.
+def levels_by_column(
+    table: CodedTable, hierarchies: Mapping[str, Hierarchy], weights: Sequence[float] = ()
+) -> tuple[HierarchyLevels, ...]:
+    """The hierarchy levels of every column, penalties times the column's weight where weights are given.
 
     Raises:
         ConfigError: A column has no hierarchy.
@@ -87,7 +94,10 @@ def levels_by_column(table: CodedTable, hierarchies: Mapping[str, Hierarchy]) ->
     if lacking:
         hint = "Give one for each quasi-identifier, or use the automatic ones"
         raise ConfigError(f"no hierarchy for: {', '.join(lacking)}", hint=hint)
-    return tuple(HierarchyLevels.of(column, hierarchies[column.name]) for column in table.columns)
+    return tuple(
+        HierarchyLevels.of(column, hierarchies[column.name], weight=weights[place] if weights else 1.0)
+        for place, column in enumerate(table.columns)
+    )
 
 
 def _numbered(names: list[str | None]) -> tuple[Integers, list[str | None]]:

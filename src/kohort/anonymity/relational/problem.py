@@ -12,7 +12,7 @@ a `Partition` every row is in exactly one class, and classes are numbered withou
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -126,11 +126,22 @@ class Partition:
 
 @dataclass(frozen=True)
 class Problem:
-    """A coded table and the rule its classes must meet."""
+    """A coded table, the rule its classes must meet, and what generalising costs.
+
+    Attributes:
+        table: The coded quasi-identifiers.
+        sensitive: The coded sensitive columns.
+        rule: What every class must meet.
+        weights: How much the loss of each quasi-identifier counts; all alike when empty.
+        max_set: Most values that a released set names: a class of more loses as much as by a suppressed cell. None is
+            any number.
+    """
 
     table: CodedTable
     sensitive: SensitiveColumns
     rule: Rule
+    weights: tuple[float, ...] = ()
+    max_set: int | None = None
 
     def columns(self, rows: Integers | None = None) -> Codes:
         """A fresh array of all codes, of some rows only if given: quasi-identifiers, then what rules count."""
@@ -144,9 +155,32 @@ class Problem:
 
     @cached_property
     def shape(self) -> tuple[Any, ...]:
-        """Quasi-identifiers as the loops take them: count, kinds, numbers of values, offsets, points."""
+        """Quasi-identifiers as the loops take them: count, kinds, numbers of values, offsets, points, prices."""
         table = self.table
-        return len(table.columns), table.is_number, table.distinct, table.offsets, table.points
+        return len(table.columns), table.is_number, table.distinct, table.offsets, table.points, self.prices
+
+    @cached_property
+    def cut_shape(self) -> tuple[Any, ...]:
+        """The same for cuts of large parts, which would all be beyond `max_set` alike."""
+        return self.shape if self.max_set is None else replace(self, max_set=None).shape
+
+    def weight(self, position: int) -> float:
+        """How much the loss of a quasi-identifier counts."""
+        return self.weights[position] if self.weights else 1.0
+
+    @cached_property
+    def prices(self) -> NDArray[np.float64]:
+        """Loss of a category by the number of values a class has, from 0 on; of a number entry 1 is its weight."""
+        parts = []
+        for position, column in enumerate(self.table.columns):
+            held = np.arange(column.distinct + 2)
+            price = np.where(held > 1, held / column.distinct, 0.0)
+            if column.is_number:
+                price[1] = 1.0
+            elif self.max_set is not None and not column.values.dtype.is_temporal():
+                price[(held > self.max_set) & (held > 1)] = 1.0
+            parts.append(price * self.weight(position))
+        return np.concatenate(parts)
 
     @cached_property
     def requirements(self) -> SensitiveRequirements | None:

@@ -90,8 +90,8 @@ def set_cells(table: CodedTable, partition: Partition, *, max_set: int | None = 
         table: The coded table.
         partition: Its classes.
         max_set: Most values that a set may name; a larger one is suppressed. None is any number for columns of at most
-            50 values, which are a list that everybody knows. For others, which are text, it is 10, and every value
-            must be as frequent as the smallest class.
+            50 values, which are a list that everybody knows, and 10 for others, which are text. Up to 10, every
+            value of a text that a set names must be as frequent as the smallest class.
 
     Returns:
         The cells of each quasi-identifier.
@@ -174,7 +174,7 @@ def _value_set_cells(column: CodedColumn, ordered: Integers, partition: Partitio
         groups, of_class = _distinct_groups(column, ordered, partition)
     values = column.values.to_list()
     texts = [None if value is None else canonical_text(value) for value in values]
-    is_text = max_set is None and len(values) > LISTED
+    is_text = len(values) > LISTED and (max_set is None or max_set <= TEXT_SET)
     most = max_set or (TEXT_SET if is_text else len(values))
     # Of a text, a value that fewer rows have than the smallest class would name somebody.
     rare = is_text & (np.bincount(ordered, minlength=len(values)) < partition.sizes.min())

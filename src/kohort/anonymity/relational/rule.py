@@ -20,13 +20,16 @@ from numpy.typing import NDArray
 
 from kohort.errors import ConfigError, RefusedError, nearest
 
-__all__ = ["LKind", "Rule", "SensitiveColumns", "SensitiveRequirements", "TKind", "require_feasible"]
+__all__ = ["BetaKind", "LKind", "Rule", "SensitiveColumns", "SensitiveRequirements", "TKind", "require_feasible"]
 
 LKind = Literal["distinct", "entropy", "recursive"]
 TKind = Literal["emd", "kl"]
+BetaKind = Literal["basic", "enhanced"]
 
 # Sums of rounded shares may miss a bound that they meet exactly.
 ROUNDING = 1e-10
+# A strict bound is kept by this much, relative to it: more than what the checker demands.
+STRICT = 1e-8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +43,10 @@ class Rule:
         c: c of recursive (c, l)-diversity.
         t: t-closeness; 0 asks for nothing.
         t_kind: Distance of t-closeness: earth mover's distance or Kullback-Leibler divergence.
+        alpha: Largest share of a sensitive value in a class, (alpha, k)-anonymity; 0 asks for nothing.
+        beta: beta-likeness, the largest relative gain of a value's share over the table's; 0 asks for nothing.
+        beta_kind: "basic", or "enhanced", which also bounds the gain by -ln of the table's share.
+        delta: delta-disclosure privacy, the bound of |ln| of the two shares' ratio; 0 asks for nothing.
 
     Raises:
         ConfigError: A number is out of range or a kind is unknown.
@@ -51,6 +58,10 @@ class Rule:
     c: float = 3.0
     t: float = 0.0
     t_kind: TKind = "emd"
+    alpha: float = 0.0
+    beta: float = 0.0
+    beta_kind: BetaKind = "basic"
+    delta: float = 0.0
 
     def __post_init__(self) -> None:
         if self.k < 1:
@@ -65,16 +76,53 @@ class Rule:
             raise ConfigError(f"t is {self.t:g}", hint="Use 0 for none, or a distance above 0")
         if not math.isfinite(self.c) or self.c <= 0:
             raise ConfigError(f"c is {self.c:g}", hint="Use a number above 0")
+        self._check_shares()
+
+    def _check_shares(self) -> None:
+        if self.beta_kind not in get_args(BetaKind):
+            raise ConfigError(
+                f"unknown kind of beta {self.beta_kind!r}", hint=nearest(self.beta_kind, get_args(BetaKind))
+            )
+        for name, value in (("alpha", self.alpha), ("beta", self.beta), ("delta", self.delta)):
+            if not math.isfinite(value) or value < 0 or (name == "alpha" and value > 1):
+                hint = "Use 0 for none, or a share up to 1" if name == "alpha" else "Use 0 for none, or a bound above 0"
+                raise ConfigError(f"{name} is {value:g}", hint=hint)
 
     @property
     def needs_sensitive(self) -> bool:
         """Whether the rule looks at sensitive values, not at class sizes alone."""
-        return self.l > 0 or self.t > 0
+        return self.l > 0 or self.t > 0 or self.bounds_values
+
+    @property
+    def bounds_values(self) -> bool:
+        """Whether the share of every sensitive value is bounded by itself: by alpha, beta or delta."""
+        return self.alpha > 0 or self.beta > 0 or self.delta > 0
+
+    def shares(self, table: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """The lowest and the highest share that alpha, beta and delta allow each value in a class.
+
+        Args:
+            table: The share of each value in the table.
+
+        Returns:
+            Both bounds; 0 and infinity where there is none.
+        """
+        lowest, highest = np.zeros(len(table)), np.full(len(table), math.inf)
+        if self.alpha > 0:
+            highest = np.minimum(highest, self.alpha)
+        if self.beta > 0:
+            gain = self.beta if self.beta_kind == "basic" else np.minimum(self.beta, -np.log(table))
+            highest = np.minimum(highest, table * (1.0 + gain))
+        highest = highest + ROUNDING
+        if self.delta > 0:  # |ln(p / q)| must stay below delta
+            lowest = table * math.exp(-self.delta) * (1.0 + STRICT)
+            highest = np.minimum(highest, table * math.exp(self.delta) * (1.0 - STRICT))
+        return lowest, highest
 
     @property
     def is_monotone(self) -> bool:
         """Whether a class that meets the rule still does with any row added."""
-        return self.t == 0 and (self.l == 0 or self.l_kind == "distinct")
+        return self.t == 0 and not self.bounds_values and (self.l == 0 or self.l_kind == "distinct")
 
 
 @dataclass(frozen=True)
@@ -164,6 +212,9 @@ class SensitiveRequirements(NamedTuple):
     recursive_c: float
     emd: float
     kl: float
+    by_value: bool
+    lowest: NDArray[np.float64]
+    highest: NDArray[np.float64]
     ordered: NDArray[np.bool_]
     cumulative: NDArray[np.float64]
     prefix: NDArray[np.float64]
@@ -175,6 +226,7 @@ class SensitiveRequirements(NamedTuple):
             return None
         distinct, entropy, recursive = (rule.l if rule.l_kind == kind else 0 for kind in get_args(LKind))
         emd, kl = (rule.t + ROUNDING if rule.t > 0 and rule.t_kind == kind else math.inf for kind in get_args(TKind))
+        lowest, highest = rule.shares(sensitive.share)
         return cls(
             offsets=sensitive.offsets,
             columns=len(sensitive.names) if rule.needs_sensitive else 0,
@@ -186,6 +238,9 @@ class SensitiveRequirements(NamedTuple):
             recursive_c=float(rule.c),
             emd=emd,
             kl=kl,
+            by_value=rule.bounds_values,
+            lowest=lowest,
+            highest=highest,
             ordered=sensitive.ordered,
             cumulative=sensitive.cumulative,
             prefix=sensitive.prefix,
@@ -204,16 +259,25 @@ def require_feasible(rule: Rule, sensitive: SensitiveColumns) -> None:
         RefusedError: The whole table as one class does not meet the rule.
     """
     if rule.needs_sensitive and not sensitive.names:
-        raise ConfigError("l and t are about a sensitive column and none is named", hint="Name one as sensitive")
+        raise ConfigError(
+            "l, t, alpha, beta and delta are about a sensitive column and none is named", hint="Name one as sensitive"
+        )
     units = sensitive.units
     if units < rule.k:
         what = "rows" if sensitive.persons is None else "persons"
         raise RefusedError(
             f"{units:,} {what} cannot be {rule.k:,}-anonymous", hint=f"k of at most {units:,} can be met"
         )
-    for position, name in enumerate(sensitive.names if rule.l > 0 else ()):
+    for position, name in enumerate(sensitive.names if rule.needs_sensitive else ()):
         shares = sensitive.share[sensitive.offsets[position] : sensitive.offsets[position + 1]]
-        _require_diverse(rule, name, np.sort(np.round(shares * sensitive.counted(position)))[::-1])
+        if rule.l > 0:
+            _require_diverse(rule, name, np.sort(np.round(shares * sensitive.counted(position)))[::-1])
+        if rule.alpha > 0 and shares.max() > rule.alpha + ROUNDING:
+            reached = math.ceil(shares.max() * 1000) / 1000
+            raise RefusedError(
+                f"one value of column {name!r} has a share of {reached:g} in the whole table, above {rule.alpha:g}",
+                hint=f"alpha of at least {reached:g} can be met",
+            )
 
 
 def _require_diverse(rule: Rule, name: str, falling: NDArray[np.float64]) -> None:

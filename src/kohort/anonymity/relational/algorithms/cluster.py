@@ -83,7 +83,7 @@ def _best_of_block(problem: Problem, columns: Codes) -> tuple[Integers, Integers
     # Cuts know a category by how far its codes spread, so they see the table's own codes; unless those are so many that
     # clearing arrays for them would take longer than the cuts.
     many = problem.table.distinct.max() > columns.shape[1]
-    found = [_cut_on(problem, shape, columns) if many else _cut_on(problem, problem.shape, whole)]
+    found = [_cut_on(problem, shape, columns) if many else _cut_on(problem, problem.cut_shape, whole)]
     losses = [float(classes_loss(np.ascontiguousarray(columns[:, found[0][0]]), found[0][1], *shape).sum())]
     for growth in GROWTH if problem.requirements is not None else GROWTH[:1]:
         grown = _clusters(problem, shape, columns, least=int(np.ceil(problem.rule.k * growth)))
@@ -100,14 +100,15 @@ def _best_of_block(problem: Problem, columns: Codes) -> tuple[Integers, Integers
 
 def _local(problem: Problem, columns: Codes) -> tuple[Codes, tuple[Any, ...]]:
     """The block in codes that count only its own values, in the same order: no array is longer than need be."""
-    quasi, is_number, distinct, offsets, points = problem.shape
+    quasi, is_number, distinct, offsets, points, price = problem.shape
     local = columns.copy()
-    held = []
+    held, prices = [], []
     for c in range(quasi):
         values, local[c] = np.unique(columns[c], return_inverse=True)
         held.append(offsets[c] + values)
+        prices.append(price[offsets[c] + 2 * c :][: len(values) + 2])
     begin = np.concatenate(([0], np.cumsum([len(values) for values in held]))).astype(np.int64)
-    return local, (quasi, is_number, distinct, begin, points[np.concatenate(held)])
+    return local, (quasi, is_number, distinct, begin, points[np.concatenate(held)], np.concatenate(prices))
 
 
 def _cut_on(problem: Problem, shape: tuple[Any, ...], columns: Codes) -> tuple[Integers, Integers]:

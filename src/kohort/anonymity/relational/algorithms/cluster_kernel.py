@@ -32,7 +32,7 @@ GIVEN_UP = np.int64(-2)
 
 
 @compiled
-def grow_clusters(columns, quasi, is_number, distinct, offsets, points, k, requirements):
+def grow_clusters(columns, quasi, is_number, _distinct, offsets, points, price, k, requirements):
     """Cluster of each row of `columns`, -1 for a row that found none, and how many there are; all meet the rule."""
     rows = columns.shape[1]
     local = columns[:quasi].copy()
@@ -68,7 +68,7 @@ def grow_clusters(columns, quasi, is_number, distinct, offsets, points, k, requi
             _add_values(columns, quasi, row, size, requirements, inside, cluster_counts, kinds)
             label[row] = clusters
             size += 1
-            _join(local, left, is_number, distinct, offsets, points, table, change, member, low, high, held, loss,
+            _join(local, left, is_number, offsets, points, price, table, change, member, low, high, held, loss,
                   size)  # fmt: skip
             met = size >= k and _values_meet(inside, size, requirements, counts, touched)
             if not met:
@@ -131,7 +131,7 @@ def _relabel(label, old, new):
 
 
 @inlined
-def _join(local, left, is_number, distinct, offsets, points, table, change, member, low, high, held, loss, size):
+def _join(local, left, is_number, offsets, points, price, table, change, member, low, high, held, loss, size):
     """Let the row at position `left` into the cluster, and add up the loss of the others where it changed."""
     if size == 1:
         for i in range(left):
@@ -141,11 +141,12 @@ def _join(local, left, is_number, distinct, offsets, points, table, change, memb
         code = np.int64(local[c, left])
         if end - base == 1 or not _widened(c, code, base, end, is_number, table, member, low, high, held, size):
             continue
-        same = (held[c] if held[c] > 1 else 0) / distinct[c]
-        more = (held[c] + 1) / distinct[c]
+        same = price[base + 2 * c + held[c]]
+        more = price[base + 2 * c + held[c] + 1]
+        weight = price[base + 2 * c + 1]
         for v in range(end - base):
             if is_number[c]:
-                after = number_loss(points, base, v if v < low[c] else low[c], v if v > high[c] else high[c])
+                after = number_loss(points, base, v if v < low[c] else low[c], v if v > high[c] else high[c]) * weight
             else:
                 after = same if member[base + v] else more
             change[v] = after - table[base + v]
@@ -238,7 +239,7 @@ def _helps(columns, quasi, row, requirements, cluster_counts, size, needs_new):
 
 
 @compiled
-def assign_leftovers(columns, quasi, is_number, distinct, offsets, points, k, requirements, label, clusters):
+def assign_leftovers(columns, quasi, is_number, _distinct, offsets, points, price, k, requirements, label, clusters):
     """Give every row without a cluster to the one whose loss it raises least and which still meets the rule.
 
     Changes `label`; whether every row found a cluster. `requirements` is None where one more row never breaks the rule.
@@ -265,7 +266,7 @@ def assign_leftovers(columns, quasi, is_number, distinct, offsets, points, k, re
     for row in range(rows):
         if label[row] >= 0:
             continue
-        _added_losses(columns, row, quasi, is_number, distinct, offsets, points, words, low, high, held, bits, size,
+        _added_losses(columns, row, quasi, is_number, offsets, points, price, words, low, high, held, bits, size,
                       cost)  # fmt: skip
         home = _cheapest_cluster(columns, quasi, row, label, cost, inside, requirements, counts, touched)
         if home < 0:
@@ -293,7 +294,7 @@ def _word_starts(quasi, is_number, offsets):
 
 
 @inlined
-def _added_losses(columns, row, quasi, is_number, distinct, offsets, points, words, low, high, held, bits, size, cost):
+def _added_losses(columns, row, quasi, is_number, offsets, points, price, words, low, high, held, bits, size, cost):
     """What each cluster would lose more with this row."""
     for j in range(len(cost)):
         before, after = 0.0, 0.0
@@ -302,15 +303,16 @@ def _added_losses(columns, row, quasi, is_number, distinct, offsets, points, wor
             place = j * quasi + c
             if is_number[c]:
                 a, b = low[place], high[place]
-                before += number_loss(points, offsets[c], a, b)
-                after += number_loss(points, offsets[c], code if code < a else a, code if code > b else b)
+                weight = price[offsets[c] + 2 * c + 1]
+                before += number_loss(points, offsets[c], a, b) * weight
+                after += number_loss(points, offsets[c], code if code < a else a, code if code > b else b) * weight
             else:
                 word = j * words[quasi] + words[c] + code // WORD
                 now = held[place]
-                before += (now if now > 1 else 0) / distinct[c]
+                before += price[offsets[c] + 2 * c + now]
                 if not (bits[word] >> (code % WORD)) & 1:
                     now += 1
-                after += (now if now > 1 else 0) / distinct[c]
+                after += price[offsets[c] + 2 * c + now]
         cost[j] = (size[j] + 1) * after - size[j] * before
 
 

@@ -31,6 +31,8 @@ from kohort.anonymity.relational.problem import Codes, Integers, Partition, Prob
 __all__ = ["Recoding", "lattice", "node_classes"]
 
 CELLS = 1_500_000_000
+# With a rule about more than k rows every group is judged too, and rows that were left behind are moved afterwards.
+CELLS_OF_RULES = 50_000_000
 # A node costs this many rows even if none is left to look at.
 OVERHEAD = 200
 CLIMBS = 8
@@ -181,9 +183,9 @@ def _best_first(walk: _Walk, budget: int | None) -> None:
     bottom = tuple(0 for _ in walk.top)
     queue = [(0.0, bottom)]
     walk.seen.add(bottom)
-    cells = 0
+    cells, most = 0, CELLS if walk.problem.requirements is None else CELLS_OF_RULES
     while queue and walk.active:
-        if (cells >= CELLS) if budget is None else (walk.visited >= budget):
+        if (cells >= most) if budget is None else (walk.visited >= budget):
             return
         _, node = heapq.heappop(queue)
         cells += (walk.active + OVERHEAD) * len(node)
@@ -226,38 +228,57 @@ def _next_node(walk: _Walk, node: tuple[int, ...], steps: list[tuple[int, ...]],
 def _join_left(walk: _Walk, left: Integers) -> None:
     """Put the rows that are left into the class that then loses least; take in more classes until the rule is met."""
     met = walk.problem.rule_test()
+    released = np.flatnonzero(walk.class_of >= 0)
+    classes = Partition.of_labels(walk.class_of[released])
+    rows, sizes = released[classes.order], classes.sizes
+    spreads = [
+        _Spread.of(levels, codes[rows], codes[left], classes.starts)
+        for levels, codes in zip(walk.steps, walk.problem.table.codes, strict=True)
+    ]
+    own = np.sum([spread.cost(joined=False) for spread in spreads], axis=0)
+    waiting = np.ones(classes.count, dtype=np.bool_)
     current = left
-    while True:
-        if met(current):
-            walk.class_of[current] = walk.classes
-            walk.classes += 1
-            return
-        waiting = walk.class_of.copy()
-        waiting[current] = -1
-        known = np.unique(waiting[waiting >= 0])
-        cheapest = _cheapest_join(walk, current, known, waiting)
-        current = np.concatenate([current, np.flatnonzero(waiting == cheapest)])
+    while not met(current):
+        joined = np.sum([spread.cost(joined=True) for spread in spreads], axis=0)
+        added = (sizes + len(current)) * joined - sizes * own
+        cheapest = int(np.argmin(np.where(waiting, added, np.inf)))
+        waiting[cheapest] = False
+        for spread in spreads:
+            spread.join(cheapest)
+        current = np.concatenate([current, rows[classes.starts[cheapest] : classes.starts[cheapest + 1]]])
+    walk.class_of[current] = walk.classes
+    walk.classes += 1
 
 
-def _cheapest_join(walk: _Walk, current: Integers, known: Integers, waiting: Integers) -> int:
-    """The class whose union with the current rows costs least above what the class costs alone."""
-    members = np.flatnonzero(waiting >= 0)
-    number = np.searchsorted(known, waiting[members])
-    order = np.argsort(number, kind="stable")
-    first = np.searchsorted(number[order], np.arange(len(known)))
-    sizes = np.diff(np.append(first, len(members)))
-    added = np.zeros(len(known))
-    for levels, codes in zip(walk.steps, walk.problem.table.codes, strict=True):
-        own, joined = np.zeros(len(known)), np.zeros(len(known))
-        own_open = np.ones(len(known), dtype=np.bool_)
-        joined_open = own_open.copy()
-        for labels, cost in zip(levels.labels, levels.cost, strict=True):
-            held = labels[codes[members[order]]]
-            low, high = np.minimum.reduceat(held, first), np.maximum.reduceat(held, first)
-            mine = labels[codes[current]]
-            own[own_open] = cost[low[own_open]]
-            joined[joined_open] = cost[low[joined_open]]
-            own_open &= low != high
-            joined_open &= (np.minimum(low, mine.min())) != (np.maximum(high, mine.max()))
-        added += (sizes + len(current)) * joined - sizes * own
-    return int(known[np.argmin(added)])
+@dataclass(frozen=True)
+class _Spread:
+    """The lowest and highest label of each class in one column, by level; and of the rows that look for a class."""
+
+    costs: tuple[NDArray[np.float64], ...]
+    low: Integers
+    high: Integers
+    mine: tuple[Integers, Integers]
+
+    @classmethod
+    def of(cls, levels: HierarchyLevels, codes: Codes, left: Codes, starts: Integers) -> _Spread:
+        held, own = [labels[codes] for labels in levels.labels], [labels[left] for labels in levels.labels]
+        return cls(
+            levels.cost,
+            np.stack([np.minimum.reduceat(labels, starts[:-1]) for labels in held]),
+            np.stack([np.maximum.reduceat(labels, starts[:-1]) for labels in held]),
+            (np.array([labels.min() for labels in own]), np.array([labels.max() for labels in own])),
+        )
+
+    def cost(self, *, joined: bool) -> NDArray[np.float64]:
+        """What a row of each class loses, alone or joined with the rows: at the lowest level with one label for all."""
+        low = np.minimum(self.low, self.mine[0][:, None]) if joined else self.low
+        high = np.maximum(self.high, self.mine[1][:, None]) if joined else self.high
+        found: NDArray[np.float64] = self.costs[-1][low[-1]]
+        for level in range(len(self.costs) - 2, -1, -1):
+            found = np.where(low[level] == high[level], self.costs[level][low[level]], found)
+        return found
+
+    def join(self, number: int) -> None:
+        """Count a class among the rows."""
+        np.minimum(self.mine[0], self.low[:, number], out=self.mine[0])
+        np.maximum(self.mine[1], self.high[:, number], out=self.mine[1])

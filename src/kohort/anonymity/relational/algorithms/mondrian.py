@@ -15,6 +15,8 @@ Guarantee: every class meets the rule (k, l and t, judged inside each cut). Same
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
@@ -24,7 +26,7 @@ from numpy.typing import NDArray
 from kohort.anonymity.relational.problem import CodedColumn, CodedTable, Partition, Problem
 from kohort.errors import ConfigError, nearest
 
-__all__ = ["Split", "mondrian", "thesis_mondrian"]
+__all__ = ["Split", "cut_classes", "mondrian", "thesis_mondrian"]
 
 Split = Literal["median", "look-ahead"]
 
@@ -58,10 +60,34 @@ def mondrian(
     order = np.arange(problem.table.rows, dtype=np.int64)
     with first_call(partition):
         starts = partition(
-            problem.columns(), order, *problem.shape, problem.rule.k, problem.requirements, relaxed,
+            problem.columns(), order, *problem.cut_shape, problem.rule.k, problem.requirements, relaxed,
             split == "look-ahead", stop_rows,
         )  # fmt: skip
     return Partition(order, np.append(starts, len(order)))
+
+
+def cut_classes(problem: Problem, partition: Partition) -> Partition:
+    """The classes that can be cut again, cut as by look-ahead Mondrian; the others as they are.
+
+    Args:
+        problem: The coded table and the rule.
+        partition: Classes that meet the rule.
+
+    Returns:
+        Classes that meet the rule, each within one of the given ones.
+    """
+    from kohort.anonymity.relational.algorithms.mondrian_kernel import partition as cut
+
+    columns, labels, count = problem.columns(), partition.labels.copy(), partition.count
+    for j in np.flatnonzero(partition.sizes >= 2 * problem.rule.k).tolist():
+        rows = partition.order[partition.starts[j] : partition.starts[j + 1]]
+        order = np.arange(len(rows), dtype=np.int64)
+        starts = cut(np.ascontiguousarray(columns[:, rows]), order, *problem.cut_shape, problem.rule.k,
+                     problem.requirements, False, True, 0)  # fmt: skip
+        for begin, end in pairwise([*starts[1:].tolist(), len(rows)]):
+            labels[rows[order[begin:end]]] = count
+            count += 1
+    return Partition.of_labels(labels)
 
 
 def thesis_mondrian(problem: Problem) -> Partition:
@@ -72,7 +98,7 @@ def thesis_mondrian(problem: Problem) -> Partition:
     """
     from kohort.anonymity.relational.algorithms.mondrian_kernel import thesis_partition
 
-    quasi, is_number, distinct, offsets, _ = problem.shape
+    quasi, is_number, distinct, offsets, _, _ = problem.shape
     spans = [_values_and_span(column) for column in problem.table.columns]
     values = np.concatenate([found for found, _ in spans])
     scale = np.array([span for _, span in spans])
@@ -102,7 +128,8 @@ def _with_dimensions(problem: Problem, dimensions: Sequence[str]) -> Problem:
     chosen = [position for position, name in enumerate(names) if name in set(dimensions)]
     codes: Any = problem.table.codes
     table = CodedTable(tuple(problem.table.columns[position] for position in chosen), codes[chosen])
-    return Problem(table, problem.sensitive, problem.rule)
+    weights = tuple(problem.weights[position] for position in chosen) if problem.weights else ()
+    return replace(problem, table=table, weights=weights)
 
 
 def _values_and_span(column: CodedColumn) -> tuple[NDArray[np.float64], float]:

@@ -36,7 +36,7 @@ LOOKED_AT = 12
 
 @compiled
 def partition(
-    columns, index, quasi, is_number, distinct, offsets, points, k, requirements, relaxed, look_ahead, stop_rows
+    columns, index, quasi, is_number, distinct, offsets, points, price, k, requirements, relaxed, look_ahead, stop_rows
 ):
     """Sort rows into classes; returns the first position of each class in `index`.
 
@@ -75,8 +75,8 @@ def partition(
                      score)  # fmt: skip
             _rising_order(score, order)
             if look_ahead:
-                _look(columns, start, end, quasi, varies[depth], order, span, low, high, is_number, distinct,
-                      offsets, points, k, relaxed, histogram, seen, score, cuts)  # fmt: skip
+                _look(columns, start, end, quasi, varies[depth], order, span, low, high, is_number, offsets,
+                      points, price, k, relaxed, histogram, seen, score, cuts)  # fmt: skip
                 _rising_order(score, order)
             middle = _cut(columns, index, varies[depth], start, end, order, span, score, cuts, low, high, k,
                           requirements, relaxed, look_ahead, histogram, swaps, counts, touched)  # fmt: skip
@@ -216,7 +216,7 @@ def _left_rows(line, start, end, cut, relaxed):
 
 
 @inlined
-def _look(columns, start, end, quasi, varies, order, span, low, high, is_number, distinct, offsets, points, k, relaxed,
+def _look(columns, start, end, quasi, varies, order, span, low, high, is_number, offsets, points, price, k, relaxed,
           histogram, seen, score, cuts):  # fmt: skip
     """Loss of the two parts of the middle cut of each of the widest columns; infinite where there is no cut."""
     for c in range(quasi):
@@ -231,12 +231,12 @@ def _look(columns, start, end, quasi, varies, order, span, low, high, is_number,
         if cut == NO_CUT:
             continue
         tried += 1
-        score[j] = _loss_after(columns, start, end, quasi, varies, j, cut, low, high, is_number, distinct, offsets,
-                               points, seen)  # fmt: skip
+        score[j] = _loss_after(columns, start, end, quasi, varies, j, cut, low, high, is_number, offsets, points,
+                               price, seen)  # fmt: skip
 
 
 @inlined
-def _loss_after(columns, start, end, quasi, varies, j, cut, low, high, is_number, distinct, offsets, points, seen):
+def _loss_after(columns, start, end, quasi, varies, j, cut, low, high, is_number, offsets, points, price, seen):
     """Summed loss of the two parts of a cut of column j."""
     by = columns[j]
     left = 0
@@ -249,12 +249,12 @@ def _loss_after(columns, start, end, quasi, varies, j, cut, low, high, is_number
             continue
         if is_number[c]:
             a0, b0, a1, b1 = _ranges(columns[c], by, start, end, cut, low[c], high[c])
-            total += left * number_loss(points, offsets[c], a0, b0)
-            total += right * number_loss(points, offsets[c], a1, b1)
+            weight = price[offsets[c] + 2 * c + 1]
+            total += left * number_loss(points, offsets[c], a0, b0) * weight
+            total += right * number_loss(points, offsets[c], a1, b1) * weight
         else:
             first, second = _held_values(columns[c], by, start, end, cut, low[c], high[c], seen)
-            total += left * (first if first > 1 else 0) / distinct[c]
-            total += right * (second if second > 1 else 0) / distinct[c]
+            total += left * price[offsets[c] + 2 * c + first] + right * price[offsets[c] + 2 * c + second]
     return total
 
 
