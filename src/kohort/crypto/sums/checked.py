@@ -21,7 +21,7 @@ from kohort.crypto.sums.modular import P61, multiply
 from kohort.crypto.sums.scheme import Integers
 from kohort.errors import IntegrityError
 
-__all__ = ["CHECKS", "from_residues", "proven_total", "sealed", "to_residues", "unsealed", "with_check"]
+__all__ = ["CHECKS", "from_residues", "proven_total", "sealed", "stream", "to_residues", "unsealed", "with_check"]
 
 CHECKS = 1
 """How many numbers a check adds to a vector."""
@@ -81,7 +81,7 @@ def sealed(secret: bytes, transcript: bytes, vector: Integers) -> Integers:
     Returns:
         Numbers of the same length; `with_check` comes after this.
     """
-    seal = _stream(_key(secret, transcript, b"seal"), len(vector))
+    seal = stream(_key(secret, transcript, b"seal"), len(vector))
     return (vector + seal) % np.uint64(P61)
 
 
@@ -97,7 +97,7 @@ def unsealed(secret: bytes, transcript: bytes, sites: int, total: Integers) -> I
     Returns:
         The total of the vectors.
     """
-    seal = _stream(_key(secret, transcript, b"seal"), len(total))
+    seal = stream(_key(secret, transcript, b"seal"), len(total))
     all_seals = multiply(seal, np.full(len(seal), sites, dtype=np.uint64))
     return (total + (np.uint64(P61) - all_seals)) % np.uint64(P61)
 
@@ -129,20 +129,28 @@ def from_residues(residues: Integers) -> Integers:
 
 def _weighted(secret: bytes, transcript: bytes, vector: Integers) -> int:
     """<r, vector> modulo 2^61 - 1."""
-    weights = _stream(_key(secret, transcript, b"weights"), len(vector))
+    weights = stream(_key(secret, transcript, b"weights"), len(vector))
     return sum(map(int, multiply(weights, vector))) % P61
 
 
 def _pad(secret: bytes, transcript: bytes, site: str) -> int:
-    return int(_stream(_key(secret, transcript, b"pad" + site.encode()), 1)[0])
+    return int(stream(_key(secret, transcript, b"pad" + site.encode()), 1)[0])
 
 
 def _key(secret: bytes, transcript: bytes, purpose: bytes) -> bytes:
     return expand(extract(b"kohort checked total" + transcript, secret), purpose, 32)
 
 
-def _stream(key: bytes, count: int) -> Integers:
-    """Numbers modulo 2^61 - 1 from AES-256 in counter mode; reducing 64 bits biases them by less than 2^-60."""
+def stream(key: bytes, count: int) -> Integers:
+    """Numbers modulo 2^61 - 1 from AES-256 in counter mode; reducing 64 bits biases them by less than 2^-60.
+
+    Args:
+        key: 32 bytes, for one purpose.
+        count: How many numbers.
+
+    Returns:
+        The numbers.
+    """
     encryptor = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
     words = np.frombuffer(encryptor.update(bytes(8 * count)), dtype="<u8")
     return (words % np.uint64(P61)).astype(np.uint64)

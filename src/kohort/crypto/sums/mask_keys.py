@@ -2,7 +2,8 @@
 
 A run key is an X25519 key made for one run. Its announcement is signed over run, plan, the plan's site list and the
 site's name, so it holds for this run and this site alone. From the announcements of all members each pair of members
-derives, once per run, a pair secret and keys for sealing and for confirmations, with different keys in each direction.
+derives, once per run, a pair secret and keys for sealing and for confirmations, with different keys in each direction:
+keyed BLAKE2b extracts from the exchanged secret under the session digest, then expands.
 
 Guarantee: whoever is not on a site's roster gets no key; the hub cannot replace, repeat or leave out an announcement
 without ending up with another session digest, under which no key of any two honest members fits. The same holds for a
@@ -13,12 +14,12 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from dataclasses import dataclass, field
 from functools import lru_cache
 from struct import Struct
+from typing import NamedTuple
 
 from kohort.crypto.identity.parties import PublicIdentity
-from kohort.crypto.suites import SIGNATURE, expand, extract, find_suite
+from kohort.crypto.suites import SIGNATURE, find_suite
 from kohort.crypto.sums.scheme import MIN_SITES, NO_NOTE, Members, Trust
 from kohort.errors import IntegrityError, RefusedError
 from kohort.purposes import Purpose
@@ -63,16 +64,18 @@ def derive(secret: bytes, purpose: bytes, binding: bytes, *, size: int = _KEY) -
     return hashlib.blake2b(binding, digest_size=size, key=secret, person=purpose).digest()
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class PairKeys:
+class PairKeys(NamedTuple):
     """What a site shares with one other member of a session."""
 
-    secret: bytes = field(repr=False)
+    secret: bytes
     """From this the keys of their masks are derived."""
-    seal_to: bytes = field(repr=False)
-    seal_from: bytes = field(repr=False)
-    confirm_to: bytes = field(repr=False)
-    confirm_from: bytes = field(repr=False)
+    seal_to: bytes
+    seal_from: bytes
+    confirm_to: bytes
+    confirm_from: bytes
+
+    def __repr__(self) -> str:
+        return "PairKeys(...)"
 
 
 class MaskKeys:
@@ -99,6 +102,7 @@ class MaskKeys:
         """What each member signed with its key, in the members' order."""
         self._run, self._plan = session.run.encode(), session.plan_hash.encode()
         self._roster = hash_parts(*(site.encode() for site in session.members))
+        self._bound = hash_parts(self._run, self._plan, self._roster)
         secret = streams.bytes("masks", "run key", session.run, session.plan_hash, length=48)
         self._key = self.suite.exchange_key(secret)
         public = self.suite.public(self._key) + note
@@ -173,7 +177,7 @@ class MaskKeys:
             raise IntegrityError(f"the key that came in for site {member!r} is not signed by it for this run")
 
     def _signed_text(self, name: str, key: bytes) -> bytes:
-        return hash_parts(self._run, self._plan, name.encode(), self._roster, key)
+        return hash_parts(self._bound, name.encode(), key)
 
     def _pair(self, own: int, other: int, key: bytes) -> PairKeys:
         """The keys with one member. The places of both are in them: a copied run key gives other keys."""
@@ -181,12 +185,12 @@ class MaskKeys:
             shared = self.suite.agree(self._key, key)
         except ValueError as error:
             raise IntegrityError(f"the key of site {self.members[other]!r} is not valid") from error
-        low, high = min(own, other), max(own, other)
-        root = expand(extract(self.digest, shared), b"pair of a secure sum" + _PAIR.pack(low, high), _KEY)
-        out = derive(root, b"direction", _PAIR.pack(own, other), size=2 * _KEY)
-        back = derive(root, b"direction", _PAIR.pack(other, own), size=2 * _KEY)
-        secret = derive(root, b"pair secret", b"")
-        return PairKeys(secret, out[:_KEY], back[:_KEY], out[_KEY:], back[_KEY:])
+        low, high = (own, other) if own < other else (other, own)
+        root = derive(self.digest, b"pair of sites", shared + _PAIR.pack(low, high), size=2 * _KEY)
+        directed = root[_KEY:]
+        out = derive(directed, b"direction", _PAIR.pack(own, other), size=2 * _KEY)
+        back = derive(directed, b"direction", _PAIR.pack(other, own), size=2 * _KEY)
+        return PairKeys(root[:_KEY], out[:_KEY], back[:_KEY], out[_KEY:], back[_KEY:])
 
 
 @lru_cache(maxsize=2 * MOST_SITES)
