@@ -8,8 +8,9 @@ from dataclasses import replace
 import pytest
 
 from kohort.methods.registry import methods
+from kohort.privacy.claim_words import claim_in_words
 from kohort.privacy.contract import Contract, Step
-from kohort.privacy.explain import claim_in_words, explain
+from kohort.privacy.explain import explain
 from kohort.privacy.guarantee import DP, Aggregate, Domain, Guarantee, KAnonymous, KKm, Public, Raw, SecureSum
 from kohort.runs.agreed import approved_plan_for
 from kohort.runs.config import Plan
@@ -80,18 +81,18 @@ def test_numbers_recipients_and_claims_are_in_words() -> None:
             Step(task="swap", says="your model", claims=(Aggregate(rows=0),), rounds=range(2), to="peers"),
         ).split()
     )
-    assert "once: your row count. To the hub; public (row count)." in text
-    assert "60 times: a share. To the hub; masked sum over at least 5 sites" in text
-    assert "at most 2 sites collude with the hub" in text
-    assert "2 times: your model. To the sites you train with, sealed from the hub; unprotected aggregate" in text
-    assert "by a lying peer" in text
+    assert "To the hub; read as it is, and treated as public: - once: your row count." in text
+    assert "To the hub; masked; the hub can read only the total over at least 5 sites, while at most 2 sites" in text
+    assert "work with the hub: - 60 times: a share." in text
+    assert "To the sites you train with, sealed so that the hub cannot read it; read as it is" in text
+    assert "by a lying peer: - 2 times: your model." in text
     assert "Nothing else." in text
 
 
 @pytest.mark.parametrize(
     ("claim", "words"),
     [
-        (Aggregate(rows=0), "rows can be read from it by a lying hub"),
+        (Aggregate(rows=0), "rows can be worked out from it by a lying hub"),
         (Raw(rows=0), "raw rows, no protection"),
         (Raw(rows=0, counted_by="other sites"), "on the counts of other sites"),
         (DP(epsilon=0.5, delta=1e-5, unit="person"), "within epsilon 0.5 and delta 1e-05 per person"),
@@ -119,8 +120,39 @@ def test_a_lying_hub_reads_rows_from_plain_averaging_and_only_totals_from_sums()
     assert any(sentence.startswith("Totals over at least 3 sites") for sentence in masked.lying_hub)
 
 
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("central", ("leave your site as they are", "A lying hub can read rows")),
+        ("fedavg", ("No row of yours leaves", "A lying hub can read rows")),
+        ("fedavg masks", ("No row of yours leaves", "does not get numbers of your site alone", "takes nothing")),
+        ("fedavg bfv", ("No row of yours leaves", "totals over at least 4 sites")),
+        ("fedavg masks dp", ("No row of yours leaves", "carries noise", "takes epsilon 0.7 and delta 0.0001")),
+        ("trees", ("No row of yours leaves", "These may show single persons")),
+        ("oneshot", ("does not get numbers of your site alone", "These may show single persons")),
+        ("additive", ("No row of yours leaves", "does not get numbers of your site alone")),
+        ("partial", ("generalised in classes", "A lying hub can read rows")),
+        ("oneshot peers", ("No row of yours leaves", "A lying")),
+    ],
+)
+def test_the_answer_in_short_comes_first(name: str, words: tuple[str, ...]) -> None:
+    found = explain_plan(PLANS[name])
+    said = " ".join(found.in_short)
+    assert all(word in said for word in words), said
+    assert found.text.index("In short") < found.text.index("everything the plan may ever ask")
+    if "single persons" in said:
+        assert any("single persons" in line or "pairs" in line for line in found.lying_hub)
+
+
+def test_words_are_explained_where_they_occur() -> None:
+    masked, noisy = explain_plan(PLANS["fedavg masks"]), explain_plan(PLANS["fedavg dp"])
+    assert any(word.startswith("masked:") for word in masked.words)
+    assert not any(word.startswith(("key-holder:", "epsilon,")) for word in masked.words)
+    assert any(word.startswith("epsilon,") for word in noisy.words)
+
+
 def test_the_book_is_told_where_it_is_kept_and_where_it_is_not() -> None:
-    book, rounds = "none opens that, together with earlier ones", "Totals of training rounds leave out whole public"
+    book, rounds = "none opens that, together with earlier ones", "totals leave out whole public groups"
     declared = {"bounds": {"age": (0, 99), "dose": (0, 9)}, "categories": {"ward": ("a",), "outcome": ("ill", "well")}}
     trained, solved = explain_plan(PLANS["fedavg masks"]), explain_plan(PLANS["oneshot"])
     assert any(book in sentence for sentence in solved.lying_hub)
@@ -144,8 +176,8 @@ def test_the_key_holder_is_named_where_it_opens() -> None:
     assert "over at least 4 sites" in text  # two colluders
     found = explain_plan(PLANS["fedavg bfv"]).key_holder
     assert [(step.task, step.often) for step in found] == [
-        ("sum.keys", "once per secure sum"),
-        ("sum.open", "once per secure sum"),
+        ("sum.keys", "once per sum"),
+        ("sum.open", "once per sum"),
     ]
     assert "over at least" in found[1].protection
     assert not explain_plan(PLANS["fedavg masks"]).key_holder

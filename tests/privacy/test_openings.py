@@ -100,9 +100,9 @@ def test_a_heard_opening_counts_like_an_own_one(tmp_path: Path) -> None:
     admit(elsewhere, "0", TEN)
     admit(elsewhere, "1", without(1, 2, 3))
     admit(here, "0", TEN)
-    assert here.hear(elsewhere.told("v1")) == {"rows": 0}
+    assert here.hear(elsewhere.shared("v1")) == {"rows": 0}
     again = OpeningBook(tmp_path / "openings.jsonl")  # what was heard outlives the run
-    assert again.told("v1") == elsewhere.told("v1")
+    assert again.shared("v1") == elsewhere.shared("v1")
     for book in (here, again):
         with pytest.raises(RefusedError, match="would show 1 sites: site-3"):
             admit(book, "2", without(3, 4, 5))
@@ -153,7 +153,7 @@ def test_whatever_a_hub_opens_no_difference_shows_fewer_than_three(asked: list[f
     books = {site: OpeningBook() for site in "abcdefghi"}
     opened: list[frozenset[str]] = []
     for number, sites in enumerate(asked):
-        told = [books[site].told("v") for site in sorted(sites)]
+        told = [books[site].shared("v") for site in sorted(sites)]
         try:
             for site in sorted(sites):
                 for book in told:

@@ -88,8 +88,8 @@ def test_kept_in(policy: Policy, claim: Guarantee, why: str) -> None:
 
 def test_every_policy_has_a_cap_on_epsilon_over_all_runs() -> None:
     claim = DP(epsilon=2.0, delta=1e-6)
-    assert Policy().judge(claim, task="train", spent=8.0) is None
-    assert "10 spent" in str(Policy().judge(claim, task="train", spent=10.0))
+    assert Policy().judge(claim, task="train", total=(9.9, 1e-6)) is None
+    assert "exceeds the policy's 10" in str(Policy().judge(claim, task="train", total=(10.1, 1e-6)))
     assert Policy(epsilon=50.0).tightened(Policy()).epsilon == 10.0
     assert Policy(epsilon=50.0).tightened(Policy(epsilon=40.0)).epsilon == 40.0
 
@@ -122,8 +122,8 @@ def test_a_task_the_policy_does_not_answer_is_refused_whatever_is_claimed(claim:
 
 def test_what_was_spent_counts() -> None:
     claim = DP(epsilon=0.6, delta=1e-6)
-    assert CAREFUL.judge(claim, task="t", spent=0.4) is None
-    assert CAREFUL.judge(claim, task="t", spent=0.41) is not None
+    assert CAREFUL.judge(claim, task="t", total=(1.0, 2e-6)) is None
+    assert CAREFUL.judge(claim, task="t", total=(1.01, 2e-6)) is not None
 
 
 patterns = st.sampled_from(
@@ -163,9 +163,10 @@ def test_tightened_is_never_looser_than_either(
     one: Policy, other: Policy, claim: Guarantee, task: str, spent: float
 ) -> None:
     both = one.tightened(other)
-    if both.judge(claim, task=task, spent=spent) is None:
-        assert one.judge(claim, task=task, spent=spent) is None
-        assert other.judge(claim, task=task, spent=spent) is None
+    total = (claim.epsilon + spent, claim.delta) if isinstance(claim, DP) else None
+    if both.judge(claim, task=task, total=total) is None:
+        assert one.judge(claim, task=task, total=total) is None
+        assert other.judge(claim, task=task, total=total) is None
     assert set(both.public) <= set(one.public) & set(other.public)
     assert both.trust_counts <= (one.trust_counts and other.trust_counts)
 
@@ -195,12 +196,12 @@ def test_every_rule_takes_part_in_tightening() -> None:
     """A rule added to Policy and forgotten in `tightened` would fall back to its default here."""
     strict: dict[str, Any] = {
         "raw": False, "domain": False, "min_rows": 777, "min_k": 77, "min_l": 7, "max_t": 0.07, "min_sum_sites": 70,
-        "min_gate_k": 70, "min_cell": 70, "min_sum_cell": 70,
+        "min_gate_k": 70, "min_cell": 70, "min_sum_cell": 70, "pairs": "rounded",
         "epsilon": 0.7, "delta": 7e-7, "public": (), "tasks": ("seven",), "trust_counts": False, "void_dp": False,
             "overlapping_releases": False,
     }  # fmt: skip
     assert {item.name for item in fields(Policy)} == set(strict), "say here what the strict value of the new rule is"
-    loose = Policy(raw=True, min_rows=1, min_k=2, delta=1.0, trust_counts=True, overlapping_releases=True)
+    loose = Policy(raw=True, pairs="open", min_rows=1, min_k=2, delta=1.0, trust_counts=True, overlapping_releases=True)
     assert loose.tightened(Policy(**strict)) == Policy(**strict)
 
 

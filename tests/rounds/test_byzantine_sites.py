@@ -16,7 +16,7 @@ import pytest
 from kohort.errors import DataError, RefusedError, SiteError
 from kohort.methods.central import SHIP
 from kohort.privacy.ledger.verify import verify_ledger
-from kohort.protocol import site as site_module
+from kohort.protocol import answers
 from kohort.protocol import task as task_module
 from kohort.protocol.enrolment import DESCRIBE, PREPARE
 from kohort.protocol.task import Release, Task
@@ -170,12 +170,12 @@ def test_the_model_is_as_if_the_liar_had_not_been_asked(bend: Callable[..., None
 @pytest.mark.parametrize("garbage", [b"", b"garbage", b"KHRT" + b"\xff" * 60, b"\0" * 4096])
 def test_garbage_bytes_are_excluded(garbage: bytes, bend: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
     bend(TRAIN, metrics(rows=-77))
-    real = site_module.encode
+    real = answers.encode
 
     def encode(payload: Payload) -> bytes:
         return garbage if payload.metrics.get("rows") == -77 else real(payload)
 
-    monkeypatch.setattr(site_module, "encode", encode)
+    monkeypatch.setattr(answers, "encode", encode)
     outcome = run(a_plan(), seed=1, tables=site_tables())
     assert set(outcome.dropped) == {BAD}
 

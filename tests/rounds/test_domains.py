@@ -10,9 +10,9 @@ import numpy as np
 import polars as pl
 import pytest
 
-from kohort.errors import ConfigError, DataError, IntegrityError
+from kohort.errors import DataError, IntegrityError, RefusedError
 from kohort.privacy.ledger.ledger import LEDGER_FILE
-from kohort.rounds.domains import _HEAD, _LIMBS, NAME_BYTES, _domain_of, _limbs, _names_in
+from kohort.rounds.domains.counted import _HEAD, _LIMBS, NAME_BYTES, _domain_of, _limbs, _names_in
 from kohort.runs.agreed import approved_plan_for
 from kohort.runs.config import load_plan
 from kohort.runs.run import Outcome, run
@@ -46,7 +46,7 @@ def outcome(out: Path | None = None, frame: pl.DataFrame | None = None, **parts:
                      "encoding": "onehot", "test": 0.2, **data},
             "sites": {"count": 4},
             **(FEDAVG if method["name"] == "fedavg" else {}),
-            "policy": {"min_rows": 1, **parts.pop("policy", {})},
+            "policy": {"min_rows": 1, "pairs": "open", **parts.pop("policy", {})},
             "method": method,
             **parts,
         }
@@ -147,7 +147,7 @@ def test_a_numeric_target_is_clipped() -> None:
 
 
 def test_two_sites_are_too_few_to_learn_a_domain() -> None:
-    with pytest.raises(ConfigError, match="over 3 to 500 sites, and 2 take part"):
+    with pytest.raises(RefusedError, match="needs three sites, and 2 take part"):
         outcome(sites={"count": 2})
 
 

@@ -20,9 +20,10 @@ from kohort.protocol import engine as engine_module
 from kohort.protocol.enrolment import DomainState
 from kohort.protocol.site import Site
 from kohort.protocol.task import Request
-from kohort.rounds import dp_accounts, noisy_domains
+from kohort.rounds import dp_accounts
+from kohort.rounds.domains import noisy as noisy_domains
+from kohort.rounds.domains.noisy import LEVEL, MOST_ITEMS, NOISY_CELLS, NOISY_VALUES, _read
 from kohort.rounds.dp_accounts import RESERVE
-from kohort.rounds.noisy_domains import LEVEL, MOST_ITEMS, NOISY_CELLS, NOISY_VALUES, _read
 from kohort.runs.config import load_plan
 from kohort.runs.explain import explain_plan
 from kohort.runs.run import Outcome, run
@@ -253,3 +254,34 @@ def test_an_extreme_moves_no_bound() -> None:
     frame = table(4000)
     without = frame.with_columns(dose=pl.when(pl.col("dose") == EXTREME).then(4.0).otherwise("dose"))
     assert columns(outcome(frame, **MASKS))["dose"].bounds == columns(outcome(without, **MASKS))["dose"].bounds
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        {"name": "additive", "rounds": 4, **MASKS, "dp": {"epsilon": 1.0, "delta": 1e-5}},
+        {"name": "additive", "rounds": 4, **MASKS},
+        {"name": "trees", "steps": 1, "depth": 3, "holdout": 0.0, **MASKS},
+    ],
+    ids=["additive, epsilon 1", "additive", "trees"],
+)
+def test_additive_models_and_forests_say_nothing_of_one_person(
+    method: dict[str, Any], tmp_path: Path, kohort_here: Any
+) -> None:
+    """Model, card, report, run.json and every other file, with no domain declared."""
+    data = {
+        "table": "memory",
+        "target": "outcome",
+        "features": ["age", "dose", "ward"],
+        "drop": ["person"],
+        "test": 0.1,
+    }
+    made = load_plan({"data": data, "sites": {"count": 4}, "policy": {"min_rows": 1}, "method": method})
+    run(made, seed=3, out=tmp_path / "run", tables={"": table(4000)})
+    assert kohort_here("report", tmp_path / "run")[0] == 0
+    files = [path for path in (tmp_path / "run").rglob("*") if path.is_file()]
+    assert {"model.json", "run.json", LEDGER_FILE, "report.html", "README.md"} <= {path.name for path in files}
+    for path in files:
+        content = path.read_bytes()
+        assert not [canary for canary in CANARIES if canary.encode() in content], path.name
+    assert "north" in (tmp_path / "run" / "model" / "model.json").read_text()  # the search finds what is there

@@ -129,7 +129,6 @@ def _objection(
     return policy.judge(
         guarantee,
         task=ledger_context.what,
-        spent=budget.epsilon,
-        spent_delta=budget.delta,
+        total=budget.after(guarantee),
         paid=budget.paid_by(guarantee),
     )

@@ -6,11 +6,12 @@ weakest claim. Nothing is taken from rows, so the same plan gives the same text 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from textwrap import fill
 from typing import Any, Final
 
+from kohort.privacy.claim_words import KEY_HOLDER, claim_in_words, number_of
 from kohort.privacy.contract import ATTEMPTS, Contract, Step
 from kohort.privacy.guarantee import (
     DP,
@@ -21,16 +22,15 @@ from kohort.privacy.guarantee import (
     Guarantee,
     KAnonymous,
     KKm,
+    Pairs,
     Public,
     Raw,
     SecureSum,
 )
 
-__all__ = ["ExplainedStep", "Explanation", "claim_in_words", "explain"]
+__all__ = ["ExplainedStep", "Explanation", "explain"]
 
 _WIDTH: Final = 116
-_READ_BY_HUB: Final = "unprotected aggregate: rows can be read from it by a lying hub"
-_KEY_HOLDER: Final = "key-holder"
 _NOTHING_ELSE: Final = (
     "Nothing else. Numbers are upper limits. Each step is answered to one request only; the same request gets the same "
     f"answer again. A step that fails may be asked for {ATTEMPTS} times in all. A refusal or failure carries one word "
@@ -65,26 +65,34 @@ class ExplainedStep:
     def often(self) -> str:
         """How often, in words: "once", "at most 3 times"."""
         if self.per_sum:
-            return "once per secure sum"
+            return "once per sum"
         number = "once" if self.times == 1 else f"{self.times} times"
         return f"at most {number}" if self.at_most else number
 
     @property
     def recipient(self) -> str:
         """To whom, in words."""
-        return "to the hub" if self.to == "hub" else "to the sites you train with, sealed from the hub"
+        return (
+            "to the hub" if self.to == "hub" else "to the sites you train with, sealed so that the hub cannot read it"
+        )
 
     @property
     def protection(self) -> str:
-        """Under which claim, in words; the weakest first."""
+        """Under which claim, in words; the weakest first. What only serves the protocol needs no words of its own."""
         if self.per_sum and self.sites:
             return f"over at least {self.sites} sites, never a part of it"
-        return "; or ".join(dict.fromkeys(claim_in_words(claim, to=self.to) for claim in self.claims))
+        telling = [claim for claim in self.claims if not isinstance(claim, Public)] or self.claims
+        return "; or ".join(dict.fromkeys(claim_in_words(claim, to=self.to) for claim in telling))
+
+    @property
+    def heading(self) -> str:
+        """To whom and how it is protected: steps that have this in common are listed together."""
+        return f"{_capital(self.recipient)}; {self.protection}"
 
     @property
     def line(self) -> str:
-        """The whole step as one sentence."""
-        return f"{self.often}: {self.what}. {self.recipient[0].upper()}{self.recipient[1:]}; {self.protection}."
+        """How often and what."""
+        return f"{self.often}: {self.what}"
 
     def to_mapping(self) -> dict[str, Any]:
         """Plain values for `--json`."""
@@ -107,6 +115,10 @@ class Explanation:
 
     method: str
     plan_hash: str
+    in_short: tuple[str, ...]
+    """The answers to three questions: does the hub see rows, can a lying hub get at them, what is paid."""
+    words: tuple[str, ...]
+    """What the terms of the text mean, those that occur in it."""
     steps: tuple[ExplainedStep, ...]
     set_up: tuple[ExplainedStep, ...]
     key_holder: tuple[ExplainedStep, ...]
@@ -124,18 +136,21 @@ class Explanation:
         """The explanation as `kohort plan explain` and `kohort site approve` print it."""
         parts = [
             f"Plan {self.plan_hash}",
-            f"Method {self.method}. This is everything the plan may ever ask of your site:",
+            f"Method {self.method}",
             "",
-            *_listed(self.set_up, "Set-up, once per run, before the first sum that needs it"),
-            *(_item(step.line) for step in self.steps),
+            *_paragraphs("In short", self.in_short),
+            "This is everything the plan may ever ask of your site.",
             "",
-            fill(_NOTHING_ELSE, width=_WIDTH),
+            *_grouped((*self.steps, *self.set_up)),
+            _wrapped(_NOTHING_ELSE),
             "",
-            *_listed(self.key_holder, "The key-holder, which has no rows, is asked for"),
+            *(["The key-holder, which has no rows, is asked for this.", ""] if self.key_holder else []),
+            *_grouped(self.key_holder),
             *_paragraphs("Who opens what", self.opens),
             *_paragraphs("What a lying hub can learn at most", self.lying_hub),
             *_paragraphs("How long received rows are kept", (self.kept,)),
             *_paragraphs("What is paid", (self.paid,)),
+            *_paragraphs("Words", self.words),
         ]
         return "\n".join(parts).rstrip()
 
@@ -146,6 +161,8 @@ class Explanation:
             "plan_hash": self.plan_hash,
             "set_up": [step.to_mapping() for step in self.set_up],
             "steps": [step.to_mapping() for step in self.steps],
+            "in_short": list(self.in_short),
+            "words": list(self.words),
             "nothing_else": True,
             "attempts": ATTEMPTS,
             "key_holder": [step.to_mapping() for step in self.key_holder],
@@ -167,6 +184,7 @@ def explain(
     keep_days: int | None = None,
     key_holder: Contract | None = None,
     optional: Iterable[str] = (),
+    planned: Sequence[Guarantee] = (),
 ) -> Explanation:
     """Put a contract into words.
 
@@ -177,6 +195,7 @@ def explain(
         keep_days: How many days the hub may keep rows it receives; None when the plan says nothing about it.
         key_holder: What the plan may ask of the key-holder, where it has one.
         optional: Tasks that may not be asked for at all, such as a domain that turns out to be declared.
+        planned: What the plan claims as a whole, besides its steps: how small cells of totals may be.
 
     Returns:
         The explanation.
@@ -184,70 +203,24 @@ def explain(
     maybe = frozenset(optional)
     found = tuple(_explained(step, at_most=step.task in maybe) for step in contract if step.ordered)
     budget = [claim for step in found for claim in step.claims if isinstance(claim, DP)]
+    opens, lying_hub, paid = _who_opens(found), (*_cells(planned), *_worst_case(found)), _paid(budget)
+    in_short = _in_short(found, planned, budget)
     return Explanation(
         method=method,
         plan_hash=plan_hash,
+        in_short=in_short,
+        words=_words(" ".join((*in_short, *(step.heading + step.line for step in found), *opens, *lying_hub, paid))),
         steps=found,
         set_up=tuple(dict.fromkeys(_explained(step) for step in contract if not step.ordered)),
         key_holder=() if key_holder is None else tuple(_explained(step) for step in key_holder),
-        opens=_who_opens(found),
-        lying_hub=_worst_case(found),
+        opens=opens,
+        lying_hub=lying_hub,
         kept=_kept(found, keep_days),
-        paid=_paid(budget),
+        paid=paid,
         epsilon=max((claim.epsilon for claim in budget), default=0.0),
         delta=max((claim.delta for claim in budget), default=0.0),
         keep_days=keep_days if _holds_rows(found) else None,
     )
-
-
-def claim_in_words(claim: Guarantee, *, to: str = "hub") -> str:
-    """A guarantee as a data protection officer reads it.
-
-    Args:
-        claim: The guarantee of a step.
-        to: Who gets the release: "hub" or "peers".
-
-    Returns:
-        One clause, without a full stop.
-    """
-    if isinstance(claim, Aggregate) and to != "hub":
-        return "unprotected aggregate: rows can be read from it by a lying peer"
-    words = _IN_WORDS.get(type(claim))
-    return claim.shown if words is None else words(claim)
-
-
-def _sum_in_words(claim: SecureSum) -> str:
-    opener = claim.opens.partition(":")[0]
-    how = "encrypted" if opener == _KEY_HOLDER else "masked"
-    verb = "colludes" if claim.colluders == 1 else "collude"
-    hides = f"your part is hidden while at most {_number(claim.colluders, 'site')} {verb} with the hub"
-    return f"{how} sum over at least {claim.sites} sites: {hides}"
-
-
-def _classes_in_words(claim: KAnonymous) -> str:
-    said = f"k-anonymous with k = {claim.k}"
-    said += f", l = {claim.l}" if claim.l > 1 else ""
-    said += f", t = {claim.t:g}" if claim.t is not None else ""
-    return f"{said}, verified before it leaves" if claim.verified else f"{said}, not verified"
-
-
-def _raw_in_words(claim: Raw) -> str:
-    by = f", released on the counts of {claim.counted_by}" if claim.counted_by else ""
-    return f"raw rows, no protection{by}"
-
-
-_IN_WORDS: dict[type[Guarantee], Callable[[Any], str]] = {
-    Public: lambda claim: f"public ({claim.what})",
-    Domain: lambda _: "a disclosure in clear: values and ranges of your rows, without counts",
-    Aggregate: lambda _: _READ_BY_HUB,
-    SecureSum: _sum_in_words,
-    Cells: lambda claim: f"totals whose filled cells have at least {_number(claim.least, 'person')}",
-    DP: lambda claim: f"within epsilon {claim.epsilon:g} and delta {claim.delta:g} per {claim.unit} over the whole run",
-    KAnonymous: _classes_in_words,
-    KKm: lambda claim: f"(k, k^m)-anonymous with k = {claim.k} and m = {claim.m}, verified before it leaves",
-    Raw: _raw_in_words,
-    Encrypted: lambda claim: f"encrypted; opened by {claim.opens}",
-}
 
 
 def _explained(step: Step, *, at_most: bool = False) -> ExplainedStep:
@@ -255,7 +228,7 @@ def _explained(step: Step, *, at_most: bool = False) -> ExplainedStep:
         task=step.task,
         times=step.times,
         at_most=at_most or step.every > 1,
-        what=f"{step.says}, in {step.parts} messages" if step.parts > 1 else step.says,
+        what=step.says,
         to=step.to,
         claims=tuple(sorted(step.claims, key=lambda claim: isinstance(claim, Public | Encrypted))),
         sites=max([step.sites, *(claim.sites for claim in step.claims if isinstance(claim, SecureSum))]),
@@ -276,9 +249,9 @@ def _who_opens(steps: Sequence[ExplainedStep]) -> tuple[str, ...]:
     said = []
     if "hub" in openers:
         said.append(
-            "The hub opens each masked total, once, with shares that the sites hand out. No party opens a part."
+            "The hub opens each masked total, once, with the help of the sites. Nobody can open one site's part."
         )
-    if _KEY_HOLDER in openers:
+    if KEY_HOLDER in openers:
         said.append(
             "The key-holder, a party apart from the hub, opens each encrypted total once, destroys the key, and gives "
             "the total to the hub. Hub and key-holder together could open your part: they must not collude."
@@ -286,12 +259,85 @@ def _who_opens(steps: Sequence[ExplainedStep]) -> tuple[str, ...]:
     if any(step.to != "hub" for step in steps):
         said.append("What is sealed to other sites is opened by them, and by nobody else.")
     if any(step.to == "hub" and _in_clear(step) for step in steps):
-        said.append("Everything that is neither summed nor sealed is read by the hub as it is sent.")
+        said.append("Everything that is neither masked nor encrypted nor sealed is read by the hub as it is sent.")
     return tuple(said)
 
 
 def _in_clear(step: ExplainedStep) -> bool:
     return not any(isinstance(claim, SecureSum | Encrypted) for claim in step.claims)
+
+
+def _cells(planned: Sequence[Guarantee]) -> list[str]:
+    """What small cells of totals leave to whoever reads the totals."""
+    said = []
+    if any(isinstance(claim, Cells) and claim.least <= 1 for claim in planned):
+        said.append(
+            "Of single persons: cells of the totals may hold one person's numbers, from whatever site. Nobody is "
+            "named, but who knows a person may recognise them. A policy with min_sum_cell above 1 refuses the plan."
+        )
+    if any(isinstance(claim, Pairs) for claim in planned):
+        said.append(
+            "Counts of pairs of categories, such as ward and diagnosis, also of pairs that one person has. Your policy "
+            'refuses the plan unless it says pairs = "open".'
+        )
+    return said
+
+
+def _in_short(steps: Sequence[ExplainedStep], planned: Sequence[Guarantee], budget: Sequence[DP]) -> tuple[str, ...]:
+    """Does the hub see rows, can a lying hub get at them, what is paid."""
+    claims = [(step, claim) for step in steps for claim in step.claims]
+    kinds = {type(claim) for _, claim in claims}
+    if any(isinstance(claim, Raw) and step.to == "hub" for step, claim in claims):
+        first = "Rows of yours leave your site as they are. The hub reads them."
+    elif _holds_rows(steps):
+        first = "Rows of yours leave your site, generalised in classes of several persons. The hub reads them."
+    else:
+        first = "No row of yours leaves your site. What leaves was computed from your rows, as listed below."
+    if Raw in kinds or (Aggregate in kinds and not budget):
+        second = (
+            "A lying hub can read rows of your site from what leaves. Approve this only if you would show it the rows."
+        )
+        if all(step.to != "hub" for step, claim in claims if isinstance(claim, Aggregate | Raw)):
+            second = "A lying site among those you train with can read rows of yours from what leaves. The hub cannot."
+    elif SecureSum in kinds and not budget:
+        least = min(claim.sites for _, claim in claims if isinstance(claim, SecureSum))
+        second = f"A lying hub does not get numbers of your site alone: it reads totals over at least {least} sites."
+        if _cells(planned):
+            second += " These may show single persons, without saying at which site they are."
+    elif budget:
+        second = "What leaves carries noise, so that it says little about any single person, whatever the hub does."
+    else:
+        second = "What a lying hub can learn at most is listed below."
+    return first, second, _price(budget)
+
+
+def _price(budget: Sequence[DP]) -> str:
+    if not budget:
+        return "It takes nothing from your privacy budget."
+    most = max(budget, key=lambda claim: claim.epsilon)
+    return f"It takes epsilon {most.epsilon:g} and delta {most.delta:g} from your privacy budget, once per run."
+
+
+_WORDS: Final = {
+    "hub": "hub: the computer that coordinates the sites. It is not trusted with rows unless the text says so.",
+    "lying hub": "lying hub: one that sends anything to anybody, in any order, to learn more than it should.",
+    "masked": "masked: your site adds random numbers that cancel in the total over all sites, and only there.",
+    "encrypted": "encrypted: readable only for whoever holds the key, never for the hub.",
+    "key-holder": "key-holder: a party without rows that opens totals, and nothing else.",
+    "total": "total: the sum over the sites, number by number.",
+    "epsilon": "epsilon, delta: how much noisy answers can say about one person; the smaller, the less.",
+    "k-anonymous": "k-anonymous: at least k persons look alike in every released row, for those who know their "
+    "quasi-identifiers (columns such as age or postcode that others may know).",
+}
+"""What the terms mean, in the order they are listed."""
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(meaning for word, meaning in _WORDS.items() if word in text)
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _worst_case(steps: Sequence[ExplainedStep]) -> tuple[str, ...]:
@@ -317,13 +363,13 @@ def _from_totals(steps: Sequence[ExplainedStep], *, noisy: bool) -> list[str]:
         return []
     least, colluders = min(claim.sites for _, claim in sums), min(claim.colluders for _, claim in sums)
     said = [
-        f"Totals over at least {least} sites, each once; with {_number(colluders, 'site')} on its side, the total "
-        "over the others. All sites of a sum see the same public inputs, or nothing opens."
+        f"Totals over at least {least} sites, each once; with {number_of(colluders, 'site')} on its side, the total "
+        "over the others. If it tells sites different things, nothing opens."
     ]
     if noisy:
         return [*said, "The totals are noisy, within the budget below, so comparing them shows no more."]
     if any(step.booked for step, _ in sums):
-        keyed = any(claim.opens.startswith(_KEY_HOLDER) for _, claim in sums)
+        keyed = any(claim.opens.startswith(KEY_HOLDER) for _, claim in sums)
         said.append(_BOOK.format(least=least, keepers="the key-holder keeps" if keyed else "every site keeps"))
     if any(step.grouped for step, _ in sums):
         said.append(_ROUNDS.format(least=least))
@@ -331,23 +377,26 @@ def _from_totals(steps: Sequence[ExplainedStep], *, noisy: bool) -> list[str]:
 
 
 _BOOK: Final = (
-    "Totals of the same rows are in a book that {keepers} over all runs: none opens that, together with earlier "
-    "ones, would show fewer than {least} sites."
+    "Two totals can be compared, in one run or in several. So {keepers} a book of them, and none opens that, together "
+    "with earlier ones, would show fewer than {least} sites."
 )
 _ROUNDS: Final = (
-    "Totals of training rounds leave out whole public groups of at least {least} sites, or nobody, so two rounds of a "
-    "run show no single site; rounds of different runs are in the book, too."
+    "When sites drop out of a round, totals leave out whole public groups of at least {least} sites, or nobody: two "
+    "rounds show no single site."
 )
 _LEARNED: Final[dict[type[Guarantee], str]] = {
     Raw: "Every row that is released as it is.",
     Aggregate: (
-        "Your rows: it chooses what an unprotected aggregate is computed from, such as the weights you train from. In "
-        "a test, 598 of 600 rows of a site were read this way. Use it where you would trust the hub with the rows."
+        "Your rows: it chooses what numbers in clear are computed from, such as the weights you train from. In a "
+        "test, 598 of 600 rows of a site were read this way. Use it where you would trust the hub with the rows."
     ),
     KAnonymous: "The released classes: which class a person is in, for whoever knows the person's quasi-identifiers.",
     KKm: "The released classes: which class a person is in, for whoever knows the quasi-identifiers and m items.",
     Domain: "Which values occur in your rows, and the smallest and largest number of a column.",
-    DP: "What noisy results allow: one unit more or less changes any outcome's probability by e^epsilon, plus delta.",
+    DP: (
+        "What noisy answers allow: whether any one person is in your rows changes the probability of anything it sees "
+        "by a factor of e^epsilon at most, apart from a probability of delta."
+    ),
 }
 """What each claim leaves to a lying hub, the worst first."""
 
@@ -358,7 +407,7 @@ def _kept(steps: Sequence[ExplainedStep], keep_days: int | None) -> str:
     if keep_days is None:
         return "The plan sets no date: the hub keeps received rows until its operator deletes them."
     return (
-        f"The hub deletes received rows after {_number(keep_days, 'day')}. No site can check that. Models trained on "
+        f"The hub deletes received rows after {number_of(keep_days, 'day')}. No site can check that. Models trained on "
         "them stay."
     )
 
@@ -376,16 +425,20 @@ def _paid(budget: Sequence[DP]) -> str:
     )
 
 
-def _number(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
 def _item(text: str) -> str:
-    return fill(text, width=_WIDTH, initial_indent="  - ", subsequent_indent="    ")
+    return fill(text, width=_WIDTH, initial_indent="  - ", subsequent_indent="    ", break_on_hyphens=False)
 
 
-def _listed(steps: Sequence[ExplainedStep], title: str) -> list[str]:
-    return [f"{title}:", *(_item(step.line) for step in steps), ""] if steps else []
+def _grouped(steps: Sequence[ExplainedStep]) -> list[str]:
+    """Steps under what they have in common: who gets the answer, and how it is protected."""
+    groups: dict[str, list[str]] = {}
+    for step in steps:
+        groups.setdefault(step.heading, []).append(_item(f"{step.line}."))
+    return [line for heading, items in groups.items() for line in (_wrapped(f"{heading}:"), *items, "")]
+
+
+def _wrapped(text: str) -> str:
+    return fill(text, width=_WIDTH, break_on_hyphens=False)
 
 
 def _paragraphs(title: str, sentences: Sequence[str]) -> list[str]:

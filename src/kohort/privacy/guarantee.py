@@ -24,6 +24,7 @@ __all__ = [
     "Guarantee",
     "KAnonymous",
     "KKm",
+    "Pairs",
     "Public",
     "Raw",
     "SecureSum",
@@ -172,12 +173,12 @@ class DP(Guarantee):
     `simulated` marks noise from a seeded generator: right in distribution, but no protection against anyone who knows
     the seed. `void` marks a delta so large that the claim promises nothing. `trust` says whom the claim relies on, such
     as the other sites of a secure sum that add their share of the noise; `epsilon_all` is the epsilon that remains when
-    all of those collude.
+    all of those collude. `overlap` is at how many sites a person may have rows: the claim holds for all of them.
     """
 
     kind: ClassVar[str] = "dp"
     optional: ClassVar[frozenset[str]] = frozenset(
-        {"accountant", "charge", "account", "void", "trust", "epsilon_all", "delta_charge"}
+        {"accountant", "charge", "account", "void", "trust", "epsilon_all", "delta_charge", "overlap"}
     )
     epsilon: float
     delta: float
@@ -193,6 +194,7 @@ class DP(Guarantee):
     trust: str = ""
     epsilon_all: float | None = None
     delta_charge: float | None = None
+    overlap: int = 1
 
     @property
     def spends(self) -> bool:
@@ -213,10 +215,17 @@ class DP(Guarantee):
         return (not self.void, -self.epsilon, -self.delta, not self.simulated)
 
     @property
+    def whom(self) -> str:
+        """The protected unit in words; of a person, at how many sites."""
+        if self.unit != "person":
+            return self.unit
+        return "person at one site" if self.overlap == 1 else f"person at up to {self.overlap} sites"
+
+    @property
     def shown(self) -> str:
         """The text for people; "simulated" and "void" stand before any number."""
         marks = ", ".join(word for word, holds in (("simulated", self.simulated), ("void", self.void)) if holds)
-        parts = [f"epsilon {self.epsilon:.4g}", f"delta {self.delta:.3g}", f"for each {self.unit}", self.scope]
+        parts = [f"epsilon {self.epsilon:.4g}", f"delta {self.delta:.3g}", f"for each {self.whom}", self.scope]
         if self.trust:
             parts.append(self.trust)
         if self.epsilon_all is not None:
@@ -262,6 +271,13 @@ class Cells(Guarantee):
     least: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class Pairs(Guarantee):
+    """Totals that count pairs of categories as they are: a pair that one person has is seen."""
+
+    kind: ClassVar[str] = "pairs"
+
+
 def is_at_least(claim: Guarantee, other: Guarantee) -> bool:
     """Whether a claim is equal to another one, or stronger.
 
@@ -295,7 +311,12 @@ def _sum_holds(claim: SecureSum, other: SecureSum) -> bool:
 
 def _noise_holds(claim: DP, other: DP) -> bool:
     slack = 1 + 1e-9
-    return claim.epsilon <= other.epsilon * slack and claim.delta <= other.delta * slack
+    return (
+        claim.epsilon <= other.epsilon * slack
+        and claim.delta <= other.delta * slack
+        and claim.relation == other.relation
+        and claim.overlap >= other.overlap
+    )
 
 
 _COMPARED: dict[type[Guarantee], Callable[[Any, Any], bool]] = {

@@ -74,7 +74,7 @@ def book_digest(book: bytes) -> bytes:
     """What a site signs of its book.
 
     Args:
-        book: As `OpeningBook.told` gives it.
+        book: As `OpeningBook.shared` gives it.
 
     Returns:
         A hash of 32 bytes.
@@ -118,7 +118,7 @@ class OpeningBook:
         versions = self._versions.get(family, [])
         return versions.index(version) if version in versions else len(versions)
 
-    def told(self, version: str, run: str = "") -> bytes:
+    def shared(self, version: str, run: str = "") -> bytes:
         """What the participant tells the others of a session: its openings, and the batch its rows are.
 
         Args:

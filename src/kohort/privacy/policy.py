@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from math import inf
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le
 
@@ -24,12 +24,13 @@ from kohort.privacy.guarantee import (
     Guarantee,
     KAnonymous,
     KKm,
+    Pairs,
     Public,
     Raw,
     SecureSum,
 )
 
-__all__ = ["DEFAULT_EPSILON", "Policy"]
+__all__ = ["DEFAULT_EPSILON", "Policy", "after_refusal"]
 
 DEFAULT_EPSILON = 10.0
 # Above a total of about 10 the bound promises little: an outcome may become e^10, some 22,000 times, likelier because
@@ -61,6 +62,9 @@ class Policy:
     min_sum_cell: Annotated[int, Ge(1)] = 1
     """Minimum number of persons, over all sites, in a filled cell of a total that is a table, such as the histograms of
     a growing tree. Above 1, plans whose totals may have smaller cells are refused."""
+    pairs: Literal["rounded", "open"] = "rounded"
+    """Whether counts of pairs of categories that few persons share may open as they are ("open"), where totals are
+    products of columns. Otherwise a key-holder rounds them, or noise covers them, or the plan is refused."""
     epsilon: Annotated[float, Gt(0)] = DEFAULT_EPSILON
     """Largest total epsilon of this data set over all runs and recipients. It can be raised, not removed."""
     delta: Annotated[float, Gt(0), Le(1)] = 1e-3
@@ -83,8 +87,7 @@ class Policy:
         guarantee: Guarantee,
         *,
         task: str,
-        spent: float = 0.0,
-        spent_delta: float = 0.0,
+        total: tuple[float, float] | None = None,
         paid: tuple[float, float] = (0.0, 0.0),
     ) -> str | None:
         """Decide whether a release may leave.
@@ -92,8 +95,8 @@ class Policy:
         Args:
             guarantee: What the release claims.
             task: The task that made it.
-            spent: Epsilon the data set has spent before, over all runs.
-            spent_delta: Delta the data set has spent before.
+            total: Epsilon and delta of the data set over all runs, this release included, as `Budget.after` composes
+                them; what the release itself spends where nothing was spent before.
             paid: Epsilon and delta already paid into the account that a DP claim names.
 
         Returns:
@@ -102,13 +105,13 @@ class Policy:
         if not self.answers(task):
             return f"the policy does not answer the task {task!r}"
         if isinstance(guarantee, DP):  # depends on what was spent before, so it is never cached
-            return self._judge_dp(guarantee, spent, spent_delta, paid)
+            return self._judge_dp(guarantee, total, paid)
         judge = _JUDGES.get(type(guarantee))
         if judge is None:
             return f"the policy knows no guarantee of kind {guarantee.kind!r}"
         return judge(self, guarantee)
 
-    def _judge_dp(self, claim: DP, spent: float, spent_delta: float, paid: tuple[float, float]) -> str | None:
+    def _judge_dp(self, claim: DP, total: tuple[float, float] | None, paid: tuple[float, float]) -> str | None:
         epsilon, delta = claim.spent
         # NaN and negative claims would refill a budget
         if not (0 <= claim.epsilon < inf and 0 <= claim.delta <= 1 and 0 <= epsilon < inf and 0 <= delta <= 1):
@@ -120,10 +123,13 @@ class Policy:
                 f"a charge of {epsilon:g} on top of {paid[0]:g} paid does not cover epsilon {claim.epsilon:g} "
                 f"and delta {claim.delta:g}"
             )
-        if delta > 0 and spent_delta + delta > self.delta * _ROUNDING:
-            return f"delta {delta:g} on top of {spent_delta:g} spent is above the policy's {self.delta:g}"
-        if epsilon > 0 and spent + epsilon > self.epsilon * _ROUNDING:
-            return f"epsilon {epsilon:g} on top of {spent:g} spent exceeds the policy's {self.epsilon:g}"
+        if not claim.spends:
+            return None
+        whole = total or claim.spent
+        if whole[1] > self.delta * _ROUNDING:
+            return f"delta {delta:g} makes {whole[1]:g} in all runs, above the policy's {self.delta:g}"
+        if whole[0] > self.epsilon * _ROUNDING:
+            return f"epsilon {epsilon:g} makes {whole[0]:.4g} in all runs, which exceeds the policy's {self.epsilon:g}"
         return None
 
     def tightened(self, other: Policy) -> Policy:
@@ -146,6 +152,7 @@ class Policy:
             max_t=min(self.max_t, other.max_t),
             min_sum_sites=max(self.min_sum_sites, other.min_sum_sites),
             min_sum_cell=max(self.min_sum_cell, other.min_sum_cell),
+            pairs="open" if self.pairs == other.pairs == "open" else "rounded",
             epsilon=min(self.epsilon, other.epsilon),
             delta=min(self.delta, other.delta),
             void_dp=self.void_dp and other.void_dp,
@@ -233,6 +240,16 @@ def _judge_cells(policy: Policy, claim: Cells) -> str | None:
     return f"totals may have cells of {claim.least} person(s), below the policy's min_sum_cell {least}"
 
 
+def _judge_pairs(policy: Policy, claim: Pairs) -> str | None:
+    del claim
+    if policy.pairs == "open":
+        return None
+    return (
+        'counts of pairs of categories would open as they are, and the policy does not say pairs = "open"; '
+        'with sum = "bfv" and one round a key-holder rounds small ones, and a budget covers them'
+    )
+
+
 def _judge_encrypted(policy: Policy, claim: Encrypted) -> str | None:
     del policy
     return None if claim.opens not in {"", "hub"} else "ciphertext that the hub itself can open is not protected"
@@ -259,6 +276,27 @@ _JUDGES: dict[type[Guarantee], Callable[[Policy, Any], str | None]] = {
     KKm: _judge_item_classes,
     SecureSum: _judge_sum,
     Cells: _judge_cells,
+    Pairs: _judge_pairs,
     Encrypted: _judge_encrypted,
 }
 """One check per kind of guarantee that spends no budget; a kind that is not listed is refused."""
+
+
+def after_refusal(reason: str, *, rows: int | None = None) -> str:
+    """What to do where sites refuse a plan.
+
+    Args:
+        reason: What `judge` says.
+        rows: The rows of the smallest site that refuses, where the caller knows them.
+
+    Returns:
+        A hint that names the key of the policy, where the reason is about one.
+    """
+    keys = {"raw rows": "raw", "secure sum over": "min_sum_sites", 'pairs = "open"': "pairs"}
+    keys |= {name: name for name in ("min_rows", "min_k", "min_l", "max_t", "min_sum_cell")}
+    key = next((key for words, key in keys.items() if words in reason), None)
+    if key is None:
+        return "Lower what the plan asks for, or relax [policy] at sites you own"
+    values = {"raw": "true", "pairs": '"open"'} | ({} if rows is None else {"min_rows": str(max(rows, 1))})
+    setting = f"policy.{key} = {values[key]}" if key in values else f"policy.{key}"
+    return f"Simulated sites allow it with {setting}, real ones in their own site.toml; or choose another method"

@@ -29,7 +29,7 @@ def own_book(site: Site) -> bytes:
     Returns:
         The book.
     """
-    return site.openings.told(site.data_version, site.plan.run) if site.plan.keeps_book else NO_BOOK
+    return site.openings.shared(site.data_version, site.plan.run) if site.plan.keeps_book else NO_BOOK
 
 
 def note_of(book: bytes) -> bytes:

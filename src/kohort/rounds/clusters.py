@@ -17,7 +17,6 @@ from kohort.errors import ConfigError, IntegrityError
 from kohort.privacy.contract import Step
 from kohort.privacy.guarantee import Aggregate, Public
 from kohort.protocol.hub import Ask, Expect, Hub, Replies, RoundEnd
-from kohort.protocol.plan.approved import ApprovedPlan
 from kohort.protocol.site import Site
 from kohort.protocol.state import TaskState
 from kohort.protocol.task import Release, Request, Task
@@ -35,7 +34,6 @@ __all__ = [
     "join_cluster",
     "labels_step",
     "named_clusters",
-    "planned_mates",
 ]
 
 LONGEST_NAME = 64
@@ -58,21 +56,6 @@ def check_cluster_name(name: str) -> str:
     if not name or len(name) > LONGEST_NAME or not name.isprintable() or name != name.strip():
         raise ConfigError("a cluster's name is empty, too long or not printable", hint=_NO_NAME)
     return name
-
-
-def planned_mates(approved: ApprovedPlan, site: str) -> frozenset[str] | None:
-    """The members of a site's cluster, if the approved plan lists them.
-
-    Args:
-        approved: The approved plan.
-        site: The site.
-
-    Returns:
-        The members, the site included; None when the plan leaves the clusters to the sites or the hub.
-    """
-    if approved.clusters is None:
-        return None
-    return frozenset(next((members for members in approved.clusters.values() if site in members), (site,)))
 
 
 @dataclass

@@ -59,6 +59,7 @@ __all__ = ["Approved", "KeyCounts", "SecureCount", "is_approved"]
 
 ATTEMPTS = 3
 """How often a table that does not peel is tried again, twice as large; what is left then is withheld."""
+_SAYS = "your part of a secret that the sites share, so that the hub cannot read what is counted"
 _FIRST = 2**64 - 1
 """What a site tells its peers in place of new rows when it has counted nothing yet."""
 
@@ -158,9 +159,17 @@ class SecureCount:
         """
         first = [stage * ATTEMPTS for stage in stages]
         again = [stage * ATTEMPTS + attempt for stage in stages for attempt in range(ATTEMPTS)]
-        size = sum_steps(approved, self.size, says="about how many keys there are", rounds=first, every=ATTEMPTS)
+        size = sum_steps(
+            approved, self.size, says="about how many different entries there are", rounds=first, every=ATTEMPTS
+        )
         table = sum_steps(approved, self.table, says=says, rounds=again, every=ATTEMPTS)
-        proof = sum_steps(approved, self.proof, says=f"{says}, of the frequent ones", rounds=first, every=ATTEMPTS)
+        proof = sum_steps(
+            approved,
+            self.proof,
+            says=f"{says}, once more for the frequent ones, so that sites can check them",
+            rounds=first,
+            every=ATTEMPTS,
+        )
         return [self.secret_step(stages), *size, *table, *proof]
 
     def secret_step(self, stages: Sequence[int]) -> Step:
@@ -173,7 +182,7 @@ class SecureCount:
             The step.
         """
         claims = (SEALED_CLAIM, KEYS_CLAIM)
-        return Step(task=self.secret.name, says="a secret that sites share", claims=claims, rounds=stages, parts=STEPS)
+        return Step(task=self.secret.name, says=_SAYS, claims=claims, rounds=stages, parts=STEPS)
 
     def run(self, hub: Coordinator, *, threshold: int, stage: int = 0) -> Generator[Ask | RoundEnd, Any, Approved]:
         """Agree on a secret, learn how large the table must be, add the tables, and prove the frequent keys.

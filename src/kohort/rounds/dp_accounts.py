@@ -7,36 +7,34 @@ that account. A run that stops early has still paid for the whole plan.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import sqrt
 from typing import TypedDict
 
 from kohort.errors import RefusedError
 from kohort.privacy.contract import Step
-from kohort.privacy.dp.account import Charge, Shares, SiteAccount, total_cost
-from kohort.privacy.dp.accounting import (
-    Accountant,
-    Event,
-    PureEvent,
-    calibrate,
-    check_budget,
-    epsilon_of,
-    grid_rate,
-)
+from kohort.privacy.dp.account import Shares, SiteAccount
+from kohort.privacy.dp.accounting import check_budget, epsilon_of
 from kohort.privacy.dp.budget import account_name
-from kohort.privacy.dp.histogram import DomainBudget
 from kohort.privacy.guarantee import DP
 from kohort.protocol.enrolment import DomainState
 from kohort.protocol.hub import Ask, Expect
 from kohort.protocol.plan.approved import ApprovedPlan
-from kohort.protocol.plan.phases import PURE, DPSection, RowPart, SecureSumSection, TrainingPhase
+from kohort.protocol.plan.phases import PURE, SecureSumSection
 from kohort.protocol.site import Site
 from kohort.protocol.state import TaskState
 from kohort.protocol.task import Release, Request, Task
 from kohort.protocol.wire import Payload
 from kohort.rounds.phase_rows import rows_of
-from kohort.tables.domain import undeclared_columns
+from kohort.rounds.plan_account import (
+    PlanAccount,
+    domain_budget,
+    plan_account,
+    planned_claims,
+    shared_sigma,
+    spends,
+    total_claim,
+)
 
 __all__ = [
     "RESERVE",
@@ -54,10 +52,6 @@ __all__ = [
     "spends",
     "total_claim",
 ]
-
-PARTS: dict[RowPart, str] = {"all": "all rows", "low": "low-risk rows", "high": "high-risk rows"}
-_HALVES: dict[RowPart, tuple[RowPart, ...]] = {"all": ("low", "high"), "low": ("low",), "high": ("high",)}
-
 
 _ROUNDING = 1 + 1e-9
 
@@ -105,63 +99,6 @@ class AccountState(TaskState):
     """The request answered per task and round; a different request for the same round is refused."""
 
 
-def spends(phase: TrainingPhase, secure: SecureSumSection | None = None) -> DPSection | None:
-    """The budget that a phase spends at the sites.
-
-    Args:
-        phase: The phase.
-        secure: The plan's secure-sum section, if any.
-
-    Returns:
-        The budget; None when the phase has none, or when the hub alone adds the noise.
-    """
-    return None if phase.dp is None or (phase.dp.mechanism == "hub" and secure is None) else phase.dp
-
-
-def domain_budget(approved: ApprovedPlan) -> DomainBudget | None:
-    """What learning the domains of undeclared columns takes from the plan's budget.
-
-    Args:
-        approved: The approved plan.
-
-    Returns:
-        The smallest epsilon and delta of its phases, and the share; None where nothing is learned, or nothing can be:
-        whole sites are protected, or a phase has no delta that could pay for a threshold.
-    """
-    budgets = [dp for phase in approved.phases if (dp := spends(phase, approved.secure)) is not None]
-    is_open = bool(undeclared_columns(approved.schema)) or not approved.schema.columns
-    if not is_open or not budgets or any(dp.unit == "site" or dp.mechanism in PURE for dp in budgets):
-        return None
-    return DomainBudget(
-        epsilon=min(dp.epsilon for dp in budgets),
-        delta=min(dp.delta for dp in budgets),
-        share=min(dp.domain_share for dp in budgets),
-    )
-
-
-def _sigma(approved: ApprovedPlan, dp: DPSection, *, rate: float, steps: int) -> float:
-    """The noise multiplier of a phase; what learning the domains took is part of the phase's budget."""
-    learned, delta = domain_budget(approved), dp.delta
-    if learned is not None:
-        delta *= 1 - learned.share
-    before = [] if learned is None else [learned.event]
-    return calibrate(epsilon=dp.epsilon, delta=delta, rate=rate, steps=steps, accountant=dp.accountant, before=before)
-
-
-def shared_sigma(approved: ApprovedPlan, *, steps: int) -> float:
-    """The noise multiplier of totals over all sites. It depends on no site's rows, so it is the same at every site.
-
-    Args:
-        approved: The approved plan.
-        steps: How many noisy totals its first phase opens.
-
-    Returns:
-        The multiplier; 0 without a budget.
-    """
-    dp = approved.phase(0).dp
-    return 0.0 if dp is None else _sigma(approved, dp, rate=1.0, steps=steps)
-
-
 def account_of(site: Site) -> SiteAccount:
     """The site's privacy account, which the task `RESERVE` opens.
 
@@ -181,131 +118,60 @@ def account_of(site: Site) -> SiteAccount:
 
 
 def _open(site: Site, approved: ApprovedPlan, named: Sequence[str]) -> SiteAccount:
-    phases, secure = approved.phases, approved.secure
-    sigmas: list[float] = []
-    charges: list[Charge] = []
-    void = False
-    for phase in phases:
-        dp = spends(phase, secure)
-        if dp is None:
-            sigmas.append(0.0)
-            continue
-        rows = rows_of(site, phase)
-        void |= check_budget(
-            epsilon=dp.epsilon,
-            delta=dp.delta,
-            units=rows.count,
-            allow_large_delta=dp.allow_large_delta,
-            pure=dp.mechanism in PURE,
+    plan = plan_account(approved, counts=lambda phase: rows_of(site, phase).count)
+    if plan.relation == "replace-one" and site.table.low_by_row and plan.parts != {"all"}:
+        raise RefusedError(
+            "a replaced row may be of another risk, and nothing is known of output and objective perturbation then",
+            hint='Set rows = "all" in these phases',
         )
-        charge = _charge(approved, phase, dp, rows.count)
-        sigmas.append(charge.event.sigma if isinstance(charge.event, Event) else 0.0)
-        charges.append(charge)
-    judge, judge_sigma = approved.judge, 0.0
-    if judge is not None and judge.rows == "high":
-        judge_sigma = calibrate(epsilon=judge.epsilon, delta=judge.delta, rate=1.0, steps=1)
-        event = Event(sigma=judge_sigma)
-        charges.append(Charge(epsilon=judge.epsilon, delta=judge.delta, event=event, part="high"))
-    if not charges:
-        raise RefusedError("the approved plan has no privacy budget to reserve")
-    accountant: Accountant = next((phase.dp.accountant for phase in phases if phase.dp is not None), "pld")
-    unit = _unit(phases)
-    learned = domain_budget(approved)
-    beside = [] if learned is None else [_domain_charge(learned)]
-    epsilon, delta = total_cost(charges, accountant, disjoint=site.table.low_by_row, unit=unit, beside=beside)
+    void = False
+    for number, phase in enumerate(approved.phases, 1):
+        dp = spends(phase, approved.secure)
+        if dp is not None:
+            void |= check_budget(
+                epsilon=dp.epsilon,
+                delta=dp.delta,
+                units=rows_of(site, phase).count,
+                allow_large_delta=dp.allow_large_delta,
+                pure=dp.mechanism in PURE,
+                where=f"phase {number}: " if len(approved.phases) > 1 else "",
+            )
+    epsilon, delta = plan.total(disjoint=site.table.low_by_row)
     return SiteAccount(
         name=account_name(approved.run, approved.plan_hash),
-        sigmas=tuple(sigmas),
-        judge_sigma=judge_sigma,
-        events=tuple(charge.event for charge in (*charges, *beside)),
+        sigmas=plan.sigmas,
+        judge_sigma=plan.judge_sigma,
+        events=plan.events,
         epsilon=epsilon,
-        delta=delta if learned is None else delta + learned.threshold_delta,
-        before=(0.0, 0.0) if learned is None else learned.cost,
-        unit=unit,
-        scope=_scope(phases),
-        accountant=accountant,
+        delta=delta,
+        before=plan.before,
+        unit=plan.unit,
+        relation=plan.relation,
+        scope=plan.scope,
+        accountant=plan.accountant,
         void=void,
-        **_trust(site, secure, named, (charges[0], *beside), accountant),
+        overlap=plan.overlap,
+        **_trust(site, approved.secure, named, plan, delta),
     )
 
 
-def _domain_charge(learned: DomainBudget) -> Charge:
-    """The noise of the counts; their threshold has a delta of its own."""
-    return Charge(epsilon=learned.cost[0], delta=learned.noise_delta, event=learned.event, part="all")
-
-
-def _charge(approved: ApprovedPlan, phase: TrainingPhase, dp: DPSection, count: int) -> Charge:
-    """The noise of a whole phase at a site with `count` rows."""
-    if dp.mechanism in PURE:
-        if phase.train.rounds != 1:
-            raise RefusedError(
-                f"{dp.mechanism} perturbation releases once, but the phase has {phase.train.rounds} rounds",
-                hint="Set the phase's rounds to 1",
-            )
-        return Charge(epsilon=dp.epsilon, delta=0.0, event=PureEvent(epsilon=dp.epsilon), part=phase.rows)
-    steps, rate = (1 if dp.mechanism == "statistics" else phase.train.rounds), 1.0
-    if dp.mechanism == "dp-sgd":
-        steps_per_round, rate = phase.steps_and_rate(count)
-        steps *= steps_per_round
-    sigma = _sigma(approved, dp, rate=rate, steps=steps)
-    event = Event(sigma=sigma, rate=grid_rate(rate), steps=steps)
-    learned = domain_budget(approved)
-    delta = dp.delta * (1.0 if learned is None else 1 - learned.share)
-    return Charge(epsilon=dp.epsilon, delta=delta, event=event, part=phase.rows)
-
-
 def _trust(
-    site: Site,
-    secure: SecureSumSection | None,
-    named: Sequence[str],
-    charges: Sequence[Charge],
-    accountant: Accountant,
+    site: Site, secure: SecureSumSection | None, named: Sequence[str], plan: PlanAccount, delta: float
 ) -> _Trust:
     """Under a secure sum: whom the guarantee relies on, and the epsilon that remains if all others collude."""
     if secure is None:
         return {"trust": "", "epsilon_all": None}
     shares = shares_of(site, named, secure.colluders)
-    alone, delta = [], charges[0].delta
-    for event in (charge.event for charge in charges):
-        if not isinstance(event, Event):
-            raise RefusedError(
-                "output and objective perturbation add noise that sites cannot share", hint="Remove method.secure"
-            )
-        alone.append(Event(sigma=event.sigma / sqrt(shares.needed), rate=event.rate, steps=event.steps))
     trust = f"at most {shares.colluders} of {shares.sites} sites collude with the hub, {shares.quorum} answer"
     if secure.sum == "none":
         trust = "the hub, which sees every site's own share"
-    return {"trust": trust, "epsilon_all": epsilon_of(alone, delta, accountant=accountant)}
+    alone = plan.alone(shares)
+    return {"trust": trust, "epsilon_all": epsilon_of(alone, delta, accountant=plan.accountant)}
 
 
 class _Trust(TypedDict):
     trust: str
     epsilon_all: float | None
-
-
-def _unit(phases: tuple[TrainingPhase, ...]) -> str:
-    """The weakest unit of all phases: protecting a row does not protect a person."""
-    units = {phase.dp.unit for phase in phases if phase.dp is not None} or {"row"}
-    return next(unit for unit in ("row", "person", "site") if unit in units)
-
-
-def _scope(phases: tuple[TrainingPhase, ...]) -> str:
-    """Which rows the account's epsilon covers, and which it does not.
-
-    A row that any phase trains on without a budget has no guarantee, whatever noise the other phases add.
-    """
-    bare = _halves(phase for phase in phases if phase.dp is None)
-    covered = _halves(phase for phase in phases if phase.dp is not None) - bare
-    said = PARTS[_part_of(covered)] if covered else "no rows"
-    return f"{said}; {PARTS[_part_of(bare)]}: none" if bare else said
-
-
-def _halves(phases: Iterable[TrainingPhase]) -> set[RowPart]:
-    return {half for phase in phases for half in _HALVES[phase.rows]}
-
-
-def _part_of(halves: set[RowPart]) -> RowPart:
-    return next(part for part, members in _HALVES.items() if set(members) == halves)
 
 
 def claim_of(site: Site, *, reserving: bool = False) -> DP:
@@ -386,27 +252,6 @@ def reserve(sites: tuple[str, ...]) -> Ask:
     return Ask(task=RESERVE, to=sites, expect=Expect(metrics=("rows",)))
 
 
-def total_claim(approved: ApprovedPlan) -> DP:
-    """The most a plan spends at a site in all its phases, by basic composition.
-
-    Args:
-        approved: The approved plan.
-
-    Returns:
-        A claim that no release of the plan may exceed.
-    """
-    claims = planned_claims(approved.phases, approved.secure)
-    spent = [(claim.epsilon, claim.delta) for claim in claims]
-    judge = approved.judge
-    if judge is not None and judge.rows == "high":
-        spent.append((judge.epsilon, judge.delta))
-    return DP(
-        epsilon=sum(epsilon for epsilon, _ in spent),
-        delta=sum(delta for _, delta in spent),
-        unit=_unit(approved.phases),
-    )
-
-
 def reserve_step(approved: ApprovedPlan) -> Step:
     """The reservation of the plan's budget.
 
@@ -423,26 +268,3 @@ def reserve_step(approved: ApprovedPlan) -> Step:
         claims=(claim,),
         required=True,
     )
-
-
-def planned_claims(phases: tuple[TrainingPhase, ...], secure: SecureSumSection | None = None) -> list[DP]:
-    """What a plan spends at most at any site, one claim per phase. Policies judge it before the run begins.
-
-    Args:
-        phases: The plan's phases.
-        secure: The plan's secure-sum section, if any.
-
-    Returns:
-        The claims of the phases that spend budget at the sites.
-    """
-    return [
-        DP(
-            epsilon=dp.epsilon,
-            delta=dp.delta,
-            unit=dp.unit,
-            scope=PARTS[phase.rows],
-            accountant=dp.accountant,
-        )
-        for phase in phases
-        if (dp := spends(phase, secure)) is not None
-    ]

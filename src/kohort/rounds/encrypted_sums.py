@@ -12,6 +12,7 @@ from kohort.crypto.sums.scheme import Integers, SumContext, SumScheme
 from kohort.crypto.sums.session import SumSession
 from kohort.errors import ConfigError
 from kohort.protocol.hub import Ask, Coordinator, Expect, Replies, RoundEnd
+from kohort.protocol.task import find_task
 from kohort.protocol.wire import Payload
 
 __all__ = ["encrypted_sum"]
@@ -26,7 +27,7 @@ def encrypted_sum(
     first: Callable[..., Ask],
     *,
     least: int,
-) -> Generator[Ask | RoundEnd, Any, tuple[Integers, tuple[str, ...]]]:
+) -> Generator[Ask | RoundEnd, Any, tuple[Integers, tuple[str, ...], bytes]]:
     """Run one encrypted sum; replies are added as they come in.
 
     Args:
@@ -39,7 +40,7 @@ def encrypted_sum(
         least: The fewest sites of the total; the key-holder signs it, and never goes below its own minimum.
 
     Returns:
-        The opened total, and the sites in it.
+        The opened total, the sites in it, and the key-holder's signature on it, where the task asks for one.
 
     Raises:
         ConfigError: The run has no key-holder.
@@ -78,7 +79,11 @@ def encrypted_sum(
             blobs={**which.blobs, "totals": join_ciphertexts(side.totals())},
         ),
         round=context.round,
-        expect=Expect(arrays={"total": ("<u8", (context.length,))}),
+        expect=Expect(
+            arrays={"total": ("<u8", (context.length,))},
+            blobs=("signature",) if getattr(find_task(task), "signed", False) else (),
+        ),
     )
-    side.set_total(next(opened.payloads()).arrays["total"])
-    return side.total()
+    answer = next(opened.payloads())
+    side.set_total(answer.arrays["total"])
+    return (*side.total(), answer.blobs.get("signature", b""))

@@ -53,7 +53,7 @@ SECRET = Task(name="sum.secret", one=_agree, public=False)
 
 def secret_step() -> Step:
     """The agreement on a shared secret, once per run."""
-    says = "your part of a secret that the sites share, sealed to each of them"
+    says = "your part of a secret that the sites share, so that they can check what the hub tells them"
     return Step(task=SECRET.name, says=says, claims=(SEALED_CLAIM, KEYS_CLAIM), parts=STEPS)
 
 

@@ -1,8 +1,9 @@
 """Noise at the hub: central differential privacy for whole sites.
 
 Guarantee: the models that leave the hub are (epsilon, delta)-differentially private for one site, against everybody but
-the hub, which sees every site's clipped update. All sites are asked every round: no amplification by sampling is
-claimed.
+the hub, which sees every site's clipped update. The hub clips what it receives once more, measured from the weights it
+sent: a plan in which sites start from weights of their own is refused. All sites are asked every round: no
+amplification by sampling is claimed.
 """
 
 from __future__ import annotations
@@ -12,12 +13,15 @@ from collections.abc import Callable
 import numpy as np
 
 from kohort.models.dense.network import FloatArray
-from kohort.privacy.dp.accounting import Event, calibrate, describe, epsilon_of
+from kohort.privacy.dp.accounting import Event, calibrate, check_budget, describe, epsilon_of
 from kohort.privacy.guarantee import DP
 from kohort.protocol.hub import Hub
 from kohort.protocol.plan.phases import DPSection
 
 __all__ = ["hub_noise"]
+
+MIN_SITES = 2
+"""Noise hides a site only among others."""
 
 Noise = Callable[[int, FloatArray, FloatArray], FloatArray]
 """From the round, the weights before it, and the sites' weights [sites, parameters] to the new weights."""
@@ -34,13 +38,19 @@ def hub_noise(hub: Hub, dp: DPSection, *, rounds: int, sites: int) -> tuple[Nois
 
     Returns:
         The function that replaces the mean of the clipped updates, and its guarantee after all rounds.
-    """
-    from kohort.models.dp_sgd.fit import gaussian
 
+    Raises:
+        RefusedError: Delta is above 1/(10 sites).
+    """
+    from kohort.models.dp_sgd.fit import clip_update, gaussian
+
+    check_budget(
+        epsilon=dp.epsilon, delta=dp.delta, units=sites, allow_large_delta=dp.allow_large_delta, floor=MIN_SITES
+    )
     sigma = calibrate(epsilon=dp.epsilon, delta=dp.delta, rate=1.0, steps=rounds, accountant=dp.accountant)
 
     def step(round_number: int, before: FloatArray, after: FloatArray) -> FloatArray:
-        total = (after.astype(np.float64) - before).sum(axis=0)
+        total = clip_update(after.astype(np.float64) - before, dp.clip).sum(axis=0)
         key = hub.streams.bytes("dp", "hub", round_number)
         # Divided by the number of sites in the plan: the number that answered would reveal who takes part.
         noisy = (total + sigma * dp.clip * gaussian(key, total.size)) / sites

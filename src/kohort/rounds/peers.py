@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from kohort.errors import ConfigError, IntegrityError, SiteError
 from kohort.models.dense.network import FloatArray
+from kohort.models.network_model import NetworkModel
 from kohort.privacy.contract import Step
 from kohort.privacy.guarantee import Aggregate, Guarantee, Public
 from kohort.protocol.hub import Ask, Expect, Hub, Replies, RoundEnd
@@ -55,6 +56,7 @@ __all__ = [
     "members_of",
     "neighbours",
     "open_boxes",
+    "own_model",
     "pack_boxes",
     "passed_around",
     "peer_blocks",
@@ -132,14 +134,31 @@ def _current(site: Site, request: Request, number: int) -> tuple[FloatArray, tup
     """The model to continue from, and the members of the site's cluster."""
     members = members_of(site, request)
     learn_peers(site, request.payload.blobs["keys"], members)
-    sent = request.payload.arrays.get("weights")
-    if sent is not None:
-        return sent, members
+    if request.round == phase_rounds(site.plan, number).start:
+        return _first_weights(site, request, number), members
     own = site.state(TrainingState).model
     if own is None:
         raise SiteError(f"site {site.name!r} has no model of its own yet")
     phase = site.plan.phase(number)
     return _averaged(own, rows_of(site, phase).count, _models(site, request, members)), members
+
+
+def _first_weights(site: Site, request: Request, number: int) -> FloatArray:
+    """The hub's weights; after another phase among peers the site's own, with `method.secure` those that all sites
+    compute themselves."""
+    if number and site.plan.phase(number - 1).topology:
+        own = site.state(TrainingState).model
+        if own is None:
+            raise SiteError(f"site {site.name!r} has no model of its own yet")
+        return own
+    if site.plan.secure is not None:
+        from kohort.rounds.totals.summed_tasks import common_model
+
+        return common_model(site, number, request.payload.blobs)
+    sent = request.payload.arrays.get("weights")
+    if sent is None:
+        raise SiteError(f"site {site.name!r} was sent no weights to begin with")
+    return sent
 
 
 def _exchange(site: Site, request: Request) -> Release:
@@ -164,7 +183,26 @@ _SETTLED = Public(what="that it has settled")
 def _settle(site: Site, request: Request) -> Release:
     """Average the models received after the last round; the result stays at the site."""
     site.state(TrainingState).model, _ = _current(site, request, int(request.payload.metrics["phase"]))
+    site.keep_model(own_model(site))
     return Release(payload=Payload(), guarantee=_SETTLED, rows=0)
+
+
+def own_model(site: Site) -> NetworkModel:
+    """The model that a site has with its peers, after the last phase among them.
+
+    Args:
+        site: The site.
+
+    Returns:
+        The model; sites of a cluster where all are neighbours have the same one.
+
+    Raises:
+        SiteError: It has none.
+    """
+    weights = site.state(TrainingState).model
+    if weights is None:
+        raise SiteError(f"site {site.name!r} has no model of its own yet")
+    return NetworkModel(site.network, weights, site.encoder)
 
 
 SETTLE = Task(name="peers.settle", one=_settle, public=False)
@@ -179,6 +217,8 @@ class PeerRounds:
     first_round: int
     last_round: int
     clusters: Mapping[str, str]
+    start: Mapping[str, bytes] | None = None
+    """What sites find the first weights from, where the hub does not send them."""
 
 
 def peer_rounds(hub: Hub, phase: PeerRounds, weights: FloatArray) -> Generator[Ask | RoundEnd, Any, tuple[str, ...]]:
@@ -187,7 +227,7 @@ def peer_rounds(hub: Hub, phase: PeerRounds, weights: FloatArray) -> Generator[A
     Args:
         hub: The hub's side of the run.
         phase: The phase's position in the plan.
-        weights: The weights that all sites start from.
+        weights: The weights that all sites start from, sent to them unless `phase.start` says otherwise.
 
     Returns:
         The sites that completed the phase.
@@ -231,9 +271,10 @@ def peer_blocks(approved: ApprovedPlan, number: int) -> list[list[Step]]:
         says += f", with noise for epsilon {phase.dp.epsilon:g} over all rounds"
         claims = (total_claim(approved),)
     exchange = Step(task=EXCHANGE.name, says=says, claims=claims, rounds=rounds, to="peers", phase=number)
+    ends = "; your cluster's model stays with its sites, and the hub gets none"
     settle = Step(
         task=SETTLE.name,
-        says="that you are done",
+        says="that you are done" + (ends if number == len(approved.phases) - 1 else ""),
         claims=(_SETTLED,),
         rounds=range(rounds.stop, rounds.stop + 1),
         phase=number,
@@ -271,12 +312,14 @@ class _Relay:
 
     def ask(self, task: Task, round_number: int, weights: FloatArray | None, expect: Expect) -> Ask:
         sites = tuple(self._inboxes) or tuple(self.keys)
-        arrays: dict[str, NDArray[Any]] = {} if weights is None else {"weights": weights}
+        start = self._phase.start
+        arrays: dict[str, NDArray[Any]] = {} if weights is None or start is not None else {"weights": weights}
+        told = start if weights is not None and start is not None else {}
         each = {
             site: Payload(
                 arrays=arrays,
                 metrics={"phase": self._phase.number},
-                blobs={**self._cluster(site), "inbox": pack_boxes(self._inboxes.get(site, {}))},
+                blobs={**told, **self._cluster(site), "inbox": pack_boxes(self._inboxes.get(site, {}))},
             )
             for site in sites
         }

@@ -9,7 +9,7 @@ sites asked one by one and sites asked together give the same bits.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import sqrt
 from typing import Any
 
@@ -27,6 +27,7 @@ from kohort.protocol.task import Release, Releases, Request, Task
 from kohort.protocol.wire import Payload
 from kohort.rounds.dp_accounts import account_of, answer_once, claim_of, total_claim
 from kohort.rounds.phase_rows import rows_of, stacked_rows
+from kohort.rounds.private_defaults import lowered_rate
 from kohort.rounds.training import TrainingState, keep_optimizer_state, optimizer_state
 
 __all__ = ["TRAIN_PHASE", "Trained", "phase_rounds", "phase_step", "plain_update", "train_phase"]
@@ -102,7 +103,7 @@ def _with_noise(
         return _perturbed(sites, phase, dp, keys)
     if dp.mechanism == "after":
         return _noised(_plain(sites, request, phase, start), start, dp, sigmas, keys)
-    return _private(sites, phase, dp, start, sigmas, keys)
+    return _private(sites, phase, dp, number, start, sigmas, keys)
 
 
 def _plain(sites: Sequence[Site], request: Request, phase: TrainingPhase, start: FloatArray) -> FloatArray:
@@ -142,6 +143,7 @@ def _private(
     sites: Sequence[Site],
     phase: TrainingPhase,
     dp: DPSection,
+    number: int,
     start: FloatArray,
     sigmas: NDArray[np.float64],
     keys: tuple[bytes, ...],
@@ -168,12 +170,24 @@ def _private(
         keys=keys,
         adaptive=adaptive,
     )
-    keep = phase.train.state == "keep"
+    keep, training = phase.train.state == "keep", phase.training
+    if dp.lower_rate:  # of one site: the noise of all sites' steps adds up to that of one over sqrt(sites) of the rows
+        (steps, rate), site = taken[0], sites[0]
+        lr = lowered_rate(
+            phase.train,
+            dp,
+            rows=rows.counts[0] * sqrt(len(site.plan.sites)),
+            sigma=float(account_of(site).sigmas[number]),
+            steps=steps * phase.train.rounds,
+            parameters=site.network.parameter_count,
+            rate=rate,
+        )
+        training = replace(training, lr=lr)
     fitted = fit_private(
         sites[0].network,
         start,
         rows,
-        training=phase.training,
+        training=training,
         private=private,
         state=optimizer_state(sites) if keep else None,
         keep_state=keep,
@@ -294,8 +308,9 @@ def _one(site: Site, request: Request) -> Release:
 
 
 def _many(sites: Sequence[Site], request: Request) -> Releases | None:
-    if any(phase.dp is not None and phase.dp.quantile is not None for phase in sites[0].plan.phases):
-        return None  # each site's clipping bound moves with noise of its own
+    budgets = [phase.dp for phase in sites[0].plan.phases if phase.dp is not None]
+    if any(dp.quantile is not None or dp.lower_rate for dp in budgets):
+        return None  # each site has a clipping bound, or a rate, of its own
     trained = train_phase(sites, request, int(request.payload.metrics["phase"]), _start(sites, request))
     metrics: dict[str, Any] = {"rows": np.asarray(trained.counts, dtype=np.int64)}
     return Releases(

@@ -21,6 +21,7 @@ from kohort.errors import IntegrityError, RefusedError
 from kohort.privacy.contract import Step
 from kohort.privacy.guarantee import Guarantee, Public
 from kohort.protocol.hub import Ask, Expect, Hub, Replies, RoundEnd
+from kohort.protocol.plan.approved import ApprovedPlan
 from kohort.protocol.site import Site
 from kohort.protocol.state import TaskState
 from kohort.protocol.task import Release, Request, Task
@@ -38,6 +39,7 @@ __all__ = [
     "open_boxes",
     "pack_boxes",
     "passed_around",
+    "planned_mates",
     "run_identity",
     "seal_to",
     "unpack_boxes",
@@ -146,7 +148,25 @@ def members_of(site: Site, request: Request) -> tuple[str, ...]:
     members = tuple(request.payload.blobs["members"].decode(errors="replace").split("\n"))
     if site.name not in members or len(set(members)) != len(members):
         raise RefusedError(f"site {site.name!r} was asked to train in a cluster that it is not a member of")
+    mates = planned_mates(site.plan, site.name)
+    if mates is not None and not mates.issuperset(members):
+        raise RefusedError(f"site {site.name!r} was asked to train with sites that the plan has in another cluster")
     return members
+
+
+def planned_mates(approved: ApprovedPlan, site: str) -> frozenset[str] | None:
+    """The members of a site's cluster, if the approved plan lists them.
+
+    Args:
+        approved: The approved plan.
+        site: The site.
+
+    Returns:
+        The members, the site included; None when the plan leaves the clusters to the sites or the hub.
+    """
+    if approved.clusters is None:
+        return None
+    return frozenset(next((members for members in approved.clusters.values() if site in members), (site,)))
 
 
 def _roster(site: Site, members: Sequence[str]) -> Roster:
@@ -190,7 +210,7 @@ def keys_step(rounds: Sequence[int] = range(1)) -> Step:
     Returns:
         The step.
     """
-    return Step(task=KEYS.name, says="your run key", claims=(_RUN_KEY,), rounds=rounds)
+    return Step(task=KEYS.name, says="a public key of your site for this run", claims=(_RUN_KEY,), rounds=rounds)
 
 
 def learn_peers(site: Site, announced: bytes, members: Sequence[str]) -> None:

@@ -1,15 +1,17 @@
-"""The requests of a sum, step by step."""
+"""The requests of a sum, step by step, and whom a site relies on in one."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from kohort.crypto.sums.scheme import KEY_HOLDER, Trust
 from kohort.crypto.sums.session import SumSession
 from kohort.protocol.hub import Ask, Expect
+from kohort.protocol.site import Site
 from kohort.protocol.task import Task
 from kohort.protocol.wire import Payload
 
-__all__ = ["step_request"]
+__all__ = ["step_request", "trust_of"]
 
 
 def step_request(
@@ -57,3 +59,15 @@ def step_request(
 
 def _taking(take: Callable[[str, bytes], None]) -> Callable[[str, Payload], None]:
     return lambda site, payload: take(site, payload.blobs["answer"])
+
+
+def trust_of(site: Site) -> Trust:
+    """Whom a site relies on in a sum: its roster says who is a peer, and whether there is a key-holder."""
+    secure = site.plan.secure
+    return Trust(
+        site.identity,
+        site.find_peer(KEY_HOLDER),
+        site.policy.min_sum_sites,
+        site.find_peer,
+        colluders=1 if secure is None else secure.colluders,
+    )

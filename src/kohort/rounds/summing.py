@@ -20,14 +20,12 @@ from numpy.typing import NDArray
 
 from kohort.crypto.sums.scheme import (
     CONFIRMATIONS,
-    KEY_HOLDER,
     MIN_SITES,
     SESSION_KEYS,
     Integers,
     SessionKeys,
     SumContext,
     SumScheme,
-    Trust,
     find_scheme,
 )
 from kohort.crypto.sums.session import SiteSession, SumPart, SumSession, is_union
@@ -43,7 +41,7 @@ from kohort.protocol.task import Release, Request, Task
 from kohort.protocol.wire import Payload
 from kohort.rounds.books import hear_books, join_books, note_of, own_book
 from kohort.rounds.encrypted_sums import encrypted_sum
-from kohort.rounds.sum_requests import step_request
+from kohort.rounds.sum_requests import step_request, trust_of
 
 __all__ = [
     "SET_UP",
@@ -83,7 +81,7 @@ class SumState(TaskState):
     agreed: SiteSession | None = None
     """The session of that set-up."""
     fixed: dict[str, bytes] = field(default_factory=dict)
-    """The session of each task whose totals are compared over rounds: that of its first sum."""
+    """The session of each task whose totals are compared over rounds, or carry noise in shares: its first one."""
     exactly: dict[tuple[str, int], frozenset[str]] = field(default_factory=dict)
     """The sites that a sum must be over, by task and round."""
     survived: dict[tuple[str, int], frozenset[str]] = field(default_factory=dict)
@@ -106,6 +104,8 @@ class Total:
 
     values: Integers
     sites: tuple[str, ...]
+    signature: bytes = b""
+    """The key-holder's, where the task asks for one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,14 +120,22 @@ class SumTask(Task):
     """Signed bits of a total modulo 2^64, where it is encrypted."""
     family: str = ""
     """What its totals belong to in the book of openings; empty where they are no statistics of fixed rows."""
+    booked: Callable[[ApprovedPlan], bool] = lambda _: True
+    """Whether a plan's totals are noted there: not where noise covers every difference of two."""
     grouped: Callable[[ApprovedPlan], bool] = lambda _: False
     """Whether totals are over unions of public groups: what changes little from round to round would show a single site
     that is in one total and not in the next."""
     small_cells: Callable[[ApprovedPlan], tuple[int, int]] | None = None
     """The unit of counts in its totals, and the least count a key-holder opens as it is; None where there are none."""
+    signed: bool = False
+    """Whether a key-holder signs its totals, so that sites can rely on what it rounded."""
     over: Over = lambda *_: None
     """Which sites must all be in the total. A site refuses at the first step where it is not among them, and confirms
     no other list of survivors."""
+
+    def family_in(self, approved: ApprovedPlan) -> str:
+        """The family that a plan's totals are noted under; empty where they are not."""
+        return self.family if self.booked(approved) else ""
 
     def context(self, session: SumSession, round_number: int, length: int, view: bytes) -> SumContext:
         """What binds one sum of this task."""
@@ -141,8 +149,10 @@ class _About(TypedDict, total=False):
     modulus: int
     bits: int
     family: str
+    booked: Callable[[ApprovedPlan], bool]
     grouped: Callable[[ApprovedPlan], bool]
     small_cells: Callable[[ApprovedPlan], tuple[int, int]] | None
+    signed: bool
     over: Over
 
 
@@ -210,7 +220,7 @@ def sum_steps(
             SecureSum(sites=least, threshold=least, colluders=colluders, opens=opens),
             Public(what=CONFIRMATIONS),
         )
-        says = f"your share of a sum by {scheme.name} over at least {least} sites; only the total opens: {says}"
+        says = f"your part of a total: {says}"
     step = Step(
         task=task.name,
         says=says,
@@ -219,7 +229,7 @@ def sum_steps(
         parts=scheme.steps,
         every=every,
         sites=least,
-        booked=bool(task.family),
+        booked=bool(task.family_in(approved)),
         grouped=task.grouped(approved),
     )
     return [*_set_up_steps(scheme), step]
@@ -409,7 +419,8 @@ def join_session(site: Site, request: Request, step: int, scheme: SumScheme | No
 def _begin(site: Site, request: Request, task: SumTask, scheme: SumScheme, session: SiteSession) -> SumPart:
     """The site's part of a sum at its first step: bound to all public inputs in force at this site."""
     session.session.refuse_strangers(_roster_of(site))
-    if task.grouped(site.plan):
+    # Rounds are compared with each other; under a budget, shares of the noise have the size that the first list needs.
+    if task.grouped(site.plan) or site.plan.sum_quorum(len(session.session.members)):
         first = site.state(SumState).fixed.setdefault(task.name, session.session.id)
         if first != session.session.id:
             raise RefusedError("the sums of a training are over one list of sites, from the first round on")
@@ -424,7 +435,7 @@ def _begin(site: Site, request: Request, task: SumTask, scheme: SumScheme, sessi
     if over is not None and trust is not None:
         trust = replace(trust, quorum=max(trust.quorum, len(over)))
     if scheme.key_holder:  # nobody confirms survivors to this site: it notes the members, the key-holder who is in it
-        site.note_opening(task.family, task.name, request.round, context.sites)
+        site.note_opening(task.family_in(site.plan), task.name, request.round, context.sites)
     part = session.begin(scheme, context, task.name, site.streams, trust, inputs)
     if over is not None:
         site.state(SumState).exactly[task.name, request.round] = over
@@ -465,7 +476,8 @@ def _note_survivors(site: Site, task: SumTask, round_number: int, part: SumPart)
             hint="Wait for the missing sites, or set a budget",
         )
     if which not in state.survived:
-        site.note_opening(task.family, task.name, round_number, tuple(survivors), state.batches.get(task.family, {}))
+        batches = state.batches.get(task.family, {})
+        site.note_opening(task.family_in(site.plan), task.name, round_number, tuple(survivors), batches)
     state.survived[which] = survivors
 
 
@@ -481,15 +493,3 @@ def survivors_of(site: Site, task: SumTask, round_number: int) -> frozenset[str]
         The sites whose list it confirmed; None where it confirmed none, as in schemes without a confirmation.
     """
     return site.state(SumState).survived.get((task.name, round_number))
-
-
-def trust_of(site: Site) -> Trust:
-    """Whom a site relies on in a sum: its roster says who is a peer, and whether there is a key-holder."""
-    secure = site.plan.secure
-    return Trust(
-        site.identity,
-        site.find_peer(KEY_HOLDER),
-        site.policy.min_sum_sites,
-        site.find_peer,
-        colluders=1 if secure is None else secure.colluders,
-    )

@@ -21,7 +21,7 @@ from kohort.privacy.dp import accounting
 from kohort.privacy.dp import cache as accounting_cache
 from kohort.privacy.dp.accounting import (
     Event,
-    PureEvent,
+    PrivateEvent,
     calibrate,
     check_budget,
     compose_parallel,
@@ -132,14 +132,14 @@ def test_two_different_steps_equal_their_integral() -> None:
 
 
 def test_pure_events() -> None:
-    three = [PureEvent(epsilon=0.1), PureEvent(epsilon=0.2), PureEvent(epsilon=0.3)]
+    three = [PrivateEvent(epsilon=0.1), PrivateEvent(epsilon=0.2), PrivateEvent(epsilon=0.3)]
     assert epsilon_of(three, 0.0) == pytest.approx(0.6)
     assert epsilon_of(three, DELTA) <= 0.61
-    assert epsilon_of([PureEvent(epsilon=0.05)] * 200, DELTA) < 4  # far below 10
+    assert epsilon_of([PrivateEvent(epsilon=0.05)] * 200, DELTA) < 4  # far below 10
     assert epsilon_of([*three, Event(sigma=8.0)], 0.0) == math.inf
-    both = epsilon_of([PureEvent(epsilon=0.5), Event(sigma=8.0)], DELTA)
+    both = epsilon_of([PrivateEvent(epsilon=0.5), Event(sigma=8.0)], DELTA)
     assert epsilon_of([Event(sigma=8.0)], DELTA) < both <= 0.51 + epsilon_of([Event(sigma=8.0)], DELTA)
-    assert epsilon_of([PureEvent(epsilon=0.5), HIGH_RISK], DELTA, accountant="rdp") > both
+    assert epsilon_of([PrivateEvent(epsilon=0.5), HIGH_RISK], DELTA, accountant="rdp") > both
     assert epsilon_of([], DELTA) == 0
 
 
@@ -371,7 +371,7 @@ def test_events_that_are_none(fields: dict[str, float]) -> None:
 
 def test_questions_without_an_answer() -> None:
     with pytest.raises(ConfigError):
-        PureEvent(epsilon=-0.1)
+        PrivateEvent(epsilon=-0.1)
     with pytest.raises(ConfigError):
         epsilon_of([HIGH_RISK], 1.0)
     with pytest.raises(ConfigError):
@@ -399,18 +399,18 @@ def test_parallel_parts() -> None:
 
 some_events = st.lists(
     st.builds(Event, sigma=st.floats(1e-3, 1e6), rate=st.floats(1e-9, 1.0), steps=st.integers(1, 10**9))
-    | st.builds(PureEvent, epsilon=st.floats(0, 1e3)),
+    | st.builds(PrivateEvent, epsilon=st.floats(0, 1e3)),
     max_size=4,
 )
 
 
 @given(some_events)
-def test_events_read_back_as_written(events: list[Event | PureEvent]) -> None:
+def test_events_read_back_as_written(events: list[Event | PrivateEvent]) -> None:
     assert parse_events(describe(events)) == tuple(events)
 
 
 def test_the_words_of_events() -> None:
-    assert describe([HIGH_RISK, PureEvent(epsilon=0.5)]) == "600 x gaussian(sigma=8, rate=0.1); pure(epsilon=0.5)"
+    assert describe([HIGH_RISK, PrivateEvent(epsilon=0.5)]) == "600 x gaussian(sigma=8, rate=0.1); pure(epsilon=0.5)"
     for wrong in ("noise", "600 x gaussian(sigma=8)", "pure(epsilon=x)", "pure(epsilon=0.5);", "pure(epsilon=-1)"):
         with pytest.raises(ConfigError):
             parse_events(wrong)

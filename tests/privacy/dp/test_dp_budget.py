@@ -343,7 +343,7 @@ def make_engine(policy: Policy) -> LocalEngine:
 
 def test_two_phases_that_exceed_the_budget_are_refused_before_training() -> None:
     phases = (DP(epsilon=0.3, delta=1e-5), DP(epsilon=0.3, delta=1e-5))
-    with pytest.raises(RefusedError, match=r"0\.3 on top of 0\.3"):
+    with pytest.raises(RefusedError, match=r"0\.3 makes 0\.6 in all runs"):
         make_engine(Policy(epsilon=0.5)).approve(lambda rows: phases)
     with pytest.raises(RefusedError, match="delta"):
         make_engine(Policy(delta=1.5e-5)).approve(lambda rows: phases)

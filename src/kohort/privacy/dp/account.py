@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 
-from kohort.privacy.dp.accounting import Accountant, Event, PureEvent, compose_parallel, describe, epsilon_of
+from kohort.privacy.dp.accounting import Accountant, AnyEvent, Relation, compose_parallel, describe, epsilon_of
 from kohort.privacy.guarantee import DP
 
 __all__ = ["QUORUM", "Charge", "Shares", "SiteAccount", "total_cost"]
@@ -40,13 +40,17 @@ class Shares:
 class Charge:
     """The privacy cost of one phase, or of the query that compares models, taken alone.
 
-    `part` names the rows it uses: "all", "low" or "high" risk.
+    `part` names the rows it uses: "all", "low" or "high" risk. `sigma` is the noise multiplier that a site uses for it,
+    0 where the noise is not Gaussian. It differs from that of the events where a person is at several sites.
     """
 
     epsilon: float
     delta: float
-    event: Event | PureEvent
+    events: tuple[AnyEvent, ...]
     part: str
+    sigma: float = 0.0
+    covers_beside: bool = False
+    """Whether `epsilon` covers the charges that every row bears, too."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,13 +62,16 @@ class SiteAccount:
     """Noise multiplier of each phase; 0 where a phase adds no noise at the site."""
     judge_sigma: float
     """Noise multiplier of the query that compares models; 0 when there is none."""
-    events: tuple[Event | PureEvent, ...]
+    events: tuple[AnyEvent, ...]
     epsilon: float
     delta: float
     unit: str
+    relation: Relation
     scope: str
     accountant: str
     void: bool
+    overlap: int = 1
+    """At how many sites one person may have rows."""
     trust: str = ""
     epsilon_all: float | None = None
     before: tuple[float, float] = (0.0, 0.0)
@@ -84,7 +91,7 @@ class SiteAccount:
             epsilon=self.epsilon,
             delta=self.delta,
             unit=self.unit,
-            relation="replace-one" if any(isinstance(e, PureEvent) for e in self.events) else "add-or-remove-one",
+            relation=self.relation,
             event=describe(self.events),
             scope=self.scope,
             simulated=simulated,
@@ -95,6 +102,7 @@ class SiteAccount:
             void=self.void,
             trust=self.trust,
             epsilon_all=self.epsilon_all,
+            overlap=self.overlap,
         )
 
 
@@ -105,6 +113,7 @@ def total_cost(
     disjoint: bool,
     unit: str,
     beside: Sequence[Charge] = (),
+    relation: Relation = "add-or-remove-one",
 ) -> tuple[float, float]:
     """The total cost of several charges: composed where they use the same rows, in parallel on disjoint parts.
 
@@ -114,20 +123,25 @@ def total_cost(
         disjoint: Whether each row alone decides which part it is in; parallel composition needs that.
         unit: The unit of privacy: row, person or site.
         beside: Charges that every row bears, whichever part it is in.
+        relation: Which tables count as neighbours. A row that is replaced may change its part, so that parts then
+            compose like releases from the same rows.
 
     Returns:
         Epsilon and delta of the whole plan.
     """
     parts = {charge.part for charge in charges}
-    apart = disjoint and "all" not in parts
+    apart = disjoint and "all" not in parts and relation == "add-or-remove-one"
     groups = [[charge for charge in charges if charge.part == part] for part in parts] if apart else [list(charges)]
     sums = []
-    for group in ([*group, *beside] for group in groups):
-        delta = sum(charge.delta for charge in group)
+    for group in groups:
+        whole = [*group, *beside]
+        delta = sum(charge.delta for charge in whole)
+        events = [event for charge in whole for event in charge.events]
+        added = group if any(charge.covers_beside for charge in group) else whole
         # Both are upper bounds, so the smaller one holds.
         epsilon = min(
-            epsilon_of([charge.event for charge in group], delta, accountant=accountant),
-            sum(charge.epsilon for charge in group),
+            epsilon_of(events, delta, accountant=accountant, relation=relation),
+            sum(charge.epsilon for charge in added),
         )
         sums.append((epsilon, delta))
     return compose_parallel(sums, disjoint=apart, unit=unit)

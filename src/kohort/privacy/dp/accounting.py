@@ -20,8 +20,8 @@ from typing import Literal
 
 from kohort.errors import ConfigError, RefusedError
 from kohort.privacy.dp.cache import recall, remember
-from kohort.privacy.dp.composition import Relation, parts_of, privacy_loss, quiet, renyi
-from kohort.privacy.dp.events import AnyEvent, Event, PureEvent, describe, parse_events
+from kohort.privacy.dp.composition import parts_of, privacy_loss, quiet, renyi
+from kohort.privacy.dp.events import AnyEvent, Event, PrivateEvent, Relation, describe, parse_events
 from kohort.privacy.dp.gaussian import gaussian_delta, gaussian_epsilon, gaussian_mu
 
 __all__ = [
@@ -29,7 +29,8 @@ __all__ = [
     "Accountant",
     "AnyEvent",
     "Event",
-    "PureEvent",
+    "PrivateEvent",
+    "Relation",
     "calibrate",
     "check_budget",
     "compose_parallel",
@@ -107,12 +108,12 @@ def delta_of(
     parts = parts_of(events, relation)
     if accountant == "rdp":
         with quiet():
-            return float(min(1.0, renyi(parts).get_delta(epsilon)))
+            return float(min(1.0, parts.leak + renyi(parts).get_delta(epsilon)))
     if accountant != "pld":
         raise ConfigError(f"the accountant {accountant!r} cannot compute a delta", hint="Valid: pld, rdp")
     if not parts.sampled and not parts.pure:
-        return gaussian_delta(parts.mu, epsilon)
-    return float(min(1.0, privacy_loss(parts).get_delta_for_epsilon(epsilon)))
+        return min(1.0, parts.leak + gaussian_delta(parts.mu, epsilon))
+    return float(min(1.0, parts.leak + privacy_loss(parts).get_delta_for_epsilon(epsilon)))
 
 
 def calibrate(
@@ -123,6 +124,7 @@ def calibrate(
     steps: int,
     accountant: Accountant = "pld",
     before: Sequence[AnyEvent] = (),
+    relation: Relation = "add-or-remove-one",
 ) -> float:
     """A noise multiplier for `steps` Gaussian releases that, after the events `before`, stay within (epsilon, delta).
 
@@ -136,6 +138,7 @@ def calibrate(
         steps: How many noisy steps there will be.
         accountant: How events are composed.
         before: Events that already use part of the same budget.
+        relation: Which tables count as neighbours.
 
     Returns:
         The noise multiplier sigma, in units of the clipping bound.
@@ -151,7 +154,7 @@ def calibrate(
         raise ConfigError("Gaussian noise has no guarantee at delta 0", hint="Give a delta above 0")
     Event(sigma=1.0, rate=rate, steps=steps)  # raises for an invalid rate or number of steps
     spent = tuple(_on_grid(event) for event in before)
-    return _cached_sigma(epsilon, delta, grid_rate(rate), steps, accountant, spent)
+    return _cached_sigma(epsilon, delta, grid_rate(rate), steps, accountant, spent, relation)
 
 
 def grid_rate(rate: float) -> float:
@@ -175,6 +178,7 @@ def check_budget(
     allow_large_delta: bool = False,
     pure: bool = False,
     floor: int = MIN_UNITS,
+    where: str = "",
 ) -> bool:
     """Check whether a budget gives a meaningful guarantee for `units` units.
 
@@ -188,6 +192,7 @@ def check_budget(
         allow_large_delta: Whether a delta above 1/(10 units) is allowed and makes the claim void.
         pure: Whether the mechanism needs no delta.
         floor: Minimum number of units.
+        where: What errors begin with, such as "phase 2: ".
 
     Returns:
         Whether the claim is void.
@@ -205,13 +210,13 @@ def check_budget(
         raise ConfigError("Gaussian noise has no guarantee at delta 0", hint="Give a delta above 0, such as 1e-5")
     if units < floor:
         raise RefusedError(
-            f"{units} units are too few for differential privacy, which needs at least {floor}",
+            f"{where}{units} units are too few for differential privacy, which needs at least {floor}",
             hint="Leave the site out, or merge it with another",
         )
     large = delta * 10 * units > 1 + 1e-9
     if large and not allow_large_delta:
         raise RefusedError(
-            f"delta {delta:g} is above 1/(10 n) = {1 / (10 * units):.3g} for {units} units",
+            f"{where}delta {delta:g} is above 1/(10 n) = {1 / (10 * units):.3g} for {units} units",
             hint="Lower delta; studies of published settings may set dp.allow_large_delta, which voids the claim",
         )
     return large
@@ -244,7 +249,7 @@ def _check_delta(delta: float) -> None:
 
 
 def _on_grid(event: AnyEvent) -> AnyEvent:
-    if isinstance(event, PureEvent):
+    if isinstance(event, PrivateEvent):
         return event
     return Event(sigma=event.sigma, rate=grid_rate(event.rate), steps=event.steps)
 
@@ -262,37 +267,50 @@ def _cached_epsilon(events: tuple[AnyEvent, ...], delta: float, accountant: Acco
 
 @lru_cache(maxsize=65536)
 def _cached_sigma(
-    epsilon: float, delta: float, rate: float, steps: int, accountant: Accountant, before: tuple[AnyEvent, ...]
+    epsilon: float,
+    delta: float,
+    rate: float,
+    steps: int,
+    accountant: Accountant,
+    before: tuple[AnyEvent, ...],
+    relation: Relation,
 ) -> float:
     candidate = Event(sigma=1.0, rate=rate, steps=steps)
-    key = f"sigma {describe((*before, candidate))} for {epsilon!r} {delta!r} by {accountant}"
+    key = f"sigma {describe((*before, candidate))} for {epsilon!r} {delta!r} by {accountant} for {relation}"
     closed = _is_closed_form((*before, candidate), accountant)
     known = None if closed else recall(key)
     if known is None:
-        known = _search(epsilon, delta, candidate, accountant, before)
+        known = _search(epsilon, delta, candidate, accountant, before, relation)
         if not closed:
             remember(key, known)
     return known
 
 
 def _is_closed_form(events: tuple[AnyEvent, ...], accountant: Accountant) -> bool:
-    return accountant == "pld" and all(isinstance(event, Event) and event.rate == 1 for event in events)
+    return accountant == "pld" and all(
+        event.rate == 1 if isinstance(event, Event) else event.epsilon == 0 for event in events
+    )
 
 
 def _search(
-    epsilon: float, delta: float, candidate: Event, accountant: Accountant, before: tuple[AnyEvent, ...]
+    epsilon: float,
+    delta: float,
+    candidate: Event,
+    accountant: Accountant,
+    before: tuple[AnyEvent, ...],
+    relation: Relation,
 ) -> float:
     """The smallest sigma found whose epsilon is at most `epsilon`, by the secant of log epsilon over log sigma."""
 
     def cost(sigma: float) -> float:
         event = Event(sigma=sigma, rate=candidate.rate, steps=candidate.steps)
-        return _epsilon((*before, event), delta, accountant, "add-or-remove-one")
+        return _epsilon((*before, event), delta, accountant, relation)
 
-    if before and _epsilon(before, delta, accountant, "add-or-remove-one") >= epsilon:
+    if before and _epsilon(before, delta, accountant, relation) >= epsilon:
         raise RefusedError(
             "the earlier phases already spend the whole privacy budget", hint="Raise epsilon, or give them less of it"
         )
-    guess = _first_guess(epsilon, delta, candidate, before)
+    guess = _first_guess(epsilon, delta, candidate, before, relation)
     bracket = _Bracket(aim=epsilon * (1 - SLACK / 2), sigma=_round_up(max(guess, _LEAST_NOISE)))
     while True:
         found = cost(bracket.sigma)
@@ -353,9 +371,11 @@ class _Bracket:
         return self.high / 2 if self.low == 0 else self.low * 2
 
 
-def _first_guess(epsilon: float, delta: float, candidate: Event, before: tuple[AnyEvent, ...]) -> float:
+def _first_guess(
+    epsilon: float, delta: float, candidate: Event, before: tuple[AnyEvent, ...], relation: Relation
+) -> float:
     """The sigma that meets the target in the central-limit (Gaussian) approximation of all events together."""
-    left = gaussian_mu(epsilon, delta) ** 2 - parts_of(before, "add-or-remove-one").variance
+    left = gaussian_mu(epsilon, delta) ** 2 - parts_of(before, relation).variance
     ratio = max(left, 1e-3 * epsilon**2) / (candidate.steps * candidate.rate**2)
     return 1 / math.sqrt(math.log1p(ratio)) if candidate.rate < 1 else 1 / math.sqrt(ratio)
 
@@ -370,23 +390,22 @@ def _round_up(sigma: float) -> float:
 @lru_cache(maxsize=256)  # the result of a calibration is usually asked for its epsilon next
 def _epsilon(events: tuple[AnyEvent, ...], delta: float, accountant: Accountant, relation: Relation) -> float:
     parts = parts_of(events, relation)
-    if not parts.sampled and not parts.mu and delta == 0:
+    if accountant == "basic":
+        share = delta / max(1, len(events))
+        noisy = (event for event in events if isinstance(event, Event))
+        return math.fsum([*parts.pure.elements(), *(_epsilon((event,), share, "rdp", relation) for event in noisy)])
+    delta -= parts.leak
+    if delta < 0:
+        return math.inf
+    if not parts.sampled and not parts.mu and (delta == 0 or not parts.pure):
         return math.fsum(parts.pure.elements())
-    if accountant == "pld":
-        if not parts.sampled and not parts.pure:
-            return gaussian_epsilon(parts.mu, delta)
-        if delta == 0:
-            return math.inf
-        return float(privacy_loss(parts).get_epsilon_for_delta(delta))
+    if accountant == "pld" and not parts.sampled and not parts.pure:
+        return gaussian_epsilon(parts.mu, delta)
     if delta == 0:
         return math.inf
+    if accountant == "pld":
+        return float(privacy_loss(parts).get_epsilon_for_delta(delta))
     if accountant == "rdp":
         with quiet():
             return float(renyi(parts).get_epsilon(delta))
-    if accountant == "basic":
-        share = delta / max(1, len(events))
-        return math.fsum(
-            event.epsilon if isinstance(event, PureEvent) else _epsilon((event,), share, "rdp", relation)
-            for event in events
-        )
     raise ConfigError(f"there is no accountant {accountant!r}", hint="Valid: pld, rdp, basic")

@@ -8,14 +8,12 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from kohort.errors import ConfigError
-from kohort.privacy.dp.events import AnyEvent, PureEvent
+from kohort.privacy.dp.events import AnyEvent, PrivateEvent, Relation
 
 __all__ = ["ComposedLosses", "Relation", "parts_of", "privacy_loss", "quiet", "renyi"]
-
-Relation = Literal["add-or-remove-one", "replace-one"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,12 +21,15 @@ class ComposedLosses:
     """Events grouped by how they compose.
 
     `mu` is the signal-to-noise ratio of all full-batch Gaussian releases together; `sampled` counts equal steps by
-    (sigma, rate); `pure` counts equal pure releases by epsilon.
+    (sigma, rate); `pure` counts equal pure releases by epsilon. `leak` is the sum of the deltas of releases that are
+    private by themselves: an (epsilon, delta)-private release is, but for an event of probability delta, an
+    epsilon-private one (Kairouz, Oh, Viswanath, ICML 2015), so the rest is judged at what remains of a delta.
     """
 
     mu: float
     sampled: Counter[tuple[float, float]]
     pure: Counter[float]
+    leak: float = 0.0
 
     @property
     def spreads(self) -> list[tuple[float, int]]:
@@ -61,19 +62,22 @@ def parts_of(events: Sequence[AnyEvent], relation: Relation) -> ComposedLosses:
         The grouped events.
 
     Raises:
-        ConfigError: The relation is unknown, or cannot be used with sampled steps.
+        ConfigError: The relation is unknown, or nothing is proved about one of the events under it.
     """
     if relation not in {"add-or-remove-one", "replace-one"}:
         raise ConfigError(
             f"unknown neighbouring relation {relation!r}", hint="Valid: add-or-remove-one, replace-one (full batches)"
         )
     twice = 2.0 if relation == "replace-one" else 1.0  # replacing is removing and adding
-    precision = 0.0
+    precision = leak = 0.0
     sampled: Counter[tuple[float, float]] = Counter()
     pure: Counter[float] = Counter()
     for event in events:
-        if isinstance(event, PureEvent):
-            pure[twice * event.epsilon] += 1
+        if isinstance(event, PrivateEvent):
+            epsilon, delta = _under(event, relation)
+            leak += delta
+            if epsilon:
+                pure[epsilon] += 1
         elif event.rate == 1:
             precision += event.steps * (twice / event.sigma) ** 2
         elif twice > 1:
@@ -82,7 +86,20 @@ def parts_of(events: Sequence[AnyEvent], relation: Relation) -> ComposedLosses:
             )
         else:
             sampled[event.sigma, event.rate] += event.steps
-    return ComposedLosses(mu=math.sqrt(precision), sampled=sampled, pure=pure)
+    return ComposedLosses(mu=math.sqrt(precision), sampled=sampled, pure=pure, leak=leak)
+
+
+def _under(event: PrivateEvent, relation: Relation) -> tuple[float, float]:
+    """Epsilon and delta of a release under a relation; replacing a unit is group privacy of two."""
+    if event.relation == relation:
+        return event.epsilon, event.delta
+    if relation == "replace-one":
+        return 2 * event.epsilon, (1 + math.exp(min(event.epsilon, 700.0))) * event.delta
+    raise ConfigError(
+        "output and objective perturbation are private where a unit is replaced, and nothing is known of them where "
+        "one is added or removed",
+        hint="Use relation replace-one for all releases",
+    )
 
 
 def _interval(parts: ComposedLosses) -> float:

@@ -6,10 +6,14 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 from kohort.errors import ConfigError
 
-__all__ = ["AnyEvent", "Event", "PureEvent", "describe", "parse_events"]
+__all__ = ["AnyEvent", "Event", "PrivateEvent", "Relation", "describe", "parse_events"]
+
+Relation = Literal["add-or-remove-one", "replace-one"]
+"""Which tables count as neighbours."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,19 +45,31 @@ class Event:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PureEvent:
-    """One release that is epsilon-differentially private by itself, such as Laplace noise or output perturbation."""
+class PrivateEvent:
+    """One release that is (epsilon, delta)-differentially private by itself, for neighbours under `relation`.
+
+    Output perturbation has delta 0 and replaces a unit. A release with epsilon 0 discloses anything, with probability
+    delta at most: the threshold of a noisy histogram.
+    """
 
     epsilon: float
+    delta: float = 0.0
+    relation: Relation = "add-or-remove-one"
 
     def __post_init__(self) -> None:
         if not 0 <= self.epsilon < math.inf:
             raise ConfigError(
                 f"epsilon {self.epsilon:g} is not a finite number of at least 0", hint="Give an epsilon such as 1.0"
             )
+        if not 0 <= self.delta < 1:
+            raise ConfigError(f"delta {self.delta:g} is not a probability below 1", hint="Give a delta such as 1e-5")
+        if self.relation not in get_args(Relation):
+            raise ConfigError(
+                f"unknown neighbouring relation {self.relation!r}", hint=f"Valid: {', '.join(get_args(Relation))}"
+            )
 
 
-AnyEvent = Event | PureEvent
+AnyEvent = Event | PrivateEvent
 
 
 def describe(events: Sequence[AnyEvent]) -> str:
@@ -69,15 +85,19 @@ def describe(events: Sequence[AnyEvent]) -> str:
         >>> describe([Event(sigma=8.0, rate=0.1, steps=600)])
         '600 x gaussian(sigma=8, rate=0.1)'
     """
-    return "; ".join(
-        f"pure(epsilon={_number(event.epsilon)})"
-        if isinstance(event, PureEvent)
-        else f"{event.steps} x gaussian(sigma={_number(event.sigma)}, rate={_number(event.rate)})"
-        for event in events
-    )
+    return "; ".join(map(_described, events))
+
+
+def _described(event: AnyEvent) -> str:
+    if isinstance(event, Event):
+        return f"{event.steps} x gaussian(sigma={_number(event.sigma)}, rate={_number(event.rate)})"
+    if not event.delta and event.relation == "add-or-remove-one":
+        return f"pure(epsilon={_number(event.epsilon)})"
+    return f"private(epsilon={_number(event.epsilon)}, delta={_number(event.delta)}, {event.relation})"
 
 
 _PURE = re.compile(r"\Apure\(epsilon=(\S+)\)\Z")
+_PRIVATE = re.compile(r"\Aprivate\(epsilon=(\S+), delta=(\S+), (add-or-remove-one|replace-one)\)\Z")
 _GAUSSIAN = re.compile(r"\A(\d+) x gaussian\(sigma=(\S+), rate=(\S+)\)\Z")
 
 
@@ -93,19 +113,23 @@ def parse_events(text: str) -> tuple[AnyEvent, ...]:
     Raises:
         ConfigError: The text was not written by `describe`.
     """
-    events: list[AnyEvent] = []
-    for part in text.split("; ") if text else ():
-        pure, gaussian = _PURE.match(part), _GAUSSIAN.match(part)
-        try:
-            if pure:
-                events.append(PureEvent(epsilon=float(pure[1])))
-            elif gaussian:
-                events.append(Event(steps=int(gaussian[1]), sigma=float(gaussian[2]), rate=float(gaussian[3])))
-        except ValueError:
-            pure = gaussian = None
-        if not pure and not gaussian:
-            raise ConfigError("the text is not a list of privacy events", hint="Give a text that describe() wrote")
-    return tuple(events)
+    try:
+        return tuple(_parsed(part) for part in (text.split("; ") if text else ()))
+    except ValueError as error:
+        raise ConfigError(
+            "the text is not a list of privacy events", hint="Give a text that describe() wrote"
+        ) from error
+
+
+def _parsed(part: str) -> AnyEvent:
+    if found := _GAUSSIAN.match(part):
+        return Event(steps=int(found[1]), sigma=float(found[2]), rate=float(found[3]))
+    if found := _PURE.match(part):
+        return PrivateEvent(epsilon=float(found[1]))
+    if found := _PRIVATE.match(part):
+        relation: Relation = "replace-one" if found[3] == "replace-one" else "add-or-remove-one"
+        return PrivateEvent(epsilon=float(found[1]), delta=float(found[2]), relation=relation)
+    raise ValueError(part)
 
 
 def _number(value: float) -> str:

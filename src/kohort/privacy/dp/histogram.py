@@ -23,7 +23,7 @@ from functools import cached_property
 from math import expm1, log, log1p, sqrt
 
 from kohort.errors import ConfigError
-from kohort.privacy.dp.events import Event
+from kohort.privacy.dp.events import AnyEvent, Event, PrivateEvent
 from kohort.privacy.dp.gaussian import gaussian_epsilon, gaussian_mu
 
 __all__ = ["LARGEST_SHARE", "DomainBudget", "release_threshold"]
@@ -76,6 +76,11 @@ class DomainBudget:
     def event(self) -> Event:
         """All counts of one unit together, as one Gaussian release."""
         return Event(sigma=1 / (sqrt(self.share) * gaussian_mu(self.epsilon, self.later_delta)))
+
+    @property
+    def events(self) -> tuple[AnyEvent, ...]:
+        """The counts and their threshold."""
+        return self.event, PrivateEvent(epsilon=0.0, delta=self.threshold_delta)
 
     @property
     def later_delta(self) -> float:

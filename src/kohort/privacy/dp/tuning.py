@@ -1,6 +1,6 @@
 """The privacy cost of hyper-parameter tuning: every run used the rows, so all of them are paid for, not the best one.
 
-The claims come from the runs' ledgers (`kohort.privacy.ledger.spent`). A site's cost is the composition of everything
+The claims come from the runs' ledgers (`kohort.privacy.ledger.summary`). A site's cost is the composition of everything
 its rows were used for, at the sum of the deltas; the cost reported is that of the site that spent most.
 
 Guarantee: an upper bound under the claims in the ledgers. It does not cover evaluating the runs on test rows, which get
@@ -10,11 +10,10 @@ no protection from noise in training.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, cast
+from dataclasses import dataclass, replace
+from typing import Any
 
-from kohort.privacy.dp.accounting import epsilon_of, parse_events
-from kohort.privacy.dp.composition import Relation
+from kohort.privacy.dp.budget import Budget
 from kohort.privacy.guarantee import DP
 
 __all__ = ["Cost", "cost_of_choice"]
@@ -49,9 +48,11 @@ def cost_of_choice(runs: Sequence[Claims]) -> Cost | None:
         The cost of the site that spent most; None when no run claims differential privacy.
     """
     by_site: dict[str, list[DP]] = {}
-    for run in runs:
+    for number, run in enumerate(runs):
         for site, claims in run.items():
-            by_site.setdefault(site, []).extend(claims)
+            # Runs may have been named alike; each pays for itself.
+            own = [replace(claim, account=f"{claim.account}#{number}") if claim.account else claim for claim in claims]
+            by_site.setdefault(site, []).extend(own)
     if not by_site:
         return None
     # Many sites have equal claims and composing is slow, so each distinct list is composed once.
@@ -70,17 +71,10 @@ def cost_of_choice(runs: Sequence[Claims]) -> Cost | None:
 
 
 def _composed(claims: Sequence[DP]) -> tuple[float, float]:
-    """Epsilon at the sum of the deltas: by one composition where unit and relation agree, otherwise the plain sum."""
-    delta = sum(claim.delta for claim in claims)
-    added = sum(claim.spent[0] for claim in claims)
-    alike = len({(claim.unit, claim.relation) for claim in claims}) == 1
-    # A claim that charges only part of its epsilon, or describes no event, cannot be composed with others.
-    whole = all(claim.event and claim.spent[0] == claim.epsilon for claim in claims)
-    if not (alike and whole) or not 0 < delta < 1:
-        return added, delta
-    events = [event for claim in claims for event in parse_events(claim.event)]
-    relation = cast(Relation, claims[0].relation)
-    return min(added, epsilon_of(events, delta, relation=relation)), delta
+    budget = Budget()
+    for claim in claims:
+        budget.charge(claim, to="")
+    return budget.epsilon, budget.delta
 
 
 def _each(words: Iterable[str]) -> list[str]:

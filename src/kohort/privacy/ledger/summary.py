@@ -1,4 +1,7 @@
-"""Totals of a ledger by site and recipient: the smallest k and l, the largest t, and the sum of epsilon."""
+"""Totals of a ledger by site and recipient: the smallest k and l, the largest t, and what spent privacy budget.
+
+Reports and comparisons take the figures of a run from its ledger, never from `run.json`.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from kohort.errors import IntegrityError
+from kohort.privacy.dp.budget import dp_facts
 from kohort.privacy.guarantee import DP, KAnonymous, KKm, parse_guarantee
-from kohort.privacy.ledger.verify import find_ledger, read_lines
+from kohort.privacy.ledger.ledger import LEDGER_FILE, Ledger
+from kohort.privacy.ledger.signing import Signer
+from kohort.privacy.ledger.verify import find_ledger, read_lines, verify_ledger
 
-__all__ = ["Total", "summarise"]
+__all__ = ["Total", "figures_of_ledger", "spent_by_site", "summarise", "with_ledger_figures"]
 
 
 @dataclass
@@ -84,3 +90,76 @@ def _total(lines: Iterable[dict[str, Any]]) -> list[Total]:
             total.epsilon = (total.epsilon or 0.0) + epsilon
             total.delta = (total.delta or 0.0) + delta
     return list(totals.values())
+
+
+def spent_by_site(folder: Path) -> dict[str, list[DP]]:
+    """Verify a run's ledger and collect the claims that spent privacy budget.
+
+    Args:
+        folder: The run folder, or its ledger folder.
+
+    Returns:
+        By site, the claims that charged its budget, in the order of the ledger.
+
+    Raises:
+        ConfigError: The folder holds no ledger.
+        IntegrityError: The ledger does not verify.
+    """
+    verify_ledger(folder)
+    found: dict[str, list[DP]] = {}
+    for line in read_lines(find_ledger(folder) / "ledger.jsonl"):
+        if line["event"] == "release":
+            claim = parse_guarantee(line["guarantee"])
+            if isinstance(claim, DP) and claim.spends:
+                found.setdefault(line["site"], []).append(claim)
+    return found
+
+
+def figures_of_ledger(ledger: Ledger) -> dict[str, Any]:
+    """The figures of a ledger.
+
+    Args:
+        ledger: The ledger, with all its lines.
+
+    Returns:
+        `disclosed` and `bytes_up`; where something was spent, also `epsilon`, `delta`, `unit` and `dp`.
+    """
+    disclosed = ledger.disclosures()
+    figures: dict[str, Any] = {
+        "disclosed": [item.to_mapping() for item in disclosed],
+        "bytes_up": sum(item.size for item in disclosed),
+    }
+    claims = [claim for claim in ledger.claims() if isinstance(claim, DP)]
+    if claims:
+        spent = [chain.budget for chain in ledger.chains.values()]
+        figures |= {
+            "epsilon": max(budget.epsilon for budget in spent),
+            "delta": max(budget.delta for budget in spent),
+            "unit": claims[0].unit,
+            "dp": dp_facts(claims),
+        }
+    return figures
+
+
+def with_ledger_figures(run: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """A run's JSON object with the figures of its ledger in the place of those of `run.json`.
+
+    Noise that a hub added itself stands in no site's ledger; only then epsilon stays what the run says, and the run's
+    `dp` names the hub as the one to be trusted.
+
+    Args:
+        run: The JSON object of the run.
+        folder: Its folder, whose ledger was verified.
+
+    Returns:
+        The object, changed in `disclosed`, `bytes.up`, `epsilon`, `delta`, `unit` and `dp`.
+
+    Raises:
+        IntegrityError: A line is malformed.
+    """
+    ledger = Ledger(signer=Signer.from_secret(bytes(32)))
+    ledger.adopt(list(read_lines(find_ledger(folder) / LEDGER_FILE)))
+    figures = figures_of_ledger(ledger)
+    up = figures.pop("bytes_up")
+    moved = run.get("bytes")
+    return {**run, **figures, **({"bytes": {**moved, "up": up}} if isinstance(moved, dict) else {})}

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from kohort.errors import ConfigError, IntegrityError
-from kohort.privacy.guarantee import parse_guarantee
+from kohort.privacy.dp.budget import Budget
+from kohort.privacy.guarantee import DP, parse_guarantee
 from kohort.privacy.ledger.checks import (
     START,
     SignedBy,
@@ -85,8 +86,7 @@ class _End:
     hash: str = START
     receipt: str = ""
     policy: dict[str, Any] = field(default_factory=dict)
-    epsilon: float = 0.0
-    delta: float = 0.0
+    budget: Budget = field(default_factory=Budget)
     accounts: dict[str, tuple[float, float]] = field(default_factory=dict)
     answered: dict[str, set[tuple[str, str, int]]] = field(default_factory=dict)
     sender: dict[str, str] = field(default_factory=dict)
@@ -344,9 +344,7 @@ def _claim_fault(line: dict[str, Any], end: _End, result: Verified) -> str:
     parse_guarantee(line["guarantee"])
     if line["event"] != "release" or line["guarantee"]["kind"] != "dp":
         return ""
-    against = _spend(end, line["guarantee"], (line["to"], line["what"], line["round"]))
-    result.epsilon, result.delta = max(result.epsilon, end.epsilon), max(result.delta, end.delta)
-    return against
+    return _spend(end, line["guarantee"], (line["to"], line["what"], line["round"]), result)
 
 
 def _hand_over(number: int, text: str) -> list[tuple[int, str, str]]:
@@ -367,20 +365,26 @@ def _key_at(walk: _Walk, number: int, last: str) -> str:
     return last
 
 
-def _spend(end: _End, claim: dict[str, Any], question: tuple[str, str, int]) -> str:
+def _spend(end: _End, claim: dict[str, Any], question: tuple[str, str, int], result: Verified) -> str:
     """Add up what a private release spent. Returns what is wrong with it; empty if nothing is."""
     charge = claim["epsilon"] if claim.get("charge") is None else claim["charge"]
+    part = claim["delta"] if claim.get("delta_charge") is None else claim["delta_charge"]
     if not all(isinstance(value, int | float) and 0 <= value < inf for value in (charge, claim["epsilon"])):
         return "epsilon is not a finite number of at least 0"
-    if not isinstance(claim["delta"], int | float) or not 0 <= claim["delta"] <= 1:
+    if not all(isinstance(value, int | float) and 0 <= value <= 1 for value in (part, claim["delta"])):
         return "delta is not a number from 0 to 1"
     # A charge of exactly 0 spends nothing; a claim of epsilon 0 without a charge still spends its delta.
-    delta = 0.0 if claim.get("charge") == 0 else claim["delta"]
-    against = _pay(end, claim, charge, delta, question)
-    if against:
+    against = _pay(end, claim, charge, 0.0 if claim.get("charge") == 0 else part, question)
+    if not against and claim.get("void") and end.policy and not end.policy.get("void_dp"):
+        against = "a release had a void claim, which the site's policy forbids"
+    if against or claim.get("charge") == 0:
         return against
-    end.epsilon, end.delta = end.epsilon + charge, end.delta + delta
-    return _over_limit(end, claim)
+    read = parse_guarantee(claim)
+    if isinstance(read, DP):
+        end.budget.charge(read, to=question[0])
+    epsilon, delta = end.budget.epsilon, end.budget.delta
+    result.epsilon, result.delta = max(result.epsilon, epsilon), max(result.delta, delta)
+    return _over_limit(end, epsilon=epsilon, delta=delta)
 
 
 def _pay(end: _End, claim: dict[str, Any], charge: float, delta: float, question: tuple[str, str, int]) -> str:
@@ -399,14 +403,12 @@ def _pay(end: _End, claim: dict[str, Any], charge: float, delta: float, question
     return ""
 
 
-def _over_limit(end: _End, claim: dict[str, Any]) -> str:
+def _over_limit(end: _End, *, epsilon: float, delta: float) -> str:
     """Which limit of the site's policy is exceeded; empty if none is."""
-    for what, spent in (("epsilon", end.epsilon), ("delta", end.delta)):
+    for what, spent in (("epsilon", epsilon), ("delta", delta)):
         limit = end.policy.get(what)
         if isinstance(limit, int | float) and spent > limit * _ROUNDING:
             return f"{what} {spent:g} is spent, more than the {limit:g} the site's policy allows"
-    if claim.get("void") and end.policy and not end.policy.get("void_dp"):
-        return "a release had a void claim, which the site's policy forbids"
     return ""
 
 

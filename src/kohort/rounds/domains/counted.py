@@ -4,17 +4,23 @@ Every site turns the values of its undeclared columns into keys: categories, ite
 numbers (`kohort.tables.grid`). All sites count the persons behind each key (`kohort.rounds.counting`). The keys that at
 least `min_cell` persons share are proven to the sites, and only then are their names added up: per key the number of
 sites that hold it, and the name's bytes times that number. Both are in a checked sum, so every site verifies the names,
-and that they belong to the proven keys. Hub and sites form the same domain from them.
+and that they belong to the proven keys. Hub and sites form the same domain from them. A last sum proves to the sites
+that the hub left nothing out that decides ranges or classes: cells further out or finer than those taken, and persons
+whose class is not in the domain, number fewer than `min_cell` each (`kohort.crypto.sums.below`).
 
 Guarantee: a category of fewer than `min_cell` persons over all sites, and a value beyond the outermost cells of so
 many, is in no message in clear. What is learned: of each frequent key its name, how many sites hold it, and its capped
 count; of the others how many there are, and their capped totals, without names. A hub with a colluding site can also
-look up the total of a key that it can guess. A hub adds nothing to a domain. It can leave out a value that is frequent
-over all sites and at none of them alone; what is frequent at a site, that site misses.
+look up the total of a key that it can guess.
+
+A hub adds nothing to a domain, and chooses neither ranges nor classes. It can pass over a category or item of an input
+that is frequent over all sites and at none of them alone: it then counts as "other", or is not read. Whatever the hub
+sees afterwards is a sum of what it would have seen with that category, so it gains nothing.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from struct import Struct
@@ -24,6 +30,7 @@ import numpy as np
 import polars as pl
 
 from kohort.crypto.counting import fingerprints
+from kohort.crypto.sums.below import contribution, is_below, length_of, prove, totals_of
 from kohort.crypto.sums.checked import CHECKS, proven_total, with_check
 from kohort.crypto.sums.modular import P61, multiply
 from kohort.crypto.sums.scheme import Integers, SumContext
@@ -38,6 +45,7 @@ from kohort.protocol.state import TaskState
 from kohort.protocol.task import Release, Request, Task
 from kohort.protocol.wire import Payload
 from kohort.rounds.counting import KeyCounts, SecureCount
+from kohort.rounds.domains.columns import disagreement, learned_column, learned_domain
 from kohort.rounds.summing import sum_steps, sum_task
 from kohort.tables.domain import (
     MAX_INTEGER_CLASSES,
@@ -46,14 +54,12 @@ from kohort.tables.domain import (
     Domain,
     category_text,
     column_kind,
-    declared_column,
     item_lists,
     number,
-    sort_categories,
     undeclared_columns,
 )
-from kohort.tables.grid import Cell, grid_bounds, grid_cells
-from kohort.tables.schema import ColumnKind, ColumnSpec
+from kohort.tables.grid import Cell, grid_bounds, grid_cells, passed_over
+from kohort.tables.schema import ColumnKind
 
 __all__ = ["COUNT", "MAX_SITES", "check_domains", "count_domain", "domain_steps"]
 
@@ -68,6 +74,16 @@ _KIND, _VALUE, _CELL, _MANY = b"k", b"v", b"n", b"m"
 _KNOWN = Public(what="that the domain was learned")
 
 
+@dataclass(frozen=True)
+class _Rest:
+    """A domain whose names were verified, and the sum over what must be rare for it to be complete."""
+
+    transcript: bytes
+    public: bytes
+    domain: Domain
+    counts: int
+
+
 @dataclass
 class DomainCountState(TaskState):
     """A site's part in learning domains."""
@@ -75,6 +91,8 @@ class DomainCountState(TaskState):
     counts: KeyCounts | None = None
     names: tuple[bytes, frozenset[str]] | None = None
     """The transcript of the sum of names, and the sites in it."""
+    rest: _Rest | None = None
+    """What the site knows after the sum that shows that nothing frequent was left out."""
 
 
 def check_domains(approved: ApprovedPlan, sites: int) -> None:
@@ -111,9 +129,20 @@ def domain_steps(approved: ApprovedPlan) -> list[Step]:
     if not is_open or approved.has_budget or not approved.sums_securely:
         return []
     least = approved.min_cell
-    count = COUNT.steps(approved, says="how many persons have each value of undeclared columns", stages=range(1))
+    count = COUNT.steps(
+        approved,
+        says="how many persons have each value of columns that the plan declares no values for",
+        stages=range(1),
+    )
     names = sum_steps(approved, NAMES, says=f"names of values that at least {least} persons share")
-    return [*count, *names, Step(task=LEARN.name, says="that the domain was learned", claims=(_KNOWN,))]
+    says = f"how many persons lie outside these ranges and classes, without saying which; fewer than {least} each"
+    rest = sum_steps(approved, REST, says=says)
+    return [
+        *count,
+        *names,
+        *rest,
+        Step(task=LEARN.name, says="that your site checked these values and ranges", claims=(_KNOWN,)),
+    ]
 
 
 def _counts(site: Site) -> KeyCounts:
@@ -133,13 +162,9 @@ def _counts(site: Site) -> KeyCounts:
 
 def _column_keys(site: Site, place: int, name: str) -> Iterator[tuple[bytes, int]]:
     """The keys of one column, each with the persons that have it."""
-    frame, schema = site.table.rows(), site.plan.schema
-    person = pl.Series("person", np.arange(frame.height))
-    if site.schema.identifiers:
-        person = frame[site.schema.identifiers[0]].rank("dense").alias("person")
-    column, spec = frame[name], schema.columns[name]
+    schema, values = site.plan.schema, _values(site, name)
+    column, spec = values["value"], schema.columns[name]
     kind = column_kind(spec, column.dtype)
-    values = pl.DataFrame([column.alias("value"), person]).drop_nulls()
     yield _HEAD.pack(_KIND, place) + kind.encode(), values["person"].n_unique()
     if kind != "number":
         yield from _value_keys(values, place, kind)
@@ -147,6 +172,15 @@ def _column_keys(site: Site, place: int, name: str) -> Iterator[tuple[bytes, int
     yield from _cell_keys(values, place)
     if name == schema.target and column.dtype.is_integer() and spec.kind is None:
         yield from _class_keys(values, place)
+
+
+def _values(site: Site, name: str) -> pl.DataFrame:
+    """The values of one column, each with a number for the person."""
+    frame = site.table.rows()
+    person = pl.Series("person", np.arange(frame.height))
+    if site.schema.identifiers:
+        person = frame[site.schema.identifiers[0]].rank("dense").alias("person")
+    return pl.DataFrame([frame[name].alias("value"), person]).drop_nulls()
 
 
 def _value_keys(values: pl.DataFrame, place: int, kind: ColumnKind) -> Iterator[tuple[bytes, int]]:
@@ -164,13 +198,17 @@ def _cell_keys(values: pl.DataFrame, place: int) -> Iterator[tuple[bytes, int]]:
     for level, sign, index in grid_cells(numbers):
         cells = pl.DataFrame({"sign": sign, "index": index, "person": values["person"]})
         for side, at, persons in _by_person(cells, "sign", "index"):
-            yield _HEAD.pack(_CELL, place) + b"%d %d %d" % (level, side, at), persons
+            yield _cell_key(place, Cell(level, side, at)), persons
+
+
+def _cell_key(place: int, cell: Cell) -> bytes:
+    return _HEAD.pack(_CELL, place) + b"%d %d %d" % cell
 
 
 def _class_keys(values: pl.DataFrame, place: int) -> Iterator[tuple[bytes, int]]:
     """Integers of the target as classes, and a key that says they are too many for that."""
     distinct = values["value"].n_unique()
-    if distinct > MAX_INTEGER_CLASSES or 3 * distinct > values.height:
+    if distinct > MAX_INTEGER_CLASSES or (distinct > 2 and 3 * distinct > values.height):
         yield _HEAD.pack(_MANY, place), values["person"].n_unique()
     yield from _value_keys(values, place, "category")
 
@@ -179,13 +217,7 @@ def _by_person(frame: pl.DataFrame, *keys: str) -> Iterator[tuple[Any, ...]]:
     yield from frame.group_by(*keys).agg(pl.col("person").n_unique()).select(*keys, "person").iter_rows()
 
 
-def _scheme(approved: ApprovedPlan) -> str:
-    if approved.secure is None:
-        raise RefusedError("the approved plan sums nothing")
-    return approved.secure.sum
-
-
-COUNT = SecureCount("domain.count", counts_of=_counts, scheme=_scheme)
+COUNT = SecureCount("domain.count", counts_of=_counts, scheme=ApprovedPlan.sum_scheme)
 
 
 def _add_names(site: Site, request: Request, context: SumContext, inputs: Mapping[str, bytes]) -> tuple[Integers, int]:
@@ -209,7 +241,9 @@ def _add_names(site: Site, request: Request, context: SumContext, inputs: Mappin
     return with_check(COUNT.secret_of(site), context.transcript, site.name, vector.reshape(-1)), _counts(site).rows
 
 
-NAMES = sum_task("domain.names", _add_names, scheme=_scheme, modulus=P61, family="rows", over=COUNT.same_sites)
+NAMES = sum_task(
+    "domain.names", _add_names, scheme=ApprovedPlan.sum_scheme, modulus=P61, family="rows", over=COUNT.same_sites
+)
 
 
 def _limbs(keys: Sequence[bytes]) -> Integers:
@@ -239,20 +273,80 @@ def _names_in(total: Integers, sites: int) -> list[bytes]:
     return [padded[1 : 1 + padded[0]] for padded in map(bytes, words[:, :, :_LIMB].reshape(len(table), -1))]
 
 
-def _learn(site: Site, request: Request) -> Release:
-    """Verify the names, and form the domain that the site enrols with."""
-    state, count = site.state(DomainCountState), request.payload.arrays
-    proven = COUNT.proven(site, request.round, count["counts"])
-    if state.names is None or proven is None:
+def _proven_names(site: Site, round_number: int, inputs: Mapping[str, bytes]) -> list[bytes]:
+    """The announced names, if they are those of the proven keys."""
+    totals, announced = (np.frombuffer(inputs.get(name, b""), dtype="<u8") for name in ("totals", "names"))
+    proven, named = COUNT.proven(site, round_number, totals), site.state(DomainCountState).names
+    if named is None or proven is None:
         raise RefusedError(f"site {site.name!r} took no part in the count that it is told the result of")
-    transcript, sites = state.names
+    transcript, sites = named
     secret = COUNT.secret_of(site)
-    names = _names_in(proven_total(secret, transcript, sorted(sites), count["names"]), len(sites))
+    names = _names_in(proven_total(secret, transcript, sorted(sites), announced), len(sites))
     prints = fingerprints(secret, names)
     if (prints.f != proven.f).any() or (prints.h != proven.h).any():
         raise IntegrityError("a name of a domain is not that of a frequent value")
+    return names
+
+
+def _rest_cells(approved: ApprovedPlan, names: Sequence[bytes]) -> list[tuple[int, Cell]]:
+    """The cells of all number columns that must be rare for the learned bounds to be the only ones."""
+    found = []
+    for place, _ in enumerate(undeclared_columns(approved.schema)):
+        own = [key[_HEAD.size :] for key in names if _HEAD.unpack_from(key) == (_CELL, place)]
+        is_number = _HEAD.pack(_KIND, place) + b"number" in names
+        cells = passed_over([Cell(*map(int, text.split())) for text in own]) if is_number else []
+        found += [(place, cell) for cell in cells]
+    return found
+
+
+def _outside_classes(site: Site, domain: Domain) -> int:
+    """How many persons have a class outside the domain, whose rows take no part; 0 where such rows do."""
+    target = site.plan.schema.target
+    classes = None if target is None else domain.columns[target].categories
+    if target is None or classes is None or OTHER in classes or target not in undeclared_columns(site.plan.schema):
+        return 0
+    values = _values(site, target)
+    known = category_text(values["value"]).is_in(list(classes))
+    return int(values.filter(~known)["person"].n_unique())
+
+
+def _add_rest(site: Site, request: Request, context: SumContext, inputs: Mapping[str, bytes]) -> tuple[Integers, int]:
+    """How many persons of this site lie where a frequent value would change the ranges and classes."""
+    state, own = site.state(DomainCountState), _counts(site)
+    names = _proven_names(site, request.round, inputs)
     _require_own(site, names)
-    site.state(DomainState).learned = _domain_of(site.plan, names)
+    domain, cells = _domain_of(site.plan, names), _rest_cells(site.plan, names)
+    if state.rest is not None or context.length != length_of(len(cells) + 1, own.cap):
+        raise IntegrityError("the rest of a domain is a sum of another length, or was asked for before")
+    COUNT.same_sites(site, request, inputs)
+    persons = dict(zip(own.keys, own.counts.tolist(), strict=True))
+    counts = [*(persons.get(_cell_key(*cell), 0) for cell in cells), _outside_classes(site, domain)]
+    state.rest = _Rest(context.transcript, _public(inputs["names"]), domain, len(counts))
+    drawn = site.streams.bytes("rest of a domain", context.transcript.hex(), length=32)
+    secret = COUNT.secret_of(site)
+    return contribution(secret, context.transcript, site.name, counts, least=own.cap, randomness=drawn), own.rows
+
+
+REST = sum_task(
+    "domain.rest", _add_rest, scheme=ApprovedPlan.sum_scheme, modulus=P61, family="rows", over=COUNT.same_sites
+)
+
+
+def _public(names: bytes) -> bytes:
+    return hashlib.blake2b(names, digest_size=32, person=b"kohort-rest").digest()
+
+
+def _learn(site: Site, request: Request) -> Release:
+    """Take the domain that the site enrols with, once it is proven that nothing frequent was left out of it."""
+    state, least = site.state(DomainCountState), _counts(site).cap
+    rest, proof = state.rest, request.payload.arrays["proof"]
+    if rest is None or state.names is None:
+        raise RefusedError(f"site {site.name!r} took no part in the count that it is told the result of")
+    state.rest, (_, sites) = None, state.names
+    secret = COUNT.secret_of(site)
+    if not is_below(secret, rest.transcript, rest.public, sorted(sites), proof, counts=rest.counts, least=least):
+        raise IntegrityError("a learned domain lacks a range or class that is frequent over all sites")
+    site.state(DomainState).learned = rest.domain
     return Release(payload=Payload(), guarantee=_KNOWN, rows=0)
 
 
@@ -291,10 +385,27 @@ def count_domain(hub: Coordinator) -> Generator[Ask | RoundEnd, Any, tuple[Domai
     length = len(counted.f) * (1 + _LIMBS) + CHECKS
     proof = {"totals": counted.totals.astype("<u8").tobytes()}
     total = yield from COUNT.sum_again(hub, NAMES, counted.sites, length, 0, proof)
-    domain = _domain_of(approved, _names_in(total.values[:-CHECKS], len(counted.sites)))
-    arrays = {"counts": counted.totals, "names": total.values}
-    learned: Replies = yield Ask(task=LEARN, to=hub.sites, payload=Payload(arrays=arrays), expect=Expect())
+    names = _names_in(total.values[:-CHECKS], len(counted.sites))
+    domain, announced = _domain_of(approved, names), total.values.astype("<u8").tobytes()
+    rest = yield from _sum_rest(hub, counted.sites, names, {**proof, "names": announced})
+    payload = Payload(arrays={"proof": rest})
+    learned: Replies = yield Ask(task=LEARN, to=hub.sites, payload=payload, expect=Expect())
     return domain, learned.sites
+
+
+def _sum_rest(
+    hub: Coordinator, sites: tuple[str, ...], names: Sequence[bytes], inputs: Mapping[str, bytes]
+) -> Generator[Ask | RoundEnd, Any, Integers]:
+    """What proves to the sites that nothing frequent was left out of ranges and classes."""
+    approved, least = hub.approved, hub.approved.min_cell
+    counts = len(_rest_cells(approved, names)) + 1
+    rest = yield from COUNT.sum_again(hub, REST, sites, length_of(counts, least), 0, inputs)
+    if max(totals_of(rest.values, counts)) >= least:
+        raise DataError(
+            f"classes of {approved.schema.target!r} that fewer than {least} persons have are {least} persons or more",
+            hint="Declare data.categories for it, merge rare classes, or lower policy.min_cell",
+        )
+    return prove(rest.values, _public(inputs["names"]), counts=counts, least=least)
 
 
 def _unknown(columns: Sequence[str], least: int) -> DataError:
@@ -306,38 +417,26 @@ def _unknown(columns: Sequence[str], least: int) -> DataError:
 
 def _domain_of(approved: ApprovedPlan, keys: Sequence[bytes]) -> Domain:
     """The domain that the frequent keys make, with the declared columns as they are."""
-    schema = approved.schema
     by_column: dict[int, list[tuple[bytes, str]]] = {}
     for key in keys:
         tag, place = _HEAD.unpack_from(key)
         by_column.setdefault(place, []).append((tag, key[_HEAD.size :].decode(errors="replace")))
-    undeclared = undeclared_columns(schema)
-    columns: dict[str, ColumnDomain] = {}
-    for name in (*schema.inputs, *(() if schema.target is None else (schema.target,))):
-        if name in undeclared:
-            found = by_column.get(undeclared.index(name), [])
-            columns[name] = _column_of(approved, name, schema.columns[name], found)
-        else:
-            columns[name] = declared_column(schema, name, missing=approved.missing)
-    return Domain(columns=columns)
+    return learned_domain(
+        approved,
+        lambda place, name: _column_of(approved, name, by_column.get(place, [])),
+        unknown=lambda names: _unknown(names, approved.min_cell),
+    )
 
 
-def _column_of(approved: ApprovedPlan, name: str, spec: ColumnSpec, keys: Sequence[tuple[bytes, str]]) -> ColumnDomain:
+def _column_of(approved: ApprovedPlan, name: str, keys: Sequence[tuple[bytes, str]]) -> ColumnDomain | None:
     kinds = [text for tag, text in keys if tag == _KIND]
-    if not kinds:
-        raise _unknown([name], approved.min_cell)
     if len(kinds) > 1:
-        hint = "Declare its kind (or its categories or bounds) in the schema"
-        raise DataError(f"sites disagree whether column {name!r} is a number or a category", hint=hint)
-    is_target = name == approved.schema.target
-    missing = approved.missing == "category" and not is_target
-    values = sort_categories([text for tag, text in keys if tag == _VALUE])
-    if kinds[0] == "number":
-        bounds = grid_bounds([Cell(*map(int, text.split())) for tag, text in keys if tag == _CELL])
-        classes = 1 < len(values) <= MAX_INTEGER_CLASSES and all(tag != _MANY for tag, _ in keys)
-        categories = values if classes else None
-        return ColumnDomain(kind="number", categories=categories, bounds=bounds, missing=missing, counted=True)
-    if not is_target or spec.other:
-        values = (*(text for text in values if text != OTHER), OTHER)
-    kind: ColumnKind = "items" if kinds[0] == "items" else "category"
-    return ColumnDomain(kind=kind, categories=values, missing=missing, counted=True)
+        raise disagreement(name)
+    if not kinds:
+        return None
+    values = [text for tag, text in keys if tag == _VALUE]
+    if kinds[0] != "number":
+        return learned_column(approved, name, kinds[0], values, None)
+    bounds = grid_bounds([Cell(*map(int, text.split())) for tag, text in keys if tag == _CELL])
+    classes = len(values) <= MAX_INTEGER_CLASSES and all(tag != _MANY for tag, _ in keys)
+    return learned_column(approved, name, "number", values if classes else (), bounds)

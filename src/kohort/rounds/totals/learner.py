@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import sqrt
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,9 +30,42 @@ __all__ = ["Learner", "Memory", "Setting", "Whole", "learn_pooled", "per_row"]
 
 Whole = NDArray[np.int64]
 """Whole numbers: contributions and totals."""
-Memory = dict[str, Any]
-"""What a learner keeps about one site's rows between rounds, such as their bins. It can be made again at any time.
-Where persons are told apart and have several rows, "persons" marks the first row of each."""
+T = TypeVar("T")
+
+
+@dataclass(eq=False)
+class Memory:
+    """What a learner keeps about one site's rows between rounds, such as their bins: one value per class.
+
+    It is not checkpointed, because it can be made again at any time.
+    """
+
+    persons: NDArray[np.bool_] | None = None
+    """Marks the first row of each person, where persons are known and have several rows."""
+    _kept: dict[type, object] = field(default_factory=dict, repr=False)
+
+    def get(self, kind: type[T], make: Callable[[], T]) -> T:
+        """The value of a class.
+
+        Args:
+            kind: The class.
+            make: Makes it where there is none yet.
+
+        Returns:
+            The same value until it is forgotten.
+        """
+        found = self._kept.get(kind)
+        if not isinstance(found, kind):
+            found = self._kept[kind] = make()
+        return found
+
+    def forget(self, kind: type) -> None:
+        """Let go of the value of a class.
+
+        Args:
+            kind: The class; it need not be there.
+        """
+        self._kept.pop(kind, None)
 
 
 def per_row(values: NDArray[Any], scale: float) -> Whole:
@@ -61,6 +94,15 @@ class Setting:
     """How many sites the sums are over."""
     sigma: float = 0.0
     """The noise multiplier of everything that is released together; 0 without a budget."""
+    own: Any = None
+    """`[method]` of the learner, where it is a part of the plan's; None where it is all of it."""
+    units: int = 1
+    """What an exact row counts where rows are counted; more than 1 where generalised cells count in shares."""
+
+    @property
+    def config(self) -> Any:
+        """The learner's own keys."""
+        return self.approved.config if self.own is None else self.own
 
     def deviation(self, sensitivity: float, share: float) -> float:
         """The standard deviation of the noise that one site adds to each number of a round.
@@ -141,11 +183,16 @@ class Learner(ABC):
         return False
 
     @property
+    def pairs(self) -> bool:
+        """Whether the next total counts pairs of categories, of which few persons may have one."""
+        return False
+
+    @property
     def tells(self) -> Mapping[str, tuple[str, tuple[int | None, ...]]]:
-        """Types and shapes of what `told` gives after the next total, by name; None for an axis of any length."""
+        """Types and shapes of what `disclosed` gives after the next total, by name; None for an axis of any length."""
         return {}
 
-    def told(self) -> StateArrays:
+    def disclosed(self) -> StateArrays:
         """What sites tell the hub of the learner after a sealed total; `informed` makes the same learner of it."""
         raise NotImplementedError("this learner seals no total")
 
@@ -153,7 +200,7 @@ class Learner(ABC):
         """The learner after a sealed total, by what the sites tell of it.
 
         Args:
-            arrays: What `told` returned at the sites; nothing of it can be relied on.
+            arrays: What `disclosed` returned at the sites; nothing of it can be relied on.
 
         Returns:
             A new learner.

@@ -1,10 +1,10 @@
 """Learning over checked totals: the hub opens one total per round and announces it, and sites take the step themselves.
 
-`CheckedTraining` carries any `Learner` (`kohort.rounds.learner`) over secure sums. The hub sends a seed and then the
-total of the round before, with a check value that only the sites can make (`kohort.crypto.sums.checked`). Every site
-verifies it and moves its own learner, so a hub cannot choose what rows are seen through. Totals may differ in length
-from round to round. A site that missed rounds is sent their totals. A learner may seal a total: every site adds the
-same pseudo-random numbers, which the hub does not know; sites read the total and tell the hub what follows from it.
+`CheckedTraining` carries any `Learner` (`.learner`) over secure sums. The hub sends a seed and then the total of the
+round before, with a check value that only the sites can make (`kohort.crypto.sums.checked`). Every site verifies it and
+moves its own learner, so a hub cannot choose what rows are seen through. Totals may differ in length from round to
+round. A site that missed rounds is sent their totals. A learner may seal a total: every site adds the same
+pseudo-random numbers, which the hub does not know; sites read the total and tell the hub what follows from it.
 
 Without a budget, totals leave out whole public groups of sites or nobody, and stand in the books of openings. With one,
 every site adds its share of the noise before anything leaves; rounds spend shares of one Gaussian budget, which compose
@@ -17,7 +17,7 @@ import hashlib
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,28 +36,21 @@ from kohort.crypto.sums.scheme import MIN_SITES, Integers, SumContext, find_sche
 from kohort.errors import IntegrityError, RefusedError, SiteError
 from kohort.privacy.contract import Contract, Step
 from kohort.privacy.guarantee import Aggregate, Guarantee, Public
-from kohort.privacy.ledger.ledger import canonical
 from kohort.protocol.hub import Ask, Hub, Replies, RoundEnd
 from kohort.protocol.plan.approved import ApprovedPlan
 from kohort.protocol.site import Site
-from kohort.protocol.state import StateArrays, TaskState
 from kohort.protocol.task import Release, Releases, Request, Task
 from kohort.protocol.wire import Payload
-from kohort.rounds.checked_course import (
-    ROOM,
-    Course,
-    CourseTasks,
-    grouped,
-    has_budget,
-    is_checked,
-    scheme_of,
-    seals_next,
-)
 from kohort.rounds.dp_accounts import account_of, answer_once, claim_of, reserve, reserve_step, total_claim
 from kohort.rounds.group_secrets import agree_on_secret, secret_of, secret_step
-from kohort.rounds.learner import Learner, Memory, Setting, Whole
 from kohort.rounds.phase_rows import rows_of
 from kohort.rounds.summing import SumState, SumTask, open_session, sum_steps, sum_task
+from kohort.rounds.totals.course import ROOM, Course, CourseTasks
+from kohort.rounds.totals.learner import Learner, Setting, Whole
+from kohort.rounds.totals.learner_state import LearnerState, first_key, next_key
+from kohort.rounds.totals.pairs import rounds_next, rounds_pairs, signed_total, small_pairs
+from kohort.rounds.totals.protection import grouped, has_budget, is_checked, scheme_of, seals_next
+from kohort.tables.encoder import Encoder
 
 __all__ = ["CheckedTraining", "is_checked", "scheme_of"]
 
@@ -68,41 +61,6 @@ _RECENT = 4
 """Learners that sites of one process share: all of them take the same step, one after the other."""
 
 
-@dataclass
-class LearnerState(TaskState):
-    """A site's own learner."""
-
-    NAME: ClassVar[str] = "learner"
-
-    learner: Learner | None = field(default=None, repr=False)
-    round: int = -1
-    """The round that it is ready for."""
-    members: int = 0
-    """How many sites the sums are over."""
-    seed: bytes = b""
-    """The public seed; every round names it, so it is in the view of every sum."""
-    key: bytes = b""
-    """A digest of all that the learner follows from."""
-    memory: Memory = field(default_factory=dict, repr=False)
-    """What the learner keeps about this site's rows."""
-    stored: StateArrays = field(default_factory=dict, repr=False)
-    """A restored learner, until the site is enrolled and can make it again."""
-
-    def checkpoint(self) -> StateArrays:
-        """The learner, its round, members, seed and digest, once there is one."""
-        if self.learner is None:
-            return dict(self.stored)
-        own = {f"learner_{name}": array for name, array in self.learner.checkpoint().items()}
-        numbers = np.asarray([self.round, self.members], dtype=np.int64)
-        texts = {"seed": np.frombuffer(self.seed, dtype=np.uint8), "key": np.frombuffer(self.key, dtype=np.uint8)}
-        return {"numbers": numbers, **texts, **own}
-
-    def restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """The inverse of `checkpoint`; the learner itself is made when it is first needed."""
-        self.stored = {name: array.copy() for name, array in arrays.items()}
-        self.learner = None
-
-
 @dataclass(frozen=True, eq=False)
 class CheckedTraining:
     """A method's learner, carried over checked totals. Creating one registers the tasks of its sites.
@@ -111,9 +69,12 @@ class CheckedTraining:
         name: Prefix of the tasks' names; the method's name.
         start: Makes the learner of the start, by the approved plan.
         rounds: The most totals that a plan has.
-        says: What a round's total is, for people.
-        seals: The rounds whose totals are sealed, where sums are secure.
+        says: What a round's total is, for people; by the plan, where it decides.
+        seals: The rounds of a plan whose totals are sealed, where sums are secure.
         tells: What sites say of a sealed total, for people.
+        pairs: The rounds of a plan whose totals count pairs of categories; a key-holder rounds those.
+        own_keys: The learner's own keys in a plan, where they are a part of `[method]`.
+        units: What an exact row counts; see `kohort.rounds.totals.learner.Setting`.
 
     Example:
         TRAINING = CheckedTraining("additive", start, lambda approved: approved.config.rounds, "gradients per bin")
@@ -129,13 +90,16 @@ class CheckedTraining:
     name: str
     start: Callable[[Setting], Learner]
     rounds: Callable[[ApprovedPlan], int]
-    says: str
-    seals: Sequence[int] = ()
+    says: str | Callable[[ApprovedPlan], str]
+    seals: Callable[[ApprovedPlan], Sequence[int]] = lambda _: ()
     tells: str = ""
+    pairs: Callable[[ApprovedPlan], Sequence[int]] = lambda _: ()
+    own_keys: Callable[[ApprovedPlan], Any] = lambda _: None
+    units: int = 1
     _recent: dict[bytes, Learner] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
-        _ = (self.total, self.own, self.catch_up, self.tell)  # made here, so that they are registered
+        _ = (self.total, self.pair_total, self.own, self.catch_up, self.tell)  # made here, so that they are registered
 
     @cached_property
     def total(self) -> SumTask:
@@ -147,6 +111,20 @@ class CheckedTraining:
             modulus=P61,
             family="rows",
             grouped=grouped,
+        )
+
+    @cached_property
+    def pair_total(self) -> SumTask:
+        """The site's part in a sum that a key-holder rounds."""
+        return sum_task(
+            f"{self.name}.pairs",
+            self._contribute_pairs,
+            scheme=scheme_of,
+            modulus=P61,
+            family="rows",
+            grouped=grouped,
+            small_cells=small_pairs,
+            signed=True,
         )
 
     @cached_property
@@ -171,9 +149,32 @@ class CheckedTraining:
         text = f"{approved.run}:{approved.plan_hash}:{self.total.name}:{number}"
         return hashlib.blake2b(text.encode(), digest_size=32, person=b"kohort-checked").digest()
 
+    def setting(self, approved: ApprovedPlan, encoder: Encoder, seed: bytes, members: int, sigma: float) -> Setting:
+        """What hub and sites know alike.
+
+        Args:
+            approved: The approved plan.
+            encoder: How rows become numbers.
+            seed: The public seed.
+            members: How many sites the sums are over.
+            sigma: The noise multiplier; 0 without a budget.
+
+        Returns:
+            The setting of the learner.
+        """
+        return Setting(
+            approved=approved,
+            encoder=encoder,
+            seed=seed,
+            members=members,
+            sigma=sigma,
+            own=self.own_keys(approved),
+            units=self.units,
+        )
+
     def _setting(self, site: Site, seed: bytes, members: int) -> Setting:
         sigma = account_of(site).sigmas[0] if has_budget(site.plan) else 0.0
-        return Setting(approved=site.plan, encoder=site.encoder, seed=seed, members=members, sigma=sigma)
+        return self.setting(site.plan, site.encoder, seed, members, sigma)
 
     def _begin(self, site: Site, seed: bytes, members: int) -> LearnerState:
         """Make the learner of the start, or the restored one; another seed is refused, whichever request brings it."""
@@ -184,7 +185,7 @@ class CheckedTraining:
             self._take_up(site, state)
         if state.learner is None:
             setting = self._setting(site, seed, members)
-            state.round, state.seed, state.members, state.key = 0, seed, members, _first_key(setting)
+            state.round, state.seed, state.members, state.key = 0, seed, members, first_key(setting)
             state.learner = self._shared(state.key, lambda: self.start(setting))
         elif seed != state.seed:
             raise IntegrityError("the seed of a training is not the one that this run began with")
@@ -215,14 +216,16 @@ class CheckedTraining:
         if learner is None or len(announced) % 8:
             raise IntegrityError("the total of a round came in before the round")
         total = np.frombuffer(announced, dtype="<u8").astype(np.uint64)
-        if is_checked(site.plan):
+        if rounds_next(site.plan, learner):
+            total = signed_total(site, self.pair_total.name, state.round, names, total)
+        elif is_checked(site.plan):
             secret, binding = secret_of(site), self._binding(site.plan, state.round)
             total = proven_total(secret, binding, names, total)
             total = unsealed(secret, binding, len(names), total) if seals_next(site.plan, learner) else total
         signed = from_residues(total).view(np.int64)
         if len(signed) != learner.length:
             raise IntegrityError("the total of a round has another length")
-        key = _next_key(state.key, signed, len(names))
+        key = next_key(state.key, signed, len(names))
         state.learner = self._shared(key, lambda: learner.after(signed, len(names)))
         state.key, state.round = key, state.round + 1
 
@@ -239,9 +242,10 @@ class CheckedTraining:
         """What the site adds to a total, with its noise, and the rows behind it."""
         learner.check()
         state, rows = site.state(LearnerState), rows_of(site, site.plan.phase(0))
-        if site.schema.identifiers and "persons" not in state.memory:
-            persons = site.table.rows()[site.schema.identifiers[0]].is_first_distinct().to_numpy()
-            state.memory["persons"] = persons if len(persons) == rows.count else None
+        persons = rows.persons
+        if persons is None and site.schema.identifiers:
+            persons = state.memory.get(_FirstRows, lambda: _first_rows(site, rows.count)).mask
+        state.memory.persons = persons
         numbers = learner.contribution(rows, state.memory)
         if numbers.shape != (learner.length,) or numbers.dtype != np.int64:
             raise SiteError(f"a learner of {self.name!r} gives other numbers than it announced")
@@ -268,7 +272,7 @@ class CheckedTraining:
         if not is_checked(site.plan):
             raise RefusedError("the approved plan has no secure sum of this kind")
         learner = self._at_round(site, request.round, inputs, len(context.sites))
-        if context.length != learner.length + CHECKS:
+        if context.length != learner.length + CHECKS or rounds_next(site.plan, learner):
             raise SiteError("a sum was asked for that is not in the approved plan")
         numbers, count = self._numbers(site, request, learner)
         secret, binding = secret_of(site), self._binding(site.plan, request.round)
@@ -277,13 +281,22 @@ class CheckedTraining:
             vector = sealed(secret, binding, vector)
         return with_check(secret, binding, site.name, vector), count
 
+    def _contribute_pairs(
+        self, site: Site, request: Request, context: SumContext, inputs: Mapping[str, bytes]
+    ) -> tuple[Integers, int]:
+        learner = self._at_round(site, request.round, inputs, len(context.sites))
+        if context.length != learner.length or not rounds_next(site.plan, learner):
+            raise SiteError("a sum was asked for that is not in the approved plan")
+        numbers, count = self._numbers(site, request, learner)
+        return to_residues(numbers.view(np.uint64)), count
+
     def _tell(self, site: Site, request: Request) -> Release:
         """Say what follows from a sealed total, which is verified like any other."""
         blobs, state = request.payload.blobs, site.state(LearnerState)
         learner = self._at_round(site, request.round + 1, blobs, state.members)
         count = rows_of(site, site.plan.phase(0)).count
         claim = find_scheme(scheme_of(site.plan)).claim(state.members, count)
-        return Release(payload=Payload(arrays=learner.told()), guarantee=claim, rows=count)
+        return Release(payload=Payload(arrays=learner.disclosed()), guarantee=claim, rows=count)
 
     def _own_numbers(self, site: Site, request: Request) -> tuple[Whole, Guarantee, int]:
         if is_checked(site.plan):
@@ -339,32 +352,40 @@ class CheckedTraining:
         rounds, budget = range(self.rounds(approved)), [reserve_step(approved)] if has_budget(approved) else []
         missed = Step(
             task=self.catch_up.name,
-            says="that you took the steps of rounds you missed",
+            says="that your site caught up with rounds it missed",
             claims=(_CAUGHT_UP,),
             rounds=rounds,
         )
         if is_checked(approved):
-            steps = sum_steps(approved, self.total, says=self._words(approved), rounds=rounds)
-            return Contract.of(budget, [secret_step()], [missed, *steps, *self._telling(approved, steps[-1])])
+            rounded = self.pairs(approved) if rounds_pairs(approved) else ()
+            others = [number for number in rounds if number not in rounded] if rounded else rounds
+            steps = sum_steps(approved, self.total, says=self._words(approved), rounds=others)
+            telling = self._telling(approved, steps[-1])
+            if rounded:
+                says = f"counts of pairs of bins; the key-holder rounds those below {approved.min_cell} at random"
+                steps += sum_steps(approved, self.pair_total, says=says, rounds=rounded)[-1:]
+            return Contract.of(budget, [secret_step()], [missed, *steps, *telling])
         claims = (total_claim(approved),) if budget else (Aggregate(rows=0),)
         own = Step(task=self.own.name, says=f"of your rows: {self._words(approved)}", claims=claims, rounds=rounds)
         return Contract.of(budget, [missed, own])
 
     def _telling(self, approved: ApprovedPlan, total: Step) -> list[Step]:
         """What sites are asked about sealed totals; with a budget, none is sealed."""
-        if not self.seals or has_budget(approved):
+        seals = self.seals(approved)
+        if not seals or has_budget(approved):
             return []
-        return [Step(task=self.tell.name, says=self.tells, claims=total.claims, rounds=self.seals)]
+        return [Step(task=self.tell.name, says=self.tells, claims=total.claims, rounds=seals)]
 
     def _words(self, approved: ApprovedPlan) -> str:
+        says = self.says if isinstance(self.says, str) else self.says(approved)
         if has_budget(approved):
-            return f"{self.says}, with noise"
-        rounds = ", ".join(str(number + 1) for number in self.seals)
-        return (
-            f"{self.says}; sites alone can read that of round {rounds}"
-            if self.seals and is_checked(approved)
-            else self.says
-        )
+            return f"{says}, with noise"
+        seals = self.seals(approved) if is_checked(approved) else ()
+        if not seals:
+            return says
+        rounds = ", ".join(str(number + 1) for number in seals[:3])
+        more = f", ... {seals[-1] + 1}" if len(seals) > 3 else ""
+        return f"{says}; sites alone can read that of round {rounds}{more}"
 
     # At the hub.
 
@@ -396,8 +417,9 @@ class CheckedTraining:
             hub = replace(hub, sites=(yield from agree_on_secret(hub)))
             members = len((yield from open_session(hub, find_scheme(scheme_of(approved)))).members)
         seed = hub.streams.bytes("start", length=16)
-        setting = Setting(approved=approved, encoder=hub.encoder, seed=seed, members=members, sigma=sigma)
-        course = Course(CourseTasks(self.total, self.own, self.catch_up, self.tell), hub, setting, self.start(setting))
+        setting = self.setting(approved, hub.encoder, seed, members, sigma)
+        tasks = CourseTasks(self.total, self.pair_total, self.own, self.catch_up, self.tell)
+        course = Course(hub=hub, seed=seed, tasks=tasks, learner=self.start(setting))
         first = 0
         if hub.resume is not None:
             first = course.resume(hub.resume.round, hub.resume.state)
@@ -411,22 +433,19 @@ class CheckedTraining:
         return course.learner
 
 
+class _FirstRows(NamedTuple):
+    """The first row of each person; None where the site trains on other rows than its table has."""
+
+    mask: NDArray[np.bool_] | None
+
+
+def _first_rows(site: Site, count: int) -> _FirstRows:
+    mask = site.table.rows()[site.schema.identifiers[0]].is_first_distinct().to_numpy()
+    return _FirstRows(mask if len(mask) == count else None)
+
+
 def _parts(values: NDArray[Any], sizes: NDArray[Any]) -> list[NDArray[Any]]:
     """An array cut into parts of these sizes."""
     if len(sizes) and (sizes.min() < 0 or int(sizes.sum()) != len(values)):
         raise IntegrityError("the totals of missed rounds cannot be read")
     return np.split(values, np.cumsum(sizes)[:-1]) if len(sizes) else []
-
-
-def _first_key(setting: Setting) -> bytes:
-    """A digest of all that the learner of the start depends on."""
-    approved = setting.approved
-    facts = [approved.run, approved.plan_hash, setting.seed.hex(), setting.members, repr(setting.sigma)]
-    text = canonical([*facts, setting.encoder.to_mapping()])
-    return hashlib.blake2b(text.encode(), digest_size=32, person=b"kohort-learner").digest()
-
-
-def _next_key(key: bytes, total: Whole, sites: int) -> bytes:
-    digest = hashlib.blake2b(key, digest_size=32, person=b"kohort-learner")
-    digest.update(sites.to_bytes(8, "little") + total.astype("<i8").tobytes())
-    return digest.digest()

@@ -17,7 +17,7 @@ for any domain. Not hidden: the types of columns (number, text, items), which ar
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import sqrt
 from typing import Any, Final, NamedTuple, cast
@@ -41,24 +41,21 @@ from kohort.protocol.plan.approved import ApprovedPlan
 from kohort.protocol.site import Site
 from kohort.protocol.task import Release, Request, Task
 from kohort.protocol.wire import Payload
+from kohort.rounds.domains.columns import disagreement, learned_column, learned_domain
 from kohort.rounds.dp_accounts import domain_budget
 from kohort.rounds.phase_rows import first_of_each_person
 from kohort.rounds.summing import secure_sum, sum_steps, sum_task
 from kohort.tables.domain import (
     MAX_INTEGER_CLASSES,
-    OTHER,
     ColumnDomain,
     Domain,
     category_text,
     column_kind,
-    declared_column,
     item_lists,
     number,
-    sort_categories,
     undeclared_columns,
 )
 from kohort.tables.grid import Cell, cells_at_level, grid_bounds, grid_cells, with_wider
-from kohort.tables.schema import ColumnKind
 
 __all__ = ["NOISY_CELLS", "NOISY_VALUES", "check_noisy_domains", "noisy_domain", "noisy_domain_steps"]
 
@@ -118,8 +115,8 @@ def noisy_domain_steps(approved: ApprovedPlan) -> list[Step]:
         return []
     epsilon, delta = budget.cost
     says = (
-        "values of undeclared columns that so many persons share that noisy counts show it, for epsilon "
-        f"{epsilon:.3g} and delta {delta:.3g} out of the plan's"
+        "values of columns that the plan declares none for, if so many persons share them that noisy counts show it, "
+        f"for epsilon {epsilon:.3g} and delta {delta:.3g} out of the plan's"
     )
     claims = (DP(epsilon=epsilon, delta=delta, unit=_unit(approved)),)
     values = Step(task=NOISY_VALUES.name, says=says, claims=claims, required=True)
@@ -245,7 +242,7 @@ def _claim(site: Site, budget: DomainBudget) -> DP:
         epsilon=epsilon,
         delta=delta,
         unit=_unit(approved),
-        event=describe([budget.event]),
+        event=describe(budget.events),
         simulated=not site.streams.is_secure,
         accountant="pld",
         account=account_name(approved.run, approved.plan_hash),
@@ -285,12 +282,6 @@ def _read(approved: ApprovedPlan, blob: bytes) -> _Found:
     return found
 
 
-def _scheme(approved: ApprovedPlan) -> str:
-    if approved.secure is None:
-        raise RefusedError("the approved plan sums nothing")
-    return approved.secure.sum
-
-
 def _add_cells(site: Site, request: Request, context: SumContext, inputs: Mapping[str, bytes]) -> tuple[Integers, int]:
     """The site's counts of all cells of its number columns, with its share of the noise."""
     from kohort.models.dp_sgd.fit import gaussian
@@ -319,7 +310,7 @@ def _places(places: Iterable[int]) -> bytes:
     return np.asarray([*places], dtype="<u4").tobytes()
 
 
-NOISY_CELLS = sum_task("domain.cells", _add_cells, scheme=_scheme)
+NOISY_CELLS = sum_task("domain.cells", _add_cells, scheme=ApprovedPlan.sum_scheme)
 
 
 def noisy_domain(hub: Coordinator) -> Generator[Ask | RoundEnd, Any, tuple[Domain, tuple[str, ...]]]:
@@ -353,8 +344,7 @@ def _kinds(names: Sequence[str], released: Sequence[_Found]) -> tuple[str, ...]:
         raise SiteError("no site released a domain")
     for place, name in enumerate(names):
         if len({found.kinds[place] for found in released}) > 1:
-            hint = "Declare its kind (or its categories or bounds) in the schema"
-            raise DataError(f"sites disagree whether column {name!r} is a number or a category", hint=hint)
+            raise disagreement(name)
     return released[0].kinds
 
 
@@ -375,50 +365,32 @@ def _domain(
     approved: ApprovedPlan, kinds: Sequence[str], released: Sequence[_Found], cells: Sequence[tuple[int, Cell]]
 ) -> Domain:
     """The domain that the frequent values and cells make, with the declared columns as they are."""
-    schema, names = approved.schema, undeclared_columns(approved.schema)
-    columns: dict[str, ColumnDomain] = {}
-    unknown: list[str] = []
-    for name in (*schema.inputs, *(() if schema.target is None else (schema.target,))):
-        if name not in names:
-            columns[name] = declared_column(schema, name, missing=approved.missing)
-            continue
-        place = names.index(name)
-        texts = {text for found in released for at, text, _ in found.values if at == place}
+
+    def learned(place: int, name: str) -> ColumnDomain | None:
+        texts = sorted({text for found in released for at, text, _ in found.values if at == place})
+        if kinds[place] not in {"number", "integer"}:
+            return learned_column(approved, name, kinds[place], texts, None) if texts else None
         inside = [cell for at, cell in cells if at == place]
         if kinds[place] == "integer" and not _are_classes(place, released):
-            texts = set()
-        column = _column(approved, name, kinds[place], texts, inside)
-        if column is None:
-            unknown.append(name)
-        else:
-            columns[name] = column
-    if unknown:
+            texts = []
+        return learned_column(approved, name, "number", texts, grid_bounds(with_wider(inside))) if inside else None
+
+    made = learned_domain(approved, learned, unknown=_unknown)
+    target = str(approved.schema.target)
+    classes = made.columns[target].categories if target in made.columns else None
+    if classes is not None and len(classes) < 2:
         raise DataError(
-            f"no value in {', '.join(unknown)} is shared by so many that noisy counts show it",
-            hint="Declare data.bounds or data.categories, drop the column, or raise dp.epsilon or dp.domain_share",
+            f"noisy counts show fewer than two classes of {target!r}",
+            hint=f'Declare them: data.categories.{target} = ["a", "b"], or raise dp.epsilon or dp.domain_share',
         )
-    return Domain(columns=columns)
+    return made
 
 
-def _column(
-    approved: ApprovedPlan, name: str, kind: str, texts: Collection[str], cells: Collection[Cell]
-) -> ColumnDomain | None:
-    """The domain of one column; None where nothing is known of it."""
-    is_target = name == approved.schema.target
-    missing = approved.missing == "category" and not is_target
-    values = sort_categories(sorted(texts))
-    if kind in {"number", "integer"}:
-        if not cells:
-            return None
-        classes = values if len(values) > 1 else None
-        bounds = grid_bounds(with_wider(cells))
-        return ColumnDomain(kind="number", categories=classes, bounds=bounds, missing=missing, counted=True)
-    if not values:
-        return None
-    if not is_target or approved.schema.columns[name].other:
-        values = (*(text for text in values if text != OTHER), OTHER)
-    known: ColumnKind = "items" if kind == "items" else "category"
-    return ColumnDomain(kind=known, categories=values, missing=missing, counted=True)
+def _unknown(names: Sequence[str]) -> DataError:
+    return DataError(
+        f"no value in {', '.join(names)} is shared by so many that noisy counts show it",
+        hint="Declare data.bounds or data.categories, drop the column, or raise dp.epsilon or dp.domain_share",
+    )
 
 
 def _are_classes(place: int, released: Sequence[_Found]) -> bool:

@@ -1,0 +1,201 @@
+"""Federated rounds over a secure sum, at the hub: it opens totals, announces them, and computes the model as sites do.
+
+What sites add, and what they check, is in `kohort.rounds.totals.summed_tasks`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kohort.crypto.sums.checked import CHECKS
+from kohort.crypto.sums.scheme import MIN_SITES, Integers, find_scheme
+from kohort.errors import ConfigError, RefusedError
+from kohort.models.dense.network import FloatArray
+from kohort.privacy.dp.account import Shares
+from kohort.protocol.hub import Ask, Hub, RoundEnd
+from kohort.protocol.plan.approved import ApprovedPlan, TrainSection
+from kohort.protocol.plan.phases import DPSection, TrainingPhase
+from kohort.rounds.phase_training import phase_rounds
+from kohort.rounds.plan_account import shared_sigma
+from kohort.rounds.summing import Total, open_session, secure_sum
+from kohort.rounds.totals.course import AnnouncedTotals
+from kohort.rounds.totals.summed_model import SummedModel, deviation_of, grid_of, mean_of, phase_at
+from kohort.rounds.totals.summed_tasks import (
+    CATCH_UP,
+    SUM_MODELS,
+    SUM_UPDATES,
+    peers_before,
+    sum_length,
+)
+
+__all__ = ["Stretch", "check_summed", "mean_model", "require_enough", "summed_rounds"]
+
+
+@dataclass(kw_only=True)
+class Stretch(AnnouncedTotals):
+    """The hub's side of phases that follow each other: the model, and the totals that it follows from."""
+
+    model: SummedModel
+    members: int
+    """How many sites the sums are over."""
+
+    def packed(self, totals: Sequence[Integers]) -> dict[str, NDArray[Any]]:
+        """All totals have one length."""
+        length = sum_length(self.hub.network, self.hub.approved)
+        return {"totals": np.stack(totals) if totals else np.empty((0, length), np.uint64)}
+
+    def take(self, number: int, total: Total) -> None:
+        """Take the step of a round."""
+        self.keep(number, total.values, total.sites)
+        approved = self.hub.approved
+        place = phase_at(approved, number)
+        phase, passed = approved.phase(place), number - phase_rounds(approved, place).start
+        sigma, colluders = shared_sigma(approved, place), 0
+        if approved.secure is not None:
+            colluders = approved.secure.colluders
+        grid = grid_of(phase, self.members, deviation_of(phase, sigma, Shares(self.members, colluders)))
+        numbers = _numbers(approved, total.values)
+        self.model = self.model.moved(phase, passed, grid, numbers, self.members, sigma)
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """What a checkpoint holds."""
+        total, places = self.totals[-1]
+        start = {f"stretch_{name}": np.frombuffer(data, dtype=np.uint8) for name, data in self.start.items()}
+        return {**self.model.arrays(), "total": total, "places": places, **start}
+
+    def resume(self, last: int, state: Mapping[str, NDArray[Any]]) -> int:
+        """Go on after the last whole round; returns the number of the next one."""
+        self.model = SummedModel.stored(state)
+        self.totals, self.first = [(state["total"], state["places"])], last
+        sites = self.hub.approved.sites
+        self.known = dict.fromkeys((sites[place] for place in state["places"].tolist()), last)
+        return last + 1
+
+
+def _numbers(approved: ApprovedPlan, total: Integers) -> Integers:
+    """A total without its check value."""
+    return total[:-CHECKS] if approved.sums_securely else total
+
+
+def summed_rounds(
+    hub: Hub, *, rounds: range, last_round: int, start: Mapping[str, bytes] | None = None
+) -> Generator[Ask | RoundEnd, Any, Stretch]:
+    """Train over secure sums.
+
+    Args:
+        hub: The coordinator; its sites share a secret where totals are checked.
+        rounds: The rounds of the run, of one phase or of several that follow each other.
+        last_round: How many rounds the run has.
+        start: After a phase among peers, the opened total of the models (`mean_model`); by default a seed is drawn.
+
+    Returns:
+        The hub's side at the end, with the trained model.
+
+    Raises:
+        IntegrityError: A total is none of this training.
+    """
+    members = len((yield from open_session(hub, find_scheme(hub.approved.sum_scheme()))).members)
+    if hub.resume is not None and hub.resume.round in rounds:
+        kept = {name: array for name, array in hub.resume.state.items() if name.startswith("stretch_")}
+        start = {name.removeprefix("stretch_"): array.tobytes() for name, array in kept.items()}
+    beside = dict(start or {"start": hub.streams.bytes("start", length=16)})
+    model, seed = _begun(hub, rounds.start, beside, members), beside.pop("start")
+    stretch = Stretch(hub=hub, seed=seed, begin=rounds.start, beside=beside, model=model, members=members)
+    first = rounds.start
+    if hub.resume is not None and hub.resume.round in rounds:
+        first = stretch.resume(hub.resume.round, hub.resume.state)
+        resumed = hub.model_of(stretch.model.weights)
+        yield RoundEnd(round=first - 1, rounds=last_round, model=resumed, state=hub.resume.state, resumed=True)
+    length = sum_length(hub.network, hub.approved)
+    for number in range(first, rounds.stop):
+        yield from stretch.catch_up(CATCH_UP, number)
+        total: Total = yield from secure_sum(
+            hub, SUM_UPDATES, length=length, round_number=number, inputs=stretch.inputs(number)
+        )
+        stretch.take(number, total)
+        found = hub.model_of(stretch.model.weights)
+        yield RoundEnd(round=number, rounds=last_round, model=found, state=stretch.state())
+    return stretch
+
+
+def _begun(hub: Hub, first: int, start: Mapping[str, bytes], members: int) -> SummedModel:
+    if first == 0:
+        return SummedModel.start(hub.network, start["start"])
+    total = np.frombuffer(start["start"], dtype="<u8").astype(np.uint64)
+    grid = grid_of(peers_before(hub.approved, first), members, 0.0)
+    return SummedModel.of(mean_of(grid, _numbers(hub.approved, total), hub.network))
+
+
+def mean_model(hub: Hub, end: int) -> Generator[Ask | RoundEnd, Any, tuple[FloatArray, dict[str, bytes]]]:
+    """Open the mean of the models that sites trained with their peers, each weighted by its rows.
+
+    Args:
+        hub: The coordinator; its sites share a secret where totals are checked.
+        end: The round after the last one of the phase among peers.
+
+    Returns:
+        The mean, and what `summed_rounds` starts from.
+    """
+    members = len((yield from open_session(hub, find_scheme(hub.approved.sum_scheme()))).members)
+    length = sum_length(hub.network, hub.approved)
+    total: Total = yield from secure_sum(hub, SUM_MODELS, length=length, round_number=end)
+    start = {"start": total.values.astype("<u8").tobytes(), "starters": hub.approved.places_of(total.sites)}
+    return _begun(hub, end, start, members).weights, start
+
+
+def check_summed(phase: TrainingPhase) -> None:
+    """Refuse a phase with the hub that a sum cannot carry.
+
+    Args:
+        phase: The phase.
+
+    Raises:
+        ConfigError: It needs each site's own update, or noise that sites cannot share.
+    """
+    train = phase.train
+    if phase.dp is not None and phase.dp.mechanism not in {"dp-sgd", "hub"}:
+        raise ConfigError(
+            f"the noise of {phase.dp.mechanism!r} is each site's own", hint="Drop method.secure, or use dp-sgd or hub"
+        )
+    if phase.dp is not None and phase.dp.mechanism == "dp-sgd":
+        _check_gradients(phase.dp, train)
+    for name, usual in (("fraction", 1.0), ("aggregate", "mean"), ("hub", "plain"), ("correction", "none")):
+        if getattr(train, name) != usual:
+            raise ConfigError(
+                f"train.{name} needs each site's own update, and method.secure hides it",
+                hint=f"Drop train.{name} or method.secure",
+            )
+    if train.stop is not None or train.reject is not None:
+        raise ConfigError(
+            "train.stop and train.reject need each site's own loss or update, and method.secure hides them",
+            hint="Drop them, or method.secure",
+        )
+
+
+def require_enough(hub: Hub) -> None:
+    """Refuse a sum over fewer than three sites.
+
+    Args:
+        hub: The coordinator.
+
+    Raises:
+        RefusedError: Too few sites take part.
+    """
+    if len(hub.sites) < MIN_SITES:
+        raise RefusedError("a sum over fewer than three sites hides nothing", hint="Add sites, or drop method.secure")
+
+
+def _check_gradients(dp: DPSection, train: TrainSection) -> None:
+    if train.batch != 0 or train.local_epochs != 1 or train.optimizer == "adam":
+        raise ConfigError(
+            "a sum of clipped gradients is one full step a round",
+            hint='Set train.batch = 0, train.local_epochs = 1 and train.optimizer = "sgd" or "momentum"; dp.sample '
+            "draws a share of the rows",
+        )
+    if dp.quantile is not None:
+        raise ConfigError("the bound of a sum is the same at all sites", hint="Drop dp.quantile")
