@@ -136,7 +136,7 @@ def adult_plan(columns: list[str], **method: Any) -> Plan:
             },
             "model": {"dtype": "float64"},
             "method": {"name": "oneshot", **method},
-            "policy": {"min_rows": 1},
+            "policy": {"min_rows": 1, "pairs": "open"},
         }
     )
 

@@ -214,7 +214,7 @@ def test_claims_say_what_the_sites_will_be_asked_for() -> None:
     config = silo.Silo(anonymise=Anonymise(k=4, l=2, t=0.3))
     assert claims(config, 70) == (KAnonymous(k=4, l=2, t=0.3, rows=70, verified=True), Aggregate(rows=70))
     nothing = claims(silo.Silo(), 70)[0]
-    assert nothing == KAnonymous(k=3, l=1, t=None, rows=70, verified=True)
+    assert nothing == KAnonymous(k=5, l=1, t=None, rows=70, verified=True)  # the policy's default min_k
 
 
 @pytest.mark.parametrize("t", [0.05, 0.3])

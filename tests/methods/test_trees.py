@@ -8,18 +8,21 @@ import numpy as np
 import polars as pl
 import pytest
 
-from kohort.errors import ConfigError, DataError, KohortError, RefusedError
-from kohort.methods.trees import NOT_CELL_SAFE, ForestLearner
+from kohort.api import Federation
+from kohort.errors import ConfigError, DataError, IntegrityError, KohortError, RefusedError, SiteError
+from kohort.methods.trees.method import METHOD, NOT_CELL_SAFE, ForestLearner
 from kohort.models.rows import encode_rows
+from kohort.models.trees.growth import Growth
 from kohort.privacy.guarantee import Cells
 from kohort.privacy.policy import Policy
 from kohort.rng import Streams
-from kohort.rounds.learner import Setting, learn_pooled
+from kohort.rounds.totals.learner import Memory, Setting, learn_pooled
 from kohort.runs.agreed import approved_plan_for
 from kohort.runs.config import Plan, load_plan
 from kohort.runs.explain import explain_plan
 from kohort.runs.run import Outcome, run
 from kohort.runs.simulation import populate
+from kohort.tables.encoder import Encoder, learn_domain
 
 SMALL = {"steps": 2, "depth": 3, "trees": 3, "bins": 16, "min_leaf": 5}
 
@@ -90,6 +93,12 @@ def test_sites_that_missed_rounds_catch_up() -> None:
     assert outcome.accuracy > 0.7
 
 
+def test_masked_sites_that_are_lost_end_the_run_with_their_number_and_no_model() -> None:
+    with pytest.raises(SiteError, match="6 of 9 sites are in groups of which all shared their secrets") as caught:
+        _run(_plan(12, "masks", sites={"faults": {"drop": 0.05}, "quorum": 0.3}))
+    assert "Begin a new run" in str(caught.value.hint)
+
+
 def test_what_is_not_cell_safe_is_said_and_a_policy_can_refuse_it() -> None:
     plan = _plan(3)
     assert NOT_CELL_SAFE in _run(plan).notes
@@ -100,7 +109,7 @@ def test_what_is_not_cell_safe_is_said_and_a_policy_can_refuse_it() -> None:
 
 
 def test_fewer_than_three_sites_hide_nothing() -> None:
-    with pytest.raises(RefusedError, match="fewer than three"):
+    with pytest.raises(RefusedError, match="needs three sites"):
         _run(_plan(2))
 
 
@@ -135,4 +144,107 @@ def test_facts_tell_the_steps_and_the_loss_on_held_out_rows() -> None:
 
 
 def test_the_explanation_of_a_plan_warns_of_small_cells() -> None:
-    assert "Not cell-safe" in " ".join(str(explain_plan(_plan(3))).split())
+    assert "may hold a single person's numbers" in " ".join(str(explain_plan(_plan(3))).split())
+
+
+def _opened_cells(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> tuple[Outcome, list[np.ndarray]]:
+    """A run, and the rows of every group of cells in all totals that the hub read, with siblings' differences."""
+    seen: list[np.ndarray] = []
+    real = Growth.take
+
+    def watch(self: Growth, total: np.ndarray) -> None:
+        if not self.counting:
+            seen.append(total.reshape(-1, 3)[:, 2].copy())
+        real(self, total)
+
+    monkeypatch.setattr(Growth, "take", watch)
+    return _run(plan), seen
+
+
+def test_withheld_cells_open_with_enough_rows_or_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = _plan(3, method={"min_cell": 8}, policy={"min_sum_cell": 8})
+    outcome, opened = _opened_cells(plan, monkeypatch)
+    assert opened
+    counts = np.concatenate(opened)
+    assert not ((counts > 0) & (counts < 8)).any()
+    _, open_ones = _opened_cells(_plan(3), monkeypatch)
+    small = np.concatenate(open_ones)
+    assert ((small > 0) & (small < 8)).any(), "the same table has small cells where none is withheld"
+    assert outcome.accuracy > 0.75
+    assert any("fewer than 8 rows were joined" in note for note in outcome.notes)
+    assert NOT_CELL_SAFE not in outcome.notes
+
+
+def test_withheld_forests_are_those_of_pooled_rows() -> None:
+    plan = _plan(3, method={"min_cell": 8, "steps": 1})
+    outcome = _run(plan)
+    streams = Streams.choose(3, secure=False)
+    population = populate(plan, streams, tables={"in-memory table": TABLE})
+    encoder = outcome.model.encoder
+    approved = approved_plan_for(plan, schema=population.schema, run="any", sites=population.names)
+    seed = Streams(streams.bytes("hub"), streams.seed).bytes("start", length=16)
+    setting = Setting(approved=approved, encoder=encoder, seed=seed, members=3)
+    model = learn_pooled(ForestLearner.start, setting, [encode_rows(encoder, population.frame)], 100).model
+    assert model is not None
+    assert {name: array.tobytes() for name, array in model.save().arrays.items()} == _bytes(outcome)
+
+
+def test_the_hub_is_told_no_count_of_a_withheld_cell() -> None:
+    plan = _plan(3, method={"min_cell": 8})
+    said = " ".join(str(explain_plan(plan)).split())
+    assert "sites alone can read that of round 1, 2, 4" in said
+    assert "may hold a single person's numbers" not in said
+    assert Cells(least=8) in METHOD.claims(plan.config, 100)
+    learner = ForestLearner.start(_setting(plan))
+    assert learner.sealed
+    assert set(learner.tells) >= {"bins.codes", "rows"}
+    assert not any("count" in name for name in learner.tells)
+
+
+def _setting(plan: Plan) -> Setting:
+    population = populate(plan, Streams.choose(3, secure=False), tables={"in-memory table": TABLE})
+    encoder = Encoder(population.schema, learn_domain(population.frame, population.schema, missing="category"))
+    approved = approved_plan_for(plan, schema=population.schema, run="any", sites=population.names)
+    return Setting(approved=approved, encoder=encoder, seed=b"sixteen bytes ok", members=3)
+
+
+def test_what_sites_tell_must_fit() -> None:
+    setting = _setting(_plan(3, method={"min_cell": 8}))
+    learner = ForestLearner.start(setting)
+    rows = encode_rows(setting.encoder, TABLE)
+    after = learner.after(learner.contribution(rows, Memory()), 3)
+    told = after.disclosed()
+    assert learner.informed(told).length == after.length
+    with pytest.raises(IntegrityError, match="do not fit"):
+        learner.informed({**told, "bins.cells": told["bins.cells"] + 1})
+    counted = after.after(after.contribution(rows, Memory()), 3)
+    layout = counted.disclosed()["layout"]
+    assert after.informed(counted.disclosed()).length == counted.length
+    with pytest.raises(IntegrityError, match="do not fit"):
+        after.informed({**counted.disclosed(), "layout": layout[:-1]})
+
+
+def test_cells_cannot_be_withheld_from_a_hub_that_sees_each_site() -> None:
+    with pytest.raises(ConfigError, match="none can be withheld"):
+        _plan(3, "none", method={"min_cell": 5})
+
+
+@pytest.mark.parametrize(
+    ("policy", "kind", "why"),
+    [
+        ({}, "additive", "at least 10 persons"),
+        ({"min_cell": 1, "min_sum_cell": 5}, "additive", "at least 5 persons"),
+        ({"min_cell": 1}, "trees", "no minimum cell"),
+    ],
+)
+def test_an_automatic_model_is_additive_where_the_policy_has_a_minimum_cell(
+    policy: dict[str, int], kind: str, why: str
+) -> None:
+    plan = load_plan({"data": {"table": "adult"}, "model": {"kind": "auto"}, "policy": policy})
+    assert (plan.method, plan.model.kind) == (kind, kind)
+    assert any(why in note for note in plan.notes)
+    silo = load_plan({"data": {"table": "adult"}, "model": {"kind": "auto"}, "method": {"name": "silo"}})
+    assert silo.model.kind == "additive"
+    federation = Federation(TABLE, target="outcome", sites=3, policy=policy)
+    assert federation.plan(model="auto").method == kind
+    assert load_plan({"data": {"table": "adult"}, "model": {"kind": "trees"}}).method == "trees"

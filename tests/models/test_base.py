@@ -15,8 +15,8 @@ import kohort
 from kohort.errors import ConfigError, DataError
 from kohort.models.network_model import NetworkModel
 from kohort.runs.config import load_plan
-from kohort.runs.observer import require_finite
-from kohort.runs.outcome import Outcome
+from kohort.runs.results.observer import require_finite
+from kohort.runs.results.outcome import Outcome
 from kohort.runs.run import run
 
 

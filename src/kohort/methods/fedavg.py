@@ -29,7 +29,7 @@ from kohort.models.dense.network import FloatArray
 from kohort.privacy.contract import Contract
 from kohort.privacy.guarantee import DP, Aggregate, Guarantee
 from kohort.protocol.hub import Ask, Hub, ProtocolGenerator, Replies, Result, RoundEnd
-from kohort.protocol.plan.approved import ApprovedPlan, TrainSection
+from kohort.protocol.plan.approved import ApprovedPlan, ModelSection, TrainSection
 from kohort.protocol.plan.phases import PURE, DPSection, SecureSumSection, TrainingPhase
 from kohort.protocol.plan.reads import (
     AGGREGATION,
@@ -43,12 +43,15 @@ from kohort.protocol.plan.reads import (
     START,
     Reads,
 )
-from kohort.rounds.dp_accounts import planned_claims, reserve, reserve_step, shared_sigma, spends
+from kohort.rounds.dp_accounts import planned_claims, reserve, reserve_step, spends
+from kohort.rounds.group_secrets import agree_on_secret, secret_step
 from kohort.rounds.hub_noise import hub_noise
 from kohort.rounds.loop import RoundOptions, RoundsResult, federated_rounds
 from kohort.rounds.noisy_statistics import noisy_statistics, statistics_step
 from kohort.rounds.phase_training import TRAIN_PHASE, phase_step
-from kohort.rounds.summed import summed_contract, summed_rounds
+from kohort.rounds.private_defaults import is_tuned, tuned_budget, tuned_train
+from kohort.rounds.totals.summed import check_summed, require_enough, summed_rounds
+from kohort.rounds.totals.summed_tasks import summed_steps
 from kohort.rounds.training import training_step
 
 __all__ = ["METHOD", "FedAvg"]
@@ -68,11 +71,26 @@ class FedAvg:
     def __post_init__(self) -> None:
         if self.secure is not None:
             object.__setattr__(self, "secure", self.secure.or_scheme("masks"))
+        if self.dp is not None:
+            self.dp.refuse_sample(self.secure)
 
 
 def phases(config: FedAvg, train: TrainSection) -> tuple[TrainingPhase, ...]:
     """One phase over all rows."""
     return (TrainingPhase(train=train, dp=config.dp),)
+
+
+def fill(
+    config: FedAvg, train: TrainSection, model: ModelSection, given: frozenset[str]
+) -> tuple[FedAvg, TrainSection]:
+    """Set private training by one rule where the plan leaves it open (`kohort.rounds.private_defaults`)."""
+    dp, own = config.dp, frozenset(key.removeprefix("train.") for key in given if key.startswith("train."))
+    if dp is None or not is_tuned(dp, own):
+        return config, train
+    budget = tuned_budget(dp, lower="lr" not in own)
+    if "average" in own and dp.average is None:
+        budget = replace(budget, average=None)
+    return replace(config, dp=budget), tuned_train(train, dp, model, own, summed=config.secure is not None)
 
 
 def reads(config: FedAvg) -> Reads:
@@ -115,14 +133,22 @@ def protocol(config: FedAvg, hub: Hub) -> ProtocolGenerator:
         reserved: Replies = yield reserve(hub.sites)
         hub = replace(hub, sites=reserved.sites)
     if config.secure is not None:
-        ended = yield from summed_rounds(
-            hub, sigma=shared_sigma(hub.approved, steps=hub.approved.phase(0).train.rounds)
-        )
-    elif config.dp is not None:
+        return (yield from _over_sums(hub))
+    if config.dp is not None:
         return (yield from _private(config.dp, hub, weights))
-    else:
-        ended = yield from federated_rounds(hub, weights)
+    ended = yield from federated_rounds(hub, weights)
     return Result(model=hub.model_of(ended.weights), rounds=ended.rounds, stopped_by=ended.stopped_by)
+
+
+def _over_sums(hub: Hub) -> Generator[Ask | RoundEnd, Any, Result]:
+    """Rounds over secure sums."""
+    check_summed(hub.approved.phase(0))
+    require_enough(hub)
+    if hub.approved.sums_securely:
+        hub = replace(hub, sites=(yield from agree_on_secret(hub)))
+    rounds = hub.approved.phase(0).train.rounds
+    ended = yield from summed_rounds(hub, rounds=range(rounds), last_round=rounds)
+    return Result(model=hub.model_of(ended.model.weights), rounds=rounds, stopped_by="rounds")
 
 
 def _private(dp: DPSection, hub: Hub, weights: FloatArray) -> Generator[Ask | RoundEnd, Any, Result]:
@@ -133,7 +159,7 @@ def _private(dp: DPSection, hub: Hub, weights: FloatArray) -> Generator[Ask | Ro
     noise, claim = None, None
     if dp.mechanism == "hub":
         noise, claim = hub_noise(hub, dp, rounds=hub.approved.train.rounds, sites=len(hub.sites))
-    options = RoundOptions(task=TRAIN_PHASE, metrics={"phase": 0}, noise=noise, average=dp.average)
+    options = RoundOptions(task=TRAIN_PHASE, metrics={"phase": 0}, noise=noise, average=dp.average or 0.0)
     ended: RoundsResult = yield from federated_rounds(hub, weights, options=options)
     return Result(model=hub.model_of(ended.weights), rounds=ended.rounds, stopped_by=ended.stopped_by, claim=claim)
 
@@ -155,7 +181,8 @@ def contract(approved: ApprovedPlan) -> Contract:
     budget = [reserve_step(approved)] if spends(approved.phase(0), config.secure) is not None else []
     if config.secure is not None:
         says = "the sum of all sites' updates" if config.dp is None else "the noisy sum of all sites' clipped updates"
-        return Contract.of(budget) + summed_contract(approved, says=says)
+        secret = [secret_step()] if approved.sums_securely else []
+        return Contract.of(budget, secret, summed_steps(approved, 0, says=says))
     if config.dp is None:
         return Contract.of([training_step(approved)])
     if config.dp.mechanism == "statistics":
@@ -172,6 +199,7 @@ METHOD = Method(
     contract=contract,
     cites="McMahan et al. 2017",
     reads=reads,
+    fill=fill,
     phases=phases,
     secure=lambda config: config.secure,
 )

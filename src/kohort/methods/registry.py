@@ -15,11 +15,12 @@ from typing import Any
 
 from kohort.errors import ConfigError, nearest
 from kohort.privacy.contract import Contract
-from kohort.privacy.guarantee import Guarantee
+from kohort.privacy.guarantee import Guarantee, Pairs
 from kohort.protocol.hub import Ask, Hub, ProtocolGenerator
 from kohort.protocol.plan.approved import ApprovedPlan, TrainSection
 from kohort.protocol.plan.phases import JudgeSection, SecureSumSection, TrainingPhase
 from kohort.protocol.plan.reads import FEDERATED_ROUNDS, NETWORK, Reads
+from kohort.protocol.plan.sections import LEARNED_KINDS, ModelSection
 from kohort.registry import discover, find_namesake
 from kohort.tables.encoder import Encoder
 
@@ -48,6 +49,14 @@ class Method:
     reads: Callable[[Any], Reads] = lambda _: Reads(FEDERATED_ROUNDS | NETWORK)
     """Which keys of `[train]` and `[model]` it reads under a config, and whether it reads `sites.arrive`. A plan that
     gives another one is refused. Unless a method says otherwise, it reads what the shared loop of rounds reads."""
+    fill: Callable[[Any, TrainSection, ModelSection, frozenset[str]], tuple[Any, TrainSection]] = (
+        lambda config, train, *_: (
+            config,
+            train,
+        )
+    )
+    """What config and `[train]` become where a plan leaves keys open: it gets both, `[model]` and the dotted names of
+    the keys that are given. A plan that spells everything out stays as it is."""
     never_reads: frozenset[str] = frozenset()
     """Keys that its config shares with other methods and that it does not read, as in `method.secure.colluders`. They
     are refused, and no part of the plan's hash."""
@@ -59,13 +68,53 @@ class Method:
     """How held-out rows judge the model, for methods that ask them."""
     clusters: Callable[[Any], Mapping[str, tuple[str, ...]] | None] = lambda _: None
     """The clusters of sites the config itself names, if it does."""
+    needs: Callable[[Any], frozenset[str]] = lambda _: frozenset()
+    """Keys of `[data]` and `[sites]` that a simulation cannot do without under a config, as in "data.quasi"."""
+    opens_pairs: Callable[[ApprovedPlan], bool] = lambda _: False
+    """Whether a total counts pairs of categories as they are, also those that one person has; a policy must name it."""
     opening: Callable[[ApprovedPlan, Encoder, tuple[str, ...]], Ask | None] = lambda *_: None
     """What sites are asked along with their enrolment, to save a message; the plan finds the answers in `Hub.opened`.
     Nothing computed from a row may be asked for here: the hub has judged nothing yet."""
+    with_model: Callable[[Any, ModelSection], Any] | None = None
+    """The config under a plan's `[model]`, for methods that leave the choice between networks and other learners."""
     example: str = ""
     """TOML lines of `[method]`, and after them of `[sites]`, that the demo and the contract tests run it with."""
     demo: str | None = None
     """The same for the demo alone, where the example is too small to show what the method can do."""
+
+    def planned(self, approved: ApprovedPlan, rows: int) -> Sequence[Guarantee]:
+        """Everything that a site's policy judges before anything leaves.
+
+        Args:
+            approved: The approved plan.
+            rows: How many rows the site has.
+
+        Returns:
+            The method's claims, and that pairs of categories open, where they do.
+        """
+        return (*self.claims(approved.config, rows), *([Pairs()] if self.opens_pairs(approved) else []))
+
+    def for_model(self, config: Any, model: ModelSection) -> Any:
+        """The config under a plan's `[model]`.
+
+        Args:
+            config: `[method]` as it was given.
+            model: `[model]`.
+
+        Returns:
+            The config.
+
+        Raises:
+            ConfigError: The method learns no model of this kind.
+        """
+        if self.with_model is not None:
+            return self.with_model(config, model)
+        if model.kind in LEARNED_KINDS and self.reads(config).model_kind != model.kind:
+            raise ConfigError(
+                f"method {self.name!r} does not learn a model of kind {model.kind!r}",
+                hint=f'Set method.name = "{model.kind}", or silo, partial or syntactic for anonymised rows',
+            )
+        return config
 
     def example_keys(self) -> dict[str, Any]:
         """The sections of a plan its `example` fills: `method`, with its name, and perhaps `sites`."""

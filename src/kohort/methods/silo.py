@@ -9,6 +9,9 @@ Guarantee: Aggregate of the anonymised rows. No k-anonymous table is sent; the l
 checker verified k (and l, t) for every class a site trains on. A site whose policy demands a larger k refuses the plan.
 A site has no rows to train on before it has anonymised them, so a hub that asks for training first gets nothing.
 
+With `model.kind = "additive"` or `"trees"` sites learn such a model from their anonymised rows over secure sums instead
+(`kohort.methods.learners`): the hub sees totals alone, and a generalised cell counts in every bin it could stand for.
+
 Sharp edges: an attack on the weights can at best reconstruct generalised quasi-identifiers, but all other columns are
 trained on as they are. Membership is not hidden, nor is anything that holds for a whole class: use differential privacy
 for that.
@@ -25,8 +28,10 @@ import polars as pl
 from annotated_types import Ge, Le
 
 from kohort.errors import ConfigError, nearest
+from kohort.methods.learners import LearnerKeys, Learners, learner_of, with_model
 from kohort.methods.registry import Method
-from kohort.models.rows import Rows, encode_rows
+from kohort.models.rows import Rows, encode_rows, first_rows
+from kohort.models.soft import soft_columns
 from kohort.privacy.contract import Contract, Step
 from kohort.privacy.guarantee import Aggregate, Guarantee, KAnonymous
 from kohort.protocol.hub import Ask, Expect, Hub, ProtocolGenerator, Replies, Result
@@ -57,7 +62,7 @@ class Anonymise:
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 - read by pydantic, not a field
 
-    k: Annotated[int, Ge(2)] = 3
+    k: Annotated[int, Ge(2)] = 5
     l: Annotated[int, Ge(0)] = 0  # noqa: E741 - the literature's own letter
     t: Annotated[float, Ge(0)] = 0.0
     l_kind: Literal["distinct", "entropy", "recursive"] = "distinct"
@@ -72,7 +77,7 @@ class Anonymise:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Silo:
+class Silo(LearnerKeys):
     """`[method]` of silo: how sites anonymise their rows. Rounds, epochs, fraction and stopping are in `[train]`."""
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 - read by pydantic, not a field
@@ -121,7 +126,8 @@ def encode_anonymised(encoder: Encoder, made: Anonymised, frame: pl.DataFrame) -
         made: The anonymised rows.
         frame: The rows before anonymisation.
     """
-    left = encode_rows(encoder, frame[made.kept])
+    exact = frame[made.kept]
+    left = encode_rows(encoder, exact)
     generalised = {cells.name for cells in made.cells if cells.generalised}
     start = 0
     for block in encoder.blocks:
@@ -130,7 +136,9 @@ def encode_anonymised(encoder: Encoder, made: Anonymised, frame: pl.DataFrame) -
             column = made.frame[block.name]
             encode_generalised(block, column, left.x[:, start:stop], made.hierarchies.get(block.name))
         start = stop
-    return left
+    released = exact.with_columns(made.frame[name] for name in sorted(generalised))
+    soft = soft_columns(encoder, released, left.x, made.hierarchies, tuple(generalised))
+    return replace(left, soft=soft, persons=first_rows(encoder.schema, exact))
 
 
 def _anonymise(site: Site, request: Request) -> Release:
@@ -150,6 +158,7 @@ def _anonymise(site: Site, request: Request) -> Release:
 
 
 ANONYMISE = Task(name="silo.anonymise", one=_anonymise)
+LEARN = Learners("silo")
 
 
 def protocol(config: Silo, hub: Hub) -> ProtocolGenerator:
@@ -161,16 +170,22 @@ def protocol(config: Silo, hub: Hub) -> ProtocolGenerator:
     _check(config.anonymise, hub.approved.schema)
     replies: Replies = yield Ask(task=ANONYMISE, to=hub.sites, expect=Expect(metrics=("rows", "classes")))
     left = dict(zip(replies.sites, replies.metric("rows").tolist(), strict=True))
-    weights = hub.network.start(hub.streams.generator("start"))
-    ended = yield from federated_rounds(replace(hub, sites=replies.sites, rows=left), weights)
     suppressed = sum(hub.rows[site] for site in left) - sum(left.values())
     notes = (f"{suppressed:,} rows were suppressed and not trained on",) if suppressed else ()
+    hub = replace(hub, sites=replies.sites, rows=left)
+    if learner_of(config) is not None:
+        learned = yield from LEARN.fit(config, hub)
+        return replace(learned, notes=(*notes, *learned.notes))
+    weights = hub.network.start(hub.streams.generator("start"))
+    ended = yield from federated_rounds(hub, weights)
     return Result(model=hub.model_of(ended.weights), rounds=ended.rounds, stopped_by=ended.stopped_by, notes=notes)
 
 
 def claims(config: Silo, rows: int) -> Sequence[Guarantee]:
-    """What a site with `rows` rows discloses: that they are k-anonymous, and weights trained on at most all of them."""
-    return (_verdict(config.anonymise, rows), Aggregate(rows=rows))
+    """What a site with `rows` rows discloses: that they are k-anonymous, and weights trained on at most all of them, or
+    shares of sums."""
+    trained = LEARN.claims(config, rows) or (Aggregate(rows=rows),)
+    return (_verdict(config.anonymise, rows), *trained)
 
 
 def _verdict(config: Anonymise, rows: int, schema: Schema | None = None) -> KAnonymous:
@@ -210,17 +225,18 @@ def _check(config: Anonymise, schema: Schema) -> None:
 
 
 def contract(approved: ApprovedPlan) -> Contract:
-    """The counts after anonymisation, then weights once per round."""
+    """The counts after anonymisation, then weights once per round, or the sums of a learner."""
     config: Silo = approved.config
     says = "how many rows and classes you have after anonymisation"
     anonymise = Step(task=ANONYMISE.name, says=says, claims=(_verdict(config.anonymise, 0, approved.schema),))
+    if learner_of(config) is not None:
+        return Contract.of([anonymise]) + LEARN.contract(approved)
     return Contract.of([anonymise], [training_step(approved)])
 
 
 def reads(config: Silo) -> Reads:
-    """What the shared loop of rounds reads: all of `[train]`, and the network."""
-    del config
-    return Reads(FEDERATED_ROUNDS | NETWORK)
+    """What the shared loop of rounds reads, all of `[train]` and the network; or what a learner reads."""
+    return LEARN.reads(config) or Reads(FEDERATED_ROUNDS | NETWORK)
 
 
 METHOD = Method(
@@ -232,6 +248,10 @@ METHOD = Method(
     contract=contract,
     cites="Saleh 2022",
     own_rows=True,
+    needs=lambda _: frozenset({"data.quasi"}),
     reads=reads,
+    with_model=with_model,
+    phases=LEARN.phases,
+    secure=LEARN.secure,
     example="anonymise = {k = 5}",
 )

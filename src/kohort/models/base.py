@@ -23,7 +23,7 @@ from kohort.errors import DataError
 from kohort.models.options import FloatArray
 from kohort.models.rows import encode_test_rows, target_range
 from kohort.rng import Streams
-from kohort.tables.answers import as_answer
+from kohort.tables.answers import as_answer, number_as_answer
 from kohort.tables.encoder import Encoder
 from kohort.tables.frames import FrameKind, from_native, to_native
 
@@ -148,7 +148,7 @@ class Model(ABC):
         table, kind = (frame, FrameKind.POLARS) if isinstance(frame, pl.DataFrame) else from_native(frame)
         found = np.concatenate([self.codes(x) for x in self._encoded(table)])
         if self.task == "regression":
-            column = pl.Series(self.target, found)
+            column = number_as_answer(pl.Series(self.target, found), self.encoder.schema.columns[self.target])
         else:
             names = pl.Series(self.classes, dtype=pl.String).gather(found).alias(self.target)
             target = self.encoder.schema.columns[self.target]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
+import re
 import warnings
 from collections.abc import Mapping
 from importlib.metadata import version
@@ -24,15 +25,31 @@ from kohort.files import write_atomic
 from kohort.models.base import Model, SavedModel
 from kohort.models.registry import GROUP, FoundKind, find_kind
 
-__all__ = ["FORMAT", "find_model", "load_model", "read_model", "run_folder_of", "save_model"]
+__all__ = [
+    "FORMAT",
+    "about_model",
+    "find_model",
+    "load_model",
+    "read_model",
+    "run_folder_of",
+    "save_cluster_models",
+    "save_model",
+]
 
 FORMAT = 3
 _FORMAT_WITHOUT_KINDS, _FORMAT_WITH_CLASSES = 1, 2
 ARRAYS_FILE, CARD_FILE, PAGE_FILE = "model.safetensors", "model.json", "README.md"
+SITES_FOLDER, CLUSTERS_FILE = "sites", "clusters.json"
+"""Of a simulated run among peers: `sites/SITE/model/`, and which site has the model of which cluster."""
 
 
 def save_model(
-    model: Model, folder: str | Path, *, about: dict[str, Any] | None = None, page: str | None = None
+    model: Model,
+    folder: str | Path,
+    *,
+    about: dict[str, Any] | None = None,
+    page: str | None = None,
+    private: bool = False,
 ) -> None:
     """Write a model into `folder`, each file whole or not at all.
 
@@ -41,6 +58,7 @@ def save_model(
         folder: is made if it does not exist.
         about: what `model.json` says of the run, as plain values.
         page: the card for people, in Markdown.
+        private: whether only the owner may read the files.
 
     Raises:
         ConfigError: nothing registers the kind of the model, so nobody could read it back.
@@ -66,25 +84,27 @@ def save_model(
     }
     card["sha256"] = _card_hash(card)
     if page is not None:
-        write_atomic(place / PAGE_FILE, page.encode())
-    write_atomic(place / ARRAYS_FILE, arrays)
-    write_atomic(place / CARD_FILE, _card_bytes(card))
+        write_atomic(place / PAGE_FILE, page.encode(), private=private)
+    write_atomic(place / ARRAYS_FILE, arrays, private=private)
+    write_atomic(place / CARD_FILE, _card_bytes(card), private=private)
 
 
-def load_model(path: str | Path) -> Model:
+def load_model(path: str | Path, *, cluster: str | None = None) -> Model:
     """Read a model of any registered kind. In a run folder, all files must be what the run's ledger says they were.
 
     Args:
         path: the model's folder, a run folder that holds one, or its `model.json`.
+        cluster: read the model that the sites of this cluster ended a phase among peers with.
 
     Raises:
-        ConfigError: there is no model, a later version wrote it, or what provides its kind is not installed here.
+        ConfigError: there is no model, a later version wrote it, or what provides its kind is not installed here; there
+            is no such cluster.
         IntegrityError: the files were altered or damaged, or do not fit together.
 
     Example:
         kohort.load_model("out/fedavg").predict(frame)
     """
-    folder = find_model(path)
+    folder = find_model(path, cluster=cluster)
     run = run_folder_of(folder)
     if run is not None:
         from kohort.privacy.ledger.bound import check_run_folder
@@ -93,6 +113,18 @@ def load_model(path: str | Path) -> Model:
         if BEFORE in check_run_folder(run).notes:
             warnings.warn(f"{run}: {BEFORE}", stacklevel=2)
     return read_model(folder)
+
+
+def about_model(folder: Path) -> dict[str, Any]:
+    """What `model.json` says of the run, as plain values.
+
+    Args:
+        folder: the folder of `model.json`.
+
+    Raises:
+        IntegrityError: the files were altered or damaged.
+    """
+    return dict(_mapping(_read(folder)[0].get("about")))
 
 
 def run_folder_of(model: Path) -> Path | None:
@@ -105,7 +137,7 @@ def run_folder_of(model: Path) -> Path | None:
         The run folder; None for a model that stands by itself.
     """
     place = model.resolve()
-    folder = place.parent
+    folder = place.parents[2] if len(place.parents) > 2 and place.parents[1].name == SITES_FOLDER else place.parent
     is_run = place.name == "model" and any((folder / name).exists() for name in ("ledger", "run.json"))
     return folder if is_run else None
 
@@ -200,17 +232,56 @@ def _card_hash(card: dict[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def find_model(where: str | Path) -> Path:
+def save_cluster_models(
+    models: Mapping[str, Model], folder: Path, *, clusters: Mapping[str, tuple[str, ...]], about: Mapping[str, Any]
+) -> None:
+    """Write the models that simulated sites have with their peers, each into the folder of its site.
+
+    Args:
+        models: By site.
+        folder: The run folder.
+        clusters: The sites of each cluster.
+        about: What each `model.json` says of the run.
+    """
+    places: dict[str, dict[str, str]] = {}
+    for cluster, sites in clusters.items():
+        for site in sites:
+            number = sum(map(len, places.values()))
+            place = site if re.fullmatch(r"\w[\w. -]{0,63}", site, re.ASCII) else f"%{number}"
+            places.setdefault(cluster, {})[site] = place
+            told = {**about, "site": site, "cluster": cluster}
+            save_model(models[site], folder / SITES_FOLDER / place / "model", about=told)
+    write_atomic(folder / SITES_FOLDER / CLUSTERS_FILE, (json.dumps(places, indent=1) + "\n").encode())
+
+
+def find_model(where: str | Path, *, cluster: str | None = None) -> Path:
     """The folder of `model.json`.
 
     Args:
         where: the model's folder, a run folder that holds one, or its `model.json`.
+        cluster: of a run folder, the cluster whose model it is; the first of its sites has it.
 
     Raises:
-        ConfigError: there is no model.
+        ConfigError: there is no model, or no such cluster.
     """
     path = Path(where)
     for folder in (path.parent,) if path.is_file() else (path, path / "model"):
         if (folder / CARD_FILE).is_file():
-            return folder
+            return folder if cluster is None else _find_cluster_model(folder, cluster)
     raise ConfigError(f"there is no model at {path}", hint="Give a run folder or the folder of model.json")
+
+
+def _find_cluster_model(model: Path, cluster: str) -> Path:
+    """The model of a cluster, of the run that the folder `model` belongs to."""
+    from kohort.models.cluster_names import find_cluster
+
+    run = run_folder_of(model)
+    index = (model if run is None else run) / SITES_FOLDER / CLUSTERS_FILE
+    try:
+        places = json.loads(index.read_bytes()) if index.is_file() else {}
+        first = str(next(iter(places[find_cluster(places, cluster)].values())))
+    except (OSError, ValueError, AttributeError, StopIteration, TypeError, RecursionError) as error:
+        raise IntegrityError(f"{index} is damaged", hint="Run the plan again") from error
+    if Path(first).name != first:  # it would lead out of the run folder, whose ledger is checked
+        raise IntegrityError(f"{index} was altered after it was written", hint="Run the plan again")
+    return index.parent / first / "model"

@@ -19,13 +19,17 @@ from numpy.typing import NDArray
 
 from kohort.errors import ConfigError, DataError
 from kohort.models.options import DType, FloatArray
+from kohort.models.soft import SoftColumn
+from kohort.tables.domain import number
 from kohort.tables.encoder import Encoder
+from kohort.tables.schema import Role, Schema
 
 __all__ = [
     "Rows",
     "StackedRows",
     "encode_rows",
     "encode_test_rows",
+    "first_rows",
     "read_only",
     "stack",
     "target_range",
@@ -43,6 +47,10 @@ class Rows:
     x: FloatArray
     y: FloatArray
     weight: FloatArray | None = None
+    soft: tuple[SoftColumn, ...] = ()
+    """Columns with generalised cells, which models on bins spread over all values that they could stand for."""
+    persons: NDArray[np.bool_] | None = None
+    """The first row of each person, where persons are told apart and these are not all rows of a table."""
     # What `stack` has to know of each of many sites, asked for once: NumPy takes its time to answer.
     _kind: tuple[int, str, int] = field(init=False, repr=False)
     _place: _Place = field(init=False, repr=False)
@@ -77,7 +85,9 @@ class Rows:
     def part(self, begin: int, end: int) -> Rows:
         """Rows `begin` to `end` without copying them."""
         weight = None if self.weight is None else self.weight[begin:end]
-        return Rows(self.x[begin:end], self.y[begin:end], weight)
+        soft = tuple(column.part(begin, end) for column in self.soft)
+        persons = None if self.persons is None else self.persons[begin:end]
+        return Rows(self.x[begin:end], self.y[begin:end], weight, soft, persons)
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,7 +142,17 @@ class StackedRows:
 
 
 def target_range(encoder: Encoder) -> tuple[float, float]:
-    """Offset and width of a numeric target; (0, 1) for classes."""
+    """Offset and width of a numeric target.
+
+    Args:
+        encoder: Knows the target and its bounds.
+
+    Returns:
+        (0, 1) for classes.
+
+    Raises:
+        ConfigError: A number has no bounds.
+    """
     if encoder.classes is not None or encoder.schema.target is None:
         return 0.0, 1.0
     bounds = encoder.domain.columns[encoder.schema.target].bounds
@@ -152,13 +172,42 @@ def encode_test_rows(encoder: Encoder, frame: pl.DataFrame) -> Rows:
     return with_target(encoder, encoder.inputs(frame)[0], frame)
 
 
+def first_rows(schema: Schema, frame: pl.DataFrame) -> NDArray[np.bool_] | None:
+    """The first row of each person in a table; None where persons are not told apart.
+
+    Args:
+        schema: The roles of the columns.
+        frame: The rows.
+
+    Returns:
+        A mask over the rows.
+    """
+    if not schema.identifiers or schema.identifiers[0] not in frame.columns:
+        return None
+    return frame[schema.identifiers[0]].is_first_distinct().to_numpy()
+
+
 def with_target(encoder: Encoder, x: FloatArray, frame: pl.DataFrame) -> Rows:
     """Rows of inputs that were encoded already: the target and the weights of the rows come from `frame`."""
     low, width = target_range(encoder)
     target = encoder.target(frame)
     if (low, width) != (0.0, 1.0):
         target = ((target.astype(np.float64) - low) / width).astype(target.dtype)
-    return Rows(x, np.ascontiguousarray(target), encoder.row_weights(target))
+    return Rows(x, np.ascontiguousarray(target), _weights(encoder, target, frame))
+
+
+def _weights(encoder: Encoder, target: FloatArray, frame: pl.DataFrame) -> FloatArray | None:
+    """The weight of every row: that of its class, times its own where the table has a column of weights."""
+    by_class = encoder.row_weights(target)
+    name = next(iter(encoder.schema.with_role(Role.WEIGHT)), None)
+    if name is None or name not in frame.columns:  # rows to predict have no weight
+        return by_class
+    own = number(frame[name])
+    if own.null_count() or not bool((own >= 0).all()):
+        hint = "Give every row a weight of 0 or more"
+        raise DataError(f"column {name!r} holds weights that are missing or below 0", hint=hint)
+    weights: FloatArray = own.to_numpy().astype(target.dtype)
+    return weights if by_class is None else weights * by_class
 
 
 def read_only(array: NDArray[Any], dtype: Any = None) -> NDArray[Any]:
@@ -179,7 +228,17 @@ def read_only(array: NDArray[Any], dtype: Any = None) -> NDArray[Any]:
 
 
 def stack(sites: Sequence[Rows]) -> StackedRows:
-    """Many sites side by side; without a copy when all are slices of the same arrays, else concatenated."""
+    """Many sites side by side; without a copy when all are slices of the same arrays, else concatenated.
+
+    Args:
+        sites: The rows of each.
+
+    Returns:
+        The rows of all.
+
+    Raises:
+        DataError: There is no site, or they differ in columns, number type or weights.
+    """
     if not sites:
         raise DataError("there is no site to stack", hint="Give at least one")
     kinds = {rows._kind for rows in sites}

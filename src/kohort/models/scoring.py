@@ -34,7 +34,19 @@ def scores(network: Scorer, weights: FloatArray, x: FloatArray) -> FloatArray:
 
 
 def probabilities(network: Scorer, weights: FloatArray, x: FloatArray) -> FloatArray:
-    """Class probabilities [rows, classes]; two columns for a logistic network."""
+    """Class probabilities.
+
+    Args:
+        network: A network trained with softmax or logistic loss.
+        weights: Its weights.
+        x: Encoded rows.
+
+    Returns:
+        [rows, classes]; two columns for a logistic network.
+
+    Raises:
+        ConfigError: Its loss gives no probabilities.
+    """
     if network.loss not in ("softmax", "logistic"):
         raise ConfigError(
             f"a network trained with {network.loss} loss gives no probabilities",
@@ -57,7 +69,21 @@ def predict(network: Scorer, weights: FloatArray, x: FloatArray) -> NDArray[Any]
 def loss_of(
     network: Scorer, weights: FloatArray, x: FloatArray, y: FloatArray, *, weight: FloatArray | None = None
 ) -> float:
-    """Mean loss over the rows, sum_i(weight_i * loss_i) / rows, without any penalty term; NaN for no rows."""
+    """Mean loss over the rows, sum_i(weight_i * loss_i) / rows, without any penalty term.
+
+    Args:
+        network: The network.
+        weights: Its weights.
+        x: Encoded rows.
+        y: Their targets.
+        weight: A weight per row; None: 1 each.
+
+    Returns:
+        The loss; NaN for no rows.
+
+    Raises:
+        DataError: Lengths or widths differ.
+    """
     _check_width(network, x)
     if y.shape != (x.shape[0],) or (weight is not None and weight.shape != y.shape):
         raise DataError(f"{x.shape[0]} rows do not fit targets or weights of another length", hint="Align them")

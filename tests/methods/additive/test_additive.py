@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
+from typer.testing import CliRunner
 
+from kohort.cli.main import build
 from kohort.errors import ConfigError, IntegrityError, KohortError, RefusedError
-from kohort.methods.additive.learner import COUNT_STEPS, PrivateLearner, start
+from kohort.methods.additive import exact
+from kohort.methods.additive.config import Additive
+from kohort.methods.additive.method import start
+from kohort.methods.additive.private import COUNT_STEPS, PrivateLearner
+from kohort.methods.additive.ridge import RidgeLearner
+from kohort.models.additive.cells import codes_of
 from kohort.models.additive.model import AdditiveModel
 from kohort.models.rows import encode_rows
 from kohort.privacy.dp.accounting import calibrate
 from kohort.protocol.wire import decode
-from kohort.rounds import checked_training
-from kohort.rounds.checked_course import Course
-from kohort.rounds.learner import Setting, learn_pooled
+from kohort.rounds.totals import checked_training
+from kohort.rounds.totals.course import Course
+from kohort.rounds.totals.learner import Memory, Setting, learn_pooled
 from kohort.runs.agreed import approved_plan_for
 from kohort.runs.config import Plan, load_plan
 from kohort.runs.run import Outcome, run
@@ -57,6 +66,7 @@ def plan(
     *,
     train: Mapping[str, Any] | None = None,
     sites: Mapping[str, Any] | None = None,
+    policy: Mapping[str, Any] | None = None,
     **own: Any,
 ) -> Plan:
     """A plan with every domain declared."""
@@ -77,7 +87,7 @@ def plan(
             "sites": {"split": "files", **(sites or {})},
             "method": {"name": "additive", **own},
             **({"train": dict(train)} if train else {}),
-            "policy": {"min_rows": 1},
+            "policy": {"min_rows": 1, **(policy or {})},
         }
     )
 
@@ -282,11 +292,12 @@ def _private(target: str) -> tuple[PrivateLearner, Any]:
 def test_one_row_adds_no_more_than_the_sensitivity(target: str) -> None:
     learner, rows = _private(target)
     for number in range(3):
-        without = learner.contribution(rows.part(1, rows.count), {})
+        without = learner.contribution(rows.part(1, rows.count), Memory())
         norms = [
-            float(np.linalg.norm((learner.contribution(rows.part(a, a + 1), {})).astype(float))) for a in range(40)
+            float(np.linalg.norm((learner.contribution(rows.part(a, a + 1), Memory())).astype(float)))
+            for a in range(40)
         ]
-        whole = learner.contribution(rows, {})
+        whole = learner.contribution(rows, Memory())
         assert float(np.linalg.norm((whole - without).astype(float))) <= learner.sensitivity * (1 + 1e-9)
         assert max(norms) <= learner.sensitivity * (1 + 1e-9)
         if number == 0 and target != "cost":
@@ -299,7 +310,7 @@ def test_shares_of_the_budget_add_up_to_all_of_it() -> None:
     spent = 0.0
     while not learner.finished:
         spent += learner.share
-        learner = learner.after(learner.contribution(rows, {}) * 4, 4)
+        learner = learner.after(learner.contribution(rows, Memory()) * 4, 4)
     assert spent == pytest.approx(1.0)
 
 
@@ -324,7 +335,7 @@ def test_noise_that_leaves_a_site_has_the_planned_deviation() -> None:
             data for site, task, number, data in carried.replies if (site, task, number) == (name, "additive.own", 0)
         )
         frame = population.frame[int(population.starts[index]) : int(population.starts[index + 1])]
-        exact = learner.contribution(encode_rows(learner.setting.encoder, frame), {})
+        exact = learner.contribution(encode_rows(learner.setting.encoder, frame), Memory())
         noises.append(decode(reply).arrays["numbers"] - exact)
     sigma = calibrate(epsilon=8.0, delta=1e-4, rate=1.0, steps=1)
     planned = sigma * COUNT_STEPS * np.sqrt(3 + 1) / np.sqrt(0.1)
@@ -424,3 +435,154 @@ def test_a_budget_works_where_no_domain_is_declared(secure: str) -> None:
     found = run(plan, seed=1, tables={"": frame})
     assert found.rounds > 1
     assert found.epsilon == pytest.approx(3.0, rel=0.05)
+
+
+@pytest.mark.parametrize("target", ["sick", "kind", "cost"])
+def test_the_gram_metric_comes_nearer_to_the_optimum_where_columns_go_together(target: str) -> None:
+    given = {
+        site: frame.with_columns(dose=(pl.col("age") / 10 + pl.col("dose").fill_null(4.0) / 5).round(2))
+        for site, frame in tables().items()
+    }
+
+    def model(**own: Any) -> AdditiveModel:
+        made = plan(target, secure={"sum": "none"}, policy={"pairs": "open"}, **own)
+        found = run(made, seed=5, tables=given).model
+        assert isinstance(found, AdditiveModel)
+        return found
+
+    best = model(rounds=100)
+    assert _distance(model(rounds=7, metric="gram"), best) < 0.5 * _distance(model(rounds=7), best)
+
+
+def _distance(one: AdditiveModel, other: AdditiveModel) -> float:
+    return float(np.sqrt(np.mean(np.square(one.values - other.values))))
+
+
+def test_pairs_open_by_masks_only_where_the_policy_says_so_and_give_the_pooled_model() -> None:
+    with pytest.raises(RefusedError, match="pairs"):
+        fitted(rounds=4, metric="gram")
+    model = fitted(rounds=4, metric="gram", policy={"pairs": "open"}).model
+    twin = pooled("sick", 3, rounds=4, metric="gram", policy={"pairs": "open"})
+    assert model.weights.tobytes() == twin.weights.tobytes()
+
+
+def test_a_key_holder_rounds_small_pairs_before_the_hub_sees_them() -> None:
+    rounded = plan(rounds=9, metric="gram", secure={"sum": "bfv"}, policy={"min_cell": 20})
+    with listening() as carried:
+        outcome = run(rounded, seed=5, tables=tables())
+    (opened,) = [data for _, task, number, data in carried.replies if (task, number) == ("sum.open", 1)]
+    counts = decode(opened).arrays["total"]
+    assert set(np.unique(counts[counts < 20])) == {0}
+    assert (counts == 20).sum() > 5
+    true = _pair_counts()
+    assert ((true > 0) & (true < 20)).sum() > 20, "there was something to round"
+    assert (counts[true >= 20] == true[true >= 20]).all()
+    assert outcome.metrics["accuracy"] > 0.7
+
+
+def _pair_counts() -> np.ndarray:
+    """Counted row by row, by the values that the test's table has."""
+    model = fitted(rounds=4).model
+    places = model.bins.of_rows(codes_of(model.bins.columns, model.encoder.transform(_training_rows(plan(), tables()))))
+    found = []
+    for one in range(3):
+        for two in range(one + 1, 3):
+            seen = Counter(zip(places[one].tolist(), places[two].tolist(), strict=True))
+            spans = [range(int(model.bins.starts[at]), int(model.bins.starts[at + 1])) for at in (one, two)]
+            found += [seen[a, b] for a in spans[0] for b in spans[1]]
+    return np.asarray(found)
+
+
+def test_a_rounded_total_that_the_key_holder_did_not_sign_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = Course.inputs
+
+    def inputs(self: Course, number: int) -> dict[str, bytes]:
+        said = honest(self, number)
+        if number == 2:
+            total = np.frombuffer(said["total"], dtype="<u8").copy()
+            total[0] += 20
+            said = {**said, "total": total.tobytes()}
+        return said
+
+    asked = {"rounds": 4, "metric": "gram", "secure": {"sum": "bfv"}}
+    monkeypatch.setattr(Course, "inputs", inputs)
+    with pytest.raises(IntegrityError, match="not what the key-holder opened"):
+        fitted(**asked)
+    monkeypatch.setattr(checked_training, "signed_total", lambda *given: given[-1][:-8])
+    assert fitted(**asked).rounds == 4
+
+
+def test_more_bins_than_a_gram_matrix_can_have_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exact, "MOST_BINS", 10)
+    with pytest.raises(RefusedError, match="too many pairs"):
+        fitted(rounds=4, metric="gram", policy={"pairs": "open"})
+    with pytest.raises(ConfigError, match="no budget"):
+        plan(metric="gram", dp=BUDGET)
+
+
+def test_a_report_shows_the_curves_and_importances_of_the_model(tmp_path: Path) -> None:
+    outcome = run(plan(rounds=4), seed=5, tables=tables(), out=tmp_path / "run")
+    page = outcome.report()
+    assert page.count("<svg viewBox") == 3 + 3, "a curve and a bar for each of three columns"
+    for name in ("age", "dose", "town"):
+        assert f"<h2>{name} <small>importance" in page
+    written = write_and_read(tmp_path / "run")
+    assert written.count("<svg viewBox") == 6
+    assert "<h2>age <small>importance" in written
+    private = run(plan(dp=BUDGET, rounds=4), seed=5, tables=tables()).report()
+    assert 'fill-opacity="0.2"' in page
+    assert 'fill-opacity="0.2"' not in private, "no intervals under a budget"
+
+
+def write_and_read(folder: Path) -> str:
+    """The page that `kohort report` writes about a run folder."""
+    result = CliRunner().invoke(build(), ["report", str(folder), "--title", "A run of additive"])
+    assert result.exit_code == 0, result.output
+    return (folder / "report.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("method", ["gram", "ridge"])
+def test_a_learner_with_pairs_is_restored_at_every_total(method: str) -> None:
+    made, given = plan(metric="gram", rounds=5, policy={"pairs": "open"}), tables()
+    schema = _schema_of(made, given)
+    approved = approved_plan_for(made, schema=schema, run="twin", sites=tuple(given))
+    domain = declared_domain(approved.schema, missing=approved.missing)
+    assert domain is not None
+    encoder = Encoder(schema, domain)
+    own = Additive(rounds=2) if method == "ridge" else None
+    setting = Setting(approved=approved, encoder=encoder, seed=bytes(16), members=4, own=own)
+    begin = RidgeLearner if method == "ridge" else start
+    rows, learner = encode_rows(encoder, _training_rows(made, given)), begin(setting)
+    while not learner.finished:
+        learner = begin(setting).restored(learner.checkpoint())
+        learner = learner.after(learner.contribution(rows, Memory()), 4)
+    whole = learn_pooled(begin, setting, [rows], 5).model
+    assert learner.model is not None
+    assert whole is not None
+    assert learner.model.weights.tobytes() == whole.weights.tobytes()
+
+
+def test_sites_that_miss_the_total_of_pairs_catch_up_by_its_signature() -> None:
+    faults = {"faults": {"drop": 0.25}, "quorum": 0.2}
+    asked = plan(rounds=7, metric="gram", secure={"sum": "none"}, sites=faults, policy={"pairs": "open"})
+    with listening() as carried:
+        outcome = run(asked, seed=3, tables=tables(sites=6))
+    assert any(task == "additive.catch-up" for _, task, _, _ in carried.replies)
+    assert outcome.metrics["accuracy"] > 0.6
+
+
+def test_fewer_persons_than_bins_need_are_a_clear_line() -> None:
+    few = {site: frame.head(6) for site, frame in tables().items()}
+    with pytest.raises(KohortError, match="classes have fewer than 20 rows") as caught:
+        run(plan(rounds=3), seed=5, tables=few)
+    assert caught.value.exit_code == 4
+
+
+def test_a_table_of_constant_columns_is_a_clear_line() -> None:
+    same = {
+        site: frame.with_columns(age=pl.lit(40), dose=pl.lit(2.0), town=pl.lit("west"))
+        for site, frame in tables().items()
+    }
+    with pytest.raises(KohortError, match="no column has two bins") as caught:
+        run(plan(rounds=3), seed=5, tables=same)
+    assert caught.value.exit_code == 3

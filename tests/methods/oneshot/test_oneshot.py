@@ -69,7 +69,7 @@ def plan(
             "oneshot": {"min_rows": 10, **(oneshot or {})},
             **(method or {}),
         },
-        "policy": {"min_rows": 1},
+        "policy": {"min_rows": 1, "pairs": "open"},
     }
     return load_plan({name: {**part, **sections.get(name, {})} for name, part in base.items()})
 
@@ -135,7 +135,7 @@ def test_without_a_secure_sum_bounds_are_described() -> None:
 
 def test_one_site_alone_hides_behind_nobody() -> None:
     alone = {"a": tables()["b"]}
-    with pytest.raises(RefusedError, match="1 sites take part"):
+    with pytest.raises(RefusedError, match="needs three sites, and 1 take part"):
         run(plan("bfv"), tables=alone, seed=1)
     assert run(plan("none"), tables=alone, seed=1).accuracy > 0.5
 

@@ -42,7 +42,7 @@ def plan(scheme: str, split: str, sites: int) -> Plan:
             "sites": {"count": sites, "split": split},
             "model": {"dtype": "float64"},
             "method": {"name": "oneshot", "secure": {"sum": scheme}, "oneshot": {"min_rows": 1}},
-            "policy": {"min_rows": 1},
+            "policy": {"min_rows": 1, "pairs": "open"},
         }
     )
 

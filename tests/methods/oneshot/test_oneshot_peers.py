@@ -50,7 +50,7 @@ def plan(to: str = "peers", scheme: str = "none", oneshot: dict[str, Any] | None
                 "secure": {"sum": scheme},
                 "oneshot": {"min_rows": 10, "statistics_to": to, **(oneshot or {})},
             },
-            "policy": {"min_rows": 1},
+            "policy": {"min_rows": 1, "pairs": "open"},
         }
     )
 

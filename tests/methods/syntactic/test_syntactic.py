@@ -454,7 +454,7 @@ def test_an_item_unknown_to_the_hierarchy_ends_the_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("data", "text"),
     [
-        ({"quasi": []}, "no quasi-identifiers"),
+        ({"quasi": []}, "needs quasi-identifiers"),
         ({"items": ["codes", "more"]}, "more than one column holds items"),
         ({"quasi": ["age", "outcome"]}, "also a quasi-identifier"),
     ],

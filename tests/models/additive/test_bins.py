@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import polars as pl
 import pytest
 
 from kohort.errors import IntegrityError
 from kohort.models.additive.bins import Bins, isotonic, make_bins
-from kohort.models.additive.cells import codes_of, columns_of
+from kohort.models.additive.cells import Column, codes_of, columns_of
+from kohort.models.additive.noisy import bins_of_noisy
 from kohort.models.rows import encode_rows
 from kohort.tables.domain import learn_domain
 from kohort.tables.encoder import Encoder
@@ -90,3 +93,33 @@ def test_isotonic_values_never_fall_and_keep_the_mean() -> None:
     assert (np.diff(fitted) >= 0).all()
     assert np.isclose((fitted * weights).sum(), (values * weights).sum())
     assert np.allclose(fitted, [5 / 3, 5 / 3, 2.0, 4.25, 4.25])
+
+
+def _coded(codes: list[str], counts: list[int]) -> tuple[tuple[Column, ...], list[np.ndarray]]:
+    """One column of codes, and how many persons have each of them, in the order of the cells."""
+    frame = pl.DataFrame({"code": codes, "y": (["p", "q"] * len(codes))[: len(codes)]})
+    schema = Schema.of(features=["code"], target="y")
+    domain = learn_domain(frame, schema, missing="category")
+    by_name = replace(domain.columns["code"], categories=tuple(sorted(codes)))
+    columns = columns_of(Encoder(schema, replace(domain, columns={**domain.columns, "code": by_name})))
+    held = dict(zip(codes, counts, strict=True))
+    return columns, [np.asarray([held[code] for code in sorted(codes)], dtype=float)]
+
+
+def test_under_a_budget_rare_categories_join_rare_neighbours_of_the_code_list() -> None:
+    codes = ["100", "20", "9", "1000", "30", "110", "10"]
+    columns, counts = _coded(codes, [500, 16, 900, 20, 16, 18, 16])
+    bins, sizes = bins_of_noisy(columns, counts, bins=32, least=20, noise=8.0)
+    of = dict(zip(sorted(codes), bins.of_cell[0].tolist(), strict=True))
+    assert len({of["9"], of["100"]}) == 2, "frequent ones stay alone"
+    assert of["10"] == of["20"] == of["30"], "by number, not by name: 100 and 1000 stand between 10 and 20"
+    assert of["110"] == of["1000"], "what is left at the end joins the last group"
+    assert sizes.sum() == sum(counts[0])
+
+
+def test_under_a_budget_names_that_are_no_numbers_are_joined_in_their_order_and_missing_ones_come_last() -> None:
+    columns, counts = _coded(["d", "a", "c", "b"], [30, 30, 30, 30])
+    bins, _ = bins_of_noisy(columns, counts, bins=32, least=20, noise=13.0)
+    assert bins.of_cell[0].tolist() == [0, 0, 1, 1]
+    everything, _ = bins_of_noisy(columns, counts, bins=32, least=20, noise=100.0)
+    assert everything.total == 1, "noise beyond all counts leaves one bin"

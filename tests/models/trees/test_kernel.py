@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,8 @@ def _bins(generator: np.random.Generator, columns: int, outputs: int) -> Bins:
     for output, column in np.ndindex(outputs, columns):
         if not ordered[column]:
             rank[output, column, : sizes[column]] = generator.permutation(sizes[column])
-    return Bins(tuple(np.zeros(1, np.uint8) for _ in sizes), sizes.astype(np.int64), missing, ordered, rank)
+    other = np.full(columns, ABSENT, dtype=np.uint8)
+    return Bins(tuple(np.zeros(1, np.uint8) for _ in sizes), sizes.astype(np.int64), missing, ordered, rank, other)
 
 
 def _rows(generator: np.random.Generator, bins: Bins, rows: int) -> Any:
@@ -62,7 +64,7 @@ def test_every_split_is_the_best_that_a_search_of_all_cuts_finds(
     nodes = np.zeros((2, rows), dtype=np.int16)
     while not growth.finished:
         opened = list(zip(growth.open.tree.tolist(), growth.open.node.tolist(), strict=True))
-        growth.take(growth.counted(codes, nodes, gradient, curvature))
+        growth.take(growth.counted(codes[None], nodes, gradient, curvature))
         for tree, node in opened:
             best = 0.0
             for column in range(3):
@@ -71,6 +73,37 @@ def test_every_split_is_the_best_that_a_search_of_all_cuts_finds(
                 best = max(best, float(slow.best_gain(cells, places, ABSENT, l2, least)))
             assert growth.trees.gain[tree, node] == pytest.approx(best, rel=1e-9, abs=1e-9)
             assert (growth.trees.split[tree, node] >= 0) == (best > 1e-12) or best < 1e-9
+        _move(growth, codes, nodes, bins)
+    _check_leaves(growth, codes, gradient, curvature, bins)
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), rows=st.integers(10, 80), depth=st.integers(1, 3), cell=st.integers(2, 6))
+def test_withheld_cells_are_joined_alike_for_siblings_and_by_whole_cells_of_the_parent(
+    seed: int, rows: int, depth: int, cell: int
+) -> None:
+    growth, codes, gradient, curvature, bins = _grown(seed, rows=rows, depth=depth, l2=1.0, least=cell)
+    growth.options = replace(growth.options, min_cell=cell)
+    nodes, parents = np.zeros((2, rows), dtype=np.int16), {}
+    while not growth.finished:
+        assert growth.counting
+        growth.take(growth.counted(codes[None], nodes, gradient, curvature))
+        assert growth.layout is not None
+        total = growth.counted(codes[None], nodes, gradient, curvature)
+        held = total.reshape(-1, 3)[:, 2]
+        assert not ((held > 0) & (held < cell)).any()
+        here = {}
+        for tree, node, begin in zip(growth.open.tree, growth.open.node, growth.open.begin, strict=True):
+            own = growth.layout[begin : begin + growth.widths[tree]]
+            here[int(tree), int(node)] = np.unique(own, return_inverse=True)[1]
+            assert held[np.unique(own)].sum() == 3 * (nodes[tree] == node).sum(), "every column has all rows"
+        for (tree, node), own in here.items():
+            sibling = (tree, node + 1 if node % 2 else node - 1)
+            assert not node or (here[sibling] == own).all()
+            above = parents.get((tree, (node - 1) // 2), np.arange(len(own)))
+            assert all(len(set(own[above == group])) == 1 for group in np.unique(above))
+        parents = here
+        growth.take(total)
         _move(growth, codes, nodes, bins)
     _check_leaves(growth, codes, gradient, curvature, bins)
 

@@ -11,6 +11,7 @@ import polars as pl
 import pytest
 
 from kohort.models.rows import Rows, encode_rows
+from kohort.models.trees import learner as learner_module
 from kohort.models.trees.bins import Bins, count_cells
 from kohort.models.trees.columns import tree_columns
 from kohort.models.trees.learner import TreeLearner
@@ -160,6 +161,21 @@ def test_steps_that_raise_the_loss_on_held_out_rows_are_dropped() -> None:
     assert len(learner.history) == best + 3
     assert len(_model(learner).forest.trees) == best * options.trees
     assert learner.totals < 1 + 10 * 6
+
+
+def test_a_hub_does_not_choose_the_held_out_rows_by_its_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pattern of runs in which a cell of one person is empty would say which row that person has."""
+    encoder, rows = _encoded("cost")
+
+    def held(seed: bytes) -> list[bool]:
+        found: list[bool] = TreeLearner(encoder, OPTIONS, seed).rows_of(rows).held_out.tolist()
+        return found
+
+    assert held(SEED) == held(bytes(16)) == held(b"a hub's choice..")
+    monkeypatch.setattr(learner_module, "_HELD_OUT", np.uint64(5))
+    other = held(SEED)
+    monkeypatch.undo()
+    assert other != held(SEED)  # where the key differs, so do the rows
 
 
 def test_held_out_rows_change_no_split() -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
-from tests.models.trees.test_learner import _encoded, _learned, _model, _table
+from tests.models.trees.test_learner import OPTIONS, _encoded, _learned, _model, _table
 
 from kohort.errors import ConfigError, DataError, IntegrityError
 from kohort.models.base import SavedModel
@@ -16,7 +19,10 @@ from kohort.models.files import load_model, save_model
 from kohort.models.rows import encode_rows
 from kohort.models.trees.model import TreeModel, load_trees
 from kohort.tables.encoder import Encoder, learn_domain
+from kohort.tables.frames import read_table
 from kohort.tables.schema import Schema
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "model-trees"
 
 
 def _of(target: str) -> TreeModel:
@@ -89,3 +95,39 @@ def test_an_unseen_category_is_read_as_other_where_that_is_declared_and_refused_
     model = _model(_learned(encoder, [encode_rows(encoder, frame)]))
     chances = model.predict_proba(pl.DataFrame({"ward": ["never", *"abcdef"]}))[:, 1]
     assert min(chances[1:]) < chances[0] < max(chances[1:])
+
+
+@pytest.mark.parametrize("encoding", ["label", "onehot"])
+def test_an_unseen_category_is_a_rare_one_or_goes_with_the_larger_part(encoding: Any) -> None:
+    frame = pl.DataFrame(
+        {
+            "ward": ["a"] * 60 + ["b"] * 30 + ["c"] * 30 + ["d"] * 4,
+            "ill": ["no"] * 60 + ["yes"] * 30 + ["no"] * 30 + ["yes"] * 4,
+        }
+    )
+    options = replace(OPTIONS, holdout=0.0, columns=1.0, min_leaf=3, l2=1.0)
+
+    def chance_of(rows: pl.DataFrame, least: int, ward: str) -> float:
+        schema = Schema.of(target="ill", features=("ward",))
+        encoder = Encoder(schema, learn_domain(rows, schema), encoding)
+        learned = _learned(encoder, [encode_rows(encoder, rows)], replace(options, min_leaf=least))
+        model = load_trees(_model(learned).save())
+        with pytest.warns(UserWarning, match="ward") if ward == "never" else nullcontext():
+            return float(model.predict_proba(pl.DataFrame({"ward": [ward]}))[0, 1])
+
+    # Four rows of "d" are too few for a code of their own at least = 5: they stand for all that is rare.
+    assert chance_of(frame, 5, "never") == chance_of(frame, 5, "d")
+    # With no rare category, the middle code would be "b"; an unseen one follows the larger part of every split.
+    common = frame.filter(pl.col("ward") != "d")
+    assert chance_of(common, 5, "never") == chance_of(common, 5, "a")
+    assert chance_of(common, 5, "b") > 0.5 > chance_of(common, 5, "never")
+
+
+def test_the_first_format_is_read_for_ever() -> None:
+    """`expected.json` is what the file predicted when it was written, probabilities rounded to six digits."""
+    model, rows = load_model(GOLDEN), read_table(GOLDEN / "rows.csv")
+    expected = json.loads((GOLDEN / "expected.json").read_bytes())
+    with pytest.warns(UserWarning, match="ward"):  # the last row has a ward that nobody had
+        assert model.predict(rows).to_list() == expected["predicted"]
+    with pytest.warns(UserWarning, match="ward"):
+        assert np.abs(model.predict_proba(rows) - np.array(expected["probabilities"])).max() < 2e-6

@@ -25,11 +25,15 @@ class Additive:
     min_bin: Annotated[int, Ge(1)] = 20
     """Fewest persons of a bin, and of a class. A larger `policy.min_cell` holds instead."""
     rounds: Annotated[int, Ge(2), Le(200)] | None = None
-    """Totals in all, the counts for the bins included; by default 12, and 11 with a budget."""
+    """Totals in all, the counts for the bins included; by default 12, 11 with a budget, 10 with `metric = "gram"`."""
+    metric: Literal["counts", "gram"] = "counts"
+    """What steps are measured by: the counts of bins; or one more total that counts pairs of bins, which needs fewer
+    steps where columns go together."""
     ridge: Annotated[float, Ge(0)] = 1.0
     """Pull of every value towards 0, in rows. Not read with a budget."""
-    smooth: Annotated[float, Ge(0)] = 3.0
-    """Pull of neighbouring bins towards each other, in rows. Not read with a budget."""
+    smooth: Annotated[float, Ge(0)] | None = None
+    """Pull of neighbouring bins towards each other, in rows; by default 3, and 10 with more than two classes. Not read
+    with a budget."""
     link: Literal["identity", "log"] = "identity"
     """Of a target that is a number: its mean, or the logarithm of its mean, for amounts and counts."""
     monotone: Mapping[str, Literal["up", "down"]] = field(default_factory=dict)
@@ -42,10 +46,15 @@ class Additive:
     def __post_init__(self) -> None:
         object.__setattr__(self, "secure", self.secure.or_scheme("masks"))
         if self.rounds is None:
-            object.__setattr__(self, "rounds", 12 if self.dp is None else 11)
-        if self.dp is not None and (self.dp.mechanism != "dp-sgd" or self.dp.quantile is not None):
+            object.__setattr__(self, "rounds", 11 if self.dp is not None else 10 if self.metric == "gram" else 12)
+        if self.metric == "gram" and (self.dp is not None or self.totals < 3):
             raise ConfigError(
-                "the noise of an additive model goes on its sums", hint="Drop dp.mechanism and dp.quantile"
+                'metric = "gram" needs three rounds and no budget',
+                hint='Set method.metric = "counts", or drop method.dp',
+            )
+        if self.dp is not None and not self.dp.is_plain:
+            raise ConfigError(
+                "the noise of an additive model goes on its sums", hint="Drop dp.mechanism, dp.quantile and dp.sample"
             )
 
     @property

@@ -21,8 +21,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from kohort.crypto.sums.scheme import find_scheme
+from kohort.errors import ConfigError
 from kohort.methods.additive.config import Additive
-from kohort.methods.additive.learner import check_plan, start
+from kohort.methods.additive.exact import ExactLearner
+from kohort.methods.additive.private import PrivateLearner
 from kohort.methods.registry import Method
 from kohort.models.additive.cells import columns_of
 from kohort.models.rows import target_range
@@ -32,10 +34,46 @@ from kohort.protocol.hub import Hub, ProtocolGenerator, Result
 from kohort.protocol.plan.approved import ApprovedPlan, TrainSection
 from kohort.protocol.plan.phases import TrainingPhase
 from kohort.protocol.plan.reads import Reads
-from kohort.rounds.checked_training import CheckedTraining
 from kohort.rounds.dp_accounts import planned_claims, shared_sigma
+from kohort.rounds.totals.checked_training import CheckedTraining
+from kohort.rounds.totals.learner import Learner, Setting
+from kohort.rounds.totals.pairs import rounds_pairs
 
-__all__ = ["METHOD", "TRAINING", "Additive"]
+__all__ = ["METHOD", "TRAINING", "Additive", "check_plan", "fit", "start"]
+
+
+def start(setting: Setting) -> Learner:
+    """The learner of a plan, before the first total.
+
+    Args:
+        setting: What hub and sites know alike.
+
+    Returns:
+        The exact learner, or the private one where the plan has a budget.
+    """
+    config: Additive = setting.config
+    return ExactLearner(setting) if config.dp is None else PrivateLearner(setting)
+
+
+def check_plan(setting_columns: tuple[str, ...], config: Additive, *, classes: int, low: float) -> None:
+    """What would fail at every site is the plan's fault, and is said once.
+
+    Args:
+        setting_columns: The columns the model reads.
+        config: `[method]`.
+        classes: How many classes there are; 0 for a number.
+        low: The lowest value of a target that is a number.
+
+    Raises:
+        ConfigError: A key does not fit the table.
+    """
+    unknown = [name for name in config.monotone if name not in setting_columns]
+    if unknown:
+        raise ConfigError(f"monotone names {unknown[0]!r}, which the model does not read as a number", hint="Drop it")
+    if config.monotone and classes > 2:
+        raise ConfigError("monotone curves need two classes or a number", hint="Drop method.monotone")
+    if config.link == "log" and (classes or low < 0):
+        raise ConfigError("the log link is for numbers that are not negative", hint='Set method.link = "identity"')
 
 
 def _totals(approved: ApprovedPlan) -> int:
@@ -43,12 +81,23 @@ def _totals(approved: ApprovedPlan) -> int:
     return config.totals
 
 
+def _pair_rounds(config: Additive) -> range:
+    """The rounds whose totals count pairs of bins."""
+    return range(1, 2) if config.metric == "gram" else range(0)
+
+
+def opens_pairs(approved: ApprovedPlan) -> bool:
+    """Whether counts of pairs of bins open as they are: no key-holder rounds them."""
+    return bool(_pair_rounds(approved.config)) and not rounds_pairs(approved)
+
+
 TRAINING = CheckedTraining(
     "additive",
     start,
     _totals,
-    says="counts of cells in the first round, and sums of residuals per bin in the others",
-    seals=range(1),
+    says="persons per fine cell of each column at first, then how far the model is off in each bin",
+    pairs=lambda approved: _pair_rounds(approved.config),
+    seals=lambda _: range(1),
     tells="the bins of all columns and how many persons of all sites each holds",
 )
 
@@ -66,11 +115,25 @@ def reads(config: Additive) -> Reads:
 
 def protocol(config: Additive, hub: Hub) -> ProtocolGenerator:
     """Count cells, then sum residuals until the plan's totals are used up."""
+    return (yield from fit(config, hub, TRAINING))
+
+
+def fit(config: Additive, hub: Hub, training: CheckedTraining) -> ProtocolGenerator:
+    """Fit an additive model to the sites' training rows.
+
+    Args:
+        config: The keys of the learner.
+        hub: The coordinator.
+        training: Of which sites know the tasks.
+
+    Returns:
+        The model.
+    """
     encoder = hub.encoder
     ordered = tuple(column.name for column in columns_of(encoder) if column.ordered)
     low = 0.0 if encoder.classes else target_range(encoder)[0]
     check_plan(ordered, config, classes=len(encoder.classes or ()), low=low)
-    learner = yield from TRAINING.learn(hub, sigma=shared_sigma(hub.approved, steps=1))
+    learner = yield from training.learn(hub, sigma=shared_sigma(hub.approved))
     assert learner.model is not None  # noqa: S101 - a plan has two totals at least
     return Result(model=learner.model, rounds=config.totals, stopped_by="rounds")
 
@@ -100,6 +163,7 @@ METHOD = Method(
     reads=reads,
     phases=phases,
     secure=lambda config: config.secure,
+    opens_pairs=opens_pairs,
     example="rounds = 3",
     demo="",
 )

@@ -5,45 +5,58 @@ Sites of a trusted cluster train together on low-risk rows, encrypted past the h
 high-risk rows, with noise, each starting from its cluster's model. A plan may have any sequence of phases, each with
 its own rows, rounds and budget.
 
-Threat model: the hub is honest but curious. It relays the peers' models without being able to decrypt them, and sees
-every server update. Peers of a cluster trust each other with plain models.
+With `method.secure` the phases with the server are over secure sums: the mean of the clusters' models is opened first,
+then one total per round, with noise that is added once, in shares, per phase. The hub chooses no weights.
 
-Guarantee: DP for the units and rows that the claim's scope names; Aggregate for the others.
+Threat model: the hub is honest but curious; with `method.secure` it may lie. It relays the peers' models without being
+able to decrypt them, and sees every server update, or with `method.secure` their total. Peers of a cluster trust each
+other with plain models.
+
+Guarantee: DP for the units and rows that the claim's scope names; Aggregate or SecureSum for the others.
+
+If the last phase is among peers, the clusters' models stay at the sites: there is no common model, and no step shows
+the hub any.
 
 Sharp edges: a phase without a budget protects its rows by nothing but aggregation, and the ledger names those rows.
-Forming clusters from labels is a release of its own. If the last phase is among peers, or models are selected
-(`method.judge`), the sites disclose their own models to the hub.
+With `method.secure` these rows are in the mean that is opened before the first phase with the server. Forming clusters
+from labels is a release of its own. If models are selected (`method.judge`) after a phase among peers, the sites
+disclose their own models to the hub.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt
 
+from kohort.crypto.sums.scheme import find_scheme
 from kohort.errors import ConfigError
-from kohort.methods.hybrid.judging import JUDGE, REVEAL, prefers_later, revealed
+from kohort.methods.hybrid.judging import JUDGE, REVEAL
+from kohort.methods.hybrid.progress import Progress
 from kohort.methods.registry import Method
-from kohort.models.dense.network import FloatArray
 from kohort.privacy.contract import Contract, Step
-from kohort.privacy.guarantee import DP, Aggregate, Guarantee
+from kohort.privacy.guarantee import Aggregate, Guarantee
 from kohort.protocol.hub import Ask, Hub, ProtocolGenerator, Replies, Result, RoundEnd
-from kohort.protocol.plan.approved import ApprovedPlan, TrainSection
-from kohort.protocol.plan.phases import DPSection, JudgeSection, RowPart, TrainingPhase
+from kohort.protocol.plan.approved import ApprovedPlan, ModelSection, TrainSection
+from kohort.protocol.plan.phases import DPSection, JudgeSection, RowPart, SecureSumSection, TrainingPhase
 from kohort.protocol.plan.reads import AGGREGATION, CORRECTION, LOCAL_TRAINING, NETWORK, SELECTION, Reads
 from kohort.rounds.clusters import NAMED_STEP, check_cluster_name, form_clusters, labels_step, named_clusters
 from kohort.rounds.dp_accounts import planned_claims, reserve, reserve_step, spends, total_claim
-from kohort.rounds.hub_noise import hub_noise
-from kohort.rounds.loop import RoundOptions, federated_rounds
-from kohort.rounds.peers import PeerRounds, neighbours, peer_blocks, peer_rounds
-from kohort.rounds.phase_training import TRAIN_PHASE, phase_rounds, phase_step
+from kohort.rounds.group_secrets import secret_step
+from kohort.rounds.peers import PeerRounds, neighbours, peer_blocks
+from kohort.rounds.phase_training import phase_rounds, phase_step
+from kohort.rounds.private_defaults import is_tuned, tuned_budget, tuned_train
+from kohort.rounds.totals.summed_tasks import models_steps, summed_steps
 
 __all__ = ["METHOD", "Hybrid", "PhaseSection"]
 
+
 _PHASE_KEYS = ("local_epochs", "batch", "optimizer", "lr")
 """Keys of `[train]` that a phase can set for itself."""
+USUAL_ROUNDS = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +68,8 @@ class PhaseSection:
     kind: Literal["peers", "server"]
     rows: RowPart | None = None
     """low | high | all; by default low for peers and high for the server."""
-    rounds: Annotated[int, Ge(1)] = 10
+    rounds: Annotated[int, Ge(1)] | None = None
+    """10; under a budget that the rule of `kohort.rounds.private_defaults` applies to, 60."""
     local_epochs: Annotated[int, Ge(1)] | None = None
     batch: Annotated[int, Ge(0)] | None = None
     optimizer: Literal["sgd", "momentum", "adam"] | None = None
@@ -70,7 +84,7 @@ class PhaseSection:
         own = {name: value for name in _PHASE_KEYS if (value := getattr(self, name)) is not None}
         rows: RowPart = self.rows or ("low" if self.kind == "peers" else "high")
         return TrainingPhase(
-            train=replace(train, rounds=self.rounds, **own),
+            train=replace(train, rounds=self.rounds or USUAL_ROUNDS, **own),
             rows=rows,
             dp=self.dp,
             topology=self.topology if self.kind == "peers" else "",
@@ -88,22 +102,67 @@ class Hybrid:
     clusters: str | Mapping[str, tuple[str, ...]] = "given"
     """given: those of [sites], or those the sites name themselves | labels:N: N clusters of sites with similar label
     distributions | {NAME = [SITE, ...]}: these; a site in none takes no part"""
+    secure: SecureSumSection | None = None
+    """Sum what sites add in phases with the server, so that the hub sees totals alone; noise is added in shares."""
     judge: JudgeSection | None = None
     """Model selection: keep the model from before the last server phase if it is better on held-out rows."""
 
     def __post_init__(self) -> None:
+        if self.secure is not None:
+            object.__setattr__(self, "secure", self.secure.or_scheme("masks"))
         if not self.phases:
             raise ConfigError("a hybrid federation needs a phase", hint="Add [[method.phases]]")
         for section in self.phases:
-            if section.kind == "peers":
-                neighbours(section.topology, ("a", "b", "c"), "a")
-            if section.dp is not None and section.dp.mechanism == "statistics":
-                raise ConfigError("statistics are released once, not in phases", hint='Use method.name = "fedavg"')
-            if section.kind == "peers" and section.dp is not None and section.dp.mechanism == "hub":
-                raise ConfigError("no hub sees what peers exchange", hint="Use dp.mechanism = dp-sgd or after")
+            _check_phase(section, self.secure)
+        if self.secure is not None and all(section.kind == "peers" for section in self.phases):
+            raise ConfigError(
+                "method.secure sums what sites add in phases with the server, and the plan has none",
+                hint="Drop method.secure, or add a phase with the server",
+            )
+        _check_claims(self)
         _check_clusters(self.clusters)
-        if self.judge is not None and self.phases[-1].kind != "server":
-            raise ConfigError("method.judge judges a server phase at the end", hint="End with a server phase")
+        if self.judge is not None:
+            _check_judge(self)
+
+
+def _check_phase(section: PhaseSection, secure: SecureSumSection | None) -> None:
+    dp, among_peers = section.dp, section.kind == "peers"
+    if among_peers:
+        neighbours(section.topology, ("a", "b", "c"), "a")
+    if dp is None:
+        return
+    if dp.mechanism == "statistics":
+        raise ConfigError("statistics are released once, not in phases", hint='Use method.name = "fedavg"')
+    if among_peers and dp.mechanism == "hub":
+        raise ConfigError("no hub sees what peers exchange", hint="Use dp.mechanism = dp-sgd or after")
+    dp.refuse_sample(None if among_peers else secure)
+
+
+def _check_judge(config: Hybrid) -> None:
+    if config.secure is not None:
+        raise ConfigError(
+            "method.judge needs each site's own count and model, and method.secure hides them",
+            hint="Drop method.judge or method.secure",
+        )
+    if config.phases[-1].kind != "server":
+        raise ConfigError("method.judge judges a server phase at the end", hint="End with a server phase")
+
+
+def _check_claims(config: Hybrid) -> None:
+    """Refuse phases whose epsilon no proof covers."""
+    for number, (before, section) in enumerate(pairwise(config.phases), 2):
+        if before.kind == "peers" and section.dp is not None and section.dp.mechanism == "hub":
+            raise ConfigError(
+                f"phase {number}: noise at the hub bounds updates from one common start, and after peers every "
+                "cluster starts from its own model",
+                hint='Use dp.mechanism = "dp-sgd" or "after", or put a server phase without it in between',
+            )
+    peers = next((section for section in config.phases if section.kind == "peers"), None)
+    if _label_clusters(config.clusters) and peers is not None and peers.dp is not None:
+        raise ConfigError(
+            "clusters by labels count the classes of rows without noise, and the peers' budget protects these rows",
+            hint="Name the clusters, or drop the peers' dp",
+        )
 
 
 def training_phases(config: Hybrid, train: TrainSection) -> tuple[TrainingPhase, ...]:
@@ -112,16 +171,55 @@ def training_phases(config: Hybrid, train: TrainSection) -> tuple[TrainingPhase,
     return tuple(section.phase(train, held_out) for section in config.phases)
 
 
+def fill(
+    config: Hybrid, train: TrainSection, model: ModelSection, given: frozenset[str]
+) -> tuple[Hybrid, TrainSection]:
+    """Set private phases with the server by one rule where the plan leaves them open."""
+    own = frozenset(key.removeprefix("train.") for key in given if key.startswith("train."))
+    summed = config.secure is not None
+    phases = tuple(_filled(section, train, model, own, summed=summed) for section in config.phases)
+    if phases == config.phases:
+        return config, train
+    if not summed and "hub" not in own:
+        train = replace(train, hub="momentum")
+    return replace(config, phases=phases), train
+
+
+def _filled(
+    section: PhaseSection, train: TrainSection, model: ModelSection, given: frozenset[str], *, summed: bool
+) -> PhaseSection:
+    dp, own = section.dp, {name for name in ("rounds", *_PHASE_KEYS) if getattr(section, name) is not None}
+    known = frozenset(own | (given & set(_PHASE_KEYS)))
+    if dp is None or section.kind != "server" or not is_tuned(dp, known):
+        return section
+    tuned = tuned_train(train, dp, model, known, summed=summed)
+    keys = {name: getattr(tuned, name) for name in ("rounds", *_PHASE_KEYS) if name not in known}
+    return replace(section, dp=tuned_budget(dp, lower="lr" not in known), **keys)
+
+
 def reads(config: Hybrid) -> Reads:
     """Of `[train]`, what the phases leave open; how the hub chooses and aggregates, where a phase is run with it."""
     own = {f"train.{name}" for name in _PHASE_KEYS if all(getattr(phase, name) is not None for phase in config.phases)}
     keys = LOCAL_TRAINING - own | CORRECTION | NETWORK
     with_hub = [phase for phase in config.phases if phase.kind == "server"]
+    if config.secure is not None:
+        own_updates = SELECTION | AGGREGATION | CORRECTION
+        hidden = dict.fromkeys(own_updates, "a secure sum hides each site's own update")
+        average = {"train.average"} if with_hub else set()
+        return Reads(keys - CORRECTION | average, "with method.secure", because=hidden)
     if with_hub:
         keys |= SELECTION | {"train.average"}
     if any(phase.dp is None or phase.dp.mechanism != "hub" for phase in with_hub):
         keys |= AGGREGATION
     return Reads(keys)
+
+
+def needs(config: Hybrid) -> frozenset[str]:
+    """Clusters for phases among peers, unless `[method]` names or forms them, and which rows are of low risk."""
+    keys = {"sites.low_risk"} if any(phase.rows != "all" for phase in config.phases) else set()
+    if config.clusters == "given" and any(phase.kind == "peers" for phase in config.phases):
+        keys.add("sites.clusters")
+    return frozenset(keys)
 
 
 def protocol(config: Hybrid, hub: Hub) -> ProtocolGenerator:
@@ -132,19 +230,19 @@ def protocol(config: Hybrid, hub: Hub) -> ProtocolGenerator:
     if clusters is not None:
         hub = _within(hub, clusters)
     outside = enrolled - len(hub.sites)
-    if any(spends(phase) is not None for phase in phases) or _judge_spends(config):
+    if any(spends(phase, config.secure) is not None for phase in phases) or _judge_spends(config):
         reserved: Replies = yield reserve(hub.sites)
         hub = replace(hub, sites=reserved.sites)
     if clusters is None:
         clusters = yield from _formed_clusters(config, hub)
         hub = _within(hub, clusters)
-    progress = _Progress(hub, hub.network.start(hub.streams.generator("start")))
+    progress = Progress(hub, hub.network.start(hub.streams.generator("start")))
     if outside:
         progress.notes.append(f"{outside} of {enrolled} sites are in no cluster and took no part")
     total = sum(phase.train.rounds for phase in phases)
     for number, (section, phase) in enumerate(zip(config.phases, phases, strict=True)):
         last_and_judged = config.judge is not None and number == len(phases) - 1
-        earlier = (yield from progress.known_model(number)) if last_and_judged else None
+        earlier = (yield from progress.earlier_model(number)) if last_and_judged else None
         if section.kind == "peers":
             own = PeerRounds(
                 number=number,
@@ -155,86 +253,17 @@ def protocol(config: Hybrid, hub: Hub) -> ProtocolGenerator:
             )
             yield from progress.with_peers(own)
         else:
-            yield from progress.with_hub(number, phase, total)
+            yield from progress.with_server(number, phase, total)
         if earlier is not None and config.judge is not None:
             yield from progress.choose(config.judge, earlier, number)
-    weights = yield from progress.known_model(len(phases))
     return Result(
-        model=hub.model_of(weights),
+        model=progress.model,
         rounds=total,
         stopped_by="rounds",
         notes=tuple(progress.notes),
         claim=progress.hub_claim,
+        clusters=progress.clusters,
     )
-
-
-class _Progress:
-    """The model between phases: known to the hub, or only to the sites."""
-
-    def __init__(self, hub: Hub, weights: FloatArray) -> None:
-        self.round = 0
-        self.notes: list[str] = []
-        self.hub_claim: DP | None = None
-        self._hub = hub
-        self._weights = weights
-        self._hidden = False
-
-    def _passed(self, rounds: int) -> bool:
-        """Whether the resumed run had already finished the phase that begins here."""
-        resume = self._hub.resume
-        return resume is not None and resume.round >= self.round + rounds
-
-    def with_peers(self, phase: PeerRounds) -> Generator[Ask | RoundEnd, Any, None]:
-        """Run a phase among peers; afterwards only they know the model."""
-        if not self._passed(phase.rounds):
-            there = yield from peer_rounds(self._hub, phase, self._weights)
-            self._hub = replace(self._hub, sites=there)
-        self.round += phase.rounds
-        self._hidden = True
-
-    def with_hub(self, number: int, phase: TrainingPhase, total: int) -> Generator[Ask | RoundEnd, Any, None]:
-        """Run a phase with the hub; sites start from their peers' model if they have one."""
-        rounds, dp = phase.train.rounds, phase.dp
-        hub = replace(self._hub, approved=replace(self._hub.approved, train=phase.train))
-        noise = None
-        if dp is not None and dp.mechanism == "hub":
-            noise, self.hub_claim = hub_noise(hub, dp, rounds=rounds, sites=len(hub.sites))
-        if not self._passed(rounds):
-            ended = yield from federated_rounds(
-                hub,
-                self._weights,
-                options=RoundOptions(
-                    task=TRAIN_PHASE,
-                    metrics={"phase": number},
-                    first_round=self.round,
-                    last_round=total,
-                    own_start=self._hidden,
-                    noise=noise,
-                    average=0.0 if dp is None else dp.average,
-                ),
-            )
-            self._weights = ended.weights
-        elif hub.resume is not None:
-            self._weights = hub.resume.state["weights"]
-        self.round += rounds
-        self._hidden = False
-
-    def known_model(self, number: int) -> Generator[Ask | RoundEnd, Any, FloatArray]:
-        """The model; if only the sites know it, they disclose theirs to the hub, which averages them."""
-        if not self._hidden:
-            return self._weights
-        shown = yield from revealed(self._hub, number - 1, self.round)
-        return shown
-
-    def choose(self, section: JudgeSection, earlier: FloatArray, number: int) -> Generator[Ask | RoundEnd, Any, None]:
-        """Continue with the better of two models, as measured on held-out rows."""
-        better = yield from prefers_later(
-            self._hub, earlier=earlier, later=self._weights, number=number, round_number=self.round
-        )
-        if not better:
-            self._weights = earlier
-        kept = "later" if better else "earlier"
-        self.notes.append(f"held-out {section.rows}-risk rows chose the {kept} model")
 
 
 def _known_clusters(config: Hybrid, hub: Hub) -> Generator[Ask | RoundEnd, Any, dict[str, str] | None]:
@@ -295,31 +324,55 @@ def _judge_spends(config: Hybrid) -> bool:
 def claims(config: Hybrid, rows: int) -> Sequence[Guarantee]:
     """A site spends each phase's budget; phases without one give away weights trained on their rows."""
     phases = training_phases(config, TrainSection())
-    made: list[Guarantee] = list(planned_claims(phases))
-    if any(spends(phase) is None for phase in phases):
+    made: list[Guarantee] = list(planned_claims(phases, config.secure))
+    bare = any(spends(phase, config.secure) is None for phase in phases)
+    if config.secure is not None:
+        made.append(find_scheme(config.secure.sum).claim(3, rows))
+        bare = any(phase.topology and phase.dp is None for phase in phases)
+    if bare:
         made.append(Aggregate(rows=rows))
     return tuple(made)
 
 
 def contract(approved: ApprovedPlan) -> Contract:
-    """Clusters and budget, then the phases in their order; a model that only peers know is shown to the hub at the end,
-    or before a phase that is judged against it."""
+    """Clusters and budget, then the phases in their order; a model that only peers know is shown to the hub before a
+    phase that is judged against it, and with secure sums as part of a mean before a phase with the server."""
     config: Hybrid = approved.config
     phases, last = approved.phases, len(approved.phases) - 1
-    spending = any(spends(phase) is not None for phase in phases) or _judge_spends(config)
+    spending = any(spends(phase, config.secure) is not None for phase in phases) or _judge_spends(config)
     budget = [reserve_step(approved)] if spending else []
     blocks: list[list[Step]] = [*_cluster_blocks(config, budget)]
     for number, section in enumerate(config.phases):
         if number == last and config.judge is not None:
             blocks.append(_reveal_steps(approved, number))
-        blocks += peer_blocks(approved, number) if section.kind == "peers" else [[phase_step(approved, number)]]
+        if section.kind == "peers":
+            blocks += peer_blocks(approved, number)
+        elif config.secure is not None:
+            blocks += [*_opening(approved, number), summed_steps(approved, number, says=_says(phases[number]))]
+        else:
+            blocks.append([phase_step(approved, number)])
     end = phase_rounds(approved, last).stop
     if config.judge is not None:
         claims = (total_claim(approved),) if _judge_spends(config) else (Aggregate(rows=0),)
         says = "how many held-out rows the later of two models gets right more often"
         judged = Step(task=JUDGE.name, says=says, claims=claims, rounds=range(end, end + 1), phase=last)
         blocks.append([judged])
-    return Contract.of(*blocks, _reveal_steps(approved, last + 1))
+    return Contract.of(*blocks)
+
+
+def _says(phase: TrainingPhase) -> str:
+    """What a total of a phase over sums is, for people."""
+    rows = "" if phase.rows == "all" else f" on rows of {phase.rows} risk"
+    return f"the sum of all sites' updates{rows}" if phase.dp is None else f"the noisy sum of clipped updates{rows}"
+
+
+def _opening(approved: ApprovedPlan, number: int) -> list[list[Step]]:
+    """What comes before phase `number` over sums: a secret, once, and the mean of models."""
+    config: Hybrid = approved.config
+    follows_peers = number > 0 and config.phases[number - 1].kind == "peers"
+    earlier = any(phase.kind == "server" for phase in config.phases[:number])
+    secret = [secret_step()] if not earlier and approved.sums_securely else []
+    return [secret, models_steps(approved, number - 1) if follows_peers else []]
 
 
 def _cluster_blocks(config: Hybrid, budget: list[Step]) -> list[list[Step]]:
@@ -352,7 +405,10 @@ METHOD = Method(
     contract=contract,
     cites="Corbucci, Monreale, Pellungrini 2024",
     reads=reads,
+    fill=fill,
+    needs=needs,
     phases=training_phases,
+    secure=lambda config: config.secure,
     judge=lambda config: config.judge,
     clusters=lambda config: None if isinstance(config.clusters, str) else config.clusters,
     example=(

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kohort.errors import IntegrityError, RefusedError, SiteError
+from kohort.methods.oneshot.closed_counting import ClosedCount
 from kohort.methods.oneshot.design import Cells, is_indicator, section_of
 from kohort.models.closed_form.statistics import fold_of
 from kohort.models.rows import Rows
@@ -30,7 +31,6 @@ from kohort.protocol.site import Site
 from kohort.protocol.state import TaskState
 from kohort.protocol.task import Release, Request, Task
 from kohort.protocol.wire import Payload
-from kohort.rounds.closed_counting import ClosedCount
 from kohort.rounds.counting import KeyCounts
 from kohort.tables.blocks import CategoryBlock
 from kohort.tables.encoder import Encoder
@@ -183,13 +183,6 @@ def in_folds(keys: list[bytes], folds: int) -> list[bytes]:
     return keys if folds == 1 else [key + f"#{fold}".encode() for fold in range(folds) for key in keys]
 
 
-def _scheme(approved: ApprovedPlan) -> str:
-    secure = approved.secure
-    if secure is None:
-        raise RefusedError("the approved plan sums nothing")
-    return secure.sum
-
-
 def _closed_keys(site: Site) -> list[bytes]:
     """All keys of the count that comes next, in every fold that is opened."""
     encoder, folds = site.encoder, section_of(site.plan).deals
@@ -198,7 +191,7 @@ def _closed_keys(site: Site) -> list[bytes]:
     return in_folds([f"{block.name}={_ABSENT}".encode() for block in encoder.blocks], folds)
 
 
-COUNT = ClosedCount("oneshot.count", keys_of=_closed_keys, counts_of=_counts, scheme=_scheme)
+COUNT = ClosedCount("oneshot.count", keys_of=_closed_keys, counts_of=_counts, scheme=ApprovedPlan.sum_scheme)
 
 
 def _learn(site: Site, request: Request) -> Release:

@@ -48,8 +48,8 @@ class OneShotSection:
     lambda_: Annotated[float, Ge(0)] | Literal["folds"] = 1e-3
     """The penalty (`lambda` in a plan), or "folds": chosen, with the number of features, by what folds predict."""
     activation: Activation = "logistic"
-    features: Annotated[int, Ge(0)] = 0
-    """Units of a random layer that all sites draw alike; 0 for none."""
+    features: Annotated[int, Ge(0)] | Literal["bins"] = 0
+    """Units of a random layer that all sites draw alike; 0 for none. "bins": one curve per column, in two rounds."""
     units: Kind = "tanh"
     """tanh, or fourier: cosines, which draw a Gaussian kernel of width sqrt(inputs) / scale."""
     scale: Annotated[float, Gt(0)] = 4.0
@@ -213,18 +213,19 @@ class Layout:
         read = cells.target >= 0
         numeric[cells.target[read]] = ~is_indicator(encoder)[read]
         members: tuple[RandomFeatures, ...] = ()
-        if section.features:
+        units = 0 if section.features == "bins" else section.features
+        if units:
             members = _drawn(
                 count=section.patches,
                 columns=min(section.columns or cells.inputs, cells.inputs),
                 kind=section.units,
-                size=section.features,
+                size=units,
                 seed=section.seed.to_bytes(16, "little"),
                 inputs=cells.inputs,
                 scale=section.scale,
             )
         design = OneLayer(
-            inputs=section.features or cells.inputs,
+            inputs=units or cells.inputs,
             classes=len(encoder.classes or ()),
             activation=section.activation,
         )

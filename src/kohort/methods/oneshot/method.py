@@ -28,6 +28,7 @@ from typing import Any
 from kohort.crypto.sums.checked import from_residues, to_residues
 from kohort.crypto.sums.scheme import find_scheme
 from kohort.errors import ConfigError, RefusedError, SiteError
+from kohort.methods.oneshot.bins import BINS, bins_protocol, check_bins, uses_bins
 from kohort.methods.oneshot.cells import agree_on_cells, cells_blocks, needs_cells
 from kohort.methods.oneshot.design import Cells, Layout, OneShot, OneShotSection, section_of
 from kohort.methods.oneshot.fit import Fit, check_before, check_total, decoded, fit, rounding_noise
@@ -57,6 +58,7 @@ from kohort.protocol.plan.reads import Reads
 from kohort.rounds.dp_accounts import Shares, planned_claims, reserve, reserve_step, shared_sigma, spends
 from kohort.rounds.group_secrets import agree_on_secret, secret_step
 from kohort.rounds.summing import Total, secure_sum, sum_steps
+from kohort.rounds.totals.pairs import rounds_pairs
 
 __all__ = ["METHOD", "OneShot", "OneShotSection", "join", "leave", "load_state"]
 
@@ -68,20 +70,25 @@ def phases(config: OneShot, train: TrainSection) -> tuple[TrainingPhase, ...]:
 
 def reads(config: OneShot) -> Reads:
     """Nothing of `[train]`, and of `[model]` the type of the numbers: what is fitted is `[method.oneshot]`."""
-    del config
-    return Reads(frozenset({"model.dtype"}), model_kind="onelayer")
+    return Reads(frozenset({"model.dtype"}), model_kind="additive" if uses_bins(config.oneshot) else "onelayer")
 
 
 def protocol(config: OneShot, hub: Hub) -> ProtocolGenerator:
-    """Agree on what is summed, sum it once, and solve; with more rounds in the plan, Newton steps follow."""
+    """A closed form over one secure sum, or over two of bins; or the paper's own protocol."""
+    if uses_bins(config.oneshot):
+        check_bins(config)
+        return (yield from bins_protocol(config, hub))
     _check(config, hub)
-    if config.oneshot.mode == "paper":
-        return (yield from paper_protocol(hub))
+    return (yield from (paper_protocol(hub) if config.oneshot.mode == "paper" else _one_sum(config, hub)))
+
+
+def _one_sum(config: OneShot, hub: Hub) -> ProtocolGenerator:
+    """Agree on what is summed, sum it once, and solve; with more rounds in the plan, Newton steps follow."""
     sigma = 0.0
     phase = hub.approved.phase(0)
     if spends(phase, config.secure) is not None:
         reserved: Replies = yield reserve(hub.sites)
-        hub, sigma = replace(hub, sites=reserved.sites), shared_sigma(hub.approved, steps=1)
+        hub, sigma = replace(hub, sites=reserved.sites), shared_sigma(hub.approved)
     cells = Cells.whole(hub.encoder.width)
     if needs_cells(hub.approved, hub.encoder):
         cells = yield from agree_on_cells(hub)
@@ -185,8 +192,8 @@ def _check(config: OneShot, hub: Hub) -> None:
         raise ConfigError("patches are random layers", hint="Set method.oneshot.features")
     if hub.encoder.classes is None:
         _check_number(section)
-    if config.dp is not None and (config.dp.mechanism != "dp-sgd" or config.dp.quantile is not None):
-        raise ConfigError("noise goes on the totals, in shares", hint="Drop dp.mechanism and dp.quantile")
+    if config.dp is not None and not config.dp.is_plain:
+        raise ConfigError("noise goes on the totals, in shares", hint="Drop dp.mechanism, dp.quantile and dp.sample")
     _check_peers(config)
     if section.mode == "paper":
         _check_paper(config)
@@ -278,18 +285,38 @@ def claims(config: OneShot, rows: int) -> Sequence[Guarantee]:
 
 def _pairs(approved: ApprovedPlan) -> str:
     """What becomes of counts of pairs of categories, for people; those of single ones are merged where they are few."""
-    section, scheme = section_of(approved), find_scheme(scheme_of(approved))
-    if dp_of(approved) is not None:
+    if opens_pairs(approved):
+        return "; counts of pairs of categories open as they are, also those of few persons"
+    if dp_of(approved) is not None or not _counts_pairs(approved):
         return ""
-    if scheme.key_holder and not is_checked(approved):
-        return f"; the key-holder rounds counts of pairs of categories below {section.min_cell} at random"
-    return "; counts of pairs of categories open as they are, also those of few persons"
+    return f"; the key-holder rounds counts of pairs of categories below {section_of(approved).min_cell} at random"
+
+
+def opens_pairs(approved: ApprovedPlan) -> bool:
+    """Whether counts of pairs of categories open as they are: no noise covers them, and no key-holder rounds them."""
+    section = section_of(approved)
+    if uses_bins(section):
+        return not rounds_pairs(approved)
+    if dp_of(approved) is not None or not _counts_pairs(approved):
+        return False
+    alone = section.mode == "paper" or section.statistics_to == "peers" or is_checked(approved)
+    return alone or not find_scheme(scheme_of(approved)).key_holder
+
+
+def _counts_pairs(approved: ApprovedPlan) -> bool:
+    """Whether two columns may be categories, as far as the plan says; a number with a place for missing values is."""
+    schema = approved.schema
+    columns = [schema.columns[name] for name in (*schema.inputs, *(() if schema.target is None else (schema.target,)))]
+    numbers = [(spec.bounds is not None or spec.kind == "number") and spec.bins is None for spec in columns]
+    return len(columns) - sum(numbers) > 1 or (approved.missing == "category" and len(columns) > 1)
 
 
 def contract(approved: ApprovedPlan) -> Contract:
     """Rare categories are counted, then statistics are summed once, and once more per Newton step."""
     config: OneShot = approved.config
     section = config.oneshot
+    if uses_bins(section):
+        return BINS.contract(approved)
     if section.mode == "paper":
         return paper_contract()
     budget = [reserve_step(approved)] if spends(approved.phase(0), config.secure) is not None else []
@@ -311,10 +338,11 @@ METHOD = Method(
     protocol=protocol,
     claims=claims,
     contract=contract,
+    opens_pairs=opens_pairs,
     cites="Fontenla-Romero et al. 2023",
     opening=begin_session,
     reads=reads,
     phases=phases,
     secure=lambda config: config.secure,
-    example='[method.secure]\nsum = "masks"',
+    example='[method.secure]\nsum = "masks"\n[policy]\npairs = "open"',
 )

@@ -45,7 +45,7 @@ def _layout(site: Site) -> Layout:
     section = section_of(approved)
     if section.mode != "paper":
         raise RefusedError("the approved plan does not send factors in clear")
-    if site.outbox is not None:
+    if site.deployed:
         raise RefusedError(
             "mode paper is for simulations: its key would have to be handed to every site",
             hint='Set method.oneshot.mode = "default"',

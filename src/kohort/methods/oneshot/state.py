@@ -22,7 +22,6 @@ import numpy as np
 
 from kohort.crypto.sums.scheme import Integers
 from kohort.errors import ConfigError, IntegrityError, RefusedError
-from kohort.files import write_atomic
 from kohort.methods.oneshot.design import Cells, Layout, OneShotSection
 from kohort.methods.oneshot.fit import Fit, check_total, decoded, fit
 from kohort.models.network_model import NetworkModel
@@ -227,11 +226,6 @@ def load_state(source: Path | bytes) -> OneShotState:
         batches=batches[: facts["present"]],
         left=batches[facts["present"] :],
     )
-
-
-def write_state(state: OneShotState, path: Path) -> None:
-    """Write the state, whole or not at all."""
-    write_atomic(path, save_state(state), private=True)
 
 
 def _read(path: Path) -> bytes:

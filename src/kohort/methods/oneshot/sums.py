@@ -57,10 +57,7 @@ __all__ = [
 
 def scheme_of(approved: ApprovedPlan) -> str:
     """How the approved plan protects its sums."""
-    secure = approved.secure
-    if secure is None:
-        raise RefusedError("the approved plan sums nothing")
-    return secure.sum
+    return approved.sum_scheme()
 
 
 def dp_of(approved: ApprovedPlan) -> DPSection | None:
@@ -293,6 +290,7 @@ def begin_session(approved: ApprovedPlan, encoder: Encoder, sites: tuple[str, ..
     section = section_of(approved)
     if (
         section.mode == "paper"
+        or section.features == "bins"
         or section.statistics_to == "peers"
         or dp_of(approved) is not None
         or needs_cells(approved, encoder)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le
 
 from kohort.anonymity.gate.gate import count_unit
-from kohort.errors import RefusedError
+from kohort.errors import ConfigError, RefusedError
+from kohort.methods.learners import LearnerKeys
 from kohort.methods.partial.release import sensitive_of
 from kohort.privacy.guarantee import KAnonymous
 from kohort.protocol.plan.approved import ApprovedPlan
@@ -45,17 +46,22 @@ class Gate:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Partial:
+class Partial(LearnerKeys):
     """`[method]` of partially-federated learning."""
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 - read by pydantic, not a field
 
     gate: Gate = field(default_factory=Gate)
     secure: SecureSumSection = field(default_factory=SecureSumSection)
-    """How the counts are summed; by masks unless it says otherwise."""
+    """How the counts are summed, and the totals of a learner; by masks unless it says otherwise."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "secure", self.secure.or_scheme("masks"))
+        for name, keys in (("additive", self.additive), ("trees", self.trees)):
+            if keys is not None and keys.secure not in (SecureSumSection(sum="masks"), self.secure):
+                raise ConfigError(f"method.{name}.secure is not read", hint="Write method.secure, which holds for all")
+            if keys is not None:
+                object.__setattr__(self, name, replace(keys, secure=self.secure))
 
 
 def config_of(approved: ApprovedPlan) -> Partial:

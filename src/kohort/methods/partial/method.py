@@ -13,6 +13,10 @@ Guarantee: KAnonymous(release_k, release_l) or Raw for the shared rows, Aggregat
 k and l count persons where an identifier is declared, l is about the target and every sensitive column, and no person
 is sent in two batches. A site's release account refuses classes that cross those of an earlier release.
 
+With `model.kind = "additive"` or `"trees"` such a model is learned over secure sums (`kohort.methods.learners`). A site
+then adds what it sent, in the form it was sent in, along with what it kept: the model is that of all rows as they stand
+after the gate. The hub can subtract the rows it has from every total, so totals are claimed as not cell-safe.
+
 Sharp edges: the paper sends rows as they are, and most of them are unique on the columns sent, though their
 quasi-identifiers are not. The default, `released = "generalised"`, generalises every column that is not sensitive
 until each batch is k-anonymous by itself, verified by the checker. A Byzantine site can force approvals in a count
@@ -22,6 +26,7 @@ across sites, so raw rows then need a policy that trusts such counts.
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -29,6 +34,7 @@ import polars as pl
 
 from kohort.crypto.sums.scheme import find_scheme
 from kohort.errors import RefusedError
+from kohort.methods.learners import Learners, learner_of, with_model
 from kohort.methods.partial.config import Gate, Partial, classes_claim, config_of, threshold_of
 from kohort.methods.partial.release import sensitive_of
 from kohort.methods.partial.tasks import COUNT, NEWS, ROW_COUNTS, SHARE, TELL_COUNTS
@@ -37,6 +43,7 @@ from kohort.privacy.contract import Contract, Step
 from kohort.privacy.guarantee import Aggregate, Guarantee, KAnonymous, Raw
 from kohort.protocol.hub import Ask, Expect, Hub, ProtocolGenerator, Replies, Result, RoundEnd
 from kohort.protocol.plan.approved import ApprovedPlan
+from kohort.protocol.plan.phases import SecureSumSection
 from kohort.protocol.plan.reads import ARRIVALS, FEDERATED_ROUNDS, NETWORK, Reads
 from kohort.protocol.table_payload import unpack_table
 from kohort.protocol.wire import Payload
@@ -48,6 +55,7 @@ from kohort.rounds.training import training_step
 __all__ = ["METHOD", "Gate", "Partial"]
 
 SENDER, BATCH = "sender", "batch"
+LEARN = Learners("partial", hub_knows_rows=True)
 
 
 def _count(config: Partial, hub: Hub, round_number: int) -> Generator[Ask | RoundEnd, Any, Approved | None]:
@@ -93,6 +101,8 @@ class _Stages:
     def __init__(self, config: Partial, hub: Hub) -> None:
         self.received: pl.DataFrame | None = None
         self.group = TrainingGroup(sites=hub.sites)
+        self.learning: tuple[str, ...] = ()
+        """Sites with rows that a learner can use, kept or sent."""
         self.withheld_cells = 0
         self.approved_keys = 0
         """Keys that the sites' count approved, in all stages."""
@@ -125,6 +135,11 @@ class _Stages:
         self._batches += 1
         tables = [] if self.received is None else [self.received]
         trainers = []
+        self.learning = tuple(
+            site
+            for site, payload in zip(answers.sites, answers.payloads(), strict=True)
+            if payload.metrics["kept"] or payload.metrics["shared"]
+        )
         for site, payload in zip(answers.sites, answers.payloads(), strict=True):
             if payload.metrics["kept"]:
                 trainers.append(site)
@@ -149,14 +164,15 @@ def protocol(config: Partial, hub: Hub) -> ProtocolGenerator:
     """
     _check_release(config.gate, hub)
     stages = _Stages(config, hub)
+    if learner_of(config) is not None:
+        yield from stages.before(0)
+        _require_released(config, stages)
+        learned = yield from LEARN.fit(config, replace(hub, sites=stages.learning))
+        notes = (*_notes(config, hub, stages), *learned.notes)
+        return replace(learned, received=stages.received, keep_days=config.gate.keep_days, notes=notes)
     weights = hub.network.start(hub.streams.generator("start"))
     ended = yield from federated_rounds(hub, weights, before=stages.before)
-    if stages.received is None and stages.approved_keys and config.gate.released == "generalised":
-        raise RefusedError(
-            f"keys passed the gate, and no site released a row with k = {config.gate.release_k} and "
-            f"l = {config.gate.release_l}",
-            hint="Lower method.gate.release_k or release_l, or use fedavg, which shares no rows",
-        )
+    _require_released(config, stages)
     return Result(
         model=hub.model_of(ended.weights),
         rounds=ended.rounds,
@@ -165,6 +181,16 @@ def protocol(config: Partial, hub: Hub) -> ProtocolGenerator:
         keep_days=config.gate.keep_days,
         notes=_notes(config, hub, stages),
     )
+
+
+def _require_released(config: Partial, stages: _Stages) -> None:
+    """Say that nothing was released although keys passed the gate: the plan asks for what no site has."""
+    if stages.received is None and stages.approved_keys and config.gate.released == "generalised":
+        raise RefusedError(
+            f"keys passed the gate, and no site released a row with k = {config.gate.release_k} and "
+            f"l = {config.gate.release_l}",
+            hint="Lower method.gate.release_k or release_l, or use fedavg, which shares no rows",
+        )
 
 
 def _check_release(gate: Gate, hub: Hub) -> None:
@@ -187,7 +213,10 @@ def _check_release(gate: Gate, hub: Hub) -> None:
 def _notes(config: Partial, hub: Hub, stages: _Stages) -> tuple[str, ...]:
     rows, received, trainers = sum(hub.rows.values()), stages.received, stages.group.sites
     if received is None:
-        return ("no row passed the gate: the run was federated averaging",)
+        what = (
+            "the run was federated averaging" if learner_of(config) is None else "sites learned from all of their rows"
+        )
+        return (f"no row passed the gate: {what}",)
     notes = [f"{received.height:,} of {rows:,} rows were shared, {config.gate.released}"]
     if config.gate.released == "raw":
         alone = received.drop(SENDER, BATCH).is_unique().sum()
@@ -203,7 +232,7 @@ def _notes(config: Partial, hub: Hub, stages: _Stages) -> tuple[str, ...]:
 def claims(config: Partial, rows: int) -> Sequence[Guarantee]:
     """What a site with `rows` rows discloses: rows that pass its gate, weights trained on the others, and counts."""
     gate = config.gate
-    made: list[Guarantee] = [Aggregate(rows=rows)]
+    made: list[Guarantee] = [*(LEARN.claims(config, rows) or (Aggregate(rows=rows),))]
     if gate.released == "raw":
         made.append(Raw(rows=rows, counted_by="" if gate.count == "local" else "other sites"))
     else:
@@ -218,7 +247,7 @@ def claims(config: Partial, rows: int) -> Sequence[Guarantee]:
 def contract(approved: ApprovedPlan) -> Contract:
     """Before the first round and whenever rows arrive: news, a count, rows. Then weights once per round."""
     gate, train = config_of(approved).gate, training_step(approved)
-    arrival = approved.arrival
+    arrival, learns = approved.arrival, learner_of(config_of(approved)) is not None
     stages = [0] if arrival is None else [number for number in train.rounds if arrival.brings_rows(number)]
     news = Step(task=NEWS.name, says="how many rows arrived", claims=(ROW_COUNTS,), rounds=stages)
     says = "rows that pass the gate, generalised"
@@ -229,17 +258,23 @@ def contract(approved: ApprovedPlan) -> Contract:
     share = Step(task=SHARE.name, says=says, claims=claims, rounds=stages, rows=True)
     count: list[Step] = []
     if gate.count == "secure":
-        count = COUNT.steps(approved, says="how often each key of quasi-identifiers occurs", stages=stages)
+        count = COUNT.steps(approved, says="how often each combination of quasi-identifiers occurs", stages=stages)
     elif gate.count == "global":
         clear = "your keys of quasi-identifiers and how often each occurs, in clear"
         count = [Step(task=TELL_COUNTS.name, says=clear, claims=(Raw(rows=0),), rounds=stages)]
+    if learns:
+        return Contract.of([news, *count, share]) + LEARN.contract(approved)
     return Contract.of([news, *count, share, train])
 
 
 def reads(config: Partial) -> Reads:
-    """What the shared loop of rounds reads, and how rows arrive."""
-    del config
-    return Reads(FEDERATED_ROUNDS | NETWORK | ARRIVALS)
+    """What the shared loop of rounds reads, and how rows arrive; or what a learner reads."""
+    return LEARN.reads(config) or Reads(FEDERATED_ROUNDS | NETWORK | ARRIVALS)
+
+
+def secure(config: Partial) -> SecureSumSection | None:
+    """How keys are counted, and how totals are added up."""
+    return config.secure if config.gate.count == "secure" or learner_of(config) is not None else None
 
 
 METHOD = Method(
@@ -251,7 +286,10 @@ METHOD = Method(
     contract=contract,
     cites="Fisichella, Lax, Russo 2022",
     own_rows=True,
+    needs=lambda _: frozenset({"data.quasi"}),
     reads=reads,
-    secure=lambda config: config.secure if config.gate.count == "secure" else None,
+    with_model=with_model,
+    phases=LEARN.phases,
+    secure=secure,
     example="[method.gate]\nk = 2\nrelease_k = 5",
 )

@@ -12,9 +12,10 @@ from kohort.anonymity.gate.gate import apply_gate, count_groups, count_keys, cou
 from kohort.anonymity.gate.keys import group_rows
 from kohort.crypto.counting import fingerprints
 from kohort.errors import RefusedError
+from kohort.methods.learners import learner_of
 from kohort.methods.partial.config import Gate, classes_claim, config_of, person_column, threshold_of
 from kohort.methods.partial.release import generalise_batch
-from kohort.models.rows import encode_rows
+from kohort.models.rows import Rows, encode_rows, first_rows
 from kohort.privacy.guarantee import Guarantee, Public, Raw
 from kohort.privacy.releases import units_of
 from kohort.protocol.site import Site
@@ -186,10 +187,24 @@ def _share(site: Site, request: Request) -> Release:
     kept = frame.filter(pl.Series(~shipped[own.present]))
     trains = kept.height >= site.policy.min_rows
     site.training_rows = encode_rows(encoder, kept) if trains else None
+    if learner_of(config_of(approved)) is not None and shared is not None:
+        # What the hub was sent is learned from in that form, by the site that sent it: a total that only sites add to
+        # is one that sites can check.
+        sent = encode_rows(encoder, shared, generalised=gate.released == "generalised")
+        whole = pl.concat([kept if trains else kept.head(0), frame.filter(pl.Series(mask))], how="vertical_relaxed")
+        site.training_rows = _joined(site.training_rows, sent, first_rows(schema, whole))
     columns = (*schema.inputs, str(schema.target))
     table = pack_table((frame.head(0) if shared is None else shared).select(columns))
     payload = Payload(metrics={"shared": int(mask.sum()), "kept": kept.height if trains else 0}, blobs={"table": table})
     return Release(payload=payload, guarantee=guarantee, rows=int(mask.sum()))
+
+
+def _joined(kept: Rows | None, sent: Rows, persons: NDArray[np.bool_] | None) -> Rows:
+    """The rows that a learner reads: those that were kept, and those that were sent."""
+    if kept is None:
+        return replace(sent, persons=persons)
+    weight = None if kept.weight is None or sent.weight is None else np.concatenate([kept.weight, sent.weight])
+    return Rows(np.concatenate([kept.x, sent.x]), np.concatenate([kept.y, sent.y]), weight, persons=persons)
 
 
 def _sent_before(site: Site, shipped: NDArray[np.bool_]) -> NDArray[np.bool_]:

@@ -11,7 +11,6 @@ request for it gets the same bytes. A mapping that is malformed, has another sch
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -30,7 +29,6 @@ from kohort.protocol.site import Site
 from kohort.protocol.state import TaskState
 from kohort.protocol.task import Release, Request, Task
 from kohort.protocol.wire import Payload
-from kohort.purposes import Purpose
 from kohort.rounds.peers import (
     KEYS,
     learn_peers,
@@ -49,7 +47,6 @@ __all__ = [
     "SEAL",
     "Placed",
     "Published",
-    "data_version",
     "keep_published",
     "place_rows",
     "published_to_hub",
@@ -103,17 +100,6 @@ class MappingState(TaskState):
 def keep_published(site: Site, published: Published) -> None:
     """Store a site's classes for the tasks of this module."""
     site.state(MappingState).published = published
-
-
-def data_version(site: Site) -> str:
-    """An identifier of a site's rows: equal for equal rows, and useless for guessing them.
-
-    It is the hash of a deterministic signature of the rows, which only the site can make.
-    """
-    frame = site.table.rows()
-    digest = hashlib.blake2b(frame.hash_rows(seed=0).to_numpy().tobytes(), digest_size=32).digest()
-    signature = site.identity.sign(digest, purpose=Purpose.DATA_VERSION)
-    return hashlib.blake2b(signature, digest_size=16).hexdigest()
 
 
 def _published(site: Site) -> Published:

@@ -137,9 +137,7 @@ def encode_in_classes(
 
 def encode_released(encoder: Encoder, released: pl.DataFrame, mapping: SiteMapping) -> NDArray[np.floating]:
     """The inputs of rows a site released: cells in the columns its mapping speaks of, plain values in the others."""
-    labels = {column.name: _Labels(column.labels) for column in mapping.columns}
-    if mapping.items is not None:
-        labels[mapping.items] = _item_labels(mapping.groups)
+    labels = labels_of(mapping)
     out = np.empty((released.height, encoder.width), dtype=encoder.dtype)
     start = 0
     for block in encoder.blocks:
@@ -150,6 +148,12 @@ def encode_released(encoder: Encoder, released: pl.DataFrame, mapping: SiteMappi
             block.encode(released[block.name], out[:, start:stop])
         start = stop
     return out
+
+
+def labels_of(mapping: SiteMapping) -> Mapping[str, Taxonomy]:
+    """What the labels of every column that a mapping speaks of stand for."""
+    labels = {column.name: _Labels(column.labels) for column in mapping.columns}
+    return labels | ({} if mapping.items is None else {mapping.items: _item_labels(mapping.groups)})
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,9 @@ With `share = "peers"` the hub relays the classes encrypted and cannot read them
 Guarantee: KKm of the classes, verified by the checker at the site; Aggregate of the rows for the weights. A site whose
 policy demands a larger k than the plan uses that k; a site that cannot reach it takes no part.
 
+With `model.kind = "additive"` or `"trees"` sites learn such a model from their anonymised rows over secure sums instead
+(`kohort.methods.learners`). It reads new rows as they are, so no classes are published.
+
 Sharp edges: an attack on the weights can at best reconstruct what the classes say about quasi-identifiers and items,
 but all other columns and the target are trained on as they are. Membership is not hidden, nor is anything that holds
 for a whole class: use differential privacy for that.
@@ -24,6 +27,7 @@ import polars as pl
 from annotated_types import Ge, Le
 
 from kohort.errors import ConfigError, nearest
+from kohort.methods.learners import LearnerKeys, Learners, learner_of, with_model
 from kohort.methods.registry import Method
 from kohort.methods.syntactic.exchange import (
     PLACE,
@@ -31,16 +35,16 @@ from kohort.methods.syntactic.exchange import (
     SEAL,
     Placed,
     Published,
-    data_version,
     keep_published,
     published_to_hub,
     sealed_to_peers,
 )
-from kohort.methods.syntactic.mapped_encoder import MappedEncoder, encode_released
+from kohort.methods.syntactic.mapped_encoder import MappedEncoder, encode_released, labels_of
 from kohort.methods.syntactic.mapped_model import MappedModel
 from kohort.models.network_model import NetworkModel
 from kohort.models.options import FloatArray
 from kohort.models.rows import with_target
+from kohort.models.soft import soft_columns
 from kohort.privacy.contract import Contract, Step
 from kohort.privacy.guarantee import Aggregate, Guarantee, KKm
 from kohort.protocol.hub import Ask, Expect, Hub, ProtocolGenerator, Replies, Result, RoundEnd
@@ -101,7 +105,7 @@ class AnonymiseSection:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Syntactic:
+class Syntactic(LearnerKeys):
     """How rows are anonymised and who gets the classes; rounds, epochs and class weights are `[train]`."""
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 - read by pydantic, not a field
@@ -211,7 +215,7 @@ def _anonymise(site: Site, request: Request) -> Release:
         made.released,
         site=site.name,
         schema=schema.fingerprint(),
-        data_version=data_version(site),
+        data_version=site.data_version,
         k=k,
         m=config.anonymise.m,
         quasi=schema.quasi,
@@ -226,9 +230,14 @@ def _anonymise(site: Site, request: Request) -> Release:
         items=made.result.loss.occurrences,
         suppressed=made.result.suppressed_items,
     )
-    keep_published(site, published)
     x = encode_released(encoder, made.released, mapping)
-    rows = site.training_rows = with_target(encoder, x, frame)
+    rows = with_target(encoder, x, frame)
+    if learner_of(config) is None:
+        keep_published(site, published)
+    else:
+        taxonomies = labels_of(mapping)
+        rows = replace(rows, soft=soft_columns(encoder, made.released, x, taxonomies, tuple(taxonomies)))
+    site.training_rows = rows
     return Release(
         payload=Payload(metrics={"rows": rows.count, "classes": mapping.count, "k": k}),
         guarantee=published.claim,
@@ -241,6 +250,7 @@ def _encoder(site: Site) -> Encoder:
 
 
 ANONYMISE = Task(name="syntactic.anonymise", one=_anonymise)
+LEARN = Learners("syntactic")
 
 
 def protocol(config: Syntactic, hub: Hub) -> ProtocolGenerator:
@@ -253,6 +263,10 @@ def protocol(config: Syntactic, hub: Hub) -> ProtocolGenerator:
     replies: Replies = yield Ask(task=ANONYMISE, to=hub.sites, expect=Expect(metrics=("rows", "classes", "k")))
     left = dict(zip(replies.sites, replies.metric("rows").tolist(), strict=True))
     hub = replace(hub, sites=replies.sites, rows=left)
+    if learner_of(config) is not None:
+        learned = yield from LEARN.fit(config, hub)
+        facts = {"classes": int(replies.metric("classes").sum()), "k": int(replies.metric("k").min())}
+        return replace(learned, facts={**learned.facts, **facts, "m": config.anonymise.m})
     encoder = None
     if config.share == "hub":
         mappings, placed = yield from published_to_hub(hub, least_k=config.anonymise.k)
@@ -326,17 +340,18 @@ def _notes(placed: Placed, facts: dict[str, Any], *, hidden: bool, largest_k: in
 
 
 def claims(config: Syntactic, rows: int) -> Sequence[Guarantee]:
-    """What a site with `rows` rows discloses: weights trained on its anonymised rows.
+    """What a site with `rows` rows discloses: weights trained on its anonymised rows, or shares of sums.
 
     The claim of its classes is not listed: a site raises the plan's k to that of its own policy, so there is nothing to
     refuse beforehand, and the door judges the k that was reached.
     """
-    del config
-    return (Aggregate(rows=rows),)
+    return LEARN.claims(config, rows) or (Aggregate(rows=rows),)
 
 
 def _check(config: Syntactic, schema: Schema) -> None:
     """Refuse, before any site is asked, a plan that every site would fail on."""
+    if learner_of(config) is not None and config.share == "peers":
+        raise ConfigError("no classes are shared with this model.kind", hint="Drop method.share")
     if not schema.quasi:
         raise ConfigError("syntactic has no quasi-identifiers to anonymise", hint="Name them in data.quasi")
     if len(schema.items) > 1:
@@ -363,19 +378,22 @@ def contract(approved: ApprovedPlan) -> Contract:
     counts = Step(
         task=ANONYMISE.name, says="how many rows and classes you have, and their k, after anonymisation", claims=classes
     )
+    if learner_of(config) is not None:
+        return Contract.of([counts]) + LEARN.contract(approved)
     placed = Step(task=PLACE.name, says="how many of your rows fall into which classes", claims=(Aggregate(rows=0),))
     if config.share == "hub":
-        shared = Step(task=PUBLISH.name, says="your classes", claims=classes, rows=True)
+        shared = Step(task=PUBLISH.name, says="your rows, generalised in classes", claims=classes, rows=True)
         return Contract.of([counts], [shared], [placed], [training_step(approved)])
-    sealed = Step(task=SEAL.name, says="your classes, sealed to the other sites", claims=classes, to="peers")
+    sealed = Step(
+        task=SEAL.name, says="your rows, generalised in classes, sealed to the other sites", claims=classes, to="peers"
+    )
     placed = replace(placed, rounds=range(1, 2))
     return Contract.of([counts], [keys_step()], [sealed], [placed], [training_step(approved)])
 
 
 def reads(config: Syntactic) -> Reads:
-    """What the shared loop of rounds reads: all of `[train]`, and the network."""
-    del config
-    return Reads(FEDERATED_ROUNDS | NETWORK)
+    """What the shared loop of rounds reads, all of `[train]` and the network; or what a learner reads."""
+    return LEARN.reads(config) or Reads(FEDERATED_ROUNDS | NETWORK)
 
 
 METHOD = Method(
@@ -387,6 +405,10 @@ METHOD = Method(
     contract=contract,
     cites="Choudhury et al. 2020",
     own_rows=True,
+    needs=lambda _: frozenset({"data.quasi"}),
     reads=reads,
+    with_model=with_model,
+    phases=LEARN.phases,
+    secure=LEARN.secure,
     example="anonymise = {k = 5}",
 )

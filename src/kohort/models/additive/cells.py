@@ -9,12 +9,13 @@ the same at every site.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kohort.models.options import FloatArray
+from kohort.models.soft import MISSING_WIDTH
 from kohort.tables.blocks import Block, CategoryBlock, ItemsBlock, NumberBlock
 from kohort.tables.domain import OTHER
 from kohort.tables.encoder import Encoder
@@ -52,6 +53,8 @@ class Column:
     """Whether neighbouring cells, besides missing, are neighbours in value."""
     other: int = -1
     """The cell of categories outside the domain; -1 where there is none."""
+    listed: tuple[int, ...] = ()
+    """The cells of a category in the order of a code list: by number where all names are numbers, otherwise by name."""
 
     def codes(self, x: FloatArray) -> NDArray[np.int32]:
         """The cell of every row.
@@ -80,6 +83,22 @@ class Column:
         """The number of cells that the grid was asked for; its edges partly coincide."""
         known = self.cells - self.missing
         return next(size for size in (1024, 128) if len(_edges(size)) + 1 == known)
+
+    @cached_property
+    def edges(self) -> NDArray[np.float64]:
+        """Where cells of a number end, as a share of the range between its bounds; none of a category or an item."""
+        if self.kind == "number":
+            return _edges(self._grid)
+        steps = self.cells - 1 - self.missing if self.kind == "steps" else 0
+        return (np.arange(steps) + 0.5) / max(steps, 1)
+
+    @cached_property
+    def widths(self) -> NDArray[np.float64]:
+        """How much of the column each cell makes up by itself: numbers by width, others alike."""
+        if self.kind != "number":
+            return np.ones(self.cells)
+        widths = np.diff(np.concatenate([[0.0], self.edges, [1.0]]))
+        return np.append(widths, MISSING_WIDTH) if self.missing else widths
 
     def starts(self) -> NDArray[np.float64]:
         """Where each cell of a number begins, as a share of the range between its bounds."""
@@ -114,7 +133,19 @@ def _columns_of_block(block: Block, first: int, cells: int) -> list[Column]:
     if isinstance(block, CategoryBlock):
         kind = "label" if block.encoding == "label" else "onehot"
         other = block.categories.index(OTHER) if OTHER in block.categories else -1
-        return [_column(block.name, first, width, kind, block.size, missing=missing, ordered=False, other=other)]
+        return [
+            Column(
+                name=block.name,
+                first=first,
+                features=width,
+                kind=kind,
+                cells=block.size,
+                missing=missing,
+                ordered=False,
+                other=other,
+                listed=_listed(block.categories),
+            )
+        ]
     assert isinstance(block, ItemsBlock)  # noqa: S101 - there is no fourth kind
     return [
         _column(name, first + place, 1, "item", 2, missing=False, ordered=False)
@@ -122,19 +153,18 @@ def _columns_of_block(block: Block, first: int, cells: int) -> list[Column]:
     ]
 
 
-def _column(
-    name: str, first: int, features: int, kind: str, cells: int, *, missing: bool, ordered: bool, other: int = -1
-) -> Column:
-    return Column(
-        name=name,
-        first=first,
-        features=features,
-        kind=kind,
-        cells=cells,
-        missing=missing,
-        ordered=ordered,
-        other=other,
-    )
+def _column(name: str, first: int, features: int, kind: str, cells: int, *, missing: bool, ordered: bool) -> Column:
+    return Column(name=name, first=first, features=features, kind=kind, cells=cells, missing=missing, ordered=ordered)
+
+
+def _listed(categories: tuple[str, ...]) -> tuple[int, ...]:
+    """The codes of categories in the order of a code list: codes that are near are often alike."""
+    try:
+        keys: list[float] | list[str] = [float(name) for name in categories if name != OTHER]
+    except ValueError:
+        keys = [name for name in categories if name != OTHER]
+    codes = [code for code, name in enumerate(categories) if name != OTHER]
+    return tuple(codes[place] for place in sorted(range(len(codes)), key=lambda place: keys[place]))
 
 
 def codes_of(columns: tuple[Column, ...], x: FloatArray) -> NDArray[np.int32]:

@@ -14,14 +14,16 @@ from numpy.typing import NDArray
 from kohort.errors import ConfigError, IntegrityError
 from kohort.models.additive.bins import Bins, Floats
 from kohort.models.additive.cells import codes_of, columns_of
-from kohort.models.additive.curves import curves_of
+from kohort.models.additive.design import Design
+from kohort.models.additive.labels import labels_of
 from kohort.models.base import Model, SavedModel
 from kohort.models.options import FloatArray
 from kohort.models.rows import target_range
 from kohort.tables.encoder import Encoder
 
-__all__ = ["AdditiveModel", "load_additive", "means_of", "scores_of"]
+__all__ = ["AdditiveModel", "load_additive", "means_of"]
 
+_NORMAL_95 = 1.96
 _HIGHEST = 30.0
 """Scores beyond this are the same probability."""
 
@@ -85,7 +87,7 @@ class AdditiveModel(Model):
     def scores(self, x: FloatArray) -> Floats:
         """The sum of intercept and column values, [rows, outputs]."""
         places = self.bins.of_rows(codes_of(self.bins.columns, x))
-        return scores_of(self.values, self.intercept, places)
+        return Design(places, self.bins.total).scores(self.values, self.intercept)
 
     def codes(self, x: FloatArray) -> NDArray[Any]:
         """Class codes of encoded rows, or numbers on the target's own scale."""
@@ -135,8 +137,31 @@ class AdditiveModel(Model):
         return dict(sorted(found.items(), key=lambda item: -item[1]))
 
     def curves(self) -> dict[str, dict[str, Any]]:
-        """One curve per column: see `kohort.models.additive.curves`."""
-        return curves_of(self)
+        """One curve per column.
+
+        Returns:
+            By column, the most important first: `importance`, `bins` (their names), `values` (what each adds to the
+            score; a list per class where there are more than two), `counts`, `ordered`, and `low` and `high`, the ends
+            of 95 % intervals given the other columns, where the model has them.
+        """
+        numbers = {column.name: number for number, column in enumerate(self.bins.columns)}
+        return {name: self._curve(numbers[name], importance) for name, importance in self.importances().items()}
+
+    def _curve(self, number: int, importance: float) -> dict[str, Any]:
+        column = self.bins.columns[number]
+        part = slice(int(self.bins.starts[number]), int(self.bins.starts[number + 1]))
+        values = self.values[part]
+        curve: dict[str, Any] = {
+            "importance": importance,
+            "bins": labels_of(self.encoder, column, self.bins.of_cell[number]),
+            "values": [_entry(value) for value in values],
+            "counts": [round(float(count)) for count in self.counts[part]],
+            "ordered": column.ordered,
+        }
+        if len(self.errors):
+            width = _NORMAL_95 * self.errors[part]
+            curve |= {"low": [_entry(end) for end in values - width], "high": [_entry(end) for end in values + width]}
+        return curve
 
     def row_contributions(self, frame: pl.DataFrame) -> list[dict[str, Any]]:
         """What each column adds to the score of each row.
@@ -178,23 +203,6 @@ class AdditiveModel(Model):
 
 def _entry(values: Floats) -> Any:
     return float(values[0]) if len(values) == 1 else values.tolist()
-
-
-def scores_of(values: Floats, intercept: Floats, places: NDArray[np.int32]) -> Floats:
-    """Scores of rows by their bins, added column by column, so that they do not depend on the other rows.
-
-    Args:
-        values: [bins, outputs].
-        intercept: [outputs].
-        places: The bins of rows, [columns, rows].
-
-    Returns:
-        [rows, outputs].
-    """
-    scores = np.repeat(intercept[None, :], places.shape[1], axis=0)
-    for own in places:
-        scores += values[own]
-    return scores
 
 
 def load_additive(saved: SavedModel) -> AdditiveModel:

@@ -63,7 +63,7 @@ _ZERO, _ONE, _NO_BIAS = np.int64(0), np.int64(1), np.int64(-1)
 
 
 @fused
-def _combine(out, first_row, rows, factors, start, row_step, term_step, terms, bias, values, source, lanes):
+def _combine(out, first_row, rows, factors, start, row_step, term_step, terms, bias, values, source, lanes):  # noqa: C901
     """out[r] = bias[r] + sum over t of factors[r, t] * values[t], lanes side by side, or without bias when `bias` < 0.
 
     Two rows at a time, an odd last one together with the spare last row of `out`, and four terms at a time after
@@ -167,7 +167,7 @@ def forward(sizes, weights, acts, lanes, activation):
 
 
 @fused
-def output_deltas(scores, targets, deltas, peaks, totals, lanes, loss):
+def output_deltas(scores, targets, deltas, peaks, totals, lanes, loss):  # noqa: C901
     """The loss of each row differentiated by each score. `peaks` and `totals` are scratch, one number a lane."""
     number = scores.dtype.type
     one, zero = number(1), number(0)
@@ -255,7 +255,7 @@ def scale(deltas, scales, lanes):
 
 
 @fused
-def _add_layer_gradient(acts, below, fan_in, deltas, above, fan_out, gradient, position, lanes):
+def _add_layer_gradient(acts, below, fan_in, deltas, above, fan_out, gradient, position, lanes):  # noqa: C901
     """gradient += activations below, transposed, times deltas; then the sums of the deltas for the biases.
 
     Four inputs and two outputs at a time; where fewer are left, the last one is repeated and its sum thrown away.
@@ -370,7 +370,7 @@ def gather(x, y, row_weight, start, order, begin, used, lanes, share, acts, targ
 
 
 @fused
-def train_sites(
+def train_sites(  # noqa: C901
     begin_site, end_site, x, y, row_weight, starts, counts, keys, round_number, sizes, activation, loss,
     epochs, batch, optimizer, lr, momentum, beta1, beta2, epsilon, l2, prox,
     weights, anchor, shift, first, second, done, taken, losses, misfits, measure,

@@ -152,7 +152,16 @@ def row_order(key: int, round: int, epoch: int, n: int) -> NDArray[np.int64]:
 
 
 def check_rows(network: Scorer, rows: StackedRows) -> None:
-    """Refuse rows of another width or number type than the network reads."""
+    """Refuse rows of another width or number type than the network reads.
+
+    Args:
+        network: The network.
+        rows: The rows.
+
+    Raises:
+        DataError: The width differs.
+        ConfigError: The number type differs.
+    """
     if rows.x.shape[1] != network.inputs:
         raise DataError(
             f"rows with {rows.x.shape[1]} features do not fit a network with {network.inputs} inputs",
@@ -182,7 +191,20 @@ def _refuse_misfits(misfits: NDArray[np.int64], network: Scorer) -> None:
 
 
 def as_matrix(name: str, given: FloatArray, network: Scorer, sites: int) -> FloatArray:
-    """`given` as a matrix of the network's dtype with one row for all sites or one row each."""
+    """A vector or matrix with one row for all sites or one row each.
+
+    Args:
+        name: What it is, for the error; a "shift" has one row each.
+        given: The numbers.
+        network: Whose dtype and length it has.
+        sites: How many.
+
+    Returns:
+        A contiguous matrix.
+
+    Raises:
+        ConfigError: The shape does not fit.
+    """
     matrix = np.ascontiguousarray(given, dtype=network.dtype)
     if matrix.ndim == 1:
         matrix = matrix[None]
@@ -198,7 +220,21 @@ def as_matrix(name: str, given: FloatArray, network: Scorer, sites: int) -> Floa
 def moments_for(
     training: Training, network: Scorer, state: OptimiserState | None, sites: int, keep: bool
 ) -> OptimiserState:
-    """A fresh or copied state that training may write to; no rows where nothing is to be kept."""
+    """A fresh or copied optimizer state that training may write to.
+
+    Args:
+        training: How sites train.
+        network: What they train.
+        state: A former state; None: begin anew.
+        sites: How many.
+        keep: Whether the state is wanted back.
+
+    Returns:
+        The state; no rows where nothing is to be kept.
+
+    Raises:
+        ConfigError: The former state has other shapes.
+    """
     parameters = network.parameter_count
     rows = sites if training.optimizer != "sgd" and (keep or state is not None) else 0
     second_rows = rows if training.optimizer == "adam" else 0

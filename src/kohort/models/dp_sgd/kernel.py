@@ -157,7 +157,7 @@ def sum_clipped(x, y, row_weight, start, count, sizes, activation, loss, own, cl
 
 
 @fused
-def train_private(
+def train_private(  # noqa: C901
     x, y, row_weight, start, order, begins, ends, words, sizes, activation, loss,
     optimizer, lr, momentum, beta1, beta2, epsilon, l2, prox,
     own, home, first, second, done, sigma, expected, quantile, clip_rate, count_sigma,

@@ -30,7 +30,22 @@ _CURVATURE = 0.25
 def fit_perturbed(
     network: DenseShape, rows: Rows, *, kind: Perturbation, epsilon: float, penalty: float, key: bytes
 ) -> FloatArray:
-    """Weights of a private logistic regression. `penalty` is the L2 penalty; the more, the less noise."""
+    """Weights of a private logistic regression (Chaudhuri, Monteleoni and Sarwate, JMLR 2011).
+
+    Args:
+        network: A logistic network without hidden layers.
+        rows: The rows, each counted once.
+        kind: Whether the minimum or the objective is perturbed.
+        epsilon: The budget.
+        penalty: The L2 penalty; the more, the less noise.
+        key: Of the noise.
+
+    Returns:
+        The weights.
+
+    Raises:
+        ConfigError: The network, the penalty or the rows' weights do not fit.
+    """
     if network.hidden or network.loss != "logistic":
         raise ConfigError(f"{kind} perturbation is for logistic regression", hint='Use model.kind = "logistic"')
     if not (penalty > 0 and epsilon > 0):

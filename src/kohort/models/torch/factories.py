@@ -23,7 +23,17 @@ def is_torch(kind: str) -> bool:
 
 
 def find_factory(name: str) -> Callable[..., Any]:
-    """The function or class "package.module:factory" that is installed here and takes `inputs` and `outputs`."""
+    """An installed factory of modules.
+
+    Args:
+        name: "package.module:factory".
+
+    Returns:
+        The function or class, which takes `inputs` and `outputs`.
+
+    Raises:
+        ConfigError: It cannot be imported, or takes other arguments.
+    """
     place, _, attribute = name.partition(":")
     try:
         factory = getattr(importlib.import_module(place), attribute)
@@ -45,7 +55,17 @@ def find_factory(name: str) -> Callable[..., Any]:
 
 
 def factory_in(kind: str) -> str:
-    """The name "package.module:factory" in a `model.kind`; refuses paths and whatever is no importable name."""
+    """The name of the factory in a `model.kind`.
+
+    Args:
+        kind: "torch:package.module:factory".
+
+    Returns:
+        "package.module:factory".
+
+    Raises:
+        ConfigError: It is a path, or no importable name.
+    """
     name = kind.removeprefix(_PREFIX)
     is_path = "/" in name or "\\" in name or ".py:" in name
     if is_path or not _IMPORTABLE.fullmatch(name):

@@ -43,6 +43,8 @@ class Bins:
     """Which columns are numbers, whose codes are in order by themselves."""
     rank: NDArray[np.uint8]
     """[outputs, columns, 256]: the place of every code; `ABSENT` of a missing number."""
+    other: NDArray[np.uint8]
+    """For each column, the code of a category that nobody had: that of rare ones, or `ABSENT` where none is rare."""
 
     def codes(self, columns: Sequence[TreeColumn], x: NDArray[Any]) -> Codes:
         """The codes of encoded rows, [rows, columns].
@@ -56,8 +58,28 @@ class Bins:
         """
         out = np.empty((len(x), len(columns)), dtype=np.uint8)
         for place, column in enumerate(columns):
-            out[:, place] = self.code_of[place][cells_of(column, x)]
+            of_cell = self.code_of[place]
+            if column.kind == "category":
+                of_cell = np.append(of_cell, self.other[place])
+            out[:, place] = of_cell[cells_of(column, x)]
         return out
+
+    def held(self, columns: Sequence[TreeColumn], total: NDArray[np.int64], outputs: int) -> NDArray[np.int64]:
+        """How many rows each code holds, [columns, 256].
+
+        Args:
+            columns: The columns of the encoder.
+            total: The total that the bins were made of.
+            outputs: How many the model has.
+
+        Returns:
+            The marginal of every column.
+        """
+        found, at = np.zeros((len(columns), 256), dtype=np.int64), 1 + outputs
+        for place, column in enumerate(columns):
+            np.add.at(found[place], self.code_of[place], total[at : at + column.all_cells])
+            at += column.all_cells + _targets_of(column, outputs)
+        return found
 
     def cuts(self, place: int) -> NDArray[np.int64]:
         """The last cell of every code of a number but the highest one's."""
@@ -73,6 +95,7 @@ class Bins:
             "bins.missing": self.missing.astype(np.uint8),
             "bins.ordered": self.ordered.astype(np.uint8),
             "bins.rank": self.rank,
+            "bins.other": self.other,
         }
 
     @classmethod
@@ -87,10 +110,17 @@ class Bins:
         missing, ordered = arrays["bins.missing"].astype(bool), arrays["bins.ordered"].astype(bool)
         if rank.ndim != 3 or rank.shape[1:] != (len(cells), 256) or flat.dtype != np.uint8 or rank.dtype != np.uint8:
             raise ValueError("bins of other shapes or types")
-        if {len(sizes), len(missing), len(ordered)} != {len(cells)} or cells.min() < 1 or cells.sum() != len(flat):
+        other = arrays.get("bins.other", np.full(len(cells), ABSENT, dtype=np.uint8))
+        if other.dtype != np.uint8:
+            raise ValueError("bins of other types")
+        if (
+            {len(sizes), len(missing), len(ordered), len(other)} != {len(cells)}
+            or cells.min() < 1
+            or cells.sum() != len(flat)
+        ):
             raise ValueError("bins of other columns")
         parts = tuple(np.split(flat, np.cumsum(cells)[:-1]))
-        return cls(parts, sizes, missing, ordered, np.ascontiguousarray(rank))
+        return cls(parts, sizes, missing, ordered, np.ascontiguousarray(rank), other)
 
     @classmethod
     def learned(cls, columns: Sequence[TreeColumn], total: NDArray[np.int64], *, outputs: int, least: int) -> Bins:
@@ -108,6 +138,7 @@ class Bins:
         rows, sums = int(total[0]), total[1 : 1 + outputs] / SCALE
         means = sums / max(rows, 1)
         rank = np.zeros((outputs, len(columns), 256), dtype=np.uint8)
+        other = np.full(len(columns), ABSENT, dtype=np.uint8)
         codes: list[NDArray[np.uint8]] = []
         sizes, at = [], 1 + outputs
         for place, column in enumerate(columns):
@@ -117,7 +148,8 @@ class Bins:
             if column.kind == "category":
                 targets = total[at : at + column.cells * outputs].reshape(outputs, column.cells)
                 at += column.cells * outputs
-                found, size = _grouped(counts, least)
+                found, size, rare = _grouped(counts, least)
+                other[place] = rare
                 rank[:, place, :size] = _order(found, size, counts, targets / SCALE, means)
             elif column.kind == "flag":
                 found, size = np.arange(2, dtype=np.uint8), 2
@@ -129,7 +161,7 @@ class Bins:
             sizes.append(size)
         missing = np.asarray([column.missing for column in columns], dtype=bool)
         ordered = np.asarray([column.kind == "number" for column in columns], dtype=bool)
-        return cls(tuple(codes), np.asarray(sizes, dtype=np.int64), missing, ordered, rank)
+        return cls(tuple(codes), np.asarray(sizes, dtype=np.int64), missing, ordered, rank, other)
 
 
 def summary_length(columns: Sequence[TreeColumn], outputs: int) -> int:
@@ -137,20 +169,29 @@ def summary_length(columns: Sequence[TreeColumn], outputs: int) -> int:
     return 1 + outputs + sum(column.all_cells + _targets_of(column, outputs) for column in columns)
 
 
-def count_cells(columns: Sequence[TreeColumn], x: NDArray[Any], targets: NDArray[np.int64]) -> NDArray[np.int64]:
+def count_cells(
+    columns: Sequence[TreeColumn],
+    x: NDArray[Any],
+    targets: NDArray[np.int64],
+    drawn: Mapping[int, tuple[NDArray[np.int64], NDArray[np.int64]]] | None = None,
+) -> NDArray[np.int64]:
     """What a site adds to the sum that bins are made of.
 
     Args:
         columns: The columns of the encoder.
         x: Encoded rows.
         targets: [outputs, rows] the target of every row in units of the grid.
+        drawn: By a column's number, rows with generalised cells and the fine cell that each stands for.
 
     Returns:
         Rows, sums of the target; for each column the count of every cell and, of categories, sums of the target.
     """
     parts = [np.asarray([len(x)], dtype=np.int64), targets.sum(axis=1)]
-    for column in columns:
+    for place, column in enumerate(columns):
         cells = cells_of(column, x)
+        if drawn and place in drawn:
+            rows, own = drawn[place]
+            cells[rows] = own
         parts.append(np.bincount(cells, minlength=column.all_cells).astype(np.int64))
         if column.kind == "category":
             sums = np.zeros((len(targets), column.cells), dtype=np.int64)
@@ -183,14 +224,15 @@ def _targets_of(column: TreeColumn, outputs: int) -> int:
     return column.cells * outputs if column.kind == "category" else 0
 
 
-def _grouped(counts: NDArray[np.int64], least: int) -> tuple[NDArray[np.uint8], int]:
-    """A code for each category of `least` rows or more, as far as there are codes; one for all others."""
+def _grouped(counts: NDArray[np.int64], least: int) -> tuple[NDArray[np.uint8], int, int]:
+    """A code for each category of `least` rows or more, as far as there are codes; one for all others, given last."""
     common = np.argsort(-counts, kind="stable")[: MOST_CODES - 1]
     common = np.sort(common[counts[common] >= least])
-    size = len(common) + (len(common) < len(counts))
+    some_rare = len(common) < len(counts)
     found = np.full(len(counts), len(common), dtype=np.uint8)
     found[common] = np.arange(len(common), dtype=np.uint8)
-    return found, size
+    known = bool(some_rare and counts[found == len(common)].sum() > 0)  # a code that no row had says nothing
+    return found, len(common) + some_rare, len(common) if known else ABSENT
 
 
 def _order(

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from kohort.models.soft import MISSING_WIDTH
 from kohort.tables.blocks import CategoryBlock, NumberBlock
 from kohort.tables.encoder import Encoder
 
@@ -41,6 +42,19 @@ class TreeColumn:
     def all_cells(self) -> int:
         """How many cells there are."""
         return self.cells + self.missing
+
+    @property
+    def edges(self) -> NDArray[np.float64]:
+        """Where its fine cells end; none of a category or an item."""
+        return grid_edges() if self.kind == "number" else np.zeros(0)
+
+    @property
+    def widths(self) -> NDArray[np.float64]:
+        """How much of the column each cell makes up by itself: numbers by width, others alike."""
+        if self.kind != "number":
+            return np.ones(self.all_cells)
+        widths = np.diff(np.concatenate([[0.0], grid_edges(), [1.0]]))
+        return np.append(widths, MISSING_WIDTH) if self.missing else widths
 
 
 @cache
@@ -83,7 +97,7 @@ def cells_of(column: TreeColumn, x: NDArray[Any]) -> NDArray[np.int64]:
         x: Encoded rows.
 
     Returns:
-        Numbers from 0 to `column.all_cells - 1`.
+        Numbers from 0 to `column.all_cells - 1`; `column.cells` for a category that is none of the known ones.
     """
     first = x[:, column.start].astype(np.float64)
     if column.kind == "number":
@@ -91,7 +105,9 @@ def cells_of(column: TreeColumn, x: NDArray[Any]) -> NDArray[np.int64]:
         return np.where(x[:, column.start + 1] > 0.5, column.cells, found) if column.missing else found
     if column.kind == "flag":
         return (first > 0.5).astype(np.int64)
+    unknown = np.isnan(first)
     if column.width > 1:
-        return np.asarray(np.argmax(x[:, column.start : column.start + column.width], axis=1), dtype=np.int64)
-    codes: NDArray[np.int64] = np.clip(np.rint(first * (column.cells - 1)), 0, column.cells - 1).astype(np.int64)
-    return codes
+        codes = np.argmax(x[:, column.start : column.start + column.width], axis=1).astype(np.int64)
+    else:
+        codes = np.clip(np.rint(np.nan_to_num(first) * (column.cells - 1)), 0, column.cells - 1).astype(np.int64)
+    return np.where(unknown, column.cells, codes)

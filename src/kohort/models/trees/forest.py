@@ -88,11 +88,17 @@ class Forest:
             The same bits for a row, whichever rows stand beside it.
         """
         out = np.repeat(self.base[:, None], len(codes), axis=1)
-        self.add(self.trees, codes, out)
+        self.add(self.trees, codes[None], out)
         return out
 
     def add(self, trees: Trees, codes: NDArray[np.uint8], scores: NDArray[np.float64]) -> None:
-        """Add what some of the trees say of coded rows to their scores, in place."""
+        """Add what some of the trees say of coded rows to their scores, in place.
+
+        Args:
+            trees: The trees.
+            codes: [1, rows, columns] codes that all trees read, or [trees, rows, columns] each its own.
+            scores: [outputs, rows].
+        """
         add_scores(
             codes, self.bins.rank, trees.split, trees.cut, trees.left, trees.value, trees.output, self.factor, scores
         )

@@ -2,6 +2,10 @@
 
 At each level, one total has the cells of the smaller child of every split node; those of its sibling are what the
 parent has more. The same object at the hub and at every site gets the same totals, so it finds the same splits.
+
+With `min_cell` above 1 there are two totals per level. The first counts the rows of every cell, for sites alone; cells
+are joined along the order of cuts until each has enough rows or none. The second has the sums of joined cells. Siblings
+are joined alike, and by whole cells of their parent, so that no difference of totals of one tree has fewer rows.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ from numpy.typing import NDArray
 
 from kohort.models.trees.bins import ABSENT, Bins, joined_codes
 from kohort.models.trees.forest import Trees
-from kohort.models.trees.kernel import best_splits, complete, histograms
+from kohort.models.trees.kernel import best_splits, complete, histograms, join_cells
 from kohort.models.trees.options import SCALE, TreeOptions
 
 __all__ = ["Growth"]
@@ -66,6 +70,10 @@ class Growth:
     """The nodes whose cells the next total has."""
     open: _Open = field(init=False)
     """The nodes whose cells are known after the next total: those, and their siblings."""
+    layout: Cells | None = None
+    """Where small cells are joined: the group of every cell of the open nodes; None while they are counted."""
+    joined_before: Cells = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    """The groups of the level before."""
 
     def __post_init__(self) -> None:
         self._join()
@@ -108,9 +116,16 @@ class Growth:
         return not len(self.asked.tree)
 
     @property
+    def counting(self) -> bool:
+        """Whether the next total counts rows, so that small cells can be joined."""
+        return self.options.min_cell > 1 and self.layout is None
+
+    @property
     def length(self) -> int:
         """How many numbers the next total has."""
-        return 3 * self.asked.cells
+        if self.counting:
+            return self.asked.cells
+        return 3 * (self.asked.cells if self.layout is None else int(self.layout.max()) + 1)
 
     def counted(
         self,
@@ -122,13 +137,14 @@ class Growth:
         """The cells that are asked for, of some rows.
 
         Args:
-            codes: [rows, columns] their codes.
+            codes: [1, rows, columns] their codes, or [trees, rows, columns] where each tree has its own.
             nodes: [trees, rows] the open node of every row, -1 where it is in none.
             gradient: [outputs, rows] in units of the grid.
             curvature: [outputs, rows] in units of the grid.
 
         Returns:
-            For each asked node, column of its tree and code: sums of gradients and curvatures, and rows.
+            For each asked node, column of its tree and code: sums of gradients and curvatures, and rows. Where small
+            cells are joined, rows alone at first, and then the sums of each group.
         """
         offset = np.full((len(self.trees), self.trees.value.shape[1]), -1, dtype=np.int64)
         offset[self.asked.tree, self.asked.node] = self.asked.begin
@@ -145,10 +161,19 @@ class Growth:
             curvature,
             out,
         )
+        if self.counting:
+            return out[:, 2].copy()
+        if self.layout is not None:
+            grouped = np.zeros((self.length // 3, 3), dtype=np.int64)
+            np.add.at(grouped, self.layout, out)
+            out = grouped
         return out.reshape(-1)
 
     def take(self, total: NDArray[np.int64]) -> None:
-        """Split the open nodes by a total of `counted` over all sites, and open the next level."""
+        """Split the open nodes by a total of `counted` over all sites, and open the next level; or join small cells."""
+        if self.counting:
+            self.layout = self._joined(total)
+            return
         cells = self._completed(total.reshape(-1, 3))
         facts = np.empty((len(self.open.tree), 3), dtype=np.int64)
         sums, gains = np.zeros((len(facts), 3), dtype=np.int64), np.empty(len(facts))
@@ -171,11 +196,40 @@ class Growth:
         if self.level == 0:
             self.trees.value[self.open.tree, 0] = self._steps(nodes)
         self._split(facts, gains, sums, nodes - sums)
-        self.known, self.before = self.open, cells
+        self.known, self.before = self.open, cells if self.layout is None else cells[:0]
+        if self.layout is not None:
+            self.joined_before, self.layout = self.layout, None
         self.level += 1
         self._open_next(facts[:, 0] >= 0, sums[:, 2], nodes[:, 2] - sums[:, 2])
 
+    def _joined(self, counts: NDArray[np.int64]) -> Cells:
+        """The group of every cell."""
+        layout = np.empty(self.open.cells, dtype=np.int64)
+        parents, before = self.open.begin, np.arange(self.open.cells)
+        if self.level:
+            begins, before = self.known.begins(), self.joined_before
+            pairs = zip(self.open.tree.tolist(), self.open.node.tolist(), strict=True)
+            parents = np.asarray([begins[tree, (node - 1) // 2] for tree, node in pairs], dtype=np.int64)
+        join_cells(
+            np.ascontiguousarray(counts),
+            self.open.begin,
+            self.open.tree,
+            self.level > 0,
+            parents,
+            before,
+            self.columns,
+            self.starts,
+            self.sizes,
+            self.bins.missing,
+            self._order,
+            self.options.min_cell,
+            layout,
+        )
+        return layout
+
     def _completed(self, total: Cells) -> Cells:
+        if self.layout is not None:
+            return self._apart(total)
         if self.level == 0:
             return total
         before, begins = self.known.begins(), self.open.begins()
@@ -193,6 +247,25 @@ class Growth:
             out,
         )
         return out
+
+    def _apart(self, total: Cells) -> Cells:
+        """Sums of groups at the last of their cells in the order of cuts: no cut falls between the others."""
+        out = np.zeros((self.open.cells, 3), dtype=np.int64)
+        out[self._last_of_groups()] = total
+        return out
+
+    def _last_of_groups(self) -> Cells:
+        """The cell that stands for each group of the layout."""
+        if self.layout is None:
+            raise ValueError("no cells are joined")
+        found = np.zeros(int(self.layout.max()) + 1, dtype=np.int64)
+        for tree, begin in zip(self.open.tree.tolist(), self.open.begin.tolist(), strict=True):
+            for number, start in enumerate(self.starts[tree].tolist()):
+                size = int(self.sizes[tree, number])
+                own = begin + start + np.append(size, self._order[tree, number, :size])
+                own = own[0 if self.bins.missing[self.columns[tree, number]] else 1 :]
+                found[self.layout[own]] = own  # the last one of equal groups counts
+        return found
 
     def _sums_of_nodes(self, cells: Cells) -> Cells:
         """Gradient, curvature and rows of every open node, from the cells of its first column."""
@@ -227,6 +300,8 @@ class Growth:
                 tree, node = int(self.open.tree[place]), int(self.open.node[place])
                 asked.append((tree, 2 * node + (1 if left[place] <= right[place] else 2)))
                 opened += [(tree, 2 * node + 1), (tree, 2 * node + 2)]
+        if self.options.min_cell > 1:
+            asked = opened
         self.asked, self.open = _Open.of(asked, self.widths), _Open.of(opened, self.widths)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
@@ -237,6 +312,8 @@ class Growth:
             "growing.shifts": self.shifts,
             "growing.level": np.asarray(self.level),
             "growing.cells": self.before,
+            "growing.joined": self.joined_before,
+            "growing.layout": np.zeros(0, dtype=np.int64) if self.layout is None else self.layout,
             **{
                 f"growing.{name}": np.stack([part.tree, part.node])
                 for name, part in (("known", self.known), ("asked", self.asked), ("open", self.open))
@@ -254,6 +331,8 @@ class Growth:
             Trees.of_arrays(arrays, "growing"),
         )
         found.level, found.before = int(arrays["growing.level"]), arrays["growing.cells"].copy()
+        found.joined_before, layout = arrays["growing.joined"].copy(), arrays["growing.layout"]
+        found.layout = layout.copy() if len(layout) else None
         for name in ("known", "asked", "open"):
             pairs = [(int(tree), int(node)) for tree, node in arrays[f"growing.{name}"].T]
             setattr(found, name, _Open.of(pairs, found.widths))

@@ -24,8 +24,10 @@ __all__ = [
     "add_scores",
     "best_splits",
     "complete",
+    "draw",
     "hashes",
     "histograms",
+    "join_cells",
     "losses",
     "path_contributions",
     "route",
@@ -54,6 +56,22 @@ def hashes(words, key, out):
             value = (value ^ (value >> _S27)) * _MIX_2
             value = value ^ (value >> _S31)
         out[i] = value
+
+
+@compiled
+def draw(ends, kinds, keys, salts, out):
+    """For each salt and key, a place among the shares of the key's kind; `ends` are cumulative shares."""
+    total = np.uint64(ends[0, ends.shape[1] - 1])
+    for tree in range(len(salts)):
+        for i in range(len(keys)):
+            value = (keys[i] ^ salts[tree]) + _GOLDEN
+            value = (value ^ (value >> _S30)) * _MIX_1
+            value = (value ^ (value >> _S27)) * _MIX_2
+            point = np.int64((value ^ (value >> _S31)) % total)
+            place = 0
+            while ends[kinds[i], place] <= point:
+                place += 1
+            out[tree, i] = place
 
 
 @compiled
@@ -124,10 +142,12 @@ def losses(classes, scores, y, weight, held_out):
 def histograms(codes, nodes, offset, columns, starts, bin_of, output, gradient, curvature, out):
     """Add every row's gradient, curvature and 1 to the cells of its node, for the columns of each tree.
 
+    `codes` [1 or trees, rows, columns] are the same for all trees, or each tree's own.
     `offset[tree, node]` is where a node's cells begin in `out` [cells, 3], -1 for nodes that are not counted.
     """
     for tree in range(nodes.shape[0]):
         g, h = gradient[output[tree]], curvature[output[tree]]
+        own = codes[tree % codes.shape[0]]
         for i in range(nodes.shape[1]):
             node = nodes[tree, i]
             if node < 0:
@@ -136,7 +156,7 @@ def histograms(codes, nodes, offset, columns, starts, bin_of, output, gradient, 
             if begin < 0:
                 continue
             for j in range(columns.shape[1]):
-                cell = begin + starts[tree, j] + bin_of[tree, j, codes[i, columns[tree, j]]]
+                cell = begin + starts[tree, j] + bin_of[tree, j, own[i, columns[tree, j]]]
                 out[cell, 0] += g[i]
                 out[cell, 1] += h[i]
                 out[cell, 2] += 1
@@ -156,6 +176,70 @@ def complete(total, before, counted, sibling, parent, width, out):
                 out[counted[k, 1] + cell, part] = own
                 if sibling[k] >= 0:
                     out[sibling[k] + cell, part] = before[parent[k] + cell, part] - own
+
+
+@compiled
+def _enough(count, least):
+    return count == 0 or count >= least
+
+
+@compiled
+def _join_column(first, second, parent, before, size, order, absent, least, marks):
+    """Where groups of one column begin, for two siblings alike: `marks[place]` is 1 at the first place of a group.
+
+    Groups are unions of the parent's. Every group has no row or at least `least` in both siblings. Returns whether the
+    missing numbers, whose counts are the last two of `absent`, are alone; if not, all is one group.
+    """
+    ends, held = np.empty(size, np.int64), np.zeros((size, 2), np.int64)
+    groups, a, b = 0, 0, 0
+    for place in range(size):
+        marks[place] = 0
+        a += first[order[place]]
+        b += second[order[place]]
+        whole = place + 1 == size or before[parent + order[place + 1]] != before[parent + order[place]]
+        last = place + 1 == size
+        if whole and (last or (a + b > 0 and _enough(a, least) and _enough(b, least))):
+            ends[groups], held[groups, 0], held[groups, 1] = place, a, b
+            groups, a, b = groups + 1, 0, 0
+    while groups > 1 and not (_enough(held[groups - 1, 0], least) and _enough(held[groups - 1, 1], least)):
+        held[groups - 2] += held[groups - 1]
+        ends[groups - 2] = ends[groups - 1]
+        groups -= 1
+    if not (_enough(absent[0], least) and _enough(absent[1], least)) or absent[2]:
+        marks[0] = 1
+        return False
+    for group in range(groups):
+        marks[0 if group == 0 else ends[group - 1] + 1] = 1
+    return True
+
+
+@compiled
+def join_cells(counts, begins, trees, pairs, parents, before, columns, starts, sizes, missing, order, least, layout):
+    """Groups of cells that each have no row or at least `least`: `layout[cell]` gets the number of a cell's group.
+
+    Nodes k and k + 1 are siblings where `pairs`; `parents[k]` is where their parent's cells begin in `before`, its
+    layout.
+    """
+    found, absent, marks = 0, np.zeros(3, np.int64), np.zeros(256, np.int64)
+    for k in range(0, len(begins), 2 if pairs else 1):
+        tree, other = trees[k], k + 1 if pairs else k
+        for j in range(columns.shape[1]):
+            start, size, places = starts[tree, j], sizes[tree, j], order[tree, j]
+            mine, theirs, parent = begins[k] + start, begins[other] + start, parents[k] + start
+            gaps = missing[columns[tree, j]]
+            absent[:] = 0
+            if gaps:
+                absent[0], absent[1] = counts[mine + size], counts[theirs + size]
+                absent[2] = before[parent + size] == before[parent + places[0]]
+            alone = _join_column(counts[mine:], counts[theirs:], parent, before, size, places, absent, least, marks)
+            for half in range(2 if pairs else 1):
+                at = theirs if half else mine
+                for place in range(size):
+                    found += marks[place]
+                    layout[at + places[place]] = found - 1
+                if gaps:
+                    found += alone
+                    layout[at + size] = found - 1
 
 
 @compiled
@@ -218,7 +302,7 @@ def best_splits(cells, begins, trees, columns, starts, sizes, missing, order, l2
 def route(codes, rank, nodes, split, cut, left, output, level_begin):
     """Move rows from the split nodes of a level to their children; rows of leaves get -1."""
     for tree in range(nodes.shape[0]):
-        places = rank[output[tree]]
+        places, own = rank[output[tree]], codes[tree % codes.shape[0]]
         for i in range(nodes.shape[1]):
             node = nodes[tree, i]
             if node < level_begin:
@@ -227,7 +311,7 @@ def route(codes, rank, nodes, split, cut, left, output, level_begin):
             if column < 0:
                 nodes[tree, i] = -1
                 continue
-            code = codes[i, column]
+            code = own[i, column]
             goes_left = left[tree, node] if code == _ABSENT else places[column, code] <= cut[tree, node]
             nodes[tree, i] = 2 * node + (1 if goes_left else 2)
 
@@ -235,13 +319,13 @@ def route(codes, rank, nodes, split, cut, left, output, level_begin):
 @compiled
 def add_scores(codes, rank, split, cut, left, value, output, factor, out):
     """Add `factor` times every tree's value of every row to the scores of its output."""
-    for i in range(codes.shape[0]):
+    for i in range(codes.shape[1]):
         for tree in range(split.shape[0]):
             node = 0
-            places = rank[output[tree]]
+            places, own = rank[output[tree]], tree % codes.shape[0]
             while node < split.shape[1] and split[tree, node] >= 0:
                 column = split[tree, node]
-                code = codes[i, column]
+                code = codes[own, i, column]
                 goes_left = left[tree, node] if code == _ABSENT else places[column, code] <= cut[tree, node]
                 node = 2 * node + (1 if goes_left else 2)
             out[output[tree], i] += factor * value[tree, node]

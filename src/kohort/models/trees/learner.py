@@ -23,6 +23,7 @@ from kohort.models.trees.forest import Forest, Trees
 from kohort.models.trees.growth import Growth
 from kohort.models.trees.kernel import hashes, losses, route, slopes
 from kohort.models.trees.options import SCALE, TreeOptions
+from kohort.models.trees.soft import SoftCells, soft_cells
 from kohort.tables.encoder import Encoder
 
 __all__ = ["TreeLearner", "TreeRows"]
@@ -32,6 +33,10 @@ Stage = Literal["bins", "grow", "judge", "done"]
 _STAGES: tuple[Stage, ...] = ("bins", "grow", "judge", "done")
 
 
+_HELD_OUT = np.frombuffer(hashlib.blake2b(b"held out", digest_size=8).digest(), dtype="<u8")[0]
+"""The same in every run: which rows are held out follows from what they hold, and is one partition of a table."""
+
+
 @dataclass
 class TreeRows:
     """Rows of one site with what was computed of them so far."""
@@ -39,7 +44,9 @@ class TreeRows:
     y: NDArray[np.float64]
     weight: NDArray[np.float64]
     held_out: NDArray[np.bool_]
+    soft: tuple[SoftCells, ...] = ()
     codes: NDArray[np.uint8] | None = None
+    """[1, rows, columns], or [trees, rows, columns] of this step where cells are generalised."""
     scores: NDArray[np.float64] | None = None
     step: int = -1
     """The step the scores are before."""
@@ -56,7 +63,8 @@ class TreeLearner:
     Args:
         encoder: How tables become rows, with the weights of classes.
         options: How the forest is grown.
-        seed: Draws the columns of each tree and the held-out rows; public.
+        seed: Draws the columns of each tree; public. It draws no held-out rows: a hub that chose them by its seed could
+            compare totals of two runs over different rows, and find out which row a small cell holds.
     """
 
     encoder: Encoder
@@ -72,6 +80,8 @@ class TreeLearner:
     """Over all sites."""
     totals: int = 0
     """How many were taken."""
+    marginal: Integers = field(default_factory=lambda: np.zeros((0, 256), dtype=np.int64))
+    """[columns, 256] rows per code, by which generalised cells are drawn; empty where there are none."""
 
     def __post_init__(self) -> None:
         self.columns = tree_columns(self.encoder)
@@ -96,13 +106,15 @@ class TreeLearner:
     @property
     def _judges(self) -> bool:
         """Whether the next total has the loss of held-out rows."""
-        at_start = self.stage == "judge" or (self.growth is not None and self.growth.level == 0)
-        return self.options.holdout > 0 and at_start
+        growth = self.growth
+        at_start = growth is not None and growth.level == 0 and growth.layout is None
+        return self.options.holdout > 0 and (self.stage == "judge" or at_start)
 
     @property
-    def most_rounds(self) -> int:
-        """The largest number of totals that can be asked for."""
-        return 1 + self.options.steps * self.options.depth + (self.options.holdout > 0)
+    def sealed(self) -> bool:
+        """Whether the next total is for sites alone: one with counts of small cells, where they are withheld."""
+        counting = self.growth is None or self.growth.counting
+        return self.options.min_cell > 1 and not self.done and counting
 
     def after(self, total: Integers) -> TreeLearner:
         """The learner that follows from the next total.
@@ -113,11 +125,16 @@ class TreeLearner:
         Returns:
             A new learner; this one stays as it is.
         """
+        found = self._copied()
+        found._take(total)
+        return found
+
+    def _copied(self) -> TreeLearner:
+        """This learner, one total further, before it is taken."""
         found = copy.copy(self)
         found.history = list(self.history)
         found.growth = None if self.growth is None else self.growth.copied()
         found.totals += 1
-        found._take(total)
         return found
 
     def _take(self, total: Integers) -> None:
@@ -135,7 +152,7 @@ class TreeLearner:
         if growth is None or self.forest is None:
             raise ValueError("a total came in after the last one")
         growth.take(total)
-        if growth.finished:
+        if growth.finished and growth.layout is None:
             self.forest = self.forest.with_trees(self.forest.trees.joined(growth.trees))
             self._next_step()
 
@@ -143,8 +160,14 @@ class TreeLearner:
         options = self.options
         bins = Bins.learned(self.columns, total, outputs=self.outputs, least=options.min_leaf)
         self.rows = int(total[0])
+        if options.soft:
+            self.marginal = bins.held(self.columns, total, self.outputs)
+        self._begin(bins, self._base(total[1 : 1 + self.outputs] / SCALE / max(self.rows, 1)))
+
+    def _begin(self, bins: Bins, base: NDArray[np.float64]) -> None:
+        """A forest without trees, and the first step."""
+        options = self.options
         empty = Trees.empty(np.zeros(0, dtype=np.int64), options.depth)
-        base = self._base(total[1 : 1 + self.outputs] / SCALE / max(self.rows, 1))
         self.forest = Forest(bins, base, options.rate / options.trees, empty)
         self._begin_step(0)
 
@@ -198,17 +221,78 @@ class TreeLearner:
         stream = hashlib.shake_128(self.seed + f"{step}:{tree}".encode()).digest(8 * len(self.columns))
         return np.frombuffer(stream, dtype="<u8").astype(np.uint64)
 
+    # What sites tell the hub of a sealed total
+
+    @property
+    def tells(self) -> dict[str, tuple[str, tuple[int | None, ...]]]:
+        """Types and shapes of what `disclosed` gives after the next total."""
+        found: dict[str, tuple[str, tuple[int | None, ...]]] = {"history": ("<f8", (None,))}
+        if self.stage != "bins":
+            return found | {"layout": ("<i4", (None,))}
+        columns = len(self.columns)
+        return found | {
+            "bins.codes": ("|u1", (None,)),
+            "bins.cells": ("<i8", (columns,)),
+            "bins.sizes": ("<i8", (columns,)),
+            "bins.missing": ("|u1", (columns,)),
+            "bins.ordered": ("|u1", (columns,)),
+            "bins.rank": ("|u1", (self.outputs, columns, 256)),
+            "bins.other": ("|u1", (columns,)),
+            "base": ("<f8", (self.outputs,)),
+            "rows": ("<i8", (1,)),
+            "marginal": ("<i8", (None, 256)),
+        }
+
+    def disclosed(self) -> dict[str, NDArray[Any]]:
+        """What follows from a sealed total: bins, or which cells are joined, and the losses of held-out rows."""
+        found: dict[str, NDArray[Any]] = {"history": np.asarray(self.history, dtype=np.float64)}
+        growth, forest = self.growth, self.forest
+        if self.totals == 1 and forest is not None:
+            rows = np.asarray([self.rows], dtype=np.int64)
+            return found | {**forest.bins.arrays(), "base": forest.base, "rows": rows, "marginal": self.marginal}
+        layout = np.zeros(0) if growth is None or growth.layout is None else growth.layout
+        return found | {"layout": layout.astype(np.int32)}
+
+    def informed(self, arrays: Mapping[str, NDArray[Any]]) -> TreeLearner:
+        """The learner after a sealed total, by what sites tell of it.
+
+        Args:
+            arrays: What `disclosed` returned.
+
+        Returns:
+            A new learner.
+
+        Raises:
+            ValueError: The arrays do not fit.
+        """
+        found = self._copied()
+        found.history = arrays["history"].tolist()
+        if found.stage == "bins":
+            bins = Bins.of_arrays(arrays)
+            if tuple(map(len, bins.code_of)) != tuple(column.all_cells for column in self.columns):
+                raise ValueError("bins of other columns")
+            found.rows, found.marginal = int(arrays["rows"][0]), arrays["marginal"].copy()
+            found._begin(bins, arrays["base"].copy())
+        elif found.stage == "judge" or found._worse:
+            found._finish()
+        elif found.growth is not None:
+            layout = arrays["layout"].astype(np.int64)
+            if len(layout) != found.growth.open.cells or (np.unique(layout) != np.arange(layout.max() + 1)).any():
+                raise ValueError("groups of other cells")
+            found.growth.layout = layout
+        return found
+
     # What a site adds
 
     def rows_of(self, rows: Rows) -> TreeRows:
         """A site's rows, ready to contribute."""
         words = np.ascontiguousarray(np.concatenate([rows.x, rows.y[:, None]], axis=1))
         held = np.empty(len(words), dtype=np.uint64)
-        key = np.frombuffer(hashlib.blake2b(b"held out", key=self.seed, digest_size=8).digest(), dtype="<u8")[0]
-        hashes(words.view(np.uint32 if words.dtype == np.float32 else np.uint64).astype(np.uint64), key, held)
+        hashes(words.view(np.uint32 if words.dtype == np.float32 else np.uint64).astype(np.uint64), _HELD_OUT, held)
         weight = np.ones(rows.count) if rows.weight is None else rows.weight.astype(np.float64)
         below = np.uint64(int(self.options.holdout * 2.0**63)) << np.uint64(1)
-        return TreeRows(y=rows.y.astype(np.float64), weight=weight, held_out=held < below)
+        soft = soft_cells(self.columns, rows, held) if self.options.soft else ()
+        return TreeRows(y=rows.y.astype(np.float64), weight=weight, held_out=held < below, soft=soft)
 
     def contribution(self, rows: Rows, part: TreeRows) -> Integers:
         """What a site adds to the next total.
@@ -221,7 +305,8 @@ class TreeLearner:
             Whole numbers.
         """
         if self.stage == "bins":
-            return count_cells(self.columns, rows.x, self._targets(part.y))
+            drawn = {soft.place: (soft.rows, soft.cells(self.seed)) for soft in part.soft}
+            return count_cells(self.columns, rows.x, self._targets(part.y), drawn)
         forest = self.forest
         if forest is None:
             raise ValueError("nothing is left to contribute to")
@@ -246,9 +331,9 @@ class TreeLearner:
         if (part.step, part.level) > (self.step, level):  # rebuilt from an earlier state
             part.scores, part.nodes = None, None
         if part.codes is None:
-            part.codes = forest.bins.codes(self.columns, rows.x)
+            part.codes = forest.bins.codes(self.columns, rows.x)[None]
         if part.step != self.step or part.scores is None:
-            self._rescore(part, forest, part.codes)
+            self._rescore(part, forest)
         if self.growth is not None and part.nodes is not None:
             while part.level < self.growth.level:
                 trees = self.growth.trees
@@ -265,12 +350,18 @@ class TreeLearner:
                 part.level += 1
         return part.codes
 
-    def _rescore(self, part: TreeRows, forest: Forest, codes: NDArray[np.uint8]) -> None:
+    def _rescore(self, part: TreeRows, forest: Forest) -> None:
+        begin, per_step = part.step, self.options.trees * self.outputs
         if part.scores is None:
-            part.scores = forest.scores(codes)
-        else:
-            per_step = self.options.trees * self.outputs
-            forest.add(forest.trees.part(part.step * per_step, self.step * per_step), codes, part.scores)
+            begin, part.scores = 0, np.repeat(forest.base[:, None], len(part.y), axis=1)
+        if not part.soft and part.codes is not None:
+            forest.add(forest.trees.part(begin * per_step, self.step * per_step), part.codes, part.scores)
+        for step in range(begin, self.step) if part.soft else ():
+            forest.add(
+                forest.trees.part(step * per_step, (step + 1) * per_step), self._drawn_codes(part, step), part.scores
+            )
+        if part.soft:
+            part.codes = self._drawn_codes(part, self.step)
         part.step, part.level = self.step, 0
         part.gradient = np.empty(part.scores.shape, dtype=np.int64)
         part.curvature = np.empty(part.scores.shape, dtype=np.int64)
@@ -278,12 +369,25 @@ class TreeLearner:
         trees = self.options.trees * self.outputs
         part.nodes = np.repeat(np.where(part.held_out, -1, 0).astype(np.int16)[None, :], trees, axis=0)
 
+    def _drawn_codes(self, part: TreeRows, step: int) -> NDArray[np.uint8]:
+        """The codes that each tree of a step sees."""
+        if part.codes is None or self.forest is None:
+            raise ValueError("codes before the bins")
+        trees = self.options.trees * self.outputs
+        found = np.repeat(part.codes[:1], trees, axis=0)
+        for soft in part.soft:
+            marginal = self.marginal[soft.place]
+            found[:, soft.rows, soft.place] = soft.codes(self.forest.bins, marginal, self.seed, step, trees)
+        return found
+
     # As arrays
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """The learner as arrays, from which `restored` makes it again."""
         numbers = [_STAGES.index(self.stage), self.step, self.rows, self.totals]
         found = {"numbers": np.asarray(numbers, dtype=np.int64), "history": np.asarray(self.history, dtype=np.float64)}
+        if self.options.soft:
+            found["marginal"] = self.marginal
         if self.forest is not None:
             found |= {**self.forest.bins.arrays(), **self.forest.trees.arrays("trees"), "base": self.forest.base}
         return found if self.growth is None else found | self.growth.arrays()
@@ -300,6 +404,7 @@ class TreeLearner:
         found = copy.copy(self)
         stage, found.step, found.rows, found.totals = (int(number) for number in arrays["numbers"])
         found.stage, found.history = _STAGES[stage], arrays["history"].tolist()
+        found.marginal = arrays["marginal"].copy() if self.options.soft else self.marginal
         if "base" in arrays:
             bins, trees = Bins.of_arrays(arrays), Trees.of_arrays(arrays, "trees")
             found.forest = Forest(bins, arrays["base"].copy(), self.options.rate / self.options.trees, trees)

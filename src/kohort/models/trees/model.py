@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -104,7 +104,7 @@ class TreeModel(Model):
         Returns:
             The contributions; with `base` they add up to `scores`.
         """
-        codes, forest, trees = self._coded(self.encoder.transform(frame)), self.forest, self.forest.trees
+        codes, forest, trees = self._coded(self.encoder.inputs(frame)[0]), self.forest, self.forest.trees
         found = np.zeros((len(codes), len(forest.base), len(self.columns)))
         path_contributions(
             codes, forest.bins.rank, trees.split, trees.cut, trees.left, trees.value, trees.output, forest.factor, found
@@ -155,7 +155,7 @@ def load_trees(saved: SavedModel) -> TreeModel:
     """
     encoder, bins = Encoder.from_mapping(saved.facts["encoder"]), Bins.of_arrays(saved.arrays)
     trees, base = Trees.of_arrays(saved.arrays, "trees"), saved.arrays["base"].copy()
-    model = TreeModel(encoder, Forest(bins, base, float(saved.facts["factor"]), trees))
+    model = TreeModel(replace(encoder, marks_unknown=True), Forest(bins, base, float(saved.facts["factor"]), trees))
     _check(model)
     return model
 

@@ -1,6 +1,6 @@
 """Forests as ONNX graphs, for scoring where kohort is not installed. Needs the package `onnx`.
 
-The graph reads encoded rows, as `Encoder.transform` makes them, in float32. Numbers are compared with the cut points of
+The graph reads encoded rows, as `Encoder.inputs` makes them, in float32. Numbers are compared with the cut points of
 the public grid; categories are looked up in the order that the forest splits them by. It gives probabilities, or
 numbers on the target's own scale, in float32.
 """
@@ -14,7 +14,8 @@ import numpy as np
 
 from kohort.errors import ConfigError
 from kohort.models.rows import target_range
-from kohort.models.trees.columns import grid_edges
+from kohort.models.trees.bins import ABSENT
+from kohort.models.trees.columns import TreeColumn, grid_edges
 from kohort.models.trees.model import TreeModel
 
 __all__ = ["export_onnx"]
@@ -103,24 +104,35 @@ class _Graph:
     def _read(self, place: int) -> str:
         """One column as a number (NaN: missing) or as the number of its cell."""
         column, name = self.model.columns[place], f"column{place}"
-        if column.kind == "category" and column.width > 1:
-            raw = self.slice(name, column.start, column.start + column.width)
-            return self.add("ArgMax", [raw], f"{name}.cell", axis=1, keepdims=1)
         raw = self.slice(name, column.start, column.start + 1)
         if column.kind == "category":
-            scaled = self.add("Mul", [raw, self.constant(f"{name}.top", [float(column.cells - 1)])], f"{name}.scaled")
-            return self.add("Cast", [self.add("Round", [scaled], f"{name}.round")], f"{name}.cell", to=7)
+            return self._cell(column, name, raw)
         if not column.missing:
             return raw
         flag = self.slice(f"{name}.flag", column.start + 1, column.start + 2)
         gone = self.add("Greater", [flag, "half"], f"{name}.gone")
         return self.add("Where", [gone, "absent", raw], f"{name}.value")
 
+    def _cell(self, column: TreeColumn, name: str, raw: str) -> str:
+        """The number of a category's cell; one more than the last for a category that nobody had."""
+        unknown = self.add("IsNaN", [raw], f"{name}.unknown")
+        if column.width > 1:
+            every = self.slice(f"{name}.every", column.start, column.start + column.width)
+            known = self.add("ArgMax", [every], f"{name}.known", axis=1, keepdims=1)
+        else:
+            some = self.add("Where", [unknown, self.constant(f"{name}.none", [0.0]), raw], f"{name}.some")
+            scaled = self.add("Mul", [some, self.constant(f"{name}.top", [float(column.cells - 1)])], f"{name}.scaled")
+            known = self.add("Cast", [self.add("Round", [scaled], f"{name}.round")], f"{name}.known", to=7)
+        last = self.constant(f"{name}.last", [column.cells], 7)
+        return self.add("Where", [unknown, last, known], f"{name}.cell")
+
     def _placed(self, output: int, place: int, name: str) -> str:
         if self.model.columns[place].kind != "category":
             return name
         bins = self.model.forest.bins
-        table = bins.rank[output, place][bins.code_of[place]].astype(np.float32)
+        other = int(bins.other[place])
+        unknown = np.nan if other == ABSENT else float(bins.rank[output, place, other])
+        table = np.append(bins.rank[output, place][bins.code_of[place]].astype(np.float32), np.float32(unknown))
         return self.add("Gather", [self.constant(f"places{output}.{place}", table), name], f"place{output}.{place}")
 
     def trees(self) -> None:

@@ -39,3 +39,7 @@ class TreeOptions:
     """Share of the rows that no tree is fitted to: their loss decides how many steps are kept."""
     patience: int = 2
     """Steps without a smaller loss on the held-out rows before boosting ends."""
+    soft: bool = False
+    """Whether rows may have generalised cells."""
+    min_cell: int = 1
+    """Fewest rows of a filled cell in an opened total. Above 1, sites count cells in totals that they alone read."""

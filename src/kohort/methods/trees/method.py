@@ -10,101 +10,44 @@ hub that is trusted with each site's own sums.
 Guarantee: SecureSum over at least three sites; Aggregate without a secure sum.
 
 Sharp edges: the totals are not cell-safe. Deep nodes have bins of few persons, and the hub sees their counts and
-gradients; a policy with `min_sum_cell` above 1 refuses the plan. Held-out rows are chosen by a hash of the row's
-content: equal rows are held out together. Leaves count rows, not persons.
+gradients; a policy with `min_sum_cell` above 1 refuses the plan unless `min_cell` withholds small cells. Then sites
+count cells in totals that they alone read, and join small ones; totals of different trees still overlap. Held-out rows
+are chosen by a hash of the row's content: equal rows are held out together. Leaves count rows, not persons.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Annotated, Any
+from dataclasses import dataclass, replace
+from typing import Any
 
-from annotated_types import Ge, Gt, Le, Lt
 from numpy.typing import NDArray
 
 from kohort.crypto.sums.scheme import find_scheme
-from kohort.errors import ConfigError, DataError
+from kohort.errors import ConfigError, DataError, IntegrityError
 from kohort.methods.registry import Method
+from kohort.methods.trees.config import TELLS, Trees, options_of, tree_rounds, withheld_rounds, words_of
 from kohort.models.rows import Rows
 from kohort.models.trees.learner import TreeLearner, TreeRows
 from kohort.models.trees.model import TreeModel
-from kohort.models.trees.options import MOST_DEPTH, MOST_WEIGHT, TreeOptions
+from kohort.models.trees.options import MOST_WEIGHT
 from kohort.privacy.contract import Contract
 from kohort.privacy.guarantee import Cells, Guarantee
 from kohort.protocol.hub import Hub, ProtocolGenerator, Result
 from kohort.protocol.plan.approved import ApprovedPlan, TrainSection
-from kohort.protocol.plan.phases import SecureSumSection, TrainingPhase
+from kohort.protocol.plan.phases import TrainingPhase
 from kohort.protocol.plan.reads import Reads
 from kohort.protocol.state import StateArrays
-from kohort.rounds.checked_training import CheckedTraining
-from kohort.rounds.learner import Learner, Memory, Setting, Whole
+from kohort.rounds.totals.checked_training import CheckedTraining
+from kohort.rounds.totals.learner import Learner, Memory, Setting, Whole
 
-__all__ = ["METHOD", "TRAINING", "ForestLearner", "Trees", "options_of"]
+__all__ = ["METHOD", "TRAINING", "ForestLearner", "fit"]
 
 MOST_CLASSES = 100
 NOT_CELL_SAFE = (
     "the opened totals are not cell-safe: nodes deep in a tree have bins of few persons, whose counts and gradients "
     "the hub sees"
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Trees:
-    """`[method]` of boosted forests."""
-
-    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 - read by pydantic, not a field
-
-    steps: Annotated[int, Ge(1), Le(1000)] = 10
-    """Boosting steps; each has one round per level of its trees."""
-    depth: Annotated[int, Ge(1), Le(MOST_DEPTH)] = 6
-    """Levels of splits, so at most 2^depth leaves per tree."""
-    trees: Annotated[int, Ge(1), Le(256)] | None = None
-    """Trees per step, side by side; 16, or 8 per class where there are more than two."""
-    rate: Annotated[float, Gt(0), Le(2)] | None = None
-    """What the mean of these trees is multiplied by; 1.0, or 0.6 where there are more than two classes."""
-    columns: Annotated[float, Gt(0), Le(1)] = 0.5
-    """Share of the columns that each tree may split on."""
-    bins: Annotated[int, Ge(2), Le(255)] = 64
-    """Most bins per number in the histograms of one tree."""
-    l2: Annotated[float, Ge(0)] = 5.0
-    """Added to the curvature of a node: larger values give smaller steps and fewer splits."""
-    min_leaf: Annotated[int, Ge(1)] = 20
-    """Fewest rows of a leaf, of a bin, and of a category that is told from others."""
-    holdout: Annotated[float, Ge(0), Lt(0.9)] = 0.1
-    """Share of the rows that no tree is fitted to; their loss decides how many steps are kept. 0 keeps all steps."""
-    patience: Annotated[int, Ge(1)] = 2
-    """Steps without a smaller loss on held-out rows before boosting ends."""
-    secure: SecureSumSection = field(default_factory=lambda: SecureSumSection(sum="masks"))
-    """How totals are protected; `sum = "none"` shows the hub each site's own sums."""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "secure", self.secure.or_scheme("masks"))
-
-
-def options_of(config: Trees, classes: int) -> TreeOptions:
-    """How a forest is grown under a config.
-
-    Args:
-        config: `[method]` of the plan.
-        classes: How many classes the target has; 0 for a number.
-
-    Returns:
-        The options, with the defaults for so many classes.
-    """
-    several = classes > 2
-    return TreeOptions(
-        steps=config.steps,
-        depth=config.depth,
-        trees=config.trees or (8 if several else 16),
-        rate=config.rate or (0.6 if several else 1.0),
-        columns=config.columns,
-        bins=config.bins,
-        l2=config.l2,
-        min_leaf=config.min_leaf,
-        holdout=config.holdout,
-        patience=config.patience,
-    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,7 +63,7 @@ class ForestLearner(Learner):
         Raises:
             ConfigError: There are too many classes, or a class weight is larger than sums have room for.
         """
-        encoder, config = setting.encoder, setting.approved.config
+        encoder, config = replace(setting.encoder, marks_unknown=True), setting.config
         if len(encoder.classes or ()) > MOST_CLASSES:
             raise ConfigError(
                 f"a forest tells at most {MOST_CLASSES} classes apart: each has trees of its own",
@@ -131,7 +74,12 @@ class ForestLearner(Learner):
             raise ConfigError(
                 "a class weight is too large for sums of gradients", hint=f"Set it to {MOST_WEIGHT:g} at most"
             )
-        options = options_of(config, len(encoder.classes or ()))
+        if config.min_cell > 1 and encoder.schema.identifiers:
+            raise ConfigError(
+                "method.min_cell counts rows, and the rows of this plan are about persons who may have several",
+                hint="Use the method additive, which counts persons, or drop method.min_cell",
+            )
+        options = replace(options_of(config, len(encoder.classes or ())), soft=setting.units > 1)
         return cls(TreeLearner(encoder, options, setting.seed))
 
     @property
@@ -144,12 +92,34 @@ class ForestLearner(Learner):
         """How many numbers the next total has."""
         return self.inner.length
 
+    @property
+    def sealed(self) -> bool:
+        """Whether the next total counts cells that are withheld where they are small."""
+        return self.inner.sealed
+
+    @property
+    def tells(self) -> Mapping[str, tuple[str, tuple[int | None, ...]]]:
+        """Bins, or which of them are joined, and the loss of held-out rows."""
+        return self.inner.tells
+
+    def disclosed(self) -> StateArrays:
+        """What follows from counts of cells, without the counts."""
+        return self.inner.disclosed()
+
+    def informed(self, arrays: Mapping[str, NDArray[Any]]) -> ForestLearner:
+        """The learner after a sealed total, by what sites tell of it.
+
+        Raises:
+            IntegrityError: The arrays do not fit.
+        """
+        try:
+            return ForestLearner(self.inner.informed(arrays))
+        except ValueError:
+            raise IntegrityError("sites told of bins that do not fit the columns") from None
+
     def contribution(self, rows: Rows, memory: Memory) -> Whole:
         """Counts of cells at first; then gradients, curvatures and rows per node, column and bin."""
-        part = memory.get("rows")
-        if not isinstance(part, TreeRows):
-            part = memory["rows"] = self.inner.rows_of(rows)
-        return self.inner.contribution(rows, part)
+        return self.inner.contribution(rows, memory.get(TreeRows, lambda: self.inner.rows_of(rows)))
 
     def after(self, total: Whole, sites: int) -> ForestLearner:
         """The learner that follows from the next total.
@@ -182,17 +152,13 @@ class ForestLearner(Learner):
         return ForestLearner(self.inner.restored(arrays))
 
 
-def _rounds(approved: ApprovedPlan) -> int:
-    config: Trees = approved.config
-    return 1 + config.steps * config.depth + (config.holdout > 0)
-
-
 TRAINING = CheckedTraining(
     "trees",
     ForestLearner.start,
-    _rounds,
-    "rows per fine cell of every column at first, then gradients, curvatures and rows per node, column and bin of "
-    "growing trees. Not cell-safe: a bin of a deep node may hold a single person's numbers",
+    lambda approved: tree_rounds(approved.config),
+    lambda approved: words_of(approved.config),
+    seals=lambda approved: withheld_rounds(approved.config),
+    tells=TELLS,
 )
 
 
@@ -204,14 +170,31 @@ def phases(config: Trees, train: TrainSection) -> tuple[TrainingPhase, ...]:
 
 def protocol(config: Trees, hub: Hub) -> ProtocolGenerator:
     """One total for the bins, one per level of each step, and one for the loss after the last step."""
-    learner = yield from TRAINING.learn(hub)
+    return (yield from fit(config, hub, TRAINING))
+
+
+def fit(config: Trees, hub: Hub, training: CheckedTraining) -> ProtocolGenerator:
+    """Grow a forest from the sites' training rows.
+
+    Args:
+        config: The keys of the learner.
+        hub: The coordinator.
+        training: Of which sites know the tasks.
+
+    Returns:
+        The forest, and how many steps of it are kept.
+
+    Raises:
+        DataError: The plan has too few rounds for a forest.
+    """
+    learner = yield from training.learn(hub)
     if not isinstance(learner, ForestLearner) or learner.inner.forest is None:
         raise DataError("the plan ended before a forest was grown")
     inner = learner.inner
     model = TreeModel(inner.encoder, learner.inner.forest)
     steps = len(model.forest.trees) // (inner.options.trees * inner.outputs)
     early = steps < config.steps
-    notes = [NOT_CELL_SAFE] if config.secure.sum != "none" else []
+    notes = [] if config.secure.sum == "none" else [_about_cells(config)]
     if early:
         notes.append(f"{steps} of {config.steps} boosting steps are kept: the loss on held-out rows was smallest then")
     facts = {"steps": steps, "holdout_loss": [round(loss, 6) for loss in inner.history]}
@@ -224,9 +207,15 @@ def protocol(config: Trees, hub: Hub) -> ProtocolGenerator:
     )
 
 
+def _about_cells(config: Trees) -> str:
+    if config.min_cell == 1:
+        return NOT_CELL_SAFE
+    return f"bins with fewer than {config.min_cell} rows were joined before their sums opened"
+
+
 def claims(config: Trees, rows: int) -> Sequence[Guarantee]:
-    """Shares of sums, whose totals have cells of any size."""
-    return (find_scheme(config.secure.sum).claim(3, rows), Cells(least=1))
+    """Shares of sums, whose totals have cells of any size, unless small ones are withheld."""
+    return (find_scheme(config.secure.sum).claim(3, rows), Cells(least=config.min_cell))
 
 
 def contract(approved: ApprovedPlan) -> Contract:
@@ -238,7 +227,7 @@ def reads(config: Trees) -> Reads:
     """Weights of classes; everything else is in `[method]`."""
     del config
     because = "a forest is grown by the keys of [method]"
-    return Reads(frozenset({"train.class_weights"}), because={"train.rounds": because, "model.kind": because})
+    return Reads(frozenset({"train.class_weights"}), because={"train.rounds": because}, model_kind="trees")
 
 
 METHOD = Method(

@@ -1,8 +1,9 @@
-"""An additive model in words and numbers: what each column's bins are called, and what they add to the score."""
+"""What the bins of an additive model's columns are called: ranges of numbers and names of categories."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from datetime import datetime, timedelta
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,48 +11,9 @@ from numpy.typing import NDArray
 from kohort.models.additive.cells import Column
 from kohort.tables.encoder import Encoder
 
-if TYPE_CHECKING:
-    from kohort.models.additive.model import AdditiveModel
+__all__ = ["labels_of"]
 
-__all__ = ["curves_of", "labels_of"]
-
-_NORMAL_95 = 1.96
 MISSING = "missing"
-
-
-def curves_of(model: AdditiveModel) -> dict[str, dict[str, Any]]:
-    """One curve per column.
-
-    Args:
-        model: The model.
-
-    Returns:
-        By column, the most important first: `importance`, `bins` (their names), `values` (what each adds to the score;
-        a list per class where there are more than two), `counts`, `ordered`, and `low` and `high`, the ends of 95 %
-        intervals given the other columns, where the model has them.
-    """
-    found = {}
-    importances = model.importances()
-    for number, column in enumerate(model.bins.columns):
-        part = slice(int(model.bins.starts[number]), int(model.bins.starts[number + 1]))
-        values = model.values[part]
-        curve: dict[str, Any] = {
-            "importance": importances[column.name],
-            "bins": labels_of(model.encoder, column, model.bins.of_cell[number]),
-            "values": _plain(values),
-            "counts": [round(float(count)) for count in model.counts[part]],
-            "ordered": column.ordered,
-        }
-        if len(model.errors):
-            width = _NORMAL_95 * model.errors[part]
-            curve |= {"low": _plain(values - width), "high": _plain(values + width)}
-        found[column.name] = curve
-    return dict(sorted(found.items(), key=lambda item: -item[1]["importance"]))
-
-
-def _plain(values: NDArray[np.float64]) -> list[Any]:
-    plain: list[Any] = (values[:, 0] if values.shape[1] == 1 else values).tolist()
-    return plain
 
 
 def labels_of(encoder: Encoder, column: Column, bins: NDArray[np.int32]) -> list[str]:
@@ -94,15 +56,24 @@ def _ranges(encoder: Encoder, column: Column, bins: NDArray[np.int32], size: int
         edges = low + column.starts() * (high - low)
     last = int(values.max())
     firsts = [float(edges[int(np.argmax(values == place))]) for place in range(last + 1)]
+    show = _shown_as(encoder.schema.columns[column.name].answer)
     labels = [
-        _range(a, b, first=place == 0) for place, (a, b) in enumerate(zip(firsts, [*firsts[1:], None], strict=True))
+        _range(a, b, first=place == 0, show=show)
+        for place, (a, b) in enumerate(zip(firsts, [*firsts[1:], None], strict=True))
     ]
     return labels + [MISSING] * (size - last - 1)
 
 
-def _range(begin: float, end: float | None, *, first: bool) -> str:
-    if first and end is None:
-        return "all"
-    if first:
-        return f"up to {end:.4g}"
-    return f"above {begin:.4g}" if end is None else f"{begin:.4g} to {end:.4g}"
+def _range(begin: float, end: float | None, *, first: bool, show: Callable[[float], str]) -> str:
+    if end is None:
+        return "all" if first else f"above {show(begin)}"
+    return f"up to {show(end)}" if first else f"{show(begin)} to {show(end)}"
+
+
+def _shown_as(answer: str | None) -> Callable[[float], str]:
+    """How the numbers of a column are written: days and microseconds as dates."""
+    steps = {"date": timedelta(days=1), "time": timedelta(microseconds=1)}
+    if answer not in steps:
+        return "{:.4g}".format
+    step, ends = steps[answer], 10 if answer == "date" else 16
+    return lambda number: (datetime(1970, 1, 1) + number * step).isoformat(" ")[:ends]

@@ -1,0 +1,233 @@
+"""Additive models without a budget: exact sums of residuals per bin, and L-BFGS on them.
+
+Total 0 is sealed: sites read it, and the hub is shown the bins alone, each with enough persons. With `metric = "gram"`,
+total 1 counts pairs of bins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from math import sqrt
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kohort.errors import DataError, IntegrityError, RefusedError
+from kohort.methods.additive.learner import RESIDUAL_STEPS, AdditiveLearner
+from kohort.models.additive.bins import Bins, Floats, make_bins
+from kohort.models.additive.cells import columns_of
+from kohort.models.additive.descent import CURVATURE, Descent, Metric
+from kohort.models.additive.gram import MOST_BINS, GramMetric, count_pairs, gram_of, pair_cells, shift_of
+from kohort.models.additive.model import AdditiveModel
+from kohort.models.rows import Rows
+from kohort.protocol.state import StateArrays
+from kohort.rounds.totals.learner import Memory, Whole, per_row
+from kohort.rounds.totals.pairs import rounds_pairs
+
+__all__ = ["ExactLearner"]
+
+LOSS_STEPS = 2.0**20
+LARGEST_RESIDUAL = 16.0
+LARGEST_LOSS = 1e6
+
+
+@dataclass(frozen=True, eq=False)
+class ExactLearner(AdditiveLearner):
+    """Without a budget: exact sums, L-BFGS. The last total also holds squared residuals, for intervals."""
+
+    target: Floats = field(default_factory=lambda: np.zeros(0))
+    descent: Descent | None = None
+    pair_counts: Floats = field(default_factory=lambda: np.zeros(0))
+    """Persons per pair of bins, by `metric = "gram"`; small ones may have been rounded."""
+    squares: Floats = field(default_factory=lambda: np.zeros((0, 0)))
+
+    @cached_property
+    def columns(self) -> Any:
+        """The cells of the columns."""
+        return columns_of(self.setting.encoder)
+
+    @property
+    def sealed(self) -> bool:
+        """The counts of cells are for the sites alone: single cells hold few persons."""
+        return self.number == 0
+
+    @property
+    def counts_pairs(self) -> bool:
+        """Whether one of the totals counts pairs of bins."""
+        return self.config.metric == "gram"
+
+    @property
+    def pairs(self) -> bool:
+        """Whether the next total counts pairs of bins."""
+        return self.number == 1 and self.counts_pairs
+
+    @property
+    def tells(self) -> Mapping[str, tuple[str, tuple[int | None, ...]]]:
+        """Bins of all cells, persons per bin, and persons per class."""
+        return {"bins": ("<i4", (self.fine,)), "counts": ("<f8", (None,)), "target": ("<f8", (self.targets,))}
+
+    @property
+    def _last(self) -> bool:
+        return self.number == self.config.totals - 1
+
+    @property
+    def length(self) -> int:
+        """Cells and numbers about the target; then residuals per bin and the loss, at the end squares, too."""
+        if self.number == 0:
+            return self.fine + self.targets
+        if self.pairs:
+            return pair_cells(self.known_bins)
+        return self.known_bins.total * self.outputs * (2 if self._last else 1) + 1
+
+    def contribution(self, rows: Rows, memory: Memory) -> Whole:
+        """Counts, or sums of residuals at the values so far."""
+        if self.number == 0:
+            return self._counted(rows, memory, 1.0)
+        if self.pairs:
+            return count_pairs(self.known_bins, self._design(rows, memory), memory.persons)
+        residuals, losses = self._residuals(rows, memory, self._at.w)
+        design, bounded = self._design(rows, memory), np.clip(residuals, -LARGEST_RESIDUAL, LARGEST_RESIDUAL)
+        parts = [design.summed(per_row(bounded, RESIDUAL_STEPS)).ravel()]
+        if self._last:
+            parts.append(design.summed(per_row(np.square(bounded), RESIDUAL_STEPS)).ravel())
+        loss = per_row(np.clip(losses, -LARGEST_LOSS, LARGEST_LOSS), LOSS_STEPS).sum()
+        return np.concatenate([*parts, [loss]]).astype(np.int64)
+
+    @property
+    def _at(self) -> Descent:
+        if self.descent is None:
+            raise IntegrityError("values are needed before the cells were counted")
+        return self.descent
+
+    def after(self, total: Whole, sites: int) -> ExactLearner:
+        """Make bins of the counts; afterwards, take a step."""
+        del sites
+        if self.number == 0:
+            return self._counted_cells(total)
+        if self.pairs:
+            return replace(self, number=2, pair_counts=total.astype(np.float64))
+        size = self.known_bins.total * self.outputs
+        gradient = (total[:size] / RESIDUAL_STEPS).reshape(-1, self.outputs)
+        # Every row is in one bin of the first column, so these sums are those of the intercept.
+        overall = gradient[: int(self.known_bins.sizes[0])].sum(axis=0)
+        squares = total[size : 2 * size].reshape(-1, self.outputs) / RESIDUAL_STEPS if self._last else self.squares
+        moved = self._at.after(self.metric, np.vstack([gradient, overall[None, :]]), float(total[-1]) / LOSS_STEPS)
+        return replace(self, number=self.number + 1, descent=moved, squares=squares)
+
+    @property
+    def smooth(self) -> float:
+        """Pull of neighbouring bins: stronger where every class has a curve of its own."""
+        if self.config.smooth is not None:
+            return self.config.smooth
+        return 10.0 if self.link == "softmax" else 3.0
+
+    @cached_property
+    def metric(self) -> Metric:
+        """The metric of the descent."""
+        if len(self.pair_counts):
+            return self._gram_metric(CURVATURE[self.link])
+        bins = self.known_bins
+        curvature = CURVATURE[self.link] * sqrt(max(bins.diversity(self.counts), 1.0))
+        rows = float(self.counts[: int(bins.sizes[0])].sum())
+        return Metric(bins, self.counts, rows, curvature, self.config.ridge, self.smooth)
+
+    def _gram_metric(self, curvature: float) -> GramMetric:
+        bins, approved = self.known_bins, self.setting.approved
+        least = approved.min_cell if rounds_pairs(approved) else 1
+        rows = float(self.counts[: int(bins.sizes[0])].sum())
+        return GramMetric(
+            bins,
+            self.counts,
+            rows,
+            curvature,
+            self.config.ridge,
+            self.smooth,
+            gram_of(bins, self.counts, self.pair_counts),
+            shift_of(self.pair_counts, least, bins.total),
+        )
+
+    def _counted_cells(self, total: Whole) -> ExactLearner:
+        counts = total[: self.fine].astype(np.float64) / self.setting.units
+        target = total[self.fine :].astype(np.float64)
+        if not self.classes:
+            target[0] /= RESIDUAL_STEPS
+        least = self._least
+        if self.classes:
+            target = np.where(target < least, 0.0, target)  # a class of few rows is not even told of
+        ends = np.cumsum([column.cells for column in self.columns])[:-1]
+        parts = np.split(counts, ends)
+        bins = make_bins(self.columns, parts, bins=self.config.bins, least=least)
+        sizes = [np.bincount(own, weights=part) for own, part in zip(bins.of_cell, parts, strict=True)]
+        return self.informed({"bins": bins.flat(), "counts": np.concatenate(sizes), "target": target})
+
+    @property
+    def _least(self) -> int:
+        """Fewest persons of a bin, and rows of a class."""
+        return max(self.config.min_bin, self.setting.approved.min_cell)
+
+    def check(self) -> None:
+        """Refuse classes of few rows, and fewer rows than two bins need."""
+        if self.bins is None:
+            return
+        least = self._least
+        few = int((self.target < least).sum()) if self.classes else 0
+        if few:
+            raise RefusedError(
+                f"{few} of {self.classes} classes have fewer than {least} rows over all sites",
+                hint="Merge rare classes, or lower method.min_bin and policy.min_cell",
+            )
+        if self.counts_pairs and self.bins.total > MOST_BINS:
+            raise RefusedError(
+                f"{self.bins.total:,} bins have too many pairs for one total; {MOST_BINS:,} are the most",
+                hint='Lower method.bins, drop columns, or use additive with method.metric = "counts"',
+            )
+        if self.bins.total == len(self.bins.columns):
+            raise DataError(
+                f"no column has two bins of at least {least} persons", hint="Add sites or rows, or lower method.min_bin"
+            )
+
+    def disclosed(self) -> StateArrays:
+        """Bins and how many persons each holds, and the counts of classes."""
+        return {"bins": self.known_bins.flat(), "counts": self.counts, "target": self.target}
+
+    def informed(self, arrays: Mapping[str, NDArray[Any]]) -> ExactLearner:
+        """The learner after total 0, from what sites tell of it."""
+        bins = Bins.of_flat(self.columns, arrays["bins"])
+        counts, target = arrays["counts"].astype(np.float64), arrays["target"].astype(np.float64)
+        if counts.shape != (bins.total,) or target.shape != (self.targets,):
+            raise IntegrityError("counts came in that do not fit the bins")
+        w = np.zeros((bins.total + 1, self.outputs))
+        w[-1] = self._first_scores(target)
+        return replace(self, number=1, bins=bins, counts=counts, target=target, descent=Descent.begin(w))
+
+    @property
+    def model(self) -> AdditiveModel | None:
+        """The model so far."""
+        return None if self.descent is None else self._model(self.descent.w, self._errors())
+
+    def _errors(self) -> Floats:
+        """Standard errors of the values, given the other columns."""
+        if not len(self.squares) or self.link == "log":
+            return np.zeros((0, 0))
+        if self.link == "identity":
+            spread = self.squares[: int(self.known_bins.sizes[0])].sum() / max(self.target[1], 1.0)
+            return np.asarray(np.sqrt(spread / (self.counts[:, None] + self.config.ridge)))
+        return np.asarray(1.0 / np.sqrt(self.squares + self.config.ridge + 1e-9))
+
+    def checkpoint(self) -> StateArrays:
+        """Bins, counts, the descent and the squares."""
+        kept: StateArrays = {"number": np.asarray([self.number]), "squares": self.squares, "pairs": self.pair_counts}
+        return kept if self.descent is None else {**kept, **self.disclosed(), **self.descent.checkpoint()}
+
+    def restored(self, arrays: Mapping[str, NDArray[Any]]) -> ExactLearner:
+        """The inverse of `checkpoint`."""
+        if "bins" not in arrays:
+            return self
+        number = int(arrays["number"][0])
+        begun = self.informed(arrays)
+        squares, pairs = arrays["squares"].copy(), arrays["pairs"].copy()
+        descent = Descent.restored(arrays)
+        return replace(begun, number=number, squares=squares, pair_counts=pairs, descent=descent)

@@ -1,0 +1,138 @@
+"""Additive models with a budget: noisy counts of cells, then damped steps on noisy sums of residuals."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from math import sqrt
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kohort.errors import RefusedError
+from kohort.methods.additive.learner import RESIDUAL_STEPS, AdditiveLearner
+from kohort.models.additive.bins import Bins, Floats
+from kohort.models.additive.cells import columns_of
+from kohort.models.additive.model import AdditiveModel
+from kohort.models.additive.noisy import NOISES_PER_BIN, bins_of_noisy, noisy_step
+from kohort.models.rows import Rows
+from kohort.protocol.state import StateArrays
+from kohort.rounds.totals.learner import Memory, Whole, per_row
+
+__all__ = ["COUNT_STEPS", "PrivateLearner"]
+
+COUNT_STEPS = 2.0**10
+"""Grid of a count that gets noise: at least 8 steps to a share of it."""
+COUNTING_SHARE = 0.1
+"""Of a budget's mu^2, what counting cells is given."""
+_KEPT = ("counts", "w", "before", "mean")
+
+
+@dataclass(frozen=True, eq=False)
+class PrivateLearner(AdditiveLearner):
+    """With a budget: noisy counts of coarser cells, then noisy sums of residuals; averages the last steps."""
+
+    w: Floats = field(default_factory=lambda: np.zeros((0, 0)))
+    before: Floats = field(default_factory=lambda: np.zeros((0, 0)))
+    """The values before the last step."""
+    mean: Floats = field(default_factory=lambda: np.zeros((0, 0)))
+    averaged: int = 0
+
+    @cached_property
+    def columns(self) -> Any:
+        """The cells of the columns."""
+        return columns_of(self.setting.encoder, cells=128)
+
+    @property
+    def length(self) -> int:
+        """Cells and numbers about the target, then residuals per bin."""
+        return self.fine + self.targets if self.number == 0 else self.known_bins.total * self.outputs
+
+    @property
+    def share(self) -> float:
+        """A tenth for the counts, equal parts of the rest for each later total."""
+        return COUNTING_SHARE if self.number == 0 else (1.0 - COUNTING_SHARE) / (self.config.totals - 1)
+
+    @property
+    def _bound(self) -> float:
+        """The largest norm of a row's residuals: two classes 1, more of them sqrt(2), numbers by `dp.clip`."""
+        dp = self.config.dp
+        weights = self.setting.encoder.class_weights or {}
+        heaviest = max([1.0, *weights.values()]) if self.classes else 1.0
+        return heaviest * (sqrt(2.0) if self.classes > 2 else 1.0) if self.classes or dp is None else dp.clip
+
+    @property
+    def sensitivity(self) -> float:
+        """A row is in one cell or bin of every column."""
+        columns = len(self.columns)
+        if self.number == 0:
+            return COUNT_STEPS * sqrt(columns + (1 if self.classes else 2))
+        return RESIDUAL_STEPS * self._bound * sqrt(columns)
+
+    def contribution(self, rows: Rows, memory: Memory) -> Whole:
+        """Counts, or sums of residuals clipped to the bound."""
+        memory.persons = None  # a budget chooses its rows itself
+        if self.number == 0:
+            return self._counted(rows, memory, COUNT_STEPS)
+        residuals, _ = self._residuals(rows, memory, self.w)
+        norms = np.sqrt(np.square(residuals).sum(axis=1, keepdims=True))
+        bounded = residuals * np.minimum(1.0, self._bound / np.maximum(norms, 1e-300))
+        return self._design(rows, memory).summed(per_row(bounded, RESIDUAL_STEPS)).ravel()
+
+    def _noise(self, sites: int, unit: float) -> float:
+        """The standard deviation of the noise on each number of the next total."""
+        return self.setting.deviation(self.sensitivity, self.share) * sqrt(sites) / unit
+
+    def after(self, total: Whole, sites: int) -> PrivateLearner:
+        """Make bins of the noisy counts; afterwards, take a damped step."""
+        if self.number == 0:
+            return self._counted_cells(total, self._noise(sites, COUNT_STEPS))
+        gradient = (total / RESIDUAL_STEPS).reshape(-1, self.outputs)
+        noise, mu = self._noise(sites, RESIDUAL_STEPS), 1.0 / self.setting.sigma
+        w = noisy_step(self.known_bins, self.counts, self.w, self.before, gradient, link=self.link, noise=noise, mu=mu)
+        late = self.number > (self.config.totals - 1) // 2
+        averaged = self.averaged + 1 if late else 0
+        mean = self.mean + (w - self.mean) / averaged if averaged > 1 else w
+        return replace(self, number=self.number + 1, w=w, before=self.w, mean=mean, averaged=averaged)
+
+    def _counted_cells(self, total: Whole, noise: float) -> PrivateLearner:
+        counts = total[: self.fine] / COUNT_STEPS
+        target = total[self.fine :] / COUNT_STEPS
+        ends = np.cumsum([column.cells for column in self.columns])[:-1]
+        least = max(self.config.min_bin, self.setting.approved.min_cell)
+        bins, sizes = bins_of_noisy(
+            self.columns, np.split(counts, ends), bins=self.config.bins, least=least, noise=noise
+        )
+        rows = float(target.sum()) if self.classes else float(target[1])
+        if bins.total == len(self.columns) or rows < 2 * NOISES_PER_BIN * noise:
+            raise RefusedError(
+                "the budget is too small for any column to have two bins",
+                hint="Raise dp.epsilon, or add sites with more rows",
+            )
+        w = np.zeros((bins.total + 1, self.outputs))
+        w[-1] = self._first_scores(np.maximum(target, 1.0))
+        return replace(self, number=1, bins=bins, counts=sizes, w=w, before=w, mean=w)
+
+    @property
+    def model(self) -> AdditiveModel | None:
+        """The mean of the last half of the steps, or the values so far."""
+        return None if self.bins is None else self._model(self.mean, np.zeros((0, 0)))
+
+    def checkpoint(self) -> StateArrays:
+        """Bins, counts, values and their mean."""
+        numbers = np.asarray([self.number, self.averaged])
+        if self.bins is None:
+            return {"numbers": numbers}
+        kept = {name: getattr(self, name) for name in _KEPT}
+        return {"numbers": numbers, "bins": self.bins.flat(), **kept}
+
+    def restored(self, arrays: Mapping[str, NDArray[Any]]) -> PrivateLearner:
+        """The inverse of `checkpoint`."""
+        if "bins" not in arrays:
+            return self
+        number, averaged = (int(entry) for entry in arrays["numbers"])
+        bins = Bins.of_flat(self.columns, arrays["bins"])
+        counts, w, before, mean = (arrays[name].copy() for name in _KEPT)
+        return replace(self, number=number, averaged=averaged, bins=bins, counts=counts, w=w, before=before, mean=mean)

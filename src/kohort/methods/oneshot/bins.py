@@ -1,0 +1,72 @@
+"""`features = "bins"`: ridge regression on bins, in two rounds. One curve per column, in closed form.
+
+The first total counts cells, sealed for the sites alone; the second counts pairs of bins, and of bins and classes. A
+key-holder rounds small counts of pairs before the hub sees them; by masks they open as they are.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kohort.errors import ConfigError
+from kohort.methods.additive.config import Additive
+from kohort.methods.additive.ridge import RidgeLearner
+from kohort.methods.oneshot.design import OneShot, section_of
+from kohort.protocol.hub import Hub, ProtocolGenerator, Result
+from kohort.protocol.plan.approved import ApprovedPlan
+from kohort.rounds.totals.checked_training import CheckedTraining
+
+if TYPE_CHECKING:
+    from kohort.methods.oneshot.design import OneShotSection
+
+__all__ = ["BINS", "bins_protocol", "check_bins", "uses_bins"]
+
+_SLOPE = 0.0475
+"""Of the logistic function at the scores that classes are fitted as: a penalty divided by its square is a ridge."""
+_MIN_BIN = 20
+
+
+def uses_bins(section: OneShotSection) -> bool:
+    """Whether a plan fits bins."""
+    return section.features == "bins"
+
+
+def _keys(approved: ApprovedPlan) -> Additive:
+    section = section_of(approved)
+    penalty = 1e-3 if isinstance(section.lambda_, str) else section.lambda_
+    return Additive(rounds=2, ridge=penalty / _SLOPE**2, min_bin=max(_MIN_BIN, section.min_cell))
+
+
+BINS = CheckedTraining(
+    "oneshot.bins",
+    RidgeLearner,
+    lambda _: 2,
+    says="counts of cells in the first round; in the second, counts of pairs of bins and of bins and classes",
+    seals=lambda _: range(1),
+    tells="the bins of all columns and how many persons of all sites each holds",
+    pairs=lambda _: range(1, 2),
+    own_keys=_keys,
+)
+
+
+def bins_protocol(config: OneShot, hub: Hub) -> ProtocolGenerator:
+    """Count cells, then pairs of bins, and solve."""
+    del config
+    learner = yield from BINS.learn(hub)
+    assert learner.model is not None  # noqa: S101 - both totals are there
+    return Result(model=learner.model, rounds=2, stopped_by="rounds")
+
+
+def check_bins(config: OneShot) -> None:
+    """Refuse keys that bins do not read.
+
+    Raises:
+        ConfigError: The plan has one.
+    """
+    section, plain = config.oneshot, type(config.oneshot)()
+    unread = ("mode", "units", "scale", "seed", "patches", "columns", "rounds", "precision", "statistics_to", "degree")
+    named = [name for name in unread if getattr(section, name) != getattr(plain, name)]
+    named += ["lambda"] if section.lambda_ == "folds" else []
+    if named or config.dp is not None:
+        what = ", ".join([*(f"method.oneshot.{name}" for name in named), *(["method.dp"] if config.dp else [])])
+        raise ConfigError(f'features = "bins" does not read {what}', hint="Drop it; additive models have budgets")

@@ -1,0 +1,111 @@
+"""`[method]` of boosted forests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from annotated_types import Ge, Gt, Le, Lt
+
+from kohort.errors import ConfigError
+from kohort.models.trees.options import MOST_DEPTH, TreeOptions
+from kohort.protocol.plan.phases import SecureSumSection
+
+__all__ = ["MAY_BE_SMALL", "TELLS", "Trees", "options_of", "tree_rounds", "withheld_rounds", "words_of"]
+
+MAY_BE_SMALL = (
+    "rows per fine cell of every column at first, then gradients, curvatures and rows per node, column and bin of "
+    "growing trees; a bin of a deep node may hold a single person's numbers"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trees:
+    """`[method]` of boosted forests."""
+
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 - read by pydantic, not a field
+
+    steps: Annotated[int, Ge(1), Le(1000)] = 10
+    """Boosting steps; each has one round per level of its trees."""
+    depth: Annotated[int, Ge(1), Le(MOST_DEPTH)] = 6
+    """Levels of splits, so at most 2^depth leaves per tree."""
+    trees: Annotated[int, Ge(1), Le(256)] | None = None
+    """Trees per step, side by side; 16, or 8 per class where there are more than two."""
+    rate: Annotated[float, Gt(0), Le(2)] | None = None
+    """What the mean of these trees is multiplied by; 1.0, or 0.6 where there are more than two classes."""
+    columns: Annotated[float, Gt(0), Le(1)] = 0.5
+    """Share of the columns that each tree may split on."""
+    bins: Annotated[int, Ge(2), Le(255)] = 64
+    """Most bins per number in the histograms of one tree."""
+    l2: Annotated[float, Ge(0)] = 5.0
+    """Added to the curvature of a node: larger values give smaller steps and fewer splits."""
+    min_leaf: Annotated[int, Ge(1)] = 20
+    """Fewest rows of a leaf, of a bin, and of a category that is told from others."""
+    holdout: Annotated[float, Ge(0), Lt(0.9)] = 0.1
+    """Share of the rows that no tree is fitted to; their loss decides how many steps are kept. 0 keeps all steps."""
+    min_cell: Annotated[int, Ge(1)] = 1
+    """Fewest rows, over all sites, of a filled cell in a total that opens. Above 1, small cells are withheld: sites
+    count cells in totals that they alone read, and join bins that hold too few. That takes two rounds per level."""
+    patience: Annotated[int, Ge(1)] = 2
+    """Steps without a smaller loss on held-out rows before boosting ends."""
+    secure: SecureSumSection = field(default_factory=lambda: SecureSumSection(sum="masks"))
+    """How totals are protected; `sum = "none"` shows the hub each site's own sums."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "secure", self.secure.or_scheme("masks"))
+        if self.min_cell > 1 and self.secure.sum == "none":
+            raise ConfigError(
+                "without a secure sum the hub sees each site's cells, so none can be withheld",
+                hint='Drop method.min_cell, or set method.secure.sum = "masks"',
+            )
+
+
+def options_of(config: Trees, classes: int) -> TreeOptions:
+    """How a forest is grown under a config.
+
+    Args:
+        config: `[method]` of the plan.
+        classes: How many classes the target has; 0 for a number.
+
+    Returns:
+        The options, with the defaults for so many classes.
+    """
+    several = classes > 2
+    return TreeOptions(
+        steps=config.steps,
+        depth=config.depth,
+        trees=config.trees or (8 if several else 16),
+        rate=config.rate or (0.6 if several else 1.0),
+        columns=config.columns,
+        bins=config.bins,
+        l2=config.l2,
+        min_leaf=max(config.min_leaf, config.min_cell),
+        min_cell=config.min_cell,
+        holdout=config.holdout,
+        patience=config.patience,
+    )
+
+
+def tree_rounds(config: Trees) -> int:
+    """The most totals of a plan: the bins, one or two per level of each step, and the loss after the last step."""
+    return 1 + config.steps * config.depth * (2 if config.min_cell > 1 else 1) + (config.holdout > 0)
+
+
+def withheld_rounds(config: Trees) -> Sequence[int]:
+    """The rounds of a plan whose totals sites alone read: those that count cells; none where small cells may open."""
+    return (0, *range(1, tree_rounds(config), 2)) if config.min_cell > 1 else ()
+
+
+def words_of(config: Trees) -> str:
+    """What the totals are, for people."""
+    if config.min_cell == 1:
+        return MAY_BE_SMALL
+    return (
+        "rows per cell in rounds that sites alone can read; in the others gradients, curvatures and rows per node, "
+        f"column and bin of growing trees, where bins are joined until filled ones have {config.min_cell} rows. "
+        "Totals of different trees overlap, and what they differ by may be fewer rows"
+    )
+
+
+TELLS = "the bins of all columns, which bins of growing trees are joined, and the loss of held-out rows"
