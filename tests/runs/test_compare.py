@@ -21,7 +21,7 @@ from kohort.evaluate.choice import COSTS, Condition, cheapest, figures_of, front
 from kohort.privacy.dp.accounting import Event, describe, epsilon_of
 from kohort.privacy.dp.tuning import cost_of_choice
 from kohort.privacy.guarantee import DP
-from kohort.privacy.ledger.spent import spent_by_site
+from kohort.privacy.ledger.summary import spent_by_site
 from kohort.rng import Streams
 from kohort.runs.compare import Sweep, compare, variants_of
 from kohort.runs.config import load_plan

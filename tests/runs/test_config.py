@@ -175,7 +175,8 @@ CHANGED: dict[str, Any] = {
     "data.table": "u.csv", "data.target": "z", "data.quasi": ["q"], "data.sensitive": ["s"], "data.identifiers": ["i"],
     "data.items": ["m"], "data.features": "rest", "data.drop": ["d"], "data.kinds": {"a": "number"},
     "data.bins": {"a": [1.0]}, "data.bounds": {"a": [0.0, 1.0]}, "data.categories": {"a": ["b"]}, "data.other": ["o"],
-    "data.person": "p", "data.keep": ["k"], "data.task": "regression", "data.unseen": "error",
+    "data.person": "p", "data.weight": "w", "policy.pairs": "open", "data.keep": ["k"],
+    "data.task": "regression", "data.unseen": "error",
     "data.reading": {"delimiter": ";"}, "data.nullable": ["n"],
     "data.missing": "category", "data.encoding": "onehot", "data.test": 0.4,
     "sites.split": "sorted", "sites.clusters": 3, "sites.alpha": 2.0, "sites.low_risk": 0.4,
@@ -184,7 +185,8 @@ CHANGED: dict[str, Any] = {
     "train.state": "keep", "train.stop": {"patience": 4}, "train.aggregate": "median", "train.hub": "momentum",
     "train.correction": "fedprox:0.1", "train.select": "poisson", "policy.tasks": ["train"], "policy.public": [],
     "method.name": "central", "sites.faults": {"drop": 0.5}, "sites.deadline": 3.0, "train.reject": 2.0,
-    "data.validation": 0.1, "policy.epsilon": 2.0, "method.link": "log", "method.monotone": {"a": "up"},
+    "data.validation": 0.1, "policy.epsilon": 2.0, "method.link": "log",
+    "method.metric": "gram", "method.monotone": {"a": "up"},
     "method.dp": {"epsilon": 2.0, "delta": 1e-6}, "method.secure": {"sum": "bfv"},
 }  # fmt: skip
 CHOSEN: dict[str, Any] = {"sites.alpha": {"sites": {"split": "dirichlet"}}}

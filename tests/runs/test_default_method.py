@@ -36,7 +36,7 @@ def test_who_names_a_method_hears_no_reason() -> None:
     assert load_plan({"data": DATA, "method": {"name": "additive"}}).notes == ()
 
 
-@pytest.mark.parametrize(("count", "scheme"), [(2, "none"), (3, "masks"), (500, "masks"), (501, "bfv")])
+@pytest.mark.parametrize(("count", "scheme"), [(1, "none"), (2, "masks"), (3, "masks"), (500, "masks"), (501, "bfv")])
 def test_the_sum_suits_the_number_of_sites(count: int, scheme: str) -> None:
     plan = load_plan({"data": DATA, "sites": {"count": count}})
     assert plan.config.secure.sum == scheme

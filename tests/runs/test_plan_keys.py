@@ -41,6 +41,8 @@ EVERY_KEY = [f"{section}.{item.name}" for section, cls in (("train", TrainSectio
 def unread_by_examples() -> Iterator[tuple[Path, str]]:
     for path in EXAMPLES:
         read = read_plan(path).reads()
+        if path.stem == "hybrid":  # its private phase takes these from [train] where the plan gives them
+            read |= {"train.local_epochs", "train.batch", "train.optimizer", "train.lr"}
         for key in EVERY_KEY:
             if key not in read:
                 yield path, key
@@ -76,7 +78,7 @@ def plan_file(tmp_path: Path) -> Path:
     path.write_text(
         f'[data]\ntable = "{tmp_path / "rows.csv"}"\ntarget = "y"\nfeatures = ["x"]\nbounds = {{x = [-9, 9]}}\n'
         "[sites]\ncount = 3\n[model]\nhidden = [3]\n[train]\nrounds = 2\nfraction = 0.7\n"
-        '[method]\nname = "fedavg"\n[policy]\nmin_rows = 1\nraw = true\n'
+        '[method]\nname = "fedavg"\n[policy]\nmin_rows = 1\nraw = true\npairs = "open"\n'
     )
     return path
 
@@ -96,6 +98,24 @@ def test_an_example_with_a_key_that_is_not_read_is_refused(path: Path, key: str)
     assert caught.value.exit_code == 2
     with pytest.raises(ConfigError, match=f"does not read .*{key}"):
         read_plan(path, overrides=[f"{key}={VALUES[key]}"])
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_with_a_key_of_another_method_or_split_is_refused(path: Path) -> None:
+    plan = read_plan(path)
+    own = {item.name for item in fields(find_method(plan.method).config)}
+    others = {item.name for method in methods().values() for item in fields(method.config)} - own
+    unread = [f"method.{name}" for name in others] + [
+        key for key in ("sites.alpha", "sites.arrive") if key not in plan.reads()
+    ]
+    assert len(unread) > 10
+    for key in unread:
+        raw = tomllib.loads(path.read_text(encoding="utf-8"))
+        section, _, name = key.partition(".")
+        raw.setdefault(section, {})[name] = "20%/10 rounds" if name == "arrive" else 1
+        with pytest.raises(ConfigError, match=rf"\b{name}\b") as caught:
+            load_plan(raw)
+        assert caught.value.exit_code == 2
 
 
 def _quoted(text: str) -> str:

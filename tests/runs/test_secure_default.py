@@ -40,7 +40,8 @@ def test_what_is_asked_for_wins() -> None:
     federation = Federation(rows(), target="y", sites=5)
     assert secure_of(federation, secure=None) is None
     assert secure_of(federation, secure={"sum": "bfv"}) == "bfv"
-    assert secure_of(federation, dp={"epsilon": 1.0, "delta": 1e-5}) is None  # noise at every site
+    assert secure_of(federation, dp={"epsilon": 1.0, "delta": 1e-5}) == "masks"  # noise in shares inside the sum
+    assert secure_of(federation, dp={"epsilon": 1.0, "delta": 1e-5}, lr=0.1) is None  # noise at every site
     assert secure_of(federation, "oneshot") == "bfv"  # a method with a sum of its own keeps it
     assert federation.plan("central").method == "central"
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kohort.tables.grid import LEVELS, Cell, _edges, _parts, grid_bounds, grid_cells
+from kohort.tables.grid import LEVELS, Cell, _all_parts, _edges, grid_bounds, grid_cells, passed_over
 
 numbers = st.one_of(
     st.floats(-1e18, 1e18, allow_nan=False).filter(lambda x: x == 0 or abs(x) >= 1e-12), st.integers(-1000, 1000)
@@ -34,7 +34,7 @@ def test_a_number_lies_in_one_cell_per_level_each_a_part_of_the_one_before(value
         low, high = _edges(cell)
         assert low - 1e-9 * abs(low) <= value <= high + 1e-9 * abs(high)
     if value:
-        assert all(_parts(frozenset(found), coarse) == [fine] for coarse, fine in pairwise(found))
+        assert all([fine] == [part for part in _all_parts(coarse) if part in found] for coarse, fine in pairwise(found))
 
 
 def frequent(values: list[float], least: int) -> list[Cell]:
@@ -54,6 +54,17 @@ def test_bounds_are_edges_of_frequent_cells_and_hold_enough_numbers(values: list
     assert low <= high
     inside = sum(low - 1e-9 * abs(low) <= value <= high + 1e-9 * abs(high) for value in values)
     assert inside >= least
+
+
+@given(st.lists(numbers, min_size=1, max_size=60), st.integers(1, 6), st.data())
+def test_whoever_leaves_a_cell_out_passes_over_a_frequent_one_or_changes_no_bound(
+    values: list[float], least: int, data: st.DataObject
+) -> None:
+    cells = frequent(values, least)
+    assert not {*passed_over(cells)} & {*cells}
+    kept = [cell for cell in cells if data.draw(st.booleans())]
+    if not {*passed_over(kept)} & {*cells}:
+        assert grid_bounds(kept) == grid_bounds(cells)
 
 
 def test_one_extreme_does_not_move_the_bounds_and_its_position_shows_nowhere() -> None:

@@ -19,7 +19,7 @@ from tests.support.loopback import LoopBackBackend
 from kohort.errors import IntegrityError, RefusedError
 from kohort.methods.registry import Method, find_method
 from kohort.privacy.ledger.verify import verify_ledger
-from kohort.protocol import site as site_module
+from kohort.protocol import answers
 from kohort.protocol.hub import Ask
 from kohort.runs.config import Plan, load_plan
 from kohort.runs.run import Outcome, run
@@ -52,7 +52,7 @@ def one_shot(scheme: str, **data: Any) -> Plan:
             },
             "sites": {"split": "files"},
             "method": {"name": "oneshot", "oneshot": {"min_cell": 2}, "secure": {"sum": scheme}},
-            "policy": {"min_rows": 1},
+            "policy": {"min_rows": 1, "pairs": "open"},
         }
     )
 
@@ -142,7 +142,7 @@ def test_a_sum_begins_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kohort.testing.site_servers.RemoteEngine", Repeating)
     with pytest.raises(RefusedError, match=r"oneshot\.statistics"):  # by the contract
         carried(one_shot("masks"))
-    monkeypatch.setattr(site_module, "admit", lambda *_, **__: None)
+    monkeypatch.setattr(answers, "admit", lambda *_, **__: None)
     with pytest.raises(IntegrityError):  # by the session, if the contract let it pass
         carried(one_shot("masks"))
 
@@ -150,7 +150,7 @@ def test_a_sum_begins_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_nothing_goes_with_the_enrolment_where_something_must_come_first() -> None:
     method: Method = find_method("oneshot")
     few = dict(list(tables().items())[:2])
-    with pytest.raises(RefusedError, match="2 sites take part"):
+    with pytest.raises(RefusedError, match="needs three sites, and 2 take part"):
         run(one_shot("masks"), seed=4, tables=few)
     assert method.opening is not find_method("fedavg").opening
 

@@ -20,11 +20,13 @@ from kohort.privacy.dp.budget import account_name
 from kohort.privacy.guarantee import DP, Guarantee
 from kohort.privacy.ledger.ledger import LedgerContext
 from kohort.privacy.ledger.receipts import Receipts
+from kohort.privacy.policy import after_refusal
+from kohort.protocol.answers import Answers, Failure, answer
 from kohort.protocol.faults import Faults, absent_sites, byzantine_sites
 from kohort.protocol.hub import Ask, Excluded, Replies, RoundEnd
 from kohort.protocol.plan.approved import ApprovedPlan
 from kohort.protocol.public_inputs import PublicInputs
-from kohort.protocol.site import Answers, Failure, Site, answer
+from kohort.protocol.site import Site
 from kohort.protocol.task import Request
 from kohort.protocol.validate import validate
 from kohort.protocol.wire import EncodedReplies, Payload
@@ -234,7 +236,7 @@ class LocalEngine:
             reason = self.excluded[-1].reason if self.excluded else "there are no sites"
             raise RefusedError(
                 f"{len(self.sites) - len(agreed)} of {len(self.sites)} sites refuse the plan: {reason}",
-                hint="Lower what the plan asks for, or relax [policy] at sites you own",
+                hint=after_refusal(reason, rows=min((self.declared[one.site] for one in self.excluded), default=None)),
             )
         return tuple(agreed)
 
@@ -301,7 +303,12 @@ class LocalEngine:
         if answers.refusals or answers.failures:
             stop_if_tampered(answers.failures)
             excluded += [Excluded(refusal.site, "refused", refusal.reason) for refusal in answers.refusals]
-            excluded += [Excluded(failure.site, "failed", failure.reason) for failure in answers.failures]
+            # A budget that a site cannot keep is refused, as one that its policy forbids.
+            refused = "refused" if ask.task.name.startswith("dp.") else ""
+            excluded += [
+                Excluded(failure.site, "refused" if failure.code == refused else "failed", failure.reason)
+                for failure in answers.failures
+            ]
         good, body, bad = validate(names, encoded, ask.expect, self.declared)
         excluded += late
         excluded += bad
@@ -364,15 +371,7 @@ class LocalEngine:
 
         `alone` becomes part of the nonce: it keeps the requests and receipts of sites apart that are asked one by one.
         """
-        request = Request(
-            run=self.approved.run,
-            plan_hash=self.approved.plan_hash,
-            task=ask.task.name,
-            round=ask.round,
-            attempt=0,
-            nonce=self.streams.bytes("nonce", ask.task.name, ask.round, alone, length=12).hex(),
-            payload=payload,
-        )
+        request = ask.request(self.approved, self.streams, payload, alone)
         self.inputs.take(request)
         answers = answer(sites, request, many=self.many)
         most = self._count(sites, request, answers)
@@ -473,20 +472,15 @@ def first_objection(site: Site, claims: Sequence[Guarantee], tasks: Sequence[str
     """
     approved = site.approved
     own = "" if approved is None else account_name(approved.run, approved.plan_hash)
-    spent, spent_delta = site.chain.budget.without(own)
-    paid: dict[str, tuple[float, float]] = {}
+    budget = site.chain.budget.without(own)
     for claim in claims:
-        account = claim.account if isinstance(claim, DP) else ""
+        paid, total = (0.0, 0.0), None
+        if isinstance(claim, DP):
+            paid, total = budget.paid_by(claim), budget.after(claim)
         for task in tasks:
-            reason = site.policy.judge(
-                claim, task=task, spent=spent, spent_delta=spent_delta, paid=paid.get(account, (0.0, 0.0))
-            )
+            reason = site.policy.judge(claim, task=task, total=total, paid=paid)
             if reason is not None:
                 return claim, reason
         if isinstance(claim, DP):
-            epsilon, delta = claim.spent
-            spent, spent_delta = spent + epsilon, spent_delta + delta
-            if account:
-                before = paid.get(account, (0.0, 0.0))
-                paid[account] = (before[0] + epsilon, before[1] + delta)
+            budget.charge(claim, to="")
     return None

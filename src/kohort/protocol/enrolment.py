@@ -1,9 +1,8 @@
 """Enrolment, the first step of every run: agree on the columns' domains, encode at each site, declare row counts.
 
 When the schema declares every domain, nothing is asked about values. In a plan with a budget, others are learned by
-noisy counts (`kohort.rounds.noisy_domains`), in one with a secure sum by a secure count (`kohort.rounds.domains`).
-Otherwise each site sends the values and ranges that occur in its rows. That is a disclosure: it passes the door, and
-the ledger lists it as `domain`.
+noisy counts, in one with a secure sum by a secure count (`kohort.rounds.domains`). Otherwise each site sends the values
+and ranges that occur in its rows. That is a disclosure: it passes the door, and the ledger lists it as `domain`.
 
 Guarantee: a site takes declared bounds and categories from its own schema, and others that it verified where the plan
 hides them; under a budget, those that hold every value the site itself named. A domain that says something else is
@@ -75,7 +74,7 @@ def encoder_for(approved: ApprovedPlan, domain: Domain) -> Encoder:
         domain,
         encoding=approved.encoding,
         dtype=approved.model.dtype,
-        class_weights=approved.train.class_weights,
+        class_weights=approved.train.known_class_weights,
         impute=approved.impute,
         unseen=approved.unseen,
     )
@@ -278,7 +277,7 @@ def enrolment_contract(approved: ApprovedPlan, learn: Sequence[Step] = ()) -> Co
     columns = (*schema.inputs, *(() if schema.target is None else (schema.target,)))
     describe = Step(
         task=DESCRIBE.name,
-        says="the values and ranges that occur in columns whose domain is not declared",
+        says="the values and ranges that occur in columns that the plan declares none for",
         claims=(DomainClaim(columns=columns),),
     )
     prepare = Step(task=PREPARE.name, says="your row count", claims=(_ROW_COUNT,), required=True)

@@ -24,7 +24,7 @@ from kohort.models.trainable import Trainable
 from kohort.privacy.guarantee import DP
 from kohort.protocol.plan.approved import ApprovedPlan
 from kohort.protocol.public_inputs import PublicInputs
-from kohort.protocol.task import Task
+from kohort.protocol.task import Request, Task
 from kohort.protocol.wire import EncodedReplies, Payload, decode
 from kohort.rng import Streams
 from kohort.tables.encoder import Encoder
@@ -69,6 +69,29 @@ class Ask(NamedTuple):
     """Gets every validated reply with its site, as it comes in: of many large replies, few are held at a time."""
     then: Ask | None = None
     """What the same sites are asked next, whatever they answer to this: it travels in the same message."""
+
+    def request(self, approved: ApprovedPlan, streams: Streams, payload: Payload, alone: str = "") -> Request:
+        """The request that every engine makes of it, hash for hash.
+
+        Args:
+            approved: The approved plan.
+            streams: The hub's random streams.
+            payload: What it asks with.
+            alone: The site it is for, where sites are asked one by one: it keeps their requests and receipts apart.
+
+        Returns:
+            The request.
+        """
+        nonce = streams.bytes("nonce", self.task.name, self.round, alone, length=12).hex()
+        return Request(
+            run=approved.run,
+            plan_hash=approved.plan_hash,
+            task=self.task.name,
+            round=self.round,
+            attempt=0,
+            nonce=nonce,
+            payload=payload,
+        )
 
 
 class RoundEnd(NamedTuple):
@@ -154,6 +177,8 @@ class Result:
     """What the hub keeps of the run, by name; written into `DIR/hub/`."""
     facts: Mapping[str, Any] = field(default_factory=dict)
     """What else there is to tell about the run, as plain values."""
+    clusters: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """By cluster, the sites that ended a phase among peers and have their cluster's model."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,13 +25,14 @@ from kohort.crypto.sums.session import is_union
 from kohort.errors import ConfigError, IntegrityError, RefusedError
 from kohort.privacy.contract import Contract, Step
 from kohort.privacy.guarantee import Public, SecureSum
-from kohort.privacy.ledger.ledger import Ledger
+from kohort.privacy.ledger.ledger import Ledger, canonical
 from kohort.privacy.policy import Policy
 from kohort.protocol.plan.approved import ApprovedPlan
 from kohort.protocol.site import Site, SiteTable
 from kohort.protocol.state import TaskState
 from kohort.protocol.task import Release, Request, Task, find_task
 from kohort.protocol.wire import Payload
+from kohort.purposes import Purpose
 from kohort.rng import Streams
 from kohort.tables.schema import Schema
 
@@ -46,6 +47,7 @@ __all__ = [
     "SiteInboxes",
     "key_holder_contract",
     "needs_key_holder",
+    "rounded_statement",
     "simulated_key_holder",
 ]
 
@@ -224,8 +226,31 @@ def _open(site: Site, request: Request) -> Release:
     _refuse_split_groups(site.plan, task, names, context)
     site.note_opening(_family(task), task, request.round, tuple(names))
     total = _with_rounded_cells(site, task, names, state.open(scheme.ring, context, names, totals))
+    blobs = {}
+    if getattr(find_task(task), "signed", False):
+        statement = rounded_statement(site.plan, task, request.round, names, total)
+        blobs["signature"] = site.identity.sign(statement, purpose=Purpose.ROUNDED_TOTAL)
     claim = replace(sum_claim(scheme.ring, len(names), len(names)), opens=f"hub: the total over {len(names)} sites")
-    return Release(payload=Payload(arrays={"total": total}), guarantee=claim, rows=0)
+    return Release(payload=Payload(arrays={"total": total}, blobs=blobs), guarantee=claim, rows=0)
+
+
+def rounded_statement(
+    approved: ApprovedPlan, task: str, number: int, names: Sequence[str], total: NDArray[np.uint64]
+) -> bytes:
+    """What the key-holder's signature on a rounded total covers.
+
+    Args:
+        approved: The approved plan.
+        task: The task whose contributions were added.
+        number: The round of the sum.
+        names: The sites in the total.
+        total: Its numbers, after rounding.
+
+    Returns:
+        The bytes to sign: run, plan, task, round, sites and numbers.
+    """
+    facts = canonical([approved.run, approved.plan_hash, task, number, sorted(names)])
+    return facts.encode() + hashlib.blake2b(total.astype("<u8").tobytes(), digest_size=32).digest()
 
 
 def _with_rounded_cells(site: Site, task: str, names: Sequence[str], total: NDArray[np.uint64]) -> NDArray[np.uint64]:

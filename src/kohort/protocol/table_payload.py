@@ -1,7 +1,8 @@
 """Tables on the wire: columns as arrays, so that no parser of a foreign format reads untrusted bytes.
 
 Guarantee: `unpack_table(pack_table(frame))` has the same columns, values and nulls (numbers as 64-bit integers or
-floats, lists as lists of text without their nulls, everything else as text). Malformed bytes give an IntegrityError.
+floats, dates in days, times in microseconds, lists as lists of text without their nulls, everything else as text).
+Malformed bytes give an IntegrityError.
 """
 
 from __future__ import annotations
@@ -18,6 +19,14 @@ from kohort.privacy.ledger.ledger import canonical
 from kohort.protocol.wire import Payload, decode, encode
 
 __all__ = ["pack_table", "unpack_table"]
+
+_NUMBERS: dict[str, tuple[Any, pl.DataType]] = {
+    "integer": (np.int64, pl.Int64()),
+    "number": (np.float64, pl.Float64()),
+    "date": (np.int64, pl.Date()),
+    "time": (np.int64, pl.Datetime("us")),
+}
+"""Kinds of columns that are arrays of numbers: the array's type, and the column's."""
 
 
 def pack_table(frame: pl.DataFrame) -> bytes:
@@ -37,6 +46,10 @@ def pack_table(frame: pl.DataFrame) -> bytes:
             kind, values = "integer", column.cast(pl.Int64).fill_null(0).to_numpy()
         elif column.dtype.is_numeric():
             kind, values = "number", column.cast(pl.Float64).fill_null(0.0).to_numpy()
+        elif column.dtype == pl.Date:
+            kind, values = "date", column.to_physical().cast(pl.Int64).fill_null(0).to_numpy()
+        elif isinstance(column.dtype, pl.Datetime):
+            kind, values = "time", column.dt.cast_time_unit("us").to_physical().fill_null(0).to_numpy()
         elif column.dtype == pl.List:
             lists = column.list.drop_nulls()
             lengths = lists.list.len().fill_null(0)
@@ -92,11 +105,12 @@ def _column(payload: Payload, index: int, description: dict[str, Any]) -> pl.Ser
         series = _texts(values, absent, description)
     elif description["kind"] == "lists":
         series = _lists(values, payload.arrays[f"i{index}"], description)
-    elif description["kind"] in {"integer", "number"}:
-        wanted = np.int64 if description["kind"] == "integer" else np.float64
+    elif description["kind"] in _NUMBERS:
+        wanted, dtype = _NUMBERS[description["kind"]]
         if values.dtype != wanted or not np.isfinite(values).all():
             raise IntegrityError("a received table is malformed")
         series = pl.Series(values)
+        series = series.cast(pl.Int32).cast(dtype) if dtype == pl.Date else series.cast(dtype)
     else:
         raise IntegrityError("a received table is malformed")
     masked = pl.DataFrame({"v": series, "n": absent}).select(pl.when(~pl.col("n")).then(pl.col("v")))

@@ -13,17 +13,15 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
 from kohort.errors import ConfigError, RefusedError
 from kohort.privacy.guarantee import Guarantee
 from kohort.privacy.ledger.ledger import LedgerContext, quoted
+from kohort.protocol.site import Site
 from kohort.protocol.wire import Payload, encode
-
-if TYPE_CHECKING:
-    from kohort.protocol.site import Site
 
 __all__ = ["ManySites", "Release", "Releases", "Request", "Task", "find_task", "installed_tasks"]
 
@@ -44,7 +42,7 @@ class Request:
     encoded: bytes = field(init=False, repr=False)
     """The payload's bytes."""
     digest: str = field(init=False, repr=False)
-    """Identifies the request in ledger lines, receipts and outboxes, and keys the noise of its answer."""
+    """Identifies the request in ledger lines, receipts and stored replies, and keys the noise of its answer."""
     ledger_context: LedgerContext = field(init=False, repr=False)
     """What all ledger lines of releases to the hub have in common."""
 
@@ -86,7 +84,7 @@ class Releases(NamedTuple):
     to: str = "hub"
 
 
-ManySites = Callable[[Sequence["Site"], Request], Releases | None]
+ManySites = Callable[[Sequence[Site], Request], Releases | None]
 """The form of a task that answers for many sites in one call."""
 
 

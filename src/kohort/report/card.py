@@ -12,6 +12,7 @@ from importlib.metadata import version
 from typing import Any
 
 from kohort.models.base import Model
+from kohort.models.cluster_names import NoCommonModel
 from kohort.report import words
 from kohort.tables.blocks import CategoryBlock, NumberBlock
 
@@ -46,7 +47,7 @@ def model_card(model: Model, *, run: Mapping[str, Any], plan: Mapping[str, Any])
     parts = [
         [f"# A model of {_code(model.target)}", "", _lead(model, run)],
         ["## What it is", "", *_what(model)],
-        ["## How to use it", "", *_use(model)],
+        ["## How to use it", "", *_use(model, clusters=bool(run.get("clusters")))],
         ["## What it reads", "", *_columns(model)],
         ["## How it was trained", "", *_training(run, plan)],
         ["## What left the sites", "", *_disclosed(run)],
@@ -65,8 +66,10 @@ def _lead(model: Model, run: Mapping[str, Any]) -> str:
     else:
         what = f"one of {len(model.classes)} classes"
     rows = sum(run["site_rows"].values())
+    begins = "No common model: the run ended among peers, and each cluster's sites have a model of their own, which "
+    lead = f"{begins}predicts" if isinstance(model, NoCommonModel) else "Predicts"
     return (
-        f"Predicts {_code(model.target)}, {what}, from {len(model.encoder.schema.inputs)} columns. "
+        f"{lead} {_code(model.target)}, {what}, from {len(model.encoder.schema.inputs)} columns. "
         f"{_counted(run['sites'], 'site')} with {words.count(rows)} rows in all trained it together by the method "
         f"{_code(run['method'])}, in {_counted(run['rounds'], 'round')}."
     )
@@ -79,16 +82,19 @@ def _what(model: Model) -> list[str]:
     return _table(("", "value"), rows)
 
 
-def _use(model: Model) -> list[str]:
+def _use(model: Model, *, clusters: bool) -> list[str]:
     target = model.target
+    common = ["kohort predict FOLDER TABLE --out FILE", "kohort evaluate FOLDER TABLE"]
+    own = ["kohort predict FOLDER TABLE --out FILE --cluster NAME"] if clusters else []
     return [
         "```",
-        "kohort predict FOLDER TABLE --out FILE",
-        "kohort evaluate FOLDER TABLE",
+        *(() if isinstance(model, NoCommonModel) else common),
+        *own,
         "```",
         "",
         f"FOLDER is the folder of this file. TABLE needs the columns below, in any order; predictions are written to "
-        f"{_code(f'predicted_{target}')}. In Python: `kohort.load_model(FOLDER).predict(frame)`.",
+        f"{_code(f'predicted_{target}')}. In Python: `kohort.load_model(FOLDER).predict(frame)`"
+        + (", with `load_model(FOLDER, cluster=NAME)` for the model of a cluster of peers." if clusters else "."),
     ]
 
 
@@ -132,7 +138,8 @@ def _training(run: Mapping[str, Any], plan: Mapping[str, Any]) -> list[str]:
         for key in keys
         if (value := plan.get(section, {}).get(key)) not in (None, [], ())
     ]
-    own = {key: value for key, value in plan.get("method", {}).items() if key != "name"}
+    told = {"name", *({"link"} if run["task"].get("kind") == "classification" else ())}  # link is read of numbers alone
+    own = {key: value for key, value in plan.get("method", {}).items() if key not in told}
     lines += [(f"`method.{key}`", _code(_plain(value))) for key, value in own.items()]
     return [*_table(("key", "value"), lines), "", f"Ended by: {_text(run['stopped_by'])}."]
 

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from html import escape
+from pathlib import Path
 from typing import Any
 
+from kohort.errors import ConfigError
+from kohort.models.base import Model
 from kohort.report.charts import SERIES
+from kohort.report.runs import FAILED_FILE, RUN_FILE, read_runs
 from kohort.report.words import printable
 
-__all__ = ["curves_page"]
+__all__ = ["curves_html", "curves_of_model", "curves_page", "read_runs_with_curves"]
 
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM, _BARS = 560, 250, 48, 54, 36
 _MOST_LABELS = 16
@@ -46,7 +50,7 @@ def curves_page(curves: Mapping[str, Mapping[str, Any]], *, title: str, lead: st
         HTML.
     """
     csp = "default-src 'none'; style-src 'unsafe-inline'"
-    sections = "\n".join(_section(str(printable(name)), curve, outputs) for name, curve in curves.items())
+    sections = curves_html(curves, outputs)
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{csp}">'
@@ -54,6 +58,68 @@ def curves_page(curves: Mapping[str, Mapping[str, Any]], *, title: str, lead: st
         f"<title>{_text(title)}</title><style>{_STYLE}</style></head>\n<body><h1>{_text(title)}</h1>"
         f"<p>{_text(lead)}</p>\n<main>\n{sections}\n</main></body></html>\n"
     )
+
+
+def curves_html(curves: Mapping[str, Mapping[str, Any]], outputs: Sequence[str]) -> str:
+    """The curves as a part of another page, which styles them.
+
+    Args:
+        curves: As `Model.curves` returns them.
+        outputs: What the values of a bin are about, where there are several: the classes.
+
+    Returns:
+        HTML: one section per column.
+    """
+    return "\n".join(_section(str(printable(name)), curve, outputs) for name, curve in curves.items())
+
+
+def curves_of_model(model: Model) -> dict[str, Any] | None:
+    """What a page says of a model that is a sum of curves.
+
+    Args:
+        model: Any model.
+
+    Returns:
+        `columns` (the curves, the most important first), `outputs` (the classes) and `lead` (what a curve means); None
+        for a model that has no curves.
+    """
+    drawn = {name: curve for name, curve in model.curves().items() if curve["bins"]}
+    if not drawn:
+        return None
+    if model.task == "regression":
+        about = f"the predicted {model.target}, as a share of its range or on the log scale"
+    elif len(model.classes) == 2:
+        about = f"the log odds of {model.target} = {model.classes[1]}"
+    else:
+        about = f"the score of each class of {model.target}"
+    lead = (
+        f"Each curve is what a column adds to {about}; 0 is its mean over all rows. Bars count the rows of each bin. "
+        "Shaded: 95 % intervals given the other columns, where the model was fitted without noise."
+    )
+    return {"columns": drawn, "outputs": list(model.classes), "lead": lead}
+
+
+def read_runs_with_curves(folder: Path) -> list[dict[str, Any]]:
+    """The runs of a folder, as `read_runs` gives them, each with the curves of its model where it has some.
+
+    Args:
+        folder: A run folder, or one that holds several.
+
+    Returns:
+        The JSON objects of the runs; `curves` is None where the model has none or cannot be loaded here.
+    """
+    runs = read_runs(folder)
+    alone = any((folder / name).is_file() for name in (RUN_FILE, FAILED_FILE))
+    return [{**run, "curves": _curves_in(folder if alone else folder / run["name"])} for run in runs]
+
+
+def _curves_in(folder: Path) -> dict[str, Any] | None:
+    from kohort.models.files import load_model
+
+    try:
+        return curves_of_model(load_model(folder))
+    except ConfigError:  # no model, or one whose kind is not installed here
+        return None
 
 
 def _text(value: Any) -> str:
@@ -124,7 +190,8 @@ def _labels(bins: Sequence[str], step: float, base: float) -> list[str]:
     every = max(1, -(-len(bins) // _MOST_LABELS))
     found = []
     for place, label in enumerate(bins):
-        if place % every and place != len(bins) - 1:
+        left = len(bins) - 1 - place
+        if left and (place % every or left < every):  # the last one is named, and needs room
             continue
         x = _LEFT + (place + 0.5) * step
         short = label if len(label) <= 14 else label[:13] + "…"

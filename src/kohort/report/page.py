@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from kohort.errors import ConfigError
 from kohort.files import write_atomic
 from kohort.report import charts, words
+from kohort.report.curves import curves_html
 from kohort.report.runs import Run, check_run
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ __all__ = ["json_path", "render", "write_report"]
 
 SITES_NAMED = 40
 """With more sites than this, the page names only the sites with the lowest scores and draws the distribution of all."""
+CURVES_SHOWN = 12
+"""The curves of the other columns are folded away."""
 NAMES_PER_REASON = 10
 """How many absent sites are named for each reason; the others are counted."""
 
@@ -180,10 +183,25 @@ def render(runs: Sequence[Mapping[str, Any]], *, title: str, plan: Mapping[str, 
                 alt="Bar chart: seconds of the slowest site, the hub and the transfer in each run.",
                 caption="Estimated duration with every site on a machine of its own.",
             ),
+            curves={run.label: _curves(run) for run in finished if run.curves},
             plan=_shown_plan(shared),
             versions=_versions(),
         )
     )
+
+
+def _curves(run: Run) -> dict[str, Any]:
+    """What a model says column by column: importances, and the curves as markup of our own."""
+    from markupsafe import Markup
+
+    found = run.curves or {}
+    columns = found["columns"]
+    drawn = [Markup(curves_html({name: columns[name]}, found["outputs"])) for name in columns]  # noqa: S704 - escaped
+    largest = max((float(curve["importance"]) for curve in columns.values()), default=0.0) or 1.0
+    shares = [
+        (name, float(curve["importance"]), float(curve["importance"]) / largest) for name, curve in columns.items()
+    ]
+    return {"lead": found["lead"], "importances": shares, "first": drawn[:CURVES_SHOWN], "others": drawn[CURVES_SHOWN:]}
 
 
 def _sections(runs: Sequence[Run]) -> list[ResultsSection]:

@@ -21,7 +21,7 @@ from annotated_types import Ge
 from kohort.crypto.identity.user import user_pins
 from kohort.errors import ConfigError, IntegrityError
 from kohort.privacy.ledger.bound import UNKNOWN_SIGNER
-from kohort.privacy.ledger.figures import with_ledger_figures
+from kohort.privacy.ledger.summary import with_ledger_figures
 from kohort.privacy.ledger.verify import verify_ledger
 from kohort.report import words
 from kohort.report.words import printable
@@ -102,6 +102,8 @@ class Run:
     refused: dict[str, str] = field(default_factory=dict)
     dropped: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    curves: dict[str, Any] | None = None
+    """What `kohort.report.curves.curves_of_model` says of its model; None where the model has no curves."""
     ledger_head: str = ""
     ledger: LedgerCheck | None = None
     """None when there was no ledger to verify."""
@@ -253,14 +255,15 @@ def _read_run(folder: Path) -> dict[str, Any]:
             raise IntegrityError(
                 f"{folder / 'ledger'} is missing: nothing says what the run's files were", hint="Run the plan again"
             )
-        return {**raw, "ledger": None}  # what the file itself claims about its ledger is not evidence
+        return {**raw, "ledger": None, "curves": None}  # what the file itself claims about its ledger is not evidence
     found = verify_ledger(folder, pins=user_pins())
     if finished and found.head != run.ledger_head:
         raise IntegrityError(
             f"the ledger in {folder} is not the one {RUN_FILE} names", hint="Compare with the head that was printed"
         )
     checked = {**vars(found), "notes": [*([] if found.pinned else [UNKNOWN_SIGNER]), *found.notes]}
-    return {**(with_ledger_figures(raw, folder) if finished else raw), "ledger": checked}
+    figures = with_ledger_figures(raw, folder) if finished else raw
+    return {**figures, "ledger": checked, "curves": None}
 
 
 def _read_object(path: Path) -> dict[str, Any]:

@@ -104,6 +104,14 @@ _KINDS = (
         "shows that person's part.",
     ),
     Kind(
+        "pairs",
+        "counts of pairs",
+        "partial",
+        "#8f86b8",
+        "Totals over all sites that count pairs of categories as they are. A pair that one person has shows that "
+        "person.",
+    ),
+    Kind(
         "secure-sum",
         "shares of a secure sum",
         "guarded",
@@ -164,7 +172,7 @@ def budget(run: Mapping[str, Any]) -> str:
     facts = run.get("dp") or {}
     marks = ", ".join(word for word in ("simulated", "void") if facts.get(word))
     said = f"DP{f'({marks})' if marks else ''}: epsilon {run['epsilon']:.4g}, delta {run['delta'] or 0:.3g} "
-    said += f"for each {run.get('unit') or 'row'}"
+    said += f"for each {facts.get('whom') or run.get('unit') or 'row'}"
     said += f", {facts['scope']}" if facts.get("scope") else ""
     if facts.get("epsilon_all") is not None:
         said += f"; epsilon {facts['epsilon_all']:.4g} if all others collude"

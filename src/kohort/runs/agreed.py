@@ -10,8 +10,8 @@ from kohort.methods.registry import find_method
 from kohort.protocol.enrolment import enrolment_contract
 from kohort.protocol.plan.approved import ApprovedPlan
 from kohort.protocol.plan.arrival import parse_arrival
+from kohort.rounds.domains.learning import learning_steps
 from kohort.runs.config import Plan
-from kohort.runs.learning import learning_steps
 from kohort.tables.answers import settle_target
 from kohort.tables.frames import handle_missing
 from kohort.tables.schema import Schema

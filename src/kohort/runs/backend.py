@@ -21,6 +21,7 @@ from kohort.protocol.plan.approved import ApprovedPlan
 from kohort.protocol.site import Site, SiteTable
 from kohort.rng import Streams
 from kohort.runs.config import Plan
+from kohort.runs.plan_faults import require_complete
 from kohort.runs.simulation import Population, populate
 
 __all__ = ["Backend", "RunContext", "Simulation", "simulated_sites"]
@@ -46,6 +47,10 @@ class Backend(Protocol):
         """What `--engine` calls it."""
         ...
 
+    def check(self, plan: Plan) -> None:
+        """Refuse a plan that lacks what its method needs here, before anything is read."""
+        ...
+
     def populate(self, plan: Plan, streams: Streams) -> Population:
         """The rows this process holds: all of them in a simulation, the hub's own in a deployment."""
         ...
@@ -66,6 +71,10 @@ class Simulation:
     tables: dict[str, pl.DataFrame] | None = field(default=None, repr=False)
     many: bool = True
     name: str = "local"
+
+    def check(self, plan: Plan) -> None:
+        """All that its method needs is in the plan: nobody else declares it."""
+        require_complete(plan)
 
     def populate(self, plan: Plan, streams: Streams) -> Population:
         """Read, check, hold out and deal out."""

@@ -20,7 +20,7 @@ from kohort.errors import ConfigError, nearest
 from kohort.evaluate.choice import COSTS, Figures, cheapest, figures_of, front, parse_conditions
 from kohort.files import disk_errors, require_new, write_atomic
 from kohort.privacy.dp.tuning import cost_of_choice
-from kohort.privacy.ledger.spent import spent_by_site
+from kohort.privacy.ledger.summary import spent_by_site
 from kohort.runs.backend import Simulation
 from kohort.runs.config import Plan, read_plan
 from kohort.runs.folder import RunFolder, stored_result
@@ -101,9 +101,23 @@ def compare(
     force: bool = False,
     say: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """Run every setting with seeds 0, 1, ... into folders below `out`; the JSON object of `kohort compare`.
+    """Run every setting with seeds 0, 1, ... into folders below `out`.
 
-    `resume` keeps the runs that are finished there and goes on with the others.
+    Args:
+        settings: The plans, with the keys that were swept.
+        out: The folder of all runs.
+        seeds: How many seeds each setting is run with.
+        choose: Conditions; the cheapest setting that fulfils them is chosen. None: none is.
+        rows: "all", or "low-risk" to try settings out on rows of low risk alone.
+        resume: Keep the runs that are finished there and go on with the others.
+        force: Replace what is in `out`.
+        say: Takes lines about progress.
+
+    Returns:
+        The JSON object of `kohort compare`.
+
+    Raises:
+        ConfigError: There is nothing to compare, too many runs, or `out` is taken.
     """
     if rows not in get_args(Rows):
         raise ConfigError(f"cannot compare on {rows!r} rows", hint=nearest(str(rows), get_args(Rows)))
@@ -134,7 +148,11 @@ def compare(
         "runs": runs,
         "folders": [folder.name for folder in folders],
         "settings": [
-            {"set": setting.chosen, "runs": list(range(index * seeds, (index + 1) * seeds)), "figures": _told(known)}
+            {
+                "set": setting.chosen,
+                "runs": list(range(index * seeds, (index + 1) * seeds)),
+                "figures": _reported(known),
+            }
             for index, (setting, known) in enumerate(zip(settings, figures, strict=True))
         ],
         "objectives": ["score", *COSTS],
@@ -163,7 +181,7 @@ def _clear(out: Path) -> None:
                 shutil.rmtree(folder)
 
 
-def _told(figures: Figures) -> dict[str, float | None]:
+def _reported(figures: Figures) -> dict[str, float | None]:
     """As JSON can hold them: a setting without noise has no epsilon."""
     return {name: value if isfinite(value) else None for name, value in figures.items()}
 

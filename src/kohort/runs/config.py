@@ -3,9 +3,8 @@
 The sections are the dataclasses the rest of kohort uses, and `[method]` is whatever the registered method of that name
 declares, so a new method needs no change here. Unknown keys are errors that name the nearest valid one.
 
-Guarantee: a plan that gives a key which its method, its model kind, its split or the engine does not read is refused
-before anything runs; only where the command line chose another method, model kind or split are such keys of the file
-left out, and `Plan.notes` names them.
+Guarantee: a plan with a key that its method, model kind, split or engine does not read is refused before anything runs;
+only where the command line chose another one are such keys of the file left out, and `Plan.notes` names them.
 """
 
 from __future__ import annotations
@@ -24,18 +23,26 @@ from kohort.methods.registry import find_method, methods
 from kohort.privacy.ledger.ledger import canonical
 from kohort.privacy.policy import Policy
 from kohort.protocol.faults import Faults
-from kohort.protocol.plan.approved import ModelSection, TrainSection
-from kohort.runs.data_options import with_data
-from kohort.runs.default_method import ADDITIVE, default_method, with_default_sum
-from kohort.runs.deprecated_keys import without_deprecated_keys
-from kohort.runs.overrides import METHOD_NAME, apply_overrides, dotted_keys, key_of, place_of, without_keys
-from kohort.runs.plan_mapping import with_mapping
-from kohort.runs.validation import validated
+from kohort.protocol.plan.sections import LEARNED_KINDS, ModelSection, TrainSection
+from kohort.runs.plan import default_method as defaults
+from kohort.runs.plan.data_options import with_data
+from kohort.runs.plan.mapping import with_mapping
+from kohort.runs.plan.overrides import (
+    METHOD_NAME,
+    apply_overrides,
+    dotted_keys,
+    key_of,
+    place_of,
+    without_deprecated_keys,
+    without_keys,
+)
+from kohort.runs.plan.validation import validated
 from kohort.tables.dialect import ReadingOptions
 from kohort.tables.harmonise.mapping import TableMapping
 from kohort.tables.sources.addresses import refuse_password
 
 __all__ = [
+    "DEPLOYED",
     "CostSection",
     "DataSection",
     "Plan",
@@ -90,6 +97,8 @@ class DataSection:
     missing: Literal["impute", "category", "drop"] = "impute"
     """impute: a number is the middle of its agreed bounds, a category has a level for it, and an indicator says so.
     category: the same with 0 for numbers. drop: rows with a missing value are left out, and counted."""
+    weight: str | None = None
+    """A column that says how much a row counts in training, for methods that train a network without a budget."""
     unseen: Literal["other", "error"] = "other"
     """What a category that no training row had is in rows to predict: any of its column, counted, or an error."""
     encoding: Literal["label", "onehot"] = "label"
@@ -352,7 +361,9 @@ def load_plan(raw: Mapping[str, Any], *, complete: bool = False) -> Plan:
     """
     plan = _validated_plan(without_deprecated_keys(raw))
     if complete:
-        defaults = Plan(data=plan.data, config=plan.config).to_mapping()
+        open_keys = frozenset(key for key in plan.given if key.partition(".")[0] not in _READ_BY_CHOICE)
+        config, train = find_method(plan.method).fill(plan.config, TrainSection(), plan.model, open_keys)
+        defaults = Plan(data=plan.data, config=config, train=train).to_mapping()
         known = {f"{section}.{key}": value for section in _READ_BY_CHOICE for key, value in defaults[section].items()}
         same = {key for key, value in known.items() if _value_of(raw, key) == value}
         plan = replace(plan, given=plan.given - same)
@@ -388,29 +399,33 @@ def _toml_of(path: Path) -> dict[str, Any]:
 
 def _validated_plan(raw: Mapping[str, Any]) -> Plan:
     """The plan of valid sections, whether or not all its keys are read."""
-    known = {*_SECTIONS, "method"}
-    for key in raw:
-        if key not in known:
-            raise ConfigError(f"unknown section {key!r} in the plan", hint=nearest(key, known))
+    if unknown := [key for key in raw if key not in (known := {*_SECTIONS, "method"})]:
+        raise ConfigError(f"unknown section {unknown[0]!r} in the plan", hint=nearest(unknown[0], known))
     if "data" not in raw:
         raise ConfigError("the plan has no [data] section", hint='Add [data] with at least table = "..."')
-    made = {name: validated(section, raw[name], name) for name, section in _SECTIONS.items() if name in raw}
+    raw, automatic = defaults.with_automatic_model(raw)
     section = raw.get("method", {})
     if not isinstance(section, Mapping):
         raise ConfigError("method is not a section", hint='Write [method] and name = "fedavg"')
-    own, because = {key: value for key, value in section.items() if key != "name"}, ""
-    name = section.get("name")
+    given, because = dotted_keys(raw := {**raw, "method": defaults.with_short_forms(section)}), ""
+    layout = validated(SitesSection, raw["sites"], "sites") if "sites" in raw else None
+    if (name := section.get("name")) is not None:
+        raw, because = defaults.with_default_settings(raw, sites=_dealt_sites(layout))
+    made = {name: validated(section, raw[name], name) for name, section in _SECTIONS.items() if name in raw}
+    own = {key: value for key, value in raw["method"].items() if key != "name"}
     if name is None:
-        name, because = default_method(raw)
-        own = with_default_sum(own, _dealt_sites(made.get("sites"))) if name == ADDITIVE else own
+        name, because = defaults.default_method(raw)
+        own = defaults.with_default_sum(own, _dealt_sites(layout)) if name in LEARNED_KINDS else own
     method = find_method(str(name))
-    config = validated(method.config, own, "method")
-    return Plan(**made, method=method.name, config=config, given=dotted_keys(raw), because=because)
+    train, model = made.get("train", TrainSection()), made.get("model", ModelSection())
+    config = method.for_model(validated(method.config, own, "method"), model)
+    config, made["train"] = method.fill(config, train, model, given)
+    return Plan(**made, method=method.name, config=config, given=given, because=automatic or because)
 
 
 def _dealt_sites(sites: Any) -> int | None:
     """How many sites one table is dealt out to; None where the rows or the files decide."""
-    layout = SitesSection() if sites is None else sites
+    layout = sites or SitesSection()
     return None if layout.split == "files" or layout.split.startswith("column:") else int(layout.count)
 
 

@@ -17,8 +17,9 @@ from typing import Any
 from kohort.errors import ConfigError, KohortError, ResourceError
 from kohort.files import disk_errors, write_atomic
 from kohort.methods.registry import Method, find_method, methods
+from kohort.report.curves import read_runs_with_curves
 from kohort.report.page import write_report
-from kohort.report.runs import FAILED_FILE, read_runs, read_shared_plan
+from kohort.report.runs import FAILED_FILE, read_shared_plan
 from kohort.runs.config import Plan, load_plan, only_read
 from kohort.runs.run import Progress, run
 from kohort.runs.secure_default import with_secure_sum
@@ -89,9 +90,19 @@ def run_demo(
     seed: int = 0,
     watching: Callable[[Method], AbstractContextManager[Watch]] = lambda _: nullcontext(lambda _: None),
 ) -> list[dict[str, Any]]:
-    """Run every method into `folder`, verify every ledger, write the report; gives the runs back, failed ones too.
+    """Run every method into `folder`, verify every ledger, and write the report.
 
-    `watching` opens a watcher for each method in turn.
+    Args:
+        folder: Where the runs go, one folder per method.
+        rounds: Rounds of iterative methods.
+        seed: Of all runs.
+        watching: Opens a watcher for each method in turn.
+
+    Returns:
+        The runs as the report shows them, failed ones too.
+
+    Raises:
+        KohortError: Every method failed; it is the first one's error.
     """
     _compile_kernel()
     errors: list[KohortError] = []
@@ -107,7 +118,7 @@ def run_demo(
             errors.append(error)
             failed = {"method": method.name, "error": str(error)}
             write_atomic(place / FAILED_FILE, (json.dumps(failed, indent=1) + "\n").encode())
-    runs = read_runs(folder)
+    runs = read_runs_with_curves(folder)
     write_report(folder / "report.html", runs, title=TITLE, plan=read_shared_plan(folder))
     if len(errors) == len(runs):
         raise errors[0]
@@ -115,7 +126,15 @@ def run_demo(
 
 
 def prepare_folder(folder: Path, *, force: bool) -> None:
-    """An empty, marked folder. A former demo's is replaced; anything else only when forced."""
+    """Make an empty, marked folder.
+
+    Args:
+        folder: Where; a former demo's is replaced.
+        force: Replace anything else, too.
+
+    Raises:
+        ConfigError: It exists, is no demo's, and is not to be replaced.
+    """
     occupied = folder.exists() and not (folder.is_dir() and not any(folder.iterdir()))
     if occupied and not force and not (folder / MARK).is_file():
         raise ConfigError(

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from typing import Final
 
+from kohort.methods.registry import find_method
 from kohort.privacy.explain import Explanation, explain
 from kohort.protocol.enrolment import DESCRIBE
 from kohort.protocol.key_holder import key_holder_contract, needs_key_holder
 from kohort.protocol.plan.approved import ApprovedPlan
+from kohort.rounds.domains.learning import learning_steps
 from kohort.runs.agreed import approved_plan_for
 from kohort.runs.config import Plan
-from kohort.runs.learning import learning_steps
 from kohort.tables.schema import ColumnSpec, Role, Schema
 
 __all__ = ["explain_plan", "plan_schema"]
@@ -48,6 +49,7 @@ def explain_plan(plan: Plan) -> Explanation:
         keep_days=getattr(gate, "keep_days", None),
         key_holder=key_holder_contract(approved) if needs_key_holder(approved) else None,
         optional=_learns_domains(approved),
+        planned=find_method(plan.method).planned(approved, 0),
     )
 
 

@@ -1,6 +1,7 @@
 """The folder of a run: its identity, its checkpoints while it runs, and its results.
 
     DIR/run.json  plan.json  model/  ledger/  hub/received.parquet      a finished run, bound by ledger/results.jsonl
+    DIR/sites/SITE/model/  sites/clusters.json                          what simulated sites have with their peers
     DIR/hub/received.json                                               retention date of the received rows
     DIR/state/                                                          only while a run is unfinished
 
@@ -19,7 +20,7 @@ from kohort.crypto.identity.user import user_pins
 from kohort.errors import ConfigError, IntegrityError
 from kohort.files import disk_errors, require_new, write_atomic
 from kohort.privacy.ledger.bound import check_run_folder
-from kohort.privacy.ledger.figures import with_ledger_figures
+from kohort.privacy.ledger.summary import with_ledger_figures
 from kohort.protocol.checkpoint import Checkpoints
 from kohort.rng import Streams
 from kohort.runs.config import Plan

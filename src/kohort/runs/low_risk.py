@@ -41,7 +41,19 @@ class Rehearsal(Simulation):
 
 
 def low_risk_only(whole: Population, streams: Streams) -> Population:
-    """The population of a rehearsal."""
+    """The part of a population on which settings are tried out: rows of low risk alone.
+
+    Args:
+        whole: The population.
+        streams: Of the draw of test rows.
+
+    Returns:
+        The low-risk rows at their sites, some of them as test rows.
+
+    Raises:
+        ConfigError: The plan calls no row low-risk.
+        DataError: There are too few of them.
+    """
     if whole.low is None:
         hint = "Set sites.low_risk, or compare on all rows and pay for it"
         raise ConfigError("the plan says of no row that its risk is low", hint=hint)

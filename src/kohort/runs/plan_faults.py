@@ -5,12 +5,45 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields
+from typing import Any
 
 from kohort.errors import ConfigError, SiteError
+from kohort.methods.registry import find_method
 from kohort.protocol.plan.approved import ModelSection, TrainSection
 from kohort.runs.config import DataSection, Plan, SitesSection
 
-__all__ = ["place_of_key", "plan_faults"]
+__all__ = ["place_of_key", "plan_faults", "require_complete"]
+
+_EXAMPLES = {
+    "data.quasi": ("quasi-identifiers", 'data.quasi = ["age", "sex"]'),
+    "sites.clusters": ("clusters of sites that trust each other", "sites.clusters = 2"),
+    "sites.low_risk": ("rows of low risk", "sites.low_risk = 0.4"),
+}
+"""What a method may need, in words and as somebody writes it."""
+
+
+def require_complete(plan: Plan) -> None:
+    """Refuse a simulation that lacks what its method needs, in one line that names all of it.
+
+    Args:
+        plan: The plan that would be carried out.
+
+    Raises:
+        ConfigError: A key is missing.
+    """
+    missing = [key for key in sorted(find_method(plan.method).needs(plan.config)) if not _value(plan, key)]
+    if not missing:
+        return
+    texts = [_EXAMPLES.get(key, (key, key)) for key in missing]
+    needed, example = (" and ".join(part) for part in zip(*texts, strict=True))
+    if plan.sites.split == "files":  # sites.clusters is for sites that rows are dealt out to
+        example = example.replace("sites.clusters = 2", 'method.clusters = "labels:2"')
+    raise ConfigError(f"method {plan.method!r} needs {needed}", hint=f"Add {example}")
+
+
+def _value(plan: Plan, key: str) -> Any:
+    section, _, name = key.partition(".")
+    return getattr(getattr(plan, section), name)
 
 
 @contextmanager
@@ -21,7 +54,7 @@ def plan_faults(plan: Plan) -> Iterator[None]:
         plan: The plan that is carried out.
 
     Raises:
-        ConfigError: Training diverged at the sites, or the method lacks a role that the plan does not give.
+        ConfigError: Training diverged at the sites, or a site does not know its rows of low risk.
     """
     try:
         yield
@@ -31,9 +64,9 @@ def plan_faults(plan: Plan) -> Iterator[None]:
                 "training diverged: the updates of the sites grew beyond any bound",
                 hint=f"Lower train.lr (now {plan.train.lr:g})",
             ) from error
-        if "no list of quasi-identifiers" in error.message:
-            hint = 'Name them: data.quasi = ["age", "sex"]'
-            raise ConfigError(f"method {plan.method!r} needs quasi-identifiers", hint=hint) from error
+        if "which of its rows carry a low risk" in error.message:
+            hint = "Set sites.low_risk to a share such as 0.4, or to a rule; a real site declares it in site.toml"
+            raise ConfigError(f"method {plan.method!r} needs to know which rows carry a low risk", hint=hint) from error
         raise
 
 

@@ -18,13 +18,12 @@ import polars as pl
 
 from kohort.crypto.identity.signers import signer_of
 from kohort.crypto.identity.user import state_folder, user_identity
-from kohort.crypto.sums.scheme import KEY_HOLDER
+from kohort.crypto.sums.scheme import KEY_HOLDER, MIN_SITES
 from kohort.evaluate.intervals import RESAMPLES
 from kohort.evaluate.utility import evaluate_model
 from kohort.files import require_new, write_atomic
 from kohort.methods.registry import Method, find_method
 from kohort.models.base import Model
-from kohort.models.files import save_model
 from kohort.models.rows import encode_rows
 from kohort.privacy.ledger.ledger import LEDGER_FILE, Ledger
 from kohort.privacy.ledger.receipts import Receipts
@@ -36,19 +35,21 @@ from kohort.protocol.engine import Engine, drive
 from kohort.protocol.enrolment import PREPARE, Enrolled, encoder_for, enrol
 from kohort.protocol.hub import Ask, Coordinator, Hub
 from kohort.protocol.key_holder import needs_key_holder
-from kohort.report.card import model_card
 from kohort.rng import Streams
+from kohort.rounds.domains.learning import check_learning, learn_hidden
+from kohort.rounds.plan_account import with_total_claim
 from kohort.runs.agreed import approved_plan_for
 from kohort.runs.backend import Backend, RunContext, Simulation
 from kohort.runs.config import Plan
 from kohort.runs.folder import RunFolder
-from kohort.runs.judged import judge
-from kohort.runs.learning import check_learning, learn_hidden
-from kohort.runs.observer import Progress, RoundObserver, require_finite
-from kohort.runs.outcome import Outcome, outcome_of
 from kohort.runs.plan_faults import plan_faults
+from kohort.runs.results.judged import judge
+from kohort.runs.results.observer import Progress, RoundObserver, require_finite
+from kohort.runs.results.outcome import Outcome, outcome_of, write_model, write_site_models
+from kohort.runs.results.site_models import judged_model, models_of_sites
 from kohort.runs.retention import RECEIVED, note_last_day
-from kohort.runs.simulation import Population
+from kohort.runs.secure_default import too_few_for_sum
+from kohort.runs.simulation import Population, with_balanced_classes
 from kohort.tables.domain import Domain, declared_domain
 from kohort.tables.frames import write_table
 
@@ -96,6 +97,7 @@ def run(
     method = find_method(plan.method)
     plan.require_read(place.name)
     plan.model.check()
+    place.check(plan)
     folder = None if out is None else RunFolder(out)
     goes_on = resume and folder is not None and folder.can_resume
     streams = (
@@ -104,12 +106,13 @@ def run(
     if folder is not None and not goes_on:
         require_new(folder.path, force=force or (resume and not (folder.path / "run.json").exists()))
     population = place.populate(plan, streams)
+    plan, weighed = with_balanced_classes(plan, population)
     if folder is not None:
         _open_folder(folder, plan, population, streams, goes_on=goes_on, force=force or resume)
     signers = _signers(place, streams, folder)
     ledger, receipts = _open_ledger(folder, signers, run=streams.bytes("run", length=8).hex(), goes_on=goes_on)
     checkpoint: Checkpoint | None = None
-    notes: tuple[str, ...] = signers.notes
+    notes: tuple[str, ...] = (*weighed, *signers.notes)
     if folder is not None and goes_on:
         checkpoint, more = folder.checkpoints.latest(ledger_lines=ledger.length)
         notes += more
@@ -133,15 +136,19 @@ def run(
             result = drive(method.protocol(plan.config, hub), engine, observe=observer)
     finally:
         _seal(ledger, receipts)
-    model = result.model
-    require_finite(model, round=result.rounds, lr=plan.train.lr)
+    model, site_models = result.model, models_of_sites(engine, result)
+    for made in (model, *site_models.values()):
+        require_finite(made, round=result.rounds, lr=plan.train.lr)
     wall, cpu = perf_counter() - began, process_time() - cpu_began
-    metrics = _evaluate(model, population, usable)
+    measured, judged_rows, more = judged_model(model, site_models, population, usable)
+    test, notes = population.test.filter(pl.Series(judged_rows)), (*notes, *more)
+    metrics = {} if measured is None else _evaluate(measured, population, judged_rows)
     outcome = outcome_of(
         plan=plan,
         backend=place.name,
         seed=streams.seed,
         model=model,
+        site_models=site_models,
         metrics=metrics,
         history=observer.history,
         result=result,
@@ -245,10 +252,12 @@ def _enrolled_hub(method: Method, context: RunContext, engine: Engine, checkpoin
     plan, approved = context.plan, context.approved
     declared = declared_domain(approved.schema, missing=approved.missing)
     hidden = declared is None and approved.hides_domains
+    if approved.sums_securely and len(context.population.names) < MIN_SITES:
+        raise too_few_for_sum(len(context.population.names))
     if hidden:
         check_learning(approved, len(context.population.names))
     tasks = [PREPARE.name, *dict.fromkeys(step.task for step in approved.contract)]
-    agreed = engine.approve(lambda rows: method.claims(plan.config, rows), tasks=tasks)
+    agreed = engine.approve(lambda rows: with_total_claim(approved, method.planned(approved, rows)), tasks=tasks)
     coordinator = Coordinator(
         sites=agreed,
         approved=approved,
@@ -360,11 +369,8 @@ def _evaluate(model: Model, population: Population, usable: Any) -> dict[str, An
 
 def _write(outcome: Outcome, folder: RunFolder, *, signer: Signer, run: str) -> None:
     mapping = outcome.to_mapping()
-    summary = {
-        key: mapping[key] for key in ("method", "seed", "rounds", "disclosed", "epsilon", "delta", "ledger_head")
-    }
-    page = model_card(outcome.model, run=mapping, plan=outcome.plan.in_effect(outcome.engine))
-    save_model(outcome.model, folder.path / "model", about=summary, page=page)
+    write_model(outcome, folder.path / "model")
+    write_site_models(outcome, folder.path)
     if outcome.received is not None:
         write_table(outcome.received, folder.path / RECEIVED, force=True, private=True)
         if outcome.keep_days is not None:

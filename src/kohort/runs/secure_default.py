@@ -11,11 +11,12 @@ from typing import Any
 
 from kohort.crypto.sums.mask_keys import MOST_SITES
 from kohort.crypto.sums.scheme import MIN_SITES
-from kohort.errors import ConfigError
+from kohort.errors import ConfigError, RefusedError
 from kohort.methods.registry import find_method
 from kohort.runs.config import Plan, load_plan
+from kohort.runs.plan.default_method import NETWORKS
 
-__all__ = ["load_secured", "with_secure_sum"]
+__all__ = ["in_clear", "load_secured", "too_few_for_sum", "with_secure_sum"]
 
 
 def with_secure_sum(raw: Mapping[str, Any], *, sites: int | None) -> dict[str, Any]:
@@ -27,8 +28,8 @@ def with_secure_sum(raw: Mapping[str, Any], *, sites: int | None) -> dict[str, A
 
     Returns:
         A new mapping. It has `method.secure.sum = "masks"`, or "bfv" for more sites than masks allow, if there are
-        three sites or more, the method is without a sum by default, and `raw` has neither `method.secure` nor
-        `method.dp`.
+        three sites or more, the method is without a sum by default, and `raw` has no `method.secure`; with a budget,
+        if it says nothing of how sites train, because a sum of noisy gradients is one full step a round.
     """
     method = dict(raw["method"])
     made = {**raw, "method": method}
@@ -37,7 +38,7 @@ def with_secure_sum(raw: Mapping[str, Any], *, sites: int | None) -> dict[str, A
             del method["secure"]
         return made
     enough = sites is None or sites >= MIN_SITES
-    if enough and method.get("dp") is None and _is_plain_by_default(str(method["name"])):
+    if enough and _can_sum(method.get("dp"), raw.get("train") or {}) and _is_plain_by_default(str(method["name"])):
         method["secure"] = {"sum": "masks" if sites is None or sites <= MOST_SITES else "bfv"}
     return made
 
@@ -66,5 +67,43 @@ def load_secured(made: Mapping[str, Any], *, asked: Mapping[str, Any], plainly: 
         raise ConfigError(error.message, hint=hint) from None
 
 
+def _can_sum(dp: Any, train: Mapping[str, Any]) -> bool:
+    """Whether a budget leaves it open how noise is added and how sites train."""
+    if dp is None:
+        return True
+    keys = dp if isinstance(dp, Mapping) else {}
+    gaussian = keys.get("mechanism", "dp-sgd") == "dp-sgd" and keys.get("quantile") is None
+    return gaussian and not set(train) - {"rounds", "class_weights"}
+
+
 def _is_plain_by_default(method: str) -> bool:
-    return any(item.name == "secure" and item.default is None for item in fields(find_method(method).config))
+    found = {item.name: item.default for item in fields(find_method(method).config)}
+    return found.get("secure", "") is None and "phases" not in found
+
+
+def too_few_for_sum(sites: int) -> RefusedError:
+    """What is said where a plan sums over one or two sites, each of which could read the other.
+
+    Args:
+        sites: How many take part.
+    """
+    hint = (
+        "Add a site, deal one table out to three or more (sites.count), or do without: "
+        'method.secure = "none", where the hub sees each site\'s own numbers'
+    )
+    return RefusedError(f"a secure sum needs three sites, and {sites} take part", hint=hint)
+
+
+def in_clear(plan: Plan, sites: int) -> list[str]:
+    """A warning about updates that a hub could have been kept from seeing.
+
+    Args:
+        plan: The plan that ran.
+        sites: How many sites took part.
+
+    Returns:
+        One sentence for federated averaging without a secure sum and without a budget; nothing otherwise.
+    """
+    if plan.method != NETWORKS or sites < MIN_SITES or plan.config.secure is not None or plan.config.dp is not None:
+        return []
+    return ['updates were averaged in clear, where a lying hub can read rows: add [method.secure] and sum = "masks"']

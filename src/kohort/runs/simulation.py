@@ -14,13 +14,16 @@ import polars as pl
 from numpy.typing import NDArray
 
 from kohort.errors import ConfigError, DataError
+from kohort.methods.registry import find_method
 from kohort.rng import Streams
 from kohort.runs.agreed import complete_rows, usable_rows
 from kohort.runs.config import DataSection, Plan
 from kohort.runs.left_out import LeftOut
+from kohort.runs.plan.default_method import trains_network
 from kohort.runs.site_tables import SiteTables, preflight, read_site_tables
 from kohort.tables.answers import TargetTask, answer_of, kind_for, settle_target, task_of
 from kohort.tables.datasets.catalogue import Dataset, open_table
+from kohort.tables.domain import category_text
 from kohort.tables.frames import check_finite
 from kohort.tables.item_sets import with_item_sets
 from kohort.tables.reading import declare_missing
@@ -29,7 +32,7 @@ from kohort.tables.schema import Role, Schema
 from kohort.tables.sources.opening import is_source
 from kohort.tables.splits import Assignment, assign_sites, assignment_of_parts, hold_out, mark_low_risk
 
-__all__ = ["Population", "populate", "schema_of"]
+__all__ = ["Population", "populate", "schema_of", "with_balanced_classes"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +71,31 @@ class Population:
         return digest.hexdigest()
 
 
+def with_balanced_classes(plan: Plan, population: Population) -> tuple[Plan, tuple[str, ...]]:
+    """A plan with numbers for `train.class_weights = "balanced"`, and a note that says them.
+
+    Args:
+        plan: The plan.
+        population: The rows of its simulated sites; without rows, as at a real hub, the plan stays as it is.
+
+    Returns:
+        The plan. A class of n_c of n rows has the weight n / (classes * n_c).
+
+    Raises:
+        ConfigError: The target is a number.
+    """
+    if plan.train.class_weights != "balanced" or not population.frame.height:
+        return plan, ()
+    if population.task is None or population.task.task != "classification":
+        raise ConfigError("class weights are for a target of classes", hint="Drop train.class_weights")
+    found = category_text(population.frame[str(population.schema.target)]).value_counts(sort=True)
+    name, rows, classes = found.columns[0], population.frame.height, found.height
+    weights = {str(row[name]): round(rows / (classes * row["count"]), 4) for row in found.iter_rows(named=True)}
+    said = ", ".join(f"{weight:g}" for weight in sorted(weights.values()))
+    note = f"class weights were balanced by the counts of all simulated sites: {said}. Real sites need them in the plan"
+    return replace(plan, train=replace(plan.train, class_weights=weights)), (note,)
+
+
 def schema_of(section: DataSection, columns: list[str], *, codebook: Schema | None, default: Role | None) -> Schema:
     """The schema that a `[data]` section declares for a table.
 
@@ -90,6 +118,7 @@ def schema_of(section: DataSection, columns: list[str], *, codebook: Schema | No
         sensitive=section.sensitive,
         identifiers=section.identifiers,
         person=section.person,
+        weight=section.weight,
         items=section.items,
         features=section.features,
         drop=section.drop,
@@ -178,6 +207,12 @@ def _read(plan: Plan, streams: Streams, tables: dict[str, pl.DataFrame] | None) 
     section = plan.data
     if section.target is None:
         raise ConfigError("the plan names no target", hint="Set data.target to the column to predict")
+    phases = find_method(plan.method).phases(plan.config, plan.train)
+    if section.weight is not None and (not trains_network(plan.method) or any(one.dp is not None for one in phases)):
+        raise ConfigError(
+            f"method {plan.method!r} counts every row once here, and data.weight is given",
+            hint="Drop it, or use a method that trains a network without a budget, such as fedavg",
+        )
     if plan.sites.split == "files":
         return _read_parts(plan, streams, read_site_tables(section, tables))
     if tables is not None:
@@ -202,7 +237,7 @@ def _read_one(plan: Plan, streams: Streams, opened: Dataset) -> _Read:
     schema = schema_of(section, frame.columns, codebook=opened.schema_defaults, default=opened.default_role)
     target = str(schema.target)
     task = task_of(frame[target], schema.columns[target], declared=section.task)
-    schema = _with_answer(schema, frame)
+    schema = _with_answer(schema, frame, task, plan)
     usable = usable_rows(frame, schema, plan)
     if isinstance(section.target, str) and usable.height == 0:
         raise DataError("no row is left after dropping those with missing values", hint='Try missing = "category"')
@@ -259,7 +294,7 @@ def _read_parts(plan: Plan, streams: Streams, found: SiteTables) -> _Read:
         raise DataError(f"{len(empty)} sites have no usable row: {', '.join(empty)}", hint='Try missing = "category"')
     frame = pl.concat([part for _, part in parts], how="vertical_relaxed")
     task = task_of(frame[target], schema.columns[target], declared=section.task)
-    schema = _with_answer(schema, frame)
+    schema = _with_answer(schema, frame, task, plan)
     frame = settle_target(frame, target, schema.columns[target])
     assignment = mark_low_risk(
         assignment_of_parts([part.height for _, part in parts], tuple(tables)),
@@ -300,7 +335,11 @@ def _suspicions(frames: dict[str, pl.DataFrame], plan: Plan, *, default: Role | 
     if section.features != "rest" and default is None:
         return {}
     named = {*section.quasi, *section.sensitive, *section.identifiers, *section.drop, *section.keep}
-    named |= {name.partition("=")[0] for name in section.items} | {str(section.target), str(section.person)}
+    named |= {name.partition("=")[0] for name in section.items} | {
+        str(section.target),
+        str(section.person),
+        str(section.weight),
+    }
     named |= {*section.kinds, *section.bins, *section.bounds, *section.categories, *section.other, *section.nullable}
     if section.features != "rest":
         named |= {*section.features}
@@ -322,11 +361,22 @@ def _columns_left_out(suspicions: dict[str, str]) -> list[LeftOut]:
     return [LeftOut(what="columns", why=why, count=len(suspicions), of_rows=False)] if suspicions else []
 
 
-def _with_answer(schema: Schema, frame: pl.DataFrame) -> Schema:
-    """The schema with the type of the target's values, which predictions get."""
+def _with_answer(schema: Schema, frame: pl.DataFrame, task: TargetTask, plan: Plan) -> Schema:
+    """The schema with the type of the target's values, which predictions get.
+
+    Under a budget it also says that whole numbers are classes: noisy counts of few rows do not show it.
+    """
     target = str(schema.target)
+    dates = {name for name in schema.inputs if frame.schema[name].is_temporal()}  # explained as dates
+    columns = {
+        name: replace(spec, answer=answer_of(frame.schema[name])) if name in dates else spec
+        for name, spec in schema.columns.items()
+    }
     spec = replace(schema.columns[target], answer=answer_of(frame.schema[target]))
-    return replace(schema, columns={**schema.columns, target: spec})
+    phases = find_method(plan.method).phases(plan.config, plan.train)
+    if task.task == "classification" and spec.declared_kind is None and any(one.dp is not None for one in phases):
+        spec = replace(spec, kind="category")
+    return replace(schema, columns={**columns, target: spec})
 
 
 def _rows_left_out(parts: list[tuple[pl.DataFrame, pl.DataFrame]], schema: Schema) -> list[LeftOut]:

@@ -9,15 +9,15 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Literal
 
 import polars as pl
 
 from kohort.errors import ConfigError, DataError, nearest
-from kohort.methods.registry import methods
 from kohort.tables.answers import TargetTask, task_of
 from kohort.tables.datasets.catalogue import Dataset, open_table
-from kohort.tables.roles import guess_columns, plain_name
+from kohort.tables.roles import ColumnGuess, guess_columns, plain_name
 from kohort.tables.schema import ColumnSpec
 
 __all__ = ["Goal", "Suggestion", "suggest_plan"]
@@ -26,6 +26,10 @@ Goal = Literal["predict", "release"]
 DEFAULT_SITES = 5
 FEWEST_ROWS = 100
 """Rows per site that the default policy asks for."""
+FEWEST_TESTED = 20
+"""Below so many rows none is kept for testing."""
+FEWEST_IN_BIN = 20
+"""Persons of a bin, and of a class, that an additive model asks for."""
 TARGET_NAMES = re.compile(
     r"(.*_)?(target|label|outcome|class|y|diagnosis|severity|died|death|mortality|income|survived|status|readmitted)"
 )
@@ -34,6 +38,9 @@ QUASI_NAMES = re.compile(
     r"marital.*|native_country|country|nationality|occupation|profession)"
 )
 MANY_CATEGORIES = 200
+
+_EVENTS = re.compile("encounter|visit|admission|hadm|stay|episode|order")
+"""Words in names of identifiers of what happens to a person."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,13 +64,16 @@ class Suggestion:
     method: str
 
 
-def suggest_plan(tables: Sequence[str], *, target: str | None = None, goal: Goal = "predict") -> Suggestion:
+def suggest_plan(
+    tables: Sequence[str], *, target: str | None = None, goal: Goal = "predict", epsilon: float | None = None
+) -> Suggestion:
     """A plan for one table that is dealt out to simulated sites, or for one table per site.
 
     Args:
         tables: Named datasets or paths.
-        target: The column to predict; guessed by its name, or the last column, when None.
+        target: The column to predict; guessed by its name, or the last column that can be, when None.
         goal: "predict" trains a model without showing rows; "release" trains on anonymised rows.
+        epsilon: A privacy budget for "predict": what is learned gets noise.
 
     Returns:
         The plan and what was decided.
@@ -76,23 +86,37 @@ def suggest_plan(tables: Sequence[str], *, target: str | None = None, goal: Goal
         raise ConfigError("no table is given", hint="Name one table, or one per site")
     if goal not in ("predict", "release"):
         raise ConfigError(f"unknown goal {goal!r}", hint=nearest(goal, ("predict", "release")))
+    if epsilon is not None and not 0 < epsilon < inf:
+        raise ConfigError(f"epsilon {epsilon:g} is no budget", hint="Give a number above 0, such as 1.0")
+    if epsilon is not None and goal == "release":
+        raise ConfigError("a budget is for the goal predict", hint="Drop one of the two")
     opened = [open_table(table) for table in tables]
     first = opened[0].frame
     frame = first if len(opened) == 1 else pl.concat([one.frame for one in opened], how="diagonal_relaxed")
-    chosen, how = _target(opened[0], frame, target)
+    guesses = {guess.name: guess for guess in guess_columns(frame)}
+    chosen, how = _target(opened[0], frame, target, guesses)
     task = task_of(frame[chosen], ColumnSpec())
-    guesses = {guess.name: guess for guess in guess_columns(frame, declared=(chosen,))}
-    identifiers = {name: guess.suspicion for name, guess in guesses.items() if guess.suspicion is not None}
+    identifiers = {name: one.suspicion for name, one in guesses.items() if one.suspicion is not None and name != chosen}
     known = opened[0].default_role is not None
     person = _person(frame, identifiers)
     rest = [name for name in frame.columns if name != chosen and name not in identifiers]
+    sets = [name for name in rest if guesses[name].shape == "items"]
     wide = [name for name in rest if guesses[name].shape == "category" and frame[name].n_unique() > MANY_CATEGORIES]
-    used = [name for name in rest if name not in wide]
+    empty = [name for name in rest if frame[name].null_count() == frame.height]
+    used = [name for name in rest if name not in {*wide, *sets, *empty}]
     if not used:
-        raise DataError("no column is left to learn from", hint="Every other column looks like an identifier")
+        raise DataError(
+            f"no column is left to learn {chosen} from",
+            hint=f"{_why_none(identifiers, wide, sets, empty)}. Name another --target, or add a column",
+        )
     quasi = [name for name in used if QUASI_NAMES.fullmatch(plain_name(name))][:6] or used[:3]
-    method = "silo" if goal == "release" else "additive" if "additive" in methods() else "fedavg"
-    rows = _rows(opened, frame)
+    method = "silo" if goal == "release" else "additive"
+    dropped = {
+        **dict.fromkeys(wide, f"texts with more than {MANY_CATEGORIES} values: group them first"),
+        **({} if goal == "release" or not sets else dict.fromkeys(sets, "sets of items: for method syntactic")),
+        **dict.fromkeys(empty, "no value at all"),
+    }
+    layout = _Layout.of(opened, frame, chosen, task)
     lines = [
         "# A first plan, made by kohort init. It runs as it is:",
         "#   kohort run PLAN.toml --out out",
@@ -100,45 +124,97 @@ def suggest_plan(tables: Sequence[str], *, target: str | None = None, goal: Goal
         "[data]",
         f"table = {_toml(tables[0] if len(tables) == 1 else list(tables))}",
         f"target = {_toml(chosen)}  # {how}; {task.task}, because of {task.why}",
-        f"# task = {_toml('regression' if task.task == 'classification' else 'classification')}  # if that is wrong",
+        _task_line(task, layout),
         *_identifier_lines(identifiers, person),
-        *([f"drop = {_toml(wide)}  # texts with more than {MANY_CATEGORIES} values: group them first"] if wide else []),
+        *_drop_lines(dropped),
         *([] if known else ['features = "rest"  # every column without another role']),
         *_quasi_lines(quasi, chosen, goal),
         'missing = "impute"  # or "drop": rows with a missing value are left out, and counted',
         *([] if method == "additive" else ['encoding = "onehot"']),
-        "test = 0.3  # share of the rows that no site trains on",
+        "test = 0.3  # share of the rows that no site trains on"
+        if layout.tests
+        else f"test = 0  # {layout.rows} rows are too few to keep some for testing: nothing is measured",
         "",
-        *_site_lines(opened, rows),
-        *_method_lines(method, classes=task.task == "classification"),
+        *_site_lines(opened, layout),
+        *_method_lines(method, layout, epsilon),
     ]
     return Suggestion(
         text="\n".join(lines) + "\n", target=chosen, task=task, identifiers=identifiers, person=person, method=method
     )
 
 
-def _target(opened: Dataset, frame: pl.DataFrame, given: str | None) -> tuple[str, str]:
+@dataclass(frozen=True, kw_only=True)
+class _Layout:
+    """How many rows and sites there are, and how few rows a class has."""
+
+    rows: int
+    """Rows with a target: of all tables, or of the smallest one if each site has its own."""
+    sites: int
+    per_site: int
+    rarest: int
+    """Rows of the rarest class; all rows where the target is a number."""
+
+    @classmethod
+    def of(cls, opened: Sequence[Dataset], frame: pl.DataFrame, target: str, task: TargetTask) -> _Layout:
+        answered = frame[target].drop_nulls()
+        rarest = int(answered.value_counts()["count"].min()) if task.task == "classification" else len(answered)  # type: ignore[arg-type]
+        if len(opened) > 1:
+            least = min(len(one.frame[target].drop_nulls()) for one in opened if target in one.frame.columns)
+            return cls(rows=len(answered), sites=len(opened), per_site=int(least * 0.7), rarest=rarest)
+        rows = len(answered)
+        sites = max(3, min(DEFAULT_SITES, int(rows * 0.7) // FEWEST_ROWS)) if rows >= 3 else 1
+        return cls(rows=rows, sites=sites, per_site=int(rows * 0.7) // sites, rarest=rarest)
+
+    @property
+    def tests(self) -> bool:
+        return self.rows >= FEWEST_TESTED
+
+    @property
+    def is_small(self) -> bool:
+        return self.per_site < 2 * FEWEST_ROWS
+
+    @property
+    def min_bin(self) -> int:
+        """What an additive model can ask of a bin and of a class in a small table."""
+        return max(1, min(FEWEST_IN_BIN, self.rows // 20, self.rarest // 3))
+
+
+def _why_none(identifiers: Mapping[str, str], wide: Sequence[str], sets: Sequence[str], empty: Sequence[str]) -> str:
+    """What every other column is."""
+    parts = {"identifiers": identifiers, "texts with many values": wide, "sets of items": sets, "empty": empty}
+    said = [f"{', '.join(names)} ({what})" for what, names in parts.items() if names]
+    return f"The others are: {'; '.join(said)}" if said else "There is no other column"
+
+
+def _target(
+    opened: Dataset, frame: pl.DataFrame, given: str | None, guesses: Mapping[str, ColumnGuess]
+) -> tuple[str, str]:
     if given is not None:
         if given not in frame.columns:
             raise DataError(f"the table has no column {given!r}", hint=nearest(given, frame.columns))
         return given, "named"
     if opened.target is not None:
         return opened.target, "the column that is usually predicted"
-    named = [name for name in frame.columns if TARGET_NAMES.fullmatch(plain_name(name))]
+    can_be = [name for name in frame.columns if _can_be_target(frame[name], guesses[name])]
+    named = [name for name in can_be if TARGET_NAMES.fullmatch(plain_name(name))]
     if named:
-        return named[-1], "guessed by its name"
-    return frame.columns[-1], "guessed: the last column"
+        return named[-1], "guessed by its name; another one: --target"
+    if can_be:
+        return can_be[-1], "guessed: the last column that can be predicted; another one: --target"
+    return frame.columns[-1], "guessed: the last column; another one: --target"
+
+
+def _can_be_target(column: pl.Series, guess: ColumnGuess) -> bool:
+    """Neither an identifier, nor a set, nor a date, with two values at least and mostly there."""
+    known = column.drop_nulls()
+    fits = guess.suspicion is None and guess.shape not in ("items", "date", "text")
+    return fits and 2 * len(known) > len(column) and known.n_unique() > 1
 
 
 def _person(frame: pl.DataFrame, identifiers: Mapping[str, str]) -> str | None:
-    """The suspected identifier that names persons: the one with the fewest values where rows repeat, else the first."""
-    repeated = [name for name in identifiers if frame[name].n_unique() < frame.height]
-    counted = sorted(repeated or identifiers, key=lambda name: frame[name].n_unique())
+    """The suspected identifier that names persons: the one with the fewest values, and among equals no visit's."""
+    counted = sorted(identifiers, key=lambda name: (frame[name].n_unique(), bool(_EVENTS.search(name.lower()))))
     return counted[0] if counted else None
-
-
-def _rows(opened: Sequence[Dataset], frame: pl.DataFrame) -> int:
-    return min(one.frame.height for one in opened) if len(opened) > 1 else frame.height
 
 
 def _identifier_lines(identifiers: Mapping[str, str], person: str | None) -> list[str]:
@@ -160,40 +236,57 @@ def _quasi_lines(quasi: Sequence[str], target: str, goal: Goal) -> list[str]:
     return [f"# quasi = {_toml(list(quasi))}  # what somebody may know of a person; for methods that release rows"]
 
 
-def _site_lines(opened: Sequence[Dataset], rows: int) -> list[str]:
+def _task_line(task: TargetTask, layout: _Layout) -> str:
+    """A comment; but sites of a few rows each cannot tell classes that are numbers from a number."""
+    if layout.is_small and "whole numbers" in task.why:
+        return f"task = {_toml(task.task)}"
+    other = "regression" if task.task == "classification" else "classification"
+    return f"# task = {_toml(other)}  # if that is wrong"
+
+
+def _drop_lines(dropped: Mapping[str, str]) -> list[str]:
+    return [
+        *(f"# {name}: {why}" for name, why in dropped.items()),
+        *([f"drop = {_toml(list(dropped))}"] if dropped else []),
+    ]
+
+
+def _site_lines(opened: Sequence[Dataset], layout: _Layout) -> list[str]:
     if len(opened) > 1:
-        count, lines = len(opened), ["[sites]", 'split = "files"  # one table per site']
-        per_site = rows
+        lines = ["[sites]", 'split = "files"  # one table per site']
     else:
-        count = max(3, min(DEFAULT_SITES, int(rows * 0.7) // FEWEST_ROWS))
         lines = [
             "[sites]",
-            f"count = {count}  # simulated",
+            f"count = {layout.sites}  # simulated",
             'split = "iid"  # or "column:NAME", a column of site names',
         ]
-        per_site = int(rows * 0.7) // count
     lines.append("")
-    if per_site < 2 * FEWEST_ROWS:
+    if layout.is_small:
         lines += [
             "[policy]  # the table is small, so this simulation asks for less than real sites do",
             "min_rows = 1  # real sites: 100",
-            f"min_cell = 1  # fewest persons who share a value that is told; real sites: 10, and {count} of them",
+            "min_cell = 1  # fewest persons, over all sites, who share a value that is told; real sites: 10",
             "",
         ]
     return lines
 
 
-def _method_lines(method: str, *, classes: bool) -> list[str]:
-    if method == "additive":
-        return ["[method]", 'name = "additive"  # curves per column, over secure sums']
-    model = ["[model]", 'kind = "mlp"', "hidden = [24]", ""]
-    train = ["[train]", "rounds = 40", "local_epochs = 2", "batch = 64", "lr = 0.005", ""]
+def _method_lines(method: str, layout: _Layout, epsilon: float | None) -> list[str]:
     if method == "silo":
-        return [*model, *train, "[method]", 'name = "silo"  # each site trains on its own anonymised rows', "",
-                "[method.anonymise]", "k = 5"]  # fmt: skip
-    del classes
-    return [*model, *train, "[method]", 'name = "fedavg"', "",
-            "[method.secure]", 'sum = "masks"  # the hub sees totals alone; needs three sites']  # fmt: skip
+        return [
+            *["[model]", 'kind = "mlp"', "hidden = [24]", ""],
+            *["[train]", "rounds = 40", "local_epochs = 2", "batch = 64", "lr = 0.005", ""],
+            *["[method]", 'name = "silo"  # each site trains on its own anonymised rows', ""],
+            *["[method.anonymise]", "k = 5  # persons that share the values somebody may know"],
+        ]
+    lines = ["[method]", 'name = "additive"  # one curve per column, over secure sums; kohort explain shows them']
+    if layout.is_small and epsilon is None and layout.min_bin < FEWEST_IN_BIN:
+        lines.append(f"min_bin = {layout.min_bin}  # fewest persons of a bin and of a class; by default 20")
+    if epsilon is not None:
+        lines.append(f"dp = {epsilon:g}  # epsilon: the smaller, the more noise and the better hidden each person")
+    if layout.sites < 3:
+        lines += ["", "[method.secure]", 'sum = "none"  # nothing can be hidden in a sum of fewer than three sites']
+    return lines
 
 
 def _toml(value: object) -> str:

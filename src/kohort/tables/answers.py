@@ -17,7 +17,7 @@ from kohort.errors import ConfigError
 from kohort.tables.domain import MAX_INTEGER_CLASSES, category_text
 from kohort.tables.schema import Answer, ColumnSpec
 
-__all__ = ["TargetTask", "answer_of", "as_answer", "kind_for", "settle_target", "task_of"]
+__all__ = ["TargetTask", "answer_of", "as_answer", "kind_for", "number_as_answer", "settle_target", "task_of"]
 
 Task = Literal["classification", "regression"]
 
@@ -129,6 +129,20 @@ def as_answer(classes: pl.Series, spec: ColumnSpec, *, is_number: bool) -> pl.Se
     if answer == "date":
         return classes.str.to_date(strict=False)
     return classes
+
+
+def number_as_answer(numbers: pl.Series, spec: ColumnSpec) -> pl.Series:
+    """Predicted numbers in the type of the target: days and microseconds are dates and times again.
+
+    Args:
+        numbers: The numbers that a model predicts.
+        spec: What is known about the target.
+    """
+    if spec.answer == "date":
+        return numbers.round().cast(pl.Int32).cast(pl.Date)
+    if spec.answer == "time":
+        return numbers.round().cast(pl.Int64).cast(pl.Datetime("us"))
+    return numbers
 
 
 def _are(classes: pl.Series, dtype: pl.DataType) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import polars as pl
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from kohort.errors import ConfigError, DataError
 from kohort.tables.cells import Cell, Interval, Label, Suppressed, ValueSet, parse_cell
-from kohort.tables.domain import OTHER, ColumnDomain, category_text, item_lists, number
+from kohort.tables.domain import OTHER, ColumnDomain, category_text, item_lists, number_like
 from kohort.tables.schema import ColumnSpec
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "Encoding",
     "ItemsBlock",
     "NumberBlock",
+    "Spread",
     "Taxonomy",
     "block_for",
     "encode_generalised",
@@ -46,6 +47,17 @@ class Taxonomy(Protocol):
     def leaves(self, label: str) -> tuple[str, ...]:
         """The values a label stands for."""
         ...
+
+
+class Spread(NamedTuple):
+    """All values that a generalised cell could stand for, on the scale of encoded rows."""
+
+    codes: tuple[int, ...] = ()
+    """Of a category."""
+    ranges: tuple[tuple[float, float], ...] = ()
+    """Of a number; both ends are included."""
+    missing: bool = False
+    """Whether a number could be missing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,12 +115,13 @@ class CategoryBlock:
             out[:] = 0
             out[np.arange(len(codes)), codes] = 1
 
-    def encode_any(self, column: pl.Series, out: Floats) -> int:
+    def encode_any(self, column: pl.Series, out: Floats, *, mark: bool = False) -> int:
         """As `encode`; a value outside the domain becomes "other", or stands for any category where there is none.
 
         Args:
             column: The values. A missing one without a place of its own stands for any category too.
             out: Where the features go.
+            mark: Whether a value that stands for any category is not a number, instead of the mean of all of them.
 
         Returns:
             How many rows have a value outside the domain.
@@ -122,8 +135,9 @@ class CategoryBlock:
             codes[missing] = self.size - 1
         if self.keeps_other and OTHER in self.categories:
             codes[unseen] = self.categories.index(OTHER)
-        table = np.vstack([self.rows_of_codes, self.rows_of_codes.mean(axis=0)]).astype(out.dtype)
-        out[:] = table[codes]  # -1 is the last row: the mean of all
+        every = self.rows_of_codes.mean(axis=0)
+        table = np.vstack([self.rows_of_codes, np.full_like(every, np.nan) if mark else every]).astype(out.dtype)
+        out[:] = table[codes]  # -1 is the last row: any of all
         return int(unseen.sum())
 
     def codes(self, column: pl.Series) -> NDArray[np.int64]:
@@ -147,6 +161,11 @@ class CategoryBlock:
         """The mean over the values the cell could stand for; None when none of them is in the domain."""
         codes = self._codes_of_cell(cell, hierarchy)
         return self.rows_of_codes[codes].mean(axis=0) if codes else None
+
+    def spread(self, cell: Cell | str | None, hierarchy: Taxonomy | None) -> Spread | None:
+        """What the cell could stand for; None when that is a single category."""
+        codes = tuple(sorted(set(self._codes_of_cell(cell, hierarchy))))
+        return Spread(codes=codes) if len(codes) > 1 else None
 
     def _codes_of_cell(self, cell: Cell | str | None, hierarchy: Taxonomy | None) -> list[int]:
         if isinstance(cell, Suppressed):
@@ -204,7 +223,7 @@ class NumberBlock:
 
     def encode(self, column: pl.Series, out: Floats) -> None:
         """Write the features of every row into `out`."""
-        values = number(column)
+        values = number_like(column, self.domain.bounds)
         nulls = values.null_count()
         if nulls and not (self.domain.missing or self.impute):
             raise missing_error(self.name, nulls)
@@ -248,6 +267,24 @@ class NumberBlock:
             return None
         total = float(self.scale(np.array(numbers)).sum()) if numbers else 0.0
         return self._row((total + absent * self._gap) / len(members), absent / len(members))
+
+    def spread(self, cell: Cell | str | None, hierarchy: Taxonomy | None) -> Spread | None:
+        """What the cell could stand for; None when that is a single number."""
+        if isinstance(cell, Suppressed):
+            return Spread(ranges=((0.0, 1.0),), missing=self.domain.missing)
+        if isinstance(cell, Interval):
+            low, high = self.scale(np.array([cell.low, cell.high])).tolist()
+            missing = cell.missing and self.domain.missing
+            return Spread(ranges=((low, high),), missing=missing) if missing or low < high else None
+        members: Sequence[str | None] = ()
+        if isinstance(cell, Label):
+            members = leaves_of(self.name, cell, hierarchy)
+        elif isinstance(cell, ValueSet):
+            members = cell.values
+        numbers = [value for text in members if text is not None and (value := _as_number(text)) is not None]
+        places = sorted(set(self.scale(np.array(numbers)).tolist())) if numbers else []
+        missing = None in members and self.domain.missing
+        return Spread(ranges=tuple((at, at) for at in places), missing=missing) if len(places) + missing > 1 else None
 
     @property
     def _gap(self) -> float:
@@ -297,12 +334,18 @@ class ItemsBlock:
         row, items = self._exploded(column, out)
         out[row, self.one_item.codes(items)] = 1
 
-    def encode_any(self, column: pl.Series, out: Floats) -> int:
+    def encode_any(self, column: pl.Series, out: Floats, *, mark: bool = False) -> int:
         """As `encode`; an item outside the domain becomes "other", or is left out where there is none.
+
+        Args:
+            column: The sets.
+            out: Where the features go.
+            mark: Not needed: a set without an item is known.
 
         Returns:
             How many rows have such an item.
         """
+        del mark
         row, items = self._exploded(column, out)
         known = items.is_in(list(self.one_item.categories)).to_numpy()
         keep = np.ones(len(row), dtype=bool) if self.one_item.keeps_other else known

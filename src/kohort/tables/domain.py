@@ -16,6 +16,7 @@ import polars as pl
 from kohort.errors import ConfigError, DataError
 from kohort.tables.frames import ITEM_SEPARATOR
 from kohort.tables.schema import ColumnKind, ColumnSpec, Schema
+from kohort.tables.text_types import dates_of
 
 __all__ = [
     "OTHER",
@@ -30,6 +31,7 @@ __all__ = [
     "learn_domain",
     "merge_domains",
     "number",
+    "number_like",
     "undeclared_columns",
 ]
 
@@ -37,6 +39,8 @@ Gaps = Literal["drop", "category", "impute"]
 """What a plan does with missing values; all but "drop" keep a place for them."""
 OTHER = "other"
 MAX_INTEGER_CLASSES = 20
+MOST_DAYS = 10_000_000
+"""Beyond so many, a date's number counts microseconds."""
 EXACT_INTEGERS = 2.0**53
 
 
@@ -207,6 +211,22 @@ def number(column: pl.Series) -> pl.Series:
             hint='Correct them, or declare the column with kind = "category"',
         )
     raise DataError(f"column {column.name!r} of type {column.dtype} is not a number", hint="Check its kind")
+
+
+def number_like(column: pl.Series, bounds: tuple[float, float] | None) -> pl.Series:
+    """`number`, with dates in the unit of a domain: days, or microseconds.
+
+    Args:
+        column: A column of rows to predict, whose dates may be of another type than those of the training rows.
+        bounds: The bounds of the domain.
+    """
+    if column.dtype == pl.String and column.cast(pl.Float64, strict=False).null_count() > column.null_count():
+        column = found if (found := dates_of(column)) is not None else column
+    if bounds is not None and column.dtype == pl.Date and max(map(abs, bounds)) > MOST_DAYS:
+        column = column.cast(pl.Datetime("us"))
+    elif bounds is not None and isinstance(column.dtype, pl.Datetime) and max(map(abs, bounds)) <= MOST_DAYS:
+        column = column.cast(pl.Date)
+    return number(column)
 
 
 def category_text(column: pl.Series) -> pl.Series:

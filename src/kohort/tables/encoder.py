@@ -30,7 +30,7 @@ from kohort.tables.blocks import (
     encode_generalised,
     missing_error,
 )
-from kohort.tables.domain import OTHER, ColumnDomain, Domain, category_text, learn_domain, merge_domains, number
+from kohort.tables.domain import OTHER, ColumnDomain, Domain, category_text, learn_domain, merge_domains, number_like
 from kohort.tables.schema import Schema
 
 __all__ = ["ColumnDomain", "Domain", "Encoder", "Encoding", "Task", "Unseen", "learn_domain", "merge_domains"]
@@ -54,6 +54,9 @@ class Encoder:
     """Whether a missing number is the middle of its agreed bounds, and a missing category any of them."""
     unseen: Unseen = "other"
     """What a category outside the domain is in rows to predict: "other", with a count, or an error."""
+    marks_unknown: bool = False
+    """Whether such a category is not a number where nothing stands for it, instead of the mean of all; for models that
+    know what to do with it. Not stored: each kind of model decides it."""
 
     def __post_init__(self) -> None:
         if self.encoding not in get_args(Encoding):
@@ -162,7 +165,7 @@ class Encoder:
                 block.encode(column, part)
             else:
                 _refuse_missing(block, column)
-                unseen = block.encode_any(column, part)
+                unseen = block.encode_any(column, part, mark=self.marks_unknown)
                 counts |= {block.name: unseen} if unseen else {}
             start = stop
         return out, counts
@@ -179,8 +182,8 @@ class Encoder:
             hint = 'Remove these rows or set missing = "drop": a row without a target cannot be learned from'
             raise DataError(f"target {name!r} is missing in {nulls:,} row(s)", hint=hint)
         if self.classes is None:
-            values = number(frame[name])
             bounds = self.domain.columns[name].bounds
+            values = number_like(frame[name], bounds)
             if self.domain.columns[name].counted and bounds is not None:
                 values = values.clip(*bounds)
             return values.to_numpy().astype(self.dtype)

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["LEVELS", "Cell", "cells_at_level", "grid_bounds", "grid_cells", "with_wider"]
+__all__ = ["LEVELS", "Cell", "cells_at_level", "grid_bounds", "grid_cells", "passed_over", "with_wider"]
 
 LEVELS = 8
 """0: one cell per sign; 1: one per decade; 7: 64 per decade."""
@@ -100,26 +100,58 @@ def grid_bounds(cells: Collection[Cell]) -> tuple[float, float]:
     return _outermost(known, -1)[0], _outermost(known, 1)[1]
 
 
+def passed_over(cells: Collection[Cell]) -> list[Cell]:
+    """The cells that would change the bounds if they were frequent: further out, or finer, than those taken.
+
+    Args:
+        cells: As for `grid_bounds`.
+
+    Returns:
+        Cells that are not among them, in a fixed order, each once. When all of them are rare, no other choice among
+        frequent cells gives other bounds.
+    """
+    known = frozenset(cells)
+    found = dict.fromkeys(cell for end in (-1, 1) for cell in _passed_over(known, end))
+    return list(found)
+
+
+def _passed_over(known: frozenset[Cell], end: int) -> Iterator[Cell]:
+    path = _path(known, end)
+    signs = [sign for sign in (-1, 0, 1) if not path or end * sign > end * path[0].sign]
+    yield from (Cell(0, sign, 0) for sign in signs)
+    for place, cell in enumerate(path, 1):
+        outward, taken = end * cell.sign, path[place] if place < len(path) else None
+        for part in _all_parts(cell):
+            if taken is None or outward * part.interval > outward * taken.interval:
+                yield part
+
+
 def _outermost(known: frozenset[Cell], end: int) -> tuple[float, float]:
     """The edges of the cell at one end (-1 or 1) of the frequent ones, as fine as it is frequent."""
-    cell = max((cell for cell in known if cell.level == 0), key=lambda cell: end * cell.sign, default=None)
-    if cell is None:
-        return 0.0, 0.0
-    while cell.sign:
-        inside = _parts(known, cell)
+    path = _path(known, end)
+    return _edges(path[-1]) if path else (0.0, 0.0)
+
+
+def _path(known: frozenset[Cell], end: int) -> list[Cell]:
+    """From the outermost frequent sign to the outermost frequent cell at one end, level by level."""
+    signs = [cell for cell in known if cell.level == 0]
+    path = [max(signs, key=lambda cell: end * cell.sign)] if signs else []
+    while path:
+        outward = end * path[-1].sign  # of negative numbers, the smaller sizes are the larger numbers
+        inside = [part for part in _all_parts(path[-1]) if part in known]
         if not inside:
             break
-        outward = end * cell.sign  # of negative numbers, the smaller sizes are the larger numbers
-        cell = max(inside, key=lambda other: outward * other.interval)
-    return _edges(cell)
+        path.append(max(inside, key=lambda other: outward * other.interval))
+    return path
 
 
-def _parts(known: frozenset[Cell], cell: Cell) -> list[Cell]:
-    """Those of the frequent cells that `cell` falls into at the next level."""
+def _all_parts(cell: Cell) -> list[Cell]:
+    """The cells that `cell` falls into at the next level; none of zero, and of the finest."""
+    if not cell.sign or cell.level == LEVELS - 1:
+        return []
     if cell.level == 0:
-        return [other for other in known if (other.level, other.sign) == (1, cell.sign)]
-    halves = (Cell(cell.level + 1, cell.sign, 2 * cell.interval + half) for half in (0, 1))
-    return [half for half in halves if half in known]
+        return [Cell(1, cell.sign, interval) for interval in range(_LOWEST, _HIGHEST)]
+    return [Cell(cell.level + 1, cell.sign, 2 * cell.interval + half) for half in (0, 1)]
 
 
 def _edges(cell: Cell) -> tuple[float, float]:

@@ -14,9 +14,9 @@ import polars as pl
 
 from kohort.errors import DataError
 from kohort.tables.dialect import Dialect, ReadingOptions, find_dialect
-from kohort.tables.text_types import NULL_MARKERS, TypedColumn, TypeRules, typed
+from kohort.tables.text_types import NULL_MARKERS, TypedColumn, TypeRules, dates_of, typed
 
-__all__ = ["ROW", "UNREADABLE", "TextTable", "declare_missing", "parse_text", "restore_texts"]
+__all__ = ["ROW", "UNREADABLE", "TextTable", "declare_missing", "parse_text", "restore_texts", "with_dates"]
 
 ROW = "kohort row"
 """A column of row numbers that is carried through a change of the table, so that untouched texts can be given back."""
@@ -142,6 +142,25 @@ def restore_texts(frame: pl.DataFrame, texts: pl.DataFrame | None, typed_before:
         if before.dtype == out.schema[name] and before.equals(out[name]) and not isinstance(before.dtype, pl.List):
             restored.append(texts[name].gather(rows))
     return out.with_columns(restored)
+
+
+def with_dates(frame: pl.DataFrame) -> pl.DataFrame:
+    """A table in memory with its dates read as a file's are: texts that are dates, and times that are all midnight.
+
+    Args:
+        frame: The table.
+    """
+    changed = []
+    for column in frame:
+        if column.dtype == pl.String:
+            found = dates_of(column)
+        elif isinstance(column.dtype, pl.Datetime) and column.null_count() < len(column):
+            found = column.cast(pl.Date) if (column.dt.truncate("1d") == column).all() else None
+        else:
+            found = None
+        if found is not None:
+            changed.append(found.alias(column.name))
+    return frame.with_columns(changed)
 
 
 def _number(mark: str) -> float | None:

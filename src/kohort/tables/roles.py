@@ -173,7 +173,7 @@ def person_of(identifiers: Sequence[str], person: str | None) -> str | None:
     if len(identifiers) > 1:
         raise ConfigError(
             f"several identifiers are named: {', '.join(identifiers)}",
-            hint="Say which one names a person: data.person in a plan, --person on the command line",
+            hint="Say which one names a person: --person, or data.person in a plan",
         )
     return next(iter(identifiers), None)
 
@@ -217,17 +217,28 @@ def _of_text(column: pl.Series) -> str | None:
     distinct = sample.n_unique()
     if kind is not None and (distinct > MANY_VALUES or 2 * distinct >= len(sample)):
         return f"is named like a {kind.title}"
-    for one in KINDS:
-        if one.direct and one.shape is not None:
-            count = int(sample.str.contains(one.shape).sum())
-            if count > SHARE_OF_SHAPE * len(sample):
-                return f"holds values of the shape of a {one.title}"
+    shape = _shaped_like(sample)
+    if shape is not None:
+        return f"holds values of the shape of a {shape.title}"
     if _is_free_text(sample):
         return "holds free text"
-    if distinct < SHARE_OF_UNIQUE * len(sample):
-        return None
-    whole = known.n_unique() if len(known) > len(sample) else distinct
-    enough = len(known) >= FEWEST_UNIQUE or (whole == len(known) > 2 and _named_like_id(column.name))
+    return _own_texts(known) if distinct >= SHARE_OF_UNIQUE * len(sample) else None
+
+
+def _shaped_like(sample: pl.Series) -> IdentifierKind | None:
+    """The kind of identifier whose shape enough of the texts have."""
+    for kind in KINDS:
+        if kind.direct and kind.shape is not None:
+            count = int(sample.str.contains(kind.shape).sum())
+            if count > SHARE_OF_SHAPE * len(sample):
+                return kind
+    return None
+
+
+def _own_texts(known: pl.Series) -> str | None:
+    """Whether nearly every row has a text of its own."""
+    whole = known.n_unique()
+    enough = len(known) >= FEWEST_UNIQUE or (whole == len(known) > 2 and _named_like_id(known.name))
     if enough and whole >= SHARE_OF_UNIQUE * len(known):
         return f"holds a text of its own in {whole:,} of {len(known):,} rows"
     return None

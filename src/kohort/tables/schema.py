@@ -38,6 +38,7 @@ class Role(StrEnum):
     TARGET = "target"
     FEATURE = "feature"
     ITEMS = "items"
+    WEIGHT = "weight"
 
 
 INPUT_ROLES = frozenset({Role.QUASI, Role.FEATURE, Role.ITEMS, Role.SENSITIVE})
@@ -50,7 +51,7 @@ class ColumnSpec:
     `bins` are cut points that turn a number into a code from 0 to len(bins): a value <= bins[0] is 0, a value in
     (bins[i-1], bins[i]] is i, a value above the last is len(bins). `other` sends unseen categories to a category named
     "other". `nullable` declares that missing values can occur. A `kind` of None follows the type of the column.
-    `answer` is the type of a target's values, so that predictions have it too.
+    `answer` is the type of a target's values, so that predictions have it too, and of dates, which are shown as such.
     """
 
     roles: frozenset[Role] = frozenset()
@@ -148,6 +149,7 @@ class Schema:
         other: Iterable[str] = (),
         nullable: Iterable[str] = (),
         person: str | None = None,
+        weight: str | None = None,
     ) -> Schema:
         """A schema from lists of names.
 
@@ -166,6 +168,7 @@ class Schema:
             other: Columns whose unseen categories become "other".
             nullable: Columns that may have missing values.
             person: The identifier that names the person; it need not be listed among `identifiers`.
+            weight: How much a row counts in training.
 
         Raises:
             ConfigError: Roles or declarations of a column contradict one another, a name is listed twice, or there are
@@ -177,7 +180,7 @@ class Schema:
         if person is None and len(listed) > 1:
             raise ConfigError(
                 f"several identifiers are named: {', '.join(listed)}",
-                hint="Say which one names a person: data.person in a plan, --person on the command line",
+                hint="Say which one names a person: --person, or data.person in a plan",
             )
         by_role = {
             Role.TARGET: () if target is None else (target,),
@@ -186,6 +189,7 @@ class Schema:
             Role.IDENTIFIER: listed if person is None or person in listed else (*listed, person),
             Role.ITEMS: _names(items, "items"),
             Role.FEATURE: () if rest else _names(features, "features"),
+            Role.WEIGHT: (weight,) if weight else (),
         }
         roles: dict[str, set[Role]] = {}
         for role, members in by_role.items():
@@ -359,7 +363,7 @@ class Schema:
 
 OF_KEYS = (
     "target", "quasi", "sensitive", "identifiers", "items", "features", "drop",
-    "kinds", "bins", "bounds", "categories", "other", "nullable", "person",
+    "kinds", "bins", "bounds", "categories", "other", "nullable", "person", "weight",
 )  # fmt: skip
 
 

@@ -12,14 +12,16 @@ from dataclasses import dataclass, field
 
 import polars as pl
 
-__all__ = ["NULL_MARKERS", "TypeRules", "TypedColumn", "typed"]
+__all__ = ["NULL_MARKERS", "TypeRules", "TypedColumn", "dates_of", "typed"]
 
 NULL_MARKERS = ("", "?", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "NULL", "null", ".")
 SILENT_MARKERS = frozenset({"", "?", "NaN", "nan"})
 """Markers that need no word: nobody means a value by them."""
 SAMPLE = 1000
 CODE = r"^[+-]?0\d"
-COMMA_NUMBER = r"^[+-]?(\d+|\d{1,3}(\.\d{3})+)?(,\d+)?$"
+COMMA_NUMBER = r"^[+-]?((\d+|\d{1,3}(\.\d{3})+)(,\d+)?|,\d+)$"
+DASHES = ("-", "--", "\u2013")
+"""Missing values where all else is a number or a date; in a column of texts they may be a sign."""
 COMMA_DECIMALS = r",\d+$"
 COMMA_THOUSANDS = r"^[+-]?\d{1,3}(,\d{3})+(\.\d+)?$"
 DOT_THOUSANDS = r"^[+-]?\d{1,3}(\.\d{3})+$"
@@ -78,12 +80,31 @@ def typed(column: pl.Series, rules: TypeRules) -> TypedColumn:
     said = tuple(marker for marker in found if marker not in SILENT_MARKERS)
     if known.is_empty():
         return TypedColumn(values=column, markers=said)
-    values, how = _number(column, known, rules)
-    if values is None:
-        values, how = _date(column, known, rules) if rules.dates else (None, None)
+    values, how = _number_or_date(column, known, rules)
+    dashes = [] if values is not None else known.filter(known.str.strip_chars().is_in(DASHES)).unique().to_list()
+    if dashes:
+        rest = known.filter(~known.is_in(dashes))
+        without = column.set(column.is_in(dashes).fill_null(False), None)
+        values, how = (None, None) if rest.is_empty() else _number_or_date(without, rest, rules)
+        said = (*said, *(text.strip() for text in dashes)) if values is not None else said
     if values is None:
         values = _truth(column, known)
     return TypedColumn(values=column if values is None else values, markers=said, how=how)
+
+
+def _number_or_date(column: pl.Series, known: pl.Series, rules: TypeRules) -> tuple[pl.Series | None, str | None]:
+    values, how = _number(column, known, rules)
+    return _date(column, known, rules) if values is None and rules.dates else (values, how)
+
+
+def dates_of(column: pl.Series) -> pl.Series | None:
+    """The dates or times that a column of texts stands for, as a file's would be read; None if a text is none.
+
+    Args:
+        column: The texts.
+    """
+    known = _values(column)
+    return None if known.is_empty() else _date(column, known, TypeRules())[0]
 
 
 def _values(column: pl.Series) -> pl.Series:
@@ -95,25 +116,24 @@ def _values(column: pl.Series) -> pl.Series:
 def _number(column: pl.Series, known: pl.Series, rules: TypeRules) -> tuple[pl.Series | None, str | None]:
     if not known.head(1).str.contains(r"^\s*[+-]?[.,]?\d|^\s*[+-]?(?i:inf|nan)").any():
         return None, None
-    comma = rules.decimal == ","
-    if not comma:
-        plain = _plain_number(column, known)
-        if plain is not None:
-            return plain, None
+    plain = None if rules.decimal == "," else _plain_number(column, known)
+    if plain is not None or rules.decimal == ".":
+        return plain, None
     trimmed = known.str.strip_chars()
-    if trimmed.str.contains(CODE).any():
-        return None, None
-    if rules.decimal != "." and rules.delimiter == "," and trimmed.str.contains(COMMA_THOUSANDS).all():
+    return (None, None) if trimmed.str.contains(CODE).any() else _number_with_commas(column, trimmed, rules)
+
+
+def _number_with_commas(column: pl.Series, trimmed: pl.Series, rules: TypeRules) -> tuple[pl.Series | None, str | None]:
+    """Numbers whose comma parts thousands or decimals, where the file's decimal mark is a comma or not known."""
+    if rules.delimiter == "," and trimmed.str.contains(COMMA_THOUSANDS).all():
         return _converted(column, thousands=",", decimal="."), "thousands"
-    if rules.decimal == ".":
-        return None, None
     if trimmed.str.contains(COMMA_NUMBER).all() and trimmed.str.contains(COMMA_DECIMALS).any():
         return _converted(column, thousands=".", decimal=","), "decimal comma"
-    if comma:
-        if trimmed.str.contains(DOT_THOUSANDS).all():
-            return _converted(column, thousands=".", decimal=","), "thousands"
-        return _plain_number(column, trimmed), None
-    return None, None
+    if rules.decimal != ",":
+        return None, None
+    if trimmed.str.contains(DOT_THOUSANDS).all():
+        return _converted(column, thousands=".", decimal=","), "thousands"
+    return _plain_number(column, trimmed), None
 
 
 def _plain_number(column: pl.Series, known: pl.Series) -> pl.Series | None:

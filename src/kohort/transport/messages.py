@@ -44,6 +44,10 @@ _SEVERAL = b"kohort letters\0"
 _MOST_MESSAGES = 16
 
 
+_LONGEST = 1e9
+"""Seconds that a site may say it took. More, or an infinite time, would end the hub when it adds them up."""
+
+
 def fresh_number() -> str:
     """What makes a message differ from every other: 16 bytes of the operating system's randomness."""
     return os.urandom(16).hex()
@@ -247,6 +251,7 @@ def _head(text: bytes, kind: type[RequestMessage] | type[ReplyMessage], blobs: t
         raise IntegrityError("a message's head is too large")
     try:
         head = json.loads(text)
+        json.dumps(head, ensure_ascii=False).encode()  # halves of characters could be written nowhere
     except (ValueError, RecursionError) as error:
         raise IntegrityError("a message's head is not JSON") from error
     wanted = {item.name: str(item.type) for item in fields(kind) if item.name not in blobs}
@@ -257,7 +262,7 @@ def _head(text: bytes, kind: type[RequestMessage] | type[ReplyMessage], blobs: t
         good = {
             "str": isinstance(value, str),
             "int": type(value) is int and 0 <= value < 1 << 62,
-            "float": isinstance(value, int | float) and not isinstance(value, bool) and value >= 0,
+            "float": isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < _LONGEST,
         }.get(type_name, isinstance(value, dict))
         if not good:
             raise IntegrityError(f"a message's head is malformed in {name!r}")

@@ -19,7 +19,7 @@ from kohort.files import disk_errors, write_atomic
 from kohort.privacy.ledger.ledger import canonical, head_digest
 from kohort.purposes import Purpose
 
-__all__ = ["Head", "PeerHeads", "head_lines", "is_head_of", "read_heads"]
+__all__ = ["Head", "PeerHeads", "head_lines", "is_head_of", "read_head", "read_heads"]
 
 Head = tuple[int, str, str]
 """Length, last hash, and the site's signature over name, length and hash."""
@@ -73,10 +73,21 @@ def read_heads(lines: bytes) -> Iterator[tuple[str, Head]]:
             name, *head = json.loads(text)
         except (ValueError, TypeError, RecursionError) as error:
             raise IntegrityError("the head of a peer's ledger is malformed") from error
-        yield str(name), _head(head)
+        yield str(name), read_head(head)
 
 
-def _head(value: Any) -> Head:
+def read_head(value: Any) -> Head:
+    """A head from anywhere.
+
+    Args:
+        value: What came in.
+
+    Returns:
+        Length, hash and signature, of the right form; nothing says yet that they are signed.
+
+    Raises:
+        IntegrityError: It is malformed.
+    """
     try:
         length, last, signature = value
         if type(length) is int and length > 0 and isinstance(last, str) and isinstance(signature, str):

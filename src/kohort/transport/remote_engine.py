@@ -26,12 +26,12 @@ from kohort.privacy.ledger.ledger import Chain, Ledger, LedgerContext, canonical
 from kohort.privacy.ledger.receipts import RECEIPTS_FILE, Receipts
 from kohort.privacy.ledger.signing import Signer
 from kohort.privacy.ledger.verify import checked_receipts
+from kohort.protocol.answers import Failure
 from kohort.protocol.engine import Claims, Costs, give_up, least_answers, stop_if_tampered
 from kohort.protocol.faults import Faults
 from kohort.protocol.hub import Ask, Excluded, Replies
 from kohort.protocol.plan.approved import ApprovedPlan
 from kohort.protocol.public_inputs import PublicInputs
-from kohort.protocol.site import Failure
 from kohort.protocol.task import Request
 from kohort.protocol.validate import validate
 from kohort.protocol.wire import EncodedReplies
@@ -45,7 +45,7 @@ from kohort.transport.messages import (
     split_messages,
     write_request,
 )
-from kohort.transport.peer_heads import Head, head_lines, is_head_of, read_heads
+from kohort.transport.peer_heads import Head, head_lines, is_head_of, read_head
 
 __all__ = ["Carrier", "RemoteEngine", "SiteReceipts"]
 
@@ -249,20 +249,8 @@ class RemoteEngine:
     ) -> Replies:
         """Read what came, write it down, and judge whether it is enough."""
         excluded = [Excluded(name, "dropped", missing.get(name, "no answer")) for name in ask.to if name not in came]
-        read: dict[str, ReplyMessage] = {}
-        answers: dict[str, ReplyMessage] = {}
-        for name in ask.to:
-            if name in came:
-                try:
-                    read[name] = read_reply(came[name], site=self._everyone[name])
-                    self._take_returned(read[name])
-                except KohortError as error:
-                    excluded.append(Excluded(name, "stray", error.message))
-        for name, reply in read.items():  # what peers return of a site is known before its own head is judged
-            try:
-                answers[name] = self._opened(name, reply, numbers[name], requests[name])
-            except KohortError as error:
-                excluded.append(Excluded(name, "stray", error.message))
+        answers, stray = self._read_replies(requests, numbers, {name: came[name] for name in ask.to if name in came})
+        excluded += stray
         self._has_plan |= set(answers)
         left_out, names, encoded = self._write_down(ask, requests, answers)
         excluded += left_out
@@ -280,23 +268,31 @@ class RemoteEngine:
             give_up(ask, len(kept), excluded)
         return Replies(kept, body, excluded)
 
+    def _read_replies(
+        self, requests: Mapping[str, Request], numbers: Mapping[str, str], came: Mapping[str, bytes]
+    ) -> tuple[dict[str, ReplyMessage], list[Excluded]]:
+        """The replies that belong to these requests, and who sent something else."""
+        read: dict[str, ReplyMessage] = {}
+        answers: dict[str, ReplyMessage] = {}
+        stray: list[Excluded] = []
+        for name, data in came.items():
+            try:
+                read[name] = read_reply(data, site=self._everyone[name])
+                self._take_returned(read[name])
+            except KohortError as error:
+                stray.append(Excluded(name, "stray", error.message))
+        for name, reply in read.items():  # what peers return of a site is known before its own head is judged
+            try:
+                answers[name] = self._opened(name, reply, numbers[name], requests[name])
+            except KohortError as error:
+                stray.append(Excluded(name, "stray", error.message))
+        return answers, stray
+
     def _requests(self, ask: Ask) -> dict[str, Request]:
         """One request for all, or one each; the same the local engine makes, hash for hash."""
-
-        def request(alone: str) -> Request:
-            return Request(
-                run=self.approved.run,
-                plan_hash=self.approved.plan_hash,
-                task=ask.task.name,
-                round=ask.round,
-                attempt=0,
-                nonce=self.streams.bytes("nonce", ask.task.name, ask.round, alone, length=12).hex(),
-                payload=ask.payload if ask.each is None else ask.each[alone],
-            )
-
         if ask.each is None:
-            return dict.fromkeys(ask.to, request(""))
-        return {name: request(name) for name in ask.to}
+            return dict.fromkeys(ask.to, ask.request(self.approved, self.streams, ask.payload))
+        return {name: ask.request(self.approved, self.streams, ask.each[name], name) for name in ask.to}
 
     def _heads(self) -> bytes:
         """The newest signed heads of all parties."""
@@ -329,9 +325,9 @@ class RemoteEngine:
     def _take_returned(self, reply: ReplyMessage) -> None:
         """Heads of its peers' ledgers that a site remembers, from before this hub's receipts perhaps."""
         known = self._everyone
-        for name, head in read_heads(head_lines((name, (*head,)) for name, head in reply.seen.items())):
+        for name, head in reply.seen.items():
             if name in known:
-                self.site_receipts[name].returned(head, known[name])
+                self.site_receipts[name].returned(read_head(head), known[name])
 
     def _opened(self, name: str, answer: ReplyMessage, number: str, request: Request) -> ReplyMessage:
         """A site's reply to this very request; its receipt is written before anything is made of it."""

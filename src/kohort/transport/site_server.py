@@ -19,9 +19,10 @@ from kohort.errors import IntegrityError, KohortError, RefusedError, ResourceErr
 from kohort.privacy.codes import code_of
 from kohort.privacy.guarantee import Guarantee, Public
 from kohort.privacy.ledger.ledger import LedgerContext
+from kohort.protocol.answers import Answers, answer
 from kohort.protocol.engine import first_objection
 from kohort.protocol.enrolment import rows_to_say
-from kohort.protocol.site import Answers, Site
+from kohort.protocol.site import Site
 from kohort.protocol.task import Request
 from kohort.transport.high_water import HighWater, LedgerBehindError
 from kohort.transport.messages import (
@@ -148,10 +149,17 @@ class SiteServer:
         except (ResourceError, LedgerBehindError):
             raise
         except KohortError as error:
-            self.ledger.note(self.ledger.chain, LedgerContext(what="letter"), reason=error.message)
-            return self._reply(incoming, status="dropped", code=code_of(error))
-        if not incoming.task:
-            return self._reply(incoming, status="answer")
+            return self._dropped(incoming, error, LedgerContext(what="letter"))
+        return self._task_reply(incoming) if incoming.task else self._reply(incoming, status="answer")
+
+    def _dropped(
+        self, incoming: RequestMessage | None, error: KohortError, ledger_context: LedgerContext
+    ) -> ReplyMessage:
+        """Note why a message cannot be answered; one word of it leaves."""
+        self.ledger.note(self.ledger.chain, ledger_context, reason=error.message)
+        return self._reply(incoming, status="dropped", code=code_of(error))
+
+    def _task_reply(self, incoming: RequestMessage) -> ReplyMessage:
         try:
             run = self._run_of(incoming)
         except RefusedError as error:
@@ -159,10 +167,7 @@ class SiteServer:
         except ResourceError:
             raise
         except KohortError as error:
-            self.ledger.note(
-                self.ledger.chain, LedgerContext(what=incoming.task, round=incoming.round), reason=error.message
-            )
-            return self._reply(incoming, status="dropped", code=code_of(error))
+            return self._dropped(incoming, error, LedgerContext(what=incoming.task, round=incoming.round))
         reply = self._handled(incoming, run)
         if not incoming.plan:
             return reply
@@ -227,9 +232,7 @@ class SiteServer:
         try:
             request = incoming.request
         except IntegrityError as error:
-            ledger_context = LedgerContext(what=incoming.task, round=incoming.round)
-            self.ledger.note(self.ledger.chain, ledger_context, reason=error.message)
-            return self._reply(incoming, status="dropped", code=code_of(error))
+            return self._dropped(incoming, error, LedgerContext(what=incoming.task, round=incoming.round))
         stored = run.store.find(request.digest)
         if stored is not None:
             former = read_reply(stored, site=self._identity.public)
@@ -237,7 +240,7 @@ class SiteServer:
         ledger_context = LedgerContext(what=request.task, request=request.digest, round=request.round)
         began = perf_counter()
         try:
-            answers = run.site.handle(request)
+            answers = answer((run.site,), request, many=False)
         except ResourceError:
             raise
         except RefusedError as error:  # such as a task that the kohort installed here does not have

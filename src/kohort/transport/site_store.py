@@ -4,6 +4,7 @@ For each run: the plan, the root of the site's randomness, every answer by its r
 the same bytes again), and what rebuilds the site's state: a checkpoint, or the requests to replay. None of it leaves.
 
     runs/RUN-PLAN/plan.json  peers.jsonl  roster.pin  root.key  answers/NUMBER-REQUEST.khrt
+    runs/RUN-PLAN/model/     what the site has with its peers, after a phase among them
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from kohort.errors import IntegrityError
 from kohort.files import disk_errors, write_atomic, write_whole
 from kohort.privacy.contract import Asked
 from kohort.privacy.ledger.ledger import canonical
-from kohort.protocol.site import Site, asked_of, replay, restore_place
+from kohort.protocol.answers import asked_of, replay, restore_place
+from kohort.protocol.site import Site
 from kohort.protocol.task import Request, find_task
 from kohort.protocol.wire import Payload, decode, encode
 

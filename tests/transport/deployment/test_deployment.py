@@ -92,6 +92,32 @@ def test_the_template_caps_epsilon(tmp_path: Path, hub: HubFolder, plan: Path) -
     assert "epsilon = 10.0  # in total, over all runs" in (site.path / "site.toml").read_text()
     _, _, policy, _ = site.settings()
     assert policy.epsilon == 10.0
+    place = site.path / "site.toml"
+    kept = [line for line in place.read_text().splitlines() if not line.startswith("epsilon")]
+    place.write_text("\n".join(kept) + "\n")
+    with pytest.raises(ConfigError, match=r"names no policy\.epsilon"):
+        site.settings()
+
+
+def test_two_identifiers_need_the_one_that_names_a_person(tmp_path: Path, hub: HubFolder, plan: Path) -> None:
+    two = tmp_path / "two.toml"
+    two.write_text(
+        plan.read_text().replace("[data]", '[data]\nidentifiers = ["patient", "visit"]\nperson = "patient"', 1)
+    )
+    table = tmp_path / "north.csv"
+    visits = {"patient": [f"p{n // 2}" for n in range(120)], "visit": [f"v{n}" for n in range(120)]}
+    pl.DataFrame({**visits, "y": ["n", "p"] * 60, "b": list(range(120)), "a": [1, 2, 3] * 40}).write_csv(table)
+    invitation = Invitation.read(hub.path / "invitation.json")
+    site = SiteFolder.init(tmp_path / "north", name="north", table=table, invitation=invitation, plan=read_plan(two))
+    hub.add(Registration.read(site.path / "registration.json"))
+    assert 'person = "patient"' in (site.path / "site.toml").read_text()
+    assert site.settings()[1].identifiers == ("patient", "visit")
+    site.approvals.approve(read_plan(two).digest())
+    assert asked(hub, site, two) == ("failed", "failed")  # begun: a prepare without a domain is malformed
+    other = tmp_path / "other.toml"
+    other.write_text(two.read_text().replace('person = "patient"', 'person = "visit"'))
+    site.approvals.approve(read_plan(other).digest())
+    assert asked(hub, site, other, run="cd" * 8) == ("refused", "schema")
 
 
 def test_private_files_are_their_owners_alone(tmp_path: Path, plan: Path) -> None:

@@ -34,7 +34,7 @@ from kohort.transport.messages import RequestMessage, fresh_number, read_reply, 
 from kohort.transport.remote_engine import SiteReceipts
 
 PLAN = '[data]\ntable = "at the sites"\ntarget = "y"\nfeatures = ["b"]\n[sites]\nsplit = "files"\n'
-PLAN += '[method]\nname = "fedavg"\n'
+PLAN += '[method]\nname = "fedavg"\nsecure = "none"\n'
 
 
 @dataclass(frozen=True)

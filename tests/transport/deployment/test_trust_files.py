@@ -49,6 +49,7 @@ bounds = {a = [0.0, 9.0]}
 split = "files"
 [method]
 name = "fedavg"
+secure = "none"
 """
 
 
@@ -232,7 +233,7 @@ def test_received_tables_states_and_keys_are_their_owners_whatever_the_umask(pai
         server.close()
         (tmp_path / "t.csv").write_text("y,b,a\n" + "n,1,1\np,2,2\n" * 60)
         plan = PLAN.replace('"at the sites"', f'"{tmp_path}/t.csv"').replace('split = "files"', "count = 2")
-        plan = plan.replace('"fedavg"', '"central"')
+        plan = plan.replace('"fedavg"\nsecure = "none"', '"central"')
         (tmp_path / "ship.toml").write_text(plan + "[policy]\nraw = true\nmin_rows = 1\n")
         run(read_plan(tmp_path / "ship.toml"), seed=1, out=tmp_path / "out")
         frame = pl.DataFrame({"sender": ["north", "south"], "b": [1, 2]})

@@ -69,6 +69,19 @@ class ApprovedPlan:
             self.judge is not None and self.judge.rows == "high"
         )
 
+    def sum_scheme(self) -> str:
+        """How the plan protects its sums.
+
+        Returns:
+            The name of a scheme.
+
+        Raises:
+            RefusedError: It sums nothing.
+        """
+        if self.secure is None:
+            raise RefusedError("the approved plan sums nothing")
+        return self.secure.sum
+
     @property
     def sums_securely(self) -> bool:
         """Whether totals are all that opens of what sites add."""
@@ -81,8 +94,8 @@ class ApprovedPlan:
 
     @property
     def keeps_book(self) -> bool:
-        """Whether opened totals are noted in books: under a budget, noise covers every difference of two."""
-        return self.secure is not None and all(phase.dp is None for phase in self.phases)
+        """Whether totals without noise are opened, which are noted in books: noise covers every difference of two."""
+        return self.secure is not None and (not self.phases or any(phase.dp is None for phase in self.phases))
 
     def phase(self, number: int) -> TrainingPhase:
         """Phase `number` of the plan, counted from 0.

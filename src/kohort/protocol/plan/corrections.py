@@ -43,7 +43,17 @@ _CORRECTIONS = {"none": _none, "fedprox": _fedprox, "scaffold": _scaffold}
 
 
 def find_correction(spec: str | Mapping[str, Any]) -> Correction:
-    """The correction a plan names in `train.correction`."""
+    """The correction that a plan names in `train.correction`.
+
+    Args:
+        spec: A name with options, as text or as a table.
+
+    Returns:
+        The correction.
+
+    Raises:
+        ConfigError: The name or an option is unknown.
+    """
     name, options = named(spec)
     if name not in _CORRECTIONS:
         raise ConfigError(f"unknown correction {name!r} in train.correction", hint=nearest(name, _CORRECTIONS))

@@ -25,7 +25,17 @@ T = TypeVar("T")
 
 
 def named(spec: str | Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """The name and the options of a choice. The value in "name:value" is kept under `FIRST`."""
+    """The name and the options of a choice.
+
+    Args:
+        spec: "name", "name:value", "name:option=value,...", or a table with a name.
+
+    Returns:
+        Name and options; the value in "name:value" is kept under `FIRST`.
+
+    Raises:
+        ConfigError: It has another form.
+    """
     if isinstance(spec, Mapping):
         name = spec.get("name")
         if not isinstance(name, str) or not name:

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
 
-from kohort.errors import ConfigError, DataError
+from kohort.errors import ConfigError, RefusedError
 from kohort.models.dense.training import Training
 from kohort.privacy.dp.accounting import grid_rate
 from kohort.privacy.dp.histogram import LARGEST_SHARE
@@ -39,6 +39,8 @@ class DPSection:
     solves a one-layer classifier."""
     unit: Literal["row", "person", "site"] = "row"
     """Whose presence is hidden. A person has the rows with one identifier value, of which one is used."""
+    overlap: Annotated[int, Ge(1)] = 1
+    """At how many sites one person may have rows, with unit = "person"; the budget holds for all of them together."""
     epsilon: Annotated[float, Gt(0)] = 1.0
     delta: Annotated[float, Ge(0), Lt(1)] = 1e-5
     clip: Annotated[float, Gt(0)] = 1.0
@@ -46,8 +48,12 @@ class DPSection:
     accountant: Literal["pld", "rdp"] = "pld"
     quantile: Annotated[float, Gt(0), Lt(1)] | None = None
     """Adaptive clipping: the share of rows whose gradient should lie below the bound, which then starts at `clip`."""
-    average: Annotated[float, Ge(0), Le(1)] = 0.0
-    """Average the models of the last share of the rounds; costs nothing."""
+    average: Annotated[float, Ge(0), Le(1)] | None = None
+    """Average the models of the last share of the rounds; costs nothing. By default as `train.average` says."""
+    lower_rate: bool = False
+    """Whether `train.lr` is a limit, and the rate what the noise allows (`kohort.rounds.private_defaults`)."""
+    sample: Annotated[float, Gt(0), Le(1)] = 1.0
+    """Of a secure sum: the chance of each row to be in a round's batch, by a coin of its site; 1 takes every row."""
     allow_large_delta: bool = False
     """Study settings with a delta above 1 / (10 n): the claim is then void."""
     domain_share: Annotated[float, Gt(0), Le(LARGEST_SHARE)] = 0.1
@@ -60,12 +66,33 @@ class DPSection:
             raise ConfigError(
                 f"{self.mechanism} hides rows or persons", hint='Use dp.mechanism = "hub" or "after" for sites'
             )
+        if self.overlap > 1 and self.unit != "person":
+            raise ConfigError("dp.overlap counts the sites of a person", hint='Set dp.unit = "person", or drop it')
         if self.mechanism in PURE and (self.delta != 0 or self.unit != "row"):
             raise ConfigError(f"{self.mechanism} perturbation hides rows and has no delta", hint="Set dp.delta = 0")
         if self.delta == 0 and self.mechanism not in PURE:
             raise ConfigError("Gaussian noise needs a delta above 0", hint="Set dp.delta, at most 1 / (10 n)")
         if self.quantile is not None and self.mechanism != "dp-sgd":
             raise ConfigError("adaptive clipping is for dp-sgd", hint="Drop dp.quantile")
+        if self.sample != 1 and (self.mechanism != "dp-sgd" or self.overlap > 1):
+            raise ConfigError("rows are sampled for dp-sgd and units of one site", hint="Drop dp.sample")
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether noise goes on sums over all rows, with a fixed bound."""
+        return self.mechanism == "dp-sgd" and self.quantile is None and self.sample == 1
+
+    def refuse_sample(self, secure: SecureSumSection | None) -> None:
+        """Refuse a sample where no secure sum is taken.
+
+        Args:
+            secure: The method's secure sum.
+
+        Raises:
+            ConfigError: There is none, and rows are to be sampled.
+        """
+        if self.sample != 1 and secure is None:
+            raise ConfigError("dp.sample is for rounds over secure sums", hint="Set train.batch, or method.secure")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +147,7 @@ class TrainingPhase:
         if batch == 0:
             return epochs, 1.0
         if batch > count:
-            raise DataError(
+            raise RefusedError(
                 f"a batch of {batch} rows is more than the {count} rows at hand",
                 hint="Lower train.batch, set it to 0 for the whole site, or raise sites.min_rows",
             )

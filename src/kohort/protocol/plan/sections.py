@@ -17,11 +17,13 @@ from kohort.models.trainable import Trainable
 from kohort.protocol.plan.corrections import find_correction
 from kohort.tables.encoder import Encoder
 
-__all__ = ["ModelSection", "Stop", "TrainSection"]
+__all__ = ["LEARNED_KINDS", "ModelSection", "Stop", "TrainSection"]
 
 Choice = str | Mapping[str, str | float | int | bool]
 """A name with options: "trimmed:0.2", "fedadam:lr=0.01,tau=0.001", or {name = "fedadam", lr = 0.01}."""
-MODEL_KINDS = ("linear", "logistic", "svm", "perceptron", "mlp", "onelayer", "additive")
+LEARNED_KINDS = ("additive", "trees")
+"""Kinds of models that are learned from totals; the others are networks."""
+MODEL_KINDS = ("linear", "logistic", "svm", "perceptron", "mlp", "onelayer", *LEARNED_KINDS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +33,7 @@ class ModelSection:
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 - read by pydantic, not a field
 
     kind: str = "mlp"
-    """linear | logistic | svm | perceptron | mlp | onelayer | additive | torch:package.module:factory"""
+    """linear | logistic | svm | perceptron | mlp | onelayer | additive | trees | torch:package.module:factory"""
     hidden: tuple[Annotated[int, Ge(1)], ...] = (12,)
     """Units of each hidden layer of an mlp."""
     activation: Literal["relu", "tanh", "sigmoid"] = "relu"
@@ -99,7 +101,7 @@ class ModelSection:
 
     def _loss(self, classes: int) -> tuple[Any, int]:
         if not classes:
-            if self.kind not in {"linear", "mlp", "onelayer", "additive"}:
+            if self.kind not in {"linear", "mlp", "onelayer", "additive", "trees"}:
                 raise ConfigError(
                     f"model {self.kind!r} tells classes apart, but the target is a number",
                     hint="Use linear or mlp, or declare the target's categories",
@@ -138,8 +140,9 @@ class TrainSection:
     lr: Annotated[float, Gt(0)] = 0.001
     momentum: Annotated[float, Ge(0), Le(1)] = 0.9
     l2: Annotated[float, Ge(0)] = 0.0
-    class_weights: Mapping[str, Annotated[float, Gt(0)]] | None = None
-    """How much a row of each class counts in the loss, 1 where unsaid. Public numbers, such as 1 / its known share."""
+    class_weights: Mapping[str, Annotated[float, Gt(0)]] | Literal["balanced"] | None = None
+    """How much a row of each class counts in the loss, 1 where unsaid. Public numbers, such as 1 / its known share.
+    "balanced" lets a simulation take them from its rows; sites on other machines need the numbers."""
     state: Literal["restart", "keep"] = "restart"
     """Whether a site's optimiser starts afresh every round."""
     fraction: Annotated[float, Gt(0), Le(1)] = 1.0
@@ -157,6 +160,20 @@ class TrainSection:
     """Share of the rounds, the last ones, whose models' mean is the result; 0: the last model alone."""
     reject: Annotated[float, Gt(0)] | None = None
     """Leave out updates whose error on the hub's validation rows is so many deviations above the median."""
+
+    @property
+    def known_class_weights(self) -> Mapping[str, float] | None:
+        """The weights as numbers.
+
+        Raises:
+            ConfigError: They are to be balanced, and nobody has counted the classes.
+        """
+        if isinstance(self.class_weights, str):
+            raise ConfigError(
+                'train.class_weights = "balanced" needs the counts of classes, which only a simulation has',
+                hint="Give the weights as numbers, such as {ill = 4.0}",
+            )
+        return self.class_weights
 
     def training(self) -> Training:
         """The kernel's view of this section."""

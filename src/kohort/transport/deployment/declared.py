@@ -60,7 +60,17 @@ class LowRisk:
 
 
 def low_risk_rule(text: str) -> LowRisk | None:
-    """The rule of `site.low_risk`; None when nothing is declared."""
+    """The rule of `site.low_risk`.
+
+    Args:
+        text: "column:NAME", "below:COLUMN:NUMBER", or nothing.
+
+    Returns:
+        The rule; None when nothing is declared.
+
+    Raises:
+        ConfigError: The text has another form.
+    """
     if not text:
         return None
     kind, _, rest = text.partition(":")
@@ -73,7 +83,18 @@ def low_risk_rule(text: str) -> LowRisk | None:
 
 
 def cluster_of(text: str, frame: pl.DataFrame) -> str:
-    """The cluster `site.cluster` names: itself, or, for "column:NAME", the one value all rows have there."""
+    """The cluster that `site.cluster` names.
+
+    Args:
+        text: Its name, or "column:NAME" for the one value that all rows have there.
+        frame: The site's table.
+
+    Returns:
+        The name; empty where none is declared.
+
+    Raises:
+        ConfigError: There is no such column, or its rows do not share one value.
+    """
     kind, colon, column = text.partition(":")
     if kind != "column" or not colon:
         return check_cluster_name(text) if text else ""

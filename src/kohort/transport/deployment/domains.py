@@ -215,4 +215,4 @@ def schema_differences(own: Schema, meant: Schema) -> list[str]:
         parts = [] if other is None else [part for part in vars(spec) if getattr(spec, part) != getattr(other, part)]
         if parts:
             found.append(f"{name!r}: {', '.join(parts)}")
-    return found
+    return found if own.person == meant.person else [*found, "which identifier names the person"]

@@ -37,7 +37,7 @@ from kohort.crypto.identity.parties import bound_to
 from kohort.crypto.sealed import Identity, PublicIdentity
 from kohort.errors import ConfigError, IntegrityError, KohortError, RefusedError, SiteError
 from kohort.files import disk_errors, require_new, write_atomic
-from kohort.privacy.ledger.amend import changing_results
+from kohort.privacy.ledger.bound import changing_results
 from kohort.runs.config import Plan
 from kohort.runs.retention import RECEIVED, drop_overdue
 from kohort.tables.frames import write_table

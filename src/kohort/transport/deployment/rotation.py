@@ -169,7 +169,18 @@ def _write_down(site: Rotates, old: Identity, new: Identity, passphrase: str | N
 
 
 def handover_line(old: Identity, new: Identity) -> str:
-    """Old key, new key, and the old one's signature over the new one: what a checker of the ledger goes by."""
+    """The ledger line by which an old key names its successor.
+
+    Args:
+        old: The key that signs.
+        new: Its successor.
+
+    Returns:
+        Old key, new key, and the old one's signature over the new one.
+
+    Raises:
+        ConfigError: The old key is not of the standard suite.
+    """
     if old.suite != "standard":
         raise ConfigError("ledgers are signed with keys of the standard suite", hint="Make the site anew")
     successor = new.public.signing.hex()

@@ -153,6 +153,12 @@ class SiteFolder:
         schema = Schema.of(**{key: raw.get("data", {}).get(key, ()) or _EMPTY[key] for key in SCHEMA_KEYS})
         section_of(raw, "data", DataSection, "site.toml", extra={"table": site.table})
         policy: Policy = section_of(raw, "policy", Policy, "site.toml")
+        for key in ("epsilon", "delta"):
+            if key not in raw.get("policy", {}):
+                raise ConfigError(
+                    f"site.toml names no policy.{key}: a real site writes down the most it will ever spend",
+                    hint=f"Add {key} = {getattr(policy, key):g} under [policy]",
+                )
         return site, schema, policy, section_of(raw, "limits", Limits, "site.toml")
 
     def site_server(self, *, passphrase: str | None = None) -> SiteServer:
@@ -318,7 +324,7 @@ class SiteFolder:
 
         with self._supernode(command) as node:
             runner = SiteRunner(
-                answer=lambda data: _told(site_server, data, tell),
+                answer=lambda data: _reply_and_say(site_server, data, tell),
                 refuse=lambda reason: site_server.record_refusal("app bundle", reason),
                 unread=lambda reason: site_server.record_refusal("letter", reason),
                 address=f"127.0.0.1:{port}",
@@ -385,7 +391,7 @@ class SiteFolder:
                 )
 
 
-def _told(site_server: SiteServer, data: bytes, say: Callable[[str], None]) -> bytes:
+def _reply_and_say(site_server: SiteServer, data: bytes, say: Callable[[str], None]) -> bytes:
     """Answer, and tell the operator why something was refused: the hub gets one word."""
     name = site_server.ledger.chain.site
     before = site_server.ledger.length
@@ -399,7 +405,7 @@ def _told(site_server: SiteServer, data: bytes, say: Callable[[str], None]) -> b
 
 _EMPTY: dict[str, Any] = {
     key: {} if key in {"kinds", "bins", "bounds", "categories"} else () for key in SCHEMA_KEYS
-} | {"target": None}
+} | {"target": None, "person": None, "weight": None}
 
 
 class _LedgerStreams(Streams):
@@ -427,7 +433,8 @@ def _schema_of(declared: Schema, frame: pl.DataFrame, rule: LowRisk | None) -> S
     """The schema of a table, but for a column that only marks low-risk rows."""
     known = {*declared.columns, *declared.dropped}
     marks = set() if rule is None or rule.by_row else {rule.column} - known
-    return Schema(columns=declared.resolve([name for name in frame.columns if name not in marks]).columns)
+    resolved = declared.resolve([name for name in frame.columns if name not in marks])
+    return Schema(columns=resolved.columns, person=resolved.person)
 
 
 def _check_security(invitation: Invitation, *, insecure: bool) -> None:

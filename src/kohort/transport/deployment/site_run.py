@@ -21,6 +21,8 @@ from kohort.crypto.sums.key_book import KeyBook
 from kohort.crypto.sums.scheme import KEY_HOLDER, MIN_SITES
 from kohort.errors import ConfigError, DataError, IntegrityError, KohortError, RefusedError
 from kohort.methods.registry import find_method
+from kohort.models.base import Model
+from kohort.models.files import save_model
 from kohort.privacy.ledger.ledger import Chain, canonical
 from kohort.privacy.openings import OpeningBook
 from kohort.privacy.policy import Policy
@@ -30,7 +32,9 @@ from kohort.protocol.key_holder import KEYS, OPEN, KeyHolderState, key_holder_co
 from kohort.protocol.plan.approved import ApprovedPlan
 from kohort.protocol.site import Site, SiteTable
 from kohort.rng import Streams
-from kohort.rounds.clusters import join_cluster, planned_mates
+from kohort.rounds.clusters import join_cluster
+from kohort.rounds.plan_account import with_total_claim
+from kohort.rounds.sealed_messages import planned_mates
 from kohort.runs.agreed import approved_plan_for, usable_rows
 from kohort.runs.config import Plan, load_plan
 from kohort.tables.schema import Schema
@@ -135,12 +139,13 @@ def run_opener(resources: SiteResources, ledger: SiteLedger) -> Callable[[Reques
         )
         site.policy = resources.policy.tightened(read.policy)
         site.approved = approved
-        site.identity = resources.identity
+        site.identity, site.deployed = resources.identity, True
         trusted = _trusted(resources.roster(), peers)
-        mates = planned_mates(approved, site.name)
+        mates = None if approved.secure is not None else planned_mates(approved, site.name)
         # Where the operators approved who trains with whom, a hub cannot put anybody else among them.
         site.find_peer = (trusted if mates is None else {name: trusted[name] for name in mates & {*trusted}}).get
         join_cluster(site, resources.cluster)
+        site.keep_model = _keep_model_of(site, store)
         site.openings = resources.openings
         site.releases = resources.releases
         tasks = tuple(dict.fromkeys(step.task for step in approved.contract if step.task != DESCRIBE.name))
@@ -156,12 +161,23 @@ def run_opener(resources: SiteResources, ledger: SiteLedger) -> Callable[[Reques
             site=site,
             check=check,
             plan_task=f"{method.name}.plan",
-            claims=method.claims(read.config, site.count),
+            claims=with_total_claim(approved, method.planned(approved, site.count)),
             judged=tasks,
             store=store,
         )
 
     return open_run
+
+
+def _keep_model_of(site: Site, store: RunStore) -> Callable[[Model], None]:
+    """Writes the model that the site has with its peers beside the run's other files; the last one stays."""
+
+    def keep(model: Model) -> None:
+        if store.folder is not None:
+            about = {"method": site.plan.method, "run": site.plan.run, "site": site.name}
+            save_model(model, store.folder / "model", about=about, private=True)
+
+    return keep
 
 
 def _table(resources: SiteResources, schema: Schema, plan: Plan) -> SiteTable:
@@ -194,7 +210,7 @@ def _open_for_key_holder(
     )
     peers = store.peers or incoming.peers
     site.approved = approved_plan_for(plan, schema=resources.schema, run=incoming.run, sites=_sites_in(peers))
-    site.identity = resources.identity
+    site.identity, site.deployed = resources.identity, True
     site.find_peer = _trusted(resources.roster(), peers).get
     site.state(KeyHolderState).book = resources.book
     site.openings = resources.openings
@@ -210,7 +226,18 @@ def _open_for_key_holder(
 
 
 def hub_schema(plan: Plan, columns: list[str] | None) -> Schema:
-    """The schema a hub means: for the columns of its test table or, without one, for those the plan names."""
+    """The schema that a hub means.
+
+    Args:
+        plan: The plan.
+        columns: Those of its test table; None without one: those the plan names.
+
+    Returns:
+        The schema.
+
+    Raises:
+        ConfigError: Features are "rest", and there is no table that says what they are.
+    """
     section = plan.data
     declared = Schema.of(**{key: getattr(section, key) for key in SCHEMA_KEYS})
     if columns is None:
@@ -221,7 +248,7 @@ def hub_schema(plan: Plan, columns: list[str] | None) -> Schema:
             )
         columns = [name for name in declared.columns if name not in declared.dropped]
     resolved = declared.resolve([name for name in columns if name not in declared.dropped] + list(declared.dropped))
-    return Schema(columns=resolved.columns)
+    return Schema(columns=resolved.columns, person=resolved.person)
 
 
 def _checked_plan(plan: bytes, wanted: str) -> Any:
@@ -258,7 +285,7 @@ def _agreed_schema(own: Schema, incoming: RequestMessage, plan: Plan) -> Schema:
     except ValueError as error:
         raise IntegrityError("a message's columns are malformed") from error
     if isinstance(order, list) and sorted(map(str, order)) == sorted(own.columns):
-        agreed = Schema(columns={str(name): own.columns[str(name)] for name in order})
+        agreed = Schema(columns={str(name): own.columns[str(name)] for name in order}, person=own.person)
         if agreed.fingerprint() == incoming.schema:
             return agreed
     columns = [str(name) for name in order] if isinstance(order, list) else []
@@ -317,7 +344,19 @@ def _trusted(roster: Roster, lines: bytes) -> Mapping[str, PublicIdentity]:
 
 
 def check_table(frame: pl.DataFrame, schema: Schema, name: str) -> pl.DataFrame:
-    """The columns of `schema`, if the table has them all."""
+    """The columns of a schema, if the table has them all.
+
+    Args:
+        frame: The table.
+        schema: The columns.
+        name: The site, for the error.
+
+    Returns:
+        Those columns alone.
+
+    Raises:
+        DataError: Columns are lacking.
+    """
     lacking = [column for column in schema.columns if column not in frame.columns]
     if lacking:
         raise DataError(f"the table of site {name!r} lacks columns: {', '.join(lacking)}", hint="Add them")

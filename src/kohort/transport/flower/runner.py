@@ -156,7 +156,7 @@ class SiteRunner:
                     self._run(client, app)
                 except given_up:
                     # The hub went away in the middle of a message, so the node dropped the task. What was answered is
-                    # in the outbox, for when the hub asks again.
+                    # stored, for when the hub asks again.
                     sys.stderr.write(f"{TASK_LOST}\n")
                     time.sleep(IDLE_POLL)
                 except KohortError:

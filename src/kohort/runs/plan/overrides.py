@@ -1,8 +1,9 @@
-"""Keys of a plan as plain mappings: set them by dotted names, list them, leave some out."""
+"""Keys of a plan as plain mappings: set them by dotted names, list them, leave some out, read renamed ones."""
 
 from __future__ import annotations
 
 import tomllib
+import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 from kohort.errors import ConfigError
 from kohort.methods.registry import find_method
 
-__all__ = ["apply_overrides", "copied", "dotted_keys", "key_of", "place_of", "without_keys"]
+__all__ = ["apply_overrides", "copied", "dotted_keys", "key_of", "place_of", "without_deprecated_keys", "without_keys"]
 
 METHOD_NAME = "method.name"
 
@@ -132,3 +133,27 @@ def _toml_value(text: str) -> Any:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return text
+
+
+def without_deprecated_keys(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """`raw` with every deprecated key under its new name, and a warning for each."""
+    result: dict[str, Any] = copied(raw)
+    sites, method = result.get("sites"), result.get("method")
+    _rename_key(sites, "trouble", "faults", "sites")
+    _rename_key(sites.get("faults") if isinstance(sites, dict) else None, "hostile", "byzantine", "sites.faults")
+    if isinstance(method, dict):
+        _rename_key(method.get("dp"), "tail", "average", "method.dp")
+        phases = method.get("phases")
+        for number, phase in enumerate(phases if isinstance(phases, list) else (), start=1):
+            dp = phase.get("dp") if isinstance(phase, dict) else None
+            _rename_key(dp, "tail", "average", f"method.phases.{number}.dp")
+    return result
+
+
+def _rename_key(section: Any, old: str, new: str, place: str) -> None:
+    if not isinstance(section, dict) or old not in section:
+        return
+    if new in section:
+        raise ConfigError(f"{place} has both {old!r} and {new!r}", hint=f"Drop {place}.{old}, the old name")
+    section[new] = section.pop(old)
+    warnings.warn(f"{place}.{old} is deprecated; write {place}.{new}", FutureWarning, stacklevel=4)

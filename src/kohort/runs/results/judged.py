@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -95,7 +95,7 @@ def _baselines(encoder: Encoder, population: Population, test: pl.DataFrame, *, 
     else:
         made = {"majority": {**found, "class": (encoder.classes or ())[code]}}
     if train and bool(encoder.within(frame).all()):
-        rows, judged = encode_rows(encoder, frame), encode_test_rows(encoder, test)
+        rows, judged = encode_rows(encoder, frame), encode_test_rows(replace(encoder, marks_unknown=False), test)
         made |= trained_baselines(rows, population.starts.tolist(), population.names, judged, classes=classes)
     return made
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import polars as pl
+
+from kohort.tables.frames import FrameKind, from_native, to_native
 from kohort.tables.harmonise.mapping import TableMapping
 
-__all__ = ["with_mapping"]
+__all__ = ["agreed_table", "with_mapping"]
 
 
 def with_mapping(raw: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -27,3 +30,20 @@ def with_mapping(raw: dict[str, Any], folder: Path) -> dict[str, Any]:
     beside = folder / place
     mapping = TableMapping.load(beside if beside.is_file() else Path(place))
     return {**raw, "data": {**data, "mapping": mapping.to_plain()}}
+
+
+def agreed_table(mapping: TableMapping, frame: Any, site: str | None = None) -> Any:
+    """A table as a plan's mapping makes it, of the kind that was given; the same table without a mapping.
+
+    Args:
+        mapping: The plan's mapping.
+        frame: A polars, pandas or Arrow table.
+        site: Whose table it is; None applies what holds for all sites, as does a site without rules of its own.
+    """
+    if mapping.is_empty:
+        return frame
+    table, kind = (frame, FrameKind.POLARS) if isinstance(frame, pl.DataFrame) else from_native(frame)
+    made = to_native(mapping.apply(table, site=site)[0], kind)
+    if kind is FrameKind.PANDAS:
+        made.index = frame.index
+    return made

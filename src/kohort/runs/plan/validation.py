@@ -9,7 +9,7 @@ from math import isfinite
 from typing import Any, get_args, get_type_hints
 
 from kohort.errors import ConfigError, nearest
-from kohort.runs.overrides import key_of
+from kohort.runs.plan.overrides import key_of
 
 __all__ = ["validated"]
 

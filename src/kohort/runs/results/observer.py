@@ -9,7 +9,7 @@ from time import perf_counter
 import polars as pl
 
 from kohort.errors import ConfigError
-from kohort.evaluate.utility import accuracy_of
+from kohort.evaluate.utility import accuracy_of, loss_of
 from kohort.models.base import Model
 from kohort.models.rows import Rows, encode_test_rows
 from kohort.privacy.ledger.ledger import Ledger
@@ -90,8 +90,12 @@ class RoundObserver:
             require_finite(mark.model, round=mark.round + 1, lr=self._hub.approved.train.lr)
             if self._test.height:
                 accuracy = accuracy_of(mark.model, self._encoded(mark.model.encoder))
+        known = {"training_loss" if name == "loss" else name: value for name, value in mark.metrics.items()}
         measured = {} if accuracy is None else {"accuracy": accuracy}
-        self.history.append({"round": mark.round + 1, **measured, **mark.metrics})
+        if mark.model is not None and self._test.height:
+            loss = loss_of(mark.model, self._encoded(mark.model.encoder))
+            measured |= {} if loss is None else {"loss": loss}
+        self.history.append({"round": mark.round + 1, **measured, **known})
         if self._folder is not None:
             self._save(mark, self._folder)
         seconds = perf_counter() - self._began

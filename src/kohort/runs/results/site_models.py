@@ -1,0 +1,98 @@
+"""The models that sites have with their peers: where a simulation finds them, and how they are measured together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kohort.models.base import Model
+from kohort.models.cluster_names import NoCommonModel
+from kohort.models.options import FloatArray
+from kohort.protocol.engine import Engine, LocalEngine
+from kohort.protocol.hub import Result
+from kohort.rounds.peers import own_model
+from kohort.runs.simulation import Population
+from kohort.tables.encoder import Encoder
+
+__all__ = ["judged_model", "models_of_sites"]
+
+
+def models_of_sites(engine: Engine, result: Result) -> dict[str, Model]:
+    """The models that simulated sites have with their peers.
+
+    Args:
+        engine: The engine of the run.
+        result: What the run gave; its clusters say who has a model.
+
+    Returns:
+        The models by site; none where sites are other machines, which keep theirs.
+    """
+    if not isinstance(engine, LocalEngine):
+        return {}
+    return {name: own_model(engine.sites[name]) for sites in result.clusters.values() for name in sites}
+
+
+def judged_model(
+    model: Model, site_models: Mapping[str, Model], population: Population, usable: NDArray[np.bool_]
+) -> tuple[Model | None, NDArray[np.bool_], tuple[str, ...]]:
+    """What is measured on test rows: the common model, or, where there is none, each row's own site's model.
+
+    Args:
+        model: What the hub has.
+        site_models: By site, what a simulation has beside it.
+        population: The test rows, and the site of each.
+        usable: Which test rows a model can read.
+
+    Returns:
+        What to measure (None: nothing), the test rows to measure it on, and what is to be said about that.
+    """
+    if not isinstance(model, NoCommonModel):
+        return model, usable, ()
+    if not site_models or population.test_sites is None:
+        return None, usable, ("there is no common model to measure: measure the clusters' models where they are",)
+    sites = np.asarray(population.test_sites)
+    judged = usable & np.isin(sites, list(site_models))
+    said = "each test row was judged by the model that its own site has with its peers"
+    without = int(usable.sum() - judged.sum())
+    notes = (said, *((f"{without:,} test rows of sites without such a model were not judged",) if without else ()))
+    return _ModelPerRow(model.encoder, site_models, sites[judged].tolist()), judged, notes
+
+
+@dataclass(frozen=True, eq=False)
+class _ModelPerRow(Model):
+    """Predicts each row of one table by the model of its site."""
+
+    encoder: Encoder
+    models: Mapping[str, Model]
+    sites: Sequence[str]
+
+    @property
+    def kind(self) -> str:
+        return "clusters"
+
+    def codes(self, x: FloatArray) -> NDArray[Any]:
+        return self._each("codes", x)
+
+    def probabilities(self, x: FloatArray) -> FloatArray:
+        return self._each("probabilities", x)
+
+    def ranking(self, x: FloatArray) -> FloatArray:
+        return self._each("ranking", x)
+
+    def save(self) -> NoReturn:
+        raise NotImplementedError  # it is measured and let go
+
+    def _each(self, what: str, x: FloatArray) -> NDArray[Any]:
+        names, codes = np.unique(np.asarray(self.sites), return_inverse=True)
+        found: NDArray[Any] | None = None
+        for number, name in enumerate(names.tolist()):
+            chosen = codes == number
+            part = getattr(self.models[name], what)(x[chosen])
+            if found is None:
+                found = np.empty((len(x), *part.shape[1:]), dtype=part.dtype)
+            found[chosen] = part
+        return x[:, 0] if found is None else found
