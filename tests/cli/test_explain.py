@@ -26,7 +26,7 @@ def patients(rows: int = 600) -> pl.DataFrame:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("explain")
     patients().write_csv(place / "rows.csv")
-    federation = Federation(patients(), target="sick", sites=3, bounds={"age": [0, 100]})
+    federation = Federation(patients(), target="sick", sites=3, bounds={"age": [0, 100]}, policy={"pairs": "open"})
     federation.run(rounds=4, out=place / "additive", seed=1)
     federation.run("oneshot", secure={"sum": "none"}, out=place / "onelayer", seed=1)
     return place

@@ -96,6 +96,21 @@ def test_the_mapping_mends_all_six_and_the_model_is_that_of_clean_files(
     assert mended == expected
     assert not [note for note in result["notes"] if "disagree" in note]
 
+    def predicted(model: str, table: str, *more: str) -> list[str]:
+        out = tmp_path / f"{model}-{Path(table).stem}.csv"
+        code, _, said = kohort_here("predict", tmp_path / model, table, "--out", out, *more)
+        assert code == 0, said
+        written = pl.read_csv(out, infer_schema=False)
+        assert written.columns[:-1] == pl.read_csv(table, infer_schema=False).columns  # the table's own columns
+        return written[written.columns[-1]].to_list()
+
+    for clean, messy in zip(hospitals["clean"], hospitals["messy"], strict=True):
+        site = Path(messy).stem
+        assert predicted("mended.out", messy, "--site", site) == predicted("clean.out", clean)
+    code, _, said = kohort_here("evaluate", tmp_path / "mended.out", hospitals["clean"][0], "--site", "nowhere")
+    assert code == 0
+    assert "no rules for site 'nowhere' alone" in said
+
 
 def test_tables_on_the_command_line_are_compared_alike(hospitals: dict[str, list[str]], kohort_here: Here) -> None:
     code, out, _ = kohort_here("harmonise", *hospitals["messy"], "--target", "outcome", "--json")

@@ -263,3 +263,56 @@ def test_evaluate_needs_the_target_and_a_column_to_group_by(
     assert code == 3
     assert "groups at most" in said
     assert kohort_here("evaluate", model, table_file, "--resamples", "3")[0] == 2
+
+
+HYBRID = """
+[data]
+table = "{table}"
+target = "outcome"
+features = ["age", "dose", "ward"]
+missing = "drop"
+categories = {{ward = ["north", "south", "west"], outcome = ["ill", "well"]}}
+bounds = {{age = [0, 120], dose = [-10, 100]}}
+
+[sites]
+count = 2
+clusters = 2
+low_risk = 0.5
+
+[model]
+kind = "logistic"
+
+[method]
+name = "hybrid"
+phases = [{{kind = "peers", rows = "low", rounds = 2, lr = 0.5, optimizer = "sgd"}}]
+
+[policy]
+min_rows = 1
+"""
+
+
+def test_a_run_that_ended_among_peers_predicts_by_cluster(tmp_path: Path, table_file: Path, kohort_here: Call) -> None:
+    plan, ran, out = tmp_path / "peers.toml", tmp_path / "peers", tmp_path / "out.csv"
+    plan.write_text(HYBRID.format(table=table_file))
+    code, _, said = kohort_here("run", plan, "--out", ran)
+    assert code == 0, said
+    for command in (("predict", ran, table_file, "--out", out), ("evaluate", ran, table_file)):
+        code, _, said = kohort_here(*command)
+        assert code == 2
+        assert "no common model; clusters: cluster-01, cluster-02" in said
+        assert "--cluster" in said
+    code, _, said = kohort_here("predict", ran, table_file, "--out", out, "--cluster", "north")
+    assert code == 2
+    assert "cluster-01, cluster-02" in said
+    assert not out.exists()
+    code, _, said = kohort_here("predict", ran, table_file, "--out", out, "--cluster", "cluster-02")
+    assert code == 0, said
+    found = load_model(ran, cluster="cluster-02").predict(read_table(table_file))
+    assert read_table(out)["predicted_outcome"].to_list() == found.to_list()
+    assert "No common model" in (ran / "model" / "README.md").read_text()
+
+
+def test_a_run_without_peers_has_no_clusters(tmp_path: Path, table_file: Path, model: Path, kohort_here: Call) -> None:
+    code, _, said = kohort_here("predict", model, table_file, "--out", tmp_path / "out.csv", "--cluster", "north")
+    assert code == 2
+    assert "no models of clusters" in said

@@ -71,7 +71,7 @@ def never(outcome: Outcome) -> RunSummary:
 def test_every_run_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[tuple[str, int]] = []
 
-    def pretend(plans: list[Plan], seed: int, tables: Tables | None, summarise: object) -> list[RunSummary]:
+    def pretend(plans: list[Plan], seed: int, tables: Tables | None, *_: object) -> list[RunSummary]:
         made.extend((plan.digest(), seed) for plan in plans)
         return [summary(seed / 10) for _ in plans]
 

@@ -11,32 +11,40 @@ import numpy as np
 import polars as pl
 import pytest
 
+from kohort.rng import Streams
 from kohort.runs.config import Plan, read_plan
+from kohort.runs.simulation import populate
 from kohort.studies.harness import runs as harness_runs
 from kohort.studies.harness.runs import Runs, RunSummary, run_group, summarise
 from kohort.studies.hybrid import rows as hybrid_rows
 from kohort.studies.hybrid import study as hybrid
+from kohort.studies.hybrid import tuning
 from kohort.studies.hybrid.paper import DELTAS, EPSILONS, HYBRID, IMPROVEMENT, NO_DP, SERVER, SHARES
 from kohort.studies.hybrid.plans import (
     CASES,
     COVERTYPE,
     DUTCH,
+    FL,
+    HYBRID_STEPS,
     INCOME,
+    LOW_RISK,
+    NO_DP_COLUMN,
+    ONCE,
     ONE_HOT,
+    PEERS_ONLY,
+    STEPS,
     Case,
+    Cell,
+    Chosen,
+    Column,
     Training,
-    low_risk_only,
-    no_dp,
     printed,
     published,
-    server_only,
-    summed,
-    tuned,
-    tuned_hybrid,
 )
-from kohort.studies.hybrid.plans import hybrid as hybrid_plan
-from kohort.studies.hybrid.rows import ShuffledRows, digits, table_rows
-from kohort.studies.hybrid.tables import accounting, accuracy_table, plans_of
+from kohort.studies.hybrid.plans import HYBRID as BOTH
+from kohort.studies.hybrid.rows import ShuffledRows, table_rows
+from kohort.studies.hybrid.tables import GRID, accounting, accuracy_table, cells_of, conclusions, grid_table
+from kohort.studies.hybrid.tuning import Tuned, validation_rows
 from kohort.studies.registry import find_study
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -56,10 +64,18 @@ SMALL = replace(
     clusters=2,
     sites=3,
     least=200,
-    peers=Training(rounds=2, lr=0.5),
-    server=Training(rounds=2, lr=0.4),
-    tuned=Training(rounds=12, batch=0, lr=4.0, clip=0.3, average=0.3),
+    peers=Training(rounds=2),
+    server=Training(rounds=2),
+    steps=Training(rounds=12, batch=0),
 )
+
+
+def cell(case: Case = SMALL, *, epsilon: float | None = None, void: bool = False) -> Cell:
+    return Cell(case=case, setting=printed(case) if void else published(case), low=0.4, epsilon=epsilon)
+
+
+def plan_of(column: Column, at: Cell, reach: float = 1.0) -> Plan:
+    return column.make(at, Chosen(reach), Chosen(0.5))
 
 
 @pytest.fixture
@@ -72,6 +88,8 @@ def small_table(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     table_rows.cache_clear()
     monkeypatch.setattr(hybrid_rows, "open_table", lambda name: Opened)
     monkeypatch.setenv("KOHORT_PROCESSES", "1")
+    monkeypatch.setattr(tuning, "REACHES", (0.5, 4.0))  # fewer runs than the study makes
+    monkeypatch.setattr(tuning, "CLIPS", (0.3,))
     yield
     table_rows.cache_clear()
 
@@ -115,12 +133,12 @@ def test_every_table_is_complete() -> None:
 
 @pytest.mark.parametrize("case", [DUTCH, INCOME, COVERTYPE, ONE_HOT])
 def test_fl_and_the_hybrid_differ_in_where_they_begin_and_in_nothing_else(case: Case) -> None:
-    for one, other in ((server_only, hybrid_plan), (tuned, tuned_hybrid)):
-        alone = one(case, published(case), 0.4, 0.5).to_mapping()
-        both = other(case, published(case), 0.4, 0.5).to_mapping()
-        assert both["method"]["phases"][1:] == alone["method"]["phases"]
-        assert both["method"]["phases"][0].get("dp") is None
-        assert {**both, "method": None} == {**alone, "method": None}
+    for one, other in ((FL, BOTH), (STEPS, HYBRID_STEPS)):
+        alone, both = (plan_of(way, cell(case, epsilon=0.5)).to_mapping() for way in (one, other))
+        peers, *server = both["method"].pop("phases")
+        assert peers["kind"] == "peers"
+        assert server == alone["method"].pop("phases")
+        assert both == alone
 
 
 def test_printed_and_published_settings() -> None:
@@ -136,36 +154,32 @@ def test_rows_come_in_an_order_of_no_meaning_and_the_same_every_time(small_table
     assert table_rows("dutch").sort(pl.all()).equals(small_census().sort(pl.all()))
 
 
-def test_digits_are_pictures() -> None:
-    frame = digits()
-    assert frame.shape == (1797, 65)
-    assert frame["digit"].n_unique() == 10
+def test_baselines_leave_out_the_noise_and_nothing_else() -> None:
+    noisy, bare = (plan_of(way, cell(epsilon=0.5 if way is FL else None)).to_mapping() for way in (FL, NO_DP_COLUMN))
+    assert noisy["method"]["phases"][0].pop("dp")
+    assert noisy == bare
 
 
-def test_an_account_is_told_as_void_where_delta_is_too_large(small_table: None) -> None:
-    spent = made(server_only(SMALL, replace(printed(SMALL), alpha=5.0), 0.4, 0.5))
-    assert spent.void
-    assert spent.epsilon is not None
-    assert 0.45 < spent.epsilon <= 0.5
-    honest = made(tuned(SMALL, published(SMALL), 0.4, 0.5))
+def test_a_delta_above_the_bound_voids_every_claim(small_table: None) -> None:
+    assert made(plan_of(FL, cell(epsilon=0.5, void=True))).void
+    honest = made(plan_of(STEPS, cell(epsilon=0.5)))
     assert not honest.void
-    assert len(honest.curve) == SMALL.tuned.rounds
+    assert len(honest.curve) == SMALL.steps.rounds
 
 
-def test_noise_added_once_protects_all_rows_and_costs_less(small_table: None) -> None:
-    setting = published(SMALL)
+def test_noise_added_once_costs_less(small_table: None) -> None:
     once, often = (
-        np.mean([made(way(SMALL, setting, 0.4, 0.2), seed).accuracy for seed in range(8)]) for way in (summed, tuned)
+        np.mean([made(plan_of(way, cell(epsilon=0.2), 2.0), seed).accuracy for seed in range(4)])
+        for way in (ONCE, STEPS)
     )
     assert once > often
 
 
-@pytest.mark.parametrize(("processes", "jobs"), [(1, 4), (3, 6)])
+@pytest.mark.parametrize(("processes", "jobs"), [(1, 2), (3, 6)])
 def test_plans_on_the_same_rows_share_them_and_nothing_else(
     small_table: None, monkeypatch: pytest.MonkeyPatch, processes: int, jobs: int
 ) -> None:
-    setting = published(SMALL)
-    plans = [tuned(SMALL, setting, 0.4, 0.2), no_dp(SMALL, setting, 0.3), hybrid_plan(SMALL, setting, 0.4, 0.2)]
+    plans = [plan_of(STEPS, cell(epsilon=0.2)), plan_of(NO_DP_COLUMN, cell()), plan_of(BOTH, cell(epsilon=0.2))]
     one_by_one: list[int] = []
     monkeypatch.setattr(
         harness_runs,
@@ -183,20 +197,66 @@ def test_plans_on_the_same_rows_share_them_and_nothing_else(
         assert [one.epsilon for one in found] == [one.epsilon for one in alone]
 
 
-def test_the_table_of_one_setting(small_table: None) -> None:
-    runs = small_runs((0,))
-    plans = plans_of(SMALL, published(SMALL), (0.4,), baselines=True)
-    assert len({plan.digest() for plan in plans}) == len(plans) == 3 + 4 * 3
-    table = accuracy_table(runs, SMALL, published(SMALL), (0.4,), baselines=True)
+def tuner() -> Tuned:
+    return Tuned(Runs((0,), summarise=summarise, tables=ShuffledRows(), change=validation_rows))
+
+
+def test_validation_rows_are_a_fifth_of_each_part_and_no_test_row(small_table: None) -> None:
+    plan = plan_of(BOTH, cell(epsilon=0.5))
+    whole = populate(plan, Streams.seeded(0), tables=ShuffledRows()(plan))
+    held = validation_rows(whole, Streams.seeded(0))
+    assert held.low is not None
+    assert whole.low is not None
+    assert np.allclose(held.low, 0.8 * whole.low, atol=1)
+    assert np.allclose(np.diff(held.starts), 0.8 * np.diff(whole.starts), atol=2)
+    assert held.frame.height + held.test.height == whole.frame.height
+    together = pl.concat([held.frame, held.test])
+    assert together.sort(together.columns).equals(whole.frame.sort(whole.frame.columns))
+    assert len(held.test_sites) == held.test.height
+
+
+def test_every_column_is_tuned_by_the_same_procedure(small_table: None) -> None:
+    tuned, private = tuner(), cell(epsilon=1.0)
+    wanted = [(LOW_RISK, cell()), (STEPS, private), (HYBRID_STEPS, private)]
+    tuned.tune(wanted)
+    assert {name for name, _ in tuned.chosen} == {"low-risk only", "tuned server", "P2P, then tuned server", "P2P only"}
+    for column, at in wanted:
+        best = tuned.chosen[column.name, at]
+        scores = tuned.score(column, at, [Chosen(reach) for reach in tuning.REACHES])
+        assert tuned.score(column, at, [best])[0] >= max(scores)
+    peers = tuned.plan(HYBRID_STEPS, private).config.phases[0]
+    assert peers.lr == tuned.chosen[PEERS_ONLY.name, cell()].lr
+
+
+def test_the_tables_of_one_setting(small_table: None) -> None:
+    runs, tuned, setting = small_runs((0, 1)), tuner(), published(SMALL)
+    epsilons = (SMALL.epsilons[0], SMALL.epsilons[-1])
+    wanted = cells_of(SMALL, setting, (0.4,), epsilons, baselines=True)
+    assert len(wanted) == 3 + 4 * 2
+    tuned.tune(wanted)
+    table = accuracy_table(runs, tuned, SMALL, setting, (0.4,), epsilons, baselines=True)
     lines: dict[str, dict[str, Any]] = {line["setting"]: line for line in table.to_mapping()["rows"]}
-    assert len(lines) == 3 + 3 * 5
+    assert len(lines) == 3 + 2 * 5
     fl, both = lines["40% low, epsilon 0.2: FL"], lines["40% low, epsilon 0.2: P2P+FL"]
     assert (fl["paper"], both["paper"]) == (0.632, 0.815)
     assert lines["40% low, epsilon 0.2: improvement over FL"]["ours"] == pytest.approx(both["ours"] / fl["ours"] - 1)
     assert lines["40% low: no DP"]["paper"] == 0.810
     assert "void" not in table.name
-    low = runs.accuracies(low_risk_only(SMALL, published(SMALL), 0.4))
-    assert lines["40% low: low-risk only"]["ours"] == pytest.approx(np.mean(low))
+    said = conclusions(runs, tuned, SMALL, setting, (0.4,), epsilons)
+    shrinks = next(row for row in said.rows if "shrinks" in row.setting)
+    gains = [row.ours for row in said.rows if "gain of P2P+FL over FL" in row.setting]
+    assert shrinks.ours == pytest.approx(gains[0] - gains[-1])
+    assert shrinks.interval is not None
+    assert ("holds" in shrinks.setting) == (shrinks.interval[0] > 0)
+
+
+def test_the_tuned_server_stands_beside_a_grid_of_60(small_table: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert len(GRID) == len(set(GRID)) == 60
+    monkeypatch.setattr("kohort.studies.hybrid.tables.GRID", GRID[::15])
+    tuned, at = tuner(), cell(epsilon=1.0)
+    tuned.tune([(STEPS, at)])
+    rows = grid_table(small_runs((0,)), tuned, at).rows
+    assert [isinstance(row.ours, float) for row in rows] == [True, True, True]
 
 
 def test_accountants() -> None:
@@ -207,20 +267,16 @@ def test_accountants() -> None:
     assert found[2] < found[3] < found[4]
 
 
-def test_the_whole_study_on_a_small_table(small_table: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    depth = replace(hybrid.QUICK, shares={"dutch": (0.4,)}, rows={})
-    monkeypatch.setattr(hybrid, "ONE_HOT", SMALL)
-    # Their own tables and plans are too large for a test; each is one call of the same functions.
-    monkeypatch.setattr(hybrid, "shifted_table", lambda runs, epsilons: accounting())
-    monkeypatch.setattr(hybrid, "digits_table", lambda runs: accounting())
+def test_the_whole_study_on_a_small_table(small_table: None, tmp_path: Path) -> None:
+    depth = replace(hybrid.QUICK, seeds=(0,), shares={"dutch": (0.4,)}, shifted=(), rows={})
     told: list[str] = []
     found = hybrid.run_study(tmp_path, True, told.append, depth=depth, cases=(SMALL,))
     assert found["name"] == "hybrid"
     assert sorted(found["figures"]) == sorted(path.name for path in tmp_path.iterdir())
-    assert {"figure-2-dutch.svg", "figure-3-published.svg", "figure-3-printed.svg"} == set(found["figures"])
+    assert {"figure-2-dutch.svg", "figure-3-published.svg"} == set(found["figures"])
     names = [table["name"] for table in found["tables"]]
-    assert any("void" in name for name in names)
-    assert "P2P+FL against the baselines" in names
+    assert "Settings chosen on validation rows" in names
+    assert any("conclusions" in name for name in names)
     for table in found["tables"]:
         assert all(set(line) >= {"setting", "paper", "ours", "sd", "delta"} for line in table["rows"])
     assert told

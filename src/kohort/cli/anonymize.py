@@ -74,6 +74,16 @@ def anonymize(
     l_kind: Annotated[str, typer.Option("--l-kind", help="distinct, entropy or recursive.")] = "distinct",
     c: Annotated[float, typer.Option("--c", help="The c of recursive (c, l)-diversity.")] = 3.0,
     t_kind: Annotated[str, typer.Option("--t-kind", help="emd or kl.")] = "emd",
+    alpha: Annotated[float, typer.Option("--alpha", help="Largest share of a sensitive value in a class.")] = 0.0,
+    beta: Annotated[
+        float, typer.Option("--beta", help="beta-likeness: largest relative gain of a value's share.")
+    ] = 0.0,
+    beta_kind: Annotated[str, typer.Option("--beta-kind", help="basic or enhanced.")] = "basic",
+    disclosure: Annotated[float, typer.Option("--disclosure", help="delta of delta-disclosure privacy.")] = 0.0,
+    risk: Annotated[float, typer.Option("--risk", help="Largest chance to re-identify a row, such as 0.05.")] = 0.0,
+    population: Annotated[
+        int | None, typer.Option(metavar="N", help="With --risk: rows of the population the table is drawn from.")
+    ] = None,
     m: Annotated[int | None, typer.Option("--m", help="Items an attacker may know: 1 to 3 (2 when unset).")] = None,
     algorithm: Annotated[str, typer.Option(help="auto, mondrian, thesis, cluster, lattice or kkm.")] = "auto",
     hierarchies: Annotated[
@@ -83,7 +93,20 @@ def anonymize(
         str | None, typer.Option(metavar="a=1,b=2", help="Generalise every row to these levels of the hierarchies.")
     ] = None,
     keep_exact: Annotated[str, typer.Option(help="yes, no, or thesis (unguarded: may break k).")] = "yes",
-    suppression: Annotated[float, typer.Option(help="Share of rows that may be suppressed, if necessary.")] = 0.0,
+    hierarchy: Annotated[
+        list[str] | None,
+        typer.Option("--hierarchy", metavar="COLUMN=FILE", help="Hierarchy of one column; the others are automatic."),
+    ] = None,
+    suppression: Annotated[
+        float, typer.Option(help="Share of rows that may be suppressed: those whose suppression saves most.")
+    ] = 0.0,
+    balance: Annotated[
+        float, typer.Option(help="What a suppressed row costs: 0 nothing, 0.5 as a row of suppressed cells, 1 all.")
+    ] = 0.0,
+    weight: Annotated[
+        list[str] | None,
+        typer.Option("--weight", metavar="COLUMN=W", help="How much the loss of a column counts (1 when unset)."),
+    ] = None,
     delta: Annotated[float, typer.Option(help="kkm: relational loss up to which classes may be merged.")] = 0.95,
     merge: Annotated[
         str, typer.Option(help="kkm: merge classes where it lowers the loss, all that delta allows, or none.")
@@ -97,9 +120,8 @@ def anonymize(
     ] = "generalise",
     item_suppression: Annotated[float, typer.Option(help="kkm: share of items that may be suppressed.")] = 1.0,
     max_set: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=1, help="Most values in a released set; larger ones are suppressed."),
-    ] = None,
+        int, typer.Option(metavar="N", min=1, help="Most values in a released set; larger ones are suppressed.")
+    ] = 10,
     account: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Keep account of releases; refuse one that crosses an earlier one."),
@@ -139,7 +161,9 @@ def anonymize(
     require_quasi(declared.quasi)
     exact = _keep_exact(keep_exact)
     if declared.items:
-        _check_item_options(algorithm, l=l, t=t, levels=levels, suppression=suppression)
+        others = {"--alpha": alpha, "--beta": beta, "--disclosure": disclosure, "--risk": risk, "--weight": weight,
+                  "--hierarchy": hierarchy, "--balance": balance}  # fmt: skip
+        _check_item_options(algorithm, l=l, t=t, levels=levels, suppression=suppression, others=others)
     else:
         _check_relational_options(algorithm, m=m)
     require_new(out, force=force)
@@ -185,11 +209,19 @@ def anonymize(
             c=c,
             l_kind=l_kind,  # type: ignore[arg-type] # any other word is refused there
             t_kind=t_kind,  # type: ignore[arg-type]
+            alpha=alpha,
+            beta=beta,
+            beta_kind=beta_kind,  # type: ignore[arg-type]
+            delta=disclosure,
+            risk=risk,
+            population=population,
             algorithm=algorithm,
-            hierarchies=_hierarchies(hierarchies),
+            hierarchies=_with_own(_hierarchies(hierarchies), hierarchy, columns),
             levels=_levels(levels),
             keep_exact=exact,  # type: ignore[arg-type]
             suppression_limit=suppression,
+            balance=balance,
+            weights=_column_numbers("--weight", weight),
             max_set=max_set,
             missing=missing,  # type: ignore[arg-type]
         )
@@ -207,14 +239,19 @@ def anonymize(
         _write_hierarchies(made, sets, write_hierarchies, force=force)
     if json:
         emit({**figures, "out": str(out), **_beside(prepared, made.report)})
-        return
-    for note in prepared.reading:
+    else:
+        _print(prepared, made.report, out)
+
+
+def _print(prepared: Prepared, report: Report, out: Path) -> None:
+    """The release for people: notes, figures, and where it is."""
+    for note in (*prepared.reading, *report.notes):
         say(f"note: {note}")
     if prepared.identifiers:
         say(f"note: identifiers are left out: {', '.join(prepared.identifiers)}")
-    stdout().print(_table(made.report))
-    if not made.report.verified:
-        say(f"warning: the release breaks its rule: {'; '.join(made.report.problems)}")
+    stdout().print(_table(report))
+    if not report.verified:
+        say(f"warning: the release breaks its rule: {'; '.join(report.problems)}")
     stdout().print(f"Written to {out}", markup=False)
 
 
@@ -251,7 +288,8 @@ def _check_rule(k: int, l: float, t: float) -> None:  # noqa: E741
 def _beside(prepared: Prepared, report: Report) -> dict[str, object]:
     """What was left out, and how the table was read."""
     gone = [
-        {"what": "rows", "why": "no class could take them", "count": report.suppressed_rows},
+        {"what": "rows", "why": "suppressed, within the limit", "count": report.suppressed_rows},
+        {"what": "cells", "why": "suppressed", "count": report.suppressed_cells},
         {"what": "columns", "why": "they are identifiers", "count": len(prepared.identifiers)},
     ]
     return {"left_out": [entry for entry in gone if entry["count"]], "reading": list(prepared.reading)}
@@ -265,9 +303,21 @@ def _check_relational_options(algorithm: str, *, m: int | None) -> None:
         raise ConfigError("(k, k^m)-anonymity is about item sets and none is named", hint="Give --items COLUMN")
 
 
-def _check_item_options(algorithm: str, *, l: float, t: float, levels: str | None, suppression: float) -> None:  # noqa: E741
+def _check_item_options(
+    algorithm: str,
+    *,
+    l: float,  # noqa: E741 - the literature's own letter
+    t: float,
+    levels: str | None,
+    suppression: float,
+    others: Mapping[str, object],
+) -> None:
     """Refuse options that (k, k^m)-anonymity would otherwise ignore."""
     from kohort.errors import ConfigError
+
+    ignored = [name for name, value in others.items() if value]
+    if ignored:
+        raise ConfigError(f"not enforced together with --items: {', '.join(ignored)}", hint="Leave them out")
 
     if algorithm not in ("auto", "kkm"):
         hint = "Use --algorithm kkm, or leave --items out"
@@ -313,6 +363,38 @@ def _levels(text: str | None) -> dict[str, int] | None:
         raise ConfigError("--levels is not a list of column=level", hint="Write such as age=2,sex=1") from None
 
 
+def _column_numbers(option: str, given: list[str] | None) -> dict[str, float]:
+    """The numbers of an option such as --weight age=3."""
+    from kohort.errors import ConfigError
+
+    found = {}
+    for text in given or ():
+        name, _, value = text.rpartition("=")
+        try:
+            found[name] = float(value)
+        except ValueError:
+            raise ConfigError(f"{option} is not column=number", hint=f"Write such as {option} age=3") from None
+    return found
+
+
+def _with_own(
+    hierarchies: str | dict[str, Hierarchy], own: list[str] | None, quasi: tuple[str, ...]
+) -> str | dict[str, Hierarchy]:
+    """The hierarchies with those of single columns; columns without one are left to be made."""
+    if not own:
+        return hierarchies
+    from kohort.errors import ConfigError, nearest
+    from kohort.tables.hierarchy import Hierarchy
+
+    found = {} if isinstance(hierarchies, str) else dict(hierarchies)
+    for text in own:
+        name, _, path = text.partition("=")
+        if name not in quasi or not path:
+            raise ConfigError(f"--hierarchy is for a quasi-identifier, not {name!r}", hint=nearest(name, quasi))
+        found[name] = Hierarchy.read(path, name)
+    return found
+
+
 def _hierarchies(text: str) -> str | dict[str, Hierarchy]:
     from kohort.anonymity.relational.techniques import hierarchy_techniques
     from kohort.tables.hierarchy import read_hierarchies
@@ -345,7 +427,8 @@ def _table(report: Report) -> Table:
         "t_emd": "largest distance of a class from the table (EMD)",
         "t_kl": "the same (KL, nats)",
         "km": "fewest rows that share a class and up to m items",
-        "ncp": "mean share of the range or of the values that a cell stands for",
+        "ncp": "mean share of the range or of the values that a cell stands for; suppressed: 1",
+        "ncp_released": "the same over the released rows",
         "entropy_loss": "share of the association with the target that is lost",
         "item_loss": "mean share of the items that a released item stands for; suppressed: 1",
         "suppressed_rows": "rows suppressed",

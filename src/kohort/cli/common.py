@@ -13,11 +13,13 @@ import typer
 from kohort.errors import ConfigError
 
 if TYPE_CHECKING:
+    from polars import DataFrame
     from rich.console import Console
 
     from kohort.models.base import Model
 
 __all__ = [
+    "ClusterOption",
     "DropOption",
     "ForceOption",
     "IdentifiersOption",
@@ -106,25 +108,69 @@ def emit(result: Mapping[str, Any]) -> None:
     sys.stdout.write(json.dumps(result, allow_nan=False) + "\n")
 
 
-def checked_model(where: Path) -> Model:
+SiteOption = Annotated[
+    str | None,
+    typer.Option("--site", metavar="NAME", help="Whose table it is, where the plan maps tables of sites."),
+]
+
+
+ClusterOption = Annotated[
+    str | None,
+    typer.Option("--cluster", metavar="NAME", help="Use the model of this cluster of peers."),
+]
+
+
+def as_agreed(frame: DataFrame, model: Path, site: str | None) -> DataFrame:
+    """A table as the mapping of the model's plan makes it; what could not be read goes to stderr.
+
+    Args:
+        frame: The table.
+        model: Where the model is.
+        site: Whose table it is.
+    """
+    from kohort.models.files import about_model, find_model
+    from kohort.runs.plan.mapping import agreed_table
+    from kohort.tables.harmonise.mapping import TableMapping
+
+    mapping = TableMapping.from_plain(about_model(find_model(model)).get("mapping") or {})
+    if not mapping.is_empty and site is None and mapping.sites:
+        names = ", ".join(mapping.sites)
+        say(f"note: sites write some columns in their own way: add --site NAME for a table of {names}")
+    elif site is not None and site not in mapping.sites:
+        say(f"note: the plan's mapping has no rules for site {site!r} alone")
+    made: DataFrame = agreed_table(mapping, frame, site)
+    return made
+
+
+def checked_model(where: Path, cluster: str | None = None) -> Model:
     """A model whose run folder, if it has one, is as its ledger says; what a reader must be told goes to stderr.
 
+    Args:
+        where: A run folder, or the folder of model.json.
+        cluster: The cluster of a run folder whose model it is; None for the common model.
+
     Raises:
-        ConfigError: There is no model, or it cannot be read here.
+        ConfigError: There is no model or no such cluster, or it cannot be read here.
         IntegrityError: A file was changed; the message names it.
     """
     from kohort.crypto.identity.user import user_pins
+    from kohort.models.cluster_names import NoCommonModel
     from kohort.models.files import find_model, read_model, run_folder_of
     from kohort.privacy.ledger.bound import check_run_folder
 
-    folder = find_model(where)
+    folder = find_model(where, cluster=cluster)
     run = run_folder_of(folder)
+    if cluster is not None:
+        say(f"note: the model of cluster {cluster!r}, as {folder.parent.name} has it")
     if run is None:
         say(f"note: {folder} stands without the ledger of its run: nothing says who made this model")
     else:
         for note in check_run_folder(run, pins=user_pins()).notes:
             say(f"note: {note}")
-    return read_model(folder)
+    found = read_model(folder)
+    if isinstance(found, NoCommonModel):
+        found.refuse()
+    return found
 
 
 def say(message: str) -> None:

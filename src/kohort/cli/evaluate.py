@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kohort.cli.common import JsonOption, checked_model, emit, say, stdout
+from kohort.cli.common import ClusterOption, JsonOption, SiteOption, as_agreed, checked_model, emit, say, stdout
 from kohort.cli.predict import MissingOption, ModelArgument, TableArgument
 
 if TYPE_CHECKING:
@@ -26,6 +26,8 @@ def evaluate(
     table: TableArgument,
     by: Annotated[str | None, typer.Option("--by", metavar="COLUMN", help="Also for each value of a column.")] = None,
     missing: MissingOption = "error",
+    site: SiteOption = None,
+    cluster: ClusterOption = None,
     resamples: Annotated[int, typer.Option(min=100, max=100_000, help="Resamples behind an interval.")] = 1000,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the resampling.")] = 0,
     json: JsonOption = False,
@@ -38,10 +40,10 @@ def evaluate(
     from kohort.evaluate.tables import evaluate_table
     from kohort.tables.datasets.catalogue import open_table
 
-    trained = checked_model(model)
+    trained = checked_model(model, cluster)
     found = evaluate_table(
         trained,
-        open_table(table).frame,
+        as_agreed(open_table(table).frame, model, site),
         by=by,
         missing=missing,  # type: ignore[arg-type] # any other word is refused there
         resamples=resamples,

@@ -57,7 +57,7 @@ def explain(
     if row is not None:
         result |= {"row": row, "contributions": _of_row(trained, rows, row)}
     if out is not None:
-        _write_page(trained, curves, out)
+        _write_page(trained, out)
         result["out"] = str(out)
     if json:
         emit(result)
@@ -83,25 +83,16 @@ def _of_row(trained: Model, rows: Any, row: int) -> dict[str, Any]:
     return found[0]
 
 
-def _write_page(trained: Model, curves: dict[str, Any], out: Path) -> None:
+def _write_page(trained: Model, out: Path) -> None:
     from kohort.errors import ConfigError
     from kohort.files import write_atomic
-    from kohort.report.curves import curves_page
+    from kohort.report.curves import curves_of_model, curves_page
 
-    drawn = {name: curve for name, curve in curves.items() if curve["bins"]}
-    if not drawn:
+    found = curves_of_model(trained)
+    if found is None:
         raise ConfigError(f"a model of kind {trained.kind!r} has no curves to draw", hint="Drop --out")
-    if trained.task == "regression":
-        about = f"the predicted {trained.target}, as a share of its range or on the log scale"
-    elif len(trained.classes) == 2:
-        about = f"the log odds of {trained.target} = {trained.classes[1]}"
-    else:
-        about = f"the score of each class of {trained.target}"
-    lead = (
-        f"Each curve is what a column adds to {about}; 0 is its mean over all rows. Bars count the rows of each bin. "
-        "Shaded: 95 % intervals given the other columns, where the model was fitted without noise."
-    )
-    page = curves_page(drawn, title=f"What the model of {trained.target} says", lead=lead, outputs=trained.classes)
+    title = f"What the model of {trained.target} says"
+    page = curves_page(found["columns"], title=title, lead=found["lead"], outputs=found["outputs"])
     write_atomic(out, page.encode())
 
 

@@ -27,7 +27,7 @@ from kohort.errors import KohortError
 
 __all__ = ["app", "build", "main"]
 
-INTERRUPTED, OUT_OF_RESOURCES, BUG = 130, 7, 1
+INTERRUPTED, OUT_OF_RESOURCES, USAGE, BUG = 130, 7, 2, 1
 
 
 def build() -> typer.Typer:
@@ -37,7 +37,7 @@ def build() -> typer.Typer:
         name="kohort",
         help="Train one model over tables that must not be pooled, and record what every site disclosed.",
         no_args_is_help=True,
-        add_completion=False,
+        add_completion=True,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
         context_settings={"help_option_names": ["-h", "--help"]},
@@ -80,25 +80,32 @@ def main() -> NoReturn:
         code = build()([word for word in sys.argv[1:] if word != "--debug"], standalone_mode=False)
         sys.stdout.flush()
         sys.exit(code if isinstance(code, int) else 0)
-    except KohortError as error:
-        _fail(error, str(error), error.exit_code, debug=debug)
-    except click.exceptions.Abort as error:
-        _fail(error, "interrupted", INTERRUPTED, debug=debug)
-    except click.exceptions.NoSuchOption as error:
-        _fail(error, _unknown_option(error), 2, debug=debug)
-    except click.ClickException as error:
-        _fail(error, _said_once(error.format_message()), 2, debug=debug)
-    except KeyboardInterrupt as error:
-        _fail(error, "interrupted", INTERRUPTED, debug=debug)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
-    except MemoryError as error:
-        _fail(error, "out of memory. Use fewer rows or sites", OUT_OF_RESOURCES, debug=debug)
-    except Exception as error:
-        _fail(
-            error, f"a bug in kohort ({type(error).__name__}). Run again with --debug and report it", BUG, debug=debug
-        )
+    except (Exception, KeyboardInterrupt) as error:
+        if debug:
+            traceback.print_exception(error)
+        message, code = _said(error)
+        say(f"kohort: {message}")
+        sys.exit(code)
+
+
+def _said(error: BaseException) -> tuple[str, int]:
+    """What is said about an error, in one line, and the exit code."""
+    match error:
+        case KohortError():
+            return str(error), error.exit_code
+        case click.exceptions.Abort() | KeyboardInterrupt():
+            return "interrupted", INTERRUPTED
+        case click.exceptions.NoSuchOption():
+            return _unknown_option(error), USAGE
+        case click.ClickException():
+            return _said_once(error.format_message()), USAGE
+        case MemoryError():
+            return "out of memory. Use fewer rows or sites", OUT_OF_RESOURCES
+        case _:
+            return f"a bug in kohort ({type(error).__name__}). Run again with --debug and report it", BUG
 
 
 def _said_once(message: str) -> str:
@@ -131,13 +138,6 @@ def _show_warning(
         say(f"kohort: {message}")
     else:
         usual(message, category, *place, **options)
-
-
-def _fail(error: BaseException, message: str, code: int, *, debug: bool) -> NoReturn:
-    if debug:
-        traceback.print_exception(error)
-    say(f"kohort: {message}")
-    sys.exit(code)
 
 
 app = main

@@ -7,7 +7,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kohort.cli.common import ForceOption, JsonOption, checked_model, emit, say
+from kohort.cli.common import (
+    ClusterOption,
+    ForceOption,
+    JsonOption,
+    KeepOption,
+    SiteOption,
+    as_agreed,
+    checked_model,
+    emit,
+    names,
+    say,
+)
 
 if TYPE_CHECKING:
     from kohort.models.base import Model
@@ -41,12 +52,17 @@ def predict(
     proba: Annotated[bool, typer.Option("--proba", help="Add the probability of each class.")] = False,
     missing: MissingOption = "error",
     unseen: UnseenOption = None,
+    site: SiteOption = None,
+    cluster: ClusterOption = None,
+    keep: KeepOption = None,
     force: ForceOption = False,
     json: JsonOption = False,
 ) -> None:
     """Write a table with one more column, predicted_TARGET.
 
-    Columns may come in any order. With --missing skip, rows with missing values get an empty prediction.
+    Columns may come in any order; rows keep theirs. Columns that look like identifiers are left out unless
+    --keep names them. With --missing skip, rows with missing values get an empty prediction. With --cluster, the
+    model is that of a cluster of peers; a run that ended among peers has no other.
 
     Example: kohort predict out/fedavg adult:test --missing skip --out predicted.parquet
     """
@@ -59,22 +75,27 @@ def predict(
     from kohort.tables.frames import ENDINGS, TEXT_ENDINGS, write_table
     from kohort.tables.item_sets import with_item_sets
     from kohort.tables.reading import ROW, restore_texts
+    from kohort.tables.roles import suspected
 
     began = perf_counter()
     if out.suffix.lower() not in ENDINGS:
         raise ConfigError(f"{str(out)!r} has no known ending", hint=f"Use one of {', '.join(ENDINGS)}")
     require_new(out, force=force)
-    trained = with_unseen(checked_model(model), unseen)
+    trained = with_unseen(checked_model(model, cluster), unseen)
     opened = open_table(table)
-    frame = (
-        with_item_sets(opened.frame, trained.encoder.schema.items)[0] if trained.encoder.schema.items else opened.frame
-    )
+    agreed = as_agreed(opened.frame, model, site)
+    frame = with_item_sets(agreed, trained.encoder.schema.items)[0] if trained.encoder.schema.items else agreed
     exact = opened.texts is not None and out.suffix.lower() in TEXT_ENDINGS
-    carried = frame if not exact else frame.with_row_index(ROW)
     # Any other word than the two known ones is refused by predict_table.
-    predicted, skipped = predict_table(trained, carried, proba=proba, missing=missing)  # type: ignore[arg-type]
+    found, skipped = predict_table(trained, frame, proba=proba, missing=missing)  # type: ignore[arg-type]
     unknown = {} if skipped else trained.unseen(frame)
-    predicted = predicted if not exact else restore_texts(predicted, opened.texts, opened.frame)
+    added = found.select(name for name in found.columns if name not in frame.columns)
+    # The table's own columns, whatever the mapping made of them; identifiers only if somebody names them.
+    used = {*trained.encoder.schema.inputs, trained.target, *names(keep)}
+    hidden = suspected(opened.frame, declared=used)
+    predicted = opened.frame.drop(list(hidden)).with_columns(added)
+    if exact:
+        predicted = restore_texts(predicted.with_row_index(ROW), opened.texts, opened.frame)
     write_table(predicted, out, force=force)
     if json:
         emit(
@@ -83,12 +104,21 @@ def predict(
                 "skipped": skipped,
                 "column": predicted_column(trained),
                 "unseen": unknown,
-                "left_out": [{"what": "rows", "why": "a value is missing", "count": skipped}] if skipped else [],
+                "left_out": [
+                    *([{"what": "rows", "why": "a value is missing", "count": skipped}] if skipped else []),
+                    *(
+                        [{"what": "columns", "why": "they look like identifiers", "count": len(hidden)}]
+                        if hidden
+                        else []
+                    ),
+                ],
                 "out": str(out),
                 "seconds": perf_counter() - began,
             }
         )
         return
+    if hidden:
+        say(f"note: left out, they look like identifiers: {', '.join(hidden)}. Add --keep NAME to write them")
     if unknown:
         listed = ", ".join(f"{name} ({count:,})" for name, count in unknown.items())
         say(f"warning: rows with a category unknown to the model, read as any of its column: {listed}")

@@ -33,13 +33,14 @@ def report(
     Example: kohort report out/fedavg
     """
     from kohort.files import require_new
+    from kohort.report.curves import read_runs_with_curves
     from kohort.report.page import json_path, write_report
-    from kohort.report.runs import read_runs, read_shared_plan
+    from kohort.report.runs import read_shared_plan
 
     page = out if out is not None else folder / "report.html"
     for path in (page, json_path(page)):
         require_new(path, force=force)
-    runs = read_runs(folder)
+    runs = read_runs_with_curves(folder)
     methods = list(dict.fromkeys(run["method"] for run in runs))
     heading = title or (f"A run of {methods[0]}" if len(runs) == 1 else f"{len(runs)} runs compared")
     twin = write_report(page, runs, title=heading, plan=read_shared_plan(folder))

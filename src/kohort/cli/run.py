@@ -66,8 +66,8 @@ def run(
     from kohort.cli.progress import between_rounds, round_bar
     from kohort.errors import ConfigError, nearest
     from kohort.runs.config import read_plan
-    from kohort.runs.data_options import data_of
     from kohort.runs.folder import stored_result
+    from kohort.runs.plan.data_options import data_of
     from kohort.runs.run import run as run_plan
 
     if engine not in ENGINES:

@@ -61,7 +61,9 @@ def said_beside(run: Mapping[str, Any]) -> list[str]:
         measure = "R2" if "r2" in run["metrics"] else "accuracy"
         lines.append(f"{measure} beside: " + ", ".join(beside))
     if run.get("epsilon") is not None:
-        lines.append(f"epsilon: {run['epsilon']:.3g} at delta {run['delta']:.3g}, for each {run['unit']}")
+        facts = run.get("dp") or {}
+        whom, scope = facts.get("whom") or run["unit"], facts.get("scope") or "all rows"
+        lines.append(f"epsilon: {run['epsilon']:.3g} at delta {run['delta']:.3g}, for each {whom}, {scope}")
     return lines
 
 

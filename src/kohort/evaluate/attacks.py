@@ -136,7 +136,19 @@ def recover_rows(
 
 
 def recovery_rate(truth: Sequence[NDArray[Any]], factors: Sequence[NDArray[Any]], blocks: Sequence[Block]) -> Recovery:
-    """Attack every site's factor and compare with its true rows [1, x], as multisets."""
+    """Attack every site's factor and compare with its true rows [1, x], as multisets.
+
+    Args:
+        truth: The rows of each site.
+        factors: What each site sent.
+        blocks: How columns are encoded.
+
+    Returns:
+        How many rows and sites were recovered.
+
+    Raises:
+        DataError: Sites and factors differ in number, or there is none.
+    """
     if len(truth) != len(factors) or not truth:
         raise DataError("every site needs its true rows and what it sent", hint="Give one of each a site")
     whole, certain, total = 0, 0, 0

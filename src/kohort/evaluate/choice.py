@@ -54,7 +54,17 @@ def _is_number(value: object) -> bool:
 
 
 def score_name(figures: Figures) -> str:
-    """The measure by which settings are ranked; more is better."""
+    """The measure by which settings are ranked; more is better.
+
+    Args:
+        figures: What was measured.
+
+    Returns:
+        accuracy or r2.
+
+    Raises:
+        ConfigError: Nothing was measured.
+    """
     for name in ("accuracy", "r2"):
         if name in figures:
             return name

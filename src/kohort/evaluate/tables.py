@@ -83,7 +83,22 @@ def evaluate_table(
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> Verdict:
-    """All measures with their intervals on a table that holds the target; `by` names a column to group by."""
+    """All measures with their intervals on a table that holds the target.
+
+    Args:
+        model: The model.
+        frame: The table.
+        by: A column to group by.
+        missing: What happens to rows that the model cannot read.
+        resamples: How many resamples the intervals come from.
+        seed: Of the resamples.
+
+    Returns:
+        Measures of all rows and of each group, and how many rows were skipped.
+
+    Raises:
+        DataError: The target or `by` is no column, or no row can be read.
+    """
     target = model.target
     for column in (target, *(() if by is None else (by,))):
         if column not in frame.columns:

@@ -14,13 +14,13 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from kohort.errors import DataError
+from kohort.errors import ConfigError, DataError
 from kohort.evaluate.intervals import BLOCKS, Blocks, Floats, Resampling, intervals_of
 from kohort.models.base import Model
 from kohort.models.rows import Rows, encode_test_rows
 from kohort.rng import Streams
 
-__all__ = ["accuracy_of", "area_under_curve", "classification", "evaluate_model", "regression"]
+__all__ = ["accuracy_of", "area_under_curve", "classification", "evaluate_model", "loss_of", "regression"]
 
 LEAST_BLOCKS = 200
 """Blocks of a group, however many groups there are: enough for a spread that is right to a twentieth."""
@@ -32,6 +32,18 @@ def accuracy_of(model: Model, rows: Rows) -> float:
     if model.task == "classification":
         return float(np.mean(found == rows.y))
     return float(regression(_own_scale(model, rows.y), found)["r2"])
+
+
+def loss_of(model: Model, rows: Rows) -> float | None:
+    """The mean log loss of classes, or the mean squared error of a number; None without probabilities."""
+    if model.task == "regression":
+        return float(np.mean(np.square(_own_scale(model, rows.y) - model.codes(rows.x))))
+    try:
+        shares = model.probabilities(rows.x)
+    except ConfigError:
+        return None
+    right = shares[np.arange(len(shares)), rows.y.astype(np.int64)].astype(np.float64)
+    return float(-np.mean(np.log(np.clip(right, 1e-15, 1.0))))
 
 
 def evaluate_model(
@@ -91,7 +103,21 @@ def classification(
     classes: int,
     resampling: Resampling | None = None,
 ) -> dict[str, Any]:
-    """Accuracy, precision, recall, F1 (positive class or macro), macro F1, specificity, AUC and confusion matrix."""
+    """Accuracy, precision, recall, F1 (positive class or macro), macro F1, specificity, AUC and confusion matrix.
+
+    Args:
+        truth: Class codes of the rows.
+        found: Predicted codes.
+        scores: A score per row and class, for the AUC.
+        classes: How many there are.
+        resampling: Adds intervals; None: none.
+
+    Returns:
+        Measures by name.
+
+    Raises:
+        DataError: There is no row.
+    """
     _require_rows(len(truth))
     cells = truth * classes + found
     confusion = np.bincount(cells, minlength=classes * classes).reshape(classes, classes)

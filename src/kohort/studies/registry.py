@@ -37,7 +37,17 @@ def studies() -> dict[str, Study]:
 
 
 def find_study(name: str) -> Study:
-    """The study of this name."""
+    """The study of a name.
+
+    Args:
+        name: The name.
+
+    Returns:
+        The study.
+
+    Raises:
+        ConfigError: None is called so.
+    """
     known = studies()
     if name not in known:
         raise ConfigError(f"unknown study {name!r}", hint=nearest(name, known) if known else "None is installed")

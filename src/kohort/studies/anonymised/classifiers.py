@@ -16,7 +16,7 @@ __all__ = ["SVM_ROWS", "Job", "Scored", "classifier", "score"]
 
 SVM_ROWS: Final = 6_000
 """Training rows of the SVM, whose time grows with the square of their number."""
-GRID_ROWS: Final = 3_000
+GRID_ROWS: Final = 1_500
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -1,31 +1,38 @@
 """Chapters 2 and 5.1: automatic groups, partitions and information loss, and the optimisation step as printed.
 
-Information loss is 1 - sum of associations after / sum before over the quasi-identifiers, association being the entropy
-coefficient I(column; target) / H(target), in which a suppressed cell carries no information.
+Three losses. `none`: 1 - sum of associations after / sum before over the quasi-identifiers, association being the
+entropy coefficient I(column; target) / H(target), in which a suppressed cell carries no information. `value`: the same
+with the suppression mark counted as a value like any other, which seems to be the thesis's. `ncp`: the normalised
+certainty penalty, which knows no target.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Final
 
 from kohort.anonymity.checker.measures import measure
-from kohort.anonymity.loss import association, entropy_loss
+from kohort.anonymity.loss import association, ncp
 from kohort.studies.anonymised.paper import ASSOCIATION, EDUCATION, EDUCATION_GROUPS, PARTITIONS
-from kohort.studies.anonymised.release import association_by_column, education_groups, release
+from kohort.studies.anonymised.release import association_by_column, education_groups, whole_release
 from kohort.studies.anonymised.tables import VARIANTS, Case, Variant, k_variants
 from kohort.studies.harness.charts import labelled_bars, line_chart, point
 from kohort.studies.harness.found import Found, Part, ResultTable
 
-__all__ = ["Measured", "association_tables", "draw_associations", "education_tables", "measure_variant",
+__all__ = ["METRICS", "Measured", "association_tables", "draw_associations", "education_tables", "measure_variant",
            "partition_table", "unguarded_table", "write_figures"]  # fmt: skip
 
 # The first figure of each table: loss by k, then the associations for none, k, l and t.
 FIRST_FIGURE: Final = {"mammographic": 1, "adult": 6, "housing": 11}
 SOURCES: Final = {"mammographic": "Table 5.3", "adult": "Table 5.4", "housing": "Table 5.5"}
 SHOWN: Final = ("k3", "l2", "t0.2")
+METRICS: Final = {
+    "none": "information loss, suppression tells nothing", "value": "information loss, suppression is a value",
+    "ncp": "NCP",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,27 +41,36 @@ class Measured:
 
     variant: Variant
     partitions: int
-    loss: float
-    counted_loss: float
-    """The same with the suppression mark counted as a value like any other."""
+    losses: dict[str, float]
+    """By metric."""
     associations: dict[str, float]
     k: int
     """Rows of the smallest class, by the checker."""
     rows_below: int
     """Rows in classes smaller than the k that was asked."""
 
+    @property
+    def loss(self) -> float:
+        """Information loss in which a suppressed cell carries no information."""
+        return self.losses["none"]
 
+
+@cache
 def measure_variant(case: Case, variant: Variant) -> Measured:
-    """Anonymise the whole table and measure what came out."""
-    made = release(case.frame, case, variant)
-    before = association(case.frame, columns=case.quasi, target=case.target)
-    after = association_by_column(made, case)
+    """Anonymise the whole table and measure what came out, once."""
+    made = whole_release(case, variant)
+    before = sum(association(case.frame, columns=case.quasi, target=case.target).values())
+    after, counted = (association_by_column(made, case, counted=how) for how in (False, True))
+    penalty = ncp(case.frame, made.frame, quasi=case.quasi, hierarchies=made.hierarchies)
     found = measure(made.frame, quasi=case.quasi)
     return Measured(
         variant=variant,
         partitions=made.partitions,
-        loss=1.0 - sum(after.values()) / sum(before.values()),
-        counted_loss=entropy_loss(case.frame, made.frame, quasi=case.quasi, target=case.target),
+        losses={
+            "none": 1.0 - sum(after.values()) / before,
+            "value": 1.0 - sum(counted.values()) / before,
+            "ncp": penalty,
+        },
         associations=after,
         k=found.k,
         rows_below=sum(size * count for size, count in found.histogram if size < variant.k),
@@ -73,30 +89,21 @@ def education_tables(adult: Case) -> list[ResultTable]:
     grouped = [
         Found(f"group of {len(group)}: {', '.join(sorted(group))}", group in groups, True) for group in EDUCATION_GROUPS
     ]
+    grouped.append(Found("groups", len(groups), len(EDUCATION_GROUPS)))
     return [
         ResultTable("Education and its most frequent income", "Table 2.2", rows),
-        ResultTable(
-            "Education groups at rho = 10",
-            "Section 2.5",
-            [*grouped, Found("groups", len(groups), len(EDUCATION_GROUPS))],
-        ),
+        ResultTable("Education groups at rho = 10", "Section 2.5", grouped),
     ]
 
 
 def association_tables(case: Case, plain: Measured) -> list[ResultTable]:
     """Tables 5.1 and 5.2: Mammographic before and after."""
-    before = association(case.frame, columns=case.quasi, target=case.target)
-    return [
-        ResultTable(
-            f"{case.title}: association with the target, {when}",
-            source,
-            [Found(name, found[name], ASSOCIATION[key][name]) for name in case.quasi],
-        )
-        for when, source, key, found in (
-            ("before", "Table 5.1", "none", before),
-            ("k = 3", "Table 5.2", "k3", plain.associations),
-        )
-    ]
+    before, tables = association(case.frame, columns=case.quasi, target=case.target), []
+    shown = (("before", "Table 5.1", "none", before), ("k = 3", "Table 5.2", "k3", plain.associations))
+    for when, source, key, found in shown:
+        rows = [Found(name, found[name], ASSOCIATION[key][name]) for name in case.quasi]
+        tables.append(ResultTable(f"{case.title}: association with the target, {when}", source, rows))
+    return tables
 
 
 def partition_table(case: Case, found: Iterable[Measured]) -> ResultTable:
@@ -108,7 +115,8 @@ def partition_table(case: Case, found: Iterable[Measured]) -> ResultTable:
         rows += [
             Found(f"{label}: partitions", one.partitions, partitions),
             Found(f"{label}: information loss", one.loss, loss),
-            Found(f"{label}: loss, suppression counted as a value", one.counted_loss),
+            Found(f"{label}: loss, suppression counted as a value", one.losses["value"], loss),
+            Found(f"{label}: NCP", one.losses["ncp"]),
             Found(f"{label}: k of the release, by the checker", one.k),
         ]
     return ResultTable(f"{case.title}: partitions and information loss", SOURCES[case.name], rows)
@@ -139,7 +147,7 @@ def write_figures(out: Path, case: Case, found: Mapping[str, Measured], ks: Sequ
     points = []
     for k in ks:
         for variant, name in zip(k_variants(k), ("k-anonymity", "with exact values kept"), strict=True):
-            one = found.get(variant.key) or measure_variant(case, variant)
+            one = measure_variant(case, variant)
             points.append(point("information loss", name, k, one.loss))
             points.append(point("partitions", name, k, one.partitions))
     by_k = line_chart(
@@ -154,14 +162,8 @@ def write_figures(out: Path, case: Case, found: Mapping[str, Measured], ks: Sequ
 
 def draw_associations(paths: Sequence[Path], title: str, shown: Mapping[str, Mapping[str, float]]) -> list[Path]:
     """Bars of the association of each column with the target, one file per way the table is shown, on one scale."""
-    top = max(value for values in shown.values() for value in values.values())
-    return [
-        labelled_bars(
-            path,
-            title=f"{title}: association by column, {label}",
-            values=values,
-            x="association with the target",
-            top=top,
-        )
-        for path, (label, values) in zip(paths, shown.items(), strict=True)
-    ]
+    top, drawn = max(value for values in shown.values() for value in values.values()), []
+    for path, (label, values) in zip(paths, shown.items(), strict=True):
+        name = f"{title}: association by column, {label}"
+        drawn.append(labelled_bars(path, title=name, values=values, x="association with the target", top=top))
+    return drawn

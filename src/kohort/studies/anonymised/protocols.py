@@ -2,7 +2,8 @@
 
 `after`: the whole table is anonymised, then split; training and test rows are both generalised. The thesis seems to do
 this. `raw`: the table is split first, the training rows are anonymised alone, and the test rows stay as they are, as a
-model would see them in use. Both hold out the same rows.
+model would see them in use. Both hold out the same rows. `unscaled` is `after` with codes and numbers as they are, for
+classifiers that depend on the scale: the thesis seems not to scale.
 """
 
 from __future__ import annotations
@@ -18,17 +19,19 @@ from numpy.typing import NDArray
 
 from kohort.rng import Streams
 from kohort.studies.anonymised.classifiers import Job, Scored, score
-from kohort.studies.anonymised.release import release
+from kohort.studies.anonymised.release import release, whole_release
 from kohort.studies.anonymised.tables import PRINTED, VARIANTS, AnonymisedSession, Case, Variant, extra_variants
 from kohort.studies.harness.found import Found
 from kohort.studies.harness.parallel import in_parallel
 from kohort.tables.splits import hold_out
 
-__all__ = ["NOT_ANONYMISED", "PROTOCOLS", "Scores", "jobs_of", "score_case"]
+__all__ = ["NOT_ANONYMISED", "PROTOCOLS", "UNSCALED", "UNSCALED_KEYS", "Scores", "jobs_of", "score_case"]
 
 PROTOCOLS: Final = {"after": "split after anonymising", "raw": "raw test rows"}
 TEST_SHARE: Final = 0.3
 NOT_ANONYMISED: Final = "none"
+UNSCALED: Final = "unscaled"
+UNSCALED_KEYS: Final = (NOT_ANONYMISED, "k3")
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,8 @@ class Scores:
 
     def add(self, job: Job, scored: Scored) -> None:
         """Add the scores of one split."""
-        for protocol in PROTOCOLS if job.variant == NOT_ANONYMISED else (job.protocol,):
+        both = job.variant == NOT_ANONYMISED and job.protocol != UNSCALED
+        for protocol in PROTOCOLS if both else (job.protocol,):
             self.found.setdefault((protocol, job.variant, job.classifier), []).append(scored)
 
     def accuracy(self, protocol: str, variant: str, classifier: str) -> float:
@@ -65,7 +69,8 @@ def score_case(session: AnonymisedSession, case: Case) -> Scores:
     say(f"{case.title}: anonymising for {len(depth.classifiers)} classifiers")
     planned = [(VARIANTS[key], depth.classifiers) for key in PRINTED]
     planned += [(variant, ("gradient boosting",)) for variant in extra_variants(case)]
-    jobs = list(jobs_of(case, planned, repeats=depth.repeats[case.name], fit_rows=depth.fit_rows))
+    jobs = list(jobs_of(case, planned, repeats=depth.repeats[case.name], fit_rows=depth.fit_rows,
+                        unscaled=depth.unscaled))  # fmt: skip
     scores = Scores()
     results = in_parallel(score, [(job,) for job in jobs], session.runs.processes)
     for done, (job, scored) in enumerate(zip(jobs, results, strict=True), start=1):
@@ -76,8 +81,9 @@ def score_case(session: AnonymisedSession, case: Case) -> Scores:
 
 
 def jobs_of(
-    case: Case, planned: Sequence[tuple[Variant, Sequence[str]]], *, repeats: int, fit_rows: int = 0
-) -> Iterator[Job]:
+    case: Case, planned: Sequence[tuple[Variant, Sequence[str]]], *, repeats: int, fit_rows: int = 0,
+    unscaled: Sequence[str] = (),
+) -> Iterator[Job]:  # fmt: skip
     """The classifiers to train on one table.
 
     Args:
@@ -85,26 +91,31 @@ def jobs_of(
         planned: The classifiers to train under each variant; those of the first are trained without one too.
         repeats: The number of splits.
         fit_rows: The largest number of training rows; 0 for all.
+        unscaled: The classifiers to train on unscaled rows too.
 
     Yields:
         The jobs, split by split.
     """
     encoder = case.encoder()
     x, y = encoder.transform(case.frame), encoder.target(case.frame).astype(np.int64)
-    whole = {variant.key: release(case.frame, case, variant) for variant, _ in planned}
     streams = Streams.seeded(0)
     for repeat in range(repeats):
         is_test = hold_out(case.frame.height, TEST_SHARE, streams.generator("test", case.name, repeat))
         used = _capped(~is_test, fit_rows, streams.generator("cap", case.name, repeat))
         options: dict[str, Any] = {"y": y[used], "y_test": y[is_test], "seed": repeat}
-        for name in planned[0][1]:
-            yield Job(protocol="raw", variant=NOT_ANONYMISED, classifier=name, x=x[used], x_test=x[is_test], **options)
+        shown = [("raw", NOT_ANONYMISED, planned[0][1], x[used], x[is_test])]
+        shown.append((UNSCALED, NOT_ANONYMISED, unscaled, case.unscaled(x[used]), case.unscaled(x[is_test])))
         for variant, classifiers in planned:
-            after = whole[variant.key].encode(encoder)
+            after = whole_release(case, variant).encode(encoder)
             raw = release(case.frame.filter(pl.Series(~is_test)), case, variant).encode(encoder)[used[~is_test]]
-            for protocol, own, test in (("after", after[used], after[is_test]), ("raw", raw, x[is_test])):
-                for name in classifiers:
-                    yield Job(protocol=protocol, variant=variant.key, classifier=name, x=own, x_test=test, **options)
+            shown.append(("after", variant.key, classifiers, after[used], after[is_test]))
+            shown.append(("raw", variant.key, classifiers, raw, x[is_test]))
+            if variant.key in UNSCALED_KEYS:
+                codes = case.unscaled(after)
+                shown.append((UNSCALED, variant.key, unscaled, codes[used], codes[is_test]))
+        for protocol, key, names, own, test in shown:
+            for name in names:
+                yield Job(protocol=protocol, variant=key, classifier=name, x=own, x_test=test, **options)
 
 
 def _capped(mask: NDArray[np.bool_], rows: int, generator: np.random.Generator) -> NDArray[np.bool_]:

@@ -22,6 +22,7 @@ from kohort.studies.anonymised.loss import (
     unguarded_table,
     write_figures,
 )
+from kohort.studies.anonymised.membership import membership
 from kohort.studies.anonymised.paper import NAMES
 from kohort.studies.anonymised.protocols import score_case
 from kohort.studies.anonymised.silo import chapter_seven
@@ -36,23 +37,19 @@ from kohort.studies.registry import Say, Study
 __all__ = ["FULL", "QUICK", "STUDY", "run_study"]
 
 FULL = AnonymisedDepth(
-    seeds=(0, 1, 2), ks=tuple(range(3, 16)), classifiers=NAMES, repeats={"mammographic": 10, "adult": 3, "housing": 3},
-    fit_rows=0, rounds=100,
+    seeds=(0,), ks=(3, 6, 9, 12, 15), repeats={"mammographic": 5, "adult": 1, "housing": 1}, attacks=5,
+    classifiers=NAMES, fit_rows=6_000, rounds=30, attack_rows=500,
+    unscaled=("SVM", "logistic regression", "SGD", "KNN", "MLP"),
 )  # fmt: skip
 QUICK = AnonymisedDepth(
-    quick=True, seeds=(0,), ks=(3, 9, 15), repeats={"mammographic": 3, "adult": 1, "housing": 1},
+    quick=True, seeds=(0,), ks=(3, 9, 15), repeats={"mammographic": 3, "adult": 1, "housing": 1}, attacks=3,
     classifiers=("extra trees", "random forest", "gradient boosting", "logistic regression", "KNN"),
-    fit_rows=4_000, rounds=30,
+    fit_rows=4_000, rounds=30, attack_rows=500, unscaled=("SVM", "logistic regression", "KNN"),
 )  # fmt: skip
 
 
 def run_study(
-    out: Path,
-    quick: bool,
-    say: Say,
-    *,
-    depth: AnonymisedDepth | None = None,
-    names: Sequence[str] = tuple(CASES),
+    out: Path, quick: bool, say: Say, *, depth: AnonymisedDepth | None = None, names: Sequence[str] = tuple(CASES)
 ) -> dict[str, Any]:
     """Run the study on the named tables; figures go into `out`."""
     depth = depth or (QUICK if quick else FULL)
@@ -75,7 +72,7 @@ def _parts(session: AnonymisedSession, cases: Sequence[Case]) -> Iterator[Part]:
     yield unguarded_table(cases)
     scores = {case.name: score_case(session, case) for case in cases}
     for case in cases:
-        yield Part(list(classifier_tables(case, scores[case.name], depth.classifiers)))
+        yield Part(list(classifier_tables(case, scores[case.name], depth.classifiers, depth.unscaled)))
     ranked, points = rank_correlation(cases, losses, scores, classifiers=depth.classifiers)
     figure = scatter_plot(
         session.out / "figure-loss-accuracy.svg", title="Gradient boosting, raw test rows", points=points,
@@ -85,6 +82,7 @@ def _parts(session: AnonymisedSession, cases: Sequence[Case]) -> Iterator[Part]:
     for case in cases:
         if case.name == "adult":
             yield chapter_seven(session, case)
+    yield membership(session, cases)
     yield Part([conclusions(cases, losses, scores)])
 
 
@@ -102,8 +100,7 @@ def _notes(depth: AnonymisedDepth) -> list[str]:
         "The thesis seems to split after anonymising the whole table. Raw test rows are what a model sees in use. "
         "Both are shown.",
     ]
-    if depth.fit_rows:
-        notes.append(f"Quick: {len(depth.classifiers)} classifiers on at most {depth.fit_rows:,} training rows.")
+    notes.append(f"{len(depth.classifiers)} classifiers on at most {depth.fit_rows:,} training rows.")
     return notes
 
 

@@ -68,13 +68,13 @@ def line_chart(
     color, dash = _series(points)
     width = 380 if len(_names(points, "panel")) > 1 else 620
 
-    def panel(base: alt.Chart, name: str) -> Any:
+    def draw_one(base: alt.Chart, name: str) -> Any:
         form = y_format if isinstance(y_format, str) else y_format[name]
         up = alt.Y("y:Q", title=y or name, scale=alt.Scale(zero=zero), axis=alt.Axis(format=form))
         drawn = base.mark_line(strokeWidth=2, point=alt.OverlayMarkDef(size=36) if dots else False)
         return drawn.encode(x=across, y=up, color=color, strokeDash=dash).properties(width=width, height=260)
 
-    chart = _panels(points, panel)
+    chart = _side_by_side(points, draw_one)
     return _write(path, chart.resolve_scale(y="shared") if y else chart, title)
 
 
@@ -117,7 +117,7 @@ def stacked_bars(
     ranked = [{**row, "rank": parts.index(str(row["part"]))} for row in rows]
     color = alt.Color("part:N", scale=_colors(parts), legend=alt.Legend(orient="bottom", title=None, columns=7))
 
-    def panel(base: alt.Chart, name: str) -> Any:
+    def draw_one(base: alt.Chart, name: str) -> Any:
         del name
         drawn = base.mark_bar().encode(color=color, order=alt.Order("rank:Q"))
         if horizontal:
@@ -126,7 +126,7 @@ def stacked_bars(
         across = alt.X("bar:O", title=bars, axis=alt.Axis(labelAngle=0, grid=False, labelOverlap=True))
         return drawn.encode(x=across, y=alt.Y("sum(value):Q", title=values)).properties(width=520, height=260)
 
-    return _write(path, _panels(ranked, panel), title)
+    return _write(path, _side_by_side(ranked, draw_one), title)
 
 
 def labelled_bars(path: Path, *, title: str, values: Mapping[str, float], x: str, top: float) -> Path:
@@ -145,7 +145,7 @@ def range_chart(path: Path, *, title: str, rows: Points, x: str) -> Path:
     """A range from `low` to `high` per `bar`, one panel per `panel`."""
     import altair as alt
 
-    def panel(base: alt.Chart, name: str) -> Any:
+    def draw_one(base: alt.Chart, name: str) -> Any:
         del name
         y = alt.Y("bar:N", sort=_names(rows, "bar"), title=None, axis=_bare_axis())
         low = alt.X("low:Q", title=x, scale=alt.Scale(zero=False))
@@ -153,7 +153,7 @@ def range_chart(path: Path, *, title: str, rows: Points, x: str) -> Path:
         ends = [base.mark_point(filled=True, size=50).encode(y=y, x=alt.X(f"{end}:Q")) for end in ("low", "high")]
         return alt.layer(span, *ends).properties(width=260, height=alt.Step(26))
 
-    return _write(path, _panels(rows, panel), title)
+    return _write(path, _side_by_side(rows, draw_one), title)
 
 
 def _names(rows: Points, field: str) -> list[str]:
@@ -186,7 +186,7 @@ def _series(rows: Points) -> tuple[alt.Color, alt.StrokeDash]:
     )
 
 
-def _panels(rows: Points, draw: Callable[[Any, str], Any]) -> alt.HConcatChart:
+def _side_by_side(rows: Points, draw: Callable[[Any, str], Any]) -> alt.HConcatChart:
     """The panels side by side, each drawn from its own rows under its name."""
     import altair as alt
 

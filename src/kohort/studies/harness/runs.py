@@ -30,6 +30,8 @@ __all__ = ["RunSummary", "Runs", "Tables", "summarise"]
 
 Tables = Callable[[Plan], dict[str, pl.DataFrame] | None]
 """The tables that replace the plan's own; None keeps those."""
+Change = Callable[[Population, Streams], Population]
+"""What sites of a seed become before they run, as for tuning on validation rows."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -80,6 +82,7 @@ class Runs(Generic[R]):
         summarise: What is kept of a run; called in the process that made it.
         processes: How many processes run at the same time. The figures do not depend on it.
         tables: The tables that replace a plan's own.
+        change: What the sites of a seed become first.
 
     Example:
         >>> runs = Runs((0, 1, 2), summarise=summarise)
@@ -94,11 +97,12 @@ class Runs(Generic[R]):
         summarise: Callable[[Outcome], R],
         processes: int = 1,
         tables: Tables | None = None,
+        change: Change | None = None,
     ) -> None:
         self.seeds = tuple(seeds)
         self.processes = processes
         self._summarise = summarise
-        self._tables = tables
+        self._tables, self._change = tables, change
         self._known: dict[tuple[str, int], R] = {}
 
     def prepare(self, plans: Sequence[Plan], *, seeds: Sequence[int] | None = None) -> None:
@@ -117,7 +121,7 @@ class Runs(Generic[R]):
             for digests in (group[cut::cuts] for cut in range(cuts))
             if digests
         ]
-        jobs = [([by_digest[digest] for digest in digests], seed, self._tables, self._summarise)
+        jobs = [([by_digest[digest] for digest in digests], seed, self._tables, self._summarise, self._change)
                 for seed, digests in parts]  # fmt: skip
         for (seed, digests), found in zip(parts, in_parallel(run_group, jobs, self.processes), strict=True):
             self._known |= {(digest, seed): one for digest, one in zip(digests, found, strict=True)}
@@ -160,12 +164,20 @@ class _SharedRows(Simulation):
         return self.population
 
 
-def run_group(plans: Sequence[Plan], seed: int, tables: Tables | None, summarise: Callable[[Outcome], R]) -> list[R]:
+def run_group(
+    plans: Sequence[Plan],
+    seed: int,
+    tables: Tables | None,
+    summarise: Callable[[Outcome], R],
+    change: Change | None = None,
+) -> list[R]:
     """Runs of plans that have the same rows at the same sites. A plan alone reads its rows as `kohort run` does."""
     rows = None if tables is None else tables(plans[0])
-    if len(plans) == 1 and not _has_budget(plans[0]):
+    if change is None and len(plans) == 1 and not _has_budget(plans[0]):
         return [summarise(run(plans[0], seed=seed, tables=rows))]
     population = populate(plans[0], Streams.seeded(seed), tables=rows)
+    if change is not None:
+        population = change(population, Streams.seeded(seed))
     backend, declared = _SharedRows(population=population), _SharedRows(population=_declared(population, plans[0]))
     return [summarise(run(plan, seed=seed, backend=declared if _has_budget(plan) else backend)) for plan in plans]
 

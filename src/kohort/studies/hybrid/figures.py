@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,8 @@ from kohort.runs.simulation import populate
 from kohort.studies.harness.charts import curve_points, line_chart, stacked_bars
 from kohort.studies.harness.runs import Runs, RunSummary, Tables
 from kohort.studies.hybrid.paper import SHARES
-from kohort.studies.hybrid.plans import Case, Setting, hybrid, no_dp, server_only
+from kohort.studies.hybrid.plans import FL, HYBRID, NO_DP_COLUMN, Case, Cell, Chosen, Setting
+from kohort.studies.hybrid.tuning import Tuned
 
 __all__ = ["accuracy_by_round", "targets_by_cluster"]
 
@@ -22,7 +25,8 @@ FIGURES = {"dutch": 3, "income": 4, "covertype": 5}
 
 def targets_by_cluster(out: Path, case: Case, setting: Setting, tables: Tables, *, seed: int) -> Path:
     """Figure 2: the number of rows of each target in each cluster."""
-    plan = no_dp(case, setting, SHARES[-1])
+    cell = Cell(case=case, setting=setting, low=SHARES[-1])
+    plan = NO_DP_COLUMN.make(cell, Chosen(1.0), Chosen(1.0))  # any plan of the table has these rows
     population = populate(plan, Streams.seeded(seed), tables=tables(plan))
     if population.clusters is None:
         raise AssertionError("the study's plans have clusters")
@@ -40,15 +44,16 @@ def targets_by_cluster(out: Path, case: Case, setting: Setting, tables: Tables, 
     return stacked_bars(path, title=title, rows=rows, bars="cluster", values="training rows")
 
 
-def accuracy_by_round(out: Path, runs: Runs[RunSummary], case: Case, setting: Setting) -> Path:
+def accuracy_by_round(
+    out: Path, runs: Runs[RunSummary], tuned: Tuned, case: Case, setting: Setting, epsilons: Sequence[float]
+) -> Path:
     """Figures 3 to 5: the baseline, FL and P2P+FL by round with the hub, one panel per budget."""
-    share = SHARES[-1]
-    points = []
-    for epsilon in case.epsilons:
-        panel = f"epsilon {epsilon:g}"
-        points += curve_points(panel, "no DP", runs.curve(no_dp(case, setting, share)))
-        points += curve_points(panel, "FL", runs.curve(server_only(case, setting, share, epsilon)))
-        points += curve_points(panel, "P2P+FL", runs.curve(hybrid(case, setting, share, epsilon)))
+    bare, points = Cell(case=case, setting=setting, low=SHARES[-1]), []
+    for epsilon in epsilons:
+        panel, cell = f"epsilon {epsilon:g}", replace(bare, epsilon=epsilon)
+        points += curve_points(panel, "no DP", runs.curve(tuned.plan(NO_DP_COLUMN, bare)))
+        points += curve_points(panel, "FL", runs.curve(tuned.plan(FL, cell)))
+        points += curve_points(panel, "P2P+FL", runs.curve(tuned.plan(HYBRID, cell)))
     title = f"{case.title}, 40 % low-risk, {setting.name} (Figure {FIGURES[case.name]})"
     path = out / f"figure-{FIGURES[case.name]}-{setting.name.split()[0]}.svg"
     return line_chart(path, title=title, points=points, x="round with the hub", y="accuracy on test rows")

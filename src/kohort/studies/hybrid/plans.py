@@ -1,12 +1,12 @@
-"""The study's plans: three tables, two settings, and the ways to train that are compared.
+"""The study's plans: three tables, two settings, and the columns: ways to train that are compared.
 
-All ways share a table's hyper-parameters, chosen once on seed 0 and stated in the notes. The server phase of the hybrid
-is the server-only plan with another starting model, and the baselines without noise leave the noise out.
+Rounds and batches are stated; one procedure tunes rate and clip of every column (`kohort.studies.hybrid.tuning`).
+The server phase of the hybrid is the server's own plan with another starting model.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any, Final
@@ -15,9 +15,9 @@ from kohort.runs.config import Plan, load_plan
 from kohort.studies.hybrid.paper import DELTAS, EPSILONS
 
 __all__ = [
-    "CASES", "COVERTYPE", "DIGITS", "DUTCH", "INCOME", "ONE_HOT", "SHIFTED", "Case", "LowRisk", "Setting",
-    "Training", "hybrid", "low_risk_only", "no_dp", "peers_only", "printed", "published", "server_only", "summed",
-    "tuned", "tuned_hybrid",
+    "CASES", "CLIPS", "COVERTYPE", "DUTCH", "FL", "HYBRID", "HYBRID_STEPS", "INCOME", "LOW_RISK",
+    "NO_DP_COLUMN", "ONCE", "ONE_HOT", "PEERS_ONLY", "REACHES", "SHIFTED", "STEPS", "Case", "Cell", "Chosen", "Column",
+    "LowRisk", "Setting", "Training", "printed", "published",
 ]  # fmt: skip
 
 LowRisk = float | str
@@ -32,34 +32,46 @@ CODES: Final = (
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """Local passes over batches; with batch 0, one full-batch step per round and momentum 0.9 at the hub."""
+    """Local passes over batches; with batch 0, one full-batch step per round, momentum 0.9 and averaged models."""
 
     rounds: int
-    lr: float
     epochs: int = 1
     batch: int = 32
-    clip: float = 0.5
-    average: float = 0.0
-    """The share of the rounds, at the end, whose models are averaged under a budget."""
 
-    def keys(self) -> dict[str, Any]:
-        """The keys of a phase or of `[train]`."""
-        return {"rounds": self.rounds, "local_epochs": self.epochs, "batch": self.batch, "lr": self.lr}
-
-    def budget(self, setting: Setting, epsilon: float) -> dict[str, Any]:
-        """The keys of `dp`."""
-        own = {"clip": self.clip, "average": self.average, "allow_large_delta": True}
-        return {"epsilon": epsilon, "delta": setting.delta, **own}
+    @property
+    def average(self) -> float:
+        """The share of the rounds, at the end, whose models are averaged."""
+        return 0.0 if self.batch else 0.5
 
     def __str__(self) -> str:
         if not self.batch:
-            steps = f"{self.rounds} full-batch steps, rate {self.lr:g}, clip {self.clip:g}"
-            return f"{steps}, last {self.average:.0%} averaged"
-        epochs = f" x {self.epochs} epochs" if self.epochs > 1 else ""
-        return f"{self.rounds} rounds{epochs}, batches of {self.batch}, rate {self.lr:g}"
+            return f"{self.rounds} full-batch steps, momentum 0.9, last half averaged"
+        epochs = f" x {self.epochs} passes" if self.epochs > 1 else ""
+        return f"{self.rounds} rounds{epochs}, batches of {self.batch}"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, order=True)
+class Chosen:
+    """What tuning chooses: how far a step goes at most (rate times clip), and the clip, which matters under noise."""
+
+    reach: float
+    clip: float = 1.0
+
+    @property
+    def lr(self) -> float:
+        """The rate."""
+        return self.reach / self.clip
+
+    def __str__(self) -> str:
+        return f"rate {self.lr:g}, clip {self.clip:g}"
+
+
+REACHES: Final = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
+CLIPS: Final = (0.3, 3.0)
+"""Tried beside 1."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Case:
     """One table and how models are trained on it."""
 
@@ -74,9 +86,8 @@ class Case:
     """Of the Dirichlet split in the authors' published configuration."""
     peers: Training
     server: Training
-    tuned: Training
-    low_risk: Training | None = None
-    """How low-risk rows alone are trained, where it is not `tuned`: without noise more steps cost nothing."""
+    steps: Training = Training(rounds=30, batch=0)
+    """Full-batch training, private or not."""
     least: int = 0
     """Minimum number of rows per site; 0 takes it from the paper's delta."""
 
@@ -84,11 +95,6 @@ class Case:
     def epsilons(self) -> tuple[float, ...]:
         """The budgets of its table."""
         return EPSILONS[self.name]
-
-    @property
-    def noiseless(self) -> Training:
-        """How low-risk rows alone are trained."""
-        return self.low_risk or self.tuned
 
     @property
     def least_rows(self) -> int:
@@ -115,19 +121,15 @@ def published(case: Case) -> Setting:
     return Setting(name="published settings", alpha=case.alpha, delta=1e-5)
 
 
-# The paper prints no rates. The server's rate here gives the paper's no-DP baseline, mean over the three shares; the
-# peers' is the one of 0.5, 0.6 and 0.75 that comes nearest to its P2P+FL cells.
 DUTCH = Case(
     name="dutch", title="Dutch", table="dutch", data={"target": "occupation"}, clusters=5, sites=15, alpha=5.0,
-    peers=Training(rounds=5, epochs=4, lr=0.75),
-    server=Training(rounds=20, lr=0.34),
-    tuned=Training(rounds=60, batch=0, lr=4.0, clip=0.3, average=0.3),
+    peers=Training(rounds=5, epochs=4),
+    server=Training(rounds=20),
 )  # fmt: skip
 ONE_HOT: Final = replace(
     DUTCH,
     title="Dutch, one-hot",
     data={**DUTCH.data, "encoding": "onehot", "kinds": dict.fromkeys(CODES, "category")},
-    tuned=replace(DUTCH.tuned, lr=2.0),
 )
 # With low-risk rows of the youngest, a site's share of them varies: sites must be large enough for either part.
 SHIFTED: Final = replace(ONE_HOT, least=250)
@@ -140,38 +142,26 @@ INCOME = Case(
         "kinds": {"PINCP_GT_50K": "category"},
     },
     clusters="column:ST", sites=5, alpha=5.0,
-    peers=Training(rounds=5, epochs=2, lr=1.0),
-    server=Training(rounds=10, batch=64, lr=1.0),
-    tuned=Training(rounds=60, batch=0, lr=4.0, clip=0.3, average=0.3),
+    peers=Training(rounds=5, epochs=2),
+    server=Training(rounds=10, batch=64),
 )  # fmt: skip
 COVERTYPE = Case(
     name="covertype", title="Covertype", table="covertype",
     data={"target": "cover_type", "kinds": {"cover_type": "category"}}, clusters=20, sites=5, alpha=1.0,
-    peers=Training(rounds=5, epochs=2, lr=2.0),
-    server=Training(rounds=10, lr=2.0),
-    tuned=Training(rounds=100, batch=0, lr=1.0, clip=1.0, average=0.3),
-    low_risk=Training(rounds=200, batch=0, lr=2.0),
-)  # fmt: skip
-DIGITS = Case(
-    name="digits", title="Digits", table="digits",
-    data={"target": "digit", "bounds": {f"pixel_{place:02d}": [0, 16] for place in range(64)}},
-    clusters=2, sites=3, alpha=5.0, least=120,
-    peers=Training(rounds=5, epochs=4, lr=0.5),
-    server=Training(rounds=10, lr=0.5),
-    tuned=Training(rounds=40, batch=0, lr=1.0, clip=0.3, average=0.3),
+    peers=Training(rounds=5, epochs=2),
+    server=Training(rounds=10),
 )  # fmt: skip
 CASES: Final = (DUTCH, INCOME, COVERTYPE)
 
 
-def _plan(
-    case: Case,
-    setting: Setting,
-    low: LowRisk,
-    *phases: Mapping[str, Any],
-    method: Mapping[str, Any] | None = None,
-    train: Mapping[str, Any] | None = None,
-) -> Plan:
-    momentum = {"hub": "momentum"} if any(phase["batch"] == 0 for phase in phases) else {}
+def _plan(case: Case, setting: Setting, low: LowRisk, *phases: Mapping[str, Any], secure: bool = False) -> Plan:
+    train: dict[str, Any] = {}
+    if any(phase["batch"] == 0 for phase in phases) and not secure:
+        train["hub"] = "momentum"
+    if any(phase["batch"] == 0 and phase["kind"] == "server" for phase in phases):
+        train["average"] = case.steps.average
+    # Sums in clear: masks cancel in integers, so the total, and every figure, is the same with them.
+    own = {"secure": {"sum": "none"}} if secure else {}
     return load_plan(
         {
             "data": {"table": case.table, "features": "rest", "encoding": "label", "test": TEST, **case.data},
@@ -184,61 +174,95 @@ def _plan(
                 "min_rows": case.least_rows,
             },
             "model": {"kind": "logistic"},
-            "train": {"optimizer": "sgd", **momentum, **(train or {})},
-            "method": dict(method or {"name": "hybrid", "phases": [dict(phase) for phase in phases]}),
+            "train": train,
+            "method": {"name": "hybrid", "phases": [dict(phase) for phase in phases], **own},
             # Simulated sites: small updates leave, and so do claims whose delta makes them void, marked as such.
             "policy": {"min_rows": 1, "void_dp": True, "delta": 0.05},
         }
     )
 
 
-def _peers(case: Case) -> dict[str, Any]:
-    return {"kind": "peers", "rows": "low", **case.peers.keys()}
+def _keys(training: Training, chosen: Chosen) -> dict[str, Any]:
+    """The keys of a phase."""
+    return {
+        "rounds": training.rounds,
+        "local_epochs": training.epochs,
+        "batch": training.batch,
+        "lr": chosen.lr,
+    }
 
 
-def _server(training: Training, rows: str = "high", dp: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    return {"kind": "server", "rows": rows, **training.keys(), **({} if dp is None else {"dp": dp})}
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """What a plan of the study is about; `epsilon` is None where there is no noise."""
+
+    case: Case
+    setting: Setting
+    low: LowRisk
+    epsilon: float | None = None
+
+    def budget(self, chosen: Chosen) -> dict[str, Any]:
+        """The budget's key of a phase."""
+        if self.epsilon is None:
+            return {}
+        dp = {"epsilon": self.epsilon, "delta": self.setting.delta, "clip": chosen.clip, "allow_large_delta": True}
+        return {"dp": dp}
 
 
-def no_dp(case: Case, setting: Setting, low: LowRisk) -> Plan:
-    """The paper's baseline: all sites train with the hub on high-risk rows, without noise."""
-    return _plan(case, setting, low, _server(case.server))
+@dataclass(frozen=True)
+class Column:
+    """One way to train: its name, whether it is private, and its plan for a cell.
 
-
-def server_only(case: Case, setting: Setting, low: LowRisk, epsilon: float) -> Plan:
-    """The paper's "FL": the same under DP-SGD."""
-    return _plan(case, setting, low, _server(case.server, dp=case.server.budget(setting, epsilon)))
-
-
-def hybrid(case: Case, setting: Setting, low: LowRisk, epsilon: float) -> Plan:
-    """The paper's "P2P+FL": peers on low-risk rows without noise, then as `server_only`."""
-    return _plan(case, setting, low, _peers(case), _server(case.server, dp=case.server.budget(setting, epsilon)))
-
-
-def peers_only(case: Case, setting: Setting, low: LowRisk) -> Plan:
-    """The first phase alone; the model is the mean of the clusters' models."""
-    return _plan(case, setting, low, _peers(case))
-
-
-def low_risk_only(case: Case, setting: Setting, low: LowRisk) -> Plan:
-    """All sites train with the hub on low-risk rows alone, without noise."""
-    return _plan(case, setting, low, _server(case.noiseless, "low"))
-
-
-def tuned(case: Case, setting: Setting, low: LowRisk, epsilon: float) -> Plan:
-    """Server-only with full batches, momentum at the hub and the mean of the last models."""
-    return _plan(case, setting, low, _server(case.tuned, dp=case.tuned.budget(setting, epsilon)))
-
-
-def tuned_hybrid(case: Case, setting: Setting, low: LowRisk, epsilon: float) -> Plan:
-    """Peers first, then as `tuned`."""
-    return _plan(case, setting, low, _peers(case), _server(case.tuned, dp=case.tuned.budget(setting, epsilon)))
-
-
-def summed(case: Case, setting: Setting, low: LowRisk, epsilon: float) -> Plan:
-    """As `tuned` over a sum: noise is added once, not once per site. All rows train, and all are protected.
-
-    Updates are summed in clear: masks cancel in integers, so the total, and every figure, is the same with them.
+    `make` gets the cell, what tuning chose for it, and what tuning chose for the peers' phase.
     """
-    method = {"name": "fedavg", "dp": case.tuned.budget(setting, epsilon), "secure": {"sum": "none"}}
-    return _plan(case, setting, low, method=method, train={**case.tuned.keys(), "optimizer": "momentum"})
+
+    name: str
+    private: bool
+    make: Callable[[Cell, Chosen, Chosen], Plan]
+    has_peers: bool = False
+
+
+def _server(
+    cell: Cell, training: Training, chosen: Chosen, rows: str = "high", optimizer: str = "sgd"
+) -> dict[str, Any]:
+    own = {"kind": "server", "rows": rows, "optimizer": optimizer}
+    return {**own, **_keys(training, chosen), **cell.budget(chosen)}
+
+
+def _peers(cell: Cell, chosen: Chosen) -> dict[str, Any]:
+    return {"kind": "peers", "rows": "low", "optimizer": "sgd", **_keys(cell.case.peers, chosen)}
+
+
+def _of(cell: Cell, *phases: Mapping[str, Any], secure: bool = False) -> Plan:
+    return _plan(cell.case, cell.setting, cell.low, *phases, secure=secure)
+
+
+NO_DP_COLUMN = Column("no DP", False, lambda cell, own, _: _of(cell, _server(cell, cell.case.server, own)))
+"""The paper's baseline: all sites train with the hub on high-risk rows, without noise."""
+LOW_RISK = Column("low-risk only", False, lambda cell, own, _: _of(cell, _server(cell, cell.case.steps, own, "low")))
+"""All sites train with the hub on low-risk rows alone, without noise."""
+PEERS_ONLY = Column("P2P only", False, lambda cell, own, _: _of(cell, _peers(cell, own)))
+"""The first phase alone; each row is judged by the model that its own site has with its peers."""
+FL = Column("FL", True, lambda cell, own, _: _of(cell, _server(cell, cell.case.server, own)))
+"""The paper's "FL": DP-SGD over batches at every site, on high-risk rows."""
+HYBRID = Column(
+    "P2P+FL",
+    True,
+    lambda cell, own, peers: _of(cell, _peers(cell, peers), _server(cell, cell.case.server, own)),
+    has_peers=True,
+)
+"""The paper's "P2P+FL": peers on low-risk rows without noise, then as `FL`."""
+STEPS = Column("tuned server", True, lambda cell, own, _: _of(cell, _server(cell, cell.case.steps, own)))
+"""Server alone with full batches, momentum and averaged models; noise at every site."""
+ONCE = Column(
+    "noise once",
+    True,
+    lambda cell, own, _: _of(cell, _server(cell, cell.case.steps, own, optimizer="momentum"), secure=True),
+)
+"""The same over a sum: noise is added once, not once per site."""
+HYBRID_STEPS = Column(
+    "P2P, then tuned server",
+    True,
+    lambda cell, own, peers: _of(cell, _peers(cell, peers), _server(cell, cell.case.steps, own)),
+    has_peers=True,
+)

@@ -12,7 +12,7 @@ import polars as pl
 from kohort.runs.config import Plan
 from kohort.tables.datasets.catalogue import open_table
 
-__all__ = ["ShuffledRows", "digits", "table_rows"]
+__all__ = ["ShuffledRows", "table_rows"]
 
 SHUFFLE: Final = 7
 
@@ -32,14 +32,5 @@ class ShuffledRows:
 @lru_cache(maxsize=3)
 def table_rows(name: str, limit: int = 0) -> pl.DataFrame:
     """A table in shuffled order, the same every time; with a limit, so many of its rows."""
-    frame = digits() if name == "digits" else open_table(name).frame
+    frame = open_table(name).frame
     return frame.sample(n=min(limit or frame.height, frame.height), shuffle=True, seed=SHUFFLE)
-
-
-def digits() -> pl.DataFrame:
-    """scikit-learn's handwritten digits: one column per pixel."""
-    from sklearn.datasets import load_digits
-
-    pictures, names = load_digits(return_X_y=True)
-    columns = {f"pixel_{place:02d}": pictures[:, place] for place in range(pictures.shape[1])}
-    return pl.DataFrame({**columns, "digit": pl.Series(names).cast(pl.String)})

@@ -1,122 +1,192 @@
-"""Tables 1 to 3 with the baselines the paper leaves out, and three tables beyond it: low-risk rows that differ from the
-others, data that is no table, and the accountants."""
+"""Tables 1 to 3, every column tuned alike; the paper's conclusions with intervals; a grid beside the tuned server; low-
+risk rows that differ from the others; and the accountants."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from statistics import fmean
 from typing import Final
 
 from kohort.privacy.dp.accounting import Accountant, Event, epsilon_of
-from kohort.runs.config import Plan
 from kohort.studies.harness.found import Found, ResultTable
 from kohort.studies.harness.runs import Runs, RunSummary
-from kohort.studies.hybrid import plans
-from kohort.studies.hybrid.paper import HYBRID, IMPROVEMENT, NO_DP, SERVER, SHARES
-from kohort.studies.hybrid.plans import DIGITS, SHIFTED, Case, Setting
+from kohort.studies.hybrid.paper import HYBRID as PAPER_HYBRID
+from kohort.studies.hybrid.paper import IMPROVEMENT, NO_DP, SERVER, SHARES
+from kohort.studies.hybrid.plans import (
+    FL,
+    HYBRID,
+    HYBRID_STEPS,
+    LOW_RISK,
+    NO_DP_COLUMN,
+    ONCE,
+    PEERS_ONLY,
+    SHIFTED,
+    STEPS,
+    Case,
+    Cell,
+    Chosen,
+    Column,
+    Setting,
+)
+from kohort.studies.hybrid.tuning import Tuned
 
-__all__ = ["accounting", "accuracy_table", "comparison", "digits_table", "one_hot_table", "plans_of", "shifted_table"]
+__all__ = ["accounting", "accuracy_table", "cells_of", "conclusions", "grid_table", "settings_table", "shifted_table"]
 
 AllRuns = Runs[RunSummary]
-Budgeted = Callable[[Case, Setting, float, float], Plan]
 SOURCES: Final = {"dutch": "Table 1", "income": "Table 2", "covertype": "Table 3"}
 BEYOND: Final = "beyond the paper"
 DELTA: Final = 1e-5
-PAPERS_OWN: Final[dict[str, Budgeted]] = {"FL": plans.server_only, "P2P+FL": plans.hybrid}
-BASELINES: Final[dict[str, Budgeted]] = {"tuned server-only": plans.tuned, "noise added once, all rows": plans.summed}
-WITHOUT_NOISE: Final[dict[str, Callable[[Case, Setting, float], Plan]]] = {
-    "no DP": plans.no_dp,
-    "low-risk only": plans.low_risk_only,
-    "peers only, mean of clusters": plans.peers_only,
-}
+WITHOUT_NOISE: Final = (NO_DP_COLUMN, LOW_RISK, PEERS_ONLY)
+PAPERS_OWN: Final = (FL, HYBRID)
+BASELINES: Final = (STEPS, ONCE)
 YOUNGEST: Final = {"below:age:6": "the youngest 14 %", "below:age:7": "the youngest 25 %"}
 """Ages are coded in groups; a share of 20 % lies between these two."""
-DIGITS_EPSILON: Final = 2.0
+GRID: Final = tuple(
+    Chosen(reach, clip)
+    for reach in (0.125, 0.25, 0.5, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0)
+    for clip in (0.1, 0.3, 0.5, 1.0, 2.0, 3.0)
+)
+"""60 settings."""
 TWO_PHASES: Final = (Event(sigma=6.0, rate=0.2, steps=100), Event(sigma=8.0, rate=0.1, steps=600))
 
 
-def plans_of(case: Case, setting: Setting, shares: Sequence[float], *, baselines: bool) -> list[Plan]:
-    """Every plan of one table."""
-    ways = {**PAPERS_OWN, **BASELINES} if baselines else PAPERS_OWN
-    chosen = [way(case, setting, share) for way in WITHOUT_NOISE.values() for share in shares]
-    return chosen + [
-        way(case, setting, share, epsilon) for way in ways.values() for share in shares for epsilon in case.epsilons
+def cells_of(
+    case: Case, setting: Setting, shares: Sequence[float], epsilons: Sequence[float], *, baselines: bool
+) -> list[tuple[Column, Cell]]:
+    """Every column of every cell of one table."""
+    noisy = (*PAPERS_OWN, *BASELINES) if baselines else PAPERS_OWN
+    bare = [Cell(case=case, setting=setting, low=share) for share in shares]
+    private = [replace(cell, epsilon=epsilon) for cell in bare for epsilon in epsilons]
+    return [(column, cell) for column in WITHOUT_NOISE for cell in bare] + [
+        (column, cell) for column in noisy for cell in private
     ]
 
 
 def accuracy_table(
-    runs: AllRuns, case: Case, setting: Setting, shares: Sequence[float], *, baselines: bool
+    runs: AllRuns,
+    tuned: Tuned,
+    case: Case,
+    setting: Setting,
+    shares: Sequence[float],
+    epsilons: Sequence[float],
+    *,
+    baselines: bool,
 ) -> ResultTable:
-    """Accuracy by share of low-risk rows and budget. The improvement is over FL in every row."""
+    """Accuracy on test rows by share of low-risk rows and budget. The improvement is over FL in every row."""
     rows = []
+    wanted = cells_of(case, setting, shares, epsilons, baselines=baselines)
+    runs.prepare([tuned.plan(column, cell) for column, cell in wanted])
+    for column, cell in wanted:
+        if not column.private:
+            paper = NO_DP[case.name][SHARES.index(float(cell.low))] if column is NO_DP_COLUMN else None
+            rows.append(runs.found(f"{float(cell.low):.0%} low: {column.name}", tuned.plan(column, cell), paper))
     for share in shares:
-        for name, plan in WITHOUT_NOISE.items():
-            paper = NO_DP[case.name][SHARES.index(share)] if name == "no DP" else None
-            rows.append(runs.found(f"{share:.0%} low: {name}", plan(case, setting, share), paper))
-    for share in shares:
-        for epsilon in case.epsilons:
-            rows += _cell(runs, case, setting, share, epsilon, baselines=baselines)
-    void = any(one.void for one in runs.of(plans.server_only(case, setting, SHARES[-1], case.epsilons[0])))
+        for epsilon in epsilons:
+            rows += _cell(
+                runs, tuned, Cell(case=case, setting=setting, low=share, epsilon=epsilon), baselines=baselines
+            )
+    void = any(one.void for one in runs.of(tuned.plan(*wanted[-1])))
     name = f"{case.title}, {setting.name}: alpha {setting.alpha:g}, delta {setting.delta:g}"
     note = " (above 1/(10 n) at some site: every DP claim here is void)" if void else ""
     return ResultTable(name + note, SOURCES[case.name], rows)
 
 
-def _cell(runs: AllRuns, case: Case, setting: Setting, share: float, epsilon: float, *, baselines: bool) -> list[Found]:
-    place, number = SHARES.index(share), case.epsilons.index(epsilon)
-    label = f"{share:.0%} low, epsilon {epsilon:g}"
-    paper = {"FL": SERVER[case.name][place][number], "P2P+FL": HYBRID[case.name][place][number]}
-    chosen = {name: way(case, setting, share, epsilon) for name, way in {**PAPERS_OWN, **BASELINES}.items()}
-    gain = runs.mean(chosen["P2P+FL"]) / runs.mean(chosen["FL"]) - 1
-    rows = [runs.found(f"{label}: {name}", chosen[name], paper[name]) for name in PAPERS_OWN]
+def _cell(runs: AllRuns, tuned: Tuned, cell: Cell, *, baselines: bool) -> list[Found]:
+    case, epsilon = cell.case, float(cell.epsilon or 0.0)
+    place, number = SHARES.index(float(cell.low)), case.epsilons.index(epsilon)
+    label = f"{float(cell.low):.0%} low, epsilon {epsilon:g}"
+    paper = {FL.name: SERVER[case.name][place][number], HYBRID.name: PAPER_HYBRID[case.name][place][number]}
+    gain = runs.mean(tuned.plan(HYBRID, cell)) / runs.mean(tuned.plan(FL, cell)) - 1
+    rows = [runs.found(f"{label}: {one.name}", tuned.plan(one, cell), paper[one.name]) for one in PAPERS_OWN]
     rows.append(Found(f"{label}: improvement over FL", gain, IMPROVEMENT[case.name][place][number]))
-    return rows + [runs.found(f"{label}: {name}", chosen[name]) for name in BASELINES if baselines]
+    return rows + [runs.found(f"{label}: {one.name}", tuned.plan(one, cell)) for one in BASELINES if baselines]
 
 
-def _table(runs: AllRuns, name: str, chosen: Mapping[str, Plan]) -> ResultTable:
-    """A table beyond the paper: the accuracy of each plan."""
-    runs.prepare(list(chosen.values()))
-    return ResultTable(name, BEYOND, [runs.found(setting, plan) for setting, plan in chosen.items()])
+def settings_table(tuned: Tuned) -> ResultTable:
+    """What tuning chose, for every column and cell."""
+    rows = []
+    for (name, cell), chosen in tuned.chosen.items():
+        budget = "" if cell.epsilon is None else f", epsilon {cell.epsilon:g}"
+        low = cell.low if isinstance(cell.low, str) else f"{cell.low:.0%}"
+        rows.append(Found(f"{cell.case.title}, {cell.setting.name}, {low} low{budget}: {name}", str(chosen)))
+    return ResultTable("Settings chosen on validation rows", BEYOND, rows)
 
 
-def one_hot_table(runs: AllRuns, case: Case, setting: Setting, epsilons: Sequence[float]) -> ResultTable:
-    """Accuracy at 40 % low-risk rows with codes as indicators, which suit a linear model."""
-    share, ways = SHARES[-1], {**PAPERS_OWN, **BASELINES, "P2P, then tuned": plans.tuned_hybrid}
-    chosen = {name: way(case, setting, share) for name, way in WITHOUT_NOISE.items()}
-    chosen |= {
-        f"epsilon {epsilon:g}: {name}": way(case, setting, share, epsilon)
-        for epsilon in epsilons
-        for name, way in ways.items()
-    }
-    return _table(runs, f"{case.title}, 40 % low-risk, {setting.name}", chosen)
+def conclusions(
+    runs: AllRuns, tuned: Tuned, case: Case, setting: Setting, shares: Sequence[float], epsilons: Sequence[float]
+) -> ResultTable:
+    """The paper's conclusions on one table: means over the seeds, with 95 % intervals."""
+
+    def values(column: Column, share: float, epsilon: float | None) -> list[float]:
+        return runs.accuracies(tuned.plan(column, Cell(case=case, setting=setting, low=share, epsilon=epsilon)))
+
+    def gains(epsilon: float, other: Column, ours: Column = HYBRID) -> list[float]:
+        each = [
+            _minus(values(ours, share, epsilon), values(other, share, epsilon if other.private else None))
+            for share in shares
+        ]
+        return [fmean(of_seed) for of_seed in zip(*each, strict=True)]
+
+    least, most = epsilons[0], epsilons[-1]
+    rows = [_tested(f"gain of P2P+FL over FL at epsilon {epsilon:g}", gains(epsilon, FL)) for epsilon in epsilons]
+    shrinks = _minus(gains(least, FL), gains(most, FL))
+    rows.append(_tested(f"the gain shrinks as epsilon grows: {least:g} less {most:g}", shrinks))
+    for other in (STEPS, ONCE, LOW_RISK):
+        both = [fmean(pair) for pair in zip(*(gains(epsilon, other) for epsilon in epsilons), strict=True)]
+        rows.append(_tested(f"gain of P2P+FL over {other.name}, mean over epsilon", both))
+    return ResultTable(f"{case.title}: the paper's conclusions, mean over the shares", "Section 4.1", rows)
 
 
-def shifted_table(runs: AllRuns, epsilons: Sequence[float]) -> ResultTable:
+def _minus(these: Iterable[float], those: Iterable[float]) -> list[float]:
+    return [this - that for this, that in zip(these, those, strict=True)]
+
+
+def _tested(setting: str, values: Sequence[float]) -> Found:
+    """A difference with its interval, and whether that leaves out 0."""
+    found = Found.mean(setting, values, interval=True)
+    if found.interval is None:
+        return replace(found, setting=f"{setting} (one seed: not tested)")
+    low, high = found.interval
+    said = "holds" if low > 0 else "the opposite holds" if high < 0 else "not shown"
+    return replace(found, setting=f"{setting}: {said}")
+
+
+def shifted_table(runs: AllRuns, tuned: Tuned, epsilons: Sequence[float], rules: Sequence[str]) -> ResultTable:
     """Covariate shift: the low-risk rows are those of the youngest. Does the DP phase pay for its noise here?"""
-    setting = Setting(name="shifted", alpha=5.0, delta=DELTA)
-    chosen: dict[str, Plan] = {}
-    for rule, who in YOUNGEST.items():
-        chosen[f"{who}: no DP, high-risk rows"] = plans.no_dp(SHIFTED, setting, rule)
-        chosen[f"{who}: low-risk only"] = plans.low_risk_only(SHIFTED, setting, rule)
+    setting, rows = Setting(name="shifted", alpha=5.0, delta=DELTA), []
+    ways = (STEPS, HYBRID_STEPS)
+    bare = {rule: Cell(case=SHIFTED, setting=setting, low=rule) for rule in rules}
+    noisy = {(rule, epsilon): replace(bare[rule], epsilon=epsilon) for rule in rules for epsilon in epsilons}
+    wanted = [(LOW_RISK, cell) for cell in bare.values()]
+    wanted += [(column, cell) for cell in noisy.values() for column in ways]
+    tuned.tune(wanted)
+    runs.prepare([tuned.plan(*one) for one in wanted])
+    for rule in rules:
+        who, alone = YOUNGEST[rule], tuned.plan(LOW_RISK, bare[rule])
+        rows.append(runs.found(f"{who}: {LOW_RISK.name}", alone))
         for epsilon in epsilons:
-            chosen[f"{who}, epsilon {epsilon:g}: tuned server-only"] = plans.tuned(SHIFTED, setting, rule, epsilon)
-            chosen[f"{who}, epsilon {epsilon:g}: P2P, then tuned"] = plans.tuned_hybrid(SHIFTED, setting, rule, epsilon)
-    return _table(runs, "Dutch, one-hot: low-risk rows are the youngest", chosen)
+            plans = [tuned.plan(column, noisy[rule, epsilon]) for column in ways]
+            label = f"{who}, epsilon {epsilon:g}"
+            rows += [runs.found(f"{label}: {one.name}", plan) for one, plan in zip(ways, plans, strict=True)]
+            server, both = (runs.accuracies(plan) for plan in plans)
+            rows.append(_tested(f"{label}: the hybrid wins over the server", _minus(both, server)))
+            low = runs.accuracies(alone)
+            rows.append(_tested(f"{label}: the hybrid wins over low-risk only", _minus(both, low)))
+    return ResultTable("Dutch, one-hot: low-risk rows are the youngest", BEYOND, rows)
 
 
-def digits_table(runs: AllRuns) -> ResultTable:
-    """Handwritten digits of 8 x 8 pixels, over two clusters of three sites."""
-    setting, share = Setting(name="digits", alpha=5.0, delta=DELTA), 0.4
-    chosen = {name: way(DIGITS, setting, share) for name, way in WITHOUT_NOISE.items()}
-    ways = {
-        **PAPERS_OWN,
-        "tuned server-only": plans.tuned,
-        "P2P, then tuned": plans.tuned_hybrid,
-        "noise added once, all rows": plans.summed,
-    }
-    for name, way in ways.items():
-        chosen[f"epsilon {DIGITS_EPSILON:g}: {name}"] = way(DIGITS, setting, share, DIGITS_EPSILON)
-    return _table(runs, "Handwritten digits, 40 % low-risk", chosen)
+def grid_table(runs: AllRuns, tuned: Tuned, cell: Cell) -> ResultTable:
+    """The tuned server beside the best of a grid of 60 settings, both chosen on validation rows."""
+    scores = tuned.score(STEPS, cell, GRID)
+    best = GRID[max(range(len(GRID)), key=scores.__getitem__)]
+    ours = tuned.chosen[STEPS.name, cell]
+    found = {"tuned by the procedure": ours, "best of 60 on validation rows": best}
+    rows = [runs.found(f"{name}: {one}", tuned.plan_with(STEPS, cell, one)) for name, one in found.items()]
+    validation = tuned.score(STEPS, cell, [ours])[0]
+    rows.append(Found("validation accuracy: best of 60 less the procedure's", max(scores) - validation))
+    label = f"{cell.case.title}, {float(cell.low):.0%} low, epsilon {cell.epsilon:g}"
+    return ResultTable(f"Tuned server beside a grid: {label}", BEYOND, rows)
 
 
 def accounting() -> ResultTable:
@@ -133,35 +203,3 @@ def accounting() -> ResultTable:
         for kind, label in shown
     ]
     return ResultTable("Epsilon at delta 1e-5 by accountant", "Section 3", rows)
-
-
-def comparison(runs: AllRuns, cases: Sequence[tuple[Case, Setting, Sequence[float]]]) -> ResultTable:
-    """Summary of Tables 1 to 3: mean accuracies, and in how many cells P2P+FL beats each baseline."""
-    rows = []
-    for case, setting, shares in cases:
-        cells = [(share, epsilon) for share in shares for epsilon in case.epsilons]
-        ours = {
-            name: [runs.mean(way(case, setting, *cell)) for cell in cells]
-            for name, way in {**PAPERS_OWN, **BASELINES}.items()
-        }
-        low = [runs.mean(plans.low_risk_only(case, setting, share)) for share, _ in cells]
-        paper = {
-            name: [printed[SHARES.index(share)][case.epsilons.index(epsilon)] for share, epsilon in cells]
-            for name, printed in (("FL", SERVER[case.name]), ("P2P+FL", HYBRID[case.name]))
-        }
-        both, where = ours["P2P+FL"], f"{case.title}: cells where P2P+FL is above"
-        rows += [Found(f"{case.title}: mean of {name}", fmean(ours[name]), fmean(paper[name])) for name in PAPERS_OWN]
-        rows += [
-            Found(
-                f"{case.title}: cells of {len(cells)} where P2P+FL is above FL",
-                _above(both, ours["FL"]),
-                _above(paper["P2P+FL"], paper["FL"]),
-            ),
-            Found(f"{where} tuned server-only", _above(both, ours["tuned server-only"])),
-            Found(f"{where} low-risk only", _above(both, low)),
-        ]
-    return ResultTable("P2P+FL against the baselines", "Section 4.1", rows)
-
-
-def _above(these: Sequence[float], those: Sequence[float]) -> int:
-    return sum(this > that for this, that in zip(these, those, strict=True))

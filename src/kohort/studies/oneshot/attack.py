@@ -58,7 +58,7 @@ def adult_onehot(*, sites: int, scheme: str = "masks", min_cell: int = 10) -> Pl
                 "secure": {"sum": scheme},
                 "oneshot": {"min_rows": 1, "min_cell": min_cell},
             },
-            "policy": {"min_rows": 1},
+            "policy": {"min_rows": 1, "pairs": "open"},
         }
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["ACCURACY", "BASELINES", "CENTRAL_SECONDS", "FEDERATED_SECONDS", "ROUNDS_SKIN", "SHAPES", "SITE_ROWS"]
+__all__ = ["ACCURACY", "BASELINES", "ROUNDS_SKIN", "SHAPES", "SITE_ROWS"]
 
 # Tables 3 and 4, first row.
 ACCURACY: Final = {
@@ -36,9 +36,6 @@ SITE_ROWS: Final = {
     "higgs": (7_700_000, 385),
     "higgs:x4": (30_800_000, 1_540),
 }
-# Section 4.2: Higgs x4, centrally and with 10,000 sites.
-CENTRAL_SECONDS: Final = 464.84
-FEDERATED_SECONDS: Final = 11.18
 # Section 4.5: Skin at a fraction of 0.3.
 ROUNDS_SKIN: Final = 13
 

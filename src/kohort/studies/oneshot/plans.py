@@ -110,7 +110,7 @@ def _plan(table: Table, bounds: Mapping[str, tuple[float, float]], sites: dict[s
         "bounds": {name: list(pair) for name, pair in bounds.items()},
         "test": 0.3,
     }
-    return load_plan({"data": data, "sites": sites, **sections, "policy": {"min_rows": 1}})
+    return load_plan({"data": data, "sites": sites, **sections, "policy": {"min_rows": 1, "pairs": "open"}})
 
 
 @dataclass(frozen=True, kw_only=True)
