@@ -20,29 +20,38 @@ classes is declared, and so is no disclosure. No rows are kept for testing unles
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from inspect import signature
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import narwhals as nw
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_array, check_consistent_length, check_is_fitted, column_or_1d, validate_data
+from sklearn.utils.validation import (
+    _check_sample_weight,
+    check_array,
+    check_consistent_length,
+    check_is_fitted,
+    column_or_1d,
+    validate_data,
+)
 
 from kohort.runs.config import Plan, only_read
-from kohort.runs.overrides import dotted_keys, without_keys
+from kohort.runs.plan.overrides import dotted_keys, without_keys
 from kohort.runs.run import Outcome, run
 from kohort.runs.secure_default import load_secured, with_secure_sum
 from kohort.tables.cells import canonical_text
 from kohort.tables.frames import from_native
+from kohort.tables.reading import with_dates
 
 __all__ = ["FederatedClassifier", "FederatedRegressor"]
 
-SIMULATED_POLICY = {"min_rows": 1, "min_cell": 1}
+SIMULATED_POLICY = {"min_rows": 1, "min_cell": 1, "pairs": "open"}
 NO_PROBABILITIES = ("svm", "perceptron")
 _KEYS = {
     "rounds": "train.rounds",
@@ -65,6 +74,7 @@ class _Given:
     y: Any
     sites: Any
     target: str | None
+    weight: NDArray[Any] | None = None
 
 
 class _Federated(BaseEstimator):  # type: ignore[misc] # scikit-learn has no types
@@ -89,6 +99,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc] # scikit-learn has no typ
         train: Mapping[str, Any] | None = None,
         data: Mapping[str, Any] | None = None,
         method_options: Mapping[str, Any] | None = None,
+        class_weight: Mapping[Any, float] | Literal["balanced"] | None = None,
     ) -> None:
         self.method = method
         self.n_sites = n_sites
@@ -106,9 +117,40 @@ class _Federated(BaseEstimator):  # type: ignore[misc] # scikit-learn has no typ
         self.train = train
         self.data = data
         self.method_options = method_options
+        self.class_weight = class_weight
 
-    def _train(self, given: _Given, target: pl.Series, declared: Mapping[str, Any]) -> Outcome:
-        frame = self._as_frame(given.x, reset=False)
+    def set_output(self, *, transform: Literal["default", "pandas"] | None = None) -> Self:
+        """Choose what predictions are.
+
+        Parameters
+        ----------
+        transform : "default": arrays; "pandas": a Series, or a DataFrame with a column per class, with the index of X.
+        """
+        if transform not in (None, "default", "pandas"):
+            raise ValueError(f'transform={transform!r} is neither "default" nor "pandas"')
+        if transform is not None:
+            self._output = transform
+        return self
+
+    def _given_back(self, values: NDArray[Any], X: Any, columns: Any = None) -> Any:
+        """Predictions as `set_output` asks for them."""
+        if getattr(self, "_output", "default") != "pandas":
+            return values
+        import pandas as pd
+
+        index = getattr(X, "index", None)
+        if columns is not None:
+            return pd.DataFrame(values, index=index, columns=list(columns))
+        return pd.Series(values, index=index, name=self.outcome_.model.target)
+
+    def _train(
+        self,
+        given: _Given,
+        target: pl.Series,
+        declared: Mapping[str, Any],
+        weights: Mapping[str, float] | None = None,
+    ) -> Outcome:
+        frame = with_dates(self._as_frame(given.x, reset=False))
         name = given.target or _free_name("target", frame.columns)
         is_array = not _is_frame(given.x)
         kinds = dict.fromkeys(frame.columns, "number") if is_array else {}
@@ -124,19 +166,24 @@ class _Federated(BaseEstimator):  # type: ignore[misc] # scikit-learn has no typ
             if key in {"table", "target"}:
                 raise ValueError(f"data may not hold {key!r}: X and y of fit say it")
             data[key] = {**data[key], **value} if isinstance(data.get(key), dict) else value
-        if "missing" not in data and any(column.null_count() for column in frame):
-            found = [f"{column.name} ({column.null_count():,})" for column in frame if column.null_count()]
-            raise ValueError(
-                f"X has missing values in: {', '.join(found)}. Choose data={{'missing': 'category'}} to learn from "
-                "them, or data={'missing': 'drop'} to leave those rows out"
-            )
-        data.setdefault("missing", "drop")
+        data.setdefault("missing", "impute" if any(column.null_count() for column in frame) else "drop")
+        if self.method != "additive":
+            data.setdefault("encoding", "onehot")
         whole = frame.with_columns(target.alias(name))
+        if given.weight is not None:
+            data["weight"] = _free_name("sample_weight", whole.columns)
+            whole = whole.with_columns(pl.Series(data["weight"], given.weight))
         tables, sites = self._deal(whole, given.sites)
         site_count = len(tables) if len(tables) > 1 else None if self.split.startswith("column:") else sites["count"]
-        return run(self._plan(data, sites, site_count), seed=self.seed, tables=tables)
+        return run(self._plan(data, sites, site_count, weights), seed=self.seed, tables=tables)
 
-    def _plan(self, data: Mapping[str, Any], sites: Mapping[str, Any], site_count: int | None) -> Plan:
+    def _plan(
+        self,
+        data: Mapping[str, Any],
+        sites: Mapping[str, Any],
+        site_count: int | None,
+        weights: Mapping[str, float] | None,
+    ) -> Plan:
         """The plan of these rows; parameters that were left alone and that the method does not read are not in it."""
         hidden = (self.hidden,) if isinstance(self.hidden, int | np.integer) else self.hidden
         raw: dict[str, Any] = {
@@ -144,6 +191,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc] # scikit-learn has no typ
             "sites": sites,
             "model": {"kind": self.model, "hidden": [int(units) for units in hidden], "dtype": self.dtype},
             "train": {
+                **({} if weights is None else {"class_weights": weights}),
                 "rounds": self.rounds,
                 "local_epochs": self.local_epochs,
                 "batch": self.batch,
@@ -203,9 +251,11 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
     rounds, local_epochs, batch, optimizer, lr : training; `train` holds further keys of `[train]`, such as `aggregate`.
     model, hidden, dtype : "mlp" with these hidden layers, "logistic", "linear", "svm" or "perceptron".
     seed : the same seed gives the same model.
-    policy : keys of `[policy]`. **None is {"min_rows": 1, "min_cell": 1}: simulated sites that answer however few rows
-        they have, and name every category.**
-    data : further keys of `[data]`, such as `quasi`, `bounds`, `missing` or `test`.
+    policy : keys of `[policy]`. **None is {"min_rows": 1, "min_cell": 1, "pairs": "open"}: simulated sites that
+        answer however few rows they have, and name every category.**
+    data : further keys of `[data]`, such as `quasi`, `bounds`, `missing` or `test`. Missing values of frames are
+        imputed unless `missing` says otherwise.
+    class_weight : how much a row of each class counts, by class, or "balanced" as in scikit-learn.
 
     Attributes
     ----------
@@ -214,12 +264,13 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
         `outcome_.disclosed` with its head `outcome_.ledger_head`.
     """
 
-    def fit(self, X: Any, y: Any, sites: Any = None) -> Self:
+    def fit(self, X: Any, y: Any, sites: Any = None, sample_weight: Any = None) -> Self:
         """Train on rows, `sites` naming the site of each; or on a list or mapping of tables, one a site.
 
-        With frames, `y` may be the name of the column to predict.
+        With frames, `y` may be the name of the column to predict. `sample_weight` says how much each row counts, for
+        methods that train a network.
         """
-        given, target = _sort_out(self, X, y, sites, numeric=False)
+        given, target = _sort_out(self, X, y, sites, numeric=False, sample_weight=sample_weight)
         check_classification_targets(target)
         self.classes_, codes = np.unique(target, return_inverse=True)
         if len(self.classes_) < 2:
@@ -228,20 +279,23 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
         if len(set(texts)) < len(texts):
             texts = [str(code) for code in range(len(texts))]
         column = pl.Series(texts, dtype=pl.String).gather(codes)
-        self.outcome_ = self._train(given, column, {"categories": texts})
+        by_class = None
+        if self.class_weight is not None:
+            given_weights = compute_class_weight(self.class_weight, classes=self.classes_, y=target)
+            by_class = {text: float(weight) for text, weight in zip(texts, given_weights, strict=True)}
+        self.outcome_ = self._train(given, column, {"categories": texts}, by_class)
         return self
 
-    def predict(self, X: Any) -> NDArray[Any]:
+    def predict(self, X: Any) -> Any:
         """The class of every row."""
         x = self._inputs(X)
-        found: NDArray[Any] = self.classes_[self.outcome_.model.codes(x)]
-        return found
+        return self._given_back(self.classes_[self.outcome_.model.codes(x)], X)
 
     @available_if(lambda self: self.model not in NO_PROBABILITIES)  # type: ignore[untyped-decorator]
-    def predict_proba(self, X: Any) -> NDArray[Any]:
+    def predict_proba(self, X: Any) -> Any:
         """Class probabilities, in the order of `classes_`."""
         x = self._inputs(X)
-        return np.asarray(self.outcome_.model.ranking(x))
+        return self._given_back(np.asarray(self.outcome_.model.ranking(x)), X, self.classes_)
 
     def decision_function(self, X: Any) -> NDArray[Any]:
         """Scores before any softmax: one a class, or for two classes one number that is positive for the second."""
@@ -258,22 +312,27 @@ class FederatedRegressor(RegressorMixin, _Federated):  # type: ignore[misc]
     `model` is "mlp" or "linear".
     """
 
-    def fit(self, X: Any, y: Any, sites: Any = None) -> Self:
+    def fit(self, X: Any, y: Any, sites: Any = None, sample_weight: Any = None) -> Self:
         """Train on rows, `sites` naming the site of each; or on a list or mapping of tables, one a site.
 
-        With frames, `y` may be the name of the column to predict.
+        With frames, `y` may be the name of the column to predict. `sample_weight` says how much each row counts, for
+        methods that train a network.
         """
-        given, target = _sort_out(self, X, y, sites, numeric=True)
+        if self.class_weight is not None:
+            raise ValueError("class_weight is for classes, and this is a regressor: leave it out")
+        given, target = _sort_out(self, X, y, sites, numeric=True, sample_weight=sample_weight)
         self.outcome_ = self._train(given, pl.Series(target), {"kinds": "number"})
         return self
 
-    def predict(self, X: Any) -> NDArray[Any]:
+    def predict(self, X: Any) -> Any:
         """The number for every row."""
         x = self._inputs(X)
-        return np.asarray(self.outcome_.model.codes(x))
+        return self._given_back(np.asarray(self.outcome_.model.codes(x)), X)
 
 
-def _sort_out(estimator: _Federated, X: Any, y: Any, sites: Any, *, numeric: bool) -> tuple[_Given, NDArray[Any]]:
+def _sort_out(
+    estimator: _Federated, X: Any, y: Any, sites: Any, *, numeric: bool, sample_weight: Any
+) -> tuple[_Given, NDArray[Any]]:
     """Rows in one piece, and the target checked as scikit-learn checks it."""
     given = _in_one_piece(X, y, sites)
     estimator._as_frame(given.x, reset=True)
@@ -282,7 +341,10 @@ def _sort_out(estimator: _Federated, X: Any, y: Any, sites: Any, *, numeric: boo
     options: dict[str, Any] = {"dtype": np.float64} if numeric else {"dtype": None}
     target = column_or_1d(check_array(given.y, ensure_2d=False, input_name="y", **options), warn=True)
     check_consistent_length(given.x, target)
-    return given, target
+    if sample_weight is None:
+        return given, target
+    weight = _check_sample_weight(sample_weight, target.reshape(-1, 1), ensure_non_negative=True)
+    return replace(given, weight=np.asarray(weight, dtype=np.float64)), target
 
 
 def _in_one_piece(X: Any, y: Any, sites: Any) -> _Given:

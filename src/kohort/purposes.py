@@ -36,9 +36,10 @@ class Purpose(StrEnum):
     RUN_KEY = "run key"
     SUM_RUN_KEY = "run key of a secure sum"
     SUM_KEYS = "keys of a sum"
+    ROUNDED_TOTAL = "rounded total"
+    """What a key-holder made of a total of pair counts, for sites that rely on it."""
     GROUP_SECRET = "group secret"  # noqa: S105 - a purpose, not a password
     SEALED = "sealed message"
-    DATA_VERSION = "data version"
 
 
 def for_purpose(purpose: str, message: bytes) -> bytes:

@@ -1,10 +1,12 @@
 """Remove one check at a time and see the adversary suite fail: a check that nothing misses is not tested.
 
-    python tests/adversary/mutants.py              all mutants, one after the other
+    python tests/adversary/mutants.py              all mutants, as many at a time as there are processors
     python tests/adversary/mutants.py masks door   those whose names hold one of these words
+    python tests/adversary/mutants.py --slice 2/4  the second quarter of them
 
 Each mutation is an exact replacement of text in a copy of `src`; text that no longer occurs exactly once is an error.
-Exit 1 when a mutant survives.
+The tests that must notice run without any mutant first. Exit 1 when a mutant survives, or was not tried to the end.
+KOHORT_MUTANT_JOBS and KOHORT_MUTANT_SECONDS change how many run at a time, and how long one may take.
 """
 
 from __future__ import annotations
@@ -14,7 +16,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from queue import Queue
 from time import perf_counter
 from typing import NamedTuple
 
@@ -27,7 +32,8 @@ ENCRYPTED = f"{HERE}/test_encrypted_sums.py {MINIMA}"
 COUNTING, DOMAINS = f"{HERE}/test_counting.py {MINIMA}", f"{HERE}/test_domains.py"
 LIES = "0.25"
 """The share of lies that is told to a mutant."""
-SECONDS = 600
+SECONDS = int(os.environ.get("KOHORT_MUTANT_SECONDS", "600"))
+JOBS = int(os.environ.get("KOHORT_MUTANT_JOBS", str(os.cpu_count() or 1)))
 
 
 class Mutant(NamedTuple):
@@ -184,7 +190,7 @@ LEDGERS = (
     Mutant(
         "marks: peers' memory",
         "transport/remote_engine.py",
-        "                    self._take_returned(read[name])\n",
+        "                self._take_returned(read[name])\n",
         "",
         PINNED,
     ),
@@ -245,7 +251,14 @@ MUTANTS = (
         STATE,
         "paid",
     ),
-    Mutant("state: another seed", "rounds/summed.py", "    elif seed != state.seed:", "    elif False:", STATE, "seed"),
+    Mutant(
+        "state: another seed",
+        "rounds/totals/summed_tasks.py",
+        "    elif seed != state.seed:",
+        "    elif False:",
+        STATE,
+        "seed",
+    ),
     Mutant(
         "state: member list",
         "rounds/summing.py",
@@ -253,6 +266,14 @@ MUTANTS = (
         "        if False:",
         STATE,
         "list",
+    ),
+    Mutant(
+        "state: noise in shares over one list",
+        "rounds/summing.py",
+        "if task.grouped(site.plan) or site.plan.sum_quorum(len(session.session.members)):",
+        "if task.grouped(site.plan):",
+        STATE,
+        "noise_in_shares",
     ),
     Mutant(
         "state: strangers", "crypto/sums/session.py", "        if strangers:", "        if False:", STATE, "strangers"
@@ -268,7 +289,7 @@ MUTANTS = (
     Mutant(
         "openings: rows under encryption",
         "rounds/summing.py",
-        "        site.note_opening(task.family, task.name, request.round, context.sites)\n",
+        "        site.note_opening(task.family_in(site.plan), task.name, request.round, context.sites)\n",
         "        pass\n",
         STATE,
         "changed and bfv",
@@ -347,7 +368,7 @@ MUTANTS = (
     ),
     Mutant(
         "site: contract",
-        "protocol/site.py",
+        "protocol/answers.py",
         "    admit(places, step, position, asked, required=required)\n",
         "    del required\n",
         CONTRACTS,
@@ -355,7 +376,7 @@ MUTANTS = (
     ),
     Mutant(
         "site: attempts of unreadable requests",
-        "protocol/site.py",
+        "protocol/answers.py",
         "        site.place.fail(admitted.asked)\n        raise",
         "        raise",
         CONTRACTS,
@@ -363,7 +384,7 @@ MUTANTS = (
     ),
     Mutant(
         "site: one word",
-        "protocol/site.py",
+        "protocol/answers.py",
         'Refusal(site.name, error.message, code="contract")',
         "Refusal(site.name, error.message, code=error.message)",
         CONTRACTS,
@@ -377,7 +398,7 @@ MUTANTS = (
         "if incoming.site != self._identity.name and (incoming.site or incoming.task):",
         "if False:",
         tests=CONTRACTS,
-        only="every-field and fedavg",
+        only="fedavg-every-field",
     ),
     _server("approvals and limits at every request", "            run.check()\n", "            pass\n"),
     _server(
@@ -398,7 +419,7 @@ MUTANTS = (
         "except Exception as error:  # whatever a message holds",
         "except ZeroDivisionError as error:  # whatever a message holds",
         tests=CONTRACTS,
-        only="fedavg and malformed",
+        only="fedavg-malformed",
     ),
     _server(
         "silent refusals",
@@ -412,7 +433,7 @@ MUTANTS = (
         "if any(store.find(digest) is None for digest in",
         "if any(False for digest in",
         tests=CONTRACTS,
-        only="fedavg and restore",
+        only="fedavg-restore",
     ),
     _server(
         "place after a restart",
@@ -561,13 +582,13 @@ MUTANTS = (
     Mutant(
         "checked totals: pads",
         "crypto/sums/checked.py",
-        'return int(_stream(_key(secret, transcript, b"pad" + site.encode()), 1)[0])',
+        'return int(stream(_key(secret, transcript, b"pad" + site.encode()), 1)[0])',
         "return 0",
         COUNTING,
     ),
     Mutant(
         "additive: announced totals",
-        "rounds/checked_training.py",
+        "rounds/totals/checked_training.py",
         "total = proven_total(secret, binding, names, total)",
         "total = total[:-CHECKS]",
         ADDITIVE,
@@ -582,8 +603,32 @@ MUTANTS = (
         "cannot_read_the_counts",
     ),
     Mutant(
+        "additive: signed pairs",
+        "rounds/totals/pairs.py",
+        "if holder is None or not holder.signed(statement, signature, purpose=Purpose.ROUNDED_TOTAL):",
+        "if holder is None:",
+        ADDITIVE,
+        "did_not_sign",
+    ),
+    Mutant(
+        "additive: rounded pairs",
+        "rounds/totals/pairs.py",
+        "return 1, approved.min_cell",
+        "return 1, 1",
+        ADDITIVE,
+        "rounds_small_pairs",
+    ),
+    Mutant(
+        "additive: pairs in the clear",
+        "methods/additive/method.py",
+        "return bool(_pair_rounds(approved.config)) and not rounds_pairs(approved)",
+        "return False",
+        ADDITIVE,
+        "open_by_masks_only",
+    ),
+    Mutant(
         "additive: noise",
-        "rounds/checked_training.py",
+        "rounds/totals/checked_training.py",
         "noise: Whole = np.rint(deviation * normals).astype(np.int64)",
         "noise: Whole = np.rint(0.5 * deviation * normals).astype(np.int64)",
         ADDITIVE,
@@ -591,7 +636,7 @@ MUTANTS = (
     ),
     Mutant(
         "additive: sensitivity",
-        "methods/additive/learner.py",
+        "methods/additive/private.py",
         "bounded = residuals * np.minimum(1.0, self._bound / np.maximum(norms, 1e-300))",
         "bounded = 3 * residuals",
         ADDITIVE,
@@ -599,7 +644,7 @@ MUTANTS = (
     ),
     Mutant(
         "additive: rare classes",
-        "methods/additive/learner.py",
+        "methods/additive/exact.py",
         "few = int((self.target < least).sum()) if self.classes else 0",
         "few = 0",
         ADDITIVE,
@@ -607,8 +652,8 @@ MUTANTS = (
     ),
     Mutant(
         "training: announced totals",
-        "rounds/summed.py",
-        "total = proven_total(secret_of(site), _binding(site.plan, state.round), names, total)",
+        "rounds/totals/summed_tasks.py",
+        "total = proven_total(secret_of(site), _binding(site.plan, task, round_number), names, total)",
         "total = total[:-CHECKS]",
         SERVER,
         "forged_total",
@@ -647,8 +692,8 @@ MUTANTS = (
     ),
     Mutant(
         "books: training totals",
-        "rounds/summed.py",
-        'family="training", ',
+        "rounds/totals/summed_tasks.py",
+        '    family="training",\n',
         "",
         BOOKS,
         "two_runs",
@@ -663,25 +708,40 @@ MUTANTS = (
     ),
     Mutant(
         "domains: left out",
-        "rounds/domains.py",
+        "rounds/domains/counted.py",
         "    _require_own(site, names)\n",
         "",
         DOMAINS,
         "leave_out",
     ),
+    Mutant("domains: left out over all sites", "rounds/domains/counted.py",
+           "    if not is_below(secret, rest.transcript,",
+           "    if False and not is_below(secret, rest.transcript,", DOMAINS, "over_all_sites"),
+    Mutant("domains: proof of the rest", "crypto/sums/below.py", "return bool((said - wanted) % P61 == 0)",
+           "return True", "tests/crypto/sums/test_below.py"),
+    Mutant("domains: masks of the proof", "crypto/sums/below.py", "    masks = stream(randomness, least - 1)",
+           "    masks = 0 * stream(randomness, least - 1)", "tests/crypto/sums/test_below.py", "how_many"),
+    Mutant("domains: cells passed over", "tables/grid.py",
+           "            if taken is None or outward * part.interval > outward * taken.interval:",
+           "            if taken is None:", "tests/tables/test_grid.py", "leaves_a_cell_out"),
+    Mutant("trees: held-out rows", "models/trees/learner.py", "_HELD_OUT, held)",
+           "np.frombuffer(self.seed[:8], dtype=np.uint64)[0], held)",
+           "tests/models/trees/test_learner.py", "hub_does_not"),
     Mutant("pairs: small counts", "protocol/key_holder.py", "(counts > 0) & (counts < least)", "(counts < 0)",
            f"{HERE}/test_pairs.py"),
+    Mutant("pairs: the policy's word", "privacy/policy.py", 'if policy.pairs == "open":', "if True:",
+           f"{HERE}/test_pairs.py", "must_name"),
     Mutant("noise: half of it", "privacy/dp/histogram.py", "return self.event.sigma * sqrt(keys)",
            "return self.event.sigma * sqrt(keys) / 2", NOISY),
     Mutant("noise: one count per unit", "privacy/dp/histogram.py", "return self.event.sigma * sqrt(keys)",
            "return self.event.sigma", NOISY),
     Mutant("noise: threshold", "privacy/dp/histogram.py", "return (1 + deviation * quantile)",
            "return (1 + deviation * (quantile - 3))", NOISY),
-    Mutant("noise: shares of the noise", "rounds/noisy_domains.py", ") / sqrt(needed)", ") / needed", NOISY),
-    Mutant("noise: counts before payment", "rounds/noisy_domains.py", "    _require_paid(site, budget)\n", "", NOISY),
-    Mutant("noise: later releases forget the counts", "rounds/dp_accounts.py",
-           "before = [] if learned is None else [learned.event]", "before: list[Event] = []", NOISY),
-    Mutant("noise: persons", "rounds/noisy_domains.py", "    return rows.filter(pl.Series(first_of_each_person(site)))",
+    Mutant("noise: shares of the noise", "rounds/domains/noisy.py", ") / sqrt(needed)", ") / needed", NOISY),
+    Mutant("noise: counts before payment", "rounds/domains/noisy.py", "    _require_paid(site, budget)\n", "", NOISY),
+    Mutant("noise: later releases forget the counts", "rounds/plan_account.py",
+           "before = [] if self.learned is None else [self.learned.event]", "before: list[Event] = []", NOISY),
+    Mutant("noise: persons", "rounds/domains/noisy.py", "    return rows.filter(pl.Series(first_of_each_person(site)))",
            "    return rows", NOISY),
     Mutant("noise: named values", "protocol/enrolment.py",
            "        if not {*named[name]} <= {*known} and (kind != \"number\" or said.categories is not None):",
@@ -689,6 +749,33 @@ MUTANTS = (
     Mutant("noise: rows outside the domain", "protocol/enrolment.py",
            "return enrolled if rows and enrolled is not None and hidden else rows", "return rows",
            DOMAINS, "rows_outside"),
+    Mutant("trees: small cells are joined", "models/trees/kernel.py", "    return count == 0 or count >= least",
+           "    return True", "tests/methods/test_trees.py", "withheld_cells"),
+    Mutant("trees: siblings are joined alike", "models/trees/kernel.py",
+           "(a + b > 0 and _enough(a, least) and _enough(b, least))", "(a + b > 0 and _enough(a, least))",
+           "tests/models/trees/test_kernel.py", "withheld"),
+    Mutant("trees: whole cells of the parent", "models/trees/kernel.py",
+           "before[parent + order[place + 1]] != before[parent + order[place]]", "before[0] > -1",
+           "tests/models/trees/test_kernel.py", "withheld"),
+    Mutant("trees: few missing values", "models/trees/kernel.py",
+           "    if not (_enough(absent[0], least) and _enough(absent[1], least)) or absent[2]:", "    if absent[2]:",
+           "tests/models/trees/test_kernel.py", "withheld"),
+    Mutant("trees: counts are for sites alone", "models/trees/learner.py",
+           "        return self.options.min_cell > 1 and not self.done and counting", "        return False",
+           "tests/methods/test_trees.py", "told_no_count"),
+    Mutant("trees: the claim of cells", "methods/trees/method.py", "Cells(least=config.min_cell))",
+           "Cells(least=10**6))", "tests/methods/test_trees.py", "refuse or told_no_count"),
+    Mutant("trees: groups that sites tell", "models/trees/learner.py",
+           "            if len(layout) != found.growth.open.cells", "            if False and len(layout)",
+           "tests/methods/test_trees.py", "tell_must_fit"),
+    Mutant("learners: a budget over anonymised rows", "methods/learners.py",
+           "    if config.additive is not None and config.additive.dp is not None:", "    if False:",
+           "tests/methods/test_learners.py", "go_together"),
+    Mutant("learners: rows that the hub knows", "methods/learners.py",
+           "        if isinstance(keys, Trees) or self._hub_knows_rows:", "        if isinstance(keys, Trees):",
+           "tests/methods/test_learners.py", "claims_say or subtract"),
+    Mutant("learners: generalised cells as exact ones", "models/additive/design.py",
+           "        places[number, own] = bins.total\n", "", "tests/models/test_soft.py"),
 )  # fmt: skip
 
 
@@ -699,63 +786,91 @@ def _mutated(text: str, mutant: Mutant) -> str:
     return text.replace(mutant.old, mutant.new)
 
 
-def _is_caught(source: Path, mutant: Mutant) -> bool:
-    """Whether the part of the suite that must notice the mutant fails; on the source as it is, it must not."""
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-x",
-        "-q",
-        "--no-header",
-        "--tb=no",
-        "-p",
-        "no:cacheprovider",
-        *mutant.tests.split(),
-    ]
-    if mutant.only:
-        command += ["-k", mutant.only]
+def _fails(source: Path, tests: str, only: str) -> bool:
+    """Whether a part of the suite fails with this source."""
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "--tb=no", "-p", "no:cacheprovider"]
+    command += [*tests.split(), *(["-k", only] if only else [])]
     environment = {**os.environ, "PYTHONPATH": str(source), "KOHORT_LIES": LIES, "PYTHONDONTWRITEBYTECODE": ""}
     done = subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False
     )
     if done.returncode not in {0, 1}:
         raise SystemExit(
-            f"{mutant.name}: pytest ended with {done.returncode}\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
+            f"{tests} -k {only!r}: pytest ended with {done.returncode}\n{done.stdout[-2000:]}{done.stderr}"
         )
     return done.returncode == 1
 
 
-def main(words: list[str]) -> int:
+class _Workers:
+    """Copies of the source, one per mutant that is tried at the same time."""
+
+    def __init__(self, folder: Path) -> None:
+        self._free: Queue[Path] = Queue()
+        for number in range(JOBS):
+            shutil.copytree(ROOT / "src", folder / str(number))
+            self._free.put(folder / str(number))
+
+    def baseline(self, which: tuple[str, str]) -> tuple[str, bool]:
+        """A part of the suite without any mutant: what it is, and whether it passes in time."""
+        source = self._free.get()
+        try:
+            passes = not _fails(source, *which)
+        except subprocess.TimeoutExpired:
+            passes = False
+        finally:
+            self._free.put(source)
+        return f"{which[0]} -k {which[1]!r}", passes
+
+    def attempt(self, mutant: Mutant) -> tuple[Mutant, str, float]:
+        """Try one mutant: "caught", "SURVIVED" or "TOO SLOW", and the seconds it took."""
+        source, began = self._free.get(), perf_counter()
+        path = source / "kohort" / mutant.file
+        whole = path.read_text(encoding="utf-8")
+        try:
+            path.write_text(_mutated(whole, mutant), encoding="utf-8")
+            said = "caught" if _fails(source, mutant.tests, mutant.only) else "SURVIVED"
+        except subprocess.TimeoutExpired:
+            said = "TOO SLOW"
+        finally:
+            path.write_text(whole, encoding="utf-8")
+            self._free.put(source)
+        return mutant, said, perf_counter() - began
+
+
+def _chosen(words: list[str], mutants: Sequence[Mutant]) -> list[Mutant]:
+    part, parts = 1, 1
+    if words[:1] == ["--slice"]:
+        part, parts = map(int, words[1].split("/"))
+        words = words[2:]
+    found = [mutant for mutant in mutants if not words or any(word in mutant.name for word in words)]
+    return found[part - 1 :: parts]
+
+
+def main(words: list[str], mutants: Sequence[Mutant] = MUTANTS) -> int:
     """Try the mutants whose names hold one of the words, or all.
 
     Args:
-        words: Parts of names.
+        words: Parts of names, after `--slice PART/PARTS` where only some are to be tried.
+        mutants: The mutants to choose from.
 
     Returns:
-        1 when a mutant survived, otherwise 0.
+        1 when a mutant survived or was too slow, otherwise 0.
     """
-    chosen = [mutant for mutant in MUTANTS if not words or any(word in mutant.name for word in words)]
-    survived = []
-    with tempfile.TemporaryDirectory(prefix="kohort-mutants-") as made:
-        source = Path(made) / "src"
-        shutil.copytree(ROOT / "src", source)
-        for mutant in chosen:  # all texts must be there before the first one is tried
-            _mutated((source / "kohort" / mutant.file).read_text(encoding="utf-8"), mutant)
-        for mutant in {(mutant.tests, mutant.only): mutant for mutant in chosen}.values():
-            if _is_caught(source, mutant):
-                raise SystemExit(f"{mutant.tests} -k {mutant.only!r} fails without any mutant")
-        for mutant in chosen:
-            path = source / "kohort" / mutant.file
-            whole = path.read_text(encoding="utf-8")
-            began = perf_counter()
-            path.write_text(_mutated(whole, mutant), encoding="utf-8")
-            caught = _is_caught(source, mutant)
-            path.write_text(whole, encoding="utf-8")
-            print(f"{'caught  ' if caught else 'SURVIVED'} {perf_counter() - began:5.1f} s  {mutant.name}", flush=True)
-            survived += [] if caught else [mutant.name]
-    print(f"{len(chosen) - len(survived)} of {len(chosen)} mutants were caught")
-    return 1 if survived else 0
+    chosen, began = _chosen(words, mutants), perf_counter()
+    for mutant in chosen:  # all texts must be there before the first one is tried
+        _mutated((ROOT / "src" / "kohort" / mutant.file).read_text(encoding="utf-8"), mutant)
+    with tempfile.TemporaryDirectory(prefix="kohort-mutants-") as made, ThreadPoolExecutor(JOBS) as pool:
+        workers = _Workers(Path(made))
+        for name, passes in pool.map(workers.baseline, dict.fromkeys((mutant.tests, mutant.only) for mutant in chosen)):
+            if not passes:
+                raise SystemExit(f"{name} fails, or takes too long, without any mutant")
+        left = []
+        for mutant, said, took in pool.map(workers.attempt, chosen):
+            print(f"{said:8} {took:5.1f} s  {mutant.name}", flush=True)
+            left += [] if said == "caught" else [mutant.name]
+    took = (perf_counter() - began) / 60
+    print(f"{len(chosen) - len(left)} of {len(chosen)} mutants were caught, in {took:.1f} minutes")
+    return 1 if left else 0
 
 
 if __name__ == "__main__":

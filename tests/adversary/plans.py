@@ -19,6 +19,10 @@ PHASES = [
     {"kind": "peers", "rows": "low", "rounds": 1, "optimizer": "sgd", "lr": 0.2},
     {"kind": "server", "rows": "high", "rounds": 2, "optimizer": "sgd", "lr": 0.1, "batch": 0, "dp": BUDGET},
 ]
+ALL_ROWS = {**PHASES[1], "rows": "all"}
+"""The smallest site has too few rows of high risk for a budget, and would be in no sum."""
+SAMPLED = {**ALL_ROWS, "rounds": 1, "dp": BUDGET | {"sample": 0.5}}
+ENDS_WITH_PEERS = [{**ALL_ROWS, "rounds": 1}, SAMPLED, PHASES[0]]
 CLUSTERS = {"one": ["a-first", "b-victim"], "two": ["c-third", "d-fourth"]}
 
 
@@ -51,7 +55,7 @@ def _plan(
                     "model": {"hidden": [3]} if model is None else dict(model),
                     "train": {"rounds": 2, "batch": 16, "lr": 0.01} | dict(train or {}),
                     "method": {**example["method"], **(own or {})},
-                    "policy": {"min_rows": 1, "raw": True, "min_k": 2},
+                    "policy": {"min_rows": 1, "raw": True, "min_k": 2, "pairs": "open"},
                 }
             )
         )
@@ -71,6 +75,7 @@ OUTPUT = _dp(mechanism="output", delta=0.0)
 MASKS: dict[str, Any] = {"secure": {"sum": "masks"}}
 LOGISTIC = {"kind": "logistic"}
 SGD = {"batch": 0, "optimizer": "sgd"}
+LOCAL = {"gate": {"k": 5, "release_k": 5, "count": "local"}}
 AGE = {"age": [0, 100]}
 LOOSE = {"epsilon": 9.0, "delta": 1e-3, "domain_share": 0.5}
 """A budget under which few rows are enough to name a category."""
@@ -78,6 +83,7 @@ PLANS: dict[str, Callable[[], Plan]] = {
     **{name: _plan(name) for name in sorted(methods())},
     "additive, masks and dp": _plan("additive", {"rounds": 3} | _dp(epsilon=9.0)),
     "additive, none and dp": _plan("additive", {"rounds": 3, "secure": {"sum": "none"}} | _dp(epsilon=9.0)),
+    "additive, pairs by bfv": _plan("additive", {"rounds": 4, "metric": "gram", "secure": {"sum": "bfv"}}),
     "fedavg, undeclared": _plan("fedavg", declared=False),
     "fedavg, stop": _plan("fedavg", train={"stop": {"metric": "loss", "patience": 2, "min_delta": 0.5}}),
     "fedavg, dp-sgd": _plan("fedavg", _dp(), train={"batch": 0}),
@@ -91,12 +97,18 @@ PLANS: dict[str, Callable[[], Plan]] = {
     "fedavg, noisy domains": _plan("fedavg", _dp(**LOOSE), train=SGD, declared=False, bounds=AGE),
     "fedavg, masks, noisy domains": _plan("fedavg", MASKS | _dp(**LOOSE), train=SGD, declared=False, bounds=AGE),
     "fedavg, bfv": _plan("fedavg", {"secure": {"sum": "bfv"}}),
-    "partial, local": _plan("partial", {"gate": {"k": 5, "release_k": 5, "count": "local"}}),
+    "partial, local": _plan("partial", LOCAL),
     "syntactic, peers": _plan("syntactic", {"anonymise": {"k": 5}, "share": "peers"}),
+    "silo, additive": _plan("silo", {"additive": {"rounds": 2}}, model={"kind": "additive"}),
+    "partial, additive": _plan("partial", LOCAL | {"additive": {"rounds": 2}}, model={"kind": "additive"}),
+    "trees, withheld": _plan("trees", {"depth": 1, "min_cell": 5}),
     "hybrid, named": _plan("hybrid", {"phases": PHASES, "clusters": CLUSTERS}),
     "hybrid, judge": _plan("hybrid", {"phases": PHASES, "clusters": CLUSTERS, "judge": {"rows": "low"}}),
+    "hybrid, masks": _plan("hybrid", {"phases": [PHASES[0], ALL_ROWS], "clusters": CLUSTERS, **MASKS}),
+    "hybrid, masks, ends with peers": _plan("hybrid", {"phases": ENDS_WITH_PEERS, "clusters": CLUSTERS, **MASKS}),
     "oneshot, bfv": _plan("oneshot", _oneshot("bfv")),
     "oneshot, rounds": _plan("oneshot", _oneshot("masks", rounds=3)),
+    "oneshot, bins": _plan("oneshot", _oneshot("bfv", features="bins")),
     "oneshot, peers": _plan("oneshot", _oneshot("none", statistics_to="peers")),
 }
 

@@ -20,7 +20,8 @@ from kohort.privacy import openings
 from kohort.privacy.openings import OpeningBook
 from kohort.protocol.site import Site
 from kohort.rng import Streams
-from kohort.rounds import books, summed, summing
+from kohort.rounds import books, summing
+from kohort.rounds.totals import summed, summed_model
 from kohort.runs.config import load_plan
 from kohort.runs.run import run
 
@@ -53,11 +54,11 @@ def open_total(
             "sites": {"split": "files"},
             **({} if method else {"train": {"rounds": 1, "lr": 0.1, "batch": 0}, "model": {"kind": "logistic"}}),
             "method": method or {"name": "fedavg", "secure": {"sum": "masks"}},
-            "policy": {"min_rows": 1},
+            "policy": {"min_rows": 1, "pairs": "open"},
         }
     )  # fmt: skip
     opened: list[list[int]] = []
-    made, take, drawn = Site.__init__, summed._Training.take, Streams.bytes
+    made, take, drawn = Site.__init__, summed.Stretch.take, Streams.bytes
 
     def same_start(self: Streams, *names: Any, **options: Any) -> bytes:
         if names == ("ledger",):  # a real site keeps this key
@@ -69,12 +70,12 @@ def open_total(
         self.openings = OpeningBook(folder / f"{self.name}.jsonl")
 
     def listen(self: Any, number: int, total: Any) -> None:
-        opened.append(summed.from_residues(total.values[:-1]).tolist())
+        opened.append(summed_model.from_residues(total.values[:-1]).tolist())
         take(self, number, total)
 
     with monkeypatch.context() as patched:
         patched.setattr(Site, "__init__", keeping)
-        patched.setattr(summed._Training, "take", listen)
+        patched.setattr(summed.Stretch, "take", listen)
         patched.setattr(oneshot, "check_total", lambda _, total: opened.append(np.asarray(total).tolist()))
         patched.setattr(Streams, "bytes", same_start)
         run(plan, seed=next(_RUNS), tables={name: rows(name) for name in sites})

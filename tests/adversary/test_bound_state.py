@@ -15,8 +15,10 @@ from kohort.privacy.openings import OpeningBook
 from kohort.protocol.hub import Ask
 from kohort.protocol.site import Site
 from kohort.protocol.wire import Payload
-from kohort.rounds import dp_accounts, summed
+from kohort.rounds import dp_accounts, summing
 from kohort.rounds.clusters import join_cluster
+from kohort.rounds.totals import course, summed
+from kohort.runs.backend import Simulation
 from kohort.runs.run import Outcome, run
 from kohort.testing import plan_of, tables
 
@@ -99,6 +101,36 @@ def test_a_training_is_over_one_list_of_sites(monkeypatch: pytest.MonkeyPatch) -
         fedavg("bfv")
 
 
+@pytest.mark.parametrize("name", ["fedavg", "additive"])
+def test_noise_in_shares_is_over_one_list_of_sites(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shares of the noise have the size that eight sites need; four in a later round would add up to half of it."""
+    own: dict[str, Any] = {"dp": {"epsilon": 9.0, "delta": 1e-4}, "secure": {"sum": "bfv"}}
+    own |= {"rounds": 3} if name == "additive" else {}
+    made = plan_of(name, own=own, train=STEPS if name == "fedavg" else None)
+    frames = {f"{site} {part}": frame for site, frame in tables().items() for part in range(2)}
+    where: Any = summed if name == "fedavg" else course
+    honest, begin = where.secure_sum, summing._begin
+    over: list[int] = []
+
+    def drops(hub: Any, task: Any, **options: Any) -> Any:
+        few = replace(hub, sites=hub.sites[:4]) if options["round_number"] == 1 else hub
+        total = yield from honest(few, task, **options)
+        over.append(len(total.sites))
+        return total
+
+    def forgets(site: Site, *about: Any) -> Any:
+        site.state(summing.SumState).fixed.clear()
+        return begin(site, *about)
+
+    monkeypatch.setattr(where, "secure_sum", drops)
+    with pytest.raises(KohortError, match="one list of sites, from the first round on"):
+        run(made, seed=5, tables=frames)
+    assert over == [8]
+    monkeypatch.setattr(summing, "_begin", forgets)
+    run(made, seed=5, tables=frames)
+    assert over[1:3] == [8, 4]
+
+
 def test_strangers_are_in_no_sum() -> None:
     session = SumSession(run="r", plan_hash="p", members=("a", "b", "stranger"))
     with pytest.raises(RefusedError, match="'stranger' of a secure sum is not on this site's roster"):
@@ -121,6 +153,7 @@ def test_run_keys_are_bound_to_the_cluster_that_operators_named(monkeypatch: pyt
         join_cluster(self, next(names))
 
     monkeypatch.setattr(Site, "__init__", named)
+    monkeypatch.setattr(Simulation, "check", lambda self, plan: None)  # the sites declare their clusters
 
     def merged(hub: Any) -> Any:
         said = yield from honest_names(hub)

@@ -15,10 +15,11 @@ from kohort.protocol import enrolment
 from kohort.protocol.site import Site
 from kohort.protocol.task import Release, Request
 from kohort.protocol.wire import Payload, encode
-from kohort.testing.adversary import ADVERSARY_CHECKS, AdversaryCheck, Victim, _Pair
+from kohort.testing.adversary import ADVERSARY_CHECKS, AdversaryCheck
 from kohort.testing.canary import CANARY, shows_canary
 from kohort.testing.checks import ContractViolation
 from kohort.testing.recorded import VICTIM
+from kohort.testing.watch import Victim, handed_back
 
 
 @pytest.mark.parametrize("check", ADVERSARY_CHECKS, ids=str)
@@ -30,7 +31,7 @@ def test_a_lying_hub_gets_what_the_contract_says(plan: str, check: AdversaryChec
 @pytest.mark.parametrize("plan", PLANS)
 def test_twins_follow_the_honest_run(plan: str) -> None:
     """Only a request that hands the site its own published classes fits no other rows."""
-    assert _Pair(honest(plan), VICTIM).handed_back == ("mappings.place" if plan == "syntactic" else "")
+    assert handed_back(honest(plan), VICTIM) == ("mappings.place" if plan == "syntactic" else "")
 
 
 @pytest.mark.parametrize("dtype", ["<f4", "<f8"])

@@ -24,10 +24,11 @@ from kohort.crypto.sums.modular import P61
 from kohort.errors import IntegrityError, KohortError, RefusedError
 from kohort.methods.partial import method as partial_method
 from kohort.methods.partial.tasks import COUNT
+from kohort.protocol import answers as answers_module
 from kohort.protocol import engine as engine_module
-from kohort.protocol import site as site_module
+from kohort.protocol.answers import Answers, Failure
 from kohort.protocol.hub import Ask, Expect
-from kohort.protocol.site import Answers, Failure, Site
+from kohort.protocol.site import Site
 from kohort.rng import Streams
 from kohort.rounds import counting, summing
 from kohort.rounds.counting import SecureCount
@@ -367,7 +368,7 @@ def test_a_count_is_begun_once(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(RefusedError, match="answered to another request before"):
         outcome()
     monkeypatch.setattr(
-        site_module, "admit", lambda *_, **__: None
+        answers_module, "admit", lambda *_, **__: None
     )  # the count refuses it, too, whatever the contract says
     with pytest.raises(IntegrityError, match="begun here before"):
         outcome()

@@ -15,16 +15,19 @@ import polars as pl
 import pytest
 
 from kohort.crypto.sums.modular import P61
-from kohort.errors import IntegrityError, KohortError, RefusedError
+from kohort.errors import DataError, IntegrityError, KohortError, RefusedError
+from kohort.protocol import answers as answers_module
 from kohort.protocol import engine as engine_module
 from kohort.protocol import enrolment
-from kohort.protocol import site as site_module
+from kohort.protocol.answers import answer
 from kohort.protocol.enrolment import DESCRIBE, PREPARE
 from kohort.protocol.plan.approved import ApprovedPlan
 from kohort.protocol.site import Site
 from kohort.protocol.task import Request
-from kohort.rounds import counting, domains, noisy_domains
+from kohort.rounds import counting
 from kohort.rounds.counting import SecureCount
+from kohort.rounds.domains import counted as domains
+from kohort.rounds.domains import noisy as noisy_domains
 from kohort.runs import run as run_module
 from kohort.runs.config import load_plan
 from kohort.runs.run import Outcome, run
@@ -42,7 +45,7 @@ def table() -> pl.DataFrame:
     return pl.DataFrame({"age": random.integers(20, 80, 400), "ward": ward, "y": random.choice(["no", "yes"], 400)})
 
 
-def outcome(**data: Any) -> Outcome:
+def outcome(frame: pl.DataFrame | None = None, **data: Any) -> Outcome:
     plan = load_plan(
         {
             "data": {"table": "memory", "target": "y", "features": ["age", "ward"], "test": 0, **data},
@@ -53,7 +56,7 @@ def outcome(**data: Any) -> Outcome:
             "policy": {"min_rows": 1},
         }
     )
-    return run(plan, seed=2, tables={"": table()})
+    return run(plan, seed=2, tables={"": table() if frame is None else frame})
 
 
 @pytest.fixture
@@ -76,7 +79,7 @@ def test_a_domain_is_not_described_in_a_plan_that_hides_it(
     prepared: tuple[Site, Request], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site, request = prepared
-    (refusal,) = site.handle(replace(request, task=DESCRIBE.name)).refusals
+    (refusal,) = answer((site,), replace(request, task=DESCRIBE.name), many=False).refusals
     assert refusal.code == "contract"
     with pytest.raises(RefusedError, match="learns no domain in clear"):  # whatever the contract says
         DESCRIBE.one(site, request)
@@ -88,10 +91,10 @@ def test_a_site_enrols_with_one_domain(prepared: tuple[Site, Request], monkeypat
     site, request = prepared
     blob = request.payload.blobs["domain"].replace(b'"north",', b"")
     other = replace(request, payload=replace(request.payload, blobs={"domain": blob}))
-    (refusal,) = site.handle(other).refusals
+    (refusal,) = answer((site,), other, many=False).refusals
     assert refusal.code == "contract"
-    monkeypatch.setattr(site_module, "admit", lambda *_, **__: None)
-    (failure,) = site.handle(other).failures
+    monkeypatch.setattr(answers_module, "admit", lambda *_, **__: None)
+    (failure,) = answer((site,), other, many=False).failures
     assert "second domain" in failure.reason
 
 
@@ -209,19 +212,21 @@ def test_names_are_not_told_before_they_are_proven(monkeypatch: pytest.MonkeyPat
 
 def forge_names(monkeypatch: pytest.MonkeyPatch, old: bytes, new: bytes) -> None:
     """A hub that announces another name for a frequent value."""
-    ask, names_in = domains.Ask, domains._names_in
+    sum_again, names_in = SecureCount.sum_again, domains._names_in
 
-    def lying(**about: Any) -> Any:
-        total = about["payload"].arrays["names"].copy()
+    def lying(self: SecureCount, hub: Any, task: Any, *about: Any) -> Any:
+        if task is not domains.REST:
+            return (yield from sum_again(self, hub, task, *about))
+        total = np.frombuffer(about[-1]["names"], dtype="<u8").copy()
         spelled = names_in(total[:-1], 4)
         place = spelled.index(next(name for name in spelled if name.endswith(old)))
         rows = total[:-1].reshape(len(spelled), -1)
         forged = domains._limbs([spelled[place].replace(old, new)])[0].tolist()
         rows[place, 1:] = [int(rows[place, 0]) * limb % P61 for limb in forged]
-        arrays = {**about["payload"].arrays, "names": np.append(rows.reshape(-1), total[-1])}
-        return ask(**{**about, "payload": replace(about["payload"], arrays=arrays)})
+        inputs = {**about[-1], "names": np.append(rows.reshape(-1), total[-1]).astype("<u8").tobytes()}
+        return (yield from sum_again(self, hub, task, *about[:-1], inputs))
 
-    monkeypatch.setattr(domains, "Ask", lying)
+    monkeypatch.setattr(SecureCount, "sum_again", lying)
 
 
 def test_names_are_not_forged(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,19 +242,22 @@ def test_names_are_not_forged(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(KohortError, match="lacks a value that is frequent at this site"):
         outcome()
     monkeypatch.setattr(domains, "_require_own", lambda *_: None)
+    with pytest.raises(KohortError, match="lacks a range or class"):  # what the hub proves is about other names
+        outcome()
+    monkeypatch.setattr(domains, "is_below", lambda *_, **__: True)
     with pytest.raises(KohortError, match="not learned by a secure count"):  # the sites believe the forged name
         outcome()
 
 
-def test_a_hub_cannot_leave_out_what_is_frequent_at_a_site(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A colluding site tells the hub which opaque key a value has; the hub then proposes all others."""
+def leave_out(monkeypatch: pytest.MonkeyPatch, wanted: Callable[[bytes], bool]) -> set[int]:
+    """A hub that proposes all keys but some. It knows which opaque keys those are: by luck, or from a site."""
     told: set[int] = set()
     prints, peel = SecureCount.prints, counting.peel
 
     def telling(self: SecureCount, site: Site, keys: list[bytes] | None = None) -> Any:
         found = prints(self, site, keys)
         listed = domains._counts(site).keys if keys is None else keys
-        told.update(f for f, key in zip(found.f.tolist(), listed, strict=True) if key.endswith(b"north"))
+        told.update(f for f, key in zip(found.f.tolist(), listed, strict=True) if wanted(key))
         return found
 
     def blind(*parts: Any) -> Any:
@@ -259,6 +267,47 @@ def test_a_hub_cannot_leave_out_what_is_frequent_at_a_site(monkeypatch: pytest.M
 
     monkeypatch.setattr(SecureCount, "prints", telling)
     monkeypatch.setattr(counting, "peel", blind)
+    return told
+
+
+def is_outer(key: bytes) -> bool:
+    """Whether a key is the cell of the finest level that holds the ages 78 and 79."""
+    return key.startswith(b"n") and key.endswith(b"7 1 121")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "shown"),
+    [
+        (lambda key: key.endswith(b"maybe"), lambda columns: columns["y"].categories == ("no", "yes")),
+        (is_outer, lambda columns: 70 < columns["age"].bounds[1] < 78),
+    ],
+    ids=["a class", "a range"],
+)
+def test_a_hub_cannot_leave_out_what_is_frequent_over_all_sites(
+    wanted: Callable[[bytes], bool], shown: Callable[[Any], bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At no site alone do enough persons have the value. Without it, rows vanish or are clipped: the difference of two
+    runs would show a few."""
+    frame = table()
+    rare = np.arange(400) % 20 == 3
+    frame = frame.with_columns(y=pl.when(pl.Series(rare)).then(pl.lit("maybe")).otherwise("y"))
+    honest = outcome(frame).model.encoder.domain.columns
+    assert "maybe" in honest["y"].categories
+    assert honest["age"].bounds[1] > 79
+    told = leave_out(monkeypatch, wanted)
+    with pytest.raises(DataError, match="or more"):  # an honest hub would notice what it did
+        outcome(frame)
+    monkeypatch.setattr(domains, "totals_of", lambda *_: [0])
+    with pytest.raises(IntegrityError, match="lacks a range or class that is frequent over all sites"):
+        outcome(frame)
+    assert told
+    monkeypatch.setattr(domains, "is_below", lambda *_, **__: True)
+    assert shown(outcome(frame).model.encoder.domain.columns)
+
+
+def test_a_hub_cannot_leave_out_what_is_frequent_at_a_site(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A colluding site tells the hub which opaque key a value has; the hub then proposes all others."""
+    told = leave_out(monkeypatch, lambda key: key.endswith(b"north"))
     with pytest.raises(IntegrityError, match="lacks a value that is frequent at this site"):
         outcome()
     assert told

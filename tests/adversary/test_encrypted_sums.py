@@ -32,6 +32,7 @@ from kohort.crypto.sums.session import SiteSession, SumSession
 from kohort.privacy.ledger.ledger import Ledger
 from kohort.privacy.ledger.receipts import Receipts
 from kohort.privacy.ledger.signing import Signer
+from kohort.protocol.answers import answer
 from kohort.protocol.engine import LocalEngine
 from kohort.protocol.key_holder import KEYS, OPEN
 from kohort.protocol.site import Site
@@ -109,7 +110,7 @@ class LyingHub:
             nonce="00" * 12,
             payload=payload,
         )
-        answers = party.handle(request)
+        answers = answer((party,), request, many=False)
         for refused in (*answers.failures, *answers.refusals):
             raise Refused(refused.reason)
         (data,) = answers.each()

@@ -52,7 +52,7 @@ def opened_folds(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
                     "categories": {"ward": ["north", "south", "west", "rare"], "outcome": ["ill", "well"]},
                 },
                 "sites": {"count": SITES},
-                "policy": {"min_rows": 1},
+                "policy": {"min_rows": 1, "pairs": "open"},
                 "method": {
                     "name": "oneshot",
                     "oneshot": {"lambda": "folds", "folds": 5, "min_cell": MIN_CELL},

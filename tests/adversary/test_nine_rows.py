@@ -27,7 +27,8 @@ from kohort.protocol.public_inputs import PublicInputs
 from kohort.protocol.site import Site
 from kohort.protocol.task import Request
 from kohort.protocol.wire import Payload, decode, encode
-from kohort.rounds import noisy_domains, summed
+from kohort.rounds.domains import noisy as noisy_domains
+from kohort.rounds.totals import summed_tasks
 from kohort.runs.config import load_plan
 from kohort.runs.run import Outcome, run
 from kohort.testing import (
@@ -219,7 +220,7 @@ def test_row_4_a_list_that_were_believed_would_thin_the_noise() -> None:
     victim = Victim(found, VICTIM)
     victim.follow(_until(found, "sum.updates")[0])
     (opened,) = victim._server._runs.values()
-    planned, believed = (summed._own_deviation(opened.site, count) for count in (4, 400))
+    planned, believed = (summed_tasks._own_deviation(opened.site, 0, count) for count in (4, 400))
     assert believed < planned / 5
 
 

@@ -9,7 +9,10 @@ import numpy as np
 import polars as pl
 import pytest
 
+from kohort.errors import RefusedError
 from kohort.methods.oneshot import method as oneshot
+from kohort.privacy.guarantee import Pairs
+from kohort.privacy.policy import Policy
 from kohort.protocol import key_holder
 from kohort.runs.config import load_plan
 from kohort.runs.run import run
@@ -26,7 +29,9 @@ def table() -> pl.DataFrame:
     return pl.DataFrame({"ward": ward, "job": job, "y": random.choice(["no", "yes"], 900)})
 
 
-def opened(monkeypatch: pytest.MonkeyPatch, seed: int = 1, scheme: str = "bfv") -> Any:
+def opened(
+    monkeypatch: pytest.MonkeyPatch, seed: int = 1, scheme: str = "bfv", pairs: str = "rounded", **own: Any
+) -> Any:
     """The total that the hub sees, as counts."""
     seen: list[Any] = []
     check: Callable[..., None] = oneshot.check_total
@@ -41,8 +46,8 @@ def opened(monkeypatch: pytest.MonkeyPatch, seed: int = 1, scheme: str = "bfv") 
             "data": {"table": "memory", "target": "y", "features": "rest", "encoding": "onehot", "test": 0,
                      "categories": categories},
             "sites": {"count": 4},
-            "method": {"name": "oneshot", "secure": {"sum": scheme}, "oneshot": {"min_cell": LEAST}},
-            "policy": {"min_rows": 1},
+            "method": {"name": "oneshot", "secure": {"sum": scheme}, "oneshot": {"min_cell": LEAST, **own}},
+            "policy": {"min_rows": 1, "pairs": pairs},
         }
     )  # fmt: skip
     with monkeypatch.context() as patched:
@@ -65,6 +70,19 @@ def test_a_pair_that_one_person_has_is_not_opened(scheme: str, monkeypatch: pyte
     off = np.abs(rounded - exact)
     assert off.max() <= LEAST
     assert (off[exact >= LEAST] == 0).all()
+
+
+@pytest.mark.parametrize(("scheme", "own"), [("masks", {}), ("none", {}), ("bfv", {"rounds": 2})], ids=str)
+def test_a_policy_must_name_that_pairs_open(scheme: str, own: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(RefusedError, match='the policy does not say pairs = "open"'):
+        opened(monkeypatch, scheme=scheme, **own)
+    assert 1.0 in small(opened(monkeypatch, scheme=scheme, pairs="open", **own))
+
+
+def test_a_plan_cannot_open_pairs_for_a_site() -> None:
+    assert Policy().tightened(Policy(pairs="open")).pairs == "rounded"
+    assert Policy(pairs="open").tightened(Policy()).pairs == "rounded"
+    assert Policy(pairs="open").tightened(Policy(pairs="open")).judge(Pairs(), task="any") is None
 
 
 class Opens:

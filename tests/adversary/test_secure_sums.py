@@ -11,12 +11,14 @@ from typing import Any
 
 import pytest
 
+from kohort.crypto.sums.session import SiteSession
 from kohort.errors import KohortError
 from kohort.protocol import engine as engine_module
+from kohort.protocol.answers import answer
 from kohort.protocol.site import Site
 from kohort.protocol.task import Request, find_task
-from kohort.rounds.summed import SUM_UPDATES
 from kohort.rounds.summing import SET_UP, step_request
+from kohort.rounds.totals.summed_tasks import SUM_UPDATES
 from kohort.runs.run import run
 from kohort.testing import plan_of, tables
 
@@ -42,7 +44,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Site, Request]]:
 
 def _refused(site: Site, request: Request) -> str:
     """Nothing leaves; and what the sum itself says of the request, if the contract had let it pass."""
-    answers = site.handle(request)
+    answers = answer((site,), request, many=False)
     assert not list(answers.each())
     assert len(answers.refusals) + len(answers.failures) == 1
     with pytest.raises(KohortError) as caught:
@@ -75,3 +77,18 @@ def test_a_sum_is_not_begun_again_over_fewer_sites(asked: list[tuple[Site, Reque
         again = step_request(SET_UP, fewer, step, dict.fromkeys(fewer.members, b""))
         reason = _refused(site, replace(request, task=SET_UP.name, payload=again.payload))
         assert "second" in reason
+
+
+def test_without_the_check_a_sum_is_begun_twice(
+    asked: list[tuple[Site, Request]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second attempt of a sum whose first one may have been opened in secret, over one site more."""
+    site, request = asked[0]
+    begin = SiteSession.begin
+
+    def again(session: SiteSession, *about: Any) -> Any:
+        session.begun.clear()
+        return begin(session, *about)
+
+    monkeypatch.setattr(SiteSession, "begin", again)
+    assert find_task(request.task).one(site, replace(request, attempt=1)).payload.blobs["answer"]

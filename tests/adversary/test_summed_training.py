@@ -14,8 +14,9 @@ import pytest
 from kohort.crypto.sums import checked
 from kohort.errors import IntegrityError, KohortError
 from kohort.protocol.hub import Ask
-from kohort.rounds import summed, summing
-from kohort.rounds.summed import _Training
+from kohort.rounds import summing
+from kohort.rounds.totals import summed_tasks
+from kohort.rounds.totals.summed import Stretch
 from kohort.runs.config import Plan
 from kohort.runs.run import Outcome, run
 from kohort.testing import plan_of, tables
@@ -33,13 +34,13 @@ def outcome(scheme: str = "masks") -> Outcome:
 
 def lie(monkeypatch: pytest.MonkeyPatch, change: Tamper, *, round_number: int = 1) -> None:
     """Let the hub announce something else in one round."""
-    honest = _Training.inputs
+    honest = Stretch.inputs
 
-    def inputs(self: _Training, number: int) -> dict[str, bytes]:
+    def inputs(self: Stretch, number: int) -> dict[str, bytes]:
         said = honest(self, number)
         return change(said) if number == round_number else said
 
-    monkeypatch.setattr(_Training, "inputs", inputs)
+    monkeypatch.setattr(Stretch, "inputs", inputs)
 
 
 def raised(said: dict[str, bytes]) -> dict[str, bytes]:
@@ -78,7 +79,7 @@ def test_without_the_check_a_hub_chooses_the_weights(change: Tamper, monkeypatch
         del secret, transcript, sites
         return announced[: -checked.CHECKS]
 
-    monkeypatch.setattr(summed, "proven_total", believed)
+    monkeypatch.setattr(summed_tasks, "proven_total", believed)
     assert outcome().rounds == 3
 
 
@@ -93,7 +94,7 @@ def test_weights_do_not_come_from_the_hub(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(summing, "step_request", with_weights)
     size = outcome().model.weights.size
-    sums = [ask for ask in asked if ask.task is summed.SUM_UPDATES]
+    sums = [ask for ask in asked if ask.task is summed_tasks.SUM_UPDATES]
     assert sums
     for ask in sums:
         for name, blob in ask.payload.blobs.items():
@@ -115,7 +116,7 @@ def test_other_public_inputs_at_one_site_open_nothing(monkeypatch: pytest.Monkey
 
     def per_site(task: Any, session: Any, step: int, inboxes: Any, **options: Any) -> Ask:
         ask = honest(task, session, step, inboxes, **options)
-        if task is not summed.SUM_UPDATES or step != 0 or ask.each is not None:
+        if task is not summed_tasks.SUM_UPDATES or step != 0 or ask.each is not None:
             return ask
         first, *_ = ask.to
         other = {**ask.payload.blobs, "start": bytes(16)}
@@ -137,7 +138,10 @@ def test_a_total_without_one_site_of_a_group_is_not_confirmed(monkeypatch: pytes
     honest = MaskingHub._take_vector
 
     def forget_last(self: MaskingHub, index: int, reply: bytes) -> None:
-        if index != len(self.context.sites) - 1 or self.context.request.rpartition(":")[2] != summed.SUM_UPDATES.name:
+        if (
+            index != len(self.context.sites) - 1
+            or self.context.request.rpartition(":")[2] != summed_tasks.SUM_UPDATES.name
+        ):
             honest(self, index, reply)
 
     monkeypatch.setattr(MaskingHub, "_take_vector", forget_last)

@@ -18,8 +18,9 @@ pytest.importorskip("flwr")
 from tests.support.loopback import LoopBack, LoopBackBackend
 
 from kohort.crypto.identity.keys import load_identity
-from kohort.errors import ConfigError, RefusedError, SiteError
+from kohort.errors import ConfigError, KohortError, RefusedError, SiteError
 from kohort.methods.registry import methods
+from kohort.models.files import load_model
 from kohort.privacy.ledger.verify import verify_ledger
 from kohort.rng import Streams
 from kohort.rounds import peers
@@ -111,6 +112,17 @@ def test_a_policy_that_answers_nothing_lets_no_byte_out(method: str, tmp_path: P
     assert verify_ledger(tmp_path / "run").refusals == len(SITE_SIZES)
 
 
+def test_a_real_site_refuses_the_papers_mode_whose_key_the_hub_knows(tmp_path: Path) -> None:
+    described = plan_of("oneshot").to_mapping()
+    described["method"] = {"name": "oneshot", "oneshot": {"mode": "paper", "degree": 8192}, "secure": {"sum": "none"}}
+    plan, backend = load_plan(described, complete=True), LoopBackBackend(tables=tables())
+    run(plan, seed=1, tables=tables())  # simulated sites take part
+    with pytest.raises(KohortError):
+        run(plan, out=tmp_path / "run", seed=1, backend=backend)
+    for site_server in backend.site_servers.values():
+        assert "mode paper is for simulations" in site_server.ledger.lines[-1]
+
+
 # Low-risk rows and clusters
 
 PHASES = [
@@ -120,11 +132,12 @@ PHASES = [
 
 
 @pytest.mark.parametrize("low_risk", [0.4, "below:age:45"])
-@pytest.mark.parametrize("judge", [None, {"rows": "low"}])
-def test_low_risk_rows_and_given_clusters_pass_messages(low_risk: float | str, judge: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("own", [{}, {"judge": {"rows": "low"}}, {"secure": {"sum": "masks"}}], ids=str)
+def test_low_risk_rows_and_given_clusters_pass_messages(low_risk: float | str, own: Any, tmp_path: Path) -> None:
     described = plan_of("hybrid").to_mapping()
     described["sites"] |= {"split": "iid", "count": 2, "clusters": 2, "low_risk": low_risk}
-    described["method"] = {"name": "hybrid", "phases": PHASES} | ({} if judge is None else {"judge": judge})
+    phases = [{**phase, "optimizer": "sgd"} for phase in PHASES]
+    described["method"] = {"name": "hybrid", "phases": phases, **own}
     plan = load_plan(described, complete=True)
     whole = {"all": pl.concat(tables().values())}
     here = run(plan, out=tmp_path / "local", seed=3, tables=whole, many=False)
@@ -161,6 +174,9 @@ class _Declared(Simulation):
 
     tables: dict[str, pl.DataFrame] | None = field(default_factory=tables)
     many: bool = False
+
+    def check(self, plan: Plan) -> None:
+        """The sites declare what the plan leaves open."""
 
     def populate(self, plan: Plan, streams: Streams) -> Population:
         population = super().populate(plan, streams)
@@ -261,7 +277,7 @@ def test_a_hub_cannot_put_others_into_a_cluster_the_plan_names(tmp_path: Path, m
     for name in SITE_SIZES:
         ledger = (tmp_path / name / "ledger" / "ledger.jsonl").read_text()
         assert "peers.exchange" not in ledger
-        assert "not on the roster" in ledger
+        assert "in another cluster" in ledger
 
 
 @pytest.mark.parametrize("rule", [{}, {"low_risk": "below:age:-1"}])
@@ -306,3 +322,23 @@ def test_a_site_in_no_cluster_sits_out_and_without_any_no_budget_is_spent(tmp_pa
     with pytest.raises(ConfigError, match="peers need clusters"):
         made.run(nobody / "there")
     assert "dp.reserve" not in (nobody / "a-small" / "ledger" / "ledger.jsonl").read_text()
+
+
+def test_a_plan_that_ends_among_peers_leaves_the_models_at_the_sites(tmp_path: Path) -> None:
+    described = plan_of("hybrid").to_mapping()
+    del described["method"]["phases"][1:]
+    plan = load_plan(described, complete=True)
+    local = carry_out(plan, tmp_path / "local", many=False)
+    backend = LoopBackBackend(tables=tables(), folder=tmp_path / "sites")
+    outcome = run(plan, out=tmp_path / "hub", seed=local.seed, backend=backend)
+    assert outcome.disclosed == local.outcome.disclosed
+    assert outcome.clusters == local.outcome.clusters
+    assert not outcome.site_models
+    assert not outcome.metrics
+    assert not (tmp_path / "hub" / "sites").exists()
+    with pytest.raises(ConfigError, match="no common model; clusters: "):
+        load_model(tmp_path / "hub").predict(tables()["b-large"])
+    for name, simulated in local.outcome.site_models.items():
+        (place,) = (tmp_path / "sites" / name).rglob("model.json")
+        assert np.array_equal(load_model(place).save().arrays["weights"], simulated.save().arrays["weights"])
+        assert place.stat().st_mode & 0o077 == 0

@@ -15,7 +15,7 @@ from kohort.methods import fedavg
 from kohort.methods.registry import Method
 from kohort.models.network_model import NetworkModel
 from kohort.privacy.ledger.ledger import Ledger
-from kohort.protocol import site as site_module
+from kohort.protocol import answers as answers_module
 from kohort.protocol import task as task_module
 from kohort.protocol.hub import Hub, ProtocolGenerator
 from kohort.rounds.training import TRAIN
@@ -50,7 +50,7 @@ def _let_everything_out(sites: Any, encoded: Any, **_: Any) -> list[None]:
 def test_without_the_door_carried_bytes_are_not_listed(
     method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(site_module, "door", _let_everything_out)
+    monkeypatch.setattr(answers_module, "door", _let_everything_out)
     for many in (True, False):
         # Whether the hub already refuses to sign for a chain that did not grow, or the comparison fails: it is noticed.
         with pytest.raises((ContractViolation, KohortError)):

@@ -112,6 +112,9 @@ def test_adult_is_learned_as_in_one_process(adults: Federation, method: str) -> 
 class Declared(Simulation):
     """Simulated sites with the low-risk rows and the clusters the real ones declare."""
 
+    def check(self, plan: Plan) -> None:
+        """The sites declare what the plan leaves open."""
+
     def populate(self, plan: Plan, streams: Streams) -> Population:
         population = super().populate(plan, streams)
         young = (population.frame["age"] < YOUNG).to_numpy()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.support.canary_audit import CanaryAudit, audit_training, epsilon_lower_bound
 
-from kohort.evaluate.canaries import CanaryAudit, audit_training, epsilon_lower_bound
 from kohort.models.dense.network import FloatArray, Network
 from kohort.models.dense.training import Training
 from kohort.models.dp_sgd.fit import PrivateSteps, fit_private

@@ -108,7 +108,7 @@ class Federation:
         SiteFolder.init(self.site(name), name=name, table=table, invitation=invitation, plan=read_plan(self.plan))
         settings = (self.site(name) / "site.toml").read_text()
         settings = settings.replace("min_rows = 100", "min_rows = 1").replace("raw = false", "raw = true")
-        settings = settings.replace("min_k = 5", "min_k = 2")
+        settings = settings.replace("min_k = 5", "min_k = 2").replace('pairs = "rounded"', 'pairs = "open"')
         if self.seed is not None:
             settings = settings.replace("[site]\n", f"[site]\nseed = {self.seed}\n")
         settings = settings.replace("[site]\n", f"[site]\n{self.says.get(name, '')}")
@@ -256,6 +256,7 @@ lr = 0.01
 min_rows = 1
 raw = true
 min_k = 2
+pairs = "open"
 """
 
 

@@ -23,7 +23,7 @@ The runs take place in this process, over four small tables made for the purpose
 `example` names. A method that passes keeps the laws on these tables; the suite does not prove that its claims are true.
 That a guarantee such as differential privacy holds needs tests of the method's own.
 
-What a lying hub gets is checked by a second suite (`kohort.testing.adversary`), for any plan:
+What a lying hub, site or key-holder gets is checked by a second suite (`kohort.testing.adversary`), for any plan:
 
     from kohort.testing import check_trust, plan_of
 
@@ -32,7 +32,7 @@ What a lying hub gets is checked by a second suite (`kohort.testing.adversary`),
 
 from __future__ import annotations
 
-from kohort.testing.adversary import ADVERSARY_CHECKS, AdversaryCheck, Victim, check_trust
+from kohort.testing.adversary import ADVERSARY_CHECKS, AdversaryCheck, check_trust
 from kohort.testing.checks import CHECKS, Check, ContractViolation, check_method
 from kohort.testing.federation import (
     SITE_SIZES,
@@ -46,6 +46,7 @@ from kohort.testing.federation import (
 from kohort.testing.recorded import Exchange, HonestRun, few_rows, record
 from kohort.testing.runs import VARIANTS, MethodRuns
 from kohort.testing.site_servers import ServedSites
+from kohort.testing.watch import Victim
 
 __all__ = [
     "ADVERSARY_CHECKS",

@@ -15,8 +15,9 @@ import polars as pl
 
 from kohort.methods.registry import find_method
 from kohort.protocol import engine as engine_module
-from kohort.protocol.site import Answers, Site
-from kohort.protocol.site import answer as answer_in_process
+from kohort.protocol.answers import Answers
+from kohort.protocol.answers import answer as answer_in_process
+from kohort.protocol.site import Site
 from kohort.protocol.task import Request
 from kohort.runs.config import Plan, load_plan, only_read
 from kohort.runs.run import Outcome, run
@@ -86,7 +87,7 @@ def plan_of(
             "model": {"hidden": [5]},
             "train": {"rounds": 3, "batch": 16, "lr": 0.01},
             "method": {**example["method"], **(own or {})},
-            "policy": {"min_rows": 1, "raw": True, "min_k": 2, **(policy or {})},
+            "policy": {"min_rows": 1, "raw": True, "min_k": 2, "pairs": "open", **(policy or {})},
         }
     )
     small = {**small, "train": {**small.get("train", {}), **(train or {})}}

@@ -21,7 +21,16 @@ from kohort.protocol.wire import Payload, Scalar, decode, encode
 from kohort.testing.recorded import HonestRun
 from kohort.transport.messages import RequestMessage
 
-__all__ = ["Lie", "every_field", "every_list", "every_malformed", "every_order", "every_task"]
+__all__ = [
+    "Lie",
+    "bodies_of_none",
+    "every_field",
+    "every_list",
+    "every_malformed",
+    "every_order",
+    "every_task",
+    "other_payloads",
+]
 
 _HUGE = 2**62
 _OTHER_NONCE = "f" * 24
@@ -155,20 +164,33 @@ def every_field(honest: HonestRun, site: str, place: int) -> Iterator[Lie]:
 
 def _changed_parts(base: RequestMessage) -> Iterator[Lie]:
     payload = decode(base.body)
-    for name, value in payload.metrics.items():
-        for text, other in _other_numbers(value):
-            yield _changed(base, f"metric {name} {text}", metrics={**payload.metrics, name: other})
-        yield _changed(base, f"metric {name} left out", metrics=_without(payload.metrics, name))
-    for name, array in payload.arrays.items():
-        for text, changed in _other_arrays(array):
-            yield _changed(base, f"array {name} {text}", arrays={**payload.arrays, name: changed})
-        yield _changed(base, f"array {name} left out", arrays=_without(payload.arrays, name))
-    for name, blob in payload.blobs.items():
-        for text, bytes_ in _other_blobs(blob):
-            yield _changed(base, f"blob {name} {text}", blobs={**payload.blobs, name: bytes_})
-        yield _changed(base, f"blob {name} left out", blobs=_without(payload.blobs, name))
+    for name, changed in other_payloads(payload):
+        yield Lie(f"{base.task} round {base.round}: {name}", (replace(base, body=encode(changed)),))
     yield _changed(base, "a phase", metrics={**payload.metrics, "phase": 1})
     yield _changed(base, "a later step", metrics={**payload.metrics, "step": 1})
+
+
+def other_payloads(payload: Payload) -> Iterator[tuple[str, Payload]]:
+    """A payload with one metric, array or blob changed, or left out.
+
+    Args:
+        payload: What an honest party sends.
+
+    Yields:
+        What was changed, and the payload.
+    """
+    for name, value in payload.metrics.items():
+        for text, other in _other_numbers(value):
+            yield f"metric {name} {text}", replace(payload, metrics={**payload.metrics, name: other})
+        yield f"metric {name} left out", replace(payload, metrics=_without(payload.metrics, name))
+    for name, array in payload.arrays.items():
+        for text, changed in _other_arrays(array):
+            yield f"array {name} {text}", replace(payload, arrays={**payload.arrays, name: changed})
+        yield f"array {name} left out", replace(payload, arrays=_without(payload.arrays, name))
+    for name, blob in payload.blobs.items():
+        for text, bytes_ in _other_blobs(blob):
+            yield f"blob {name} {text}", replace(payload, blobs={**payload.blobs, name: bytes_})
+        yield f"blob {name} left out", replace(payload, blobs=_without(payload.blobs, name))
 
 
 def _without(parts: Mapping[str, Any], name: str) -> dict[str, Any]:
@@ -188,6 +210,7 @@ def _other_numbers(value: Scalar) -> Iterator[tuple[str, Scalar]]:
 
 def _other_arrays(array: NDArray[Any]) -> Iterator[tuple[str, NDArray[Any]]]:
     yield "all zero", np.zeros_like(array)
+    yield "three times", (array.copy() * 3).astype(array.dtype)
     flat = array.copy().reshape(-1)
     if flat.size:
         flat[0] = flat[0] + 1
@@ -222,27 +245,27 @@ def _other_json(blob: bytes) -> Iterator[tuple[str, bytes]]:
 
 
 def _edits(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    if isinstance(value, dict):
-        for name, part in value.items():
-            for where, changed in _edits(part, f"{path}.{name}"):
-                yield where, {**value, name: changed}
-            yield f"{path}.{name} left out in", _without(value, name)
-    elif isinstance(value, list):
-        for index, part in enumerate(value):
-            for where, changed in _edits(part, f"{path}[{index}]"):
-                yield where, [*value[:index], changed, *value[index + 1 :]]
-        yield f"{path} shortened", value[1:]
-        yield f"{path} repeated", [*value, *value]
-    elif isinstance(value, bool):
-        yield path, not value
-    elif isinstance(value, int | float):
-        yield f"{path} raised", value + 1
-        yield f"{path} lowered", value - 1
-        yield f"{path} as text", str(value)
-    elif isinstance(value, str):
-        yield f"{path} as another text", value + "x"
-    else:
-        yield f"{path} as a number", 1
+    match value:
+        case dict():
+            for name, part in value.items():
+                yield from ((where, {**value, name: changed}) for where, changed in _edits(part, f"{path}.{name}"))
+                yield f"{path}.{name} left out in", _without(value, name)
+        case list():
+            for index, part in enumerate(value):
+                before, after = value[:index], value[index + 1 :]
+                yield from ((where, [*before, changed, *after]) for where, changed in _edits(part, f"{path}[{index}]"))
+            yield f"{path} shortened", value[1:]
+            yield f"{path} repeated", [*value, *value]
+        case bool():
+            yield path, not value
+        case int() | float():
+            yield f"{path} raised", value + 1
+            yield f"{path} lowered", value - 1
+            yield f"{path} as text", str(value)
+        case str():
+            yield f"{path} as another text", value + "x"
+        case _:
+            yield f"{path} as a number", 1
 
 
 def every_order(honest: HonestRun, site: str, place: int) -> Iterator[Lie]:
@@ -359,15 +382,7 @@ def every_malformed(honest: HonestRun, site: str, place: int) -> Iterable[Lie]:
         The lies.
     """
     base = _base(honest, site, place)
-    body = base.body
-    bodies = {
-        "an empty body": b"",
-        "a body cut short": body[: len(body) // 2],
-        "a body of zeros": bytes(len(body)),
-        "a body with bytes after it": body + b"\0" * 8,
-        "a body of noise": bytes(index * 37 % 251 for index in range(200)),
-        "an empty payload": encode(Payload()),
-    }
+    bodies = bodies_of_none(base.body)
     heads: dict[str, dict[str, Any]] = {
         "a round of text": {"round": "one"},
         "a negative round": {"round": -1},
@@ -389,6 +404,25 @@ def every_malformed(honest: HonestRun, site: str, place: int) -> Iterable[Lie]:
     }
     made = [Lie(f"{base.task}: {name}", (replace(base, body=content),)) for name, content in bodies.items()]
     return made + [Lie(f"{base.task}: {name}", (replace(base, **parts),)) for name, parts in heads.items()]
+
+
+def bodies_of_none(body: bytes) -> dict[str, bytes]:
+    """Bytes that no party sends in place of a body.
+
+    Args:
+        body: The body.
+
+    Returns:
+        Them, by what they are.
+    """
+    return {
+        "an empty body": b"",
+        "a body cut short": body[: len(body) // 2],
+        "a body of zeros": bytes(len(body)),
+        "a body with bytes after it": body + b"\0" * 8,
+        "a body of noise": bytes(index * 37 % 251 for index in range(200)),
+        "an empty payload": encode(Payload()),
+    }
 
 
 def _receipt(**parts: Any) -> bytes:

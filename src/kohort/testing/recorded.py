@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -22,11 +23,19 @@ from kohort.runs.run import run
 from kohort.runs.simulation import Population
 from kohort.testing.canary import CANARY
 from kohort.testing.site_servers import DirectCarrier, ServedSites
-from kohort.transport.messages import ReplyMessage, RequestMessage, read_reply, read_request, split_messages
+from kohort.transport.messages import (
+    ReplyMessage,
+    RequestMessage,
+    join_messages,
+    read_reply,
+    read_request,
+    split_messages,
+    write_reply,
+)
 from kohort.transport.remote_engine import Carrier
 from kohort.transport.site_server import SiteServer
 
-__all__ = ["VICTIM", "Exchange", "HonestRun", "few_rows", "record"]
+__all__ = ["VICTIM", "Exchange", "HonestRun", "RecordedSites", "few_rows", "record"]
 
 FEW_ROWS = {"a-first": 26, "b-victim": 40, "c-third": 34, "d-fourth": 30}
 """Rows per site."""
@@ -72,35 +81,49 @@ class Exchange:
 
 @dataclass
 class _Recorder:
-    """Carries messages and writes them down."""
+    """Carries messages, lets a party say something else than its server does, and writes down what was said."""
 
     carrier: Carrier
-    served: ServedSites
-    exchanges: list[Exchange]
+    served: RecordedSites
+    place: Counter[str] = field(default_factory=Counter)
+    """How many replies each party gave."""
 
     def carry(self, messages: Mapping[str, bytes], *, deadline: float) -> tuple[dict[str, bytes], dict[str, str]]:
         replies, missing = self.carrier.carry(messages, deadline=deadline)
+        return {
+            name: join_messages(list(self._said(name, messages[name], replies[name]))) for name in messages
+        }, missing
+
+    def _said(self, name: str, asked: bytes, replies: bytes) -> Iterator[bytes]:
         assert self.served.hub is not None  # noqa: S101 - set before a message is written
-        for name, data in messages.items():
-            for asked, reply in zip(split_messages(data), split_messages(replies[name]), strict=True):
-                # Receipts belong to one ledger; a fresh site's goes on from its own beginning.
-                read = replace(read_request(asked, hub=self.served.hub.public), receipts=b"")
-                self.exchanges.append(Exchange(name, read, read_reply(reply, site=self.served.identities[name].public)))
-        return replies, missing
+        for question, answer in zip(split_messages(asked), split_messages(replies), strict=True):
+            # Receipts and heads belong to one ledger; a fresh site's goes on from its own beginning.
+            read = replace(read_request(question, hub=self.served.hub.public), receipts=b"", heads=b"")
+            reply = read_reply(answer, site=self.served.identities[name].public)
+            said = self.served.alter(name, self.place[name], reply)
+            self.place[name] += 1
+            self.served.exchanges.append(Exchange(name, read, said))
+            yield answer if said is reply else write_reply(said, self.served.identities[name])
 
 
 @dataclass
-class _RecordedSites(ServedSites):
+class RecordedSites(ServedSites):
+    """Site servers whose exchanges with the hub are written down."""
+
     exchanges: list[Exchange] = field(default_factory=list)
+    alter: Callable[[str, int, ReplyMessage], ReplyMessage] = lambda _, __, reply: reply
+    """(party, how many replies it gave before, its reply) -> what it says instead, signed by it."""
     population: Population | None = None
     streams: Streams | None = None
 
     def populate(self, plan: Plan, streams: Streams) -> Population:
+        """The rows of a simulation; see `ServedSites.populate`."""
         self.streams, self.population = streams, super().populate(plan, streams)
         return self.population
 
     def carrier(self) -> Carrier:
-        return _Recorder(DirectCarrier(self.site_servers), self, self.exchanges)
+        """What writes messages down on their way to the servers."""
+        return _Recorder(DirectCarrier(self.site_servers), self)
 
 
 class Named(Protocol):
@@ -124,10 +147,13 @@ class HonestRun:
         served: The finished run's sites.
         other: The rows of the twins: as many per site, with other values.
         share: The share of all lies that is tried, chosen by a hash of each lie's name.
+        seed: The run's seed.
     """
 
-    def __init__(self, name: str, plan: Plan, served: _RecordedSites, other: Population, share: float) -> None:
-        self.name, self.plan, self.served, self.share = name, plan, served, share
+    def __init__(
+        self, name: str, plan: Plan, served: RecordedSites, other: Population, share: float, seed: int
+    ) -> None:
+        self.name, self.plan, self.served, self.share, self.seed = name, plan, served, share, seed
         self._other = other
 
     @property
@@ -209,7 +235,7 @@ def record(plan: Plan, *, name: str = "", share: float = 1.0, seed: int = 5) -> 
     Raises:
         KohortError: The honest run failed.
     """
-    served = _RecordedSites(tables=few_rows())
+    served = RecordedSites(tables=few_rows())
     run(plan, seed=seed, backend=served)
     assert served.streams is not None  # noqa: S101 - the run is over
     assert served.approved is not None  # noqa: S101 - the run is over
@@ -217,4 +243,4 @@ def record(plan: Plan, *, name: str = "", share: float = 1.0, seed: int = 5) -> 
     told = any(step.task == DESCRIBE.name for step in served.approved.contract)
     others = few_rows(seed=_SEED + 1, categories=told)
     other = ServedSites(tables=others).populate(plan, Streams.choose(seed, secure=False))
-    return HonestRun(name or plan.method, plan, served, other, share)
+    return HonestRun(name or plan.method, plan, served, other, share, seed)

@@ -27,6 +27,7 @@ from kohort.protocol.plan.approved import ApprovedPlan
 from kohort.rng import Streams
 from kohort.runs.backend import RunContext
 from kohort.runs.config import Plan
+from kohort.runs.plan_faults import require_complete
 from kohort.runs.simulation import Population, populate
 from kohort.transport.deployment.files import signer_of
 from kohort.transport.deployment.site_run import SiteResources, open_chain, run_opener
@@ -70,6 +71,17 @@ class ServedSites:
     """The identities of its sites, and of its key-holder."""
     approved: ApprovedPlan | None = field(default=None, repr=False)
     """What was approved in the last run."""
+
+    def check(self, plan: Plan) -> None:
+        """Refuse a plan that lacks what its method needs, as a simulation does.
+
+        Args:
+            plan: The plan.
+
+        Raises:
+            ConfigError: A key is missing.
+        """
+        require_complete(plan)
 
     def populate(self, plan: Plan, streams: Streams) -> Population:
         """The rows of a simulation.
