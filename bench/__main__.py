@@ -1,4 +1,4 @@
-"""`python -m bench [NAME ...]`: run benchmarks and rewrite RESULTS.md."""
+"""`python -m bench [--quick] [NAME ...]`: run benchmarks and rewrite RESULTS.md."""
 
 from __future__ import annotations
 

@@ -20,10 +20,12 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
-__all__ = ["Row", "best_of", "discover", "main", "run_here", "write_page"]
+__all__ = ["QUICK", "Row", "best_of", "discover", "main", "run_here", "write_page"]
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results"
+QUICK = bool(os.environ.get("KOHORT_BENCH_QUICK"))
+"""Whether benchmarks that take minutes shall measure less: `python -m bench --quick NAME`."""
 PAGE = HERE / "RESULTS.md"
 
 _THREADS = (
@@ -121,6 +123,7 @@ def discover() -> dict[str, str]:
 
 def main(wanted: Sequence[str]) -> int:
     """Run the wanted benchmarks (all when none is named), each in its own process, and rewrite the page."""
+    quick, wanted = "--quick" in wanted, [name for name in wanted if name != "--quick"]
     known = discover()
     unknown = [name for name in wanted if name not in known]
     if unknown:
@@ -130,6 +133,8 @@ def main(wanted: Sequence[str]) -> int:
     environment = {**os.environ, **dict.fromkeys(_THREADS, "1")}
     # Compiled bytecode and kernels are kept: start-up is measured as an installed program has it.
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    if quick:
+        environment["KOHORT_BENCH_QUICK"] = "1"
     for name in wanted or known:
         print(f"{name}: running", file=sys.stderr, flush=True)
         command = [sys.executable, "-m", "bench", "--here", name]

@@ -136,7 +136,7 @@ MISTAKES = (
     Mistake("an unknown key inside a phase", "run phase.toml --out out"),
     Mistake("a plan without a target", "run no_target.toml --out out"),
     Mistake("a key of the plan as an option", f"{RUN} --epsilon 1"),
-    Mistake("a number where a section belongs", f"{RUN} --set method.dp=1.0"),
+    Mistake("a word where a section belongs", f"{RUN} --set method.dp=high"),
     Mistake("a value out of range", f"{RUN} --set train.rounds=0"),
     Mistake("an unknown method", f"{RUN} --set method.name=fedavgg"),
     Mistake("an unknown engine", f"{RUN} --engine flowr"),
