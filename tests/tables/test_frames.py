@@ -133,6 +133,16 @@ def test_truncated_files(tmp_path: Path, ending: str, kept: float) -> None:
         read_table(path)
 
 
+@pytest.mark.parametrize(
+    "path", sorted((Path(__file__).parents[1] / "fixtures" / "damaged").iterdir()), ids=lambda path: path.name
+)
+def test_a_damaged_file_that_once_ended_the_process_is_an_error(path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """A buffer whose declared length is 2^57 bytes: the reader aborts, and with it whoever reads in his own process."""
+    with pytest.raises(DataError, match="not a readable Arrow file"):
+        read_table(path)
+    assert capfd.readouterr() == ("", "")
+
+
 def test_files_that_cannot_be_opened(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no file"):
         read_table(tmp_path / "absent.csv")

@@ -22,6 +22,7 @@ from kohort.files import require_new, write_atomic
 from kohort.tables.dialect import ReadingOptions
 from kohort.tables.reading import UNREADABLE, declare_missing, parse_text
 from kohort.tables.text_types import NULL_MARKERS
+from kohort.tables.trial import survives_reading
 
 __all__ = [
     "ITEM_SEPARATOR",
@@ -275,13 +276,16 @@ def _format_of(path: Path, error: type[ConfigError] | type[DataError]) -> Format
 
 
 def _parse_binary(content: bytes, name: str, chosen: Format) -> pl.DataFrame:
+    kind = "Parquet" if chosen == "parquet" else "Arrow"
+    hint = "It is truncated, damaged or of another kind: write or copy it again"
+    problem = DataError(f"{name} is not a readable {kind} file", hint=hint)
+    if chosen == "arrow" and not survives_reading(content):
+        raise problem
     try:
         stream = io.BytesIO(content)
         return pl.read_parquet(stream) if chosen == "parquet" else pl.read_ipc(stream)
     except UNREADABLE:
-        kind = "Parquet" if chosen == "parquet" else "Arrow"
-        hint = "It is truncated, damaged or of another kind: write or copy it again"
-        raise DataError(f"{name} is not a readable {kind} file", hint=hint) from None
+        raise problem from None
 
 
 def _plain_types(frame: pl.DataFrame, name: str) -> pl.DataFrame:
