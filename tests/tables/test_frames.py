@@ -1,6 +1,7 @@
 import io
 import resource
 import sys
+from datetime import time, timedelta
 from pathlib import Path
 
 import pandas as pd
@@ -246,3 +247,9 @@ def test_other_objects_are_refused() -> None:
         from_native(pd.DataFrame({"x": [float("inf")]}))
     with pytest.raises(DataError, match="same name"):
         from_native(pd.DataFrame([[1, 2]], columns=["a", "a"]))
+
+
+def test_durations_and_times_of_day_are_seconds(tmp_path: Path) -> None:
+    frame = pl.DataFrame({"stay": [timedelta(hours=1), None], "at": [time(0, 0, 1, 500_000), time(12)]})
+    frame.write_parquet(tmp_path / "stays.parquet")
+    assert read_table(tmp_path / "stays.parquet").rows() == [(3600.0, 1.5), (None, 43200.0)]

@@ -88,12 +88,12 @@ def test_toml(tmp_path) -> None:
     with pytest.raises(ConfigError, match="target"):
         Schema.from_toml(path)
     path.write_text("target = \n", encoding="utf-8")
-    with pytest.raises(ConfigError, match="not valid TOML"):
+    with pytest.raises(ConfigError, match="is not TOML"):
         Schema.from_toml(path)
     path.write_text("bounds = 3\n", encoding="utf-8")
     with pytest.raises(ConfigError, match="wrong type"):
         Schema.from_toml(path)
-    with pytest.raises(ConfigError, match="no schema file"):
+    with pytest.raises(ConfigError, match="there is no schema file"):
         Schema.from_toml(tmp_path / "absent.toml")
 
 

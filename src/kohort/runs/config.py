@@ -10,7 +10,6 @@ only where the command line chose another one are such keys of the file left out
 from __future__ import annotations
 
 import hashlib
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
@@ -40,6 +39,7 @@ from kohort.runs.plan.validation import validated
 from kohort.tables.dialect import ReadingOptions
 from kohort.tables.harmonise.mapping import TableMapping
 from kohort.tables.sources.addresses import refuse_password
+from kohort.toml import read_toml
 
 __all__ = [
     "DEPLOYED",
@@ -331,7 +331,7 @@ def read_plan(
     Raises:
         ConfigError: The file is no plan, a value does not fit, or a key is given that nothing reads.
     """
-    raw = with_data(_toml_of(path), data or {})
+    raw = with_data(read_toml(path, "plan"), data or {})
     changed = apply_overrides(raw, overrides, method_last=drop_overrides)
     renamed = with_mapping(without_deprecated_keys(changed), path.parent)
     first = _validated_plan(renamed)
@@ -384,17 +384,6 @@ def only_read(raw: Mapping[str, Any]) -> dict[str, Any]:
         ConfigError: A section or key is unknown, or a value does not fit.
     """
     return without_keys(raw, _validated_plan(without_deprecated_keys(raw)).unread())
-
-
-def _toml_of(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise ConfigError(f"there is no plan at {path}", hint="Give the path of a TOML file") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} cannot be read as text", hint="A plan is a TOML file in UTF-8") from error
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path} is not TOML: {error}", hint="Mend that line") from error
 
 
 def _validated_plan(raw: Mapping[str, Any]) -> Plan:

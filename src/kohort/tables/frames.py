@@ -295,6 +295,10 @@ def _plain_types(frame: pl.DataFrame, name: str) -> pl.DataFrame:
             changes.append(pl.col(column).cast(pl.String))
         elif isinstance(dtype, pl.Decimal):
             changes.append(pl.col(column).cast(pl.Float64))
+        elif isinstance(dtype, pl.Duration):
+            changes.append(pl.col(column).dt.total_microseconds() / 1e6)
+        elif isinstance(dtype, pl.Time):
+            changes.append(pl.col(column).cast(pl.Int64) / 1e9)
         elif isinstance(dtype, pl.List):
             changes.append(pl.col(column).cast(pl.List(pl.String)))
         elif isinstance(dtype, (pl.Struct, pl.Binary, pl.Object, pl.Array)):

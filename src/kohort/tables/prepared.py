@@ -8,7 +8,6 @@ columns of a release that nobody declared are an error that lists them.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,6 +22,7 @@ from kohort.tables.frames import TEXT_ENDINGS
 from kohort.tables.item_sets import with_item_sets
 from kohort.tables.reading import ROW, restore_texts
 from kohort.tables.roles import person_of, suspected
+from kohort.toml import read_toml
 
 __all__ = ["REST", "Declared", "Prepared", "prepare", "read_schema_file"]
 
@@ -172,14 +172,7 @@ def read_schema_file(path: Path) -> dict[str, Any]:
     Raises:
         ConfigError: The file cannot be read or has an unknown key.
     """
-    try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ConfigError(f"no schema file {str(path)!r}", hint="Check the path") from None
-    except (OSError, UnicodeDecodeError):
-        raise ConfigError(f"cannot read the schema file {str(path)!r}", hint="It must be TOML in UTF-8") from None
-    except tomllib.TOMLDecodeError as problem:
-        raise ConfigError(f"{str(path)!r} is not valid TOML: {problem}", hint="Correct that line") from None
+    content = read_toml(path, "schema file")
     found = {**{key: value for key, value in content.items() if key != "schema"}, **content.get("schema", {})}
     for key in found:
         if key not in (*SCHEMA_FILE_KEYS, "reading"):

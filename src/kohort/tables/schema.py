@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, cast, get_args
 
 from kohort.errors import ConfigError, DataError, nearest
+from kohort.toml import read_toml
 
 __all__ = ["ColumnKind", "ColumnSpec", "Role", "Schema"]
 
@@ -216,15 +216,7 @@ class Schema:
     @classmethod
     def from_toml(cls, path: str | Path) -> Schema:
         """Read the arguments of `of` from a TOML file: top-level keys, or a table named `schema`."""
-        try:
-            content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            raise ConfigError(f"no schema file {str(path)!r}", hint="Check the path") from None
-        except (OSError, UnicodeDecodeError) as problem:
-            kind = type(problem).__name__
-            raise ConfigError(f"cannot read the schema file {str(path)!r} ({kind})", hint="Check it") from None
-        except tomllib.TOMLDecodeError as problem:
-            raise ConfigError(f"{str(path)!r} is not valid TOML: {problem}", hint="Correct that line") from None
+        content = read_toml(Path(path), "schema file")
         arguments = content.get("schema", content)
         if not isinstance(arguments, dict):
             raise ConfigError(f"'schema' in {str(path)!r} is not a table", hint="Write [schema] and its keys")

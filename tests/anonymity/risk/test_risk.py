@@ -76,6 +76,8 @@ def test_journalist_by_sampling_fraction() -> None:
     [
         ({"sampling_fraction": 0.0}, ConfigError, "sampling fraction is 0"),
         ({"population_size": 1}, ConfigError, "smaller than the 2 rows"),
+        ({"population_size": 10**20}, ConfigError, "larger than any there is"),
+        ({"sampling_fraction": 1e-300}, ConfigError, "larger than any there is"),
         ({"population_size": 9, "sampling_fraction": 0.1}, ConfigError, "twice"),
         ({"population": pl.DataFrame({"q": [1, 1]})}, DataError, "1 of 2 classes have fewer rows"),
         ({"population": pl.DataFrame({"q": ["1", "2"]})}, DataError, "another type"),

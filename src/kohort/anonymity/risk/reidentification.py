@@ -53,6 +53,7 @@ Floats = NDArray[np.float64]
 
 PITMAN_UP_TO = 0.1
 THRESHOLDS = (0.05, 0.1, 0.2, 0.33, 0.5)
+_LARGEST_POPULATION = 10**12
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,11 +214,16 @@ def _size(rows: int, sampling_fraction: float | None, population_size: int | Non
     if sampling_fraction is not None:
         if not 0.0 < sampling_fraction <= 1.0:
             raise ConfigError(f"the sampling fraction is {sampling_fraction:g}", hint="Use above 0, up to 1")
-        return round(rows / sampling_fraction)
-    if population_size is None or population_size < rows:
+        size = rows / sampling_fraction
+    elif population_size is None or population_size < rows:
         hint = "The population holds at least the rows of the table"
         raise ConfigError(f"the population is smaller than the {rows:,} rows of the table", hint=hint)
-    return population_size
+    else:
+        size = population_size
+    if size > _LARGEST_POPULATION:
+        hint = f"Use at most {_LARGEST_POPULATION:,}"
+        raise ConfigError("the population is larger than any there is", hint=hint)
+    return round(size)
 
 
 def _sizes_in(

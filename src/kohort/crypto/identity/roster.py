@@ -199,7 +199,7 @@ def _load_toml(path: Path, allowed: set[str]) -> dict[str, Any]:
         return {}
     try:
         found = tomllib.loads(read_guarded(path, forbidden=UNCHANGED).decode())
-    except ValueError as error:  # TOML or UTF-8
+    except (ValueError, RecursionError) as error:  # TOML or UTF-8
         raise ConfigError(f"{path} is not valid TOML", hint="Mend it, or restore it from a backup") from error
     for key in found:
         if key not in allowed:

@@ -9,12 +9,12 @@ is read into functions, before any site is asked; what comes out of `bind` needs
 from __future__ import annotations
 
 import inspect
-import tomllib
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any, TypeVar, get_type_hints
 
 from kohort.errors import ConfigError, nearest
+from kohort.toml import parse_value
 
 __all__ = ["FIRST", "bind", "named"]
 
@@ -53,7 +53,7 @@ def named(spec: str | Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
             raise ConfigError(
                 f"cannot read {item.strip()!r} in the choice {spec!r}", hint="Write option=value, each option once"
             )
-        options[key] = _value(value)
+        options[key] = parse_value(value)
     return name, options
 
 
@@ -95,11 +95,3 @@ def _checked(hint: Any, value: Any, place: str) -> Any:
     except ValidationError as error:
         reason = error.errors(include_input=False, include_url=False)[0]["msg"]
         raise ConfigError(f"{place} = {value!r}: {reason.lower()}", hint="Correct it in the plan") from None
-
-
-def _value(text: str) -> Any:
-    """A number, a truth value or quoted text as TOML reads it; a bare word is text."""
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields
@@ -10,6 +9,7 @@ from typing import Any
 
 from kohort.errors import ConfigError
 from kohort.methods.registry import find_method
+from kohort.toml import parse_value
 
 __all__ = ["apply_overrides", "copied", "dotted_keys", "key_of", "place_of", "without_deprecated_keys", "without_keys"]
 
@@ -40,13 +40,13 @@ def apply_overrides(raw: Mapping[str, Any], overrides: Sequence[str], *, method_
         place, _, text = override.partition("=")
         *parents, last = place_of(override).split(".")
         if place_of(override) == METHOD_NAME and isinstance(result.get("method"), dict):
-            result["method"] = _keys_of_method(result["method"], _toml_value(text))
+            result["method"] = _keys_of_method(result["method"], parse_value(text))
         inner: Any = result
         for key in parents:
             inner = _section_in(inner, key, place)
         if not isinstance(inner, dict):
             raise ConfigError(f"cannot set {place!r}: it names a list", hint="Write the number of an entry, from 1 on")
-        inner[last] = _toml_value(text)
+        inner[last] = parse_value(text)
     return result
 
 
@@ -126,13 +126,6 @@ def _keys_of_method(section: Mapping[str, Any], name: Any) -> dict[str, Any]:
         return dict(section)
     allowed = {key_of(item.name) for item in fields(method.config)}
     return {key: value for key, value in section.items() if key in allowed}
-
-
-def _toml_value(text: str) -> Any:
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text
 
 
 def without_deprecated_keys(raw: Mapping[str, Any]) -> dict[str, Any]:

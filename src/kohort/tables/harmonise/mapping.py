@@ -17,7 +17,6 @@ cannot be read as the agreed type become missing, and a note counts them; neithe
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +27,7 @@ import polars as pl
 from kohort.errors import ConfigError, DataError, nearest
 from kohort.tables.domain import category_text
 from kohort.tables.harmonise.words import NO, YES, as_numbers
+from kohort.toml import read_toml
 
 __all__ = ["ColumnRule", "SiteMapping", "TableMapping"]
 
@@ -171,15 +171,7 @@ class TableMapping:
         Raises:
             ConfigError: There is no such file, or it is no mapping.
         """
-        try:
-            raw = tomllib.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            raise ConfigError(f"there is no mapping at {path}", hint="Check the path") from None
-        except (OSError, UnicodeDecodeError):
-            raise ConfigError(f"{path} cannot be read as text", hint="A mapping is a TOML file in UTF-8") from None
-        except tomllib.TOMLDecodeError as error:
-            raise ConfigError(f"{path} is not TOML: {error}", hint="Correct that line") from None
-        return cls.from_plain(raw, str(path))
+        return cls.from_plain(read_toml(path, "mapping"), str(path))
 
     def to_plain(self) -> dict[str, Any]:
         """TOML values that `from_plain` reads back."""

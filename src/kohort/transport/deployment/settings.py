@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +15,7 @@ from kohort.errors import ConfigError
 from kohort.privacy.policy import Policy
 from kohort.runs.config import Plan
 from kohort.tables.sources.opening import absolute
+from kohort.toml import parse_toml
 
 __all__ = [
     "MAPPING_FILE",
@@ -85,9 +85,10 @@ def read_settings(path: Path, *, what: str) -> dict[str, Any]:
     if not path.is_file():
         raise ConfigError(f"there is no {what} at {path.parent}", hint=f"Make one with: kohort {command} init")
     try:
-        return tomllib.loads(read_guarded(path, forbidden=UNCHANGED).decode())
-    except ValueError as error:  # TOML or UTF-8; neither quotes more than a line's number
-        raise ConfigError(f"{path} is not TOML: {error}", hint="Mend that line") from error
+        text = read_guarded(path, forbidden=UNCHANGED).decode()
+    except ValueError:
+        raise ConfigError(f"{path} cannot be read as text", hint="It is a TOML file in UTF-8") from None
+    return parse_toml(text, str(path))
 
 
 def section_of(
