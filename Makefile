@@ -42,15 +42,18 @@ bench: $(VENV)/.bench
 clean:
 	rm -rf $(VENV) build dist out .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
-# Some machines forbid Python to write bytecode on import; without it every start is five times slower.
+# Some machines forbid Python to write bytecode on import; without it every start is five times slower. Kernels are
+# compiled here, on all cores, so that neither the demo nor the tests wait for it.
 $(VENV)/.base: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) --editable .
 	$(BIN)/python -m compileall -q src
+	$(BIN)/python -c "from kohort.runs.compile import compile_kernels; compile_kernels()"
 	touch $@
 
 $(VENV)/.%: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) --editable ".[$*]"
 	$(BIN)/python -m compileall -q src
+	$(BIN)/python -c "from kohort.runs.compile import compile_kernels; compile_kernels()"
 	touch $@

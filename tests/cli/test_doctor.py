@@ -121,3 +121,13 @@ def test_a_data_folder_that_is_none_and_a_cache_that_cannot_be_written(
 )
 def test_bounds_of_versions(installed: str, bounds: str, fits: bool) -> None:
     assert doctor._within(installed, bounds) is fits
+
+
+def test_kernels_are_compiled_when_asked(kohort_here: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("KOHORT_DATA", raising=False)
+    monkeypatch.setattr("kohort.runs.compile.compile_kernels", lambda: ("partial",))
+    code, shown, _ = kohort_here("doctor", "--compile", "--json")
+    found = json.loads(shown)
+    assert code == 0
+    assert found["compiled"]["failed"] == ["partial"]
+    assert any("partial" in note for note in found["notes"])

@@ -1,7 +1,7 @@
 """`kohort doctor`: check the installation, the data folders, and a small federation from end to end.
 
-Nothing is downloaded, changed or kept. Whatever stops kohort from working is a problem and decides the exit code;
-whatever only costs time or a feature is a note.
+Nothing is downloaded, and nothing but compiled kernels is kept. Whatever stops kohort from working is a problem and
+decides the exit code; whatever only costs time or a feature is a note.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -62,15 +62,22 @@ def register(app: typer.Typer) -> None:
     app.command("doctor")(doctor)
 
 
-def doctor(json: JsonOption = False) -> None:
+def doctor(
+    compile: Annotated[
+        bool, typer.Option("--compile", help="First compile the kernels of all methods, on all cores.")
+    ] = False,
+    json: JsonOption = False,
+) -> None:
     """Check this installation: versions, extras, threads, data, caches, and a small federation from end to end.
 
     Exits with 0 when no problem is found, otherwise with the code of the first problem.
 
-    Example: kohort doctor
+    Example: kohort doctor --compile
     """
     found = Findings()
     if _versions(found):
+        if compile:
+            _compile(found)
         _threads(found)
         _data(found)
         _kernel_cache(found)
@@ -196,10 +203,18 @@ def _kernel_cache(found: Findings) -> None:
     if state == "off":
         found.notes.append("compiled kernels cannot be cached: every process compiles them again. Set NUMBA_CACHE_DIR")
     elif state == "cold":
-        found.notes.append(
-            "the training kernel is not compiled yet: the first run on a machine takes some seconds more"
-        )
+        found.notes.append("kernels are not compiled yet, so first runs take seconds more: kohort doctor --compile")
     found.facts["kernel_cache"] = {"state": state, "folder": path}
+
+
+def _compile(found: Findings) -> None:
+    from kohort.runs.compile import compile_kernels
+
+    began = perf_counter()
+    failed = compile_kernels()
+    if failed:
+        found.notes.append(f"methods whose kernels are compiled when they first run: {', '.join(failed)}")
+    found.facts["compiled"] = {"seconds": perf_counter() - began, "failed": list(failed)}
 
 
 def _self_test(found: Findings) -> None:
