@@ -115,6 +115,15 @@ class ReleaseAccount:
         self._append({"name": name, "classes": listed})
         self._past.append(new)
 
+    def with_person(self, person: str) -> tuple[str, ...]:
+        """Names of the releases that a person is in.
+
+        Args:
+            person: The person's key, as `units_of` tells it.
+        """
+        digest = self._digest("person", person)
+        return tuple(past.name for past in self._past if digest in past.persons)
+
     def _digest(self, what: str, text: str) -> str:
         return hashlib.blake2b(f"{what}:{text}".encode(), key=self._key, digest_size=_DIGEST).hexdigest()
 
