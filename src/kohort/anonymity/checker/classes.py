@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from kohort.errors import ConfigError, DataError, nearest
 from kohort.tables.frames import from_native
 
-__all__ = ["Classes", "as_frame", "group_rows", "require_columns", "sorted_distinct"]
+__all__ = ["Classes", "as_frame", "class_sizes", "group_rows", "require_columns", "sorted_distinct"]
 
 
 @dataclass(frozen=True)
@@ -76,24 +76,37 @@ def group_rows(frame: pl.DataFrame, columns: Sequence[str]) -> Classes:
     Raises:
         DataError: The table lacks a column, or a column holds lists.
     """
-    names = require_columns(frame, columns)
-    if not names:
+    keys = _keys(frame, columns)
+    if not keys.width:
         return Classes(np.zeros(frame.height, np.int64), np.array([frame.height], np.int64))
-    lists = [name for name in names if isinstance(frame.schema[name], pl.List)]
-    if lists:
-        hint = "Columns that hold sets of items are checked with items, not as quasi-identifiers"
-        raise DataError(f"columns hold lists: {', '.join(lists)}", hint=hint)
-    keys = [f"key{position}" for position in range(len(names))]
-    members = (
-        frame.select(pl.col(name).alias(key) for name, key in zip(names, keys, strict=True))
-        .with_row_index("row")
-        .group_by(keys, maintain_order=True)
-        .agg(pl.col("row"))["row"]
-    )
+    members = keys.with_row_index("row").group_by(keys.columns, maintain_order=True).agg(pl.col("row"))["row"]
     sizes = members.list.len().to_numpy().astype(np.int64)
     of_row = np.empty(frame.height, np.int64)
     of_row[members.explode().to_numpy()] = np.repeat(np.arange(len(sizes)), sizes)
     return Classes(of_row, sizes)
+
+
+def class_sizes(frame: pl.DataFrame, columns: Sequence[str]) -> NDArray[np.int64]:
+    """Rows of each class, rising: what `group_rows` finds, in half the time and without a number per row.
+
+    Raises:
+        DataError: The table lacks a column, or a column holds lists.
+    """
+    keys = _keys(frame, columns)
+    if not keys.width:
+        return np.array([frame.height], np.int64)
+    counted = keys.lazy().group_by(keys.columns).agg(pl.len().alias("rows")).collect(engine="streaming")
+    return np.sort(counted["rows"].to_numpy().astype(np.int64))
+
+
+def _keys(frame: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:
+    """The columns that classes are formed by, under names that no other column has."""
+    names = require_columns(frame, columns)
+    lists = [name for name in names if isinstance(frame.schema[name], pl.List)]
+    if lists:
+        hint = "Columns that hold sets of items are checked with items, not as quasi-identifiers"
+        raise DataError(f"columns hold lists: {', '.join(lists)}", hint=hint)
+    return frame.select(pl.col(name).alias(f"key{position}") for position, name in enumerate(names))
 
 
 def sorted_distinct(keys: NDArray[np.int64]) -> NDArray[np.int64]:

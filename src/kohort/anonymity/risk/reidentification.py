@@ -34,7 +34,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from kohort.anonymity.checker.classes import Classes, as_frame, group_rows, require_columns
+from kohort.anonymity.checker.classes import Classes, as_frame, class_sizes, group_rows, require_columns
 from kohort.errors import ConfigError, DataError
 
 __all__ = [
@@ -158,14 +158,15 @@ def assess_risk(
         1.0
     """
     table = as_frame(frame)
-    classes = group_rows(table, quasi)
-    row_risk = 1.0 / classes.sizes  # of each row of the class
+    classes = None if population is None else group_rows(table, quasi)
+    sizes = class_sizes(table, quasi) if classes is None else classes.sizes
+    row_risk = 1.0 / sizes  # of each row of the class
     alone = Risk(
         prosecutor_max=float(row_risk.max()),
-        prosecutor_mean=classes.count / classes.rows,
-        marketer=classes.count / classes.rows,
-        rows_above={float(limit): int(classes.sizes[row_risk > limit].sum()) for limit in thresholds},
-        sample_uniqueness=int((classes.sizes == 1).sum()) / classes.rows,
+        prosecutor_mean=len(sizes) / table.height,
+        marketer=len(sizes) / table.height,
+        rows_above={float(limit): int(sizes[row_risk > limit].sum()) for limit in thresholds},
+        sample_uniqueness=int((sizes == 1).sum()) / table.height,
     )
     described = sum(value is not None for value in (sampling_fraction, population_size, population))
     if described > 1:
@@ -173,18 +174,17 @@ def assess_risk(
         raise ConfigError("the population is described twice", hint=hint)
     if not described:
         return alone
-    if population is not None:
-        return _with_population(alone, classes, _sizes_in(as_frame(population), table, classes, quasi))
-    size = _size(classes.rows, sampling_fraction, population_size)
-    known = _with_population(alone, classes, classes.sizes * (size / classes.rows))
-    return replace(known, population=population_uniqueness(classes.sizes, population_size=size))
+    if classes is not None:
+        return _with_population(alone, sizes, _sizes_in(as_frame(population), table, classes, quasi))
+    size = _size(table.height, sampling_fraction, population_size)
+    known = _with_population(alone, sizes, sizes * (size / table.height))
+    return replace(known, population=population_uniqueness(sizes, population_size=size))
 
 
-def _with_population(alone: Risk, classes: Classes, sizes: NDArray[np.floating[Any]]) -> Risk:
-    expected_matches = float((classes.sizes / sizes).sum() / classes.rows)
-    return replace(
-        alone, marketer=expected_matches, journalist_max=float((1.0 / sizes).max()), journalist_mean=expected_matches
-    )
+def _with_population(alone: Risk, sizes: NDArray[np.int64], in_population: NDArray[np.floating[Any]]) -> Risk:
+    expected_matches = float((sizes / in_population).sum() / sizes.sum())
+    largest = float((1.0 / in_population).max())
+    return replace(alone, marketer=expected_matches, journalist_max=largest, journalist_mean=expected_matches)
 
 
 def distinction_and_separation(frame: Any, *, quasi: Sequence[str]) -> tuple[Distinguishability, ...]:
@@ -200,7 +200,7 @@ def distinction_and_separation(frame: Any, *, quasi: Sequence[str]) -> tuple[Dis
 
 
 def _distinguishability(frame: pl.DataFrame, columns: tuple[str, ...]) -> Distinguishability:
-    sizes = group_rows(frame, columns).sizes
+    sizes = class_sizes(frame, columns)
     pairs = frame.height * (frame.height - 1) // 2
     alike = int((sizes * (sizes - 1) // 2).sum())
     return Distinguishability(
