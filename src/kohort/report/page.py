@@ -23,7 +23,9 @@ from kohort.errors import ConfigError
 from kohort.files import write_atomic
 from kohort.report import charts, words
 from kohort.report.curves import curves_html
+from kohort.report.flow import flow_picture
 from kohort.report.runs import Run, check_run
+from kohort.report.verdict import verdict_on
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -167,6 +169,7 @@ def render(runs: Sequence[Mapping[str, Any]], *, title: str, plan: Mapping[str, 
         .render(
             title=words.printable(title),
             lead=_lead(finished, shared),
+            verdicts=[(verdict_on(run), _flow(run, alone=len(finished) == 1)) for run in finished],
             sections=_sections(finished),
             finished=finished,
             failed=[run for run in checked if run.error],
@@ -188,6 +191,14 @@ def render(runs: Sequence[Mapping[str, Any]], *, title: str, plan: Mapping[str, 
             versions=_versions(),
         )
     )
+
+
+def _flow(run: Run, *, alone: bool) -> Chart | None:
+    """What left as a picture, on the page of one run; several runs have a chart of their own for it."""
+    said = ", ".join(f"{words.kind_named(item.kind).label} to {item.recipient}" for item in run.disclosed)
+    drawn = flow_picture(run) if alone else None
+    caption = "What left the sites, by recipient and kind of guarantee; wider arrows carried more bytes (logarithmic)."
+    return _chart(drawn, alt=f"Flow from the sites: {said}.", caption=caption)
 
 
 def _curves(run: Run) -> dict[str, Any]:

@@ -42,6 +42,7 @@ PLAN_FILE = "plan.json"
 FAILED_FILE = "failed.json"
 """Takes the place of `run.json` in the folder of a run that ended with an error."""
 
+_KINDS_OF_ROWS = ("raw", "k-anonymous", "k-km")
 Count = Annotated[int, Ge(0)]
 Bounds = dict[str, tuple[float, float] | None]
 Measures = dict[str, float | Bounds | None]
@@ -58,6 +59,19 @@ class DisclosureRow:
     what: str = ""
     releases: Count = 1
     size: Count = 0
+    in_words: str = ""
+    """The guarantee as an officer reads it; empty without a ledger."""
+
+    @property
+    def holds_rows(self) -> bool:
+        """Whether the bytes can hold rows: a guarantee about rows also covers counts of them, of a few bytes in all."""
+        return self.kind in _KINDS_OF_ROWS and self.size >= self.rows
+
+    @property
+    def label(self) -> str:
+        """What the bytes held, in two or three words."""
+        shown = words.kind_named(self.kind).label
+        return f"counts of {shown}" if self.kind in _KINDS_OF_ROWS and not self.holds_rows else shown
 
 
 @dataclass(frozen=True, kw_only=True)

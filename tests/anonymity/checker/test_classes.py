@@ -14,7 +14,9 @@ CELLS = st.tuples(st.sampled_from(["a", "b", "row", None]), st.sampled_from([0.5
 
 
 @given(st.lists(CELLS, min_size=1, max_size=40), st.lists(st.sampled_from(["row", "key0", "rows"]), unique=True))
-def test_sizes_alone_are_those_of_the_classes(cells: list[tuple[str | None, float | None, bool]], by: list[str]) -> None:
+def test_sizes_alone_are_those_of_the_classes(
+    cells: list[tuple[str | None, float | None, bool]], by: list[str]
+) -> None:
     frame = pl.DataFrame(cells, schema={"row": pl.String, "key0": pl.Float64, "rows": pl.Boolean}, orient="row")
     assert class_sizes(frame, by).tolist() == sorted(group_rows(frame, by).sizes.tolist())
     assert class_sizes(frame, by).sum() == frame.height

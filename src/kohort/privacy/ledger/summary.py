@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from kohort.errors import IntegrityError
+from kohort.privacy.claim_words import claim_in_words
 from kohort.privacy.dp.budget import dp_facts
 from kohort.privacy.guarantee import DP, KAnonymous, KKm, parse_guarantee
 from kohort.privacy.ledger.ledger import LEDGER_FILE, Ledger
@@ -152,7 +153,8 @@ def with_ledger_figures(run: dict[str, Any], folder: Path) -> dict[str, Any]:
         folder: Its folder, whose ledger was verified.
 
     Returns:
-        The object, changed in `disclosed`, `bytes.up`, `epsilon`, `delta`, `unit` and `dp`.
+        The object, changed in `disclosed`, which also says each guarantee in words, `bytes.up`, `epsilon`, `delta`,
+        `unit` and `dp`.
 
     Raises:
         IntegrityError: A line is malformed.
@@ -160,6 +162,8 @@ def with_ledger_figures(run: dict[str, Any], folder: Path) -> dict[str, Any]:
     ledger = Ledger(signer=Signer.from_secret(bytes(32)))
     ledger.adopt(list(read_lines(find_ledger(folder) / LEDGER_FILE)))
     figures = figures_of_ledger(ledger)
+    for item, claim in zip(figures["disclosed"], ledger.claims(), strict=True):
+        item["in_words"] = claim_in_words(claim, to=item["recipient"])
     up = figures.pop("bytes_up")
     moved = run.get("bytes")
     return {**run, **figures, **({"bytes": {**moved, "up": up}} if isinstance(moved, dict) else {})}

@@ -1,0 +1,138 @@
+"""The first page of a report, for a data protection officer: what left, how it is bounded, what is not protected.
+
+Every sentence is derived from the ledger's figures of a run, never from what its plan intended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kohort.report import words
+from kohort.report.runs import DisclosureRow, Run
+
+__all__ = ["Verdict", "verdict_on"]
+
+_NUMBERS = ("aggregate", "domain")
+_SMALL_CELLS = ("cells", "pairs")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What an officer reads first about one run.
+
+    Attributes:
+        run: The run.
+        tone: "open", "partial" or "guarded": the colour of the least protected release.
+        headline: The weakest thing that left, in a few words.
+        budget: Epsilon and its unit, or that there is none.
+        conditions: What the budget depends on; empty without one.
+        sentences: Who learned what, what left, and how it is bounded.
+        unprotected: What this run does not protect, and what a reader must know of it.
+    """
+
+    run: Run
+    tone: str
+    headline: str
+    budget: str
+    conditions: str
+    sentences: tuple[str, ...]
+    unprotected: tuple[str, ...]
+
+
+def verdict_on(run: Run) -> Verdict:
+    """Judge a finished run by what its ledger says.
+
+    Args:
+        run: The run.
+
+    Returns:
+        The verdict, in words.
+    """
+    private = [item for item in run.disclosed if item.kind != "public"]
+    return Verdict(
+        run=run,
+        tone=_tone(private),
+        headline=_headline(private),
+        budget=_budget(run),
+        conditions=run.budget,
+        sentences=(_who(run), _what_left(private), _bounded(run, private)),
+        unprotected=tuple(_unprotected(run, private)),
+    )
+
+
+def _tone(private: Sequence[DisclosureRow]) -> str:
+    tones = {words.kind_named(item.kind).tone for item in private}
+    return next((tone for tone in ("open", "partial", "guarded") if tone in tones), "guarded")
+
+
+def _budget(run: Run) -> str:
+    if run.epsilon is None:
+        return "No privacy budget: nothing bounds what the model tells of one row"
+    whom = (run.dp or {}).get("whom") or run.unit or "row"
+    return f"Epsilon {run.epsilon:.4g}, delta {run.delta or 0:.3g}, for each {whom}"
+
+
+def _headline(private: Sequence[DisclosureRow]) -> str:
+    kinds = {item.kind for item in private if item.holds_rows or not item.label.startswith("counts of")}
+    for found, text in (
+        ({"raw"}, "Raw rows left the sites"),
+        ({"k-anonymous", "k-km"}, "Generalised rows left the sites"),
+        (set(_NUMBERS), "Numbers of single sites left them"),
+        (set(_SMALL_CELLS), "Only totals can be read, some over few persons"),
+        ({"dp"}, "Noisy results left the sites"),
+        ({"secure-sum", "encrypted"}, "Only totals over several sites can be read"),
+    ):
+        if kinds & found:
+            return text
+    return "Nothing but public facts left the sites" if not kinds else "See what left below"
+
+
+def _who(run: Run) -> str:
+    rows = sum(run.site_rows.values())
+    held = f" with {words.count(rows)} rows" if rows else ""
+    absent = len(run.refused) + len(run.dropped)
+    said = f"{words.count(run.sites)} sites{held} learned one model by {run.method}"
+    return f"{said}; {words.count(absent)} took no part or dropped out." if absent else f"{said}."
+
+
+def _what_left(private: Sequence[DisclosureRow]) -> str:
+    if not private:
+        return "No release was computed from rows."
+    of_rows = [item for item in private if item.rows] or private
+    least = words.kinds_in_order({item.kind for item in of_rows})[0].name
+    worst = [item for item in of_rows if item.kind == least]
+    rows, to = max(item.rows for item in worst), ", ".join(dict.fromkeys(item.recipient for item in worst))
+    label = worst[0].label
+    behind = f" from {words.count(rows)} rows" if rows else ""
+    size = words.size(sum(item.size for item in private))
+    return f"The least protected of it: {label}{behind}, to {to}. All releases together are {size}."
+
+
+def _bounded(run: Run, private: Sequence[DisclosureRow]) -> str:
+    if run.epsilon is not None:
+        return "Noise bounds what any result tells of one unit; its scope is in the budget."
+    if any(item.holds_rows for item in private):
+        return "Rows that left cannot be called back; a generalised row still tells what its class has in common."
+    if any(item.kind == "secure-sum" for item in private):
+        return "Shares of single sites reveal nothing; the totals, and the model made of them, are exact."
+    return "What left is exact: no noise was added."
+
+
+def _unprotected(run: Run, private: Sequence[DisclosureRow]) -> list[str]:
+    kinds = {item.kind for item in private}
+    found = []
+    if run.epsilon is None:
+        found.append("Who took part may be inferred from the model; kohort audit measures how well.")
+    elif run.dp and "no guarantee" in str(run.dp.get("scope", "")):
+        found.append(f"What the budget covers: {run.dp['scope']}.")
+    found += [words.kind_named(name).sentence for name in ("raw", *_NUMBERS, *_SMALL_CELLS) if name in kinds]
+    if "secure-sum" in kinds:
+        found.append("Totals are exact; kohort plan explain says how few persons a cell of them may have.")
+    if run.engine == "local":
+        found.append("Hub and sites ran in one process: a simulation protects nobody by itself.")
+    if run.ledger is None:
+        found.append("There was no ledger to verify beside this run.")
+    elif not run.ledger.signed_by:
+        found.append("The ledger is consistent, but its signer is not known here.")
+    return found

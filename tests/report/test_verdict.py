@@ -1,0 +1,95 @@
+"""The first page of a report: derived from what left, never rosier than it."""
+
+from __future__ import annotations
+
+import pytest
+from tests.report.test_report_page import HOSTILE, Reader
+from tests.support.run_reports import disclosure, finished
+
+from kohort.report.flow import flow_picture
+from kohort.report.page import render
+from kohort.report.runs import Run, check_run
+from kohort.report.verdict import verdict_on
+
+NOISE = {"epsilon": 0.5, "delta": 1e-5, "unit": "row"}
+
+
+def run_with(*disclosed: dict[str, object], **more: object) -> Run:
+    return check_run(finished("fedavg", disclosed=list(disclosed), **more), where="a test")
+
+
+def item(kind: str, *, rows: int = 100, size: int = 4000, recipient: str = "hub") -> dict[str, object]:
+    return {**disclosure(kind, f"{kind}(rows={rows})", recipient=recipient, what="task"), "rows": rows, "size": size}
+
+
+@pytest.mark.parametrize(
+    ("kinds", "headline", "tone"),
+    [
+        (("raw", "dp"), "Raw rows left the sites", "open"),
+        (("k-anonymous", "secure-sum"), "Generalised rows left the sites", "guarded"),
+        (("aggregate", "dp", "secure-sum"), "Numbers of single sites left them", "partial"),
+        (("cells", "secure-sum"), "Only totals can be read, some over few persons", "partial"),
+        (("dp", "secure-sum"), "Noisy results left the sites", "guarded"),
+        (("secure-sum", "encrypted"), "Only totals over several sites can be read", "guarded"),
+        ((), "Nothing but public facts left the sites", "guarded"),
+        (("from a plug-in",), "See what left below", "partial"),
+    ],
+)
+def test_the_headline_is_the_weakest_release(kinds: tuple[str, ...], headline: str, tone: str) -> None:
+    told = verdict_on(run_with(item("public"), *(item(kind) for kind in kinds)))
+    assert (told.headline, told.tone) == (headline, tone)
+
+
+def test_a_few_bytes_about_anonymous_rows_are_counts() -> None:
+    told = verdict_on(run_with(item("k-anonymous", rows=22_793, size=880), item("aggregate")))
+    assert told.headline == "Numbers of single sites left them"
+    counts = run_with(item("k-anonymous", rows=22_793, size=880)).disclosed[0]
+    assert counts.label == "counts of k-anonymous rows"
+    assert run_with(item("k-anonymous", rows=100, size=100)).disclosed[0].label == "k-anonymous rows"
+
+
+def test_a_budget_is_a_headline_and_its_absence_too() -> None:
+    assert verdict_on(run_with(item("dp"), **NOISE)).budget == "Epsilon 0.5, delta 1e-05, for each row"
+    bare = verdict_on(run_with(item("secure-sum")))
+    assert bare.budget.startswith("No privacy budget")
+    assert any("kohort audit" in text for text in bare.unprotected)
+
+
+@pytest.mark.parametrize(
+    ("ledger", "said"),
+    [
+        (None, "no ledger"),
+        ({"lines": 3, "releases": 1, "refusals": 0}, "signer is not known"),
+        ({"lines": 3, "releases": 1, "refusals": 0, "signed_by": "this user"}, None),
+    ],
+)
+def test_an_unknown_signer_is_said_on_the_first_page(ledger: dict[str, object] | None, said: str | None) -> None:
+    texts = " ".join(verdict_on(run_with(item("secure-sum"), ledger=ledger)).unprotected)
+    assert said is None or said in texts
+    assert said is not None or ("ledger" not in texts and "signer" not in texts)
+
+
+def test_a_simulation_and_the_sites_that_took_no_part_are_said() -> None:
+    told = verdict_on(run_with(item("secure-sum"), refused={"north": "policy"}, dropped={"south": "late"}))
+    assert "2 took no part or dropped out" in told.sentences[0]
+    assert any("one process" in text for text in told.unprotected)
+    served = verdict_on(run_with(item("secure-sum"), engine="flower"))
+    assert not any("one process" in text for text in served.unprotected)
+
+
+def test_the_picture_has_an_arrow_per_recipient_and_kind_and_wider_ones_for_more_bytes() -> None:
+    drawn = flow_picture(
+        run_with(item("dp", size=10), item("dp", size=20), item("aggregate", size=9000, recipient="peers"))
+    )
+    assert drawn is not None
+    assert drawn.count("<line") == 2
+    widths = [float(part.split('"')[0]) for part in drawn.split('stroke-width="')[1:]]
+    assert widths[1] > widths[0]
+    assert flow_picture(run_with()) is None
+
+
+def test_hostile_names_are_text_in_the_picture_too() -> None:
+    page = render([finished(HOSTILE, disclosed=[item(HOSTILE, recipient=HOSTILE)])], title="x")
+    calm = render([finished(disclosed=[item("dp")])], title="x")
+    assert set(Reader(page).tags) <= set(Reader(calm).tags)
+    assert "<script" not in page
