@@ -57,7 +57,7 @@ def score_by_round(runs: Sequence[Run], *, title: str) -> str | None:
     if not lines:
         return None
     first, last = min(row["round"] for row in lines), max(row["round"] for row in lines)
-    y = alt.Y("score:Q", title=title, scale=alt.Scale(zero=False, nice=True), axis=alt.Axis(format=".2f", tickCount=6))
+    y = alt.Y("score:Q", title=title, scale=alt.Scale(zero=False, nice=True), axis=alt.Axis(format="~g", tickCount=6))
     color, dash = _run_scales(runs)
     drawn: list[alt.Chart] = [
         alt.Chart(alt.InlineData(values=lines))
@@ -126,7 +126,7 @@ def score_by_site(runs: Sequence[Run], sites: Sequence[str], *, title: str) -> s
         "site:N", sort=list(sites), title=None, axis=alt.Axis(grid=False, labelLimit=220, ticks=False, domain=False)
     )
     scale = alt.Scale(zero=False, nice=False, padding=12)
-    x = alt.X("score:Q", title=title, scale=scale, axis=alt.Axis(format=".2f", tickCount=8))
+    x = alt.X("score:Q", title=title, scale=scale, axis=alt.Axis(format="~g", tickCount=8))
     base = alt.Chart(alt.InlineData(values=rows))
     span = base.mark_rule(color="currentColor", opacity=0.25, strokeWidth=1.5).encode(
         y=y, x=alt.X("min(score):Q", title=title), x2="max(score):Q"

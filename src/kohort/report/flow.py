@@ -37,7 +37,7 @@ def flow_picture(run: Run) -> str | None:
         top = _TOP + _STEP * places[0] - 18
         body.append(_box(_RIGHT, top, _WIDTH - _RIGHT - 8, _STEP * len(places) - 8, recipient))
     body += [_arrow(item, _TOP + _STEP * place, most) for place, item in enumerate(arrows)]
-    return f'<svg viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" height="{height}">{"".join(body)}</svg>'
+    return f'<svg class="flow" viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" height="{height}">{"".join(body)}</svg>'
 
 
 def _arrows(disclosed: Sequence[DisclosureRow]) -> list[DisclosureRow]:
