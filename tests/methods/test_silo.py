@@ -166,7 +166,7 @@ def test_a_silo_too_small_for_k_takes_no_part_and_trains_on_nothing(sites: dict[
 
 
 def test_when_no_silo_can_meet_it_the_run_ends() -> None:
-    with pytest.raises(SiteError, match="anonymous"):
+    with pytest.raises(RefusedError, match="anonymous"):
         run(plan(anonymise={"k": 500}), seed=1, tables=tables())
 
 

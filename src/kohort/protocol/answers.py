@@ -224,7 +224,9 @@ def _answer_alone(site: Site, request: Request) -> Answers:
 
 
 def _failure(site: Site, error: KohortError) -> Failure:
-    return Failure(site.name, error.message, tampered=isinstance(error, IntegrityError), code=code_of(error))
+    code = code_of(error)
+    reason = f"{error.message} ({error.hint})" if code == "refused" and error.hint else error.message
+    return Failure(site.name, reason, tampered=isinstance(error, IntegrityError), code=code)
 
 
 def _answer_together(sites: tuple[Site, ...], request: Request, task: ManySites) -> Answers | None:

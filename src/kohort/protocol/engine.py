@@ -282,7 +282,7 @@ class LocalEngine:
         self.costs.most_bytes_a_site += most
         self.costs.slowest_site += slowest
         for item in excluded:
-            if item.kind not in {"refused", "failed"}:  # these two are in the ledger already
+            if item.kind not in {"refused", "unmet", "failed"}:  # these are in the ledger already
                 site = self.sites[item.site]
                 site.ledger.note(site.chain, LedgerContext(what=ask.task.name, round=ask.round), reason=item.reason)
         self.excluded += excluded
@@ -303,10 +303,11 @@ class LocalEngine:
         if answers.refusals or answers.failures:
             stop_if_tampered(answers.failures)
             excluded += [Excluded(refusal.site, "refused", refusal.reason) for refusal in answers.refusals]
-            # A budget that a site cannot keep is refused, as one that its policy forbids.
-            refused = "refused" if ask.task.name.startswith("dp.") else ""
+            # A budget that a site cannot keep is refused, as one that its policy forbids; a site that cannot meet a
+            # rule about its rows takes no part.
+            unmet = "refused" if ask.task.name.startswith("dp.") else "unmet"
             excluded += [
-                Excluded(failure.site, "refused" if failure.code == refused else "failed", failure.reason)
+                Excluded(failure.site, unmet if failure.code == "refused" else "failed", failure.reason)
                 for failure in answers.failures
             ]
         good, body, bad = validate(names, encoded, ask.expect, self.declared)
@@ -433,13 +434,13 @@ def give_up(ask: Ask, kept: int, excluded: Sequence[Excluded]) -> NoReturn:
         excluded: The other sites, with reasons; the first reason is reported.
 
     Raises:
-        RefusedError: All of them refused by policy.
+        RefusedError: All of them refused by policy, or none can meet the privacy that was asked for.
         SiteError: Some failed, dropped out or were late.
     """
     reason = excluded[0].reason if excluded else "none answered"
     message = f"{kept} of {len(ask.to)} sites answered {ask.task.name!r} in round {ask.round}, fewer than the quorum"
-    if excluded and all(item.kind == "refused" for item in excluded):
-        raise RefusedError(f"{message}: {reason}", hint="The sites' policies forbid it: lower what the plan asks for")
+    if excluded and all(item.kind in {"refused", "unmet"} for item in excluded):
+        raise RefusedError(f"{message}: {reason}", hint="Lower what the plan asks for, or change the sites' policies")
     raise SiteError(f"{message}: {reason}", hint="Repair the sites that the ledger names, or lower sites.quorum")
 
 

@@ -110,7 +110,7 @@ class RoundEnd(NamedTuple):
 
 @dataclass(frozen=True)
 class Excluded:
-    """A site whose answer does not count, and why: refused, failed, malformed."""
+    """A site whose answer does not count, and why: refused, unmet privacy, failed, malformed."""
 
     site: str
     kind: str

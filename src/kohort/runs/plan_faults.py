@@ -59,7 +59,8 @@ def plan_faults(plan: Plan) -> Iterator[None]:
     try:
         yield
     except SiteError as error:
-        if "absurdly large" in error.message:
+        too_fast = plan.train.lr > 1.0 and "is not finite" in error.message
+        if too_fast or "absurdly large" in error.message:
             raise ConfigError(
                 "training diverged: the updates of the sites grew beyond any bound",
                 hint=f"Lower train.lr (now {plan.train.lr:g})",
