@@ -262,7 +262,7 @@ LEDGERS = (
         "    if kept != issued[: len(kept)]:\n",
         "    if False:\n",
         PINNED,
-        "its_hub_agree",
+        "receipts_of_the_hub",
     ),
 )
 MUTANTS = (
