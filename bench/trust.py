@@ -1,8 +1,8 @@
 """What keeping to a contract costs, and a secure sum over more sites than masks can add.
 
 The share of the contract: the CPU time in which a site finds the step of a request, admits it and notes the answer,
-over that of whole rounds through the engine. Two runs are compared, one with more rounds, so that start and end of a run
-cancel out.
+over that of whole rounds through the engine. Two runs are compared, one with more rounds: what start and end cost
+cancels out.
 """
 
 from __future__ import annotations
