@@ -4,60 +4,36 @@
     python tests/adversary/mutants.py masks door   those whose names hold one of these words
     python tests/adversary/mutants.py --slice 2/4  the second quarter of them
 
-Each mutation is an exact replacement of text in a copy of `src`; text that no longer occurs exactly once is an error.
-The tests that must notice run without any mutant first. Exit 1 when a mutant survives, or was not tried to the end.
-KOHORT_MUTANT_JOBS and KOHORT_MUTANT_SECONDS change how many run at a time, and how long one may take.
+How they are tried is in `tests/support/mutation.py`. Exit 1 when a mutant survives, or was not tried to the end.
 """
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
 import sys
-import tempfile
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from queue import Queue
-from time import perf_counter
-from typing import NamedTuple
 
-ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from tests.support.mutation import Mutant, main
+
 HERE = "tests/adversary"
 CONTRACTS, ROWS, SERVER = f"{HERE}/test_contracts.py", f"{HERE}/test_nine_rows.py", f"{HERE}/test_site_server.py"
 MINIMA = f"{HERE}/test_minima.py"
 MASKS = f"{HERE}/test_masks.py {HERE}/test_mask_lists.py {MINIMA}"
 ENCRYPTED = f"{HERE}/test_encrypted_sums.py {MINIMA}"
 COUNTING, DOMAINS = f"{HERE}/test_counting.py {MINIMA}", f"{HERE}/test_domains.py"
-LIES = "0.25"
-"""The share of lies that is told to a mutant."""
-SECONDS = int(os.environ.get("KOHORT_MUTANT_SECONDS", "600"))
-JOBS = int(os.environ.get("KOHORT_MUTANT_JOBS", str(os.cpu_count() or 1)))
-
-
-class Mutant(NamedTuple):
-    """One check removed, and the part of the suite that must notice."""
-
-    name: str
-    file: str
-    old: str
-    new: str
-    tests: str
-    only: str = ""
-    """What the names of the tests must hold, as for `pytest -k`."""
 
 
 def _contract(name: str, old: str, new: str, only: str) -> Mutant:
     return Mutant(f"contract: {name}", "privacy/contract.py", old, new, CONTRACTS, only)
 
 
-def _masks(name: str, old: str, new: str, file: str = "masks.py") -> Mutant:
-    return Mutant(f"masks: {name}", f"crypto/sums/{file}", old, new, MASKS)
+def _masks(name: str, old: str, new: str, only: str, file: str = "masks.py") -> Mutant:
+    return Mutant(f"masks: {name}", f"crypto/sums/{file}", old, new, MASKS, only)
 
 
-def _holder(name: str, old: str, new: str, file: str = "key_holder.py") -> Mutant:
-    return Mutant(f"encrypted: {name}", f"crypto/sums/{file}", old, new, ENCRYPTED)
+def _holder(name: str, old: str, new: str, only: str, file: str = "key_holder.py") -> Mutant:
+    return Mutant(f"encrypted: {name}", f"crypto/sums/{file}", old, new, ENCRYPTED, only)
 
 
 def _server(name: str, old: str, new: str, file: str = "site_server.py", tests: str = SERVER, only: str = "") -> Mutant:
@@ -72,13 +48,21 @@ PLAIN_ORDER = "fedavg-order or silo-order"
 FORGED, PINNED = "tests/cli/test_ledger_forgeries.py", "tests/transport/deployment/test_pinned_ledgers.py"
 ARRIVAL, SIGNERS = "tests/transport/test_remote_engine.py", "tests/privacy/ledger/test_pins.py"
 LEDGERS = (
-    Mutant("ledger: pins", "privacy/ledger/pins.py", "        if self.required:\n", "        if False:\n", PINNED),
+    Mutant(
+        "ledger: pins",
+        "privacy/ledger/pins.py",
+        "        if self.required:\n",
+        "        if False:\n",
+        PINNED,
+        "elsewhere_a_key",
+    ),
     Mutant(
         "ledger: any signer",
         "privacy/ledger/pins.py",
         "        if label:\n            return label\n",
         '        return label or "somebody"\n',
         FORGED,
+        "stranger_must_pin",
     ),
     Mutant(
         "ledger: whose chain",
@@ -86,6 +70,7 @@ LEDGERS = (
         "if self.site and set(chains)",
         "if False and set(chains)",
         SIGNERS,
+        "own_site",
     ),
     Mutant(
         "ledger: signature of a statement",
@@ -93,6 +78,7 @@ LEDGERS = (
         'if not holds(signer.get("signing", ""), canonical_bytes(said), signature, purpose=purpose):',
         "if False:",
         SIGNERS,
+        "signed_by_its_signer",
     ),
     Mutant(
         "ledger: fingerprint of a signer",
@@ -100,6 +86,7 @@ LEDGERS = (
         ' or signer["fingerprint"] != _fingerprint(signer)',
         "",
         SIGNERS,
+        "fingerprint_of_another",
     ),
     Mutant(
         "results: hashes",
@@ -107,6 +94,7 @@ LEDGERS = (
         "    if _hash(path) != wanted:\n",
         "    if False:\n",
         FORGED,
+        "forged_result_is_refused",
     ),
     Mutant(
         "results: removed files",
@@ -114,6 +102,7 @@ LEDGERS = (
         "    if not path.is_file():\n",
         "    if not path.is_file():\n        return\n    if False:\n",
         FORGED,
+        "added_removed",
     ),
     Mutant(
         "results: added files",
@@ -121,6 +110,7 @@ LEDGERS = (
         "        if place.parts[0] in _CLOSED:\n",
         "        if False:\n",
         FORGED,
+        "added_removed",
     ),
     Mutant(
         "results: same signer",
@@ -128,6 +118,7 @@ LEDGERS = (
         "where=_RESULTS) != signer:",
         'where=_RESULTS) == "":',
         FORGED,
+        "closing_line_has",
     ),
     Mutant(
         "results: stripped line",
@@ -135,6 +126,7 @@ LEDGERS = (
         "        if before or not is_run:\n",
         "        if True:\n",
         FORGED,
+        "stripped_or_borrowed",
     ),
     Mutant(
         "results: head",
@@ -142,6 +134,7 @@ LEDGERS = (
         'if line["head"] != _hash(place / "head.json"):',
         "if False:",
         FORGED,
+        "closing_line_has",
     ),
     Mutant(
         "results: figures of the ledger",
@@ -149,14 +142,23 @@ LEDGERS = (
         "with_ledger_figures(raw, folder) if finished else raw",
         "raw",
         FORGED,
+        "figures_come_from",
     ),
-    Mutant("results: prediction", "cli/common.py", "check_run_folder(run, pins=user_pins()).notes", "()", FORGED),
+    Mutant(
+        "results: prediction",
+        "cli/common.py",
+        "check_run_folder(run, pins=user_pins()).notes",
+        "()",
+        FORGED,
+        "forged_result_is_refused",
+    ),
     Mutant(
         "marks: at the start",
         "transport/deployment/site.py",
         "            high_water.check(identity.name, ledger.hashes)\n",
         "            pass\n",
         PINNED,
+        "restored_or_deleted",
     ),
     Mutant(
         "marks: raised",
@@ -164,6 +166,7 @@ LEDGERS = (
         "        self._high_water.raise_to(self.ledger.chain)\n",
         "",
         PINNED,
+        "restored_or_deleted",
     ),
     Mutant(
         "marks: outside the folder",
@@ -171,14 +174,23 @@ LEDGERS = (
         "HighWater((self.path / MARK_FILE, outside))",
         "HighWater((self.path / MARK_FILE,))",
         PINNED,
+        "restored_site_folder",
     ),
-    Mutant("marks: receipts", "transport/site_ledger.py", 'if is_ours and "end" in line:', "if False:", PINNED),
+    Mutant(
+        "marks: receipts",
+        "transport/site_ledger.py",
+        'if is_ours and "end" in line:',
+        "if False:",
+        PINNED,
+        "hubs_receipts",
+    ),
     Mutant(
         "marks: returned heads",
         "transport/site_server.py",
         "            self._check_returned(incoming.heads)\n",
         "",
         PINNED,
+        "restored_machine",
     ),
     Mutant(
         "marks: invented heads",
@@ -186,6 +198,7 @@ LEDGERS = (
         "    return site.signed(head_digest(",
         "    return True or site.signed(head_digest(",
         PINNED,
+        "by_its_peers",
     ),
     Mutant(
         "marks: peers' memory",
@@ -193,6 +206,7 @@ LEDGERS = (
         "                self._take_returned(read[name])\n",
         "",
         PINNED,
+        "by_its_peers",
     ),
     Mutant(
         "arrival: signature",
@@ -224,14 +238,23 @@ LEDGERS = (
         'return "" if holds(hub_key, message, line["hub_signature"], purpose=purpose) else "the hub did not sign it"',
         'return ""',
         SIGNERS,
+        "receipts_are_signed",
     ),
-    Mutant("hub: of another site", "privacy/ledger/verify_receipts.py", " or _of_another_site(line, site)", "", PINNED),
+    Mutant(
+        "hub: of another site",
+        "privacy/ledger/verify_receipts.py",
+        " or _of_another_site(line, site)",
+        "",
+        PINNED,
+        "place_of_another",
+    ),
     Mutant(
         "hub: compared heads",
         "privacy/ledger/verify_receipts.py",
         'if not 0 < length <= len(lines) or lines[length - 1]["hash"] != last:',
         "if False:",
         PINNED,
+        "its_hub_agree",
     ),
     Mutant(
         "hub: compared receipts",
@@ -239,6 +262,7 @@ LEDGERS = (
         "    if kept != issued[: len(kept)]:\n",
         "    if False:\n",
         PINNED,
+        "receipts_of_the_hub",
     ),
 )
 MUTANTS = (
@@ -307,14 +331,14 @@ MUTANTS = (
         "privacy/openings.py",
         "if known is not None and known != opening:",
         "if False:",
-        OPENINGS,
+        OPENINGS, "repeated_opening",
     ),
     Mutant(
         "openings: changed rows",
         "privacy/openings.py",
         "        own = self.batch(family, version)\n",
         "        own = 0\n",
-        OPENINGS,
+        OPENINGS, "changed_rows",
     ),
     Mutant(
         "training: groups",
@@ -328,7 +352,8 @@ MUTANTS = (
     _contract("phases", " and asked.phase == step.phase", "", "fedavg-every-field"),
     _contract("parts", " and 0 <= asked.part < step.parts", "", PLAIN_ORDER),
     Mutant(
-        "contract: one answer", "privacy/contract.py", "        if known is not None:\n", "        if False:\n", SERVER
+        "contract: one answer", "privacy/contract.py", "        if known is not None:\n", "        if False:\n",
+        SERVER, "answered_to_one"
     ),
     _contract("order", "if step.ordered and position <= place.furthest:", "if False:", PLAIN_ORDER),
     Mutant(
@@ -337,6 +362,7 @@ MUTANTS = (
         "if asked.part and before not in place.answered:",
         "if False:",
         SERVER,
+        "answered_to_one",
     ),
     _contract("attempts", "        if asked.attempt:\n", "        if False:\n", "fedavg-every-field"),
     _contract("failures", ">= ATTEMPTS:", ">= 10**9:", PLAIN_ORDER),
@@ -348,7 +374,8 @@ MUTANTS = (
         "masks-order",
     ),
     Mutant(
-        "contract: recipients", "privacy/contract.py", 'if (to == "hub") != (self.to == "hub"):', "if False:", SERVER
+        "contract: recipients", "privacy/contract.py", 'if (to == "hub") != (self.to == "hub"):', "if False:",
+        SERVER, "step_for_the_peers"
     ),
     Mutant(
         "contract: claims",
@@ -390,9 +417,10 @@ MUTANTS = (
         CONTRACTS,
         PLAIN_ORDER,
     ),
-    _server("signature", "if not sender.signed(content, signature, purpose=purpose):", "if False:", "messages.py"),
-    _server("words", "if found.code and found.code not in CODES:", "if False:", "messages.py"),
-    _server("numbers of messages", "            self._replay_guard.accept(incoming.fresh)\n", ""),
+    _server("signature", "if not sender.signed(content, signature, purpose=purpose):", "if False:", "messages.py",
+            only="did_not_sign"),
+    _server("words", "if found.code and found.code not in CODES:", "if False:", "messages.py", only="another_word"),
+    _server("numbers of messages", "            self._replay_guard.accept(incoming.fresh)\n", "", only="counts_once"),
     _server(
         "other sites",
         "if incoming.site != self._identity.name and (incoming.site or incoming.task):",
@@ -400,19 +428,20 @@ MUTANTS = (
         tests=CONTRACTS,
         only="fedavg-every-field",
     ),
-    _server("approvals and limits at every request", "            run.check()\n", "            pass\n"),
+    _server("approvals and limits at every request", "            run.check()\n", "            pass\n",
+            only="withdrawn"),
     _server(
         "approvals",
         "        raw = _checked_plan(plan, incoming.plan_hash)\n        resources.approve(incoming.plan_hash)\n",
         "        raw = _checked_plan(plan, incoming.plan_hash)\n",
-        "deployment/site_run.py",
+        "deployment/site_run.py", only="withdrawn"
     ),
     _server(
         "limits at every request",
         "            resources.limit(tasks, False)\n"
         "            _check_roster(resources, peers, pinned)\n\n        return",
         "            _check_roster(resources, peers, pinned)\n\n        return",
-        "deployment/site_run.py",
+        "deployment/site_run.py", only="withdrawn"
     ),
     _server(
         "malformed messages",
@@ -456,21 +485,21 @@ MUTANTS = (
         "protocol/enrolment.py",
         "if state.adopted is not None and state.adopted != domain:",
         "if False:",
-        DOMAINS,
+        DOMAINS, "one_domain",
     ),
     Mutant(
         "domain: learned",
         "protocol/enrolment.py",
         "if hidden and (state.learned is None or state.learned != domain):",
         "if False:",
-        DOMAINS,
+        DOMAINS, "cannot_add",
     ),
     Mutant(
         "domain: in clear",
         "protocol/enrolment.py",
         "    if approved.hides_domains:\n        raise",
         "    if False:\n        raise",
-        DOMAINS,
+        DOMAINS, "not_described",
     ),
     Mutant(
         "view: public inputs",
@@ -486,7 +515,7 @@ MUTANTS = (
         'if found.id != fields.get("session"):',
         "if False:",
         CONTRACTS,
-        "lists and (bfv or partial)",
+        "lists and oneshot and bins",
     ),
     Mutant(
         "session: later steps",
@@ -494,97 +523,103 @@ MUTANTS = (
         'if state.agreed is None or state.agreed.session.id != blobs.get("session"):',
         "if state.agreed is None:",
         CONTRACTS,
-        "lists and masks",
+        "lists and fedavg and masks and not dp and not noisy",
     ),
     Mutant(
         "session: begun once",
         "crypto/sums/session.py",
         "            if which in self.begun:",
         "            if False:",
-        ENCRYPTED,
+        ENCRYPTED, "second_opening or two_vectors",
     ),
     Mutant("openings: atoms", "privacy/openings.py", "    if len(atom) >= least:", "    if True:", ROWS, "row_6"),
-    _masks("confirmations", "        if confirmed < self.threshold:", "        if False:"),
+    _masks("confirmations", "        if confirmed < self.threshold:", "        if False:", "as_many_confirmations"),
     _masks(
         "any signer counts",
         "return set(survivors.tolist()) - {self.index}",
-        "return set(range(len(self.keys.members))) - {self.index}",
+        "return set(range(len(self.keys.members))) - {self.index}", "only_sites_that",
     ),
-    _masks("MACs", 'if hmac.compare_digest(wanted, record["mac"].tobytes()):', "if True:"),
-    _masks("confirmed once each", "                counted.remove(sender)\n", ""),
-    _masks("fewest survivors", "        self._check_list(survivors)\n", ""),
-    _masks("survivors masked", "if rest or not np.isin(survivors, self.masking).all():", "if rest:"),
-    _masks("one survivor list", "        if self.survivors is not None:\n", "        if False:\n"),
-    _masks("masked once", "if self.own_shares is None or self.masking is not None:", "if self.own_shares is None:"),
-    _masks("opened once", "self.survivors is None or self.opened:", "self.survivors is None:"),
+    _masks("MACs", 'if hmac.compare_digest(wanted, record["mac"].tobytes()):', "if True:",
+           "not_reflected or other_lists"),
+    _masks("confirmed once each", "                counted.remove(sender)\n", "",
+           "other_lists or as_many or not_reflected"),
+    _masks("fewest survivors", "        self._check_list(survivors)\n", "", "as_many_as_policy or shrunk"),
+    _masks("survivors masked", "if rest or not np.isin(survivors, self.masking).all():", "if rest:", "among_those"),
+    _masks("one survivor list", "        if self.survivors is not None:\n", "        if False:\n", "one_survivor_list"),
+    _masks("masked once", "if self.own_shares is None or self.masking is not None:", "if self.own_shares is None:",
+           "masked_once"),
+    _masks("opened once", "self.survivors is None or self.opened:", "self.survivors is None:", "opens_once"),
     _masks(
         "list in the masks",
         "return pair_mask(self.round_keys[other], listed)",
-        'return pair_mask(self.round_keys[other], b"")',
+        'return pair_mask(self.round_keys[other], b"")', "part_of_the_masks",
     ),
     _masks(
         "threshold",
         "max(2 * members // 3, (members + colluders) // 2) + 1\n\n\ndef",
-        "members // 2\n\n\ndef",
+        "members // 2\n\n\ndef", "two_survivor_lists",
         "mask_keys.py",
     ),
     _masks(
         "minimum",
         "return max(MIN_SITES, trust.colluders + 2, trust.min_sites, trust.quorum)",
-        "return 1",
+        "return 1", "as_many_as_policy",
         "mask_keys.py",
     ),
     _holder(
         "u in the check",
         'data = expand(self.pair.salting, b"sum check" + self._bound, _OFFSET * len(moduli))',
-        "data = bytes(_OFFSET * len(moduli))",
+        "data = bytes(_OFFSET * len(moduli))", "payload_and_check",
         "checks.py",
     ),
     _holder(
         "pads",
         "return uniform(key, rows * slots, self.packing.ring.plain_modulus).reshape(rows, slots)",
         "return 0 * uniform(key, rows * slots, self.packing.ring.plain_modulus).reshape(rows, slots)",
+        "linear_relation",
         "checks.py",
     ),
-    _holder("checks", "if not _holds(found, products, offsets, moduli):", "if False:"),
-    _holder("repeated sites", "if len(unique) != len(claimed) or not", "if not"),
-    _holder("minimum", "        if len(unique) < least:", "        if False:"),
-    _holder("minimum at the site", "    if offer.min_sites < least_sites(trust):", "    if False:"),
-    _holder("one context", "if known is not None and known.packing != packing:", "if False:"),
+    _holder("checks", "if not _holds(found, products, offsets, moduli):", "if False:", "zeroed_payload"),
+    _holder("repeated sites", "if len(unique) != len(claimed) or not", "if not", "repeats_a_site"),
+    _holder("minimum", "        if len(unique) < least:", "        if False:", "fewer_sites_than"),
+    _holder("minimum at the site", "    if offer.min_sites < least_sites(trust):", "    if False:",
+            "own_minimum or minimum_follows"),
+    _holder("one context", "if known is not None and known.packing != packing:", "if False:", "another_context"),
     _holder(
         "signed offers",
         "if not trust.key_holder.signed(_to_sign(",
-        "if False and not trust.key_holder.signed(_to_sign(",
+        "if False and not trust.key_holder.signed(_to_sign(", "hub_made_itself",
     ),
-    _holder("end of the run", "            self._end(context.run)\n", ""),
+    _holder("end of the run", "            self._end(context.run)\n", "", "failed_check_ends"),
     Mutant(
         "counting: signed contributions",
         "crypto/group_secret.py",
         "if not self.peers[sender].signed(signed, signature, purpose=_PURPOSE):",
         "if False:",
-        COUNTING,
+        COUNTING, "contribution_to_a_group",
     ),
     Mutant(
         "counting: frequent keys",
         "rounds/counting.py",
         "if len(totals) != keys or (totals < np.uint64(threshold)).any():",
         "if False:",
-        COUNTING,
+        COUNTING, "below_the_threshold",
     ),
-    Mutant("counting: exactly these sites", "rounds/counting.py", "if known != announced or len", "if len", COUNTING),
+    Mutant("counting: exactly these sites", "rounds/counting.py", "if known != announced or len", "if len",
+               COUNTING, "fewer_sites"),
     Mutant(
         "checked totals: check",
         "crypto/sums/checked.py",
         "    if wanted % P61 != int(announced[-1]):",
         "    if False:",
-        COUNTING,
+        COUNTING, "raised_total",
     ),
     Mutant(
         "checked totals: pads",
         "crypto/sums/checked.py",
         'return int(stream(_key(secret, transcript, b"pad" + site.encode()), 1)[0])',
         "return 0",
-        COUNTING,
+        COUNTING, "three_times",
     ),
     Mutant(
         "additive: announced totals",
@@ -621,8 +656,8 @@ MUTANTS = (
     Mutant(
         "additive: pairs in the clear",
         "methods/additive/method.py",
-        "return bool(_pair_rounds(approved.config)) and not rounds_pairs(approved)",
-        "return False",
+        "return small_pairs(approved)[1] if rounds_pairs(approved) else 1",
+        "return small_pairs(approved)[1]",
         ADDITIVE,
         "open_by_masks_only",
     ),
@@ -718,31 +753,56 @@ MUTANTS = (
            "    if not is_below(secret, rest.transcript,",
            "    if False and not is_below(secret, rest.transcript,", DOMAINS, "over_all_sites"),
     Mutant("domains: proof of the rest", "crypto/sums/below.py", "return bool((said - wanted) % P61 == 0)",
-           "return True", "tests/crypto/sums/test_below.py"),
+           "return True", "tests/crypto/sums/test_below.py", "convinces or convince"),
     Mutant("domains: masks of the proof", "crypto/sums/below.py", "    masks = stream(randomness, least - 1)",
            "    masks = 0 * stream(randomness, least - 1)", "tests/crypto/sums/test_below.py", "how_many"),
     Mutant("domains: cells passed over", "tables/grid.py",
            "            if taken is None or outward * part.interval > outward * taken.interval:",
-           "            if taken is None:", "tests/tables/test_grid.py", "leaves_a_cell_out"),
+           "            if taken is None:", "tests/tables/test_grid.py", "decides_a_bound"),
+    Mutant("trees: shares of held-out rows", "methods/trees/config.py",
+           "        if not isclose(self.holdout * _PARTS, round(self.holdout * _PARTS), abs_tol=1e-9):",
+           "        if False:",
+           "tests/models/trees/test_learner.py", "no_single_row"),
     Mutant("trees: held-out rows", "models/trees/learner.py", "_HELD_OUT, held)",
            "np.frombuffer(self.seed[:8], dtype=np.uint64)[0], held)",
            "tests/models/trees/test_learner.py", "hub_does_not"),
     Mutant("pairs: small counts", "protocol/key_holder.py", "(counts > 0) & (counts < least)", "(counts < 0)",
-           f"{HERE}/test_pairs.py"),
-    Mutant("pairs: the policy's word", "privacy/policy.py", 'if policy.pairs == "open":', "if True:",
+           f"{HERE}/test_pairs.py", "one_person_has"),
+    Mutant("pairs: the policy's word", "privacy/policy.py", 'if policy.pairs == "open" or', "if True or",
            f"{HERE}/test_pairs.py", "must_name"),
+    Mutant("pairs: the policy's minimum", "privacy/policy.py", "claim.least >= max(policy.min_cell, 2)",
+               "claim.least > 1",
+           f"{HERE}/test_pairs.py", "smaller_minimum"),
+    Mutant("pairs: the plan's minimum", "methods/oneshot/method.py",
+           "return section.min_cell if not alone and", "return 10**6 if not alone and",
+           f"{HERE}/test_pairs.py", "smaller_minimum"),
+    Mutant("cells: bins of few persons", "methods/additive/method.py",
+           "made.append(Cells(least=1 if clear else config.min_bin))", "made.append(Cells(least=10**6))",
+           f"{HERE}/test_pairs.py", "as_large_as"),
+    Mutant("cells: categories of few persons", "methods/oneshot/method.py",
+           "*([SmallestCells(least=least)] if config.dp is None else []),", "", f"{HERE}/test_pairs.py", "as_large_as"),
+    Mutant("books: masks and a key-holder", "rounds/summing.py",
+           "        site.require_one_witness(task.family_in(site.plan), key_holder=scheme.key_holder)\n",
+           "        pass\n",
+           BOOKS, "masks_and_a_key_holder"),
+    Mutant("books: who knew is kept", "privacy/openings.py", "        known = [witness] if witness else []\n",
+           "        known: list[str] = []\n", OPENINGS, "one_kind"),
     Mutant("noise: half of it", "privacy/dp/histogram.py", "return self.event.sigma * sqrt(keys)",
-           "return self.event.sigma * sqrt(keys) / 2", NOISY),
+           "return self.event.sigma * sqrt(keys) / 2",
+           NOISY, "noise_of_the_budget or half_the_noise or keep_the_budget"),
     Mutant("noise: one count per unit", "privacy/dp/histogram.py", "return self.event.sigma * sqrt(keys)",
-           "return self.event.sigma", NOISY),
+           "return self.event.sigma", NOISY, "more_counts"),
     Mutant("noise: threshold", "privacy/dp/histogram.py", "return (1 + deviation * quantile)",
-           "return (1 + deviation * (quantile - 3))", NOISY),
-    Mutant("noise: shares of the noise", "rounds/domains/noisy.py", ") / sqrt(needed)", ") / needed", NOISY),
-    Mutant("noise: counts before payment", "rounds/domains/noisy.py", "    _require_paid(site, budget)\n", "", NOISY),
+           "return (1 + deviation * (quantile - 3))", NOISY, "stated_probability"),
+    Mutant("noise: shares of the noise", "rounds/domains/noisy.py", ") / sqrt(needed)", ") / needed",
+               NOISY, "noise_in_shares"),
+    Mutant("noise: counts before payment", "rounds/domains/noisy.py", "    _require_paid(site, budget)\n", "",
+               NOISY, "before_they_are_paid"),
     Mutant("noise: later releases forget the counts", "rounds/plan_account.py",
-           "before = [] if self.learned is None else [self.learned.event]", "before: list[Event] = []", NOISY),
+           "before = [] if self.learned is None else [self.learned.event]", "before: list[Event] = []",
+           NOISY, "leaves_room"),
     Mutant("noise: persons", "rounds/domains/noisy.py", "    return rows.filter(pl.Series(first_of_each_person(site)))",
-           "    return rows", NOISY),
+           "    return rows", NOISY, "persons_add_one"),
     Mutant("noise: named values", "protocol/enrolment.py",
            "        if not {*named[name]} <= {*known} and (kind != \"number\" or said.categories is not None):",
            "        if False:", DOMAINS, "named"),
@@ -772,106 +832,12 @@ MUTANTS = (
            "    if config.additive is not None and config.additive.dp is not None:", "    if False:",
            "tests/methods/test_learners.py", "go_together"),
     Mutant("learners: rows that the hub knows", "methods/learners.py",
-           "        if isinstance(keys, Trees) or self._hub_knows_rows:", "        if isinstance(keys, Trees):",
+           "Cells(least=1 if clear or self._hub_knows_rows else own)", "Cells(least=1 if clear else own)",
            "tests/methods/test_learners.py", "claims_say or subtract"),
     Mutant("learners: generalised cells as exact ones", "models/additive/design.py",
            "        places[number, own] = bins.total\n", "", "tests/models/test_soft.py"),
 )  # fmt: skip
 
 
-def _mutated(text: str, mutant: Mutant) -> str:
-    if text.count(mutant.old) != 1:
-        found = text.count(mutant.old)
-        raise SystemExit(f"{mutant.name}: the text to replace occurs {found} times in {mutant.file}")
-    return text.replace(mutant.old, mutant.new)
-
-
-def _fails(source: Path, tests: str, only: str) -> bool:
-    """Whether a part of the suite fails with this source."""
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "--tb=no", "-p", "no:cacheprovider"]
-    command += [*tests.split(), *(["-k", only] if only else [])]
-    environment = {**os.environ, "PYTHONPATH": str(source), "KOHORT_LIES": LIES, "PYTHONDONTWRITEBYTECODE": ""}
-    done = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False
-    )
-    if done.returncode not in {0, 1}:
-        raise SystemExit(
-            f"{tests} -k {only!r}: pytest ended with {done.returncode}\n{done.stdout[-2000:]}{done.stderr}"
-        )
-    return done.returncode == 1
-
-
-class _Workers:
-    """Copies of the source, one per mutant that is tried at the same time."""
-
-    def __init__(self, folder: Path) -> None:
-        self._free: Queue[Path] = Queue()
-        for number in range(JOBS):
-            shutil.copytree(ROOT / "src", folder / str(number))
-            self._free.put(folder / str(number))
-
-    def baseline(self, which: tuple[str, str]) -> tuple[str, bool]:
-        """A part of the suite without any mutant: what it is, and whether it passes in time."""
-        source = self._free.get()
-        try:
-            passes = not _fails(source, *which)
-        except subprocess.TimeoutExpired:
-            passes = False
-        finally:
-            self._free.put(source)
-        return f"{which[0]} -k {which[1]!r}", passes
-
-    def attempt(self, mutant: Mutant) -> tuple[Mutant, str, float]:
-        """Try one mutant: "caught", "SURVIVED" or "TOO SLOW", and the seconds it took."""
-        source, began = self._free.get(), perf_counter()
-        path = source / "kohort" / mutant.file
-        whole = path.read_text(encoding="utf-8")
-        try:
-            path.write_text(_mutated(whole, mutant), encoding="utf-8")
-            said = "caught" if _fails(source, mutant.tests, mutant.only) else "SURVIVED"
-        except subprocess.TimeoutExpired:
-            said = "TOO SLOW"
-        finally:
-            path.write_text(whole, encoding="utf-8")
-            self._free.put(source)
-        return mutant, said, perf_counter() - began
-
-
-def _chosen(words: list[str], mutants: Sequence[Mutant]) -> list[Mutant]:
-    part, parts = 1, 1
-    if words[:1] == ["--slice"]:
-        part, parts = map(int, words[1].split("/"))
-        words = words[2:]
-    found = [mutant for mutant in mutants if not words or any(word in mutant.name for word in words)]
-    return found[part - 1 :: parts]
-
-
-def main(words: list[str], mutants: Sequence[Mutant] = MUTANTS) -> int:
-    """Try the mutants whose names hold one of the words, or all.
-
-    Args:
-        words: Parts of names, after `--slice PART/PARTS` where only some are to be tried.
-        mutants: The mutants to choose from.
-
-    Returns:
-        1 when a mutant survived or was too slow, otherwise 0.
-    """
-    chosen, began = _chosen(words, mutants), perf_counter()
-    for mutant in chosen:  # all texts must be there before the first one is tried
-        _mutated((ROOT / "src" / "kohort" / mutant.file).read_text(encoding="utf-8"), mutant)
-    with tempfile.TemporaryDirectory(prefix="kohort-mutants-") as made, ThreadPoolExecutor(JOBS) as pool:
-        workers = _Workers(Path(made))
-        for name, passes in pool.map(workers.baseline, dict.fromkeys((mutant.tests, mutant.only) for mutant in chosen)):
-            if not passes:
-                raise SystemExit(f"{name} fails, or takes too long, without any mutant")
-        left = []
-        for mutant, said, took in pool.map(workers.attempt, chosen):
-            print(f"{said:8} {took:5.1f} s  {mutant.name}", flush=True)
-            left += [] if said == "caught" else [mutant.name]
-    took = (perf_counter() - began) / 60
-    print(f"{len(chosen) - len(left)} of {len(chosen)} mutants were caught, in {took:.1f} minutes")
-    return 1 if left else 0
-
-
 if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))
+    raise SystemExit(main(sys.argv[1:], MUTANTS))

@@ -14,6 +14,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from kohort.crypto.sums.encrypted import EncryptedHub
 from kohort.errors import IntegrityError, KohortError
 from kohort.methods.oneshot import method as oneshot
 from kohort.privacy import openings
@@ -170,3 +171,40 @@ def test_leaving_opens_no_single_site(folder: Path, monkeypatch: pytest.MonkeyPa
     alone = whole - np.asarray(open_total(folder, TEN[:8], monkeypatch, ONESHOT))
     assert left == pytest.approx(alone, rel=1e-6, abs=1e-3)
     assert left.ravel()[0] == pytest.approx(20, abs=0.01)  # its 20 rows
+
+
+BY_MASKS = {**ONESHOT, "secure": {"sum": "masks"}}
+
+
+def open_without(gone: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """An encrypted total over all ten sites, as they are told, of which the hub leaves one ciphertext out."""
+    take = EncryptedHub.take
+
+    def loses(self: EncryptedHub, step: int, site: str, reply: bytes) -> None:
+        if site != gone:
+            take(self, step, site, reply)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(EncryptedHub, "take", loses)
+        return open_total(folder, TEN, monkeypatch, ONESHOT)
+
+
+@pytest.mark.parametrize("masks_first", [True, False])
+def test_masks_and_a_key_holder_open_no_totals_of_the_same_rows(
+    masks_first: bool, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All ten sites by masks, nine of ten by a key-holder: no book holds both, and their difference is the tenth."""
+
+    def whole() -> Any:
+        return np.asarray(open_total(folder, TEN, monkeypatch, BY_MASKS))
+
+    def part() -> Any:
+        return np.asarray(open_without("s10", folder, monkeypatch))
+
+    first, second = (whole, part) if masks_first else (part, whole)
+    opened = first()
+    with pytest.raises(KohortError, match="would be in another book"):
+        second()
+    monkeypatch.setattr(OpeningBook, "require_one_witness", lambda *_, **__: None)
+    left = np.abs(opened - second())
+    assert left.ravel()[0] == pytest.approx(20, abs=0.01)  # the rows of s10

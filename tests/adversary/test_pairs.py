@@ -11,7 +11,9 @@ import pytest
 
 from kohort.errors import RefusedError
 from kohort.methods.oneshot import method as oneshot
-from kohort.privacy.guarantee import Pairs
+from kohort.methods.registry import find_method
+from kohort.privacy import policy
+from kohort.privacy.guarantee import Cells, Pairs
 from kohort.privacy.policy import Policy
 from kohort.protocol import key_holder
 from kohort.runs.config import load_plan
@@ -46,7 +48,7 @@ def opened(
             "data": {"table": "memory", "target": "y", "features": "rest", "encoding": "onehot", "test": 0,
                      "categories": categories},
             "sites": {"count": 4},
-            "method": {"name": "oneshot", "secure": {"sum": scheme}, "oneshot": {"min_cell": LEAST, **own}},
+            "method": {"name": "oneshot", "secure": {"sum": scheme}, "oneshot": {"min_cell": LEAST} | own},
             "policy": {"min_rows": 1, "pairs": pairs},
         }
     )  # fmt: skip
@@ -77,6 +79,34 @@ def test_a_policy_must_name_that_pairs_open(scheme: str, own: dict[str, int], mo
     with pytest.raises(RefusedError, match='the policy does not say pairs = "open"'):
         opened(monkeypatch, scheme=scheme, **own)
     assert 1.0 in small(opened(monkeypatch, scheme=scheme, pairs="open", **own))
+
+
+@pytest.mark.parametrize("least", [1, LEAST - 1])
+def test_a_plan_with_a_smaller_minimum_opens_no_pair(least: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The key-holder rounds below the plan's minimum: one of 1 would open all, with no word about pairs."""
+    with pytest.raises(RefusedError, match='the policy does not say pairs = "open"'):
+        opened(monkeypatch, min_cell=least)
+    monkeypatch.setitem(policy._JUDGES, Pairs, lambda *_: None)
+    assert (1.0 in opened(monkeypatch, min_cell=least)) == (least == 1)
+
+
+def cells_of(name: str, keys: dict[str, Any], strict: Policy) -> list[str]:
+    """What a policy says of the smallest cells of a plan's totals: nothing, or the key that refuses them."""
+    data = {"table": "memory", "target": "y", "features": "rest"}
+    plan = load_plan({"data": data, "method": {"name": name, **keys}})
+    claims = [claim for claim in find_method(name).claims(plan.config, 500) if isinstance(claim, Cells)]
+    reasons = [strict.judge(claim, task="any") or "" for claim in claims]
+    return ["min_sum_cell" if "min_sum_cell" in reason else reason for reason in reasons]
+
+
+def test_bins_and_categories_are_as_large_as_a_policy_demands() -> None:
+    """Totals of additive models and of one-shot fits are tables, too: their smallest cells are the plan's."""
+    strict = Policy(min_sum_cell=LEAST)
+    for name, keys in (("additive", {"min_bin": LEAST - 1}), ("oneshot", {"oneshot": {"min_cell": LEAST - 1}})):
+        for scheme in ("masks", "none"):
+            assert cells_of(name, {"secure": {"sum": scheme}, **keys}, strict) == ["min_sum_cell"]
+    assert cells_of("additive", {"min_bin": LEAST}, strict) == [""]
+    assert cells_of("additive", {"min_bin": 2 * LEAST, "secure": {"sum": "none"}}, strict) == ["min_sum_cell"]
 
 
 def test_a_plan_cannot_open_pairs_for_a_site() -> None:

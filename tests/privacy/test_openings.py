@@ -166,3 +166,21 @@ def test_whatever_a_hub_opens_no_difference_shows_fewer_than_three(asked: list[f
             continue  # one of them refuses: nothing opens; those who noted it are only more careful
         opened.append(sites)
     assert not opened or len(smallest_atom(opened)) >= 3
+
+
+@pytest.mark.parametrize("key_holder", [True, False])
+def test_totals_of_a_family_are_in_one_kind_of_book(key_holder: bool, tmp_path: Path) -> None:
+    book = OpeningBook(tmp_path / "book.jsonl")
+    book.admit("rows", "run:1", TEN, version="v", least=3, batches=None if key_holder else {})
+    for known in (book, OpeningBook(tmp_path / "book.jsonl")):
+        known.require_one_witness("rows", key_holder=key_holder)
+        known.require_one_witness("training", key_holder=not key_holder)
+        with pytest.raises(RefusedError, match="would be in another book"):
+            known.require_one_witness("rows", key_holder=not key_holder)
+
+
+def test_a_book_of_an_older_version_does_not_say_who_knows(tmp_path: Path) -> None:
+    (tmp_path / "book.jsonl").write_text('["rows","run:1",["a","b","c"],"v"]\n')
+    book = OpeningBook(tmp_path / "book.jsonl")
+    for key_holder in (True, False):
+        book.require_one_witness("rows", key_holder=key_holder)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from math import sqrt
 from pathlib import Path
 from statistics import pstdev
 from types import SimpleNamespace
@@ -15,6 +16,7 @@ import pytest
 from tests.rounds.test_domains import CANARIES, EXTREME, RARE_CLASS, RARE_WARD, table
 
 from kohort.errors import ConfigError, DataError, IntegrityError, RefusedError, SiteError
+from kohort.privacy.dp.gaussian import gaussian_delta
 from kohort.privacy.ledger.ledger import LEDGER_FILE
 from kohort.protocol import engine as engine_module
 from kohort.protocol.enrolment import DomainState
@@ -167,6 +169,17 @@ def test_cells_are_not_counted_before_they_are_paid_for(
     monkeypatch.setattr(type(site.chain.budget), "paid_by", lambda *_: (0.0, 0.0))
     with pytest.raises(RefusedError, match="before they were paid for"):
         add_cells(site, request)
+
+
+def test_the_noise_of_training_leaves_room_for_the_counts(asked: dict[str, tuple[Site, Request]]) -> None:
+    """Counts and two rounds of training together are one Gaussian mechanism, and keep the plan's budget."""
+    site, _ = asked["sum.updates"]
+    budget, rounds = dp_accounts.domain_budget(site.plan), 2
+    assert budget is not None
+    sigma = dp_accounts.account_of(site).sigmas[0]
+    whole = sqrt(1 / budget.event.sigma**2 + rounds / sigma**2)
+    assert gaussian_delta(whole, 1.0) + budget.threshold_delta <= 1e-5
+    assert gaussian_delta(whole, 0.9) + budget.threshold_delta > 1e-5
 
 
 def test_persons_add_one_row_each() -> None:

@@ -4,7 +4,7 @@
     python tests/statistical/mutants.py judge hub    those whose names hold one of these words
 
 Every test that must notice is one of `pytest tests/statistical tests/contract -k dp`; each bug runs those of its own
-mechanism. The machinery is that of `tests/adversary/mutants.py`. Exit 1 when a bug survives.
+mechanism. How they are tried is in `tests/support/mutation.py`. Exit 1 when a bug survives.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from tests.adversary.mutants import Mutant, main
+from tests.support.mutation import Mutant, main
 
 WIRE, CLAIMS = "tests/statistical/test_dp_wire.py", "tests/statistical/test_dp_claims.py"
 BUDGETS = "tests/contract/test_dp_budgets.py"

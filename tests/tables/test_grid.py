@@ -67,6 +67,17 @@ def test_whoever_leaves_a_cell_out_passes_over_a_frequent_one_or_changes_no_boun
         assert grid_bounds(kept) == grid_bounds(cells)
 
 
+def test_whoever_leaves_a_cell_out_that_decides_a_bound_passes_over_it() -> None:
+    cells = frequent([float(value) for value in range(-20, 80)] * 10, 10)
+    deciding = 0
+    for cell in cells:
+        kept = [other for other in cells if other != cell]
+        if grid_bounds(kept) != grid_bounds(cells):
+            assert cell in passed_over(kept)
+            deciding += 1
+    assert deciding > 4
+
+
 def test_one_extreme_does_not_move_the_bounds_and_its_position_shows_nowhere() -> None:
     values = [float(value) for value in range(20, 80)] * 20
     usual = grid_bounds(frequent(values, 10))

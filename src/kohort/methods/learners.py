@@ -164,10 +164,9 @@ class Learners:
         if keys is None:
             return ()
         made: list[Guarantee] = [find_scheme(keys.secure.sum).claim(3, rows)]
-        if isinstance(keys, Trees) or self._hub_knows_rows:
-            least = keys.min_cell if isinstance(keys, Trees) and not self._hub_knows_rows else 1
-            made.append(Cells(least=least))
-        return tuple(made)
+        own = keys.min_cell if isinstance(keys, Trees) else keys.min_bin
+        clear = find_scheme(keys.secure.sum).name == "none"
+        return (*made, Cells(least=1 if clear or self._hub_knows_rows else own))
 
     def phases(self, config: LearnerKeys, train: TrainSection) -> tuple[TrainingPhase, ...]:
         """One phase over all rows; none where a network is trained."""

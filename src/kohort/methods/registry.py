@@ -70,8 +70,9 @@ class Method:
     """The clusters of sites the config itself names, if it does."""
     needs: Callable[[Any], frozenset[str]] = lambda _: frozenset()
     """Keys of `[data]` and `[sites]` that a simulation cannot do without under a config, as in "data.quasi"."""
-    opens_pairs: Callable[[ApprovedPlan], bool] = lambda _: False
-    """Whether a total counts pairs of categories as they are, also those that one person has; a policy must name it."""
+    least_pair: Callable[[ApprovedPlan], int | None] = lambda _: None
+    """The fewest persons of a pair of categories whose count opens as it is; smaller ones are rounded. 1 where all
+    open, which a policy must name; None where no total counts pairs."""
     opening: Callable[[ApprovedPlan, Encoder, tuple[str, ...]], Ask | None] = lambda *_: None
     """What sites are asked along with their enrolment, to save a message; the plan finds the answers in `Hub.opened`.
     Nothing computed from a row may be asked for here: the hub has judged nothing yet."""
@@ -90,9 +91,10 @@ class Method:
             rows: How many rows the site has.
 
         Returns:
-            The method's claims, and that pairs of categories open, where they do.
+            The method's claims, and from how many persons on pairs of categories open, where they are counted.
         """
-        return (*self.claims(approved.config, rows), *([Pairs()] if self.opens_pairs(approved) else []))
+        least = self.least_pair(approved)
+        return (*self.claims(approved.config, rows), *([] if least is None else [Pairs(least=least)]))
 
     def for_model(self, config: Any, model: ModelSection) -> Any:
         """The config under a plan's `[model]`.

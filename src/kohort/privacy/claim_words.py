@@ -70,7 +70,7 @@ _IN_WORDS: dict[type[Guarantee], Callable[[Any], str]] = {
     Aggregate: lambda _: READ_BY_HUB,
     SecureSum: _sum_in_words,
     Cells: lambda claim: f"totals whose filled cells have at least {number_of(claim.least, 'person')}",
-    Pairs: lambda _: "totals that count pairs of categories as they are, also those that one person has",
+    Pairs: lambda claim: f"totals that count pairs of categories of at least {number_of(claim.least, 'person')}",
     DP: lambda claim: (
         f"with noise: within epsilon {claim.epsilon:g} and delta {claim.delta:g} per {claim.unit} over the whole run"
     ),

@@ -275,7 +275,7 @@ def _cells(planned: Sequence[Guarantee]) -> list[str]:
             "Of single persons: cells of the totals may hold one person's numbers, from whatever site. Nobody is "
             "named, but who knows a person may recognise them. A policy with min_sum_cell above 1 refuses the plan."
         )
-    if any(isinstance(claim, Pairs) for claim in planned):
+    if any(isinstance(claim, Pairs) and claim.least <= 1 for claim in planned):
         said.append(
             "Counts of pairs of categories, such as ward and diagnosis, also of pairs that one person has. Your policy "
             'refuses the plan unless it says pairs = "open".'

@@ -273,9 +273,13 @@ class Cells(Guarantee):
 
 @dataclass(frozen=True, kw_only=True)
 class Pairs(Guarantee):
-    """Totals that count pairs of categories as they are: a pair that one person has is seen."""
+    """Totals that count pairs of categories: those of at least `least` persons as they are, smaller ones rounded.
+
+    With `least = 1` a pair that one person has is seen.
+    """
 
     kind: ClassVar[str] = "pairs"
+    least: int = 1
 
 
 def is_at_least(claim: Guarantee, other: Guarantee) -> bool:

@@ -10,7 +10,9 @@ Openings can be chosen so that no site was in all of them. So the sites of a ses
 their keys, before they add anything, and each keeps what it heard. Two totals that share no site would still be hidden
 from each other: all ten, then {1, 2, 3, 4}, then {5, 6, 7, 8, 9} leave site 10 alone. Hence a total that takes part of
 an atom takes more than (its sites + colluders) / 2 of them: of any two such totals, an honest site is in both. A
-key-holder is in all openings, so under encryption its own book is enough.
+key-holder is in all openings, so under encryption its own book is enough. But it knows nothing of totals by masks, and
+sites do not see whom it left out of a total. So the totals of a family are opened by masks or by a key-holder, at one
+site never by both: all ten by masks, then nine of ten by a key-holder, would leave the tenth.
 
 Plans with a budget need no book: their noise covers every difference.
 """
@@ -30,6 +32,8 @@ from kohort.files import disk_errors, write_whole
 __all__ = ["NO_BOOK", "OpeningBook", "book_digest", "smallest_atom"]
 
 _HEARD = "heard:"
+_BY_SITES, _BY_KEY_HOLDER = "sites", "key-holder"
+"""Who knows which sites are in a total: those that confirmed the list, or the key-holder that opened it."""
 NO_BOOK = b""
 """The book of a participant that took part in nothing."""
 _Family = frozenset[frozenset[str]]
@@ -99,6 +103,8 @@ class OpeningBook:
         self._known: dict[tuple[str, str], frozenset[str]] = {}
         self._first: dict[tuple[str, frozenset[str]], str] = {}
         """The run in which an opening was noted first."""
+        self._witnesses: dict[str, set[str]] = {}
+        """Who knows which sites were in the totals of a family; books of older versions do not say."""
         if path is not None and path.exists():
             with disk_errors(path):
                 lines = path.read_bytes().splitlines()
@@ -156,6 +162,23 @@ class OpeningBook:
                 self._note(family, _HEARD + run, parts, "")
         return {family: batch for family, (batch, _) in heard.items()}
 
+    def require_one_witness(self, family: str, *, key_holder: bool) -> None:
+        """Refuse a total before anything of it leaves, where earlier ones were opened in the other way.
+
+        Args:
+            family: What belongs together.
+            key_holder: Whether a key-holder opens it.
+
+        Raises:
+            RefusedError: Nobody would know of all totals of these rows.
+        """
+        by, before = ("a key-holder", "masks") if key_holder else ("masks", "a key-holder")
+        if self._witnesses.get(family, set()) - {_witness(key_holder)}:
+            raise RefusedError(
+                f"totals of these rows were opened by {before} before; those by {by} would be in another book",
+                hint="Keep to the method.secure.sum of earlier plans, or set a budget",
+            )
+
     def admit(
         self,
         family: str,
@@ -197,10 +220,11 @@ class OpeningBook:
         _refuse_few(earlier, opening, least, changed=bool(own and opening not in earlier))
         if batches is not None:
             _refuse_minorities(earlier, opening, colluders)
-        self._append(family, name, opening, version)
-        self._note(family, name, opening, version)
+        witness = _witness(batches is None)
+        self._append(family, name, opening, version, witness)
+        self._note(family, name, opening, version, witness)
 
-    def _note(self, family: str, name: str, parts: frozenset[str], version: str) -> None:
+    def _note(self, family: str, name: str, parts: frozenset[str], version: str, witness: str = "") -> None:
         known = self._openings.setdefault(family, [])
         if parts not in known:
             known.append(parts)
@@ -208,14 +232,16 @@ class OpeningBook:
         if name.startswith(_HEARD):
             return
         self._known[family, name] = parts
+        self._witnesses.setdefault(family, set()).update({witness} - {""})
         versions = self._versions.setdefault(family, [])
         if version not in versions:
             versions.append(version)
 
-    def _append(self, family: str, name: str, sites: frozenset[str], version: str) -> None:
+    def _append(self, family: str, name: str, sites: frozenset[str], version: str, witness: str = "") -> None:
         if self._path is None:
             return
-        line = json.dumps([family, name, sorted(sites), version], separators=(",", ":"))
+        known = [witness] if witness else []
+        line = json.dumps([family, name, sorted(sites), version, *known], separators=(",", ":"))
         with disk_errors(self._path):
             handle = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
             with os.fdopen(handle, "wb", buffering=0) as file:
@@ -258,10 +284,14 @@ def _refuse_minorities(earlier: Sequence[frozenset[str]], opening: frozenset[str
             )
 
 
-def _read(line: bytes) -> tuple[str, str, frozenset[str], str]:
+def _witness(key_holder: bool) -> str:
+    return _BY_KEY_HOLDER if key_holder else _BY_SITES
+
+
+def _read(line: bytes) -> tuple[str, str, frozenset[str], str, str]:
     try:
-        family, name, sites, version = json.loads(line)
-        return str(family), str(name), frozenset(map(str, sites)), str(version)
+        family, name, sites, version, *witness = json.loads(line)
+        return str(family), str(name), frozenset(map(str, sites)), str(version), str(*witness)
     except (ValueError, TypeError) as error:
         raise IntegrityError(
             "the book of openings was damaged", hint="Restore the site's folder; without it no total is opened"

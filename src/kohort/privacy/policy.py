@@ -63,8 +63,9 @@ class Policy:
     """Minimum number of persons, over all sites, in a filled cell of a total that is a table, such as the histograms of
     a growing tree. Above 1, plans whose totals may have smaller cells are refused."""
     pairs: Literal["rounded", "open"] = "rounded"
-    """Whether counts of pairs of categories that few persons share may open as they are ("open"), where totals are
-    products of columns. Otherwise a key-holder rounds them, or noise covers them, or the plan is refused."""
+    """Whether counts of pairs of categories that fewer than `min_cell` persons share may open as they are ("open"),
+    where totals are products of columns. Otherwise a key-holder rounds them, noise covers them, or plans are
+    refused."""
     epsilon: Annotated[float, Gt(0)] = DEFAULT_EPSILON
     """Largest total epsilon of this data set over all runs and recipients. It can be raised, not removed."""
     delta: Annotated[float, Gt(0), Le(1)] = 1e-3
@@ -241,9 +242,13 @@ def _judge_cells(policy: Policy, claim: Cells) -> str | None:
 
 
 def _judge_pairs(policy: Policy, claim: Pairs) -> str | None:
-    del claim
-    if policy.pairs == "open":
+    if policy.pairs == "open" or claim.least >= max(policy.min_cell, 2):
         return None
+    if claim.least > 1:
+        return (
+            f"counts of pairs of categories would open from {claim.least} persons on, below the policy's min_cell "
+            f'{policy.min_cell}, and the policy does not say pairs = "open"'
+        )
     return (
         'counts of pairs of categories would open as they are, and the policy does not say pairs = "open"; '
         'with sum = "bfv" and one round a key-holder rounds small ones, and a budget covers them'

@@ -221,6 +221,19 @@ class Site:
         own, few = {"site": self.name, "version": self.data_version}, max(MIN_SITES, colluders + 2)
         self.openings.admit(family, name, sites, least=few, colluders=colluders, batches=batches, **own)
 
+    def require_one_witness(self, family: str, *, key_holder: bool) -> None:
+        """Refuse a sum at its first step, where earlier totals of the family were opened in the other way.
+
+        Args:
+            family: What the total belongs to; empty: nothing is noted.
+            key_holder: Whether a key-holder opens it.
+
+        Raises:
+            RefusedError: Nobody would know of all totals of these rows.
+        """
+        if family and self.plan.secure is not None and self.plan.keeps_book:
+            self.openings.require_one_witness(family, key_holder=key_holder)
+
     def aggregate(self, rows: int) -> Aggregate:
         """The claim of an update computed from `rows` rows. Cached: the same object in every round."""
         known = self._aggregates.get(rows)

@@ -419,6 +419,8 @@ def join_session(site: Site, request: Request, step: int, scheme: SumScheme | No
 def _begin(site: Site, request: Request, task: SumTask, scheme: SumScheme, session: SiteSession) -> SumPart:
     """The site's part of a sum at its first step: bound to all public inputs in force at this site."""
     session.session.refuse_strangers(_roster_of(site))
+    if scheme.key_holder or scheme.among_peers:
+        site.require_one_witness(task.family_in(site.plan), key_holder=scheme.key_holder)
     # Rounds are compared with each other; under a budget, shares of the noise have the size that the first list needs.
     if task.grouped(site.plan) or site.plan.sum_quorum(len(session.session.members)):
         first = site.state(SumState).fixed.setdefault(task.name, session.session.id)

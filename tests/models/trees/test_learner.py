@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
 
+from kohort.errors import ConfigError
+from kohort.methods.trees.config import Trees
 from kohort.models.rows import Rows, encode_rows
 from kohort.models.trees import learner as learner_module
 from kohort.models.trees.bins import Bins, count_cells
@@ -176,6 +179,20 @@ def test_a_hub_does_not_choose_the_held_out_rows_by_its_seed(monkeypatch: pytest
     other = held(SEED)
     monkeypatch.undo()
     assert other != held(SEED)  # where the key differs, so do the rows
+
+
+def test_held_out_rows_of_two_plans_differ_by_no_single_row() -> None:
+    """With one row more held out, the difference of two totals would be that row: all its bins, and its target."""
+    encoder, rows = _encoded("cost")
+
+    def held(share: float) -> Any:
+        return TreeLearner(encoder, replace(OPTIONS, holdout=share), SEED).rows_of(rows).held_out
+
+    close = next(share for share in 0.1 + np.arange(1, 100) / 1e4 if (held(share) != held(0.1)).sum() == 1)
+    with pytest.raises(ConfigError, match="holdout"):
+        Trees(holdout=float(close))
+    shares = [Trees(holdout=part / 20).holdout for part in range(18)]
+    assert min((held(high) != held(low)).sum() for low, high in pairwise(shares)) > 20
 
 
 def test_held_out_rows_change_no_split() -> None:

@@ -29,7 +29,7 @@ from kohort.methods.registry import Method
 from kohort.models.additive.cells import columns_of
 from kohort.models.rows import target_range
 from kohort.privacy.contract import Contract
-from kohort.privacy.guarantee import DP, Guarantee
+from kohort.privacy.guarantee import DP, Cells, Guarantee
 from kohort.protocol.hub import Hub, ProtocolGenerator, Result
 from kohort.protocol.plan.approved import ApprovedPlan, TrainSection
 from kohort.protocol.plan.phases import TrainingPhase
@@ -37,7 +37,7 @@ from kohort.protocol.plan.reads import Reads
 from kohort.rounds.dp_accounts import planned_claims, shared_sigma
 from kohort.rounds.totals.checked_training import CheckedTraining
 from kohort.rounds.totals.learner import Learner, Setting
-from kohort.rounds.totals.pairs import rounds_pairs
+from kohort.rounds.totals.pairs import rounds_pairs, small_pairs
 
 __all__ = ["METHOD", "TRAINING", "Additive", "check_plan", "fit", "start"]
 
@@ -86,9 +86,11 @@ def _pair_rounds(config: Additive) -> range:
     return range(1, 2) if config.metric == "gram" else range(0)
 
 
-def opens_pairs(approved: ApprovedPlan) -> bool:
-    """Whether counts of pairs of bins open as they are: no key-holder rounds them."""
-    return bool(_pair_rounds(approved.config)) and not rounds_pairs(approved)
+def least_pair(approved: ApprovedPlan) -> int | None:
+    """The fewest persons of a pair of bins that opens as it is; 1 where no key-holder rounds, None without pairs."""
+    if not _pair_rounds(approved.config):
+        return None
+    return small_pairs(approved)[1] if rounds_pairs(approved) else 1
 
 
 TRAINING = CheckedTraining(
@@ -139,11 +141,13 @@ def fit(config: Additive, hub: Hub, training: CheckedTraining) -> ProtocolGenera
 
 
 def claims(config: Additive, rows: int) -> Sequence[Guarantee]:
-    """A share of sums, or numbers in clear; the budget where there is one."""
+    """A share of sums, or numbers in clear; the budget where there is one, otherwise how few persons a bin may have."""
     made: list[Guarantee] = list(planned_claims(phases(config, TrainSection()), config.secure))
     clear = find_scheme(config.secure.sum).name == "none"
     if not (clear and any(isinstance(claim, DP) for claim in made)):
         made.append(find_scheme(config.secure.sum).claim(3, rows))
+    if config.dp is None:
+        made.append(Cells(least=1 if clear else config.min_bin))
     return tuple(made)
 
 
@@ -163,7 +167,7 @@ METHOD = Method(
     reads=reads,
     phases=phases,
     secure=lambda config: config.secure,
-    opens_pairs=opens_pairs,
+    least_pair=least_pair,
     example="rounds = 3",
     demo="",
 )

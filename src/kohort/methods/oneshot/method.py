@@ -50,6 +50,7 @@ from kohort.methods.oneshot.sums import (
 )
 from kohort.methods.registry import Method
 from kohort.privacy.contract import Contract
+from kohort.privacy.guarantee import Cells as SmallestCells
 from kohort.privacy.guarantee import Guarantee
 from kohort.protocol.hub import Ask, Hub, ProtocolGenerator, Replies, Result, RoundEnd
 from kohort.protocol.plan.approved import ApprovedPlan, TrainSection
@@ -58,7 +59,7 @@ from kohort.protocol.plan.reads import Reads
 from kohort.rounds.dp_accounts import Shares, planned_claims, reserve, reserve_step, shared_sigma, spends
 from kohort.rounds.group_secrets import agree_on_secret, secret_step
 from kohort.rounds.summing import Total, secure_sum, sum_steps
-from kohort.rounds.totals.pairs import rounds_pairs
+from kohort.rounds.totals.pairs import rounds_pairs, small_pairs
 
 __all__ = ["METHOD", "OneShot", "OneShotSection", "join", "leave", "load_state"]
 
@@ -277,30 +278,33 @@ def claims(config: OneShot, rows: int) -> Sequence[Guarantee]:
     if config.oneshot.mode == "paper":
         return paper_claims(rows)
     (phase,) = phases(config, TrainSection())
+    least = 1 if find_scheme(config.secure.sum).name == "none" else config.oneshot.min_cell
     return (
         *planned_claims((phase,), config.secure),
         find_scheme(config.secure.sum).claim(config.oneshot.min_sites, rows),
+        *([SmallestCells(least=least)] if config.dp is None else []),
     )
 
 
 def _pairs(approved: ApprovedPlan) -> str:
     """What becomes of counts of pairs of categories, for people; those of single ones are merged where they are few."""
-    if opens_pairs(approved):
+    least = least_pair(approved)
+    if least == 1:
         return "; counts of pairs of categories open as they are, also those of few persons"
-    if dp_of(approved) is not None or not _counts_pairs(approved):
+    if least is None:
         return ""
-    return f"; the key-holder rounds counts of pairs of categories below {section_of(approved).min_cell} at random"
+    return f"; the key-holder rounds counts of pairs of categories below {least} at random"
 
 
-def opens_pairs(approved: ApprovedPlan) -> bool:
-    """Whether counts of pairs of categories open as they are: no noise covers them, and no key-holder rounds them."""
+def least_pair(approved: ApprovedPlan) -> int | None:
+    """The fewest persons of a pair that opens as it is; 1 where no key-holder rounds, None under noise."""
     section = section_of(approved)
     if uses_bins(section):
-        return not rounds_pairs(approved)
+        return small_pairs(approved)[1] if rounds_pairs(approved) else 1
     if dp_of(approved) is not None or not _counts_pairs(approved):
-        return False
+        return None
     alone = section.mode == "paper" or section.statistics_to == "peers" or is_checked(approved)
-    return alone or not find_scheme(scheme_of(approved)).key_holder
+    return section.min_cell if not alone and find_scheme(scheme_of(approved)).key_holder else 1
 
 
 def _counts_pairs(approved: ApprovedPlan) -> bool:
@@ -338,7 +342,7 @@ METHOD = Method(
     protocol=protocol,
     claims=claims,
     contract=contract,
-    opens_pairs=opens_pairs,
+    least_pair=least_pair,
     cites="Fontenla-Romero et al. 2023",
     opening=begin_session,
     reads=reads,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import isclose
 from typing import Annotated
 
 from annotated_types import Ge, Gt, Le, Lt
@@ -14,6 +15,8 @@ from kohort.protocol.plan.phases import SecureSumSection
 
 __all__ = ["MAY_BE_SMALL", "TELLS", "Trees", "options_of", "tree_rounds", "withheld_rounds", "words_of"]
 
+_PARTS = 20
+"""Parts of a table's rows; held-out rows are some of them, so that totals of two plans differ by whole parts."""
 MAY_BE_SMALL = (
     "rows per fine cell of every column at first, then gradients, curvatures and rows per node, column and bin of "
     "growing trees; a bin of a deep node may hold a single person's numbers"
@@ -43,7 +46,8 @@ class Trees:
     min_leaf: Annotated[int, Ge(1)] = 20
     """Fewest rows of a leaf, of a bin, and of a category that is told from others."""
     holdout: Annotated[float, Ge(0), Lt(0.9)] = 0.1
-    """Share of the rows that no tree is fitted to; their loss decides how many steps are kept. 0 keeps all steps."""
+    """Share of the rows that no tree is fitted to; their loss decides how many steps are kept. 0 keeps all steps. Steps
+    of 0.05: two plans whose shares are close to each other would show the few rows between."""
     min_cell: Annotated[int, Ge(1)] = 1
     """Fewest rows, over all sites, of a filled cell in a total that opens. Above 1, small cells are withheld: sites
     count cells in totals that they alone read, and join bins that hold too few. That takes two rounds per level."""
@@ -54,6 +58,11 @@ class Trees:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "secure", self.secure.or_scheme("masks"))
+        if not isclose(self.holdout * _PARTS, round(self.holdout * _PARTS), abs_tol=1e-9):
+            raise ConfigError(
+                "method.holdout takes out twentieths of the rows: otherwise totals of two plans differ by few rows",
+                hint="Set it to a multiple of 0.05",
+            )
         if self.min_cell > 1 and self.secure.sum == "none":
             raise ConfigError(
                 "without a secure sum the hub sees each site's cells, so none can be withheld",

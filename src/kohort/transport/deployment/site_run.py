@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import polars as pl
@@ -333,13 +334,19 @@ def _roster_hash(resources: SiteResources, lines: bytes) -> str:
 
 def _sites_in(lines: bytes) -> tuple[str, ...]:
     """The names of the run's sites, in the hub's order. Whom of them this site trusts is its roster's to say."""
-    names = [public_from_text(line).name for line in lines.splitlines()]
+    names = [_peer(line).name for line in lines.splitlines()]
     return tuple(name for name in names if name != KEY_HOLDER)
+
+
+@lru_cache(maxsize=4096)
+def _peer(line: bytes) -> PublicIdentity:
+    """A site of the run as the hub names it. It is looked up at every request, and read once."""
+    return public_from_text(line)
 
 
 def _trusted(roster: Roster, lines: bytes) -> Mapping[str, PublicIdentity]:
     """The peers among `lines` that the site's own roster knows."""
-    found = [public_from_text(line) for line in lines.splitlines()]
+    found = [_peer(line) for line in lines.splitlines()]
     return {identity.name: identity for identity in found if roster.knows(identity.name, identity)}
 
 
