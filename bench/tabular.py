@@ -223,13 +223,9 @@ class Split:
 
     def score(self, model: Model) -> float:
         """Accuracy or R2 on the test rows."""
-        found = model.predict(self.test).to_numpy()
-        return _score(self.test[self.target].cast(found_type(found)).to_numpy(), found)
-
-
-def found_type(found: NDArray[Any]) -> Any:
-    """The type to compare predictions in."""
-    return pl.Float64 if found.dtype.kind == "f" else pl.String
+        found, true = model.predict(self.test), self.test[self.target]
+        kind = pl.Float64 if model.task == "regression" else pl.String
+        return _score(true.cast(kind).to_numpy(), found.cast(kind).to_numpy())
 
 
 def _score(true: NDArray[Any], found: NDArray[Any]) -> float:
@@ -277,7 +273,7 @@ def _federated(
             "data": {"table": "memory", "target": split.target, "features": "rest", "test": 0, **split.declared},
             "sites": {"count": sites},
             "method": {"name": method, "secure": {"sum": scheme}, **settings},
-            "policy": {"min_rows": 1},
+            "policy": {"min_rows": 1, "pairs": "open"},
         }
     )
     return run(plan, seed=0, tables={"memory": split.train})

@@ -15,6 +15,7 @@ from kohort.errors import ConfigError
 from kohort.models.base import Model
 from kohort.report.charts import SERIES
 from kohort.report.runs import FAILED_FILE, RUN_FILE, read_runs
+from kohort.report.surfaces import surfaces
 from kohort.report.words import printable
 
 __all__ = ["curves_html", "curves_of_model", "curves_page", "read_runs_with_curves"]
@@ -96,6 +97,11 @@ def curves_of_model(model: Model) -> dict[str, Any] | None:
         f"Each curve is what a column adds to {about}; 0 is its mean over all rows. Bars count the rows of each bin. "
         "Shaded: 95 % intervals given the other columns, where the model was fitted without noise."
     )
+    if any("grid" in curve for curve in drawn.values()):
+        lead += (
+            " A pair of columns has a map of what both add together, besides their own curves. Cells that are crossed "
+            "out hold too few persons, or would give others away that do: they share one value."
+        )
     return {"columns": drawn, "outputs": list(model.classes), "lead": lead}
 
 
@@ -133,7 +139,7 @@ def _section(name: str, curve: Mapping[str, Any], outputs: Sequence[str]) -> str
     legend = "".join(
         f' <tspan fill="{SERIES[place % len(SERIES)]}">{_text(output)}</tspan>' for place, output in enumerate(names)
     )
-    drawn = _svg(curve, lines, legend if several else "")
+    drawn = surfaces(curve, lines, names) if "grid" in curve else _svg(curve, lines, legend if several else "")
     return (
         f"<section><h2>{_text(name)} <small>importance {curve['importance']:.3f}</small></h2>{drawn}"
         f"<details><summary>As a table</summary>{_table(curve, names, several=several)}</details></section>"

@@ -38,6 +38,7 @@ from kohort.rounds.dp_accounts import planned_claims, shared_sigma
 from kohort.rounds.totals.checked_training import CheckedTraining
 from kohort.rounds.totals.learner import Learner, Setting
 from kohort.rounds.totals.pairs import rounds_pairs
+from kohort.rounds.totals.protection import is_checked
 
 __all__ = ["METHOD", "TRAINING", "Additive", "check_plan", "fit", "start"]
 
@@ -86,19 +87,35 @@ def _pair_rounds(config: Additive) -> range:
     return range(1, 2) if config.metric == "gram" else range(0)
 
 
+def _sealed_rounds(approved: ApprovedPlan) -> tuple[int, ...]:
+    """The rounds whose totals sites alone read: counts of cells, and of the cells of pairs."""
+    chosen = approved.config.pair_round
+    return (0,) if chosen is None else (0, chosen)
+
+
 def opens_pairs(approved: ApprovedPlan) -> bool:
-    """Whether counts of pairs of bins open as they are: no key-holder rounds them."""
-    return bool(_pair_rounds(approved.config)) and not rounds_pairs(approved)
+    """Whether counts of pairs of bins open as they are: no key-holder rounds them, and no seal hides them."""
+    config: Additive = approved.config
+    shown = config.pair_round is not None and not is_checked(approved)
+    return shown or (bool(_pair_rounds(config)) and not rounds_pairs(approved))
+
+
+def _words(approved: ApprovedPlan) -> str:
+    """What the totals are, for people."""
+    says = "persons per fine cell of each column at first, then how far the model is off in each bin"
+    if approved.config.pair_round is None:
+        return says
+    return f"{says}; once persons, and how far it is off, per cell of all pairs of columns that may be chosen"
 
 
 TRAINING = CheckedTraining(
     "additive",
     start,
     _totals,
-    says="persons per fine cell of each column at first, then how far the model is off in each bin",
+    says=_words,
     pairs=lambda approved: _pair_rounds(approved.config),
-    seals=lambda _: range(1),
-    tells="the bins of all columns and how many persons of all sites each holds",
+    seals=_sealed_rounds,
+    tells="the bins of all columns, and of pairs where the plan has some, and how many persons of all sites each holds",
 )
 
 
