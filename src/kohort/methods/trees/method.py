@@ -193,10 +193,11 @@ def fit(config: Trees, hub: Hub, training: CheckedTraining) -> ProtocolGenerator
     inner = learner.inner
     model = TreeModel(inner.encoder, learner.inner.forest)
     steps = len(model.forest.trees) // (inner.options.trees * inner.outputs)
-    early = steps < config.steps
+    planned = inner.options.steps
+    early = steps < planned
     notes = [] if config.secure.sum == "none" else [_about_cells(config)]
     if early:
-        notes.append(f"{steps} of {config.steps} boosting steps are kept: the loss on held-out rows was smallest then")
+        notes.append(f"{steps} of {planned} boosting steps are kept: the loss on held-out rows was smallest then")
     facts = {"steps": steps, "holdout_loss": [round(loss, 6) for loss in inner.history]}
     return Result(
         model=model,
