@@ -3,8 +3,8 @@
 Every table is split three times into 70 % of training and 30 % of test rows. Ours are federated runs; peers train on
 the pooled rows, with the same encoded columns and their own defaults. No setting was chosen on test rows. XGBoost and
 InterpretML run in an environment of their own: the one whose interpreter KOHORT_BENCH_PEERS names, or one that is made
-in the user's cache. KOHORT_BENCH_TABLES=adult,dutch measures these tables alone. `python -m bench --quick tabular` takes
-one split, four tables and fewer budgets.
+in the user's cache. KOHORT_BENCH_TABLES=adult,dutch measures these tables alone. `python -m bench --quick tabular`
+takes one split, four tables and fewer budgets.
 """
 
 from __future__ import annotations

@@ -121,7 +121,8 @@ class PairChoice:
         for left, right in self.candidates:
             high, wide = self._shape((left, right))
             cells = own[left].astype(np.int64) * wide + own[right]
-            parts += [np.bincount(cells, weights=weight, minlength=high * wide) for weight in numbers.T]
+            for weight in numbers.T:
+                parts.append(np.bincount(cells, weights=weight, minlength=high * wide).astype(np.float64))
         squares = np.trunc(np.square(residuals) * STEPS).sum()
         return np.concatenate([*parts, [squares]]).astype(np.int64)
 
@@ -150,7 +151,8 @@ class PairChoice:
             gain = gain_of(table[0], sums, cells, spread=spread, curvature=curvature, ridge=ridge)
             if gain > 0 and cells.max() > 0:
                 pair = Pair(left, right, self.groups[left], self.groups[right], cells)
-                found.append((gain, pair, np.bincount(cells.ravel(), weights=table[0].ravel())))
+                held = np.bincount(cells.ravel(), weights=table[0].ravel()).astype(np.float64)
+                found.append((gain, pair, held))
         best = sorted(found, key=lambda entry: -entry[0])[:most]
         best.sort(key=lambda entry: (entry[1].left, entry[1].right))
         return tuple(pair for _, pair, _ in best), np.concatenate([np.empty(0), *(counts for _, _, counts in best)])
