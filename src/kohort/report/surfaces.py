@@ -38,7 +38,8 @@ def _map(curve: Mapping[str, Any], line: Sequence[float], name: str, most: float
     rows, columns, bins = grid["rows"], grid["columns"], grid["bins"]
     width, height = _LEFT + _WIDE * len(columns) + _RIGHT, _TOP + _CELL * len(rows) + _BOTTOM
     shared = _shared(bins)
-    title = f"{pair[0]} (down), {pair[1]} (across)" + (f": {name}" if name else "")
+    ends = f"{min(line):+.2f} (blue) to {max(line):+.2f} (red)"
+    title = f"{pair[0]} (down), {pair[1]} (across){f', {name}' if name else ''}: {ends}"
     parts = [
         f'<svg viewBox="0 0 {width} {height}" role="img" style="max-width:{width}px">',
         f'<text x="{_LEFT}" y="12">{_text(title)}</text>',

@@ -123,15 +123,17 @@ def test_federated_is_pooled_bit_for_bit(target: str) -> None:
 
 def test_the_hub_is_shown_no_small_cell_of_a_pair() -> None:
     with listening() as heard:
-        model = fitted(pairs=3).model
+        model = fitted(pairs=3, min_bin=110).model
     assert isinstance(model, AdditiveModel)
     told = [decode(data) for _, task, _, data in heard.replies if task == "additive.tell"]
     pairs = [payload.arrays["counts"] for payload in told if "pairs" in payload.arrays]
     assert pairs
-    assert all(counts.min() >= 20 for counts in pairs)
+    assert all(counts.min() >= 110 for counts in pairs)
+    cells = model.bins.pairs[0].cells
+    assert (cells == cells.max()).sum() > 1  # some were withheld
     places = model.bins.of_rows(_codes(model))
     held = np.bincount(places[len(model.bins.columns) :].ravel(), minlength=model.bins.total)
-    assert held[model.bins.alone.total :].min() >= 20
+    assert held[model.bins.alone.total :].min() >= 110
 
 
 def _codes(model: AdditiveModel) -> Any:

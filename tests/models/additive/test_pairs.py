@@ -39,7 +39,7 @@ def small_sets_that_follow(counts: np.ndarray, hidden: np.ndarray, least: float)
 def test_no_small_count_follows_from_what_is_shown(shape: tuple[int, int]) -> None:
     random, withheld_more = np.random.default_rng(sum(shape)), 0
     for _ in range(25):
-        counts = random.choice([0, 1, 3, 7, 12, 25, 40], size=shape).astype(float)
+        counts = random.choice([0, 1, 3, 7, 12, 19, 25, 40], size=shape).astype(float)
         counts[0] += 30 * (counts.sum(axis=0) < 20)  # columns, like rows, are groups of bins that hold enough
         counts[:, 0] += 30 * (counts.sum(axis=1) < 20)
         hidden = withheld_cells(counts, 20)
@@ -61,6 +61,15 @@ def test_groups_are_of_about_equal_weight_and_missing_values_stay_alone() -> Non
     assert set(groups) == set(range(GROUPS + 1))
     weights = np.bincount(groups[:32], weights=counts[:32])
     assert weights.max() <= 2 * weights.min()
+
+
+def test_a_heavy_bin_is_alone_and_light_ones_are_joined() -> None:
+    counts = np.asarray([9200.0, *[40.0] * 20])
+    groups = column_groups(counts, range(21), most=GROUPS, missing=None)
+    weights = np.bincount(groups, weights=counts)
+    assert weights[0] == 9200
+    assert len(weights) > 2
+    assert weights.min() >= 10000 / (4 * GROUPS) - 40
 
 
 def test_few_bins_stay_as_they_are() -> None:

@@ -135,6 +135,15 @@ class ForestLearner(Learner):
             )
         return ForestLearner(found)
 
+    def check(self) -> None:
+        """Refuse to go on after a step without a single split: all rows are alike in all columns, or too few differ."""
+        forest = self.inner.forest
+        if forest is not None and len(forest.trees) and not (forest.trees.split >= 0).any():
+            raise DataError(
+                f"no column can be split into two parts of {self.inner.options.min_leaf} rows with different targets",
+                hint="Add columns whose values differ, or rows, or lower method.min_leaf",
+            )
+
     @property
     def model(self) -> TreeModel | None:
         """The forest of the steps that are done; None while the trees of a step grow."""

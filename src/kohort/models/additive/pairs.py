@@ -113,7 +113,7 @@ def groups_for(rows: float, least: float) -> int:
 
 
 def column_groups(counts: Floats, order: Sequence[int], *, most: int, missing: int | None) -> Groups:
-    """Cut the bins of a column into groups of about equal weight.
+    """Cut the bins of a column into groups of about equal weight; a heavy bin stays alone, and none is much too light.
 
     Args:
         counts: Persons per bin.
@@ -126,14 +126,16 @@ def column_groups(counts: Floats, order: Sequence[int], *, most: int, missing: i
     """
     listed = [place for place in order if place != missing]
     found = np.zeros(len(counts), dtype=np.int32)
-    goal = float(counts[listed].sum()) / most
+    left = float(counts[listed].sum())
+    lightest = left / (4 * most)
     group, weight = 0, 0.0
-    for number, place in enumerate(listed):
-        # A bin opens a new group if it lies nearer to the next goal than to the one before.
-        if number and weight + float(counts[place]) / 2 > goal and group < most - 1:
-            group, weight = group + 1, max(weight - goal, 0.0) if weight > goal else 0.0
+    for place in listed:
+        held, goal = float(counts[place]), (left + weight) / (most - group)
+        # A bin opens a new group if more of it lies beyond the goal, and what is left makes a group, too.
+        if weight >= lightest and left >= lightest and weight + held / 2 > goal and group < most - 1:
+            group, weight = group + 1, 0.0
         found[place] = group
-        weight += float(counts[place])
+        weight, left = weight + held, left - held
     if missing is not None:
         found[missing] = group + 1 if listed else 0
     return found
