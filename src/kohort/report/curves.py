@@ -20,7 +20,7 @@ from kohort.report.words import printable
 
 __all__ = ["curves_html", "curves_of_model", "curves_page", "read_runs_with_curves"]
 
-_WIDTH, _HEIGHT, _LEFT, _BOTTOM, _BARS = 560, 250, 48, 54, 36
+_WIDTH, _HEIGHT, _LEFT, _RIGHT, _BOTTOM, _BARS = 560, 250, 48, 72, 54, 36
 _MOST_LABELS = 16
 
 _STYLE = """
@@ -152,7 +152,7 @@ def _svg(curve: Mapping[str, Any], lines: Sequence[Sequence[float]], legend: str
     reach = [value for line in lines for value in line] + ([*curve["low"], *curve["high"]] if band else []) + [0.0]
     low, high = min(reach), max(reach)
     span = (high - low) or 1.0
-    step = (_WIDTH - _LEFT - 44) / len(bins)
+    step = (_WIDTH - _LEFT - _RIGHT) / len(bins)
     floor = _HEIGHT - _BOTTOM - _BARS - 8
 
     def y(value: float) -> float:
@@ -160,7 +160,9 @@ def _svg(curve: Mapping[str, Any], lines: Sequence[Sequence[float]], legend: str
 
     parts = [f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img">']
     for value in (low, 0.0, high):
-        parts.append(f'<line class="axis" x1="{_LEFT}" x2="{_WIDTH - 44}" y1="{y(value):.1f}" y2="{y(value):.1f}"/>')
+        parts.append(
+            f'<line class="axis" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y(value):.1f}" y2="{y(value):.1f}"/>'
+        )
         parts.append(f'<text x="{_LEFT - 5}" y="{y(value) + 4:.1f}" text-anchor="end">{value:.2f}</text>')
     if band:
         parts += [

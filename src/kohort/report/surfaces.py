@@ -13,7 +13,7 @@ from kohort.report.words import printable
 
 __all__ = ["surfaces"]
 
-_CELL, _WIDE, _LEFT, _TOP, _BOTTOM, _RIGHT = 17, 30, 138, 18, 64, 40
+_CELL, _LEAST_WIDE, _WIDTH, _LEFT, _TOP, _BOTTOM, _RIGHT = 17, 30, 560, 138, 18, 64, 72
 _LOW, _HIGH = (38, 103, 172), (190, 60, 40)
 _MOST_LABEL = 20
 
@@ -36,23 +36,25 @@ def surfaces(curve: Mapping[str, Any], lines: Sequence[Sequence[float]], names: 
 def _map(curve: Mapping[str, Any], line: Sequence[float], name: str, most: float) -> str:
     grid, pair = curve["grid"], curve["pair"]
     rows, columns, bins = grid["rows"], grid["columns"], grid["bins"]
-    width, height = _LEFT + _WIDE * len(columns) + _RIGHT, _TOP + _CELL * len(rows) + _BOTTOM
+    wide = max(_LEAST_WIDE, (_WIDTH - _LEFT - _RIGHT) // len(columns))
+    width, height = max(_WIDTH, _LEFT + wide * len(columns) + _RIGHT), _TOP + _CELL * len(rows) + _BOTTOM
     shared = _shared(bins)
     ends = f"{min(line):+.2f} (blue) to {max(line):+.2f} (red)"
     title = f"{pair[0]} (down), {pair[1]} (across){f', {name}' if name else ''}: {ends}"
     parts = [
         f'<svg viewBox="0 0 {width} {height}" role="img" style="max-width:{width}px">',
-        f'<text x="{_LEFT}" y="12">{_text(title)}</text>',
+        f'<text x="4" y="12">{_text(title)}</text>',
     ]
     for down, (label, own) in enumerate(zip(rows, bins, strict=True)):
         y = _TOP + down * _CELL
         parts.append(f'<text x="{_LEFT - 5}" y="{y + 12}" text-anchor="end">{_short(label)}</text>')
         parts += [
-            _cell(_LEFT + across * _WIDE, y, line[place], most, place in shared) for across, place in enumerate(own)
+            _cell(_LEFT + across * wide, y, wide, line[place], most, place in shared)
+            for across, place in enumerate(own)
         ]
     base = _TOP + _CELL * len(rows) + 10
     parts += [
-        f'<text transform="translate({_LEFT + (across + 0.4) * _WIDE:.1f} {base}) rotate(30)">{_short(label)}</text>'
+        f'<text transform="translate({_LEFT + (across + 0.4) * wide:.1f} {base}) rotate(30)">{_short(label)}</text>'
         for across, label in enumerate(columns)
     ]
     return "".join(parts) + "</svg>"
@@ -64,13 +66,13 @@ def _shared(bins: Sequence[Sequence[int]]) -> set[int]:
     return {place for place in flat if flat.count(place) > 1}
 
 
-def _cell(x: float, y: float, value: float, most: float, shared: bool) -> str:
+def _cell(x: int, y: int, wide: int, value: float, most: float, shared: bool) -> str:
     color, strength = _HIGH if value > 0 else _LOW, min(abs(value) / most, 1.0)
-    size = f'x="{x}" y="{y}" width="{_WIDE - 1}" height="{_CELL - 1}"'
+    size = f'x="{x}" y="{y}" width="{wide - 1}" height="{_CELL - 1}"'
     said = f"<title>{value:+.3f}{', shared' if shared else ''}</title>"
     if not shared:
         return f'<rect {size} fill="rgb{color}" fill-opacity="{0.06 + 0.9 * strength:.2f}">{said}</rect>'
-    cross = f'<path d="M{x} {y}l{_WIDE - 1} {_CELL - 1}m0 -{_CELL - 1}l-{_WIDE - 1} {_CELL - 1}" class="axis"/>'
+    cross = f'<path d="M{x} {y}l{wide - 1} {_CELL - 1}m0 -{_CELL - 1}l-{wide - 1} {_CELL - 1}" class="axis"/>'
     return f'<rect {size} fill="none" class="axis">{said}</rect>{cross}'
 
 

@@ -60,7 +60,7 @@ def _span(labels: Sequence[str]) -> str:
     if " to " in first and (" to " in last or last.startswith("above ")):
         begin = first.split(" to ")[0]
         return f"above {begin}" if last.startswith("above ") else f"{begin} to {last.split(' to ')[-1]}"
-    return f"{first} and {len(labels) - 1} more"
+    return f"{first}, {last}" if len(labels) == 2 else f"{first} and {len(labels) - 1} more"
 
 
 def pair_labels(pair: Pair, rows: Sequence[str], columns: Sequence[str]) -> list[str]:
@@ -124,6 +124,12 @@ def _shown_as(answer: str | None) -> Callable[[float], str]:
     """How the numbers of a column are written: days and microseconds as dates."""
     steps = {"date": timedelta(days=1), "time": timedelta(microseconds=1)}
     if answer not in steps:
-        return "{:.4g}".format
+        return _four_digits
     step, ends = steps[answer], 10 if answer == "date" else 16
     return lambda number: (datetime(1970, 1, 1) + number * step).isoformat(" ")[:ends]
+
+
+def _four_digits(value: float) -> str:
+    """Four digits that count, without an exponent where a number has a few more."""
+    rounded = f"{value:.4g}"
+    return f"{float(rounded):.0f}" if 1e4 <= abs(value) < 1e12 else rounded
