@@ -151,7 +151,13 @@ def main(wanted: Sequence[str]) -> int:
 def run_here(name: str) -> None:
     """Run one benchmark in this process and write its result file."""
     module = importlib.import_module(discover()[name])
-    rows = _as_rows(module.measure())
+    kept: list[Row] = []
+    for row in _as_rows(module.measure()):
+        kept.append(row)
+        _write(name, module, kept)  # what was measured stays if the rest is not
+
+
+def _write(name: str, module: Any, rows: Sequence[Row]) -> None:
     result = {
         "name": name,
         "summary": getattr(module, "SUMMARY", None) or _first_paragraph(module.__doc__ or name),
@@ -164,10 +170,10 @@ def run_here(name: str) -> None:
     (RESULTS / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
 
-def _as_rows(measured: Any) -> list[Row]:
+def _as_rows(measured: Any) -> Iterable[Row]:
     """Rows as benchmarks give them; a mapping with rows of ours_ms and peer_ms is read as plain comparisons."""
     if not isinstance(measured, Mapping):
-        return list(measured)
+        return iter(measured)
     return [
         Row.faster(row["setting"], ours=row["ours_ms"] / 1000, peer=row["peer"], theirs=row["peer_ms"] / 1000)
         for row in measured["rows"]

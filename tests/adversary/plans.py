@@ -84,6 +84,7 @@ PLANS: dict[str, Callable[[], Plan]] = {
     "additive, masks and dp": _plan("additive", {"rounds": 3} | _dp(epsilon=9.0)),
     "additive, none and dp": _plan("additive", {"rounds": 3, "secure": {"sum": "none"}} | _dp(epsilon=9.0)),
     "additive, pairs by bfv": _plan("additive", {"rounds": 4, "metric": "gram", "secure": {"sum": "bfv"}}),
+    "additive, surfaces": _plan("additive", {"rounds": 4, "pairs": 2}),
     "fedavg, undeclared": _plan("fedavg", declared=False),
     "fedavg, stop": _plan("fedavg", train={"stop": {"metric": "loss", "patience": 2, "min_delta": 0.5}}),
     "fedavg, dp-sgd": _plan("fedavg", _dp(), train={"batch": 0}),

@@ -248,3 +248,21 @@ def test_an_automatic_model_is_additive_where_the_policy_has_a_minimum_cell(
     federation = Federation(TABLE, target="outcome", sites=3, policy=policy)
     assert federation.plan(model="auto").method == kind
     assert load_plan({"data": {"table": "adult"}, "model": {"kind": "trees"}}).method == "trees"
+
+
+def test_columns_that_are_all_alike_are_a_clear_error() -> None:
+    alike = TABLE.with_columns(age=pl.lit(40), dose=pl.lit(1.0), ward=pl.lit("north"))
+    with pytest.raises(DataError, match="no column can be split"):
+        run(_plan(3), seed=3, tables={"in-memory table": alike})
+
+
+def test_a_site_with_one_class_takes_part() -> None:
+    frames = {f"s{place}": TABLE[place::3] for place in range(3)}
+    frames["s0"] = frames["s0"].with_columns(outcome=pl.lit("ill"))
+    sections = {
+        "data": {"table": "made", "target": "outcome", "features": "rest", "test": 0.25, **DECLARED},
+        "sites": {"split": "files"},
+        "method": {"name": "trees", **SMALL},
+        "policy": {"min_rows": 1},
+    }
+    assert run(load_plan(sections), seed=3, tables=frames).metrics["accuracy"] > 0.5

@@ -1,13 +1,17 @@
 """Stacking sites: no copy when they share arrays, the right rows in every case."""
 
 import numpy as np
+import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.examples import examples
 
 from kohort.errors import DataError
-from kohort.models.rows import Rows, StackedRows, stack
+from kohort.models.rows import Rows, StackedRows, encode_rows, encode_test_rows, stack
+from kohort.tables.domain import declared_domain
+from kohort.tables.encoder import Encoder
+from kohort.tables.schema import Schema
 
 
 def table(count, width=3, *, weighted=True):
@@ -115,3 +119,13 @@ def test_a_stack_that_reaches_outside_its_rows_is_refused():
     for start, count in ((3, 3), (-1, 2), (0, -1)):
         with pytest.raises(DataError, match="outside"):
             StackedRows(base.x, base.y, base.weight, np.array([start]), np.array([count]))
+
+
+def test_a_training_target_outside_its_bounds_counts_at_the_nearer_end() -> None:
+    frame = pl.DataFrame({"x": [0.0, 1.0, 2.0], "cost": [-4.0, 5.0, 40.0]})
+    schema = Schema.of(features=["x"], target="cost", bounds={"x": (0.0, 2.0), "cost": (0.0, 10.0)})
+    domain = declared_domain(schema)
+    assert domain is not None
+    encoder = Encoder(schema, domain)
+    assert encode_rows(encoder, frame).y.tolist() == [0.0, 0.5, 1.0]
+    assert encode_test_rows(encoder, frame).y.tolist() == pytest.approx([-0.4, 0.5, 4.0])

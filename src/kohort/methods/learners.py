@@ -81,10 +81,10 @@ def with_model(config: LearnerKeys, model: ModelSection) -> LearnerKeys:
             "a budget does not hold over anonymised rows: other persons decide how a row is generalised",
             hint="Drop method.additive.dp, or use the method additive",
         )
-    if config.additive is not None and config.additive.metric == "gram":
+    if config.additive is not None and (config.additive.metric == "gram" or config.additive.pairs):
         raise ConfigError(
             "pairs of bins are counted over rows as they are, not over anonymised ones",
-            hint="Drop method.additive.metric, or use the method additive",
+            hint="Drop method.additive.metric and method.additive.pairs, or use the method additive",
         )
     if kind == "additive":
         return replace(config, additive=config.additive or Additive())

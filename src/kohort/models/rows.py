@@ -163,8 +163,11 @@ def target_range(encoder: Encoder) -> tuple[float, float]:
 
 
 def encode_rows(encoder: Encoder, frame: pl.DataFrame, *, generalised: bool = False) -> Rows:
-    """Rows ready for training: inputs scaled to [0, 1], classes as codes, a numeric target scaled to [0, 1]."""
-    return with_target(encoder, encoder.transform(frame, generalised=generalised), frame)
+    """Rows ready for training: inputs scaled to [0, 1], classes as codes, a numeric target scaled to [0, 1].
+
+    A target outside its bounds counts at the nearer end, as inputs do; `encode_test_rows` leaves it as it is.
+    """
+    return with_target(encoder, encoder.transform(frame, generalised=generalised), frame, bounded=True)
 
 
 def encode_test_rows(encoder: Encoder, frame: pl.DataFrame) -> Rows:
@@ -187,12 +190,24 @@ def first_rows(schema: Schema, frame: pl.DataFrame) -> NDArray[np.bool_] | None:
     return frame[schema.identifiers[0]].is_first_distinct().to_numpy()
 
 
-def with_target(encoder: Encoder, x: FloatArray, frame: pl.DataFrame) -> Rows:
-    """Rows of inputs that were encoded already: the target and the weights of the rows come from `frame`."""
+def with_target(encoder: Encoder, x: FloatArray, frame: pl.DataFrame, *, bounded: bool = False) -> Rows:
+    """Rows of inputs that were encoded already: the target and the weights of the rows come from `frame`.
+
+    Args:
+        encoder: Knows the target and its bounds.
+        x: The inputs.
+        frame: The rows.
+        bounded: Whether a number outside the bounds of the target counts at the nearer end.
+
+    Returns:
+        The rows.
+    """
     low, width = target_range(encoder)
     target = encoder.target(frame)
     if (low, width) != (0.0, 1.0):
         target = ((target.astype(np.float64) - low) / width).astype(target.dtype)
+    if bounded and encoder.classes is None and encoder.schema.target is not None:
+        target = np.clip(target, 0.0, 1.0)
     return Rows(x, np.ascontiguousarray(target), _weights(encoder, target, frame))
 
 

@@ -15,11 +15,12 @@ from kohort.errors import ConfigError
 from kohort.models.base import Model
 from kohort.report.charts import SERIES
 from kohort.report.runs import FAILED_FILE, RUN_FILE, read_runs
+from kohort.report.surfaces import surfaces
 from kohort.report.words import printable
 
 __all__ = ["curves_html", "curves_of_model", "curves_page", "read_runs_with_curves"]
 
-_WIDTH, _HEIGHT, _LEFT, _BOTTOM, _BARS = 560, 250, 48, 54, 36
+_WIDTH, _HEIGHT, _LEFT, _RIGHT, _BOTTOM, _BARS = 560, 250, 48, 72, 54, 36
 _MOST_LABELS = 16
 
 _STYLE = """
@@ -96,6 +97,11 @@ def curves_of_model(model: Model) -> dict[str, Any] | None:
         f"Each curve is what a column adds to {about}; 0 is its mean over all rows. Bars count the rows of each bin. "
         "Shaded: 95 % intervals given the other columns, where the model was fitted without noise."
     )
+    if any("grid" in curve for curve in drawn.values()):
+        lead += (
+            " A pair of columns has a map of what both add together, besides their own curves. Cells that are crossed "
+            "out hold too few persons, or would give others away that do: they share one value."
+        )
     return {"columns": drawn, "outputs": list(model.classes), "lead": lead}
 
 
@@ -133,7 +139,7 @@ def _section(name: str, curve: Mapping[str, Any], outputs: Sequence[str]) -> str
     legend = "".join(
         f' <tspan fill="{SERIES[place % len(SERIES)]}">{_text(output)}</tspan>' for place, output in enumerate(names)
     )
-    drawn = _svg(curve, lines, legend if several else "")
+    drawn = surfaces(curve, lines, names) if "grid" in curve else _svg(curve, lines, legend if several else "")
     return (
         f"<section><h2>{_text(name)} <small>importance {curve['importance']:.3f}</small></h2>{drawn}"
         f"<details><summary>As a table</summary>{_table(curve, names, several=several)}</details></section>"
@@ -146,7 +152,7 @@ def _svg(curve: Mapping[str, Any], lines: Sequence[Sequence[float]], legend: str
     reach = [value for line in lines for value in line] + ([*curve["low"], *curve["high"]] if band else []) + [0.0]
     low, high = min(reach), max(reach)
     span = (high - low) or 1.0
-    step = (_WIDTH - _LEFT - 44) / len(bins)
+    step = (_WIDTH - _LEFT - _RIGHT) / len(bins)
     floor = _HEIGHT - _BOTTOM - _BARS - 8
 
     def y(value: float) -> float:
@@ -154,7 +160,9 @@ def _svg(curve: Mapping[str, Any], lines: Sequence[Sequence[float]], legend: str
 
     parts = [f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img">']
     for value in (low, 0.0, high):
-        parts.append(f'<line class="axis" x1="{_LEFT}" x2="{_WIDTH - 44}" y1="{y(value):.1f}" y2="{y(value):.1f}"/>')
+        parts.append(
+            f'<line class="axis" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y(value):.1f}" y2="{y(value):.1f}"/>'
+        )
         parts.append(f'<text x="{_LEFT - 5}" y="{y(value) + 4:.1f}" text-anchor="end">{value:.2f}</text>')
     if band:
         parts += [

@@ -586,3 +586,11 @@ def test_a_table_of_constant_columns_is_a_clear_line() -> None:
     with pytest.raises(KohortError, match="no column has two bins") as caught:
         run(plan(rounds=3), seed=5, tables=same)
     assert caught.value.exit_code == 3
+
+
+def test_a_target_outside_its_bounds_is_clipped_and_counted() -> None:
+    given = {name: frame.with_columns(cost=pl.col("cost") + pl.lit(20.0)) for name, frame in tables().items()}
+    outcome = run(plan("cost", rounds=3), seed=5, tables=given)
+    told = [entry for entry in outcome.left_out if entry.what == "values of cost"]
+    assert [(entry.why, entry.done) for entry in told] == [("outside the bounds", "clipped")]
+    assert outcome.model.predict(given["s0"]).max() <= 10.0 + 1e-6

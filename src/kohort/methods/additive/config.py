@@ -29,6 +29,9 @@ class Additive:
     metric: Literal["counts", "gram"] = "counts"
     """What steps are measured by: the counts of bins; or one more total that counts pairs of bins, which needs fewer
     steps where columns go together."""
+    pairs: Annotated[int, Ge(0), Le(64)] = 0
+    """Most pairs of columns with a surface of their own, chosen after half of the totals; monotone columns are in none.
+    Not with a budget."""
     ridge: Annotated[float, Ge(0)] = 1.0
     """Pull of every value towards 0, in rows. Not read with a budget."""
     smooth: Annotated[float, Ge(0)] | None = None
@@ -52,10 +55,20 @@ class Additive:
                 'metric = "gram" needs three rounds and no budget',
                 hint='Set method.metric = "counts", or drop method.dp',
             )
+        if self.pairs and (self.dp is not None or self.metric == "gram" or self.totals < 4):
+            raise ConfigError(
+                'pairs of columns need four rounds, metric = "counts" and no budget',
+                hint="Drop method.pairs, or method.dp and method.metric",
+            )
         if self.dp is not None and not self.dp.is_plain:
             raise ConfigError(
                 "the noise of an additive model goes on its sums", hint="Drop dp.mechanism, dp.quantile and dp.sample"
             )
+
+    @property
+    def pair_round(self) -> int | None:
+        """The total from which pairs of columns are chosen; None where there are none."""
+        return self.totals // 2 if self.pairs else None
 
     @property
     def totals(self) -> int:

@@ -19,7 +19,9 @@ from kohort.errors import DataError, IntegrityError, RefusedError
 from kohort.methods.additive.learner import RESIDUAL_STEPS, AdditiveLearner
 from kohort.models.additive.bins import Bins, Floats, make_bins
 from kohort.models.additive.cells import columns_of
+from kohort.models.additive.choice import PairChoice
 from kohort.models.additive.descent import CURVATURE, Descent, Metric
+from kohort.models.additive.design import Design
 from kohort.models.additive.gram import MOST_BINS, GramMetric, count_pairs, gram_of, pair_cells, shift_of
 from kohort.models.additive.model import AdditiveModel
 from kohort.models.rows import Rows
@@ -51,8 +53,18 @@ class ExactLearner(AdditiveLearner):
 
     @property
     def sealed(self) -> bool:
-        """The counts of cells are for the sites alone: single cells hold few persons."""
-        return self.number == 0
+        """The counts of cells are for the sites alone, and those of pairs: single cells hold few persons."""
+        return self.number == 0 or self.chooses
+
+    @property
+    def chooses(self) -> bool:
+        """Whether pairs of columns follow from the next total."""
+        return self.number == self.config.pair_round
+
+    @cached_property
+    def _choice(self) -> PairChoice:
+        """The candidates, from bins and values so far."""
+        return PairChoice(self.known_bins, self.counts, self._at.w[:-1], self._least, self.config.monotone)
 
     @property
     def counts_pairs(self) -> bool:
@@ -66,7 +78,9 @@ class ExactLearner(AdditiveLearner):
 
     @property
     def tells(self) -> Mapping[str, tuple[str, tuple[int | None, ...]]]:
-        """Bins of all cells, persons per bin, and persons per class."""
+        """Bins of all cells, persons per bin, and persons per class; or the bins of pairs, and persons per bin."""
+        if self.chooses:
+            return {"pairs": ("<i4", (None,)), "counts": ("<f8", (None,))}
         return {"bins": ("<i4", (self.fine,)), "counts": ("<f8", (None,)), "target": ("<f8", (self.targets,))}
 
     @property
@@ -80,6 +94,8 @@ class ExactLearner(AdditiveLearner):
             return self.fine + self.targets
         if self.pairs:
             return pair_cells(self.known_bins)
+        if self.chooses:
+            return self._choice.length
         return self.known_bins.total * self.outputs * (2 if self._last else 1) + 1
 
     def contribution(self, rows: Rows, memory: Memory) -> Whole:
@@ -90,6 +106,9 @@ class ExactLearner(AdditiveLearner):
             return count_pairs(self.known_bins, self._design(rows, memory), memory.persons)
         residuals, losses = self._residuals(rows, memory, self._at.w)
         design, bounded = self._design(rows, memory), np.clip(residuals, -LARGEST_RESIDUAL, LARGEST_RESIDUAL)
+        if self.chooses:
+            memory.forget(Design)  # the next total has bins of pairs
+            return self._choice.counted(design, np.nan_to_num(bounded), memory.persons)
         parts = [design.summed(per_row(bounded, RESIDUAL_STEPS)).ravel()]
         if self._last:
             parts.append(design.summed(per_row(np.square(bounded), RESIDUAL_STEPS)).ravel())
@@ -109,13 +128,16 @@ class ExactLearner(AdditiveLearner):
             return self._counted_cells(total)
         if self.pairs:
             return replace(self, number=2, pair_counts=total.astype(np.float64))
+        if self.chooses:
+            return self._with_chosen(total)
         size = self.known_bins.total * self.outputs
         gradient = (total[:size] / RESIDUAL_STEPS).reshape(-1, self.outputs)
         # Every row is in one bin of the first column, so these sums are those of the intercept.
         overall = gradient[: int(self.known_bins.sizes[0])].sum(axis=0)
         squares = total[size : 2 * size].reshape(-1, self.outputs) / RESIDUAL_STEPS if self._last else self.squares
         moved = self._at.after(self.metric, np.vstack([gradient, overall[None, :]]), float(total[-1]) / LOSS_STEPS)
-        return replace(self, number=self.number + 1, descent=moved, squares=squares)
+        bounded = replace(moved, w=self._constrained(moved.w))
+        return replace(self, number=self.number + 1, descent=bounded, squares=squares)
 
     @property
     def smooth(self) -> float:
@@ -131,17 +153,31 @@ class ExactLearner(AdditiveLearner):
             return self._gram_metric(CURVATURE[self.link])
         bins = self.known_bins
         curvature = CURVATURE[self.link] * sqrt(max(bins.diversity(self.counts), 1.0))
-        rows = float(self.counts[: int(bins.sizes[0])].sum())
+        rows = self._rows
         return Metric(bins, self.counts, rows, curvature, self.config.ridge, self.smooth)
+
+    @property
+    def _rows(self) -> float:
+        return float(self.counts[: int(self.known_bins.sizes[0])].sum())
+
+    def _with_chosen(self, total: Whole) -> ExactLearner:
+        """Choose pairs of columns from persons and residuals of the cells of all candidates."""
+        pairs, counts = self._choice.chosen(
+            total,
+            most=self.config.pairs,
+            curvature=CURVATURE[self.link],
+            ridge=self.config.ridge,
+        )
+        flat = Bins(self.columns, self.known_bins.of_cell, pairs).flat_pairs()
+        return self.informed({"pairs": flat, "counts": counts})
 
     def _gram_metric(self, curvature: float) -> GramMetric:
         bins, approved = self.known_bins, self.setting.approved
         least = approved.min_cell if rounds_pairs(approved) else 1
-        rows = float(self.counts[: int(bins.sizes[0])].sum())
         return GramMetric(
             bins,
             self.counts,
-            rows,
+            self._rows,
             curvature,
             self.config.ridge,
             self.smooth,
@@ -190,11 +226,30 @@ class ExactLearner(AdditiveLearner):
             )
 
     def disclosed(self) -> StateArrays:
-        """Bins and how many persons each holds, and the counts of classes."""
+        """Bins and how many persons each holds, and the counts of classes; or those of pairs, when they were chosen."""
+        if self.number - 1 == self.config.pair_round:
+            bins = self.known_bins
+            return {"pairs": bins.flat_pairs(), "counts": self.counts[bins.alone.total :]}
         return {"bins": self.known_bins.flat(), "counts": self.counts, "target": self.target}
 
     def informed(self, arrays: Mapping[str, NDArray[Any]]) -> ExactLearner:
-        """The learner after total 0, from what sites tell of it."""
+        """The learner after a sealed total, from what sites tell of it."""
+        return self._with_pairs(arrays) if self.chooses else self._with_bins(arrays)
+
+    def _with_pairs(self, arrays: Mapping[str, NDArray[Any]]) -> ExactLearner:
+        flat, counts = arrays["pairs"].astype(np.int32), arrays["counts"].astype(np.float64)
+        bins = Bins.of_flat(self.columns, self.known_bins.flat(), flat)
+        more = bins.total - self.known_bins.total
+        if (
+            counts.shape != (more,)
+            or len(bins.pairs) > self.config.pairs
+            or ((counts > 0) & (counts < self._least)).any()
+        ):
+            raise IntegrityError("counts came in that do not fit the pairs of columns")
+        known, wider = np.concatenate([self.counts, counts]), self._at.widened(self.known_bins.total, more)
+        return replace(self, number=self.number + 1, bins=bins, counts=known, descent=wider)
+
+    def _with_bins(self, arrays: Mapping[str, NDArray[Any]]) -> ExactLearner:
         bins = Bins.of_flat(self.columns, arrays["bins"])
         counts, target = arrays["counts"].astype(np.float64), arrays["target"].astype(np.float64)
         if counts.shape != (bins.total,) or target.shape != (self.targets,):
@@ -220,14 +275,25 @@ class ExactLearner(AdditiveLearner):
     def checkpoint(self) -> StateArrays:
         """Bins, counts, the descent and the squares."""
         kept: StateArrays = {"number": np.asarray([self.number]), "squares": self.squares, "pairs": self.pair_counts}
-        return kept if self.descent is None else {**kept, **self.disclosed(), **self.descent.checkpoint()}
+        if self.descent is None:
+            return kept
+        bins = self.known_bins
+        if bins.pairs:
+            kept["surfaces"] = bins.flat_pairs()
+        own: StateArrays = {"bins": bins.flat(), "counts": self.counts, "target": self.target}
+        return {**kept, **own, **self.descent.checkpoint()}
 
     def restored(self, arrays: Mapping[str, NDArray[Any]]) -> ExactLearner:
         """The inverse of `checkpoint`."""
         if "bins" not in arrays:
             return self
-        number = int(arrays["number"][0])
-        begun = self.informed(arrays)
-        squares, pairs = arrays["squares"].copy(), arrays["pairs"].copy()
-        descent = Descent.restored(arrays)
-        return replace(begun, number=number, squares=squares, pair_counts=pairs, descent=descent)
+        return replace(
+            self,
+            number=int(arrays["number"][0]),
+            bins=Bins.of_flat(self.columns, arrays["bins"], arrays.get("surfaces")),
+            counts=arrays["counts"].astype(np.float64),
+            target=arrays["target"].astype(np.float64),
+            squares=arrays["squares"].copy(),
+            pair_counts=arrays["pairs"].copy(),
+            descent=Descent.restored(arrays),
+        )

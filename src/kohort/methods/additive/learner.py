@@ -163,24 +163,27 @@ class AdditiveLearner(Learner):
         return np.asarray([mean])
 
     def _model(self, w: Floats, errors: Floats) -> AdditiveModel:
-        """The model of values and intercepts, monotone where asked for, with every column centred on its rows."""
+        """The model of values and intercepts, with every column and pair centred on its rows."""
         bins, values, intercept = self.known_bins, w[:-1].copy(), w[-1].copy()
-        for number, column in enumerate(bins.columns):
+        for number in range(len(bins.sizes)):
             part = slice(int(bins.starts[number]), int(bins.starts[number + 1]))
             weight = np.maximum(self.counts[part], 1e-9)
-            if column.name in self.config.monotone:
-                values[part] = self._monotone(column.name, values[part], weight, column.missing)
             middle = (values[part] * weight[:, None]).sum(axis=0) / weight.sum()
             values[part] -= middle
             intercept += middle
         return AdditiveModel(self.setting.encoder, bins, values, intercept, self.counts, self.link, errors)
 
-    def _monotone(self, name: str, values: Floats, weight: Floats, missing: bool) -> Floats:
-        sign = 1.0 if self.config.monotone[name] == "up" else -1.0
-        number = next(place for place, column in enumerate(self.known_bins.columns) if column.name == name)
-        joined = self.known_bins.joined[self.known_bins.starts[number] : self.known_bins.starts[number + 1]]
-        last = int(joined.sum()) + 1
-        del missing
-        fixed = values.copy()
-        fixed[:last, 0] = sign * isotonic(sign * values[:last, 0], weight[:last])
-        return fixed
+    def _constrained(self, w: Floats) -> Floats:
+        """The nearest values whose curves rise or fall as `monotone` says, by the weights of their bins."""
+        if not self.config.monotone:
+            return w
+        bins, found = self.known_bins, w.copy()
+        for number, column in enumerate(bins.columns):
+            if column.name not in self.config.monotone:
+                continue
+            sign = 1.0 if self.config.monotone[column.name] == "up" else -1.0
+            begin, end = int(bins.starts[number]), int(bins.starts[number + 1])
+            part = slice(begin, begin + int(bins.joined[begin:end].sum()) + 1)  # without the bin of missing values
+            weight = np.maximum(self.counts[part], 1e-9)
+            found[part, 0] = sign * isotonic(sign * w[part, 0], weight)
+        return found

@@ -38,6 +38,7 @@ from kohort.rounds.dp_accounts import planned_claims, shared_sigma
 from kohort.rounds.totals.checked_training import CheckedTraining
 from kohort.rounds.totals.learner import Learner, Setting
 from kohort.rounds.totals.pairs import rounds_pairs, small_pairs
+from kohort.rounds.totals.protection import is_checked
 
 __all__ = ["METHOD", "TRAINING", "Additive", "check_plan", "fit", "start"]
 
@@ -87,20 +88,42 @@ def _pair_rounds(config: Additive) -> range:
 
 
 def least_pair(approved: ApprovedPlan) -> int | None:
-    """The fewest persons of a pair of bins that opens as it is; 1 where no key-holder rounds, None without pairs."""
-    if not _pair_rounds(approved.config):
-        return None
-    return small_pairs(approved)[1] if rounds_pairs(approved) else 1
+    """The fewest persons of a pair of bins that opens as it is; 1 where all open, None without pairs.
+
+    Of a metric, the key-holder rounds smaller ones. Of surfaces, sites withhold cells of fewer than `min_bin` persons,
+    where counts are sealed from the hub.
+    """
+    config: Additive = approved.config
+    found = []
+    if config.pair_round is not None:
+        found.append(config.min_bin if is_checked(approved) else 1)
+    if _pair_rounds(config):
+        found.append(small_pairs(approved)[1] if rounds_pairs(approved) else 1)
+    return min(found, default=None)
+
+
+def _sealed_rounds(approved: ApprovedPlan) -> tuple[int, ...]:
+    """The rounds whose totals sites alone read: counts of cells, and of the cells of pairs."""
+    chosen = approved.config.pair_round
+    return (0,) if chosen is None else (0, chosen)
+
+
+def _words(approved: ApprovedPlan) -> str:
+    """What the totals are, for people."""
+    says = "persons per fine cell of each column at first, then how far the model is off in each bin"
+    if approved.config.pair_round is None:
+        return says
+    return f"{says}; once persons, and how far it is off, per cell of all pairs of columns that may be chosen"
 
 
 TRAINING = CheckedTraining(
     "additive",
     start,
     _totals,
-    says="persons per fine cell of each column at first, then how far the model is off in each bin",
+    says=_words,
     pairs=lambda approved: _pair_rounds(approved.config),
-    seals=lambda _: range(1),
-    tells="the bins of all columns and how many persons of all sites each holds",
+    seals=_sealed_rounds,
+    tells="the bins of all columns, and of pairs where the plan has some, and how many persons of all sites each holds",
 )
 
 

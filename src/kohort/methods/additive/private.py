@@ -92,6 +92,7 @@ class PrivateLearner(AdditiveLearner):
         gradient = (total / RESIDUAL_STEPS).reshape(-1, self.outputs)
         noise, mu = self._noise(sites, RESIDUAL_STEPS), 1.0 / self.setting.sigma
         w = noisy_step(self.known_bins, self.counts, self.w, self.before, gradient, link=self.link, noise=noise, mu=mu)
+        w = self._constrained(w)
         late = self.number > (self.config.totals - 1) // 2
         averaged = self.averaged + 1 if late else 0
         mean = self.mean + (w - self.mean) / averaged if averaged > 1 else w

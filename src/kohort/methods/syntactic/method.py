@@ -231,7 +231,7 @@ def _anonymise(site: Site, request: Request) -> Release:
         suppressed=made.result.suppressed_items,
     )
     x = encode_released(encoder, made.released, mapping)
-    rows = with_target(encoder, x, frame)
+    rows = with_target(encoder, x, frame, bounded=True)
     if learner_of(config) is None:
         keep_published(site, published)
     else:

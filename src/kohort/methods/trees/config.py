@@ -13,7 +13,7 @@ from kohort.errors import ConfigError
 from kohort.models.trees.options import MOST_DEPTH, TreeOptions
 from kohort.protocol.plan.phases import SecureSumSection
 
-__all__ = ["MAY_BE_SMALL", "TELLS", "Trees", "options_of", "tree_rounds", "withheld_rounds", "words_of"]
+__all__ = ["MAY_BE_SMALL", "TELLS", "Trees", "options_of", "shape_of", "tree_rounds", "withheld_rounds", "words_of"]
 
 _PARTS = 20
 """Parts of a table's rows; held-out rows are some of them, so that totals of two plans differ by whole parts."""
@@ -21,6 +21,10 @@ MAY_BE_SMALL = (
     "rows per fine cell of every column at first, then gradients, curvatures and rows per node, column and bin of "
     "growing trees; a bin of a deep node may hold a single person's numbers"
 )
+FEW_CLASSES = (10, 6)
+"""Steps and depth for two classes or a number."""
+SEVERAL_CLASSES = (7, 8)
+"""Steps and depth for more classes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,10 +33,12 @@ class Trees:
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 - read by pydantic, not a field
 
-    steps: Annotated[int, Ge(1), Le(1000)] = 10
-    """Boosting steps; each has one round per level of its trees."""
-    depth: Annotated[int, Ge(1), Le(MOST_DEPTH)] = 6
-    """Levels of splits, so at most 2^depth leaves per tree."""
+    steps: Annotated[int, Ge(1), Le(1000)] | None = None
+    """Boosting steps; each has one round per level of its trees. By default 10, or 7 where there are more than two
+    classes and no `depth` is given."""
+    depth: Annotated[int, Ge(1), Le(MOST_DEPTH)] | None = None
+    """Levels of splits, so at most 2^depth leaves per tree. By default 6, or 8 where there are more than two classes
+    and no `steps` are given: several classes need finer leaves, in about as many rounds."""
     trees: Annotated[int, Ge(1), Le(256)] | None = None
     """Trees per step, side by side; 16, or 8 per class where there are more than two."""
     rate: Annotated[float, Gt(0), Le(2)] | None = None
@@ -81,9 +87,10 @@ def options_of(config: Trees, classes: int) -> TreeOptions:
         The options, with the defaults for so many classes.
     """
     several = classes > 2
+    steps, depth = shape_of(config, classes)
     return TreeOptions(
-        steps=config.steps,
-        depth=config.depth,
+        steps=steps,
+        depth=depth,
         trees=config.trees or (8 if several else 16),
         rate=config.rate or (0.6 if several else 1.0),
         columns=config.columns,
@@ -96,9 +103,28 @@ def options_of(config: Trees, classes: int) -> TreeOptions:
     )
 
 
+def shape_of(config: Trees, classes: int) -> tuple[int, int]:
+    """Boosting steps, and levels of splits.
+
+    Args:
+        config: `[method]` of the plan.
+        classes: How many classes the target has; 0 for a number.
+
+    Returns:
+        Both, with the defaults for so many classes.
+    """
+    if config.steps is None and config.depth is None and classes > 2:
+        return SEVERAL_CLASSES
+    return config.steps or FEW_CLASSES[0], config.depth or FEW_CLASSES[1]
+
+
 def tree_rounds(config: Trees) -> int:
-    """The most totals of a plan: the bins, one or two per level of each step, and the loss after the last step."""
-    return 1 + config.steps * config.depth * (2 if config.min_cell > 1 else 1) + (config.holdout > 0)
+    """The most totals of a plan: the bins, one or two per level of each step, and the loss after the last step.
+
+    A plan need not say how many classes there are; with more than two, a few totals fewer are needed.
+    """
+    levels = max(steps * depth for steps, depth in (shape_of(config, 0), shape_of(config, 3)))
+    return 1 + levels * (2 if config.min_cell > 1 else 1) + (config.holdout > 0)
 
 
 def withheld_rounds(config: Trees) -> Sequence[int]:

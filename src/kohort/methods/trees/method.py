@@ -135,6 +135,15 @@ class ForestLearner(Learner):
             )
         return ForestLearner(found)
 
+    def check(self) -> None:
+        """Refuse to go on after a step without a single split: all rows are alike in all columns, or too few differ."""
+        forest = self.inner.forest
+        if forest is not None and len(forest.trees) and not (forest.trees.split >= 0).any():
+            raise DataError(
+                f"no column can be split into two parts of {self.inner.options.min_leaf} rows with different targets",
+                hint="Add columns whose values differ, or rows, or lower method.min_leaf",
+            )
+
     @property
     def model(self) -> TreeModel | None:
         """The forest of the steps that are done; None while the trees of a step grow."""
@@ -193,10 +202,11 @@ def fit(config: Trees, hub: Hub, training: CheckedTraining) -> ProtocolGenerator
     inner = learner.inner
     model = TreeModel(inner.encoder, learner.inner.forest)
     steps = len(model.forest.trees) // (inner.options.trees * inner.outputs)
-    early = steps < config.steps
+    planned = inner.options.steps
+    early = steps < planned
     notes = [] if config.secure.sum == "none" else [_about_cells(config)]
     if early:
-        notes.append(f"{steps} of {config.steps} boosting steps are kept: the loss on held-out rows was smallest then")
+        notes.append(f"{steps} of {planned} boosting steps are kept: the loss on held-out rows was smallest then")
     facts = {"steps": steps, "holdout_loss": [round(loss, 6) for loss in inner.history]}
     return Result(
         model=model,

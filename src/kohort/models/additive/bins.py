@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from kohort.errors import IntegrityError
 from kohort.models.additive.cells import Column
+from kohort.models.additive.pairs import Pair
 
 __all__ = ["Bins", "isotonic", "make_bins"]
 
@@ -30,6 +31,8 @@ class Bins:
     columns: tuple[Column, ...]
     of_cell: tuple[NDArray[np.int32], ...]
     """The bin of each cell, by column, counted from 0 in every column."""
+    pairs: tuple[Pair, ...] = ()
+    """Pairs of columns; their bins stand behind those of the columns."""
 
     def __post_init__(self) -> None:
         if len(self.columns) != len(self.of_cell):
@@ -38,11 +41,30 @@ class Bins:
             inside = len(bins) == column.cells and bins.min() >= 0 and bins.max() < column.cells
             if not inside or len(np.unique(bins)) != bins.max() + 1:
                 raise IntegrityError(f"the bins of column {column.name!r} do not fit its cells")
+        for pair in self.pairs:
+            known = (len(pair.left_groups), len(pair.right_groups))
+            if pair.right >= len(self.columns) or known != (self._size(pair.left), self._size(pair.right)):
+                raise IntegrityError("the bins of a pair of columns do not fit those of its columns")
+
+    def _size(self, number: int) -> int:
+        return int(self.of_cell[number].max()) + 1
 
     @cached_property
     def sizes(self) -> NDArray[np.int64]:
-        """How many bins each column has."""
-        return np.asarray([int(bins.max()) + 1 for bins in self.of_cell], dtype=np.int64)
+        """How many bins each column has, and then each pair."""
+        own = [self._size(number) for number in range(len(self.of_cell))]
+        return np.asarray([*own, *(pair.size for pair in self.pairs)], dtype=np.int64)
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """What columns and pairs are called."""
+        columns = [column.name for column in self.columns]
+        return (*columns, *(f"{columns[pair.left]} x {columns[pair.right]}" for pair in self.pairs))
+
+    @cached_property
+    def alone(self) -> Bins:
+        """The bins of the columns without the pairs."""
+        return Bins(self.columns, self.of_cell) if self.pairs else self
 
     @cached_property
     def starts(self) -> NDArray[np.int64]:
@@ -62,13 +84,15 @@ class Bins:
             if column.ordered:
                 last = int(bins[: column.cells - column.missing].max())
                 found[start + 1 : start + last + 1] = True
+        for pair, start in zip(self.pairs, self.starts[len(self.columns) :], strict=False):
+            found[start : start + pair.size] = pair.joined()
         return found
 
     def of_rows(self, codes: NDArray[np.int32]) -> NDArray[np.int32]:
         """The bins of rows, by their cells [columns, rows]; numbered over all columns."""
-        parts = [
-            bins[own] + np.int32(start) for bins, own, start in zip(self.of_cell, codes, self.starts[:-1], strict=True)
-        ]
+        own = [bins[cells] for bins, cells in zip(self.of_cell, codes, strict=True)]
+        own += [pair.of_rows(own[pair.left], own[pair.right]) for pair in self.pairs]
+        parts = [bins + np.int32(start) for bins, start in zip(own, self.starts[:-1], strict=True)]
         return np.stack(parts).astype(np.int32)
 
     def diversity(self, counts: Floats) -> float:
@@ -87,12 +111,18 @@ class Bins:
         return found
 
     def flat(self) -> NDArray[np.int32]:
-        """All bins of cells in one array, from which `of_flat` makes the same bins again."""
+        """All bins of cells in one array, from which `of_flat` makes the same bins again, but for pairs."""
         return np.concatenate(self.of_cell).astype(np.int32)
 
+    def flat_pairs(self) -> NDArray[np.int32]:
+        """The bins of all pairs in one array."""
+        return np.concatenate([np.empty(0, dtype=np.int32), *(pair.flat() for pair in self.pairs)]).astype(np.int32)
+
     @classmethod
-    def of_flat(cls, columns: tuple[Column, ...], flat: NDArray[np.int32]) -> Bins:
-        """The inverse of `flat`.
+    def of_flat(
+        cls, columns: tuple[Column, ...], flat: NDArray[np.int32], pairs: NDArray[np.int32] | None = None
+    ) -> Bins:
+        """The inverse of `flat` and `flat_pairs`.
 
         Raises:
             IntegrityError: The numbers are no bins of these columns.
@@ -100,7 +130,8 @@ class Bins:
         ends = np.cumsum([column.cells for column in columns])
         if flat.ndim != 1 or len(flat) != ends[-1]:
             raise IntegrityError("bins do not fit the columns")
-        return cls(columns, tuple(part.astype(np.int32) for part in np.split(flat, ends[:-1])))
+        own = tuple(part.astype(np.int32) for part in np.split(flat, ends[:-1]))
+        return cls(columns, own, () if pairs is None else Pair.of_flat(pairs))
 
 
 def make_bins(columns: tuple[Column, ...], counts: Sequence[Floats], *, bins: int, least: float) -> Bins:

@@ -25,6 +25,8 @@ __all__ = ["Descent", "Metric"]
 
 CURVATURE = {"logit": 0.15, "softmax": 0.12, "identity": 1.0, "log": 1.0}
 """How strongly the loss of one row bends in its score, roughly."""
+PAIR_RIDGE = 30.0
+"""How much more the values of pairs are pulled towards 0 than those of columns: they are many, and hold fewer rows."""
 _SHORTER = 0.3
 """A step that made the loss larger is taken again, so much shorter."""
 
@@ -51,6 +53,7 @@ class Metric:
         """Diagonal of the penalty, and its entry beside the diagonal for each bin and the one before it."""
         joined = self.bins.joined.astype(np.float64)
         diagonal = self.ridge + self.smooth * joined
+        diagonal[self.bins.alone.total :] += PAIR_RIDGE * self.ridge
         diagonal[:-1] += self.smooth * joined[1:]
         return np.append(diagonal, 0.0), np.append(-self.smooth * joined, 0.0)
 
@@ -112,6 +115,23 @@ class Descent:
         """A descent from `w`."""
         none, zero = np.zeros((0, *w.shape)), np.zeros_like(w)
         return cls(w, w, zero, float("nan"), zero, 1.0, none, none)
+
+    def widened(self, place: int, more: int) -> Descent:
+        """A descent over more values, which begin at 0, from where this one stands.
+
+        Args:
+            place: Where they are put in.
+            more: How many there are.
+
+        Returns:
+            A descent that keeps what steps told of curvature: as if none of it concerned the new values.
+        """
+
+        def wide(values: Floats, axis: int) -> Floats:
+            return np.insert(values, [place] * more, 0.0, axis=axis)
+
+        w, zero = wide(self.w, 0), np.zeros((len(self.w) + more, self.w.shape[1]))
+        return Descent(w, w, zero, float("nan"), zero, 1.0, wide(self.steps, 1), wide(self.changes, 1))
 
     def after(self, metric: Metric, gradient: Floats, loss: float) -> Descent:
         """Take the next step.

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kohort.models.additive.cells import Column
+from kohort.models.additive.pairs import Pair
 from kohort.tables.encoder import Encoder
 
-__all__ = ["labels_of"]
+__all__ = ["group_labels", "labels_of", "pair_labels"]
 
 MISSING = "missing"
 
@@ -31,6 +32,55 @@ def labels_of(encoder: Encoder, column: Column, bins: NDArray[np.int32]) -> list
     if column.kind == "item":
         return ["no", "yes"] if size == 2 else ["all"]
     return _ranges(encoder, column, bins, size) if column.ordered else _names(encoder, column, bins, size)
+
+
+def group_labels(labels: Sequence[str], groups: NDArray[np.int32]) -> list[str]:
+    """What groups of bins are called.
+
+    Args:
+        labels: What the bins are called.
+        groups: The group of each.
+
+    Returns:
+        For each group its first and last bin, or how many there are where order means nothing.
+    """
+    found = []
+    for group in range(int(groups.max()) + 1):
+        inside = np.flatnonzero(groups == group)
+        own = [labels[place] for place in inside.tolist()]
+        found.append(own[0] if len(own) == 1 else _span(own))
+    return found
+
+
+def _span(labels: Sequence[str]) -> str:
+    """The range of neighbouring ranges, or a category and how many others."""
+    first, last = labels[0], labels[-1]
+    if first.startswith("up to ") and " to " in last:
+        return f"up to {last.split(' to ')[-1]}"
+    if " to " in first and (" to " in last or last.startswith("above ")):
+        begin = first.split(" to ")[0]
+        return f"above {begin}" if last.startswith("above ") else f"{begin} to {last.split(' to ')[-1]}"
+    return f"{first}, {last}" if len(labels) == 2 else f"{first} and {len(labels) - 1} more"
+
+
+def pair_labels(pair: Pair, rows: Sequence[str], columns: Sequence[str]) -> list[str]:
+    """What the bins of a pair are called.
+
+    Args:
+        pair: The pair.
+        rows: What the groups of the left column are called.
+        columns: Those of the right one.
+
+    Returns:
+        Both names of a cell; "rest" for the cells that have no bin of their own.
+    """
+    found = ["rest"] * pair.size
+    for place in range(pair.size):
+        cells = np.argwhere(pair.cells == place)
+        if len(cells) == 1:
+            row, column = cells[0].tolist()
+            found[place] = f"{rows[row]}; {columns[column]}"
+    return found
 
 
 def _names(encoder: Encoder, column: Column, bins: NDArray[np.int32], size: int) -> list[str]:
@@ -74,6 +124,12 @@ def _shown_as(answer: str | None) -> Callable[[float], str]:
     """How the numbers of a column are written: days and microseconds as dates."""
     steps = {"date": timedelta(days=1), "time": timedelta(microseconds=1)}
     if answer not in steps:
-        return "{:.4g}".format
+        return _four_digits
     step, ends = steps[answer], 10 if answer == "date" else 16
     return lambda number: (datetime(1970, 1, 1) + number * step).isoformat(" ")[:ends]
+
+
+def _four_digits(value: float) -> str:
+    """Four digits that count, without an exponent where a number has a few more."""
+    rounded = f"{value:.4g}"
+    return f"{float(rounded):.0f}" if 1e4 <= abs(value) < 1e12 else rounded

@@ -15,7 +15,7 @@ from kohort.errors import ConfigError, IntegrityError
 from kohort.models.additive.bins import Bins, Floats
 from kohort.models.additive.cells import codes_of, columns_of
 from kohort.models.additive.design import Design
-from kohort.models.additive.labels import labels_of
+from kohort.models.additive.labels import group_labels, labels_of, pair_labels
 from kohort.models.base import Model, SavedModel
 from kohort.models.options import FloatArray
 from kohort.models.rows import target_range
@@ -129,11 +129,11 @@ class AdditiveModel(Model):
             By column, the largest first.
         """
         found = {}
-        for number, column in enumerate(self.bins.columns):
+        for number, name in enumerate(self.bins.names):
             part = slice(self.bins.starts[number], self.bins.starts[number + 1])
             weight = np.maximum(self.counts[part], 0.0)
             spread = np.abs(self.values[part]).mean(axis=1)
-            found[column.name] = float((spread * weight).sum() / max(float(weight.sum()), 1.0))
+            found[name] = float((spread * weight).sum() / max(float(weight.sum()), 1.0))
         return dict(sorted(found.items(), key=lambda item: -item[1]))
 
     def curves(self) -> dict[str, dict[str, Any]]:
@@ -142,26 +142,43 @@ class AdditiveModel(Model):
         Returns:
             By column, the most important first: `importance`, `bins` (their names), `values` (what each adds to the
             score; a list per class where there are more than two), `counts`, `ordered`, and `low` and `high`, the ends
-            of 95 % intervals given the other columns, where the model has them.
+            of 95 % intervals given the other columns, where the model has them. A pair of columns has `pair` (their
+            names) and `grid`: the names of its `rows` and `columns`, and the place in `values` of every cell.
         """
-        numbers = {column.name: number for number, column in enumerate(self.bins.columns)}
+        numbers = {name: number for number, name in enumerate(self.bins.names)}
         return {name: self._curve(numbers[name], importance) for name, importance in self.importances().items()}
 
     def _curve(self, number: int, importance: float) -> dict[str, Any]:
-        column = self.bins.columns[number]
         part = slice(int(self.bins.starts[number]), int(self.bins.starts[number + 1]))
         values = self.values[part]
         curve: dict[str, Any] = {
             "importance": importance,
-            "bins": labels_of(self.encoder, column, self.bins.of_cell[number]),
+            **self._named(number),
             "values": [_entry(value) for value in values],
             "counts": [round(float(count)) for count in self.counts[part]],
-            "ordered": column.ordered,
         }
         if len(self.errors):
             width = _NORMAL_95 * self.errors[part]
             curve |= {"low": [_entry(end) for end in values - width], "high": [_entry(end) for end in values + width]}
         return curve
+
+    def _named(self, number: int) -> dict[str, Any]:
+        """What the bins of a column or a pair are called, and how they stand to each other."""
+        bins, columns = self.bins, len(self.bins.columns)
+        if number < columns:
+            column = bins.columns[number]
+            return {"bins": labels_of(self.encoder, column, bins.of_cell[number]), "ordered": column.ordered}
+        pair = bins.pairs[number - columns]
+        rows, across = (
+            group_labels(labels_of(self.encoder, bins.columns[place], bins.of_cell[place]), groups)
+            for place, groups in ((pair.left, pair.left_groups), (pair.right, pair.right_groups))
+        )
+        return {
+            "bins": pair_labels(pair, rows, across),
+            "ordered": False,
+            "pair": [bins.columns[pair.left].name, bins.columns[pair.right].name],
+            "grid": {"rows": rows, "columns": across, "bins": pair.cells.tolist()},
+        }
 
     def row_contributions(self, frame: pl.DataFrame) -> list[dict[str, Any]]:
         """What each column adds to the score of each row.
@@ -174,7 +191,7 @@ class AdditiveModel(Model):
             where there are more than two.
         """
         parts = self.contributions(self.encoder.transform(frame))
-        names = [column.name for column in self.bins.columns]
+        names = self.bins.names
         common = _entry(self.intercept)
         return [
             {"(intercept)": common, **{name: _entry(part) for name, part in zip(names, row, strict=True)}}
@@ -185,6 +202,7 @@ class AdditiveModel(Model):
         """Encoder and link as plain values; bins, values, counts and errors as arrays."""
         number = next((column for column in self.bins.columns if column.kind == "number"), None)
         fine = number is None or number.cells > 300
+        pairs = {"pairs": self.bins.flat_pairs()} if self.bins.pairs else {}
         return SavedModel(
             facts={"encoder": self.encoder.to_mapping(), "link": self.link, "cells": 1024 if fine else 128},
             arrays={
@@ -193,6 +211,7 @@ class AdditiveModel(Model):
                 "intercept": self.intercept,
                 "counts": self.counts,
                 "errors": self.errors,
+                **pairs,
             },
         )
 
@@ -219,7 +238,8 @@ def load_additive(saved: SavedModel) -> AdditiveModel:
     """
     facts: Mapping[str, Any] = saved.facts
     encoder = Encoder.from_mapping(facts["encoder"])
-    bins = Bins.of_flat(columns_of(encoder, cells=int(facts["cells"])), saved.arrays["bins"])
+    columns = columns_of(encoder, cells=int(facts["cells"]))
+    bins = Bins.of_flat(columns, saved.arrays["bins"], saved.arrays.get("pairs"))
     model = AdditiveModel(
         encoder,
         bins,

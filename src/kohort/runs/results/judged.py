@@ -113,7 +113,9 @@ def _unseen(encoder: Encoder, test: pl.DataFrame) -> list[LeftOut]:
 def _clipped(encoder: Encoder, frame: pl.DataFrame) -> list[LeftOut]:
     """Numbers outside the bounds that are declared or were learned by a secure count."""
     entries = []
-    for name in encoder.schema.inputs if frame.height else ():
+    target = encoder.schema.target
+    names = (*encoder.schema.inputs, *([] if target is None else [target]))
+    for name in names if frame.height else ():
         spec, domain = encoder.schema.columns[name], encoder.domain.columns[name]
         if domain.kind != "number" or domain.bounds is None or not (spec.bounds is not None or domain.counted):
             continue

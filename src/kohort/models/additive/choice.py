@@ -1,0 +1,164 @@
+"""Choosing pairs of columns from one total over all candidates: persons and residuals per cell of coarse grids."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kohort.models.additive.bins import Bins, Floats
+from kohort.models.additive.design import Design, Whole
+from kohort.models.additive.pairs import Groups, Pair, candidates, column_groups, gain_of, groups_for, withheld_cells
+
+__all__ = ["PairChoice"]
+
+STEPS = 2.0**28
+"""Grid of a residual."""
+
+
+@dataclass(frozen=True, eq=False)
+class PairChoice:
+    """The candidates, as they follow from bins, counts and values so far: everybody finds the same ones."""
+
+    bins: Bins
+    counts: Floats
+    values: Floats
+    """[bins, outputs]"""
+    least: float
+    """Fewest persons of a bin, and of what follows from bins."""
+    apart: Collection[str] = ()
+    """Columns that are in no pair."""
+
+    @property
+    def outputs(self) -> int:
+        """Scores per row."""
+        return int(self.values.shape[1])
+
+    @cached_property
+    def candidates(self) -> list[tuple[int, int]]:
+        """Pairs of column numbers."""
+        sizes = [
+            1 if column.name in self.apart else int(size)
+            for column, size in zip(self.bins.columns, self.bins.sizes, strict=True)
+        ]
+        return candidates([self._importance(number) for number in range(len(sizes))], sizes)
+
+    def _part(self, number: int) -> slice:
+        return slice(int(self.bins.starts[number]), int(self.bins.starts[number + 1]))
+
+    def _importance(self, number: int) -> float:
+        held = self.counts[self._part(number)]
+        middle = self._centred(number)
+        return float(np.sum(held[:, None] * middle * middle))
+
+    def _centred(self, number: int) -> Floats:
+        held, values = self.counts[self._part(number)], self.values[self._part(number)]
+        return np.asarray(values - (held[:, None] * values).sum(axis=0) / max(float(held.sum()), 1.0))
+
+    @property
+    def _rows(self) -> float:
+        return float(self.counts[self._part(0)].sum())
+
+    @property
+    def _most(self) -> int:
+        return groups_for(self._rows, self.least)
+
+    @cached_property
+    def groups(self) -> dict[int, Groups]:
+        """The groups of the bins of every column that is in a candidate."""
+        return {
+            number: self._groups(number) for number in sorted({place for pair in self.candidates for place in pair})
+        }
+
+    def _groups(self, number: int) -> Groups:
+        column, part = self.bins.columns[number], self._part(number)
+        size = part.stop - part.start
+        if column.ordered:
+            last = int(self.bins.joined[part].sum())
+            absent = last + 1 if last + 1 < size else None
+            return column_groups(self.counts[part], range(size), most=self._most, missing=absent)
+        # Of several classes, that whose values differ most says which categories are alike.
+        values = self._centred(number)
+        spread = (self.counts[part][:, None] * values * values).sum(axis=0)
+        order = np.argsort(values[:, int(spread.argmax())], kind="stable").tolist()
+        return column_groups(self.counts[part], order, most=self._most, missing=None)
+
+    def _shape(self, pair: tuple[int, int]) -> tuple[int, int]:
+        left, right = pair
+        return int(self.groups[left].max()) + 1, int(self.groups[right].max()) + 1
+
+    @property
+    def sizes(self) -> list[int]:
+        """Cells of every candidate."""
+        return [high * wide for high, wide in map(self._shape, self.candidates)]
+
+    @property
+    def length(self) -> int:
+        """How many numbers the total has: persons and sums of residuals of every cell, and the sum of squares."""
+        return sum(self.sizes) * (1 + self.outputs) + 1
+
+    def counted(self, design: Design, residuals: Floats, persons: NDArray[np.bool_] | None) -> Whole:
+        """What rows add to the total.
+
+        Args:
+            design: Their bins.
+            residuals: [rows, outputs].
+            persons: Which rows count as persons; None for all.
+
+        Returns:
+            Whole numbers, by pair: persons of all cells, then the residuals of each output, in units of a grid.
+            Behind them the sum of their squares.
+        """
+        every = np.ones(len(residuals)) if persons is None else persons.astype(np.float64)
+        numbers = np.concatenate([every[:, None], np.trunc(residuals * STEPS)], axis=1)
+        own = {
+            number: groups[design.places[number] - self._part(number).start] for number, groups in self.groups.items()
+        }
+        parts = [np.empty(0)]
+        for left, right in self.candidates:
+            high, wide = self._shape((left, right))
+            cells = own[left].astype(np.int64) * wide + own[right]
+            for weight in numbers.T:
+                parts.append(np.bincount(cells, weights=weight, minlength=high * wide).astype(np.float64))
+        squares = np.trunc(np.square(residuals) * STEPS).sum()
+        return np.concatenate([*parts, [squares]]).astype(np.int64)
+
+    def chosen(self, total: Whole, *, most: int, curvature: float, ridge: float) -> tuple[tuple[Pair, ...], Floats]:
+        """The best pairs, none of whose bins holds few persons.
+
+        Args:
+            total: What `counted` gave, over all sites.
+            most: How many pairs at most.
+            curvature: How strongly the loss of a row bends.
+            ridge: Pull of every value towards 0.
+
+        Returns:
+            The pairs in the order of the columns, and the persons of their bins. A pair that gains nothing over noise
+            is not among them.
+        """
+        found: list[tuple[float, Pair, Floats]] = []
+        spread, place = float(total[-1]) / STEPS / max(self._rows * self.outputs, 1.0), 0
+        for left, right in self.candidates:
+            high, wide = self._shape((left, right))
+            size = high * wide * (1 + self.outputs)
+            table = total[place : place + size].reshape(1 + self.outputs, high, wide).astype(np.float64)
+            place += size
+            cells = _cells(withheld_cells(table[0], self.least))
+            sums = np.moveaxis(table[1:], 0, -1) / STEPS
+            gain = gain_of(table[0], sums, cells, spread=spread, curvature=curvature, ridge=ridge)
+            if gain > 0 and cells.max() > 0:
+                pair = Pair(left, right, self.groups[left], self.groups[right], cells)
+                held = np.bincount(cells.ravel(), weights=table[0].ravel()).astype(np.float64)
+                found.append((gain, pair, held))
+        best = sorted(found, key=lambda entry: -entry[0])[:most]
+        best.sort(key=lambda entry: (entry[1].left, entry[1].right))
+        return tuple(pair for _, pair, _ in best), np.concatenate([np.empty(0), *(counts for _, _, counts in best)])
+
+
+def _cells(hidden: NDArray[np.bool_]) -> Groups:
+    """The bin of every cell: shown ones in order, and the withheld ones together behind them."""
+    found = np.cumsum(~hidden.ravel()).astype(np.int32).reshape(hidden.shape) - 1
+    return np.where(hidden, np.int32(int((~hidden).sum())), found).astype(np.int32)
