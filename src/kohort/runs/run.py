@@ -44,6 +44,7 @@ from kohort.runs.config import Plan
 from kohort.runs.folder import RunFolder
 from kohort.runs.plan_faults import plan_faults
 from kohort.runs.results.judged import judge
+from kohort.runs.results.site_rows import left_out_at_sites, uncounted_notes
 from kohort.runs.results.observer import Progress, RoundObserver, require_finite
 from kohort.runs.results.outcome import Outcome, outcome_of, write_model, write_site_models
 from kohort.runs.results.site_models import judged_model, models_of_sites
@@ -160,6 +161,7 @@ def run(
             *population.notes,
             *notes,
             *_domain_notes(hub),
+            *uncounted_notes(hub, population),
             *hub.network.notes,
             *result.notes,
         ],
@@ -171,6 +173,7 @@ def run(
             metrics,
             excluded=engine.excluded,
             outside=engine.rows_outside,
+            unused=left_out_at_sites(hub, population),
             unjudged=int((~usable).sum()),
             min_cell=plan.policy.min_cell,
             has_budget=context.approved.has_budget,
@@ -313,6 +316,7 @@ def _hub(
         key_holder=coordinator.key_holder,
         inputs=coordinator.inputs,
         sums=coordinator.sums,
+        unused=coordinator.unused,
         opened=enrolled.opened,
     )
 
