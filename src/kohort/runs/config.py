@@ -106,6 +106,9 @@ class DataSection:
     """Share of the rows kept for testing, or a table of their own; 0 keeps none, and nothing is measured."""
     validation: Annotated[float, Gt(0), Lt(1)] | None = None
     """Share of the training rows the hub holds to judge updates by (`train.reject`)."""
+    preflight: Literal["none", "first", "only"] = "none"
+    """first: sites compare their tables, through the door and by a secure count, before anything is learned. only: they
+    do nothing else (`kohort harmonise PLAN.toml --hub HUB`)."""
     mapping: Mapping[str, Any] | None = None
     """What makes the sites' tables agree (`kohort harmonise`); a plan file may name a TOML file instead."""
 

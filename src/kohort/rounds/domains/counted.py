@@ -2,12 +2,11 @@
 
 Every site turns the values of its undeclared columns into keys: categories, items, and cells of a public grid for
 numbers (`kohort.tables.grid`). All sites count the persons behind each key (`kohort.rounds.counting`). The keys that at
-least `min_cell` persons share are proven to the sites, and only then are their names added up: per key the number of
-sites that hold it, and the name's bytes times that number (`kohort.rounds.domains.names`). Both are in a checked sum, so
-every site verifies the names, and that they belong to the proven keys. Rows that real sites left out are keys too, and
-told with their number. Hub and sites form the same domain from them. A last sum proves to the sites
-that the hub left nothing out that decides ranges or classes: cells further out or finer than those taken, and persons
-whose class is not in the domain, number fewer than `min_cell` each (`kohort.crypto.sums.below`).
+least `min_cell` persons share are proven to the sites, and only then named (`kohort.rounds.domains.names`), so that
+every site verifies the names. Rows that real sites left out are keys too, and told with their number. Hub and sites
+form the same domain from the names. A last sum proves to the sites that the hub left nothing out that decides ranges or
+classes: cells further out or finer than those taken, and persons whose class is not in the domain, number fewer than
+`min_cell` each (`kohort.crypto.sums.below`).
 
 Guarantee: a category of fewer than `min_cell` persons over all sites, and a value beyond the outermost cells of so
 many, is in no message in clear. What is learned: of each frequent key its name, how many sites hold it, and its capped

@@ -5,18 +5,11 @@ Guarantee: nothing here was told by a single site, and a total of fewer persons 
 
 from __future__ import annotations
 
-from typing import Final
-
 from kohort.protocol.hub import Hub
-from kohort.runs.left_out import LeftOut
+from kohort.runs.left_out import LeftOut, rows_of_sites
 from kohort.runs.simulation import Population
 
 __all__ = ["left_out_at_sites", "uncounted_notes"]
-
-_WHY: Final = {
-    "target": "the target {target} is missing",
-    "drop": 'another value is missing, and missing = "drop"',
-}
 
 
 def left_out_at_sites(hub: Hub, population: Population) -> list[LeftOut]:
@@ -31,16 +24,12 @@ def left_out_at_sites(hub: Hub, population: Population) -> list[LeftOut]:
     """
     if population.frame.height or not hub.unused:
         return []
-    schema, few = hub.encoder.schema, f"<{hub.approved.min_cell}"
-    reasons = [reason for reason in hub.unused if reason != "drop" or hub.approved.missing == "drop"]
-    found = [
-        LeftOut(what="rows", why=_WHY[reason].format(target=schema.target), count=hub.unused[reason] or few)
-        for reason in reasons
-    ]
+    schema, least = hub.encoder.schema, hub.approved.min_cell
+    found = rows_of_sites(hub.unused, schema.target, drops=hub.approved.missing == "drop", min_cell=least)
     target = None if schema.target is None else hub.encoder.domain.columns[schema.target]
     if target is not None and target.counted and hub.encoder.classes is not None:
-        why = f"a class of {schema.target} that fewer than {hub.approved.min_cell} persons share"
-        found.append(LeftOut(what="rows", why=why, count=few))
+        why = f"a class of {schema.target} that fewer than {least} persons share"
+        found.append(LeftOut(what="rows", why=why, count=f"<{least}"))
     return found
 
 

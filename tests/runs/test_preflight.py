@@ -1,0 +1,179 @@
+"""A pre-flight over messages: real sites that disagree are told so, and nothing that few persons have leaves them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+pytest.importorskip("flwr")
+
+from tests.support.deployed import Deployed
+from tests.support.hospitals import NAMES, clean_hospital, messy_hospital
+
+from kohort.errors import ConfigError, DataError, SiteError
+from kohort.runs.agreed import approved_plan_for
+from kohort.runs.config import Plan, load_plan, read_plan
+from kohort.runs.preflight import SitesCompared, run_preflight
+from kohort.runs.run import run
+from kohort.tables.harmonise.compare import compare_profiles
+from kohort.tables.harmonise.profiles import profile_table
+from kohort.tables.schema import Schema
+from kohort.transport.deployment.site import SiteFolder
+
+RARE = "ward-of-one-patient"
+PLAN = """
+[data]
+table = "at the sites"
+target = "outcome"
+features = ["age", "sex", "weight", "smoker", "ward"]
+preflight = "only"
+
+[sites]
+split = "files"
+
+[method]
+name = "additive"
+"""
+COLUMNS = ["age", "sex", "weight", "smoker", "ward", "outcome"]
+
+
+def hospitals() -> dict[str, pl.DataFrame]:
+    """Three hospitals that disagree in six ways, a ward of one patient, and 14 rows without an outcome."""
+    made = {name: messy_hospital(name, clean_hospital(seed)) for seed, name in enumerate(NAMES)}
+    made["west"] = made["west"].rename({"Gender": "sex"})
+    first = pl.int_range(pl.len())
+    made["north"] = made["north"].with_columns(ward=pl.when(first == 5).then(pl.lit(RARE)).otherwise("ward"))
+    for name, rows in (("north", 6), ("south", 8)):
+        made[name] = made[name].with_columns(outcome=pl.when(first < rows).then(None).otherwise("outcome"))
+    return made
+
+
+class Listening:
+    """Carries messages to the sites' servers, and keeps all of them."""
+
+    def __init__(self, sites: Mapping[str, SiteFolder]) -> None:
+        self.servers = {name: site.site_server() for name, site in sites.items()}
+        self.heard: list[bytes] = []
+
+    def carry(self, messages: Mapping[str, bytes], *, deadline: float) -> tuple[dict[str, bytes], dict[str, str]]:
+        del deadline
+        came = {name: self.servers[name].reply(message) for name, message in messages.items()}
+        self.heard += [*messages.values(), *came.values()]
+        return came, {}
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> tuple[SitesCompared, Listening, Deployed]:
+    deployed = Deployed.make(tmp_path_factory.mktemp("sites"), plan=PLAN, tables=hospitals())
+    servers = Listening(deployed.sites)
+    return run_preflight(_plan(deployed), backend=deployed.backend(servers), seed=1), servers, deployed
+
+
+def _plan(deployed: Deployed) -> Plan:
+    return read_plan(deployed.folder / "plan.toml")
+
+
+def test_all_disagreements_are_named(compared: tuple[SitesCompared, Listening, Deployed]) -> None:
+    found = compared[0].comparison
+    kinds = {(one.kind, one.column) for one in found.disagreements}
+    assert kinds == {
+        ("type", "age"), ("unit", "weight"), ("yes/no", "smoker"), ("spelling", "sex"), ("spelling", "ward"),
+        ("missing marker", "ward"),
+    }  # fmt: skip
+    assert all(one.mended for one in found.disagreements)
+
+
+def test_the_mapping_is_that_of_tables_at_hand(compared: tuple[SitesCompared, Listening, Deployed]) -> None:
+    tables = {name: pl.read_csv(compared[2].folder / f"{name}.csv") for name in NAMES}
+    profiles = [profile_table(frame, site=name) for name, frame in tables.items()]
+    at_hand = compare_profiles(profiles, columns=COLUMNS, target="outcome")
+    assert compared[0].comparison.mapping == at_hand.mapping
+
+
+def test_no_rare_value_and_no_site_of_a_value_is_told(compared: tuple[SitesCompared, Listening, Deployed]) -> None:
+    found, servers, _ = compared
+    heard = b"".join(servers.heard)
+    assert b'"quantiles"' in heard  # the search finds what is there
+    assert RARE.encode() not in heard
+    assert b"INTENSIVE" not in heard  # frequent ones are named in a sum, never in a message
+    missing = {profile.site: profile.columns["outcome"].missing for profile in found.told.profiles}
+    assert missing == dict.fromkeys(NAMES, "none")  # six and eight rows lack it: too few to say so
+    assert RARE not in {one.text for several in found.told.counted.values() for one in several}
+    assert all(not one.sites for one in found.comparison.disagreements if one.kind in ("spelling", "yes/no"))
+
+
+def test_rows_without_a_target_and_classes_are_secure_totals(
+    compared: tuple[SitesCompared, Listening, Deployed],
+) -> None:
+    found = compared[0]
+    outcomes = pl.concat([frame.select("outcome") for frame in hospitals().values()])["outcome"]
+    counts = dict(outcomes.drop_nulls().value_counts().iter_rows())
+    assert dict(found.told.classes) == counts
+    assert found.balanced_weights() == {
+        text: round(sum(counts.values()) / (2 * count), 4) for text, count in sorted(counts.items())
+    }
+    (entry,) = found.left_out("outcome", missing="impute", min_cell=10)
+    assert entry.count == 14
+
+
+def test_few_rows_without_a_target_are_not_told(tmp_path: Path) -> None:
+    tables = {name: frame.with_columns(pl.col("outcome").fill_null("well")) for name, frame in hospitals().items()}
+    tables["north"] = tables["north"].with_columns(
+        outcome=pl.when(pl.int_range(pl.len()) < 9).then(None).otherwise("outcome")
+    )
+    deployed = Deployed.make(tmp_path, plan=PLAN, tables=tables)
+    found = run_preflight(_plan(deployed), backend=deployed.backend(Listening(deployed.sites)), seed=1)
+    (entry,) = found.left_out("outcome", missing="impute", min_cell=10)
+    assert entry.count == "<10"
+
+
+def test_a_policy_that_keeps_domains_private_refuses(tmp_path: Path) -> None:
+    deployed = Deployed.make(tmp_path, plan=PLAN, tables=hospitals())
+    place = deployed.sites["south"].path / "site.toml"
+    place.write_text(place.read_text().replace("domain = true", "domain = false"))
+    servers = Listening(deployed.sites)
+    with pytest.raises(SiteError, match="south refused or failed"):
+        run_preflight(_plan(deployed), backend=deployed.backend(servers), seed=1)
+    assert b"".join(servers.heard).count(b'"quantiles"') == 2 * 2  # age and weight at the two other sites
+
+
+def test_a_site_with_a_pre_flight_alone_trains_nothing(
+    compared: tuple[SitesCompared, Listening, Deployed],
+) -> None:
+    with pytest.raises(ConfigError, match="learns nothing"):
+        run(_plan(compared[2]), backend=compared[2].backend(), seed=1)
+
+
+@pytest.mark.parametrize(
+    ("method", "words"),
+    [
+        ({"name": "additive", "dp": {"epsilon": 1.0, "delta": 1e-5}}, "budget does not cover"),
+        ({"name": "fedavg", "secure": {"sum": "none"}}, "by a secure sum, and this plan has none"),
+    ],
+)
+def test_a_plan_that_could_not_keep_it_private_is_refused(method: dict[str, Any], words: str) -> None:
+    data = {"table": "at the sites", "target": "outcome", "features": ["age"], "preflight": "only"}
+    plan = load_plan({"data": data, "method": method})
+    with pytest.raises(ConfigError, match=words):
+        approved_plan_for(plan, schema=Schema.of(target="outcome", features=["age"]), run="00")
+
+
+def test_a_run_that_compares_first_says_what_differs() -> None:
+    data = {"table": "memory", "target": "outcome", "features": COLUMNS[:-1], "preflight": "first", "test": 0.2}
+    plan = load_plan({"data": data, "sites": {"count": 3}, "method": {"name": "additive"}})
+    frame = clean_hospital(3, rows=400)
+    lower = pl.col("sex").str.to_lowercase()
+    mixed = frame.with_columns(sex=pl.when(pl.int_range(pl.len()) < 150).then(lower).otherwise("sex"))
+    found = run(plan, seed=1, tables={"": mixed})
+    assert any("sites disagree: spelling of sex" in note for note in found.notes)
+    assert not any("'f'" in note for note in found.notes)
+
+
+def test_a_run_that_compares_first_ends_where_types_do_not_fit(tmp_path: Path) -> None:
+    deployed = Deployed.make(tmp_path, plan=PLAN.replace('"only"', '"first"'), tables=hospitals())
+    with pytest.raises(DataError, match=r"type of age \(south\).*unit of weight \(south\)"):
+        deployed.run("out", seed=1, servers=Listening(deployed.sites))
