@@ -410,7 +410,7 @@ def _validated_plan(raw: Mapping[str, Any]) -> Plan:
     section = raw.get("method", {})
     if not isinstance(section, Mapping):
         raise ConfigError("method is not a section", hint='Write [method] and name = "fedavg"')
-    given, because = dotted_keys(raw := {**raw, "method": defaults.with_short_forms(section)}), ""
+    given, because = dotted_keys(raw := {**raw, "method": defaults.with_short_forms(section, raw.get("data"))}), ""
     layout = validated(SitesSection, raw["sites"], "sites") if "sites" in raw else None
     if (name := section.get("name")) is not None:
         raw, because = defaults.with_default_settings(raw, sites=_dealt_sites(layout))
@@ -420,6 +420,7 @@ def _validated_plan(raw: Mapping[str, Any]) -> Plan:
         name, because = defaults.default_method(raw)
         own = defaults.with_default_sum(own, _dealt_sites(layout)) if name in LEARNED_KINDS else own
     method = find_method(str(name))
+    defaults.require_budget_key(method, own)
     train, model = made.get("train", TrainSection()), made.get("model", ModelSection())
     config = method.for_model(validated(method.config, own, "method"), model)
     config, made["train"] = method.fill(config, train, model, given)

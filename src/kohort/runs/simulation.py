@@ -76,16 +76,18 @@ def with_balanced_classes(plan: Plan, population: Population) -> tuple[Plan, tup
 
     Args:
         plan: The plan.
-        population: The rows of its simulated sites; without rows, as at a real hub, the plan stays as it is.
+        population: The rows of its simulated sites; a real hub has none.
 
     Returns:
         The plan. A class of n_c of n rows has the weight n / (classes * n_c).
 
     Raises:
-        ConfigError: The target is a number.
+        ConfigError: The target is a number, or there are no rows, as at a real hub.
     """
-    if plan.train.class_weights != "balanced" or not population.frame.height:
+    if plan.train.class_weights != "balanced":
         return plan, ()
+    if not population.frame.height:
+        _ = plan.train.known_class_weights  # refuses, and says what to write
     if population.task is None or population.task.task != "classification":
         raise ConfigError("class weights are for a target of classes", hint="Drop train.class_weights")
     found = category_text(population.frame[str(population.schema.target)]).value_counts(sort=True)
