@@ -71,7 +71,7 @@ def harmonise(
     if out is not None:
         require_new(out, force=force)
     if hub is not None:
-        others = {"--mapping": mapping, "--profile": profile, "--site": site, "--target": target}
+        others: dict[str, object] = {"--mapping": mapping, "--profile": profile, "--site": site, "--target": target}
         others |= {"--person": person, "--min-cell": min_cell}
         _of_sites(
             tables, hub, wait, unread=[name for name, value in others.items() if value is not None], out=out, json=json

@@ -25,6 +25,7 @@ from kohort.privacy.policy import Policy
 from kohort.protocol.faults import Faults
 from kohort.protocol.plan.sections import LEARNED_KINDS, ModelSection, TrainSection
 from kohort.runs.plan import default_method as defaults
+from kohort.runs.plan.costs import CostSection
 from kohort.runs.plan.data_options import with_data
 from kohort.runs.plan.mapping import with_mapping
 from kohort.runs.plan.overrides import (
@@ -165,17 +166,6 @@ class SitesSection:
             by_risk = isinstance(self.low_risk, float) and isinstance(self.alpha, tuple) and len(self.alpha) > 2
             keys |= {"alpha"} if kind == "dirichlet" or by_risk else set()
         return frozenset(f"sites.{key}" for key in keys)
-
-
-@dataclass(frozen=True, kw_only=True)
-class CostSection:
-    """`[costs]`: the rates that turn bytes and seconds into transfer time and energy."""
-
-    __pydantic_config__ = _FORBID
-
-    bytes_per_second: Annotated[float, Gt(0)] = 500_000.0
-    """Link of each site; sites transfer side by side."""
-    watts: Annotated[float, Gt(0)] = 65.0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -56,6 +56,7 @@ class Suggestion:
         identifiers: Suspected identifiers, and why.
         person: The column that seems to name the person.
         method: The method.
+        reading: How the tables were read: delimiter, encoding, decimal commas, missing markers.
     """
 
     text: str
@@ -64,6 +65,7 @@ class Suggestion:
     identifiers: Mapping[str, str]
     person: str | None
     method: str
+    reading: tuple[str, ...] = ()
 
 
 def suggest_plan(
@@ -142,7 +144,23 @@ def suggest_plan(
         *_method_lines(method, layout, epsilon),
     ]
     return Suggestion(
-        text="\n".join(lines) + "\n", target=chosen, task=task, identifiers=identifiers, person=person, method=method
+        text="\n".join(lines) + "\n",
+        target=chosen,
+        task=task,
+        identifiers=identifiers,
+        person=person,
+        method=method,
+        reading=_reading(tables, opened),
+    )
+
+
+def _reading(tables: Sequence[str], opened: Sequence[Dataset]) -> tuple[str, ...]:
+    """How the tables were read, with the name of the table where there are several."""
+    alone = len(tables) == 1
+    return tuple(
+        said if alone else f"{table}: {said}"
+        for table, one in zip(tables, opened, strict=True)
+        for said in (*one.notes, *one.reading)
     )
 
 

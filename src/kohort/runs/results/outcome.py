@@ -270,7 +270,7 @@ class Outcome:
         }
 
 
-def _told_task(model: Model, task: TargetTask | None) -> dict[str, Any]:
+def _task_facts(model: Model, task: TargetTask | None) -> dict[str, Any]:
     """What was learned, why that, and of two classes the one that F1, precision and recall are about."""
     told: dict[str, Any] = {"kind": model.task}
     if task is not None and task.task == model.task:
@@ -339,7 +339,7 @@ def outcome_of(
         bytes={"up": costs.bytes_up, "down": costs.bytes_down},
         watt_hours=cpu * plan.costs.watts / 3600,
         notes=(*notes, *remarks.notes, *warnings),
-        task=_told_task(model, task),
+        task=_task_facts(model, task),
         baselines=judged.baselines,
         left_out=judged.left_out,
         warnings=warnings,
