@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +22,10 @@ from kohort.runs.config import Plan, load_plan, read_plan
 from kohort.runs.preflight import SitesCompared, run_preflight
 from kohort.runs.run import run
 from kohort.tables.harmonise.compare import compare_profiles
+from kohort.tables.harmonise.mapping import TableMapping
 from kohort.tables.harmonise.profiles import profile_table
 from kohort.tables.schema import Schema
+from kohort.transport.deployment.hub import HubFolder
 from kohort.transport.deployment.site import SiteFolder
 
 RARE = "ward-of-one-patient"
@@ -120,6 +124,30 @@ def test_rows_without_a_target_and_classes_are_secure_totals(
     assert entry.count == 14
 
 
+def test_the_command_asks_the_sites_of_a_hub(
+    compared: tuple[SitesCompared, Listening, Deployed], tmp_path: Path, kohort_here: Any, monkeypatch: Any
+) -> None:
+    deployed = compared[2]
+
+    @contextmanager
+    def reached(self: HubFolder, *, wait: float) -> Iterator[Any]:
+        assert self.path == deployed.hub.path
+        assert wait == 60.0
+        yield deployed.backend(Listening(deployed.sites))
+
+    monkeypatch.setattr(HubFolder, "backend", reached)
+    plan, hub = deployed.folder / "plan.toml", deployed.hub.path
+    code, out, _ = kohort_here("harmonise", plan, "--hub", hub, "--out", tmp_path / "mapping.toml", "--json")
+    found = json.loads(out)
+    assert code == 0
+    assert found["mapping"] == compared[0].comparison.mapping.to_plain()
+    assert found["left_out"] == [{"what": "rows", "why": "the target outcome is missing", "count": 14}]
+    assert found["class_weights"] == compared[0].balanced_weights()
+    assert TableMapping.load(tmp_path / "mapping.toml") == compared[0].comparison.mapping
+    code, _, err = kohort_here("harmonise", plan, "--hub", hub, "--target", "outcome")
+    assert (code, "--target is for tables at hand" in err) == (2, True)
+
+
 def test_few_rows_without_a_target_are_not_told(tmp_path: Path) -> None:
     tables = {name: frame.with_columns(pl.col("outcome").fill_null("well")) for name, frame in hospitals().items()}
     tables["north"] = tables["north"].with_columns(
@@ -177,3 +205,46 @@ def test_a_run_that_compares_first_ends_where_types_do_not_fit(tmp_path: Path) -
     deployed = Deployed.make(tmp_path, plan=PLAN.replace('"only"', '"first"'), tables=hospitals())
     with pytest.raises(DataError, match=r"type of age \(south\).*unit of weight \(south\)"):
         deployed.run("out", seed=1, servers=Listening(deployed.sites))
+
+
+LEARNING = PLAN.replace('preflight = "only"\n', "").replace(
+    'features = ["age", "sex", "weight", "smoker", "ward"]',
+    'features = ["age", "sex"]\ndrop = ["weight", "smoker", "ward"]',
+)
+
+
+def _clean(rows_without_target: Mapping[str, int]) -> dict[str, pl.DataFrame]:
+    made = {}
+    for seed, name in enumerate(NAMES):
+        frame, few = clean_hospital(seed, rows=150), rows_without_target.get(name, 0)
+        made[name] = frame.with_columns(outcome=pl.when(pl.int_range(pl.len()) < few).then(None).otherwise("outcome"))
+    return made
+
+
+@pytest.mark.parametrize(("few", "count"), [({"north": 7, "south": 9}, 16), ({"north": 4, "south": 5}, "<10")])
+def test_a_real_hub_tells_rows_left_out_as_secure_totals(few: dict[str, int], count: int | str, tmp_path: Path) -> None:
+    deployed = Deployed.make(tmp_path, plan=LEARNING, tables=_clean(few))
+    outcome = deployed.run("out", seed=1, servers=Listening(deployed.sites))
+    told = {entry.why: entry.count for entry in outcome.left_out}
+    assert told["the target outcome is missing"] == count
+    assert told["a class of outcome that fewer than 10 persons share"] == "<10"
+
+
+def test_a_real_hub_says_where_nothing_is_counted(tmp_path: Path) -> None:
+    declared = 'bounds = {age = [0, 120]}\ncategories = {sex = ["F", "M"], outcome = ["ill", "well"]}\n[sites]'
+    deployed = Deployed.make(tmp_path, plan=LEARNING.replace("[sites]", declared), tables=_clean({"north": 20}))
+    outcome = deployed.run("out", seed=1, servers=Listening(deployed.sites))
+    assert any("counted in their own logs alone" in note for note in outcome.notes)
+    assert not outcome.left_out
+    log = (deployed.sites["north"].path / "log" / "table.log").read_text()
+    assert "20 rows have no value of outcome and take no part" in log
+
+
+def test_balanced_classes_are_refused_before_real_sites_are_asked(tmp_path: Path) -> None:
+    plan = LEARNING.replace('name = "additive"', 'name = "fedavg"\n[train]\nclass_weights = "balanced"')
+    deployed = Deployed.make(tmp_path, plan=plan, tables=_clean({}))
+    servers = Listening(deployed.sites)
+    with pytest.raises(ConfigError, match="needs the counts of classes") as caught:
+        deployed.run("out", seed=1, servers=servers)
+    assert "train.class_weights = {ill = 2.1, well = 0.7}" in str(caught.value.hint)
+    assert not servers.heard
