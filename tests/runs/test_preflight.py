@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from kohort.runs.config import Plan, load_plan, read_plan
 from kohort.runs.preflight import SitesCompared, run_preflight
 from kohort.runs.run import run
 from kohort.tables.harmonise.compare import compare_profiles
-from kohort.tables.harmonise.mapping import TableMapping
+from kohort.tables.harmonise.mapping import SiteMapping, TableMapping
 from kohort.tables.harmonise.profiles import profile_table
 from kohort.tables.schema import Schema
 from kohort.transport.deployment.hub import HubFolder
@@ -117,9 +118,14 @@ def test_rows_without_a_target_and_classes_are_secure_totals(
     outcomes = pl.concat([frame.select("outcome") for frame in hospitals().values()])["outcome"]
     counts = dict(outcomes.drop_nulls().value_counts().iter_rows())
     assert dict(found.told.classes) == counts
-    assert found.balanced_weights() == {
-        text: round(sum(counts.values()) / (2 * count), 4) for text, count in sorted(counts.items())
-    }
+    weights = {text: round(sum(counts.values()) / (2 * count), 4) for text, count in sorted(counts.items())}
+    assert found.balanced_weights() == weights
+    split = {"ill": counts["ill"] - 3, "ILL": 3, "well": counts["well"]}
+    spelt = TableMapping(general=SiteMapping(values={"outcome": {"ill": ("ILL",)}}))
+    mapped = replace(
+        found, told=replace(found.told, classes=split), comparison=replace(found.comparison, mapping=spelt)
+    )
+    assert mapped.balanced_weights() == weights
     (entry,) = found.left_out("outcome", missing="impute", min_cell=10)
     assert entry.count == 14
 
@@ -248,3 +254,15 @@ def test_balanced_classes_are_refused_before_real_sites_are_asked(tmp_path: Path
         deployed.run("out", seed=1, servers=servers)
     assert "train.class_weights = {ill = 2.1, well = 0.7}" in str(caught.value.hint)
     assert not servers.heard
+
+
+def test_the_contract_says_what_a_hub_reads_of_one_site(
+    compared: tuple[SitesCompared, Listening, Deployed], kohort_here: Any
+) -> None:
+    code, out, _ = kohort_here("plan", "explain", compared[2].folder / "plan.toml")
+    said = " ".join(out.split())
+    assert code == 0
+    assert "Of your site alone a hub gets types of columns, and ranges and classes that several of your persons" in said
+    assert "does not get numbers of your site alone" not in said
+    assert "three quantiles of numbers as ranges" in said
+    assert "additive.total" not in said

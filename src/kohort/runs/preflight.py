@@ -34,6 +34,7 @@ class SitesCompared:
 
     told: Preflight
     comparison: Comparison
+    target: str | None = None
     excluded: tuple[str, ...] = ()
     """Sites that refused or failed."""
 
@@ -51,8 +52,15 @@ class SitesCompared:
         return rows_of_sites(self.told.unused, target, drops=missing == "drop", min_cell=min_cell)
 
     def balanced_weights(self) -> dict[str, float]:
-        """What `train.class_weights` would be for classes that count alike; empty where classes were not counted."""
-        rows = self.told.classes
+        """What `train.class_weights` would be for classes that count alike; empty where classes were not counted.
+
+        Classes are counted as the proposed mapping spells them.
+        """
+        spelt = self.comparison.mapping.general.values.get(str(self.target), {})
+        agreed = {text: name for name, others in spelt.items() for text in others}
+        rows: dict[str, int] = {}
+        for text, count in self.told.classes.items():
+            rows[agreed.get(text, text)] = rows.get(agreed.get(text, text), 0) + count
         if len(rows) < 2:
             return {}
         return {text: round(sum(rows.values()) / (len(rows) * count), 4) for text, count in sorted(rows.items())}
@@ -125,7 +133,9 @@ def compare_sites(hub: Coordinator, engine: Engine) -> SitesCompared:
     schema = hub.approved.schema
     columns = [*schema.inputs, *([] if schema.target is None else [schema.target])]
     comparison = compare_profiles(told.profiles, columns=columns, target=schema.target, counted=told.counted)
-    return SitesCompared(told=told, comparison=comparison, excluded=tuple(one.site for one in engine.excluded))
+    return SitesCompared(
+        told=told, comparison=comparison, target=schema.target, excluded=tuple(one.site for one in engine.excluded)
+    )
 
 
 def notes_of(found: SitesCompared) -> tuple[str, ...]:
