@@ -66,3 +66,10 @@ def test_a_budget_for_a_method_without_noise_is_refused_by_name(method: str) -> 
     data = {"table": "t.csv", "target": "y", "quasi": ["x"]}
     with pytest.raises(ConfigError, match="has no privacy budget"):
         load_plan({"data": data, "method": {"name": method, "dp": 1.0}})
+
+
+def test_a_phase_takes_a_short_budget() -> None:
+    data = {"table": "t.csv", "target": "y"}
+    phases = [{"kind": "server", "rounds": 2, "dp": 1.0}]
+    plan = load_plan({"data": data, "method": {"name": "hybrid", "phases": phases}})
+    assert plan.config.phases[0].dp.epsilon == 1.0

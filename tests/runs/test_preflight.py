@@ -150,6 +150,9 @@ def test_the_command_asks_the_sites_of_a_hub(
     assert found["left_out"] == [{"what": "rows", "why": "the target outcome is missing", "count": 14}]
     assert found["class_weights"] == compared[0].balanced_weights()
     assert TableMapping.load(tmp_path / "mapping.toml") == compared[0].comparison.mapping
+    (tmp_path / "plan.toml").write_text(LEARNING)
+    code, _, err = kohort_here("harmonise", tmp_path / "plan.toml", "--hub", hub)
+    assert (code, "the plan has no pre-flight" in err) == (2, True)
     code, _, err = kohort_here("harmonise", plan, "--hub", hub, "--target", "outcome")
     assert (code, "--target is for tables at hand" in err) == (2, True)
 

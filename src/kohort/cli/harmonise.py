@@ -100,7 +100,7 @@ def _of_sites(
     from kohort.files import write_atomic
     from kohort.runs.config import read_plan
     from kohort.runs.left_out import shown
-    from kohort.runs.preflight import run_preflight
+    from kohort.runs.preflight import require_preflight, run_preflight
     from kohort.transport.deployment.hub import HubFolder
 
     if len(tables) != 1 or not tables[0].endswith(".toml"):
@@ -109,6 +109,7 @@ def _of_sites(
         hint = "With --hub the plan and each site's own site.toml say it"
         raise ConfigError(f"{', '.join(unread)} is for tables at hand", hint=hint)
     plan = read_plan(Path(tables[0]))
+    require_preflight(plan)
     with HubFolder(hub).backend(wait=wait) as backend:
         found = run_preflight(plan, backend=backend, secure_random=True)
     if out is not None:

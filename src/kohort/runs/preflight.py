@@ -25,7 +25,7 @@ from kohort.runs.left_out import LeftOut, rows_of_sites
 from kohort.runs.secure_default import too_few_for_sum
 from kohort.tables.harmonise.compare import Comparison, compare_profiles
 
-__all__ = ["SitesCompared", "compare_sites", "notes_of", "run_preflight"]
+__all__ = ["SitesCompared", "compare_sites", "notes_of", "require_preflight", "run_preflight"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +66,22 @@ class SitesCompared:
         return {text: round(sum(rows.values()) / (len(rows) * count), 4) for text, count in sorted(rows.items())}
 
 
+def require_preflight(plan: Plan) -> None:
+    """Refuse to compare sites by a plan that does not say so.
+
+    Args:
+        plan: The plan.
+
+    Raises:
+        ConfigError: It has no pre-flight.
+    """
+    if plan.data.preflight == "none":
+        raise ConfigError(
+            "the plan has no pre-flight, so no site has approved one",
+            hint='Set data.preflight = "only", and let the sites approve the plan: kohort site approve',
+        )
+
+
 def run_preflight(
     plan: Plan, *, backend: Backend, seed: int | None = None, secure_random: bool = False
 ) -> SitesCompared:
@@ -84,11 +100,7 @@ def run_preflight(
         ConfigError: The plan has no pre-flight.
         KohortError: Sites refuse or fail.
     """
-    if plan.data.preflight == "none":
-        raise ConfigError(
-            "the plan has no pre-flight, so no site has approved one",
-            hint='Set data.preflight = "only", and let the sites approve the plan: kohort site approve',
-        )
+    require_preflight(plan)
     streams = Streams.choose(seed, secure=secure_random)
     population = backend.populate(plan, streams)
     names = population.names

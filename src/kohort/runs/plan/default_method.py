@@ -128,6 +128,8 @@ def with_short_forms(own: Mapping[str, Any], data: Any = None) -> dict[str, Any]
             made[name] = {key: value}
             if name == "dp" and isinstance(data, Mapping) and (data.get("identifiers") or data.get("person")):
                 made[name]["unit"] = "person"
+    if isinstance(phases := made.get("phases"), list | tuple):
+        made["phases"] = [with_short_forms(one, data) if isinstance(one, Mapping) else one for one in phases]
     return made
 
 
