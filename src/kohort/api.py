@@ -90,6 +90,8 @@ class Federation:
         missing: "impute" (default), "category", or "drop".
         weight: A column that says how much a row counts, for methods that train a network.
         unseen: "other" (default) or "error": what a category is that no training row had.
+        preflight: "first" lets sites compare their tables by messages before they learn; tables at hand are compared in
+            any case.
         encoding: "onehot" or "label".
         test: Share of the rows kept for testing, a table of test rows, or 0.
         kinds: "number", "category" or "items" by column.
@@ -135,6 +137,7 @@ class Federation:
         missing: Literal["impute", "category", "drop"] = UNSET,
         weight: str | None = UNSET,
         unseen: Literal["other", "error"] = UNSET,
+        preflight: Literal["none", "first", "only"] = UNSET,
         encoding: Literal["label", "onehot"] = UNSET,
         test: float | str = UNSET,
         kinds: Mapping[str, str] = UNSET,

@@ -34,6 +34,7 @@ def _plan(
     model: Mapping[str, Any] | None = None,
     declared: bool = True,
     bounds: Mapping[str, Any] | None = None,
+    preflight: str = "none",
 ) -> Callable[[], Plan]:
     """A small plan; with `declared`, every column's domain is."""
 
@@ -46,6 +47,7 @@ def _plan(
             "sensitive": ["outcome"],
             "features": "rest",
             "bounds": {"age": [0, 100], "dose": [-10, 20]} if bounds is None else bounds,
+            "preflight": preflight,
         }
         return load_plan(
             only_read(
@@ -86,6 +88,7 @@ PLANS: dict[str, Callable[[], Plan]] = {
     "additive, pairs by bfv": _plan("additive", {"rounds": 4, "metric": "gram", "secure": {"sum": "bfv"}}),
     "additive, surfaces": _plan("additive", {"rounds": 4, "pairs": 2}),
     "fedavg, undeclared": _plan("fedavg", declared=False),
+    "fedavg, preflight": _plan("fedavg", MASKS, preflight="first"),
     "fedavg, stop": _plan("fedavg", train={"stop": {"metric": "loss", "patience": 2, "min_delta": 0.5}}),
     "fedavg, dp-sgd": _plan("fedavg", _dp(), train={"batch": 0}),
     "fedavg, after": _plan("fedavg", _dp(mechanism="after")),

@@ -27,6 +27,7 @@ from kohort.protocol.task import Request
 from kohort.rounds import counting
 from kohort.rounds.counting import SecureCount
 from kohort.rounds.domains import counted as domains
+from kohort.rounds.domains import names as naming
 from kohort.rounds.domains import noisy as noisy_domains
 from kohort.runs import run as run_module
 from kohort.runs.config import load_plan
@@ -173,7 +174,7 @@ def _whole(domain: Domain | None) -> Domain:
 def propose_everything(monkeypatch: pytest.MonkeyPatch) -> list[list[bytes]]:
     """A hub that proposes every key as frequent, to read the names of all; the names it reads."""
     honest, read = SecureCount.run, []
-    names_in = domains._names_in
+    names_in = naming.names_in
 
     def lying(self: SecureCount, hub: Any, **_: Any) -> Any:
         return (yield from honest(self, hub, threshold=1))
@@ -183,7 +184,7 @@ def propose_everything(monkeypatch: pytest.MonkeyPatch) -> list[list[bytes]]:
         return read[-1]
 
     monkeypatch.setattr(SecureCount, "run", lying)
-    monkeypatch.setattr(domains, "_names_in", listen)
+    monkeypatch.setattr(naming, "names_in", listen)
     return read
 
 
@@ -212,7 +213,7 @@ def test_names_are_not_told_before_they_are_proven(monkeypatch: pytest.MonkeyPat
 
 def forge_names(monkeypatch: pytest.MonkeyPatch, old: bytes, new: bytes) -> None:
     """A hub that announces another name for a frequent value."""
-    sum_again, names_in = SecureCount.sum_again, domains._names_in
+    sum_again, names_in = SecureCount.sum_again, naming.names_in
 
     def lying(self: SecureCount, hub: Any, task: Any, *about: Any) -> Any:
         if task is not domains.REST:
@@ -221,8 +222,8 @@ def forge_names(monkeypatch: pytest.MonkeyPatch, old: bytes, new: bytes) -> None
         spelled = names_in(total[:-1], 4)
         place = spelled.index(next(name for name in spelled if name.endswith(old)))
         rows = total[:-1].reshape(len(spelled), -1)
-        forged = domains._limbs([spelled[place].replace(old, new)])[0].tolist()
-        rows[place, 1:] = [int(rows[place, 0]) * limb % P61 for limb in forged]
+        forged = naming.limbs([spelled[place].replace(old, new)])[0].tolist()
+        rows[place, 1:-1] = [int(rows[place, 0]) * limb % P61 for limb in forged]
         inputs = {**about[-1], "names": np.append(rows.reshape(-1), total[-1]).astype("<u8").tobytes()}
         return (yield from sum_again(self, hub, task, *about[:-1], inputs))
 
@@ -233,11 +234,11 @@ def test_names_are_not_forged(monkeypatch: pytest.MonkeyPatch) -> None:
     forge_names(monkeypatch, b"north", b"forge")
     with pytest.raises(IntegrityError, match="not the sum of what the listed sites contributed"):
         outcome()
-    monkeypatch.setattr(domains, "proven_total", lambda *about: about[3][:-1])
+    monkeypatch.setattr(naming, "proven_total", lambda *about: about[3][:-1])
     with pytest.raises(IntegrityError, match="not that of a frequent value"):  # nor does another name fit the key
         outcome()
-    fingerprints: Callable[..., Any] = domains.fingerprints
-    monkeypatch.setattr(domains, "fingerprints", lambda secret, names: fingerprints(
+    fingerprints: Callable[..., Any] = naming.fingerprints
+    monkeypatch.setattr(naming, "fingerprints", lambda secret, names: fingerprints(
         secret, [name.replace(b"forge", b"north") for name in names]))  # fmt: skip
     with pytest.raises(KohortError, match="lacks a value that is frequent at this site"):
         outcome()

@@ -55,7 +55,7 @@ def test_init_run_predict_report(kohort_here: Call, table: Path, tmp_path: Path)
     code, shown, said = kohort_here("run", plan, "--out", out, *short, "--json")
     assert code == 0, said
     result = json.loads(shown)
-    assert result["task"] == {"kind": "classification", "why": "two values"}
+    assert result["task"] == {"kind": "classification", "why": "two values", "positive": "1"}
     assert {"what": "rows", "why": "the target died is missing", "count": 12} in result["left_out"]
     assert {"majority", "best_site", "pooled"} <= result["baselines"].keys()
     assert any("semicolons" in note for note in result["notes"])

@@ -12,7 +12,8 @@ import pytest
 
 from kohort.errors import DataError, IntegrityError, RefusedError
 from kohort.privacy.ledger.ledger import LEDGER_FILE
-from kohort.rounds.domains.counted import _HEAD, _LIMBS, NAME_BYTES, _domain_of, _limbs, _names_in
+from kohort.rounds.domains.counted import _HEAD, _domain_of
+from kohort.rounds.domains.names import LIMBS, NAME_BYTES, limbs, names_in
 from kohort.runs.agreed import approved_plan_for
 from kohort.runs.config import load_plan
 from kohort.runs.run import Outcome, run
@@ -167,14 +168,14 @@ def test_sites_that_read_a_column_differently_are_told() -> None:
 def test_names_travel_in_limbs() -> None:
     keys = [b"", b"x", "größe".encode(), bytes(range(NAME_BYTES))]
     for holders in (1, 2, 7):
-        rows = _limbs(keys).tolist()
-        total = np.asarray([[holders, *(holders * limb % (2**61 - 1) for limb in row)] for row in rows])
-        assert _names_in(total.astype(np.uint64).reshape(-1), 7) == keys
-    mixed = np.asarray([2, *_limbs([b"one", b"other"]).sum(axis=0).tolist()], dtype=np.uint64)
+        rows = limbs(keys).tolist()
+        total = np.asarray([[holders, *(holders * limb % (2**61 - 1) for limb in row), 5] for row in rows])
+        assert names_in(total.astype(np.uint64).reshape(-1), 7) == keys
+    mixed = np.asarray([2, *limbs([b"one", b"other"]).sum(axis=0).tolist(), 0], dtype=np.uint64)
     with pytest.raises(IntegrityError, match="cannot be read"):
-        _names_in(mixed + np.asarray([0, 1, *[0] * (_LIMBS - 1)], dtype=np.uint64), 7)
+        names_in(mixed + np.asarray([0, 1, *[0] * LIMBS], dtype=np.uint64), 7)
     with pytest.raises(IntegrityError, match="cannot be read"):
-        _names_in(np.zeros(1 + _LIMBS, dtype=np.uint64), 7)
+        names_in(np.zeros(2 + LIMBS, dtype=np.uint64), 7)
 
 
 def test_a_counted_domain_reads_back(tmp_path: Path) -> None:

@@ -176,7 +176,7 @@ CHANGED: dict[str, Any] = {
     "data.items": ["m"], "data.features": "rest", "data.drop": ["d"], "data.kinds": {"a": "number"},
     "data.bins": {"a": [1.0]}, "data.bounds": {"a": [0.0, 1.0]}, "data.categories": {"a": ["b"]}, "data.other": ["o"],
     "data.person": "p", "data.weight": "w", "policy.pairs": "open", "data.keep": ["k"],
-    "data.task": "regression", "data.unseen": "error",
+    "data.task": "regression", "data.unseen": "error", "data.preflight": "first",
     "data.reading": {"delimiter": ";"}, "data.nullable": ["n"],
     "data.missing": "category", "data.encoding": "onehot", "data.test": 0.4,
     "sites.split": "sorted", "sites.clusters": 3, "sites.alpha": 2.0, "sites.low_risk": 0.4,

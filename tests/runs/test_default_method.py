@@ -8,6 +8,7 @@ import polars as pl
 import pytest
 
 from kohort import Federation
+from kohort.errors import ConfigError
 from kohort.runs.config import load_plan
 
 DATA = {"table": "t.csv", "target": "y"}
@@ -51,3 +52,24 @@ def test_python_chooses_alike() -> None:
     assert federation.plan(class_weights={"a": 2.0}).train.class_weights == {"a": 2.0}
     assert federation.plan(batch=8).method == "fedavg"
     assert federation.plan(model="logistic").method == "fedavg"
+
+
+def test_a_short_budget_protects_persons_where_there_are_any() -> None:
+    data = {"table": "t.csv", "target": "y", "features": ["x"]}
+    for keys, unit in (({}, "row"), ({"identifiers": ["id"]}, "person"), ({"person": "id"}, "person")):
+        plan = load_plan({"data": {**data, **keys}, "method": {"name": "additive", "dp": 1.0}})
+        assert plan.config.dp.unit == unit
+
+
+@pytest.mark.parametrize("method", ["trees", "silo", "partial", "hybrid"])
+def test_a_budget_for_a_method_without_noise_is_refused_by_name(method: str) -> None:
+    data = {"table": "t.csv", "target": "y", "quasi": ["x"]}
+    with pytest.raises(ConfigError, match="has no privacy budget"):
+        load_plan({"data": data, "method": {"name": method, "dp": 1.0}})
+
+
+def test_a_phase_takes_a_short_budget() -> None:
+    data = {"table": "t.csv", "target": "y"}
+    phases = [{"kind": "server", "rounds": 2, "dp": 1.0}]
+    plan = load_plan({"data": data, "method": {"name": "hybrid", "phases": phases}})
+    assert plan.config.phases[0].dp.epsilon == 1.0

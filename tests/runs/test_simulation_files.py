@@ -54,3 +54,10 @@ def test_clusters_that_deal_rows_out_are_refused(clusters: int | str) -> None:
     with pytest.raises(ConfigError, match="have their own rows") as refused:
         populate(plan(clusters=clusters), Streams.seeded(0), tables=TABLES)
     assert "method.clusters" in (refused.value.hint or "")
+
+
+def test_numbers_written_as_text_get_a_word() -> None:
+    frame = pl.DataFrame({"debt": [f"{n * 37 % 991},{n % 10}5" for n in range(120)], "y": ["a", "b"] * 60})
+    asked = load_plan({"data": {"table": "memory", "target": "y", "features": "rest"}, "sites": {"count": 3}})
+    found = populate(asked, Streams.seeded(0), tables={"": frame})
+    assert any("'debt' holds numbers written as text" in note for note in found.notes)

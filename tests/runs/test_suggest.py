@@ -80,3 +80,44 @@ def test_a_visit_is_no_person(tmp_path: Path) -> None:
     frame = pl.DataFrame({"encounter_id": rows, "patient_id": rows, "age": [row % 50 for row in rows]})
     frame.with_columns(died=pl.col("age") > 25).write_csv(tmp_path / "visits.csv")
     assert suggest_plan([str(tmp_path / "visits.csv")], target="died").person == "patient_id"
+
+
+def test_a_bank_table_with_words_for_missing_values_and_yes_first(tmp_path: Path) -> None:
+    lines = [
+        f"KD-{number * 7};{'k.A.' if number % 9 == 0 else f'{number * 37 % 991},5'};{'ja' if number % 3 else 'nein'}"
+        for number in range(120)
+    ]
+    (tmp_path / "bank.csv").write_text("customer;debt;default\n" + "\n".join(lines) + "\n")
+    made = suggest_plan([str(tmp_path / "bank.csv")], target="default")
+    assert list(made.identifiers) == ["customer"]  # debts are numbers, and never name a person
+    assert 'categories = {"default" = ["nein", "ja"]}' in made.text
+    (tmp_path / "plan.toml").write_text(made.text)
+    outcome = run(read_plan(tmp_path / "plan.toml"))
+    assert outcome.task["positive"] == "ja"
+
+
+def test_a_person_is_named_in_every_row(tmp_path: Path) -> None:
+    frame = pl.DataFrame(
+        {
+            "mail": [None if number % 4 == 0 else f"u{number}@example.org" for number in range(80)],
+            "customer_id": [f"c{number}" for number in range(80)],
+            "age": [number % 50 for number in range(80)],
+            "died": [number % 3 == 0 for number in range(80)],
+        }
+    )
+    frame.write_csv(tmp_path / "t.csv")
+    assert suggest_plan([str(tmp_path / "t.csv")], target="died").person == "customer_id"
+
+
+def test_a_release_with_dates_runs(tmp_path: Path) -> None:
+    frame = pl.DataFrame(
+        {
+            "since": [f"20{10 + number % 14}-0{1 + number % 9}-1{number % 10}" for number in range(600)],
+            "points": [20 + number * 7 % 60 for number in range(600)],
+            "died": ["yes" if number * 7 % 60 > 30 else "no" for number in range(600)],
+        }
+    )
+    frame.write_csv(tmp_path / "t.csv")
+    text, outcome = init_and_run(str(tmp_path / "t.csv"), tmp_path, target="died", goal="release")
+    assert "since" in text.partition("quasi = ")[2].partition("\n")[0]
+    assert outcome.accuracy > 0.7

@@ -68,6 +68,17 @@ class Servers:
         return came, missing
 
 
+def few_rows() -> dict[str, pl.DataFrame]:
+    """The tables of three sites that fit `PLAN`."""
+    made = {}
+    for number, name in enumerate(NAMES):
+        random = np.random.default_rng(number)
+        dose = random.normal(size=120).clip(-5, 5)
+        ill = np.where(dose > 0, "ill", "well")
+        made[name] = pl.DataFrame({"dose": dose, "ward": random.choice(["x", "y"], 120), "outcome": ill})
+    return made
+
+
 @dataclass(frozen=True)
 class Deployed:
     """A hub, its sites, and how to run the plan."""
@@ -77,16 +88,13 @@ class Deployed:
     sites: dict[str, SiteFolder]
 
     @classmethod
-    def make(cls, folder: Path) -> Deployed:
+    def make(cls, folder: Path, *, plan: str = PLAN, tables: Mapping[str, pl.DataFrame] | None = None) -> Deployed:
+        """A hub and its sites; of three sites with a few rows each, if no tables are given."""
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "plan.toml").write_text(PLAN)
+        (folder / "plan.toml").write_text(plan)
         hub = HubFolder.init(folder / "hub", address="127.0.0.1:9", insecure=True)
         sites = {}
-        for number, name in enumerate(NAMES):
-            random = np.random.default_rng(number)
-            dose = random.normal(size=120).clip(-5, 5)
-            ill = np.where(dose > 0, "ill", "well")
-            table = pl.DataFrame({"dose": dose, "ward": random.choice(["x", "y"], 120), "outcome": ill})
+        for name, table in (few_rows() if tables is None else tables).items():
             table.write_csv(folder / f"{name}.csv")
             sites[name] = SiteFolder.init(
                 folder / name,
@@ -102,9 +110,13 @@ class Deployed:
                 site.trust(name, item.site.fingerprint)
         return cls(folder, hub, sites)
 
-    def run(self, out: str, *, seed: int, servers: Any = None) -> Outcome:
+    def backend(self, servers: Any = None) -> FlowerBackend:
+        """The sites as a run reaches them."""
         identity = load_identity(self.hub.path / "identity.key")
         everyone = {name: item.site for name, item in self.hub.sites().items()}
         carrier: Any = servers or Servers(self.sites)
-        backend = FlowerBackend(hub=self.hub, run=carrier, identity=identity, everyone=everyone)
+        return FlowerBackend(hub=self.hub, run=carrier, identity=identity, everyone=everyone)
+
+    def run(self, out: str, *, seed: int, servers: Any = None) -> Outcome:
+        backend = self.backend(servers)
         return run(read_plan(self.folder / "plan.toml"), out=self.folder / out, seed=seed, backend=backend)

@@ -357,3 +357,16 @@ def test_bad_generalised_cells() -> None:
         with pytest.raises(DataError, match=message) as caught:
             encoder.transform(table, generalised=True)
         assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("dtype", [pl.Date, pl.Datetime("us")])
+def test_generalised_dates_are_the_mean_of_their_leaves(dtype) -> None:
+    days = pl.Series("x", ["2020-01-01", "2020-12-31", "2021-07-01", "2022-01-01"]).str.to_date()
+    frame = pl.DataFrame({"x": days.cast(dtype), "y": ["a", "b", "a", "b"]})
+    encoder = make(frame, items=[])
+    texts = [canonical_text(value) for value in frame["x"].to_list()]
+    years = Hierarchy.of("x", {text: [text[:4], "*"] for text in texts})
+    told = pl.DataFrame({"x": ["<2020>", "<2021>", "*", "<2022>"]})
+    exact = encoder.transform(frame)[:, 0]
+    found = encoder.transform(told, generalised=True, hierarchies={"x": years})[:, 0]
+    assert found[[0, 1, 3]] == pytest.approx([exact[:2].mean(), exact[2], exact[3]])

@@ -65,3 +65,19 @@ def test_several_identifiers_need_a_person() -> None:
     assert Schema.from_mapping(schema.to_mapping()) == schema
     assert schema.resolve(["a", "b", "y"]).identifiers == ("b", "a")
     assert Schema.of(person="p", target="y").identifiers == ("p",)
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [[f"{number * 37 % 991},{number % 100:02d} EUR" for number in range(ROWS)],
+     [f"{number * 37 % 991}.5 kg" for number in range(ROWS)],
+     [f"€ {number * 37 % 991},{number % 100:02d}" for number in range(ROWS)]],
+)  # fmt: skip
+def test_a_measurement_written_as_text_is_no_identifier(texts: list[str]) -> None:
+    assert pl.Series(texts).n_unique() > 0.9 * ROWS
+    assert not suspected(pl.DataFrame({"debt": texts}))
+
+
+def test_reasons_are_said_in_english() -> None:
+    (guess,) = guess_columns(pl.DataFrame({"iban": [f"DE{number:020d}" for number in range(ROWS)]}))
+    assert guess.suspicion == "is named like an account number"

@@ -47,6 +47,11 @@ def harmonise(
     min_cell: Annotated[
         int | None, typer.Option(min=1, help="Fewest persons behind a fact (10, or the plan's policy.min_cell).")
     ] = None,
+    hub: Annotated[
+        Path | None,
+        typer.Option(metavar="HUB", help="Ask the real sites of this hub, as a plan's data.preflight says."),
+    ] = None,
+    wait: Annotated[float, typer.Option(min=0, help="Seconds to wait for sites to connect (--hub).")] = 60.0,
     force: ForceOption = False,
     json: JsonOption = False,
 ) -> None:
@@ -65,6 +70,13 @@ def harmonise(
         return
     if out is not None:
         require_new(out, force=force)
+    if hub is not None:
+        others: dict[str, object] = {"--mapping": mapping, "--profile": profile, "--site": site, "--target": target}
+        others |= {"--person": person, "--min-cell": min_cell}
+        _of_sites(
+            tables, hub, wait, unread=[name for name, value in others.items() if value is not None], out=out, json=json
+        )
+        return
     left_out: list[dict[str, Any]] = []
     if len(tables) == 1 and tables[0].endswith(".toml"):
         profiles, columns, target = _of_plan(Path(tables[0]), target, left_out=left_out, **options)
@@ -78,6 +90,47 @@ def harmonise(
         emit({**_plain(profiles, found, out), "left_out": left_out})
     else:
         _show(profiles, found, out)
+
+
+def _of_sites(
+    tables: Sequence[str], hub: Path, wait: float, *, unread: Sequence[str], out: Path | None, json: bool
+) -> None:
+    """Ask the real sites of a hub, and say what they told."""
+    from kohort.errors import ConfigError
+    from kohort.files import write_atomic
+    from kohort.runs.config import read_plan
+    from kohort.runs.left_out import shown
+    from kohort.runs.preflight import require_preflight, run_preflight
+    from kohort.transport.deployment.hub import HubFolder
+
+    if len(tables) != 1 or not tables[0].endswith(".toml"):
+        raise ConfigError("--hub asks sites about a plan", hint="Name one plan: kohort harmonise PLAN.toml --hub HUB")
+    if unread:
+        hint = "With --hub the plan and each site's own site.toml say it"
+        raise ConfigError(f"{', '.join(unread)} is for tables at hand", hint=hint)
+    plan = read_plan(Path(tables[0]))
+    require_preflight(plan)
+    with HubFolder(hub).backend(wait=wait) as backend:
+        found = run_preflight(plan, backend=backend, secure_random=True)
+    if out is not None:
+        write_atomic(out, found.comparison.mapping_text().encode())
+    rows_left_out = found.left_out(plan.data.target, missing=plan.data.missing, min_cell=plan.policy.min_cell)
+    weights = found.balanced_weights()
+    if json:
+        told = {"classes": dict(found.told.classes), "class_weights": weights, "excluded": list(found.excluded)}
+        whole = _plain(found.told.profiles, found.comparison, out)
+        emit({**whole, **told, "left_out": [one.to_mapping() for one in rows_left_out]})
+        return
+    _show(found.told.profiles, found.comparison, out)
+    for one in found.excluded:
+        say(f"warning: site {one} refused or failed, and is not compared")
+    for sentence in shown(rows_left_out):
+        stdout().print(sentence, markup=False)
+    if weights:
+        said = ", ".join(
+            f"{json_format.dumps(text, ensure_ascii=False)} = {weight:g}" for text, weight in weights.items()
+        )
+        stdout().print(f"for classes that count alike: train.class_weights = {{{said}}}", markup=False)
 
 
 def _of_plan(

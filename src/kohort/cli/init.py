@@ -63,9 +63,12 @@ def init(
                 "identifiers": list(made.identifiers),
                 "person": made.person,
                 "method": made.method,
+                "reading": list(made.reading),
             }
         )
         return
+    for said in made.reading:
+        say(f"note: {said}")
     for name, why in made.identifiers.items():
         say(f"note: column {name!r} {why}; it is an identifier in the plan")
     say(f"target {made.target}: {made.task.task} ({made.task.why}). Written to {out}")

@@ -50,7 +50,8 @@ def said_beside(run: Mapping[str, Any]) -> list[str]:
     lines = []
     task = run.get("task") or {}
     if task:
-        lines.append(f"task: {task['kind']}" + (f" ({task['why']})" if "why" in task else ""))
+        positive = f"; F1 is that of the class {task['positive']}" if "positive" in task and run["metrics"] else ""
+        lines.append(f"task: {task['kind']}" + (f" ({task['why']})" if "why" in task else "") + positive)
     beside = []
     for name, measured in (run.get("baselines") or {}).items():
         figures = {key: value for key, value in measured.items() if key in {"accuracy", "r2"}}

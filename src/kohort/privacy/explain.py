@@ -301,7 +301,7 @@ def _in_short(steps: Sequence[ExplainedStep], planned: Sequence[Guarantee], budg
             second = "A lying site among those you train with can read rows of yours from what leaves. The hub cannot."
     elif SecureSum in kinds and not budget:
         least = min(claim.sites for _, claim in claims if isinstance(claim, SecureSum))
-        second = f"A lying hub does not get numbers of your site alone: it reads totals over at least {least} sites."
+        second = _totals_in_short(least, profiled=Domain in kinds)
         if _cells(planned):
             second += " These may show single persons, without saying at which site they are."
     elif budget:
@@ -309,6 +309,15 @@ def _in_short(steps: Sequence[ExplainedStep], planned: Sequence[Guarantee], budg
     else:
         second = "What a lying hub can learn at most is listed below."
     return first, second, _price(budget)
+
+
+def _totals_in_short(least: int, *, profiled: bool) -> str:
+    if not profiled:
+        return f"A lying hub does not get numbers of your site alone: it reads totals over at least {least} sites."
+    return (
+        "Of your site alone a hub gets types of columns, and ranges and classes that several of your persons share. "
+        f"All else it reads as totals over at least {least} sites."
+    )
 
 
 def _price(budget: Sequence[DP]) -> str:

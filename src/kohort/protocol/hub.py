@@ -201,6 +201,8 @@ class Coordinator:
     """What every site was told, as far as it is in force; the engine writes it."""
     sums: dict[str, SumSession] = field(default_factory=dict)
     """The secure-sum sessions that were set up, by scheme."""
+    unused: dict[str, int] = field(default_factory=dict)
+    """Rows that real sites left out before the run, by reason, where a secure count told it; 0: below the minimum."""
     opened: tuple[Ask, Replies] | None = None
     """What the method's `opening` asked along with the enrolment, and the answers."""
 

@@ -61,6 +61,18 @@ class SiteTable:
         return self.frame.slice(self.start, self.count)
 
 
+UNUSED = ("target", "drop")
+"""Why rows of a table take no part in a run: no target, or another missing value where the plan drops such rows."""
+
+
+@dataclass(frozen=True)
+class UnusedRows:
+    """Rows of a site's table that take no part in a run, for one reason, and the persons they are about."""
+
+    rows: int = 0
+    persons: int = 0
+
+
 class Site:
     """One holder of private rows, with its policy, its ledger chain and its own randomness.
 
@@ -103,6 +115,8 @@ class Site:
         """Whom it released in which classes; a real site keeps the account in a file, over all runs."""
         self.deployed = False
         """Whether it is a real site, with a process, keys and files of its own; a simulated one is in the hub's."""
+        self.unused: Mapping[str, UnusedRows] = {}
+        """Rows that a real site left out before the run, by a reason of `UNUSED`; never told but as secure totals."""
         self.keep_model: Callable[[Model], None] = lambda _: None
         """Keeps a model that the site has with its peers; a real site writes it into its own folder."""
         self.ledger = ledger

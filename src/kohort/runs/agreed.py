@@ -7,6 +7,7 @@ from dataclasses import replace
 import polars as pl
 
 from kohort.methods.registry import find_method
+from kohort.privacy.contract import Contract
 from kohort.protocol.enrolment import enrolment_contract
 from kohort.protocol.plan.approved import ApprovedPlan
 from kohort.protocol.plan.arrival import parse_arrival
@@ -32,7 +33,8 @@ def approved_plan_for(plan: Plan, *, schema: Schema, run: str, sites: tuple[str,
         The approved plan.
 
     Raises:
-        ConfigError: `sites.arrive` cannot be read, or a value of `[train]` does not make a phase.
+        ConfigError: `sites.arrive` cannot be read, a value of `[train]` does not make a phase, or the plan asks for a
+            pre-flight that its sums or its budget do not allow.
     """
     method = find_method(plan.method)
     approved = ApprovedPlan(
@@ -54,18 +56,33 @@ def approved_plan_for(plan: Plan, *, schema: Schema, run: str, sites: tuple[str,
         judge=method.judge(plan.config),
         clusters=method.clusters(plan.config),
         sites=sites,
+        preflight=plan.data.preflight,
         min_cell=plan.policy.min_cell,
     )
-    return replace(
-        approved, contract=enrolment_contract(approved, learning_steps(approved)) + method.contract(approved)
-    )
+    first = _preflight_contract(approved)
+    if approved.preflight == "only":
+        return replace(approved, contract=first)
+    rest = enrolment_contract(approved, learning_steps(approved)) + method.contract(approved)
+    return replace(approved, contract=first + rest)
+
+
+def _preflight_contract(approved: ApprovedPlan) -> Contract:
+    if approved.preflight == "none":
+        return Contract()
+    from kohort.rounds.domains.preflight import check_preflight, preflight_steps
+
+    check_preflight(approved)
+    return Contract.of(preflight_steps(approved))
 
 
 def usable_rows(frame: pl.DataFrame, schema: Schema, plan: Plan) -> pl.DataFrame:
     """`frame` with the columns of `schema`, without rows that lack a target or, if `missing = "drop"`, any value.
 
-    A target of two numbers, or of few whole ones, is made of a type that says that it holds classes.
+    A target of two numbers, or of few whole ones, is made of a type that says that it holds classes. A pre-flight alone
+    looks at all rows.
     """
+    if plan.data.preflight == "only":
+        return frame.select(list(schema.columns))
     complete = complete_rows(frame, schema, plan)
     return complete if schema.target is None else settle_target(complete, schema.target, schema.columns[schema.target])
 

@@ -24,6 +24,7 @@ from kohort.privacy.policy import Policy
 from kohort.protocol.faults import Faults
 from kohort.protocol.plan.sections import LEARNED_KINDS, ModelSection, TrainSection
 from kohort.runs.plan import default_method as defaults
+from kohort.runs.plan.costs import CostSection
 from kohort.runs.plan.data_options import with_data
 from kohort.runs.plan.mapping import with_mapping
 from kohort.runs.plan.overrides import (
@@ -106,6 +107,9 @@ class DataSection:
     """Share of the rows kept for testing, or a table of their own; 0 keeps none, and nothing is measured."""
     validation: Annotated[float, Gt(0), Lt(1)] | None = None
     """Share of the training rows the hub holds to judge updates by (`train.reject`)."""
+    preflight: Literal["none", "first", "only"] = "none"
+    """first: sites compare their tables, through the door and by a secure count, before anything is learned. only: they
+    do nothing else (`kohort harmonise PLAN.toml --hub HUB`)."""
     mapping: Mapping[str, Any] | None = None
     """What makes the sites' tables agree (`kohort harmonise`); a plan file may name a TOML file instead."""
 
@@ -162,17 +166,6 @@ class SitesSection:
             by_risk = isinstance(self.low_risk, float) and isinstance(self.alpha, tuple) and len(self.alpha) > 2
             keys |= {"alpha"} if kind == "dirichlet" or by_risk else set()
         return frozenset(f"sites.{key}" for key in keys)
-
-
-@dataclass(frozen=True, kw_only=True)
-class CostSection:
-    """`[costs]`: the rates that turn bytes and seconds into transfer time and energy."""
-
-    __pydantic_config__ = _FORBID
-
-    bytes_per_second: Annotated[float, Gt(0)] = 500_000.0
-    """Link of each site; sites transfer side by side."""
-    watts: Annotated[float, Gt(0)] = 65.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -396,7 +389,7 @@ def _validated_plan(raw: Mapping[str, Any]) -> Plan:
     section = raw.get("method", {})
     if not isinstance(section, Mapping):
         raise ConfigError("method is not a section", hint='Write [method] and name = "fedavg"')
-    given, because = dotted_keys(raw := {**raw, "method": defaults.with_short_forms(section)}), ""
+    given, because = dotted_keys(raw := {**raw, "method": defaults.with_short_forms(section, raw.get("data"))}), ""
     layout = validated(SitesSection, raw["sites"], "sites") if "sites" in raw else None
     if (name := section.get("name")) is not None:
         raw, because = defaults.with_default_settings(raw, sites=_dealt_sites(layout))
@@ -406,6 +399,7 @@ def _validated_plan(raw: Mapping[str, Any]) -> Plan:
         name, because = defaults.default_method(raw)
         own = defaults.with_default_sum(own, _dealt_sites(layout)) if name in LEARNED_KINDS else own
     method = find_method(str(name))
+    defaults.require_budget_key(method, own)
     train, model = made.get("train", TrainSection()), made.get("model", ModelSection())
     config = method.for_model(validated(method.config, own, "method"), model)
     config, made["train"] = method.fill(config, train, model, given)

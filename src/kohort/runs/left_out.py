@@ -6,11 +6,11 @@ and a plan with a budget shows none: they would have to be paid for.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-__all__ = ["LeftOut", "public_counts", "shown"]
+__all__ = ["LeftOut", "public_counts", "rows_of_sites", "shown"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +54,26 @@ def public_counts(entries: Iterable[LeftOut], *, min_cell: int, has_budget: bool
         small = entry.of_rows and isinstance(entry.count, int) and entry.count < min_cell
         told.append(replace(entry, count=f"<{min_cell}") if small else entry)
     return tuple(told)
+
+
+def rows_of_sites(counted: Mapping[str, int], target: str | None, *, drops: bool, min_cell: int) -> list[LeftOut]:
+    """Rows that real sites leave out, as a secure count told them.
+
+    Args:
+        counted: Totals by reason, "target" or "drop"; 0 where fewer persons than the minimum are behind one.
+        target: The column to predict.
+        drops: Whether the plan drops rows with a missing value.
+        min_cell: The minimum.
+
+    Returns:
+        One entry per reason that the plan has.
+    """
+    why = {"target": f"the target {target} is missing", "drop": 'another value is missing, and missing = "drop"'}
+    return [
+        LeftOut(what="rows", why=why[reason], count=count or f"<{min_cell}")
+        for reason, count in counted.items()
+        if reason != "drop" or drops
+    ]
 
 
 def shown(entries: Sequence[LeftOut]) -> list[str]:

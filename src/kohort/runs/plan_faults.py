@@ -12,7 +12,7 @@ from kohort.methods.registry import find_method
 from kohort.protocol.plan.approved import ModelSection, TrainSection
 from kohort.runs.config import DataSection, Plan, SitesSection
 
-__all__ = ["place_of_key", "plan_faults", "require_complete"]
+__all__ = ["place_of_key", "plan_faults", "require_complete", "require_training"]
 
 _EXAMPLES = {
     "data.quasi": ("quasi-identifiers", 'data.quasi = ["age", "sex"]'),
@@ -39,6 +39,23 @@ def require_complete(plan: Plan) -> None:
     if plan.sites.split == "files":  # sites.clusters is for sites that rows are dealt out to
         example = example.replace("sites.clusters = 2", 'method.clusters = "labels:2"')
     raise ConfigError(f"method {plan.method!r} needs {needed}", hint=f"Add {example}")
+
+
+def require_training(plan: Plan) -> None:
+    """Refuse to train by a plan that is a pre-flight alone.
+
+    Args:
+        plan: The plan.
+
+    Raises:
+        ConfigError: It is one.
+    """
+    if plan.data.preflight == "only":
+        how = "Run it with: kohort harmonise PLAN.toml --hub HUB"
+        raise ConfigError(
+            'data.preflight = "only" compares the tables of real sites and learns nothing',
+            hint=f'{how}. To learn after comparing: data.preflight = "first"',
+        )
 
 
 def _value(plan: Plan, key: str) -> Any:

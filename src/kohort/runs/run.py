@@ -7,7 +7,6 @@ written before the plan and the data are found good, every file is whole or abse
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -16,8 +15,6 @@ from typing import Any
 
 import polars as pl
 
-from kohort.crypto.identity.signers import signer_of
-from kohort.crypto.identity.user import state_folder, user_identity
 from kohort.crypto.sums.scheme import KEY_HOLDER, MIN_SITES
 from kohort.evaluate.intervals import RESAMPLES
 from kohort.evaluate.utility import evaluate_model
@@ -25,9 +22,6 @@ from kohort.files import require_new, write_atomic
 from kohort.methods.registry import Method, find_method
 from kohort.models.base import Model
 from kohort.models.rows import encode_rows
-from kohort.privacy.ledger.ledger import LEDGER_FILE, Ledger
-from kohort.privacy.ledger.receipts import Receipts
-from kohort.privacy.ledger.reopen import drop_cut_lines, reopen
 from kohort.privacy.ledger.results import bind_results
 from kohort.privacy.ledger.signing import Signer
 from kohort.protocol.checkpoint import Checkpoint
@@ -42,11 +36,13 @@ from kohort.runs.agreed import approved_plan_for
 from kohort.runs.backend import Backend, RunContext, Simulation
 from kohort.runs.config import Plan
 from kohort.runs.folder import RunFolder
-from kohort.runs.plan_faults import plan_faults
+from kohort.runs.ledgers import open_ledger, seal_ledger, signers_of
+from kohort.runs.plan_faults import plan_faults, require_training
 from kohort.runs.results.judged import judge
 from kohort.runs.results.observer import Progress, RoundObserver, require_finite
 from kohort.runs.results.outcome import Outcome, outcome_of, write_model, write_site_models
 from kohort.runs.results.site_models import judged_model, models_of_sites
+from kohort.runs.results.site_rows import left_out_at_sites, uncounted_notes
 from kohort.runs.retention import RECEIVED, note_last_day
 from kohort.runs.secure_default import too_few_for_sum
 from kohort.runs.simulation import Population, with_balanced_classes
@@ -93,6 +89,7 @@ def run(
         KohortError: the plan, the data or a site is at fault, or training diverged.
     """
     began, cpu_began = perf_counter(), process_time()
+    require_training(plan)
     place = backend or Simulation(tables=tables, many=many)
     method = find_method(plan.method)
     plan.require_read(place.name)
@@ -109,8 +106,8 @@ def run(
     plan, weighed = with_balanced_classes(plan, population)
     if folder is not None:
         _open_folder(folder, plan, population, streams, goes_on=goes_on, force=force or resume)
-    signers = _signers(place, streams, folder)
-    ledger, receipts = _open_ledger(folder, signers, run=streams.bytes("run", length=8).hex(), goes_on=goes_on)
+    signers = signers_of(place, streams, folder)
+    ledger, receipts = open_ledger(folder, signers, run=streams.bytes("run", length=8).hex(), goes_on=goes_on)
     checkpoint: Checkpoint | None = None
     notes: tuple[str, ...] = (*weighed, *signers.notes)
     if folder is not None and goes_on:
@@ -126,7 +123,7 @@ def run(
     )
     try:
         engine = place.engine(context)
-        hub = _enrolled_hub(method, context, engine, checkpoint)
+        hub, compared = _enrolled_hub(method, context, engine, checkpoint)
         # A method with rows of its own may read rows in another way, which knows the values of its rows alone.
         strict = context.approved.own_rows
         usable = (hub.encoder.within if strict else hub.encoder.predictable)(population.test)
@@ -135,7 +132,7 @@ def run(
         with plan_faults(plan):
             result = drive(method.protocol(plan.config, hub), engine, observe=observer)
     finally:
-        _seal(ledger, receipts)
+        seal_ledger(ledger, receipts)
     model, site_models = result.model, models_of_sites(engine, result)
     for made in (model, *site_models.values()):
         require_finite(made, round=result.rounds, lr=plan.train.lr)
@@ -159,7 +156,9 @@ def run(
             *plan.notes,
             *population.notes,
             *notes,
+            *compared,
             *_domain_notes(hub),
+            *uncounted_notes(hub, population),
             *hub.network.notes,
             *result.notes,
         ],
@@ -171,6 +170,7 @@ def run(
             metrics,
             excluded=engine.excluded,
             outside=engine.rows_outside,
+            unused=left_out_at_sites(hub, population),
             unjudged=int((~usable).sum()),
             min_cell=plan.policy.min_cell,
             has_budget=context.approved.has_budget,
@@ -198,57 +198,10 @@ def _open_folder(
         folder.identify(plan, streams, table)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Signers:
-    """Who signs a run's ledger: its chains, its receipts, and its head and results."""
-
-    sites: Signer
-    hub: Signer
-    sealer: Signer
-    notes: tuple[str, ...] = ()
-
-
-def _signers(place: Backend, streams: Streams, folder: RunFolder | None) -> _Signers:
-    """A deployment's hub signs everything; simulated parties have keys of the seed, and the user signs the whole."""
-    hub = place.hub_identity(streams)
-    if hub is not None:
-        own = signer_of(hub)
-        return _Signers(sites=own, hub=own, sealer=own)
-    sites, issuer = (Signer.from_secret(streams.bytes("signer", name)) for name in ("sites", "hub"))
-    if folder is None:
-        return _Signers(sites=sites, hub=issuer, sealer=sites)
-    user = user_identity()
-    if user is None:
-        note = (
-            f"{state_folder()} cannot be written, so a key of this run alone signed the ledger: its signer is unknown"
-        )
-        return _Signers(sites=sites, hub=issuer, sealer=sites, notes=(f"{note}. Set KOHORT_STATE to a folder",))
-    return _Signers(sites=sites, hub=issuer, sealer=signer_of(user))
-
-
-def _open_ledger(folder: RunFolder | None, signers: _Signers, *, run: str, goes_on: bool) -> tuple[Ledger, Receipts]:
-    place = None if folder is None else folder.ledger
-    has_ledger = goes_on and place is not None and (place / LEDGER_FILE).is_file()
-    if has_ledger and place is not None:
-        drop_cut_lines(place)
-    ledger = Ledger(signer=signers.sites, sealer=signers.sealer, folder=place, run=run)
-    receipts = Receipts(signer=signers.hub, folder=place)
-    if has_ledger and place is not None:
-        reopen(place, ledger, receipts)
-    return ledger, receipts
-
-
-def _seal(ledger: Ledger, receipts: Receipts) -> None:
-    """Sign the ledger's head, however the run ended."""
-    try:
-        ledger.seal(receipts=(receipts.length, receipts.head), hub_key=receipts.public)
-    finally:
-        ledger.close()
-        receipts.close()
-
-
-def _enrolled_hub(method: Method, context: RunContext, engine: Engine, checkpoint: Checkpoint | None) -> Hub:
-    """The hub as the protocol sees it, once the sites have approved the plan and agreed on a domain."""
+def _enrolled_hub(
+    method: Method, context: RunContext, engine: Engine, checkpoint: Checkpoint | None
+) -> tuple[Hub, tuple[str, ...]]:
+    """The hub as the protocol sees it, once the sites have approved the plan and agreed on a domain; and notes."""
     plan, approved = context.plan, context.approved
     declared = declared_domain(approved.schema, missing=approved.missing)
     hidden = declared is None and approved.hides_domains
@@ -264,6 +217,7 @@ def _enrolled_hub(method: Method, context: RunContext, engine: Engine, checkpoin
         key_holder=KEY_HOLDER if needs_key_holder(approved) else None,
         inputs=engine.inputs,
     )
+    compared = _compared(coordinator, engine)
     enrolment = enrol(
         agreed,
         declared=declared,
@@ -277,7 +231,16 @@ def _enrolled_hub(method: Method, context: RunContext, engine: Engine, checkpoin
     hub = _hub(coordinator, context.streams, enrolled, context.population, checkpoint)
     if checkpoint is not None:
         engine.restore(checkpoint.sites)
-    return hub
+    return hub, compared
+
+
+def _compared(coordinator: Coordinator, engine: Engine) -> tuple[str, ...]:
+    """What sites disagree about, where the plan compares their tables first."""
+    if coordinator.approved.preflight == "none":
+        return ()
+    from kohort.runs.preflight import compare_sites, notes_of
+
+    return notes_of(compare_sites(coordinator, engine))
 
 
 def _opening(method: Method, coordinator: Coordinator, domain: Domain, sites: tuple[str, ...]) -> Ask | None:
@@ -313,6 +276,7 @@ def _hub(
         key_holder=coordinator.key_holder,
         inputs=coordinator.inputs,
         sums=coordinator.sums,
+        unused=coordinator.unused,
         opened=enrolled.opened,
     )
 

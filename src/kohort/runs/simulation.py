@@ -6,6 +6,7 @@ The rows of all sites are in one frame, sorted by site; every simulated site has
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,12 +28,15 @@ from kohort.tables.domain import category_text
 from kohort.tables.frames import check_finite
 from kohort.tables.item_sets import with_item_sets
 from kohort.tables.reading import declare_missing
-from kohort.tables.roles import suspected
+from kohort.tables.roles import is_measured, suspected
 from kohort.tables.schema import Role, Schema
 from kohort.tables.sources.opening import is_source
 from kohort.tables.splits import Assignment, assign_sites, assignment_of_parts, hold_out, mark_low_risk
 
 __all__ = ["Population", "populate", "schema_of", "with_balanced_classes"]
+
+MANY_TEXTS = 50
+"""More texts than so many, if they are numbers with a fraction or a unit, are worth a word."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,16 +80,18 @@ def with_balanced_classes(plan: Plan, population: Population) -> tuple[Plan, tup
 
     Args:
         plan: The plan.
-        population: The rows of its simulated sites; without rows, as at a real hub, the plan stays as it is.
+        population: The rows of its simulated sites; a real hub has none.
 
     Returns:
         The plan. A class of n_c of n rows has the weight n / (classes * n_c).
 
     Raises:
-        ConfigError: The target is a number.
+        ConfigError: The target is a number, or there are no rows, as at a real hub.
     """
-    if plan.train.class_weights != "balanced" or not population.frame.height:
+    if plan.train.class_weights != "balanced":
         return plan, ()
+    if not population.frame.height:
+        _ = plan.train.known_class_weights  # refuses, and says what to write
     if population.task is None or population.task.task != "classification":
         raise ConfigError("class weights are for a target of classes", hint="Drop train.class_weights")
     found = category_text(population.frame[str(population.schema.target)]).value_counts(sort=True)
@@ -259,7 +265,7 @@ def _read_one(plan: Plan, streams: Streams, opened: Dataset) -> _Read:
         schema=schema,
         assignment=assignment,
         task=task,
-        notes=(*said, *opened.reading, *_suspicion_notes(suspicions)),
+        notes=(*said, *opened.reading, *_suspicion_notes(suspicions), *_number_notes([usable], schema)),
         left_out=(*left_out, *_columns_left_out(suspicions)),
     )
 
@@ -309,7 +315,7 @@ def _read_parts(plan: Plan, streams: Streams, found: SiteTables) -> _Read:
         schema=schema,
         assignment=assignment,
         task=task,
-        notes=(*found.notes, *disagreements, *_suspicion_notes(suspicions)),
+        notes=(*found.notes, *disagreements, *_suspicion_notes(suspicions), *_number_notes(frames.values(), schema)),
         left_out=(*_rows_left_out(parts, schema), *_columns_left_out(suspicions)),
     )
 
@@ -354,6 +360,18 @@ def _suspicions(frames: dict[str, pl.DataFrame], plan: Plan, *, default: Role | 
 def _suspicion_notes(suspicions: dict[str, str]) -> list[str]:
     how = "name it in data.keep to use it, or in data.identifiers or data.drop"
     return [f"column {name!r} {why}, so it is left out: {how}" for name, why in suspicions.items()]
+
+
+def _number_notes(frames: Iterable[pl.DataFrame], schema: Schema) -> list[str]:
+    """Features that hold numbers with a fraction or a unit as text, so that each of them counts as a category."""
+    found: dict[str, None] = {}
+    for frame in frames:
+        texts = [name for name in schema.inputs if frame.schema[name] == pl.String]
+        found |= dict.fromkeys(
+            name for name in texts if frame[name].n_unique() > MANY_TEXTS and is_measured(frame[name].drop_nulls())
+        )
+    how = 'read them as numbers, or map them: data.mapping.columns.NAME.type = "number"'
+    return [f"column {name!r} holds numbers written as text, and each counts as a category: {how}" for name in found]
 
 
 def _columns_left_out(suspicions: dict[str, str]) -> list[LeftOut]:

@@ -17,7 +17,9 @@ import polars as pl
 from kohort.errors import ConfigError, DataError, nearest
 from kohort.tables.answers import TargetTask, task_of
 from kohort.tables.datasets.catalogue import Dataset, open_table
-from kohort.tables.roles import ColumnGuess, guess_columns, plain_name
+from kohort.tables.domain import category_text
+from kohort.tables.harmonise.words import NO, YES
+from kohort.tables.roles import ColumnGuess, guess_columns, is_measured, plain_name
 from kohort.tables.schema import ColumnSpec
 
 __all__ = ["Goal", "Suggestion", "suggest_plan"]
@@ -54,6 +56,7 @@ class Suggestion:
         identifiers: Suspected identifiers, and why.
         person: The column that seems to name the person.
         method: The method.
+        reading: How the tables were read: delimiter, encoding, decimal commas, missing markers.
     """
 
     text: str
@@ -62,6 +65,7 @@ class Suggestion:
     identifiers: Mapping[str, str]
     person: str | None
     method: str
+    reading: tuple[str, ...] = ()
 
 
 def suggest_plan(
@@ -112,7 +116,7 @@ def suggest_plan(
     quasi = [name for name in used if QUASI_NAMES.fullmatch(plain_name(name))][:6] or used[:3]
     method = "silo" if goal == "release" else "additive"
     dropped = {
-        **dict.fromkeys(wide, f"texts with more than {MANY_CATEGORIES} values: group them first"),
+        **{name: _why_wide(frame[name]) for name in wide},
         **({} if goal == "release" or not sets else dict.fromkeys(sets, "sets of items: for method syntactic")),
         **dict.fromkeys(empty, "no value at all"),
     }
@@ -125,6 +129,7 @@ def suggest_plan(
         f"table = {_toml(tables[0] if len(tables) == 1 else list(tables))}",
         f"target = {_toml(chosen)}  # {how}; {task.task}, because of {task.why}",
         _task_line(task, layout),
+        *_class_lines(chosen, frame[chosen], task),
         *_identifier_lines(identifiers, person),
         *_drop_lines(dropped),
         *([] if known else ['features = "rest"  # every column without another role']),
@@ -139,7 +144,23 @@ def suggest_plan(
         *_method_lines(method, layout, epsilon),
     ]
     return Suggestion(
-        text="\n".join(lines) + "\n", target=chosen, task=task, identifiers=identifiers, person=person, method=method
+        text="\n".join(lines) + "\n",
+        target=chosen,
+        task=task,
+        identifiers=identifiers,
+        person=person,
+        method=method,
+        reading=_reading(tables, opened),
+    )
+
+
+def _reading(tables: Sequence[str], opened: Sequence[Dataset]) -> tuple[str, ...]:
+    """How the tables were read, with the name of the table where there are several."""
+    alone = len(tables) == 1
+    return tuple(
+        said if alone else f"{table}: {said}"
+        for table, one in zip(tables, opened, strict=True)
+        for said in (*one.notes, *one.reading)
     )
 
 
@@ -179,6 +200,13 @@ class _Layout:
         return max(1, min(FEWEST_IN_BIN, self.rows // 20, self.rarest // 3))
 
 
+def _why_wide(column: pl.Series) -> str:
+    if is_measured(column.drop_nulls()):
+        how = f'[data.mapping.columns.{_toml(column.name)}] type = "number" reads them'
+        return f"numbers with a unit, written as text: {how}"
+    return f"texts with more than {MANY_CATEGORIES} values: group them first"
+
+
 def _why_none(identifiers: Mapping[str, str], wide: Sequence[str], sets: Sequence[str], empty: Sequence[str]) -> str:
     """What every other column is."""
     parts = {"identifiers": identifiers, "texts with many values": wide, "sets of items": sets, "empty": empty}
@@ -212,8 +240,13 @@ def _can_be_target(column: pl.Series, guess: ColumnGuess) -> bool:
 
 
 def _person(frame: pl.DataFrame, identifiers: Mapping[str, str]) -> str | None:
-    """The suspected identifier that names persons: the one with the fewest values, and among equals no visit's."""
-    counted = sorted(identifiers, key=lambda name: (frame[name].n_unique(), bool(_EVENTS.search(name.lower()))))
+    """The suspected identifier that names persons: one that every row has, with the fewest values, and no visit's."""
+
+    def rank(name: str) -> tuple[bool, int, bool]:
+        column = frame[name]
+        return column.null_count() > 0, column.n_unique(), bool(_EVENTS.search(name.lower()))
+
+    counted = sorted(identifiers, key=rank)
     return counted[0] if counted else None
 
 
@@ -242,6 +275,18 @@ def _task_line(task: TargetTask, layout: _Layout) -> str:
         return f"task = {_toml(task.task)}"
     other = "regression" if task.task == "classification" else "classification"
     return f"# task = {_toml(other)}  # if that is wrong"
+
+
+def _class_lines(target: str, column: pl.Series, task: TargetTask) -> list[str]:
+    """The order of two classes such as ja and nein, where yes would come first: measures are those of the last one."""
+    texts = sorted(category_text(column.drop_nulls().unique()).to_list())
+    if task.task != "classification" or len(texts) != 2 or column.dtype != pl.String:
+        return []
+    first, last = (text.strip().casefold() for text in texts)
+    if first not in YES or last not in NO:
+        return []
+    ordered = _toml([texts[1], texts[0]])
+    return [f"categories = {{{_toml(target)} = {ordered}}}  # F1, precision and recall are those of the last one"]
 
 
 def _drop_lines(dropped: Mapping[str, str]) -> list[str]:

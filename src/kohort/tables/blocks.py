@@ -21,6 +21,7 @@ from kohort.errors import ConfigError, DataError
 from kohort.tables.cells import Cell, Interval, Label, Suppressed, ValueSet, parse_cell
 from kohort.tables.domain import OTHER, ColumnDomain, category_text, item_lists, number_like
 from kohort.tables.schema import ColumnSpec
+from kohort.tables.text_types import dates_of
 
 __all__ = [
     "Block",
@@ -261,12 +262,19 @@ class NumberBlock:
         else:
             members = cell.values if isinstance(cell, ValueSet) else (cell,)
         texts = [member for member in members if member is not None]
-        numbers = [value for text in texts if (value := _as_number(text)) is not None]
+        numbers = self._numbers_of(texts)
         absent = len(members) - len(texts)
         if len(numbers) < len(texts) or (absent and not (self.domain.missing or self.impute)):
             return None
         total = float(self.scale(np.array(numbers)).sum()) if numbers else 0.0
         return self._row((total + absent * self._gap) / len(members), absent / len(members))
+
+    def _numbers_of(self, texts: Sequence[str]) -> list[float]:
+        """The numbers, or dates as numbers, among the texts."""
+        found = [value for text in texts if (value := _as_number(text)) is not None]
+        if len(found) == len(texts) or dates_of(column := pl.Series(self.name, texts)) is None:
+            return found
+        return number_like(column, self.domain.bounds).to_list()
 
     def spread(self, cell: Cell | str | None, hierarchy: Taxonomy | None) -> Spread | None:
         """What the cell could stand for; None when that is a single number."""
@@ -281,7 +289,7 @@ class NumberBlock:
             members = leaves_of(self.name, cell, hierarchy)
         elif isinstance(cell, ValueSet):
             members = cell.values
-        numbers = [value for text in members if text is not None and (value := _as_number(text)) is not None]
+        numbers = self._numbers_of([text for text in members if text is not None])
         places = sorted(set(self.scale(np.array(numbers)).tolist())) if numbers else []
         missing = None in members and self.domain.missing
         return Spread(ranges=tuple((at, at) for at in places), missing=missing) if len(places) + missing > 1 else None

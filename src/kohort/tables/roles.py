@@ -22,10 +22,22 @@ import polars as pl
 
 from kohort.errors import ConfigError
 
-__all__ = ["KINDS", "ColumnGuess", "IdentifierKind", "guess_columns", "person_of", "plain_name", "suspected"]
+__all__ = [
+    "KINDS",
+    "ColumnGuess",
+    "IdentifierKind",
+    "guess_columns",
+    "is_measured",
+    "person_of",
+    "plain_name",
+    "suspected",
+]
 
 Shape = Literal["number", "category", "boolean", "date", "items", "text"]
 SAMPLE = 10_000
+MEASURED = r"^\s*[€$£<>~]?\s*[+-]?\d[\d.,' ]*([.,]\d+|\s*([€$£%]|[A-Za-zµ°][A-Za-zµ°/²³%]{0,7}))\s*$"
+"""A number with a fraction, a unit or a currency, written as text."""
+SHARE_OF_MEASURED = 0.8
 SHARE_OF_SHAPE = 0.5
 SHARE_OF_UNIQUE = 0.95
 FEWEST_UNIQUE = 20
@@ -216,10 +228,10 @@ def _of_text(column: pl.Series) -> str | None:
     kind = _direct_kind(column.name)
     distinct = sample.n_unique()
     if kind is not None and (distinct > MANY_VALUES or 2 * distinct >= len(sample)):
-        return f"is named like a {kind.title}"
+        return f"is named like {_a(kind.title)}"
     shape = _shaped_like(sample)
     if shape is not None:
-        return f"holds values of the shape of a {shape.title}"
+        return f"holds values of the shape of {_a(shape.title)}"
     if _is_free_text(sample):
         return "holds free text"
     return _own_texts(known) if distinct >= SHARE_OF_UNIQUE * len(sample) else None
@@ -235,9 +247,25 @@ def _shaped_like(sample: pl.Series) -> IdentifierKind | None:
     return None
 
 
+def is_measured(known: pl.Series) -> bool:
+    """Whether most texts are numbers with a fraction, a unit or a currency.
+
+    Args:
+        known: A column of texts without missing values.
+    """
+    sample = known.head(SAMPLE)
+    return len(sample) > 0 and int(sample.str.contains(MEASURED).sum()) >= SHARE_OF_MEASURED * len(sample)
+
+
+def _a(title: str) -> str:
+    return f"{'an' if title[0] in 'aeiou' else 'a'} {title}"
+
+
 def _own_texts(known: pl.Series) -> str | None:
     """Whether nearly every row has a text of its own."""
     whole = known.n_unique()
+    if is_measured(known):
+        return None  # a measurement is no identifier for being distinct
     enough = len(known) >= FEWEST_UNIQUE or (whole == len(known) > 2 and _named_like_id(known.name))
     if enough and whole >= SHARE_OF_UNIQUE * len(known):
         return f"holds a text of its own in {whole:,} of {len(known):,} rows"
@@ -253,7 +281,7 @@ def _of_integers(column: pl.Series) -> str | None:
         return _in_sequence(known)
     distinct = known.n_unique()
     if kind is not None and (distinct > MANY_VALUES or 2 * distinct >= len(known)):
-        return f"is named like a {kind.title}"
+        return f"is named like {_a(kind.title)}"
     if distinct == len(known):
         return "is named like an identifier and no number occurs twice"
     return None

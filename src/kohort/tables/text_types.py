@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import polars as pl
 
-__all__ = ["NULL_MARKERS", "TypeRules", "TypedColumn", "dates_of", "typed"]
+__all__ = ["MISSING_WORDS", "NULL_MARKERS", "TypeRules", "TypedColumn", "dates_of", "typed"]
 
 NULL_MARKERS = ("", "?", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "NULL", "null", ".")
 SILENT_MARKERS = frozenset({"", "?", "NaN", "nan"})
@@ -20,8 +20,16 @@ SILENT_MARKERS = frozenset({"", "?", "NaN", "nan"})
 SAMPLE = 1000
 CODE = r"^[+-]?0\d"
 COMMA_NUMBER = r"^[+-]?((\d+|\d{1,3}(\.\d{3})+)(,\d+)?|,\d+)$"
-DASHES = ("-", "--", "\u2013")
-"""Missing values where all else is a number or a date; in a column of texts they may be a sign."""
+MISSING_WORDS = frozenset(
+    {
+        "", ".", "-", "--", "?", "na", "n/a", "n.a.", "nan", "null", "none", "nil", "missing", "unknown", "unk",
+        "not known", "not recorded", "not available", "no data", "unbekannt", "k.a.", "k. a.", "keine angabe",
+        "inconnu", "desconocido",
+    }
+)  # fmt: skip
+"""Words for a missing value, in lower case."""
+WORDS = MISSING_WORDS | {"\u2013"}
+"""Missing values where all else is a number or a date; in a column of texts they may be a category of their own."""
 COMMA_DECIMALS = r",\d+$"
 COMMA_THOUSANDS = r"^[+-]?\d{1,3}(,\d{3})+(\.\d+)?$"
 DOT_THOUSANDS = r"^[+-]?\d{1,3}(\.\d{3})+$"
@@ -81,15 +89,21 @@ def typed(column: pl.Series, rules: TypeRules) -> TypedColumn:
     if known.is_empty():
         return TypedColumn(values=column, markers=said)
     values, how = _number_or_date(column, known, rules)
-    dashes = [] if values is not None else known.filter(known.str.strip_chars().is_in(DASHES)).unique().to_list()
-    if dashes:
-        rest = known.filter(~known.is_in(dashes))
-        without = column.set(column.is_in(dashes).fill_null(False), None)
+    words = [] if values is not None else _missing_words(known)
+    if words:
+        rest = known.filter(~known.is_in(words))
+        without = column.set(column.is_in(words).fill_null(False), None)
         values, how = (None, None) if rest.is_empty() else _number_or_date(without, rest, rules)
-        said = (*said, *(text.strip() for text in dashes)) if values is not None else said
+        said = (*said, *(text.strip() for text in words)) if values is not None else said
     if values is None:
         values = _truth(column, known)
     return TypedColumn(values=column if values is None else values, markers=said, how=how)
+
+
+def _missing_words(known: pl.Series) -> list[str]:
+    """The texts that are words for a missing value; only short ones are looked at."""
+    short = known.filter(known.str.len_chars() <= max(map(len, WORDS)) + 2).unique()
+    return short.filter(short.str.strip_chars().str.to_lowercase().is_in(list(WORDS))).sort().to_list()
 
 
 def _number_or_date(column: pl.Series, known: pl.Series, rules: TypeRules) -> tuple[pl.Series | None, str | None]:

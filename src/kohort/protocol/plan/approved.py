@@ -59,6 +59,8 @@ class ApprovedPlan:
     """Everything the plan may ever ask of a site; a site answers nothing else."""
     clusters: Mapping[str, tuple[str, ...]] | None = None
     """The sites of each cluster by its name; None when the plan names no clusters."""
+    preflight: Literal["none", "first", "only"] = "none"
+    """Whether sites compare their tables before anything is learned, or do nothing else."""
     min_cell: int = 10
     """Fewest persons who must share a value for it to become part of a learned domain."""
 

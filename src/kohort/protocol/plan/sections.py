@@ -142,7 +142,8 @@ class TrainSection:
     l2: Annotated[float, Ge(0)] = 0.0
     class_weights: Mapping[str, Annotated[float, Gt(0)]] | Literal["balanced"] | None = None
     """How much a row of each class counts in the loss, 1 where unsaid. Public numbers, such as 1 / its known share.
-    "balanced" lets a simulation take them from its rows; sites on other machines need the numbers."""
+    "balanced" lets a simulation take them from its rows; sites on other machines need the numbers, which a pre-flight
+    tells (`kohort harmonise PLAN.toml --hub HUB`)."""
     state: Literal["restart", "keep"] = "restart"
     """Whether a site's optimiser starts afresh every round."""
     fraction: Annotated[float, Gt(0), Le(1)] = 1.0
@@ -171,7 +172,8 @@ class TrainSection:
         if isinstance(self.class_weights, str):
             raise ConfigError(
                 'train.class_weights = "balanced" needs the counts of classes, which only a simulation has',
-                hint="Give the weights as numbers, such as {ill = 4.0}",
+                hint="Write numbers, such as train.class_weights = {ill = 2.1, well = 0.7}; real sites count their "
+                "classes with data.preflight and kohort harmonise PLAN.toml --hub HUB",
             )
         return self.class_weights
 

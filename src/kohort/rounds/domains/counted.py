@@ -2,11 +2,11 @@
 
 Every site turns the values of its undeclared columns into keys: categories, items, and cells of a public grid for
 numbers (`kohort.tables.grid`). All sites count the persons behind each key (`kohort.rounds.counting`). The keys that at
-least `min_cell` persons share are proven to the sites, and only then are their names added up: per key the number of
-sites that hold it, and the name's bytes times that number. Both are in a checked sum, so every site verifies the names,
-and that they belong to the proven keys. Hub and sites form the same domain from them. A last sum proves to the sites
-that the hub left nothing out that decides ranges or classes: cells further out or finer than those taken, and persons
-whose class is not in the domain, number fewer than `min_cell` each (`kohort.crypto.sums.below`).
+least `min_cell` persons share are proven to the sites, and only then named (`kohort.rounds.domains.names`), so that
+every site verifies the names. Rows that real sites left out are keys too, and told with their number. Hub and sites
+form the same domain from the names. A last sum proves to the sites that the hub left nothing out that decides ranges or
+classes: cells further out or finer than those taken, and persons whose class is not in the domain, number fewer than
+`min_cell` each (`kohort.crypto.sums.below`).
 
 Guarantee: a category of fewer than `min_cell` persons over all sites, and a value beyond the outermost cells of so
 many, is in no message in clear. What is learned: of each frequent key its name, how many sites hold it, and its capped
@@ -29,10 +29,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from kohort.crypto.counting import fingerprints
 from kohort.crypto.sums.below import contribution, is_below, length_of, prove, totals_of
-from kohort.crypto.sums.checked import CHECKS, proven_total, with_check
-from kohort.crypto.sums.modular import P61, multiply
+from kohort.crypto.sums.modular import P61
 from kohort.crypto.sums.scheme import Integers, SumContext
 from kohort.errors import ConfigError, DataError, IntegrityError, RefusedError
 from kohort.privacy.contract import Step
@@ -44,8 +42,10 @@ from kohort.protocol.site import Site
 from kohort.protocol.state import TaskState
 from kohort.protocol.task import Release, Request, Task
 from kohort.protocol.wire import Payload
-from kohort.rounds.counting import KeyCounts, SecureCount
+from kohort.rounds.counting import KeyCounts
 from kohort.rounds.domains.columns import disagreement, learned_column, learned_domain
+from kohort.rounds.domains.names import NAME_BYTES, Named, NamedCount, by_person, value_counts, values_of
+from kohort.rounds.domains.unused import unused_in, unused_persons, unused_rows
 from kohort.rounds.summing import sum_steps, sum_task
 from kohort.tables.domain import (
     MAX_INTEGER_CLASSES,
@@ -54,7 +54,6 @@ from kohort.tables.domain import (
     Domain,
     category_text,
     column_kind,
-    item_lists,
     number,
     undeclared_columns,
 )
@@ -66,9 +65,6 @@ __all__ = ["COUNT", "MAX_SITES", "check_domains", "count_domain", "domain_steps"
 MAX_SITES = 500
 """Each site seals its part of the group secret to every other one."""
 _MIN_SITES = 3
-_LIMB, _LIMBS = 7, 18
-NAME_BYTES = _LIMB * _LIMBS - 1
-"""Longest key; a longer category is treated as a rare one."""
 _HEAD = Struct("<cH")
 _KIND, _VALUE, _CELL, _MANY = b"k", b"v", b"n", b"m"
 _KNOWN = Public(what="that the domain was learned")
@@ -89,8 +85,6 @@ class DomainCountState(TaskState):
     """A site's part in learning domains."""
 
     counts: KeyCounts | None = None
-    names: tuple[bytes, frozenset[str]] | None = None
-    """The transcript of the sum of names, and the sites in it."""
     rest: _Rest | None = None
     """What the site knows after the sum that shows that nothing frequent was left out."""
 
@@ -129,17 +123,15 @@ def domain_steps(approved: ApprovedPlan) -> list[Step]:
     if not is_open or approved.has_budget or not approved.sums_securely:
         return []
     least = approved.min_cell
-    count = COUNT.steps(
+    learned = NAMES.steps(
         approved,
-        says="how many persons have each value of columns that the plan declares no values for",
-        stages=range(1),
+        counted="how many persons have each value of columns that the plan declares no values for",
+        named=f"names of values that at least {least} persons share, and how many rows take no part",
     )
-    names = sum_steps(approved, NAMES, says=f"names of values that at least {least} persons share")
     says = f"how many persons lie outside these ranges and classes, without saying which; fewer than {least} each"
     rest = sum_steps(approved, REST, says=says)
     return [
-        *count,
-        *names,
+        *learned,
         *rest,
         Step(task=LEARN.name, says="that your site checked these values and ranges", claims=(_KNOWN,)),
     ]
@@ -154,6 +146,7 @@ def _counts(site: Site) -> KeyCounts:
         counted: dict[bytes, int] = {}
         for place, name in enumerate(undeclared_columns(approved.schema)):
             counted |= dict(_column_keys(site, place, name))
+        counted |= unused_persons(site)
         kept = sorted(key for key in counted if len(key) <= NAME_BYTES)
         counts = np.asarray([counted[key] for key in kept], dtype=np.int64)
         state.counts = KeyCounts(keys=kept, counts=counts, rows=site.count, cap=approved.min_cell)
@@ -162,7 +155,7 @@ def _counts(site: Site) -> KeyCounts:
 
 def _column_keys(site: Site, place: int, name: str) -> Iterator[tuple[bytes, int]]:
     """The keys of one column, each with the persons that have it."""
-    schema, values = site.plan.schema, _values(site, name)
+    schema, values = site.plan.schema, values_of(site, name)
     column, spec = values["value"], schema.columns[name]
     kind = column_kind(spec, column.dtype)
     yield _HEAD.pack(_KIND, place) + kind.encode(), values["person"].n_unique()
@@ -174,30 +167,16 @@ def _column_keys(site: Site, place: int, name: str) -> Iterator[tuple[bytes, int
         yield from _class_keys(values, place)
 
 
-def _values(site: Site, name: str) -> pl.DataFrame:
-    """The values of one column, each with a number for the person."""
-    frame = site.table.rows()
-    person = pl.Series("person", np.arange(frame.height))
-    if site.schema.identifiers:
-        person = frame[site.schema.identifiers[0]].rank("dense").alias("person")
-    return pl.DataFrame([frame[name].alias("value"), person]).drop_nulls()
-
-
 def _value_keys(values: pl.DataFrame, place: int, kind: ColumnKind) -> Iterator[tuple[bytes, int]]:
-    column = values["value"]
-    texts = item_lists(column) if kind == "items" else category_text(column)
-    found = values.with_columns(texts.alias("value"))
-    if kind == "items":
-        found = found.explode("value").drop_nulls()
-    for text, persons in _by_person(found, "value"):
-        yield _HEAD.pack(_VALUE, place) + str(text).encode(), persons
+    for text, persons in value_counts(values, items=kind == "items"):
+        yield _HEAD.pack(_VALUE, place) + text.encode(), persons
 
 
 def _cell_keys(values: pl.DataFrame, place: int) -> Iterator[tuple[bytes, int]]:
     numbers = number(values["value"]).to_numpy()
     for level, sign, index in grid_cells(numbers):
         cells = pl.DataFrame({"sign": sign, "index": index, "person": values["person"]})
-        for side, at, persons in _by_person(cells, "sign", "index"):
+        for side, at, persons in by_person(cells, "sign", "index"):
             yield _cell_key(place, Cell(level, side, at)), persons
 
 
@@ -213,79 +192,8 @@ def _class_keys(values: pl.DataFrame, place: int) -> Iterator[tuple[bytes, int]]
     yield from _value_keys(values, place, "category")
 
 
-def _by_person(frame: pl.DataFrame, *keys: str) -> Iterator[tuple[Any, ...]]:
-    yield from frame.group_by(*keys).agg(pl.col("person").n_unique()).select(*keys, "person").iter_rows()
-
-
-COUNT = SecureCount("domain.count", counts_of=_counts, scheme=ApprovedPlan.sum_scheme)
-
-
-def _add_names(site: Site, request: Request, context: SumContext, inputs: Mapping[str, bytes]) -> tuple[Integers, int]:
-    """The names of the proven keys that this site holds; nothing before they are proven."""
-    proven = COUNT.proven(site, request.round, np.frombuffer(inputs.get("totals", b""), dtype="<u8"))
-    if proven is None:
-        raise RefusedError(f"site {site.name!r} was asked for names of values that were not proven to be frequent")
-    if context.length != len(proven.f) * (1 + _LIMBS) + CHECKS:
-        raise IntegrityError("the names of a domain are a sum of another length")
-    mine = COUNT.prints(site)
-    own = dict(zip(zip(mine.f.tolist(), mine.h.tolist(), strict=True), _counts(site).keys, strict=True))
-    vector = np.zeros((len(proven.f), 1 + _LIMBS), dtype=np.uint64)
-    wanted = enumerate(zip(proven.f.tolist(), proven.h.tolist(), strict=True))
-    held = {place: own[print_pair] for place, print_pair in wanted if print_pair in own}
-    vector[list(held), 0] = 1
-    vector[list(held), 1:] = _limbs(list(held.values()))
-    state = site.state(DomainCountState)
-    if state.names is not None and state.names[0] != context.transcript:
-        raise IntegrityError("the names of a domain were asked for before, in another way")
-    state.names = (context.transcript, COUNT.same_sites(site, request, inputs))
-    return with_check(COUNT.secret_of(site), context.transcript, site.name, vector.reshape(-1)), _counts(site).rows
-
-
-NAMES = sum_task(
-    "domain.names", _add_names, scheme=ApprovedPlan.sum_scheme, modulus=P61, family="rows", over=COUNT.same_sites
-)
-
-
-def _limbs(keys: Sequence[bytes]) -> Integers:
-    """Each key as a row of numbers of 56 bits: its length, its bytes, zeros."""
-    padded = b"".join((bytes([len(key)]) + key).ljust(_LIMB * _LIMBS, b"\0") for key in keys)
-    words = np.zeros((len(keys), _LIMBS, 8), dtype=np.uint8)
-    words[:, :, :_LIMB] = np.frombuffer(padded, dtype=np.uint8).reshape(len(keys), _LIMBS, _LIMB)
-    return words.view("<u8").reshape(len(keys), _LIMBS).astype(np.uint64, copy=False)
-
-
-def _names_in(total: Integers, sites: int) -> list[bytes]:
-    """The keys that a total of names spells.
-
-    Raises:
-        IntegrityError: It spells none: a site sent something else.
-    """
-    table = total.reshape(-1, 1 + _LIMBS)
-    holders = table[:, 0]
-    if ((holders < 1) | (holders > sites)).any():
-        raise IntegrityError("the names of a domain cannot be read: a site sent something else")
-    inverses = {count: pow(count, -1, P61) for count in set(holders.tolist())}
-    shares = np.array([inverses[count] for count in holders.tolist()], dtype=np.uint64)
-    numbers = multiply(table[:, 1:] % np.uint64(P61), shares[:, None])
-    if (numbers >= 1 << (8 * _LIMB)).any():
-        raise IntegrityError("the names of a domain cannot be read: two sites spell one differently")
-    words = numbers.astype("<u8").view(np.uint8).reshape(len(table), _LIMBS, 8)
-    return [padded[1 : 1 + padded[0]] for padded in map(bytes, words[:, :, :_LIMB].reshape(len(table), -1))]
-
-
-def _proven_names(site: Site, round_number: int, inputs: Mapping[str, bytes]) -> list[bytes]:
-    """The announced names, if they are those of the proven keys."""
-    totals, announced = (np.frombuffer(inputs.get(name, b""), dtype="<u8") for name in ("totals", "names"))
-    proven, named = COUNT.proven(site, round_number, totals), site.state(DomainCountState).names
-    if named is None or proven is None:
-        raise RefusedError(f"site {site.name!r} took no part in the count that it is told the result of")
-    transcript, sites = named
-    secret = COUNT.secret_of(site)
-    names = _names_in(proven_total(secret, transcript, sorted(sites), announced), len(sites))
-    prints = fingerprints(secret, names)
-    if (prints.f != proven.f).any() or (prints.h != proven.h).any():
-        raise IntegrityError("a name of a domain is not that of a frequent value")
-    return names
+NAMES = NamedCount("domain", counts_of=_counts, tallies_of=unused_rows)
+COUNT = NAMES.count
 
 
 def _rest_cells(approved: ApprovedPlan, names: Sequence[bytes]) -> list[tuple[int, Cell]]:
@@ -305,7 +213,7 @@ def _outside_classes(site: Site, domain: Domain) -> int:
     classes = None if target is None else domain.columns[target].categories
     if target is None or classes is None or OTHER in classes or target not in undeclared_columns(site.plan.schema):
         return 0
-    values = _values(site, target)
+    values = values_of(site, target)
     known = category_text(values["value"]).is_in(list(classes))
     return int(values.filter(~known)["person"].n_unique())
 
@@ -313,7 +221,7 @@ def _outside_classes(site: Site, domain: Domain) -> int:
 def _add_rest(site: Site, request: Request, context: SumContext, inputs: Mapping[str, bytes]) -> tuple[Integers, int]:
     """How many persons of this site lie where a frequent value would change the ranges and classes."""
     state, own = site.state(DomainCountState), _counts(site)
-    names = _proven_names(site, request.round, inputs)
+    names = NAMES.verified(site, request.round, inputs)
     _require_own(site, names)
     domain, cells = _domain_of(site.plan, names), _rest_cells(site.plan, names)
     if state.rest is not None or context.length != length_of(len(cells) + 1, own.cap):
@@ -340,9 +248,10 @@ def _learn(site: Site, request: Request) -> Release:
     """Take the domain that the site enrols with, once it is proven that nothing frequent was left out of it."""
     state, least = site.state(DomainCountState), _counts(site).cap
     rest, proof = state.rest, request.payload.arrays["proof"]
-    if rest is None or state.names is None:
+    _, sites = NAMES.summed(site)
+    if rest is None:
         raise RefusedError(f"site {site.name!r} took no part in the count that it is told the result of")
-    state.rest, (_, sites) = None, state.names
+    state.rest = None
     secret = COUNT.secret_of(site)
     if not is_below(secret, rest.transcript, rest.public, sorted(sites), proof, counts=rest.counts, least=least):
         raise IntegrityError("a learned domain lacks a range or class that is frequent over all sites")
@@ -379,33 +288,28 @@ def count_domain(hub: Coordinator) -> Generator[Ask | RoundEnd, Any, tuple[Domai
         IntegrityError: Somebody sent what no honest party sends.
     """
     approved = hub.approved
-    counted = yield from COUNT.run(hub, threshold=approved.min_cell)
-    if not len(counted.f):
+    named = yield from NAMES.run(hub)
+    if not named.keys:
         raise _unknown(undeclared_columns(approved.schema), approved.min_cell)
-    length = len(counted.f) * (1 + _LIMBS) + CHECKS
-    proof = {"totals": counted.totals.astype("<u8").tobytes()}
-    total = yield from COUNT.sum_again(hub, NAMES, counted.sites, length, 0, proof)
-    names = _names_in(total.values[:-CHECKS], len(counted.sites))
-    domain, announced = _domain_of(approved, names), total.values.astype("<u8").tobytes()
-    rest = yield from _sum_rest(hub, counted.sites, names, {**proof, "names": announced})
+    domain = _domain_of(approved, named.keys)
+    rest = yield from _sum_rest(hub, named)
+    hub.unused.update(unused_in(named))
     payload = Payload(arrays={"proof": rest})
     learned: Replies = yield Ask(task=LEARN, to=hub.sites, payload=payload, expect=Expect())
     return domain, learned.sites
 
 
-def _sum_rest(
-    hub: Coordinator, sites: tuple[str, ...], names: Sequence[bytes], inputs: Mapping[str, bytes]
-) -> Generator[Ask | RoundEnd, Any, Integers]:
+def _sum_rest(hub: Coordinator, named: Named) -> Generator[Ask | RoundEnd, Any, Integers]:
     """What proves to the sites that nothing frequent was left out of ranges and classes."""
     approved, least = hub.approved, hub.approved.min_cell
-    counts = len(_rest_cells(approved, names)) + 1
-    rest = yield from COUNT.sum_again(hub, REST, sites, length_of(counts, least), 0, inputs)
+    counts = len(_rest_cells(approved, named.keys)) + 1
+    rest = yield from COUNT.sum_again(hub, REST, named.sites, length_of(counts, least), 0, named.inputs)
     if max(totals_of(rest.values, counts)) >= least:
         raise DataError(
             f"classes of {approved.schema.target!r} that fewer than {least} persons have are {least} persons or more",
             hint="Declare data.categories for it, merge rare classes, or lower policy.min_cell",
         )
-    return prove(rest.values, _public(inputs["names"]), counts=counts, least=least)
+    return prove(rest.values, _public(named.inputs["names"]), counts=counts, least=least)
 
 
 def _unknown(columns: Sequence[str], least: int) -> DataError:

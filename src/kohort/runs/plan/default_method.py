@@ -12,7 +12,8 @@ from typing import Any
 
 from kohort.crypto.sums.mask_keys import MOST_SITES
 from kohort.crypto.sums.scheme import MIN_SITES
-from kohort.methods.registry import find_method
+from kohort.errors import ConfigError
+from kohort.methods.registry import Method, find_method
 from kohort.privacy.policy import Policy
 from kohort.protocol.plan.sections import LEARNED_KINDS
 
@@ -21,6 +22,7 @@ __all__ = [
     "NETWORKS",
     "SAYS_NOTHING",
     "default_method",
+    "require_budget_key",
     "trains_network",
     "with_automatic_model",
     "with_default_settings",
@@ -109,11 +111,12 @@ def with_default_sum(own: Mapping[str, Any], sites: int | None) -> dict[str, Any
     return {**own, "secure": {"sum": "none" if sites == 1 else "bfv"}}
 
 
-def with_short_forms(own: Mapping[str, Any]) -> dict[str, Any]:
+def with_short_forms(own: Mapping[str, Any], data: Any = None) -> dict[str, Any]:
     """The keys of `[method]` with `dp = 1.0` and `secure = "masks"` as the sections they stand for.
 
     Args:
         own: The keys of `[method]`.
+        data: `[data]`, if there is one. Where it names identifiers, `dp = 1.0` protects persons, not rows.
 
     Returns:
         A new mapping.
@@ -123,7 +126,27 @@ def with_short_forms(own: Mapping[str, Any]) -> dict[str, Any]:
         value = made.get(name)
         if isinstance(value, str if key == "sum" else int | float) and not isinstance(value, bool):
             made[name] = {key: value}
+            if name == "dp" and isinstance(data, Mapping) and (data.get("identifiers") or data.get("person")):
+                made[name]["unit"] = "person"
+    if isinstance(phases := made.get("phases"), list | tuple):
+        made["phases"] = [with_short_forms(one, data) if isinstance(one, Mapping) else one for one in phases]
     return made
+
+
+def require_budget_key(method: Method, own: Mapping[str, Any]) -> None:
+    """Refuse a budget for a method that adds no noise, and name those that do.
+
+    Args:
+        method: The method.
+        own: The keys of `[method]`.
+
+    Raises:
+        ConfigError: It has no key `dp`.
+    """
+    if "dp" not in own or any(item.name == "dp" for item in fields(method.config)):
+        return
+    others = "additive, fedavg and oneshot have one" + ("; here phases have" if _has_phases(method.name) else "")
+    raise ConfigError(f"method {method.name!r} has no privacy budget (method.dp)", hint=f"Drop it: {others}")
 
 
 def with_default_settings(

@@ -44,9 +44,10 @@ def validated(section: type[Any], values: Any, place: str) -> Any:
             raise ConfigError(f"the plan lacks {full!r}", hint="Add it") from None
         if first["type"] in {"dataclass_type", "dataclass_exact_type"}:
             keys = ", ".join(_valid_keys(section, where)[:6])
-            raise ConfigError(
-                f"{full!r} in the plan is a section, not a single value", hint=f"Write [{full}] and its keys: {keys}"
-            ) from None
+            listed = any(part.isdigit() for part in where)  # an entry of a list has no heading of its own
+            how = f"{where[-1]} = {{...}} with its keys" if listed else f"[{full}] and its keys"
+            message = f"{full!r} in the plan is a section, not a single value"
+            raise ConfigError(message, hint=f"Write {how}: {keys}") from None
         raise ConfigError(f"{full!r} in the plan: {first['msg'].lower()}", hint="Correct it") from None
 
 

@@ -43,6 +43,7 @@ def judge(
     *,
     excluded: Sequence[Excluded],
     outside: int,
+    unused: Sequence[LeftOut] = (),
     unjudged: int,
     min_cell: int,
     has_budget: bool,
@@ -57,6 +58,7 @@ def judge(
         metrics: The measures of the model; empty when nothing was measured.
         excluded: Sites that were left out.
         outside: Rows of sites that lie outside the agreed domain.
+        unused: What a secure count told of rows that real sites left out.
         unjudged: Test rows with a class that no site has, or with a category that the model cannot read.
         min_cell: Fewest rows that may be told apart.
         has_budget: Whether the plan spends a budget.
@@ -66,6 +68,7 @@ def judge(
     left_out = public_counts(
         [
             *population.left_out,
+            *unused,
             LeftOut(what="sites", why="refused, failed or too late", count=len(excluded), of_rows=False),
             LeftOut(what="rows", why="a category or class outside the agreed domain", count=outside),
             LeftOut(what="test rows", why="a class or category that no site has", count=unjudged),

@@ -270,6 +270,16 @@ class Outcome:
         }
 
 
+def _task_facts(model: Model, task: TargetTask | None) -> dict[str, Any]:
+    """What was learned, why that, and of two classes the one that F1, precision and recall are about."""
+    told: dict[str, Any] = {"kind": model.task}
+    if task is not None and task.task == model.task:
+        told["why"] = task.why
+    if model.task == "classification" and len(model.classes or ()) == 2:
+        told["positive"] = (model.classes or ())[-1]
+    return told
+
+
 def outcome_of(
     *,
     plan: Plan,
@@ -329,7 +339,7 @@ def outcome_of(
         bytes={"up": costs.bytes_up, "down": costs.bytes_down},
         watt_hours=cpu * plan.costs.watts / 3600,
         notes=(*notes, *remarks.notes, *warnings),
-        task={"kind": model.task, **({} if task is None or task.task != model.task else {"why": task.why})},
+        task=_task_facts(model, task),
         baselines=judged.baselines,
         left_out=judged.left_out,
         warnings=warnings,

@@ -5,8 +5,8 @@ a site does not have, and numbers of rows of very different size. What has a cle
 mapping; what somebody has to decide becomes a suggestion. The agreed form is the one that most sites have, the earliest
 site's where equally many do.
 
-Guarantee: pure; nothing but the profiles is looked at, so no value that fewer than their minimum of persons have is
-named.
+Guarantee: pure; nothing but profiles and counted values is looked at, so no value that fewer than their minimum of
+persons have is named.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from kohort.tables.harmonise.mapping import ColumnRule, SiteMapping, TableMappin
 from kohort.tables.harmonise.profiles import SHARES, ColumnProfile, TableProfile, size_power
 from kohort.tables.harmonise.toml import mapping_text
 from kohort.tables.harmonise.units import UnitDifference, unit_differences
+from kohort.tables.harmonise.values import READ_TEXT, CountedValue, Values, counted_values, profiled_values, quoted
 from kohort.tables.harmonise.words import FAMILIES, family_of, folded, is_missing_word, name_key
 
 __all__ = ["Comparison", "Disagreement", "compare_profiles"]
@@ -53,7 +54,7 @@ class Disagreement:
     kind: DisagreementKind
     column: str | None
     sites: tuple[str, ...]
-    """The sites that differ from the agreed form."""
+    """The sites that differ from the agreed form; none where a count does not say which do."""
     message: str
     mended: bool
     """Whether the proposed mapping mends it."""
@@ -62,7 +63,7 @@ class Disagreement:
     def brief(self) -> str:
         """The same without any value of the column, for notes and errors."""
         where = "" if self.column is None else f" of {self.column}"
-        return f"{self.kind}{where} ({', '.join(self.sites)})"
+        return f"{self.kind}{where}" + (f" ({', '.join(self.sites)})" if self.sites else "")
 
     def to_plain(self) -> dict[str, Any]:
         """JSON values."""
@@ -117,7 +118,11 @@ class _Found:
 
 
 def compare_profiles(
-    profiles: Sequence[TableProfile], *, columns: Sequence[str] | None = None, target: str | None = None
+    profiles: Sequence[TableProfile],
+    *,
+    columns: Sequence[str] | None = None,
+    target: str | None = None,
+    counted: Mapping[str, Sequence[CountedValue]] | None = None,
 ) -> Comparison:
     """Compare the tables of sites by their profiles.
 
@@ -125,6 +130,7 @@ def compare_profiles(
         profiles: One per site.
         columns: The agreed names, if a plan says them. Other columns are compared where sites share them.
         target: The column to predict: a class that a site lacks is named.
+        counted: Per column, the values that a secure count over all sites named, where profiles name none.
 
     Returns:
         The disagreements, the mapping that mends what can be mended, and suggestions for the rest.
@@ -139,9 +145,12 @@ def compare_profiles(
         raise ConfigError("one table has nothing to disagree with", hint="Give the tables of two or more sites")
     found = _Found()
     for name, by_site in _same_columns(profiles, columns or (), found).items():
-        _compare_column(name, by_site, found)
-        if name == target:
+        told = None if counted is None else counted.get(name, ())
+        _compare_column(name, by_site, told, found)
+        if name == target and told is None:
             _compare_classes(name, by_site, found)
+        elif name == target:
+            _compare_counted_classes(name, counted_values(told or (), by_site), found)
     _compare_sizes(profiles, found)
     general = SiteMapping(columns=found.rules, values=found.values)
     own = {site: SiteMapping(columns=rules) for site, rules in found.at_sites.items()}
@@ -208,18 +217,23 @@ def _say_absent(
                 found.suggestions.append(f"[columns.{name}] from = [{close[0]!r}], if that is the same column")
 
 
-def _compare_column(name: str, by_site: Mapping[str, ColumnProfile], found: _Found) -> None:
-    _compare_markers(name, by_site, found)
+def _compare_column(
+    name: str, by_site: Mapping[str, ColumnProfile], counted: Iterable[CountedValue] | None, found: _Found
+) -> None:
+    _compare_markers(name, by_site, counted, found)
     known = {site: profile for site, profile in by_site.items() if profile.kind != "empty"}
+    values = profiled_values(known) if counted is None else counted_values(counted, known)
     if len(known) > 1:
-        spelt = _compare_families(name, known, found)
+        spelt = _compare_families(name, known, values, found)
         if not spelt and _compare_types(name, known, found):
-            _compare_spellings(name, known, found)
+            _compare_spellings(name, values, found)
             _compare_units(name, known, found)
     _compare_shares(name, by_site, found)
 
 
-def _compare_markers(name: str, by_site: Mapping[str, ColumnProfile], found: _Found) -> None:
+def _compare_markers(
+    name: str, by_site: Mapping[str, ColumnProfile], counted: Iterable[CountedValue] | None, found: _Found
+) -> None:
     """Texts and numbers that stand for a missing value."""
     markers = {
         site: tuple(dict.fromkeys((*filter(is_missing_word, profile.values or ()), *profile.codes)))
@@ -227,65 +241,48 @@ def _compare_markers(name: str, by_site: Mapping[str, ColumnProfile], found: _Fo
         if profile.kind in ("category", "number")
     }
     used = {site: several for site, several in markers.items() if several}
-    if used:
-        found.rule(name, missing=tuple(sorted({marker for several in used.values() for marker in several})))
-        said = "; ".join(f"{_quoted(several)} at {site}" for site, several in used.items())
-        found.say("missing marker", name, used, f"{name} has markers for missing values: {said}", mended=True)
+    words = [one for one in counted or () if one.kind in ("category", READ_TEXT) and is_missing_word(one.text)]
+    if used or words:
+        texts = {*(marker for several in used.values() for marker in several), *(one.text for one in words)}
+        found.rule(name, missing=tuple(sorted(texts)))
+        said = [f"{quoted(several)} at {site}" for site, several in used.items()]
+        said += [f"{one.text!r} at {one.holders} of {len(by_site)} sites" for one in words]
+        found.say(
+            "missing marker", name, used, f"{name} has markers for missing values: {'; '.join(said)}", mended=True
+        )
 
 
-def _values_of(profile: ColumnProfile) -> list[str]:
-    codes = set(profile.codes)
-    return [text for text in profile.values or () if text not in codes and not is_missing_word(text)]
-
-
-def _compare_families(name: str, known: Mapping[str, ColumnProfile], found: _Found) -> bool:
+def _compare_families(name: str, known: Mapping[str, ColumnProfile], values: Values, found: _Found) -> bool:
     """Spellings of sex, yes and no, positive and negative. Whether the column is of such a family."""
     if any(profile.values is None or profile.kind == "items" for profile in known.values()):
         return False
-    values = {site: _values_of(profile) for site, profile in known.items()}
-    family = family_of(text for several in values.values() for text in several)
+    family = family_of(values.holders)
     if family is None:
         return False
     kinds = {profile.kind for profile in known.values()}
     spelt: dict[str, tuple[str, ...]] = {}
-    odd: set[str] = set()
     for meaning in FAMILIES[family]:
-        forms = _forms(values, lambda text, meaning=meaning: text.strip().casefold() in meaning)
+        forms = values.forms(lambda text, meaning=meaning: text.strip().casefold() in meaning)  # type: ignore[misc]
         if len(forms) > 1:
-            agreed = _most(forms)
+            agreed = values.most(forms)
             spelt[agreed] = tuple(sorted(set(forms) - {agreed}))
-            odd |= {site for form, sites in forms.items() if form != agreed for site in sites}
     if not spelt:
         return kinds <= {"category"} or len(kinds) == 1
-    _agree_on_family(name, known, spelt, found)
-    said = "; ".join(f"{_quoted(several)} at {site}" for site, several in values.items())
+    _agree_on_family(name, values, spelt, found)
     kind: DisagreementKind = "yes/no" if family == "yes/no" else "spelling"
-    found.say(kind, name, sorted(odd), f"{name} is spelt differently: {said}", mended=True)
+    odd = values.sites_with(text for others in spelt.values() for text in others)
+    found.say(kind, name, odd, f"{name} is spelt differently: {values.words()}", mended=True)
     return True
 
 
-def _agree_on_family(
-    name: str, known: Mapping[str, ColumnProfile], spelt: Mapping[str, tuple[str, ...]], found: _Found
-) -> None:
-    """The agreed spellings, and the type of the sites that have them."""
+def _agree_on_family(name: str, values: Values, spelt: Mapping[str, tuple[str, ...]], found: _Found) -> None:
+    """The agreed spellings, and the type of the columns that have them."""
     found.values[name] = dict(spelt)
-    kinds = {
-        profile.kind for profile in known.values() if set(spelt) & set(profile.values or ())
-    }  # of the sites whose spelling was chosen
+    kinds = frozenset[str]().union(*(values.kinds[text] for text in spelt))
     if kinds <= {"boolean"}:
         found.rule(name, type="boolean")
     elif kinds <= {"number"}:
         found.rule(name, type="number")
-
-
-def _forms(values: Mapping[str, Sequence[str]], means: Any) -> dict[str, list[str]]:
-    """The spellings of one meaning, with the sites that have them."""
-    forms: dict[str, list[str]] = {}
-    for site, several in values.items():
-        for text in several:
-            if means(text):
-                forms.setdefault(text, []).append(site)
-    return forms
 
 
 def _compare_types(name: str, known: Mapping[str, ColumnProfile], found: _Found) -> bool:
@@ -316,37 +313,31 @@ def _type_words(profile: ColumnProfile) -> str:
     return f"{profile.kind} (reads as {profile.reads_as})" if profile.reads_as else profile.kind
 
 
-def _compare_spellings(name: str, known: Mapping[str, ColumnProfile], found: _Found) -> None:
+def _compare_spellings(name: str, values: Values, found: _Found) -> None:
     """Categories and items that differ only in case, accents, blanks or punctuation."""
-    values = {
-        site: _values_of(profile)
-        for site, profile in known.items()
-        if profile.kind in ("category", "items") and profile.reads_as is None
-    }
-    keys = dict.fromkeys(folded(text) or text for several in values.values() for text in several)
+    keys = dict.fromkeys(folded(text) or text for text in values.holders if text in values.spelt)
     spelt: dict[str, tuple[str, ...]] = {}
-    odd: set[str] = set()
     for key in keys:
-        forms = _forms(values, lambda text, key=key: (folded(text) or text) == key)
+        forms = values.forms(lambda text, key=key: (folded(text) or text) == key, spelt=True)  # type: ignore[misc]
         if len(forms) > 1:
-            agreed = _most(forms)
+            agreed = values.most(forms)
             spelt[agreed] = tuple(sorted(set(forms) - {agreed}))
-            odd |= {site for form, sites in forms.items() if form != agreed for site in sites}
     if spelt:
         found.values[name] = spelt
-        said = "; ".join(f"{_quoted(others)} for {agreed!r}" for agreed, others in spelt.items())
-        found.say("spelling", name, sorted(odd), f"{name} is spelt differently: {said}", mended=True)
+        said = "; ".join(f"{quoted(others)} for {agreed!r}" for agreed, others in spelt.items())
+        odd = values.sites_with(text for others in spelt.values() for text in others)
+        found.say("spelling", name, odd, f"{name} is spelt differently: {said}", mended=True)
     _suggest_close(name, values, found)
 
 
-def _suggest_close(name: str, values: Mapping[str, Sequence[str]], found: _Found) -> None:
+def _suggest_close(name: str, values: Values, found: _Found) -> None:
     """Values of single sites that look like a value which those sites do not have."""
-    everywhere = Counter(text for several in values.values() for text in set(several))
+    everywhere = {text: n for text, n in values.holders.items() if text in values.spelt}
     if not 1 < len(everywhere) <= MAX_CLOSE:
         return
     taken = {folded(text) for others in found.values.get(name, {}).values() for text in others}
     for text, count in sorted(everywhere.items()):
-        if count == len(values) or folded(text) in taken:
+        if count >= values.everybody or folded(text) in taken:
             continue
         without = [other for other, n in everywhere.items() if n > count and _digits(other) == _digits(text)]
         close = difflib.get_close_matches(text, [other for other in without if other != text], n=1, cutoff=CLOSE)
@@ -395,17 +386,34 @@ def _compare_shares(name: str, by_site: Mapping[str, ColumnProfile], found: _Fou
 
 def _compare_classes(name: str, by_site: Mapping[str, ColumnProfile], found: _Found) -> None:
     """Classes of the target that a site lacks, after the proposed spellings."""
-    meaning = {text: agreed for agreed, others in found.values.get(name, {}).items() for text in others}
+    meaning = _meanings(name, found)
     present = {
-        site: {meaning.get(text, text) for text in _values_of(profile)}
+        site: {meaning.get(text, text) for text in profiled_values({site: profile}).holders}
         for site, profile in by_site.items()
         if profile.values is not None
     }
     every = set().union(*present.values())
     lacking = {site: sorted(every - classes) for site, classes in present.items() if every - classes}
     if lacking and len(present) == len(by_site):
-        said = "; ".join(f"{_quoted(classes)} at {site}" for site, classes in lacking.items())
+        said = "; ".join(f"{quoted(classes)} at {site}" for site, classes in lacking.items())
         found.say("classes", name, lacking, f"classes of {name} are absent, or too rare to name: {said}", mended=False)
+
+
+def _compare_counted_classes(name: str, values: Values, found: _Found) -> None:
+    """Classes of the target that fewer sites have than others, where a count does not say which."""
+    meaning = _meanings(name, found)
+    holders: dict[str, int] = {}
+    for text, count in values.holders.items():
+        agreed = meaning.get(text, text)
+        holders[agreed] = holders.get(agreed, 0) + count
+    few = {text: count for text, count in holders.items() if count < values.everybody}
+    if few:
+        said = ", ".join(f"{text!r} at {count} of {values.everybody} sites" for text, count in few.items())
+        found.say("classes", name, (), f"not every site has all classes of {name}: {said}", mended=False)
+
+
+def _meanings(name: str, found: _Found) -> dict[str, str]:
+    return {text: agreed for agreed, others in found.values.get(name, {}).items() for text in others}
 
 
 def _compare_sizes(profiles: Sequence[TableProfile], found: _Found) -> None:
@@ -419,7 +427,3 @@ def _compare_sizes(profiles: Sequence[TableProfile], found: _Found) -> None:
 
 def _join(sites: Iterable[str]) -> str:
     return ", ".join(sites)
-
-
-def _quoted(texts: Iterable[str]) -> str:
-    return ", ".join(repr(text) for text in texts)

@@ -25,7 +25,7 @@ from kohort.tables.domain import category_text
 from kohort.tables.grid import Cell, grid_bounds, grid_cells
 from kohort.tables.harmonise.words import MISSING_CODES, MISSING_WORDS, as_numbers
 
-__all__ = ["SHARES", "ColumnProfile", "TableProfile", "profile_table", "size_class", "size_power"]
+__all__ = ["SHARES", "ColumnProfile", "TableProfile", "is_size_class", "profile_table", "size_class", "size_power"]
 
 Kind = Literal["number", "category", "boolean", "date", "items", "empty"]
 SHARES: Final = ("none", "under 5 %", "5 to 20 %", "20 to 50 %", "over 50 %", "all")
@@ -135,6 +135,11 @@ def size_class(count: int) -> str:
         return "fewer than 100"
     power = len(str(count)) - 1
     return f"{10**power:,} to {10 ** (power + 1) - 1:,}"
+
+
+def is_size_class(rows: str) -> bool:
+    """Whether a text is a class of numbers of rows."""
+    return any(rows == size_class(10**power) for power in range(1, 19))
 
 
 def size_power(rows: str) -> int:

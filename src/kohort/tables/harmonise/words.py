@@ -13,6 +13,8 @@ from typing import Final
 
 import polars as pl
 
+from kohort.tables.text_types import MISSING_WORDS
+
 __all__ = [
     "CONVERSIONS",
     "FAMILIES",
@@ -43,12 +45,6 @@ FAMILIES: Final[Mapping[str, tuple[tuple[str, ...], ...]]] = {
     ),
 }
 """Spellings that mean the same, by meaning; a family applies to a column whose values all belong to it."""
-MISSING_WORDS: Final = frozenset(
-    {
-        "", ".", "-", "--", "?", "na", "n/a", "n.a.", "nan", "null", "none", "nil", "missing", "unknown", "unk",
-        "not known", "not recorded", "not available", "no data", "unbekannt", "k.a.", "inconnu", "desconocido",
-    }
-)  # fmt: skip
 MISSING_CODES: Final = (-9.0, -99.0, -999.0, -9999.0, 999.0, 9999.0, 99999.0)
 _SYNONYMS: Final = {
     "gender": "sex", "geschlecht": "sex", "sexe": "sex", "sexo": "sex",
@@ -69,7 +65,7 @@ _UNIT_WORDS: Final = frozenset(
     }
 )  # fmt: skip
 _NUMBER: Final = re.compile(
-    r"^[<>≤≥~]?\s*(?P<number>[+-]?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*(?:\+|%|[^\W\d_][\w.°/ %]*)?$"
+    r"^[<>≤≥~€$£]?\s*(?P<number>[+-]?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*(?:\+|%|[€$£]|[^\W\d_][\w.°/ %]*)?$"
 )
 
 

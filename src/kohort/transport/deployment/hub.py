@@ -306,6 +306,8 @@ class HubFolder:
     @contextmanager
     def backend(self, *, wait: float = 60.0) -> Iterator[FlowerBackend]:
         """A run at the SuperLink, with the sites that connect within `wait` seconds."""
+        if not (self.path / "identity.key").is_file():
+            raise ConfigError(f"{self.path} is no hub's folder", hint="Make one with: kohort hub init")
         check_folder(self.path)
         self.drop_overdue()
         registered = self.sites()

@@ -168,7 +168,7 @@ class SiteFolder:
         identity = self._identity(site, passphrase)
         hub = self._hub(identity)
         holds_keys = identity.name == KEY_HOLDER
-        frame = pl.DataFrame() if holds_keys else self._table(site)
+        frame = pl.DataFrame() if holds_keys else self._table(site, declared.target)
         cluster, rule, low = cluster_of(site.cluster, frame), low_risk_rule(site.low_risk), None
         schema = Schema(columns={}) if holds_keys else _schema_of(declared, frame, rule)
         if rule is not None:
@@ -219,7 +219,7 @@ class SiteFolder:
         identity = self._identity(site, passphrase)
         if identity.name == KEY_HOLDER:
             raise ConfigError("a key-holder has no table", hint="Let the sites write their profiles")
-        frame = self._table(site)
+        frame = self._table(site, declared.target)
         ledger, receipts, high_water = self._open_ledger(identity, self._hub(identity))
         try:
             self._check_limits(limits, [PROFILE], ledger, begins=False)
@@ -251,8 +251,9 @@ class SiteFolder:
             raise
         return ledger, receipts, high_water
 
-    def _table(self, site: SiteSection) -> pl.DataFrame:
-        return read_site_table(self.path, name=site.name, table=site.table, query=site.query, mapping=site.mapping)
+    def _table(self, site: SiteSection, target: str | None) -> pl.DataFrame:
+        how = {"query": site.query, "mapping": site.mapping}
+        return read_site_table(self.path, name=site.name, table=site.table, target=target, **how)
 
     def _high_water(self, identity: Identity) -> HighWater:
         """How far the ledger has come: marks beside the ledger folder, and outside the site's folder."""

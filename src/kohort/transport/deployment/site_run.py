@@ -31,7 +31,7 @@ from kohort.privacy.releases import ReleaseAccount
 from kohort.protocol.enrolment import DESCRIBE
 from kohort.protocol.key_holder import KEYS, OPEN, KeyHolderState, key_holder_contract
 from kohort.protocol.plan.approved import ApprovedPlan
-from kohort.protocol.site import Site, SiteTable
+from kohort.protocol.site import Site, SiteTable, UnusedRows
 from kohort.rng import Streams
 from kohort.rounds.clusters import join_cluster
 from kohort.rounds.plan_account import with_total_claim
@@ -149,6 +149,7 @@ def run_opener(resources: SiteResources, ledger: SiteLedger) -> Callable[[Reques
         site.keep_model = _keep_model_of(site, store)
         site.openings = resources.openings
         site.releases = resources.releases
+        site.unused = _unused(resources.frame, schema, read)
         tasks = tuple(dict.fromkeys(step.task for step in approved.contract if step.task != DESCRIBE.name))
         resources.limit(tasks, not store.plan)
         pinned = _pinned_roster(resources, peers, store)
@@ -188,6 +189,21 @@ def _table(resources: SiteResources, schema: Schema, plan: Plan) -> SiteTable:
     asked_of = frame.columns if plan.data.missing == "drop" else [str(schema.target)]
     low = frame.head(resources.low or 0).drop_nulls(asked_of).height
     return SiteTable(rows, 0, rows.height, low=low, low_by_row=resources.low_by_row)
+
+
+def _unused(frame: pl.DataFrame, schema: Schema, plan: Plan) -> dict[str, UnusedRows]:
+    """The rows of the table that take no part, by reason, and the persons they are about."""
+    answered = pl.lit(value=True) if schema.target is None else pl.col(schema.target).is_not_null()
+    found = {"target": ~answered}
+    if plan.data.missing == "drop":
+        found["drop"] = answered & pl.any_horizontal(pl.col(list(schema.columns)).is_null())
+    person = schema.identifiers[0] if schema.identifiers else None
+    unused = {}
+    for reason, rows in found.items():
+        left_out = frame.filter(rows)
+        persons = left_out.height if person is None else left_out[person].n_unique()
+        unused[reason] = UnusedRows(left_out.height, persons)
+    return unused
 
 
 def _asks_for_low_rows(approved: ApprovedPlan) -> bool:

@@ -19,7 +19,9 @@ __all__ = ["read_site_table"]
 LOG = Path("log") / "table.log"
 
 
-def read_site_table(folder: Path, *, name: str, table: str, query: str = "", mapping: str = "") -> pl.DataFrame:
+def read_site_table(
+    folder: Path, *, name: str, table: str, query: str = "", mapping: str = "", target: str | None = None
+) -> pl.DataFrame:
     """Read the table of a site.
 
     Args:
@@ -28,6 +30,7 @@ def read_site_table(folder: Path, *, name: str, table: str, query: str = "", map
         table: A path, the address of a database, or an OMOP folder.
         query: A SELECT statement, for a database.
         mapping: A mapping file, or nothing.
+        target: The column to predict, whose gaps are counted.
 
     Returns:
         The table with the agreed names, types and values.
@@ -54,6 +57,17 @@ def read_site_table(folder: Path, *, name: str, table: str, query: str = "", map
             read_guarded(folder / mapping, forbidden=UNCHANGED)
         frame, lost = TableMapping.load(folder / mapping).apply(frame, site=name)
         notes = (*notes, *lost)
+    notes = (*notes, *_gaps(frame, target))
     if notes:
         write_atomic(folder / LOG, "".join(f"{note}\n" for note in notes).encode(), private=True)
     return check_finite(frame)
+
+
+def _gaps(frame: pl.DataFrame, target: str | None) -> list[str]:
+    """Rows that plans leave out for a missing value, counted."""
+    if target is None or target not in frame.columns:
+        return []
+    unanswered = frame[target].null_count()
+    others = frame.height - frame.drop_nulls().height - unanswered
+    said = [f"{unanswered:,} rows have no value of {target} and take no part in runs"] if unanswered else []
+    return said + ([f'{others:,} other rows have a gap: plans with missing = "drop" leave them out'] if others else [])
