@@ -18,7 +18,8 @@ from tests.support.examples import examples
 
 from kohort.anonymity.relational.algorithms.mondrian import mondrian
 from kohort.anonymity.relational.algorithms.refine import refine
-from kohort.anonymity.relational.anonymise import anonymise, k_of_risk
+from kohort.anonymity.relational.anonymise import anonymise
+from kohort.anonymity.relational.population import k_of_risk
 from kohort.anonymity.relational.rule import Rule
 from kohort.errors import ConfigError, RefusedError
 from kohort.tables.datasets.catalogue import load_dataset
@@ -101,7 +102,7 @@ def test_the_filter_of_classes_changes_no_move(labelled, monkeypatch) -> None:
         return anonymise(frame, quasi=["a", "b", "c"], sensitive=["ill"], k=4, t=0.2, **options)
 
     filtered = made()
-    module = "kohort.anonymity.relational.algorithms.refine"
+    module = "kohort.anonymity.relational.algorithms.cell_shape"
     for marks in ("_value_marks", "_label_marks"):
         used = getattr(import_module(module), marks)
         monkeypatch.setattr(f"{module}.{marks}", lambda *given, used=used: (*used(*given)[:2], 0.0))

@@ -82,7 +82,12 @@ class Anonymiser(TransformerMixin, BaseEstimator):  # type: ignore[misc] # sciki
         beta_kind: BetaKind = "basic",
         delta: float = 0.0,
         risk: float = 0.0,
-        population: int | None = None,
+        population: Any = None,
+        presence: tuple[float, float] | None = None,
+        rounding: Mapping[str, float] | None = None,
+        top: Mapping[str, float] | None = None,
+        bottom: Mapping[str, float] | None = None,
+        means: Sequence[str] = (),
         algorithm: Algorithm = "auto",
         hierarchies: Hierarchies = "auto",
         keep_exact: KeepExact = True,
@@ -109,6 +114,11 @@ class Anonymiser(TransformerMixin, BaseEstimator):  # type: ignore[misc] # sciki
         self.delta = delta
         self.risk = risk
         self.population = population
+        self.presence = presence
+        self.rounding = rounding
+        self.top = top
+        self.bottom = bottom
+        self.means = means
         self.algorithm = algorithm
         self.hierarchies = hierarchies
         self.keep_exact = keep_exact
@@ -232,7 +242,7 @@ def _class_losses(made: Anonymised) -> NDArray[np.float64]:
 
 def _widths(cells: ColumnCells, hierarchy: Hierarchy | None) -> NDArray[np.float64]:
     raw = np.zeros(len(cells.cells))
-    for place, cell in enumerate(cells.cells):
+    for place, cell in enumerate(cells.spans or cells.cells):
         if cell is SUPPRESSED:
             raw[place] = np.inf
         elif isinstance(cell, Interval):
@@ -249,7 +259,7 @@ def _covers(cells: ColumnCells, values: list[Any], hierarchy: Hierarchy | None) 
     """Whether each cell covers each value."""
     texts = [None if value is None else canonical_text(value) for value in values]
     found = np.zeros((len(cells.cells), len(values)), dtype=np.bool_)
-    for place, cell in enumerate(cells.cells):
+    for place, cell in enumerate(cells.spans or cells.cells):
         if cell is SUPPRESSED:
             found[place] = True
         elif isinstance(cell, Interval):
@@ -269,7 +279,7 @@ def _leaves(hierarchy: Hierarchy | None, label: Label) -> set[str | None]:
 
 def _column(cells: ColumnCells, chosen: Integers) -> pl.Series:
     """The cells of the chosen classes as text, `*` where there is none."""
-    texts = pl.concat([cells.texts(), pl.Series(cells.name, ["*"], dtype=pl.String)])
+    texts = pl.concat([cells.texts().cast(pl.String), pl.Series(cells.name, ["*"], dtype=pl.String)])
     return texts.gather(np.where(chosen < 0, len(cells.cells), cells.of_class[chosen]))
 
 

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from kohort.anonymity.relational.algorithms.lattice import lattice, node_classes
 from kohort.anonymity.relational.algorithms.mondrian import mondrian
 from kohort.anonymity.relational.algorithms.refine import leave_out, refine, too_many_pairs
+from kohort.anonymity.relational.coding import mean_cells
 from kohort.anonymity.relational.hierarchy_builders import RHOS, automatic_hierarchy, data_independent, date_hierarchy
 from kohort.anonymity.relational.hierarchy_levels import HierarchyLevels, levels_by_column
 from kohort.anonymity.relational.problem import CodedTable, Integers, Partition, Problem, code_table
@@ -55,6 +56,7 @@ class ClassOptions:
         balance: What a suppressed row costs beside a generalised one, from 0 (nothing) to 1 (everything).
         finish: Applied to a finished partition (the keep-exact step).
         max_set: Most values that a released set may name; None decides by the number of values of a column.
+        means: Columns that are released as class means instead of intervals.
     """
 
     algorithm: str
@@ -67,6 +69,7 @@ class ClassOptions:
     finish: Callable[[Partition], Partition]
     max_set: int | None = None
     balance: float = 0.0
+    means: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,7 @@ class FormedClasses:
         loss: Mean loss over rows and quasi-identifiers of the cells, weighted, before rows are left out.
         steps: The hierarchy levels of the labels; None where intervals and sets are released.
         notes: What was left undone.
+        cuts: The problem with codes in the order in which classes are cut; None for that of the table.
     """
 
     partition: Partition
@@ -92,6 +96,7 @@ class FormedClasses:
     loss: float
     steps: tuple[HierarchyLevels, ...] | None = None
     notes: tuple[str, ...] = ()
+    cuts: Problem | None = None
 
 
 def form_classes(frame: pl.DataFrame, problem: Problem, options: ClassOptions) -> list[FormedClasses]:
@@ -112,6 +117,8 @@ def form_classes(frame: pl.DataFrame, problem: Problem, options: ClassOptions) -
     if isinstance(options.hierarchies, str):
         find_hierarchy_technique(options.hierarchies)
     labelled = options.hierarchies != "auto" or options.levels is not None
+    if options.means and (labelled or options.algorithm in ("lattice", "thesis")):
+        raise ConfigError("columns are to be released as means and as labels", hint="Leave means or hierarchies out")
     chosen = "lattice" if options.algorithm == "auto" and labelled else options.algorithm
     if options.levels is not None:
         if chosen != "lattice":
@@ -134,7 +141,7 @@ def _makers(problem: Problem, options: ClassOptions) -> list[FormedClasses]:
     notes: tuple[str, ...] = ()
     if problem.requirements is not None or _names_too_many(problem, best):
         notes = too_many_pairs(problem, best)
-        found[0] = refine(problem, best), name
+    found[0] = refine(problem, best), name
     made = [_by_sets(problem, options, options.finish(partition), maker) for partition, maker in found]
     return [replace(made[0], notes=notes), *made[1:]]
 
@@ -152,6 +159,7 @@ def _by_sets(problem: Problem, options: ClassOptions, partition: Partition, name
         _date_cells(problem.table, place, partition, dates[one.name]) if one.name in dates else one
         for place, one in enumerate(cells)
     )
+    shown = tuple(mean_cells(problem.table, partition, one) if one.name in options.means else one for one in shown)
     return FormedClasses(partition, shown, NOBODY, dates, name, problem.mean_loss(partition))
 
 
@@ -184,10 +192,9 @@ def leave_rows_out(problem: Problem, made: FormedClasses, options: ClassOptions,
     """
     if rows <= len(made.suppressed):
         return made
-    left = leave_out(problem, made.partition, made.steps, rows=rows, balance=options.balance, already=made.suppressed)
-    labels = made.partition.labels.copy()
-    labels[left] = made.partition.count
-    partition = Partition.of_labels(labels)
+    partition, left = leave_out(
+        problem, made.partition, made.steps, rows=rows, balance=options.balance, already=made.suppressed, cuts=made.cuts
+    )
     if made.steps is not None:
         return replace(
             made, partition=partition, suppressed=left, cells=label_cells(problem.table, partition, made.steps)
@@ -324,18 +331,18 @@ def _by_lattice(frame: pl.DataFrame, problem: Problem, options: ClassOptions) ->
     found = lattice(problem, steps, node_budget=options.node_budget, suppression_limit=options.suppression_limit)
     candidates = [(options.finish(found.partition), found.suppressed)]
     notes: tuple[str, ...] = ()
+    # A search from below releases diverse rows first and leaves the others behind; one from above does not.
+    ordered = _in_leaf_order(problem, frame, steps)
     if problem.requirements is not None:
-        # A search from below releases diverse rows first and leaves the others behind; one from above does not.
-        ordered = _in_leaf_order(problem, frame, steps)
         candidates.append((options.finish(mondrian(ordered, split="look-ahead")), NOBODY))
-        best, left = min(candidates, key=lambda one: _label_loss(problem, steps, one[0]))
-        if not len(left):
-            notes = too_many_pairs(problem, best)
-            candidates.append((options.finish(refine(problem, best, steps, cuts=ordered)), left))
+    best, left = min(candidates, key=lambda one: _label_loss(problem, steps, one[0]))
+    if problem.requirements is not None:
+        notes = too_many_pairs(problem, best)
+    candidates.append((options.finish(refine(problem, best, steps, cuts=ordered, left=left)), left))
     partition, left = min(candidates, key=lambda one: _label_loss(problem, steps, one[0]))
     cells = label_cells(problem.table, partition, steps)
     loss = _label_loss(problem, steps, partition)
-    return FormedClasses(partition, cells, left, given, "lattice", loss, steps, notes)
+    return FormedClasses(partition, cells, left, given, "lattice", loss, steps, notes, ordered)
 
 
 def _in_leaf_order(problem: Problem, frame: pl.DataFrame, steps: Sequence[HierarchyLevels]) -> Problem:

@@ -143,6 +143,10 @@ class Problem:
     weights: tuple[float, ...] = ()
     max_set: int | None = None
 
+    def with_k(self, k: int) -> Problem:
+        """The same problem with classes of at least k rows."""
+        return replace(self, rule=replace(self.rule, k=k))
+
     def columns(self, rows: Integers | None = None) -> Codes:
         """A fresh array of all codes, of some rows only if given: quasi-identifiers, then what rules count."""
         quasi, private = self.table.codes, self.sensitive.codes
