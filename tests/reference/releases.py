@@ -114,4 +114,4 @@ def presence(keys: Sequence[tuple], persons: Sequence[Any], population: Sequence
         for place in found:
             low[place] = max(low[place], held / len(found))
             high[place] += held / len(found)
-    return min(low), max(high)
+    return min(low), min(max(high), 1.0)

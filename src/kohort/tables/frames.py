@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import IO, Any, Literal
 
+import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from kohort.errors import ConfigError, DataError, nearest
 from kohort.files import require_new, write_atomic
@@ -29,8 +31,10 @@ __all__ = [
     "Missing",
     "TableRead",
     "check_finite",
+    "complete_rows",
     "from_native",
     "handle_missing",
+    "like_input",
     "read_source",
     "read_table",
     "to_native",
@@ -170,13 +174,25 @@ def handle_missing(frame: pl.DataFrame, columns: Sequence[str], how: Missing) ->
         return frame
     if how != "drop":
         raise ConfigError(f"unknown way to handle missing values {how!r}", hint=nearest(how, ("drop", "category")))
-    kept = frame.drop_nulls(list(columns)) if columns else frame
+    kept = frame.filter(pl.Series(_is_complete(frame, columns)))
     if kept.height == 0:
         raise DataError(
             f"all {frame.height:,} rows have a missing value in one of {len(columns)} columns",
             hint='Set missing = "category", or drop the emptiest columns',
         )
     return kept
+
+
+def complete_rows(frame: pl.DataFrame) -> NDArray[np.int64]:
+    """The numbers of the rows without a missing value: those that `handle_missing` keeps with "drop"."""
+    return np.flatnonzero(_is_complete(frame, frame.columns)).astype(np.int64)
+
+
+def _is_complete(frame: pl.DataFrame, columns: Sequence[str]) -> NDArray[np.bool_]:
+    found = np.ones(frame.height, np.bool_)
+    for name in columns:
+        found &= frame[name].is_not_null().to_numpy()
+    return found
 
 
 def write_table(
@@ -247,6 +263,30 @@ def to_native(frame: pl.DataFrame, kind: FrameKind) -> Any:
         return frame.to_pandas() if kind is FrameKind.PANDAS else frame.to_arrow()
     except ModuleNotFoundError:
         raise ConfigError(f"returning a {kind} frame needs pyarrow", hint="pip install pyarrow") from None
+
+
+def like_input(made: pl.DataFrame, given: Any, kind: FrameKind, rows: Any, changed: Collection[str]) -> Any:
+    """Rows of a table with changed columns in the caller's kind: a pandas index and untouched columns as they went in.
+
+    Args:
+        made: The table to give back.
+        given: The caller's frame.
+        kind: Its kind.
+        rows: The row of `given` that each row of `made` is.
+        changed: Columns of `made` that are not those of `given`.
+
+    Returns:
+        The frame.
+    """
+    found = to_native(made, kind)
+    if kind is not FrameKind.PANDAS:
+        return found
+    source = given.iloc[rows]
+    found.index = source.index
+    for name in made.columns:
+        if name not in changed:
+            found[name] = source[name]
+    return found
 
 
 def _fetch(source: str | Path | IO[bytes]) -> tuple[bytes, str, Format]:

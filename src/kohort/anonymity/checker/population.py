@@ -109,7 +109,7 @@ def in_population(
         population=int(sizes.sum()),
         k_map=int(candidates.min()),
         presence_low=float(low.min()),
-        presence_high=float(high.max()),
+        presence_high=min(float(high.max()), 1.0),
         short=int((candidates < held).sum()),
     )
 

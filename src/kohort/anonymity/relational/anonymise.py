@@ -39,7 +39,7 @@ from kohort.anonymity.relational.rule import BetaKind, LKind, Rule, SensitiveCol
 from kohort.anonymity.relational.techniques import CutOptions, class_techniques
 from kohort.anonymity.relational.verify import Report, figures, suppressed_cells, verify
 from kohort.errors import ConfigError, DataError, IntegrityError, nearest
-from kohort.tables.frames import Missing, from_native, handle_missing, to_native
+from kohort.tables.frames import FrameKind, Missing, complete_rows, from_native, handle_missing, like_input
 from kohort.tables.hierarchy import Hierarchy
 
 __all__ = ["MAX_SET", "Algorithm", "Anonymised", "Report", "anonymise"]
@@ -218,7 +218,7 @@ def anonymise(
     report = figures(source, out, kept, made.cells, made.hierarchies, quasi, sensitive, target, person)
     classes = made.partition.labels[kept]
     return Anonymised(
-        frame=to_native(out if person is None else out.drop(person), kind),
+        frame=_as_given(out if person is None else out.drop(person), frame, kind, table, given, kept, made, coding),
         report=Report(
             **report,
             suppressed_cells=suppressed_cells(made.cells, classes),
@@ -234,6 +234,22 @@ def anonymise(
         cells=made.cells,
         hierarchies=made.hierarchies,
     )
+
+
+def _as_given(
+    out: pl.DataFrame,
+    frame: Any,
+    kind: FrameKind,
+    table: pl.DataFrame,
+    given: pl.DataFrame,
+    kept: Integers,
+    made: FormedClasses,
+    coding: Coding,
+) -> Any:
+    """The released rows in the caller's kind of frame; what was not touched is what went in."""
+    changed = {cells.name for cells in made.cells if cells.generalised} | set(coding.columns)
+    rows = kept if table.height == given.height else complete_rows(given)[kept]
+    return like_input(out, frame, kind, rows, changed)
 
 
 def _population(population: Any, risk: float, presence: tuple[float, float] | None, coding: Coding) -> PopulationRule:

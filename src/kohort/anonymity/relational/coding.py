@@ -40,6 +40,11 @@ class Coding:
     bottom: Mapping[str, float] = field(default_factory=dict)
     means: Sequence[str] = ()
 
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Columns that change before classes are formed."""
+        return tuple(dict.fromkeys((*self.bottom, *self.top, *self.rounding)))
+
     def check(self, frame: pl.DataFrame, quasi: Sequence[str]) -> None:
         """Refuse columns and numbers that cannot be meant.
 
@@ -84,7 +89,7 @@ def coded_numbers(frame: pl.DataFrame, coding: Coding) -> tuple[pl.DataFrame, tu
         The changed table, and one note per column that says how many of its numbers changed.
     """
     notes = []
-    for name in dict.fromkeys((*coding.bottom, *coding.top, *coding.rounding)):
+    for name in coding.columns:
         column = frame[name].cast(pl.Float64)
         made = column.clip(coding.bottom.get(name), coding.top.get(name))
         coded = int((made != column).fill_null(False).sum())

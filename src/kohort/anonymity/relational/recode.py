@@ -103,7 +103,7 @@ def set_cells(table: CodedTable, partition: Partition, *, max_set: int | None = 
     made = []
     for column, codes in zip(table.columns, table.codes, strict=True):
         ordered = codes[partition.order].astype(np.int64)
-        if column.is_number:
+        if column.is_number and not column.values.dtype.is_temporal():
             made.append(_interval_cells(column, ordered, partition))
         else:
             made.append(_value_set_cells(column, ordered, partition, max_set))

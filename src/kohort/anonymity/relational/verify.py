@@ -135,7 +135,7 @@ def figures(
     found = measure(after, quasi=quasi, sensitive=sensitive, persons=person)
     names = [one.name for one in cells]
     about = target if target is not None else next(iter(sensitive), None)
-    lost = None if about is None else entropy_loss(before[kept], after, quasi=names, target=about)
+    lost = None if about is None else entropy_loss(before[kept], after, quasi=names, target=about, corrected=True)
     loss, gone = ncp(before, after, quasi=names, kept=kept, hierarchies=hierarchies), before.height - after.height
     return {
         "rows": before.height,
