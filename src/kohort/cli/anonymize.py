@@ -44,6 +44,11 @@ if TYPE_CHECKING:
 
 __all__ = ["register"]
 
+REORDERED = (
+    "rows are written in the order of their released values, because the order of the input tells about persons; "
+    "--keep-order keeps it, to compare two releases of the same rows"
+)
+
 
 def register(app: typer.Typer) -> None:
     """Add the command to `app`."""
@@ -143,6 +148,9 @@ def anonymize(
     write_hierarchies: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Also write the hierarchies of the released labels.")
     ] = None,
+    keep_order: Annotated[
+        bool, typer.Option("--keep-order", help="Write rows in their order, even where it tells about persons.")
+    ] = False,
     force: ForceOption = False,
     json: JsonOption = False,
 ) -> None:
@@ -156,7 +164,7 @@ def anonymize(
     """
     from kohort.files import require_new
     from kohort.tables.dialect import ReadingOptions
-    from kohort.tables.frames import ITEM_SEPARATOR, handle_missing, write_table
+    from kohort.tables.frames import ITEM_SEPARATOR, handle_missing, in_value_order, order_tells, write_table
     from kohort.tables.prepared import Declared, prepare
 
     read.check_rule(k, l, t)
@@ -248,8 +256,12 @@ def anonymize(
     if account is not None:
         complete = handle_missing(frame, frame.columns, missing)  # type: ignore[arg-type]
         _keep_account(account, made, complete, prepared.person, out)
+    sortable = [name for name in (*prepared.identifiers, *columns) if name in prepared.frame.columns]
+    moved = not keep_order and order_tells(prepared.frame, sortable, prepared.person)
+    released = prepared.as_in_file(made.frame, out)
+    notes = (*made.report.notes, *((REORDERED,) if moved else ()))
     write_table(
-        prepared.as_in_file(made.frame, out),
+        in_value_order(released) if moved else released,
         out,
         force=force,
         item_separator=declared.reading.separator or ITEM_SEPARATOR,
@@ -257,14 +269,14 @@ def anonymize(
     if write_hierarchies is not None:
         _write_hierarchies(made, sets, write_hierarchies, force=force)
     if json:
-        emit({**figures, "out": str(out), **_beside(prepared, made.report)})
+        emit({**figures, "notes": list(notes), "out": str(out), **_beside(prepared, made.report)})
     else:
-        _print(prepared, made.report, out)
+        _print(prepared, made.report, notes, out)
 
 
-def _print(prepared: Prepared, report: Report, out: Path) -> None:
+def _print(prepared: Prepared, report: Report, notes: tuple[str, ...], out: Path) -> None:
     """The release for people: notes, figures, and where it is."""
-    for note in (*prepared.reading, *report.notes):
+    for note in (*prepared.reading, *notes):
         say(f"note: {note}")
     if prepared.identifiers:
         say(f"note: identifiers are left out: {', '.join(prepared.identifiers)}")

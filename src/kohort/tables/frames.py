@@ -34,7 +34,9 @@ __all__ = [
     "complete_rows",
     "from_native",
     "handle_missing",
+    "in_value_order",
     "like_input",
+    "order_tells",
     "read_source",
     "read_table",
     "to_native",
@@ -263,6 +265,32 @@ def to_native(frame: pl.DataFrame, kind: FrameKind) -> Any:
         return frame.to_pandas() if kind is FrameKind.PANDAS else frame.to_arrow()
     except ModuleNotFoundError:
         raise ConfigError(f"returning a {kind} frame needs pyarrow", hint="pip install pyarrow") from None
+
+
+def order_tells(frame: pl.DataFrame, columns: Sequence[str], person: str | None) -> bool:
+    """Whether the order of rows says something about persons that a release must not.
+
+    Args:
+        frame: The rows.
+        columns: Columns that rows may be sorted by: identifiers and quasi-identifiers.
+        person: The column that says whom a row is about; rows of one person may stand together.
+
+    Returns:
+        True where persons are declared, or where the rows are sorted by one of the columns.
+    """
+    if person is not None:
+        return True
+    known = (frame[name].drop_nulls() for name in columns)
+    return any(one.n_unique() > 1 and (one.is_sorted() or one.is_sorted(descending=True)) for one in known)
+
+
+def in_value_order(frame: pl.DataFrame) -> pl.DataFrame:
+    """The rows in the order of their values, column after column: an order that tells nothing more."""
+    keys = [
+        pl.col(name).list.join(ITEM_SEPARATOR, ignore_nulls=True) if isinstance(kind, pl.List) else pl.col(name)
+        for name, kind in frame.schema.items()
+    ]
+    return frame.sort(keys, nulls_last=False, maintain_order=False) if keys else frame
 
 
 def like_input(made: pl.DataFrame, given: Any, kind: FrameKind, rows: Any, changed: Collection[str]) -> Any:
