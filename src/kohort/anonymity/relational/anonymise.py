@@ -260,8 +260,7 @@ def _population(population: Any, risk: float, presence: tuple[float, float] | No
         hint = "Leave the means out: nobody could count whom a mean stands for"
         raise ConfigError("a population is given and columns are released as means", hint=hint)
     known, _ = from_native(population)
-    limits = Coding(**{name: {column: value for column, value in getattr(coding, name).items() if column in known}
-                       for name in ("rounding", "top", "bottom")})  # fmt: skip
+    limits = coding.within(known.columns)
     return PopulationRule(frame=coded_numbers(known, limits)[0], k_map=k_of_risk(risk, None, 1), presence=presence)
 
 

@@ -11,7 +11,7 @@ Guarantee: nothing is claimed here. The checker judges the table that comes out.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -44,6 +44,14 @@ class Coding:
     def columns(self) -> tuple[str, ...]:
         """Columns that change before classes are formed."""
         return tuple(dict.fromkeys((*self.bottom, *self.top, *self.rounding)))
+
+    def within(self, columns: Collection[str]) -> Coding:
+        """The limits and steps of columns that a table has."""
+
+        def held(given: Mapping[str, float]) -> dict[str, float]:
+            return {name: value for name, value in given.items() if name in columns}
+
+        return Coding(rounding=held(self.rounding), top=held(self.top), bottom=held(self.bottom))
 
     def check(self, frame: pl.DataFrame, quasi: Sequence[str]) -> None:
         """Refuse columns and numbers that cannot be meant.
