@@ -20,9 +20,10 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from kohort.anonymity.relational.algorithms.cell_shape import Steps
 from kohort.anonymity.relational.algorithms.lattice import lattice, node_classes
 from kohort.anonymity.relational.algorithms.mondrian import mondrian
-from kohort.anonymity.relational.algorithms.refine import leave_out, refine, too_many_pairs
+from kohort.anonymity.relational.algorithms.refine import leave_out, loss_of, refine, too_many_pairs
 from kohort.anonymity.relational.coding import mean_cells
 from kohort.anonymity.relational.hierarchy_builders import RHOS, automatic_hierarchy, data_independent, date_hierarchy
 from kohort.anonymity.relational.hierarchy_levels import HierarchyLevels, levels_by_column
@@ -134,14 +135,16 @@ def form_classes(frame: pl.DataFrame, problem: Problem, options: ClassOptions) -
 
 def _makers(problem: Problem, options: ClassOptions) -> list[FormedClasses]:
     """Classes of the algorithms that need no hierarchies; the best are refined where that pays."""
-    found = [(find_class_technique("cluster")(problem, options.cuts), "cluster")]
-    found.append((mondrian(problem, split="look-ahead"), "mondrian"))
-    found.sort(key=lambda one: problem.mean_loss(one[0]))
+    steps = _date_steps(problem)
+    coded = problem if steps is None else _by_decades(problem)
+    found = [(find_class_technique("cluster")(coded, options.cuts), "cluster")]
+    found.append((mondrian(coded, split="look-ahead"), "mondrian"))
+    found.sort(key=lambda one: loss_of(problem, one[0], steps) if steps else problem.mean_loss(one[0]))
     best, name = found[0]
     notes: tuple[str, ...] = ()
     if problem.requirements is not None or _names_too_many(problem, best):
         notes = too_many_pairs(problem, best)
-    found[0] = refine(problem, best), name
+    found[0] = refine(problem, best, steps), name
     made = [_by_sets(problem, options, options.finish(partition), maker) for partition, maker in found]
     return [replace(made[0], notes=notes), *made[1:]]
 
@@ -160,7 +163,8 @@ def _by_sets(problem: Problem, options: ClassOptions, partition: Partition, name
         for place, one in enumerate(cells)
     )
     shown = tuple(mean_cells(problem.table, partition, one) if one.name in options.means else one for one in shown)
-    return FormedClasses(partition, shown, NOBODY, dates, name, problem.mean_loss(partition))
+    loss = loss_of(problem, partition, _date_steps(problem)) if dates else problem.mean_loss(partition)
+    return FormedClasses(partition, shown, NOBODY, dates, name, loss)
 
 
 def _by_technique(frame: pl.DataFrame, problem: Problem, options: ClassOptions, name: str) -> FormedClasses:
@@ -192,8 +196,15 @@ def leave_rows_out(problem: Problem, made: FormedClasses, options: ClassOptions,
     """
     if rows <= len(made.suppressed):
         return made
+    steps = made.steps or _date_steps(problem)
     partition, left = leave_out(
-        problem, made.partition, made.steps, rows=rows, balance=options.balance, already=made.suppressed, cuts=made.cuts
+        problem,
+        made.partition,
+        steps,
+        rows=rows,
+        balance=options.balance,
+        already=made.suppressed,
+        cuts=made.cuts,
     )
     if made.steps is not None:
         return replace(
@@ -213,6 +224,34 @@ def _date_hierarchies(table: CodedTable) -> dict[str, Hierarchy]:
         for name, values in known.items()
         if len(values)
     }
+
+
+def _date_steps(problem: Problem) -> Steps | None:
+    """The calendar's levels for columns of dates, which are released as its labels; None where there are none."""
+    dates = _date_hierarchies(problem.table)
+    if not dates:
+        return None
+    return [
+        HierarchyLevels.of(column, dates[column.name], weight=problem.weight(place)) if column.name in dates else None
+        for place, column in enumerate(problem.table.columns)
+    ]
+
+
+def _by_decades(problem: Problem) -> Problem:
+    """The problem with dates as categories of decades: a class that spans two of them is released without its date."""
+    dates = _date_hierarchies(problem.table)
+    frame = pl.DataFrame(
+        (column.values.dt.year() // 10).cast(pl.String).alias(column.name).gather(codes)
+        for column, codes in zip(problem.table.columns, problem.table.codes, strict=True)
+        if column.name in dates
+    )
+    decades = code_table(frame, frame.columns, by_value=True)
+    columns, lines = list(problem.table.columns), problem.table.codes.copy()
+    for place, column in enumerate(columns):
+        if column.name in dates:
+            at = frame.columns.index(column.name)
+            columns[place], lines[place] = decades.columns[at], decades.codes[at]
+    return replace(problem, table=CodedTable(tuple(columns), lines))
 
 
 def _date_cells(table: CodedTable, place: int, partition: Partition, hierarchy: Hierarchy) -> ColumnCells:

@@ -14,19 +14,20 @@ from kohort.anonymity.relational.problem import Problem
 if TYPE_CHECKING:
     from kohort.anonymity.relational.algorithms.class_state import CellShape
 
-__all__ = ["cell_shape"]
+__all__ = ["Steps", "cell_shape"]
 
 BITS = 64
 
 Marks = NDArray[np.uint64]
+Steps = Sequence[HierarchyLevels | None]
 
 
-def cell_shape(problem: Problem, steps: Sequence[HierarchyLevels] | None) -> CellShape:
+def cell_shape(problem: Problem, steps: Steps | None) -> CellShape:
     """The cost of cells of a problem.
 
     Args:
         problem: The coded table.
-        steps: Hierarchy levels, where labels are released; None for intervals and sets.
+        steps: Hierarchy levels of each column, None for one that is released as intervals or sets; None for all.
 
     Returns:
         The arrays that the loops of `refine_kernel` take.
@@ -34,32 +35,33 @@ def cell_shape(problem: Problem, steps: Sequence[HierarchyLevels] | None) -> Cel
     from kohort.anonymity.relational.algorithms.class_state import CATEGORY, HIERARCHY, NUMBER, WORD, CellShape
 
     table = problem.table
-    kinds = [NUMBER if column.is_number else CATEGORY for column in table.columns]
-    kinds = kinds if steps is None else [HIERARCHY] * len(kinds)
+    given = [None] * len(table.columns) if steps is None else list(steps)
+    kinds = [HIERARCHY if levels is not None else NUMBER if column.is_number else CATEGORY
+             for column, levels in zip(table.columns, given, strict=True)]  # fmt: skip
     words = [(column.distinct - 1) // WORD + 1 if kind == CATEGORY else 0
              for column, kind in zip(table.columns, kinds, strict=True)]  # fmt: skip
-    if steps is None:
-        begins: NDArray[np.int64] = table.offsets + 2 * np.arange(len(kinds) + 1)
-        begins[:-1] += table.is_number  # the weight of a number is its entry 1
-        labels, prices = np.zeros(1, np.int64), problem.prices
-    else:
-        parts = [np.concatenate(levels.labels) for levels in steps]
-        begins = np.concatenate(([0], np.cumsum([len(part) for part in parts]))).astype(np.int64)
-        labels, prices = np.concatenate(parts), np.concatenate([levels.code_costs for levels in steps])
+    sets = np.split(problem.prices, table.offsets[1:-1] + 2 * np.arange(1, len(kinds)))
+    prices = [own if levels is None else levels.code_costs for own, levels in zip(sets, given, strict=True)]
+    labels = [np.zeros(len(own), np.int64) if levels is None else np.concatenate(levels.labels)
+              for own, levels in zip(sets, given, strict=True)]  # fmt: skip
+    begins = np.concatenate(([0], np.cumsum([len(part) for part in prices]))).astype(np.int64)
+    begins[:-1] += np.array(kinds) == NUMBER  # the weight of a number is its entry 1
+    all_given = [levels for levels in given if levels is not None]
+    by_value = len(all_given) < len(given)
     return CellShape(
         np.array(kinds, dtype=np.int64),
         table.offsets,
         table.points,
         np.concatenate(([0], np.cumsum(words))).astype(np.int64),
         begins,
-        labels,
-        prices,
+        np.concatenate(labels),
+        np.concatenate(prices),
         np.argsort(table.distinct, kind="stable"),
-        *(_value_marks(problem) if steps is None else _label_marks(problem, steps)),
+        *(_value_marks(problem, int(begins[-1])) if by_value else _label_marks(problem, all_given)),
     )
 
 
-def _value_marks(problem: Problem) -> tuple[Marks, Marks, float]:
+def _value_marks(problem: Problem, places: int) -> tuple[Marks, Marks, float]:
     """One bit per row and small category, as many columns as fit into a word; and the least that one more costs."""
     table = problem.table
     marks, used, least = np.zeros(table.rows, np.uint64), 0, np.inf
@@ -70,7 +72,7 @@ def _value_marks(problem: Problem) -> tuple[Marks, Marks, float]:
         marks |= np.left_shift(np.uint64(1), (table.codes[c].astype(np.uint64) + np.uint64(used)))
         used += column.distinct
         least = min(least, problem.weight(c) / column.distinct)
-    return marks, np.zeros(1, np.uint64), least if used else 0.0
+    return marks, np.zeros(places, np.uint64), least if used else 0.0
 
 
 def _label_marks(problem: Problem, steps: Sequence[HierarchyLevels]) -> tuple[Marks, Marks, float]:

@@ -17,19 +17,17 @@ Guarantee: classes that meet the rule still do; no step raises the loss. Same ta
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kohort.anonymity.relational.algorithms.cell_shape import cell_shape
+from kohort.anonymity.relational.algorithms.cell_shape import Steps, cell_shape
 from kohort.anonymity.relational.algorithms.mondrian import cut_classes
-from kohort.anonymity.relational.hierarchy_levels import HierarchyLevels
 from kohort.anonymity.relational.problem import Integers, Partition, Problem
 
-__all__ = ["leave_out", "refine", "too_many_pairs"]
+__all__ = ["leave_out", "loss_of", "refine", "too_many_pairs"]
 
 PASSES = 2
 # Rows times classes that may be compared; a larger table is refined in fewer passes, or not at all.
@@ -56,7 +54,7 @@ def too_many_pairs(problem: Problem, partition: Partition) -> tuple[str, ...]:
 def refine(
     problem: Problem,
     partition: Partition,
-    steps: Sequence[HierarchyLevels] | None = None,
+    steps: Steps | None = None,
     *,
     cuts: Problem | None = None,
     left: Integers | None = None,
@@ -66,7 +64,7 @@ def refine(
     Args:
         problem: The coded table and the rule.
         partition: Classes that meet the rule.
-        steps: Hierarchy levels, where labels are released; None for intervals and sets.
+        steps: Hierarchy levels of the columns released as labels, None for a column or all that are not.
         cuts: The problem with codes in the order in which classes are cut; the same one when None.
         left: Rows that are left out: they form a class of the partition that is not released, and stay in it.
 
@@ -76,6 +74,21 @@ def refine(
     search = _Search.of(problem, partition, steps, left=left, cuts=cuts)
     search.improve()
     return search.partition()
+
+
+def loss_of(problem: Problem, partition: Partition, steps: Steps | None) -> float:
+    """Mean loss over rows and quasi-identifiers of classes whose cells are labels in some columns.
+
+    Args:
+        problem: The coded table.
+        partition: Its classes.
+        steps: Hierarchy levels of the columns released as labels, None for a column or all that are not.
+
+    Returns:
+        The loss.
+    """
+    whole = _Search.of(problem, partition, steps).loss()
+    return whole / (problem.table.rows * len(problem.table.columns))
 
 
 @dataclass
@@ -93,7 +106,7 @@ class _Search:
         cls,
         problem: Problem,
         partition: Partition,
-        steps: Sequence[HierarchyLevels] | None,
+        steps: Steps | None,
         *,
         left: Integers | None = None,
         cuts: Problem | None = None,
@@ -228,7 +241,7 @@ class _Drops:
 def leave_out(
     problem: Problem,
     partition: Partition,
-    steps: Sequence[HierarchyLevels] | None = None,
+    steps: Steps | None = None,
     *,
     rows: int,
     balance: float,
@@ -240,7 +253,7 @@ def leave_out(
     Args:
         problem: The coded table and the rule.
         partition: Classes that meet the rule.
-        steps: Hierarchy levels, where labels are released; None for intervals and sets.
+        steps: Hierarchy levels of the columns released as labels, None for a column or all that are not.
         rows: How many rows may be left out in all.
         balance: What a suppressed row costs, from 0 (nothing) to 1 (everything).
         already: Rows that are left out already; they are in no class that is released.
