@@ -1,6 +1,7 @@
 import os
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
@@ -190,3 +191,20 @@ def test_discernibility_and_average_class_size() -> None:
     assert discernibility(after, quasi=["q"], suppressed_rows=2) == 13 + 2 * 7
     assert average_class_size(after, quasi=["q"]) == 2.5
     assert average_class_size(after, quasi=["q"], k=2) == 1.25
+
+
+def test_corrected_entropy_loss_is_a_share_and_sees_no_information_in_noise() -> None:
+    """A column of noise with many values seems to tell a lot about a target in a small sample."""
+    random = np.random.default_rng(6)
+    plain, corrected = [], []
+    for _ in range(20):
+        before = pl.DataFrame({"noise": random.integers(0, 40, 80), "y": random.integers(0, 2, 80)})
+        after = before.with_columns(noise=pl.lit("*"))
+        plain.append(theils_u(before, of="y", given="noise"))
+        corrected.append(theils_u(before, of="y", given="noise", corrected=True))
+        assert 0.0 <= entropy_loss(before, after, quasi=["noise"], target="y", corrected=True) <= 1.0
+    assert np.mean(plain) > 0.25
+    assert np.mean(corrected) < 0.1
+    told = pl.DataFrame({"x": [0, 1] * 200, "y": [0, 1] * 200})
+    assert theils_u(told, of="y", given="x", corrected=True) > 0.99
+    assert entropy_loss(told, told.with_columns(x=pl.lit("*")), quasi=["x"], target="y", corrected=True) == 1.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import polars as pl
 import pytest
 
@@ -145,3 +146,46 @@ def test_persons_are_counted_and_not_released(kohort_here, tmp_path):
     assert released.columns == ["age"]
     judged = released.with_columns(rows["patient"]).group_by("age").agg(pl.col("patient").n_unique())
     assert judged["patient"].min() >= 4
+
+
+def test_the_order_of_rows_does_not_tell_about_persons(kohort_here, tmp_path):
+    """Rows in the order of the input would keep visits of one person together, and ranks where a column was sorted."""
+    random = np.random.default_rng(2)
+    rows = pl.DataFrame(
+        {
+            "patient": [n // 4 for n in range(240)],
+            "age": [20 + n // 4 for n in range(240)],
+            "ill": random.choice(list("abc"), 240),
+        }
+    )
+    table, out = tmp_path / "visits.csv", tmp_path / "out.csv"
+    rows.write_csv(table)
+    given = ["anonymize", table, "--quasi", "age", "--sensitive", "ill", "--k", 5, "--out", out, "--force", "--json"]
+    for who in (["--person", "patient"], ["--drop", "patient"]):
+        found = json.loads(kohort_here(*given, *who)[1])
+        assert any("order" in note for note in found["notes"])
+        released = pl.read_csv(out)
+        assert released.equals(released.sort("age", "ill"))
+        assert json.loads(kohort_here(*given, *who, "--keep-order")[1])["notes"] == []
+        assert pl.read_csv(out)["ill"].to_list() == rows["ill"].to_list()
+
+
+def test_a_population_and_techniques_on_the_command_line(kohort_here, tmp_path):
+    random = np.random.default_rng(4)
+    people = pl.DataFrame({"age": random.integers(20, 60, 900), "pay": random.normal(3000, 500, 900).round(2)})
+    population, table, out = tmp_path / "people.csv", tmp_path / "table.csv", tmp_path / "out.csv"
+    people.write_csv(population)
+    people.sample(150, seed=1).write_csv(table)
+    given = ["anonymize", table, "--quasi", "age", "--keep", "pay", "--out", out, "--force", "--json"]
+    code, text, _ = kohort_here(*given, "--k", 2, "--risk", 0.05, "--population", population, "--presence", "0,0.4")
+    assert code == 0
+    judged = json.loads(kohort_here("check", out, "--quasi", "age", "--population", population, "--json")[1])
+    assert judged["population"]["k_map"] >= 20
+    assert judged["population"]["presence"][1] <= 0.4 + 1e-9
+    code, text, _ = kohort_here(*given, "--k", 5, "--round", "pay=100", "--top", "age=50", "--mean", "age")
+    assert code == 0
+    assert len(json.loads(text)["notes"]) == 2
+    assert pl.read_csv(out)["age"].max() <= 50
+    assert kohort_here(*given, "--presence", "0,0.1", "--population", population)[0] == 4
+    assert kohort_here(*given, "--presence", "zero", "--population", population)[0] == 2
+    assert kohort_here(*given, "--round", "age=five")[0] == 2

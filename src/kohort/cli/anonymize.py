@@ -5,12 +5,12 @@ With `--items`, sets of items are generalised too, to (k, k^m)-anonymity.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kohort.cli import anonymize_options as read
 from kohort.cli.common import (
     DropOption,
     ForceOption,
@@ -38,15 +38,16 @@ if TYPE_CHECKING:
     import polars as pl
     from rich.table import Table
 
-    from kohort.anonymity.itemsets.hierarchy import ItemHierarchy
     from kohort.anonymity.itemsets.kkm import KKmResult
     from kohort.anonymity.relational.anonymise import Anonymised, Report
-    from kohort.tables.hierarchy import Hierarchy
     from kohort.tables.prepared import Prepared
 
 __all__ = ["register"]
 
-KEEP_EXACT: Mapping[str, bool | str] = {"yes": True, "no": False, "thesis": "thesis"}
+REORDERED = (
+    "rows are written in the order of their released values, because the order of the input tells about persons; "
+    "--keep-order keeps it, to compare two releases of the same rows"
+)
 
 
 def register(app: typer.Typer) -> None:
@@ -82,10 +83,27 @@ def anonymize(
     disclosure: Annotated[float, typer.Option("--disclosure", help="delta of delta-disclosure privacy.")] = 0.0,
     risk: Annotated[float, typer.Option("--risk", help="Largest chance to re-identify a row, such as 0.05.")] = 0.0,
     population: Annotated[
-        int | None, typer.Option(metavar="N", help="With --risk: rows of the population the table is drawn from.")
+        str | None,
+        typer.Option(metavar="N|TABLE", help="The population it is drawn from: rows, or a table."),
+    ] = None,
+    presence: Annotated[
+        str | None,
+        typer.Option(metavar="LOW,HIGH", help="delta-presence: bounds of the chance to be in the release."),
+    ] = None,
+    rounding: Annotated[
+        list[str] | None, typer.Option("--round", metavar="COLUMN=STEP", help="Round the numbers of a column.")
+    ] = None,
+    top: Annotated[
+        list[str] | None, typer.Option("--top", metavar="COLUMN=N", help="Top coding: larger numbers become N.")
+    ] = None,
+    bottom: Annotated[
+        list[str] | None, typer.Option("--bottom", metavar="COLUMN=N", help="Bottom coding: smaller numbers become N.")
+    ] = None,
+    mean: Annotated[
+        str | None, typer.Option("--mean", metavar="a,b", help="Microaggregation: class means instead of intervals.")
     ] = None,
     m: Annotated[int | None, typer.Option("--m", help="Items an attacker may know: 1 to 3 (2 when unset).")] = None,
-    algorithm: Annotated[str, typer.Option(help="auto, mondrian, thesis, cluster, lattice or kkm.")] = "auto",
+    algorithm: Annotated[str, typer.Option(help="auto, mondrian, thesis, cluster, mdav, lattice or kkm.")] = "auto",
     hierarchies: Annotated[
         str, typer.Option(metavar="auto|intervals|DIR", help="auto, intervals, or a folder with one CSV per column.")
     ] = "auto",
@@ -130,6 +148,9 @@ def anonymize(
     write_hierarchies: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Also write the hierarchies of the released labels.")
     ] = None,
+    keep_order: Annotated[
+        bool, typer.Option("--keep-order", help="Write rows in their order, even where it tells about persons.")
+    ] = False,
     force: ForceOption = False,
     json: JsonOption = False,
 ) -> None:
@@ -143,10 +164,10 @@ def anonymize(
     """
     from kohort.files import require_new
     from kohort.tables.dialect import ReadingOptions
-    from kohort.tables.frames import ITEM_SEPARATOR, handle_missing, write_table
+    from kohort.tables.frames import ITEM_SEPARATOR, handle_missing, in_value_order, order_tells, write_table
     from kohort.tables.prepared import Declared, prepare
 
-    _check_rule(k, l, t)
+    read.check_rule(k, l, t)
     declared = Declared(
         quasi=names(quasi),
         sensitive=names(sensitive),
@@ -159,13 +180,14 @@ def anonymize(
         reading=ReadingOptions(separator=separator, null_values=null_values(null)),
     ).with_file(schema)
     require_quasi(declared.quasi)
-    exact = _keep_exact(keep_exact)
+    exact = read.keep_exact(keep_exact)
     if declared.items:
         others = {"--alpha": alpha, "--beta": beta, "--disclosure": disclosure, "--risk": risk, "--weight": weight,
-                  "--hierarchy": hierarchy, "--balance": balance}  # fmt: skip
-        _check_item_options(algorithm, l=l, t=t, levels=levels, suppression=suppression, others=others)
+                  "--hierarchy": hierarchy, "--balance": balance, "--presence": presence, "--population": population,
+                  "--round": rounding, "--top": top, "--bottom": bottom, "--mean": mean}  # fmt: skip
+        read.check_item_options(algorithm, l=l, t=t, levels=levels, suppression=suppression, others=others)
     else:
-        _check_relational_options(algorithm, m=m)
+        read.check_relational_options(algorithm, m=m)
     require_new(out, force=force)
     prepared = prepare(table, declared)
     frame = prepared.for_release()
@@ -187,8 +209,8 @@ def anonymize(
             merge=merge,  # type: ignore[arg-type] # any other word is refused there
             groups=item_groups,  # type: ignore[arg-type]
             rare=rare,  # type: ignore[arg-type]
-            item_hierarchy=_item_hierarchy(item_hierarchy, sets[0]),
-            hierarchies=_given_hierarchies(hierarchies, frame, columns, target),
+            item_hierarchy=read.item_hierarchy(item_hierarchy, sets[0]),
+            hierarchies=read.given_hierarchies(hierarchies, frame, columns, target),
             suppression_limit=item_suppression,
             identifier=prepared.person,
             missing=missing,  # type: ignore[arg-type]
@@ -214,14 +236,19 @@ def anonymize(
             beta_kind=beta_kind,  # type: ignore[arg-type]
             delta=disclosure,
             risk=risk,
-            population=population,
+            population=read.population_of(population, columns),
+            presence=read.presence_of(presence),
+            rounding=read.column_numbers("--round", rounding),
+            top=read.column_numbers("--top", top),
+            bottom=read.column_numbers("--bottom", bottom),
+            means=names(mean),
             algorithm=algorithm,
-            hierarchies=_with_own(_hierarchies(hierarchies), hierarchy, columns),
-            levels=_levels(levels),
+            hierarchies=read.with_own(read.hierarchies(hierarchies), hierarchy, columns),
+            levels=read.levels(levels),
             keep_exact=exact,  # type: ignore[arg-type]
             suppression_limit=suppression,
             balance=balance,
-            weights=_column_numbers("--weight", weight),
+            weights=read.column_numbers("--weight", weight),
             max_set=max_set,
             missing=missing,  # type: ignore[arg-type]
         )
@@ -229,8 +256,12 @@ def anonymize(
     if account is not None:
         complete = handle_missing(frame, frame.columns, missing)  # type: ignore[arg-type]
         _keep_account(account, made, complete, prepared.person, out)
+    sortable = [name for name in (*prepared.identifiers, *columns) if name in prepared.frame.columns]
+    moved = not keep_order and order_tells(prepared.frame, sortable, prepared.person)
+    released = prepared.as_in_file(made.frame, out)
+    notes = (*made.report.notes, *((REORDERED,) if moved else ()))
     write_table(
-        prepared.as_in_file(made.frame, out),
+        in_value_order(released) if moved else released,
         out,
         force=force,
         item_separator=declared.reading.separator or ITEM_SEPARATOR,
@@ -238,14 +269,14 @@ def anonymize(
     if write_hierarchies is not None:
         _write_hierarchies(made, sets, write_hierarchies, force=force)
     if json:
-        emit({**figures, "out": str(out), **_beside(prepared, made.report)})
+        emit({**figures, "notes": list(notes), "out": str(out), **_beside(prepared, made.report)})
     else:
-        _print(prepared, made.report, out)
+        _print(prepared, made.report, notes, out)
 
 
-def _print(prepared: Prepared, report: Report, out: Path) -> None:
+def _print(prepared: Prepared, report: Report, notes: tuple[str, ...], out: Path) -> None:
     """The release for people: notes, figures, and where it is."""
-    for note in (*prepared.reading, *report.notes):
+    for note in (*prepared.reading, *notes):
         say(f"note: {note}")
     if prepared.identifiers:
         say(f"note: identifiers are left out: {', '.join(prepared.identifiers)}")
@@ -265,26 +296,6 @@ def _keep_account(
     ReleaseAccount(account).admit(out.name, units_of(rows[made.kept.tolist()], person), classes)
 
 
-def _keep_exact(text: str) -> bool | str:
-    from kohort.errors import ConfigError, nearest
-
-    if text not in KEEP_EXACT:
-        raise ConfigError(f"unknown --keep-exact {text!r}", hint=nearest(text, KEEP_EXACT))
-    return KEEP_EXACT[text]
-
-
-def _check_rule(k: int, l: float, t: float) -> None:  # noqa: E741
-    """Refuse bounds that ask for nothing or cannot be met."""
-    from kohort.errors import ConfigError
-
-    if k < 2:
-        raise ConfigError(f"--k {k} hides nobody: a class of one row is that row", hint="Use 2 or more, such as 10")
-    if l < 0:
-        raise ConfigError("--l is negative", hint="Use 2 or more, or 0 for no bound")
-    if not 0 <= t <= 1:
-        raise ConfigError(f"--t {t:g} is no distance between distributions", hint="Use a number from 0 to 1")
-
-
 def _beside(prepared: Prepared, report: Report) -> dict[str, object]:
     """What was left out, and how the table was read."""
     gone = [
@@ -293,115 +304,6 @@ def _beside(prepared: Prepared, report: Report) -> dict[str, object]:
         {"what": "columns", "why": "they are identifiers", "count": len(prepared.identifiers)},
     ]
     return {"left_out": [entry for entry in gone if entry["count"]], "reading": list(prepared.reading)}
-
-
-def _check_relational_options(algorithm: str, *, m: int | None) -> None:
-    """Refuse options of (k, k^m)-anonymity where no item set is named."""
-    from kohort.errors import ConfigError
-
-    if algorithm == "kkm" or m is not None:
-        raise ConfigError("(k, k^m)-anonymity is about item sets and none is named", hint="Give --items COLUMN")
-
-
-def _check_item_options(
-    algorithm: str,
-    *,
-    l: float,  # noqa: E741 - the literature's own letter
-    t: float,
-    levels: str | None,
-    suppression: float,
-    others: Mapping[str, object],
-) -> None:
-    """Refuse options that (k, k^m)-anonymity would otherwise ignore."""
-    from kohort.errors import ConfigError
-
-    ignored = [name for name, value in others.items() if value]
-    if ignored:
-        raise ConfigError(f"not enforced together with --items: {', '.join(ignored)}", hint="Leave them out")
-
-    if algorithm not in ("auto", "kkm"):
-        hint = "Use --algorithm kkm, or leave --items out"
-        raise ConfigError(f"--items goes with --algorithm kkm, not {algorithm}", hint=hint)
-
-    if l or t:
-        hint = "Leave them out, or anonymise without --items"
-        raise ConfigError("--l and --t are not enforced together with --items", hint=hint)
-    if levels is not None:
-        raise ConfigError("--levels is for lattice, not for item sets", hint="Leave it out")
-    if suppression:
-        hint = "Use --item-suppression for the share of items"
-        raise ConfigError("--suppression is about rows, and with --items no row is left out", hint=hint)
-
-
-def _item_hierarchy(text: str, column: str) -> ItemHierarchy:
-    from kohort.anonymity.itemsets.hierarchy import ITEM_HIERARCHIES
-    from kohort.tables.hierarchy import Hierarchy
-
-    return text if text in ITEM_HIERARCHIES else Hierarchy.read(text, column)  # type: ignore[return-value]
-
-
-def _given_hierarchies(
-    text: str, frame: pl.DataFrame, quasi: tuple[str, ...], target: str | None
-) -> Mapping[str, Hierarchy] | None:
-    """Hierarchies of the quasi-identifiers for (k, k^m); with auto none: released cells are intervals and sets."""
-    if text == "auto":
-        return None
-    from kohort.anonymity.relational.techniques import find_hierarchy_technique
-
-    found = _hierarchies(text)
-    return find_hierarchy_technique(found)(frame, quasi, target) if isinstance(found, str) else found
-
-
-def _levels(text: str | None) -> dict[str, int] | None:
-    if text is None:
-        return None
-    from kohort.errors import ConfigError
-
-    try:
-        return {name: int(level) for name, level in (part.split("=") for part in names(text))}
-    except ValueError:
-        raise ConfigError("--levels is not a list of column=level", hint="Write such as age=2,sex=1") from None
-
-
-def _column_numbers(option: str, given: list[str] | None) -> dict[str, float]:
-    """The numbers of an option such as --weight age=3."""
-    from kohort.errors import ConfigError
-
-    found = {}
-    for text in given or ():
-        name, _, value = text.rpartition("=")
-        try:
-            found[name] = float(value)
-        except ValueError:
-            raise ConfigError(f"{option} is not column=number", hint=f"Write such as {option} age=3") from None
-    return found
-
-
-def _with_own(
-    hierarchies: str | dict[str, Hierarchy], own: list[str] | None, quasi: tuple[str, ...]
-) -> str | dict[str, Hierarchy]:
-    """The hierarchies with those of single columns; columns without one are left to be made."""
-    if not own:
-        return hierarchies
-    from kohort.errors import ConfigError, nearest
-    from kohort.tables.hierarchy import Hierarchy
-
-    found = {} if isinstance(hierarchies, str) else dict(hierarchies)
-    for text in own:
-        name, _, path = text.partition("=")
-        if name not in quasi or not path:
-            raise ConfigError(f"--hierarchy is for a quasi-identifier, not {name!r}", hint=nearest(name, quasi))
-        found[name] = Hierarchy.read(path, name)
-    return found
-
-
-def _hierarchies(text: str) -> str | dict[str, Hierarchy]:
-    from kohort.anonymity.relational.techniques import hierarchy_techniques
-    from kohort.tables.hierarchy import read_hierarchies
-
-    if text in hierarchy_techniques():
-        return text
-    return read_hierarchies(text)
 
 
 def _write_hierarchies(made: Anonymised | KKmResult, sets: tuple[str, ...], folder: Path, *, force: bool) -> None:
@@ -429,7 +331,7 @@ def _table(report: Report) -> Table:
         "km": "fewest rows that share a class and up to m items",
         "ncp": "mean share of the range or of the values that a cell stands for; suppressed: 1",
         "ncp_released": "the same over the released rows",
-        "entropy_loss": "share of the association with the target that is lost",
+        "entropy_loss": "share of the association with the target that is lost, corrected for small samples",
         "item_loss": "mean share of the items that a released item stands for; suppressed: 1",
         "suppressed_rows": "rows suppressed",
         "suppressed_cells": "cells suppressed",

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kohort.cli.anonymize_options import population_of
 from kohort.cli.common import (
     DropOption,
     IdentifiersOption,
@@ -30,9 +32,11 @@ from kohort.cli.common import (
 )
 
 if TYPE_CHECKING:
+    import polars as pl
     from rich.table import Table
 
     from kohort.anonymity.checker.measures import Anonymity
+    from kohort.anonymity.checker.population import InPopulation
     from kohort.anonymity.risk.identifiers import ColumnWarning
     from kohort.anonymity.risk.reidentification import Risk
 
@@ -62,7 +66,11 @@ def check(
     null: NullsOption = None,
     schema: SchemaOption = None,
     population: Annotated[
-        int | None, typer.Option(metavar="N", help="Number of rows of the population the table is drawn from.")
+        str | None,
+        typer.Option(metavar="N|TABLE", help="The population it is drawn from: rows, or a table."),
+    ] = None,
+    hierarchies: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Hierarchies of released labels, to count whom they stand for.")
     ] = None,
     missing: MissingOption = "category",
     json: JsonOption = False,
@@ -103,7 +111,10 @@ def check(
     known_items = 2 if m is None else m
     counted = prepared.person
     found = measure(frame, quasi=columns, sensitive=private, items=sets or None, m=known_items, persons=counted)
-    risk = assess_risk(frame, quasi=columns, population_size=population)
+    people = population_of(population, columns)
+    size = people if people is None or isinstance(people, int) else None
+    risk = assess_risk(frame, quasi=columns, population_size=size)
+    beside = _beside(frame, people, columns, hierarchies, counted)
     identifying = distinction_and_separation(frame, quasi=columns)
     warnings = identifier_warnings(
         frame, quasi=columns, sensitive=private, items=sets, identifiers=prepared.identifiers, others=declared.keep
@@ -115,6 +126,7 @@ def check(
             {
                 **found.to_mapping(),
                 **({} if both is None else {"together": vars(both)}),
+                **({} if beside is None else {"population": beside.to_mapping()}),
                 "risk": risk.to_mapping(),
                 "identifying": [one.to_mapping() for one in identifying],
                 "warnings": [one.to_mapping() for one in warnings],
@@ -133,6 +145,12 @@ def check(
     console = stdout()
     console.print(_figures(found, risk))
     console.print(_columns(identifying))
+    if beside is not None:
+        console.print(
+            f"beside {beside.population:,} persons of the population: {beside.k_map:,}-map, chance of presence "
+            f"{beside.presence_low:.4g} to {beside.presence_high:.4g}",
+            markup=False,
+        )
     console.print(_verdict(found), markup=False)
     if both is not None:
         console.print(
@@ -140,6 +158,19 @@ def check(
             f"{both.rows:,} rows are in one below {both.promised:,}, which each release promises alone",
             markup=False,
         )
+
+
+def _beside(
+    frame: pl.DataFrame, people: Any, quasi: tuple[str, ...], hierarchies: Path | None, person: str | None
+) -> InPopulation | None:
+    """What holds beside a table of the population; None where none is given."""
+    from kohort.anonymity.checker.population import in_population
+    from kohort.tables.hierarchy import read_hierarchies
+
+    if people is None or isinstance(people, int):
+        return None
+    given = {} if hierarchies is None else read_hierarchies(hierarchies)
+    return in_population(frame, people, quasi=quasi, hierarchies=given, persons=person)
 
 
 def _figures(found: Anonymity, risk: Risk) -> Table:

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import IO, Any, Literal
 
+import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from kohort.errors import ConfigError, DataError, nearest
 from kohort.files import require_new, write_atomic
@@ -30,8 +32,12 @@ __all__ = [
     "Missing",
     "TableRead",
     "check_finite",
+    "complete_rows",
     "from_native",
     "handle_missing",
+    "in_value_order",
+    "like_input",
+    "order_tells",
     "read_source",
     "read_table",
     "to_native",
@@ -171,13 +177,25 @@ def handle_missing(frame: pl.DataFrame, columns: Sequence[str], how: Missing) ->
         return frame
     if how != "drop":
         raise ConfigError(f"unknown way to handle missing values {how!r}", hint=nearest(how, ("drop", "category")))
-    kept = frame.drop_nulls(list(columns)) if columns else frame
+    kept = frame.filter(pl.Series(_is_complete(frame, columns)))
     if kept.height == 0:
         raise DataError(
             f"all {frame.height:,} rows have a missing value in one of {len(columns)} columns",
             hint='Set missing = "category", or drop the emptiest columns',
         )
     return kept
+
+
+def complete_rows(frame: pl.DataFrame) -> NDArray[np.int64]:
+    """The numbers of the rows without a missing value: those that `handle_missing` keeps with "drop"."""
+    return np.flatnonzero(_is_complete(frame, frame.columns)).astype(np.int64)
+
+
+def _is_complete(frame: pl.DataFrame, columns: Sequence[str]) -> NDArray[np.bool_]:
+    found = np.ones(frame.height, np.bool_)
+    for name in columns:
+        found &= frame[name].is_not_null().to_numpy()
+    return found
 
 
 def write_table(
@@ -248,6 +266,56 @@ def to_native(frame: pl.DataFrame, kind: FrameKind) -> Any:
         return frame.to_pandas() if kind is FrameKind.PANDAS else frame.to_arrow()
     except ModuleNotFoundError:
         raise ConfigError(f"returning a {kind} frame needs pyarrow", hint="pip install pyarrow") from None
+
+
+def order_tells(frame: pl.DataFrame, columns: Sequence[str], person: str | None) -> bool:
+    """Whether the order of rows says something about persons that a release must not.
+
+    Args:
+        frame: The rows.
+        columns: Columns that rows may be sorted by: identifiers and quasi-identifiers.
+        person: The column that says whom a row is about; rows of one person may stand together.
+
+    Returns:
+        True where persons are declared, or where the rows are sorted by one of the columns.
+    """
+    if person is not None:
+        return True
+    known = (frame[name].drop_nulls() for name in columns)
+    return any(one.n_unique() > 1 and (one.is_sorted() or one.is_sorted(descending=True)) for one in known)
+
+
+def in_value_order(frame: pl.DataFrame) -> pl.DataFrame:
+    """The rows in the order of their values, column after column: an order that tells nothing more."""
+    keys = [
+        pl.col(name).list.join(ITEM_SEPARATOR, ignore_nulls=True) if isinstance(kind, pl.List) else pl.col(name)
+        for name, kind in frame.schema.items()
+    ]
+    return frame.sort(keys, nulls_last=False, maintain_order=False) if keys else frame
+
+
+def like_input(made: pl.DataFrame, given: Any, kind: FrameKind, rows: Any, changed: Collection[str]) -> Any:
+    """Rows of a table with changed columns in the caller's kind: a pandas index and untouched columns as they went in.
+
+    Args:
+        made: The table to give back.
+        given: The caller's frame.
+        kind: Its kind.
+        rows: The row of `given` that each row of `made` is.
+        changed: Columns of `made` that are not those of `given`.
+
+    Returns:
+        The frame.
+    """
+    found = to_native(made, kind)
+    if kind is not FrameKind.PANDAS:
+        return found
+    source = given.iloc[rows]
+    found.index = source.index
+    for name in made.columns:
+        if name not in changed:
+            found[name] = source[name]
+    return found
 
 
 def _fetch(source: str | Path | IO[bytes]) -> tuple[bytes, str, Format]:

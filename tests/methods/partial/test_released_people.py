@@ -69,6 +69,16 @@ def test_the_claim_of_a_run_names_persons_and_columns() -> None:
     assert "sensitive=('y',)" in str(line)
 
 
+def test_the_order_of_what_the_hub_receives_tells_nothing() -> None:
+    """Rows once came in the order of the site's table, in which visits of one patient stand together."""
+    found = released(visits(), data={"quasi": ["age"], "identifiers": ["patient"]}, sites={"split": "column:age"})
+    assert found.received is not None
+    for part in found.received.partition_by("sender", "batch"):
+        rows = part.drop("sender", "batch")
+        assert rows.height > 0
+        assert rows.equals(rows.sort(rows.columns))
+
+
 def test_a_sensitive_input_is_as_diverse_as_the_target() -> None:
     """808 women were once released with one diagnosis under l = 2."""
     random = np.random.default_rng(2)

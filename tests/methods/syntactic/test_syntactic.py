@@ -13,7 +13,7 @@ import polars as pl
 import pytest
 
 from kohort.anonymity.checker.measures import measure
-from kohort.errors import ConfigError, DataError, IntegrityError, KohortError, SiteError
+from kohort.errors import ConfigError, DataError, IntegrityError, KohortError, RefusedError, SiteError
 from kohort.evaluate.tables import predict_table
 from kohort.methods.syntactic import exchange as mappings
 from kohort.methods.syntactic import method as syntactic
@@ -314,6 +314,19 @@ def test_persons_are_counted_and_not_rows(sites: Sites) -> None:
         assert int(classes.group_by("class").agg(pl.col("person").n_unique())["person"].min() or 0) >= 4
     run(plan(data={"test": 0, "identifiers": [], "drop": ["person"]}), seed=1, tables=twice)
     assert min(min(published(site).mapping.sizes) for site in sites.values()) < 8, "persons would need 8 rows"
+
+
+def test_published_classes_are_in_the_release_account(sites: Sites) -> None:
+    """Other classes of the same persons would cross those that were published: the site refuses them."""
+    from kohort.privacy.releases import units_of
+
+    run(plan(data={"test": 0}), seed=1, tables=tables())
+    for site in sites.values():
+        units, classes = units_of(site.table.rows(), "person"), published(site).class_of
+        crossed = np.arange(len(classes)) % (len(classes) // 5)
+        with pytest.raises(RefusedError, match="isolates persons"):
+            site.releases.admit("another run", units, crossed)
+        site.releases.admit("everybody as one class", units, np.zeros_like(classes))
 
 
 def test_weak_quasi_identifiers_are_dropped_before_anonymising(sites: Sites) -> None:

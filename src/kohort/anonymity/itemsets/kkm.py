@@ -287,12 +287,16 @@ def _weights(table: CodedTable, weights: Mapping[str, float] | None) -> NDArray[
 
 
 def _persons(column: pl.Series) -> Integers:
-    """A number for each person; a row without an identifier is a person of its own."""
-    codes = column.rank("dense").cast(pl.Int64).to_numpy().astype(np.float64)
-    unknown = np.isnan(codes)
-    codes[unknown] = np.nanmax(codes, initial=0.0) + 1 + np.arange(int(unknown.sum()))
-    found: Integers = np.unique(codes, return_inverse=True)[1].astype(np.int64)
-    return found
+    """A number for each person.
+
+    Raises:
+        DataError: Some row does not say whom it is about: as persons of their own, such rows could be one person.
+    """
+    silent = column.null_count()
+    if silent:
+        hint = "Fill the column in, or drop these rows: nobody can be counted in them"
+        raise DataError(f"{silent:,} rows do not say in column {column.name!r} whom they are about", hint=hint)
+    return (column.rank("dense") - 1).to_numpy().astype(np.int64)
 
 
 def _judged(
@@ -336,7 +340,7 @@ def _judged(
         km=found.km,
         ncp=generalised,
         ncp_released=generalised,
-        entropy_loss=None if about is None else entropy_loss(before, after, quasi=names, target=about),
+        entropy_loss=None if about is None else entropy_loss(before, after, quasi=names, target=about, corrected=True),
         item_loss=loss.item_loss,
         suppressed_rows=0,
         suppressed_cells=suppressed,

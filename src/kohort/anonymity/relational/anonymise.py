@@ -22,25 +22,27 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from kohort.anonymity.relational.algorithms.mondrian import Split
 from kohort.anonymity.relational.classes import ClassOptions, FormedClasses, form_classes, leave_rows_out
+from kohort.anonymity.relational.coding import Coding, coded_numbers
 from kohort.anonymity.relational.keep_exact import split_exact
+from kohort.anonymity.relational.population import PopulationRule, k_of_risk, nothing_shown, sizes_to_try
 from kohort.anonymity.relational.problem import CodedTable, Integers, Partition, Problem, code_table
 from kohort.anonymity.relational.recode import ColumnCells, release
 from kohort.anonymity.relational.rule import BetaKind, LKind, Rule, SensitiveColumns, TKind, require_feasible
 from kohort.anonymity.relational.techniques import CutOptions, class_techniques
+from kohort.anonymity.relational.verify import Report, figures, suppressed_cells, verify
 from kohort.errors import ConfigError, DataError, IntegrityError, nearest
-from kohort.tables.frames import Missing, from_native, handle_missing, to_native
+from kohort.tables.frames import FrameKind, Missing, complete_rows, from_native, handle_missing, like_input
 from kohort.tables.hierarchy import Hierarchy
 
-__all__ = ["MAX_SET", "Algorithm", "Anonymised", "Report", "anonymise", "k_of_risk"]
+__all__ = ["MAX_SET", "Algorithm", "Anonymised", "Report", "anonymise"]
 
 MAX_SET = 10
 """Most values that a released set names unless told otherwise."""
@@ -49,39 +51,6 @@ MAX_SET = 10
 Algorithm = Literal["auto", "mondrian", "thesis", "cluster", "lattice"] | str
 Hierarchies = Literal["auto", "intervals"] | str | Mapping[str, Hierarchy]
 KeepExact = bool | Literal["thesis"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Report:
-    """What was done and what holds for the result. Figures come from the checker and from `kohort.anonymity.loss`."""
-
-    rows: int
-    rows_out: int
-    classes: int
-    k: int
-    l_distinct: int | None
-    l_entropy: float | None
-    t_emd: float | None
-    t_kl: float | None
-    km: int | None
-    ncp: float
-    ncp_released: float
-    entropy_loss: float | None
-    item_loss: float | None
-    suppressed_rows: int
-    suppressed_cells: int
-    algorithm: str
-    verified: bool
-    problems: tuple[str, ...]
-    seconds: float
-    tried: Mapping[str, float] = field(default_factory=dict)
-    """Of `auto`: the loss of every algorithm that was tried."""
-    notes: tuple[str, ...] = ()
-    """What was left undone."""
-
-    def to_mapping(self) -> dict[str, Any]:
-        """Plain JSON values."""
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +92,12 @@ def anonymise(
     beta_kind: BetaKind = "basic",
     delta: float = 0.0,
     risk: float = 0.0,
-    population: int | None = None,
+    population: Any = None,
+    presence: tuple[float, float] | None = None,
+    rounding: Mapping[str, float] | None = None,
+    top: Mapping[str, float] | None = None,
+    bottom: Mapping[str, float] | None = None,
+    means: Sequence[str] = (),
     algorithm: Algorithm = "auto",
     hierarchies: Hierarchies = "auto",
     levels: Mapping[str, int] | None = None,
@@ -159,8 +133,15 @@ def anonymise(
         beta_kind: Kind of beta-likeness.
         delta: delta-disclosure privacy; 0 asks for nothing.
         risk: Largest chance to re-identify a row: 1/k without `population`, and with it k-map, 1/F for a class that F
-            persons of the population are estimated to be in; 0 asks for nothing.
-        population: Rows of the population that the table is drawn from.
+            persons of the population may be in; 0 asks for nothing.
+        population: The population that the table is drawn from: a table with the quasi-identifiers as they are, one row
+            per person, in which F is counted; or its number of rows, from which F is estimated.
+        presence: delta-presence: the least and the largest chance that a person of the population, then a table, is in
+            the release.
+        rounding: Public step that the numbers of a column are rounded to, by its name.
+        top: Public limit above which the numbers of a column become the limit.
+        bottom: Public limit below which the numbers of a column become the limit.
+        means: Quasi-identifiers that are released as class means instead of intervals (microaggregation).
         algorithm: One of the table above, or a registered class technique.
         hierarchies: "auto", "intervals", a registered hierarchy technique, or one hierarchy per quasi-identifier.
         levels: Level of its hierarchy that every row of a column is put on.
@@ -196,11 +177,17 @@ def anonymise(
     given, kind = from_native(frame)
     _check_columns(given, quasi, sensitive, target)
     _check_options(algorithm, keep_exact, suppression_limit, balance)
-    table = handle_missing(given, given.columns, missing)
+    source = handle_missing(given, given.columns, missing)
+    coding = Coding(rounding=rounding or {}, top=top or {}, bottom=bottom or {}, means=means)
+    coding.check(source, quasi)
+    table, notes = coded_numbers(source, coding)
     private = SensitiveColumns.of(table, sensitive, persons=_person_codes(table, person, quasi, sensitive, target))
+    people = _population(population, risk, presence, coding)
+    people.check(private.units)
+    size = population if isinstance(population, int) else None
     rule = Rule(
-        k=max(k, k_of_risk(risk, population, private.units)), l=l, l_kind=l_kind, c=c, t=t, t_kind=t_kind,
-        alpha=alpha, beta=beta, beta_kind=beta_kind, delta=delta,
+        k=k if people.frame is not None else max(k, k_of_risk(risk, size, private.units)), l=l, l_kind=l_kind, c=c,
+        t=t, t_kind=t_kind, alpha=alpha, beta=beta, beta_kind=beta_kind, delta=delta,
     )  # fmt: skip
     require_feasible(rule, private)
     coded = code_table(table, quasi, by_value=algorithm == "thesis")
@@ -216,27 +203,31 @@ def anonymise(
         finish=_finisher(problem, keep_exact),
         max_set=max_set,
         balance=balance,
+        means=tuple(means),
     )
-    found = form_classes(table, problem, options)
-    made, problems = _best_verified(table, problem, options, found, quasi, sensitive, person)
+
+    def judge(made: FormedClasses) -> tuple[str, ...]:
+        return verify(made, table, quasi, sensitive, rule, person, people)
+
+    made, problems, tried = _first_verified(table, problem, options, people, judge, keep_exact)
     if problems and keep_exact != "thesis":
         raise IntegrityError(f"the released table does not meet the rule: {'; '.join(problems)}", hint="Report this")
     released = release(table, made.partition, made.cells)
     kept = np.setdiff1d(np.arange(table.height), made.suppressed)
     out = released if not len(made.suppressed) else released[kept]
-    report = _report(table, out, kept, made.cells, made.hierarchies, quasi, sensitive, target, person)
+    report = figures(source, out, kept, made.cells, made.hierarchies, quasi, sensitive, target, person)
     classes = made.partition.labels[kept]
     return Anonymised(
-        frame=to_native(out if person is None else out.drop(person), kind),
+        frame=_as_given(out if person is None else out.drop(person), frame, kind, table, given, kept, made, coding),
         report=Report(
             **report,
-            suppressed_cells=_suppressed_cells(made.cells, classes),
+            suppressed_cells=suppressed_cells(made.cells, classes),
             algorithm=made.algorithm,
             verified=not problems,
             problems=problems,
             seconds=time.perf_counter() - began,
-            tried={one.algorithm: one.loss for one in found} if len(found) > 1 else {},
-            notes=made.notes,
+            tried=tried,
+            notes=(*notes, *made.notes),
         ),
         classes=classes,
         kept=kept,
@@ -245,14 +236,60 @@ def anonymise(
     )
 
 
+def _as_given(
+    out: pl.DataFrame,
+    frame: Any,
+    kind: FrameKind,
+    table: pl.DataFrame,
+    given: pl.DataFrame,
+    kept: Integers,
+    made: FormedClasses,
+    coding: Coding,
+) -> Any:
+    """The released rows in the caller's kind of frame; what was not touched is what went in."""
+    changed = {cells.name for cells in made.cells if cells.generalised} | set(coding.columns)
+    rows = kept if table.height == given.height else complete_rows(given)[kept]
+    return like_input(out, frame, kind, rows, changed)
+
+
+def _population(population: Any, risk: float, presence: tuple[float, float] | None, coding: Coding) -> PopulationRule:
+    """The rule about a table of the population; an empty one where its size is given, or nothing."""
+    if population is None or isinstance(population, int):
+        return PopulationRule(presence=presence)
+    if coding.means:
+        hint = "Leave the means out: nobody could count whom a mean stands for"
+        raise ConfigError("a population is given and columns are released as means", hint=hint)
+    known, _ = from_native(population)
+    limits = coding.within(known.columns)
+    return PopulationRule(frame=coded_numbers(known, limits)[0], k_map=k_of_risk(risk, None, 1), presence=presence)
+
+
+def _first_verified(
+    table: pl.DataFrame,
+    problem: Problem,
+    options: ClassOptions,
+    people: PopulationRule,
+    judge: Callable[[FormedClasses], tuple[str, ...]],
+    keep_exact: KeepExact,
+) -> tuple[FormedClasses, tuple[str, ...], dict[str, float]]:
+    """The first classes that hold, from the smallest on; what is wrong where none does; and what `auto` tried."""
+    for larger in sizes_to_try(problem, people):
+        sized = replace(options, finish=_finisher(larger, keep_exact))
+        found = form_classes(table, larger, sized)
+        made, problems = _best_verified(table, larger, sized, found, judge)
+        tried = {one.algorithm: one.loss for one in found} if len(found) > 1 else {}
+        if not problems or people.frame is None:
+            return made, problems, tried
+    made = nothing_shown(problem)
+    return made, judge(made), {}
+
+
 def _best_verified(
     table: pl.DataFrame,
     problem: Problem,
     options: ClassOptions,
     found: Sequence[FormedClasses],
-    quasi: Sequence[str],
-    sensitive: Sequence[str],
-    person: str | None,
+    judge: Callable[[FormedClasses], tuple[str, ...]],
 ) -> tuple[FormedClasses, tuple[str, ...]]:
     """The first of the formed classes that the checker finds nothing wrong with; else the first, and what is wrong.
 
@@ -266,41 +303,13 @@ def _best_verified(
             made = leave_rows_out(problem, formed, options, rows)
             if len(made.suppressed) > rows:  # these rows were left out by the maker: it has to put them somewhere
                 made = form_classes(table, problem, replace(options, suppression_limit=0.0))[0]
-            problems = _verify(made, table, quasi, sensitive, problem.rule, person)
+            problems = judge(made)
             if not problems:
                 return made, problems
             first = (made, problems) if first is None else first
     if first is None:
         raise ValueError("no classes were formed")
     return first
-
-
-def k_of_risk(risk: float, population: int | None, units: int) -> int:
-    """The k at which no row is re-identified with a higher chance than `risk`.
-
-    Args:
-        risk: The chance; 0 asks for nothing.
-        population: Rows of the population that the table is drawn from; None: the attacker knows who is in the table.
-        units: Rows of the table, or persons where they are counted.
-
-    Returns:
-        The fewest rows of a class: a class of f rows is estimated to stand for f / units x population persons.
-
-    Raises:
-        ConfigError: The risk is not a share, or the population is smaller than the table.
-
-    Example:
-        >>> k_of_risk(0.05, None, 1000), k_of_risk(0.05, 5000, 1000)
-        (20, 4)
-    """
-    if not 0.0 <= risk <= 1.0:
-        raise ConfigError(f"the risk is {risk:g}", hint="Use a chance such as 0.05")
-    if population is not None and population < units:
-        raise ConfigError("the population is smaller than the table", hint="It holds at least the rows of the table")
-    if risk == 0.0:
-        return 1
-    share = 1.0 if population is None else units / population
-    return max(math.ceil(share / risk - 1e-9), 1)
 
 
 def _weights(weights: Mapping[str, float] | None, table: CodedTable) -> tuple[float, ...]:
@@ -371,68 +380,3 @@ def _finisher(problem: Problem, keep_exact: KeepExact) -> Callable[[Partition], 
     if keep_exact is False:
         return lambda partition: partition
     return lambda partition: split_exact(problem, partition, guarded=keep_exact != "thesis")
-
-
-def _verify(
-    made: FormedClasses,
-    table: pl.DataFrame,
-    quasi: Sequence[str],
-    sensitive: Sequence[str],
-    rule: Rule,
-    person: str | None,
-) -> tuple[str, ...]:
-    """What the checker finds wrong with the table as it would be released."""
-    from kohort.anonymity.checker.measures import unmet
-
-    released = release(table, made.partition, made.cells)
-    out = released if not len(made.suppressed) else released[np.setdiff1d(np.arange(table.height), made.suppressed)]
-    asked: dict[str, Any] = {name: bound for name in ("alpha", "beta", "delta") if (bound := getattr(rule, name)) > 0}
-    if rule.beta > 0:
-        asked |= {"beta_kind": rule.beta_kind}
-    if rule.l > 0:
-        asked |= {"l": rule.l, "l_kind": rule.l_kind, "c": rule.c if rule.l_kind == "recursive" else None}
-    if rule.t > 0:
-        asked |= {"t": rule.t, "t_kind": rule.t_kind}
-    return unmet(out, quasi=quasi, sensitive=sensitive if asked else (), k=rule.k, persons=person, **asked)
-
-
-def _report(
-    before: pl.DataFrame,
-    after: pl.DataFrame,
-    kept: Integers,
-    cells: Sequence[ColumnCells],
-    hierarchies: Mapping[str, Hierarchy],
-    quasi: Sequence[str],
-    sensitive: Sequence[str],
-    target: str | None,
-    person: str | None,
-) -> dict[str, Any]:
-    from kohort.anonymity.checker.measures import measure
-    from kohort.anonymity.loss import entropy_loss, ncp
-
-    found = measure(after, quasi=quasi, sensitive=sensitive, persons=person)
-    names = [one.name for one in cells]
-    about = target if target is not None else next(iter(sensitive), None)
-    lost = None if about is None else entropy_loss(before[kept], after, quasi=names, target=about)
-    loss, gone = ncp(before, after, quasi=names, kept=kept, hierarchies=hierarchies), before.height - after.height
-    return {
-        "rows": before.height,
-        "rows_out": after.height,
-        "classes": found.classes,
-        "k": found.k,
-        "l_distinct": found.l_distinct,
-        "l_entropy": found.l_entropy,
-        "t_emd": found.t_emd,
-        "t_kl": found.t_kl,
-        "km": None,
-        "ncp": loss,
-        "ncp_released": max((loss * before.height - gone) / after.height, 0.0),
-        "entropy_loss": lost,
-        "item_loss": None,
-        "suppressed_rows": gone,
-    }
-
-
-def _suppressed_cells(cells: Sequence[ColumnCells], classes: Integers) -> int:
-    sizes: NDArray[np.int64] = np.bincount(classes)
-    return int(sum(sizes[: len(one.suppressed)][one.suppressed[: len(sizes)]].sum() for one in cells))

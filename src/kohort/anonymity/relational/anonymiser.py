@@ -33,12 +33,13 @@ from kohort.anonymity.relational.anonymise import (
     Report,
     anonymise,
 )
+from kohort.anonymity.relational.coding import Coding, coded_numbers
 from kohort.anonymity.relational.problem import Integers
 from kohort.anonymity.relational.recode import ColumnCells
 from kohort.anonymity.relational.rule import BetaKind, LKind, TKind
 from kohort.errors import ConfigError, DataError, nearest
 from kohort.tables.cells import SUPPRESSED, Interval, Label, ValueSet, canonical_text
-from kohort.tables.frames import FrameKind, Missing, from_native, to_native
+from kohort.tables.frames import FrameKind, Missing, complete_rows, from_native, like_input
 from kohort.tables.hierarchy import Hierarchy
 
 __all__ = ["Anonymiser", "Transformed"]
@@ -53,12 +54,31 @@ class Transformed:
         k: Rows of the smallest class among those that a class covers.
         outside: Rows that no class covers.
         verified: Whether they are the fitted rows, whose release the checker has judged.
+        release_k: Rows of the smallest class of the fitted release, whose cells covered rows got.
+        suppressed: Rows whose quasi-identifiers were all suppressed.
     """
 
     rows: int
     k: int
     outside: int
     verified: bool
+    release_k: int
+    suppressed: int
+
+    def __str__(self) -> str:
+        if self.verified:
+            kept = f"{self.rows - self.suppressed:,} rows are the verified release, k = {self.k}"
+            return f"{kept}; {self.suppressed:,} are suppressed"
+        near = self.outside - self.suppressed
+        parts = [
+            f"{self.rows - self.outside:,} of {self.rows:,} rows have the cells of a class that at least "
+            f"{self.release_k:,} rows of the fitted table are in",
+            f"by themselves their smallest class has {self.k:,} rows",
+            f"{self.suppressed:,} rows are covered by no class and suppressed",
+        ]
+        if near:
+            parts.append(f"{near:,} rows got the nearest class, whose cells claim values they lack")
+        return "; ".join(parts)
 
 
 class Anonymiser(TransformerMixin, BaseEstimator):  # type: ignore[misc] # scikit-learn has no types
@@ -82,7 +102,12 @@ class Anonymiser(TransformerMixin, BaseEstimator):  # type: ignore[misc] # sciki
         beta_kind: BetaKind = "basic",
         delta: float = 0.0,
         risk: float = 0.0,
-        population: int | None = None,
+        population: Any = None,
+        presence: tuple[float, float] | None = None,
+        rounding: Mapping[str, float] | None = None,
+        top: Mapping[str, float] | None = None,
+        bottom: Mapping[str, float] | None = None,
+        means: Sequence[str] = (),
         algorithm: Algorithm = "auto",
         hierarchies: Hierarchies = "auto",
         keep_exact: KeepExact = True,
@@ -109,6 +134,11 @@ class Anonymiser(TransformerMixin, BaseEstimator):  # type: ignore[misc] # sciki
         self.delta = delta
         self.risk = risk
         self.population = population
+        self.presence = presence
+        self.rounding = rounding
+        self.top = top
+        self.bottom = bottom
+        self.means = means
         self.algorithm = algorithm
         self.hierarchies = hierarchies
         self.keep_exact = keep_exact
@@ -128,23 +158,27 @@ class Anonymiser(TransformerMixin, BaseEstimator):  # type: ignore[misc] # sciki
     def fit_transform(self, X: Any, y: Any = None, **fit_params: Any) -> Any:
         """The released table of the fitted rows."""
         del y, fit_params
-        made = self._learn(X)
-        _, kind = from_native(X)
-        if kind is FrameKind.PANDAS:
-            made.frame.index = X.index[made.kept]
-        return made.frame
+        return self._learn(X).frame
 
     def transform(self, X: Any) -> Any:
         """The rows of another table with the cells of the classes they belong to."""
         check_is_fitted(self, "cells_")
         frame, kind = from_native(X)
         if frame.equals(self._fitted):
-            self.transformed_ = Transformed(rows=frame.height, k=self.report_.k, outside=0, verified=True)
+            self.transformed_ = Transformed(
+                rows=frame.height,
+                k=self.report_.k,
+                outside=0,
+                verified=self.report_.verified,
+                release_k=self.report_.k,
+                suppressed=frame.height - len(self._kept),
+            )
             self.outside_rows_ = 0
             return self._released(frame, X, kind)
         absent = [cells.name for cells in self.cells_ if cells.name not in frame.columns]
         if absent:
             raise DataError(f"the table lacks columns: {', '.join(absent)}", hint="Give the columns that were fitted")
+        frame, _ = coded_numbers(frame, self._coding())
         inside, nearest_class = self._classes_of(frame)
         self.outside_rows_ = int((inside < 0).sum())
         chosen = nearest_class if self.outside == "nearest" else inside
@@ -152,22 +186,39 @@ class Anonymiser(TransformerMixin, BaseEstimator):  # type: ignore[misc] # sciki
         covered = made.filter(pl.Series(inside >= 0)).select(cells.name for cells in self.cells_)
         sizes = covered.group_by(covered.columns).len()["len"]
         least = 0 if sizes.is_empty() else int(sizes.min())  # type: ignore[arg-type] # a count
-        self.transformed_ = Transformed(rows=frame.height, k=least, outside=self.outside_rows_, verified=False)
+        self.transformed_ = Transformed(
+            rows=frame.height,
+            k=least,
+            outside=self.outside_rows_,
+            verified=False,
+            release_k=self.report_.k,
+            suppressed=0 if self.outside == "nearest" else self.outside_rows_,
+        )
         return self._native(made, X, kind)
 
     def _released(self, frame: pl.DataFrame, X: Any, kind: FrameKind) -> Any:
-        """The fitted rows with the cells of their own classes: suppressed rows have `*` in all of them."""
+        """The fitted rows with the cells of their own classes.
+
+        Suppressed rows keep their place: `*` in all quasi-identifiers and nothing in any other column, because few rows
+        that show nothing but a sensitive value would be told by what the others are not.
+        """
+        frame, _ = coded_numbers(frame, self._coding())
         of_row = np.full(frame.height, -1, np.int64)
         of_row[self._kept] = self._classes
-        return self._native(frame.with_columns(_column(cells, of_row) for cells in self.cells_), X, kind)
+        shown = pl.Series(of_row >= 0)
+        names = {cells.name for cells in self.cells_}
+        blank = [pl.when(shown).then(pl.col(name)).alias(name) for name in frame.columns if name not in names]
+        made = frame.with_columns(*(_column(cells, of_row) for cells in self.cells_), *(() if shown.all() else blank))
+        return self._native(made, X, kind, changed=() if shown.all() else made.columns)
 
-    def _native(self, made: pl.DataFrame, X: Any, kind: FrameKind) -> Any:
+    def _native(self, made: pl.DataFrame, X: Any, kind: FrameKind, *, changed: Sequence[str] = ()) -> Any:
         """The caller's kind of frame, with its index, and without the column that names persons."""
         shown = made if self.person is None or self.person not in made.columns else made.drop(self.person)
-        found = to_native(shown, kind)
-        if kind is FrameKind.PANDAS:
-            found.index = X.index
-        return found
+        others = {cells.name for cells in self.cells_} | set(self._coding().columns) | set(changed)
+        return like_input(shown, X, kind, slice(None), others)
+
+    def _coding(self) -> Coding:
+        return Coding(rounding=self.rounding or {}, top=self.top or {}, bottom=self.bottom or {})
 
     def get_feature_names_out(self, input_features: Any = None) -> NDArray[np.object_]:
         """Columns keep their names."""
@@ -191,7 +242,8 @@ class Anonymiser(TransformerMixin, BaseEstimator):  # type: ignore[misc] # sciki
         self.feature_names_in_ = np.array(before.columns, dtype=object)
         self.n_features_in_ = len(before.columns)
         self.columns_out_ = tuple(after.columns)
-        self._fitted, self._kept, self._classes = before, made.kept, made.classes
+        kept = made.kept if self.missing == "category" else complete_rows(before)[made.kept]
+        self._fitted, self._kept, self._classes = before, kept, made.classes
         return made
 
     def _classes_of(self, frame: pl.DataFrame) -> tuple[Integers, Integers]:
@@ -232,7 +284,7 @@ def _class_losses(made: Anonymised) -> NDArray[np.float64]:
 
 def _widths(cells: ColumnCells, hierarchy: Hierarchy | None) -> NDArray[np.float64]:
     raw = np.zeros(len(cells.cells))
-    for place, cell in enumerate(cells.cells):
+    for place, cell in enumerate(cells.spans or cells.cells):
         if cell is SUPPRESSED:
             raw[place] = np.inf
         elif isinstance(cell, Interval):
@@ -249,7 +301,7 @@ def _covers(cells: ColumnCells, values: list[Any], hierarchy: Hierarchy | None) 
     """Whether each cell covers each value."""
     texts = [None if value is None else canonical_text(value) for value in values]
     found = np.zeros((len(cells.cells), len(values)), dtype=np.bool_)
-    for place, cell in enumerate(cells.cells):
+    for place, cell in enumerate(cells.spans or cells.cells):
         if cell is SUPPRESSED:
             found[place] = True
         elif isinstance(cell, Interval):
@@ -269,7 +321,7 @@ def _leaves(hierarchy: Hierarchy | None, label: Label) -> set[str | None]:
 
 def _column(cells: ColumnCells, chosen: Integers) -> pl.Series:
     """The cells of the chosen classes as text, `*` where there is none."""
-    texts = pl.concat([cells.texts(), pl.Series(cells.name, ["*"], dtype=pl.String)])
+    texts = pl.concat([cells.texts().cast(pl.String), pl.Series(cells.name, ["*"], dtype=pl.String)])
     return texts.gather(np.where(chosen < 0, len(cells.cells), cells.of_class[chosen]))
 
 

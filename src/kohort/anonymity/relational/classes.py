@@ -20,9 +20,11 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from kohort.anonymity.relational.algorithms.cell_shape import Steps
 from kohort.anonymity.relational.algorithms.lattice import lattice, node_classes
 from kohort.anonymity.relational.algorithms.mondrian import mondrian
-from kohort.anonymity.relational.algorithms.refine import leave_out, refine, too_many_pairs
+from kohort.anonymity.relational.algorithms.refine import leave_out, loss_of, refine, too_many_pairs
+from kohort.anonymity.relational.coding import mean_cells
 from kohort.anonymity.relational.hierarchy_builders import RHOS, automatic_hierarchy, data_independent, date_hierarchy
 from kohort.anonymity.relational.hierarchy_levels import HierarchyLevels, levels_by_column
 from kohort.anonymity.relational.problem import CodedTable, Integers, Partition, Problem, code_table
@@ -55,6 +57,7 @@ class ClassOptions:
         balance: What a suppressed row costs beside a generalised one, from 0 (nothing) to 1 (everything).
         finish: Applied to a finished partition (the keep-exact step).
         max_set: Most values that a released set may name; None decides by the number of values of a column.
+        means: Columns that are released as class means instead of intervals.
     """
 
     algorithm: str
@@ -67,6 +70,7 @@ class ClassOptions:
     finish: Callable[[Partition], Partition]
     max_set: int | None = None
     balance: float = 0.0
+    means: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -82,6 +86,7 @@ class FormedClasses:
         loss: Mean loss over rows and quasi-identifiers of the cells, weighted, before rows are left out.
         steps: The hierarchy levels of the labels; None where intervals and sets are released.
         notes: What was left undone.
+        cuts: The problem with codes in the order in which classes are cut; None for that of the table.
     """
 
     partition: Partition
@@ -92,6 +97,7 @@ class FormedClasses:
     loss: float
     steps: tuple[HierarchyLevels, ...] | None = None
     notes: tuple[str, ...] = ()
+    cuts: Problem | None = None
 
 
 def form_classes(frame: pl.DataFrame, problem: Problem, options: ClassOptions) -> list[FormedClasses]:
@@ -112,6 +118,8 @@ def form_classes(frame: pl.DataFrame, problem: Problem, options: ClassOptions) -
     if isinstance(options.hierarchies, str):
         find_hierarchy_technique(options.hierarchies)
     labelled = options.hierarchies != "auto" or options.levels is not None
+    if options.means and (labelled or options.algorithm in ("lattice", "thesis")):
+        raise ConfigError("columns are to be released as means and as labels", hint="Leave means or hierarchies out")
     chosen = "lattice" if options.algorithm == "auto" and labelled else options.algorithm
     if options.levels is not None:
         if chosen != "lattice":
@@ -127,14 +135,16 @@ def form_classes(frame: pl.DataFrame, problem: Problem, options: ClassOptions) -
 
 def _makers(problem: Problem, options: ClassOptions) -> list[FormedClasses]:
     """Classes of the algorithms that need no hierarchies; the best are refined where that pays."""
-    found = [(find_class_technique("cluster")(problem, options.cuts), "cluster")]
-    found.append((mondrian(problem, split="look-ahead"), "mondrian"))
-    found.sort(key=lambda one: problem.mean_loss(one[0]))
+    steps = _date_steps(problem)
+    coded = problem if steps is None else _by_decades(problem)
+    found = [(find_class_technique("cluster")(coded, options.cuts), "cluster")]
+    found.append((mondrian(coded, split="look-ahead"), "mondrian"))
+    found.sort(key=lambda one: loss_of(problem, one[0], steps) if steps else problem.mean_loss(one[0]))
     best, name = found[0]
     notes: tuple[str, ...] = ()
     if problem.requirements is not None or _names_too_many(problem, best):
         notes = too_many_pairs(problem, best)
-        found[0] = refine(problem, best), name
+    found[0] = refine(problem, best, steps), name
     made = [_by_sets(problem, options, options.finish(partition), maker) for partition, maker in found]
     return [replace(made[0], notes=notes), *made[1:]]
 
@@ -152,7 +162,9 @@ def _by_sets(problem: Problem, options: ClassOptions, partition: Partition, name
         _date_cells(problem.table, place, partition, dates[one.name]) if one.name in dates else one
         for place, one in enumerate(cells)
     )
-    return FormedClasses(partition, shown, NOBODY, dates, name, problem.mean_loss(partition))
+    shown = tuple(mean_cells(problem.table, partition, one) if one.name in options.means else one for one in shown)
+    loss = loss_of(problem, partition, _date_steps(problem)) if dates else problem.mean_loss(partition)
+    return FormedClasses(partition, shown, NOBODY, dates, name, loss)
 
 
 def _by_technique(frame: pl.DataFrame, problem: Problem, options: ClassOptions, name: str) -> FormedClasses:
@@ -184,10 +196,16 @@ def leave_rows_out(problem: Problem, made: FormedClasses, options: ClassOptions,
     """
     if rows <= len(made.suppressed):
         return made
-    left = leave_out(problem, made.partition, made.steps, rows=rows, balance=options.balance, already=made.suppressed)
-    labels = made.partition.labels.copy()
-    labels[left] = made.partition.count
-    partition = Partition.of_labels(labels)
+    steps = made.steps or _date_steps(problem)
+    partition, left = leave_out(
+        problem,
+        made.partition,
+        steps,
+        rows=rows,
+        balance=options.balance,
+        already=made.suppressed,
+        cuts=made.cuts,
+    )
     if made.steps is not None:
         return replace(
             made, partition=partition, suppressed=left, cells=label_cells(problem.table, partition, made.steps)
@@ -206,6 +224,34 @@ def _date_hierarchies(table: CodedTable) -> dict[str, Hierarchy]:
         for name, values in known.items()
         if len(values)
     }
+
+
+def _date_steps(problem: Problem) -> Steps | None:
+    """The calendar's levels for columns of dates, which are released as its labels; None where there are none."""
+    dates = _date_hierarchies(problem.table)
+    if not dates:
+        return None
+    return [
+        HierarchyLevels.of(column, dates[column.name], weight=problem.weight(place)) if column.name in dates else None
+        for place, column in enumerate(problem.table.columns)
+    ]
+
+
+def _by_decades(problem: Problem) -> Problem:
+    """The problem with dates as categories of decades: a class that spans two of them is released without its date."""
+    dates = _date_hierarchies(problem.table)
+    frame = pl.DataFrame(
+        (column.values.dt.year() // 10).cast(pl.String).alias(column.name).gather(codes)
+        for column, codes in zip(problem.table.columns, problem.table.codes, strict=True)
+        if column.name in dates
+    )
+    decades = code_table(frame, frame.columns, by_value=True)
+    columns, lines = list(problem.table.columns), problem.table.codes.copy()
+    for place, column in enumerate(columns):
+        if column.name in dates:
+            at = frame.columns.index(column.name)
+            columns[place], lines[place] = decades.columns[at], decades.codes[at]
+    return replace(problem, table=CodedTable(tuple(columns), lines))
 
 
 def _date_cells(table: CodedTable, place: int, partition: Partition, hierarchy: Hierarchy) -> ColumnCells:
@@ -324,18 +370,18 @@ def _by_lattice(frame: pl.DataFrame, problem: Problem, options: ClassOptions) ->
     found = lattice(problem, steps, node_budget=options.node_budget, suppression_limit=options.suppression_limit)
     candidates = [(options.finish(found.partition), found.suppressed)]
     notes: tuple[str, ...] = ()
+    # A search from below releases diverse rows first and leaves the others behind; one from above does not.
+    ordered = _in_leaf_order(problem, frame, steps)
     if problem.requirements is not None:
-        # A search from below releases diverse rows first and leaves the others behind; one from above does not.
-        ordered = _in_leaf_order(problem, frame, steps)
         candidates.append((options.finish(mondrian(ordered, split="look-ahead")), NOBODY))
-        best, left = min(candidates, key=lambda one: _label_loss(problem, steps, one[0]))
-        if not len(left):
-            notes = too_many_pairs(problem, best)
-            candidates.append((options.finish(refine(problem, best, steps, cuts=ordered)), left))
+    best, left = min(candidates, key=lambda one: _label_loss(problem, steps, one[0]))
+    if problem.requirements is not None:
+        notes = too_many_pairs(problem, best)
+    candidates.append((options.finish(refine(problem, best, steps, cuts=ordered, left=left)), left))
     partition, left = min(candidates, key=lambda one: _label_loss(problem, steps, one[0]))
     cells = label_cells(problem.table, partition, steps)
     loss = _label_loss(problem, steps, partition)
-    return FormedClasses(partition, cells, left, given, "lattice", loss, steps, notes)
+    return FormedClasses(partition, cells, left, given, "lattice", loss, steps, notes, ordered)
 
 
 def _in_leaf_order(problem: Problem, frame: pl.DataFrame, steps: Sequence[HierarchyLevels]) -> Problem:

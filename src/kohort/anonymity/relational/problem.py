@@ -34,7 +34,7 @@ NULL_POINT = -1.0
 
 @dataclass(frozen=True)
 class CodedColumn:
-    """One quasi-identifier. `points` places the values of a number in [0, 1]; empty for a category."""
+    """One quasi-identifier. `points` places the values of a number or a date in [0, 1]; empty for a category."""
 
     name: str
     is_number: bool
@@ -143,6 +143,10 @@ class Problem:
     weights: tuple[float, ...] = ()
     max_set: int | None = None
 
+    def with_k(self, k: int) -> Problem:
+        """The same problem with classes of at least k rows."""
+        return replace(self, rule=replace(self.rule, k=k))
+
     def columns(self, rows: Integers | None = None) -> Codes:
         """A fresh array of all codes, of some rows only if given: quasi-identifiers, then what rules count."""
         quasi, private = self.table.codes, self.sensitive.codes
@@ -250,7 +254,7 @@ def _code(column: pl.Series, *, by_value: bool) -> tuple[CodedColumn, NDArray[np
     if isinstance(column.dtype, pl.List):
         hint = "Declare it as items, or leave it out of the quasi-identifiers"
         raise DataError(f"quasi-identifier {column.name!r} holds lists", hint=hint)
-    if column.dtype.is_numeric():
+    if column.dtype.is_numeric() or (column.dtype in (pl.Date, pl.Datetime) and not by_value):
         return _code_number(column)
     return _code_category(column, by_value=by_value or column.dtype.is_temporal())
 
@@ -259,7 +263,7 @@ def _code_number(column: pl.Series) -> tuple[CodedColumn, NDArray[np.uint32]]:
     codes = _dense_rank(column)
     known = column.drop_nulls().unique().sort()
     missing = column.null_count() > 0
-    floats = known.cast(pl.Float64).to_numpy()
+    floats = known.to_physical().cast(pl.Float64).to_numpy()
     extent = float(floats[-1] - floats[0]) if len(floats) else 0.0
     points = (floats - floats[0]) / (extent or 1.0) if len(floats) else floats
     if missing:

@@ -51,15 +51,19 @@ class ColumnCells:
         cells: The distinct cells; a value that is released as it is stands for itself.
         of_class: Which of the cells each class got.
         generalised: Whether any cell is not a plain value.
+        spans: What each cell stands for, where its text does not say so: the interval of a mean. None: the cells do.
     """
 
     name: str
     cells: tuple[Cell | Any, ...]
     of_class: Integers
     generalised: bool
+    spans: tuple[Cell | Any, ...] | None = None
 
     def texts(self) -> pl.Series:
-        """The distinct cells as text."""
+        """The distinct cells as text, or as numbers where all of them are means."""
+        if self.spans is not None and all(isinstance(cell, float) for cell in self.cells):
+            return pl.Series(self.name, self.cells, dtype=pl.Float64)
         return pl.Series(self.name, [_text(cell) for cell in self.cells], dtype=pl.String)
 
     @property
@@ -99,7 +103,7 @@ def set_cells(table: CodedTable, partition: Partition, *, max_set: int | None = 
     made = []
     for column, codes in zip(table.columns, table.codes, strict=True):
         ordered = codes[partition.order].astype(np.int64)
-        if column.is_number:
+        if column.is_number and not column.values.dtype.is_temporal():
             made.append(_interval_cells(column, ordered, partition))
         else:
             made.append(_value_set_cells(column, ordered, partition, max_set))

@@ -14,6 +14,7 @@ from typing import TypeVar
 import polars as pl
 
 from kohort.anonymity.relational.algorithms.cluster import cluster
+from kohort.anonymity.relational.algorithms.mdav import mdav
 from kohort.anonymity.relational.algorithms.mondrian import Split, mondrian, thesis_mondrian
 from kohort.anonymity.relational.hierarchy_builders import LATTICE_RHOS, automatic_hierarchy, data_independent
 from kohort.anonymity.relational.problem import Partition, Problem
@@ -137,6 +138,12 @@ def _cluster(problem: Problem, options: CutOptions) -> Partition:
 @class_technique("mondrian")
 def _mondrian(problem: Problem, options: CutOptions) -> Partition:
     return mondrian(problem, split=options.split or "median", relaxed=options.relaxed, dimensions=options.dimensions)
+
+
+@class_technique("mdav")
+def _mdav(problem: Problem, options: CutOptions) -> Partition:
+    del options
+    return mdav(problem)
 
 
 @class_technique("thesis")

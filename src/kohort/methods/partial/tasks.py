@@ -24,6 +24,7 @@ from kohort.protocol.table_payload import pack_table
 from kohort.protocol.task import Release, Request, Task
 from kohort.protocol.wire import Payload
 from kohort.rounds.counting import KeyCounts, SecureCount, is_approved
+from kohort.tables.frames import in_value_order
 from kohort.tables.schema import Schema
 
 __all__ = ["COUNT", "NEWS", "ROW_COUNTS", "SHARE", "TELL_COUNTS"]
@@ -194,7 +195,9 @@ def _share(site: Site, request: Request) -> Release:
         whole = pl.concat([kept if trains else kept.head(0), frame.filter(pl.Series(mask))], how="vertical_relaxed")
         site.training_rows = _joined(site.training_rows, sent, first_rows(schema, whole))
     columns = (*schema.inputs, str(schema.target))
-    table = pack_table((frame.head(0) if shared is None else shared).select(columns))
+    leaving = (frame.head(0) if shared is None else shared).select(columns)
+    # In the order of the site's table, rows of one person would stand together.
+    table = pack_table(in_value_order(leaving) if gate.released == "generalised" else leaving)
     payload = Payload(metrics={"shared": int(mask.sum()), "kept": kept.height if trains else 0}, blobs={"table": table})
     return Release(payload=payload, guarantee=guarantee, rows=int(mask.sum()))
 

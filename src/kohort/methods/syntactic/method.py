@@ -12,6 +12,9 @@ policy demands a larger k than the plan uses that k; a site that cannot reach it
 With `model.kind = "additive"` or `"trees"` sites learn such a model from their anonymised rows over secure sums instead
 (`kohort.methods.learners`). It reads new rows as they are, so no classes are published.
 
+Published classes are written into the site's release account: a later run whose classes cross them is refused. The
+classes hold quasi-identifiers and items alone, so there are no sensitive values in them to be judged.
+
 Sharp edges: an attack on the weights can at best reconstruct what the classes say about quasi-identifiers and items,
 but all other columns and the target are trained on as they are. Membership is not hidden, nor is anything that holds
 for a whole class: use differential privacy for that.
@@ -47,6 +50,7 @@ from kohort.models.rows import with_target
 from kohort.models.soft import soft_columns
 from kohort.privacy.contract import Contract, Step
 from kohort.privacy.guarantee import Aggregate, Guarantee, KKm
+from kohort.privacy.releases import units_of
 from kohort.protocol.hub import Ask, Expect, Hub, ProtocolGenerator, Replies, Result, RoundEnd
 from kohort.protocol.plan.approved import ApprovedPlan
 from kohort.protocol.plan.reads import FEDERATED_ROUNDS, NETWORK, Reads
@@ -233,6 +237,13 @@ def _anonymise(site: Site, request: Request) -> Release:
     x = encode_released(encoder, made.released, mapping)
     rows = with_target(encoder, x, frame, bounded=True)
     if learner_of(config) is None:
+        # Classes are published: with those of an earlier run they must not tell persons apart.
+        site.releases.admit(
+            f"{approved.run}:{approved.plan_hash}:classes",
+            units_of(frame, next(iter(schema.identifiers), None)),
+            made.result.cluster,
+            overlap=site.policy.overlapping_releases,
+        )
         keep_published(site, published)
     else:
         taxonomies = labels_of(mapping)

@@ -2,7 +2,7 @@
 
 A node gives each column a level of its hierarchy. At each node the remaining rows are grouped by their labels there;
 groups that meet the rule become classes, the others wait for a node of higher loss. So every class has its own node.
-Nodes are visited best first, by the mean loss of their labels over the table, and never twice.
+Nodes are visited best first, by the mean loss of their labels over the rows that wait, and never twice.
 
 A lattice of many columns is too large to visit: after `node_budget` nodes (or, if it is not set, after a fixed number
 of cells looked at) the search turns into a few climbs. Each climb starts at the bottom, follows the column that
@@ -37,6 +37,8 @@ CELLS_OF_RULES = 50_000_000
 OVERHEAD = 200
 CLIMBS = 8
 LOOKED_AT = 8
+# When the waiting rows are fewer than this share of those that costs were taken from, costs are taken again.
+FRESH = 0.5
 HASHED_TWICE = 2
 
 
@@ -142,8 +144,14 @@ class _Walk:
         )
 
     def cost(self, node: Sequence[int]) -> float:
-        """Mean loss of a node's labels over the table."""
+        """Mean loss of a node's labels, over the table or the rows that wait."""
         return float(sum(costs[level] for costs, level in zip(self.mean_cost, node, strict=True)))
+
+    def cost_of_waiting(self) -> None:
+        """Take the costs of nodes from the rows that still wait: those are not like the others."""
+        rows = self.rows[: self.active]
+        pairs = zip(self.steps, self.problem.table.codes, strict=True)
+        self.mean_cost = tuple(_mean_costs(levels, codes[rows]) for levels, codes in pairs)
 
     def above(self, node: tuple[int, ...]) -> list[tuple[int, ...]]:
         """The nodes one step up."""
@@ -184,6 +192,7 @@ def _best_first(walk: _Walk, budget: int | None) -> None:
     queue = [(0.0, bottom)]
     walk.seen.add(bottom)
     cells, most = 0, CELLS if walk.problem.requirements is None else CELLS_OF_RULES
+    costs_of = walk.active
     while queue and walk.active:
         if (cells >= most) if budget is None else (walk.visited >= budget):
             return
@@ -192,6 +201,11 @@ def _best_first(walk: _Walk, budget: int | None) -> None:
         groups, large = walk.look(node)
         if large:
             walk.emit(groups)
+        if 0 < walk.active < FRESH * costs_of:
+            costs_of = walk.active
+            walk.cost_of_waiting()
+            queue = [(walk.cost(waiting), waiting) for _, waiting in queue]
+            heapq.heapify(queue)
         for step in walk.above(node):
             if step not in walk.seen:
                 walk.seen.add(step)

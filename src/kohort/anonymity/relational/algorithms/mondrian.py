@@ -66,12 +66,14 @@ def mondrian(
     return Partition(order, np.append(starts, len(order)))
 
 
-def cut_classes(problem: Problem, partition: Partition) -> Partition:
+def cut_classes(problem: Problem, partition: Partition, *, least: int = 0, only: int | None = None) -> Partition:
     """The classes that can be cut again, cut as by look-ahead Mondrian; the others as they are.
 
     Args:
         problem: The coded table and the rule.
         partition: Classes that meet the rule.
+        least: The first class to cut.
+        only: How many classes to cut; those after them stay. All when None.
 
     Returns:
         Classes that meet the rule, each within one of the given ones.
@@ -79,7 +81,7 @@ def cut_classes(problem: Problem, partition: Partition) -> Partition:
     from kohort.anonymity.relational.algorithms.mondrian_kernel import partition as cut
 
     columns, labels, count = problem.columns(), partition.labels.copy(), partition.count
-    for j in np.flatnonzero(partition.sizes >= 2 * problem.rule.k).tolist():
+    for j in (least + np.flatnonzero(partition.sizes[least:only] >= 2 * problem.rule.k)).tolist():
         rows = partition.order[partition.starts[j] : partition.starts[j + 1]]
         order = np.arange(len(rows), dtype=np.int64)
         starts = cut(np.ascontiguousarray(columns[:, rows]), order, *problem.cut_shape, problem.rule.k,

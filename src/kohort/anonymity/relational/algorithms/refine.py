@@ -1,42 +1,46 @@
 """Better classes from good ones: rows move to classes where they cost less, and a budget of rows is left out.
 
-`refine` is a local search: a row leaves its class if both classes still meet the rule and the summed loss falls. It is
-what makes rules about sensitive values cheap: a class that was made too wide to meet them gives its rows away.
+`refine` is a local search: a row leaves its class if both classes still meet the rule and the summed loss falls; the
+rows of a whole class are shared out where that lowers the loss; a class that has become large enough is cut. It is what
+makes rules about sensitive values cheap: a class that was made too wide to meet them gives its rows away.
 
 `leave_out` spends a budget of rows where it buys most, one row or one whole class at a time, by what is saved per row.
 ARX's balance says what a suppressed row costs: 0 nothing (the budget is spent as long as it lowers the loss of the
 rows that are left), 0.5 as much as a row of suppressed cells, 1 everything (only rows that no class can take are
 suppressed). Between them both weights change as in ARX: up to 0.5 the price of a suppressed row rises from 0 to 1,
-above it what generalising costs falls from 1 to 0.
+above it what generalising costs falls from 1 to 0. Cells come after rows: where rows that were left out can be classes
+among themselves, and their generalised and suppressed cells cost less than suppressed rows do, they are released so.
+The budget that is free again is spent again.
 
 Guarantee: classes that meet the rule still do; no step raises the loss. Same table, same result.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kohort.anonymity.relational.algorithms.cell_shape import Steps, cell_shape
 from kohort.anonymity.relational.algorithms.mondrian import cut_classes
-from kohort.anonymity.relational.hierarchy_levels import HierarchyLevels
 from kohort.anonymity.relational.problem import Integers, Partition, Problem
 
-if TYPE_CHECKING:
-    from kohort.anonymity.relational.algorithms.refine_kernel import CellShape
-
-__all__ = ["leave_out", "refine", "too_many_pairs"]
+__all__ = ["leave_out", "loss_of", "refine", "too_many_pairs"]
 
 PASSES = 2
 # Rows times classes that may be compared; a larger table is refined in fewer passes, or not at all.
 PAIRS = 1_000_000_000
+# The same where classes need no more than k rows, which their makers are good at.
+PAIRS_OF_SIZES = 120_000_000
+# Rows times classes that sharing classes out may compare where every class is judged by a rule about its values.
+PAIRS_SHARED = 12_000_000
 # Of the budget that is left, the share spent before gains are computed again.
 STEP = 4
-BITS = 64
-
-Marks = NDArray[np.uint64]
+# How often rows that were left out are looked at again.
+AGAIN = 2
+LEAST = 1e-9
 
 
 def too_many_pairs(problem: Problem, partition: Partition) -> tuple[str, ...]:
@@ -50,166 +54,266 @@ def too_many_pairs(problem: Problem, partition: Partition) -> tuple[str, ...]:
 def refine(
     problem: Problem,
     partition: Partition,
-    steps: Sequence[HierarchyLevels] | None = None,
+    steps: Steps | None = None,
     *,
     cuts: Problem | None = None,
+    left: Integers | None = None,
 ) -> Partition:
-    """Move rows between classes while the loss falls, and cut classes that have become large enough.
+    """Move rows between classes and share classes out while the loss falls, and cut classes that are large enough.
 
     Args:
         problem: The coded table and the rule.
         partition: Classes that meet the rule.
-        steps: Hierarchy levels, where labels are released; None for intervals and sets.
+        steps: Hierarchy levels of the columns released as labels, None for a column or all that are not.
         cuts: The problem with codes in the order in which classes are cut; the same one when None.
+        left: Rows that are left out: they form a class of the partition that is not released, and stay in it.
 
     Returns:
-        Classes that meet the rule and lose no more; the same ones where `too_many_pairs` has a note.
+        Classes that meet the rule and lose no more; the same ones where there are too many rows and classes.
     """
-    shape = _cell_shape(problem, steps)
-    moved = _moved(problem, partition, shape)
-    return _moved(problem, cut_classes(cuts or problem, moved), shape)
+    search = _Search.of(problem, partition, steps, left=left, cuts=cuts)
+    search.improve()
+    return search.partition()
 
 
-def _moved(problem: Problem, partition: Partition, shape: CellShape) -> Partition:
-    from kohort.anonymity.compiled import first_call
-    from kohort.anonymity.relational.algorithms.refine_kernel import move_rows
+def loss_of(problem: Problem, partition: Partition, steps: Steps | None) -> float:
+    """Mean loss over rows and quasi-identifiers of classes whose cells are labels in some columns.
 
-    passes = min(PASSES, PAIRS // max(problem.table.rows * partition.count, 1))
-    if passes < 1 or partition.count < 2:
-        return partition
-    labels = partition.labels.copy()
-    with first_call(move_rows):
-        move_rows(problem.table.codes, problem.sensitive.codes, labels, partition.count, shape, problem.rule.k,
-                  problem.requirements, passes)  # fmt: skip
-    return Partition.of_labels(labels)
+    Args:
+        problem: The coded table.
+        partition: Its classes.
+        steps: Hierarchy levels of the columns released as labels, None for a column or all that are not.
+
+    Returns:
+        The loss.
+    """
+    whole = _Search.of(problem, partition, steps).loss()
+    return whole / (problem.table.rows * len(problem.table.columns))
+
+
+@dataclass
+class _Search:
+    """Labelled rows, -1 for those that are left out, and what a step needs to know."""
+
+    problem: Problem
+    cuts: Problem
+    shape: Any
+    labels: Integers
+    count: int
+
+    @classmethod
+    def of(
+        cls,
+        problem: Problem,
+        partition: Partition,
+        steps: Steps | None,
+        *,
+        left: Integers | None = None,
+        cuts: Problem | None = None,
+    ) -> _Search:
+        labels = partition.labels.copy()
+        if left is not None:
+            labels[left] = -1
+        found = cls(problem, cuts or problem, cell_shape(problem, steps), labels, 0)
+        found.relabel(labels)
+        return found
+
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        """What every loop is given."""
+        problem = self.problem
+        return (problem.table.codes, problem.sensitive.codes, self.labels, self.count, self.shape, problem.rule.k,
+                problem.requirements)  # fmt: skip
+
+    def copy(self) -> _Search:
+        """A search to try something with."""
+        return replace(self, labels=self.labels.copy())
+
+    def partition(self) -> Partition:
+        """The classes; rows that are left out are the last one."""
+        return Partition.of_labels(np.where(self.labels < 0, self.count, self.labels))
+
+    def relabel(self, labels: Integers) -> None:
+        """Take other labels, without gaps; -1 stays."""
+        inside = labels >= 0
+        known, dense = np.unique(labels[inside], return_inverse=True)
+        self.labels[inside], self.count = dense, len(known)
+
+    def improve(self, *, thoroughly: bool = True) -> None:
+        """Move rows and cut classes; thoroughly: also share classes out and replace rows."""
+        if not self._moves():
+            return
+        self._cut()
+        if not thoroughly:
+            return
+        self._dissolve()
+        self._cut()
+        if self._moves() and self.problem.requirements is None:
+            self._replace()
+            self._moves()
+
+    def _passes(self) -> int:
+        pairs = PAIRS if self.problem.requirements is not None else min(PAIRS, PAIRS_OF_SIZES)
+        return min(PASSES, pairs // max(self.problem.table.rows * self.count, 1)) if self.count > 1 else 0
+
+    def _moves(self) -> bool:
+        """Move rows; False where there are too many to compare, or one class."""
+        from kohort.anonymity.compiled import first_call
+        from kohort.anonymity.relational.algorithms.refine_kernel import move_rows
+
+        if self._passes() < 1:
+            return False
+        with first_call(move_rows):
+            move_rows(*self.arguments, self._passes())
+        self.relabel(self.labels)
+        return True
+
+    def _dissolve(self) -> None:
+        from kohort.anonymity.compiled import first_call
+        from kohort.anonymity.relational.algorithms.refine_kernel import dissolve_classes
+
+        with first_call(dissolve_classes):
+            dissolve_classes(*self.arguments, PAIRS if self.problem.requirements is None else PAIRS_SHARED)
+        self.relabel(self.labels)
+
+    def _replace(self) -> None:
+        from kohort.anonymity.compiled import first_call
+        from kohort.anonymity.relational.algorithms.refine_kernel import replace_rows
+
+        with first_call(replace_rows):
+            replace_rows(*self.arguments)
+
+    def _cut(self) -> None:
+        inside = np.flatnonzero(self.labels >= 0)
+        self.labels[inside] = cut_classes(self.cuts, self.partition(), only=self.count).labels[inside]
+        self.relabel(self.labels)
+
+    def units(self) -> NDArray[np.float64]:
+        """What a row of each class loses."""
+        return self.drops(np.ones(self.count, np.bool_), _Drops.of(self.count)).unit
+
+    def loss(self) -> float:
+        """The summed loss of the rows in classes."""
+        return float(self.units()[self.labels[self.labels >= 0]].sum())
+
+    def drops(self, dirty: NDArray[np.bool_], known: _Drops) -> _Drops:
+        """What is saved best in each class; computed again for those marked in `dirty`."""
+        from kohort.anonymity.relational.algorithms.refine_kernel import best_drops
+
+        best_drops(*self.arguments, dirty, known.unit, known.gain, known.row)
+        return known
+
+    def admit(self, most: float) -> None:
+        """Let rows that are left out into classes where that costs less than `most`."""
+        from kohort.anonymity.relational.algorithms.refine_kernel import admit_rows
+
+        admit_rows(*self.arguments, np.flatnonzero(self.labels < 0), most)
+
+    def regroup(self, most: float) -> None:
+        """Make classes of rows that are left out, where a row of them costs less than `most`."""
+        left = np.flatnonzero(self.labels < 0)
+        if not len(left) or not self.problem.rule_test()(left):
+            return
+        self.labels[left] = self.count
+        self.count += 1
+        parts = cut_classes(self.cuts, self.partition(), least=self.count - 1).labels
+        self.labels[left] = parts[left] + self.count
+        self.relabel(self.labels)
+        wide = self.units() >= most
+        rows = left[wide[self.labels[left]]]
+        self.labels[rows] = -1
+        self.relabel(self.labels)
+
+
+@dataclass(frozen=True)
+class _Drops:
+    """Of each class: what a row loses, what is saved per row left out, and that row, or -1 for the whole class."""
+
+    unit: NDArray[np.float64]
+    gain: NDArray[np.float64]
+    row: Integers
+
+    @classmethod
+    def of(cls, count: int) -> _Drops:
+        return cls(np.zeros(count), np.zeros(count), np.full(count, -1, np.int64))
 
 
 def leave_out(
     problem: Problem,
     partition: Partition,
-    steps: Sequence[HierarchyLevels] | None = None,
+    steps: Steps | None = None,
     *,
     rows: int,
     balance: float,
     already: Integers,
-) -> Integers:
-    """The rows whose suppression saves most.
+    cuts: Problem | None = None,
+) -> tuple[Partition, Integers]:
+    """The classes without the rows whose suppression saves most.
 
     Args:
         problem: The coded table and the rule.
         partition: Classes that meet the rule.
-        steps: Hierarchy levels, where labels are released; None for intervals and sets.
+        steps: Hierarchy levels of the columns released as labels, None for a column or all that are not.
         rows: How many rows may be left out in all.
         balance: What a suppressed row costs, from 0 (nothing) to 1 (everything).
         already: Rows that are left out already; they are in no class that is released.
+        cuts: The problem with codes in the order in which classes are cut; the same one when None.
 
     Returns:
-        All rows to leave out, rising. The rows that are left still meet the rule about class sizes and l.
+        The classes, and all rows to leave out, rising, which are a class of their own. The rows that are left still
+        meet the rule about class sizes and l.
     """
-    from kohort.anonymity.relational.algorithms.refine_kernel import best_drops
-
+    search = _Search.of(problem, partition, steps, left=already, cuts=cuts)
     generalising, suppressing = min(1.0, 2.0 - 2.0 * balance), min(1.0, 2.0 * balance)
     whole = sum(problem.weight(position) for position in range(len(problem.table.columns)))
-    labels = partition.labels.copy()
-    labels[already] = -1
-    shape = _cell_shape(problem, steps)
-    dirty = np.ones(partition.count, np.bool_)
-    unit, gain, row = np.zeros(partition.count), np.zeros(partition.count), np.full(partition.count, -1, np.int64)
-    budget, floor = rows - len(already), -1.0
+    # Below the mean loss, what is left would lose more than before.
+    price = max(suppressing * whole, search.loss() / max(int((search.labels >= 0).sum()), 1))
+    weights = generalising, price
+
+    def value(found: _Search) -> float:
+        return generalising * found.loss() + price * int((found.labels < 0).sum())
+
+    last = _spend(search, rows, *weights)
+    best = value(search)
+    for again in range(AGAIN if generalising > 0.0 else 0):
+        other = search.copy()
+        other.improve(thoroughly=again == 0)
+        other.admit(min(last, whole))
+        other.regroup(price / generalising)
+        last = _spend(other, rows, *weights)
+        found = value(other)
+        if found >= best - LEAST:
+            break
+        search, best = other, found
+    left = np.flatnonzero(search.labels < 0)
+    return (search.partition(), left) if len(left) < problem.table.rows else (partition, already)
+
+
+def _spend(search: _Search, rows: int, generalising: float, floor: float) -> float:
+    """Leave out rows, the best first, while they are fewer than `rows` and each saves more than `floor`.
+
+    Returns:
+        The least that a row saved.
+    """
+    labels, count = search.labels, search.count
+    dirty, known = np.ones(count, np.bool_), _Drops.of(count)
+    budget, last = rows - int((labels < 0).sum()), np.inf
     while budget > 0:
-        best_drops(problem.table.codes, problem.sensitive.codes, labels, partition.count, shape, problem.rule.k,
-                   problem.requirements, dirty, unit, gain, row)  # fmt: skip
+        search.drops(dirty, known)
         dirty[:] = False
-        if floor < 0.0:  # below the mean loss, what is left would lose more than before
-            floor = max(suppressing * whole, float(unit[labels[labels >= 0]].mean()))
         spent, enough = 0, max(budget // STEP, 1)
-        for j in np.argsort(-gain, kind="stable").tolist():
-            if spent >= enough or generalising * gain[j] <= floor:
+        for j in np.argsort(-known.gain, kind="stable").tolist():
+            if spent >= enough or generalising * known.gain[j] <= floor:
                 break
-            going = np.flatnonzero(labels == j) if row[j] < 0 else row[j : j + 1]
-            gain[j] = 0.0
+            going = np.flatnonzero(labels == j) if known.row[j] < 0 else known.row[j : j + 1]
             if len(going) <= budget - spent:
                 labels[going] = -1
                 spent += len(going)
                 dirty[j] = True
+                last = min(last, float(known.gain[j]))
+            known.gain[j] = 0.0
         if not spent:
             break
         budget -= spent
-    return np.flatnonzero(labels < 0) if (labels >= 0).any() else already
-
-
-def _cell_shape(problem: Problem, steps: Sequence[HierarchyLevels] | None) -> CellShape:
-    from kohort.anonymity.relational.algorithms.refine_kernel import CATEGORY, HIERARCHY, NUMBER, WORD, CellShape
-
-    table = problem.table
-    kinds = [NUMBER if column.is_number else CATEGORY for column in table.columns]
-    kinds = kinds if steps is None else [HIERARCHY] * len(kinds)
-    words = [(column.distinct - 1) // WORD + 1 if kind == CATEGORY else 0
-             for column, kind in zip(table.columns, kinds, strict=True)]  # fmt: skip
-    if steps is None:
-        begins: NDArray[np.int64] = table.offsets + 2 * np.arange(len(kinds) + 1)
-        begins[:-1] += table.is_number  # the weight of a number is its entry 1
-        labels, prices = np.zeros(1, np.int64), problem.prices
-    else:
-        parts = [np.concatenate(levels.labels) for levels in steps]
-        begins = np.concatenate(([0], np.cumsum([len(part) for part in parts]))).astype(np.int64)
-        labels, prices = np.concatenate(parts), np.concatenate([levels.code_costs for levels in steps])
-    return CellShape(
-        np.array(kinds, dtype=np.int64),
-        table.offsets,
-        table.points,
-        np.concatenate(([0], np.cumsum(words))).astype(np.int64),
-        begins,
-        labels,
-        prices,
-        np.argsort(table.distinct, kind="stable"),
-        *(_value_marks(problem) if steps is None else _label_marks(problem, steps)),
-    )
-
-
-def _value_marks(problem: Problem) -> tuple[Marks, Marks, float]:
-    """One bit per row and small category, as many columns as fit into a word; and the least that one more costs."""
-    table = problem.table
-    marks, used, least = np.zeros(table.rows, np.uint64), 0, np.inf
-    for c in np.argsort(table.distinct, kind="stable").tolist():
-        column = table.columns[c]
-        if column.is_number or used + column.distinct > BITS:
-            continue
-        marks |= np.left_shift(np.uint64(1), (table.codes[c].astype(np.uint64) + np.uint64(used)))
-        used += column.distinct
-        least = min(least, problem.weight(c) / column.distinct)
-    return marks, np.zeros(1, np.uint64), least if used else 0.0
-
-
-def _label_marks(problem: Problem, steps: Sequence[HierarchyLevels]) -> tuple[Marks, Marks, float]:
-    """One bit per row and column, for its label at the lowest level whose labels fit; the bits that each label covers;
-    and the least that a label with more bits costs more."""
-    table = problem.table
-    marks, covers, used, least = np.zeros(table.rows, np.uint64), {}, 0, np.inf
-    for left, c in enumerate(np.argsort(-table.distinct, kind="stable").tolist()[::-1]):
-        levels = steps[c]
-        most = (BITS - used) // (len(steps) - left)
-        marked = next((labels for labels in levels.labels if labels.max() < most), None)
-        covers[c] = [np.zeros(len(labels), np.uint64) for labels in levels.labels]
-        if marked is None:
-            continue
-        bits = np.left_shift(np.uint64(1), (marked + used).astype(np.uint64))
-        for labels, held in zip(levels.labels, covers[c], strict=True):
-            below = np.zeros(labels.max() + 1, np.uint64)
-            np.bitwise_or.at(below, labels, bits)
-            held[:] = below[labels]
-        marks |= bits[table.codes[c]]
-        used += int(marked.max()) + 1
-        least = min(least, _least_step(levels, covers[c]))
-    return marks, np.concatenate([held for c in range(len(steps)) for held in covers[c]]), max(least, 0.0)
-
-
-def _least_step(levels: HierarchyLevels, covers: Sequence[Marks]) -> float:
-    """The least that a code's label costs more at a level where it covers more bits."""
-    costs = [cost[labels] for labels, cost in zip(levels.labels, levels.cost, strict=True)]
-    found = [
-        (costs[upper] - costs[lower])[covers[upper] != covers[lower]]
-        for upper in range(levels.count)
-        for lower in range(upper)
-    ]
-    return float(min((steps.min() for steps in found if len(steps)), default=np.inf))
+    search.relabel(labels)
+    return last if np.isfinite(last) else floor

@@ -1,0 +1,169 @@
+"""The checker's verdict on a release, and the report of what it cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from kohort.anonymity.relational.classes import FormedClasses
+from kohort.anonymity.relational.population import PopulationRule
+from kohort.anonymity.relational.problem import Integers
+from kohort.anonymity.relational.recode import ColumnCells, release
+from kohort.anonymity.relational.rule import Rule
+from kohort.tables.hierarchy import Hierarchy
+
+__all__ = ["Report", "figures", "suppressed_cells", "verify"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What was done and what holds for the result. Figures come from the checker and from `kohort.anonymity.loss`."""
+
+    rows: int
+    rows_out: int
+    classes: int
+    k: int
+    l_distinct: int | None
+    l_entropy: float | None
+    t_emd: float | None
+    t_kl: float | None
+    km: int | None
+    ncp: float
+    ncp_released: float
+    entropy_loss: float | None
+    item_loss: float | None
+    suppressed_rows: int
+    suppressed_cells: int
+    algorithm: str
+    verified: bool
+    problems: tuple[str, ...]
+    seconds: float
+    tried: Mapping[str, float] = field(default_factory=dict)
+    """Of `auto`: the loss of every algorithm that was tried."""
+    notes: tuple[str, ...] = ()
+    """What was left undone."""
+
+    def to_mapping(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+
+
+def verify(
+    made: FormedClasses,
+    table: pl.DataFrame,
+    quasi: Sequence[str],
+    sensitive: Sequence[str],
+    rule: Rule,
+    person: str | None,
+    population: PopulationRule,
+) -> tuple[str, ...]:
+    """What the checker finds wrong with the table as it would be released.
+
+    Args:
+        made: The classes and their cells.
+        table: The table they are of.
+        quasi: The quasi-identifiers.
+        sensitive: The sensitive columns.
+        rule: What every class must meet.
+        person: The column that says whom a row is about.
+        population: What must hold beside a population.
+
+    Returns:
+        One sentence per rule that does not hold.
+    """
+    from kohort.anonymity.checker.measures import unmet
+    from kohort.anonymity.checker.population import unmet_in_population
+
+    released = release(table, made.partition, made.cells)
+    out = released if not len(made.suppressed) else released[np.setdiff1d(np.arange(table.height), made.suppressed)]
+    asked: dict[str, Any] = {name: bound for name in ("alpha", "beta", "delta") if (bound := getattr(rule, name)) > 0}
+    if rule.beta > 0:
+        asked |= {"beta_kind": rule.beta_kind}
+    if rule.l > 0:
+        asked |= {"l": rule.l, "l_kind": rule.l_kind, "c": rule.c if rule.l_kind == "recursive" else None}
+    if rule.t > 0:
+        asked |= {"t": rule.t, "t_kind": rule.t_kind}
+    problems = unmet(out, quasi=quasi, sensitive=sensitive if asked else (), k=rule.k, persons=person, **asked)
+    if population.frame is None or problems:
+        return problems
+    return unmet_in_population(
+        out,
+        population.frame,
+        quasi=quasi,
+        hierarchies=made.hierarchies,
+        persons=person,
+        k_map=population.k_map,
+        presence=population.presence,
+    )
+
+
+def figures(
+    before: pl.DataFrame,
+    after: pl.DataFrame,
+    kept: Integers,
+    cells: Sequence[ColumnCells],
+    hierarchies: Mapping[str, Hierarchy],
+    quasi: Sequence[str],
+    sensitive: Sequence[str],
+    target: str | None,
+    person: str | None,
+) -> dict[str, Any]:
+    """What holds for the release and what it cost, for its report.
+
+    Args:
+        before: The input rows.
+        after: The released rows.
+        kept: Input row of each released row.
+        cells: The released cells.
+        hierarchies: The hierarchies of released labels.
+        quasi: The quasi-identifiers.
+        sensitive: The sensitive columns.
+        target: The column that entropy loss is about; the first sensitive one when None.
+        person: The column that says whom a row is about.
+
+    Returns:
+        The figures by their names in `Report`.
+    """
+    from kohort.anonymity.checker.measures import measure
+    from kohort.anonymity.loss import entropy_loss, ncp
+
+    found = measure(after, quasi=quasi, sensitive=sensitive, persons=person)
+    names = [one.name for one in cells]
+    about = target if target is not None else next(iter(sensitive), None)
+    lost = None if about is None else entropy_loss(before[kept], after, quasi=names, target=about, corrected=True)
+    loss, gone = ncp(before, after, quasi=names, kept=kept, hierarchies=hierarchies), before.height - after.height
+    return {
+        "rows": before.height,
+        "rows_out": after.height,
+        "classes": found.classes,
+        "k": found.k,
+        "l_distinct": found.l_distinct,
+        "l_entropy": found.l_entropy,
+        "t_emd": found.t_emd,
+        "t_kl": found.t_kl,
+        "km": None,
+        "ncp": loss,
+        "ncp_released": max((loss * before.height - gone) / after.height, 0.0),
+        "entropy_loss": lost,
+        "item_loss": None,
+        "suppressed_rows": gone,
+    }
+
+
+def suppressed_cells(cells: Sequence[ColumnCells], classes: Integers) -> int:
+    """How many released cells say nothing at all.
+
+    Args:
+        cells: The released cells.
+        classes: The class of each released row.
+
+    Returns:
+        The number of cells.
+    """
+    sizes: NDArray[np.int64] = np.bincount(classes)
+    return int(sum(sizes[: len(one.suppressed)][one.suppressed[: len(sizes)]].sum() for one in cells))

@@ -1,0 +1,212 @@
+"""Options of `kohort anonymize`: their text read, and those refused that do not fit together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from kohort.cli.common import names
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from kohort.anonymity.itemsets.hierarchy import ItemHierarchy
+    from kohort.tables.hierarchy import Hierarchy
+
+__all__ = [
+    "check_item_options",
+    "check_relational_options",
+    "check_rule",
+    "column_numbers",
+    "given_hierarchies",
+    "hierarchies",
+    "item_hierarchy",
+    "keep_exact",
+    "levels",
+    "population_of",
+    "presence_of",
+    "with_own",
+]
+
+KEEP_EXACT: Mapping[str, bool | str] = {"yes": True, "no": False, "thesis": "thesis"}
+
+
+def keep_exact(text: str) -> bool | str:
+    """What --keep-exact means."""
+    from kohort.errors import ConfigError, nearest
+
+    if text not in KEEP_EXACT:
+        raise ConfigError(f"unknown --keep-exact {text!r}", hint=nearest(text, KEEP_EXACT))
+    return KEEP_EXACT[text]
+
+
+def check_rule(k: int, l: float, t: float) -> None:  # noqa: E741
+    """Refuse bounds that ask for nothing or cannot be met."""
+    from kohort.errors import ConfigError
+
+    if k < 2:
+        raise ConfigError(f"--k {k} hides nobody: a class of one row is that row", hint="Use 2 or more, such as 10")
+    if l < 0:
+        raise ConfigError("--l is negative", hint="Use 2 or more, or 0 for no bound")
+    if not 0 <= t <= 1:
+        raise ConfigError(f"--t {t:g} is no distance between distributions", hint="Use a number from 0 to 1")
+
+
+def check_relational_options(algorithm: str, *, m: int | None) -> None:
+    """Refuse options of (k, k^m)-anonymity where no item set is named."""
+    from kohort.errors import ConfigError
+
+    if algorithm == "kkm" or m is not None:
+        raise ConfigError("(k, k^m)-anonymity is about item sets and none is named", hint="Give --items COLUMN")
+
+
+def check_item_options(
+    algorithm: str,
+    *,
+    l: float,  # noqa: E741 - the literature's own letter
+    t: float,
+    levels: str | None,
+    suppression: float,
+    others: Mapping[str, object],
+) -> None:
+    """Refuse options that (k, k^m)-anonymity would otherwise ignore."""
+    from kohort.errors import ConfigError
+
+    ignored = [name for name, value in others.items() if value]
+    if ignored:
+        raise ConfigError(f"not enforced together with --items: {', '.join(ignored)}", hint="Leave them out")
+
+    if algorithm not in ("auto", "kkm"):
+        hint = "Use --algorithm kkm, or leave --items out"
+        raise ConfigError(f"--items goes with --algorithm kkm, not {algorithm}", hint=hint)
+
+    if l or t:
+        hint = "Leave them out, or anonymise without --items"
+        raise ConfigError("--l and --t are not enforced together with --items", hint=hint)
+    if levels is not None:
+        raise ConfigError("--levels is for lattice, not for item sets", hint="Leave it out")
+    if suppression:
+        hint = "Use --item-suppression for the share of items"
+        raise ConfigError("--suppression is about rows, and with --items no row is left out", hint=hint)
+
+
+def item_hierarchy(text: str, column: str) -> ItemHierarchy:
+    """The hierarchy of items that a word or a file names."""
+    from kohort.anonymity.itemsets.hierarchy import ITEM_HIERARCHIES
+    from kohort.tables.hierarchy import Hierarchy
+
+    return text if text in ITEM_HIERARCHIES else Hierarchy.read(text, column)  # type: ignore[return-value]
+
+
+def given_hierarchies(
+    text: str, frame: pl.DataFrame, quasi: tuple[str, ...], target: str | None
+) -> Mapping[str, Hierarchy] | None:
+    """Hierarchies of the quasi-identifiers for (k, k^m); with auto none: released cells are intervals and sets."""
+    if text == "auto":
+        return None
+    from kohort.anonymity.relational.techniques import find_hierarchy_technique
+
+    found = hierarchies(text)
+    return find_hierarchy_technique(found)(frame, quasi, target) if isinstance(found, str) else found
+
+
+def levels(text: str | None) -> dict[str, int] | None:
+    """The levels of --levels, by column; None where there are none."""
+    if text is None:
+        return None
+    from kohort.errors import ConfigError
+
+    try:
+        return {name: int(level) for name, level in (part.split("=") for part in names(text))}
+    except ValueError:
+        raise ConfigError("--levels is not a list of column=level", hint="Write such as age=2,sex=1") from None
+
+
+def column_numbers(option: str, given: list[str] | None) -> dict[str, float]:
+    """The numbers of an option such as --weight age=3."""
+    from kohort.errors import ConfigError
+
+    found = {}
+    for text in given or ():
+        name, _, value = text.rpartition("=")
+        try:
+            found[name] = float(value)
+        except ValueError:
+            raise ConfigError(f"{option} is not column=number", hint=f"Write such as {option} age=3") from None
+    return found
+
+
+def with_own(
+    hierarchies: str | dict[str, Hierarchy], own: list[str] | None, quasi: tuple[str, ...]
+) -> str | dict[str, Hierarchy]:
+    """The hierarchies with those of single columns; columns without one are left to be made."""
+    if not own:
+        return hierarchies
+    from kohort.errors import ConfigError, nearest
+    from kohort.tables.hierarchy import Hierarchy
+
+    found = {} if isinstance(hierarchies, str) else dict(hierarchies)
+    for text in own:
+        name, _, path = text.partition("=")
+        if name not in quasi or not path:
+            raise ConfigError(f"--hierarchy is for a quasi-identifier, not {name!r}", hint=nearest(name, quasi))
+        found[name] = Hierarchy.read(path, name)
+    return found
+
+
+def hierarchies(text: str) -> str | dict[str, Hierarchy]:
+    """The word of a technique, or the hierarchies in a folder."""
+    from kohort.anonymity.relational.techniques import hierarchy_techniques
+    from kohort.tables.hierarchy import read_hierarchies
+
+    if text in hierarchy_techniques():
+        return text
+    return read_hierarchies(text)
+
+
+def population_of(text: str | None, quasi: tuple[str, ...]) -> Any:
+    """A population as its number of rows, or as the table in a file.
+
+    Args:
+        text: A number, a path or the name of a dataset; None for none.
+        quasi: The columns that the table must have.
+
+    Returns:
+        The number, the quasi-identifiers of the table, or None.
+
+    Raises:
+        DataError: The table cannot be read or lacks a column.
+    """
+    if text is None or text.isdigit():
+        return None if text is None else int(text)
+    from kohort.errors import DataError, nearest
+    from kohort.tables.prepared import Declared, prepare
+
+    frame = prepare(text, Declared(quasi=quasi, drop=("rest",))).frame
+    for name in quasi:
+        if name not in frame.columns:
+            raise DataError(f"the population has no column {name!r}", hint=nearest(name, frame.columns))
+    return frame.select(quasi)
+
+
+def presence_of(text: str | None) -> tuple[float, float] | None:
+    """The bounds of --presence.
+
+    Args:
+        text: Two numbers with a comma between them; None for no bounds.
+
+    Returns:
+        Both bounds.
+
+    Raises:
+        ConfigError: The text is not that.
+    """
+    if text is None:
+        return None
+    from kohort.errors import ConfigError
+
+    try:
+        low, high = (float(part) for part in text.split(","))
+    except ValueError:
+        raise ConfigError("--presence is not two numbers", hint="Write such as --presence 0,0.5") from None
+    return low, high
