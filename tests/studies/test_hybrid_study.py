@@ -268,7 +268,7 @@ def test_accountants() -> None:
 
 
 def test_the_whole_study_on_a_small_table(small_table: None, tmp_path: Path) -> None:
-    depth = replace(hybrid.QUICK, seeds=(0,), shares={"dutch": (0.4,)}, shifted=(), rows={})
+    depth = replace(hybrid.QUICK, seeds=(0,), shares={"dutch": (0.4,)}, shifted=(), rows={}, grid=())
     told: list[str] = []
     found = hybrid.run_study(tmp_path, True, told.append, depth=depth, cases=(SMALL,))
     assert found["name"] == "hybrid"
