@@ -35,7 +35,7 @@ TABLES = {
     "covertype": ("cover_type", 0),
 }
 """The target, and up to how many values a column is one-hot; others are scaled to [0, 1]."""
-DROPPED = {"adult": ("fnlwgt", "education", "split"), "acs_income": ("ST",)}
+DROPPED = {"adult": ("fnlwgt", "education"), "acs_income": ("ST",)}
 Floats = NDArray[np.float64]
 
 

@@ -32,7 +32,7 @@ def of_persons(opposed: int = 0) -> dict[str, pl.DataFrame]:
         frame = alike(PERSONS * EACH).with_columns(person=pl.Series(np.repeat(np.arange(PERSONS), EACH)))
         if site == 0 and opposed:
             few = pl.Series(np.tile(["yes", "no", "yes"], PERSONS))
-            frame = frame.with_columns(y=pl.when(pl.col("person") < opposed).then(few).otherwise("yes"))
+            frame = frame.with_columns(y=pl.when(pl.col("person") < opposed).then(few).otherwise(pl.lit("yes")))
         found[f"site-{site}"] = frame
     return found
 
@@ -72,9 +72,12 @@ def test_dp_every_row_of_a_person_takes_part(tmp_path: Path) -> None:
         method = summed(clip, unit="person", **({} if rows is None else {"person_rows": rows}))
         options = {"site_tables": of_persons(opposed=6), **PERSON}
         norms.append(moved(method, tmp_path / str(rows), SITES * PERSONS, **options)[2])
-    one = norms[0] / (SITES * PERSONS)  # the norm of a row's gradient
-    # yes, no, yes: a third of a gradient is left of six persons.
-    assert norms[1] == pytest.approx(norms[0] - 6 * one * 2 / 3, rel=0.02)
+    one = norms[0] / (
+        SITES * PERSONS
+    )  # the norm of a row's gradient; with the other answer it is the rest of the row's
+    other = sqrt(PARAMETERS) - one
+    mean = (2 * one - other) / 3  # yes, no, yes
+    assert norms[1] == pytest.approx((SITES * PERSONS - 6) * one + 6 * mean, rel=5e-3)
 
 
 def test_dp_rows_of_a_person_are_sampled_together(tmp_path: Path) -> None:
