@@ -25,7 +25,7 @@ from kohort.rng import Streams
 from kohort.tables.datasets.catalogue import open_table
 from kohort.tables.splits import hold_out
 
-LIMITS, DIVISORS = (4.0, 8.0), (20.0, 40.0, 80.0, 160.0)
+LIMITS, DIVISORS = (4.0, 8.0), (10.0, 20.0, 40.0, 80.0, 160.0)
 EPSILONS, DELTA, STEPS, NOISES = (0.2, 1.0, 4.0), 1e-5, 60, 2
 SEEDS, TEST, MOST = range(5), 0.2, 20_000
 TABLES = {

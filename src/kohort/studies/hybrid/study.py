@@ -117,6 +117,7 @@ def _parts(
                 continue
             say(f"{case.title}, {setting.name}: tuning")
             tuned.tune(cells_of(case, setting, shares, epsilons, baselines=baselines))
+            _reported(settings_table(tuned, case), say)
             say(f"{case.title}, {setting.name}: {len(runs.seeds)} seed(s)")
             table = accuracy_table(runs, tuned, case, setting, shares, epsilons, baselines=baselines)
             yield Part([_reported(table, say)], [accuracy_by_round(session.out, runs, tuned, case, setting, epsilons)])
