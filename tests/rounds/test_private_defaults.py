@@ -65,10 +65,10 @@ def test_phases_of_a_hybrid_take_the_rule_where_they_say_nothing() -> None:
 def test_the_rate_falls_with_the_noise_and_has_a_limit() -> None:
     train, dp = TrainSection(lr=8.0), DPSection(lower_rate=True)
     common: dict[str, Any] = {"steps": 100, "parameters": 25}
-    assert lowered_rate(train, dp, rows=4000, sigma=100.0, **common) == pytest.approx(2.0)
-    assert lowered_rate(train, dp, rows=4000, sigma=50.0, **common) == pytest.approx(4.0)
+    assert lowered_rate(train, dp, rows=2000, sigma=100.0, **common) == pytest.approx(2.0)
+    assert lowered_rate(train, dp, rows=2000, sigma=50.0, **common) == pytest.approx(4.0)
     assert lowered_rate(train, dp, rows=1e9, sigma=100.0, **common) == 8.0
-    assert lowered_rate(train, dp, rows=4000, sigma=100.0, rate=0.5, **common) == pytest.approx(1.0)
+    assert lowered_rate(train, dp, rows=2000, sigma=100.0, rate=0.5, **common) == pytest.approx(1.0)
     assert lowered_rate(train, DPSection(), rows=1, sigma=100.0, **common) == 8.0
 
 

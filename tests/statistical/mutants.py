@@ -19,7 +19,9 @@ from tests.support.mutation import Mutant, main
 WIRE, CLAIMS = "tests/statistical/test_dp_wire.py", "tests/statistical/test_dp_claims.py"
 BUDGETS = "tests/contract/test_dp_budgets.py"
 TRAINING, ACCOUNT, SUMMED = "rounds/phase_training.py", "rounds/plan_account.py", "rounds/totals/summed_model.py"
-ADDITIVE, PERTURBED = "methods/additive/learner.py", "models/dp_sgd/perturbation.py"
+ADDITIVE, PERTURBED = "methods/additive/private.py", "models/dp_sgd/perturbation.py"
+BOUNDS = "tests/statistical/test_dp_bounds.py"
+BOUNDED, SELECTION = "rounds/totals/bounded.py", "tests/statistical/test_dp_selection.py"
 SGD, AFTER, HUB, SHARES = "dp_sgd", "dp_noise_after", "dp_noise_at or clipped_by_the_hub", "dp_noise_in_shares"
 PURE, DOMAINS, TOTALS, JUDGE = "perturbation", "dp_noisy_domains", "dp_additive", "dp_the_judge"
 PERSON, STATISTICS, ADAPTIVE = "person or sampled_batches_of", "dp_noisy_statistics", "dp_adaptive"
@@ -27,6 +29,14 @@ PERSON, STATISTICS, ADAPTIVE = "person or sampled_batches_of", "dp_noisy_statist
 
 def _wire(name: str, file: str, old: str, new: str, only: str) -> Mutant:
     return Mutant(name, file, old, new, WIRE, only)
+
+
+def _bounds(name: str, file: str, old: str, new: str, only: str) -> Mutant:
+    return Mutant(name, file, old, new, BOUNDS, only)
+
+
+def _selection(name: str, file: str, old: str, new: str, only: str) -> Mutant:
+    return Mutant(name, file, old, new, SELECTION, only)
 
 
 def _claims(name: str, old: str, new: str, only: str = "dp", file: str = ACCOUNT) -> Mutant:
@@ -79,8 +89,14 @@ BUGS = (
     _wire("shares: quorum of all sites", "privacy/dp/account.py", "QUORUM = 0.9\n", "QUORUM = 1.0\n", SHARES),
     _wire("shares: colluders ignored", "privacy/dp/account.py", "return self.quorum - self.colluders",
           "return self.quorum", SHARES),
-    _wire("shares: twice the clip", "rounds/totals/summed_tasks.py", "chosen, clip=phase.dp.clip)",
-          "chosen, clip=2 * phase.dp.clip)", SHARES),
+    _wire("shares: twice the clip", BOUNDED, "clipped_sums(network, start, rows, clip=dp.clip)[0]",
+          "clipped_sums(network, start, rows, clip=2 * dp.clip)[0]", SHARES),
+    _bounds("normalised: twice the clip", BOUNDED, "clip=SMALLEST * dp.clip)[0] / SMALLEST",
+          "clip=2 * SMALLEST * dp.clip)[0] / SMALLEST", "normalised"),
+    _bounds("persons: their rows are clipped one by one", BOUNDED,
+          "clip_update(means, bound).sum(axis=0)", "(means * some.counts[:, None]).sum(axis=0)", "of_a_person"),
+    _bounds("persons: no sample of persons", BOUNDED,
+          "return persons if dp.sample == 1 else", "return persons if dp.sample < 2 else", "sampled_together"),
     _wire("statistics: noise x 0.5", "rounds/noisy_statistics.py",
           "sigma = account_of(site).sigmas[0] * sensitivity(design, radius)",
           "sigma = account_of(site).sigmas[0] * sensitivity(design, radius) / 2", STATISTICS),
@@ -121,6 +137,18 @@ BUGS = (
     _claims("scope: rows that judge", '        bare.add("low")\n', "        pass\n", "judge"),
     _claims("hub: after peers", '        if before.kind == "peers" and section.dp is not None', "        if False",
             "common_start", "methods/hybrid/method.py"),
+    _selection("selection: half the noise on scores", "runs/private_choice.py", "price.score_sigma * float",
+               "0.5 * price.score_sigma * float", "adds_the_noise"),
+    _selection("selection: random stopping not paid for", "privacy/dp/selection.py",
+               "whole = one + second + log(mean) / (orders - 1)", "whole = one", "costs_what"),
+    _selection("selection: the first setting's price", "runs/private_choice.py",
+               "lists = [judged, *(list(account.events) for account in accounts)]",
+               "lists = [judged, list(accounts[0].events)]", "refuses"),
+    _selection("selection: losers are kept", "runs/private_choice.py", "        kept.rename(out)\n",
+               "        shutil.copytree(made, out.parent / 'tries')\n        kept.rename(out)\n", "leaves_the_best"),
+    _selection("selection: a fixed number of judging rows", "runs/private_choice.py",
+               "generator.random(whole.frame.height) < JUDGED",
+               "generator.permutation(whole.frame.height) < JUDGED * whole.frame.height", "coins"),
     Mutant("claim: less than its events", "privacy/dp/account.py", "            epsilon=self.epsilon,\n",
            "            epsilon=0.9 * self.epsilon,\n", BUDGETS, "claims_follow and fedavg"),
 )  # fmt: skip

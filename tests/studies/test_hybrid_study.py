@@ -268,7 +268,7 @@ def test_accountants() -> None:
 
 
 def test_the_whole_study_on_a_small_table(small_table: None, tmp_path: Path) -> None:
-    depth = replace(hybrid.QUICK, seeds=(0,), shares={"dutch": (0.4,)}, shifted=(), rows={})
+    depth = replace(hybrid.QUICK, seeds=(0,), shares={"dutch": (0.4,)}, shifted=(), rows={}, grid=())
     told: list[str] = []
     found = hybrid.run_study(tmp_path, True, told.append, depth=depth, cases=(SMALL,))
     assert found["name"] == "hybrid"
@@ -281,6 +281,25 @@ def test_the_whole_study_on_a_small_table(small_table: None, tmp_path: Path) -> 
         assert all(set(line) >= {"setting", "paper", "ours", "sd", "delta"} for line in table["rows"])
     assert told
     assert any("California" in note for note in found["notes"])
+
+
+def test_the_quick_study_takes_few_regions_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of the regions with most rows, so that every region has enough for its sites; the title names them."""
+
+    class Opened:
+        frame = pl.DataFrame({"ST": np.repeat(np.arange(20), np.arange(1, 21) * 50)}).with_columns(x=pl.col("ST") * 2)
+
+    table_rows.cache_clear()
+    monkeypatch.setattr(hybrid_rows, "open_table", lambda name: Opened)
+    income = hybrid.QUICK.case(INCOME)
+    plan = plan_of(FL, Cell(case=income, setting=published(income), low=0.4, epsilon=1.0))
+    found = ShuffledRows({"acs_income": 2000}, hybrid.QUICK.regions)(plan)["rows"]
+    table_rows.cache_clear()
+    assert sorted(found["ST"].unique()) == list(range(10, 20))
+    assert found.height == 2000
+    assert income.title.startswith("Income (the 10 largest of 50 regions")
+    assert hybrid.QUICK.case(DUTCH) is DUTCH
+    assert hybrid.FULL.case(INCOME) is INCOME
 
 
 def test_the_study_is_registered() -> None:

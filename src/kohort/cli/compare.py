@@ -13,7 +13,7 @@ from kohort.cli.common import ForceOption, JsonOption, emit, say, stdout
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from kohort.runs.compare import Rows
+    from kohort.runs.compare import Rows, Variant
 
 __all__ = ["register"]
 
@@ -41,20 +41,35 @@ def compare(
             metavar="all|low-risk", help="low-risk: tune on low-risk rows only, at no privacy cost to the others."
         ),
     ] = "all",
+    private: Annotated[
+        float | None,
+        typer.Option(
+            metavar="TRIES", help="Choose privately: the best of a random number of tries, so many on average."
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of a private choice.")] = 0,
     resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted comparison in DIR.")] = False,
     force: ForceOption = False,
     json: JsonOption = False,
 ) -> None:
     """Run a plan with several values of some keys, and show which settings are on the Pareto front.
 
-    Under differential privacy, the reported cost is that of all runs together.
+    Under differential privacy, the reported cost is that of all runs together. With --private only the best of a
+    random number of runs is kept, and the cost is that of telling it.
 
     Example: kohort compare examples/fedavg.toml --sweep train.lr=0.001,0.01 --seeds 3 --out out/rates
     """
+    from kohort.errors import ConfigError
     from kohort.runs.compare import Sweep, variants_of
     from kohort.runs.compare import compare as compare_settings
 
     settings = variants_of(plan, [Sweep.parse(text) for text in sweep], overrides=set_ or [])
+    if private is not None:
+        _require_alone(seeds=seeds != 1, choose=choose is not None, rows=rows != "all", resume=resume)
+        _choose_privately(settings, out=out, tries=private, seed=seed, force=force, json=json)
+        return
+    if seed:
+        raise ConfigError("--seed belongs to --private", hint="Use --seeds, or add --private")
     result = compare_settings(
         settings,
         out=out,
@@ -72,6 +87,33 @@ def compare(
     for line in _conclusions(result, choose):
         stdout().print(line, markup=False)
     stdout().print(f"Written to {out}. kohort report {out} shows the runs side by side.", markup=False)
+
+
+def _require_alone(**given: bool) -> None:
+    """A private choice tells one run alone, so nothing may be asked of the others."""
+    from kohort.errors import ConfigError
+
+    named = [f"--{name}" for name, present in given.items() if present]
+    if named:
+        raise ConfigError(f"--private cannot be used with {', '.join(named)}", hint="Drop one of them")
+
+
+def _choose_privately(settings: list[Variant], *, out: Path, tries: float, seed: int, force: bool, json: bool) -> None:
+    from kohort.runs.compare import choose_privately
+
+    result = choose_privately(settings, out=out, tries=tries, seed=seed, force=force)
+    if json:
+        emit(result)
+        return
+    cost = result["tuning"]
+    chosen = next(line["set"] for line in result["settings"] if line["runs"])
+    for line in (
+        f"Chosen: {', '.join(f'{key} = {value}' for key, value in chosen.items())}",
+        f"Telling the best of {cost['runs']:g} tries on average costs epsilon {cost['epsilon']:.4g}, delta "
+        f"{cost['delta']:.3g} for each {cost['unit']} ({cost['scope']}), for those who see nothing of the other tries.",
+        f"Written to {out}.",
+    ):
+        stdout().print(line, markup=False)
 
 
 def _table(result: Mapping[str, Any]) -> Table:

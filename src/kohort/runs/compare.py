@@ -25,9 +25,10 @@ from kohort.runs.backend import Simulation
 from kohort.runs.config import Plan, read_plan
 from kohort.runs.folder import RunFolder, stored_result
 from kohort.runs.low_risk import Rehearsal
+from kohort.runs.private_choice import select
 from kohort.runs.run import run
 
-__all__ = ["COMPARISON_FILE", "Rows", "Sweep", "Variant", "compare", "variants_of"]
+__all__ = ["COMPARISON_FILE", "Rows", "Sweep", "Variant", "choose_privately", "compare", "variants_of"]
 
 Rows = Literal["all", "low-risk"]
 COMPARISON_FILE: Final = "compare.json"
@@ -160,6 +161,51 @@ def compare(
         "chosen": None if best is None else best * seeds,
         "rows": rows,
         "tuning": None if cost is None else {**cost.to_mapping(), "rows": rows},
+    }
+    write_atomic(out / COMPARISON_FILE, (json.dumps(result, indent=1, allow_nan=False) + "\n").encode())
+    return result
+
+
+def choose_privately(
+    settings: Sequence[Variant], *, out: Path, tries: float, seed: int = 0, force: bool = False
+) -> dict[str, Any]:
+    """Try settings a random number of times, keep the best run alone, and tell what that costs.
+
+    Args:
+        settings: The plans, with the keys that were swept.
+        out: The folder of the run that is kept.
+        tries: The mean number of tries.
+        seed: Seed of everything.
+        force: Replace what is in `out`.
+
+    Returns:
+        The JSON object of `kohort compare`, of the kept run alone: nothing is told of the other tries.
+
+    Raises:
+        ConfigError: No private choice among these settings is proved, or `out` is taken.
+        RefusedError: The price exceeds a policy.
+    """
+    if not settings:
+        raise ConfigError("there are no settings to choose from", hint="Sweep at least one key")
+    require_new(out, force=force)
+    _clear(out)
+    folder = out / "run-1"
+    found = select([setting.plan for setting in settings], out=folder, tries=tries, seed=seed)
+    kept = found.outcome.to_mapping()
+    result = {
+        "runs": [kept],
+        "folders": [folder.name],
+        "settings": [
+            {"set": setting.chosen, "runs": [0], "figures": _reported(figures_of([kept]))}
+            if index == found.setting
+            else {"set": setting.chosen, "runs": [], "figures": None}
+            for index, setting in enumerate(settings)
+        ],
+        "objectives": ["score", *COSTS],
+        "pareto": [],
+        "chosen": 0,
+        "rows": "all",
+        "tuning": found.price.to_mapping(),
     }
     write_atomic(out / COMPARISON_FILE, (json.dumps(result, indent=1, allow_nan=False) + "\n").encode())
     return result

@@ -136,6 +136,10 @@ def _check_phase(section: PhaseSection, secure: SecureSumSection | None) -> None
     if among_peers and dp.mechanism == "hub":
         raise ConfigError("no hub sees what peers exchange", hint="Use dp.mechanism = dp-sgd or after")
     dp.refuse_sample(None if among_peers else secure)
+    if dp.person_rows == "all" and section.rows != "all":
+        raise ConfigError(
+            "a person may have rows of either risk, and the phase trains on one part", hint="Drop dp.person_rows"
+        )
 
 
 def _check_judge(config: Hybrid) -> None:

@@ -140,11 +140,12 @@ def privacy_loss(parts: ComposedLosses) -> Any:
     return total
 
 
-def renyi(parts: ComposedLosses) -> Any:
+def renyi(parts: ComposedLosses, orders: Sequence[float] | None = None) -> Any:
     """The Rényi accountant after all events.
 
     Args:
         parts: The grouped events.
+        orders: The orders to account at; by default those of dp-accounting.
 
     Returns:
         The `RdpAccountant` of dp-accounting.
@@ -152,7 +153,7 @@ def renyi(parts: ComposedLosses) -> Any:
     import dp_accounting
     from dp_accounting import rdp
 
-    account = rdp.RdpAccountant()
+    account = rdp.RdpAccountant(orders)
     if parts.mu:
         account.compose(dp_accounting.GaussianDpEvent(1 / parts.mu))
     for (sigma, rate), steps in sorted(parts.sampled.items()):

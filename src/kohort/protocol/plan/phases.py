@@ -54,6 +54,11 @@ class DPSection:
     """Whether `train.lr` is a limit, and the rate what the noise allows (`kohort.rounds.private_defaults`)."""
     sample: Annotated[float, Gt(0), Le(1)] = 1.0
     """Of a secure sum: the chance of each row to be in a round's batch, by a coin of its site; 1 takes every row."""
+    person_rows: Literal["one", "all"] | None = None
+    """Of a secure sum with unit = "person": one row of each person (the default), or the mean gradient of all of them,
+    clipped as one."""
+    normalise: bool | None = None
+    """Of a secure sum: scale gradients to `clip` whatever their norm, so that no clip has to be chosen."""
     allow_large_delta: bool = False
     """Study settings with a delta above 1 / (10 n): the claim is then void."""
     domain_share: Annotated[float, Gt(0), Le(LARGEST_SHARE)] = 0.1
@@ -72,25 +77,39 @@ class DPSection:
             raise ConfigError(f"{self.mechanism} perturbation hides rows and has no delta", hint="Set dp.delta = 0")
         if self.delta == 0 and self.mechanism not in PURE:
             raise ConfigError("Gaussian noise needs a delta above 0", hint="Set dp.delta, at most 1 / (10 n)")
+        self._check_gradients()
+
+    def _check_gradients(self) -> None:
+        """What bounds or samples gradients is for dp-sgd."""
         if self.quantile is not None and self.mechanism != "dp-sgd":
             raise ConfigError("adaptive clipping is for dp-sgd", hint="Drop dp.quantile")
         if self.sample != 1 and (self.mechanism != "dp-sgd" or self.overlap > 1):
             raise ConfigError("rows are sampled for dp-sgd and units of one site", hint="Drop dp.sample")
+        if self.normalise and (self.mechanism != "dp-sgd" or self.quantile is not None):
+            raise ConfigError("dp.normalise is for dp-sgd without dp.quantile", hint="Drop one of them")
+        if self.person_rows == "all" and (self.mechanism != "dp-sgd" or self.unit != "person"):
+            raise ConfigError(
+                'dp.person_rows = "all" bounds the gradients of persons', hint='Use dp-sgd with dp.unit = "person"'
+            )
 
     @property
     def is_plain(self) -> bool:
         """Whether noise goes on sums over all rows, with a fixed bound."""
-        return self.mechanism == "dp-sgd" and self.quantile is None and self.sample == 1
+        bounded = self.quantile is None and not self.normalise and self.person_rows != "all"
+        return self.mechanism == "dp-sgd" and self.sample == 1 and bounded
 
     def refuse_sample(self, secure: SecureSumSection | None) -> None:
-        """Refuse a sample where no secure sum is taken.
+        """Refuse what only a site's part of a secure sum can do where none is taken.
 
         Args:
             secure: The method's secure sum.
 
         Raises:
-            ConfigError: There is none, and rows are to be sampled.
+            ConfigError: There is none, and rows are to be sampled, gradients normalised or persons' rows added up.
         """
+        if secure is None and (self.normalise or self.person_rows == "all"):
+            key = "normalise" if self.normalise else "person_rows"
+            raise ConfigError(f"dp.{key} is for rounds over secure sums", hint="Add method.secure, or drop it")
         if self.sample != 1 and secure is None:
             raise ConfigError("dp.sample is for rounds over secure sums", hint="Set train.batch, or method.secure")
 

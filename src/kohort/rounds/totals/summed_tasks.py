@@ -1,8 +1,8 @@
 """Federated rounds over a secure sum: the hub sees the total of all sites and no site's own update.
 
-What a site adds: the sum of the clipped gradients of its rows, or of a Poisson sample of them that it draws by its own
-coin (dp-sgd; one step a round), its clipped update (hub; for whole sites), or, without a budget, its update times its
-rows, as federated averaging weighs it; and its row count.
+What a site adds: the sum of the bounded gradients of its rows or persons, or of a Poisson sample of them that it draws
+by its own coin (dp-sgd; one step a round; `kohort.rounds.totals.bounded`), its clipped update (hub; for whole sites),
+or, without a budget, its update times its rows, as federated averaging weighs it; and its row count.
 
 The hub sends no weights. It sends a seed for the first ones and then the total of the round before, with a check value
 that only the sites can make (`kohort.crypto.sums.checked`). Every site verifies the total and takes the step itself, so
@@ -31,9 +31,8 @@ from numpy.typing import NDArray
 from kohort.crypto.sums.checked import CHECKS, proven_total, to_residues, with_check
 from kohort.crypto.sums.modular import P61
 from kohort.crypto.sums.scheme import FixedPoint, Integers, SumContext
-from kohort.errors import ConfigError, IntegrityError, RefusedError, SiteError
-from kohort.models.dense.network import FloatArray, Network
-from kohort.models.rows import Rows, stack
+from kohort.errors import IntegrityError, RefusedError, SiteError
+from kohort.models.dense.network import FloatArray
 from kohort.models.trainable import Trainable
 from kohort.privacy.contract import Step
 from kohort.privacy.guarantee import Public
@@ -45,7 +44,7 @@ from kohort.protocol.task import Release, Request, Task
 from kohort.protocol.wire import Payload
 from kohort.rounds.dp_accounts import Shares, account_of, answer_once
 from kohort.rounds.group_secrets import secret_of
-from kohort.rounds.phase_rows import rows_of, stacked_rows
+from kohort.rounds.phase_rows import rows_of
 from kohort.rounds.phase_training import phase_rounds, plain_update
 from kohort.rounds.summing import SumState, sum_steps, sum_task
 from kohort.rounds.totals.summed_model import (
@@ -243,30 +242,16 @@ def sum_length(network: Trainable, approved: ApprovedPlan) -> int:
 
 
 def _own_part(site: Site, request: Request, phase: TrainingPhase, start: FloatArray) -> NDArray[np.float64]:
-    from kohort.models.dp_sgd.fit import clip_update, clipped_sums
-
-    network, rows = site.network, rows_of(site, phase)
     if phase.dp is not None and phase.dp.mechanism == "dp-sgd":
-        if not isinstance(network, Network):
-            raise ConfigError("sums of clipped gradients need one of kohort's own networks", hint="Use mlp or logistic")
-        chosen = stacked_rows([site], phase)
-        if phase.dp.sample < 1:
-            chosen = stack([_sampled(site, request, rows, phase.dp.sample)])
-        return np.asarray(clipped_sums(network, start, chosen, clip=phase.dp.clip)[0])
+        from kohort.rounds.totals.bounded import bounded_gradients
+
+        return bounded_gradients(site, request, phase, start)
     update = plain_update(site, request, phase, start)
     if phase.dp is not None:
+        from kohort.models.dp_sgd.fit import clip_update
+
         return np.asarray(clip_update(update, phase.dp.clip), dtype=np.float64)
-    return np.asarray(np.clip(update, -LARGEST, LARGEST) * rows.count)
-
-
-def _sampled(site: Site, request: Request, rows: Rows, rate: float) -> Rows:
-    """A Poisson sample of a site's rows, by a coin that nobody else knows; it may be empty."""
-    from kohort.models.dp_sgd.draws import RowSampler
-
-    sampler = RowSampler(site.streams.bytes("sample", request.digest), rate=rate, count=rows.count)
-    places, begins, ends = sampler.batches(1)
-    chosen = places[begins[0] : ends[0]]
-    return Rows(rows.x[chosen], rows.y[chosen], None if rows.weight is None else rows.weight[chosen])
+    return np.asarray(np.clip(update, -LARGEST, LARGEST) * rows_of(site, phase).count)
 
 
 def _without_noise(approved: ApprovedPlan) -> bool:

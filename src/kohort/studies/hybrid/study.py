@@ -8,7 +8,7 @@ KOHORT_PROCESSES sets how many runs are made in parallel; the figures do not dep
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,7 +18,7 @@ from kohort.studies.harness.runs import Runs, RunSummary, summarise
 from kohort.studies.harness.session import Depth, Session, study_result
 from kohort.studies.hybrid.figures import accuracy_by_round, targets_by_cluster
 from kohort.studies.hybrid.paper import SHARES
-from kohort.studies.hybrid.plans import CASES, Case, Cell, printed, published
+from kohort.studies.hybrid.plans import CASES, REACHES, Case, Cell, printed, published
 from kohort.studies.hybrid.rows import ShuffledRows
 from kohort.studies.hybrid.tables import (
     YOUNGEST,
@@ -48,10 +48,20 @@ class HybridDepth(Depth):
     """How many of a table's budgets: the smallest, the largest, or all three."""
     shifted_epsilons: tuple[float, ...]
     shifted: tuple[str, ...] = tuple(YOUNGEST)
-    grid: bool = True
-    """Whether the tuned server is set beside a grid of 60 settings."""
+    grid: tuple[str, ...] = ()
+    """The tables on which the tuned server is set beside a grid of 60 settings."""
     rows: Mapping[str, int] = field(default_factory=dict)
     """Number of rows drawn from a table, by dataset; all of those not named."""
+    reaches: tuple[float, ...] = ()
+    """The reaches of a step that tuning tries; by default all six."""
+    regions: int = 0
+    """How many values of a column that names the clusters, those with most rows; 0 for all."""
+
+    def case(self, case: Case) -> Case:
+        """A table as this depth has it: what is left out stands in its title, so beside every figure."""
+        if not self.regions or not str(case.clusters).startswith("column:"):
+            return case
+        return replace(case, title=case.title.replace("(", f"(the {self.regions} largest of ", 1))
 
     def budgets(self, case: Case) -> tuple[float, ...]:
         """The budgets of a table."""
@@ -64,6 +74,7 @@ FULL = HybridDepth(
     shares=dict.fromkeys(("dutch", "income", "covertype"), SHARES),
     printed_shares=dict.fromkeys(("dutch", "income", "covertype"), SHARES),
     shifted_epsilons=(0.2, 0.5, 1.0),
+    grid=("dutch", "income", "covertype"),
 )
 QUICK = HybridDepth(
     quick=True,
@@ -73,8 +84,10 @@ QUICK = HybridDepth(
     epsilons=2,
     shifted_epsilons=(0.2,),
     shifted=tuple(YOUNGEST)[:1],
-    grid=False,
-    rows={"dutch": 20_000, "acs_income": 60_000, "covertype": 60_000},
+    grid=("dutch",),
+    rows={"dutch": 20_000, "acs_income": 40_000, "covertype": 50_000},
+    regions=10,
+    reaches=REACHES[1::2],
 )
 
 
@@ -83,11 +96,11 @@ def run_study(
 ) -> dict[str, Any]:
     """Run the study; figures go into `out`."""
     depth = depth or (QUICK if quick else FULL)
-    rows = ShuffledRows(depth.rows)
+    rows, cases = ShuffledRows(depth.rows, depth.regions), [depth.case(case) for case in cases]
     runs = Runs(depth.seeds, summarise=summarise, processes=process_count(), tables=rows)
     tuning = Runs(depth.seeds[:1], summarise=summarise, processes=process_count(), tables=rows, change=validation_rows)
     session = Session(depth, out, say, runs)
-    return study_result(STUDY.name, _parts(session, Tuned(tuning), rows, cases), _notes(depth, cases))
+    return study_result(STUDY.name, _parts(session, Tuned(tuning, depth.reaches), rows, cases), _notes(depth, cases))
 
 
 def _parts(
@@ -104,6 +117,7 @@ def _parts(
                 continue
             say(f"{case.title}, {setting.name}: tuning")
             tuned.tune(cells_of(case, setting, shares, epsilons, baselines=baselines))
+            _reported(settings_table(tuned, case), say)
             say(f"{case.title}, {setting.name}: {len(runs.seeds)} seed(s)")
             table = accuracy_table(runs, tuned, case, setting, shares, epsilons, baselines=baselines)
             yield Part([_reported(table, say)], [accuracy_by_round(session.out, runs, tuned, case, setting, epsilons)])
@@ -111,7 +125,7 @@ def _parts(
                 yield Part([_reported(conclusions(runs, tuned, case, setting, shares, epsilons), say)])
         figure = targets_by_cluster(session.out, case, published(case), rows, seed=depth.seeds[0])
         yield Part(figures=[figure])
-        if depth.grid and case is cases[0]:
+        if case.name in depth.grid:
             cell = Cell(case=case, setting=published(case), low=SHARES[-1], epsilon=epsilons[len(epsilons) // 2])
             say(f"{case.title}: a grid of 60 settings")
             yield Part([_reported(grid_table(runs, tuned, cell), say)])
@@ -164,7 +178,11 @@ def _notes(depth: HybridDepth, cases: Sequence[Case]) -> list[str]:
     ]
     if depth.quick:
         drawn = ", ".join(f"{rows:,} rows of {name}" for name, rows in depth.rows.items())
-        notes.append(f"Quick: {len(depth.seeds)} seeds, {drawn}, 40 % low-risk rows, the smallest and largest budget.")
+        notes.append(
+            f"Quick: {len(depth.seeds)} seeds, {drawn}, the {depth.regions} regions of Income with most rows, 40 % "
+            f"low-risk rows, the smallest and largest budget, and {len(depth.reaches)} reaches of a step instead of "
+            f"{len(REACHES)}."
+        )
     return notes
 
 

@@ -103,10 +103,12 @@ def _cell(runs: AllRuns, tuned: Tuned, cell: Cell, *, baselines: bool) -> list[F
     return rows + [runs.found(f"{label}: {one.name}", tuned.plan(one, cell)) for one in BASELINES if baselines]
 
 
-def settings_table(tuned: Tuned) -> ResultTable:
-    """What tuning chose, for every column and cell."""
+def settings_table(tuned: Tuned, case: Case | None = None) -> ResultTable:
+    """What tuning chose, for every column and cell of a table, or of all of them."""
     rows = []
     for (name, cell), chosen in tuned.chosen.items():
+        if case is not None and cell.case is not case:
+            continue
         budget = "" if cell.epsilon is None else f", epsilon {cell.epsilon:g}"
         low = cell.low if isinstance(cell.low, str) else f"{cell.low:.0%}"
         rows.append(Found(f"{cell.case.title}, {cell.setting.name}, {low} low{budget}: {name}", str(chosen)))

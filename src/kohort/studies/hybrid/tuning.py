@@ -63,10 +63,11 @@ class Tuned:
 
     Args:
         runs: Runs over the populations of `validation_rows`.
+        reaches: The reaches to try; by default all six.
     """
 
-    def __init__(self, runs: Runs[RunSummary]) -> None:
-        self._runs = runs
+    def __init__(self, runs: Runs[RunSummary], reaches: Sequence[float] = ()) -> None:
+        self._runs, self._reaches = runs, tuple(reaches or REACHES)
         self.chosen: dict[tuple[str, Cell], Chosen] = {}
 
     def tune(self, wanted: Iterable[tuple[Column, Cell]]) -> None:
@@ -74,9 +75,9 @@ class Tuned:
         todo = [one for one in dict.fromkeys(wanted) if (one[0].name, one[1]) not in self.chosen]
         peers = [(PEERS_ONLY, replace(cell, epsilon=None)) for column, cell in todo if column.has_peers]
         first = [one for one in dict.fromkeys(peers) if (PEERS_ONLY.name, one[1]) not in self.chosen]
-        self._choose(first, {one: [Chosen(reach) for reach in REACHES] for one in first})
+        self._choose(first, {one: [Chosen(reach) for reach in self._reaches] for one in first})
         todo = [one for one in todo if (one[0].name, one[1]) not in self.chosen]
-        self._choose(todo, {one: [Chosen(reach) for reach in REACHES] for one in todo})
+        self._choose(todo, {one: [Chosen(reach) for reach in self._reaches] for one in todo})
         noisy = [one for one in todo if one[0].private]
         self._choose(noisy, {one: self._clips(one) for one in noisy})
 
