@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.reference.partitions import meets
+from tests.reference.releases import broken_rules
 from tests.support.anonymity_tables import QUASI, problem_of, tables
 from tests.support.examples import examples
 
@@ -245,3 +246,18 @@ def test_rows_left_out_come_back_as_classes_where_cells_cost_less() -> None:
     half = anonymise(frame, **given, balance=0.5)
     assert half.report.suppressed_rows == 0
     assert half.frame.filter(pl.col("town") == "z").height == 6
+
+
+@pytest.mark.parametrize("bounds", [{"l": 2}, *BOUNDS], ids=str)
+def test_refined_classes_hold_by_brute_force(bounds) -> None:
+    """The search itself keeps the rule: `anonymise` would hide a broken one behind another maker."""
+    random = np.random.default_rng(9)
+    frame = pl.DataFrame({"number": random.integers(0, 40, 120), "letter": random.choice(list("abcd"), 120),
+                          "flag": random.random(120) < 0.5, "constant": ["same"] * 120,
+                          "illness": random.choice(["flu", "flu", "cold", "gout"], 120),
+                          "income": random.integers(0, 3, 120)})  # fmt: skip
+    problem = problem_of(frame, Rule(k=3, **bounds))
+    found = refine(problem, mondrian(problem))
+    keys = [(label,) for label in found.labels.tolist()]
+    private = {name: frame[name].to_list() for name in ("illness", "income")}
+    assert broken_rules(keys, list(range(120)), private, {"k": 3, **bounds}) == []
