@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 from kohort.errors import ConfigError
 from kohort.models.dense.network import FloatArray, Network
+from kohort.models.dp_sgd import fit
 from kohort.models.dp_sgd.draws import RowSampler
-from kohort.models.dp_sgd.fit import clip_update, clipped_sums
 from kohort.models.rows import Rows, StackedRows, stack
 from kohort.protocol.plan.phases import DPSection, TrainingPhase
 from kohort.protocol.site import Site
@@ -75,8 +75,8 @@ def bounded_gradients(site: Site, request: Request, phase: TrainingPhase, start:
 def _of_rows(network: Network, start: FloatArray, rows: StackedRows, dp: DPSection) -> NDArray[np.float64]:
     """Every row's gradient, bounded."""
     if not dp.normalise:
-        return np.asarray(clipped_sums(network, start, rows, clip=dp.clip)[0])
-    return np.asarray(clipped_sums(network, start, rows, clip=SMALLEST * dp.clip)[0] / SMALLEST)
+        return np.asarray(fit.clipped_sums(network, start, rows, clip=dp.clip)[0])
+    return np.asarray(fit.clipped_sums(network, start, rows, clip=SMALLEST * dp.clip)[0] / SMALLEST)
 
 
 def _of_persons(network: Network, start: FloatArray, persons: StackedRows, dp: DPSection) -> NDArray[np.float64]:
@@ -87,9 +87,9 @@ def _of_persons(network: Network, start: FloatArray, persons: StackedRows, dp: D
     several = np.flatnonzero(persons.counts > 1)
     for begin in range(0, len(several), _PERSONS_AT_ONCE):
         some = persons.take(several[begin : begin + _PERSONS_AT_ONCE])
-        means = clipped_sums(network, start, some, clip=_NO_BOUND) / some.counts[:, None]
+        means = fit.clipped_sums(network, start, some, clip=_NO_BOUND) / some.counts[:, None]
         bound = SMALLEST * dp.clip if dp.normalise else dp.clip
-        total = total + clip_update(means, bound).sum(axis=0) * (dp.clip / bound)
+        total = total + fit.clip_update(means, bound).sum(axis=0) * (dp.clip / bound)
     return np.asarray(total)
 
 
