@@ -158,6 +158,7 @@ def check(
             f"{both.rows:,} rows are in one below {both.promised:,}, which each release promises alone",
             markup=False,
         )
+        say("note: rows are compared by their place; kohort anonymize says where it moved them (--keep-order)")
 
 
 def _beside(
