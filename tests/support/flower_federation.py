@@ -108,6 +108,8 @@ class Federation:
         SiteFolder.init(self.site(name), name=name, table=table, invitation=invitation, plan=read_plan(self.plan))
         settings = (self.site(name) / "site.toml").read_text()
         settings = settings.replace("min_rows = 100", "min_rows = 1").replace("raw = false", "raw = true")
+        # The same sites release the same rows by one method after another.
+        settings = settings.replace("overlapping_releases = false", "overlapping_releases = true")
         settings = settings.replace("min_k = 5", "min_k = 2").replace('pairs = "rounded"', 'pairs = "open"')
         if self.seed is not None:
             settings = settings.replace("[site]\n", f"[site]\nseed = {self.seed}\n")
@@ -257,6 +259,7 @@ min_rows = 1
 raw = true
 min_k = 2
 pairs = "open"
+overlapping_releases = true
 """
 
 
