@@ -69,6 +69,14 @@ def test_an_unknown_signer_is_said_on_the_first_page(ledger: dict[str, object] |
     assert said is not None or ("ledger" not in texts and "signer" not in texts)
 
 
+def test_totals_without_noise_may_be_over_few_persons_on_every_page() -> None:
+    run = finished("trees", disclosed=[item("secure-sum")])
+    for runs in ([run], [run, finished("other")]):
+        assert "may be over few persons" in Reader(render(runs, title="x")).text
+    noisy = finished("additive", disclosed=[item("secure-sum")], **NOISE)
+    assert "may be over few persons" not in Reader(render([noisy], title="x")).text
+
+
 def test_a_simulation_and_the_sites_that_took_no_part_are_said() -> None:
     told = verdict_on(run_with(item("secure-sum"), refused={"north": "policy"}, dropped={"south": "late"}))
     assert "2 took no part or dropped out" in told.sentences[0]

@@ -115,7 +115,10 @@ def _bounded(run: Run, private: Sequence[DisclosureRow]) -> str:
     if any(item.holds_rows for item in private):
         return "Rows that left cannot be called back; a generalised row still tells what its class has in common."
     if any(item.kind == "secure-sum" for item in private):
-        return "Shares of single sites reveal nothing; the totals, and the model made of them, are exact."
+        return (
+            "Shares of single sites reveal nothing; the totals, and the model made of them, are exact, and a cell of a "
+            "total may be over few persons: kohort plan explain says how few."
+        )
     return "What left is exact: no noise was added."
 
 
@@ -127,8 +130,6 @@ def _unprotected(run: Run, private: Sequence[DisclosureRow]) -> list[str]:
     elif run.dp and "no guarantee" in str(run.dp.get("scope", "")):
         found.append(f"What the budget covers: {run.dp['scope']}.")
     found += [words.kind_named(name).sentence for name in ("raw", *_NUMBERS, *_SMALL_CELLS) if name in kinds]
-    if "secure-sum" in kinds:
-        found.append("Totals are exact; kohort plan explain says how few persons a cell of them may have.")
     if run.engine == "local":
         found.append("Hub and sites ran in one process: a simulation protects nobody by itself.")
     if run.ledger is None:
