@@ -184,3 +184,13 @@ def test_a_book_of_an_older_version_does_not_say_who_knows(tmp_path: Path) -> No
     book = OpeningBook(tmp_path / "book.jsonl")
     for key_holder in (True, False):
         book.require_one_witness("rows", key_holder=key_holder)
+
+
+def test_simulated_sites_share_one_opening() -> None:
+    """Else 20,000 sites of one process would each keep a set of 20,000 names."""
+    sites = tuple(f"site-{number}" for number in range(50))
+    books = [OpeningBook() for _ in range(3)]
+    for book in books:
+        admit(book, "first", tuple(name for name in sites))
+    kept = {id(opening) for book in books for opening in book._openings["rows"]}
+    assert len(kept) == 1

@@ -52,26 +52,28 @@ def smallest_atom(openings: Iterable[frozenset[str]]) -> frozenset[str]:
         >>> sorted(smallest_atom([frozenset("abcde"), frozenset("abcd")]))
         ['e']
     """
-    return min(map(_sites, _atoms(openings)), key=len, default=frozenset[str]())
+    return min(map(_sites, _atoms(tuple(openings))), key=len, default=frozenset[str]())
 
 
-def _atoms(openings: Iterable[frozenset[str]]) -> list[frozenset[str]]:
-    listed = list(openings)
+@lru_cache(maxsize=8)
+def _atoms(openings: tuple[frozenset[str], ...]) -> tuple[frozenset[str], ...]:
+    """The parts that were in exactly the same openings; simulated sites of one process find them once."""
     atoms: dict[tuple[bool, ...], set[str]] = {}
-    for part in sorted(frozenset[str]().union(*listed)):
-        atoms.setdefault(tuple(part in opening for opening in listed), set()).add(part)
-    return [frozenset(atom) for atom in atoms.values()]
+    for part in sorted(frozenset[str]().union(*openings)):
+        atoms.setdefault(tuple(part in opening for opening in openings), set()).add(part)
+    return tuple(frozenset(atom) for atom in atoms.values())
 
 
-def _sites(parts: Iterable[str]) -> frozenset[str]:
+@lru_cache(maxsize=64)
+def _sites(parts: frozenset[str]) -> frozenset[str]:
     return frozenset(part.partition("#")[0] for part in parts)
 
 
-def _parts(sites: Iterable[str], batches: Mapping[str, int]) -> frozenset[str]:
-    """All batches of rows of these sites; the first is named like its site."""
-    return frozenset(
-        f"{site}#{batch}" if batch else site for site in sites for batch in range(batches.get(site, 0) + 1)
-    )
+@lru_cache(maxsize=8)
+def _parts(sites: tuple[str, ...], batches: frozenset[tuple[str, int]]) -> frozenset[str]:
+    """All batches of rows of these sites; the first is named like its site. Simulated sites of one process share it."""
+    last = dict(batches)
+    return frozenset(f"{site}#{batch}" if batch else site for site in sites for batch in range(last.get(site, 0) + 1))
 
 
 def book_digest(book: bytes) -> bytes:
@@ -208,7 +210,8 @@ class OpeningBook:
             RefusedError: Together with earlier openings it would show too few sites.
         """
         own = self.batch(family, version)
-        opening = _parts(sites, {**(batches or {}), site: own})  # of batches that it does not know, the first
+        changed = {**(batches or {}), site: own}  # of batches that it does not know, the first
+        opening = _parts(tuple(sites), frozenset(item for item in changed.items() if item[1]))
         known = self._known.get((family, name))
         if known is not None and known != opening:
             raise RefusedError("the same total was noted over other sites before", hint="Begin a new run")
@@ -273,7 +276,7 @@ def _refuse_minorities(earlier: Sequence[frozenset[str]], opening: frozenset[str
     """Refuse an opening that takes so few of an atom that another one, over others of it, could be hidden from it."""
     if opening in earlier:
         return
-    for atom in _atoms(earlier):
+    for atom in _atoms(tuple(earlier)):
         inside = atom & opening
         few, all_of_it = len(_sites(inside)), len(_sites(atom))
         if inside and inside != atom and 2 * few <= all_of_it + colluders:
