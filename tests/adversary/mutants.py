@@ -656,8 +656,8 @@ MUTANTS = (
     Mutant(
         "additive: pairs in the clear",
         "methods/additive/method.py",
-        "return small_pairs(approved)[1] if rounds_pairs(approved) else 1",
-        "return small_pairs(approved)[1]",
+        "found.append(small_pairs(approved)[1] if rounds_pairs(approved) else 1)",
+        "found.append(small_pairs(approved)[1])",
         ADDITIVE,
         "open_by_masks_only",
     ),

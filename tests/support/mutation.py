@@ -27,7 +27,7 @@ from queue import Queue
 from time import perf_counter
 from typing import NamedTuple
 
-__all__ = ["Mutant", "main"]
+__all__ = ["ROOT", "Mutant", "main", "mutated"]
 
 ROOT = Path(__file__).resolve().parents[2]
 LIES = "0.25"
@@ -57,7 +57,8 @@ class _Tried(NamedTuple):
     seconds: float
 
 
-def _mutated(text: str, mutant: Mutant) -> str:
+def mutated(text: str, mutant: Mutant) -> str:
+    """The text of a file with a mutant's change; exit where what it replaces does not occur exactly once."""
     if text.count(mutant.old) != 1:
         found = text.count(mutant.old)
         raise SystemExit(f"{mutant.name}: the text to replace occurs {found} times in {mutant.file}")
@@ -115,7 +116,7 @@ class _Workers:
         path = source / "kohort" / mutant.file
         whole, written = path.read_text(encoding="utf-8"), path.stat()
         try:
-            path.write_text(_mutated(whole, mutant), encoding="utf-8")
+            path.write_text(mutated(whole, mutant), encoding="utf-8")
             found = _failing(source, mutant.tests, mutant.only)
             said, by = ("SURVIVED", "") if found is None else ("caught", found)
         except subprocess.TimeoutExpired:
@@ -148,7 +149,7 @@ def main(words: list[str], mutants: Sequence[Mutant]) -> int:
     """
     chosen, began = _chosen(words, mutants), perf_counter()
     for mutant in chosen:  # all texts must be there before the first one is tried
-        _mutated((ROOT / "src" / "kohort" / mutant.file).read_text(encoding="utf-8"), mutant)
+        mutated((ROOT / "src" / "kohort" / mutant.file).read_text(encoding="utf-8"), mutant)
     with tempfile.TemporaryDirectory(prefix="kohort-mutants-") as made, ThreadPoolExecutor(JOBS) as pool:
         workers = _Workers(Path(made))
         for name, passes in pool.map(workers.baseline, _guards(chosen).items()):
