@@ -355,18 +355,18 @@ MUTANTS = (
         "contract: one answer", "privacy/contract.py", "        if known is not None:\n", "        if False:\n",
         SERVER, "answered_to_one"
     ),
-    _contract("order", "if step.ordered and position <= place.furthest:", "if False:", PLAIN_ORDER),
+    _contract("order", "if ordered and position <= place.furthest:", "if False:", PLAIN_ORDER),
     Mutant(
         "contract: order of parts",
         "privacy/contract.py",
-        "if asked.part and before not in place.answered:",
+        "if part and before not in place.answered:",
         "if False:",
         SERVER,
         "answered_to_one",
     ),
-    _contract("attempts", "        if asked.attempt:\n", "        if False:\n", "fedavg-every-field"),
+    _contract("attempts", "        if attempt:\n", "        if False:\n", "fedavg-every-field"),
     _contract("failures", ">= ATTEMPTS:", ">= 10**9:", PLAIN_ORDER),
-    _contract("place", "        if step.ordered and position > place.furthest:\n", "        if False:\n", PLAIN_ORDER),
+    _contract("place", "        if ordered and position > place.furthest:\n", "        if False:\n", PLAIN_ORDER),
     _contract(
         "noting answers",
         "place.answered.setdefault(which, digest)",

@@ -221,17 +221,18 @@ def admit(
     """
     _require(places, required)
     which, before = (asked.task, asked.round, asked.part), (asked.task, asked.round, asked.part - 1)
+    attempt, part, ordered = asked.attempt, asked.part, step.ordered
     for place in places:
         known = place.answered.get(which)
-        if known == asked.digest or (known is not None and step.repeats):
+        if known is not None and (known == asked.digest or step.repeats):
             continue
-        if asked.attempt:
+        if attempt:
             raise RefusedError("the approved plan asks for every step once, and this is another attempt")
         if known is not None:
             raise RefusedError(f"{asked.task!r} of round {asked.round} was answered to another request before")
-        if step.ordered and position <= place.furthest:
+        if ordered and position <= place.furthest:
             raise RefusedError(f"{asked.task!r} of round {asked.round} lies behind what was answered already")
-        if asked.part and before not in place.answered:
+        if part and before not in place.answered:
             raise RefusedError(f"step {asked.part} of {asked.task!r} was asked for before step {asked.part - 1}")
         if place.failures and place.failures.get(which, 0) >= ATTEMPTS:
             raise RefusedError(f"{asked.task!r} of round {asked.round} was asked for too often")
@@ -253,8 +254,8 @@ def note(places: Iterable[Place], step: Step, position: Position, asked: Asked) 
         position: Its position.
         asked: The request that was answered.
     """
-    which, digest = (asked.task, asked.round, asked.part), asked.digest
+    which, digest, ordered = (asked.task, asked.round, asked.part), asked.digest, step.ordered
     for place in places:
         place.answered.setdefault(which, digest)
-        if step.ordered and position > place.furthest:
+        if ordered and position > place.furthest:
             place.furthest = position

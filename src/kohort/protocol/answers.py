@@ -143,7 +143,9 @@ class _Admitted(NamedTuple):
 
     def note(self, verdicts: Sequence[Refusal | None]) -> None:
         """Note which of the sites answered it: those whose release may leave."""
-        answered = [place for place, verdict in zip(self.places, verdicts, strict=True) if verdict is None]
+        answered = self.places
+        if any(verdicts):
+            answered = [place for place, verdict in zip(answered, verdicts, strict=True) if verdict is None]
         note(answered, self.step, self.position, self.asked)
 
 
