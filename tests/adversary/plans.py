@@ -10,9 +10,13 @@ from typing import Any
 from kohort.methods.registry import find_method, methods
 from kohort.runs.config import Plan, load_plan, only_read
 from kohort.testing import HonestRun, record
+from kohort.testing.recorded import VICTIM
 
-SHARE = float(os.environ.get("KOHORT_LIES", "0.02"))
+SHARE = float(os.environ.get("KOHORT_LIES", "0"))
 """The share of all lies that is told; `make fuzz` tells all of them."""
+USUAL_SHARE, USUAL_STEPS = 0.02, 10
+"""The share where none is asked for. To lie after the last of many requests, all of them are sent again: of longer
+conversations a smaller share is told, so that each takes about as long."""
 CATEGORIES = {"ward": ["north", "south", "west"], "outcome": ["ill", "well"]}
 BUDGET = {"epsilon": 1.0, "delta": 1e-4}
 PHASES = [
@@ -120,4 +124,7 @@ PLANS: dict[str, Callable[[], Plan]] = {
 @cache
 def honest(name: str) -> HonestRun:
     """The recorded honest run of a plan; one per process."""
-    return record(PLANS[name](), name=name, share=SHARE)
+    found = record(PLANS[name](), name=name, share=SHARE or USUAL_SHARE)
+    if not SHARE:
+        found.share *= min(1.0, USUAL_STEPS / len(found.script(VICTIM)))
+    return found
