@@ -467,7 +467,7 @@ def test_noise_on_the_totals_is_as_large_as_claimed_and_charged(tmp_path: Path) 
         clean = run(plan("none", method={"dp": clipped}, data={"test": 0.0}, policy=generous), tables=parts, seed=seed)
         state = state_of(noisy)
         difference = decoded(state.layout, total_of(noisy) - total_of(clean)).reshape(-1)
-        spread.append(difference / state.noise)
+        spread.append(difference / state.batches[0].noise)
     # 84 draws of a standard normal: the deviation is within 25 % with probability 0.999; half the noise would not be.
     assert 0.75 < np.std(spread) < 1.25
     outcome = run(plan("masks", method=BUDGET), tables=parts, seed=0, out=tmp_path / "run")
@@ -637,7 +637,6 @@ def _bare_state(*batches: frozenset[str]) -> OneShotState:
         encoder=_ENCODER,
         cells=Cells.whole(1),
         clip=None,
-        noise=0.0,
         batches=tuple(Batch(members, total) for members in batches),
     )
 
