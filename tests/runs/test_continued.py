@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ from kohort.methods.oneshot import state as states
 from kohort.methods.oneshot.state import FILE, load_state
 from kohort.models.files import load_model
 from kohort.privacy.ledger.bound import check_run_folder
+from kohort.protocol.wire import Payload, decode, encode
 from kohort.rng import Streams
 from kohort.runs.backend import RunContext
 from kohort.runs.config import Plan, load_plan
@@ -199,3 +201,17 @@ def test_noise_of_batches_adds_up_and_older_states_are_read() -> None:
     assert one.without(part).noise == 5.0
     assert one.without(part).members == set("cde")
     assert load_state(states.save_state(replace(state, batches=(one,)))).batches[0].noise == 3.0
+    many = replace(state, batches=tuple(replace(one, members=frozenset({str(n)})) for n in range(3000)))
+    assert len(load_state(states.save_state(many)).batches) == 3000
+    older = as_before(state)
+    assert load_state(older).batches[0].noise == 0.5
+    assert np.array_equal(load_state(older).batches[0].total, state.batches[0].total)
+
+
+def as_before(state: states.OneShotState) -> bytes:
+    """A state as it was written before batches had noise of their own: one array per batch, one number for all."""
+    payload = decode(states.save_state(state)[32:])
+    facts = {**json.loads(payload.blobs["facts"]), "noise": 0.5}
+    arrays = {"cells": payload.arrays["cells"], "total-0": payload.arrays["totals"][0]}
+    content = encode(Payload(arrays=arrays, blobs={"facts": json.dumps(facts).encode()}))
+    return hashlib.blake2b(content, digest_size=32).digest() + content

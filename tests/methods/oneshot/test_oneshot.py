@@ -20,7 +20,7 @@ from kohort.crypto.sums.masks import SCHEME as MASKS
 from kohort.errors import ConfigError, DataError, IntegrityError, KohortError, RefusedError
 from kohort.evaluate.attacks import OneHot, singled_out
 from kohort.methods.oneshot.design import Cells, Layout, OneShotSection
-from kohort.methods.oneshot.fit import check_before, decoded
+from kohort.methods.oneshot.fit import PENALTIES, check_before, chosen_notes, decoded
 from kohort.methods.oneshot.state import FILE, Batch, OneShotState, join, leave, load_state, save_state
 from kohort.models.closed_form.design import OneLayer
 from kohort.models.closed_form.statistics import unpack
@@ -643,3 +643,17 @@ def _bare_state(*batches: frozenset[str]) -> OneShotState:
 
 _SCHEMA = Schema.of(target="y", features=("x",), bounds={"x": (0, 1)}, categories={"y": ("n", "p")}).resolve(["x", "y"])
 _ENCODER = Encoder(_SCHEMA, declared_domain(_SCHEMA) or Domain())
+
+
+@pytest.mark.parametrize("penalty", [1e12, float("inf"), float("nan")])
+def test_a_lambda_that_leaves_nothing_of_the_rows_is_refused(penalty: float) -> None:
+    with pytest.raises(ConfigError, match="lambda"):
+        run(plan("masks", {"lambda": penalty}), tables=tables(), seed=1)
+
+
+def test_what_the_folds_chose_is_said_and_so_is_the_end_of_their_grid() -> None:
+    layout = Layout.of(OneShotSection(lambda_="folds"), _ENCODER, Cells.whole(1))
+    (inside,) = chosen_notes(layout, [0.1], [1])
+    (edge,) = chosen_notes(layout, [PENALTIES[-1]], [1])
+    assert "end of what they choose among" not in inside
+    assert "end of what they choose among: set method.oneshot.lambda" in edge

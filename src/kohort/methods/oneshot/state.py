@@ -276,7 +276,7 @@ def save_state(state: OneShotState) -> bytes:
         "present": len(state.batches),
         "noise": [batch.noise for batch in batches],
     }
-    arrays = {f"total-{number}": batch.total for number, batch in enumerate(batches)}
+    arrays = {"totals": np.stack([batch.total for batch in batches])} if batches else {}
     content = encode(
         Payload(arrays={"cells": state.cells.target, **arrays}, blobs={"facts": json.dumps(facts).encode()})
     )
@@ -295,11 +295,13 @@ def load_state(source: Path | bytes) -> OneShotState:
         raise IntegrityError("the state of a one-shot fit is damaged", hint="Restore it, or run the plan again")
     payload = decode(data[32:])
     facts: Mapping[str, Any] = json.loads(payload.blobs["facts"])
-    noise = facts["noise"]  # one number in states of version 0.1
-    each = noise if isinstance(noise, list) else [noise] * len(facts["members"])
+    noise, arrays = facts["noise"], payload.arrays
+    each = noise if isinstance(noise, list) else [noise] * len(facts["members"])  # one number for all in older states
     batches = tuple(
-        Batch(frozenset(members), payload.arrays[f"total-{number}"], each[number])
-        for number, members in enumerate(facts["members"])
+        Batch(
+            frozenset(members), arrays["totals"][place] if "totals" in arrays else arrays[f"total-{place}"], each[place]
+        )
+        for place, members in enumerate(facts["members"])
     )
     cells = Cells(payload.arrays["cells"].astype(np.int64), facts["inputs"], tuple(facts["left_out"]))
     return OneShotState(
