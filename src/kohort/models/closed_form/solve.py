@@ -211,7 +211,7 @@ def choose(
 def _is_near(errors: Sequence[float], best: Sequence[float]) -> bool:
     """Whether errors by fold exceed the best ones by no more than a standard error of their difference."""
     worse = np.subtract(errors, best)
-    return float(worse.mean()) <= float(worse.std(ddof=1)) / np.sqrt(len(worse))
+    return float(worse.mean()) <= float(worse.std(ddof=1) / np.sqrt(len(worse)))
 
 
 def signed(x: FloatArray, numeric: NDArray[np.bool_] | None = None) -> FloatArray:
