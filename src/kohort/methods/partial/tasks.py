@@ -186,7 +186,7 @@ def _share(site: Site, request: Request) -> Release:
         mask = np.zeros(frame.height, dtype=bool)
     shipped[np.flatnonzero(own.present)[mask]] = True
     kept = frame.filter(pl.Series(~shipped[own.present]))
-    trains = kept.height >= site.policy.min_rows
+    trains = config_of(approved).kept == "sum" or kept.height >= site.policy.min_rows
     site.training_rows = encode_rows(encoder, kept) if trains else None
     if learner_of(config_of(approved)) is not None and shared is not None:
         # What the hub was sent is learned from in that form, by the site that sent it: a total that only sites add to
