@@ -1,6 +1,6 @@
 """What a gate would do, before a plan with one is approved: rows shared, work at the sites, accuracy, and who loses.
 
-The rows that would be shared are counted by carrying out the plan's own first stage over all training rows. The rest is
+The rows that would be shared are counted by carrying out the plan's own gate over all training rows. The rest is
 learned on four fifths of every site's training rows and measured on the fifth left out: once as the plan says, and once
 with a gate that lets nothing pass, which is averaging. Thresholds that count rows are reduced alike.
 
@@ -72,7 +72,8 @@ class Forecast:
         sites: Sites that take part.
         training_sites: Sites that keep enough rows to train on.
         largest_site: The most rows that one site trains on per round, without a gate and with it.
-        site_seconds: Seconds of the slowest site, here: of a whole run by averaging, and of the gate's own stage.
+        site_seconds: Seconds of the slowest site, here: of a whole run by averaging, and of the gate's own stage, which
+            are without the messages of a secure count.
         metric: "accuracy", or "r2" where the target is a number.
         everybody: Accuracy on all held-out rows.
         rare: On held-out rows whose key is too rare to pass; None where there are none.
@@ -144,7 +145,7 @@ def forecast(plan: Plan, *, seed: int = 0, tables: dict[str, pl.DataFrame] | Non
     if plan.sites.arrive is not None:
         raise ConfigError("rows arrive over time in this plan", hint="Forecast without sites.arrive")
     whole = _without_test(populate(plan, Streams.seeded(seed), tables=tables))
-    first = run(_one_round(plan), seed=seed, backend=_Fixed(population=whole))
+    first = run(_one_round(_counted_here(plan)), seed=seed, backend=_Fixed(population=whole))
     compared = [_compare(plan, whole, seed + repeat) for repeat in range(REPEATS)]
     return _summed_up(plan, whole, first, compared)
 
@@ -171,7 +172,14 @@ def _changed(plan: Plan, **sections: Mapping[str, Any]) -> Plan:
 
 def _with_gate(plan: Plan, **keys: Any) -> Plan:
     gate = {**plan.to_mapping()["method"]["gate"], **keys}
+    if gate["released"] == "raw":  # then the plan's own policy decides about raw rows, and about counts in clear, too
+        return _changed(plan, method={"gate": gate})
     return _changed(plan, method={"gate": gate}, policy={"raw": True})
+
+
+def _counted_here(plan: Plan, **keys: Any) -> Plan:
+    """The plan with a count in clear: it lets the same rows pass as a secure one, and only this process sees it."""
+    return _with_gate(plan, **keys, count="local" if _gate_of(plan).count == "local" else "global")
 
 
 def _one_round(plan: Plan) -> Plan:
@@ -185,10 +193,8 @@ def _compare(plan: Plan, whole: Population, seed: int) -> _Compared:
     rows = {"k": max(2, round(gate.k * (1 - HELD_OUT)))}
     if gate.l is not None and count_unit(gate.rule) == "key+sensitive":
         rows["l"] = max(2, round(gate.l * (1 - HELD_OUT)))
-    # A count in clear lets the same rows pass as a secure one, and nobody but this process sees it.
-    count = "local" if gate.count == "local" else "global"
     place = _Fixed(population=part)
-    shared = run(_with_gate(plan, **rows, count=count), seed=seed, backend=place)
+    shared = run(_counted_here(plan, **rows), seed=seed, backend=place)
     averaged = run(
         _with_gate(plan, rule="k-anonymity", k=whole.frame.height + 1, count="local"),
         seed=seed,
@@ -322,7 +328,7 @@ def _notes(plan: Plan, whole: Population, kept: Mapping[str, int], trains: Mappi
     idle = {name: count for name, count in kept.items() if name not in trains and count}
     notes = [
         f"measured on a fifth of every site's training rows, {REPEATS} times; no test row was looked at",
-        "seconds are of this machine; a site's gate is a single stage, its training is every round",
+        "seconds are of this machine, without the messages of a secure count; a gate is a single stage",
     ]
     if idle:
         notes.append(
