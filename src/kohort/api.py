@@ -89,6 +89,7 @@ class Federation:
         task: "classification" or "regression", where the rule for targets is wrong.
         missing: "impute" (default), "category", or "drop".
         weight: A column that says how much a row counts, for methods that train a network.
+        consent: A column that says what may be done with a row: share, train (never sent), or none.
         unseen: "other" (default) or "error": what a category is that no training row had.
         preflight: "first" lets sites compare their tables by messages before they learn; tables at hand are compared in
             any case.
@@ -136,6 +137,7 @@ class Federation:
         task: Literal["classification", "regression"] | None = UNSET,
         missing: Literal["impute", "category", "drop"] = UNSET,
         weight: str | None = UNSET,
+        consent: str | None = UNSET,
         unseen: Literal["other", "error"] = UNSET,
         preflight: Literal["none", "first", "only"] = UNSET,
         encoding: Literal["label", "onehot"] = UNSET,

@@ -106,6 +106,8 @@ PLANS: dict[str, Callable[[], Plan]] = {
     "fedavg, masks, noisy domains": _plan("fedavg", MASKS | _dp(**LOOSE), train=SGD, declared=False, bounds=AGE),
     "fedavg, bfv": _plan("fedavg", {"secure": {"sum": "bfv"}}),
     "partial, local": _plan("partial", LOCAL),
+    "partial, kept sum": _plan("partial", LOCAL | MASKS | {"kept": "sum"}),
+    "partial, kept sum and dp": _plan("partial", LOCAL | MASKS | {"kept": "sum"} | _dp(), train=SGD),
     "syntactic, peers": _plan("syntactic", {"anonymise": {"k": 5}, "share": "peers"}),
     "silo, additive": _plan("silo", {"additive": {"rounds": 2}}, model={"kind": "additive"}),
     "partial, additive": _plan("partial", LOCAL | {"additive": {"rounds": 2}}, model={"kind": "additive"}),

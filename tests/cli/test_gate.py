@@ -134,3 +134,58 @@ def test_a_table_that_is_not_there(kohort_here) -> None:
     code, _, err = kohort_here("gate", "nowhere.parquet", "--quasi", "a", "--rule", "k-anonymity", "--k", "2")
     assert code == 3
     assert "no file 'nowhere.parquet'" in err
+
+
+def test_a_forecast_of_a_plan(kohort_here, tmp_path) -> None:
+    rows = pl.DataFrame(
+        {"age": [20 + i % 4 for i in range(240)], "x": [float(i % 7) for i in range(240)], "y": ["no", "yes"] * 120}
+    )
+    write_table(rows, str(tmp_path / "rows.csv"))
+    plan = tmp_path / "plan.toml"
+    plan.write_text(
+        f"""[data]
+table = "{tmp_path / "rows.csv"}"
+target = "y"
+quasi = ["age"]
+features = ["x"]
+[sites]
+count = 3
+[train]
+rounds = 2
+[model]
+kind = "logistic"
+[method]
+name = "partial"
+[method.gate]
+k = 20
+release_k = 5
+[policy]
+min_rows = 5
+min_k = 5
+"""
+    )
+    code, out, err = kohort_here("gate", str(plan), "--forecast", "--json")
+    assert code == 0, err
+    found = json.loads(out)
+    assert found["shared"] == found["rows"]  # four ages, each with at least 20 rows over all sites
+    assert found["recommendation"] in {"partial", "averaging"}
+    assert found["rare"] is None
+    code, out, _ = kohort_here("gate", str(plan), "--forecast", "--set", "method.gate.k=300")
+    assert code == 0
+    assert "0 of " in out
+    assert "recommended: averaging: no row passes" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("plan.toml", "--forecast", "--k", "5"), "reads the gate from the plan, and --k is given"),
+        (("adult:train", "--forecast"), "needs a plan"),
+        (("adult:train", "--quasi", "age"), "no rule is named"),
+        (("adult:train", "--quasi", "age", "--rule", "k-anonymity", "--set", "a.b=1"), "--set changes a plan"),
+    ],
+)
+def test_a_forecast_and_a_gate_take_their_own_options(kohort_here, arguments, message) -> None:
+    code, _, err = kohort_here("gate", *arguments)
+    assert code == 2
+    assert message in err

@@ -84,6 +84,7 @@ def fit_reference(
             g = gradient_reference(network, w, x[batch], y[batch], row_weight[batch])
             g = g + (0.0 if shift is None else shift)
             g = g + training.l2 * w + training.prox * (w - home)
+            g = g * len(batch) / min(size, rows.count)
             steps += 1
             if training.optimizer == "sgd":
                 w = w - training.lr * g

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,8 @@ import pytest
 from numpy.typing import NDArray
 
 from kohort.errors import ConfigError
+from kohort.models.options import Training
+from kohort.rounds.training import TrainingState, _changed_controls
 from kohort.runs.config import load_plan
 from kohort.runs.run import Outcome, run
 from kohort.tables.encoder import Encoder
@@ -120,7 +123,6 @@ def test_scaffold_tells_the_ledger_what_else_leaves() -> None:
     [
         ({"correction": "scafold"}, "Did you mean 'scaffold'"),
         ({"correction": "scaffold", "optimizer": "adam"}, "plain SGD"),
-        ({"correction": "scaffold", "aggregate": "fedma"}, "fedma"),
         ({"correction": "fedprox:0"}, "not positive"),
         ({"reject": 3.0}, "data.validation"),
     ],
@@ -128,3 +130,16 @@ def test_scaffold_tells_the_ledger_what_else_leaves() -> None:
 def test_what_cannot_work_is_refused(train: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         outcome(**train)
+
+
+def test_scaffold_counts_a_short_last_batch_by_its_rows() -> None:
+    """25 rows in batches of 10 are 2.5 steps: under one constant gradient, that gradient is the new control."""
+    state = TrainingState()
+    site = SimpleNamespace(state=lambda _: state)
+    training = Training(batch=10, epochs=2, optimizer="sgd", lr=0.1)
+    group = SimpleNamespace(training=training, reported_counts=np.array([25]))
+    gradient = np.array([1.0, -2.0])
+    trained = -0.1 * gradient * (2 * 2.5)
+    sent = {"weights": np.zeros(2), "control": np.zeros(2)}
+    _changed_controls([site], sent, trained[None], group)  # type: ignore[arg-type, list-item] # what it reads of them
+    np.testing.assert_allclose(state.control, gradient)

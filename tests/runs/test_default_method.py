@@ -61,11 +61,20 @@ def test_a_short_budget_protects_persons_where_there_are_any() -> None:
         assert plan.config.dp.unit == unit
 
 
-@pytest.mark.parametrize("method", ["trees", "silo", "partial", "hybrid"])
+@pytest.mark.parametrize("method", ["trees", "silo", "hybrid"])
 def test_a_budget_for_a_method_without_noise_is_refused_by_name(method: str) -> None:
     data = {"table": "t.csv", "target": "y", "quasi": ["x"]}
     with pytest.raises(ConfigError, match="has no privacy budget"):
         load_plan({"data": data, "method": {"name": method, "dp": 1.0}})
+
+
+def test_a_budget_of_partial_is_for_kept_rows_in_a_sum() -> None:
+    data = {"table": "t.csv", "target": "y", "quasi": ["x"]}
+    with pytest.raises(ConfigError, match=r'Set method\.kept = "sum"'):
+        load_plan({"data": data, "method": {"name": "partial", "dp": 1.0}})
+    full = {"batch": 0, "optimizer": "sgd"}
+    plan = load_plan({"data": data, "method": {"name": "partial", "dp": 1.0, "kept": "sum"}, "train": full})
+    assert plan.config.dp.epsilon == 1.0
 
 
 def test_a_phase_takes_a_short_budget() -> None:

@@ -167,7 +167,7 @@ def test_what_is_read_depends_on_the_config(method: dict[str, Any], sections: di
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        *(("aggregate", name) for name in ("median", "trimmed:0.1", "krum", "multi-krum", "clip", "fedma")),
+        *(("aggregate", name) for name in ("median", "trimmed:0.1", "krum", "multi-krum", "clip")),
         ("correction", "scaffold"),
         ("select", "reliable"),
         ("fraction", 0.5),

@@ -30,6 +30,7 @@ from kohort.cli.common import (
 
 if TYPE_CHECKING:
     from kohort.anonymity.gate.files import GateTableResult
+    from kohort.runs.forecast import Forecast
 
 __all__ = ["register"]
 
@@ -42,8 +43,9 @@ def register(app: typer.Typer) -> None:
 def gate(
     table: TableArgument,
     rule: Annotated[
-        str, typer.Option("--rule", help="k-anonymity, paper-l, l-diversity, t-closeness, or one from a plug-in.")
-    ],
+        str | None,
+        typer.Option("--rule", help="k-anonymity, paper-l, l-diversity, t-closeness, or one from a plug-in."),
+    ] = None,
     quasi: QuasiOption = None,
     sensitive: SensitiveOption = None,
     identifier: Annotated[str | None, typer.Option(metavar="p", help="The same as --person.")] = None,
@@ -67,21 +69,39 @@ def gate(
     ] = None,
     out_shared: Annotated[Path | None, typer.Option("--out-shared", metavar="FILE", help="Rows to share.")] = None,
     out_kept: Annotated[Path | None, typer.Option("--out-kept", metavar="FILE", help="Rows to keep.")] = None,
+    forecast: Annotated[
+        bool, typer.Option("--forecast", help="What the gate of a plan would do; TABLE is PLAN.toml then.")
+    ] = False,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="a.b=v", help="Change a key of the plan (--forecast).")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Forecast the run with this seed (--forecast).")] = 0,
     force: ForceOption = False,
     json: JsonOption = False,
 ) -> None:
     """Split a table into rows that may be shared and rows that are kept.
 
     Rows that pass are whole rows: the output says how many of them are unique on the columns that would be shared.
+    With --forecast: rows shared, work at the sites, accuracy against averaging, who loses, and what to do.
 
     Example: kohort gate adult:train --missing drop --quasi age,race,sex --rule k-anonymity --k 100
+
+    Example: kohort gate examples/partial.toml --forecast
     """
+    if forecast:
+        given = {"--rule": rule, "--quasi": quasi, "--k": k, "--l": l, "--t": t, "--key": key, "--sensitive": sensitive}
+        _forecast(table, [name for name, value in given.items() if value is not None], set_ or [], seed, json=json)
+        return
     from kohort.anonymity.gate.files import gate_table
     from kohort.errors import ConfigError
     from kohort.tables.dialect import ReadingOptions
     from kohort.tables.prepared import Declared
     from kohort.tables.roles import person_of
 
+    if rule is None:
+        raise ConfigError("no rule is named", hint="Add --rule k-anonymity --k 100, or --forecast for a plan")
+    if set_:
+        raise ConfigError("--set changes a plan, and a table is given", hint="Drop it, or add --forecast")
     if t is not None and not 0 <= t <= 1:
         raise ConfigError(f"--t {t:g} is no distance between distributions", hint="Use a number from 0 to 1")
     declared = Declared(
@@ -126,6 +146,57 @@ def gate(
         emit(result)
     else:
         _show(result)
+
+
+def _forecast(plan: str, given: list[str], overrides: list[str], seed: int, *, json: bool) -> None:
+    """Print what the gate of a plan would do."""
+    from kohort.errors import ConfigError
+    from kohort.runs.config import read_plan
+    from kohort.runs.forecast import forecast
+
+    if given:
+        raise ConfigError(
+            f"a forecast reads the gate from the plan, and {', '.join(given)} is given",
+            hint="Write it as --set method.gate.k=100",
+        )
+    if not plan.endswith(".toml"):
+        raise ConfigError(
+            f"a forecast needs a plan, and {plan!r} is no .toml file",
+            hint='Write a plan with [method] name = "partial"; examples/partial.toml is one',
+        )
+    found = forecast(read_plan(Path(plan), overrides=overrides), seed=seed)
+    if json:
+        emit(found.to_mapping())
+    else:
+        _show_forecast(found)
+
+
+def _show_forecast(found: Forecast) -> None:
+    from rich.table import Table
+
+    work = Table("at the sites", "averaging", "with the gate")
+    work.add_row("rows per round, all sites", f"{found.rows:,}", f"{found.rows - found.shared:,}")
+    work.add_row("rows per round, largest site", *(f"{count:,}" for count in found.largest_site))
+    work.add_row("sites that train", str(found.sites), str(found.training_sites))
+    table = Table("held-out rows", "count", "averaging", "with the gate", "gain (95 %)")
+    for name, group in (("all", found.everybody), ("rare keys", found.rare), ("frequent keys", found.frequent)):
+        if group is not None:
+            gain = f"{group.gain:+.4f} (within {group.margin:.4f})"
+            table.add_row(name, f"{group.rows:,}", f"{group.averaging:.4f}", f"{group.partial:.4f}", gain)
+    console = stdout()
+    console.print(f"{found.shared:,} of {found.rows:,} rows ({found.share:.2%}) would be shared", markup=False)
+    console.print(work)
+    seconds = found.site_seconds
+    console.print(
+        f"slowest site: the gate takes {seconds['gate']:.3f} s once, a whole run by averaging "
+        f"{seconds['averaging']:.3f} s",
+        markup=False,
+    )
+    console.print(f"expected {found.metric}:", markup=False)
+    console.print(table)
+    for note in found.notes:
+        say(f"note: {note}")
+    console.print(f"recommended: {found.recommendation}: {found.because}", markup=False)
 
 
 def _result(

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from kohort.cli.common import JsonOption, emit, say, stdout
 
+if TYPE_CHECKING:
+    from kohort.transport.deployment.backend import FlowerBackend
+
 __all__ = ["register"]
 
 COMPARE = "Compare the fingerprint with its operator; if it differs: kohort hub forget"
+
+RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of the finished one-shot run.")]
+SamePlan = Annotated[Path, typer.Argument(metavar="PLAN.toml", help="The plan of that run.")]
+SitesOption = Annotated[str, typer.Option("--sites", metavar="a,b,c", help="Names of the sites.")]
+OutOption = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for the new model and its ledger.")]
+WaitOption = Annotated[float, typer.Option(min=0, help="Seconds to wait for sites to connect.")]
+SeedOption = Annotated[int | None, typer.Option(help="For tests: a seed instead of the operating system's randomness.")]
 
 HubArgument = Annotated[Path, typer.Argument(metavar="HUB", help="The hub's folder.")]
 
@@ -30,6 +42,8 @@ def register(app: typer.Typer) -> None:
     hub.command("revoke")(revoke)
     hub.command("renew")(renew)
     hub.command("domains")(domains)
+    hub.command("join")(join)
+    hub.command("leave")(leave)
     app.add_typer(hub)
 
 
@@ -198,3 +212,91 @@ def domains(
     made = HubFolder(hub).domains(read_plan(plan), out)
     say(f"signed: {', '.join(made.data) or 'nothing is declared'}. Every site's operator runs:")
     stdout().print(f"kohort site domains SITE {out}", markup=False)
+
+
+def join(
+    hub: HubArgument,
+    run: RunArgument,
+    plan: SamePlan,
+    sites: SitesOption,
+    out: OutOption,
+    wait: WaitOption = 60.0,
+    seed: SeedOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Let sites join a finished one-shot run. They run its plan among themselves; nobody else is asked.
+
+    Three or more join at once; each must have approved the plan. Example:
+
+    kohort hub join hub out/first plan.toml --sites f,g,h --out out/second
+    """
+    from kohort.runs.continued import join_run
+
+    _continue(join_run, hub, run, plan, sites, out, wait, seed, json=json)
+
+
+def leave(
+    hub: HubArgument,
+    run: RunArgument,
+    plan: SamePlan,
+    sites: SitesOption,
+    out: OutOption,
+    wait: WaitOption = 60.0,
+    seed: SeedOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Take sites out of a finished one-shot run: exactly the fit without them.
+
+    Sites that joined together leave without anybody being asked. Of a larger group three or more leave and three or
+    more stay, and those who stay open their sum. The earlier run's folder still holds the model with them: delete it.
+
+    Example: kohort hub leave hub out/second plan.toml --sites f,g,h --out out/third
+    """
+    from kohort.runs.continued import leave_run
+
+    _continue(leave_run, hub, run, plan, sites, out, wait, seed, json=json)
+    say(f"{run} still holds a model with these sites: delete it when nobody needs it any more")
+
+
+def _continue(
+    change: Callable[..., dict[str, Any]],
+    hub: Path,
+    earlier: Path,
+    plan: Path,
+    sites: str,
+    out: Path,
+    wait: float,
+    seed: int | None,
+    *,
+    json: bool,
+) -> None:
+    from kohort.crypto.identity.keys import load_identity
+    from kohort.crypto.identity.signers import signer_of
+    from kohort.runs.config import read_plan
+    from kohort.transport.deployment.hub import HubFolder
+
+    folder = HubFolder(hub)
+    signer = signer_of(load_identity(hub / "identity.key"))
+
+    @contextmanager
+    def places(names: Sequence[str]) -> Iterator[FlowerBackend]:
+        with folder.backend(wait=wait, only=names) as backend:
+            folder.remember_run(out)
+            yield backend
+
+    result = change(read_plan(plan), earlier, _names(sites), out=out, places=places, signer=signer, seed=seed)
+    folder.remember_run(out)
+    if json:
+        emit(result)
+        return
+    stdout().print(f"{result['notes'][-1]}. Written to {out}", markup=False)
+
+
+def _names(text: str) -> list[str]:
+    from kohort.cli.common import names
+    from kohort.errors import ConfigError
+
+    found = list(names(text))
+    if len(set(found)) < len(found) or not found:
+        raise ConfigError("--sites names no site, or one twice", hint="Write it as --sites a,b,c")
+    return found

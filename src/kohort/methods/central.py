@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import polars as pl
 
 from kohort.errors import IntegrityError
@@ -41,9 +42,11 @@ class Central:
 
 def _ship(site: Site, request: Request) -> Release:
     del request
-    frame = site.table.rows().select(*site.schema.inputs, str(site.schema.target))
+    allowed = site.may_leave()
+    sent = np.ones(site.count, dtype=bool) if allowed is None else allowed
+    frame = site.table.rows().filter(pl.Series(sent)).select(*site.schema.inputs, str(site.schema.target))
     payload = Payload(metrics={"rows": frame.height}, blobs={"table": pack_table(frame)})
-    return Release(payload=payload, guarantee=Raw(rows=frame.height), rows=frame.height)
+    return Release(payload=payload, guarantee=Raw(rows=frame.height), rows=frame.height, sent=sent)
 
 
 SHIP = Task(name="central.ship", one=_ship)

@@ -54,6 +54,7 @@ def door(
     rows: Sequence[int],
     step: Step,
     metrics: Sequence[str] = (),
+    unasked: Sequence[int | None] = (),
 ) -> list[Refusal | None]:
     """Judge each release, write it down, and say whether it may leave.
 
@@ -69,6 +70,8 @@ def door(
         rows: How many rows each payload was computed from.
         step: The step of the sites' contract that the payloads answer.
         metrics: Names of the plain numbers in the payloads, which some guarantees do not cover.
+        unasked: For steps that send rows, how many rows of each payload may not leave by what their persons agreed to;
+            None where the release does not say which rows it holds.
 
     Returns:
         None for each site whose payload may leave, a Refusal for the others.
@@ -78,12 +81,13 @@ def door(
         ResourceError: The ledger could not be written; nothing may leave then.
     """
     refusals: list[str | None] = []
-    for site, payload, guarantee, count in zip(sites, payloads, guarantees, rows, strict=True):
+    consents = unasked or [0] * len(sites)
+    for site, payload, guarantee, count, refused in zip(sites, payloads, guarantees, rows, consents, strict=True):
         # The same bytes for the same request (a resumed run) may leave again: their privacy cost is already charged.
         if isinstance(guarantee, DP) and ledger.has_answered(site.chain, ledger_context, payload):
             refusals.append(None)
             continue
-        reason = _objection(site, guarantee, count, ledger_context, step, metrics)
+        reason = _no_consent(refused) or _objection(site, guarantee, count, ledger_context, step, metrics)
         if reason is None and isinstance(guarantee, DP):
             where = ledger_context
             site.chain.budget.charge(guarantee, to=where.to, what=where.what, round=where.round)
@@ -99,6 +103,13 @@ def door(
     return [
         None if reason is None else Refusal(site.name, reason) for site, reason in zip(sites, refusals, strict=True)
     ]
+
+
+def _no_consent(refused: int | None) -> str | None:
+    """The reason why rows without their persons' consent may not leave; None if all agreed."""
+    if refused is None:
+        return "rows would leave, persons were asked for consent, and the release does not say which rows it holds"
+    return f"{refused} rows would leave without their persons' consent" if refused else None
 
 
 def _objection(

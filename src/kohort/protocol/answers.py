@@ -215,6 +215,7 @@ def _answer_alone(site: Site, request: Request) -> Answers:
         rows=[release.rows],
         step=admitted.step,
         metrics=tuple(release.payload.metrics),
+        unasked=[_unasked(site, release)] if admitted.step.rows else (),
     )
     admitted.note(verdicts)
     if verdicts[0] is None:
@@ -223,6 +224,16 @@ def _answer_alone(site: Site, request: Request) -> Answers:
     if verdicts[0] is not None:
         return Answers(sites=(), encoded=[], refusals=[verdicts[0]])
     return Answers(sites=(site,), encoded=[data], seconds=elapsed, shares=[elapsed])
+
+
+def _unasked(site: Site, release: Release) -> int | None:
+    """How many rows of a release may not leave by what their persons agreed to; None where nobody can tell."""
+    allowed = site.may_leave()
+    if allowed is None:
+        return 0
+    if release.sent is None or release.sent.shape != allowed.shape:
+        return None
+    return int((release.sent & ~allowed).sum())
 
 
 def _failure(site: Site, error: KohortError) -> Failure:
@@ -235,6 +246,8 @@ def _answer_together(sites: tuple[Site, ...], request: Request, task: ManySites)
     began = perf_counter()
     try:
         admitted = _admit(sites, request)
+        if admitted.step.rows and sites[0].schema.consent is not None:
+            return None  # which rows leave is looked at site by site
         releases = task(sites, request)
     except KohortError:
         return None  # one of them failed: asking one by one shows which, and lets the others answer

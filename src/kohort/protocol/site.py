@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
+import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from kohort.crypto.sums.scheme import MIN_SITES
 from kohort.errors import SiteError
@@ -27,6 +29,7 @@ from kohort.protocol.faults import ByzantineSite
 from kohort.protocol.plan.approved import ApprovedPlan
 from kohort.protocol.state import SiteStates, TaskState
 from kohort.rng import Streams
+from kohort.tables.consent import SHARE, consent_levels
 from kohort.tables.encoder import Encoder
 from kohort.tables.schema import Schema
 
@@ -199,6 +202,11 @@ class Site:
         self._table = table
         self.count = table.count
         """How many rows the site holds; a plain attribute, because the door reads it in every round."""
+
+    def may_leave(self) -> NDArray[np.bool_] | None:
+        """Which rows of the table may leave the site by what their persons agreed to; None where nobody was asked."""
+        column = self.schema.consent
+        return None if column is None else consent_levels(self.table.rows()[column]) == SHARE
 
     @cached_property
     def identity(self) -> Identity:

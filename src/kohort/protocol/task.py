@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
+import numpy as np
 from numpy.typing import NDArray
 
 from kohort.errors import ConfigError, RefusedError
@@ -72,6 +73,8 @@ class Release:
     to: str = "hub"
     via: str = ""
     """Who carries it, when that is not the recipient; the payload is then a sealed message."""
+    sent: NDArray[np.bool_] | None = None
+    """Which rows of the site's table are in the payload, in whatever form; for steps that send rows."""
 
 
 class Releases(NamedTuple):

@@ -20,7 +20,6 @@ from kohort.models.scoring import loss_of
 from kohort.protocol.hub import Ask, Hub, Replies, Resume, RoundEnd
 from kohort.protocol.plan.approved import Stop, TrainSection
 from kohort.protocol.plan.corrections import find_correction
-from kohort.protocol.plan.options import named
 from kohort.protocol.task import Task
 from kohort.protocol.wire import Payload
 from kohort.rounds.aggregators import find_aggregator
@@ -449,8 +448,3 @@ def _check_scaffold(hub: Hub) -> None:
     train = hub.approved.train
     if train.optimizer != "sgd":
         raise ConfigError("SCAFFOLD's control variates are defined for plain SGD", hint='Set train.optimizer = "sgd"')
-    if named(train.aggregate)[0] == "fedma":
-        raise ConfigError(
-            "SCAFFOLD needs hidden units in a fixed order, and fedma reorders them",
-            hint="Change train.correction or train.aggregate",
-        )

@@ -187,18 +187,23 @@ def _train(sites: Sequence[Site], request: Request) -> tuple[dict[str, NDArray[A
         keep_optimizer_state(sites, fitted)
     arrays: dict[str, NDArray[Any]] = {"weights": fitted.weights}
     if shift is not None:
-        arrays["control"] = _changed_controls(sites, request.payload.arrays, fitted, approved.train.lr)
+        arrays["control"] = _changed_controls(sites, request.payload.arrays, fitted.weights, group)
     return arrays, fitted.losses, group
 
 
 def _changed_controls(
-    sites: Sequence[Site], sent: Mapping[str, NDArray[Any]], fitted: Fitted, lr: float
+    sites: Sequence[Site], sent: Mapping[str, NDArray[Any]], trained: NDArray[Any], group: _Group
 ) -> NDArray[Any]:
-    """SCAFFOLD, option II: c_i becomes c_i - c + (x - y_i) / (K lr). Stores c_i at the sites, returns its change."""
+    """SCAFFOLD, option II: c_i becomes c_i - c + (x - y_i) / (K lr). Stores c_i at the sites, returns its change.
+
+    K counts full mini-batches: a shorter last one moves the weights by its share of a full step.
+    """
     start, control = sent["weights"], sent["control"]
-    steps = np.maximum(fitted.steps, 1)[:, None]
-    moved = (start.astype(np.float64) - fitted.weights) / (steps * lr)
-    changes: NDArray[Any] = np.where(fitted.steps[:, None] > 0, moved - control, 0.0).astype(start.dtype)
+    training, counts = group.training, group.reported_counts[:, None]
+    full = np.minimum(training.batch, counts) if training.batch else counts
+    steps = training.epochs * counts / np.maximum(full, 1)
+    moved = (start.astype(np.float64) - trained) / (np.maximum(steps, 1) * training.lr)
+    changes: NDArray[Any] = np.where(steps > 0, moved - control, 0.0).astype(start.dtype)
     for index, site in enumerate(sites):
         site.state(TrainingState).control = _control(site, start) + changes[index]
     return changes

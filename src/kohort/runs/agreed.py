@@ -14,6 +14,7 @@ from kohort.protocol.plan.arrival import parse_arrival
 from kohort.rounds.domains.learning import learning_steps
 from kohort.runs.config import Plan
 from kohort.tables.answers import settle_target
+from kohort.tables.consent import consenting_rows
 from kohort.tables.frames import handle_missing
 from kohort.tables.schema import Schema
 
@@ -76,20 +77,21 @@ def _preflight_contract(approved: ApprovedPlan) -> Contract:
 
 
 def usable_rows(frame: pl.DataFrame, schema: Schema, plan: Plan) -> pl.DataFrame:
-    """`frame` with the columns of `schema`, without rows that lack a target or, if `missing = "drop"`, any value.
+    """`frame` with the columns of `schema`, without rows that lack consent, a target or, if `missing = "drop"`, any
+    value.
 
     A target of two numbers, or of few whole ones, is made of a type that says that it holds classes. A pre-flight alone
-    looks at all rows.
+    looks at all rows with consent.
     """
     if plan.data.preflight == "only":
-        return frame.select(list(schema.columns))
+        return consenting_rows(frame.select(list(schema.columns)), schema.consent)
     complete = complete_rows(frame, schema, plan)
     return complete if schema.target is None else settle_target(complete, schema.target, schema.columns[schema.target])
 
 
 def complete_rows(frame: pl.DataFrame, schema: Schema, plan: Plan) -> pl.DataFrame:
     """The same rows with the target as it stands in the table."""
-    frame = frame.select(list(schema.columns))
+    frame = consenting_rows(frame.select(list(schema.columns)), schema.consent)
     if plan.data.missing == "drop":
         return handle_missing(frame, frame.columns, "drop")
     return frame if schema.target is None else handle_missing(frame, [schema.target], "drop")

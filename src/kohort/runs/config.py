@@ -100,6 +100,9 @@ class DataSection:
     category: the same with 0 for numbers. drop: rows with a missing value are left out, and counted."""
     weight: str | None = None
     """A column that says how much a row counts in training, for methods that train a network without a budget."""
+    consent: str | None = None
+    """A column that says what may be done with a row: share (yes), train (learned from, never sent), none (no, or
+    nothing: the row takes no part)."""
     unseen: Literal["other", "error"] = "other"
     """What a category that no training row had is in rows to predict: any of its column, counted, or an error."""
     encoding: Literal["label", "onehot"] = "label"

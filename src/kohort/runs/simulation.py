@@ -23,6 +23,7 @@ from kohort.runs.left_out import LeftOut
 from kohort.runs.plan.default_method import trains_network
 from kohort.runs.site_tables import SiteTables, preflight, read_site_tables
 from kohort.tables.answers import TargetTask, answer_of, kind_for, settle_target, task_of
+from kohort.tables.consent import consenting_rows
 from kohort.tables.datasets.catalogue import Dataset, open_table
 from kohort.tables.domain import category_text
 from kohort.tables.frames import check_finite
@@ -125,6 +126,7 @@ def schema_of(section: DataSection, columns: list[str], *, codebook: Schema | No
         identifiers=section.identifiers,
         person=section.person,
         weight=section.weight,
+        consent=section.consent,
         items=section.items,
         features=section.features,
         drop=section.drop,
@@ -345,6 +347,7 @@ def _suspicions(frames: dict[str, pl.DataFrame], plan: Plan, *, default: Role | 
         str(section.target),
         str(section.person),
         str(section.weight),
+        str(section.consent),
     }
     named |= {*section.kinds, *section.bins, *section.bounds, *section.categories, *section.other, *section.nullable}
     if section.features != "rest":
@@ -400,9 +403,12 @@ def _with_answer(schema: Schema, frame: pl.DataFrame, task: TargetTask, plan: Pl
 def _rows_left_out(parts: list[tuple[pl.DataFrame, pl.DataFrame]], schema: Schema) -> list[LeftOut]:
     """The rows of all sites that take no part, by reason."""
     target = str(schema.target)
-    unanswered = sum(before[target].null_count() for before, _ in parts)
-    gone = sum(before.height - after.height for before, after in parts)
+    asked = [consenting_rows(before, schema.consent) for before, _ in parts]
+    unanswered = sum(before[target].null_count() for before in asked)
+    gone = sum(before.height - after.height for before, (_, after) in zip(asked, parts, strict=True))
+    without = sum(before.height - left.height for left, (before, _) in zip(asked, parts, strict=True))
     return [
+        LeftOut(what="rows", why=f"no consent in {schema.consent}", count=without),
         LeftOut(what="rows", why=f"the target {target} is missing", count=unanswered),
         LeftOut(what="rows", why='another value is missing, and missing = "drop"', count=gone - unanswered),
     ]

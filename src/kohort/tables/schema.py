@@ -39,6 +39,7 @@ class Role(StrEnum):
     FEATURE = "feature"
     ITEMS = "items"
     WEIGHT = "weight"
+    CONSENT = "consent"
 
 
 INPUT_ROLES = frozenset({Role.QUASI, Role.FEATURE, Role.ITEMS, Role.SENSITIVE})
@@ -150,6 +151,7 @@ class Schema:
         nullable: Iterable[str] = (),
         person: str | None = None,
         weight: str | None = None,
+        consent: str | None = None,
     ) -> Schema:
         """A schema from lists of names.
 
@@ -169,6 +171,7 @@ class Schema:
             nullable: Columns that may have missing values.
             person: The identifier that names the person; it need not be listed among `identifiers`.
             weight: How much a row counts in training.
+            consent: What may be done with a row (`kohort.tables.consent`).
 
         Raises:
             ConfigError: Roles or declarations of a column contradict one another, a name is listed twice, or there are
@@ -190,6 +193,7 @@ class Schema:
             Role.ITEMS: _names(items, "items"),
             Role.FEATURE: () if rest else _names(features, "features"),
             Role.WEIGHT: (weight,) if weight else (),
+            Role.CONSENT: (consent,) if consent else (),
         }
         roles: dict[str, set[Role]] = {}
         for role, members in by_role.items():
@@ -344,6 +348,11 @@ class Schema:
         return self.with_role(Role.FEATURE)
 
     @property
+    def consent(self) -> str | None:
+        """The column that says what may be done with a row; None where every row takes part."""
+        return next(iter(self.with_role(Role.CONSENT)), None)
+
+    @property
     def inputs(self) -> tuple[str, ...]:
         """What a model may see: quasi, feature, items and sensitive columns, never the target or an identifier."""
         return tuple(
@@ -355,7 +364,7 @@ class Schema:
 
 OF_KEYS = (
     "target", "quasi", "sensitive", "identifiers", "items", "features", "drop",
-    "kinds", "bins", "bounds", "categories", "other", "nullable", "person", "weight",
+    "kinds", "bins", "bounds", "categories", "other", "nullable", "person", "weight", "consent",
 )  # fmt: skip
 
 

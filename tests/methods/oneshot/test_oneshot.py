@@ -20,7 +20,7 @@ from kohort.crypto.sums.masks import SCHEME as MASKS
 from kohort.errors import ConfigError, DataError, IntegrityError, KohortError, RefusedError
 from kohort.evaluate.attacks import OneHot, singled_out
 from kohort.methods.oneshot.design import Cells, Layout, OneShotSection
-from kohort.methods.oneshot.fit import check_before, decoded
+from kohort.methods.oneshot.fit import PENALTIES, check_before, chosen_notes, decoded
 from kohort.methods.oneshot.state import FILE, Batch, OneShotState, join, leave, load_state, save_state
 from kohort.models.closed_form.design import OneLayer
 from kohort.models.closed_form.statistics import unpack
@@ -467,7 +467,7 @@ def test_noise_on_the_totals_is_as_large_as_claimed_and_charged(tmp_path: Path) 
         clean = run(plan("none", method={"dp": clipped}, data={"test": 0.0}, policy=generous), tables=parts, seed=seed)
         state = state_of(noisy)
         difference = decoded(state.layout, total_of(noisy) - total_of(clean)).reshape(-1)
-        spread.append(difference / state.noise)
+        spread.append(difference / state.batches[0].noise)
     # 84 draws of a standard normal: the deviation is within 25 % with probability 0.999; half the noise would not be.
     assert 0.75 < np.std(spread) < 1.25
     outcome = run(plan("masks", method=BUDGET), tables=parts, seed=0, out=tmp_path / "run")
@@ -637,10 +637,23 @@ def _bare_state(*batches: frozenset[str]) -> OneShotState:
         encoder=_ENCODER,
         cells=Cells.whole(1),
         clip=None,
-        noise=0.0,
         batches=tuple(Batch(members, total) for members in batches),
     )
 
 
 _SCHEMA = Schema.of(target="y", features=("x",), bounds={"x": (0, 1)}, categories={"y": ("n", "p")}).resolve(["x", "y"])
 _ENCODER = Encoder(_SCHEMA, declared_domain(_SCHEMA) or Domain())
+
+
+@pytest.mark.parametrize("penalty", [1e12, float("inf"), float("nan")])
+def test_a_lambda_that_leaves_nothing_of_the_rows_is_refused(penalty: float) -> None:
+    with pytest.raises(ConfigError, match="lambda"):
+        run(plan("masks", {"lambda": penalty}), tables=tables(), seed=1)
+
+
+def test_what_the_folds_chose_is_said_and_so_is_the_end_of_their_grid() -> None:
+    layout = Layout.of(OneShotSection(lambda_="folds"), _ENCODER, Cells.whole(1))
+    (inside,) = chosen_notes(layout, [0.1], [1])
+    (edge,) = chosen_notes(layout, [PENALTIES[-1]], [1])
+    assert "end of what they choose among" not in inside
+    assert "end of what they choose among: set method.oneshot.lambda" in edge

@@ -1,5 +1,7 @@
 """The training kernel against its slow reference, finite differences and torch.optim."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -11,7 +13,7 @@ from kohort.errors import ConfigError, DataError
 from kohort.models.dense.compiled import exp
 from kohort.models.dense.kernel import train_sites
 from kohort.models.dense.network import Network
-from kohort.models.dense.training import OptimiserState, Training, fit_many, fit_one
+from kohort.models.dense.training import OptimiserState, Training, fit_many, fit_one, row_order
 from kohort.models.rows import Rows, stack
 from kohort.models.scoring import loss_of
 
@@ -243,6 +245,27 @@ def test_kept_state_continues_the_run_and_a_restart_does_not(optimizer):
         state=half.state.take([1, 0]),
     )  # fmt: skip
     assert np.array_equal(swapped.weights, kept.weights[::-1])
+
+
+def test_a_last_batch_counts_by_its_rows():
+    """65 rows in batches of 64: the row left over moves the weights by 1/64 of a step, corrections included."""
+    network = Network(inputs=3, hidden=(), outputs=1, loss="squared", dtype="float64")
+    generator = np.random.default_rng(8)
+    rows = make_rows(network, 65, generator)
+    weights, shift = network.start(generator), generator.normal(size=(1, network.parameter_count))
+    training = Training(batch=64, optimizer="sgd", lr=0.3, l2=0.1)
+    moved = fit_one(network, weights, rows, training=training, key=3, round=0, shift=shift).weights[0]
+    order = row_order(3, 0, 0, 65)
+    before = fit_one(
+        network, weights, Rows(rows.x[order[:64]], rows.y[order[:64]]),
+        training=replace(training, batch=0), key=3, round=0, shift=shift,
+    ).weights[0]  # fmt: skip
+    alone = fit_one(
+        network, before, Rows(rows.x[order[64:]], rows.y[order[64:]]),
+        training=replace(training, batch=0), key=3, round=0, shift=shift,
+    ).weights[0]  # fmt: skip
+    np.testing.assert_allclose(moved - before, (alone - before) / 64, rtol=1e-9, atol=1e-12)
+    assert np.abs(alone - before).max() > 0.01
 
 
 @pytest.mark.parametrize(

@@ -669,11 +669,6 @@ def test_a_site_with_another_version_of_the_module_fails_and_is_named(monkeypatc
         go(plan, many=False)
 
 
-def test_fedma_needs_a_dense_network():
-    with pytest.raises(ConfigError, match="fedma"):
-        go(plan_of({"kind": f"torch:{named(of_linears)}"}, aggregate="fedma"))
-
-
 # Files.
 
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from math import inf
 from typing import Annotated, Literal
 
 import numpy as np
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge, Gt, Le, Lt
 from numpy.typing import NDArray
 
 from kohort.crypto.sums.scheme import FixedPoint
@@ -45,7 +46,7 @@ class OneShotSection:
 
     mode: Literal["default", "paper"] = "default"
     """paper: U S of every site in clear and encrypted moments, to compare with."""
-    lambda_: Annotated[float, Ge(0)] | Literal["folds"] = 1e-3
+    lambda_: Annotated[float, Ge(0), Lt(inf)] | Literal["folds"] = 1e-3
     """The penalty (`lambda` in a plan), or "folds": chosen, with the number of features, by what folds predict."""
     activation: Activation = "logistic"
     features: Annotated[int, Ge(0)] | Literal["bins"] = 0

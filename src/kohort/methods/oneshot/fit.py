@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kohort.crypto.sums.scheme import Integers
-from kohort.errors import DataError, RefusedError
+from kohort.errors import ConfigError, DataError, RefusedError
 from kohort.methods.oneshot.design import BITS, CHECKED_BITS, Layout
 from kohort.models.closed_form.design import Floats, OneLayer
 from kohort.models.closed_form.solve import Scaling, Solver, choose
@@ -17,7 +17,10 @@ from kohort.models.dense.network import DType, FloatArray, Network
 
 __all__ = ["Fit", "check_before", "check_total", "chosen_notes", "decoded", "fit", "rounding_noise"]
 
-PENALTIES = tuple(10.0**power for power in range(-6, 3))
+PENALTIES = tuple(10.0 ** (power / 2) for power in range(-20, 13))
+"""What folds choose among; wide enough that sums over millions of rows have their best lambda inside."""
+OUTWEIGHS = 1e3
+"""A lambda so many times the largest eigenvalue of the rows' own sums leaves nothing of them."""
 ROWS_PER_INPUT = 10
 
 
@@ -50,7 +53,8 @@ def chosen_notes(layout: Layout, penalties: Sequence[float], sizes: Sequence[int
         f"lambda {penalty:g}" + (f" and {size} features" if layout.members else "")
         for penalty, size in zip(penalties, sizes, strict=True)
     )
-    return (f"the folds chose {chosen}",)
+    edge = any(penalty in (PENALTIES[0], PENALTIES[-1]) for penalty in penalties)
+    return (f"the folds chose {chosen}" + (", the end of what they choose among: set method.oneshot.lambda" * edge),)
 
 
 def check_before(layout: Layout, rows: list[int]) -> None:
@@ -148,6 +152,7 @@ def fit(layout: Layout, totals: Floats, *, noise: float = 0.0) -> Fit:
 
     Raises:
         DataError: There is nothing to fit.
+        ConfigError: The lambda of the plan outweighs all rows.
     """
     section, design = layout.section, layout.design
     least = noise * float(np.sqrt(section.deals * design.width)) * design.slopes[1] ** 2
@@ -162,6 +167,7 @@ def fit(layout: Layout, totals: Floats, *, noise: float = 0.0) -> Fit:
         total = unpack(design, folds.sum(axis=0))
         smaller, part = _leading(design, total, size)
         solver = Solver(smaller, part, standardise=not noise)
+        _require_weight(penalty, solver)
         penalty = max(penalty, least)
         scaling, gram = solver.scaling, part.gram
         coefficients.append(solver.weights(penalty))
@@ -170,6 +176,15 @@ def fit(layout: Layout, totals: Floats, *, noise: float = 0.0) -> Fit:
     if scaling is None:
         raise DataError("there is nothing to fit")
     return Fit(layout, coefficients, sizes, penalties, scaling, gram)
+
+
+def _require_weight(penalty: float, solver: Solver) -> None:
+    """Refuse a lambda beside which the rows count for nothing: the model would say the same of every row."""
+    if penalty > OUTWEIGHS * solver.largest:
+        raise ConfigError(
+            f"method.oneshot.lambda = {penalty:g} outweighs the rows, so the model would say the same of all of them",
+            hint='Use a smaller lambda, such as 1e-3, or "folds"',
+        )
 
 
 def _leading(design: OneLayer, total: Statistics, size: int) -> tuple[OneLayer, Statistics]:

@@ -118,8 +118,7 @@ def _one_sum(config: OneShot, hub: Hub) -> ProtocolGenerator:
         encoder=hub.encoder,
         cells=cells,
         clip=layout.clip,
-        noise=noise,
-        batches=(Batch(frozenset(total.sites), total.values),),
+        batches=(Batch(frozenset(total.sites), total.values, noise),),
     )
     return Result(
         model=hub.model_of(weights, network=network),

@@ -28,7 +28,17 @@ from kohort.models.network_model import NetworkModel
 from kohort.protocol.wire import Payload, decode, encode
 from kohort.tables.encoder import Encoder
 
-__all__ = ["FILE", "Batch", "OneShotState", "join", "leave", "load_state", "save_state"]
+__all__ = [
+    "FILE",
+    "Batch",
+    "OneShotState",
+    "join",
+    "leave",
+    "load_state",
+    "require_new_members",
+    "save_state",
+    "split_batches",
+]
 
 FILE = "oneshot.khrt"
 
@@ -39,6 +49,12 @@ class Batch:
 
     members: frozenset[str]
     total: Integers
+    noise: float = 0.0
+    """Deviation of the noise in every number, or of what rounding pairs of categories adds; 0 without either."""
+
+    def without(self, part: Batch) -> Batch:
+        """What is left when a part of it leaves."""
+        return Batch(self.members - part.members, self.total - part.total, float(np.hypot(self.noise, part.noise)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,8 +65,6 @@ class OneShotState:
     encoder: Encoder
     cells: Cells
     clip: float | None
-    noise: float
-    """Deviation of the noise in every number of a batch's sums; 0 without a budget."""
     batches: tuple[Batch, ...]
     left: tuple[Batch, ...] = ()
 
@@ -73,8 +87,9 @@ class OneShotState:
         """Solve over all batches in the model.
 
         Raises:
-            RefusedError: No batch is left, or the total is too small.
+            RefusedError: No batch is left, the total is too small, or Newton steps would have to be taken again.
         """
+        _one_round(self)
         if not self.batches:
             raise RefusedError("no batch is left to learn from", hint="Let sites join first")
         total = np.zeros_like(self.batches[0].total)
@@ -82,7 +97,7 @@ class OneShotState:
             total += batch.total  # modulo 2^64, as all sums are
         values = decoded(self.layout, total)
         check_total(self.layout, values)
-        return fit(self.layout, values, noise=self.noise * float(np.sqrt(len(self.batches))))
+        return fit(self.layout, values, noise=float(np.linalg.norm([batch.noise for batch in self.batches])))
 
     def model(self) -> NetworkModel:
         """The model over all batches that are in."""
@@ -101,17 +116,32 @@ def join(state: OneShotState, other: OneShotState) -> OneShotState:
         The new state; `state` is not changed.
 
     Raises:
-        RefusedError: A contribution was in before, a batch is too small, or the two sum different numbers.
+        RefusedError: A contribution was in before, a batch is too small, the two sum different numbers, or the plan
+            takes Newton steps.
     """
+    require_new_members(state, other.known)
     _same(state, other)
-    again = state.known & other.known
+    _large_enough(state, (batch.members for batch in other.batches))
+    return replace(state, batches=(*state.batches, *other.batches), left=(*state.left, *other.left))
+
+
+def require_new_members(state: OneShotState, joining: Iterable[str]) -> None:
+    """Refuse contributions that cannot be added to a state.
+
+    Args:
+        state: The state to add to.
+        joining: The contributions.
+
+    Raises:
+        RefusedError: One of them was in before, or the plan takes Newton steps.
+    """
+    _one_round(state)
+    again = state.known & frozenset(joining)
     if again:
         raise RefusedError(
             f"{len(again)} of the joining contributions were in before",
             hint='Give new rows a name of their own, such as "north#2"',
         )
-    _large_enough(state, (batch.members for batch in other.batches))
-    return replace(state, batches=(*state.batches, *other.batches), left=(*state.left, *other.left))
 
 
 def leave(state: OneShotState, leavers: Iterable[str], opened: OneShotState | None = None) -> OneShotState:
@@ -120,15 +150,18 @@ def leave(state: OneShotState, leavers: Iterable[str], opened: OneShotState | No
     Args:
         state: The state to remove from.
         leavers: The contributions that leave.
-        opened: The state of a run over the leavers alone, for batches of which only a part leaves.
+        opened: For batches of which only a part leaves: the state of a run over that part alone, or over those of the
+            batch who stay.
 
     Returns:
         The new state; `state` is not changed.
 
     Raises:
         ConfigError: A leaver is not in the model.
-        RefusedError: A part of a batch is too small, or the sum over it is not in `opened`.
+        RefusedError: A part of a batch is too small, the sum over it is not in `opened`, or the plan takes Newton
+            steps.
     """
+    _one_round(state)
     going = frozenset(leavers)
     unknown = going - state.members
     if unknown:
@@ -146,15 +179,64 @@ def leave(state: OneShotState, leavers: Iterable[str], opened: OneShotState | No
             left.append(batch)
             continue
         _large_enough(state, (out, rest))
-        own = sums.get(out)
-        if own is None:
+        if rest in sums:
+            stay.append(sums[rest])
+            left.append(batch.without(sums[rest]))
+        elif out in sums:
+            stay.append(batch.without(sums[out]))
+            left.append(sums[out])
+        else:
             raise RefusedError(
                 f"{len(out)} contributions leave a batch of {len(batch.members)} and the sums over them are not known",
-                hint="Run the plan over the leavers, all together, and give its state",
+                hint="Run the plan over the leavers, or over those of the batch who stay, and give its state",
             )
-        stay.append(Batch(rest, batch.total - own.total))
-        left.append(own)
     return replace(state, batches=tuple(stay), left=tuple(left))
+
+
+def split_batches(state: OneShotState, leavers: Iterable[str]) -> frozenset[str]:
+    """Who of the batches that would be split stays: a sum over them is needed before anybody leaves.
+
+    Args:
+        state: The state to remove from.
+        leavers: The contributions that leave.
+
+    Returns:
+        The contributions that stay in such batches; empty where whole batches leave.
+
+    Raises:
+        ConfigError: A leaver is not in the model.
+        RefusedError: A part of a batch is too small, several batches would be split at once, or the plan takes Newton
+            steps.
+    """
+    _one_round(state)
+    going = frozenset(leavers)
+    if going - state.members:
+        raise ConfigError(
+            f"{len(going - state.members)} of the leaving contributions are not in",
+            hint=f"In the model: {', '.join(sorted(state.members)[:20])}",
+        )
+    parted = [batch.members for batch in state.batches if batch.members & going and batch.members - going]
+    for members in parted:
+        _large_enough(state, (members & going, members - going))
+    if len(parted) > 1:
+        raise RefusedError(
+            f"{len(parted)} batches would be split, and a sum is needed over each of them",
+            hint="Let the leavers of one batch go at a time",
+        )
+    return frozenset[str]().union(*(members - going for members in parted))
+
+
+def _one_round(state: OneShotState) -> None:
+    """Refuse a fit with Newton steps: they are taken at weights that all sites know, so sums of batches do not add up.
+
+    Raises:
+        RefusedError: The plan takes such steps.
+    """
+    if state.section.rounds > 1:
+        raise RefusedError(
+            "Newton steps are taken with all sites at once, so nobody can join or leave afterwards",
+            hint="Run the plan again with the sites that take part now, or set method.oneshot.rounds = 1",
+        )
 
 
 def _large_enough(state: OneShotState, sets: Iterable[frozenset[str]]) -> None:
@@ -180,7 +262,6 @@ def _facts(state: OneShotState) -> dict[str, Any]:
         "section": asdict(state.section),
         "encoder": state.encoder.to_mapping(),
         "clip": state.clip,
-        "noise": state.noise,
         "inputs": state.cells.inputs,
         "left_out": list(state.cells.left_out),
     }
@@ -193,8 +274,9 @@ def save_state(state: OneShotState) -> bytes:
         **_facts(state),
         "members": [sorted(batch.members) for batch in batches],
         "present": len(state.batches),
+        "noise": [batch.noise for batch in batches],
     }
-    arrays = {f"total-{number}": batch.total for number, batch in enumerate(batches)}
+    arrays = {"totals": np.stack([batch.total for batch in batches])} if batches else {}
     content = encode(
         Payload(arrays={"cells": state.cells.target, **arrays}, blobs={"facts": json.dumps(facts).encode()})
     )
@@ -213,8 +295,13 @@ def load_state(source: Path | bytes) -> OneShotState:
         raise IntegrityError("the state of a one-shot fit is damaged", hint="Restore it, or run the plan again")
     payload = decode(data[32:])
     facts: Mapping[str, Any] = json.loads(payload.blobs["facts"])
+    noise, arrays = facts["noise"], payload.arrays
+    each = noise if isinstance(noise, list) else [noise] * len(facts["members"])  # one number for all in older states
     batches = tuple(
-        Batch(frozenset(members), payload.arrays[f"total-{number}"]) for number, members in enumerate(facts["members"])
+        Batch(
+            frozenset(members), arrays["totals"][place] if "totals" in arrays else arrays[f"total-{place}"], each[place]
+        )
+        for place, members in enumerate(facts["members"])
     )
     cells = Cells(payload.arrays["cells"].astype(np.int64), facts["inputs"], tuple(facts["left_out"]))
     return OneShotState(
@@ -222,7 +309,6 @@ def load_state(source: Path | bytes) -> OneShotState:
         encoder=Encoder.from_mapping(facts["encoder"]),
         cells=cells,
         clip=facts["clip"],
-        noise=facts["noise"],
         batches=batches[: facts["present"]],
         left=batches[facts["present"] :],
     )

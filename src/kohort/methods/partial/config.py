@@ -13,8 +13,11 @@ from kohort.methods.learners import LearnerKeys
 from kohort.methods.partial.release import sensitive_of
 from kohort.privacy.guarantee import KAnonymous
 from kohort.protocol.plan.approved import ApprovedPlan
-from kohort.protocol.plan.phases import SecureSumSection
+from kohort.protocol.plan.phases import DPSection, SecureSumSection
 from kohort.tables.schema import Schema
+
+MONOTONE = ("k-anonymity", "l-diversity", "paper-l")
+"""Rules under which a kept row that is removed changes nothing for other rows: its key was too rare, and stays so."""
 
 __all__ = ["Gate", "Partial", "classes_claim", "config_of", "person_column", "threshold_of"]
 
@@ -54,14 +57,36 @@ class Partial(LearnerKeys):
     gate: Gate = field(default_factory=Gate)
     secure: SecureSumSection = field(default_factory=SecureSumSection)
     """How the counts are summed, and the totals of a learner; by masks unless it says otherwise."""
+    kept: Literal["weights", "sum"] = "weights"
+    """What a site with kept rows gives in every round: its own weights, or a share of a secure sum of updates, so that
+    sites with few kept rows take part, too."""
+    dp: DPSection | None = None
+    """A budget for the kept rows, with `kept = "sum"`: noise in shares, on the sum of clipped gradients."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "secure", self.secure.or_scheme("masks"))
+        _check_budget(self)
         for name, keys in (("additive", self.additive), ("trees", self.trees)):
             if keys is not None and keys.secure not in (SecureSumSection(sum="masks"), self.secure):
                 raise ConfigError(f"method.{name}.secure is not read", hint="Write method.secure, which holds for all")
             if keys is not None:
                 object.__setattr__(self, name, replace(keys, secure=self.secure))
+
+
+def _check_budget(config: Partial) -> None:
+    """Refuse a budget that would not hold for the kept rows."""
+    if config.dp is None:
+        return
+    if config.kept != "sum":
+        raise ConfigError("method.dp is for kept rows in a sum", hint='Set method.kept = "sum", or drop method.dp')
+    config.dp.refuse_sample(config.secure)
+    if config.dp.mechanism != "dp-sgd":
+        raise ConfigError("noise goes on the sum of clipped gradients", hint="Drop method.dp.mechanism")
+    if config.gate.rule not in MONOTONE:
+        raise ConfigError(
+            f"a budget does not hold with the rule {config.gate.rule!r}: one row decides whether others are kept",
+            hint=f"Use one of: {', '.join(MONOTONE)}",
+        )
 
 
 def config_of(approved: ApprovedPlan) -> Partial:

@@ -17,6 +17,13 @@ With `model.kind = "additive"` or `"trees"` such a model is learned over secure 
 then adds what it sent, in the form it was sent in, along with what it kept: the model is that of all rows as they stand
 after the gate. The hub can subtract the rows it has from every total, so totals are claimed as not cell-safe.
 
+With `kept = "sum"` sites add their updates on kept rows up in a secure sum, by masks or a key-holder, so that no site's
+own weights are seen and sites with few kept rows take part, too. The hub trains beside them on what it was sent and
+tells all sites the result, which they average in. Nobody can check that part: a hub that lies chooses the weights that
+sites train from, and a sum at chosen weights can show rows. `method.dp` is for that: noise in shares on the sum of
+clipped gradients, for everybody whose row is kept. It holds because a kept row that is removed changes nothing for any
+other row under the rules in `MONOTONE`; what the count shows, capped totals of opaque keys, has no noise.
+
 Sharp edges: the paper sends rows as they are, and most of them are unique on the columns sent, though their
 quasi-identifiers are not. The default, `released = "generalised"`, generalises every column that is not sensitive
 until each batch is k-anonymous by itself, verified by the checker. A Byzantine site can force approvals in a count
@@ -33,8 +40,8 @@ import numpy as np
 import polars as pl
 
 from kohort.crypto.sums.scheme import find_scheme
-from kohort.errors import RefusedError
-from kohort.methods.learners import Learners, learner_of, with_model
+from kohort.errors import ConfigError, RefusedError
+from kohort.methods.learners import LearnerKeys, Learners, learner_of, with_model
 from kohort.methods.partial.config import Gate, Partial, classes_claim, config_of, threshold_of
 from kohort.methods.partial.release import sensitive_of
 from kohort.methods.partial.tasks import COUNT, NEWS, ROW_COUNTS, SHARE, TELL_COUNTS
@@ -42,14 +49,29 @@ from kohort.methods.registry import Method
 from kohort.privacy.contract import Contract, Step
 from kohort.privacy.guarantee import Aggregate, Guarantee, KAnonymous, Raw
 from kohort.protocol.hub import Ask, Expect, Hub, ProtocolGenerator, Replies, Result, RoundEnd
-from kohort.protocol.plan.approved import ApprovedPlan
-from kohort.protocol.plan.phases import SecureSumSection
-from kohort.protocol.plan.reads import ARRIVALS, FEDERATED_ROUNDS, NETWORK, Reads
+from kohort.protocol.plan.approved import ApprovedPlan, ModelSection, TrainSection
+from kohort.protocol.plan.phases import SecureSumSection, TrainingPhase
+from kohort.protocol.plan.reads import (
+    AGGREGATION,
+    ARRIVALS,
+    CORRECTION,
+    EARLY_STOPPING,
+    FEDERATED_ROUNDS,
+    LOCAL_TRAINING,
+    NETWORK,
+    ROUNDS,
+    SELECTION,
+    Reads,
+)
 from kohort.protocol.table_payload import unpack_table
 from kohort.protocol.wire import Payload
 from kohort.rounds.counting import Approved
+from kohort.rounds.dp_accounts import planned_claims, reserve, reserve_step, spends
+from kohort.rounds.group_secrets import agree_on_secret, secret_step
 from kohort.rounds.hub_training import HubTrainer
 from kohort.rounds.loop import TrainingGroup, federated_rounds
+from kohort.rounds.totals.summed import check_summed, require_enough, summed_rounds
+from kohort.rounds.totals.summed_tasks import summed_steps
 from kohort.rounds.training import training_step
 
 __all__ = ["METHOD", "Gate", "Partial"]
@@ -164,6 +186,8 @@ def protocol(config: Partial, hub: Hub) -> ProtocolGenerator:
     """
     _check_release(config.gate, hub)
     stages = _Stages(config, hub)
+    if config.kept == "sum":
+        return (yield from _over_sums(config, hub, stages))
     if learner_of(config) is not None:
         yield from stages.before(0)
         _require_released(config, stages)
@@ -177,6 +201,31 @@ def protocol(config: Partial, hub: Hub) -> ProtocolGenerator:
         model=hub.model_of(ended.weights),
         rounds=ended.rounds,
         stopped_by=ended.stopped_by,
+        received=stages.received,
+        keep_days=config.gate.keep_days,
+        notes=_notes(config, hub, stages),
+    )
+
+
+def _over_sums(config: Partial, hub: Hub, stages: _Stages) -> ProtocolGenerator:
+    """Rounds in which sites add their updates on kept rows up, and the hub trains beside them on what it was sent."""
+    phase = hub.approved.phase(0)
+    check_summed(phase)
+    require_enough(hub)
+    yield from stages.before(0)
+    _require_released(config, stages)
+    if spends(phase, config.secure) is not None:  # a site knows only now which rows it keeps
+        reserved: Replies = yield reserve(hub.sites)
+        hub = replace(hub, sites=reserved.sites)
+    if hub.approved.sums_securely:
+        hub = replace(hub, sites=(yield from agree_on_secret(hub)))
+    rounds = phase.train.rounds
+    participant = stages.group.participant
+    ended = yield from summed_rounds(hub, rounds=range(rounds), last_round=rounds, participant=participant)
+    return Result(
+        model=hub.model_of(ended.model.weights),
+        rounds=rounds,
+        stopped_by="rounds",
         received=stages.received,
         keep_days=config.gate.keep_days,
         notes=_notes(config, hub, stages),
@@ -232,7 +281,7 @@ def _notes(config: Partial, hub: Hub, stages: _Stages) -> tuple[str, ...]:
 def claims(config: Partial, rows: int) -> Sequence[Guarantee]:
     """What a site with `rows` rows discloses: rows that pass its gate, weights trained on the others, and counts."""
     gate = config.gate
-    made: list[Guarantee] = [*(LEARN.claims(config, rows) or (Aggregate(rows=rows),))]
+    made: list[Guarantee] = [*(LEARN.claims(config, rows) or _kept_claims(config, rows))]
     if gate.released == "raw":
         made.append(Raw(rows=rows, counted_by="" if gate.count == "local" else "other sites"))
     else:
@@ -242,6 +291,36 @@ def claims(config: Partial, rows: int) -> Sequence[Guarantee]:
     if gate.count == "secure":
         made.append(find_scheme(config.secure.sum).claim(3, rows))
     return tuple(made)
+
+
+def _kept_claims(config: Partial, rows: int) -> tuple[Guarantee, ...]:
+    """What a network learns from the kept rows by: weights of the site's own, or a share of a sum."""
+    if config.kept == "weights":
+        return (Aggregate(rows=rows),)
+    own = phases(config, TrainSection())
+    return (*planned_claims(own, config.secure), find_scheme(config.secure.sum).claim(3, rows))
+
+
+def phases(config: Partial, train: TrainSection) -> tuple[TrainingPhase, ...]:
+    """One phase over the kept rows where they are summed; the learner's own; otherwise none."""
+    if config.kept == "sum":
+        return (TrainingPhase(train=train, dp=config.dp, hub_rows=True),)
+    return LEARN.phases(config, train)
+
+
+def with_kept(config: Partial, model: ModelSection) -> LearnerKeys:
+    """`[method]` with the keys of the learner that `model.kind` names.
+
+    Raises:
+        ConfigError: Keys of another learner are given, or a learner and `kept = "sum"`.
+    """
+    made = with_model(config, model)
+    if learner_of(made) is not None and config.kept == "sum":
+        raise ConfigError(
+            f'method.kept = "sum" is for networks, and model.kind = {model.kind!r} is learned over sums anyway',
+            hint="Drop method.kept",
+        )
+    return made
 
 
 def contract(approved: ApprovedPlan) -> Contract:
@@ -264,17 +343,43 @@ def contract(approved: ApprovedPlan) -> Contract:
         count = [Step(task=TELL_COUNTS.name, says=clear, claims=(Raw(rows=0),), rounds=stages)]
     if learns:
         return Contract.of([news, *count, share]) + LEARN.contract(approved)
+    if config_of(approved).kept == "sum":
+        return _summed_contract(approved, [news, *count, share])
     return Contract.of([news, *count, share, train])
 
 
+def _summed_contract(approved: ApprovedPlan, opening: list[Step]) -> Contract:
+    """The gate, a reservation where there is a budget, and then a share of one sum per round."""
+    config = config_of(approved)
+    if config.dp is not None and approved.schema.identifiers:
+        raise RefusedError(
+            "a budget for kept rows counts rows, and the plan says whom rows are about",
+            hint="Drop method.dp, or data.identifiers where every row is another person",
+        )
+    budget = [reserve_step(approved)] if spends(approved.phase(0), config.secure) is not None else []
+    secret = [secret_step()] if approved.sums_securely else []
+    what = "updates" if config.dp is None else "clipped gradients, with noise,"
+    says = f"the sum of all sites' {what} on the rows they kept; what the hub trained decides on the next weights, too"
+    return Contract.of(opening, budget, secret, summed_steps(approved, 0, says=says))
+
+
+_HIDDEN = dict.fromkeys(
+    SELECTION | AGGREGATION | CORRECTION | EARLY_STOPPING, "a secure sum hides each site's own update and loss"
+)
+
+
 def reads(config: Partial) -> Reads:
-    """What the shared loop of rounds reads, and how rows arrive; or what a learner reads."""
+    """What the shared loop of rounds reads, and how rows arrive; or what a learner, or a sum of updates, reads."""
+    if config.kept == "sum":
+        trained = LOCAL_TRAINING if config.dp is None else LOCAL_TRAINING - {"train.l2", "train.state"}
+        return Reads(ROUNDS | trained | NETWORK, 'with method.kept = "sum"', because=_HIDDEN)
     return LEARN.reads(config) or Reads(FEDERATED_ROUNDS | NETWORK | ARRIVALS)
 
 
 def secure(config: Partial) -> SecureSumSection | None:
     """How keys are counted, and how totals are added up."""
-    return config.secure if config.gate.count == "secure" or learner_of(config) is not None else None
+    sums = config.gate.count == "secure" or learner_of(config) is not None or config.kept == "sum"
+    return config.secure if sums else None
 
 
 METHOD = Method(
@@ -288,8 +393,8 @@ METHOD = Method(
     own_rows=True,
     needs=lambda _: frozenset({"data.quasi"}),
     reads=reads,
-    with_model=with_model,
-    phases=LEARN.phases,
+    with_model=with_kept,
+    phases=phases,
     secure=secure,
     example="[method.gate]\nk = 2\nrelease_k = 5",
 )

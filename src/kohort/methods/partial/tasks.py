@@ -181,12 +181,15 @@ def _share(site: Site, request: Request) -> Release:
         state.shipped = np.zeros(site.count, dtype=bool)
     shipped = state.shipped
     mask = _shared_rows(site, request) & ~_sent_before(site, shipped)[own.present]  # nobody is sent twice
+    allowed = site.may_leave()
+    if allowed is not None:  # who agreed to training alone is kept
+        mask &= allowed[own.present]
     shared, guarantee = _releasable(site, request, frame.filter(pl.Series(mask)), gate)
     if shared is None:  # too few for a batch: they stay until more rows arrive
         mask = np.zeros(frame.height, dtype=bool)
     shipped[np.flatnonzero(own.present)[mask]] = True
     kept = frame.filter(pl.Series(~shipped[own.present]))
-    trains = kept.height >= site.policy.min_rows
+    trains = config_of(approved).kept == "sum" or kept.height >= site.policy.min_rows
     site.training_rows = encode_rows(encoder, kept) if trains else None
     if learner_of(config_of(approved)) is not None and shared is not None:
         # What the hub was sent is learned from in that form, by the site that sent it: a total that only sites add to
@@ -199,7 +202,9 @@ def _share(site: Site, request: Request) -> Release:
     # In the order of the site's table, rows of one person would stand together.
     table = pack_table(in_value_order(leaving) if gate.released == "generalised" else leaving)
     payload = Payload(metrics={"shared": int(mask.sum()), "kept": kept.height if trains else 0}, blobs={"table": table})
-    return Release(payload=payload, guarantee=guarantee, rows=int(mask.sum()))
+    leaves = np.zeros(site.count, dtype=bool)
+    leaves[np.flatnonzero(own.present)[mask]] = True
+    return Release(payload=payload, guarantee=guarantee, rows=int(mask.sum()), sent=leaves)
 
 
 def _joined(kept: Rows | None, sent: Rows, persons: NDArray[np.bool_] | None) -> Rows:

@@ -107,6 +107,11 @@ class Solver:
             values, vectors = np.linalg.eigh(change.T @ system.gram @ change)
             self._parts.append((np.maximum(values, 0.0), vectors, vectors.T @ (change.T @ system.moments)))
 
+    @property
+    def largest(self) -> float:
+        """The largest eigenvalue of the rows' own sums, which a penalty is added to."""
+        return max(float(values[-1]) for values, _, _ in self._parts)
+
     def one_against_rest(self, penalty: float) -> Floats:
         """Weights [width, classes] of one neuron a class, as in the paper; [width, 1] for a number."""
         if not (np.isfinite(penalty) and penalty >= 0):
@@ -147,7 +152,7 @@ def held_out_error(design: OneLayer, statistics: Statistics, neurons: Floats) ->
 
 @dataclass(frozen=True)
 class Chosen:
-    """What the folds chose: the penalty and the number of columns with the least held-out error."""
+    """What the folds chose: the penalty and the number of columns."""
 
     penalty: float
     inputs: int
@@ -166,22 +171,47 @@ def choose(
 ) -> Chosen:
     """Cross-validate over fold totals [folds, length]: each is left out once. Needs no row and no further round.
 
-    The error is that of the linearised target, which statistics tell; accuracy would need the rows.
+    The error is that of the linearised target, which statistics tell; accuracy would need the rows. Of all choices
+    that are worse than the best one by no more than one standard error of the difference over the folds, the largest
+    penalty is taken: where a few far-off rows decide, the least error is often that of too small a penalty.
+
+    Args:
+        design: What is fitted.
+        folds: The totals, one per fold.
+        penalties: The penalties to choose among.
+        sizes: Numbers of leading columns to choose among; all columns by default.
+        standardise: Whether inputs are standardised.
+
+    Returns:
+        The choice.
+
+    Raises:
+        ConfigError: There are fewer than two folds, or no penalty.
     """
     if len(folds) < 2 or not penalties:
         raise ConfigError("choosing needs two folds and one penalty at least", hint="Use 5 folds")
     parts = [unpack(design, fold) for fold in folds]
     total = unpack(design, np.sum(folds, axis=0))
-    errors: dict[tuple[int, float], float] = {}
+    found: dict[tuple[int, float], list[float]] = {}
     for size in sizes or (design.inputs,):
         for part in parts:
             smaller, held_out = leading(design, part, size)
             solver = Solver(smaller, leading(design, total - part, size)[1], standardise=standardise)
             for penalty in penalties:
-                error = held_out_error(smaller, held_out, solver.one_against_rest(penalty)) * held_out.rows
-                errors[size, penalty] = errors.get((size, penalty), 0.0) + error / total.rows
-    size, penalty = min(errors, key=lambda chosen: (errors[chosen], chosen))
+                error = held_out_error(smaller, held_out, solver.one_against_rest(penalty))
+                found.setdefault((size, penalty), []).append(error)
+    rows = np.array([part.rows for part in parts])
+    errors = {chosen: float(np.average(values, weights=rows)) for chosen, values in found.items()}
+    best = min(errors, key=lambda chosen: (errors[chosen], chosen))
+    near = [chosen for chosen, values in found.items() if _is_near(values, found[best])]
+    size, penalty = max(near, key=lambda chosen: (chosen[1], -chosen[0]))
     return Chosen(penalty, size, errors[size, penalty], errors)
+
+
+def _is_near(errors: Sequence[float], best: Sequence[float]) -> bool:
+    """Whether errors by fold exceed the best ones by no more than a standard error of their difference."""
+    worse = np.subtract(errors, best)
+    return float(worse.mean()) <= float(worse.std(ddof=1) / np.sqrt(len(worse)))
 
 
 def signed(x: FloatArray, numeric: NDArray[np.bool_] | None = None) -> FloatArray:

@@ -379,7 +379,8 @@ def train_sites(  # noqa: C901
 
     Arrays with fewer rows than sites stand for one row shared by all (`anchor`), a scratch row (`first`, `second`)
     or nothing at all (`shift`, `row_weight` of length 0). A site whose targets are no class codes is left untouched
-    and counted in `misfits`.
+    and counted in `misfits`. A shorter last mini-batch counts by its rows: its gradient, corrections included, is
+    multiplied with its share of a full one, so that one left-over row does not decide a whole step.
     """
     number = weights.dtype.type
     parameters = weights.shape[1]
@@ -455,6 +456,10 @@ def train_sites(  # noqa: C901
                 if pull != 0:
                     for p in range(parameters):
                         gradient[p] += pull * (own[p] - home[p])
+                if batch_end - batch_begin < size:
+                    portion = number((batch_end - batch_begin) / size)
+                    for p in range(parameters):
+                        gradient[p] *= portion
                 optimiser_step(
                     own, gradient, own_first, own_second, done[site], optimizer, lr, momentum, beta1, beta2, epsilon
                 )

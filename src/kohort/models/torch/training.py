@@ -37,14 +37,23 @@ class SiteTraining:
     second: torch.Tensor
     done: int
 
-    def step(self, gradient: torch.Tensor, training: Training, frozen: Sequence[slice]) -> None:
-        """One optimiser step with the conventions of torch.optim, and of the dense kernel."""
+    def step(self, gradient: torch.Tensor, training: Training, frozen: Sequence[slice], portion: float = 1.0) -> None:
+        """One optimiser step with the conventions of torch.optim, and of the dense kernel.
+
+        Args:
+            gradient: Of the mean loss of a mini-batch; changed in place.
+            training: How to train.
+            frozen: The places that no gradient moves.
+            portion: The mini-batch's rows over those of a full one: a shorter last one counts by its rows.
+        """
         if self.shift is not None:
             gradient.add_(self.shift)
         if training.l2:
             gradient.add_(self.own, alpha=training.l2)
         if training.prox:
             gradient.add_(self.own - self.home, alpha=training.prox)
+        if portion < 1:
+            gradient.mul_(portion)
         for part in frozen:
             gradient[part] = 0
         self.done += 1
@@ -124,7 +133,7 @@ def _fit_site(model: TorchModule, local: SiteTraining, rows: Rows, training: Tra
         torch.default_generator.manual_seed(noise_seed(key, round, epoch))
         for begin in range(0, rows.count, size):
             loss, gradient = _differentiate(model, module, movers, rows, order[begin : begin + size])
-            local.step(gradient, training, model.frozen)
+            local.step(gradient, training, model.frozen, portion=min(1.0, (rows.count - begin) / size))
             total += loss
     refuse_changed(counts, whole_numbers(module), model.factory)
     buffers = dict(module.named_buffers())

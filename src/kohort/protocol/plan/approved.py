@@ -97,7 +97,8 @@ class ApprovedPlan:
     @property
     def keeps_book(self) -> bool:
         """Whether totals without noise are opened, which are noted in books: noise covers every difference of two."""
-        return self.secure is not None and (not self.phases or any(phase.dp is None for phase in self.phases))
+        noisy = bool(self.phases) and all(phase.dp is not None and not phase.hub_rows for phase in self.phases)
+        return self.secure is not None and not noisy  # before rows go to a hub, keys are counted without noise
 
     def phase(self, number: int) -> TrainingPhase:
         """Phase `number` of the plan, counted from 0.

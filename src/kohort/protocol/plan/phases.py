@@ -154,6 +154,8 @@ class TrainingPhase:
     """How peers are joined; empty when the phase is run with the hub."""
     held_out: float = 0.0
     """Share of the rows that is kept for judging models and not trained on."""
+    hub_rows: bool = False
+    """Whether the hub trains beside the sites, on rows that it was sent; in phases over sums."""
 
     @cached_property
     def training(self) -> Training:

@@ -152,7 +152,7 @@ class TrainSection:
     """How a share is chosen: so many at random, each site by its own coin, or those that answered most so far."""
     stop: Stop | None = None
     aggregate: Choice = "mean"
-    """mean | median | trimmed:SHARE | krum | multi-krum | clip | fedma"""
+    """mean | median | trimmed:SHARE | krum | multi-krum | clip"""
     hub: Choice = "plain"
     """plain | momentum | fedadam | fedyogi | fedadagrad, with options as in "fedadam:lr=0.01" """
     correction: Choice = "none"

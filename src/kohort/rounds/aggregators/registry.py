@@ -59,6 +59,10 @@ class Aggregator(Protocol):
 F = TypeVar("F", bound=Callable[..., FloatArray])
 _AGGREGATORS: dict[str, Callable[..., FloatArray]] = {}
 _GIVEN = ("start", "network")
+_REMOVED = {
+    "fedma": "sites start every round from the same weights, so no unit was ever matched to another and it was the mean"
+}
+"""Aggregators that no longer exist, and why."""
 # Values per block: a block of columns fits a core's cache while it is gathered, partially sorted and summed.
 _BLOCK_VALUES = 1 << 18
 
@@ -100,9 +104,13 @@ def find_aggregator(spec: str | Mapping[str, Any]) -> Aggregate:
         A function of (stack, rows, start, network).
 
     Raises:
-        ConfigError: The name or an option is unknown, or an option's value is out of range.
+        ConfigError: The name or an option is unknown or was removed, or an option's value is out of range.
     """
     name, options = named(spec)
+    if name in _REMOVED:
+        raise ConfigError(
+            f"train.aggregate = {name!r} was removed: {_REMOVED[name]}", hint='Write train.aggregate = "mean"'
+        )
     if name not in _AGGREGATORS:
         raise ConfigError(f"unknown aggregator {name!r} in train.aggregate", hint=nearest(name, _AGGREGATORS))
     ready = bind(_AGGREGATORS[name], options, f"aggregator {name!r}", later=_GIVEN)

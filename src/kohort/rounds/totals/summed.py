@@ -6,7 +6,7 @@ What sites add, and what they check, is in `kohort.rounds.totals.summed_tasks`.
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -20,11 +20,21 @@ from kohort.privacy.dp.account import Shares
 from kohort.protocol.hub import Ask, Hub, RoundEnd
 from kohort.protocol.plan.approved import ApprovedPlan, TrainSection
 from kohort.protocol.plan.phases import DPSection, TrainingPhase
+from kohort.protocol.wire import Payload
+from kohort.rounds.loop import Participant
 from kohort.rounds.phase_training import phase_rounds
 from kohort.rounds.plan_account import shared_sigma
 from kohort.rounds.summing import Total, open_session, secure_sum
 from kohort.rounds.totals.course import AnnouncedTotals
-from kohort.rounds.totals.summed_model import SummedModel, deviation_of, grid_of, mean_of, phase_at
+from kohort.rounds.totals.summed_model import (
+    LARGEST,
+    HubPart,
+    SummedModel,
+    deviation_of,
+    grid_of,
+    mean_of,
+    phase_at,
+)
 from kohort.rounds.totals.summed_tasks import (
     CATCH_UP,
     SUM_MODELS,
@@ -43,6 +53,19 @@ class Stretch(AnnouncedTotals):
     model: SummedModel
     members: int
     """How many sites the sums are over."""
+    participant: Participant | None = None
+    """The hub, where it trains beside the sites on rows that it was sent."""
+    parts: list[bytes] = field(default_factory=list)
+    """What it trained in the rounds of `totals`."""
+
+    def last_total(self) -> dict[str, bytes]:
+        """The total of the last round, and what the hub trained in it."""
+        return {**super().last_total(), **({"hub": self.parts[-1]} if self.parts else {})}
+
+    def _missed(self, last: int, number: int) -> Payload:
+        payload = super()._missed(last, number)
+        missed = self.parts[last - self.first : number - 1 - self.first] if last >= self.first else []
+        return replace(payload, blobs={**payload.blobs, "hubs": b"".join(missed)}) if missed else payload
 
     def packed(self, totals: Sequence[Integers]) -> dict[str, NDArray[Any]]:
         """All totals have one length."""
@@ -50,8 +73,14 @@ class Stretch(AnnouncedTotals):
         return {"totals": np.stack(totals) if totals else np.empty((0, length), np.uint64)}
 
     def take(self, number: int, total: Total) -> None:
-        """Take the step of a round."""
+        """Take the step of a round; the hub, where it takes part, trains from the same weights as the sites."""
+        beside = None
+        if self.participant is not None:
+            update = self.participant.train(number, self.model.weights)
+            beside = HubPart(np.clip(update.weights.astype(np.float64), -LARGEST, LARGEST), update.rows)
+            self.parts.append(beside.to_bytes())
         self.keep(number, total.values, total.sites)
+        self.parts = self.parts[-len(self.totals) :]
         approved = self.hub.approved
         place = phase_at(approved, number)
         phase, passed = approved.phase(place), number - phase_rounds(approved, place).start
@@ -60,17 +89,24 @@ class Stretch(AnnouncedTotals):
             colluders = approved.secure.colluders
         grid = grid_of(phase, self.members, deviation_of(phase, sigma, Shares(self.members, colluders)))
         numbers = _numbers(approved, total.values)
-        self.model = self.model.moved(phase, passed, grid, numbers, self.members, sigma)
+        self.model = self.model.moved(phase, passed, grid, numbers, self.members, sigma, beside)
 
     def state(self) -> dict[str, NDArray[Any]]:
         """What a checkpoint holds."""
         total, places = self.totals[-1]
         start = {f"stretch_{name}": np.frombuffer(data, dtype=np.uint8) for name, data in self.start.items()}
-        return {**self.model.arrays(), "total": total, "places": places, **start}
+        own = {"part": np.frombuffer(self.parts[-1], dtype=np.uint8)} if self.parts else {}
+        if self.participant is not None:
+            own |= {f"participant_{name}": array for name, array in self.participant.state().items()}
+        return {**self.model.arrays(), "total": total, "places": places, **start, **own}
 
     def resume(self, last: int, state: Mapping[str, NDArray[Any]]) -> int:
         """Go on after the last whole round; returns the number of the next one."""
         self.model = SummedModel.stored(state)
+        self.parts = [state["part"].tobytes()] if "part" in state else []
+        if self.participant is not None:
+            own = {name: array for name, array in state.items() if name.startswith("participant_")}
+            self.participant.restore({name.removeprefix("participant_"): array for name, array in own.items()})
         self.totals, self.first = [(state["total"], state["places"])], last
         sites = self.hub.approved.sites
         self.known = dict.fromkeys((sites[place] for place in state["places"].tolist()), last)
@@ -83,7 +119,12 @@ def _numbers(approved: ApprovedPlan, total: Integers) -> Integers:
 
 
 def summed_rounds(
-    hub: Hub, *, rounds: range, last_round: int, start: Mapping[str, bytes] | None = None
+    hub: Hub,
+    *,
+    rounds: range,
+    last_round: int,
+    start: Mapping[str, bytes] | None = None,
+    participant: Participant | None = None,
 ) -> Generator[Ask | RoundEnd, Any, Stretch]:
     """Train over secure sums.
 
@@ -92,6 +133,7 @@ def summed_rounds(
         rounds: The rounds of the run, of one phase or of several that follow each other.
         last_round: How many rounds the run has.
         start: After a phase among peers, the opened total of the models (`mean_model`); by default a seed is drawn.
+        participant: The hub, where the plan lets it train beside the sites on rows that it was sent.
 
     Returns:
         The hub's side at the end, with the trained model.
@@ -105,7 +147,15 @@ def summed_rounds(
         start = {name.removeprefix("stretch_"): array.tobytes() for name, array in kept.items()}
     beside = dict(start or {"start": hub.streams.bytes("start", length=16)})
     model, seed = _begun(hub, rounds.start, beside, members), beside.pop("start")
-    stretch = Stretch(hub=hub, seed=seed, begin=rounds.start, beside=beside, model=model, members=members)
+    stretch = Stretch(
+        hub=hub,
+        seed=seed,
+        begin=rounds.start,
+        beside=beside,
+        model=model,
+        members=members,
+        participant=participant,
+    )
     first = rounds.start
     if hub.resume is not None and hub.resume.round in rounds:
         first = stretch.resume(hub.resume.round, hub.resume.state)

@@ -24,7 +24,7 @@ from kohort.rounds.dp_accounts import Shares
 from kohort.rounds.phase_training import phase_rounds
 from kohort.rounds.private_defaults import lowered_rate
 
-__all__ = ["EXTRA", "LARGEST", "SummedModel", "deviation_of", "grid_of", "mean_of", "phase_at", "stretch_of"]
+__all__ = ["EXTRA", "LARGEST", "HubPart", "SummedModel", "deviation_of", "grid_of", "mean_of", "phase_at", "stretch_of"]
 
 LEAST_GRID_UNITS = 8
 """Rounding must be fine compared with a share of the noise."""
@@ -108,6 +108,43 @@ def deviation_of(phase: TrainingPhase, sigma: float, shares: Shares) -> float:
 
 
 @dataclass(frozen=True, eq=False)
+class HubPart:
+    """What the hub trained in a round on rows that it was sent: its weights, and how many rows they are of.
+
+    The hub sends it and nobody can check it: it can choose the weights that sites train from. It is told to all sites
+    alike, because it is among the inputs of the next sum.
+    """
+
+    weights: NDArray[np.float64]
+    rows: int
+
+    def to_bytes(self) -> bytes:
+        """As it is announced."""
+        return self.rows.to_bytes(8, "little") + self.weights.astype("<f8").tobytes()
+
+    @classmethod
+    def read(cls, data: bytes, network: Trainable) -> HubPart:
+        """The inverse of `to_bytes`.
+
+        Args:
+            data: The bytes.
+            network: The model's network.
+
+        Returns:
+            The hub's part.
+
+        Raises:
+            IntegrityError: They are of another model, or no weights that a training over sums can have.
+        """
+        if len(data) != 8 * (1 + network.parameter_count):
+            raise IntegrityError("what the hub trained is of another model")
+        weights = np.frombuffer(data[8:], dtype="<f8")
+        if not np.isfinite(weights).all() or float(np.abs(weights).max(initial=0.0)) > LARGEST:
+            raise IntegrityError("what the hub trained are no weights of this training")
+        return cls(weights, int.from_bytes(data[:8], "little"))
+
+
+@dataclass(frozen=True, eq=False)
 class SummedModel:
     """Weights, momentum, and the sum of the weights that are averaged at the end of a phase."""
 
@@ -141,7 +178,14 @@ class SummedModel:
         return cls.of(network.start(np.random.Generator(np.random.Philox(key=int.from_bytes(seed, "little")))))
 
     def moved(
-        self, phase: TrainingPhase, passed: int, grid: FixedPoint, total: Integers, members: int, sigma: float
+        self,
+        phase: TrainingPhase,
+        passed: int,
+        grid: FixedPoint,
+        total: Integers,
+        members: int,
+        sigma: float,
+        beside: HubPart | None = None,
     ) -> SummedModel:
         """The next model from a total: a gradient step, or a mean of updates; the average at the end of the phase.
 
@@ -152,6 +196,7 @@ class SummedModel:
             total: The opened numbers, without their check value.
             members: How many sites the session has.
             sigma: The noise multiplier of the phase.
+            beside: What the hub trained in the same round; averaged in by rows.
 
         Returns:
             The next model.
@@ -167,7 +212,10 @@ class SummedModel:
             change = -_rate(phase, phase.dp, rows, sigma, len(step)) * velocity
         else:
             change = step / (rows if phase.dp is None else members)
-        moved = replace(self, weights=(self.weights + change).astype(self.weights.dtype), velocity=velocity)
+        weights = self.weights + change
+        if beside is not None:
+            weights = (rows * weights + beside.rows * beside.weights) / (rows + beside.rows)
+        moved = replace(self, weights=weights.astype(self.weights.dtype), velocity=velocity)
         return moved._averaged(phase, passed)
 
     def _averaged(self, phase: TrainingPhase, passed: int) -> SummedModel:

@@ -50,6 +50,7 @@ from kohort.rounds.summing import SumState, sum_steps, sum_task
 from kohort.rounds.totals.summed_model import (
     EXTRA,
     LARGEST,
+    HubPart,
     SummedModel,
     deviation_of,
     grid_of,
@@ -113,7 +114,7 @@ def _at_round(site: Site, round_number: int, inputs: Mapping[str, bytes], member
     state, first = site.state(SummedState), stretch_of(site.plan, phase_at(site.plan, round_number)).start
     _start(site, first, inputs, members)
     if round_number > first and state.round == round_number - 1:
-        _advance(site, inputs.get("total", b""), inputs.get("sites", b""))
+        _advance(site, inputs.get("total", b""), inputs.get("sites", b""), inputs.get("hub", b""))
     if state.model is None or state.round != round_number:
         raise SiteError(f"site {site.name!r} has no weights of round {round_number}", hint="Send it the missed totals")
     return state.model
@@ -158,7 +159,7 @@ def _verified(site: Site, task: str, round_number: int, announced: bytes, places
     return total
 
 
-def _advance(site: Site, announced: bytes, places: bytes) -> None:
+def _advance(site: Site, announced: bytes, places: bytes, hub: bytes = b"") -> None:
     """Take the step of one round, if the announced total is what the sites contributed."""
     state = site.state(SummedState)
     if state.model is None:
@@ -168,8 +169,19 @@ def _advance(site: Site, announced: bytes, places: bytes) -> None:
     phase, passed = site.plan.phase(number), state.round - phase_rounds(site.plan, number).start
     grid = grid_of(phase, members, _own_deviation(site, number, members))
     sigma = 0.0 if phase.dp is None else account_of(site).sigmas[number]
-    state.model = state.model.moved(phase, passed, grid, total, members, sigma)
+    state.model = state.model.moved(phase, passed, grid, total, members, sigma, _hub_part(site, phase, hub))
     state.round += 1
+
+
+def _hub_part(site: Site, phase: TrainingPhase, data: bytes) -> HubPart | None:
+    """What the hub trained in the round before, where the approved plan lets it train; refused where it does not.
+
+    Raises:
+        IntegrityError: The plan has no such part, or these are no weights.
+    """
+    if data and not phase.hub_rows:
+        raise IntegrityError("the approved plan has no hub that trains beside the sites")
+    return HubPart.read(data, site.network) if data else None
 
 
 def common_model(site: Site, number: int, inputs: Mapping[str, bytes]) -> FloatArray:
@@ -312,9 +324,11 @@ def _catch_up(site: Site, request: Request) -> Release:
     if not len(arrays["sizes"]):
         return Release(payload=Payload(), guarantee=_CAUGHT_UP, rows=0)
     listed = np.split(arrays["places"], np.cumsum(arrays["sizes"])[:-1])
+    hubs, size = blobs.get("hubs", b""), 8 * (1 + site.network.parameter_count)
     for number, (total, places) in enumerate(zip(arrays["totals"], listed, strict=True)):
         if int(request.payload.metrics["first"]) + number == state.round:  # the others it took before
-            _advance(site, total.astype("<u8").tobytes(), places.astype("<u4").tobytes())
+            part = hubs[number * size : (number + 1) * size]
+            _advance(site, total.astype("<u8").tobytes(), places.astype("<u4").tobytes(), part)
     return Release(payload=Payload(), guarantee=_CAUGHT_UP, rows=0)
 
 

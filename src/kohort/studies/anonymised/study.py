@@ -26,6 +26,7 @@ from kohort.studies.anonymised.membership import membership
 from kohort.studies.anonymised.paper import NAMES
 from kohort.studies.anonymised.protocols import score_case
 from kohort.studies.anonymised.silo import chapter_seven
+from kohort.studies.anonymised.silo_membership import silo_membership
 from kohort.studies.anonymised.tables import CASES, AnonymisedDepth, AnonymisedSession, Case, case_named
 from kohort.studies.harness.charts import scatter_plot
 from kohort.studies.harness.found import Part
@@ -82,6 +83,7 @@ def _parts(session: AnonymisedSession, cases: Sequence[Case]) -> Iterator[Part]:
     for case in cases:
         if case.name == "adult":
             yield chapter_seven(session, case)
+            yield silo_membership(session, case)
     yield membership(session, cases)
     yield Part([conclusions(cases, losses, scores)])
 

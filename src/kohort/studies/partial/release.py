@@ -36,7 +36,6 @@ AGGREGATORS: Final[dict[str, dict[str, str]]] = {
     "FedAdam": {"hub": "fedadam"},
     "FedAdam at 0.01": {"hub": "fedadam:lr=0.01"},
     "FedProx": {"correction": "fedprox:0.01"},
-    "FedMA": {"aggregate": "fedma"},
 }
 BEYOND: Final = "beyond the paper"
 PAPERS_K: Final = round(GATE_K * (1 - TEST))

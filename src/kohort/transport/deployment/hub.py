@@ -14,7 +14,7 @@ import os
 import shutil
 import socket
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
@@ -35,6 +35,7 @@ from kohort.crypto.identity.keys import Roster, load_identity, save_identity
 from kohort.crypto.identity.names import check_name
 from kohort.crypto.identity.parties import bound_to
 from kohort.crypto.sealed import Identity, PublicIdentity
+from kohort.crypto.sums.scheme import KEY_HOLDER
 from kohort.errors import ConfigError, IntegrityError, KohortError, RefusedError, SiteError
 from kohort.files import disk_errors, require_new, write_atomic
 from kohort.privacy.ledger.bound import changing_results
@@ -304,8 +305,17 @@ class HubFolder:
         return dropped
 
     @contextmanager
-    def backend(self, *, wait: float = 60.0) -> Iterator[FlowerBackend]:
-        """A run at the SuperLink, with the sites that connect within `wait` seconds."""
+    def backend(self, *, wait: float = 60.0, only: Sequence[str] | None = None) -> Iterator[FlowerBackend]:
+        """A run at the SuperLink.
+
+        Args:
+            wait: How many seconds sites have to connect.
+            only: The sites that take part, besides a key-holder; by default all.
+
+        Raises:
+            ConfigError: There is no hub here, or no such site is registered.
+            SiteError: No site is connected.
+        """
         if not (self.path / "identity.key").is_file():
             raise ConfigError(f"{self.path} is no hub's folder", hint="Make one with: kohort hub init")
         check_folder(self.path)
@@ -313,6 +323,7 @@ class HubFolder:
         registered = self.sites()
         if not registered:
             raise ConfigError("no site is registered at this hub", hint="Add one with: kohort hub add")
+        registered = _chosen(registered, only)
         identity = load_identity(self.path / "identity.key")
         with flower_run(self.connection, superexec=kept_secret(self.path / "superexec.key")) as run:
             run.nodes = self._await_sites(run, registered, identity, wait)
@@ -388,6 +399,15 @@ class HubFolder:
                 sleep(0.3)
             else:
                 return
+
+
+def _chosen(registered: dict[str, Registration], only: Sequence[str] | None) -> dict[str, Registration]:
+    if only is None:
+        return registered
+    strangers = sorted(set(only) - set(registered))
+    if strangers:
+        raise ConfigError(f"no site {', '.join(strangers)} is registered here", hint=f"Known: {', '.join(registered)}")
+    return {name: item for name, item in registered.items() if name in {*only, KEY_HOLDER}}
 
 
 def _require_free(host: str, port: int) -> None:

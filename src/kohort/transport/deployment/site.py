@@ -406,7 +406,7 @@ def _reply_and_say(site_server: SiteServer, data: bytes, say: Callable[[str], No
 
 _EMPTY: dict[str, Any] = {
     key: {} if key in {"kinds", "bins", "bounds", "categories"} else () for key in SCHEMA_KEYS
-} | {"target": None, "person": None, "weight": None}
+} | {"target": None, "person": None, "weight": None, "consent": None}
 
 
 class _LedgerStreams(Streams):

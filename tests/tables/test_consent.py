@@ -1,0 +1,107 @@
+"""Per-row consent: what words mean, who takes part, and that the door lets no row out without it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from kohort.errors import DataError, KohortError
+from kohort.methods.partial import tasks
+from kohort.runs.config import load_plan
+from kohort.runs.run import Outcome, run
+from kohort.tables.consent import SHARE, TRAIN, consent_levels, consenting_rows
+
+ROWS = 600
+
+
+def test_words_and_nothing_else() -> None:
+    said = pl.Series("c", ["share", "YES", " true ", "1", "train", "none", "no", "False", "0", "", None])
+    assert consent_levels(said).tolist() == [SHARE] * 4 + [TRAIN] + [0] * 6
+    assert consent_levels(pl.Series("c", [True, False, None])).tolist() == [SHARE, 0, 0]
+    assert consent_levels(pl.Series("c", [1, 0])).tolist() == [SHARE, 0]
+    with pytest.raises(DataError, match="column 'c' says about 2 rows") as caught:
+        consent_levels(pl.Series("c", ["share", "perhaps", "zebra"]))
+    assert "zebra" not in str(caught.value)
+    frame = pl.DataFrame({"c": ["yes", "no", "train"], "x": [1, 2, 3]})
+    assert consenting_rows(frame, "c")["x"].to_list() == [1, 3]
+    assert consenting_rows(frame, None).height == 3
+
+
+def table() -> pl.DataFrame:
+    generator = np.random.default_rng(5)
+    age, x = generator.integers(20, 24, ROWS), generator.normal(size=ROWS).round(6)
+    consent = np.array(["share", "train", "none"])[np.arange(ROWS) % 3]
+    return pl.DataFrame({"age": age, "x": x, "consent": consent, "y": np.where(x + age / 30 > 0.8, "a", "b")})
+
+
+def outcome(method: str, own: dict[str, Any] | None = None, *, frame: pl.DataFrame | None = None) -> Outcome:
+    plan = load_plan(
+        {
+            "data": {"table": "memory", "target": "y", "quasi": ["age"], "features": ["x"], "consent": "consent",
+                     "test": 0.0, "bounds": {"age": [20, 24], "x": [-4, 4]}, "categories": {"y": ["a", "b"]}},
+            "sites": {"count": 3},
+            "model": {"kind": "logistic"},
+            "train": {"rounds": 2, "lr": 0.1, "optimizer": "sgd"},
+            "policy": {"raw": True, "trust_counts": True, "min_rows": 1, "min_k": 2},
+            "method": {"name": method, **(own or {})},
+        }
+    )  # fmt: skip
+    return run(plan, seed=2, tables={"": table() if frame is None else frame})
+
+
+GATE = {"gate": {"k": 10, "released": "raw", "count": "secure"}}
+
+
+def values(frame: pl.DataFrame | None) -> set[float]:
+    return set() if frame is None else set(frame["x"].to_list())
+
+
+def test_rows_without_consent_take_no_part_and_are_counted() -> None:
+    found = outcome("fedavg")
+    assert sum(found.site_rows.values()) == 2 * ROWS // 3
+    (entry,) = [one for one in found.left_out if "consent" in one.why]
+    assert entry.count == ROWS // 3
+    without = outcome("fedavg", frame=table().filter(pl.col("consent") != "none"))
+    assert sum(without.site_rows.values()) == 2 * ROWS // 3
+
+
+@pytest.mark.parametrize(("method", "own"), [("partial", GATE), ("central", {})])
+def test_only_who_agreed_to_share_leaves(method: str, own: dict[str, Any]) -> None:
+    found, rows = outcome(method, own), table()
+    sent = values(found.received)
+    assert sent
+    assert sent <= values(rows.filter(pl.col("consent") == "share"))
+    if method == "partial":
+        assert found.received is not None
+        assert found.received.height < sum(found.site_rows.values())
+
+
+def test_the_door_refuses_rows_that_a_task_would_send_without_consent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gate is patched not to look at consents, and then to hide which rows it sends."""
+    plain = tasks.SHARE.one
+
+    def blind(site: Any, request: Any) -> Any:
+        monkeypatch.setattr(type(site), "may_leave", lambda _: None)
+        try:
+            return plain(site, request)
+        finally:
+            monkeypatch.undo()
+            monkeypatch.setitem(vars(tasks.SHARE), "one", blind)
+
+    monkeypatch.setitem(vars(tasks.SHARE), "one", blind)
+    with pytest.raises(KohortError, match="without their persons' consent"):
+        outcome("partial", GATE)
+    monkeypatch.undo()
+    silent = lambda site, request: replace(plain(site, request), sent=None)  # noqa: E731
+    monkeypatch.setitem(vars(tasks.SHARE), "one", silent)
+    with pytest.raises(KohortError, match="does not say which rows it holds"):
+        outcome("partial", GATE)
+
+
+def test_methods_that_cannot_tell_which_rows_leave_are_refused() -> None:
+    with pytest.raises(KohortError, match="does not say which rows it holds"):
+        outcome("syntactic", {"anonymise": {"k": 5}})
