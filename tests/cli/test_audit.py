@@ -36,7 +36,17 @@ raw = true
 [method]
 name = "central"
 """
-KEYS = {"audited", "method", "membership", "linkage", "attribute", "reconstruction", "findings", "notes"}
+KEYS = {
+    "audited",
+    "method",
+    "ledger_heads",
+    "membership",
+    "linkage",
+    "attribute",
+    "reconstruction",
+    "findings",
+    "notes",
+}
 FINDING = {
     "attack", "family", "on", "by", "measure", "success", "guess", "interval", "verdict", "note", "details",
 }  # fmt: skip

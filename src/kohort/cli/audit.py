@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kohort.cli.common import JsonOption, emit, say, stdout
+from kohort.cli.common import ForceOption, JsonOption, emit, say, stdout
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -39,6 +39,10 @@ def audit(
     ] = None,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of a plan's run, of coins and noise.")] = 0,
     set_: Annotated[list[str] | None, typer.Option("--set", metavar="a.b=v", help="Change a key of the plan.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="Write the findings, for kohort report --audit FILE.")
+    ] = None,
+    force: ForceOption = False,
     json: JsonOption = False,
 ) -> None:
     """Attack what left the sites, and print how often each attack is right beside a guess.
@@ -48,21 +52,17 @@ def audit(
 
     Example: kohort audit out/demo/partial
     """
-    from kohort.errors import ConfigError
-    from kohort.runs.auditing.audit import audit_folders, audit_plan
+    from kohort.files import require_new
+    from kohort.report.audits import write_audits
 
     if epsilon:
         _bound_epsilon(what, canaries=canaries, seed=seed, phase=phase, overrides=set_ or [], json=json)
         return
-    folders = [path.is_dir() for path in what]
-    if all(folders):
-        if set_:
-            raise ConfigError("--set changes a plan, and this is a finished run", hint="Give the plan instead")
-        found = audit_folders(what, shadows=shadows)
-    elif len(what) == 1:
-        found = audit_plan(_plan_of(what[0], set_ or []), name=str(what[0]), seed=seed, shadows=shadows)
-    else:
-        raise ConfigError("only finished runs are attacked together", hint="Give one plan, or two run folders")
+    if out is not None:
+        require_new(out, force=force)
+    found = _attacked(what, shadows=shadows, seed=seed, overrides=set_ or [])
+    if out is not None:
+        write_audits(out, [found.to_mapping()])
     if json:
         emit(found.to_mapping())
         return
@@ -71,6 +71,19 @@ def audit(
     stdout().print(_table(found))
     for line in _conclusions(found):
         stdout().print(line, markup=False)
+
+
+def _attacked(what: list[Path], *, shadows: int, seed: int, overrides: list[str]) -> Audit:
+    from kohort.errors import ConfigError
+    from kohort.runs.auditing.audit import audit_folders, audit_plan
+
+    if all(path.is_dir() for path in what):
+        if overrides:
+            raise ConfigError("--set changes a plan, and this is a finished run", hint="Give the plan instead")
+        return audit_folders(what, shadows=shadows)
+    if len(what) > 1:
+        raise ConfigError("only finished runs are attacked together", hint="Give one plan, or two run folders")
+    return audit_plan(_plan_of(what[0], overrides), name=str(what[0]), seed=seed, shadows=shadows)
 
 
 def _table(found: Audit) -> Table:

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from kohort.evaluate.utility import area_under_curve
+from kohort.evaluate.utility import pair_shares
 
 __all__ = [
     "FAMILIES",
@@ -127,22 +127,16 @@ def area_interval(inside: NDArray[Any], outside: NDArray[Any], *, seed: int = 0)
         seed: Of the resamples.
 
     Returns:
-        The area, ties counting half, and the middle 95 % over resamples of both groups.
+        The area, ties counting half, and the middle 95 % over resamples of both groups, to first order.
     """
     member = np.arange(len(inside) + len(outside)) < len(inside)
-    area = area_under_curve(member, np.concatenate([inside, outside]))
+    area, shares = pair_shares(member, np.concatenate([inside, outside]))
+    middle = 0.5 if area is None else area
     random = np.random.default_rng(seed)
-    levels, place = np.unique(np.concatenate([inside, outside]), return_inverse=True)
-    places = place[: len(inside)], place[len(inside) :]
-    drawn = []
-    for _ in range(RESAMPLES):
-        ours, theirs = (
-            np.bincount(part[random.integers(0, len(part), len(part))], minlength=len(levels)) for part in places
-        )
-        below = np.cumsum(theirs) - theirs / 2
-        drawn.append(float(ours @ below) / (len(inside) * len(outside)))
-    low, high = np.quantile(drawn, [0.025, 0.975])
-    return float(area or 0.5), (float(low), float(high))
+    groups = shares[: len(inside)], shares[len(inside) :]
+    means = [[part[random.integers(0, len(part), len(part))].mean() for _ in range(RESAMPLES)] for part in groups]
+    low, high = np.clip(np.quantile(np.sum(means, axis=0) - middle, [0.025, 0.975]), 0.0, 1.0)
+    return middle, (float(low), float(high))
 
 
 def found_at(inside: NDArray[Any], outside: NDArray[Any], false_alarms: float) -> float:

@@ -42,12 +42,14 @@ class Audit:
         audited: The folders or the plan.
         method: The method of the run.
         findings: One per attack, and one per release that was not attacked.
+        ledger_heads: The heads of the ledgers of the runs, in order.
         notes: What a reader must be told.
     """
 
     audited: tuple[str, ...]
     method: str
     findings: tuple[Finding, ...]
+    ledger_heads: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property
@@ -60,6 +62,7 @@ class Audit:
         return {
             "audited": list(self.audited),
             "method": self.method,
+            "ledger_heads": list(self.ledger_heads),
             **{family: _summary(self.findings, family) for family in FAMILIES},
             "findings": [one.to_mapping() for one in self.findings],
             "notes": list(self.notes),
@@ -90,7 +93,9 @@ def audit_plan(
         KohortError: The run failed.
     """
     replay = repeat(plan, seed=seed, tasks=_NOTED, tables=tables)
-    return Audit(audited=(name,), method=plan.method, findings=attack_replay(replay, shadows=shadows))
+    found = attack_replay(replay, shadows=shadows)
+    heads = (replay.outcome.ledger_head,)
+    return Audit(audited=(name,), method=plan.method, findings=found, ledger_heads=heads)
 
 
 def audit_folders(
@@ -113,19 +118,23 @@ def audit_folders(
     if not 1 <= len(folders) <= 2:
         raise ConfigError(f"{len(folders)} runs cannot be attacked together", hint="Give one run folder, or two")
     stored = [read_stored(folder) for folder in folders]
-    notes = tuple(dict.fromkeys(note for one in stored for note in one.notes))
-    names = tuple(str(folder) for folder in folders)
+    facts: Any = {
+        "audited": tuple(str(folder) for folder in folders),
+        "method": stored[0].plan.method,
+        "ledger_heads": tuple(str(one.result.get("ledger_head")) for one in stored),
+        "notes": tuple(dict.fromkeys(note for one in stored for note in one.notes)),
+    }
     closed = next((why for one in stored if (why := _cannot_repeat(one))), "")
     if closed:
         findings = [_closed(family, closed) for family in FAMILIES]
-        return Audit(audited=names, method=stored[0].plan.method, findings=tuple(findings), notes=notes)
+        return Audit(findings=tuple(findings), **facts)
     replays = [
         repeat(one.plan, seed=int(one.result["seed"]), tasks=_NOTED, tables=tables, stored=one) for one in stored
     ]
     found = [finding for replay in replays for finding in attack_replay(replay, shadows=shadows)]
     if len(replays) == 2:
         found += together_findings(*replays)
-    return Audit(audited=names, method=stored[0].plan.method, findings=tuple(found), notes=notes)
+    return Audit(findings=tuple(found), **facts)
 
 
 def attack_replay(replay: Replay, *, shadows: int) -> tuple[Finding, ...]:
