@@ -40,8 +40,8 @@ def write_crate(out: Path, run: Run, folder: Path, files: Mapping[str, str]) -> 
     for name, content in files.items():
         write_atomic(out / name, content.encode())
     graph = [_descriptor(), _root(run, files), *_files(files), *_run_files(folder), *_actions(run)]
-    content = {"@context": f"{_CRATE}/context", "@graph": graph}
-    write_atomic(out / METADATA, (json.dumps(content, indent=1, allow_nan=False) + "\n").encode())
+    crate = {"@context": f"{_CRATE}/context", "@graph": graph}
+    write_atomic(out / METADATA, (json.dumps(crate, indent=1, allow_nan=False) + "\n").encode())
     return out / METADATA
 
 
