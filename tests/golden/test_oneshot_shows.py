@@ -22,7 +22,7 @@ from kohort.protocol import engine as engine_module
 from kohort.protocol.engine import LocalEngine
 from kohort.protocol.site import Site
 from kohort.protocol.wire import Payload, decode
-from kohort.runs.auditing.on_totals import blocks_of
+from kohort.runs.auditing.encoded import blocks_of
 from kohort.runs.config import Plan, load_plan, read_plan
 from kohort.runs.run import Outcome, run
 from kohort.studies.oneshot.attack import adult_onehot, opened_total

@@ -77,11 +77,29 @@ def averaging(hidden: list[int], **train: Any) -> Plan:
     )
 
 
-def test_a_lying_hub_reads_rows_from_plain_averages_of_a_few_rows() -> None:
-    one = found(averaging([64]), people(64), "reconstruction: gradient inversion")
+@pytest.mark.parametrize(("hidden", "rows", "rounds"), [(64, 64, 4), (12, 160, 20)])
+def test_a_lying_hub_reads_the_rows_of_a_site_from_plain_updates(hidden: int, rows: int, rounds: int) -> None:
+    one = found(averaging([hidden], rounds=rounds), people(rows), "reconstruction: gradient inversion")
+    assert one.success == 1.0
     assert one.exposed
-    assert one.success is not None
-    assert one.success >= 0.8
+    assert one.guess is not None
+    assert one.guess < 0.2
+    assert f"{rounds} requests" in one.note
+
+
+@pytest.mark.parametrize(
+    "options", [{"batch": 4}, {"batch": 4, "optimizer": "momentum", "lr": 0.05}, {"optimizer": "adam", "lr": 1e-3}]
+)
+def test_several_steps_and_one_step_of_adam_do_not_stop_it(options: dict[str, Any]) -> None:
+    one = found(averaging([12], rounds=20, **options), people(160), "reconstruction: gradient inversion")
+    assert one.exposed
+
+
+def test_what_it_cannot_see_behind_several_steps_of_adam_is_said() -> None:
+    plan = averaging([12], optimizer="adam", lr=1e-3, batch=4)
+    one = found(plan, people(160), "reconstruction: gradient inversion")
+    assert one.success is None
+    assert "not from every attacker" in one.note
 
 
 def test_one_row_is_read_from_the_update_of_a_logistic_regression_and_a_mixture_of_eight_is_not() -> None:
@@ -153,6 +171,22 @@ def test_folds_without_minima_show_persons_of_rare_wards(min_cell: int, exposed:
     one = found(folds(min_cell), table.with_columns(pl.Series("ward", ward)), "reconstruction: opened totals")
     assert one.exposed is exposed
     assert (one.details["rows"] > 0) is exposed
+
+
+def test_a_key_holder_who_works_with_the_hub_has_small_sites() -> None:
+    pytest.importorskip("tenseal")
+    data = {
+        "table": "memory", "target": "outcome", "features": ["ward"], "encoding": "onehot", "test": 0.0,
+        "categories": {"ward": CATEGORIES["ward"], "outcome": CATEGORIES["outcome"]},
+    }  # fmt: skip
+    table = people(300).select("ward", "outcome")
+    rare = np.where(np.arange(300) == 7, "east", np.where(table["ward"] == "east", "west", table["ward"]))
+    method = {"name": "oneshot", "oneshot": {"min_cell": 1}, "secure": {"sum": "bfv"}}
+    plan = plan_of(method, sites=30, data=data)
+    made = audit_plan(plan, tables={"": table.with_columns(pl.Series("ward", rare))}, shadows=0).findings
+    (one,) = [one for one in made if one.by == "hub and key-holder"]
+    assert one.exposed  # the one person of the east ward, whom no total of all sites would hide either
+    assert {found.by for found in made} >= {"hub", "hub and all sites but one"}
 
 
 @cache

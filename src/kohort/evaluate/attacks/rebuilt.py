@@ -27,6 +27,7 @@ def rebuilt_finding(
     on: str,
     by: str,
     note: str = "",
+    others: Sequence[Floats] | None = None,
 ) -> Finding:
     """How many rows of all sites an attacker has.
 
@@ -38,19 +39,23 @@ def rebuilt_finding(
         on: What was attacked.
         by: Who has it.
         note: What a reader must know.
+        others: For each site, rows that the claims are not about; by default those of the next site.
 
     Returns:
         The share of unique rows, beside the share of another site's rows that the same claims hit.
     """
-    unique = _unique(truth)
-    every = sum(len(rows) for rows in unique)
+    unique = _unique([*truth, *(others or ())])
+    mine, theirs = unique[: len(truth)], unique[len(truth) :]
+    every = sum(len(rows) for rows in mine)
     if not every:
         why = "every row occurs more than once, so that naming one shows nobody"
         return not_attacked(attack, "reconstruction", on=on, by=by, why=why)
-    own = [_hits(rows, found, near) for rows, found in zip(unique, claims, strict=True)]
-    others = [*unique[1:], *unique[:1]] if len(unique) > 1 else [rows[:0] for rows in unique]
-    chance = sum(_hits(rows, found, near) for rows, found in zip(others, claims, strict=True))
-    whole = sum(hits == len(rows) > 0 for hits, rows in zip(own, unique, strict=True))
+    if others is None:
+        theirs = [*mine[1:], *mine[:1]] if len(mine) > 1 else [rows[:0] for rows in mine]
+    own = [_hits(rows, found, near) for rows, found in zip(mine, claims, strict=True)]
+    chance = sum(_hits(rows, found, near) for rows, found in zip(theirs, claims, strict=True))
+    asked = max(1, sum(len(rows) for rows in theirs))
+    whole = sum(hits == len(rows) > 0 for hits, rows in zip(own, mine, strict=True))
     return Finding(
         attack=attack,
         family="reconstruction",
@@ -58,10 +63,10 @@ def rebuilt_finding(
         by=by,
         measure="share of unique rows read whole",
         success=sum(own) / every,
-        guess=chance / every,
-        interval=beside_control(sum(own), every, chance, every) if chance else share_interval(sum(own), every),
+        guess=chance / asked,
+        interval=beside_control(sum(own), every, chance, asked) if chance else share_interval(sum(own), every),
         note=note,
-        details={"rows": float(sum(own)), "sites_whole": whole / len(unique)},
+        details={"rows": float(sum(own)), "sites_whole": whole / len(mine)},
     )
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 from kohort.evaluate.attacks.finding import Finding, not_attacked
 from kohort.evaluate.attacks.gram import (
     Block,
-    Grid,
-    OneHot,
     Recovered,
     factor_of_gram,
     recover_rows,
@@ -27,16 +25,18 @@ from kohort.methods.oneshot.paper import SEND_FACTORS
 from kohort.methods.oneshot.state import FILE, OneShotState, load_state
 from kohort.models.closed_form.statistics import Statistics, statistics_of_sites, unpack
 from kohort.models.rows import Rows, encode_rows, stack
+from kohort.runs.auditing.encoded import blocks_of
 from kohort.runs.auditing.replay import Replay
-from kohort.tables.blocks import CategoryBlock, ItemsBlock, NumberBlock
-from kohort.tables.encoder import Encoder
 
-__all__ = ["OpenedTotal", "blocks_of", "opened_totals", "scaled_back", "totals_findings"]
+__all__ = ["OpenedTotal", "opened_totals", "scaled_back", "totals_findings"]
 
 NODES: Final = 2_000
 """How long the search through an opened total may take; those of few rows end by themselves long before."""
 _BY_HUB: Final = "hub"
 _NEAR: Final = 1e-3
+_WHOLE: Final = 0.5
+_WITH_KEY_HOLDER: Final = ("bfv", "ckks")
+_MOST_SITES: Final = 20
 Floats = NDArray[np.float64]
 
 
@@ -66,49 +66,6 @@ class OpenedTotal:
     def rebuilt(self, *, most_nodes: int = NODES) -> Recovered:
         """Rows that the search finds in the matrix as a whole."""
         return recover_rows(factor_of_gram(self.gram), self.blocks, most_nodes=most_nodes)
-
-
-def blocks_of(encoder: Encoder, cells: Cells | None = None) -> list[Block]:
-    """What an attacker knows of [1, x]: where indicators lie and which values numbers can take, on [0, 1].
-
-    Args:
-        encoder: The public encoder.
-        cells: Which features were summed; None for all as they are.
-
-    Returns:
-        One block per column of a table; a number with a fraction may have any value.
-    """
-    target = (Cells.whole(encoder.width) if cells is None else cells).target + 1
-    found: list[Block] = []
-    column = 0
-    for block in encoder.blocks:
-        places = target[column : column + len(block.features)]
-        column += len(block.features)
-        if (places > 0).any():
-            found += _block(block, places)
-    return found
-
-
-def _block(block: Any, places: NDArray[np.int64]) -> Iterator[Block]:
-    if isinstance(block, CategoryBlock) and len(places) > 1:
-        yield OneHot(int(places[places > 0].min()), int(places.max()) + 1)
-    elif isinstance(block, ItemsBlock):
-        yield from (Grid(int(place), 0.0, 1.0, 2) for place in np.unique(places[places > 0]))
-    else:
-        steps = _steps(block)
-        yield Grid(int(places[0]), 0.0, 1 / steps if steps else 0.0, steps + 1)
-        yield from (Grid(int(place), 0.0, 1.0, 2) for place in places[1:] if place > 0)  # whether a value is missing
-
-
-def _steps(block: CategoryBlock | NumberBlock) -> int:
-    """Steps between the values that a column of one number can take; 0 for any number."""
-    if isinstance(block, CategoryBlock):
-        return max(1, block.size - 1)
-    if block.spec.bins is not None:
-        return len(block.spec.bins)
-    low, high = block.domain.bounds or (0.0, 0.0)
-    whole = float(low).is_integer() and float(high).is_integer() and high > low
-    return int(high - low) if whole and high - low <= 1_000 else 0
 
 
 def scaled_back(factor: Floats, layout: Layout) -> Floats:
@@ -162,7 +119,7 @@ def totals_findings(replay: Replay) -> list[Finding]:
     state = load_state(replay.outcome.files[FILE])
     if state.noise:
         return [_not("the totals have noise, and their epsilon bounds every attack")]
-    return [_on_totals(replay, state), _by_all_but_one(replay, state)]
+    return [_on_totals(replay, state), *_by_coalitions(replay, state)]
 
 
 def _not(why: str) -> Finding:
@@ -198,31 +155,41 @@ def _on_totals(replay: Replay, state: OneShotState) -> Finding:
     )
 
 
-def _by_all_but_one(replay: Replay, state: OneShotState) -> Finding:
-    """The smallest site's own total is the opened one minus those of all others."""
+def _by_coalitions(replay: Replay, state: OneShotState) -> list[Finding]:
+    """Hub and all sites but one have the last site's total; hub and key-holder can open every site's."""
     sizes = dict(zip(replay.population.names, np.diff(replay.population.starts).tolist(), strict=True))
-    alone = min(state.members, key=lambda name: (sizes[name], name))
-    layout, by = state.layout, "hub and all sites but one"
+    ordered = sorted(state.members, key=lambda name: (sizes[name], name))
+    attack = "reconstruction: difference of totals"
+    found = [_on_sites(replay, state, ordered[:1], attack, by="hub and all sites but one")]
+    if replay.plan.config.secure.sum in _WITH_KEY_HOLDER:
+        attack = "reconstruction: totals of single sites"
+        found.append(_on_sites(replay, state, ordered[:_MOST_SITES], attack, by="hub and key-holder", decrypts=True))
+    return found
+
+
+def _on_sites(
+    replay: Replay, state: OneShotState, sites: Sequence[str], attack: str, *, by: str, decrypts: bool = False
+) -> Finding:
+    """Attack the totals of single sites: what a site encrypted, or the opened total minus what all others sent."""
+    layout = state.layout
     total = np.sum([decoded(layout, batch.total)[0].sum(axis=0) for batch in state.batches], axis=0)
-    rest = stack([_rows(replay, site) for site in sorted(state.members - {alone})])
-    own = unpack(
-        layout.design, total - statistics_of_sites(layout.design, rest, transform=layout.transform).sum(axis=0)
+    names = sorted(state.members)
+    each = statistics_of_sites(
+        layout.design, stack([_rows(replay, name) for name in names]), transform=layout.transform
     )
-    kept = _inputs(replay, alone, state.cells)
-    if abs(own.rows - len(kept)) > 0.5:
-        return not_attacked(
-            "reconstruction: difference of totals", "reconstruction", on="the last site's own total", by=by,
-            why="rows with rare categories took no part, so that the coalition's totals do not add up",
-        )  # fmt: skip
-    opened = _opened(state, own)
-    found = _merged([opened.read_off(), opened.rebuilt()])
-    return _rebuilt(
-        "reconstruction: difference of totals",
-        [kept],
-        [found],
-        on=f"the total of one site of {len(kept):,} rows",
-        by=by,
-    )
+    truth, found = [], []
+    for site in sites:
+        sent = each[names.index(site)]
+        own = unpack(layout.design, sent if decrypts else total - (each.sum(axis=0) - sent))
+        kept = _inputs(replay, site, state.cells)
+        if abs(own.rows - len(kept)) > _WHOLE:
+            why = "rows with rare categories took no part, so that totals of single sites do not add up"
+            return not_attacked(attack, "reconstruction", on="totals of single sites", by=by, why=why)
+        opened = _opened(state, own)
+        truth.append(kept)
+        found.append(_merged([opened.read_off(), opened.rebuilt()]))
+    rows = sum(len(kept) for kept in truth)
+    return _rebuilt(attack, truth, found, on=f"totals of {len(sites)} of the smallest sites, {rows:,} rows", by=by)
 
 
 def _rows(replay: Replay, site: str) -> Rows:

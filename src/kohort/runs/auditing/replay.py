@@ -16,7 +16,7 @@ from typing import Any
 import polars as pl
 
 from kohort.crypto.identity.user import user_pins
-from kohort.errors import IntegrityError
+from kohort.errors import IntegrityError, KohortError
 from kohort.models.files import about_model
 from kohort.privacy.ledger.bound import check_run_folder
 from kohort.privacy.ledger.verify import verify_ledger
@@ -30,13 +30,9 @@ from kohort.runs.results.outcome import Outcome
 from kohort.runs.run import run
 from kohort.runs.simulation import Population
 
-__all__ = ["Heard", "Listening", "Replay", "StoredRun", "first_reply", "read_stored", "repeat"]
+__all__ = ["Heard", "Listening", "Replay", "StoredRun", "lied_rounds", "read_stored", "repeat"]
 
 Heard = list[tuple[Ask, Replies]]
-
-
-class _HeardEnoughError(Exception):
-    """Ends a run whose one reply was wanted."""
 
 
 @dataclass(frozen=True)
@@ -47,14 +43,14 @@ class Listening(Simulation):
         heard: Requests and replies, in order.
         tasks: Whose replies are noted; None for all.
         lie: What the hub asks instead; None asks as the method does.
-        enough: Whether the first noted reply ends the run.
+        listen: Takes every noted reply at once.
         populations: The rows of the run, once they are dealt out.
     """
 
     heard: Heard = field(default_factory=list)
     tasks: frozenset[str] | None = None
     lie: Callable[[Ask], Ask] | None = None
-    enough: bool = False
+    listen: Callable[[Replies], None] | None = None
     populations: list[Population] = field(default_factory=list)
 
     def populate(self, plan: Plan, streams: Streams) -> Population:
@@ -75,8 +71,8 @@ class Listening(Simulation):
             replies = exchange(_overheard(asked, taken) if noted else asked)
             if noted:
                 self.heard.append((asked, Replies(list(taken), list(taken.values())) if taken else replies))
-                if self.enough:
-                    raise _HeardEnoughError
+                if self.listen is not None:
+                    self.listen(self.heard[-1][1])
             return replies
 
         setattr(made, "exchange", listened)  # noqa: B010 - one engine listens, not its class
@@ -197,23 +193,25 @@ def repeat(
     )
 
 
-def first_reply(replay: Replay, *, task: str, lie: Callable[[Ask], Ask]) -> tuple[Ask, Replies] | None:
-    """What sites answer when the hub lies the first time it asks for a task.
+def lied_rounds(replay: Replay, *, task: str, lie: Callable[[Ask], Ask], listen: Callable[[Replies], None]) -> int:
+    """Run a plan again with a hub that lies whenever it asks for a task.
 
     Args:
         replay: The honest run.
         task: The task's name.
         lie: What the hub asks instead of what the method asks.
+        listen: Takes the replies of the sites' own, honest code.
 
     Returns:
-        The request and the replies of the sites' own, honest code; None where the task was never asked for.
+        How often the hub lied.
     """
-    place = Listening(tables=replay.tables, tasks=frozenset({task}), lie=lie, enough=True)
+    place = Listening(tables=replay.tables, tasks=frozenset({task}), lie=lie, listen=listen)
     try:
         run(replay.plan, seed=replay.seed, backend=place)
-    except _HeardEnoughError:
-        return place.heard[0]
-    return None
+    except KohortError:  # the model of a lying hub is no model; what was heard before counts
+        if not place.heard:
+            raise
+    return len(place.heard)
 
 
 def _written_by(folder: Path) -> str:

@@ -13,7 +13,8 @@ from kohort.methods.oneshot.paper_factors import factor_of_site
 from kohort.methods.oneshot.state import FILE
 from kohort.models.rows import Rows, encode_rows
 from kohort.rng import Streams
-from kohort.runs.auditing.on_totals import OpenedTotal, blocks_of, opened_totals, scaled_back
+from kohort.runs.auditing.encoded import blocks_of
+from kohort.runs.auditing.on_totals import OpenedTotal, opened_totals, scaled_back
 from kohort.runs.config import Plan, load_plan
 from kohort.runs.run import run
 from kohort.runs.simulation import populate
