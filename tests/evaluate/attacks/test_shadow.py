@@ -23,7 +23,7 @@ def rows(count: int = 80) -> Rows:
     return Rows.of(random.random((count, 6)), random.integers(0, 2, count))
 
 
-def test_every_row_is_in_half_of_the_models_and_models_are_those_trained_alone() -> None:
+def test_halves_of_the_rows_are_seen_and_models_are_those_trained_alone() -> None:
     made = rows()
     weights, seen = train_shadows(NETWORK, made, training=TRAINING, shadows=6, seed=1)
     assert (seen.sum(axis=0) == 3).all()  # halves

@@ -87,6 +87,23 @@ def test_a_lying_hub_reads_the_rows_of_a_site_from_plain_updates(hidden: int, ro
     assert f"{rounds} requests" in one.note
 
 
+def test_it_reads_nearly_all_of_600_rows_of_a_site_in_60_requests() -> None:
+    random = np.random.default_rng(0)
+    table = people(1_800).with_columns(
+        pl.Series("dose", random.integers(0, 1_000, 1_800)), pl.Series("height", random.integers(140, 200, 1_800))
+    )
+    data = {
+        "table": "memory", "target": "outcome", "features": ["age", "ward", "job", "dose", "height"],
+        "encoding": "onehot", "test": 0.0, "categories": CATEGORIES,
+        "bounds": {"age": [0, 100], "dose": [0, 1_000], "height": [100, 220]},
+    }  # fmt: skip
+    train = {"rounds": 60, "batch": 0, "optimizer": "sgd", "lr": 0.1}
+    plan = plan_of({"name": "fedavg"}, sites=3, data=data, model={"kind": "mlp", "hidden": [64]}, train=train)
+    one = found(plan, table, "reconstruction: gradient inversion")
+    assert one.details["rows"] >= 590  # 598 when this was written; every row is unique
+    assert "60 requests" in one.note
+
+
 @pytest.mark.parametrize(
     "options", [{"batch": 4}, {"batch": 4, "optimizer": "momentum", "lr": 0.05}, {"optimizer": "adam", "lr": 1e-3}]
 )
