@@ -42,6 +42,14 @@ def test_attacks_stand_on_page_one_beside_a_guess() -> None:
     assert "the attacks above reach 0.713" in first
 
 
+def test_what_was_not_attacked_is_told_with_its_reason() -> None:
+    made = run_of("fedavg", "secure-sum", attack=0.5)
+    made["attacks"].append({**FOUND, "success": None, "verdict": "not attacked", "note": "ciphertexts alone"})
+    page = render([made], title="A run")
+    assert "What was not attacked, and why" in page
+    assert "ciphertexts alone" in page
+
+
 def test_an_audit_is_shown_beside_its_own_run_alone(tmp_path: Path) -> None:
     write_audits(tmp_path / "a.json", [{"ledger_heads": ["one"], "findings": [FOUND]}])
     runs = with_audits([run_of("one", "secure-sum"), run_of("two", "secure-sum")], tmp_path / "a.json")

@@ -182,9 +182,17 @@ def test_an_attack_is_an_axis_where_all_settings_were_attacked() -> None:
     with pytest.raises(ConfigError, match="membership") as error:
         cheapest([base], parse_conditions("membership<=0.52"))
     assert error.value.hint == "Add --attack"
-    run = {"metrics": {"accuracy": 0.8}, "disclosed": [], "epsilon": None, "bytes": {"up": 1}, "rounds": 1}
+    counts = {"kind": "k-anonymous", "rows": 500, "size": 88}
+    run = {
+        "metrics": {"accuracy": 0.8},
+        "disclosed": [counts, {**counts, "rows": 40}],
+        "epsilon": None,
+        "bytes": {"up": 1},
+        "rounds": 1,
+    }
     assert figures_of([{**run, "attacks": attacked(0.6)}])["membership"] == 0.6
     assert "membership" not in figures_of([{**run, "attacks": attacked(None)}])
+    assert figures_of([run])["rows_released"] == 40  # 88 bytes hold no 500 rows
 
 
 def test_attacks_are_figures_and_survive_an_interruption(plan: Path, tmp_path: Path) -> None:

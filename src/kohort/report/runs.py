@@ -147,6 +147,11 @@ class Run:
         return [one for one in self.attacks if one.success is not None]
 
     @property
+    def unattacked(self) -> list[AttackRow]:
+        """What was not attacked; the notes say why."""
+        return [one for one in self.attacks if one.success is None]
+
+    @property
     def membership(self) -> float | None:
         """The largest area under the curve of a membership attack; None where none was made."""
         return max((one.success or 0.0 for one in self.attacked if one.family == "membership"), default=None)

@@ -112,8 +112,16 @@ def test_several_steps_and_one_step_of_adam_do_not_stop_it(options: dict[str, An
     assert one.exposed
 
 
-def test_what_it_cannot_see_behind_several_steps_of_adam_is_said() -> None:
-    plan = averaging([12], optimizer="adam", lr=1e-3, batch=4)
+def test_several_steps_of_adam_do_not_hide_the_outermost_rows() -> None:
+    plan = averaging([12], rounds=20, optimizer="adam", lr=1e-3, batch=4)
+    one = found(plan, people(160), "reconstruction: gradient inversion")
+    assert one.exposed
+    assert one.success is not None
+    assert one.success > 0.5
+
+
+def test_what_it_cannot_see_behind_several_passes_of_adam_is_said() -> None:
+    plan = averaging([12], optimizer="adam", lr=1e-3, batch=4, local_epochs=2)
     one = found(plan, people(160), "reconstruction: gradient inversion")
     assert one.success is None
     assert "not from every attacker" in one.note

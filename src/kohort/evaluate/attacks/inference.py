@@ -69,7 +69,7 @@ def infer(
         success=hits / counts[0],
         guess=guess,
         interval=beside_control(hits, counts[0], control, counts[1]),
-        note="the guess is right for persons who are not in the table, or the commonest value",
+        note="the guess: the same asked of persons who are not in the table, or the commonest value",
         details={"control": control / counts[1], "commonest": base},
     )
 

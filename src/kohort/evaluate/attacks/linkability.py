@@ -60,7 +60,7 @@ def link(
         success=hits[0] / counts[0],
         guess=hits[1] / counts[1],
         interval=beside_control(hits[0], counts[0], hits[1], counts[1]),
-        note="the guess is right for persons who are not in the table",
+        note="the guess: the same tried on persons who are not in the table",
     )
 
 

@@ -120,7 +120,7 @@ def _finding(bets: int, alone: int, guess: float, *, on: str, by: str) -> Findin
         success=alone / made,
         guess=guess,
         interval=beside_control(alone, made, round(guess * made), made),
-        note=""
+        note=f"{bets:,} descriptions fit a single released row"
         if bets
         else f"none of {TRIES:,} descriptions fits a single released row, so there is nothing to bet on",
         details={"bets": float(bets)},

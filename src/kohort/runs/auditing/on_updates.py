@@ -10,8 +10,11 @@ from numpy.typing import NDArray
 from kohort.evaluate.attacks.finding import Finding, not_attacked
 from kohort.evaluate.attacks.gradients import NEAR, LyingHub, can_read
 from kohort.evaluate.attacks.rebuilt import rebuilt_finding
+from kohort.evaluate.attacks.tails import TailHub
+from kohort.methods.registry import find_method
 from kohort.models.dense.shape import DenseShape
 from kohort.models.network_model import NetworkModel
+from kohort.models.options import Training
 from kohort.models.rows import encode_rows
 from kohort.protocol.hub import Ask, Replies
 from kohort.protocol.wire import Payload
@@ -49,11 +52,13 @@ def _lied_to(replay: Replay, task: str, *, noisy: bool) -> Finding:
     network, encoder = model.network, model.encoder
     truth = {name: _inputs(replay, encoder, name) for name in replay.outcome.sites}
     victim = min(truth, key=lambda name: (len(truth[name]), name))
-    training, rows = replay.plan.train.training(), len(truth[victim])
-    if not can_read(training, rows):
-        why = "several steps of Adam hide the sizes of gradients from this attack, and not from every attacker"
+    training, rows = _training(replay, task), len(truth[victim])
+    in_one_step = can_read(training, rows)
+    if not in_one_step and (training.epochs > 1 or not network.hidden):
+        why = "several passes of Adam hide the sizes of gradients from this attack, and not from every attacker"
         return not_attacked(_ATTACK, "reconstruction", on=on, by=by, why=why)
-    hub = LyingHub(network, blocks_of(encoder), imagined_rows(encoder), training=training, rows=rows, seed=replay.seed)
+    kind = LyingHub if in_one_step else TailHub
+    hub = kind(network, blocks_of(encoder), imagined_rows(encoder), training=training, rows=rows, seed=replay.seed)
 
     def lie(ask: Ask) -> Ask:
         arrays = {**ask.payload.arrays, "weights": hub.sent}
@@ -68,6 +73,14 @@ def _lied_to(replay: Replay, task: str, *, noisy: bool) -> Finding:
     note = f"{said}; the updates have noise" if noisy else said
     other = next((rows for name, rows in truth.items() if name != victim), truth[victim][:0])
     return rebuilt_finding(_ATTACK, [truth[victim]], [hub.claims], near=NEAR, on=on, by=by, note=note, others=[other])
+
+
+def _training(replay: Replay, task: str) -> Training:
+    """How sites train when they are asked for a task: as the plan says, or the first phase that is run with the hub."""
+    plan = replay.plan
+    phases = find_method(plan.method).phases(plan.config, plan.train) if task == "train.phase" else ()
+    with_hub = next((phase for phase in phases if not phase.topology), None)
+    return plan.train.training() if with_hub is None else with_hub.training
 
 
 def _inputs(replay: Replay, encoder: Encoder, site: str) -> NDArray[np.float64]:
