@@ -12,7 +12,7 @@ alone pull, all in the same direction, and how far a bias moved tells one row fr
 The layers are as small as each other, so that no step of a plain optimizer moves one of them by much and many steps add
 up like one. Adam divides by the size of a gradient plus 1e-8: in its first step, a hub that makes gradients far smaller
 than that is answered in proportion, too. After that step the last layer is no longer small: through several steps of
-Adam the hub reads in another way (`tails`).
+Adam the hub reads in another way (`outermost`).
 
 Where it applies: the hub chooses weights and sees the reply of one site. A network without a hidden layer has one unit,
 which one row alone moves only where a site trains on one row.

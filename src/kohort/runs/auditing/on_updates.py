@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from kohort.evaluate.attacks.finding import Finding, not_attacked
 from kohort.evaluate.attacks.gradients import NEAR, LyingHub, can_read
+from kohort.evaluate.attacks.outermost import OutermostHub
 from kohort.evaluate.attacks.rebuilt import rebuilt_finding
-from kohort.evaluate.attacks.tails import TailHub
 from kohort.methods.registry import find_method
 from kohort.models.dense.shape import DenseShape
 from kohort.models.network_model import NetworkModel
@@ -57,7 +57,7 @@ def _lied_to(replay: Replay, task: str, *, noisy: bool) -> Finding:
     if not in_one_step and (training.epochs > 1 or not network.hidden):
         why = "several passes of Adam hide the sizes of gradients from this attack, and not from every attacker"
         return not_attacked(_ATTACK, "reconstruction", on=on, by=by, why=why)
-    kind = LyingHub if in_one_step else TailHub
+    kind = LyingHub if in_one_step else OutermostHub
     hub = kind(network, blocks_of(encoder), imagined_rows(encoder), training=training, rows=rows, seed=replay.seed)
 
     def lie(ask: Ask) -> Ask:

@@ -21,7 +21,7 @@ from kohort.evaluate.attacks.gram import Block
 from kohort.models.dense.shape import DenseShape
 from kohort.models.options import Training
 
-__all__ = ["TailHub"]
+__all__ = ["OutermostHub"]
 
 _SCALE: Final = 1e-4
 _STEP: Final = 1e-2
@@ -46,7 +46,7 @@ class _Unit:
         return (self.low + self.high) / 2
 
 
-class TailHub:
+class OutermostHub:
     """What a lying hub sends, and what it reads from one site's replies; see `gradients.LyingHub` for the arguments."""
 
     def __init__(
