@@ -215,8 +215,8 @@ def _coalitions(replay: Replay) -> list[Finding]:
     if "secure-sum" not in kinds or replay.plan.method == "oneshot":
         return []
     why = (
-        "the last site's own totals are the opened ones minus theirs, as if nothing were summed: "
-        "audit the plan with --set method.secure.sum=none to attack those"
+        "the last site's own totals are the opened ones minus theirs: what plain averaging shows a hub that follows "
+        "the protocol. Sites compute the weights themselves, so it cannot lie about them; not attacked here"
     )
     found = [_coalition("hub and all sites but one", why)]
     if any(entry.recipient == "key-holder" or "key-holder" in entry.guarantee for entry in replay.outcome.disclosed):
