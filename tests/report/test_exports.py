@@ -18,7 +18,6 @@ Call = Callable[..., tuple[int, str, str]]
 FORMATS = ("evidence", "crate", "card", "annex")
 METHODS = {
     "central": {},
-    "fedavg": {},
     "masks": {"name": "fedavg", "secure": {"sum": "masks"}},
     "partial": {"gate": {"rule": "k-anonymity", "k": 5, "count": "local", "release_k": 5}},
 }

@@ -19,7 +19,8 @@ def outcome_table(runs: Sequence[Mapping[str, Any]], *, attacked: bool = False) 
 
     Args:
         runs: JSON objects of finished runs, all classifiers or all regressions.
-        attacked: Whether epsilon and the success of membership attacks stand in place of megabytes.
+        attacked: Whether epsilon and the success of membership attacks stand in place of megabytes, and what left is
+            named by its kinds alone.
     """
     from rich.table import Table
 
@@ -36,11 +37,21 @@ def outcome_table(runs: Sequence[Mapping[str, Any]], *, attacked: bool = False) 
         table.add_row(
             run["method"],
             *(_number(run["metrics"].get(key)) for _, key in measures),
-            "\n".join(_disclosed(run["disclosed"])),
+            _kinds(run["disclosed"]) if attacked else "\n".join(_disclosed(run["disclosed"])),
             *((_epsilon(run), _attack(run)) if attacked else (f"{run['bytes']['up'] / 1e6:.2f}",)),
             f"{run['seconds']['wall']:.1f}",
         )
     return table
+
+
+def _kinds(entries: Sequence[Mapping[str, Any]]) -> str:
+    """The kinds of what left, with who else than the hub got some of it."""
+    found = dict.fromkeys(
+        entry["kind"] + ("" if entry["recipient"] == "hub" else f" to {entry['recipient']}")
+        for entry in entries
+        if entry["kind"] != "public"
+    )
+    return ", ".join(found) or "public facts"
 
 
 def _epsilon(run: Mapping[str, Any]) -> str:
