@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 from tests.runs.auditing.test_leaky import ONE_ROUND, people, plan_of
 
-from kohort.errors import IntegrityError
+from kohort.errors import DataError, IntegrityError
 from kohort.runs.auditing import replay as module
 from kohort.runs.auditing.replay import read_stored, repeat
 from kohort.runs.run import run
@@ -35,3 +35,11 @@ def test_another_table_or_seed_is_another_run(finished: Path, monkeypatch: pytes
     monkeypatch.setattr(module, "version", lambda _: "99.0")
     with pytest.raises(IntegrityError, match=r"wrote it, and this is 99\.0"):
         repeat(stored.plan, seed=4, tables={"": people(60)}, stored=stored)
+
+
+def test_an_older_folder_without_its_table_says_who_wrote_it() -> None:
+    old = read_stored(Path(__file__).parents[2] / "golden" / "run-v1")
+    assert any("before results were bound" in note for note in old.notes)
+    with pytest.raises(DataError, match="an early version of kohort wrote it") as error:
+        repeat(old.plan, seed=0, stored=old)
+    assert error.value.hint == "Audit it where its table is"

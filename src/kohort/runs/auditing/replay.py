@@ -16,7 +16,7 @@ from typing import Any
 import polars as pl
 
 from kohort.crypto.identity.user import user_pins
-from kohort.errors import IntegrityError, KohortError
+from kohort.errors import DataError, IntegrityError, KohortError
 from kohort.models.files import about_model
 from kohort.privacy.ledger.bound import check_run_folder
 from kohort.privacy.ledger.verify import verify_ledger
@@ -173,11 +173,18 @@ def repeat(
         The run and what was heard.
 
     Raises:
+        DataError: The table of the stored run is not here.
         IntegrityError: Another run came out than the stored one.
         KohortError: The run failed.
     """
     place = Listening(tables=tables, tasks=tasks)
-    outcome = run(plan, seed=seed, backend=place)
+    try:
+        outcome = run(plan, seed=seed, backend=place)
+    except DataError as error:
+        if stored is None:
+            raise
+        said = f"{stored.folder} cannot be repeated{_written_by(stored.folder)}: {error.message}"
+        raise DataError(said, hint="Audit it where its table is") from error
     if stored is not None and outcome.ledger_head != stored.result.get("ledger_head"):
         raise IntegrityError(
             f"repeating {stored.folder} gave other releases than its ledger lists{_written_by(stored.folder)}",
@@ -217,7 +224,9 @@ def lied_rounds(replay: Replay, *, task: str, lie: Callable[[Ask], Ask], listen:
 def _written_by(folder: Path) -> str:
     """Which version wrote a run, where it is another than this one."""
     try:
-        wrote, here = str(about_model(folder / "model").get("kohort")), version("kohort")
-    except (OSError, ValueError, KeyError, IntegrityError):
+        wrote, here = about_model(folder / "model").get("kohort"), version("kohort")
+    except (OSError, ValueError, KeyError, KohortError):
         return ""
-    return "" if wrote == here else f"; kohort {wrote} wrote it, and this is {here}"
+    if wrote == here:
+        return ""
+    return f"; {'an early version of kohort' if wrote is None else f'kohort {wrote}'} wrote it, and this is {here}"
