@@ -42,7 +42,7 @@ def export(
     if as_ not in FORMATS:
         raise ConfigError(f"there is no export {as_!r}", hint=nearest(as_, FORMATS))
     require_new(out, force=force)
-    written = export_run(folder, as_=as_, out=out, audit=audit)
+    written = export_run(folder, as_=as_, out=out, audit=audit, say=lambda note: say(f"warning: {note}"))
     if json:
         emit({"out": str(out), "files": [str(path) for path in written]})
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,9 @@ from kohort.report.runs import Run, check_run, read_runs
 __all__ = ["export_run"]
 
 
-def export_run(folder: Path, *, as_: str, out: Path, audit: Path | None = None) -> list[Path]:
+def export_run(
+    folder: Path, *, as_: str, out: Path, audit: Path | None = None, say: Callable[[str], None] = lambda _: None
+) -> list[Path]:
     """Write one export of a finished run.
 
     Args:
@@ -26,6 +29,7 @@ def export_run(folder: Path, *, as_: str, out: Path, audit: Path | None = None) 
         as_: evidence, crate, card or annex.
         out: Where to.
         audit: An audit file to include.
+        say: Takes what a reader must know of the run, such as an unknown signer.
 
     Returns:
         The files that were written.
@@ -39,6 +43,8 @@ def export_run(folder: Path, *, as_: str, out: Path, audit: Path | None = None) 
         raise ConfigError(f"{folder} is not one finished run", hint="Export the folder of one run")
     raw: list[dict[str, Any]] = list(runs) if audit is None else with_audits(runs, audit)
     run, plan = check_run(raw[0], where=str(folder)), dict(json.loads((folder / "plan.json").read_bytes()))
+    for note in run.ledger.notes if run.ledger else ["there was no ledger to verify"]:
+        say(note)
     if as_ == "crate":
         files = {
             "evidence.json": _evidence(run, plan),
