@@ -44,6 +44,11 @@ STATE, TRAINING = f"{HERE}/test_bound_state.py", f"{HERE}/test_summed_training.p
 ADDITIVE = "tests/methods/additive/test_additive.py"
 OPENINGS, BOOKS = "tests/privacy/test_openings.py", f"{HERE}/test_books.py"
 NOISY = "tests/rounds/test_noisy_domains.py tests/privacy/dp/test_histogram.py"
+AUDITED, LEAKY = (
+    "tests/runs/auditing/test_replay.py",
+    "tests/runs/auditing/test_leaky.py tests/evaluate/attacks/test_shadow.py",
+)
+RELEASED = "tests/evaluate/attacks/test_released.py"
 PLAIN_ORDER = "fedavg-order or silo-order"
 FORGED, PINNED = "tests/cli/test_ledger_forgeries.py", "tests/transport/deployment/test_pinned_ledgers.py"
 ARRIVAL, SIGNERS = "tests/transport/test_remote_engine.py", "tests/privacy/ledger/test_pins.py"
@@ -853,6 +858,22 @@ MUTANTS = (
     Mutant("learners: rows that the hub knows", "methods/learners.py",
            "Cells(least=1 if clear or self._hub_knows_rows else own)", "Cells(least=1 if clear else own)",
            "tests/methods/test_learners.py", "claims_say or subtract"),
+    Mutant("audit: another run comes out", "runs/auditing/replay.py",
+           "outcome.ledger_head != stored.result.get", "None and stored.result.get", AUDITED, "another_table"),
+    Mutant("audit: rows that occur twice count", "evaluate/attacks/rebuilt.py", "counts[place.ravel()] == 1",
+           "counts[place.ravel()] > 0", RELEASED, "occur_twice"),
+    Mutant("audit: no control beside a guess", "evaluate/attacks/rebuilt.py", "guess=chance / asked", "guess=0.0",
+           RELEASED, "fit_any_site"),
+    Mutant("audit: an interval that forgets the control", "evaluate/attacks/finding.py",
+           "down = sqrt((share - low) ** 2 + (other_high - other) ** 2)", "down = 0.0", RELEASED, "intervals_hold"),
+    Mutant("audit: audits of other runs", "report/audits.py", "found.get(str(run.get(\"ledger_head\")), [])",
+           "next(iter(found.values()), [])", "tests/report/test_audits.py", "own_run_alone"),
+    Mutant("audit: one release is as good as two", "evaluate/attacks/overlap.py", "together(one, two, quasi",
+           "together(one, one, quasi", RELEASED, "overlap"),
+    Mutant("audit: shadows saw every row", "evaluate/attacks/shadow.py", "seen = rank < shadows // 2",
+           "seen = rank < shadows - 1", LEAKY, "halves"),
+    Mutant("audit: the hub does not lie", "runs/auditing/on_updates.py",
+           'arrays = {**ask.payload.arrays, "weights": hub.sent}', "arrays = {**ask.payload.arrays}", LEAKY, "lying"),
     Mutant("learners: generalised cells as exact ones", "models/additive/design.py",
            "        places[number, own] = bins.total\n", "", "tests/models/test_soft.py"),
 )  # fmt: skip

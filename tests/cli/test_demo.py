@@ -52,7 +52,9 @@ def test_the_demo_runs_every_method_and_shows_the_one_that_is_refused(
 
     code, _, said = kohort_here("report", out, "--force")
     assert code == 0, said
-    assert "refuse the plan" in (out / "report.html").read_text()
+    again = (out / "report.html").read_text()
+    assert "refuse the plan" in again
+    assert "membership attack" in again  # from the audit.json beside the runs
 
 
 def test_the_demo_ends_with_a_table_and_what_to_look_at(
@@ -63,7 +65,10 @@ def test_the_demo_ends_with_a_table_and_what_to_look_at(
     out = tmp_path / "demo"
     code, shown, said = kohort_here("demo", "--out", out, "--rounds", "1")
     assert code == 0, said
-    assert "fedavg" in shown
+    assert all(word in shown for word in ("fedavg", "accuracy", "F1", "AUC", "epsilon", "attack"))
+    page = (out / "report.html").read_text()
+    assert "Recommendation" in page
+    assert "membership attack" in page
     *_, first, second = said.strip().splitlines()
     assert str(out / "report.html") in first
     assert "kohort ledger show" in second

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from kohort.cli.main import build
 from kohort.errors import ConfigError, DataError
-from kohort.evaluate.choice import COSTS, Condition, cheapest, figures_of, front, parse_conditions
+from kohort.evaluate.choice import COSTS, Condition, cheapest, figures_of, front, objectives, parse_conditions
 from kohort.privacy.dp.accounting import Event, describe, epsilon_of
 from kohort.privacy.dp.tuning import cost_of_choice
 from kohort.privacy.guarantee import DP
@@ -165,6 +165,64 @@ def test_conditions_are_read_and_unknown_figures_named() -> None:
             parse_conditions(text)
     with pytest.raises(ConfigError, match="no figure is called 'acuracy'"):
         cheapest([{"accuracy": 1.0}], parse_conditions("acuracy>=0.5"))
+
+
+def attacked(area: float | None) -> list[dict[str, object]]:
+    return [{"family": "membership", "success": area}, {"family": "linkage", "success": 1.0}]
+
+
+def test_an_attack_is_an_axis_where_all_settings_were_attacked() -> None:
+    base = {"accuracy": 0.8, "epsilon": inf, "rows_released": 0.0, "bytes_up": 1.0}
+    leaky, tight = {**base, "accuracy": 0.81, "membership": 0.64}, {**base, "membership": 0.51}
+    assert front([leaky, tight]) == [0, 1]
+    assert front([leaky, base]) == [0]  # one was not attacked: compared in the rest alone
+    assert front([leaky, {**tight, "membership": 0.636}]) == [0]  # less than 0.01 apart
+    assert objectives([leaky, tight])[-1] == "membership"
+    assert cheapest([leaky, tight], parse_conditions("accuracy>=0.8, membership<=0.52")) == 1
+    with pytest.raises(ConfigError, match="membership") as error:
+        cheapest([base], parse_conditions("membership<=0.52"))
+    assert error.value.hint == "Add --attack"
+    counts = {"kind": "k-anonymous", "rows": 500, "size": 88}
+    run = {
+        "metrics": {"accuracy": 0.8},
+        "disclosed": [counts, {**counts, "rows": 40}],
+        "epsilon": None,
+        "bytes": {"up": 1},
+        "rounds": 1,
+    }
+    assert figures_of([{**run, "attacks": attacked(0.6)}])["membership"] == 0.6
+    assert "membership" not in figures_of([{**run, "attacks": attacked(None)}])
+    assert figures_of([run])["rows_released"] == 40  # 88 bytes hold no 500 rows
+
+
+def test_attacks_are_figures_and_survive_an_interruption(plan: Path, tmp_path: Path) -> None:
+    settings = variants_of(plan, [Sweep("train.lr", ("0.1", "0.5"))])
+    whole = compare(settings, out=tmp_path / "a", attack=True, choose="accuracy>=0, membership<=0.9")
+    assert all("membership" in line["figures"] for line in whole["settings"])
+    assert whole["objectives"][-1] == "membership"
+    assert whole["chosen"] is not None
+    audits = json.loads((tmp_path / "a" / "audit.json").read_text())["audits"]
+    assert [audit["ledger_heads"] for audit in audits] == [[made["ledger_head"]] for made in whole["runs"]]
+
+    said: list[str] = []
+
+    def stop_at_two(line: str) -> None:
+        said.append(line)
+        if len(said) == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        compare(settings, out=tmp_path / "b", attack=True, say=stop_at_two)
+    again = compare(settings, out=tmp_path / "b", attack=True, resume=True)
+    assert [line["figures"] for line in again["settings"]] == [line["figures"] for line in whole["settings"]]
+
+
+def test_thousands_of_runs_need_a_yes(plan: Path, tmp_path: Path) -> None:
+    call = ["compare", str(plan), "--sweep", "train.lr=0.1,0.2", "--seeds", "600", "--out", str(tmp_path / "out")]
+    result = CliRunner().invoke(build(), call)
+    assert isinstance(result.exception, ConfigError)
+    assert "1,200 runs" in str(result.exception)
+    assert not (tmp_path / "out").exists()
 
 
 def test_figures_are_means_and_a_run_without_noise_has_no_epsilon() -> None:

@@ -15,7 +15,7 @@ from kohort.errors import ConfigError
 from kohort.evaluate.gaussian_audit import audit_scores
 from kohort.models.dp_sgd import fit
 from kohort.privacy.dp.gaussian import gaussian_mu
-from kohort.runs.audit import audit_epsilon
+from kohort.runs.auditing.epsilon import audit_epsilon
 from kohort.runs.config import load_plan
 
 

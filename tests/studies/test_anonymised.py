@@ -16,6 +16,7 @@ from kohort.anonymity.relational.anonymise import anonymise
 from kohort.anonymity.relational.hierarchy_builders import RHOS, frequent_targets, group_values
 from kohort.anonymity.relational.problem import Problem, code_table
 from kohort.anonymity.relational.rule import Rule, SensitiveColumns
+from kohort.evaluate.attacks.released import could_stand_for
 from kohort.runs.config import read_plan
 from kohort.studies.anonymised import conclusions as conclude
 from kohort.studies.anonymised import membership as member
@@ -23,7 +24,7 @@ from kohort.studies.anonymised import protocols
 from kohort.studies.anonymised import study as anonymised
 from kohort.studies.anonymised.classifiers import Job, Scored, score
 from kohort.studies.anonymised.loss import association_tables, education_tables, measure_variant
-from kohort.studies.anonymised.membership import attack, could_stand_for
+from kohort.studies.anonymised.membership import attack
 from kohort.studies.anonymised.paper import CLASSIFIERS, EDUCATION, NAMES, PARTITIONS
 from kohort.studies.anonymised.protocols import Scores, jobs_of
 from kohort.studies.anonymised.release import entropy_coefficient, frequent, release

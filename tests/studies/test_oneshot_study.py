@@ -92,7 +92,7 @@ def test_the_whole_study(small_tables: Path, tmp_path: Path) -> None:
     assert all(line["ours"] == "yes" for line in lines if "bit by bit" in line["setting"])
     rebuilt = {line["setting"]: line["ours"] for line in lines if "rebuilt" in line["setting"]}
     assert rebuilt["mode paper, 1 rows: sites rebuilt whole (%)"] == 100
-    assert rebuilt["default mode, 1 rows: rows rebuilt from a message (%)"] == 0
+    assert rebuilt["opened total of Adult, with minimum cells of 10 persons: rows rebuilt"] == 0
 
 
 def test_without_a_table_there_is_no_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

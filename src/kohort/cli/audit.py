@@ -1,6 +1,6 @@
-"""`kohort audit`: attack what a plan opens, and print what was found beside what is claimed.
+"""`kohort audit`: attack what a run or a plan opens, and print what was found beside what a guess finds.
 
-Each option is one attack; `--epsilon` plants canaries and bounds epsilon from below.
+Without options, attacks are chosen from the ledger. `--epsilon` plants canaries and bounds epsilon from below.
 """
 
 from __future__ import annotations
@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kohort.cli.common import JsonOption, emit, stdout
+from kohort.cli.common import ForceOption, JsonOption, emit, say, stdout
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from kohort.evaluate.gaussian_audit import EpsilonAudit
+    from kohort.runs.auditing.audit import Audit
     from kohort.runs.config import Plan
 
 __all__ = ["register"]
@@ -25,31 +28,109 @@ def register(app: typer.Typer) -> None:
 
 
 def audit(
-    what: Annotated[Path, typer.Argument(metavar="DIR|PLAN.toml", help="A plan, or the folder of a run.")],
+    what: Annotated[list[Path], typer.Argument(metavar="DIR|PLAN.toml", help="A plan, or one or two run folders.")],
     epsilon: Annotated[bool, typer.Option("--epsilon", help="Plant canaries and bound epsilon from below.")] = False,
+    shadows: Annotated[
+        int, typer.Option("--shadows", min=0, help="Shadow models for membership; 0 leaves that attack out.")
+    ] = 64,
     canaries: Annotated[int, typer.Option("--canaries", min=100, help="How many canaries, over all runs.")] = 4000,
     phase: Annotated[
         int | None, typer.Option("--phase", min=1, help="Which phase of the plan; by default the first with noise.")
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of coins and noise.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of a plan's run, of coins and noise.")] = 0,
     set_: Annotated[list[str] | None, typer.Option("--set", metavar="a.b=v", help="Change a key of the plan.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="Write the findings, for kohort report --audit FILE.")
+    ] = None,
+    force: ForceOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Attack what a plan opens, and print the findings beside its claims.
+    """Attack what left the sites, and print how often each attack is right beside a guess.
 
-    With --epsilon, the plan's budget is run at its sites on canaries, rows that pull in directions of their own, and
-    the hub's view is tested against the Gaussian curve that the budget claims. A bound above the claim is exit 6.
+    A run folder is repeated from its plan and seed, and must give the same ledger. Two folders are also attacked
+    together. With --epsilon, canaries test the noise of a budget; a bound above the claim is exit 6.
 
-    Example: kohort audit examples/private.toml --epsilon
+    Example: kohort audit out/demo/partial
     """
-    from kohort.errors import ConfigError, IntegrityError
-    from kohort.runs.audit import audit_epsilon
+    from kohort.files import require_new
+    from kohort.report.audits import write_audits
 
-    if not epsilon:
-        raise ConfigError("no attack was chosen", hint="Add --epsilon")
-    found = audit_epsilon(_plan_of(what, set_ or []), canaries=canaries, seed=seed, phase=phase)
+    if epsilon:
+        _bound_epsilon(what, canaries=canaries, seed=seed, phase=phase, overrides=set_ or [], json=json)
+        return
+    if out is not None:
+        require_new(out, force=force)
+    found = _attacked(what, shadows=shadows, seed=seed, overrides=set_ or [])
+    if out is not None:
+        write_audits(out, [found.to_mapping()])
+    if json:
+        emit(found.to_mapping())
+        return
+    for note in found.notes:
+        say(f"note: {note}")
+    stdout().print(_table(found))
+    for line in _conclusions(found):
+        stdout().print(line, markup=False)
+
+
+def _attacked(what: list[Path], *, shadows: int, seed: int, overrides: list[str]) -> Audit:
+    from kohort.errors import ConfigError
+    from kohort.runs.auditing.audit import audit_folders, audit_plan
+
+    if all(path.is_dir() for path in what):
+        if overrides:
+            raise ConfigError("--set changes a plan, and this is a finished run", hint="Give the plan instead")
+        return audit_folders(what, shadows=shadows)
+    if len(what) > 1:
+        raise ConfigError("only finished runs are attacked together", hint="Give one plan, or two run folders")
+    return audit_plan(_plan_of(what[0], overrides), name=str(what[0]), seed=seed, shadows=shadows)
+
+
+def _table(found: Audit) -> Table:
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table("attack", "on what", "by", "success", "guess", "95 %", "verdict")
+    for one in found.findings:
+        if one.success is None:
+            continue
+        low, high = one.interval or (one.success, one.success)
+        table.add_row(
+            escape(one.attack),
+            escape(one.on),
+            one.by,
+            f"{one.success:.3f}",
+            "-" if one.guess is None else f"{one.guess:.3f}",
+            f"{low:.3f} to {high:.3f}",
+            one.verdict,
+        )
+    return table
+
+
+def _conclusions(found: Audit) -> list[str]:
+    """What was not attacked and why, then one sentence on what was."""
+    lines = [
+        f"not attacked: {one.on} by {one.by}, {one.attack}: {one.note}" for one in found.findings if one.success is None
+    ]
+    made = [one for one in found.findings if one.success is not None]
+    better = len(found.exposed)
+    lines.append(
+        f"{better} of {len(made)} attacks are better than guessing. What none of them finds, others may still find."
+    )
+    return lines
+
+
+def _bound_epsilon(
+    what: list[Path], *, canaries: int, seed: int, phase: int | None, overrides: list[str], json: bool
+) -> None:
+    from kohort.errors import ConfigError, IntegrityError
+    from kohort.runs.auditing.epsilon import audit_epsilon
+
+    if len(what) != 1:
+        raise ConfigError("--epsilon tests one plan or run", hint="Name one")
+    found = audit_epsilon(_plan_of(what[0], overrides), canaries=canaries, seed=seed, phase=phase)
     result: dict[str, Any] = {
-        "audited": str(what),
+        "audited": str(what[0]),
         "membership": {"epsilon_lower": found.epsilon_lower},
         "epsilon": found.to_mapping(),
     }

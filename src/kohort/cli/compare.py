@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 import typer
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from kohort.runs.compare import Rows, Variant
 
 __all__ = ["register"]
+
+ASK_ABOVE: Final = 1_000
 
 
 def register(app: typer.Typer) -> None:
@@ -48,6 +51,10 @@ def compare(
         ),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of a private choice.")] = 0,
+    attack: Annotated[
+        bool, typer.Option("--attack", help="Attack every model: membership is one more figure, and axis of the front.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help=f"Do not ask before more than {ASK_ABOVE:,} runs.")] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted comparison in DIR.")] = False,
     force: ForceOption = False,
     json: JsonOption = False,
@@ -65,16 +72,18 @@ def compare(
 
     settings = variants_of(plan, [Sweep.parse(text) for text in sweep], overrides=set_ or [])
     if private is not None:
-        _require_alone(seeds=seeds != 1, choose=choose is not None, rows=rows != "all", resume=resume)
+        _require_alone(attack=attack, seeds=seeds != 1, choose=choose is not None, rows=rows != "all", resume=resume)
         _choose_privately(settings, out=out, tries=private, seed=seed, force=force, json=json)
         return
     if seed:
         raise ConfigError("--seed belongs to --private", hint="Use --seeds, or add --private")
+    _ask_first(len(settings) * seeds, yes=yes)
     result = compare_settings(
         settings,
         out=out,
         seeds=seeds,
         choose=choose,
+        attack=attack,
         rows=cast("Rows", rows),
         resume=resume,
         force=force,
@@ -87,6 +96,17 @@ def compare(
     for line in _conclusions(result, choose):
         stdout().print(line, markup=False)
     stdout().print(f"Written to {out}. kohort report {out} shows the runs side by side.", markup=False)
+
+
+def _ask_first(runs: int, *, yes: bool) -> None:
+    """Thousands of runs take hours: somebody must want them."""
+    from kohort.errors import ConfigError
+
+    if runs <= ASK_ABOVE or yes:
+        return
+    if not sys.stdin.isatty():
+        raise ConfigError(f"the sweep is {runs:,} runs", hint="Add --yes to begin it, or sweep fewer values or seeds")
+    typer.confirm(f"The sweep is {runs:,} runs. Begin?", abort=True)
 
 
 def _require_alone(**given: bool) -> None:
@@ -123,13 +143,16 @@ def _table(result: Mapping[str, Any]) -> Table:
 
     lines = result["settings"]
     score = score_name(lines[0]["figures"])
-    table = Table(*lines[0]["set"], score, "epsilon", "rows released", "MB up", "Pareto front")
+    attacked = "membership" in lines[0]["figures"]
+    more = ["membership"] if attacked else []
+    table = Table(*lines[0]["set"], score, "epsilon", *more, "rows released", "MB up", "Pareto front")
     for line in lines:
         figures = line["figures"]
         table.add_row(
             *line["set"].values(),
             f"{figures[score]:.4f}",
             "-" if figures["epsilon"] is None else f"{figures['epsilon']:.3g}",
+            *([f"{figures['membership']:.4f}"] if attacked else []),
             f"{figures['rows_released']:,.0f}",
             f"{figures['bytes_up'] / 1e6:.2f}",
             "yes" if line["runs"][0] in result["pareto"] else "",

@@ -49,6 +49,7 @@ def demo(
         emit({"out": str(out), "report": str(out / "report.html"), "runs": runs})
         return
     stdout().print(_table(runs))
+    say("attack: area under the curve of membership inference by the loss; a guess has 0.5. More: kohort audit DIR")
     verified = [run["ledger"] for run in runs if run.get("ledger")]
     lines = sum(found["lines"] for found in verified)
     say(f"Ledgers verified: {len(verified)} runs, {lines:,} lines")
@@ -74,7 +75,7 @@ def _table(runs: Sequence[Mapping[str, Any]]) -> Table:
 
     from kohort.cli.tables import outcome_table
 
-    table = outcome_table([run for run in runs if "error" not in run])
+    table = outcome_table([run for run in runs if "error" not in run], attacked=True)
     reason_column = [column.header for column in table.columns].index("what left the sites")
     for run in runs:
         if "error" in run:

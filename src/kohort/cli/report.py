@@ -22,6 +22,9 @@ def report(
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FILE", help="The page; DIR/report.html when unset.")
     ] = None,
+    audit: Annotated[
+        Path | None, typer.Option("--audit", metavar="FILE", help="Show what kohort audit --out FILE found.")
+    ] = None,
     title: Annotated[str, typer.Option(help="Title of the page.")] = "",
     force: ForceOption = False,
     json: JsonOption = False,
@@ -33,6 +36,7 @@ def report(
     Example: kohort report out/fedavg
     """
     from kohort.files import require_new
+    from kohort.report.audits import AUDIT_FILE, with_audits
     from kohort.report.curves import read_runs_with_curves
     from kohort.report.page import json_path, write_report
     from kohort.report.runs import read_shared_plan
@@ -41,6 +45,9 @@ def report(
     for path in (page, json_path(page)):
         require_new(path, force=force)
     runs = read_runs_with_curves(folder)
+    beside = audit or (folder / AUDIT_FILE if (folder / AUDIT_FILE).is_file() else None)
+    if beside is not None:
+        runs = with_audits(runs, beside)
     methods = list(dict.fromkeys(run["method"] for run in runs))
     heading = title or (f"A run of {methods[0]}" if len(runs) == 1 else f"{len(runs)} runs compared")
     twin = write_report(page, runs, title=heading, plan=read_shared_plan(folder))

@@ -14,11 +14,13 @@ _CLASSES = (("accuracy", "accuracy"), ("F1", "f1"), ("AUC", "auc"))
 _NUMBERS = (("R2", "r2"), ("RMSE", "rmse"), ("MAE", "mae"))
 
 
-def outcome_table(runs: Sequence[Mapping[str, Any]]) -> Table:
+def outcome_table(runs: Sequence[Mapping[str, Any]], *, attacked: bool = False) -> Table:
     """One row per run: measures, what was disclosed to whom, megabytes sent and seconds.
 
     Args:
         runs: JSON objects of finished runs, all classifiers or all regressions.
+        attacked: Whether epsilon and the success of membership attacks stand in place of megabytes, and what left is
+            named by its kinds alone.
     """
     from rich.table import Table
 
@@ -28,17 +30,38 @@ def outcome_table(runs: Sequence[Mapping[str, Any]]) -> Table:
     for title, _ in measures:
         table.add_column(title, justify="right", no_wrap=True)
     table.add_column("what left the sites")
-    table.add_column("MB up", justify="right", no_wrap=True)
+    for title in ("epsilon", "attack") if attacked else ("MB up",):
+        table.add_column(title, justify="right", no_wrap=True)
     table.add_column("s", justify="right", no_wrap=True)
     for run in runs:
         table.add_row(
             run["method"],
             *(_number(run["metrics"].get(key)) for _, key in measures),
-            "\n".join(_disclosed(run["disclosed"])),
-            f"{run['bytes']['up'] / 1e6:.2f}",
+            _kinds(run["disclosed"]) if attacked else "\n".join(_disclosed(run["disclosed"])),
+            *((_epsilon(run), _attack(run)) if attacked else (f"{run['bytes']['up'] / 1e6:.2f}",)),
             f"{run['seconds']['wall']:.1f}",
         )
     return table
+
+
+def _kinds(entries: Sequence[Mapping[str, Any]]) -> str:
+    """The kinds of what left, with who else than the hub got some of it."""
+    found = dict.fromkeys(
+        entry["kind"] + ("" if entry["recipient"] == "hub" else f" to {entry['recipient']}")
+        for entry in entries
+        if entry["kind"] != "public"
+    )
+    return ", ".join(found) or "public facts"
+
+
+def _epsilon(run: Mapping[str, Any]) -> str:
+    return "-" if run.get("epsilon") is None else f"{run['epsilon']:.3g}"
+
+
+def _attack(run: Mapping[str, Any]) -> str:
+    """The largest area under the curve of a membership attack."""
+    found = [one["success"] for one in run.get("attacks", ()) if one["family"] == "membership" and one["success"]]
+    return _number(max(found, default=None))
 
 
 def said_beside(run: Mapping[str, Any]) -> list[str]:

@@ -18,10 +18,23 @@ from typing import Any, Final
 
 from kohort.errors import ConfigError, nearest
 
-__all__ = ["COSTS", "Condition", "Figures", "cheapest", "figures_of", "front", "parse_conditions", "score_name"]
+__all__ = [
+    "COSTS",
+    "MEMBERSHIP",
+    "Condition",
+    "Figures",
+    "cheapest",
+    "figures_of",
+    "front",
+    "objectives",
+    "parse_conditions",
+    "score_name",
+]
 
 COSTS: Final = ("epsilon", "rows_released", "bytes_up")
 """In the order in which they decide between settings that are good enough."""
+MEMBERSHIP: Final = "membership"
+"""The success of membership inference, where runs were attacked: an axis of the front beside the costs."""
 ROW_KINDS: Final = frozenset({"raw", "k-anonymous", "k-km"})
 _COMPARISONS: Final = {">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt}
 _CONDITION = re.compile(r"\A\s*([a-z0-9_]+)\s*(>=|<=|>|<)\s*(\S+)\s*\Z")
@@ -38,7 +51,7 @@ def figures_of(runs: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 def _figures_of_run(run: Mapping[str, Any]) -> dict[str, float]:
     metrics = run["metrics"]
-    released = sum(entry["rows"] for entry in run["disclosed"] if entry["kind"] in ROW_KINDS)
+    released = sum(entry["rows"] for entry in run["disclosed"] if _holds_rows(entry))
     measured = {name: float(value) for name, value in metrics.items() if _is_number(value)}
     return {
         **measured,
@@ -46,7 +59,20 @@ def _figures_of_run(run: Mapping[str, Any]) -> dict[str, float]:
         "rows_released": float(released),
         "bytes_up": float(run["bytes"]["up"]),
         "rounds": float(run["rounds"]),
+        **_attacked(run),
     }
+
+
+def _holds_rows(entry: Mapping[str, Any]) -> bool:
+    """Whether a release can hold the rows it is about: less than a byte per row are counts of them."""
+    return entry["kind"] in ROW_KINDS and entry.get("size", entry["rows"]) >= entry["rows"]
+
+
+def _attacked(run: Mapping[str, Any]) -> dict[str, float]:
+    """The largest area under the curve of the membership attacks on a run; nothing where there were none."""
+    found = [one["success"] for one in run.get("attacks", ()) if one["family"] == MEMBERSHIP]
+    made = [float(value) for value in found if value is not None]
+    return {MEMBERSHIP: max(made)} if made else {}
 
 
 def _is_number(value: object) -> bool:
@@ -71,10 +97,22 @@ def score_name(figures: Figures) -> str:
     raise ConfigError("nothing was measured: the plan keeps no test rows", hint="Set data.test above 0")
 
 
+def objectives(settings: Sequence[Figures]) -> tuple[str, ...]:
+    """What settings are compared in: the score, the costs, and attacks where all settings were attacked."""
+    attacked = bool(settings) and all(MEMBERSHIP in figures for figures in settings)
+    return ("score", *COSTS, *([MEMBERSHIP] if attacked else []))
+
+
 def front(settings: Sequence[Figures]) -> list[int]:
     """The settings that no other beats: none is as good in score and every cost and better in one of them."""
-    points = [(-figures[score_name(figures)], *(figures[cost] for cost in COSTS)) for figures in settings]
+    axes = objectives(settings)[1:]
+    points = [(-figures[score_name(figures)], *(_worth(axis, figures) for axis in axes)) for figures in settings]
     return [index for index, point in enumerate(points) if not any(_beats(other, point) for other in points)]
+
+
+def _worth(axis: str, figures: Figures) -> float:
+    """A figure as settings are compared by it: areas that differ by less than 0.01, or lie below a guess, are alike."""
+    return max(0.5, round(figures[axis], 2)) if axis == MEMBERSHIP else figures[axis]
 
 
 def _beats(one: Sequence[float], other: Sequence[float]) -> bool:
@@ -93,7 +131,8 @@ class Condition:
     def holds(self, figures: Figures) -> bool:
         """Whether a setting keeps the bound."""
         if self.name not in figures:
-            raise ConfigError(f"no figure is called {self.name!r}", hint=nearest(self.name, list(figures)))
+            hint = "Add --attack" if self.name == MEMBERSHIP else nearest(self.name, list(figures))
+            raise ConfigError(f"no figure is called {self.name!r}", hint=hint)
         return bool(_COMPARISONS[self.sign](figures[self.name], self.bound))
 
 

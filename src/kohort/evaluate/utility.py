@@ -20,7 +20,15 @@ from kohort.models.base import Model
 from kohort.models.rows import Rows, encode_test_rows
 from kohort.rng import Streams
 
-__all__ = ["accuracy_of", "area_under_curve", "classification", "evaluate_model", "loss_of", "regression"]
+__all__ = [
+    "accuracy_of",
+    "area_under_curve",
+    "classification",
+    "evaluate_model",
+    "loss_of",
+    "pair_shares",
+    "regression",
+]
 
 LEAST_BLOCKS = 200
 """Blocks of a group, however many groups there are: enough for a spread that is right to a twentieth."""
@@ -122,7 +130,7 @@ def classification(
     cells = truth * classes + found
     confusion = np.bincount(cells, minlength=classes * classes).reshape(classes, classes)
     judged = () if scores is None else (1,) if classes == 2 else range(classes)
-    areas = [_pair_shares(truth == code, scores[:, code]) for code in judged] if scores is not None else []
+    areas = [pair_shares(truth == code, scores[:, code]) for code in judged] if scores is not None else []
     known = [area for area, _ in areas if area is not None]
     result: dict[str, Any] = {name: float(value) for name, value in _rates(confusion).items()}
     result["auc"] = float(np.mean(known)) if known else None
@@ -175,10 +183,10 @@ def regression(truth: NDArray[Any], found: NDArray[Any], *, resampling: Resampli
 
 def area_under_curve(positive: NDArray[np.bool_], score: NDArray[Any]) -> float | None:
     """Chance that a positive row scores above a negative one, ties counting half; None without both kinds."""
-    return _pair_shares(positive, score)[0]
+    return pair_shares(positive, score)[0]
 
 
-def _pair_shares(positive: NDArray[np.bool_], score: NDArray[Any]) -> tuple[float | None, Floats]:
+def pair_shares(positive: NDArray[np.bool_], score: NDArray[Any]) -> tuple[float | None, Floats]:
     """The area under the curve, and for each row the share of rows of the other kind that it is on the right side of.
 
     The area is the mean share of the positive rows, and of the negative ones too (DeLong et al., 1988).

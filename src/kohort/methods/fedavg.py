@@ -12,9 +12,9 @@ see the averaged model of each round.
 
 Guarantee: Aggregate of the site's rows; SecureSum with `method.secure`; DP with `method.dp`.
 
-Sharp edges: a policy's `min_rows` keeps small sites out of plain averaging and protects no large one: a hub that chose
-the weights read 598 of 600 rows in 23 requests. A mechanism that adds noise at the hub does not protect against the
-hub. Early stopping is refused under a budget, because the loss would have to be paid for.
+Sharp edges: a policy's `min_rows` keeps small sites out of plain averaging and protects no large one: in a test, a hub
+that chose the weights read 598 of 600 rows in 60 rounds. A mechanism that adds noise at the hub does not protect
+against the hub. Early stopping is refused under a budget, because the loss would have to be paid for.
 """
 
 from __future__ import annotations

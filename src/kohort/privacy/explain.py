@@ -396,8 +396,8 @@ _ROUNDS: Final = (
 _LEARNED: Final[dict[type[Guarantee], str]] = {
     Raw: "Every row that is released as it is.",
     Aggregate: (
-        "Your rows: it chooses what numbers in clear are computed from, such as the weights you train from. In a "
-        "test, 598 of 600 rows of a site were read this way. Use it where you would trust the hub with the rows."
+        "Your rows: it chooses what numbers in clear are computed from, such as the weights you train from. "
+        "kohort audit shows how many can be read so. Use it where you would trust the hub with the rows."
     ),
     KAnonymous: "The released classes: which class a person is in, for whoever knows the person's quasi-identifiers.",
     KKm: "The released classes: which class a person is in, for whoever knows the quasi-identifiers and m items.",

@@ -24,6 +24,7 @@ from kohort.files import write_atomic
 from kohort.report import charts, words
 from kohort.report.curves import curves_html
 from kohort.report.flow import flow_picture
+from kohort.report.recommend import recommendation
 from kohort.report.runs import Run, check_run
 from kohort.report.verdict import verdict_on
 
@@ -170,6 +171,8 @@ def render(runs: Sequence[Mapping[str, Any]], *, title: str, plan: Mapping[str, 
             title=words.printable(title),
             lead=_lead(finished, shared),
             verdicts=[(verdict_on(run), _flow(run, alone=len(finished) == 1)) for run in finished],
+            recommended=recommendation(finished),
+            attacked=any(run.attacked for run in finished),
             sections=_sections(finished),
             finished=finished,
             failed=[run for run in checked if run.error],

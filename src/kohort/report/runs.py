@@ -29,6 +29,7 @@ from kohort.report.words import printable
 __all__ = [
     "FAILED_FILE",
     "RUN_FILE",
+    "AttackRow",
     "DisclosureRow",
     "LedgerCheck",
     "Run",
@@ -88,6 +89,22 @@ class LedgerCheck:
 
 
 @dataclass(frozen=True, kw_only=True)
+class AttackRow:
+    """What one attack of `kohort audit` found, or why it was not made; see `evaluate.attacks.finding.Finding`."""
+
+    attack: str
+    family: str
+    on: str
+    by: str
+    verdict: str
+    measure: str = ""
+    success: float | None = None
+    guess: float | None = None
+    interval: tuple[float, float] | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Run:
     """A run as the report reads it: the keys of the JSON object of `kohort run`; unknown keys are ignored."""
 
@@ -121,6 +138,23 @@ class Run:
     ledger_head: str = ""
     ledger: LedgerCheck | None = None
     """None when there was no ledger to verify."""
+    attacks: list[AttackRow] = field(default_factory=list)
+    """What `kohort audit` found; empty for a run that was not audited."""
+
+    @property
+    def attacked(self) -> list[AttackRow]:
+        """The attacks that were made."""
+        return [one for one in self.attacks if one.success is not None]
+
+    @property
+    def unattacked(self) -> list[AttackRow]:
+        """What was not attacked; the notes say why."""
+        return [one for one in self.attacks if one.success is None]
+
+    @property
+    def membership(self) -> float | None:
+        """The largest area under the curve of a membership attack; None where none was made."""
+        return max((one.success or 0.0 for one in self.attacked if one.family == "membership"), default=None)
 
     @property
     def label(self) -> str:

@@ -122,11 +122,17 @@ def _bounded(run: Run, private: Sequence[DisclosureRow]) -> str:
     return "What left is exact: no noise was added."
 
 
+def _membership(run: Run) -> str:
+    if run.membership is None:
+        return "Who took part may be inferred from the model; kohort audit measures how well."
+    return f"Who took part may be inferred from the model; the attacks above reach {run.membership:.3f}, a guess 0.5."
+
+
 def _unprotected(run: Run, private: Sequence[DisclosureRow]) -> list[str]:
     kinds = {item.kind for item in private}
     found = []
     if run.epsilon is None:
-        found.append("Who took part may be inferred from the model; kohort audit measures how well.")
+        found.append(_membership(run))
     elif run.dp and "no guarantee" in str(run.dp.get("scope", "")):
         found.append(f"What the budget covers: {run.dp['scope']}.")
     found += [words.kind_named(name).sentence for name in ("raw", *_NUMBERS, *_SMALL_CELLS) if name in kinds]

@@ -53,7 +53,7 @@ _KINDS = (
         "partial",
         "#d07a1e",
         "Numbers computed from the rows of one site, such as trained weights. This is not a protection: rows can be "
-        "read by a lying hub, which chooses the weights that sites train from (598 of 600 rows in a test).",
+        "read by a lying hub, which chooses the weights that sites train from; kohort audit measures how many.",
     ),
     Kind(
         "domain",

@@ -17,10 +17,14 @@ from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
 from kohort.errors import ConfigError, nearest
-from kohort.evaluate.choice import COSTS, Figures, cheapest, figures_of, front, parse_conditions
+from kohort.evaluate.choice import COSTS, Figures, cheapest, figures_of, front, objectives, parse_conditions
 from kohort.files import disk_errors, require_new, write_atomic
+from kohort.models.files import find_model, read_model
 from kohort.privacy.dp.tuning import cost_of_choice
 from kohort.privacy.ledger.summary import spent_by_site
+from kohort.report.audits import AUDIT_FILE, write_audits
+from kohort.rng import Streams
+from kohort.runs.auditing.on_model import loss_threshold_of
 from kohort.runs.backend import Simulation
 from kohort.runs.config import Plan, read_plan
 from kohort.runs.folder import RunFolder, stored_result
@@ -98,6 +102,7 @@ def compare(
     seeds: int = 1,
     choose: str | None = None,
     rows: Rows = "all",
+    attack: bool = False,
     resume: bool = False,
     force: bool = False,
     say: Callable[[str], None] = lambda _: None,
@@ -110,6 +115,7 @@ def compare(
         seeds: How many seeds each setting is run with.
         choose: Conditions; the cheapest setting that fulfils them is chosen. None: none is.
         rows: "all", or "low-risk" to try settings out on rows of low risk alone.
+        attack: Whether every model is attacked by membership inference, as one more figure and axis.
         resume: Keep the runs that are finished there and go on with the others.
         force: Replace what is in `out`.
         say: Takes lines about progress.
@@ -136,7 +142,8 @@ def compare(
         words += [] if rows == "all" else [rows]  # a comparison on other rows must not go on with these runs
         folder = out / f"run-{number:0{len(str(len(phases)))}d}{_slug(setting.chosen, words)}"
         say(f"{number} of {len(phases)}: {_words(setting.chosen)}, seed {seed}")
-        runs.append(_run_of(setting.plan, folder, seed, rows, resume=resume, force=force))
+        made = _run_of(setting.plan, folder, seed, rows, resume=resume, force=force)
+        runs.append({**made, "attacks": [_attacked(setting.plan, folder, seed, rows)]} if attack else made)
         folders.append(folder)
         if number == 1:  # what cannot be judged is known now, and not only when all runs are made
             first = [figures_of(runs)]
@@ -156,12 +163,14 @@ def compare(
             }
             for index, (setting, known) in enumerate(zip(settings, figures, strict=True))
         ],
-        "objectives": ["score", *COSTS],
+        "objectives": list(objectives(figures)),
         "pareto": [index * seeds + seed for index in front(figures) for seed in range(seeds)],
         "chosen": None if best is None else best * seeds,
         "rows": rows,
         "tuning": None if cost is None else {**cost.to_mapping(), "rows": rows},
     }
+    if attack:
+        write_audits(out / AUDIT_FILE, [_audit_of(found, folder) for found, folder in zip(runs, folders, strict=True)])
     write_atomic(out / COMPARISON_FILE, (json.dumps(result, indent=1, allow_nan=False) + "\n").encode())
     return result
 
@@ -217,6 +226,24 @@ def _run_of(plan: Plan, folder: Path, seed: int, rows: Rows, *, resume: bool, fo
         return known
     backend = Rehearsal() if rows == "low-risk" else Simulation()
     return run(plan, out=folder, seed=seed, resume=resume, force=force, backend=backend).to_mapping()
+
+
+def _attacked(plan: Plan, folder: Path, seed: int, rows: Rows) -> dict[str, Any]:
+    """The loss threshold on the model of a finished run, as a report shows it."""
+    backend = Rehearsal() if rows == "low-risk" else Simulation()
+    population = backend.populate(plan, Streams.seeded(seed))
+    return loss_threshold_of(read_model(find_model(folder)), population, seed=seed).to_mapping()
+
+
+def _audit_of(run: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """What a report reads of it; see `kohort.runs.auditing.audit.Audit`."""
+    return {
+        "audited": [folder.name],
+        "method": run["method"],
+        "ledger_heads": [run["ledger_head"]],
+        "findings": run["attacks"],
+        "notes": [],
+    }
 
 
 def _clear(out: Path) -> None:

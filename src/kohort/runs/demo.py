@@ -17,9 +17,13 @@ from typing import Any
 from kohort.errors import ConfigError, KohortError, ResourceError
 from kohort.files import disk_errors, write_atomic
 from kohort.methods.registry import Method, find_method, methods
+from kohort.report.audits import AUDIT_FILE, with_audits, write_audits
 from kohort.report.curves import read_runs_with_curves
 from kohort.report.page import write_report
 from kohort.report.runs import FAILED_FILE, read_shared_plan
+from kohort.runs.auditing.audit import Audit
+from kohort.runs.auditing.on_model import loss_threshold_of
+from kohort.runs.auditing.replay import Listening
 from kohort.runs.config import Plan, load_plan, only_read
 from kohort.runs.run import Progress, run
 from kohort.runs.secure_default import with_secure_sum
@@ -90,7 +94,7 @@ def run_demo(
     seed: int = 0,
     watching: Callable[[Method], AbstractContextManager[Watch]] = lambda _: nullcontext(lambda _: None),
 ) -> list[dict[str, Any]]:
-    """Run every method into `folder`, verify every ledger, and write the report.
+    """Run every method into `folder`, attack every model, verify every ledger, and write the report.
 
     Args:
         folder: Where the runs go, one folder per method.
@@ -106,12 +110,13 @@ def run_demo(
     """
     _compile_kernel()
     errors: list[KohortError] = []
+    audits: list[dict[str, Any]] = []
     for method in methods().values():
         place = folder / method.name
         try:
             plan = demo_plan(method, rounds=rounds)
             with watching(method) as watch:
-                run(plan, out=place, seed=seed, force=True, watch=watch)
+                audits.append(_run_and_attack(plan, place, seed, watch))
         except ResourceError:
             raise
         except KohortError as error:
@@ -119,10 +124,22 @@ def run_demo(
             failed = {"method": method.name, "error": str(error)}
             write_atomic(place / FAILED_FILE, (json.dumps(failed, indent=1) + "\n").encode())
     runs = read_runs_with_curves(folder)
+    if audits:
+        write_audits(folder / AUDIT_FILE, audits)
+        runs = with_audits(runs, folder / AUDIT_FILE)
     write_report(folder / "report.html", runs, title=TITLE, plan=read_shared_plan(folder))
     if len(errors) == len(runs):
         raise errors[0]
     return runs
+
+
+def _run_and_attack(plan: Plan, place: Path, seed: int, watch: Watch) -> dict[str, Any]:
+    """Run a plan, and attack its model by the loss threshold: the attack that needs nothing but the model and rows."""
+    backend = Listening(tasks=frozenset())
+    outcome = run(plan, out=place, seed=seed, force=True, watch=watch, backend=backend)
+    found = loss_threshold_of(outcome.model, backend.populations[0], seed=seed)
+    heads = (outcome.ledger_head,)
+    return Audit(audited=(place.name,), method=plan.method, findings=(found,), ledger_heads=heads).to_mapping()
 
 
 def prepare_folder(folder: Path, *, force: bool) -> None:

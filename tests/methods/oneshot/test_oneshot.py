@@ -18,7 +18,7 @@ from kohort.crypto.sums import encrypted as encrypted_module
 from kohort.crypto.sums.he import BFV, PublicKey, SecretKey
 from kohort.crypto.sums.masks import SCHEME as MASKS
 from kohort.errors import ConfigError, DataError, IntegrityError, KohortError, RefusedError
-from kohort.evaluate.attacks import OneHot, singled_out
+from kohort.evaluate.attacks.gram import OneHot, singled_out
 from kohort.methods.oneshot.design import Cells, Layout, OneShotSection
 from kohort.methods.oneshot.fit import PENALTIES, check_before, chosen_notes, decoded
 from kohort.methods.oneshot.state import FILE, Batch, OneShotState, join, leave, load_state, save_state

@@ -256,13 +256,14 @@ class Together:
     rows: int
 
 
-def together(first: Any, second: Any, *, quasi: Sequence[str]) -> Together:
+def together(first: Any, second: Any, *, quasi: Sequence[str], promised: int | None = None) -> Together:
     """Measure what two releases show together: k-anonymity of each does not compose.
 
     Args:
         first: A released table.
         second: Another release of the same rows, in the same order.
         quasi: The quasi-identifiers; each table may lack some of them.
+        promised: The crowd that each release promises; by default the smallest class of both.
 
     Returns:
         The crowd that is left.
@@ -288,9 +289,9 @@ def together(first: Any, second: Any, *, quasi: Sequence[str]) -> Together:
         parts.append(group_rows(table, columns))
     pairs = parts[0].of_row * parts[1].count + parts[1].of_row
     _, place, sizes = np.unique(pairs, return_inverse=True, return_counts=True)
-    promised = min(int(part.sizes.min()) for part in parts)
-    isolated = int((sizes[place] < promised).sum())
-    return Together(k=int(sizes.min()), promised=promised, isolated=isolated, rows=tables[0].height)
+    least = min(int(part.sizes.min()) for part in parts) if promised is None else promised
+    isolated = int((sizes[place] < least).sum())
+    return Together(k=int(sizes.min()), promised=least, isolated=isolated, rows=tables[0].height)
 
 
 def k_anonymity(frame: Any, *, quasi: Sequence[str]) -> int:

@@ -5,7 +5,7 @@ decomposition with every reply, adds the ciphertexts, and multiplies the encrypt
 site decrypts the weights.
 
 Sharp edges: U S determines the rows up to a rotation, and the rows of a small site can be recovered from it
-(`kohort.evaluate.attacks`). Sites below `min_rows` take no part, and a note counts the other small sites.
+(`kohort.evaluate.attacks.gram`). Sites below `min_rows` take no part, and a note counts the other small sites.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ from kohort.protocol.wire import Payload
 __all__ = ["OPEN_WEIGHTS", "SEND_FACTORS", "paper_claims", "paper_contract", "paper_protocol"]
 
 SMALL_SITE = 16
-"""Measured with `kohort.evaluate.attacks.recovery_rate`."""
 
 
 def _keys(approved: ApprovedPlan) -> PaperKeys:
@@ -148,8 +147,5 @@ def paper_protocol(hub: Hub) -> ProtocolGenerator:
     small = sum(hub.rows[site] <= SMALL_SITE for site in replies.sites)
     notes = ["mode paper: every site's U S was sent in clear, and all sites share one key"]
     if small:
-        notes.append(
-            f"{small} sites have {SMALL_SITE} rows or fewer, and U S gives most of such rows back; "
-            "kohort study oneshot measures it"
-        )
+        notes.append(f"{small} sites have {SMALL_SITE} rows or fewer, which U S may give back: kohort audit attacks it")
     return Result(model=model, rounds=1, stopped_by="rounds", notes=tuple(notes))

@@ -4,7 +4,7 @@ A site sends U S of X F = U S V' (X has a column a row, [1, x]) and m = X F F db
 [U S | U_p S_p] again (Iwen and Ong's incremental scheme) and solves w = U (S^2 + lambda)^-1 U'm.
 
 For comparison only: U S determines X F up to a rotation of the rows, and for a site with few rows the rows themselves
-can be recovered (`kohort.evaluate.attacks`).
+can be recovered (`kohort.evaluate.attacks.gram`).
 """
 
 from __future__ import annotations

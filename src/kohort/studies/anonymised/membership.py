@@ -22,6 +22,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from kohort.evaluate.attacks.released import could_stand_for
 from kohort.rng import Streams
 from kohort.studies.anonymised.classifiers import classifier
 from kohort.studies.anonymised.protocols import NOT_ANONYMISED
@@ -29,7 +30,6 @@ from kohort.studies.anonymised.release import release
 from kohort.studies.anonymised.tables import VARIANTS, AnonymisedSession, Case
 from kohort.studies.harness.found import Found, Part, ResultTable
 from kohort.studies.harness.parallel import in_parallel
-from kohort.tables.cells import SUPPRESSED, Interval, Label, canonical_text, parse_cell
 from kohort.tables.hierarchy import Hierarchy
 
 __all__ = ["attack", "membership"]
@@ -111,29 +111,3 @@ def _judged(score: NDArray[Any], is_member: NDArray[np.bool_]) -> tuple[float, f
 
     threshold = np.quantile(score[~is_member].astype(np.float64), 1 - FALSE_ALARMS)
     return float(roc_auc_score(is_member, score)), float((score[is_member] > threshold).mean())
-
-
-def could_stand_for(
-    table: pl.DataFrame, rows: pl.DataFrame, columns: Sequence[str], hierarchies: Mapping[str, Hierarchy]
-) -> NDArray[np.bool_]:
-    """[rows, table]: whether each row of the table could stand for each row, in all of the columns."""
-    agree = np.ones((rows.height, table.height), dtype=np.bool_)
-    for name in columns:
-        values, of_row = np.unique(_texts(rows[name]), return_inverse=True)
-        cells, of_cell = np.unique(_texts(table[name]), return_inverse=True)
-        agree &= np.array([_holds(cell, values, hierarchies.get(name)) for cell in cells])[of_cell][:, of_row].T
-    return agree
-
-
-def _texts(column: pl.Series) -> NDArray[np.str_]:
-    return np.array(["" if value is None else canonical_text(value) for value in column.to_list()])
-
-
-def _holds(cell: str, values: NDArray[np.str_], hierarchy: Hierarchy | None) -> NDArray[np.bool_]:
-    """Which values a cell could stand for."""
-    read = parse_cell(cell) if hierarchy is not None else cell
-    if isinstance(read, Label) and hierarchy is not None:
-        return np.isin(values, hierarchy.leaves(read.text))
-    if isinstance(read, Interval):
-        return np.array([read.missing if text == "" else read.low <= float(text) <= read.high for text in values])
-    return np.asarray((values == cell) | (read is SUPPRESSED))

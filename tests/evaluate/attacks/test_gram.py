@@ -12,7 +12,7 @@ from tests.support.examples import examples
 
 from kohort.crypto.sums.scheme import FixedPoint
 from kohort.errors import DataError
-from kohort.evaluate.attacks import (
+from kohort.evaluate.attacks.gram import (
     Grid,
     OneHot,
     factor_of_gram,

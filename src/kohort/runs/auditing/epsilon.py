@@ -11,7 +11,7 @@ What it covers: noise, clipping, sampling and steps of gradients (`mechanism = "
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
@@ -22,11 +22,11 @@ from numpy.typing import NDArray
 from kohort.errors import ConfigError
 from kohort.evaluate.gaussian_audit import EpsilonAudit, audit_scores
 from kohort.methods.registry import find_method
-from kohort.protocol.engine import LocalEngine
 from kohort.protocol.hub import Ask, Replies
 from kohort.protocol.plan.phases import DPSection, SecureSumSection, TrainingPhase
 from kohort.rng import Streams
-from kohort.runs.backend import RunContext, Simulation
+from kohort.runs.auditing.replay import Listening
+from kohort.runs.backend import Simulation
 from kohort.runs.config import Plan, load_plan
 from kohort.runs.run import run
 
@@ -192,29 +192,9 @@ def _audited_plan(phase: TrainingPhase, secure: SecureSumSection | None, design:
     )
 
 
-@dataclass(frozen=True)
-class _Listening(Simulation):
-    """A simulation that notes what the hub is told, and what it sends."""
-
-    heard: list[tuple[Ask, Replies]] = field(default_factory=list)
-
-    def engine(self, ready: RunContext) -> LocalEngine:
-        """The engine of a simulation, with a listener at the hub."""
-        made = super().engine(ready)
-        exchange = made.exchange
-
-        def listened(ask: Ask) -> Replies:
-            replies = exchange(ask)
-            self.heard.append((ask, replies))
-            return replies
-
-        setattr(made, "exchange", listened)  # noqa: B010 - one engine listens, not its class
-        return made
-
-
 def _scores(plan: Plan, design: _Design, coins: list[NDArray[np.bool_]], *, seed: int) -> Floats:
     """One run: how much of every canary is in what left, all sites one after the other."""
-    place = _Listening(tables={"canaries": design.table(coins)})
+    place = Listening(tables={"canaries": design.table(coins)})
     model: Any = run(plan, seed=seed, backend=place).model
     encoder, sites = model.encoder, range(len(coins))
     if design.shared:

@@ -1,0 +1,1 @@
+"""`kohort audit`: a run is repeated and listened to, and what left its sites is attacked."""

@@ -1,0 +1,117 @@
+"""Attacks on page one, the recommendation at the end: of the runs they are about, and no rosier than their figures."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.report.test_verdict import item
+from tests.support.run_reports import finished
+
+from kohort.errors import ConfigError, IntegrityError
+from kohort.report.audits import with_audits, write_audits
+from kohort.report.page import render
+from kohort.report.recommend import recommendation
+from kohort.report.runs import check_run
+
+FOUND = {
+    "attack": "membership: loss threshold", "family": "membership", "on": "the model", "by": "anyone with the model",
+    "measure": "area under the curve", "success": 0.7125, "guess": 0.5, "interval": [0.69, 0.73],
+    "verdict": "better than guessing", "note": "", "details": {},
+}  # fmt: skip
+
+
+def run_of(name: str, *kinds: str, accuracy: float = 0.8, attack: float | None = None, **more: Any) -> dict[str, Any]:
+    made = finished(name, disclosed=[item(kind) for kind in kinds], ledger_head=name, **more)
+    made["metrics"]["accuracy"] = accuracy
+    if attack is not None:
+        verdict = FOUND["verdict"] if attack > 0.55 else "no better than guessing"
+        made["attacks"] = [{**FOUND, "success": attack, "verdict": verdict}]
+    return made
+
+
+def test_attacks_stand_on_page_one_beside_a_guess() -> None:
+    page = render([run_of("fedavg", "secure-sum", attack=0.7125)], title="A run")
+    first = page[: page.index('id="runs-1"')]
+    assert "Attacks beside guessing" in first
+    assert "0.7125" in first
+    assert "0.5000" in first
+    assert "which no ledger signs" in first
+    assert "the attacks above reach 0.713" in first
+
+
+def test_what_was_not_attacked_is_told_with_its_reason() -> None:
+    made = run_of("fedavg", "secure-sum", attack=0.5)
+    made["attacks"].append({**FOUND, "success": None, "verdict": "not attacked", "note": "ciphertexts alone"})
+    page = render([made], title="A run")
+    assert "What was not attacked, and why" in page
+    assert "ciphertexts alone" in page
+
+
+def test_an_audit_is_shown_beside_its_own_run_alone(tmp_path: Path) -> None:
+    write_audits(tmp_path / "a.json", [{"ledger_heads": ["one"], "findings": [FOUND]}])
+    runs = with_audits([run_of("one", "secure-sum"), run_of("two", "secure-sum")], tmp_path / "a.json")
+    assert [len(run["attacks"]) for run in runs] == [1, 0]
+    with pytest.raises(ConfigError, match="other runs"):
+        with_audits([run_of("two", "secure-sum")], tmp_path / "a.json")
+
+
+def test_findings_on_two_runs_together_belong_to_neither(tmp_path: Path) -> None:
+    write_audits(tmp_path / "a.json", [{"ledger_heads": ["one", "two"], "findings": [FOUND]}])
+    with pytest.raises(ConfigError, match="other runs"):
+        with_audits([run_of("one", "secure-sum")], tmp_path / "a.json")
+
+
+@pytest.mark.parametrize(
+    "content", ["[]", "{", '{"audits": [{}]}', '{"audits": [{"ledger_heads": ["a"], "findings": [1]}]}']
+)
+def test_a_damaged_audit_is_exit_6(tmp_path: Path, content: str) -> None:
+    (tmp_path / "a.json").write_text(content)
+    with pytest.raises(IntegrityError):
+        with_audits([run_of("a", "secure-sum")], tmp_path / "a.json")
+
+
+def told(*runs: dict[str, Any]) -> str:
+    return " ".join(recommendation([check_run(run, where="a test") for run in runs]))
+
+
+def test_the_best_score_does_not_win_when_rows_left() -> None:
+    said = told(
+        run_of("central", "raw", accuracy=0.9),
+        run_of("partial", "k-anonymous", accuracy=0.89),
+        run_of("fedavg", "secure-sum", accuracy=0.8, attack=0.5),
+    )
+    assert "fedavg has the best accuracy: 0.8000" in said
+    assert "central has 0.9000; raw rows left the sites" in said
+
+
+def test_a_run_whose_members_show_is_not_recommended() -> None:
+    said = told(run_of("leaky", "secure-sum", accuracy=0.9, attack=0.7), run_of("other", "secure-sum", accuracy=0.8))
+    assert "other has the best accuracy" in said
+
+
+def test_a_budget_that_leaves_rows_out_bounds_not_every_attack() -> None:
+    part = run_of(
+        "hybrid",
+        "dp",
+        epsilon=2.0,
+        delta=1e-5,
+        unit="row",
+        dp={"scope": "rows of high risk; rows of low risk: no guarantee"},
+    )
+    whole = run_of("fedavg", "dp", epsilon=1.0, delta=1e-5, unit="row", accuracy=0.7)
+    assert "No run has a budget over all rows" in told(part, run_of("other", "secure-sum"))
+    assert "fedavg has 0.7000 with epsilon 1" in told(part, whole)
+
+
+def test_one_run_is_no_choice() -> None:
+    assert told(run_of("fedavg", "secure-sum")) == ""
+
+
+def test_the_twin_of_a_report_holds_the_attacks(tmp_path: Path) -> None:
+    from kohort.report.page import write_report
+
+    twin = write_report(tmp_path / "page.html", [run_of("fedavg", "secure-sum", attack=0.6)], title="A run")
+    assert json.loads(twin.read_text())["runs"][0]["attacks"][0]["success"] == 0.6
