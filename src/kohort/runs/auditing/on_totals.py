@@ -117,7 +117,7 @@ def totals_findings(replay: Replay) -> list[Finding]:
             why = "the hub has no totals: sites sent them to each other"
         return [_not(why)]
     state = load_state(replay.outcome.files[FILE])
-    if state.noise:
+    if replay.plan.config.dp is not None:
         return [_not("the totals have noise, and their epsilon bounds every attack")]
     return [_on_totals(replay, state), *_by_coalitions(replay, state)]
 
