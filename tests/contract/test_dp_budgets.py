@@ -21,6 +21,7 @@ from kohort.testing.noise import SMALL, drawn_noise
 
 DP = {"epsilon": 2.0, "delta": 1e-4}
 SERVER = {"kind": "server", "rounds": 2, "batch": 0, "optimizer": "sgd", "lr": 0.1}
+GATE = {"k": 5, "release_k": 5, "count": "local"}
 BUDGETS: Mapping[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "fedavg": ("fedavg", {"dp": DP}, {}),
     "fedavg-after": ("fedavg", {"dp": {**DP, "mechanism": "after"}}, {}),
@@ -29,6 +30,7 @@ BUDGETS: Mapping[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "hybrid": ("hybrid", {"phases": [{**SERVER, "rows": "all", "dp": DP}], "clusters": "given"}, {}),
     "additive": ("additive", {"dp": {**DP, "epsilon": 8.0}, "min_bin": 5}, {}),
     "oneshot": ("oneshot", {"dp": DP, "secure": {"sum": "masks"}}, {}),
+    "partial": ("partial", {"dp": DP, "kept": "sum", "gate": GATE}, {"batch": 0, "optimizer": "sgd"}),
 }
 
 
