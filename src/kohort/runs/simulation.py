@@ -134,6 +134,8 @@ def schema_of(section: DataSection, columns: list[str], *, codebook: Schema | No
         categories=section.categories,
         other=section.other,
         nullable=section.nullable,
+        hierarchies=section.hierarchies,
+        ordered=section.ordered,
     )
     if codebook is not None:
         schema = schema.with_defaults(codebook)

@@ -18,7 +18,8 @@ import polars as pl
 from numpy.typing import NDArray
 
 from kohort.errors import ConfigError, DataError
-from kohort.tables.cells import Cell, Interval, Label, Suppressed, ValueSet, parse_cell
+from kohort.tables.cells import Cell, Interval, Label, Suppressed, ValueSet, format_cell, parse_cell
+from kohort.tables.codes import CodeTree
 from kohort.tables.domain import OTHER, ColumnDomain, category_text, item_lists, number_like
 from kohort.tables.schema import ColumnSpec
 from kohort.tables.text_types import dates_of
@@ -320,7 +321,11 @@ class NumberBlock:
 
 @dataclass(frozen=True, kw_only=True)
 class ItemsBlock:
-    """A set of codes: one indicator an item. A missing set has no item, and an indicator where missing is known."""
+    """A set of codes: one indicator an item, and one a label above it where the schema declares a hierarchy.
+
+    A missing set has no item, and an indicator where missing is known. A code outside the domain is any of the known
+    codes below the lowest label that stands above it.
+    """
 
     name: str
     spec: ColumnSpec
@@ -330,7 +335,7 @@ class ItemsBlock:
     def one_item(self) -> CategoryBlock:
         """How a single item of the set is encoded."""
         domain = ColumnDomain(kind="category", categories=self.domain.categories, counted=self.domain.counted)
-        return CategoryBlock(name=self.name, spec=self.spec, domain=domain, encoding="onehot")
+        return OneItem(name=self.name, spec=self.spec, domain=domain, encoding="onehot")
 
     @cached_property
     def features(self) -> tuple[str, ...]:
@@ -340,6 +345,9 @@ class ItemsBlock:
     def encode(self, column: pl.Series, out: Floats) -> None:
         """Write the features of every row into `out`."""
         row, items = self._exploded(column, out)
+        if self.spec.hierarchy is not None:
+            self._add_cells(row, items, out, None)
+            return
         out[row, self.one_item.codes(items)] = 1
 
     def encode_any(self, column: pl.Series, out: Floats, *, mark: bool = False) -> int:
@@ -356,21 +364,27 @@ class ItemsBlock:
         del mark
         row, items = self._exploded(column, out)
         known = items.is_in(list(self.one_item.categories)).to_numpy()
+        if self.spec.hierarchy is not None:
+            self._add_cells(row, items, out, None)
+            return len(np.unique(row[~known]))
         keep = np.ones(len(row), dtype=bool) if self.one_item.keeps_other else known
         out[row[keep], self.one_item.codes(items.filter(pl.Series(keep)))] = 1
         return len(np.unique(row[~known]))
 
     def encode_generalised(self, column: pl.Series, out: Floats, hierarchy: Taxonomy | None) -> None:
         """As `encode`, for items that may be generalised: the encodings of the items add up, to 1 at most."""
-        row, items = self._exploded(column, out)
+        self._add_cells(*self._exploded(column, out), out, hierarchy)
+
+    def _add_cells(self, row: NDArray[np.int64], items: pl.Series, out: Floats, hierarchy: Taxonomy | None) -> None:
         labels = items.unique(maintain_order=True)
         if not len(labels):
             return
-        shares = np.zeros((len(labels), self.one_item.size))
+        width = len(self.one_item.features)
+        shares = np.zeros((len(labels), width))
         try:
             encode_generalised(self.one_item, labels, shares, hierarchy)
         except DataError:
-            every = np.zeros((len(items), self.one_item.size))
+            every = np.zeros((len(items), width))
             encode_generalised(self.one_item, items, every, hierarchy)  # raises with the count of all rows
             raise
         # Each label stands for few of many items: only those are added.
@@ -392,6 +406,60 @@ class ItemsBlock:
         lists = item_lists(column).alias("item").to_frame().with_row_index("row")
         pairs = lists.explode("item").drop_nulls("item")
         return pairs["row"].cast(pl.Int64).to_numpy(), pairs["item"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneItem(CategoryBlock):
+    """A single item: an indicator of its own, and of the labels above it that stand for several known items."""
+
+    @cached_property
+    def tree(self) -> CodeTree | None:
+        """What stands above the items."""
+        return self.spec.tree(self.name)
+
+    @cached_property
+    def below(self) -> dict[str, tuple[int, ...]]:
+        """The codes of the known items below each label; of labels for the same items, all have an entry."""
+        found: dict[str, list[int]] = {}
+        for code, item in enumerate(self.categories):
+            if self.tree is not None and not (item == OTHER and self.keeps_other):
+                for label in self.tree.chain(item):
+                    found.setdefault(label, []).append(code)
+        return {label: tuple(codes) for label, codes in found.items()}
+
+    @cached_property
+    def labels(self) -> tuple[str, ...]:
+        """The labels that have an indicator: one for each set of several items, the lowest, and none for all."""
+        known = len(self.categories) - (OTHER in self.categories and self.keeps_other)
+        chosen: dict[tuple[int, ...], str] = {}
+        for label, codes in self.below.items():
+            if 1 < len(codes) < known:
+                chosen.setdefault(codes, label)
+        return tuple(sorted(chosen.values()))
+
+    @cached_property
+    def features(self) -> tuple[str, ...]:
+        """Names of the features."""
+        own = tuple(f"{self.name}={category}" for category in self.categories)
+        return own + tuple(f"{self.name}={format_cell(Label(label))}" for label in self.labels)
+
+    @cached_property
+    def rows_of_codes(self) -> NDArray[np.float64]:
+        """The encoding of every code, [size, features]."""
+        above = np.zeros((self.size, len(self.labels)))
+        for place, label in enumerate(self.labels):
+            above[list(self.below[label]), place] = 1
+        return np.hstack([np.eye(self.size), above])
+
+    def _codes_of_cell(self, cell: Cell | str | None, hierarchy: Taxonomy | None) -> list[int]:
+        if self.tree is None:
+            return super()._codes_of_cell(cell, hierarchy)
+        if isinstance(cell, Label) and cell.text in self.below:
+            return list(self.below[cell.text])
+        if isinstance(cell, str) and cell not in self._code_of:
+            label = self.tree.nearest(cell, self.below)
+            return [] if label is None else list(self.below[label])
+        return super()._codes_of_cell(cell, hierarchy)
 
 
 Block: TypeAlias = CategoryBlock | NumberBlock | ItemsBlock

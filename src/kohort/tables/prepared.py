@@ -40,6 +40,8 @@ SCHEMA_FILE_KEYS = (
     "categories",
     "other",
     "nullable",
+    "hierarchies",
+    "ordered",
 )
 
 

@@ -27,7 +27,7 @@ from kohort.anonymity.relational.problem import CodedTable, Integers, Partition
 if TYPE_CHECKING:
     from kohort.anonymity.itemsets.cluster_kernel import Shape
 
-__all__ = ["ClusterExtents", "Merge", "MergeResult", "merge_clusters"]
+__all__ = ["TRIED_ROWS", "ClusterExtents", "Merge", "MergeResult", "merge_clusters"]
 
 Merge = Literal["paying", "all", "none"]
 ItemLoss = Callable[[Sequence[Integers]], NDArray[np.float64]]
@@ -177,6 +177,7 @@ def merge_clusters(
     k: int,
     item_loss: ItemLoss,
     occurrences: float,
+    tried_rows: int = TRIED_ROWS,
 ) -> MergeResult:
     """Join clusters while it is allowed and, with "paying", worth it.
 
@@ -190,6 +191,7 @@ def merge_clusters(
         k: Largest count in `supports`.
         item_loss: Summed loss of the items of each of several sets of rows, taken as classes.
         occurrences: Weighted item occurrences of the whole table.
+        tried_rows: Rows that may be tried in unions altogether.
     """
     partition = Partition.of_labels(labels)
     if merge == "none" or partition.count < 2:
@@ -206,6 +208,7 @@ def merge_clusters(
         k=k,
         item_loss=item_loss,
         occurrences=occurrences,
+        budget=tried_rows,
     )
     state.run(np.argsort(_along(table, partition), kind="stable"))
     found = np.empty(table.rows, np.int64)

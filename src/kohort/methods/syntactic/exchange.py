@@ -39,6 +39,7 @@ from kohort.rounds.peers import (
     seal_to,
     unpack_boxes,
 )
+from kohort.tables.codes import CodeTree
 
 __all__ = [
     "KEYS",
@@ -139,7 +140,7 @@ def _place(site: Site, request: Request) -> Release:
         raise IntegrityError(f"the hub hands out classes of site {site.name!r} that it did not publish")
     state = site.state(MappingState)
     state.known = tuple(known.values())
-    counted = place_rows(site.table.rows(), own, state.known)
+    counted = place_rows(site.table.rows(), own, state.known, tree=site.plan.schema.items_tree)
     metrics = dict(
         zip(
             _COUNTS,
@@ -160,19 +161,22 @@ def _opened(site: Site, request: Request) -> dict[str, bytes]:
     return open_boxes(site, request, members)
 
 
-def place_rows(frame: pl.DataFrame, own: Published, known: Sequence[SiteMapping]) -> Placed:
+def place_rows(
+    frame: pl.DataFrame, own: Published, known: Sequence[SiteMapping], *, tree: CodeTree | None = None
+) -> Placed:
     """Map a site's own rows to its own classes and to those of all sites; ties go to the class of training.
 
     Args:
         frame: The rows.
         own: The site's classes.
         known: The classes of all sites.
+        tree: What stands above the items.
     """
-    alone = map_rows(frame, own.mapping, prefer=own.class_of)
+    alone = map_rows(frame, own.mapping, prefer=own.class_of, tree=tree)
     joint = union(known)
     trained = joint.first_class(own.mapping.site) + own.class_of
-    among = map_rows(frame, joint, prefer=trained)
-    broken, cost = costs(frame, joint, trained)
+    among = map_rows(frame, joint, prefer=trained, tree=tree)
+    broken, cost = costs(frame, joint, trained, tree=tree)
     dearer = (among.violated > broken) | ((among.violated == broken) & (among.loss > cost))
     return Placed(
         rows=frame.height,

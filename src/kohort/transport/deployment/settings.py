@@ -30,7 +30,7 @@ __all__ = [
 
 SCHEMA_KEYS = (
     "target", "quasi", "sensitive", "identifiers", "items", "features", "drop",
-    "kinds", "bins", "bounds", "categories", "other", "nullable", "person", "weight",
+    "kinds", "bins", "bounds", "categories", "other", "nullable", "person", "weight", "hierarchies", "ordered",
 )  # fmt: skip
 
 
