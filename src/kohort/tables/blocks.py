@@ -8,7 +8,7 @@ one value give the same numbers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple, Protocol, TypeAlias
@@ -332,7 +332,7 @@ class ItemsBlock:
     domain: ColumnDomain
 
     @cached_property
-    def one_item(self) -> CategoryBlock:
+    def one_item(self) -> OneItem:
         """How a single item of the set is encoded."""
         domain = ColumnDomain(kind="category", categories=self.domain.categories, counted=self.domain.counted)
         return OneItem(name=self.name, spec=self.spec, domain=domain, encoding="onehot")
@@ -346,7 +346,7 @@ class ItemsBlock:
         """Write the features of every row into `out`."""
         row, items = self._exploded(column, out)
         if self.spec.hierarchy is not None:
-            self._add_cells(row, items, out, None)
+            self._add(row, items, out, self.one_item.plain_rows)
             return
         out[row, self.one_item.codes(items)] = 1
 
@@ -365,7 +365,7 @@ class ItemsBlock:
         row, items = self._exploded(column, out)
         known = items.is_in(list(self.one_item.categories)).to_numpy()
         if self.spec.hierarchy is not None:
-            self._add_cells(row, items, out, None)
+            self._add(row, items, out, self.one_item.plain_rows)
             return len(np.unique(row[~known]))
         keep = np.ones(len(row), dtype=bool) if self.one_item.keeps_other else known
         out[row[keep], self.one_item.codes(items.filter(pl.Series(keep)))] = 1
@@ -373,20 +373,33 @@ class ItemsBlock:
 
     def encode_generalised(self, column: pl.Series, out: Floats, hierarchy: Taxonomy | None) -> None:
         """As `encode`, for items that may be generalised: the encodings of the items add up, to 1 at most."""
-        self._add_cells(*self._exploded(column, out), out, hierarchy)
+        row, items = self._exploded(column, out)
+        self._add(row, items, out, lambda cells: self._cell_shares(cells, items, hierarchy))
 
-    def _add_cells(self, row: NDArray[np.int64], items: pl.Series, out: Floats, hierarchy: Taxonomy | None) -> None:
-        labels = items.unique(maintain_order=True)
-        if not len(labels):
-            return
+    def _cell_shares(self, cells: pl.Series, items: pl.Series, hierarchy: Taxonomy | None) -> NDArray[np.float64]:
+        """The encoding of each distinct cell."""
         width = len(self.one_item.features)
-        shares = np.zeros((len(labels), width))
+        shares = np.zeros((len(cells), width))
         try:
-            encode_generalised(self.one_item, labels, shares, hierarchy)
+            encode_generalised(self.one_item, cells, shares, hierarchy)
         except DataError:
             every = np.zeros((len(items), width))
             encode_generalised(self.one_item, items, every, hierarchy)  # raises with the count of all rows
             raise
+        return shares
+
+    def _add(
+        self,
+        row: NDArray[np.int64],
+        items: pl.Series,
+        out: Floats,
+        shares_of: Callable[[pl.Series], NDArray[np.float64]],
+    ) -> None:
+        """Add up the encodings of the items of each row, to 1 at most."""
+        labels = items.unique(maintain_order=True)
+        if not len(labels):
+            return
+        shares = shares_of(labels)
         # Each label stands for few of many items: only those are added.
         label_of, item = np.nonzero(shares)
         held = np.bincount(label_of, minlength=len(labels))
@@ -450,6 +463,15 @@ class OneItem(CategoryBlock):
         for place, label in enumerate(self.labels):
             above[list(self.below[label]), place] = 1
         return np.hstack([np.eye(self.size), above])
+
+    def plain_rows(self, items: pl.Series) -> NDArray[np.float64]:
+        """The encoding of each of some items as they are; one outside the domain is any below its lowest label."""
+        found = np.zeros((len(items), len(self.features)))
+        for place, item in enumerate(items.to_list()):
+            codes = self._codes_of_cell(item, None)
+            if codes:
+                found[place] = self.rows_of_codes[codes].mean(axis=0)
+        return found
 
     def _codes_of_cell(self, cell: Cell | str | None, hierarchy: Taxonomy | None) -> list[int]:
         if self.tree is None:

@@ -83,6 +83,9 @@ class Syntactic(LearnerKeys):
     anonymise: AnonymiseSection = field(default_factory=AnonymiseSection)
     share: Literal["hub", "peers"] = "hub"
     """hub: the hub gets every site's classes and hands them to all | peers: sites get them, sealed past the hub"""
+    gain: bool = False
+    """Also run, in a simulation, the same on rows as they are and without the anonymised columns, and say how much of
+    what these columns add is kept."""
 
 
 def _anonymise(site: Site, request: Request) -> Release:
