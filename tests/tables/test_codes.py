@@ -55,6 +55,8 @@ def test_contradicting_chains_and_unknown_systems_are_refused() -> None:
         Schema.of(items=["codes"], hierarchies={"codes": "icd11"})
     with pytest.raises(ConfigError, match="nothing reads"):
         Schema.of(features=["place"], hierarchies={"place": PLACES})
+    with pytest.raises(ConfigError, match="no labels above its items"):
+        Schema.of(items=["codes"], ancestors=["codes"])
     with pytest.raises(ConfigError, match="cannot be ordered"):
         Schema.of(items=["codes"], ordered=["codes"])
 
@@ -79,7 +81,7 @@ def test_a_plan_holds_the_content_of_a_hierarchy_file(tmp_path: Path) -> None:
 
 def encoder(**options: object) -> tuple[Encoder, pl.DataFrame]:
     frame = pl.DataFrame({"codes": [["250.01", "401"], ["250.02"], ["414", "V45"], []], "y": ["a", "b", "a", "b"]})
-    schema = Schema.of(items=["codes"], target="y", hierarchies={"codes": "icd9"}, **options)  # type: ignore[arg-type]
+    schema = Schema.of(items=["codes"], target="y", hierarchies={"codes": "icd9"}, ancestors=["codes"], **options)  # type: ignore[arg-type]
     schema = schema.resolve(frame.columns)
     return Encoder(schema, learn_domain(frame, schema), encoding="onehot", dtype="float64"), frame
 

@@ -98,6 +98,8 @@ class DataSection:
     hierarchies: Mapping[str, str | tuple[tuple[str, ...], ...]] = field(default_factory=dict)
     """What stands above the values of quasi-identifiers and items: icd9, icd10, or lines of a value and its labels; a
     plan file may name a CSV instead."""
+    ancestors: tuple[str, ...] = ()
+    """Columns of items with a hierarchy, for which the labels above an item are features too."""
     ordered: tuple[str, ...] = ()
     """Columns whose `categories` are listed in their order."""
     missing: Literal["impute", "category", "drop"] = "impute"

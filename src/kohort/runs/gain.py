@@ -19,7 +19,7 @@ __all__ = ["MEASURES", "ColumnsGain", "reference_plans"]
 
 MEASURES = ("auc", "accuracy", "r2")
 BY_COLUMN = ("kinds", "bins", "bounds", "categories", "hierarchies")
-LISTS = ("other", "nullable", "ordered", "keep")
+LISTS = ("other", "nullable", "ancestors", "ordered", "keep")
 
 
 @dataclass(frozen=True, kw_only=True)

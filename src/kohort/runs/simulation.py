@@ -135,6 +135,7 @@ def schema_of(section: DataSection, columns: list[str], *, codebook: Schema | No
         other=section.other,
         nullable=section.nullable,
         hierarchies=section.hierarchies,
+        ancestors=section.ancestors,
         ordered=section.ordered,
     )
     if codebook is not None:

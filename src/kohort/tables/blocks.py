@@ -321,7 +321,7 @@ class NumberBlock:
 
 @dataclass(frozen=True, kw_only=True)
 class ItemsBlock:
-    """A set of codes: one indicator an item, and one a label above it where the schema declares a hierarchy.
+    """A set of codes: one indicator an item, and one a label above it where the schema asks for ancestors.
 
     A missing set has no item, and an indicator where missing is known. A code outside the domain is any of the known
     codes below the lowest label that stands above it.
@@ -443,6 +443,8 @@ class OneItem(CategoryBlock):
     @cached_property
     def labels(self) -> tuple[str, ...]:
         """The labels that have an indicator: one for each set of several items, the lowest, and none for all."""
+        if not self.spec.ancestors:
+            return ()
         known = len(self.categories) - (OTHER in self.categories and self.keeps_other)
         chosen: dict[tuple[int, ...], str] = {}
         for label, codes in self.below.items():

@@ -41,6 +41,7 @@ SCHEMA_FILE_KEYS = (
     "other",
     "nullable",
     "hierarchies",
+    "ancestors",
     "ordered",
 )
 

@@ -53,8 +53,8 @@ class ColumnSpec:
     (bins[i-1], bins[i]] is i, a value above the last is len(bins). `other` sends unseen categories to a category named
     "other". `nullable` declares that missing values can occur. A `kind` of None follows the type of the column.
     `answer` is the type of a target's values, so that predictions have it too, and of dates, which are shown as such.
-    `hierarchy` says what stands above the values (`kohort.tables.codes`), and `ordered` that categories are listed in
-    their order.
+    `hierarchy` says what stands above the values (`kohort.tables.codes`), `ancestors` that labels above items are
+    features too, and `ordered` that categories are listed in their order.
     """
 
     roles: frozenset[Role] = frozenset()
@@ -66,6 +66,7 @@ class ColumnSpec:
     nullable: bool = False
     answer: Answer | None = None
     hierarchy: HierarchyText | None = None
+    ancestors: bool = False
     ordered: bool = False
 
     @property
@@ -88,14 +89,15 @@ class ColumnSpec:
                 out[name] = list(value) if isinstance(value, tuple) else value
         if self.hierarchy is not None:
             out["hierarchy"] = self.hierarchy if isinstance(self.hierarchy, str) else [*map(list, self.hierarchy)]
-        out.update({name: True for name in ("other", "nullable", "ordered") if getattr(self, name)})
+        out.update({name: True for name in ("other", "nullable", "ancestors", "ordered") if getattr(self, name)})
         return out
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> ColumnSpec:
         """The inverse of `to_mapping`."""
         known = (
-            "roles", "kind", "categories", "bounds", "bins", "other", "nullable", "answer", "hierarchy", "ordered",
+            "roles", "kind", "categories", "bounds", "bins", "other", "nullable", "answer", "hierarchy", "ancestors",
+            "ordered",
         )  # fmt: skip
         _refuse_unknown(mapping, known, "column")
         return cls(
@@ -108,6 +110,7 @@ class ColumnSpec:
             nullable=bool(mapping.get("nullable", False)),
             answer=mapping.get("answer"),
             hierarchy=_hierarchy_text(mapping.get("hierarchy")),
+            ancestors=bool(mapping.get("ancestors", False)),
             ordered=bool(mapping.get("ordered", False)),
         )
 
@@ -166,6 +169,7 @@ class Schema:
         person: str | None = None,
         weight: str | None = None,
         hierarchies: Mapping[str, HierarchyText] | None = None,
+        ancestors: Iterable[str] = (),
         ordered: Iterable[str] = (),
     ) -> Schema:
         """A schema from lists of names.
@@ -188,6 +192,7 @@ class Schema:
             weight: How much a row counts in training.
             hierarchies: What stands above the values of some columns: "icd9", "icd10", or lines of a value and the
                 labels above it.
+            ancestors: Columns of items for which the labels above an item are features too.
             ordered: Columns whose categories are declared in their order.
 
         Raises:
@@ -216,9 +221,10 @@ class Schema:
             for name in members:
                 roles.setdefault(name, set()).add(role)
         other_names, nullable_names = _names(other, "other"), _names(nullable, "nullable")
-        above, ordered_names = hierarchies or {}, _names(ordered, "ordered")
+        above, ancestor_names = hierarchies or {}, _names(ancestors, "ancestors")
+        ordered_names = _names(ordered, "ordered")
         declared = (kinds or {}, bins or {}, bounds or {}, categories or {}, other_names, nullable_names)
-        for group in (*declared, above, ordered_names):
+        for group in (*declared, above, ancestor_names, ordered_names):
             for name in group:
                 roles.setdefault(name, set())
         columns = {
@@ -231,6 +237,7 @@ class Schema:
                 bins=_optional_tuple((bins or {}).get(name), float),
                 nullable=name in nullable_names,
                 hierarchy=_hierarchy_text(above.get(name)),
+                ancestors=name in ancestor_names,
                 ordered=name in ordered_names,
             )
             for name, found in roles.items()
@@ -300,6 +307,7 @@ class Schema:
                     bins=own.bins or known.bins,
                     nullable=own.nullable or known.nullable,
                     hierarchy=own.hierarchy or known.hierarchy,
+                    ancestors=own.ancestors or known.ancestors,
                     ordered=own.ordered or (known.ordered and own.categories is None),
                 )
             columns[name] = replace(merged, roles=own.roles or known.roles)
@@ -387,7 +395,8 @@ class Schema:
 
 OF_KEYS = (
     "target", "quasi", "sensitive", "identifiers", "items", "features", "drop",
-    "kinds", "bins", "bounds", "categories", "other", "nullable", "person", "weight", "hierarchies", "ordered",
+    "kinds", "bins", "bounds", "categories", "other", "nullable", "person", "weight", "hierarchies", "ancestors",
+    "ordered",
 )  # fmt: skip
 
 
@@ -445,6 +454,9 @@ def _check_column(name: str, spec: ColumnSpec) -> None:
 
 
 def _check_order(name: str, spec: ColumnSpec) -> None:
+    if spec.ancestors and (spec.hierarchy is None or Role.ITEMS not in spec.roles):
+        hint = "Ancestors are for items with a hierarchy: list it in data.hierarchies"
+        raise ConfigError(f"column {name!r} has no labels above its items", hint=hint)
     if not spec.ordered and spec.hierarchy is None:
         return
     _ = spec.tree(name)  # refuses an unknown code system and chains that contradict each other

@@ -175,8 +175,8 @@ class ItemAnonymiser:
     def _recoded(self, order: Integers, classes: Integers, persons: Integers) -> Generalised:
         weights, losses = self._recoding
         node = recode(
-            self.rows, self.tree, order=order, classes=classes, persons=persons, k=self.k, m=self.m, weights=weights
-        )
+            self.rows, self.tree, order=order, classes=classes, persons=persons, k=self.k, m=self.m, weights=weights,
+        )  # fmt: skip
         leaf = self.rows.leaf[self.rows.places(order)[0]]
         return Generalised(node, losses[node] * self.node_weights[leaf])
 

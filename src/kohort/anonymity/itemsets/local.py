@@ -67,7 +67,7 @@ def recode(
 
     found: Integers = recode_items(
         class_starts, np.append(first_rows, len(order)), row_starts, rows.leaf[places], tree.parent,
-        weights, k, m, most,
+        len(tree.items), weights, k, m, most,
     )  # fmt: skip
     return found
 

@@ -2,11 +2,12 @@
 
 Every occurrence of an item stands on a node: the item, a label above it, or nowhere (suppressed). A combination of up
 to m nodes that a row shows is rare while fewer than k persons of the class show it. In a sweep every row moves one node
-of each of its rare combinations: to the parent, or away where there is none. It moves the node that is in most of them;
-among these the one whose parent stands for the most items of the class beside its own, as that is where the row is
-likeliest to meet others, and the more so the less a loss there counts; then the first. A node that is rare by itself
-goes up to the first node with enough items of the class below it: none before can be shown by enough persons. All rows
-of a class decide by the same counts, so rows that share a rare combination move together and meet again above.
+of each of its rare combinations: to the parent, or away where there is none. Labels move before items, so that an item
+stays exact while another one gives way; then the node that is in most rare combinations; among these the one whose
+parent stands for the most items of the class beside its own, as that is where the row is likeliest to meet others, and
+the more so the less a loss there counts; then the first. A node that is rare by itself goes up to the first node with
+enough items of the class below it: none before can be shown by enough persons. All rows of a class decide by the same
+counts, so rows that share a rare combination move together and meet again above.
 
 Guarantees: afterwards every combination of up to m nodes that a row shows is shown by k persons of its class. A class
 depends on its own rows alone, and there is no randomness.
@@ -40,10 +41,11 @@ class Units(NamedTuple):
 
 
 class Tree(NamedTuple):
-    """What stands above each node (-1: nothing), how much a loss there counts, and how many occurrences of the class at
-    hand there are at and below it."""
+    """What stands above each node (-1: nothing), how many nodes are items, which come first, how much a loss on a node
+    counts, and how many occurrences of the class at hand there are at and below it."""
 
     parent: Any
+    items: Any
     weight: Any
     below: Any
 
@@ -71,14 +73,14 @@ class Buffers(NamedTuple):
 
 
 @compiled
-def recode_items(class_starts, unit_starts, row_starts, leaf, parent, weight, k, m, most):
+def recode_items(class_starts, unit_starts, row_starts, leaf, parent, items, weight, k, m, most):
     """Node of each occurrence, -1 where it is suppressed.
 
     Class c has the units `class_starts[c]` to `class_starts[c + 1]`; `weight[x]` is how much a loss on node x counts,
     above 0, and `most` the largest number of combinations that a unit has.
     """
     units = Units(unit_starts, row_starts, leaf.copy())
-    tree = Tree(parent, weight, np.zeros(len(parent), np.int64))
+    tree = Tree(parent, items, weight, np.zeros(len(parent), np.int64))
     longest = np.int64(1)
     for row in range(len(row_starts) - 1):
         longest = max(longest, row_starts[row + 1] - row_starts[row])
@@ -224,15 +226,18 @@ def _above(x, rare, tree, k):
 @inner
 def _rather(i, j, nodes, blame, tree):
     """Whether the i-th node of a row is rather moved than the j-th, which stands before it."""
+    x, y = nodes[i], nodes[j]
+    if (x >= tree.items) != (y >= tree.items):
+        return x >= tree.items
     if blame[i] != blame[j]:
         return blame[i] > blame[j]
-    return _growth(nodes[i], tree) > _growth(nodes[j], tree)
+    return _growth(x, tree) > _growth(y, tree)
 
 
 @inner
 def _growth(x, tree):
     """How many times more occurrences of the class there are below the parent of a node, by its weight; 0 where there
-    is none: other nodes go up before one is suppressed."""
+    is none."""
     p = tree.parent[x]
     return tree.below[p] / tree.below[x] / tree.weight[x] if p >= 0 else 0.0
 
@@ -287,6 +292,12 @@ def _count_unit(unit, sign, units, base, buffers, counts, k, m):
         found = _list_keys(row, found, units, base, buffers, m)
     if units.starts[unit + 1] - units.starts[unit] > 1:
         keys[:found].sort()
+    return _add_keys(found, sign, keys, counts, k)
+
+
+@inner
+def _add_keys(found, sign, keys, counts, k):
+    """Count combinations, of which equal ones stand side by side and count once."""
     counts = _make_room(counts, found)
     for i in range(found):
         if i == 0 or keys[i] != keys[i - 1]:

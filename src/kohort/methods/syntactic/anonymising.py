@@ -70,7 +70,8 @@ class AnonymiseSection:
     """Items that too few hold together: in the rows that hold them an item goes up the hierarchy, to its root, before
     it is suppressed (recode) | they become groups in all rows (generalise) | the rows that hold them lose an item
     (suppress). auto: recode with a declared hierarchy, else generalise."""
-    merge: Literal["paying", "all", "none"] = "paying"
+    merge: Literal["paying", "all", "printed", "none"] = "paying"
+    """printed: as the paper prints it | all, paying: partners by the loss of the union, always or where it pays"""
     suppression_limit: Annotated[float, Ge(0), Le(1)] = 0.5
     """Share of a site's item occurrences that may be left out, if they must."""
     importance: ImportanceSection = field(default_factory=ImportanceSection)

@@ -54,17 +54,19 @@ __all__ = [
     "sealed_to_peers",
 ]
 
-_COUNTS = ("rows", "own", "union", "dearer", "suppressed", "items")
+_COUNTS = ("rows", "own", "union", "dearer", "suppressed", "items", "lost")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Published:
-    """A site's mapping, the class of each of its rows, the number of its items, and how many were suppressed."""
+    """A site's mapping, the class of each of its rows, the number of its items, how many were suppressed, and what all
+    of them lose."""
 
     mapping: SiteMapping
     class_of: NDArray[np.integer[Any]]
     items: int
     suppressed: int
+    lost: float
 
     @property
     def claim(self) -> KKm:
@@ -86,6 +88,7 @@ class Placed:
     dearer: int
     items: int
     suppressed: int
+    lost: float
 
 
 @dataclass
@@ -144,7 +147,7 @@ def _place(site: Site, request: Request) -> Release:
     metrics = dict(
         zip(
             _COUNTS,
-            (counted.rows, counted.own, counted.joint, counted.dearer, counted.suppressed, counted.items),
+            (counted.rows, counted.own, counted.joint, counted.dearer, counted.suppressed, counted.items, counted.lost),
             strict=True,
         )
     )
@@ -185,6 +188,7 @@ def place_rows(
         dearer=int(dearer.sum()),
         items=own.items,
         suppressed=own.suppressed,
+        lost=own.lost,
     )
 
 
@@ -242,5 +246,6 @@ def sealed_to_peers(hub: Hub) -> Generator[Ask | RoundEnd, Any, Placed]:
 
 
 def _total(replies: Replies) -> Placed:
-    rows, own, joint, dearer, suppressed, items = (int(replies.metric(name).sum()) for name in _COUNTS)
-    return Placed(rows=rows, own=own, joint=joint, dearer=dearer, items=items, suppressed=suppressed)
+    rows, own, joint, dearer, suppressed, items = (int(replies.metric(name).sum()) for name in _COUNTS[:-1])
+    lost = float(replies.metric(_COUNTS[-1]).sum())
+    return Placed(rows=rows, own=own, joint=joint, dearer=dearer, items=items, suppressed=suppressed, lost=lost)

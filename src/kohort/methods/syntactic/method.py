@@ -52,6 +52,7 @@ from kohort.methods.syntactic.exchange import (
 )
 from kohort.methods.syntactic.mapped_encoder import MappedEncoder, encode_released, labels_of
 from kohort.methods.syntactic.mapped_model import MappedModel
+from kohort.methods.syntactic.mapping.tables import column_ncp
 from kohort.models.network_model import NetworkModel
 from kohort.models.options import FloatArray
 from kohort.models.rows import with_target
@@ -117,6 +118,7 @@ def _anonymise(site: Site, request: Request) -> Release:
         class_of=made.result.cluster,
         items=made.result.loss.occurrences,
         suppressed=made.result.suppressed_items,
+        lost=made.result.item_loss * made.result.loss.occurrences,
     )
     x = encode_released(encoder, made.released, mapping)
     rows = with_target(encoder, x, frame, bounded=True)
@@ -174,6 +176,7 @@ def protocol(config: Syntactic, hub: Hub) -> ProtocolGenerator:
     ended: RoundsResult = yield from _seen_through(hub, encoder, federated_rounds(hub, weights))
     ks = replies.metric("k")
     facts = _facts(placed, classes=int(replies.metric("classes").sum()), k=int(ks.min()), m=config.anonymise.m)
+    facts["ncp"] = _losses(hub.approved.schema, encoder, placed)
     return Result(
         model=_model(hub, encoder, ended.weights),
         rounds=ended.rounds,
@@ -217,6 +220,12 @@ def _facts(placed: Placed, *, classes: int, k: int, m: int) -> dict[str, Any]:
     }
 
 
+def _losses(schema: Schema, encoder: MappedEncoder | None, placed: Placed) -> dict[str, float]:
+    """NCP of each quasi-identifier whose classes the hub knows, and what the items lose by the same measure."""
+    found = {} if encoder is None else column_ncp(encoder.classes_known)
+    return found | ({", ".join(schema.items): placed.lost / placed.items} if placed.items else {})
+
+
 def _notes(placed: Placed, facts: dict[str, Any], *, hidden: bool, largest_k: int) -> tuple[str, ...]:
     notes = [
         f"{facts['classes']:,} classes; of {placed.rows:,} training rows {facts['same_class_own']:.1%} get the class "
@@ -225,6 +234,9 @@ def _notes(placed: Placed, facts: dict[str, Any], *, hidden: bool, largest_k: in
     ]
     if largest_k > facts["k"]:
         notes.append(f"k differs by site, from {facts['k']} to {largest_k}: policies raised it")
+    if facts.get("ncp"):
+        listed = ", ".join(f"{name} {value:.3f}" for name, value in facts["ncp"].items())
+        notes.append(f"information loss by column (NCP, 0: as it is, 1: nothing is left): {listed}")
     if placed.suppressed:
         notes.append(f"{placed.suppressed:,} of {placed.items:,} items were suppressed and not trained on")
     if hidden:

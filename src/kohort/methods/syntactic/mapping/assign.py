@@ -3,7 +3,9 @@
 A class is legitimate for a row when each of its cells covers the row's value (a number inside the interval, a category
 in the set or below the label) and each of the row's items stands under one of its labels. Of the legitimate classes a
 row gets the one that costs least: the weighted NCP of its cells (eq. 2) plus the weighted UL of the labels the row's
-items get there (eqs 4 and 5, an item released as it is costing nothing). Of classes that cost the same, the preferred
+items get there (eqs 4 and 5, an item released as it is costing nothing). Under labels of a tree, which are nested, each
+item costs the share of all items that its label stands for instead: by UL a second large label makes the first one
+cost nothing. Of classes that cost the same, the preferred
 one comes first, then the one whose labels stand for the fewest items, then the one with the lowest number.
 
 When no class is legitimate the row is flagged, and gets a class that breaks the fewest conditions (columns that do not
@@ -357,7 +359,7 @@ def _block(part: slice, rows: _NewRows, table: ClassTable, index: _ItemIndex, sh
     labels = table.labels
     arguments = (
         np.concatenate([*tables, index.bits]), conditions, starts, items, item_starts - item_starts[0],
-        first, index.before, labels.starts, labels.label_at, labels.size, labels.weight, values,
+        first, index.before, labels.starts, labels.label_at, labels.size, labels.weight, labels.by_share, values,
         shapes.is_number, shapes.low, shapes.high, shapes.missing, shapes.held, shapes.domain, shapes.cost,
         table.weights, table.items_weight, table.loss,
     )  # fmt: skip

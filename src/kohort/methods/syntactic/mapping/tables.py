@@ -26,6 +26,7 @@ __all__ = [
     "LabelTable",
     "NumberCells",
     "class_table",
+    "column_ncp",
     "column_weights",
     "label_table",
     "unseen_item",
@@ -65,7 +66,8 @@ class LabelTable:
     """The distinct items, and for each the classes whose labels hold it with the label: entries starts[i]:starts[i+1].
 
     `size` and `weight` are the items a label stands for and w of eq. 4, which is 0 for an item released as it is.
-    `listed` is how many items the labels of a class stand for together.
+    `listed` is how many items the labels of a class stand for together. `by_share` says that an item costs its label's
+    weight, which is then w times the share of the items that the label stands for.
     """
 
     items: tuple[str, ...]
@@ -75,6 +77,7 @@ class LabelTable:
     size: Integers
     weight: Floats
     listed: Integers
+    by_share: bool
 
 
 @dataclass(frozen=True)
@@ -116,6 +119,16 @@ def class_table(
         loss=loss[order],
         labels=label_table(mapping.groups, order, _checked(item_weights or {}, "item weight"), tree),
     )
+
+
+def column_ncp(mapping: JointMapping) -> dict[str, float]:
+    """NCP of each quasi-identifier: the mean over the rows of all classes (eq. 1)."""
+    table = class_table(mapping, weights=None, item_weights=None)
+    rows = mapping.sizes[table.order]
+    return {
+        column.name: float((cells.cost * rows).sum() / rows.sum())
+        for column, cells in zip(mapping.columns, table.columns, strict=True)
+    }
 
 
 def column_weights(mapping: JointMapping, weights: Mapping[str, float] | None) -> tuple[Floats, float]:
@@ -226,6 +239,8 @@ def label_table(
     means = [float(np.mean([item_weights.get(item, 1.0) for item in held])) for held in groups.members]
     is_label = np.array([isinstance(parse_cell(label), Label) for label in groups.labels], np.bool_)
     weight = np.where((size > 1) | is_label, means, 0.0)
+    if tree is not None:
+        weight = weight * size / max(len({item for held in groups.members for item in held}), 1)
     covered = groups.members if tree is None else _with_unseen(groups, tree)
     items = sorted({item for held in covered for item in held})
     code = {item: at for at, item in enumerate(items)}
@@ -245,7 +260,7 @@ def label_table(
     by = by[lowest]
     starts = np.concatenate([[0], np.cumsum(np.bincount(flat[by], minlength=len(items)))]).astype(np.int64)
     listed = np.bincount(class_at[by], minlength=len(order))
-    return LabelTable(tuple(items), starts, class_at[by], label_at[by], size, weight, listed)
+    return LabelTable(tuple(items), starts, class_at[by], label_at[by], size, weight, listed, tree is not None)
 
 
 def unseen_item(label: str) -> str:
