@@ -23,8 +23,8 @@ def joined(merge: str, delta: float, **options: Any) -> list[list[int]]:
 
 
 def test_the_union_decides_for_all_and_the_own_places_for_printed() -> None:
-    """The seed loses nothing in ages and items. By the union its partner is 41 to 42, next to it in age. By places it is
-    90 to 94: third by relational loss and, of the clusters that lose no items, next to it."""
+    """The seed loses nothing in ages and items. By the union its partner is 41 to 42, next to it in age. By places it
+    is 90 to 94: further by relational loss, and next to it by item loss."""
     assert [40, 40, 41, 42] in joined("all", 0.06)
     assert [40, 40, 90, 94] in joined("printed", 0.25)
     assert joined("none", 0.25) == [[0, 5], [40, 40], [41, 42], [90, 94], [100, 100]]
