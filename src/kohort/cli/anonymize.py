@@ -135,7 +135,7 @@ def anonymize(
     item_groups: Annotated[str, typer.Option(help="kkm: per-cluster or table-wide.")] = "per-cluster",
     rare: Annotated[
         str,
-        typer.Option(help="kkm: generalise rare combinations of items, or recode or suppress single items of them."),
+        typer.Option(help="kkm: generalise rare combinations of items, recode or suppress single items of them."),
     ] = "generalise",
     item_suppression: Annotated[float, typer.Option(help="kkm: share of items that may be suppressed.")] = 1.0,
     max_set: Annotated[

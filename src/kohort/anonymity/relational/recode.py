@@ -214,7 +214,7 @@ def label_cells(
 ) -> tuple[ColumnCells, ...]:
     """The lowest label above all values of a class, column by column; columns without a hierarchy as `set_cells`."""
     first = partition.starts[:-1]
-    made = []
+    made: list[ColumnCells] = []
     for place, (levels, codes) in enumerate(zip(steps, table.codes, strict=True)):
         if levels is None:
             alone = CodedTable(table.columns[place : place + 1], table.codes[place : place + 1])

@@ -162,8 +162,8 @@ def protocol(config: Syntactic, hub: Hub) -> ProtocolGenerator:
     hub = replace(hub, sites=replies.sites, rows=left)
     if learner_of(config) is not None:
         learned = yield from LEARN.fit(config, hub)
-        facts = {"classes": int(replies.metric("classes").sum()), "k": int(replies.metric("k").min())}
-        return replace(learned, facts={**learned.facts, **facts, "m": config.anonymise.m})
+        found = {"classes": int(replies.metric("classes").sum()), "k": int(replies.metric("k").min())}
+        return replace(learned, facts={**learned.facts, **found, "m": config.anonymise.m})
     encoder = None
     if config.share == "hub":
         mappings, placed = yield from published_to_hub(hub, least_k=config.anonymise.k)

@@ -175,7 +175,7 @@ class Figures:
                 f"k = {k:g}: training rows mapped to a class of higher cost", sum(one["dearer_class"] for one in facts)
             ),
             mean("items suppressed", lambda one: one["suppressed_items"] / one["items"]),
-            *(mean(f"NCP of {name}", lambda one, name=name: one["ncp"][name]) for name in facts[0]["ncp"]),
+            *(Found.mean(f"k = {k:g}: NCP of {name}", [one["ncp"][name] for one in facts]) for name in facts[0]["ncp"]),
         ]
 
     def notes(self) -> list[str]:
