@@ -42,7 +42,7 @@ from kohort.runs.plan.default_method import (
     with_default_settings,
     with_default_sum,
 )
-from kohort.runs.plan.mapping import with_mapping
+from kohort.runs.plan.mapping import with_hierarchies, with_mapping
 from kohort.runs.plan.overrides import dotted_keys, key_of, without_keys
 from kohort.runs.python_words import in_python_words, speaks_python
 from kohort.runs.results.observer import Progress
@@ -174,7 +174,7 @@ class Federation:
                 self._tables = _as_tables(table)
             if isinstance(data.get("mapping"), Path):
                 data["mapping"] = str(data["mapping"])
-            data = with_mapping({"data": data}, Path())["data"]
+            data = with_hierarchies(with_mapping({"data": data}, Path()), Path())["data"]
             data.setdefault("features", "rest")
             if sites is not None:
                 layout["count"] = sites

@@ -127,14 +127,15 @@ def anonymize(
     ] = None,
     delta: Annotated[float, typer.Option(help="kkm: relational loss up to which classes may be merged.")] = 0.95,
     merge: Annotated[
-        str, typer.Option(help="kkm: merge classes where it lowers the loss, all that delta allows, or none.")
+        str, typer.Option(help="kkm: merge classes where it is paying, all that delta allows, as printed, or none.")
     ] = "paying",
     item_hierarchy: Annotated[
-        str, typer.Option(metavar="none|auto|icd9|FILE", help="kkm: groups of items, or labels of a hierarchy.")
+        str, typer.Option(metavar="none|auto|icd9|icd10|FILE", help="kkm: groups of items, or labels of a hierarchy.")
     ] = "none",
     item_groups: Annotated[str, typer.Option(help="kkm: per-cluster or table-wide.")] = "per-cluster",
     rare: Annotated[
-        str, typer.Option(help="kkm: generalise rare combinations of items, or suppress single items of them.")
+        str,
+        typer.Option(help="kkm: generalise rare combinations of items, recode or suppress single items of them."),
     ] = "generalise",
     item_suppression: Annotated[float, typer.Option(help="kkm: share of items that may be suppressed.")] = 1.0,
     max_set: Annotated[

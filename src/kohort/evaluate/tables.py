@@ -48,8 +48,9 @@ def predict_table(
 ) -> tuple[pl.DataFrame, int]:
     """`frame` with a column of predictions, and how many rows have none.
 
-    With `proba`, one column a class follows with its probability. With `missing="skip"`, rows with missing values that
-    the model does not know get null.
+    With `proba`, one column a class follows with its probability, and then what the model says of how it read each row,
+    unless the table has columns of these names. With `missing="skip"`, rows with missing values that the model does not
+    know get null.
     """
     names = [predicted_column(model)]
     if proba:
@@ -67,6 +68,7 @@ def predict_table(
         if proba:
             shares = model.predict_proba(part)
             added += [pl.Series(name, shares[:, code]) for code, name in enumerate(names[1:])]
+        added += [column for column in model.read_as(part) if column.name not in frame.columns]
     if readable is None:
         return frame.with_columns(added), 0
     # Row numbers of the predictions; null where there is none, which gather passes on.

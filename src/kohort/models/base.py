@@ -216,6 +216,18 @@ class Model(ABC):
         del frame
         return Remarks()
 
+    def read_as(self, frame: pl.DataFrame) -> list[pl.Series]:
+        """How each row was read, as columns beside its prediction; none, for most kinds.
+
+        Args:
+            frame: The rows.
+
+        Returns:
+            Columns with one entry per row.
+        """
+        del frame
+        return []
+
     def _error(self, table: pl.DataFrame) -> float:
         rows = encode_test_rows(self.encoder, table)
         found = self.codes(rows.x)

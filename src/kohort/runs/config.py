@@ -26,7 +26,7 @@ from kohort.protocol.plan.sections import LEARNED_KINDS, ModelSection, TrainSect
 from kohort.runs.plan import default_method as defaults
 from kohort.runs.plan.costs import CostSection
 from kohort.runs.plan.data_options import with_data
-from kohort.runs.plan.mapping import with_mapping
+from kohort.runs.plan.mapping import with_hierarchies, with_mapping
 from kohort.runs.plan.overrides import (
     METHOD_NAME,
     apply_overrides,
@@ -95,6 +95,13 @@ class DataSection:
     other: tuple[str, ...] = ()
     """Columns whose unseen categories become "other" instead of an error."""
     nullable: tuple[str, ...] = ()
+    hierarchies: Mapping[str, str | tuple[tuple[str, ...], ...]] = field(default_factory=dict)
+    """What stands above the values of quasi-identifiers and items: icd9, icd10, or lines of a value and its labels; a
+    plan file may name a CSV instead."""
+    ancestors: tuple[str, ...] = ()
+    """Columns of items with a hierarchy, for which the labels above an item are features too."""
+    ordered: tuple[str, ...] = ()
+    """Columns whose `categories` are listed in their order."""
     missing: Literal["impute", "category", "drop"] = "impute"
     """impute: a number is the middle of its agreed bounds, a category has a level for it, and an indicator says so.
     category: the same with 0 for numbers. drop: rows with a missing value are left out, and counted."""
@@ -329,7 +336,7 @@ def read_plan(
     """
     raw = with_data(read_toml(path, "plan"), data or {})
     changed = apply_overrides(raw, overrides, method_last=drop_overrides)
-    renamed = with_mapping(without_deprecated_keys(changed), path.parent)
+    renamed = with_hierarchies(with_mapping(without_deprecated_keys(changed), path.parent), path.parent)
     first = _validated_plan(renamed)
     dropped = _droppable(raw, first, overrides, drop_overrides=drop_overrides)
     plan = _validated_plan(without_keys(renamed, dropped)) if dropped else first

@@ -23,7 +23,7 @@ __all__ = ["explain_plan", "plan_schema"]
 
 _SCHEMA_KEYS: Final = (
     "target", "quasi", "sensitive", "identifiers", "items", "features", "drop",
-    "kinds", "bins", "bounds", "categories", "other", "nullable", "person",
+    "kinds", "bins", "bounds", "categories", "other", "nullable", "person", "hierarchies", "ancestors", "ordered",
 )  # fmt: skip
 _OTHERS: Final = "columns that the plan does not name"
 

@@ -6,7 +6,7 @@ written before the plan and the data are found good, every file is whole or abse
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,7 @@ from kohort.evaluate.intervals import RESAMPLES
 from kohort.evaluate.utility import evaluate_model
 from kohort.files import require_new, write_atomic
 from kohort.methods.registry import Method, find_method
-from kohort.models.base import Model
+from kohort.models.base import Model, Remarks
 from kohort.models.rows import encode_rows
 from kohort.privacy.ledger.results import bind_results
 from kohort.privacy.ledger.signing import Signer
@@ -36,6 +36,7 @@ from kohort.runs.agreed import approved_plan_for
 from kohort.runs.backend import Backend, RunContext, Simulation
 from kohort.runs.config import Plan
 from kohort.runs.folder import RunFolder
+from kohort.runs.gain import ColumnsGain, reference_plans
 from kohort.runs.ledgers import open_ledger, seal_ledger, signers_of
 from kohort.runs.plan_faults import plan_faults, require_training
 from kohort.runs.results.judged import judge
@@ -140,6 +141,7 @@ def run(
     measured, judged_rows, more = judged_model(model, site_models, population, usable)
     test, notes = population.test.filter(pl.Series(judged_rows)), (*notes, *more)
     metrics = {} if measured is None else _evaluate(measured, population, judged_rows)
+    remarks = _with_gain(model.remarks(test), metrics, plan, streams, place)
     outcome = outcome_of(
         plan=plan,
         backend=place.name,
@@ -162,7 +164,7 @@ def run(
             *hub.network.notes,
             *result.notes,
         ],
-        remarks=model.remarks(test),
+        remarks=remarks,
         judged=judge(
             hub.encoder,
             population,
@@ -184,6 +186,15 @@ def run(
     if folder is not None:
         _write(outcome, folder, signer=signers.sealer, run=ledger.run)
     return outcome
+
+
+def _with_gain(remarks: Remarks, metrics: Mapping[str, Any], plan: Plan, streams: Streams, place: Backend) -> Remarks:
+    """What the anonymised columns keep of their own gain, where the plan asks for it and the sites are simulated."""
+    if not getattr(plan.config, "gain", False) or not isinstance(place, Simulation) or streams.seed is None:
+        return remarks
+    plain, deleted = (run(one, seed=streams.seed, backend=place).metrics for one in reference_plans(plan))
+    found = ColumnsGain.of(metrics, plain, deleted)
+    return remarks if found is None else found.added_to(remarks)
 
 
 def _open_folder(

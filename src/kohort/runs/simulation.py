@@ -136,6 +136,9 @@ def schema_of(section: DataSection, columns: list[str], *, codebook: Schema | No
         categories=section.categories,
         other=section.other,
         nullable=section.nullable,
+        hierarchies=section.hierarchies,
+        ancestors=section.ancestors,
+        ordered=section.ordered,
     )
     if codebook is not None:
         schema = schema.with_defaults(codebook)

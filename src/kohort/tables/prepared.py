@@ -40,6 +40,9 @@ SCHEMA_FILE_KEYS = (
     "categories",
     "other",
     "nullable",
+    "hierarchies",
+    "ancestors",
+    "ordered",
 )
 
 

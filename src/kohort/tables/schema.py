@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, cast, get_args
 
 from kohort.errors import ConfigError, DataError, nearest
+from kohort.tables.codes import CodeTree, HierarchyText
 from kohort.toml import read_toml
 
 __all__ = ["ColumnKind", "ColumnSpec", "Role", "Schema"]
@@ -53,6 +54,8 @@ class ColumnSpec:
     (bins[i-1], bins[i]] is i, a value above the last is len(bins). `other` sends unseen categories to a category named
     "other". `nullable` declares that missing values can occur. A `kind` of None follows the type of the column.
     `answer` is the type of a target's values, so that predictions have it too, and of dates, which are shown as such.
+    `hierarchy` says what stands above the values (`kohort.tables.codes`), `ancestors` that labels above items are
+    features too, and `ordered` that categories are listed in their order.
     """
 
     roles: frozenset[Role] = frozenset()
@@ -63,6 +66,9 @@ class ColumnSpec:
     bins: tuple[float, ...] | None = None
     nullable: bool = False
     answer: Answer | None = None
+    hierarchy: HierarchyText | None = None
+    ancestors: bool = False
+    ordered: bool = False
 
     @property
     def declared_kind(self) -> ColumnKind | None:
@@ -82,13 +88,18 @@ class ColumnSpec:
             value = getattr(self, name)
             if value is not None:
                 out[name] = list(value) if isinstance(value, tuple) else value
-        out.update({name: True for name in ("other", "nullable") if getattr(self, name)})
+        if self.hierarchy is not None:
+            out["hierarchy"] = self.hierarchy if isinstance(self.hierarchy, str) else [*map(list, self.hierarchy)]
+        out.update({name: True for name in ("other", "nullable", "ancestors", "ordered") if getattr(self, name)})
         return out
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> ColumnSpec:
         """The inverse of `to_mapping`."""
-        known = ("roles", "kind", "categories", "bounds", "bins", "other", "nullable", "answer")
+        known = (
+            "roles", "kind", "categories", "bounds", "bins", "other", "nullable", "answer", "hierarchy", "ancestors",
+            "ordered",
+        )  # fmt: skip
         _refuse_unknown(mapping, known, "column")
         return cls(
             roles=frozenset(_role(name) for name in mapping.get("roles", ())),
@@ -99,7 +110,14 @@ class ColumnSpec:
             bins=_optional_tuple(mapping.get("bins"), float),
             nullable=bool(mapping.get("nullable", False)),
             answer=mapping.get("answer"),
+            hierarchy=_hierarchy_text(mapping.get("hierarchy")),
+            ancestors=bool(mapping.get("ancestors", False)),
+            ordered=bool(mapping.get("ordered", False)),
         )
+
+    def tree(self, name: str) -> CodeTree | None:
+        """What stands above the values of this column, called `name`; None where nothing is declared."""
+        return None if self.hierarchy is None else CodeTree(name, self.hierarchy)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,6 +170,9 @@ class Schema:
         person: str | None = None,
         weight: str | None = None,
         consent: str | None = None,
+        hierarchies: Mapping[str, HierarchyText] | None = None,
+        ancestors: Iterable[str] = (),
+        ordered: Iterable[str] = (),
     ) -> Schema:
         """A schema from lists of names.
 
@@ -172,6 +193,10 @@ class Schema:
             person: The identifier that names the person; it need not be listed among `identifiers`.
             weight: How much a row counts in training.
             consent: What may be done with a row (`kohort.tables.consent`).
+            hierarchies: What stands above the values of some columns: "icd9", "icd10", or lines of a value and the
+                labels above it.
+            ancestors: Columns of items for which the labels above an item are features too.
+            ordered: Columns whose categories are declared in their order.
 
         Raises:
             ConfigError: Roles or declarations of a column contradict one another, a name is listed twice, or there are
@@ -200,7 +225,10 @@ class Schema:
             for name in members:
                 roles.setdefault(name, set()).add(role)
         other_names, nullable_names = _names(other, "other"), _names(nullable, "nullable")
-        for group in (kinds or {}, bins or {}, bounds or {}, categories or {}, other_names, nullable_names):
+        above, ancestor_names = hierarchies or {}, _names(ancestors, "ancestors")
+        ordered_names = _names(ordered, "ordered")
+        declared = (kinds or {}, bins or {}, bounds or {}, categories or {}, other_names, nullable_names)
+        for group in (*declared, above, ancestor_names, ordered_names):
             for name in group:
                 roles.setdefault(name, set())
         columns = {
@@ -212,6 +240,9 @@ class Schema:
                 other=name in other_names,
                 bins=_optional_tuple((bins or {}).get(name), float),
                 nullable=name in nullable_names,
+                hierarchy=_hierarchy_text(above.get(name)),
+                ancestors=name in ancestor_names,
+                ordered=name in ordered_names,
             )
             for name, found in roles.items()
         }
@@ -279,6 +310,9 @@ class Schema:
                     bounds=own.bounds or known.bounds,
                     bins=own.bins or known.bins,
                     nullable=own.nullable or known.nullable,
+                    hierarchy=own.hierarchy or known.hierarchy,
+                    ancestors=own.ancestors or known.ancestors,
+                    ordered=own.ordered or (known.ordered and own.categories is None),
                 )
             columns[name] = replace(merged, roles=own.roles or known.roles)
         return replace(self, columns=columns)
@@ -343,6 +377,12 @@ class Schema:
         return self.with_role(Role.ITEMS)
 
     @property
+    def items_tree(self) -> CodeTree | None:
+        """What stands above the items, where it is declared."""
+        found = (self.columns[name].tree(name) for name in self.items)
+        return next((tree for tree in found if tree is not None), None)
+
+    @property
     def features(self) -> tuple[str, ...]:
         """Columns declared to be features."""
         return self.with_role(Role.FEATURE)
@@ -364,7 +404,8 @@ class Schema:
 
 OF_KEYS = (
     "target", "quasi", "sensitive", "identifiers", "items", "features", "drop",
-    "kinds", "bins", "bounds", "categories", "other", "nullable", "person", "weight", "consent",
+    "kinds", "bins", "bounds", "categories", "other", "nullable", "person", "weight", "hierarchies", "ancestors",
+    "ordered", "consent",
 )  # fmt: skip
 
 
@@ -401,6 +442,11 @@ def _optional_tuple(values: Iterable[Any] | None, convert: Callable[[Any], T]) -
     return None if values is None else tuple(convert(value) for value in values)
 
 
+def _hierarchy_text(text: Any) -> HierarchyText | None:
+    """The name of a code system, or lines of texts."""
+    return text if text is None or isinstance(text, str) else tuple(tuple(map(str, line)) for line in text)
+
+
 def _check_column(name: str, spec: ColumnSpec) -> None:
     if Role.IDENTIFIER in spec.roles and len(spec.roles) > 1:
         others = ", ".join(sorted(role for role in spec.roles if role is not Role.IDENTIFIER))
@@ -413,6 +459,21 @@ def _check_column(name: str, spec: ColumnSpec) -> None:
     if spec.kind is not None and spec.kind not in get_args(ColumnKind):
         raise ConfigError(f"column {name!r} has an unknown kind", hint=nearest(str(spec.kind), get_args(ColumnKind)))
     _check_declarations(name, spec)
+    _check_order(name, spec)
+
+
+def _check_order(name: str, spec: ColumnSpec) -> None:
+    if spec.ancestors and (spec.hierarchy is None or Role.ITEMS not in spec.roles):
+        hint = "Ancestors are for items with a hierarchy: list it in data.hierarchies"
+        raise ConfigError(f"column {name!r} has no labels above its items", hint=hint)
+    if not spec.ordered and spec.hierarchy is None:
+        return
+    _ = spec.tree(name)  # refuses an unknown code system and chains that contradict each other
+    if spec.ordered and (spec.hierarchy is not None or Role.ITEMS in spec.roles):
+        raise ConfigError(f"column {name!r} cannot be ordered", hint="Order is for categories without a hierarchy")
+    if spec.hierarchy is not None and not spec.roles & {Role.ITEMS, Role.QUASI}:
+        hint = "Hierarchies are for quasi-identifiers and items"
+        raise ConfigError(f"column {name!r} has a hierarchy that nothing reads", hint=hint)
 
 
 def _check_declarations(name: str, spec: ColumnSpec) -> None:

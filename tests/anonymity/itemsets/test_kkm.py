@@ -14,10 +14,11 @@ from tests.support.examples import examples, thorough
 
 from kohort.anonymity.checker.measures import measure
 from kohort.anonymity.itemsets.generalise import generalise
-from kohort.anonymity.itemsets.hierarchy import halves, icd9, item_tree
+from kohort.anonymity.itemsets.hierarchy import halves, item_tree
 from kohort.anonymity.itemsets.items import item_weights, read_items
 from kohort.anonymity.itemsets.kkm import KKmResult, anonymise_items, collect_items
 from kohort.errors import ConfigError, DataError, RefusedError
+from kohort.tables.codes import icd9
 from kohort.tables.hierarchy import Hierarchy
 
 CODES = ["A", "B", "C", "D", "E", "F", "G", "H", "I", "J", "K", "L"]
@@ -313,7 +314,7 @@ def test_several_columns_are_one_set() -> None:
         ({"delta": 1.5}, "delta is 1.5"),
         ({"items": []}, "no items column"),
         ({"items": "age"}, "also an items column"),
-        ({"item_hierarchy": "icd10"}, "unknown item hierarchy"),
+        ({"item_hierarchy": "icd11"}, "unknown item hierarchy"),
         ({"groups": "everywhere"}, "unknown groups"),
         ({"weights": {"size": 1.0}}, "no quasi-identifier"),
         ({"weights": {"age": 2.0}}, "not between 0 and 1"),

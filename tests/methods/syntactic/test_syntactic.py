@@ -439,7 +439,8 @@ def test_bounds_that_ask_nothing_change_no_guarantee(anonymise: dict[str, Any]) 
     [
         ({"k": 1000}, 4, "cannot be 1,000-anonymous"),
         ({"k": 30, "item_hierarchy": "auto", "suppression_limit": 0.0}, 4, "items would be suppressed"),
-        ({"m": 4}, 2, "less than or equal to 3"),
+        ({"m": 4}, 2, "m is 4"),
+        ({"m": 5}, 2, "less than or equal to 4"),
         ({"delta": 1.5}, 2, "less than or equal to 1"),
         ({"item_hierarchy": "icd"}, 2, "unknown item hierarchy"),
         ({"importance": {"method": "forest", "top": 3}}, 2, "importance.top is 3"),

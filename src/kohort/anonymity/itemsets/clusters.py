@@ -33,21 +33,20 @@ SMALLEST_BLOCK = 32
 
 
 def columns_shape(
-    table: CodedTable, weights: NDArray[np.float64], levels_by_column: Sequence[HierarchyLevels] | None
+    table: CodedTable, weights: NDArray[np.float64], levels_by_column: Sequence[HierarchyLevels | None] | None
 ) -> Shape:
     """The quasi-identifiers as the compiled loops take them."""
     from kohort.anonymity.itemsets.cluster_kernel import CATEGORY, HIERARCHY, NUMBER, WORD, Shape
 
-    kinds = [NUMBER if column.is_number else CATEGORY for column in table.columns]
-    kinds = [HIERARCHY] * len(kinds) if levels_by_column is not None else kinds
+    steps = levels_by_column or [None] * len(table.columns)
+    kinds = [
+        HIERARCHY if levels is not None else NUMBER if column.is_number else CATEGORY
+        for column, levels in zip(table.columns, steps, strict=True)
+    ]
     words = [(column.distinct - 1) // WORD + 1 if kind == CATEGORY else 0
              for column, kind in zip(table.columns, kinds, strict=True)]  # fmt: skip
-    steps = levels_by_column or ()
-    labels = [np.concatenate(levels.labels) for levels in steps]
-    costs = [
-        np.concatenate([cost[numbers] for numbers, cost in zip(levels.labels, levels.cost, strict=True)])
-        for levels in steps
-    ]
+    labels = [np.zeros(0, np.int64) if levels is None else np.concatenate(levels.labels) for levels in steps]
+    costs = [np.zeros(0) if levels is None else levels.code_costs for levels in steps]
     begins = np.concatenate(([0], np.cumsum([len(found) for found in labels])))
     return Shape(
         np.array(kinds, dtype=np.int64),
@@ -56,10 +55,10 @@ def columns_shape(
         table.offsets,
         table.points,
         np.concatenate(([0], np.cumsum(words))).astype(np.int64),
-        begins.astype(np.int64) if steps else np.zeros(len(kinds) + 1, np.int64),
-        np.array([levels.count for levels in steps] or [1] * len(kinds), dtype=np.int64),
-        np.concatenate(labels) if steps else np.zeros(1, np.int64),
-        np.concatenate(costs) if steps else np.zeros(1),
+        begins.astype(np.int64),
+        np.array([1 if levels is None else levels.count for levels in steps], dtype=np.int64),
+        np.concatenate([*labels, np.zeros(1, np.int64)]),
+        np.concatenate([*costs, np.zeros(1)]),
     )
 
 

@@ -4,7 +4,8 @@
 persons. `suppress_rare` works row by row instead: every row that holds a rare combination loses an item, and the other
 rows keep all of theirs. Counts never rise when items go, so every rare combination has to vanish; what is left to
 choose is the item that goes: the one in most rare combinations of its row, and among these the one that most persons
-of the class hold, which is missed least and draws no other combination below k with it.
+of the class hold, which is missed least and draws no other combination below k with it. `local.recode` lets items of
+such rows go up a hierarchy first.
 
 Guarantees: afterwards every combination of up to m nodes that a row shows is shown by k persons of its class, or by
 none; `suppress_rare` changes nodes in no other way; a class depends on its own rows alone, and there is no randomness.
@@ -24,7 +25,8 @@ from numpy.typing import NDArray
 from kohort.anonymity.itemsets.clusters import columns_shape
 from kohort.anonymity.itemsets.hierarchy import ItemTree
 from kohort.anonymity.itemsets.items import ItemRows, item_weights
-from kohort.anonymity.itemsets.merging import Merge, merge_clusters
+from kohort.anonymity.itemsets.local import mean_weights, node_losses, recode
+from kohort.anonymity.itemsets.merging import TRIED_ROWS, Merge, merge_clusters
 from kohort.anonymity.relational.hierarchy_levels import HierarchyLevels
 from kohort.anonymity.relational.problem import CodedTable, Integers, Partition
 from kohort.anonymity.relational.recode import ColumnCells, label_cells, set_cells
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Generalised", "ItemAnonymiser", "Rare", "generalise", "suppress_rare"]
 
-Rare = Literal["generalise", "suppress"]
+Rare = Literal["generalise", "suppress", "recode"]
 LARGEST_KEY = 2.0**62
 # Combinations of two items at most, of so many items in a class, are counted in a square.
 PAIRS = 2
@@ -43,6 +45,8 @@ LARGEST_SQUARE = 4_000
 # Supports are counts of two bytes for at most this many (cluster, item) pairs; more items share a column.
 SUPPORT_CELLS = 500_000_000
 LARGEST_SUPPORT = 30_000
+# How many times longer a row takes to be recoded than to be generalised, so that fewer are tried in merging.
+RECODING = 10
 
 Members = NDArray[np.int64]
 """Places of the shown nodes that make up a combination, [combinations, size]."""
@@ -61,7 +65,7 @@ class ItemAnonymiser:
     """A table with item sets on its way to classes: its coded columns, its items, and what was asked for."""
 
     table: CodedTable
-    steps: tuple[HierarchyLevels, ...] | None
+    steps: tuple[HierarchyLevels | None, ...] | None
     rows: ItemRows
     tree: ItemTree
     persons: Integers | None
@@ -116,6 +120,7 @@ class ItemAnonymiser:
             k=min(self.k, LARGEST_SUPPORT),
             item_loss=item_loss,
             occurrences=max(float(self.node_weights[self.rows.leaf].sum()), 1e-12),
+            tried_rows=TRIED_ROWS // RECODING if self.rare == "recode" else TRIED_ROWS,
         )
         return found.labels, found.merges, known[0] if known else None
 
@@ -162,7 +167,22 @@ class ItemAnonymiser:
         order = np.lexsort((self.persons[rows], classes))
         return rows[order], classes[order], self.persons[rows][order]
 
+    @cached_property
+    def _recoding(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """What local recoding weighs each node by, and what an item loses there."""
+        return mean_weights(self.tree, self.node_weights), node_losses(self.tree)
+
+    def _recoded(self, order: Integers, classes: Integers, persons: Integers) -> Generalised:
+        weights, losses = self._recoding
+        node = recode(
+            self.rows, self.tree, order=order, classes=classes, persons=persons, k=self.k, m=self.m, weights=weights,
+        )  # fmt: skip
+        leaf = self.rows.leaf[self.rows.places(order)[0]]
+        return Generalised(node, losses[node] * self.node_weights[leaf])
+
     def _generalise(self, order: Integers, classes: Integers, persons: Integers, *, table_wide: bool) -> Generalised:
+        if self.rare == "recode":
+            return self._recoded(order, classes, persons)
         found = generalise(
             self.rows,
             self.tree,

@@ -1,58 +1,33 @@
-"""Trees over items: ICD-9 codes by category, ten categories and chapter; any codes by halves; any hierarchy given.
+"""Trees over items: ICD-9 and ICD-10 codes by their structure; any codes by halves; any hierarchy given.
 
 | `item_hierarchy` | what an item may become |
 |---|---|
 | none  | a group of items, such as {C, D, E, F}; groups form as the rows need them |
 | auto  | a run of 2, 4, 8, ... items in the order of their texts, where like codes stand side by side |
-| icd9  | the category, ten categories, the chapter; codes that are none of ICD-9 are a chapter of their own |
+| icd9, icd10 | see `kohort.tables.codes` |
 | a Hierarchy | its labels; an item that it lacks is a DataError |
+| a CodeTree | its labels; every item has some |
 
 Guarantee: trees depend on which items there are, never on how often or together with which others they occur.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kohort.errors import ConfigError, nearest
+from kohort.tables.codes import CODE_SYSTEMS, CodeTree
 from kohort.tables.hierarchy import ROOT_LABEL, Hierarchy
 
-__all__ = ["ITEM_HIERARCHIES", "ItemHierarchy", "ItemTree", "find_hierarchy", "halves", "icd9", "item_tree"]
+__all__ = ["ITEM_HIERARCHIES", "ItemHierarchy", "ItemTree", "find_hierarchy", "halves", "item_tree"]
 
-ItemHierarchy = Literal["none", "auto", "icd9"] | Hierarchy
-ITEM_HIERARCHIES = ("none", "auto", "icd9")
-OTHER_CODES = "no ICD-9 code"
-
-# First category of each chapter of ICD-9-CM, and what it is about.
-CHAPTERS = (
-    (1, "infectious and parasitic diseases"),
-    (140, "neoplasms"),
-    (240, "endocrine, nutritional, metabolic and immunity disorders"),
-    (280, "blood and blood-forming organs"),
-    (290, "mental disorders"),
-    (320, "nervous system and sense organs"),
-    (390, "circulatory system"),
-    (460, "respiratory system"),
-    (520, "digestive system"),
-    (580, "genitourinary system"),
-    (630, "pregnancy, childbirth and the puerperium"),
-    (680, "skin and subcutaneous tissue"),
-    (710, "musculoskeletal system and connective tissue"),
-    (740, "congenital anomalies"),
-    (760, "conditions of the perinatal period"),
-    (780, "symptoms, signs and ill-defined conditions"),
-    (800, "injury and poisoning"),
-    (1000, ""),
-)
-NUMERIC_CODE = re.compile(r"(\d{1,3})(?:\.\d{0,2})?|(\d{3})\d{1,2}")
-LETTER_CODE = re.compile(r"(?:(V)(\d{1,2})(?:\.?\d{0,2})|(E)(\d{3})(?:\.?\d)?)")
+ItemHierarchy = Literal["none", "auto", "icd9", "icd10"] | Hierarchy | CodeTree
+ITEM_HIERARCHIES = ("none", "auto", *CODE_SYSTEMS)
 
 
 @dataclass(frozen=True)
@@ -84,11 +59,13 @@ def find_hierarchy(wanted: ItemHierarchy, column: str, items: Sequence[str]) -> 
     if isinstance(wanted, Hierarchy):
         wanted.check_covers(items)
         return wanted
+    if isinstance(wanted, CodeTree):
+        return wanted.hierarchy(items) if items else None
     if wanted not in ITEM_HIERARCHIES:
         raise ConfigError(f"unknown item hierarchy {wanted!r}", hint=nearest(str(wanted), ITEM_HIERARCHIES))
     if wanted == "none" or not items:
         return None
-    return (halves if wanted == "auto" else icd9)(column, items)
+    return halves(column, items) if wanted == "auto" else CodeTree(column, wanted).hierarchy(items)
 
 
 def item_tree(items: Sequence[str], hierarchy: Hierarchy | None) -> ItemTree:
@@ -135,30 +112,6 @@ def halves(column: str, items: Sequence[str]) -> Hierarchy:
                 chains[item].append(label)
         width *= 2
     return Hierarchy.of(column, {item: (*labels, ROOT_LABEL) for item, labels in chains.items()})
-
-
-def icd9(column: str, items: Sequence[str]) -> Hierarchy:
-    """ICD-9-CM codes, with or without their dot: code, category, ten categories, chapter, nothing."""
-    return Hierarchy.of(column, {item: (*_icd9_labels(item), ROOT_LABEL) for item in sorted(items)})
-
-
-def _icd9_labels(code: str) -> tuple[str, str, str]:
-    text = code.strip().upper()
-    letters = LETTER_CODE.fullmatch(text)
-    if letters is not None:
-        letter, digits = ("V", letters[2]) if letters[1] else ("E", letters[4])
-        width, number = (2, int(digits)) if letter == "V" else (3, int(digits))
-        first = number - number % 10
-        chapter = "supplementary classification (V)" if letter == "V" else "external causes (E)"
-        category = f"{letter}{number:0{width}d}.x"
-        return category, f"{letter}{first:0{width}d}-{letter}{first + 9:0{width}d}", chapter
-    numeric = NUMERIC_CODE.fullmatch(text)
-    number = int(numeric[1] or numeric[2]) if numeric is not None else 0
-    for (first, about), (after, _) in pairwise(CHAPTERS):
-        if first <= number < after:
-            tens = number - number % 10
-            return f"{number:03d}.x", f"{max(tens, 1):03d}-{tens + 9:03d}", f"{about} ({first:03d}-{after - 1:03d})"
-    return f"{OTHER_CODES}: {code}", OTHER_CODES, OTHER_CODES
 
 
 def _top(parent: list[int], node: int) -> int:

@@ -4,7 +4,8 @@ Three steps: clusters of at least k rows that lose least in their quasi-identifi
 spares items, within a bound on relational loss (`delta`); generalisation of the items in each class until who knows a
 row's quasi-identifiers and up to m of its items is left with k rows. Items become groups such as {C, D, E, F}, or the
 labels of an item hierarchy; what cannot be saved is suppressed, node by node, counted, and limited. With
-`rare = "suppress"` rows that hold a rare combination lose an item instead (`generalise.suppress_rare`).
+`rare = "suppress"` rows that hold a rare combination lose an item instead (`generalise.suppress_rare`); with
+`rare = "recode"` an item of such a row goes up its hierarchy first, in that row alone (`local`).
 
 Where `identifier` names a person, persons are counted and not rows, and the column is not released.
 
@@ -31,7 +32,7 @@ from kohort.anonymity.itemsets.items import collect_items, distinct, read_items,
 from kohort.anonymity.itemsets.loss import ItemLoss, item_losses
 from kohort.anonymity.itemsets.merging import Merge
 from kohort.anonymity.relational.anonymise import Report
-from kohort.anonymity.relational.hierarchy_levels import levels_by_column
+from kohort.anonymity.relational.hierarchy_levels import HierarchyLevels
 from kohort.anonymity.relational.problem import CodedTable, Integers, Partition, code_table
 from kohort.anonymity.relational.recode import ColumnCells, release
 from kohort.errors import ConfigError, DataError, IntegrityError, RefusedError, nearest
@@ -41,7 +42,7 @@ from kohort.tables.hierarchy import Hierarchy
 __all__ = ["GroupScope", "ItemGroup", "KKmClass", "KKmResult", "Rare", "anonymise_items", "collect_items"]
 
 GroupScope = Literal["per-cluster", "table-wide"]
-LARGEST_M = 3
+LARGEST_M, LARGEST_LOCAL_M = 3, 4
 
 
 @dataclass(frozen=True)
@@ -148,6 +149,7 @@ def anonymise_items(
     groups: GroupScope = "per-cluster",
     rare: Rare = "generalise",
     hierarchies: Mapping[str, Hierarchy] | None = None,
+    ordered: Mapping[str, Sequence[str]] | None = None,
     merge: Merge = "paying",
     suppression_limit: float = 1.0,
     identifier: str | None = None,
@@ -162,15 +164,17 @@ def anonymise_items(
         quasi: Names of the quasi-identifiers.
         items: Columns of item sets.
         k: Rows (or persons) of every class and of every combination of up to m items.
-        m: Number of items an attacker may know, 1 to 3.
+        m: Number of items an attacker may know, 1 to 3; 4 with local recoding.
         delta: Bound on the relational loss that joining clusters may lead to.
         weights: How much a loss in each quasi-identifier counts, from 0 to 1.
         item_weights: How much the loss of each item counts, from 0 to 1.
         item_hierarchy: What items are generalised to; see `kohort.anonymity.itemsets.hierarchy`.
         groups: Group items class by class, or alike in the whole table.
         rare: Generalise items until enough persons hold every combination ("generalise"); or until enough hold each
-            item, after which rows that hold a rare combination lose an item ("suppress").
-        hierarchies: Hierarchies of the quasi-identifiers; without them cells are intervals and value sets.
+            item, after which rows that hold a rare combination lose an item ("suppress"); or let an item of such a
+            row go up the hierarchy in that row alone, to the root, before it is suppressed ("recode").
+        hierarchies: Hierarchies of quasi-identifiers; the cells of others are intervals and value sets.
+        ordered: The categories of some quasi-identifiers in their order.
         merge: When to join clusters; see `kohort.anonymity.itemsets.merging`.
         suppression_limit: Largest share of item occurrences that may be suppressed.
         identifier: Column that says who a row is about; it is not released.
@@ -192,6 +196,7 @@ def anonymise_items(
     names = (items,) if isinstance(items, str) else tuple(dict.fromkeys(items))
     _check_columns(given, quasi, names, identifier)
     _check_options(groups, merge, rare, m=m, delta=delta, suppression_limit=suppression_limit)
+    _check_recoding(groups, rare, has_tree=item_hierarchy != "none")
     unknown = [name for name in weights or {} if name not in quasi]
     if unknown:
         raise ConfigError(f"{unknown[0]!r} has a weight and is no quasi-identifier", hint=nearest(unknown[0], quasi))
@@ -204,8 +209,8 @@ def anonymise_items(
     if people < k:
         what = "rows" if persons is None else "persons"
         raise RefusedError(f"{people:,} {what} cannot be {k:,}-anonymous", hint=f"k of at most {people:,} can be met")
-    coded = code_table(table, quasi)
-    steps = None if hierarchies is None else levels_by_column(coded, hierarchies)
+    coded = code_table(table, quasi, ordered=ordered)
+    steps = _levels(coded, hierarchies)
     maker = ItemAnonymiser(coded, steps, rows, tree, persons, k, m, _weights(coded, weights), item_weights, rare)
     labels = maker.united(form_clusters(coded, maker.shape, k=k, persons=persons))
     merged, merges, known = maker.merged(labels, delta=delta, merge=merge)
@@ -244,6 +249,21 @@ def anonymise_items(
     )
 
 
+def _levels(
+    table: CodedTable, hierarchies: Mapping[str, Hierarchy] | None
+) -> tuple[HierarchyLevels | None, ...] | None:
+    if not hierarchies:
+        return None
+    known = [column.name for column in table.columns]
+    unknown = [name for name in hierarchies if name not in known]
+    if unknown:
+        raise ConfigError(f"{unknown[0]!r} has a hierarchy and is no quasi-identifier", hint=nearest(unknown[0], known))
+    return tuple(
+        HierarchyLevels.of(column, hierarchies[column.name]) if column.name in hierarchies else None
+        for column in table.columns
+    )
+
+
 def _check_columns(frame: pl.DataFrame, quasi: Sequence[str], items: tuple[str, ...], identifier: str | None) -> None:
     if isinstance(quasi, str):
         raise ConfigError("quasi is one string", hint="Give a list of names")
@@ -262,11 +282,19 @@ def _check_options(groups: str, merge: str, rare: str, *, m: int, delta: float, 
     for value, known, what in ((groups, GroupScope, "groups"), (merge, Merge, "merge"), (rare, Rare, "rare")):
         if value not in get_args(known):
             raise ConfigError(f"unknown {what} {value!r}", hint=nearest(value, get_args(known)))
-    if not 1 <= m <= LARGEST_M:
-        raise ConfigError(f"m is {m}", hint=f"Use 1 to {LARGEST_M}: how many items an attacker may know")
+    most = LARGEST_LOCAL_M if rare == "recode" else LARGEST_M
+    if not 1 <= m <= most:
+        raise ConfigError(f"m is {m}", hint=f"Use 1 to {most}: how many items an attacker may know")
     for share, what in ((delta, "delta"), (suppression_limit, "the suppression limit")):
         if not 0.0 <= share <= 1.0:
             raise ConfigError(f"{what} is {share:g}", hint="Use a share between 0 and 1")
+
+
+def _check_recoding(groups: str, rare: str, *, has_tree: bool) -> None:
+    if rare == "recode" and (groups == "table-wide" or not has_tree):
+        what = "alike in the whole table" if has_tree else "without a hierarchy"
+        hint = "Name an item hierarchy, and leave groups at per-cluster"
+        raise ConfigError(f"items cannot be recoded row by row {what}", hint=hint)
 
 
 def _check_suppression(loss: ItemLoss, limit: float) -> None:

@@ -1,9 +1,12 @@
 """Joining clusters where that spares items (Poulis et al., 2013).
 
-The cluster with the least relational loss is the seed; its partner is the cluster that comes first
-in the sum of two orderings, by relational loss and by item loss of the union. "paying" merges if the items gain more
-than the quasi-identifiers lose; "all" merges whenever the bound allows it, as printed in Choudhury et al. (2020);
-"none" not at all. In every case relational loss stays within delta, unless forming the clusters already passed it.
+The cluster with the least relational loss is the seed. With "paying" and "all" its partner is the cluster that comes
+first in the sum of two orderings, by relational loss and by item loss of the union (Poulis et al.). "paying" merges if
+the items gain more than the quasi-identifiers lose; "all" whenever the bound allows it. "printed" is the form of
+Choudhury et al. (2020): all clusters stand in two orderings, by their own relational and by their own item loss, and
+the partner is the cluster nearest to the seed in both, by the sum of the places between them; this goes on as long as
+the seed has a partner within the bound. "none" merges nothing. In every case relational loss stays within delta, unless
+forming the clusters already passed it.
 
 A cluster covers a range of codes (numbers), a set of values (categories), or a label of a hierarchy, which is given by
 a level and any one code below it.
@@ -27,9 +30,9 @@ from kohort.anonymity.relational.problem import CodedTable, Integers, Partition
 if TYPE_CHECKING:
     from kohort.anonymity.itemsets.cluster_kernel import Shape
 
-__all__ = ["ClusterExtents", "Merge", "MergeResult", "merge_clusters"]
+__all__ = ["TRIED_ROWS", "ClusterExtents", "Merge", "MergeResult", "merge_clusters"]
 
-Merge = Literal["paying", "all", "none"]
+Merge = Literal["paying", "all", "printed", "none"]
 ItemLoss = Callable[[Sequence[Integers]], NDArray[np.float64]]
 """For each of several sets of rows, taken as a class, the summed loss of its items."""
 
@@ -177,6 +180,7 @@ def merge_clusters(
     k: int,
     item_loss: ItemLoss,
     occurrences: float,
+    tried_rows: int = TRIED_ROWS,
 ) -> MergeResult:
     """Join clusters while it is allowed and, with "paying", worth it.
 
@@ -190,6 +194,7 @@ def merge_clusters(
         k: Largest count in `supports`.
         item_loss: Summed loss of the items of each of several sets of rows, taken as classes.
         occurrences: Weighted item occurrences of the whole table.
+        tried_rows: Rows that may be tried in unions altogether.
     """
     partition = Partition.of_labels(labels)
     if merge == "none" or partition.count < 2:
@@ -198,7 +203,7 @@ def merge_clusters(
     state = _Merging(
         extents=ClusterExtents(table, shape, partition),
         members=members,
-        lost=item_loss(members) if merge == "paying" else np.zeros(partition.count),
+        lost=item_loss(members) if merge != "all" else np.zeros(partition.count),
         supports=supports,
         alive=np.ones(partition.count, dtype=np.bool_),
         paying=merge == "paying",
@@ -206,8 +211,12 @@ def merge_clusters(
         k=k,
         item_loss=item_loss,
         occurrences=occurrences,
+        budget=tried_rows,
     )
-    state.run(np.argsort(_along(table, partition), kind="stable"))
+    if merge == "printed":
+        state.run_as_printed()
+    else:
+        state.run(np.argsort(_along(table, partition), kind="stable"))
     found = np.empty(table.rows, np.int64)
     for number, cluster in enumerate(np.flatnonzero(state.alive).tolist()):
         found[members[cluster]] = number
@@ -254,6 +263,25 @@ class _Merging:
                 failed = 0
                 heapq.heappush(queue, (extents.loss[seed], extents.size[seed], seed))
 
+    def run_as_printed(self) -> None:
+        """Merge the cluster of least relational loss with the one nearest to it in both orderings, again and again."""
+        extents = self.extents
+        self.relational = float((extents.size * extents.loss).sum()) / extents.total
+        while True:
+            alive = np.flatnonzero(self.alive)
+            by_items = self.lost[alive] / extents.size[alive]
+            away = _places_between(extents.loss[alive], by_items)
+            seed = int(alive[np.argmin(extents.loss[alive])])
+            others = alive[alive != seed]
+            added = extents.added(seed, others) if len(others) else np.zeros(0)
+            within = self.relational + added <= self.delta
+            if not within.any():
+                return
+            nearest = int(np.argmin(np.where(within, away[alive != seed], np.inf)))
+            partner = int(others[nearest])
+            union = np.concatenate([self.members[seed], self.members[partner]])
+            self._join(seed, partner, union, float(added[nearest]), float(self.item_loss([union])[0]))
+
     def _merge_seed(self, seed: int, others: Integers) -> bool:
         """Try the best partners of a seed in turn; whether one was merged."""
         added = self.extents.added(seed, others)
@@ -271,18 +299,31 @@ class _Merging:
         if self.relational + cost > self.delta or (self.paying and gain <= cost):
             return False
         union = np.concatenate([self.members[seed], self.members[partner]])
+        after = 0.0
         if self.paying:
             self.budget -= len(union) + ROWS_A_TRY
             after = float(self.item_loss([union])[0])
             if gain - after / self.occurrences <= cost:
                 return False
-            self.lost[seed] = after
+        self._join(seed, partner, union, cost, after)
+        return True
+
+    def _join(self, seed: int, partner: int, union: Integers, cost: float, after: float) -> None:
+        """Make one cluster of two, which has these rows and item loss and adds `cost` to the relational loss."""
+        self.lost[seed] = after
         self.members[seed] = union
         self.extents.join(seed, partner)
         self.supports[seed] = np.minimum(self.supports[seed] + self.supports[partner], self.k)
         self.alive[partner] = False
         self.relational += cost
-        return True
+
+
+def _places_between(relational: NDArray[np.float64], items: NDArray[np.float64]) -> NDArray[np.float64]:
+    """How many places each cluster is away from the first by relational loss, in both orderings together."""
+    places = [np.argsort(np.argsort(loss, kind="stable"), kind="stable") for loss in (relational, items)]
+    seed = int(np.argmin(relational))
+    found: NDArray[np.float64] = sum(np.abs(place - place[seed]) for place in places).astype(np.float64)
+    return found
 
 
 def _by_both_orders(

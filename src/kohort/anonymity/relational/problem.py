@@ -11,7 +11,7 @@ a `Partition` every row is in exactly one class, and classes are numbered withou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -34,7 +34,8 @@ NULL_POINT = -1.0
 
 @dataclass(frozen=True)
 class CodedColumn:
-    """One quasi-identifier. `points` places the values of a number or a date in [0, 1]; empty for a category."""
+    """One quasi-identifier. `points` places the values of a number, a date or an ordered category in [0, 1], and
+    `is_number` says that there are such; empty for other categories."""
 
     name: str
     is_number: bool
@@ -219,20 +220,27 @@ class Problem:
         return float(self.losses(partition).sum()) / (self.table.rows * len(self.table.columns))
 
 
-def code_table(frame: pl.DataFrame, quasi: Sequence[str], *, by_value: bool = False) -> CodedTable:
+def code_table(
+    frame: pl.DataFrame,
+    quasi: Sequence[str],
+    *,
+    by_value: bool = False,
+    ordered: Mapping[str, Sequence[str]] | None = None,
+) -> CodedTable:
     """Code the quasi-identifiers of a table.
 
     Args:
         frame: The table.
         quasi: Names of the quasi-identifiers.
         by_value: Code categories in the order of their values instead of by falling frequency.
+        ordered: The categories of some columns in their order: equal steps apart, so that neighbours join first.
 
     Returns:
         The coded columns.
 
     Raises:
         ConfigError: No quasi-identifier is named.
-        DataError: The table has no rows, lacks a column, or a column holds lists.
+        DataError: The table has no rows, lacks a column, a column holds lists, or an order lacks a value.
     """
     names = tuple(dict.fromkeys(quasi))
     if not names:
@@ -242,7 +250,11 @@ def code_table(frame: pl.DataFrame, quasi: Sequence[str], *, by_value: bool = Fa
         raise DataError(f"the table has no column {absent[0]!r}", hint=nearest(absent[0], frame.columns))
     if frame.height == 0:
         raise DataError("the table has no rows", hint="Give a table with at least one row")
-    coded = [_code(frame[name], by_value=by_value) for name in names]
+    orders = ordered or {}
+    coded = [
+        _code_ordered(frame[name], orders[name]) if name in orders else _code(frame[name], by_value=by_value)
+        for name in names
+    ]
     widest = max(column.distinct for column, _ in coded)
     codes = np.empty((len(coded), frame.height), dtype=np.uint16 if widest <= 1 << 16 else np.uint32)
     for position, (_, found) in enumerate(coded):
@@ -257,6 +269,20 @@ def _code(column: pl.Series, *, by_value: bool) -> tuple[CodedColumn, NDArray[np
     if column.dtype.is_numeric() or (column.dtype in (pl.Date, pl.Datetime) and not by_value):
         return _code_number(column)
     return _code_category(column, by_value=by_value or column.dtype.is_temporal())
+
+
+def _code_ordered(column: pl.Series, order: Sequence[str]) -> tuple[CodedColumn, NDArray[np.uint32]]:
+    ranks = column.cast(pl.String).cast(pl.Enum(list(order)), strict=False).to_physical()
+    lacking = ranks.null_count() - column.null_count()
+    if lacking:
+        hint = "List every category, in their order"
+        raise DataError(f"{lacking:,} row(s) of column {column.name!r} have a value that its order lacks", hint=hint)
+    known = ranks.drop_nulls().unique().sort()
+    points = known.cast(pl.Float64).to_numpy() / max(len(order) - 1, 1)
+    missing = int(column.null_count() > 0)
+    dense = (ranks.rank("dense").cast(pl.UInt32) - 1 + missing).fill_null(0).to_numpy()
+    values = pl.Series(column.name, [None] * missing + [order[at] for at in known.to_list()], dtype=pl.String)
+    return CodedColumn(column.name, True, values, np.concatenate((np.full(missing, NULL_POINT), points))), dense
 
 
 def _code_number(column: pl.Series) -> tuple[CodedColumn, NDArray[np.uint32]]:

@@ -103,7 +103,7 @@ def set_cells(table: CodedTable, partition: Partition, *, max_set: int | None = 
     made = []
     for column, codes in zip(table.columns, table.codes, strict=True):
         ordered = codes[partition.order].astype(np.int64)
-        if column.is_number and not column.values.dtype.is_temporal():
+        if column.is_number and column.values.dtype.is_numeric():
             made.append(_interval_cells(column, ordered, partition))
         else:
             made.append(_value_set_cells(column, ordered, partition, max_set))
@@ -209,11 +209,17 @@ def _distinct_groups(
     return list(known), of_class
 
 
-def label_cells(table: CodedTable, partition: Partition, steps: Sequence[HierarchyLevels]) -> tuple[ColumnCells, ...]:
-    """The lowest label above all values of a class, column by column."""
+def label_cells(
+    table: CodedTable, partition: Partition, steps: Sequence[HierarchyLevels | None]
+) -> tuple[ColumnCells, ...]:
+    """The lowest label above all values of a class, column by column; columns without a hierarchy as `set_cells`."""
     first = partition.starts[:-1]
-    made = []
-    for levels, codes in zip(steps, table.codes, strict=True):
+    made: list[ColumnCells] = []
+    for place, (levels, codes) in enumerate(zip(steps, table.codes, strict=True)):
+        if levels is None:
+            alone = CodedTable(table.columns[place : place + 1], table.codes[place : place + 1])
+            made += set_cells(alone, partition)
+            continue
         ordered = codes[partition.order]
         level = np.zeros(partition.count, np.int64)
         apart = np.ones(partition.count, dtype=np.bool_)

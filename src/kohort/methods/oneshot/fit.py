@@ -167,7 +167,8 @@ def fit(layout: Layout, totals: Floats, *, noise: float = 0.0) -> Fit:
         total = unpack(design, folds.sum(axis=0))
         smaller, part = _leading(design, total, size)
         solver = Solver(smaller, part, standardise=not noise)
-        _require_weight(penalty, solver)
+        if section.lambda_ != "folds":  # where the folds choose it, the columns tell nothing
+            _require_weight(penalty, solver)
         penalty = max(penalty, least)
         scaling, gram = solver.scaling, part.gram
         coefficients.append(solver.weights(penalty))

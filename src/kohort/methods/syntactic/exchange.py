@@ -39,6 +39,7 @@ from kohort.rounds.peers import (
     seal_to,
     unpack_boxes,
 )
+from kohort.tables.codes import CodeTree
 
 __all__ = [
     "KEYS",
@@ -53,17 +54,19 @@ __all__ = [
     "sealed_to_peers",
 ]
 
-_COUNTS = ("rows", "own", "union", "dearer", "suppressed", "items")
+_COUNTS = ("rows", "own", "union", "dearer", "suppressed", "items", "lost")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Published:
-    """A site's mapping, the class of each of its rows, the number of its items, and how many were suppressed."""
+    """A site's mapping, the class of each of its rows, the number of its items, how many were suppressed, and what all
+    of them lose."""
 
     mapping: SiteMapping
     class_of: NDArray[np.integer[Any]]
     items: int
     suppressed: int
+    lost: float
 
     @property
     def claim(self) -> KKm:
@@ -85,6 +88,7 @@ class Placed:
     dearer: int
     items: int
     suppressed: int
+    lost: float
 
 
 @dataclass
@@ -139,11 +143,11 @@ def _place(site: Site, request: Request) -> Release:
         raise IntegrityError(f"the hub hands out classes of site {site.name!r} that it did not publish")
     state = site.state(MappingState)
     state.known = tuple(known.values())
-    counted = place_rows(site.table.rows(), own, state.known)
+    counted = place_rows(site.table.rows(), own, state.known, tree=site.plan.schema.items_tree)
     metrics = dict(
         zip(
             _COUNTS,
-            (counted.rows, counted.own, counted.joint, counted.dearer, counted.suppressed, counted.items),
+            (counted.rows, counted.own, counted.joint, counted.dearer, counted.suppressed, counted.items, counted.lost),
             strict=True,
         )
     )
@@ -160,19 +164,22 @@ def _opened(site: Site, request: Request) -> dict[str, bytes]:
     return open_boxes(site, request, members)
 
 
-def place_rows(frame: pl.DataFrame, own: Published, known: Sequence[SiteMapping]) -> Placed:
+def place_rows(
+    frame: pl.DataFrame, own: Published, known: Sequence[SiteMapping], *, tree: CodeTree | None = None
+) -> Placed:
     """Map a site's own rows to its own classes and to those of all sites; ties go to the class of training.
 
     Args:
         frame: The rows.
         own: The site's classes.
         known: The classes of all sites.
+        tree: What stands above the items.
     """
-    alone = map_rows(frame, own.mapping, prefer=own.class_of)
+    alone = map_rows(frame, own.mapping, prefer=own.class_of, tree=tree)
     joint = union(known)
     trained = joint.first_class(own.mapping.site) + own.class_of
-    among = map_rows(frame, joint, prefer=trained)
-    broken, cost = costs(frame, joint, trained)
+    among = map_rows(frame, joint, prefer=trained, tree=tree)
+    broken, cost = costs(frame, joint, trained, tree=tree)
     dearer = (among.violated > broken) | ((among.violated == broken) & (among.loss > cost))
     return Placed(
         rows=frame.height,
@@ -181,6 +188,7 @@ def place_rows(frame: pl.DataFrame, own: Published, known: Sequence[SiteMapping]
         dearer=int(dearer.sum()),
         items=own.items,
         suppressed=own.suppressed,
+        lost=own.lost,
     )
 
 
@@ -238,5 +246,6 @@ def sealed_to_peers(hub: Hub) -> Generator[Ask | RoundEnd, Any, Placed]:
 
 
 def _total(replies: Replies) -> Placed:
-    rows, own, joint, dearer, suppressed, items = (int(replies.metric(name).sum()) for name in _COUNTS)
-    return Placed(rows=rows, own=own, joint=joint, dearer=dearer, items=items, suppressed=suppressed)
+    rows, own, joint, dearer, suppressed, items = (int(replies.metric(name).sum()) for name in _COUNTS[:-1])
+    lost = float(replies.metric(_COUNTS[-1]).sum())
+    return Placed(rows=rows, own=own, joint=joint, dearer=dearer, items=items, suppressed=suppressed, lost=lost)

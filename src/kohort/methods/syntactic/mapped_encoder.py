@@ -75,7 +75,7 @@ class MappedEncoder(Encoder):
         if absent:
             hint = "The model was trained with them: add them to the table"
             raise DataError(f"the table lacks columns: {', '.join(absent)}", hint=hint)
-        return map_rows(frame, joint)
+        return map_rows(frame, joint, tree=self.schema.items_tree)
 
     def transform(
         self,
@@ -132,7 +132,7 @@ def encode_in_classes(
         legitimate=nothing + 1,
         violated=nothing,
     )
-    return encode_released(encoder, generalised(frame, mapping, given), mapping)
+    return encode_released(encoder, generalised(frame, mapping, given, tree=encoder.schema.items_tree), mapping)
 
 
 def encode_released(encoder: Encoder, released: pl.DataFrame, mapping: SiteMapping) -> NDArray[np.floating]:

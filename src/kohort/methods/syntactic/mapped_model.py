@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import polars as pl
 
 from kohort.errors import ConfigError, IntegrityError
@@ -40,6 +41,24 @@ class MappedModel(NetworkModel):
             notes=(f"no class is legitimate for {flagged:,} of {frame.height:,} test rows; they got the nearest one",),
             facts={"test_rows": frame.height, "test_rows_without_class": flagged},
         )
+
+    def read_as(self, frame: pl.DataFrame) -> list[pl.Series]:
+        """The class of each row: whose it is and which, whether it is legitimate, and what the row loses there.
+
+        Args:
+            frame: The rows.
+
+        Returns:
+            `class_site`, `class` (counted from 0 among the classes of that site), `class_legitimate`, `class_cost`.
+        """
+        placed, joint = self.encoder.place(frame), self.encoder.classes_known
+        first = np.searchsorted(joint.site_of, np.arange(len(joint.sites)))
+        return [
+            pl.Series("class_site", joint.sites, dtype=pl.String).gather(placed.site_of),
+            pl.Series("class", placed.class_of - first[placed.site_of]),
+            pl.Series("class_legitimate", ~placed.flagged),
+            pl.Series("class_cost", placed.loss),
+        ]
 
 
 def _load(saved: SavedModel) -> MappedModel:

@@ -24,14 +24,22 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Any, Literal
 
 import polars as pl
-from annotated_types import Ge, Le
 
-from kohort.errors import ConfigError, nearest
+from kohort.errors import ConfigError
 from kohort.methods.learners import LearnerKeys, Learners, learner_of, with_model
 from kohort.methods.registry import Method
+from kohort.methods.syntactic.anonymising import (
+    CODES,
+    AnonymiseSection,
+    ImportanceSection,
+    anonymise_rows,
+    check_hierarchies,
+    item_members,
+    quasi_hierarchies,
+)
 from kohort.methods.syntactic.exchange import (
     PLACE,
     PUBLISH,
@@ -44,6 +52,7 @@ from kohort.methods.syntactic.exchange import (
 )
 from kohort.methods.syntactic.mapped_encoder import MappedEncoder, encode_released, labels_of
 from kohort.methods.syntactic.mapped_model import MappedModel
+from kohort.methods.syntactic.mapping.tables import column_ncp
 from kohort.models.network_model import NetworkModel
 from kohort.models.options import FloatArray
 from kohort.models.rows import with_target
@@ -60,52 +69,10 @@ from kohort.protocol.wire import Payload
 from kohort.rounds.loop import RoundsResult, federated_rounds
 from kohort.rounds.sealed_messages import keys_step
 from kohort.rounds.training import training_step
-from kohort.tables.cells import SUPPRESSED, Interval, Label, Suppressed, ValueSet, format_cell
 from kohort.tables.encoder import Encoder
-from kohort.tables.hierarchy import Hierarchy
 from kohort.tables.schema import Schema
 
-if TYPE_CHECKING:
-    from kohort.anonymity.itemsets.kkm import KKmResult
-    from kohort.methods.syntactic.importance import Importance
-
 __all__ = ["METHOD", "AnonymiseSection", "ImportanceSection", "Syntactic", "anonymise_rows"]
-
-ITEM_HIERARCHIES = ("none", "auto", "icd9")
-_NO_ITEMS, _CODES = "no items", "target codes"
-
-
-@dataclass(frozen=True, kw_only=True)
-class ImportanceSection:
-    """`importance = {...}`: how a site ranks its quasi-identifiers, and how many of them it trains on."""
-
-    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 - read by pydantic, not a field
-
-    method: Literal["none", "rfe", "extra-trees", "forest"] = "none"
-    """none: all are kept and weigh the same."""
-    top: Annotated[int, Ge(1)] | None = None
-    """Quasi-identifiers to keep; the others are suppressed. Items are always kept."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class AnonymiseSection:
-    """`[method.anonymise]`: what an attacker may know and is still left with k rows, and what that may cost."""
-
-    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 - read by pydantic, not a field
-
-    k: Annotated[int, Ge(2)] = 10
-    m: Annotated[int, Ge(1), Le(3)] = 2
-    delta: Annotated[float, Ge(0), Le(1)] = 0.95
-    """Largest relational loss that joining clusters may lead to."""
-    item_hierarchy: str = "none"
-    """none: groups of items | auto | icd9 | a CSV of item, parent, ..., at the site"""
-    groups: Literal["per-cluster", "table-wide"] = "per-cluster"
-    rare: Literal["generalise", "suppress"] = "generalise"
-    """Items that too few hold together: all of them become groups | only the rows that hold them lose an item"""
-    merge: Literal["paying", "all", "none"] = "paying"
-    suppression_limit: Annotated[float, Ge(0), Le(1)] = 0.5
-    """Share of a site's item occurrences that may be left out, if they must."""
-    importance: ImportanceSection = field(default_factory=ImportanceSection)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,92 +84,9 @@ class Syntactic(LearnerKeys):
     anonymise: AnonymiseSection = field(default_factory=AnonymiseSection)
     share: Literal["hub", "peers"] = "hub"
     """hub: the hub gets every site's classes and hands them to all | peers: sites get them, sealed past the hub"""
-
-
-@dataclass(frozen=True)
-class _Made:
-    """The result of anonymising a site's rows, and the released table, with its quasi-identifiers as text."""
-
-    result: KKmResult
-    released: pl.DataFrame
-
-
-def anonymise_rows(frame: pl.DataFrame, schema: Schema, config: AnonymiseSection, *, k: int, codes: pl.Series) -> _Made:
-    """Rank and select quasi-identifiers, then anonymise and verify the rows of one site. It is deterministic.
-
-    Args:
-        frame: The rows.
-        schema: The roles of their columns.
-        config: `[method.anonymise]`.
-        k: Fewest rows per class: the plan's, or the site's policy's if that is larger.
-        codes: The encoded target of each row, for the ranking.
-
-    Raises:
-        RefusedError: The rows cannot meet (k, k^m)-anonymity within the limit of suppression.
-    """
-    from kohort.anonymity.itemsets.kkm import anonymise_items
-
-    items = next(iter(schema.items), _NO_ITEMS)
-    if not schema.items:
-        frame = frame.with_columns(pl.lit([], dtype=pl.List(pl.String)).alias(_NO_ITEMS))
-    found = _importance(frame, schema, config.importance, codes)
-    quasi = [name for name in schema.quasi if found is None or name in found.kept]
-    made = anonymise_items(
-        frame,
-        quasi=quasi,
-        items=items,
-        k=k,
-        m=config.m,
-        delta=config.delta,
-        weights=None if found is None else _shares(found, quasi),
-        item_weights=None if found is None or not schema.items else found.item_weights,
-        item_hierarchy=_item_hierarchy(config.item_hierarchy),
-        groups=config.groups,
-        rare=config.rare,
-        merge=config.merge,
-        suppression_limit=config.suppression_limit,
-        identifier=next(iter(schema.identifiers), None),
-    )
-    cells = {column.name: pl.Series(column.name, map(_text, column.cells), dtype=pl.String) for column in made.cells}
-    released = made.frame.with_columns(
-        # Quasi-identifiers that were not selected are suppressed, in training and in the release.
-        *(pl.lit(format_cell(SUPPRESSED)).alias(name) for name in schema.quasi if name not in cells),
-        *(cells[column.name].gather(column.of_class[made.cluster]) for column in made.cells),
-    )
-    return _Made(made, released)
-
-
-def _text(cell: Any) -> str | None:
-    """The text of a cell; dates and other values without a format of their own use `str`."""
-    known = cell is None or isinstance(cell, (str, int, float, Interval, ValueSet, Label, Suppressed))
-    return format_cell(cell if known else str(cell))
-
-
-def _importance(frame: pl.DataFrame, schema: Schema, section: ImportanceSection, codes: pl.Series) -> Importance | None:
-    if section.method == "none":
-        return None
-    from kohort.methods.syntactic.importance import rank
-
-    items = next(iter(schema.items), None)
-    found = rank(
-        frame.with_columns(codes.alias(_CODES)),
-        quasi=schema.quasi,
-        items=items,
-        target=_CODES,
-        method=section.method,
-    )
-    ranked = [name for name in found.kept if name != items]
-    return replace(found, kept=tuple(ranked[: section.top]))
-
-
-def _shares(found: Importance, quasi: Sequence[str]) -> dict[str, float] | None:
-    """Weights relative to the most important selected quasi-identifier; None when no weight is positive."""
-    most = max(found.weights[name] for name in quasi)
-    return {name: found.weights[name] / most for name in quasi} if most > 0 else None
-
-
-def _item_hierarchy(word: str) -> Any:
-    return word if word in ITEM_HIERARCHIES else Hierarchy.read(word)
+    gain: bool = False
+    """Also run, in a simulation, the same on rows as they are and without the anonymised columns, and say how much of
+    what these columns add is kept."""
 
 
 def _anonymise(site: Site, request: Request) -> Release:
@@ -213,7 +97,7 @@ def _anonymise(site: Site, request: Request) -> Release:
     config: Syntactic = approved.config
     schema, frame = approved.schema, site.table.rows()
     k = max(config.anonymise.k, site.policy.min_k)
-    codes = pl.Series(_CODES, encoder.target(frame))
+    codes = pl.Series(CODES, encoder.target(frame))
     made = anonymise_rows(frame, schema, config.anonymise, k=k, codes=codes)
     mapping = mapping_of(
         made.released,
@@ -225,7 +109,8 @@ def _anonymise(site: Site, request: Request) -> Release:
         quasi=schema.quasi,
         items=next(iter(schema.items), None),
         classes=made.result.cluster,
-        members={group.text: group.members for group in made.result.groups},
+        members=item_members(made.result, schema, encoder.domain),
+        hierarchies=quasi_hierarchies(schema, encoder.domain),
         domain=encoder.domain,
     )
     published = Published(
@@ -233,6 +118,7 @@ def _anonymise(site: Site, request: Request) -> Release:
         class_of=made.result.cluster,
         items=made.result.loss.occurrences,
         suppressed=made.result.suppressed_items,
+        lost=made.result.item_loss * made.result.loss.occurrences,
     )
     x = encode_released(encoder, made.released, mapping)
     rows = with_target(encoder, x, frame, bounded=True)
@@ -276,8 +162,8 @@ def protocol(config: Syntactic, hub: Hub) -> ProtocolGenerator:
     hub = replace(hub, sites=replies.sites, rows=left)
     if learner_of(config) is not None:
         learned = yield from LEARN.fit(config, hub)
-        facts = {"classes": int(replies.metric("classes").sum()), "k": int(replies.metric("k").min())}
-        return replace(learned, facts={**learned.facts, **facts, "m": config.anonymise.m})
+        found = {"classes": int(replies.metric("classes").sum()), "k": int(replies.metric("k").min())}
+        return replace(learned, facts={**learned.facts, **found, "m": config.anonymise.m})
     encoder = None
     if config.share == "hub":
         mappings, placed = yield from published_to_hub(hub, least_k=config.anonymise.k)
@@ -290,6 +176,7 @@ def protocol(config: Syntactic, hub: Hub) -> ProtocolGenerator:
     ended: RoundsResult = yield from _seen_through(hub, encoder, federated_rounds(hub, weights))
     ks = replies.metric("k")
     facts = _facts(placed, classes=int(replies.metric("classes").sum()), k=int(ks.min()), m=config.anonymise.m)
+    facts["ncp"] = _losses(hub.approved.schema, encoder, placed)
     return Result(
         model=_model(hub, encoder, ended.weights),
         rounds=ended.rounds,
@@ -333,6 +220,12 @@ def _facts(placed: Placed, *, classes: int, k: int, m: int) -> dict[str, Any]:
     }
 
 
+def _losses(schema: Schema, encoder: MappedEncoder | None, placed: Placed) -> dict[str, float]:
+    """NCP of each quasi-identifier whose classes the hub knows, and what the items lose by the same measure."""
+    found = {} if encoder is None else column_ncp(encoder.classes_known)
+    return found | ({", ".join(schema.items): placed.lost / placed.items} if placed.items else {})
+
+
 def _notes(placed: Placed, facts: dict[str, Any], *, hidden: bool, largest_k: int) -> tuple[str, ...]:
     notes = [
         f"{facts['classes']:,} classes; of {placed.rows:,} training rows {facts['same_class_own']:.1%} get the class "
@@ -341,6 +234,9 @@ def _notes(placed: Placed, facts: dict[str, Any], *, hidden: bool, largest_k: in
     ]
     if largest_k > facts["k"]:
         notes.append(f"k differs by site, from {facts['k']} to {largest_k}: policies raised it")
+    if facts.get("ncp"):
+        listed = ", ".join(f"{name} {value:.3f}" for name, value in facts["ncp"].items())
+        notes.append(f"information loss by column (NCP, 0: as it is, 1: nothing is left): {listed}")
     if placed.suppressed:
         notes.append(f"{placed.suppressed:,} of {placed.items:,} items were suppressed and not trained on")
     if hidden:
@@ -377,9 +273,7 @@ def _check(config: Syntactic, schema: Schema) -> None:
     if importance.top is not None and (importance.method == "none" or importance.top > len(schema.quasi)):
         hint = f"Choose a ranking, and keep 1 to {len(schema.quasi)} quasi-identifiers"
         raise ConfigError(f"importance.top is {importance.top}", hint=hint)
-    word = config.anonymise.item_hierarchy
-    if word not in ITEM_HIERARCHIES and not word.endswith(".csv"):
-        raise ConfigError(f"unknown item hierarchy {word!r}", hint=nearest(word, ITEM_HIERARCHIES))
+    check_hierarchies(config.anonymise, schema)
 
 
 def contract(approved: ApprovedPlan) -> Contract:

@@ -1,4 +1,4 @@
-"""The mapping that a plan file names, as part of the plan: what everybody approves is its content, not its path."""
+"""Files that a plan file names, as part of the plan: what everybody approves is their content, not their path."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import polars as pl
 
 from kohort.tables.frames import FrameKind, from_native, to_native
 from kohort.tables.harmonise.mapping import TableMapping
+from kohort.tables.hierarchy import Hierarchy
 
-__all__ = ["agreed_table", "with_mapping"]
+__all__ = ["agreed_table", "with_hierarchies", "with_mapping"]
 
 
 def with_mapping(raw: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -30,6 +31,30 @@ def with_mapping(raw: dict[str, Any], folder: Path) -> dict[str, Any]:
     beside = folder / place
     mapping = TableMapping.load(beside if beside.is_file() else Path(place))
     return {**raw, "data": {**data, "mapping": mapping.to_plain()}}
+
+
+def with_hierarchies(raw: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """`raw` with the content of the CSV files that `data.hierarchies` names.
+
+    Args:
+        raw: The sections of a plan file.
+        folder: The plan's folder; a relative path starts there or, failing that, at the current folder.
+
+    Raises:
+        DataError: There is no such file, or it is no hierarchy.
+    """
+    data = raw.get("data")
+    named = data.get("hierarchies") if isinstance(data, dict) else None
+    if not isinstance(named, dict) or not isinstance(data, dict):
+        return raw
+    found = {}
+    for column, place in named.items():
+        found[column] = place
+        if isinstance(place, str) and place.endswith(".csv"):
+            beside = folder / place
+            read = Hierarchy.read(beside if beside.is_file() else Path(place), column)
+            found[column] = [list(chain) for chain in read.chains]
+    return {**raw, "data": {**data, "hierarchies": found}}
 
 
 def agreed_table(mapping: TableMapping, frame: Any, site: str | None = None) -> Any:

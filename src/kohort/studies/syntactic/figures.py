@@ -85,6 +85,8 @@ class Figures:
         yield ResultTable("Utility by k", "Figures 3 (c) and (d)", by_k)
         yield ResultTable("Utility by epsilon", "Figures 3 (a) and (b)", by_epsilon)
         yield ResultTable("Four ways to learn", "Figure 4", list(self._four()))
+        kept = [row for learner in LEARNERS for row in self._kept(learner)]
+        yield ResultTable("What the anonymised columns keep of their own gain", "not in the paper", kept)
         costs = [row for learner in LEARNERS for row in self._costs(learner)]
         yield ResultTable(f"Cost of k = {K}", "Section 4.3", costs)
         yield ResultTable("Baselines to compare with", "not in the paper", self._baselines())
@@ -126,6 +128,18 @@ class Figures:
             Found(f"{learner}: k = {K} is better than every budget in both", beaten, True),
         ]
 
+    def _kept(self, learner: str) -> Iterator[Found]:
+        """AUC without quasi-identifiers and items (0 %), with them as they are (100 %), and what each k keeps."""
+        deleted, plain = (
+            self.values(plan, "AUC") for plan in (self.depth.deleted(learner), self.depth.plain(learner, FL))
+        )
+        yield Found.mean(f"{learner}: AUC of FL without quasi-identifiers and items", deleted)
+        yield Found.mean(f"{learner}: AUC of FL", plain)
+        for k, plan in self.depth.by_k(learner).items():
+            ours = self.values(plan, "AUC")
+            shares = [(one - low) / (high - low) for one, low, high in zip(ours, deleted, plain, strict=True)]
+            yield Found.mean(f"{learner}, k = {k:g}: share of the columns' own gain kept", shares)
+
     def _above_chance(self, plan: Plan) -> float:
         return fmean(value - 0.5 for value in self.values(plan, "AUC"))
 
@@ -161,6 +175,7 @@ class Figures:
                 f"k = {k:g}: training rows mapped to a class of higher cost", sum(one["dearer_class"] for one in facts)
             ),
             mean("items suppressed", lambda one: one["suppressed_items"] / one["items"]),
+            *(Found.mean(f"k = {k:g}: NCP of {name}", [one["ncp"][name] for one in facts]) for name in facts[0]["ncp"]),
         ]
 
     def notes(self) -> list[str]:

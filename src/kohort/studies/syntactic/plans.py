@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from kohort.runs.config import Plan, load_plan, only_read
+from kohort.runs.gain import reference_plans
 from kohort.studies.harness.session import Depth
 
 __all__ = ["CENTRAL", "FL", "LEARNERS", "SITES", "K", "SyntacticDepth", "federated", "noisy", "perturbed",
@@ -20,6 +21,8 @@ K: Final = 10
 """The k that the paper's conclusions are about."""
 SITES: Final = 10
 TEST: Final = 0.3
+BOUND: Final = 0.5
+"""The delta of the paper: largest relational loss that joining clusters may lead to."""
 AMPLE: Final = 0.3
 """From this epsilon on DP-SGD makes all its steps."""
 DELTA: Final = 1e-5
@@ -34,6 +37,8 @@ AVERAGE: Final = 0.8
 WEIGHTS: Final = {"NO": 0.83, "other": 1.25}
 """1 / (2 x the published shares of the classes)."""
 IDS: Final = {"quasi": ["age", "gender", "race"], "items": ["diagnoses"], "identifiers": ["patient_nbr"]}
+ITEM_LABELS: Final[Mapping[str, Any]] = {"hierarchies": {"diagnoses": "icd9"}, "ancestors": ["diagnoses"]}
+AGES: Final = [f"[{low}-{low + 10})" for low in range(0, 100, 10)]
 CODES: Final = ("admission_type_id", "discharge_disposition_id", "admission_source_id")
 FEATURES: Final = (
     "weight", *CODES, "time_in_hospital", "payer_code", "medical_specialty", "num_lab_procedures", "num_procedures",
@@ -62,9 +67,11 @@ def federated(
                 "data": {
                     "table": "diabetes_130us",
                     "target": "readmitted",
-                    "categories": {"readmitted": ["NO"]},
+                    "categories": {"readmitted": ["NO"], "age": AGES},
                     "other": ["readmitted", "diagnoses"],
                     **IDS,
+                    **ITEM_LABELS,
+                    "ordered": ["age"],
                     "drop": ["encounter_id"],
                     "kinds": dict.fromkeys(CODES, "category"),
                     "missing": "category",
@@ -93,17 +100,9 @@ def federated(
 
 
 def syntactic(learner: str, k: int, *, rounds: int, data: Mapping[str, Any] | None = None) -> Plan:
-    """(k, k^2)-anonymous rows. Each site keeps the quasi-identifier that says most about the target, and suppresses an
-    item of every rare pair instead of generalising items until no pair is rare."""
-    anonymise = {
-        "k": k,
-        "m": 2,
-        "delta": 0.95,
-        "merge": "all",
-        "rare": "suppress",
-        "suppression_limit": 1.0,
-        "importance": {"method": "forest", "top": 1},
-    }
+    """(k, k^2)-anonymous rows. Clusters join as long as the quasi-identifiers lose at most `BOUND`. In rows that hold a
+    rare pair of codes, one of them goes up its hierarchy until no pair is rare."""
+    anonymise = {"k": k, "m": 2, "delta": BOUND, "merge": "all"}
     return federated(learner, {"name": "syntactic", "anonymise": anonymise}, rounds=rounds, data=data)
 
 
@@ -115,7 +114,13 @@ def quasi_only() -> dict[str, Any]:
 
 def _without_items() -> dict[str, Any]:
     """Noise grows with the number of features, so noisy learners do better without the 900 of the diagnoses."""
-    return {"items": [], "drop": ["encounter_id", "diagnoses"], "other": ["readmitted"]}
+    return {
+        "items": [],
+        "drop": ["encounter_id", "diagnoses"],
+        "other": ["readmitted"],
+        "hierarchies": {},
+        "ancestors": [],
+    }
 
 
 def noisy(learner: str, epsilon: float, *, rounds: int) -> Plan:
@@ -153,6 +158,10 @@ class SyntacticDepth(Depth):
     def anonymous(self, learner: str, k: int = K) -> Plan:
         """FL on (k, k^m)-anonymous rows."""
         return syntactic(learner, k, rounds=self.rounds)
+
+    def deleted(self, learner: str) -> Plan:
+        """FL without quasi-identifiers and items."""
+        return reference_plans(self.anonymous(learner))[1]
 
     def by_k(self, learner: str) -> dict[float, Plan]:
         """The (k, k^m)-anonymous plans of a learner."""
@@ -202,4 +211,4 @@ class SyntacticDepth(Depth):
     def plans(self) -> list[Plan]:
         """Every plan of the study."""
         ways = [plan for learner in LEARNERS for plans in self.four_ways(learner).values() for plan in plans]
-        return [*ways, *self.quasi().values()]
+        return [*ways, *(self.deleted(learner) for learner in LEARNERS), *self.quasi().values()]

@@ -30,7 +30,8 @@ __all__ = [
 
 SCHEMA_KEYS = (
     "target", "quasi", "sensitive", "identifiers", "items", "features", "drop",
-    "kinds", "bins", "bounds", "categories", "other", "nullable", "person", "weight", "consent",
+    "kinds", "bins", "bounds", "categories", "other", "nullable", "person", "weight", "hierarchies", "ancestors",
+    "ordered", "consent",
 )  # fmt: skip
 
 

@@ -3,7 +3,9 @@
 A class is legitimate for a row when each of its cells covers the row's value (a number inside the interval, a category
 in the set or below the label) and each of the row's items stands under one of its labels. Of the legitimate classes a
 row gets the one that costs least: the weighted NCP of its cells (eq. 2) plus the weighted UL of the labels the row's
-items get there (eqs 4 and 5, an item released as it is costing nothing). Of classes that cost the same, the preferred
+items get there (eqs 4 and 5, an item released as it is costing nothing). Under labels of a tree, which are nested, each
+item costs the share of all items that its label stands for instead: by UL a second large label makes the first one
+cost nothing. Of classes that cost the same, the preferred
 one comes first, then the one whose labels stand for the fewest items, then the one with the lowest number.
 
 When no class is legitimate the row is flagged, and gets a class that breaks the fewest conditions (columns that do not
@@ -38,7 +40,9 @@ from kohort.methods.syntactic.mapping.tables import (
     NumberCells,
     class_table,
     label_table,
+    unseen_item,
 )
+from kohort.tables.codes import CodeTree
 from kohort.tables.domain import category_text, item_lists, number
 
 __all__ = ["MappedRows", "costs", "generalised", "map_rows"]
@@ -122,6 +126,7 @@ def map_rows(
     *,
     weights: Mapping[str, float] | None = None,
     item_weights: Mapping[str, float] | None = None,
+    tree: CodeTree | None = None,
     prefer: Sequence[int] | NDArray[np.integer[Any]] | None = None,
 ) -> MappedRows:
     """The class of every row of a table that holds values as they are.
@@ -132,6 +137,7 @@ def map_rows(
         weights: One weight between 0 and 1 for each quasi-identifier and for the items column; by default
             1 / number of quasi-identifiers each, and 1 for the items.
         item_weights: One weight per item; 1 by default.
+        tree: What stands above the items: a code that no class names goes by the lowest published label above it.
         prefer: The class of each row that wins a tie, -1 for none.
 
     Raises:
@@ -141,7 +147,7 @@ def map_rows(
     from kohort.methods.syntactic.mapping.kernel import map_block
 
     joint = union([mapping]) if isinstance(mapping, SiteMapping) else mapping
-    table = class_table(joint, weights=weights, item_weights=item_weights)
+    table = class_table(joint, weights=weights, item_weights=item_weights, tree=tree)
     preferred = _preferred(prefer, frame.height)
     found = MappedRows(
         class_of=np.empty(frame.height, np.int64),
@@ -150,7 +156,7 @@ def map_rows(
         legitimate=np.empty(frame.height, np.int64),
         violated=np.empty(frame.height, np.int64),
     )
-    for block in _blocks(frame, joint, table):
+    for block in _blocks(frame, joint, table, tree):
         part = block.rows
         map_block(
             *block.arguments, table.labels.listed, table.order, preferred[part], block.conditions.bit_length(),
@@ -167,23 +173,26 @@ def costs(
     *,
     weights: Mapping[str, float] | None = None,
     item_weights: Mapping[str, float] | None = None,
+    tree: CodeTree | None = None,
 ) -> tuple[Integers, Floats]:
     """What each row would get in a class that is given: conditions broken, and loss, to compare with `map_rows`."""
     from kohort.methods.syntactic.mapping.kernel import class_costs
 
     joint = union([mapping]) if isinstance(mapping, SiteMapping) else mapping
-    table = class_table(joint, weights=weights, item_weights=item_weights)
+    table = class_table(joint, weights=weights, item_weights=item_weights, tree=tree)
     given = np.asarray(class_of, np.int64)
     if given.shape != (frame.height,) or (frame.height and not 0 <= given.min() <= given.max() < joint.count):
         raise DataError("the classes do not match the rows", hint=f"Give one number below {joint.count:,} a row")
     places = np.argsort(table.order)[given]
     violated, loss = np.empty(frame.height, np.int64), np.empty(frame.height)
-    for block in _blocks(frame, joint, table):
+    for block in _blocks(frame, joint, table, tree):
         class_costs(*block.arguments, places[block.rows], loss[block.rows], violated[block.rows])
     return violated, loss
 
 
-def generalised(frame: pl.DataFrame, mapping: SiteMapping | JointMapping, mapped: MappedRows) -> pl.DataFrame:
+def generalised(
+    frame: pl.DataFrame, mapping: SiteMapping | JointMapping, mapped: MappedRows, *, tree: CodeTree | None = None
+) -> pl.DataFrame:
     """The rows as the model is fed them: the cells of their class, and for the items the labels that hold them.
 
     Items under no label of the class are left out, as items are that a site suppressed. Other columns stay as they are.
@@ -197,9 +206,9 @@ def generalised(frame: pl.DataFrame, mapping: SiteMapping | JointMapping, mapped
     ]
     if joint.items is None:
         return frame.with_columns(cells)
-    held = label_table(joint.groups, np.arange(joint.count), {})
+    held = label_table(joint.groups, np.arange(joint.count), {}, tree)
     index = _item_index(held, joint.count)
-    codes, starts = _item_codes(frame, joint.items, held.items)
+    codes, starts = _item_codes(frame, joint.items, held.items, tree)
     labels = np.empty(len(codes), np.int64)
     labels_of_rows(
         index.bits, codes, starts, 0, index.before, held.starts, held.label_at, mapped.class_of, labels
@@ -221,7 +230,7 @@ def _preferred(prefer: Sequence[int] | NDArray[np.integer[Any]] | None, rows: in
     return found
 
 
-def _new_rows(frame: pl.DataFrame, joint: JointMapping, table: ClassTable) -> _NewRows:
+def _new_rows(frame: pl.DataFrame, joint: JointMapping, table: ClassTable, tree: CodeTree | None) -> _NewRows:
     """What the mapping has to know about the rows of a table."""
     absent = [column.name for column in joint.columns if column.name not in frame.columns]
     absent += [joint.items] if joint.items is not None and joint.items not in frame.columns else []
@@ -230,7 +239,7 @@ def _new_rows(frame: pl.DataFrame, joint: JointMapping, table: ClassTable) -> _N
     columns = tuple(_row_values(frame[column.name], column) for column in joint.columns)
     if joint.items is None:
         return _NewRows(columns, np.zeros(0, np.int64), np.zeros(frame.height + 1, np.int64))
-    return _NewRows(columns, *_item_codes(frame, joint.items, table.labels.items))
+    return _NewRows(columns, *_item_codes(frame, joint.items, table.labels.items, tree))
 
 
 def _row_values(values: pl.Series, column: QuasiColumn) -> Floats | Integers:
@@ -242,13 +251,29 @@ def _row_values(values: pl.Series, column: QuasiColumn) -> Floats | Integers:
     return np.where(texts.is_null().to_numpy(), known, codes.to_numpy()).astype(np.int64)
 
 
-def _item_codes(frame: pl.DataFrame, name: str, items: tuple[str, ...]) -> tuple[Integers, Integers]:
+def _item_codes(
+    frame: pl.DataFrame, name: str, items: tuple[str, ...], tree: CodeTree | None
+) -> tuple[Integers, Integers]:
     """The items of each row as codes, -1 for one that is not in `items`; row r has those at starts[r]:starts[r + 1]."""
     lists = item_lists(frame[name])
     texts = lists.explode(empty_as_null=False, keep_nulls=False)
+    if tree is not None:
+        texts = _with_unseen(texts, set(items), tree)
     codes = texts.cast(pl.Enum(list(items)), strict=False).to_physical().cast(pl.Int64).fill_null(-1).to_numpy()
     lengths = lists.list.len().fill_null(0).cast(pl.Int64).to_numpy()
     return codes, np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+
+
+def _with_unseen(texts: pl.Series, items: set[str], tree: CodeTree) -> pl.Series:
+    """The items, where one that no class names is what stands for it below its lowest published label."""
+    unseen = texts.filter(~texts.is_in(list(items))).unique().to_list()
+    found = {}
+    for code in unseen:
+        for label in tree.chain(code):
+            if unseen_item(label) in items:
+                found[code] = unseen_item(label)
+                break
+    return texts.replace(found) if found else texts
 
 
 def _item_index(labels: LabelTable, classes: int) -> _ItemIndex:
@@ -301,9 +326,9 @@ def _column_bits(
     return packed.view("<u8").astype(np.uint64), codes.astype(np.int64)
 
 
-def _blocks(frame: pl.DataFrame, joint: JointMapping, table: ClassTable) -> Iterator[_Block]:
+def _blocks(frame: pl.DataFrame, joint: JointMapping, table: ClassTable, tree: CodeTree | None) -> Iterator[_Block]:
     """The rows of a table, a block at a time."""
-    rows = _new_rows(frame, joint, table)
+    rows = _new_rows(frame, joint, table, tree)
     items, shapes = _item_index(table.labels, table.count), _column_arrays(table)
     for start in range(0, frame.height, BLOCK):
         yield _block(slice(start, min(start + BLOCK, frame.height)), rows, table, items, shapes)
@@ -334,7 +359,7 @@ def _block(part: slice, rows: _NewRows, table: ClassTable, index: _ItemIndex, sh
     labels = table.labels
     arguments = (
         np.concatenate([*tables, index.bits]), conditions, starts, items, item_starts - item_starts[0],
-        first, index.before, labels.starts, labels.label_at, labels.size, labels.weight, values,
+        first, index.before, labels.starts, labels.label_at, labels.size, labels.weight, labels.by_share, values,
         shapes.is_number, shapes.low, shapes.high, shapes.missing, shapes.held, shapes.domain, shapes.cost,
         table.weights, table.items_weight, table.loss,
     )  # fmt: skip

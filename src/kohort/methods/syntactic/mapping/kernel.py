@@ -77,8 +77,15 @@ def _label(bits, before, starts, label_at, item, first_item, place):
 
 
 @compiled
-def _item_loss(bits, before, starts, label_at, size, weight, items, first_item, place, held):
-    """UL of a row's items under a class (eqs 4 and 5), by exponents, so that 2^size never overflows."""
+def _item_loss(bits, before, starts, label_at, size, weight, by_share, items, first_item, place, held):
+    """UL of a row's items under a class (eqs 4 and 5), by exponents, so that 2^size never overflows; or, `by_share`,
+    the mean of the weights of their labels."""
+    if by_share:
+        lost = 0.0
+        for at in range(len(items)):
+            label = -1 if items[at] < 0 else _label(bits, before, starts, label_at, items[at], first_item, place)
+            lost += 1.0 if label < 0 else weight[label]
+        return lost / len(items)
     count = 0
     total = 0
     for at in range(len(items)):
@@ -139,7 +146,7 @@ def _closest(bits, conditions, planes, chosen):
 @compiled
 def class_costs(
     bits, conditions, condition_starts, items, item_starts, first_item, before, starts, label_at, size, weight,
-    values, is_number, low, high, missing, held_values, domain, cost, weights, items_weight, loss,
+    by_share, values, is_number, low, high, missing, held_values, domain, cost, weights, items_weight, loss,
     places, loss_of, violated,
 ):  # fmt: skip
     """Write what each row would cost in the class at its place, and how many conditions that class breaks."""
@@ -161,7 +168,7 @@ def class_costs(
         row_items = items[item_starts[row] : item_starts[row + 1]]
         if items_weight > 0.0 and len(row_items) > 0:
             total += items_weight * _item_loss(
-                bits, before, starts, label_at, size, weight, row_items, first_item, place, held
+                bits, before, starts, label_at, size, weight, by_share, row_items, first_item, place, held
             )
         loss_of[row] = total
         violated[row] = broken
@@ -170,7 +177,7 @@ def class_costs(
 @compiled
 def map_block(
     bits, conditions, condition_starts, items, item_starts, first_item, before, starts, label_at, size, weight,
-    values, is_number, low, high, missing, held_values, domain, cost, weights, items_weight, loss,
+    by_share, values, is_number, low, high, missing, held_values, domain, cost, weights, items_weight, loss,
     listed, order, prefer, digits, class_of, loss_of, legitimate, violated,
 ):  # fmt: skip
     """Write for each row its class (by number), its loss, how many classes are legitimate, what the class breaks."""
@@ -192,8 +199,8 @@ def map_block(
             chosen[:] = everything
             violated[row] = _closest(bits, own, planes, chosen)
         winner, best = _cheapest(
-            bits, own, row_items, first_item, before, starts, label_at, size, weight, values, is_number, low, high,
-            missing, held_values, domain, cost, weights, items_weight, loss, listed, order, prefer[row], row,
+            bits, own, row_items, first_item, before, starts, label_at, size, weight, by_share, values, is_number, low,
+            high, missing, held_values, domain, cost, weights, items_weight, loss, listed, order, prefer[row], row,
             count == 0, chosen, held,
         )  # fmt: skip
         class_of[row] = order[winner]
@@ -202,7 +209,7 @@ def map_block(
 
 @inlined
 def _cheapest(
-    bits, own, row_items, first_item, before, starts, label_at, size, weight, values, is_number, low, high,
+    bits, own, row_items, first_item, before, starts, label_at, size, weight, by_share, values, is_number, low, high,
     missing, held_values, domain, cost, weights, items_weight, loss, listed, order, preferred, row, widen,
     chosen, held,
 ):  # fmt: skip
@@ -226,7 +233,7 @@ def _cheapest(
                                       held_values, domain, cost, weights)  # fmt: skip
             if items_weight > 0.0 and len(row_items) > 0:
                 total += items_weight * _item_loss(
-                    bits, before, starts, label_at, size, weight, row_items, first_item, place, held
+                    bits, before, starts, label_at, size, weight, by_share, row_items, first_item, place, held
                 )
             if total < best or (total == best and _wins_tie(place, winner, order, preferred, listed)):
                 best = total

@@ -53,7 +53,7 @@ class ItemGroups:
     """Which items a released label stands for: `labels[g]` for `members[g]`; class c has the labels `of_class[c]`.
 
     A label is a cell's text: an item as it is, `{a, b}`, or `<label>` of an item hierarchy. Within a class no item
-    stands under two labels.
+    stands under two labels, unless all labels are nested, as those of a hierarchy are; it then goes by the smallest.
     """
 
     labels: tuple[str, ...] = ()
@@ -165,12 +165,25 @@ def _groups_problem(groups: ItemGroups, *, has_items: bool) -> str:
         return "has item labels and no items column"
     if any(not held or list(held) != sorted(set(held)) for held in groups.members):
         return "has an item label that stands for nothing, or for an item twice"
+    nested = _is_nested(groups.members)
     for held in groups.of_class:
         if any(not 0 <= g < len(groups.labels) for g in held) or list(held) != sorted(set(held)):
             return "has a class with unknown or repeated item labels"
-        if len({item for g in held for item in groups.members[g]}) < sum(len(groups.members[g]) for g in held):
+        listed = [] if nested else [item for g in held for item in groups.members[g]]
+        if len(set(listed)) < len(listed):
             return "has a class with an item under two labels"
     return ""
+
+
+def _is_nested(members: tuple[tuple[str, ...], ...]) -> bool:
+    """Whether any two of the sets are disjoint, or one holds the other."""
+    top: dict[str, int] = {}
+    for place in sorted(range(len(members)), key=lambda at: len(members[at])):
+        below = {top[item] for item in members[place] if item in top}
+        if sum(len(members[other]) for other in below) != sum(item in top for item in members[place]):
+            return False
+        top.update(dict.fromkeys(members[place], place))
+    return True
 
 
 def _readable(text: str | None, column: QuasiColumn) -> bool:

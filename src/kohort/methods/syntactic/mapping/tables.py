@@ -18,8 +18,19 @@ from numpy.typing import NDArray
 from kohort.errors import ConfigError, nearest
 from kohort.methods.syntactic.mapping.mapping import ItemGroups, JointMapping, QuasiColumn
 from kohort.tables.cells import Interval, Label, Suppressed, ValueSet, parse_cell
+from kohort.tables.codes import CodeTree
 
-__all__ = ["CategoryCells", "ClassTable", "LabelTable", "NumberCells", "class_table", "column_weights", "label_table"]
+__all__ = [
+    "CategoryCells",
+    "ClassTable",
+    "LabelTable",
+    "NumberCells",
+    "class_table",
+    "column_ncp",
+    "column_weights",
+    "label_table",
+    "unseen_item",
+]
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -55,7 +66,8 @@ class LabelTable:
     """The distinct items, and for each the classes whose labels hold it with the label: entries starts[i]:starts[i+1].
 
     `size` and `weight` are the items a label stands for and w of eq. 4, which is 0 for an item released as it is.
-    `listed` is how many items the labels of a class stand for together.
+    `listed` is how many items the labels of a class stand for together. `by_share` says that an item costs its label's
+    weight, which is then w times the share of the items that the label stands for.
     """
 
     items: tuple[str, ...]
@@ -65,6 +77,7 @@ class LabelTable:
     size: Integers
     weight: Floats
     listed: Integers
+    by_share: bool
 
 
 @dataclass(frozen=True)
@@ -85,9 +98,13 @@ class ClassTable:
 
 
 def class_table(
-    mapping: JointMapping, *, weights: Mapping[str, float] | None, item_weights: Mapping[str, float] | None
+    mapping: JointMapping,
+    *,
+    weights: Mapping[str, float] | None,
+    item_weights: Mapping[str, float] | None,
+    tree: CodeTree | None = None,
 ) -> ClassTable:
-    """The arrays of a mapping under these weights."""
+    """The arrays of a mapping under these weights; `tree` is what stands above the items."""
     by_column, items_weight = column_weights(mapping, weights)
     cells = [_cells(column, line) for column, line in zip(mapping.columns, mapping.cells, strict=True)]
     loss = np.zeros(mapping.count)
@@ -100,8 +117,18 @@ def class_table(
         weights=by_column,
         items_weight=items_weight,
         loss=loss[order],
-        labels=label_table(mapping.groups, order, _checked(item_weights or {}, "item weight")),
+        labels=label_table(mapping.groups, order, _checked(item_weights or {}, "item weight"), tree),
     )
+
+
+def column_ncp(mapping: JointMapping) -> dict[str, float]:
+    """NCP of each quasi-identifier: the mean over the rows of all classes (eq. 1)."""
+    table = class_table(mapping, weights=None, item_weights=None)
+    rows = mapping.sizes[table.order]
+    return {
+        column.name: float((cells.cost * rows).sum() / rows.sum())
+        for column, cells in zip(mapping.columns, table.columns, strict=True)
+    }
 
 
 def column_weights(mapping: JointMapping, weights: Mapping[str, float] | None) -> tuple[Floats, float]:
@@ -200,27 +227,63 @@ def _reordered(cells: NumberCells | CategoryCells, order: Integers) -> NumberCel
     )
 
 
-def label_table(groups: ItemGroups, order: Integers, item_weights: Mapping[str, float]) -> LabelTable:
+def label_table(
+    groups: ItemGroups, order: Integers, item_weights: Mapping[str, float], tree: CodeTree | None = None
+) -> LabelTable:
     """The labels of the classes in this order.
 
-    An item without a weight has weight 1: what was not ranked is not taken to be unimportant.
+    An item without a weight has weight 1: what was not ranked is not taken to be unimportant. With a tree, a label that
+    stands for codes which no class names is an item too: such a code goes by the lowest label above it.
     """
-    items = sorted({item for held in groups.members for item in held})
-    code = {item: at for at, item in enumerate(items)}
-    member = np.array([code[item] for held in groups.members for item in held], np.int64)
     size = np.array([len(held) for held in groups.members], np.int64)
-    first = np.cumsum(size) - size
-    by_item = np.array([item_weights.get(item, 1.0) for item in items])
-    means = [by_item[member[at : at + held]].mean() for at, held in zip(first, size, strict=True)]
-    weight = np.where(size > 1, means, 0.0)
+    means = [float(np.mean([item_weights.get(item, 1.0) for item in held])) for held in groups.members]
+    is_label = np.array([isinstance(parse_cell(label), Label) for label in groups.labels], np.bool_)
+    weight = np.where((size > 1) | is_label, means, 0.0)
+    if tree is not None:
+        weight = weight * size / max(len({item for held in groups.members for item in held}), 1)
+    covered = groups.members if tree is None else _with_unseen(groups, tree)
+    items = sorted({item for held in covered for item in held})
+    code = {item: at for at, item in enumerate(items)}
+    member = np.array([code[item] for held in covered for item in held], np.int64)
+    held_by = np.array([len(held) for held in covered], np.int64)
+    first = np.cumsum(held_by) - held_by
     counts = np.array([len(groups.of_class[number]) for number in order], np.int64)
     label = np.fromiter(chain.from_iterable(groups.of_class[number] for number in order), np.int64, int(counts.sum()))
     place_of = np.repeat(np.arange(len(order)), counts)
-    spread = size[label]
-    listed = np.bincount(place_of, weights=spread, minlength=len(order)).astype(np.int64)
+    spread = held_by[label]
     within = np.arange(int(spread.sum())) - np.repeat(np.cumsum(spread) - spread, spread)
     flat = member[np.repeat(first[label], spread) + within]
     class_at, label_at = np.repeat(place_of, spread), np.repeat(label, spread)
-    by = np.lexsort((class_at, flat))
-    starts = np.concatenate([[0], np.cumsum(np.bincount(flat, minlength=len(items)))]).astype(np.int64)
-    return LabelTable(tuple(items), starts, class_at[by], label_at[by], size, weight, listed)
+    by = np.lexsort((size[label_at], class_at, flat))
+    # Of nested labels of a class an item goes by the smallest.
+    lowest = (np.diff(flat[by], prepend=-1) != 0) | (np.diff(class_at[by], prepend=-1) != 0)
+    by = by[lowest]
+    starts = np.concatenate([[0], np.cumsum(np.bincount(flat[by], minlength=len(items)))]).astype(np.int64)
+    listed = np.bincount(class_at[by], minlength=len(order))
+    return LabelTable(tuple(items), starts, class_at[by], label_at[by], size, weight, listed, tree is not None)
+
+
+def unseen_item(label: str) -> str:
+    """The item that stands for all codes below a label which no class names; no code has such a text."""
+    return f"\0{label}"
+
+
+def _with_unseen(groups: ItemGroups, tree: CodeTree) -> list[tuple[str, ...]]:
+    """The items of each label, and for each label at or below it the codes that no class names."""
+    cells = [parse_cell(text) for text in groups.labels]
+    above = {
+        cell.text: _from(cell.text, tree.chain(held[0]))
+        for cell, held in zip(cells, groups.members, strict=True)
+        if isinstance(cell, Label)
+    }
+    return [
+        (*held, *(unseen_item(low) for low, labels in above.items() if cell.text in labels))
+        if isinstance(cell, Label)
+        else held
+        for cell, held in zip(cells, groups.members, strict=True)
+    ]
+
+
+def _from(label: str, chain: tuple[str, ...]) -> frozenset[str]:
+    """A label and those above it."""
+    return frozenset(chain[chain.index(label) :]) if label in chain else frozenset({label})

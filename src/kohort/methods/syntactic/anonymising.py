@@ -1,0 +1,234 @@
+"""How one site makes its rows (k, k^m)-anonymous: what a plan says about it, and what it does to the rows.
+
+Quasi-identifiers are ranked and selected, then rows are anonymised and verified by the checker. Hierarchies and orders
+of columns are those that the plan declares, the same at every site.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import polars as pl
+from annotated_types import Ge, Le
+
+from kohort.errors import ConfigError, nearest
+from kohort.tables.cells import SUPPRESSED, Interval, Label, Suppressed, ValueSet, format_cell, parse_cell
+from kohort.tables.domain import Domain, category_text
+from kohort.tables.hierarchy import Hierarchy
+from kohort.tables.schema import Schema
+
+if TYPE_CHECKING:
+    from kohort.anonymity.itemsets.kkm import KKmResult
+    from kohort.methods.syntactic.importance import Importance
+
+__all__ = [
+    "CODES",
+    "AnonymiseSection",
+    "ImportanceSection",
+    "Made",
+    "anonymise_rows",
+    "check_hierarchies",
+    "item_members",
+    "quasi_hierarchies",
+]
+
+ITEM_HIERARCHIES = ("declared", "none", "auto", "icd9", "icd10")
+LARGEST_M = 3
+NO_ITEMS, CODES = "no items", "target codes"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportanceSection:
+    """`importance = {...}`: how a site ranks its quasi-identifiers, and how many of them it trains on."""
+
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 - read by pydantic, not a field
+
+    method: Literal["none", "rfe", "extra-trees", "forest"] = "none"
+    """none: all are kept and weigh the same."""
+    top: Annotated[int, Ge(1)] | None = None
+    """Quasi-identifiers to keep; the others are suppressed. Items are always kept."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnonymiseSection:
+    """`[method.anonymise]`: what an attacker may know and is still left with k rows, and what that may cost."""
+
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 - read by pydantic, not a field
+
+    k: Annotated[int, Ge(2)] = 10
+    m: Annotated[int, Ge(1), Le(4)] = 2
+    """Items an attacker may know; 4 with local recoding alone."""
+    delta: Annotated[float, Ge(0), Le(1)] = 0.95
+    """Largest relational loss that joining clusters may lead to."""
+    item_hierarchy: str = "declared"
+    """declared: that of data.hierarchies, or groups of items where there is none | none | auto | icd9 | icd10 | a CSV
+    of item, parent, ..., at the site"""
+    groups: Literal["per-cluster", "table-wide"] = "per-cluster"
+    rare: Literal["auto", "recode", "generalise", "suppress"] = "auto"
+    """Items that too few hold together: in the rows that hold them an item goes up the hierarchy, to its root, before
+    it is suppressed (recode) | they become groups in all rows (generalise) | the rows that hold them lose an item
+    (suppress). auto: recode with a declared hierarchy, else generalise."""
+    merge: Literal["paying", "all", "printed", "none"] = "paying"
+    """printed: as the paper prints it | all, paying: partners by the loss of the union, always or where it pays"""
+    suppression_limit: Annotated[float, Ge(0), Le(1)] = 0.5
+    """Share of a site's item occurrences that may be left out, if they must."""
+    importance: ImportanceSection = field(default_factory=ImportanceSection)
+
+    def has_hierarchy(self, schema: Schema) -> bool:
+        """Whether there is anything above the items."""
+        return schema.items_tree is not None if self.item_hierarchy == "declared" else self.item_hierarchy != "none"
+
+    def recodes(self, schema: Schema) -> bool:
+        """Whether items are recoded row by row."""
+        declared = self.item_hierarchy == "declared" and schema.items_tree is not None
+        return self.rare == "recode" or (self.rare == "auto" and declared)
+
+
+@dataclass(frozen=True)
+class Made:
+    """The result of anonymising a site's rows, and the released table, with its quasi-identifiers as text."""
+
+    result: KKmResult
+    released: pl.DataFrame
+
+
+def anonymise_rows(frame: pl.DataFrame, schema: Schema, config: AnonymiseSection, *, k: int, codes: pl.Series) -> Made:
+    """Rank and select quasi-identifiers, then anonymise and verify the rows of one site. It is deterministic.
+
+    Args:
+        frame: The rows.
+        schema: The roles of their columns.
+        config: `[method.anonymise]`.
+        k: Fewest rows per class: the plan's, or the site's policy's if that is larger.
+        codes: The encoded target of each row, for the ranking.
+
+    Raises:
+        RefusedError: The rows cannot meet (k, k^m)-anonymity within the limit of suppression.
+    """
+    from kohort.anonymity.itemsets.kkm import anonymise_items
+
+    items = next(iter(schema.items), NO_ITEMS)
+    if not schema.items:
+        frame = frame.with_columns(pl.lit([], dtype=pl.List(pl.String)).alias(NO_ITEMS))
+    found = _importance(frame, schema, config.importance, codes)
+    quasi = [name for name in schema.quasi if found is None or name in found.kept]
+    made = anonymise_items(
+        frame,
+        quasi=quasi,
+        items=items,
+        k=k,
+        m=config.m,
+        delta=config.delta,
+        weights=None if found is None else _shares(found, quasi),
+        item_weights=None if found is None or not schema.items else found.item_weights,
+        item_hierarchy=_item_hierarchy(config.item_hierarchy, schema),
+        groups=config.groups,
+        rare="recode" if config.recodes(schema) else "generalise" if config.rare == "auto" else config.rare,
+        hierarchies=_hierarchies(frame, schema, quasi),
+        ordered={name: schema.columns[name].categories or () for name in quasi if schema.columns[name].ordered},
+        merge=config.merge,
+        suppression_limit=config.suppression_limit,
+        identifier=next(iter(schema.identifiers), None),
+    )
+    cells = {column.name: pl.Series(column.name, map(_text, column.cells), dtype=pl.String) for column in made.cells}
+    released = made.frame.with_columns(
+        # Quasi-identifiers that were not selected are suppressed, in training and in the release.
+        *(pl.lit(format_cell(SUPPRESSED)).alias(name) for name in schema.quasi if name not in cells),
+        *(cells[column.name].gather(column.of_class[made.cluster]) for column in made.cells),
+    )
+    return Made(made, released)
+
+
+def _text(cell: Any) -> str | None:
+    """The text of a cell; dates and other values without a format of their own use `str`."""
+    known = cell is None or isinstance(cell, (str, int, float, Interval, ValueSet, Label, Suppressed))
+    return format_cell(cell if known else str(cell))
+
+
+def _importance(frame: pl.DataFrame, schema: Schema, section: ImportanceSection, codes: pl.Series) -> Importance | None:
+    if section.method == "none":
+        return None
+    from kohort.methods.syntactic.importance import rank
+
+    items = next(iter(schema.items), None)
+    found = rank(
+        frame.with_columns(codes.alias(CODES)),
+        quasi=schema.quasi,
+        items=items,
+        target=CODES,
+        method=section.method,
+    )
+    ranked = [name for name in found.kept if name != items]
+    return replace(found, kept=tuple(ranked[: section.top]))
+
+
+def _shares(found: Importance, quasi: Sequence[str]) -> dict[str, float] | None:
+    """Weights relative to the most important selected quasi-identifier; None when no weight is positive."""
+    most = max(found.weights[name] for name in quasi)
+    return {name: found.weights[name] / most for name in quasi} if most > 0 else None
+
+
+def _item_hierarchy(word: str, schema: Schema) -> Any:
+    if word == "declared":
+        return schema.items_tree or "none"
+    return word if word in ITEM_HIERARCHIES else Hierarchy.read(word)
+
+
+def _hierarchies(frame: pl.DataFrame, schema: Schema, quasi: Sequence[str]) -> dict[str, Hierarchy] | None:
+    """The declared hierarchies of the quasi-identifiers, over the values of the rows."""
+    found = {name: schema.columns[name].tree(name) for name in quasi}
+    made = {
+        name: tree.hierarchy(category_text(frame[name]).drop_nulls().unique().to_list())
+        for name, tree in found.items()
+        if tree is not None
+    }
+    return made or None
+
+
+def quasi_hierarchies(schema: Schema, domain: Domain) -> dict[str, Hierarchy]:
+    """The declared hierarchies of the quasi-identifiers, over their agreed values."""
+    found = {}
+    for name in schema.quasi:
+        tree, known = schema.columns[name].tree(name), domain.columns.get(name)
+        if tree is not None and known is not None and known.categories:
+            found[name] = tree.hierarchy(known.categories)
+    return found
+
+
+def item_members(made: KKmResult, schema: Schema, domain: Domain) -> dict[str, tuple[str, ...]]:
+    """What each released item stands for: a label of a declared hierarchy for the known codes below it."""
+    found = {group.text: group.members for group in made.groups}
+    tree = schema.items_tree
+    if tree is None:
+        return found
+    below: dict[str, list[str]] = {}
+    for code in sorted({code for name in schema.items for code in domain.columns[name].categories or ()}):
+        for label in dict.fromkeys(tree.chain(code)):
+            below.setdefault(label, []).append(code)
+    for text in found:
+        cell = parse_cell(text)
+        if isinstance(cell, Label) and cell.text in below:
+            found[text] = tuple(below[cell.text])
+    return found
+
+
+def check_hierarchies(config: AnonymiseSection, schema: Schema) -> None:
+    """Refuse, before any site is asked, hierarchies, orders and an m that every site would fail on.
+
+    Raises:
+        ConfigError: The item hierarchy is unknown, an ordered column has no categories, or local recoding or an m of 4
+            lacks what it needs.
+    """
+    word = config.item_hierarchy
+    if word not in ITEM_HIERARCHIES and not word.endswith(".csv"):
+        raise ConfigError(f"unknown item hierarchy {word!r}", hint=nearest(word, ITEM_HIERARCHIES))
+    for name, spec in schema.columns.items():
+        if spec.ordered and not spec.categories:
+            raise ConfigError(f"column {name!r} is ordered and has no categories", hint="List them in data.categories")
+    if config.rare == "recode" and schema.items and not config.has_hierarchy(schema):
+        hint = 'Declare one, as in data.hierarchies = {diagnoses = "icd9"}'
+        raise ConfigError("items cannot be recoded row by row without a hierarchy", hint=hint)
+    if config.m > LARGEST_M and not config.recodes(schema):
+        raise ConfigError(f"m is {config.m}", hint=f"Use 1 to {LARGEST_M}, or recode items up a declared hierarchy")
