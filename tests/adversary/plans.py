@@ -12,7 +12,7 @@ from kohort.runs.config import Plan, load_plan, only_read
 from kohort.testing import HonestRun, record
 
 SHARE = float(os.environ.get("KOHORT_LIES", "0.02"))
-"""The share of all lies that is told; `make fuzz` tells all of them."""
+"""The share of all lies that is told; `make thorough` tells all of them."""
 CATEGORIES = {"ward": ["north", "south", "west"], "outcome": ["ill", "well"]}
 BUDGET = {"epsilon": 1.0, "delta": 1e-4}
 PHASES = [

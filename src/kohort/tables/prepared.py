@@ -261,9 +261,14 @@ def read_schema_file(path: Path) -> dict[str, Any]:
 
 def _value(value: Any, name: str) -> Any:
     if name not in LISTS:
-        return value
+        if value is None or isinstance(value, str):
+            return value
+        raise ConfigError(f"{name} in the schema file is no name", hint=f'Write the name of a column: {name} = "..."')
     if isinstance(value, str):
         raise ConfigError(f"{name} in the schema file is one string", hint=f'Write a list: {name} = ["{value}"]')
+    if value is not None and not (isinstance(value, list) and all(isinstance(one, str) for one in value)):
+        hint = f'Write a list of names: {name} = ["a", "b"]'
+        raise ConfigError(f"{name} in the schema file is no list of names", hint=hint)
     return tuple(value or ())
 
 
