@@ -357,7 +357,8 @@ def judged(code: int | None, printed: bytes, out: Path, case: Case) -> Failed | 
     if case.kind != "mapping" and CELLS.search(printed):
         return Failed("a cell in a message", printed)
     left = sorted(path for path in out.rglob("*") if path.is_file())
-    if code != 0 and left:
+    # A run that ends after something left its sites keeps its ledgers, which say so.
+    if code != 0 and left and not (case.command[0] == "run" and code in (4, 5)):
         return Failed(f"{len(left)} output files beside exit {code}", printed)
     if any(path.name.startswith(".") and path.name != ".lock" for path in left):
         return Failed("a temporary file is left", printed)
