@@ -156,7 +156,7 @@ def _settings(folder: Path) -> list[Setting]:
     def trained(sites: int, rounds: int) -> list[str]:
         plan = Path(__file__).resolve().parent.parent / "examples" / "fedavg_plain.toml"
         return ["run", str(plan), "--out", out, "--force", "--set", f"sites.count={sites}", "--set", "sites.split=iid",
-                "--set", f"method.rounds={rounds}"]  # fmt: skip
+                "--set", f"train.rounds={rounds}"]  # fmt: skip
 
     quasi, large = ["--quasi", QUASI], (500_000, 1_000_000, 2_000_000)
     return [
