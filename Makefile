@@ -7,6 +7,8 @@ VENV := .venv
 E2E ?= e2e
 # In how many processes: 0 is one after the other, as the tests that take a minute each need it.
 E2E_WORKERS ?= 0
+CASES ?= 10000
+COUNT ?= 100
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
@@ -14,7 +16,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 # rewritten modules again: seconds each.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test e2e fuzz lint bench clean
+.PHONY: demo test e2e fuzz thorough mutants lint bench clean
 
 demo: $(VENV)/.base
 	$(BIN)/kohort demo --out out/demo
@@ -25,10 +27,19 @@ test: $(VENV)/.$(EXTRAS)
 e2e: $(VENV)/.$(EXTRAS)
 	$(BIN)/python -m pytest -n $(E2E_WORKERS) --dist loadfile -m '$(E2E)' tests/e2e
 
-# Drawn examples in full number and other ones every time; the default suite draws fewer where one takes long.
+# Damaged inputs of every kind through the real commands: 10,000 of them, others every time (CASES, SEED).
 fuzz: $(VENV)/.$(EXTRAS)
+	$(BIN)/python tests/support/fuzzing.py --cases $(CASES) $(if $(SEED),--seed $(SEED))
+
+# The suite with drawn examples in full number, other ones every time, and with every lie of a hub; it draws fewer by
+# default where one takes long.
+thorough: $(VENV)/.$(EXTRAS)
 	KOHORT_LIES=1 $(BIN)/python -m pytest -n 2 --dist worksteal --hypothesis-profile thorough
+
+# Guards broken one by one: those listed by hand, then a sample of all places (COUNT, SEED; docs/mutation.md).
+mutants: $(VENV)/.$(EXTRAS)
 	$(BIN)/python tests/adversary/mutants.py
+	$(BIN)/python tools/mutate.py --count $(COUNT) $(if $(SEED),--seed $(SEED)) --out out/mutants.jsonl
 
 lint: $(VENV)/.$(EXTRAS)
 	$(BIN)/ruff check .

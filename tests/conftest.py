@@ -30,7 +30,7 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
     print_blob=True,
 )
-# What `make fuzz` takes: other examples every time, and as many as `tests.support.examples` is told at most.
+# What `make thorough` takes: other examples every time, and as many as `tests.support.examples` is told at most.
 settings.register_profile(
     "thorough", derandomize=False, deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
 )

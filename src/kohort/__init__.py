@@ -11,7 +11,6 @@ Names are loaded when they are first used, so that importing kohort costs nothin
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -73,6 +72,8 @@ _NAMES = {"anonymize": "anonymise", "check": "measure"}
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
+        from importlib.metadata import version  # which takes longer than all else here
+
         return version("kohort")
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), _NAMES.get(name, name))

@@ -13,7 +13,7 @@ from kohort.testing import HonestRun, record
 from kohort.testing.recorded import VICTIM
 
 SHARE = float(os.environ.get("KOHORT_LIES", "0"))
-"""The share of all lies that is told; `make fuzz` tells all of them."""
+"""The share of all lies that is told; `make thorough` tells all of them."""
 USUAL_SHARE, USUAL_STEPS = 0.02, 10
 """The share where none is asked for. To lie after the last of many requests, all of them are sent again: of longer
 conversations a smaller share is told, so that each takes about as long."""

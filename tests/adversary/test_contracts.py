@@ -1,7 +1,7 @@
 """A lying hub against every registered method and every option that claims a protection.
 
-`kohort.testing.adversary` generates the lies. This suite tells a share of them, the same ones every time; `make fuzz`
-tells all of them. The tests at the end hold the harness to account: it must find planted leaks, and its twins must get
+`kohort.testing.adversary` generates the lies. This suite tells a share of them, the same ones every time; all are told
+by `make thorough`. The tests at the end hold the harness to account: it must find planted leaks, and its twins must get
 as far as the sites they are compared with.
 """
 

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from kohort import Federation
-from kohort.cli.main import build
+from kohort.cli.app import build
 from kohort.errors import ConfigError, KohortError
 
 

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from kohort.cli.main import build
+from kohort.cli.app import build
 from kohort.errors import ConfigError, DataError
 from kohort.evaluate.choice import COSTS, Condition, cheapest, figures_of, front, objectives, parse_conditions
 from kohort.privacy.dp.accounting import Event, describe, epsilon_of

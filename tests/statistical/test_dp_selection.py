@@ -14,7 +14,7 @@ import polars as pl
 import pytest
 from typer.testing import CliRunner
 
-from kohort.cli.main import build
+from kohort.cli.app import build
 from kohort.errors import ConfigError, RefusedError
 from kohort.rng import Streams
 from kohort.runs import private_choice

@@ -6,7 +6,7 @@ from hypothesis import settings
 
 
 def thorough() -> bool:
-    """Whether the suite runs under the profile `thorough`, which `make fuzz` takes."""
+    """Whether the suite runs under the profile `thorough`, which `make thorough` takes."""
     return settings.default is settings.get_profile("thorough")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -37,8 +38,10 @@ if TYPE_CHECKING:
 
     from kohort.anonymity.checker.measures import Anonymity
     from kohort.anonymity.checker.population import InPopulation
+    from kohort.anonymity.checker.together import Together
     from kohort.anonymity.risk.identifiers import ColumnWarning
-    from kohort.anonymity.risk.reidentification import Risk
+    from kohort.anonymity.risk.reidentification import Distinguishability, Risk
+    from kohort.tables.prepared import Declared
 
 __all__ = ["register"]
 
@@ -81,13 +84,9 @@ def check(
 
     Two releases of the same rows: kohort check first.csv second.csv --quasi age,race,sex
     """
-    from kohort.anonymity.checker.measures import measure, together
-    from kohort.anonymity.risk.identifiers import identifier_warnings
-    from kohort.anonymity.risk.reidentification import assess_risk, distinction_and_separation
     from kohort.errors import ConfigError
     from kohort.tables.dialect import ReadingOptions
-    from kohort.tables.frames import Missing, handle_missing
-    from kohort.tables.prepared import Declared, prepare
+    from kohort.tables.prepared import Declared
 
     reading = ReadingOptions(separator=separator, null_values=null_values(null))
     declared = Declared(
@@ -103,24 +102,9 @@ def check(
     require_quasi(declared.quasi)
     if m is not None and not declared.items:
         raise ConfigError("--m needs --items", hint="Name the column that holds the sets")
-    prepared = prepare(table, declared)
-    opened, sets = prepared.frame, prepared.declared.items
-    columns, private = declared.quasi, declared.sensitive
-    how: Missing = missing  # type: ignore[assignment] # any other word is refused by handle_missing
-    frame = handle_missing(opened, opened.columns, how)
-    known_items = 2 if m is None else m
-    counted = prepared.person
-    found = measure(frame, quasi=columns, sensitive=private, items=sets or None, m=known_items, persons=counted)
-    people = population_of(population, columns)
-    size = people if people is None or isinstance(people, int) else None
-    risk = assess_risk(frame, quasi=columns, population_size=size)
-    beside = _beside(frame, people, columns, hierarchies, counted)
-    identifying = distinction_and_separation(frame, quasi=columns)
-    warnings = identifier_warnings(
-        frame, quasi=columns, sensitive=private, items=sets, identifiers=prepared.identifiers, others=declared.keep
-    )
-    dropped = opened.height - frame.height
-    both = None if second is None else together(opened, prepare(second, declared).frame, quasi=columns)
+    seen = _look(table, declared, m=2 if m is None else m, missing=missing, population=population, second=second,
+                 hierarchies=hierarchies)  # fmt: skip
+    found, risk, beside, both, dropped = seen.found, seen.risk, seen.beside, seen.both, seen.dropped
     if json:
         emit(
             {
@@ -128,23 +112,23 @@ def check(
                 **({} if both is None else {"together": vars(both)}),
                 **({} if beside is None else {"population": beside.to_mapping()}),
                 "risk": risk.to_mapping(),
-                "identifying": [one.to_mapping() for one in identifying],
-                "warnings": [one.to_mapping() for one in warnings],
+                "identifying": [one.to_mapping() for one in seen.identifying],
+                "warnings": [one.to_mapping() for one in seen.warnings],
                 "dropped_rows": dropped,
                 "left_out": [{"what": "rows", "why": "a value is missing", "count": dropped}] if dropped else [],
-                "reading": list(prepared.reading),
+                "reading": list(seen.reading),
             }
         )
         return
-    for note in prepared.reading:
+    for note in seen.reading:
         say(f"note: {note}")
-    for line in _warning_lines(warnings):
+    for line in _warning_lines(seen.warnings):
         say(line)
     if dropped:
         say(f"note: {dropped:,} rows with missing values are left out")
     console = stdout()
     console.print(_figures(found, risk))
-    console.print(_columns(identifying))
+    console.print(_columns(seen.identifying))
     if beside is not None:
         console.print(
             f"beside {beside.population:,} persons of the population: {beside.k_map:,}-map, chance of presence "
@@ -161,8 +145,96 @@ def check(
         say("note: rows are compared by their place; kohort anonymize says where it moved them (--keep-order)")
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Seen:
+    """All that the command says about a table."""
+
+    found: Anonymity
+    risk: Risk
+    identifying: tuple[Distinguishability, ...]
+    warnings: tuple[ColumnWarning, ...]
+    beside: InPopulation | None
+    both: Together | None
+    dropped: int
+    reading: tuple[str, ...]
+
+
+def _look(
+    source: str,
+    declared: Declared,
+    *,
+    m: int,
+    missing: str,
+    population: str | None,
+    second: str | None,
+    hierarchies: Path | None,
+) -> _Seen:
+    """Measure a table: one counting of its combinations feeds all figures."""
+    from kohort.anonymity.checker.combinations import combine
+    from kohort.anonymity.checker.measures import km_anonymity, measure_combinations
+    from kohort.anonymity.risk.identifiers import identifier_warnings
+    from kohort.anonymity.risk.reidentification import distinguishability, risk_of_classes
+    from kohort.tables.prepared import scan
+    from kohort.tables.scanning import readable
+
+    opened = scan(source, declared)
+    quasi, items = declared.quasi, opened.declared.items
+    people = population_of(population, quasi)
+    with readable(source):
+        where, dropped = _kept_rows(opened.table, missing)
+        counted = combine(opened.table, quasi=quasi, sensitive=declared.sensitive, persons=opened.person, where=where)
+        found = measure_combinations(counted)
+        kept = opened.table if where is None else opened.table.filter(where)
+        if items:
+            km = km_anonymity(kept.collect(), items=items, m=m, quasi=quasi, persons=opened.person)
+            found = replace(found, km=km, m=m)
+        return _Seen(
+            found=found,
+            risk=risk_of_classes(found.histogram, population_size=people if isinstance(people, int) else None),
+            identifying=distinguishability(counted, found.histogram),
+            warnings=identifier_warnings(
+                kept,
+                quasi=quasi,
+                sensitive=declared.sensitive,
+                items=items,
+                identifiers=opened.identifiers,
+                others=declared.keep,
+            ),
+            beside=_beside(kept, people, quasi, hierarchies, opened.person),
+            both=None if second is None else _both(opened.table, second, declared),
+            dropped=dropped,
+            reading=opened.reading,
+        )
+
+
+def _kept_rows(table: pl.LazyFrame, missing: str) -> tuple[pl.Expr | None, int]:
+    """The condition of the rows that are looked at, and how many others there are."""
+    import polars as pl
+
+    from kohort.tables.frames import Missing, complete_where, none_complete
+
+    how: Missing = missing  # type: ignore[assignment] # any other word is refused by complete_where
+    columns = table.collect_schema().names()
+    where = complete_where(columns, how)
+    if where is None:
+        return None, 0
+    rows, complete = table.select(pl.len(), where.sum().alias("complete")).collect(engine="streaming").row(0)
+    if complete == 0:
+        raise none_complete(rows, len(columns))
+    return where, rows - complete
+
+
+def _both(first: pl.LazyFrame, second: str, declared: Declared) -> Together:
+    """What two releases of the same rows show together: both are held as a whole, for rows are compared by place."""
+    from kohort.anonymity.checker.together import together
+    from kohort.tables.prepared import scan
+
+    other = scan(second, declared).table
+    return together(first.collect(), other.collect(), quasi=declared.quasi)
+
+
 def _beside(
-    frame: pl.DataFrame, people: Any, quasi: tuple[str, ...], hierarchies: Path | None, person: str | None
+    table: pl.LazyFrame, people: Any, quasi: tuple[str, ...], hierarchies: Path | None, person: str | None
 ) -> InPopulation | None:
     """What holds beside a table of the population; None where none is given."""
     from kohort.anonymity.checker.population import in_population
@@ -171,7 +243,7 @@ def _beside(
     if people is None or isinstance(people, int):
         return None
     given = {} if hierarchies is None else read_hierarchies(hierarchies)
-    return in_population(frame, people, quasi=quasi, hierarchies=given, persons=person)
+    return in_population(table.collect(), people, quasi=quasi, hierarchies=given, persons=person)
 
 
 def _figures(found: Anonymity, risk: Risk) -> Table:

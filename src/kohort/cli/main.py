@@ -1,143 +1,42 @@
-"""The entry point: discovers the commands, runs one, and turns an error into one line and an exit code.
+"""The entry point. It imports the application itself, so that an interrupt is one line and exit 130 from the start.
 
-Every module of `kohort.cli` that has a `register(app)` function adds its commands. Heavy libraries are imported inside
-the commands, so that `kohort --help` starts fast.
+Python answers an interrupt while modules are imported with a traceback, and one while it ends by dying of the signal.
 """
 
 from __future__ import annotations
 
-import difflib
-import importlib
+import atexit
 import os
-import pkgutil
-import re
+import signal
 import sys
-import traceback
-import warnings
-from collections.abc import Callable
-from functools import partial
+import threading
 from typing import Any, NoReturn
 
-import click
-import typer
-import typer.core
+__all__ = ["app", "main"]
 
-from kohort.cli.common import say
-from kohort.errors import KohortError
-
-__all__ = ["app", "build", "main"]
-
-INTERRUPTED, OUT_OF_RESOURCES, USAGE, BUG = 130, 7, 2, 1
-
-
-def build() -> typer.Typer:
-    """Build the application with every command that the modules of `kohort.cli` register."""
-    typer.core.HAS_RICH = False  # or help pages show "\\[required]": the mark is escaped for pages of colours
-    made = typer.Typer(
-        name="kohort",
-        help="Train one model over tables that must not be pooled, and record what every site disclosed.",
-        no_args_is_help=True,
-        add_completion=True,
-        pretty_exceptions_enable=False,
-        rich_markup_mode=None,
-        context_settings={"help_option_names": ["-h", "--help"]},
-    )
-    made.callback(invoke_without_command=True)(_global_options)
-    package = importlib.import_module("kohort.cli")
-    for module in sorted(pkgutil.iter_modules(package.__path__), key=lambda item: item.name):
-        if module.name in {"main", "common"}:
-            continue
-        register = getattr(importlib.import_module(f"kohort.cli.{module.name}"), "register", None)
-        if register is not None:
-            register(made)
-    return made
-
-
-def _global_options(
-    context: typer.Context,
-    version: bool = typer.Option(False, "--version", help="Print the version and exit."),
-    debug: bool = typer.Option(False, "--debug", help="Show the traceback of an error."),
-) -> None:
-    if version:
-        from importlib.metadata import version as version_of
-
-        typer.echo(f"kohort {version_of('kohort')}")
-        raise typer.Exit
-    context.obj = {"debug": debug}
+INTERRUPTED = 130
 
 
 def main() -> NoReturn:
-    """Run the command line and exit.
+    """Run the command line and exit; `kohort.cli.app.run` lists the exit codes."""
+    # Only the first thread may choose what an interrupt does; tests and services call this from others.
+    chooses = threading.current_thread() is threading.main_thread()
+    usual = signal.signal(signal.SIGINT, _end) if chooses else None
+    if chooses:
+        atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)  # all is done: nothing is left to interrupt
+    from kohort.cli.app import run
 
-    Exit codes: 0 ok, 1 a bug in kohort, 2 usage or configuration, 3 bad data, 4 refused by policy or the asked privacy
-    cannot be met, 5 a site or the network failed, 6 integrity or authentication, 7 out of resources, 130 interrupted.
-    An error is one line on stderr; its traceback is shown only with `--debug`.
-    """
-    debug = "--debug" in sys.argv
-    warnings.showwarning = partial(_show_warning, warnings.showwarning)
+    if usual is not None:
+        signal.signal(signal.SIGINT, usual)
     try:
-        # --debug is accepted anywhere: people append it to the line that failed.
-        code = build()([word for word in sys.argv[1:] if word != "--debug"], standalone_mode=False)
-        sys.stdout.flush()
-        sys.exit(code if isinstance(code, int) else 0)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
-    except (Exception, KeyboardInterrupt) as error:
-        if debug:
-            traceback.print_exception(error)
-        message, code = _said(error)
-        say(f"kohort: {message}")
-        sys.exit(code)
+        sys.exit(run())
+    except KeyboardInterrupt:
+        _end()  # a second interrupt, or one at the very end
 
 
-def _said(error: BaseException) -> tuple[str, int]:
-    """What is said about an error, in one line, and the exit code."""
-    match error:
-        case KohortError():
-            return str(error), error.exit_code
-        case click.exceptions.Abort() | KeyboardInterrupt():
-            return "interrupted", INTERRUPTED
-        case click.exceptions.NoSuchOption():
-            return _unknown_option(error), USAGE
-        case click.ClickException():
-            return _said_once(error.format_message()), USAGE
-        case MemoryError():
-            return "out of memory. Use fewer rows or sites", OUT_OF_RESOURCES
-        case _:
-            return f"a bug in kohort ({type(error).__name__}). Run again with --debug and report it", BUG
-
-
-def _said_once(message: str) -> str:
-    """A message without a sentence that two libraries added."""
-    return " ".join(dict.fromkeys(re.split(r"(?<=[.?]) ", message)))
-
-
-def _unknown_option(error: click.exceptions.NoSuchOption) -> str:
-    """What to write instead of an option that does not exist: another one, or a key of the plan."""
-    name = error.option_name
-    key = name.lstrip("-").replace("-", "_")
-    command = error.ctx.command.name if error.ctx is not None else None
-    if command in {"run", "compare"}:
-        from kohort.runs.plan_faults import place_of_key
-
-        place = place_of_key(key)
-        if place is not None:
-            return f"{command} has no option {name}: it is a key of the plan. Write --set {place}=VALUE"
-    known = [] if error.ctx is None else [opt for item in error.ctx.command.params for opt in item.opts]
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.7)
-    hint = f"Did you mean {close[0]}?" if close else "See --help"
-    return f"there is no option {name}. {hint}"
-
-
-def _show_warning(
-    usual: Callable[..., None], message: Warning | str, category: type[Warning], *place: Any, **options: Any
-) -> None:
-    """Say in one plain line that a plan key is deprecated; other warnings look as usual."""
-    if issubclass(category, FutureWarning) and "is deprecated; write" in str(message):
-        say(f"kohort: {message}")
-    else:
-        usual(message, category, *place, **options)
+def _end(*_: Any) -> NoReturn:
+    os.write(2, b"kohort: interrupted\n")
+    os._exit(INTERRUPTED)
 
 
 app = main

@@ -24,6 +24,7 @@ import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TypeAlias
 
 from kohort.errors import DataError
@@ -75,7 +76,7 @@ class ValueSet:
 
     def __post_init__(self) -> None:
         members: Iterable[object] = self.values
-        texts = {None if member is None else canonical_text(member) for member in members}
+        texts = {member if member is None or isinstance(member, str) else canonical_text(member) for member in members}
         if not texts:
             raise DataError("a set of values is empty", hint="Check the generalised table")
         ordered = sorted(texts, key=lambda text: (text is None, text or ""))
@@ -153,6 +154,7 @@ def parse_cell(text: str | None) -> Cell | str | None:
     return _parse_interval(inner) if text[0] == "[" else ValueSet(tuple(_parse_members(inner)))
 
 
+@lru_cache(1 << 14)
 def _number(value: float) -> str:
     whole = value.is_integer() and abs(value) < EXACT_INTEGERS
     return str(int(value)) if whole else repr(value)
@@ -163,6 +165,7 @@ def _reads_as_special(text: str) -> bool:
     return text == "*" or text.startswith("\\") or (bracketed and len(text) > 1)
 
 
+@lru_cache(1 << 14)
 def _escape_member(member: str | None) -> str:
     return MISSING_MEMBER if member is None else re.sub(r"([\\,{}])", r"\\\1", member)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -22,9 +22,10 @@ from numpy.typing import NDArray
 from kohort.errors import ConfigError, DataError, nearest
 from kohort.files import require_new, write_atomic
 from kohort.tables.dialect import ReadingOptions
+from kohort.tables.parquet_pages import lengths_agree
 from kohort.tables.reading import UNREADABLE, declare_missing, parse_text
 from kohort.tables.text_types import NULL_MARKERS
-from kohort.tables.trial import survives_reading
+from kohort.tables.trial import quiet_reader, survives_reading
 
 __all__ = [
     "ITEM_SEPARATOR",
@@ -33,13 +34,17 @@ __all__ = [
     "TableRead",
     "check_finite",
     "complete_rows",
+    "complete_where",
     "from_native",
     "handle_missing",
     "in_value_order",
     "like_input",
+    "none_complete",
     "order_tells",
+    "plain_types",
     "read_source",
     "read_table",
+    "refuse_infinite",
     "to_native",
     "write_table",
 ]
@@ -145,7 +150,7 @@ def read_source(
         frame = _parse_binary(content, name, chosen)
     if frame.height == 0 or frame.width == 0:
         raise DataError(f"{name} has a header but no rows", hint="Give a table with at least one row")
-    plain = check_finite(_plain_types(frame, name), name)
+    plain = check_finite(frame.with_columns(plain_types(frame.schema, name)), name)
     if chosen_options.null_values:
         plain, _ = declare_missing(plain, chosen_options)
     return TableRead(frame=plain, texts=texts, notes=notes)
@@ -157,11 +162,24 @@ def check_finite(frame: pl.DataFrame, name: str = "the table") -> pl.DataFrame:
     if not floats:
         return frame
     counts = frame.select(pl.col(column).is_infinite().sum() for column in floats).row(0)
-    found = [f"{column} ({count:,})" for column, count in zip(floats, counts, strict=True) if count]
+    refuse_infinite(dict(zip(floats, counts, strict=True)), name)
+    return frame.with_columns(pl.col(floats).fill_nan(None))
+
+
+def refuse_infinite(counts: Mapping[str, int], name: str) -> None:
+    """Refuse infinite numbers.
+
+    Args:
+        counts: How many each column has.
+        name: What errors call the table.
+
+    Raises:
+        DataError: A column has some.
+    """
+    found = [f"{column} ({count:,})" for column, count in counts.items() if count]
     if found:
         hint = "Replace them by a finite number or leave the cells empty"
         raise DataError(f"{name} has infinite numbers in: {', '.join(found)}", hint=hint)
-    return frame.with_columns(pl.col(floats).fill_nan(None))
 
 
 def handle_missing(frame: pl.DataFrame, columns: Sequence[str], how: Missing) -> pl.DataFrame:
@@ -173,17 +191,34 @@ def handle_missing(frame: pl.DataFrame, columns: Sequence[str], how: Missing) ->
         ConfigError: `how` is neither.
         DataError: No row is complete.
     """
-    if how == "category":
+    where = complete_where(columns, how)
+    if where is None:
         return frame
-    if how != "drop":
-        raise ConfigError(f"unknown way to handle missing values {how!r}", hint=nearest(how, ("drop", "category")))
     kept = frame.filter(pl.Series(_is_complete(frame, columns)))
     if kept.height == 0:
-        raise DataError(
-            f"all {frame.height:,} rows have a missing value in one of {len(columns)} columns",
-            hint='Set missing = "category", or drop the emptiest columns',
-        )
+        raise none_complete(frame.height, len(columns))
     return kept
+
+
+def complete_where(columns: Sequence[str], how: Missing) -> pl.Expr | None:
+    """The condition of the rows that `handle_missing` keeps; None where it keeps all.
+
+    Raises:
+        ConfigError: `how` is neither "drop" nor "category".
+    """
+    if how == "category":
+        return None
+    if how != "drop":
+        raise ConfigError(f"unknown way to handle missing values {how!r}", hint=nearest(how, ("drop", "category")))
+    return pl.all_horizontal(pl.col(name).is_not_null() for name in columns) if columns else None
+
+
+def none_complete(rows: int, columns: int) -> DataError:
+    """What is said where every row has a missing value."""
+    return DataError(
+        f"all {rows:,} rows have a missing value in one of {columns} columns",
+        hint='Set missing = "category", or drop the emptiest columns',
+    )
 
 
 def complete_rows(frame: pl.DataFrame) -> NDArray[np.int64]:
@@ -255,7 +290,7 @@ def from_native(frame: Any) -> tuple[pl.DataFrame, FrameKind]:
         inner: pl.DataFrame = frame if isinstance(frame, pl.DataFrame) else narrow.to_polars()
     except ModuleNotFoundError:
         raise ConfigError(f"reading a {kind} frame needs pyarrow", hint="pip install pyarrow") from None
-    return check_finite(_plain_types(inner, "the frame"), "the frame"), kind
+    return check_finite(inner.with_columns(plain_types(inner.schema, "the frame")), "the frame"), kind
 
 
 def to_native(frame: pl.DataFrame, kind: FrameKind) -> Any:
@@ -347,18 +382,31 @@ def _parse_binary(content: bytes, name: str, chosen: Format) -> pl.DataFrame:
     kind = "Parquet" if chosen == "parquet" else "Arrow"
     hint = "It is truncated, damaged or of another kind: write or copy it again"
     problem = DataError(f"{name} is not a readable {kind} file", hint=hint)
-    if chosen == "arrow" and not survives_reading(content):
+    if not (lengths_agree(content) if chosen == "parquet" else survives_reading(content)):
         raise problem
     try:
         stream = io.BytesIO(content)
-        return pl.read_parquet(stream) if chosen == "parquet" else pl.read_ipc(stream)
+        with quiet_reader():
+            return pl.read_parquet(stream) if chosen == "parquet" else pl.read_ipc(stream)
     except UNREADABLE:
         raise problem from None
 
 
-def _plain_types(frame: pl.DataFrame, name: str) -> pl.DataFrame:
+def plain_types(schema: Mapping[str, pl.DataType], name: str) -> list[pl.Expr]:
+    """How the columns of a table become numbers, text, booleans, dates or lists of text.
+
+    Args:
+        schema: The types of its columns.
+        name: What errors call the table.
+
+    Returns:
+        The columns that change.
+
+    Raises:
+        DataError: A column has an unsupported type.
+    """
     changes: list[pl.Expr] = []
-    for column, dtype in frame.schema.items():
+    for column, dtype in schema.items():
         if isinstance(dtype, (pl.Categorical, pl.Enum, pl.Null)):
             changes.append(pl.col(column).cast(pl.String))
         elif isinstance(dtype, pl.Decimal):
@@ -372,7 +420,7 @@ def _plain_types(frame: pl.DataFrame, name: str) -> pl.DataFrame:
         elif isinstance(dtype, (pl.Struct, pl.Binary, pl.Object, pl.Array)):
             hint = "Use numbers, text, booleans, dates or lists of text"
             raise DataError(f"column {column!r} of {name} has the unsupported type {dtype}", hint=hint)
-    return frame.with_columns(changes)
+    return changes
 
 
 def _join_items(frame: pl.DataFrame, separator: str) -> pl.DataFrame:

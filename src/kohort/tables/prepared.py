@@ -8,7 +8,7 @@ columns of a release that nobody declared are an error that lists them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -22,9 +22,10 @@ from kohort.tables.frames import TEXT_ENDINGS
 from kohort.tables.item_sets import with_item_sets
 from kohort.tables.reading import ROW, restore_texts
 from kohort.tables.roles import person_of, suspected
+from kohort.tables.scanning import is_parquet, scan_parquet
 from kohort.toml import read_toml
 
-__all__ = ["REST", "Declared", "Prepared", "prepare", "read_schema_file"]
+__all__ = ["REST", "Declared", "Prepared", "Scanned", "prepare", "read_schema_file", "scan"]
 
 REST = "rest"
 """In `drop`: every column that has no other role."""
@@ -124,6 +125,25 @@ class Prepared:
         return plain.drop([name for name in (ROW, *self.identifiers) if name in plain.columns])
 
 
+@dataclass(frozen=True, kw_only=True)
+class Scanned:
+    """A table to look at, which may be larger than memory, and what its columns are.
+
+    Attributes:
+        table: The table without dropped columns, item sets as lists; read in parts where it is a Parquet file.
+        declared: What was said, item sets by their plain names.
+        identifiers: The declared identifiers, the person's column among them.
+        person: The column that names the person; None where none does.
+        reading: How the file was read.
+    """
+
+    table: pl.LazyFrame
+    declared: Declared
+    identifiers: tuple[str, ...] = ()
+    person: str | None = None
+    reading: tuple[str, ...] = ()
+
+
 def prepare(source: str, declared: Declared) -> Prepared:
     """Read a table for a command.
 
@@ -139,34 +159,91 @@ def prepare(source: str, declared: Declared) -> Prepared:
         DataError: The table cannot be read or lacks a column.
     """
     opened = open_table(source, declared.reading)
-    frame = opened.frame
-    if declared.items or declared.reading.sets:
-        frame, sets = with_item_sets(frame, declared.items, declared.reading)
-        declared = replace(declared, items=sets)
-    identifiers = tuple(dict.fromkeys((*declared.identifiers, *([declared.person] if declared.person else []))))
-    person = person_of(identifiers, declared.person)
-    target = () if declared.target is None else (declared.target,)
-    used = (*declared.quasi, *declared.sensitive, *declared.items, *target, *declared.keep)
-    _check(frame, used, identifiers, tuple(name for name in declared.drop if name != REST))
-    roles = {*used, *identifiers}
-    if REST in declared.drop and REST not in frame.columns:
-        dropped = {name for name in frame.columns if name not in roles}
-    else:
-        dropped = {*declared.drop}
-    frame = frame.drop(dropped)
-    undeclared = tuple(name for name in frame.columns if name not in roles)
+    frame, declared = _with_sets(opened.frame, declared)
+    columns = _columns(frame.columns, declared)
+    frame = frame.drop(columns.dropped)
     is_file = opened.texts is not None and declared.reading.long is None
     return Prepared(
         frame=frame,
         declared=declared,
-        identifiers=identifiers,
-        person=person,
-        suspicions=suspected(frame.select(undeclared)) if undeclared else {},
-        undeclared=undeclared,
+        identifiers=columns.identifiers,
+        person=columns.person,
+        suspicions=suspected(frame.select(columns.undeclared)) if columns.undeclared else {},
+        undeclared=columns.undeclared,
         reading=opened.reading,
         texts=opened.texts if is_file else None,
         typed=opened.frame if is_file else None,
     )
+
+
+def scan(source: str, declared: Declared) -> Scanned:
+    """Open a table for a command that looks at it and releases nothing.
+
+    A Parquet file is read in parts, unless item sets or values that mean missing are declared: these need it whole.
+
+    Args:
+        source: A named dataset, a path, or `-` for CSV on standard input.
+        declared: What the user said.
+
+    Returns:
+        The table and what its columns are.
+
+    Raises:
+        ConfigError: Roles contradict one another, or there are several identifiers and no person.
+        DataError: The table cannot be read or lacks a column.
+    """
+    reading = declared.reading
+    notes: tuple[str, ...] = ()
+    if is_parquet(source) and not (declared.items or reading.sets or reading.long or reading.null_values):
+        table = scan_parquet(source)
+    else:
+        opened = open_table(source, reading)
+        frame, declared = _with_sets(opened.frame, declared)
+        table, notes = frame.lazy(), opened.reading
+    columns = _columns(table.collect_schema().names(), declared)
+    return Scanned(
+        table=table.drop(columns.dropped),
+        declared=declared,
+        identifiers=columns.identifiers,
+        person=columns.person,
+        reading=notes,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Columns:
+    """What the columns of a table are, by what the user said."""
+
+    identifiers: tuple[str, ...]
+    person: str | None
+    dropped: tuple[str, ...]
+    undeclared: tuple[str, ...]
+
+
+def _columns(names: Sequence[str], declared: Declared) -> _Columns:
+    identifiers = tuple(dict.fromkeys((*declared.identifiers, *([declared.person] if declared.person else []))))
+    person = person_of(identifiers, declared.person)
+    target = () if declared.target is None else (declared.target,)
+    used = (*declared.quasi, *declared.sensitive, *declared.items, *target, *declared.keep)
+    _check(names, used, identifiers, tuple(name for name in declared.drop if name != REST))
+    roles = {*used, *identifiers}
+    if REST in declared.drop and REST not in names:
+        dropped = tuple(name for name in names if name not in roles)
+    else:
+        dropped = declared.drop
+    return _Columns(
+        identifiers=identifiers,
+        person=person,
+        dropped=dropped,
+        undeclared=tuple(name for name in names if name not in roles and name not in dropped),
+    )
+
+
+def _with_sets(frame: pl.DataFrame, declared: Declared) -> tuple[pl.DataFrame, Declared]:
+    if not declared.items and not declared.reading.sets:
+        return frame, declared
+    found, sets = with_item_sets(frame, declared.items, declared.reading)
+    return found, replace(declared, items=sets)
 
 
 def read_schema_file(path: Path) -> dict[str, Any]:
@@ -187,16 +264,21 @@ def read_schema_file(path: Path) -> dict[str, Any]:
 
 def _value(value: Any, name: str) -> Any:
     if name not in LISTS:
-        return value
+        if value is None or isinstance(value, str):
+            return value
+        raise ConfigError(f"{name} in the schema file is no name", hint=f'Write the name of a column: {name} = "..."')
     if isinstance(value, str):
         raise ConfigError(f"{name} in the schema file is one string", hint=f'Write a list: {name} = ["{value}"]')
+    if value is not None and not (isinstance(value, list) and all(isinstance(one, str) for one in value)):
+        hint = f'Write a list of names: {name} = ["a", "b"]'
+        raise ConfigError(f"{name} in the schema file is no list of names", hint=hint)
     return tuple(value or ())
 
 
-def _check(frame: pl.DataFrame, used: Iterable[str], identifiers: Iterable[str], drop: Iterable[str]) -> None:
+def _check(names: Sequence[str], used: Iterable[str], identifiers: Iterable[str], drop: Iterable[str]) -> None:
     for name in (*used, *identifiers, *drop):
-        if name not in frame.columns:
-            raise DataError(f"the table has no column {name!r}", hint=nearest(name, frame.columns))
+        if name not in names:
+            raise DataError(f"the table has no column {name!r}", hint=nearest(name, names))
     both = sorted({*used} & {*identifiers})
     if both:
         hint = "An identifier is never released: give it that role alone"

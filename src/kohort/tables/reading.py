@@ -15,13 +15,13 @@ import polars as pl
 from kohort.errors import DataError
 from kohort.tables.dialect import Dialect, ReadingOptions, find_dialect
 from kohort.tables.text_types import NULL_MARKERS, TypedColumn, TypeRules, dates_of, typed
+from kohort.tables.trial import READER_ERRORS
 
 __all__ = ["ROW", "UNREADABLE", "TextTable", "declare_missing", "parse_text", "restore_texts", "with_dates"]
 
 ROW = "kohort row"
 """A column of row numbers that is carried through a change of the table, so that untouched texts can be given back."""
-# A Rust panic reaches Python as a BaseException; on a damaged file it is a fact about the file.
-UNREADABLE = (pl.exceptions.PolarsError, pl.exceptions.PanicException, ValueError, TypeError, OSError)
+UNREADABLE = (*READER_ERRORS, ValueError, TypeError, OSError)
 
 
 @dataclass(frozen=True, kw_only=True)

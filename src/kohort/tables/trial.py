@@ -1,17 +1,28 @@
-"""Read an Arrow file in a child process first: a damaged one can end the process that reads it.
+"""Files that a native reader may not survive, or that make it print what no user should see.
 
-Polars trusts the lengths that an Arrow file declares. One wrong bit there asks for more memory than any machine has,
-and the process aborts without an exception. Parquet files do not need this: of 2,900 with changed bits none ended the
-process, because their pages declare lengths that the reader checks.
+An Arrow file is read in a child process first: a damaged one can end the process that reads it. Polars trusts the
+lengths that the file declares. One wrong bit there asks for more memory than any machine has, and the process aborts
+without an exception. The lengths of a Parquet file are compared instead (`kohort.tables.parquet_pages`). A few damaged
+ones still make the reader print a trace of its own, past Python: `quiet_reader` keeps that back.
 """
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
-__all__ = ["survives_reading"]
+import polars as pl
+
+__all__ = ["READER_ERRORS", "quiet_reader", "survives_reading"]
+
+# A Rust panic reaches Python as a BaseException; on a damaged file it is a fact about the file.
+READER_ERRORS: Final = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
+STDERR: Final = 2
 
 _READ: Final = """
 import io, sys
@@ -35,3 +46,28 @@ def survives_reading(content: bytes) -> bool:
     command = [sys.executable, "-c", _READ]
     done = subprocess.run(command, input=content, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
     return done.returncode == 0
+
+
+@contextmanager
+def quiet_reader() -> Iterator[None]:
+    """Keep back what the native reader prints; it is shown afterwards unless the reader failed, for it may hold cells.
+
+    The process's standard error is held back as a whole, so nothing else should speak meanwhile.
+    """
+    sys.stderr.flush()
+    usual = os.dup(STDERR)
+    with tempfile.TemporaryFile() as held:
+        os.dup2(held.fileno(), STDERR)
+        failed = False
+        try:
+            yield
+        except READER_ERRORS:
+            failed = True
+            raise
+        finally:
+            sys.stderr.flush()
+            os.dup2(usual, STDERR)
+            os.close(usual)
+            if not failed:
+                held.seek(0)
+                os.write(STDERR, held.read())

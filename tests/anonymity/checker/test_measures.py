@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy.stats import wasserstein_distance
 
 from kohort.anonymity.checker import sensitive as per_class
-from kohort.anonymity.checker.classes import group_rows
+from kohort.anonymity.checker.combinations import combine
 from kohort.anonymity.checker.measures import (
     k_anonymity,
     km_anonymity,
@@ -123,8 +123,11 @@ def test_salaries_of_the_t_closeness_paper() -> None:
     # D[P1, Q] = 0.375 for P1 = {3k, 4k, 5k} and D[P2, Q] = 0.167 for P2 = {6k, 8k, 11k}.
     rows = [("1", pay) for pay in (3, 4, 5)] + [("2", pay) for pay in (6, 8, 11)] + [("3", pay) for pay in (7, 9, 10)]
     frame = pl.DataFrame(rows, schema=["q", "pay"], orient="row")
-    distances = per_class.emd(per_class.spread(group_rows(frame, ["q"]), frame["pay"]))
-    assert distances[:2].tolist() == pytest.approx([0.375, 0.167], abs=5e-4)
+    counted = combine(frame.lazy(), quasi=["q"], sensitive=["pay"])
+    (part,) = counted.parts()
+    distances = per_class.emd(per_class.spread(part, "pay", counted.values("pay")))
+    of = dict(zip(part.sensitive["pay"], distances[part.classes.of_row], strict=True))
+    assert [of[3], of[5], of[6], of[11]] == pytest.approx([0.375, 0.375, 0.167, 0.167], abs=5e-4)
     assert t_closeness(frame, quasi=["q"], sensitive="pay") == pytest.approx(0.375)
 
 

@@ -153,3 +153,45 @@ def test_a_damaged_file(tmp_path, damage) -> None:
     path.write_bytes(content[: len(content) // 2] if damage == "cut" else b"PAR1" + b"\xff" * 900 + content[904:])
     with pytest.raises(DataError, match="not a readable"):
         gate_table(str(path), quasi=["age"], rule="k-anonymity", k=1)
+
+
+@pytest.mark.usefixtures("small_parts")
+@pytest.mark.parametrize("identifier", [None, "person"])
+@pytest.mark.parametrize(
+    "rule",
+    [
+        {"rule": "k-anonymity", "k": 20},
+        {"rule": "paper-l", "l": 12},
+        {"rule": "l-diversity", "l": 4, "k": 21},
+        {"rule": "l-diversity", "l": 2.8, "l_kind": "entropy"},
+        {"rule": "t-closeness", "t": 0.06},
+    ],
+)
+def test_equal_rows_given_once_are_decided_as_rows_are(rule, identifier: str | None, tmp_path, monkeypatch) -> None:
+    rng = np.random.default_rng(8)
+    frame = pl.DataFrame(
+        {
+            "age": rng.integers(0, 9, 600),
+            "town": [["a", "b", None][place] for place in rng.integers(0, 3, 600)],
+            "label": [
+                [1.5, 2.5, -0.0, 0.0, None][place] for place in rng.choice(5, 600, p=[0.6, 0.2, 0.05, 0.05, 0.1])
+            ],
+            "person": rng.integers(0, 150, 600),
+        }
+    )
+    frame.write_parquet(tmp_path / "in.parquet")
+    columns = {"quasi": ["age", "town"], "sensitive": "label", "identifier": identifier}
+    expected = apply_gate(frame, **columns, **rule)
+    given: list[int] = []
+    usual = gate_files.apply_gate
+    monkeypatch.setattr(
+        gate_files, "apply_gate", lambda table, **more: given.append(table.height) or usual(table, **more)
+    )
+    found = gate_table(str(tmp_path / "in.parquet"), **columns, **rule).decision
+    assert given[0] < frame.height
+    assert 0 < expected.shared < frame.height
+    assert found.mask.tolist() == expected.mask.tolist()
+    assert (found.groups, found.largest_group) == (expected.groups, expected.largest_group)
+    monkeypatch.setattr(gate_files, "MOST_COMBINATIONS", 5)
+    assert gate_table(str(tmp_path / "in.parquet"), **columns, **rule).decision.mask.tolist() == found.mask.tolist()
+    assert given[1] == frame.height

@@ -14,7 +14,7 @@ import polars as pl
 import pytest
 from typer.testing import CliRunner
 
-from kohort.cli.main import build
+from kohort.cli.app import build
 from kohort.errors import ConfigError, IntegrityError, KohortError, RefusedError
 from kohort.methods.additive import exact
 from kohort.methods.additive.config import Additive

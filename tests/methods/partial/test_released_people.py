@@ -11,7 +11,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from kohort.anonymity.checker.measures import measure, together
+from kohort.anonymity.checker.measures import measure
+from kohort.anonymity.checker.together import together
 from kohort.anonymity.gate.keys import group_rows
 from kohort.anonymity.relational.rule import SensitiveColumns
 from kohort.errors import IntegrityError, RefusedError

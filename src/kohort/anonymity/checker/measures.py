@@ -11,8 +11,8 @@ a share allows for rounding (1e-9) and for nothing else. No result holds a cell 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from kohort.anonymity.checker import sensitive as per_class
 from kohort.anonymity.checker.classes import as_frame, group_rows, require_columns
+from kohort.anonymity.checker.combinations import Combinations, combine
 from kohort.anonymity.checker.items import item_sets, smallest_class, smallest_support
 from kohort.anonymity.checker.sensitive import TOLERANCE, value_codes
 from kohort.errors import ConfigError, DataError, nearest
@@ -31,15 +32,14 @@ __all__ = [
     "Disclosure",
     "LKind",
     "TKind",
-    "Together",
     "k_anonymity",
     "km_anonymity",
     "l_diversity",
     "measure",
+    "measure_combinations",
     "rarest_value",
     "satisfies",
     "t_closeness",
-    "together",
     "unmet",
 ]
 
@@ -204,23 +204,45 @@ def measure(
         (2, 1)
     """
     table = as_frame(frame)
-    keys, private = require_columns(table, quasi), require_columns(table, sensitive)
+    require_columns(table, quasi)
+    require_columns(table, sensitive)
     item_columns = require_columns(table, _item_names(items))
-    classes = group_rows(table, keys)
-    sizes, counts = np.unique(classes.sizes, return_counts=True)
-    who = None if persons is None else _person_codes(table, persons)
-    km = smallest_support(classes, item_sets(table, item_columns), m=m, persons=who) if item_columns else None
+    found = measure_combinations(combine(table.lazy(), quasi=quasi, sensitive=sensitive, persons=persons))
+    if not item_columns:
+        return found
+    return replace(found, km=km_anonymity(table, items=item_columns, m=m, quasi=quasi, persons=persons), m=m)
+
+
+def measure_combinations(counted: Combinations) -> Anonymity:
+    """Everything the checker knows about a table whose combinations were counted; items are no part of it.
+
+    Args:
+        counted: The combinations.
+
+    Returns:
+        The measured figures, as `measure` gives them.
+    """
+    values = {name: counted.values(name) for name in counted.sensitive}
+    least, sizes, counts = counted.rows, np.empty(0, np.int64), np.empty(0, np.int64)
+    disclosed: dict[str, Disclosure] = {}
+    for part in counted.parts():
+        smallest = int(part.classes.sizes.min()) if part.persons is None else smallest_class(part.classes, part.persons)
+        least = min(least, smallest)
+        size, count = np.unique(part.classes.sizes, return_counts=True)
+        sizes, place = np.unique(np.concatenate([sizes, size]), return_inverse=True)
+        counts = np.bincount(place, weights=np.concatenate([counts, count])).astype(np.int64)
+        for name in counted.sensitive:
+            found = _disclosure(per_class.spread(part, name, values[name]), name)
+            disclosed[name] = _worse(disclosed.get(name, found), found)
     return Anonymity(
-        quasi=keys,
-        rows=classes.rows,
-        classes=classes.count,
-        k=int(sizes[0]) if who is None else smallest_class(classes, who),
+        quasi=counted.quasi,
+        rows=counted.rows,
+        classes=int(counts.sum()),
+        k=least,
         uniques=int(counts[0]) if sizes[0] == 1 else 0,
         largest_class=int(sizes[-1]),
         histogram=tuple(zip(sizes.tolist(), counts.tolist(), strict=True)),
-        sensitive=tuple(_disclosure(per_class.spread(classes, table[name], persons=who), name) for name in private),
-        km=km,
-        m=m if item_columns else None,
+        sensitive=tuple(disclosed.values()),
     )
 
 
@@ -239,71 +261,19 @@ def rarest_value(frame: Any, column: str, persons: str) -> int:
     return smallest_class(group_rows(table, [column]), _person_codes(table, persons))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Together:
-    """What two releases of the same rows show together.
-
-    Attributes:
-        k: Rows of the smallest class of both: what is left of a crowd to somebody who holds both releases.
-        promised: The smaller k of the two releases by themselves.
-        isolated: Rows whose two classes have fewer than `promised` rows in common.
-        rows: Rows of each release.
-    """
-
-    k: int
-    promised: int
-    isolated: int
-    rows: int
-
-
-def together(first: Any, second: Any, *, quasi: Sequence[str], promised: int | None = None) -> Together:
-    """Measure what two releases show together: k-anonymity of each does not compose.
-
-    Args:
-        first: A released table.
-        second: Another release of the same rows, in the same order.
-        quasi: The quasi-identifiers; each table may lack some of them.
-        promised: The crowd that each release promises; by default the smallest class of both.
-
-    Returns:
-        The crowd that is left.
-
-    Raises:
-        DataError: The tables have different numbers of rows, or one has none of the columns.
-
-    Example:
-        >>> one = pl.DataFrame({"age": ["20-29", "20-29", "30-39", "30-39"]})
-        >>> two = pl.DataFrame({"age": ["20-24", "25-39", "25-39", "20-24"]})
-        >>> together(one, two, quasi=["age"]).isolated
-        4
-    """
-    tables = [as_frame(first), as_frame(second)]
-    if tables[0].height != tables[1].height:
-        hint = "Give two releases of the same rows, in the same order"
-        raise DataError(f"one release has {tables[0].height:,} rows, the other {tables[1].height:,}", hint=hint)
-    parts = []
-    for table in tables:
-        columns = [name for name in quasi if name in table.columns]
-        if not columns:
-            raise DataError("a release has none of the quasi-identifiers", hint="Name columns that it has")
-        parts.append(group_rows(table, columns))
-    pairs = parts[0].of_row * parts[1].count + parts[1].of_row
-    _, place, sizes = np.unique(pairs, return_inverse=True, return_counts=True)
-    least = min(int(part.sizes.min()) for part in parts) if promised is None else promised
-    isolated = int((sizes[place] < least).sum())
-    return Together(k=int(sizes.min()), promised=least, isolated=isolated, rows=tables[0].height)
-
-
 def k_anonymity(frame: Any, *, quasi: Sequence[str]) -> int:
     """Rows of the smallest class."""
     return int(group_rows(as_frame(frame), quasi).sizes.min())
 
 
-def km_anonymity(frame: Any, *, items: str | Sequence[str], m: int = 2, quasi: Sequence[str] = ()) -> int:
-    """Fewest rows that share a class and up to `m` items."""
+def km_anonymity(
+    frame: Any, *, items: str | Sequence[str], m: int = 2, quasi: Sequence[str] = (), persons: str | None = None
+) -> int:
+    """Fewest rows, or persons where a column says who a row is about, that share a class and up to `m` items."""
     table = as_frame(frame)
     columns = require_columns(table, _item_names(items))
-    return smallest_support(group_rows(table, quasi), item_sets(table, columns), m=m)
+    who = None if persons is None else _person_codes(table, persons)
+    return smallest_support(group_rows(table, quasi), item_sets(table, columns), m=m, persons=who)
 
 
 def l_diversity(frame: Any, *, quasi: Sequence[str], sensitive: str, kind: LKind = "distinct") -> float:
@@ -315,8 +285,8 @@ def l_diversity(frame: Any, *, quasi: Sequence[str], sensitive: str, kind: LKind
     if kind == "recursive":
         raise ConfigError("recursive diversity has two numbers, c and l", hint="Use satisfies(l=..., c=...)")
     _check_kind(kind, ("distinct", "entropy"), "l")
-    found = _spread(frame, quasi, sensitive)
-    return float((per_class.distinct_values if kind == "distinct" else per_class.entropy_values)(found).min())
+    figure = per_class.distinct_values if kind == "distinct" else per_class.entropy_values
+    return float(min(found.min() for found in _figure(frame, quasi, sensitive, figure)))
 
 
 def t_closeness(frame: Any, *, quasi: Sequence[str], sensitive: str, kind: TKind = "emd") -> float:
@@ -326,8 +296,8 @@ def t_closeness(frame: Any, *, quasi: Sequence[str], sensitive: str, kind: TKind
         ConfigError: The kind is unknown.
     """
     _check_kind(kind, ("emd", "kl"), "t")
-    found = _spread(frame, quasi, sensitive)
-    return float((per_class.emd if kind == "emd" else per_class.kl)(found).max())
+    figure = per_class.emd if kind == "emd" else per_class.kl
+    return float(max(found.max() for found in _figure(frame, quasi, sensitive, figure)))
 
 
 def satisfies(frame: Any, **rules: Any) -> bool:
@@ -412,28 +382,35 @@ def unmet(
             if asked and bound is not None and not _holds(value, sign, bound)
         ]
     if l is not None and c is not None and l_kind == "recursive":
-        who = None if persons is None else _person_codes(table, persons)
-        problems += _recursive_problems(table, quasi, sensitive, who, least=int(l), c=c)
+        problems += _recursive_problems(table, quasi, sensitive, persons, least=int(l), c=c)
     return tuple(problems)
 
 
 def _recursive_problems(
-    frame: pl.DataFrame,
-    quasi: Sequence[str],
-    sensitive: Sequence[str],
-    persons: NDArray[np.int64] | None,
-    *,
-    least: int,
-    c: float,
+    frame: pl.DataFrame, quasi: Sequence[str], sensitive: Sequence[str], persons: str | None, *, least: int, c: float
 ) -> list[str]:
+    counted = combine(frame.lazy(), quasi=quasi, sensitive=sensitive, persons=persons)
     problems = []
-    classes = group_rows(frame, quasi)
-    for name in require_columns(frame, sensitive):
-        ratios = per_class.recursive_ratio(per_class.spread(classes, frame[name], persons=persons), l=least)
-        broken = int((ratios >= c).sum())
+    for name in counted.sensitive:
+        ratios = (per_class.recursive_ratio(found, l=least) for found in _spreads(counted, name))
+        broken = sum(int((found >= c).sum()) for found in ratios)
         if broken:
             problems.append(f"{broken:,} classes are not recursively ({c:g}, {least})-diverse in column {name!r}")
     return problems
+
+
+def _spreads(counted: Combinations, name: str) -> Iterator[per_class.Spread]:
+    values = counted.values(name)
+    for part in counted.parts():
+        yield per_class.spread(part, name, values)
+
+
+def _worse(one: Disclosure, other: Disclosure) -> Disclosure:
+    """The worse figure of two parts of a table, for each measure."""
+    fewest = ("l_distinct", "l_entropy")
+    names = [name for name in vars(one) if name != "column"]
+    worst = {name: (min if name in fewest else max)(getattr(one, name), getattr(other, name)) for name in names}
+    return Disclosure(column=one.column, **worst)
 
 
 def _disclosure(found: per_class.Spread, column: str) -> Disclosure:
@@ -451,10 +428,10 @@ def _disclosure(found: per_class.Spread, column: str) -> Disclosure:
     )
 
 
-def _spread(frame: Any, quasi: Sequence[str], sensitive: str) -> per_class.Spread:
-    table = as_frame(frame)
-    require_columns(table, [sensitive])
-    return per_class.spread(group_rows(table, quasi), table[sensitive])
+def _figure(frame: Any, quasi: Sequence[str], sensitive: str, figure: Callable[[per_class.Spread], Any]) -> list[Any]:
+    """A figure of every class, part by part."""
+    counted = combine(as_frame(frame).lazy(), quasi=quasi, sensitive=[sensitive])
+    return [figure(found) for found in _spreads(counted, sensitive)]
 
 
 def _person_codes(table: pl.DataFrame, column: str) -> NDArray[np.int64]:

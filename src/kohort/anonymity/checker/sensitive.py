@@ -21,12 +21,13 @@ natural. Null is a value like any other.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from kohort.anonymity.checker.classes import Classes
+from kohort.anonymity.checker.combinations import Part, Values
 from kohort.errors import ConfigError, DataError
 
 __all__ = [
@@ -63,18 +64,18 @@ class Spread:
     table: Integers  # rows, or persons, of each value in the whole table
     ordered: bool
 
-    @property
+    @cached_property
     def entries(self) -> Integers:
         """Number of entries of each class."""
         return np.diff(self.first, append=len(self.value))
 
-    @property
+    @cached_property
     def share(self) -> Floats:
         """p of each entry."""
         shares: Floats = self.count / np.repeat(self.sizes, self.entries)
         return shares
 
-    @property
+    @cached_property
     def table_share(self) -> Floats:
         """q of each entry."""
         shares: Floats = self.table[self.value] / self.table.sum()
@@ -85,46 +86,54 @@ def value_codes(column: pl.Series) -> tuple[Integers, int]:
     """Each row's value as its rank among the sorted distinct values, null first; and how many values there are."""
     if isinstance(column.dtype, pl.List):
         raise DataError(f"column {column.name!r} holds lists", hint="A sensitive column has one value a row")
-    if column.dtype == pl.Boolean:
-        column = column.cast(pl.UInt8)
     missing = column.null_count() > 0
     known = column.drop_nulls().unique().sort()
+    return _ranks(column, known, missing), len(known) + int(missing)
+
+
+def _ranks(column: pl.Series, known: pl.Series, missing: bool) -> Integers:
+    """The place of each value among the known ones, which rise; after null, where there is one."""
+    if column.dtype == pl.Boolean:
+        column, known = column.cast(pl.UInt8), known.cast(pl.UInt8)
     if column.dtype == pl.String:
         ranks = column.cast(pl.Enum(known)).to_physical().cast(pl.Int64)
     else:
         physical = column.to_physical()
         ranks = known.to_physical().search_sorted(physical.fill_null(strategy="zero")).cast(pl.Int64)
         ranks = pl.select(pl.when(column.is_not_null()).then(ranks)).to_series()
-    codes = (ranks + int(missing)).fill_null(0).to_numpy().astype(np.int64)
-    return codes, len(known) + int(missing)
+    return (ranks + int(missing)).fill_null(0).to_numpy().astype(np.int64)
 
 
-def spread(classes: Classes, column: pl.Series, *, persons: Integers | None = None) -> Spread:
-    """Count the values of `column` in each class. Numbers are ordered, everything else is not.
+def spread(part: Part, name: str, values: Values) -> Spread:
+    """Count the values of a sensitive column in each class. Numbers are ordered, everything else is not.
 
     Args:
-        classes: The classes of the rows.
-        column: The sensitive column.
-        persons: A number for whom each row is about; a person then counts once per value in each class, and once per
-            value in the table. None counts rows.
+        part: Classes by their combinations. Where it names persons, a person counts once per value in each class.
+        name: The sensitive column.
+        values: Its values in the whole table, with the rows or persons that have each.
 
     Returns:
         The counts.
     """
-    codes, distinct = value_codes(column)
-    of_row, of_table = classes.of_row * distinct + codes, codes
-    if persons is not None:
-        seen = pl.DataFrame({"where": of_row, "value": codes, "who": persons})
-        of_row = seen.unique(["where", "who"])["where"].to_numpy()
-        of_table = seen.unique(["value", "who"])["value"].to_numpy()
-    keys, count = np.unique(of_row, return_counts=True)
-    of_class, value = np.divmod(keys, distinct)
+    column = part.sensitive[name]
+    distinct = len(values.counts)
+    where = part.classes.of_row * distinct + _ranks(column, values.known, values.missing)
+    if part.persons is None:
+        keys, weights = where[part.order], part.rows[part.order]
+        order = np.argsort(keys, kind="stable")  # which is fast where, as here, most is in order
+        keys, weights = keys[order], weights[order]
+    else:
+        keys = np.sort(pl.DataFrame({"where": where, "who": part.persons}).unique()["where"].to_numpy())
+        weights = np.ones(len(keys), np.int64)
+    starts = np.flatnonzero(np.diff(keys, prepend=-1))
+    count = np.add.reduceat(weights, starts)
+    of_class, value = np.divmod(keys[starts], distinct)
     return Spread(
         value=value,
-        count=count.astype(np.int64),
-        first=np.searchsorted(of_class, np.arange(classes.count)).astype(np.int64),
-        sizes=np.bincount(of_class, weights=count, minlength=classes.count).astype(np.int64),
-        table=np.bincount(of_table, minlength=distinct).astype(np.int64),
+        count=count,
+        first=np.searchsorted(of_class, np.arange(part.classes.count)).astype(np.int64),
+        sizes=np.bincount(of_class, weights=count, minlength=part.classes.count).astype(np.int64),
+        table=values.counts,
         ordered=column.dtype.is_numeric(),
     )
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 import re
 import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -22,20 +22,23 @@ import polars as pl
 from numpy.typing import NDArray
 from polars.io.plugins import register_io_source
 
-from kohort.anonymity.gate.gate import GateDecision, apply_gate, sets_as_text
+from kohort.anonymity.gate.gate import GateDecision, GateRule, apply_gate, find_rule, sets_as_text
 from kohort.errors import ConfigError, DataError, nearest
 from kohort.files import disk_errors, require_new
 from kohort.tables.datasets.catalogue import open_table
 from kohort.tables.dialect import ReadingOptions
 from kohort.tables.frames import ENDINGS, TEXT_ENDINGS, Missing, from_native, write_table
-from kohort.tables.reading import ROW, UNREADABLE, restore_texts
+from kohort.tables.reading import ROW, restore_texts
 from kohort.tables.roles import suspected
+from kohort.tables.scanning import is_parquet, readable, scan_parquet
 
 __all__ = ["GateTableResult", "gate_table"]
 
 Mask = NDArray[np.bool_]
 PART_ROWS = 1 << 20
 SAMPLE_ROWS = 100_000
+MOST_COMBINATIONS = 1 << 21
+COUNT, VERDICT = "kohort count", "kohort verdict"
 # Any two seeds do: the pair of hashes is what tells rows apart.
 SEEDS = (0x6B6F686F, 0x72746761)
 
@@ -105,7 +108,7 @@ def gate_table(
     if missing not in get_args(Missing):
         raise ConfigError(f"unknown way to handle missing values {missing!r}", hint=nearest(missing, get_args(Missing)))
     _check_outputs(out_shared, out_kept, force=force)
-    with _readable(source):
+    with readable(source):
         opened = _open(source, reading)
         table = opened.table
         names = [name for name in table.collect_schema().names() if name != ROW]
@@ -116,11 +119,8 @@ def gate_table(
         looked_at = [*quasi, *(name for name in (sensitive, identifier) if name is not None)]
         _require(looked_at, names)
         complete = _complete_rows(table) if missing == "drop" else None
-        frame = table.select(list(dict.fromkeys(looked_at))).collect()
-        if complete is not None:
-            frame = frame.filter(pl.Series(complete))
-        decision = apply_gate(frame, quasi=quasi, sensitive=sensitive, identifier=identifier, **rule)
-        del frame
+        roles = _Roles(quasi=tuple(quasi), sensitive=sensitive, identifier=identifier)
+        decision = _decide(table, roles, complete, rule)
         passes = decision.mask if complete is None else _among_all_rows(decision.mask, complete)
         found = GateTableResult(
             decision=decision,
@@ -137,14 +137,61 @@ def gate_table(
     return found
 
 
-@contextmanager
-def _readable(source: str) -> Iterator[None]:
-    """A damaged Parquet file shows itself only while its parts are read."""
-    try:
-        yield
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException):
-        hint = "It is truncated, damaged or of another kind: write or copy it again"
-        raise DataError(f"{source!r} is not a readable table", hint=hint) from None
+@dataclass(frozen=True, kw_only=True)
+class _Roles:
+    """The columns that a gate looks at."""
+
+    quasi: tuple[str, ...]
+    sensitive: str | None
+    identifier: str | None
+
+    @property
+    def columns(self) -> list[str]:
+        """Their names, each once."""
+        more = (name for name in (self.sensitive, self.identifier) if name is not None)
+        return list(dict.fromkeys((*self.quasi, *more)))
+
+
+def _decide(table: pl.LazyFrame, roles: _Roles, complete: Mask | None, rule: Mapping[str, Any]) -> GateDecision:
+    """The decision about every row that is not left out.
+
+    Rows of equal values are decided alike, so that a large table is first counted by its distinct combinations. Where
+    these are too many, or a rule or key function looks at rows themselves, the columns are held as a whole.
+    """
+    columns: dict[str, Any] = {"quasi": roles.quasi, "sensitive": roles.sensitive, "identifier": roles.identifier}
+    known = rule["rule"] if isinstance(rule["rule"], GateRule) else find_rule(rule["rule"])
+    distinct = _distinct(table, roles.columns, complete) if known.by_group and rule.get("key") is None else None
+    if distinct is None:
+        frame = table.select(roles.columns).collect()
+        return apply_gate(frame if complete is None else frame.filter(pl.Series(complete)), **columns, **rule)
+    found = apply_gate(distinct.drop(COUNT), weights=distinct[COUNT].to_numpy().astype(np.int64), **columns, **rule)
+    by = [name for name in roles.columns if name != roles.identifier]
+    verdicts = distinct.select(by).with_columns(pl.Series(VERDICT, found.mask)).unique()
+    mask = [part.select(by).join(verdicts, on=by, how="left", nulls_equal=True, maintain_order="left")[VERDICT]
+            for part in _slices(table.select(by), complete)]  # fmt: skip
+    return replace(found, mask=pl.concat(mask).to_numpy())
+
+
+def _distinct(table: pl.LazyFrame, columns: list[str], complete: Mask | None) -> pl.DataFrame | None:
+    """The distinct combinations of a large table with their rows; None where it is small or they are too many."""
+    if {COUNT, VERDICT} & {*columns} or table.select(pl.len()).collect().item() <= PART_ROWS:
+        return None
+    found: pl.DataFrame | None = None
+    for part in _slices(table.select(columns), complete):
+        counted = part.group_by(columns).agg(pl.len().alias(COUNT))
+        both = counted if found is None else pl.concat([found, counted])
+        found = both.group_by(columns).agg(pl.col(COUNT).sum())
+        if found.height > MOST_COMBINATIONS:
+            return None
+    return found
+
+
+def _slices(table: pl.LazyFrame, complete: Mask | None) -> Iterator[pl.DataFrame]:
+    """The rows that are not left out in table order, part by part, in the types that the gate knows."""
+    rows = int(table.select(pl.len()).collect().item())
+    for start in range(0, rows, PART_ROWS):
+        part = table.slice(start, PART_ROWS).collect()
+        yield part if complete is None else part.filter(pl.Series(complete[start : start + PART_ROWS]))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,34 +209,11 @@ def _sample(table: pl.LazyFrame, names: Sequence[str]) -> pl.DataFrame:
 
 
 def _open(source: str, reading: ReadingOptions | None) -> _Opened:
-    path = Path(source)
-    if ENDINGS.get(path.suffix.lower()) != "parquet" or not path.is_file():
+    if not is_parquet(source):
         found = open_table(source, reading)
         frame = found.frame if found.texts is None else found.frame.with_row_index(ROW)
         return _Opened(table=frame.lazy(), texts=found.texts, typed=found.frame, notes=found.reading)
-    return _Opened(table=_open_parquet(source, path))
-
-
-def _open_parquet(source: str, path: Path) -> pl.LazyFrame:
-    try:
-        scanned = pl.scan_parquet(path)
-        schema = scanned.collect_schema()
-        rows = int(scanned.select(pl.len()).collect().item())
-        from_native(scanned.head(1).collect())  # refuses the types kohort does not know
-    except UNREADABLE:
-        hint = "It is truncated, damaged or of another kind: write or copy it again"
-        raise DataError(f"{source!r} is not a readable Parquet file", hint=hint) from None
-    if rows == 0 or not schema:
-        raise DataError(f"{source!r} has a header but no rows", hint="Give a table with at least one row")
-    floats = [name for name, dtype in schema.items() if dtype.is_float()]
-    if not floats:
-        return scanned
-    infinite = scanned.select(pl.col(floats).is_infinite().sum()).collect().row(0)
-    named = [f"{name} ({count:,})" for name, count in zip(floats, infinite, strict=True) if count]
-    if named:
-        hint = "Replace them by a finite number or leave the cells empty"
-        raise DataError(f"{source!r} has infinite numbers in: {', '.join(named)}", hint=hint)
-    return scanned.with_columns(pl.col(floats).fill_nan(None))
+    return _Opened(table=scan_parquet(source))
 
 
 def _check_outputs(out_shared: Path | None, out_kept: Path | None, *, force: bool) -> None:
@@ -239,18 +263,27 @@ def _count_unique(table: pl.LazyFrame, passes: Mask) -> int:
     """
     if not passes.any():
         return 0
-    hashes = []
-    for part in _parts(table, passes):
-        plain = sets_as_text(from_native(part)[0])
-        hashes.append([plain.hash_rows(seed).to_numpy() for seed in SEEDS])
-    first, second = (np.concatenate(parts) for parts in zip(*hashes, strict=True))
-    del hashes
-    by_first, by_second = (_count_singles(ordered[1:] == ordered[:-1]) for ordered in map(np.sort, (first, second)))
+    ordered = _hashes(table, passes)
+    ordered.sort(axis=1)
+    by_first, by_second = (_count_singles(one[1:] == one[:-1]) for one in ordered)
     if by_first == by_second:
         return by_first
+    first, second = _hashes(table, passes)
     order = np.lexsort((second, first))
     first, second = first[order], second[order]
     return _count_singles((first[1:] == first[:-1]) & (second[1:] == second[:-1]))
+
+
+def _hashes(table: pl.LazyFrame, passes: Mask) -> NDArray[np.uint64]:
+    """Two hashes of each passing row."""
+    found = np.empty((len(SEEDS), int(passes.sum())), np.uint64)
+    done = 0
+    for part in _parts(table, passes):
+        plain = sets_as_text(from_native(part)[0])
+        for place, seed in enumerate(SEEDS):
+            found[place, done : done + part.height] = plain.hash_rows(seed).to_numpy()
+        done += part.height
+    return found
 
 
 def _count_singles(as_previous: Mask) -> int:

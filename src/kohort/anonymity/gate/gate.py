@@ -70,6 +70,7 @@ class GateInput:
         sensitive_kind: Whether the sensitive column is a number, whose values have an order.
         persons: Code of the person each row is about; None: every row is its own person.
         counts: Counts of these groups from elsewhere, such as a sum over sites; None: count here.
+        weights: How many equal rows each row stands for; None: one.
         strict: Ask for more than k (in `paper-l`: more than l), not for at least as many.
         k: Threshold of the counts.
         l: Threshold of l-diversity.
@@ -82,6 +83,7 @@ class GateInput:
     sensitive_kind: SensitiveKind = "category"
     persons: Integers | None = None
     counts: Integers | None = None
+    weights: Integers | None = None
     strict: bool = False
     k: int | None = None
     l: float | None = None  # noqa: E741 - the literature's own letter
@@ -96,7 +98,7 @@ class GateInput:
             ConfigError: There are not as many counts as groups.
         """
         if self.counts is None:
-            return count_groups(self.keys, self.persons)
+            return count_groups(self.keys, self.persons, self.weights)
         if self.counts.shape != (self.keys.groups,):
             hint = "Count the groups that count_keys gives"
             raise ConfigError(f"{self.counts.size:,} counts are given for {self.keys.groups:,} groups", hint=hint)
@@ -149,6 +151,8 @@ class GateRule:
         takes: Parameters that may also be given.
         needs_sensitive: Whether a sensitive column must be named.
         count_unit: What has to be counted: groups of the key, or of the key joined with the sensitive value.
+        by_group: Whether rows of equal key, sensitive value and person are decided alike, by `group_counts` and
+            `count_values` alone. Equal rows of a large table are then given once, with weights.
     """
 
     name: str
@@ -157,6 +161,7 @@ class GateRule:
     takes: tuple[Parameter, ...] = ()
     needs_sensitive: bool = False
     count_unit: CountUnit = "key"
+    by_group: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -222,6 +227,7 @@ def apply_gate(
     strict: bool = False,
     key: str | KeyFunction | None = None,
     counts: Integers | None = None,
+    weights: Integers | None = None,
     l_kind: LKind = "distinct",
 ) -> GateDecision:
     """Decide which rows may be shared.
@@ -238,6 +244,7 @@ def apply_gate(
         strict: Ask for more than k (in `paper-l`: l).
         key: Key function, or the name of one; see `kohort.anonymity.gate.keys.group_keys`.
         counts: Counts of the groups that `count_keys` gives for the same arguments, such as a sum over sites.
+        weights: How many equal rows each row stands for; None: one. Only for rules that decide `by_group`.
         l_kind: Kind of l-diversity.
 
     Returns:
@@ -265,6 +272,7 @@ def apply_gate(
         sensitive_kind=kind,
         persons=None if identifier is None else person_codes(frame, identifier),
         counts=None if counts is None else np.asarray(counts, np.int64),
+        weights=weights,
         strict=strict,
         k=k,
         l=l,
@@ -299,8 +307,10 @@ def count_keys(
     return Keys(partition=joined, values=keys.values.rename(names).with_columns(value))
 
 
-def count_groups(keys: Keys, persons: Integers | None = None) -> Integers:
-    """Rows of each group, or distinct persons where their codes are given."""
+def count_groups(keys: Keys, persons: Integers | None = None, weights: Integers | None = None) -> Integers:
+    """Rows of each group, each as many as its weight; or distinct persons where their codes are given."""
+    if persons is None and weights is not None:
+        return np.bincount(keys.codes, weights=weights, minlength=keys.groups).astype(np.int64)
     if persons is None:
         return keys.partition.sizes
     people = int(persons.max(initial=0)) + 1
@@ -323,7 +333,11 @@ def count_values(given: GateInput) -> ValueCounts:
         _, numbered = np.unique(pairs, return_inverse=True)
         _, kept = np.unique(numbered * (int(given.persons.max()) + 1) + given.persons, return_index=True)
         pairs = pairs[kept]
-    entries, count = np.unique(pairs, return_counts=True)
+    if given.persons is None and given.weights is not None:
+        entries, place = np.unique(pairs, return_inverse=True)
+        count = np.bincount(place, weights=given.weights)
+    else:
+        entries, count = np.unique(pairs, return_counts=True)
     group, value = np.divmod(entries, distinct)
     table = np.bincount(value, weights=count, minlength=distinct).astype(np.int64)
     return ValueCounts(group=group, value=value, count=count.astype(np.int64), groups=given.keys.groups, table=table)

@@ -321,7 +321,7 @@ def _leaves(hierarchy: Hierarchy | None, label: Label) -> set[str | None]:
 
 def _column(cells: ColumnCells, chosen: Integers) -> pl.Series:
     """The cells of the chosen classes as text, `*` where there is none."""
-    texts = pl.concat([cells.texts().cast(pl.String), pl.Series(cells.name, ["*"], dtype=pl.String)])
+    texts = pl.concat([cells.texts.cast(pl.String), pl.Series(cells.name, ["*"], dtype=pl.String)])
     return texts.gather(np.where(chosen < 0, len(cells.cells), cells.of_class[chosen]))
 
 

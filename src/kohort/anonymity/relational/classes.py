@@ -14,6 +14,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -79,7 +80,7 @@ class FormedClasses:
 
     Attributes:
         partition: The class of each row.
-        cells: The released cells, by column and class.
+        make_cells: Makes the released cells, by column and class; where several ways were tried, most are never shown.
         suppressed: Rows that are left out.
         hierarchies: The hierarchies that released labels come from.
         algorithm: Name of the algorithm that formed the classes.
@@ -90,7 +91,7 @@ class FormedClasses:
     """
 
     partition: Partition
-    cells: tuple[ColumnCells, ...]
+    make_cells: Callable[[], tuple[ColumnCells, ...]]
     suppressed: Integers
     hierarchies: Mapping[str, Hierarchy]
     algorithm: str
@@ -98,6 +99,11 @@ class FormedClasses:
     steps: tuple[HierarchyLevels, ...] | None = None
     notes: tuple[str, ...] = ()
     cuts: Problem | None = None
+
+    @cached_property
+    def cells(self) -> tuple[ColumnCells, ...]:
+        """The released cells, by column and class."""
+        return self.make_cells()
 
 
 def form_classes(frame: pl.DataFrame, problem: Problem, options: ClassOptions) -> list[FormedClasses]:
@@ -156,15 +162,19 @@ def _names_too_many(problem: Problem, partition: Partition) -> bool:
 
 def _by_sets(problem: Problem, options: ClassOptions, partition: Partition, name: str) -> FormedClasses:
     """Intervals and sets; dates by the calendar."""
-    cells = set_cells(problem.table, partition, max_set=options.max_set)
     dates = _date_hierarchies(problem.table)
-    shown = tuple(
-        _date_cells(problem.table, place, partition, dates[one.name]) if one.name in dates else one
-        for place, one in enumerate(cells)
-    )
-    shown = tuple(mean_cells(problem.table, partition, one) if one.name in options.means else one for one in shown)
+
+    def shown() -> tuple[ColumnCells, ...]:
+        cells = set_cells(problem.table, partition, max_set=options.max_set)
+        by_calendar = (
+            _date_cells(problem.table, place, partition, dates[one.name]) if one.name in dates else one
+            for place, one in enumerate(cells)
+        )
+        means = options.means
+        return tuple(mean_cells(problem.table, partition, one) if one.name in means else one for one in by_calendar)
+
     loss = loss_of(problem, partition, _date_steps(problem)) if dates else problem.mean_loss(partition)
-    return FormedClasses(partition, shown, NOBODY, dates, name, loss)
+    return FormedClasses(partition, cache(shown), NOBODY, dates, name, loss)
 
 
 def _by_technique(frame: pl.DataFrame, problem: Problem, options: ClassOptions, name: str) -> FormedClasses:
@@ -174,11 +184,11 @@ def _by_technique(frame: pl.DataFrame, problem: Problem, options: ClassOptions, 
         given = _hierarchies(frame, problem, options)
         steps = levels_by_column(problem.table, given, problem.weights)
         cells = label_cells(problem.table, partition, steps)
-        return FormedClasses(partition, cells, NOBODY, given, name, loss, steps)
+        return FormedClasses(partition, lambda: cells, NOBODY, given, name, loss, steps)
     if name == "thesis" and options.target is not None:
         rhos = choose_rhos(frame, problem.table, partition, target=options.target, jobs=options.cuts.jobs)
         cells = tuple(found for _, _, found in rhos.values())
-        return FormedClasses(partition, cells, NOBODY, {one: rhos[one][1] for one in rhos}, name, loss)
+        return FormedClasses(partition, lambda: cells, NOBODY, {one: rhos[one][1] for one in rhos}, name, loss)
     return _by_sets(problem, options, partition, name)
 
 
@@ -207,9 +217,8 @@ def leave_rows_out(problem: Problem, made: FormedClasses, options: ClassOptions,
         cuts=made.cuts,
     )
     if made.steps is not None:
-        return replace(
-            made, partition=partition, suppressed=left, cells=label_cells(problem.table, partition, made.steps)
-        )
+        labels = label_cells(problem.table, partition, made.steps)
+        return replace(made, partition=partition, suppressed=left, make_cells=lambda: labels)
     return replace(
         _by_sets(problem, options, partition, made.algorithm), suppressed=left, loss=made.loss, notes=made.notes
     )
@@ -361,7 +370,9 @@ def _at_levels(frame: pl.DataFrame, problem: Problem, options: ClassOptions, ask
         cells_at(levels, np.full(partition.count, level), codes[first].astype(np.int64))
         for levels, level, codes in zip(steps, node, problem.table.codes, strict=True)
     )
-    return FormedClasses(partition, cells, NOBODY, given, "lattice", _label_loss(problem, steps, partition), steps)
+    return FormedClasses(
+        partition, lambda: cells, NOBODY, given, "lattice", _label_loss(problem, steps, partition), steps
+    )
 
 
 def _by_lattice(frame: pl.DataFrame, problem: Problem, options: ClassOptions) -> FormedClasses:
@@ -381,7 +392,7 @@ def _by_lattice(frame: pl.DataFrame, problem: Problem, options: ClassOptions) ->
     partition, left = min(candidates, key=lambda one: _label_loss(problem, steps, one[0]))
     cells = label_cells(problem.table, partition, steps)
     loss = _label_loss(problem, steps, partition)
-    return FormedClasses(partition, cells, left, given, "lattice", loss, steps, notes, ordered)
+    return FormedClasses(partition, lambda: cells, left, given, "lattice", loss, steps, notes, ordered)
 
 
 def _in_leaf_order(problem: Problem, frame: pl.DataFrame, steps: Sequence[HierarchyLevels]) -> Problem:

@@ -120,4 +120,5 @@ def nothing_shown(problem: Problem) -> FormedClasses:
     cells = tuple(
         ColumnCells(column.name, (SUPPRESSED,), np.zeros(1, np.int64), True) for column in problem.table.columns
     )
-    return FormedClasses(Partition.of_labels(np.zeros(rows, np.int64)), cells, np.zeros(0, np.int64), {}, "none", 1.0)
+    everybody = Partition.of_labels(np.zeros(rows, np.int64))
+    return FormedClasses(everybody, lambda: cells, np.zeros(0, np.int64), {}, "none", 1.0)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -60,6 +61,7 @@ class ColumnCells:
     generalised: bool
     spans: tuple[Cell | Any, ...] | None = None
 
+    @cached_property
     def texts(self) -> pl.Series:
         """The distinct cells as text, or as numbers where all of them are means."""
         if self.spans is not None and all(isinstance(cell, float) for cell in self.cells):
@@ -83,7 +85,7 @@ def release(frame: pl.DataFrame, partition: Partition, columns: Sequence[ColumnC
         columns: The cells of the quasi-identifiers.
     """
     labels = partition.labels
-    changed = [cells.texts().gather(cells.of_class[labels]) for cells in columns if cells.generalised]
+    changed = [cells.texts.gather(cells.of_class[labels]) for cells in columns if cells.generalised]
     return frame.with_columns(changed) if changed else frame
 
 
@@ -142,6 +144,7 @@ def _on_grid(low: float, high: float, step: float) -> tuple[float, float]:
     return _clean(first * step), _clean(last * step)
 
 
+@lru_cache(1 << 14)
 def _clean(value: float) -> float:
     return float(f"{value:.12g}")
 

@@ -64,7 +64,7 @@ def identifier_warnings(
     """Warn about columns that may identify people.
 
     Args:
-        frame: A pandas, polars or pyarrow table.
+        frame: A pandas, polars or pyarrow table, or a lazy polars table that `kohort.tables.scanning` opened.
         quasi: Names of the quasi-identifiers.
         sensitive: Names of the sensitive columns.
         items: Names of the columns of item sets.
@@ -77,24 +77,42 @@ def identifier_warnings(
     Raises:
         DataError: The table lacks a column or has no rows.
     """
-    table = as_frame(frame)
+    table = frame if isinstance(frame, pl.LazyFrame) else as_frame(frame).lazy()
     quasi = require_columns(table, quasi)
     declared = {*quasi, *(name for names in (sensitive, items, others) for name in require_columns(table, names))}
     hidden = set(require_columns(table, identifiers))
     found: list[ColumnWarning] = []
-    for column in table:
-        if column.name in hidden:
+    for name, dtype in table.collect_schema().items():
+        if name in hidden:
             continue
-        suspicion = _suspicion(column, is_quasi=column.name in quasi) or _nearly_unique(column, declared)
+        column = _Column(name=name, dtype=dtype, table=table.select(name))
+        suspicion = _suspicion(column, is_quasi=name in quasi) or _nearly_unique(column, declared)
         if suspicion is not None:
             found.append(suspicion)
-        if column.name not in declared:
-            message = f"column {column.name!r} has no role: it would be released as it is, and no measure looks at it"
-            found.append(ColumnWarning(column=column.name, kind="no role", reason="undeclared", message=message))
+        if name not in declared:
+            message = f"column {name!r} has no role: it would be released as it is, and no measure looks at it"
+            found.append(ColumnWarning(column=name, kind="no role", reason="undeclared", message=message))
     return tuple(found)
 
 
-def _suspicion(column: pl.Series, *, is_quasi: bool) -> ColumnWarning | None:
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Column:
+    """One column of a table that may be too large to hold."""
+
+    name: str
+    dtype: pl.DataType
+    table: pl.LazyFrame
+
+    def count(self, what: pl.Expr) -> int:
+        """One number about the whole column."""
+        return int(self.table.select(what).collect(engine="streaming").item())
+
+    def first_values(self) -> pl.Series:
+        """Values of the first rows that have one."""
+        return self.table.filter(pl.col(self.name).is_not_null()).head(LOOKED_AT).collect().to_series()
+
+
+def _suspicion(column: _Column, *, is_quasi: bool) -> ColumnWarning | None:
     name = plain_name(column.name)
     kinds = [kind for kind in KINDS if kind.direct or not is_quasi]
     for kind in kinds:
@@ -107,15 +125,15 @@ def _suspicion(column: pl.Series, *, is_quasi: bool) -> ColumnWarning | None:
     if column.dtype == pl.String:
         return _shaped(column, kinds)
     if column.dtype.is_numeric() and not is_quasi and re.fullmatch(r"(.*_)?ages?(_.*)?", name):
-        old = int((column > OLDEST_NAMED_AGE).sum())
+        old = column.count((pl.col(column.name) > OLDEST_NAMED_AGE).sum())
         if old:
             message = f"column {column.name!r} tells {old:,} ages over {OLDEST_NAMED_AGE} apart"
             return ColumnWarning(column=column.name, kind="age", reason="values", message=message)
     return None
 
 
-def _shaped(column: pl.Series, kinds: Sequence[IdentifierKind]) -> ColumnWarning | None:
-    known = column.drop_nulls().head(LOOKED_AT)
+def _shaped(column: _Column, kinds: Sequence[IdentifierKind]) -> ColumnWarning | None:
+    known = column.first_values()
     if known.is_empty():
         return None
     for kind in kinds:
@@ -130,13 +148,16 @@ def _shaped(column: pl.Series, kinds: Sequence[IdentifierKind]) -> ColumnWarning
     return None
 
 
-def _nearly_unique(column: pl.Series, declared: set[str]) -> ColumnWarning | None:
+def _nearly_unique(column: _Column, declared: set[str]) -> ColumnWarning | None:
     """Warn about an undeclared column of codes or texts that tells almost every row apart."""
     codes = column.dtype == pl.String or column.dtype.is_integer()
-    if column.name in declared or not codes or len(column) < FEWEST_ROWS_FOR_UNIQUE:
+    if column.name in declared or not codes:
         return None
-    distinct = column.n_unique()
-    if distinct < SHARE_OF_UNIQUE * len(column):
+    rows = column.count(pl.len())
+    if rows < FEWEST_ROWS_FOR_UNIQUE:
         return None
-    message = f"column {column.name!r} tells rows apart: {distinct:,} values in {len(column):,} rows"
+    distinct = column.count(pl.col(column.name).n_unique())
+    if distinct < SHARE_OF_UNIQUE * rows:
+        return None
+    message = f"column {column.name!r} tells rows apart: {distinct:,} values in {rows:,} rows"
     return ColumnWarning(column=column.name, kind="record identifier", reason="unique", message=message)

@@ -34,7 +34,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from kohort.anonymity.checker.classes import Classes, as_frame, class_sizes, group_rows, require_columns
+from kohort.anonymity.checker.classes import Classes, as_frame, group_rows, require_columns
+from kohort.anonymity.checker.combinations import Combinations, combine
 from kohort.errors import ConfigError, DataError
 
 __all__ = [
@@ -44,12 +45,16 @@ __all__ = [
     "Risk",
     "assess_risk",
     "distinction_and_separation",
+    "distinguishability",
     "pitman_log_likelihood",
     "population_uniqueness",
+    "risk_of_classes",
 ]
 
 Model = Literal["pitman", "zayatz"]
 Floats = NDArray[np.float64]
+Histogram = Sequence[tuple[int, int]]
+"""Sizes of classes, rising, and how many classes have each."""
 
 PITMAN_UP_TO = 0.1
 THRESHOLDS = (0.05, 0.1, 0.2, 0.33, 0.5)
@@ -158,31 +163,76 @@ def assess_risk(
         1.0
     """
     table = as_frame(frame)
-    classes = None if population is None else group_rows(table, quasi)
-    sizes = class_sizes(table, quasi) if classes is None else classes.sizes
-    row_risk = 1.0 / sizes  # of each row of the class
-    alone = Risk(
-        prosecutor_max=float(row_risk.max()),
-        prosecutor_mean=len(sizes) / table.height,
-        marketer=len(sizes) / table.height,
-        rows_above={float(limit): int(sizes[row_risk > limit].sum()) for limit in thresholds},
-        sample_uniqueness=int((sizes == 1).sum()) / table.height,
-    )
-    described = sum(value is not None for value in (sampling_fraction, population_size, population))
-    if described > 1:
-        hint = "Give the population's size, the sampling fraction or its table, not two of them"
-        raise ConfigError("the population is described twice", hint=hint)
-    if not described:
+    if population is None:
+        return risk_of_classes(
+            _histogram(combine(table.lazy(), quasi=quasi)),
+            sampling_fraction=sampling_fraction,
+            population_size=population_size,
+            thresholds=thresholds,
+        )
+    if sampling_fraction is not None or population_size is not None:
+        raise _described_twice()
+    classes = group_rows(table, quasi)
+    in_population = _sizes_in(as_frame(population), table, classes, quasi)
+    return _with_population(_alone(classes.sizes, np.ones(classes.count, np.int64), thresholds),
+                            classes.sizes, np.ones(classes.count, np.int64), in_population)  # fmt: skip
+
+
+def risk_of_classes(
+    histogram: Histogram,
+    *,
+    sampling_fraction: float | None = None,
+    population_size: int | None = None,
+    thresholds: Sequence[float] = THRESHOLDS,
+) -> Risk:
+    """Risks of a table, from the sizes of its classes alone.
+
+    Args:
+        histogram: Sizes of classes, rising, and how many classes have each.
+        sampling_fraction: Share of the population that the table holds.
+        population_size: Rows of the population.
+        thresholds: Risks to count the rows above.
+
+    Returns:
+        The risks, as `assess_risk` gives them.
+
+    Raises:
+        ConfigError: The population is described twice, is smaller than the table, or the fraction is not in (0, 1].
+    """
+    size, count = (np.array(column, np.int64) for column in zip(*histogram, strict=True))
+    rows = int((size * count).sum())
+    alone = _alone(size, count, thresholds)
+    if sampling_fraction is not None and population_size is not None:
+        raise _described_twice()
+    if sampling_fraction is None and population_size is None:
         return alone
-    if classes is not None:
-        return _with_population(alone, sizes, _sizes_in(as_frame(population), table, classes, quasi))
-    size = _size(table.height, sampling_fraction, population_size)
-    known = _with_population(alone, sizes, sizes * (size / table.height))
-    return replace(known, population=population_uniqueness(sizes, population_size=size))
+    whole = _size(rows, sampling_fraction, population_size)
+    known = _with_population(alone, size, count, size * (whole / rows))
+    return replace(known, population=_uniqueness(size, count, whole))
 
 
-def _with_population(alone: Risk, sizes: NDArray[np.int64], in_population: NDArray[np.floating[Any]]) -> Risk:
-    expected_matches = float((sizes / in_population).sum() / sizes.sum())
+def _described_twice() -> ConfigError:
+    hint = "Give the population's size, the sampling fraction or its table, not two of them"
+    return ConfigError("the population is described twice", hint=hint)
+
+
+def _alone(size: NDArray[np.int64], count: NDArray[np.int64], thresholds: Sequence[float]) -> Risk:
+    """Risks of a table that is its own population: `count` classes of each `size`."""
+    row_risk = 1.0 / size  # of each row of the class
+    rows, classes = int((size * count).sum()), int(count.sum())
+    return Risk(
+        prosecutor_max=float(row_risk.max()),
+        prosecutor_mean=classes / rows,
+        marketer=classes / rows,
+        rows_above={float(limit): int((size * count)[row_risk > limit].sum()) for limit in thresholds},
+        sample_uniqueness=int(count[size == 1].sum()) / rows,
+    )
+
+
+def _with_population(
+    alone: Risk, size: NDArray[np.int64], count: NDArray[np.int64], in_population: NDArray[np.floating[Any]]
+) -> Risk:
+    expected_matches = float((count * size / in_population).sum() / (count * size).sum())
     largest = float((1.0 / in_population).max())
     return replace(alone, marketer=expected_matches, journalist_max=largest, journalist_mean=expected_matches)
 
@@ -193,19 +243,41 @@ def distinction_and_separation(frame: Any, *, quasi: Sequence[str]) -> tuple[Dis
     Raises:
         DataError: The table lacks a column or has no rows.
     """
-    table = as_frame(frame)
-    names = require_columns(table, quasi)
-    sets = [(name,) for name in names] + ([names] if len(names) > 1 else [])
-    return tuple(_distinguishability(table, columns) for columns in sets)
+    counted = combine(as_frame(frame).lazy(), quasi=quasi)
+    return distinguishability(counted, _histogram(counted))
 
 
-def _distinguishability(frame: pl.DataFrame, columns: tuple[str, ...]) -> Distinguishability:
-    sizes = class_sizes(frame, columns)
-    pairs = frame.height * (frame.height - 1) // 2
-    alike = int((sizes * (sizes - 1) // 2).sum())
+def distinguishability(counted: Combinations, histogram: Histogram) -> tuple[Distinguishability, ...]:
+    """Distinction and separation of each quasi-identifier and, last, of all of them together.
+
+    Args:
+        counted: The combinations of a table.
+        histogram: The sizes of its classes and how many classes have each.
+
+    Returns:
+        One entry per quasi-identifier; one more for all, if there are several.
+    """
+    each = [_distinguishability((name,), _tallied(counted.sizes(name)), counted.rows) for name in counted.quasi]
+    if len(counted.quasi) > 1:
+        each.append(_distinguishability(counted.quasi, histogram, counted.rows))
+    return tuple(each)
+
+
+def _histogram(counted: Combinations) -> Histogram:
+    return _tallied(np.concatenate([part.classes.sizes for part in counted.parts()]))
+
+
+def _tallied(sizes: NDArray[np.int64]) -> Histogram:
+    size, count = np.unique(sizes, return_counts=True)
+    return list(zip(size.tolist(), count.tolist(), strict=True))
+
+
+def _distinguishability(columns: tuple[str, ...], histogram: Histogram, rows: int) -> Distinguishability:
+    pairs = rows * (rows - 1) // 2
+    alike = sum(count * (size * (size - 1) // 2) for size, count in histogram)
     return Distinguishability(
         columns=columns,
-        distinction=len(sizes) / frame.height,
+        distinction=sum(count for _, count in histogram) / rows,
         separation=1.0 - alike / pairs if pairs else 0.0,
     )
 
@@ -257,13 +329,17 @@ def population_uniqueness(sizes: NDArray[np.int64], *, population_size: int) -> 
         The estimated share and the model used.
     """
     size, count = np.unique(sizes, return_counts=True)
-    rows = int(sizes.sum())
+    return _uniqueness(size, count, population_size)
+
+
+def _uniqueness(size: NDArray[np.int64], count: NDArray[np.int64], population_size: int) -> PopulationUniqueness:
+    rows, classes = int((size * count).sum()), int(count.sum())
     uniques = int(count[0]) if size[0] == 1 else 0
     model: Model = "zayatz"
     expected: float | None = None
     if uniques == 0:
         expected = 0.0
-    elif rows / population_size <= PITMAN_UP_TO and 1 < len(sizes) < rows:
+    elif rows / population_size <= PITMAN_UP_TO and 1 < classes < rows:
         expected = _pitman(size, count, population_size)
         model = "zayatz" if expected is None else "pitman"
     if expected is None:

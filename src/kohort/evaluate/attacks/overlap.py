@@ -12,7 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
-from kohort.anonymity.checker.measures import k_anonymity, together
+from kohort.anonymity.checker.measures import k_anonymity
+from kohort.anonymity.checker.together import together
 from kohort.evaluate.attacks.finding import Finding, share_interval
 from kohort.evaluate.attacks.released import Released
 

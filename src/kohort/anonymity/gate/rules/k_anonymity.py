@@ -18,4 +18,4 @@ def decide(given: GateInput) -> Mask:
     return given.keys.to_rows(given.large_enough(given.k))
 
 
-RULE = GateRule(name="k-anonymity", decide=decide, needs=("k",))
+RULE = GateRule(name="k-anonymity", decide=decide, needs=("k",), by_group=True)

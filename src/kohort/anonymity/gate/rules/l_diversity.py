@@ -32,4 +32,4 @@ def decide(given: GateInput) -> Mask:
     return given.keys.to_rows(passes)
 
 
-RULE = GateRule(name="l-diversity", decide=decide, needs=("l",), takes=("k",), needs_sensitive=True)
+RULE = GateRule(name="l-diversity", decide=decide, needs=("l",), takes=("k",), needs_sensitive=True, by_group=True)

@@ -20,4 +20,6 @@ def decide(given: GateInput) -> Mask:
     return given.keys.to_rows(given.large_enough(given.l))
 
 
-RULE = GateRule(name="paper-l", decide=decide, needs=("l",), needs_sensitive=True, count_unit="key+sensitive")
+RULE = GateRule(
+    name="paper-l", decide=decide, needs=("l",), needs_sensitive=True, count_unit="key+sensitive", by_group=True
+)

@@ -57,4 +57,4 @@ def _ordered_distance(found: ValueCounts) -> NDArray[np.float64]:
     return np.maximum(found.sum_by_group(above + below + unreached) / (places - 1), 0.0)
 
 
-RULE = GateRule(name="t-closeness", decide=decide, needs=("t",), takes=("k",), needs_sensitive=True)
+RULE = GateRule(name="t-closeness", decide=decide, needs=("t",), takes=("k",), needs_sensitive=True, by_group=True)

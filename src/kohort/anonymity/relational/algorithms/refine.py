@@ -34,6 +34,8 @@ PASSES = 2
 PAIRS = 1_000_000_000
 # The same where classes need no more than k rows, which their makers are good at.
 PAIRS_OF_SIZES = 120_000_000
+# The same for sharing classes out and replacing rows there, which take longer than all else and gain least.
+PAIRS_THOROUGH = 60_000_000
 # Rows times classes that sharing classes out may compare where every class is judged by a rule about its values.
 PAIRS_SHARED = 12_000_000
 # Of the budget that is left, the share spent before gains are computed again.
@@ -146,9 +148,13 @@ class _Search:
         self._cut()
         if not thoroughly:
             return
+        sizes_alone = self.problem.requirements is None
+        if sizes_alone and self.problem.table.rows * self.count > PAIRS_THOROUGH:
+            self._moves()
+            return
         self._dissolve()
         self._cut()
-        if self._moves() and self.problem.requirements is None:
+        if self._moves() and sizes_alone:
             self._replace()
             self._moves()
 

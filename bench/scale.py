@@ -1,0 +1,180 @@
+"""Large tables: processor seconds and peak memory of whole commands, and how costs grow.
+
+`python -m bench scale` measures `kohort check` on ten million rows against its limits. `python -m bench.scale` makes
+the table of docs/scale.md: costs at several sizes, and the exponent between the two largest. Both count processor
+seconds (user and system), which other work on the machine changes less than the time on a clock.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import polars as pl
+
+from bench.harness import Row
+from kohort.tables.datasets.catalogue import load_dataset
+
+__all__ = ["NAME", "SUMMARY", "measure"]
+
+NAME = "scale"
+SUMMARY = (
+    "`kohort check` on 10M rows of 8 columns in a Parquet file: drawn from Adult, and of six random numbers and two "
+    "texts, where nearly every row is unique. Processor seconds and peak memory of the whole process."
+)
+QUASI = "age,workclass,education,marital_status,occupation,race,sex"
+TEN_MILLION = 10_000_000
+PIECE = 1_000_000
+
+_PROGRAM = r"""
+import re, resource, sys
+from pathlib import Path
+from kohort.cli.main import main
+sys.argv = ["kohort", *sys.argv[1:]]
+try:
+    main()
+finally:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    status = Path("/proc/self/status")  # where there is none, the peak may be that of the process that started this one
+    found = re.search(r"VmHWM:\s+(\d+)", status.read_text()) if status.exists() else None
+    peak = used.ru_maxrss * (1 if sys.platform == "darwin" else 1024) if found is None else int(found[1]) * 1024
+    print("COST", used.ru_utime + used.ru_stime, peak / 1e9, file=sys.stderr, flush=True)
+"""
+
+
+class Cost(NamedTuple):
+    """What a command took: processor seconds, and gigabytes at its peak."""
+
+    seconds: float
+    memory: float
+
+
+def command_cost(*words: str) -> Cost:
+    """The cost of a command in a process of its own."""
+    done = subprocess.run([sys.executable, "-c", _PROGRAM, *words], capture_output=True, text=True, check=True)
+    _, seconds, memory = done.stderr.splitlines()[-1].split()
+    return Cost(float(seconds), float(memory))
+
+
+def measure() -> list[Row]:
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "rows.parquet"
+        for name, make, roles, limits in (
+            ("drawn from Adult", adult_rows, ("--quasi", QUASI, "--sensitive", "income"), Cost(5.0, 0.6)),
+            ("nearly all unique", unique_rows, ("--quasi", "c0,c1,c2,c3,c4,c5,place", "--sensitive", "illness"),
+             Cost(12.0, 2.0)),
+        ):  # fmt: skip
+            _write(path, make, TEN_MILLION)
+            cost = command_cost("check", str(path), *roles, "--json")
+            setting = f"kohort check, 10M rows, {name}"
+            rows.append(Row.within(setting, ours=cost.seconds, peer="limit", theirs=limits.seconds, unit="s"))
+            rows.append(Row.within(setting, ours=cost.memory, peer="limit", theirs=limits.memory, unit="GB"))
+    return rows
+
+
+def adult_rows(count: int, random: np.random.Generator) -> pl.DataFrame:
+    """Rows drawn from Adult."""
+    table = load_dataset("adult:train").frame.select(*QUASI.split(","), "income")
+    return table[random.integers(0, table.height, count)]
+
+
+def unique_rows(count: int, random: np.random.Generator) -> pl.DataFrame:
+    """Rows of which hardly two are alike."""
+    numbers = {f"c{place}": random.integers(0, 1000, count).astype(np.int32) for place in range(6)}
+    texts = {"place": random.integers(0, 5000, count), "illness": random.integers(0, 50, count)}
+    return pl.DataFrame({**numbers, **texts}).with_columns(pl.col("place", "illness").cast(pl.String))
+
+
+def _write(path: Path, make: Callable[[int, np.random.Generator], pl.DataFrame], rows: int) -> None:
+    """Write rows in pieces, so that making them takes less memory than reading them."""
+    import pyarrow.parquet as pq
+
+    random, writer = np.random.default_rng(1), None
+    for start in range(0, rows, PIECE):
+        piece = make(min(PIECE, rows - start), random).to_arrow()
+        writer = writer or pq.ParquetWriter(path, piece.schema)
+        writer.write_table(piece, row_group_size=250_000)
+    if writer is not None:
+        writer.close()
+
+
+def exponent(sizes: Sequence[float], costs: Sequence[float]) -> float:
+    """How costs grow from the last size but one to the last: 1 is in proportion. The start of a process lowers it."""
+    return float(np.log(costs[-1] / costs[-2]) / np.log(sizes[-1] / sizes[-2]))
+
+
+def curves() -> None:
+    """Print how the costs of commands grow, as rows of a table."""
+    print("| what grows | command | sizes | processor seconds | exponent |")
+    print("|---|---|---|---|---:|")
+    with tempfile.TemporaryDirectory() as folder:
+        for what, command, sizes, words in _settings(Path(folder)):
+            costs = [command_cost(*words(size)) for size in sizes]
+            fitted = exponent(sizes, [one.seconds for one in costs])
+            shown = ", ".join(f"{one.seconds:.1f}" for one in costs)
+            listed = ", ".join(f"{size:,}" for size in sizes)
+            print(f"| {what} | {command} | {listed} | {shown} | {fitted:.2f} |", flush=True)
+
+
+Setting = tuple[str, str, Sequence[int], Callable[[int], list[str]]]
+
+
+def _settings(folder: Path) -> list[Setting]:
+    out = str(folder / "out")
+    to_file = ["--out", f"{out}.parquet", "--force"]
+
+    def table(rows: int, make: Callable[[int, np.random.Generator], pl.DataFrame] = adult_rows) -> str:
+        path = folder / f"{make.__name__}-{rows}.parquet"
+        if not path.exists():
+            _write(path, make, rows)
+        return str(path)
+
+    def wide(columns: int) -> list[str]:
+        random = np.random.default_rng(0)
+        frame = pl.DataFrame({f"n{place}": random.integers(0, 60, 20_000) for place in range(columns)})
+        frame.write_parquet(folder / "wide.parquet")
+        names = ",".join(frame.columns)
+        return [
+            "anonymize",
+            str(folder / "wide.parquet"),
+            "--quasi",
+            names,
+            "--k",
+            "10",
+            "--out",
+            f"{out}.parquet",
+            "--force",
+        ]
+
+    def trained(sites: int, rounds: int) -> list[str]:
+        plan = Path(__file__).resolve().parent.parent / "examples" / "fedavg_plain.toml"
+        return ["run", str(plan), "--out", out, "--force", "--set", f"sites.count={sites}", "--set", "sites.split=iid",
+                "--set", f"train.rounds={rounds}"]  # fmt: skip
+
+    quasi, large = ["--quasi", QUASI], (500_000, 1_000_000, 2_000_000)
+    return [
+        ("rows", "check", large, lambda n: ["check", table(n), *quasi, "--sensitive", "income", "--json"]),
+        ("rows, nearly all unique", "check", large, lambda n: [
+            "check", table(n, unique_rows), "--quasi", "c0,c1,c2,c3,c4,c5,place", "--sensitive", "illness", "--json"]),
+        ("rows", "gate", large, lambda n: [
+            "gate", table(n), *quasi, "--rule", "k-anonymity", "--k", "100", "--out-shared", *to_file[1:]]),
+        ("rows", "anonymize", (100_000, 200_000, 400_000), lambda n: [
+            "anonymize", table(n), *quasi, "--sensitive", "income", "--k", "10", *to_file]),
+        ("columns (20,000 rows)", "anonymize", (5, 10, 20, 40), wide),
+        ("sites", "run (fedavg, 20 rounds)", (10, 40, 160), lambda n: trained(n, 20)),
+        ("rounds", "run (fedavg, 10 sites)", (50, 200, 800), lambda n: trained(10, n)),
+    ]  # fmt: skip
+
+
+if __name__ == "__main__":
+    # One thread, as in every benchmark: what is compared is work, not cores.
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "POLARS_MAX_THREADS", "NUMBA_NUM_THREADS"):
+        os.environ.setdefault(name, "1")
+    curves()

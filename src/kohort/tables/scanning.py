@@ -1,0 +1,79 @@
+"""Parquet tables that are read in parts, so that they may be larger than memory.
+
+Guarantees: those of `kohort.tables.frames`: rows, distinct named columns, plain types, finite numbers and null for
+every missing value, or a DataError that shows no cell. Damage may show only when a part is read: `readable` turns it
+into the same error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import polars as pl
+
+from kohort.errors import DataError
+from kohort.tables.frames import ENDINGS, plain_types, refuse_infinite
+from kohort.tables.parquet_pages import lengths_agree
+from kohort.tables.reading import UNREADABLE
+from kohort.tables.trial import READER_ERRORS, quiet_reader
+
+__all__ = ["is_parquet", "readable", "scan_parquet"]
+
+
+def is_parquet(source: str) -> bool:
+    """Whether a source is the path of a Parquet file that is there."""
+    path = Path(source)
+    return ENDINGS.get(path.suffix.lower()) == "parquet" and path.is_file()
+
+
+def scan_parquet(source: str) -> pl.LazyFrame:
+    """Open a Parquet file without reading its rows.
+
+    Args:
+        source: Path of the file.
+
+    Returns:
+        The table, of the types that `kohort.tables.frames.read_table` gives.
+
+    Raises:
+        DataError: The file is damaged or empty, or has columns of unsupported types or infinite numbers.
+    """
+    with readable(source):
+        try:
+            if not lengths_agree(Path(source)):
+                raise _damaged(source)
+            scanned = pl.scan_parquet(source)
+            schema = scanned.collect_schema()
+            rows = int(scanned.select(pl.len()).collect().item())
+        except UNREADABLE:
+            raise _damaged(source) from None
+        if rows == 0 or not schema:
+            raise DataError(f"{source!r} has a header but no rows", hint="Give a table with at least one row")
+        plain = scanned.with_columns(plain_types(schema, repr(source)))
+        floats = [name for name, dtype in plain.collect_schema().items() if dtype.is_float()]
+        if not floats:
+            return plain
+        infinite = plain.select(pl.col(floats).is_infinite().sum()).collect(engine="streaming").row(0)
+        refuse_infinite(dict(zip(floats, infinite, strict=True)), repr(source))
+        return plain.with_columns(pl.col(floats).fill_nan(None))
+
+
+@contextmanager
+def readable(source: str) -> Iterator[None]:
+    """Errors of the reader as one error about the file; neither that nor what is printed meanwhile holds a cell.
+
+    Raises:
+        DataError: The file is damaged.
+    """
+    try:
+        with quiet_reader():
+            yield
+    except READER_ERRORS:
+        raise _damaged(source) from None
+
+
+def _damaged(source: str) -> DataError:
+    hint = "It is truncated, damaged or of another kind: write or copy it again"
+    return DataError(f"{source!r} is not a readable Parquet file", hint=hint)

@@ -1,0 +1,35 @@
+"""An interrupt is one line and exit 130, also while the application is being imported."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+SLOW_IMPORT = """
+import os, signal, sys
+class Slow:
+    def find_spec(self, name, path=None, target=None):
+        if name == "{module}":
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Slow())
+sys.argv = ["kohort", "--help"]
+from kohort.cli.main import main
+main()
+"""
+
+
+@pytest.mark.parametrize("module", ["kohort.cli.app", "typer", "kohort.cli.anonymize"])
+def test_an_interrupt_while_modules_are_imported(module: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SLOW_IMPORT.format(module=module)], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (130, "kohort: interrupted\n")
+
+
+def test_calling_the_entry_point_leaves_the_handler_as_it_was(kohort_here) -> None:
+    before = signal.getsignal(signal.SIGINT)
+    assert kohort_here("--version")[0] == 0
+    assert signal.getsignal(signal.SIGINT) is before
