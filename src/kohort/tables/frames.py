@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from kohort.errors import ConfigError, DataError, nearest
 from kohort.files import require_new, write_atomic
 from kohort.tables.dialect import ReadingOptions
+from kohort.tables.memory import cell_bytes, require_memory
 from kohort.tables.parquet_pages import lengths_agree
 from kohort.tables.reading import UNREADABLE, declare_missing, parse_text
 from kohort.tables.text_types import NULL_MARKERS
@@ -353,6 +354,9 @@ def like_input(made: pl.DataFrame, given: Any, kind: FrameKind, rows: Any, chang
     return found
 
 
+_SMALLER = "Give fewer rows or columns, or more memory; check and gate read Parquet in parts"
+
+
 def _fetch(source: str | Path | IO[bytes]) -> tuple[bytes, str, Format]:
     if not isinstance(source, (str, Path)):
         return source.read(), "the stream", "csv"
@@ -361,6 +365,7 @@ def _fetch(source: str | Path | IO[bytes]) -> tuple[bytes, str, Format]:
     path = Path(source)
     name = repr(str(source))
     try:
+        require_memory(path.stat().st_size, name, hint=_SMALLER)
         content = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         raise DataError(f"no file {name}", hint="Check the path") from None
@@ -387,6 +392,11 @@ def _parse_binary(content: bytes, name: str, chosen: Format) -> pl.DataFrame:
     try:
         stream = io.BytesIO(content)
         with quiet_reader():
+            if chosen == "parquet":
+                opened = pl.scan_parquet(stream)
+                rows = int(opened.select(pl.len()).collect().item())
+                require_memory(cell_bytes(opened.collect_schema(), rows), name, hint=_SMALLER)
+                stream.seek(0)
             return pl.read_parquet(stream) if chosen == "parquet" else pl.read_ipc(stream)
     except UNREADABLE:
         raise problem from None

@@ -15,6 +15,7 @@ import polars as pl
 
 from kohort.errors import DataError
 from kohort.tables.frames import ENDINGS, plain_types, refuse_infinite
+from kohort.tables.memory import require_address_space
 from kohort.tables.parquet_pages import lengths_agree
 from kohort.tables.reading import UNREADABLE
 from kohort.tables.trial import READER_ERRORS, quiet_reader
@@ -39,7 +40,9 @@ def scan_parquet(source: str) -> pl.LazyFrame:
 
     Raises:
         DataError: The file is damaged or empty, or has columns of unsupported types or infinite numbers.
+        ResourceError: A limit on addresses is too low for the reader.
     """
+    require_address_space(Path(source).stat().st_size, repr(source))
     with readable(source):
         try:
             if not lengths_agree(Path(source)):
