@@ -113,7 +113,8 @@ def test_a_list_or_a_mapping_of_tables_is_one_a_site() -> None:
     assert np.array_equal(labelled.predict_proba(rows), listed.predict_proba(rows))
     x, y = make_classification(n_samples=60, random_state=0)
     arrays = quick().fit([x[:20], x[20:]], [y[:20], y[20:]])
-    assert np.array_equal(arrays.predict(x), quick().fit(x, y, sites=[0] * 20 + [1] * 40).predict(x))
+    one = quick().fit(x, y, sites=["site-01"] * 20 + ["site-02"] * 40)
+    assert np.array_equal(arrays.predict_proba(x), one.predict_proba(x))
     assert quick().fit([x], [y]).outcome_.sites == quick().fit(x, y, sites=["only"] * 60).outcome_.sites
 
 

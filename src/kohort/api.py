@@ -99,6 +99,10 @@ class Federation:
         bounds: Public bounds of numbers, by column.
         categories: Public categories, by column.
         bins: Public cut points that make a number an ordinal code, by column.
+        hierarchies: What stands above the values of quasi-identifiers and items: "icd9", "icd10", or lists of
+            a value and the labels above it.
+        ancestors: Columns of items with a hierarchy, for which the labels above an item are features too.
+        ordered: Columns whose `categories` are listed in their order.
         other: Columns whose unseen categories become "other".
         nullable: Columns in which values may be missing.
         reading: How text files are written, where that cannot be found from them.
@@ -146,6 +150,9 @@ class Federation:
         bounds: Mapping[str, tuple[float, float]] = UNSET,
         categories: Mapping[str, Sequence[str]] = UNSET,
         bins: Mapping[str, Sequence[float]] = UNSET,
+        hierarchies: Mapping[str, str | Sequence[Sequence[str]]] = UNSET,
+        ancestors: Sequence[str] = UNSET,
+        ordered: Sequence[str] = UNSET,
         other: Sequence[str] = UNSET,
         nullable: Sequence[str] = UNSET,
         reading: Mapping[str, Any] | None = UNSET,

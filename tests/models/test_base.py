@@ -39,7 +39,7 @@ def outcome(target: str) -> Outcome:
                 "drop": ["z" if target == "y" else "y"],
             },
             "sites": {"count": 2},
-            "train": {"rounds": 20, "lr": 0.05},
+            "train": {"rounds": 40, "lr": 0.05},
             "model": {"hidden": [4]},
             "policy": {"min_rows": 1},
         }

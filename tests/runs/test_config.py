@@ -175,6 +175,7 @@ CHANGED: dict[str, Any] = {
     "data.table": "u.csv", "data.target": "z", "data.quasi": ["q"], "data.sensitive": ["s"], "data.identifiers": ["i"],
     "data.items": ["m"], "data.features": "rest", "data.drop": ["d"], "data.kinds": {"a": "number"},
     "data.bins": {"a": [1.0]}, "data.bounds": {"a": [0.0, 1.0]}, "data.categories": {"a": ["b"]}, "data.other": ["o"],
+    "data.hierarchies": {"m": "icd9"}, "data.ancestors": ["m"], "data.ordered": ["a"],
     "data.person": "p", "data.weight": "w", "policy.pairs": "open", "data.keep": ["k"],
     "data.task": "regression", "data.unseen": "error", "data.preflight": "first",
     "data.reading": {"delimiter": ";"}, "data.nullable": ["n"],

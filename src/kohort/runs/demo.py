@@ -21,9 +21,6 @@ from kohort.report.audits import AUDIT_FILE, with_audits, write_audits
 from kohort.report.curves import read_runs_with_curves
 from kohort.report.page import write_report
 from kohort.report.runs import FAILED_FILE, read_shared_plan
-from kohort.runs.auditing.audit import Audit
-from kohort.runs.auditing.on_model import loss_threshold_of
-from kohort.runs.auditing.replay import Listening
 from kohort.runs.config import Plan, load_plan, only_read
 from kohort.runs.run import Progress, run
 from kohort.runs.secure_default import with_secure_sum
@@ -135,6 +132,11 @@ def run_demo(
 
 def _run_and_attack(plan: Plan, place: Path, seed: int, watch: Watch) -> dict[str, Any]:
     """Run a plan, and attack its model by the loss threshold: the attack that needs nothing but the model and rows."""
+    # The attacks load every method's machinery; a plan of the demo needs its own alone.
+    from kohort.runs.auditing.audit import Audit
+    from kohort.runs.auditing.on_model import loss_threshold_of
+    from kohort.runs.auditing.replay import Listening
+
     backend = Listening(tasks=frozenset())
     outcome = run(plan, out=place, seed=seed, force=True, watch=watch, backend=backend)
     found = loss_threshold_of(outcome.model, backend.populations[0], seed=seed)
