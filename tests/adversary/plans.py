@@ -82,6 +82,7 @@ MASKS: dict[str, Any] = {"secure": {"sum": "masks"}}
 LOGISTIC = {"kind": "logistic"}
 SGD = {"batch": 0, "optimizer": "sgd"}
 LOCAL = {"gate": {"k": 5, "release_k": 5, "count": "local"}}
+LOCAL_K = {"gate": LOCAL["gate"] | {"release_l": 1}}
 AGE = {"age": [0, 100]}
 LOOSE = {"epsilon": 9.0, "delta": 1e-3, "domain_share": 0.5}
 """A budget under which few rows are enough to name a category."""
@@ -107,7 +108,7 @@ PLANS: dict[str, Callable[[], Plan]] = {
     "fedavg, bfv": _plan("fedavg", {"secure": {"sum": "bfv"}}),
     "partial, local": _plan("partial", LOCAL),
     "partial, kept sum": _plan("partial", LOCAL | MASKS | {"kept": "sum"}),
-    "partial, kept sum and dp": _plan("partial", LOCAL | MASKS | {"kept": "sum"} | _dp(), train=SGD),
+    "partial, kept sum and dp": _plan("partial", LOCAL_K | MASKS | {"kept": "sum"} | _dp(), train=SGD),
     "syntactic, peers": _plan("syntactic", {"anonymise": {"k": 5}, "share": "peers"}),
     "silo, additive": _plan("silo", {"additive": {"rounds": 2}}, model={"kind": "additive"}),
     "partial, additive": _plan("partial", LOCAL | {"additive": {"rounds": 2}}, model={"kind": "additive"}),

@@ -21,7 +21,7 @@ from kohort.testing.noise import SMALL, drawn_noise
 
 DP = {"epsilon": 2.0, "delta": 1e-4}
 SERVER = {"kind": "server", "rounds": 2, "batch": 0, "optimizer": "sgd", "lr": 0.1}
-GATE = {"k": 5, "release_k": 5, "count": "local"}
+GATE = {"k": 5, "release_k": 5, "release_l": 1, "count": "local"}
 BUDGETS: Mapping[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "fedavg": ("fedavg", {"dp": DP}, {}),
     "fedavg-after": ("fedavg", {"dp": {**DP, "mechanism": "after"}}, {}),

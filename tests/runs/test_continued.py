@@ -25,6 +25,7 @@ from kohort.models.files import load_model
 from kohort.privacy.ledger.bound import check_run_folder
 from kohort.protocol.wire import Payload, decode, encode
 from kohort.rng import Streams
+from kohort.runs import continued
 from kohort.runs.backend import RunContext
 from kohort.runs.config import Plan, load_plan
 from kohort.runs.continued import join_run, leave_run
@@ -136,8 +137,13 @@ def test_three_join_three_leave_and_one_is_refused(made: Deployment) -> None:
     assert "8 sites" in next((second / "model").glob("*.md")).read_text()
 
 
-def test_of_one_batch_the_stayers_open_their_sum(made: Deployment) -> None:
+def test_of_one_batch_the_stayers_open_their_sum(made: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a budget nobody is asked: the difference of two totals would be that of three sites, cell by cell."""
     first = made.first(plan(), (*FIRST, *LATE))
+    with pytest.raises(RefusedError, match="cells of few persons"):
+        made.leave(plan(), first, LATE, "refused")
+    assert not made.asked
+    monkeypatch.setattr(continued, "_require_noise", lambda _: None)
     second = made.leave(plan(), first, LATE, "second")
     assert made.asked == [FIRST]
     assert np.array_equal(weights(second), retrained(FIRST))
@@ -149,6 +155,7 @@ def test_sites_refuse_what_a_lying_hub_would_open(made: Deployment, monkeypatch:
     """The hub's own check is patched away: the books of the sites are what holds."""
     first = made.first(plan())
     monkeypatch.setattr(states, "_large_enough", lambda *_: None)
+    monkeypatch.setattr(continued, "_require_noise", lambda _: None)
     with pytest.raises(KohortError):
         made.leave(plan(), first, ["a"], "second")
     assert made.asked == [("b", "c", "d", "e")]

@@ -73,7 +73,11 @@ def test_a_budget_of_partial_is_for_kept_rows_in_a_sum() -> None:
     with pytest.raises(ConfigError, match=r'Set method\.kept = "sum"'):
         load_plan({"data": data, "method": {"name": "partial", "dp": 1.0}})
     full = {"batch": 0, "optimizer": "sgd"}
-    plan = load_plan({"data": data, "method": {"name": "partial", "dp": 1.0, "kept": "sum"}, "train": full})
+    summed = {"name": "partial", "dp": 1.0, "kept": "sum"}
+    with pytest.raises(ConfigError, match="one kept row would decide whether others are kept"):
+        load_plan({"data": data, "method": summed, "train": full})
+    gate = {"count": "local", "release_l": 1}
+    plan = load_plan({"data": data, "method": {**summed, "gate": gate}, "train": full})
     assert plan.config.dp.epsilon == 1.0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,8 @@ from kohort.methods.partial import tasks
 from kohort.runs.config import load_plan
 from kohort.runs.run import Outcome, run
 from kohort.tables.consent import SHARE, TRAIN, consent_levels, consenting_rows
+from kohort.tables.schema import Schema
+from kohort.transport.deployment import site_run
 
 ROWS = 600
 
@@ -42,7 +45,7 @@ def outcome(method: str, own: dict[str, Any] | None = None, *, frame: pl.DataFra
     plan = load_plan(
         {
             "data": {"table": "memory", "target": "y", "quasi": ["age"], "features": ["x"], "consent": "consent",
-                     "test": 0.0, "bounds": {"age": [20, 24], "x": [-4, 4]}, "categories": {"y": ["a", "b"]}},
+                     "test": 0.0, "bounds": {"age": [20, 90], "x": [-4, 4]}, "categories": {"y": ["a", "b"]}},
             "sites": {"count": 3},
             "model": {"kind": "logistic"},
             "train": {"rounds": 2, "lr": 0.1, "optimizer": "sgd"},
@@ -80,12 +83,46 @@ def test_only_who_agreed_to_share_leaves(method: str, own: dict[str, Any]) -> No
         assert found.received.height < sum(found.site_rows.values())
 
 
+@pytest.mark.parametrize(
+    ("rule", "targets", "consents"),
+    [
+        ({}, ["a"] * 10, ["share"] + ["train"] * 9),
+        ({"count": "local"}, ["a"] * 10, ["share"] + ["train"] * 9),
+        ({"rule": "l-diversity", "l": 2}, ["a"] * 9 + ["b"], ["share"] * 9 + ["train"]),
+    ],
+)
+def test_rows_that_stay_hide_nobody_who_leaves(rule: dict[str, Any], targets: list[str], consents: list[str]) -> None:
+    """Ten rows of a rare key, of which some may only train: the others are too few, or of one value."""
+    rare = pl.DataFrame({"age": [77] * 10, "x": [0.5] * 10, "consent": consents, "y": targets})
+    own = {"gate": {**GATE["gate"], **rule}}
+    found = outcome("partial", own, frame=pl.concat([table(), rare], how="vertical_relaxed"))
+    assert found.received is not None
+    assert found.received.height > 0
+    assert found.received.filter(pl.col("age") == 77).is_empty()
+
+
+def test_a_real_site_counts_rows_with_consent_only() -> None:
+    """Of 100 rows of low risk, 90 take no part: no row of high risk may move into their place."""
+    low, high = ["none"] * 90 + ["train"] * 10, ["train"] * 100
+    frame = pl.DataFrame({"x": [0.0] * 100 + [1.0] * 100, "y": ["a", "b"] * 100, "ok": low + high})
+    data = {"target": "y", "features": ["x"], "consent": "ok", "bounds": {"x": [0, 1]}, "categories": {"y": ["a", "b"]}}
+    plan = load_plan({"data": {"table": "memory", **data}, "sites": {"count": 3}, "method": {"name": "fedavg"}})
+    schema = Schema.of(target="y", features=["x"], consent="ok", bounds={"x": (0, 1)}, categories={"y": ["a", "b"]})
+    resources: Any = SimpleNamespace(frame=frame, low=100, low_by_row=True)
+    rows = site_run._table(resources, schema, plan)
+    assert rows.low == 10
+    assert rows.rows().head(10)["x"].to_list() == [0.0] * 10
+    unanswered = frame.with_columns(y=pl.when(pl.int_range(200) < 12).then(None).otherwise(pl.col("y")))
+    assert site_run._unused(unanswered, schema, plan)["target"].rows == 0
+
+
 def test_the_door_refuses_rows_that_a_task_would_send_without_consent(monkeypatch: pytest.MonkeyPatch) -> None:
     """The gate is patched not to look at consents, and then to hide which rows it sends."""
     plain = tasks.SHARE.one
 
     def blind(site: Any, request: Any) -> Any:
         monkeypatch.setattr(type(site), "may_leave", lambda _: None)
+        site.state(tasks.GateState).keys = None
         try:
             return plain(site, request)
         finally:

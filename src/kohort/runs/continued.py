@@ -18,7 +18,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from kohort.errors import ConfigError
+from kohort.errors import ConfigError, RefusedError
 from kohort.evaluate.tables import evaluate_table
 from kohort.files import disk_errors, require_new, write_atomic
 from kohort.methods.oneshot.state import (
@@ -103,10 +103,12 @@ def leave_run(
     Raises:
         ConfigError: The plan is another one, it keeps no state, or a leaver is not in.
         IntegrityError: A file of the earlier run was changed.
-        RefusedError: Two openings would isolate too few sites.
+        RefusedError: Two openings would isolate too few sites, or a part of a batch leaves without a budget.
     """
     result, state = _read(plan, earlier)
     staying, opened, made = split_batches(state, sites), None, result
+    if staying:
+        _require_noise(plan)
     require_new(out, force=False)
     if staying:
         with places(sorted(staying)) as backend:
@@ -125,6 +127,15 @@ def leave_run(
 def _listed(names: frozenset[str]) -> str:
     first = sorted(names)[:10]
     return ", ".join(first) + (f" and {len(names) - len(first):,} more" if len(names) > len(first) else "")
+
+
+def _require_noise(plan: Plan) -> None:
+    """Refuse to split a batch without a budget: cells of its total are large enough, those of its parts may not be."""
+    if plan.config.dp is None:
+        raise RefusedError(
+            "a part of a batch would leave, and the difference of two exact totals can show cells of few persons",
+            hint="Let the sites that came together leave together, begin a new run, or use a plan with a budget",
+        )
 
 
 def _read(plan: Plan, earlier: Path) -> tuple[dict[str, Any], OneShotState]:

@@ -161,3 +161,10 @@ def test_recoding_needs_a_hierarchy_and_classes_of_their_own() -> None:
         release(table(0), k=2, groups="table-wide")
     with pytest.raises(ConfigError, match="m is 5"):
         release(table(0), k=2, m=5)
+
+
+def test_items_of_several_columns_are_not_recoded() -> None:
+    """Counted over both columns a label hides k persons; the column it stands in tells them apart."""
+    frame = pl.DataFrame({"age": [30] * 6, "one": [["250.0"]] * 6, "two": [["401.1"]] * 6})
+    with pytest.raises(ConfigError, match="several columns cannot be recoded"):
+        anonymise_items(frame, quasi=["age"], items=["one", "two"], item_hierarchy="icd9", rare="recode", k=2, m=1)

@@ -22,6 +22,7 @@ from kohort.runs.results.observer import Progress
 from kohort.runs.run import run
 
 SUM: dict[str, Any] = {"kept": "sum"}
+LOCAL: dict[str, Any] = {"count": "local", "release_l": 1}
 BUDGET = {"epsilon": 4.0, "delta": 1e-5, "clip": 1.0}
 FULL_BATCH = {"batch": 0, "optimizer": "sgd", "lr": 0.3}
 
@@ -41,21 +42,23 @@ def test_the_sum_gives_the_model_of_plain_averaging(scheme: str, train: dict[str
     assert not any(item.what == "train" for item in summed.disclosed)
 
 
-def test_sites_with_few_kept_rows_take_part() -> None:
-    """Plain averaging leaves out sites that keep fewer than min_rows rows, and with them everybody who is rare."""
-    few = {"gate": {"k": 60}, "policy": {"min_rows": 100}}
-    plain, summed = outcome(**few), outcome(**few, own=SUM)
-    assert any("4 sites kept too few rows to train on" in note for note in plain.notes)
-    assert not any("too few rows" in note for note in summed.notes)
-    everybody = outcome(gate={"k": 60})
-    np.testing.assert_allclose(weights_of(summed), weights_of(everybody), rtol=1e-4, atol=2e-6)
-    assert not np.allclose(weights_of(summed), weights_of(plain), atol=1e-3)
+def test_sites_with_few_kept_rows_take_part_under_a_budget_alone() -> None:
+    """A sum of one site's rows is that site's update: without noise it needs `min_rows` rows, as plain weights do."""
+    few: dict[str, Any] = {"gate": {"k": 20, **LOCAL}, "policy": {"min_rows": 250}, "train": FULL_BATCH}
+    plain, noisy = outcome(**few), outcome(**few, own={**SUM, "dp": BUDGET})
+    assert any("4 sites kept too few rows" in note for note in plain.notes)
+    assert not any("too few rows" in note for note in noisy.notes)
+    assert not np.allclose(weights_of(noisy), weights_of(plain), atol=1e-3)
+    with pytest.raises(RefusedError, match="no site added rows to the sum"):
+        outcome(**few, own=SUM)
 
 
 def test_a_budget_for_kept_rows_is_charged_and_noise_is_added() -> None:
-    noisy = outcome(gate={"k": 150}, train=FULL_BATCH, own={**SUM, "dp": BUDGET})
+    noisy = outcome(gate={"k": 150, **LOCAL}, train=FULL_BATCH, own={**SUM, "dp": BUDGET})
     assert noisy.epsilon == pytest.approx(4.0, rel=1e-3)
-    loose = outcome(gate={"k": 150}, train=FULL_BATCH, own={**SUM, "dp": {**BUDGET, "clip": 50.0, "epsilon": 9.9}})
+    loose = outcome(
+        gate={"k": 150, **LOCAL}, train=FULL_BATCH, own={**SUM, "dp": {**BUDGET, "clip": 50.0, "epsilon": 9.9}}
+    )
     assert not np.allclose(weights_of(noisy), weights_of(loose), atol=1e-4)
     claims = {item.guarantee.partition(" ")[0] for item in noisy.disclosed}
     assert any("dp" in claim.lower() for claim in claims)
@@ -66,7 +69,15 @@ def test_a_budget_for_kept_rows_is_charged_and_noise_is_added() -> None:
     [
         ({"dp": BUDGET}, {}, 'method.kept = "sum"'),
         ({**SUM, "dp": {**BUDGET, "mechanism": "after"}}, {}, "sum of clipped gradients"),
-        ({**SUM, "dp": BUDGET}, {"gate": {"rule": "t-closeness", "t": 0.3}}, "one row decides whether others are kept"),
+        *[
+            ({**SUM, "dp": BUDGET}, {"gate": {**LOCAL, **gate}}, "one kept row would decide whether others are kept")
+            for gate in (
+                {"rule": "t-closeness", "t": 0.3},
+                {"rule": "l-diversity", "l": 2},
+                {"count": "secure"},
+                {"release_l": 2},
+            )
+        ],
         (SUM, {"train": {"aggregate": "median"}}, "aggregate"),
         (SUM, {"sites": {"arrive": "25%/2 rounds"}}, "arrive"),
     ],
@@ -79,7 +90,7 @@ def test_what_cannot_hold_is_refused(own: dict[str, Any], more: dict[str, Any], 
 def test_a_budget_counts_rows_so_persons_are_refused() -> None:
     frame = table().with_row_index("id").cast({"id": str})
     with pytest.raises(RefusedError, match="counts rows"):
-        outcome(frame=frame, data={"identifiers": ["id"]}, own={**SUM, "dp": BUDGET}, train=FULL_BATCH)
+        outcome(frame=frame, data={"identifiers": ["id"]}, gate=LOCAL, own={**SUM, "dp": BUDGET}, train=FULL_BATCH)
 
 
 def test_learners_are_summed_anyway() -> None:

@@ -196,7 +196,7 @@ def anonymise_items(
     names = (items,) if isinstance(items, str) else tuple(dict.fromkeys(items))
     _check_columns(given, quasi, names, identifier)
     _check_options(groups, merge, rare, m=m, delta=delta, suppression_limit=suppression_limit)
-    _check_recoding(groups, rare, has_tree=item_hierarchy != "none")
+    _check_recoding(groups, rare, has_tree=item_hierarchy != "none", columns=len(names))
     unknown = [name for name in weights or {} if name not in quasi]
     if unknown:
         raise ConfigError(f"{unknown[0]!r} has a weight and is no quasi-identifier", hint=nearest(unknown[0], quasi))
@@ -290,7 +290,11 @@ def _check_options(groups: str, merge: str, rare: str, *, m: int, delta: float, 
             raise ConfigError(f"{what} is {share:g}", hint="Use a share between 0 and 1")
 
 
-def _check_recoding(groups: str, rare: str, *, has_tree: bool) -> None:
+def _check_recoding(groups: str, rare: str, *, has_tree: bool, columns: int) -> None:
+    if rare == "recode" and columns > 1:
+        # What a cell hides is counted over all columns, but the column it stands in tells more.
+        hint = 'Join the columns into one, or use "generalise"'
+        raise ConfigError("items of several columns cannot be recoded row by row", hint=hint)
     if rare == "recode" and (groups == "table-wide" or not has_tree):
         what = "alike in the whole table" if has_tree else "without a hierarchy"
         hint = "Name an item hierarchy, and leave groups at per-cluster"

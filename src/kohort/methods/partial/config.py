@@ -16,9 +16,6 @@ from kohort.protocol.plan.approved import ApprovedPlan
 from kohort.protocol.plan.phases import DPSection, SecureSumSection
 from kohort.tables.schema import Schema
 
-MONOTONE = ("k-anonymity", "l-diversity", "paper-l")
-"""Rules under which a kept row that is removed changes nothing for other rows: its key was too rare, and stays so."""
-
 __all__ = ["Gate", "Partial", "classes_claim", "config_of", "person_column", "threshold_of"]
 
 
@@ -74,7 +71,11 @@ class Partial(LearnerKeys):
 
 
 def _check_budget(config: Partial) -> None:
-    """Refuse a budget that would not hold for the kept rows."""
+    """Refuse a budget that would not hold for the kept rows.
+
+    A kept row that is removed must change nothing for other rows. Its key was too rare at its own site, and stays so.
+    But in a count over all sites it helps rows elsewhere, and under rules about sensitive values its own class.
+    """
     if config.dp is None:
         return
     if config.kept != "sum":
@@ -82,10 +83,11 @@ def _check_budget(config: Partial) -> None:
     config.dp.refuse_sample(config.secure)
     if config.dp.mechanism != "dp-sgd":
         raise ConfigError("noise goes on the sum of clipped gradients", hint="Drop method.dp.mechanism")
-    if config.gate.rule not in MONOTONE:
+    gate = config.gate
+    if (gate.rule, gate.count, gate.release_l) != ("k-anonymity", "local", 1):
         raise ConfigError(
-            f"a budget does not hold with the rule {config.gate.rule!r}: one row decides whether others are kept",
-            hint=f"Use one of: {', '.join(MONOTONE)}",
+            "the budget would not hold: one kept row would decide whether others are kept",
+            hint='Set method.gate.rule = "k-anonymity", count = "local" and release_l = 1',
         )
 
 

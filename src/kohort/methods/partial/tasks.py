@@ -35,11 +35,13 @@ OPEN_SECRET = b"everybody knows this secret".ljust(32, b".")
 
 @dataclass(frozen=True, eq=False)
 class _OwnKeys:
-    """The rows that have arrived, with the key of each row, and the keys with their counts."""
+    """The rows that have arrived and may be sent, with the key of each row, and the keys with their counts."""
 
     round: int
-    present: NDArray[np.bool_]
+    arrived: NDArray[np.bool_]
     """Which of the site's rows have arrived."""
+    present: NDArray[np.bool_]
+    """Which of them may be sent. Others hide nobody: they stay, and are not counted."""
     frame: pl.DataFrame
     codes: NDArray[np.int64]
     counts: KeyCounts
@@ -63,15 +65,18 @@ def _open_stage(site: Site, round_number: int) -> _OwnKeys:
     if known is not None and known.round == round_number:
         return known
     gate, schema, arrival = config_of(site.plan).gate, site.schema, site.plan.arrival
-    present = np.ones(site.count, dtype=bool)
+    arrived = np.ones(site.count, dtype=bool)
     if arrival is not None:
-        present = arrival.present(site.count, round_number, site.streams)
+        arrived = arrival.present(site.count, round_number, site.streams)
+    allowed = site.may_leave()
+    present = arrived if allowed is None else arrived & allowed
     frame = site.table.rows().filter(pl.Series(present))
     identifier = person_column(schema)
     keys = count_keys(frame, quasi=schema.quasi, sensitive=schema.target, rule=gate.rule, key=gate.key)
     counts = count_groups(keys, None if identifier is None else person_codes(frame, identifier))
     made = _OwnKeys(
         round=round_number,
+        arrived=arrived,
         present=present,
         frame=frame,
         codes=keys.codes,
@@ -181,27 +186,26 @@ def _share(site: Site, request: Request) -> Release:
         state.shipped = np.zeros(site.count, dtype=bool)
     shipped = state.shipped
     mask = _shared_rows(site, request) & ~_sent_before(site, shipped)[own.present]  # nobody is sent twice
-    allowed = site.may_leave()
-    if allowed is not None:  # who agreed to training alone is kept
-        mask &= allowed[own.present]
     shared, guarantee = _releasable(site, request, frame.filter(pl.Series(mask)), gate)
     if shared is None:  # too few for a batch: they stay until more rows arrive
         mask = np.zeros(frame.height, dtype=bool)
     shipped[np.flatnonzero(own.present)[mask]] = True
-    kept = frame.filter(pl.Series(~shipped[own.present]))
-    trains = config_of(approved).kept == "sum" or kept.height >= site.policy.min_rows
-    site.training_rows = encode_rows(encoder, kept) if trains else None
+    kept = site.table.rows().filter(pl.Series(own.arrived & ~shipped))
+    # If this site alone keeps rows, the sum is its own update: without noise it needs as many rows as plain weights do.
+    trains = config_of(approved).dp is not None or kept.height >= site.policy.min_rows
+    kept = kept if trains else kept.head(0)
+    site.training_rows = encode_rows(encoder, kept) if trains or config_of(approved).kept == "sum" else None
     if learner_of(config_of(approved)) is not None and shared is not None:
         # What the hub was sent is learned from in that form, by the site that sent it: a total that only sites add to
         # is one that sites can check.
         sent = encode_rows(encoder, shared, generalised=gate.released == "generalised")
-        whole = pl.concat([kept if trains else kept.head(0), frame.filter(pl.Series(mask))], how="vertical_relaxed")
+        whole = pl.concat([kept, frame.filter(pl.Series(mask))], how="vertical_relaxed")
         site.training_rows = _joined(site.training_rows, sent, first_rows(schema, whole))
     columns = (*schema.inputs, str(schema.target))
     leaving = (frame.head(0) if shared is None else shared).select(columns)
     # In the order of the site's table, rows of one person would stand together.
     table = pack_table(in_value_order(leaving) if gate.released == "generalised" else leaving)
-    payload = Payload(metrics={"shared": int(mask.sum()), "kept": kept.height if trains else 0}, blobs={"table": table})
+    payload = Payload(metrics={"shared": int(mask.sum()), "kept": kept.height}, blobs={"table": table})
     leaves = np.zeros(site.count, dtype=bool)
     leaves[np.flatnonzero(own.present)[mask]] = True
     return Release(payload=payload, guarantee=guarantee, rows=int(mask.sum()), sent=leaves)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from kohort.crypto.sums.checked import from_residues
 from kohort.crypto.sums.scheme import FixedPoint, Integers
-from kohort.errors import IntegrityError
+from kohort.errors import IntegrityError, RefusedError
 from kohort.models.dense.network import FloatArray
 from kohort.models.trainable import Trainable
 from kohort.protocol.plan.approved import ApprovedPlan
@@ -266,6 +266,11 @@ def _rate(phase: TrainingPhase, dp: DPSection, rows: int, sigma: float, paramete
 
 def _decoded(grid: FixedPoint, total: Integers, length: int) -> tuple[NDArray[np.float64], int]:
     numbers, rows = grid.decode(from_residues(total[:-EXTRA])), int(total[-1])
-    if rows < 1 or len(numbers) != length:
+    if len(numbers) != length or rows < 0:
         raise IntegrityError("the total of a round is not one of this model")
+    if rows == 0:
+        raise RefusedError(
+            "no site added rows to the sum",
+            hint='Lower policy.min_rows; with partial, set a budget or method.kept = "weights"',
+        )
     return numbers, rows

@@ -38,6 +38,7 @@ from kohort.rounds.plan_account import with_total_claim
 from kohort.rounds.sealed_messages import planned_mates
 from kohort.runs.agreed import approved_plan_for, usable_rows
 from kohort.runs.config import Plan, load_plan
+from kohort.tables.consent import consenting_rows
 from kohort.tables.schema import Schema
 from kohort.transport.deployment.domains import schema_differences
 from kohort.transport.deployment.settings import SCHEMA_KEYS
@@ -187,12 +188,13 @@ def _table(resources: SiteResources, schema: Schema, plan: Plan) -> SiteTable:
     frame = resources.frame.select(list(schema.columns))
     rows = usable_rows(frame, schema, plan)
     asked_of = frame.columns if plan.data.missing == "drop" else [str(schema.target)]
-    low = frame.head(resources.low or 0).drop_nulls(asked_of).height
+    low = consenting_rows(frame.head(resources.low or 0), schema.consent).drop_nulls(asked_of).height
     return SiteTable(rows, 0, rows.height, low=low, low_by_row=resources.low_by_row)
 
 
 def _unused(frame: pl.DataFrame, schema: Schema, plan: Plan) -> dict[str, UnusedRows]:
-    """The rows of the table that take no part, by reason, and the persons they are about."""
+    """The rows of the table that take no part, by reason, and the persons they are about; of rows with consent."""
+    frame = consenting_rows(frame, schema.consent)
     answered = pl.lit(value=True) if schema.target is None else pl.col(schema.target).is_not_null()
     found = {"target": ~answered}
     if plan.data.missing == "drop":
