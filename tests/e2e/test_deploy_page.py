@@ -147,6 +147,7 @@ def approve_and_run(walk: Walk) -> None:
         walk.type(walk.at(verify[1], name))
 
 
+@pytest.mark.long
 def test_the_page_is_right_word_for_word(walk: Walk) -> None:
     found_and_join(walk)
     approve_and_run(walk)
@@ -173,6 +174,7 @@ def test_letters_that_nobody_can_read_end_no_site(walk: Walk) -> None:
     walk.type(["ledger", "verify", "north"])
 
 
+@pytest.mark.long
 def test_keys_change_as_the_page_says(walk: Walk) -> None:
     if "hub.process" not in walk.made.processes:
         pytest.skip("the page was not walked through")
