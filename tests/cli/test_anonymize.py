@@ -170,6 +170,21 @@ def test_the_order_of_rows_does_not_tell_about_persons(kohort_here, tmp_path):
         assert pl.read_csv(out)["ill"].to_list() == rows["ill"].to_list()
 
 
+def test_rows_sorted_by_a_dropped_column_are_put_in_another_order(kohort_here, tmp_path):
+    """The rank of a patient's number would tell whose row it is."""
+    random = np.random.default_rng(3)
+    rows = pl.DataFrame(
+        {"number": range(200), "age": random.integers(20, 60, 200), "ill": random.choice(list("abc"), 200)}
+    )
+    out = tmp_path / "out.csv"
+    given = ["--quasi", "age", "--sensitive", "ill", "--k", 5, "--drop", "rest", "--out", out, "--force", "--json"]
+    for table, moved in ((rows, True), (rows.sample(fraction=1.0, shuffle=True, seed=1), False)):
+        table.write_csv(tmp_path / "people.csv")
+        found = json.loads(kohort_here("anonymize", tmp_path / "people.csv", *given)[1])
+        assert any("order" in note for note in found["notes"]) is moved
+        assert (pl.read_csv(out)["ill"].to_list() == table["ill"].to_list()) is not moved
+
+
 def test_a_population_and_techniques_on_the_command_line(kohort_here, tmp_path):
     random = np.random.default_rng(4)
     people = pl.DataFrame({"age": random.integers(20, 60, 900), "pay": random.normal(3000, 500, 900).round(2)})

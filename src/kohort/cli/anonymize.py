@@ -258,7 +258,8 @@ def anonymize(
         complete = handle_missing(frame, frame.columns, missing)  # type: ignore[arg-type]
         _keep_account(account, made, complete, prepared.person, out)
     sortable = [name for name in (*prepared.identifiers, *columns) if name in prepared.frame.columns]
-    moved = not keep_order and order_tells(prepared.frame, sortable, prepared.person)
+    tells = prepared.in_dropped_order or order_tells(prepared.frame, sortable, prepared.person)
+    moved = tells and not keep_order
     released = prepared.as_in_file(made.frame, out)
     notes = (*made.report.notes, *((REORDERED,) if moved else ()))
     write_table(

@@ -318,7 +318,7 @@ def order_tells(frame: pl.DataFrame, columns: Sequence[str], person: str | None)
     if person is not None:
         return True
     known = (frame[name].drop_nulls() for name in columns)
-    return any(one.n_unique() > 1 and (one.is_sorted() or one.is_sorted(descending=True)) for one in known)
+    return any((one.is_sorted() or one.is_sorted(descending=True)) and one.n_unique() > 1 for one in known)
 
 
 def in_value_order(frame: pl.DataFrame) -> pl.DataFrame:

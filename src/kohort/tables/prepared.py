@@ -18,7 +18,7 @@ import polars as pl
 from kohort.errors import ConfigError, DataError, nearest
 from kohort.tables.datasets.catalogue import open_table
 from kohort.tables.dialect import ReadingOptions
-from kohort.tables.frames import TEXT_ENDINGS
+from kohort.tables.frames import TEXT_ENDINGS, order_tells
 from kohort.tables.item_sets import with_item_sets
 from kohort.tables.reading import ROW, restore_texts
 from kohort.tables.roles import person_of, suspected
@@ -89,6 +89,7 @@ class Prepared:
         suspicions: Columns that look like identifiers and that nobody named, and why.
         undeclared: Columns without any role, the suspected ones among them.
         reading: How the file was read.
+        in_dropped_order: Whether rows are sorted by a dropped column: their order then tells what it held.
     """
 
     frame: pl.DataFrame
@@ -98,6 +99,7 @@ class Prepared:
     suspicions: Mapping[str, str] = field(default_factory=dict)
     undeclared: tuple[str, ...] = ()
     reading: tuple[str, ...] = ()
+    in_dropped_order: bool = False
     texts: pl.DataFrame | None = field(default=None, repr=False)
     typed: pl.DataFrame | None = field(default=None, repr=False)
 
@@ -161,6 +163,8 @@ def prepare(source: str, declared: Declared) -> Prepared:
     opened = open_table(source, declared.reading)
     frame, declared = _with_sets(opened.frame, declared)
     columns = _columns(frame.columns, declared)
+    plain = [name for name in columns.dropped if not isinstance(frame.schema[name], pl.List)]
+    in_dropped_order = order_tells(frame, plain, None)
     frame = frame.drop(columns.dropped)
     is_file = opened.texts is not None and declared.reading.long is None
     return Prepared(
@@ -171,6 +175,7 @@ def prepare(source: str, declared: Declared) -> Prepared:
         suspicions=suspected(frame.select(columns.undeclared)) if columns.undeclared else {},
         undeclared=columns.undeclared,
         reading=opened.reading,
+        in_dropped_order=in_dropped_order,
         texts=opened.texts if is_file else None,
         typed=opened.frame if is_file else None,
     )
