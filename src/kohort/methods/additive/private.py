@@ -110,7 +110,7 @@ class PrivateLearner(AdditiveLearner):
         if bins.total == len(self.columns) or rows < 2 * NOISES_PER_BIN * noise:
             raise RefusedError(
                 "the budget is too small for any column to have two bins",
-                hint="Raise dp.epsilon, or add sites with more rows",
+                hint="Raise method.dp.epsilon, or add sites with more rows",
             )
         w = np.zeros((bins.total + 1, self.outputs))
         w[-1] = self._first_scores(np.maximum(target, 1.0))

@@ -162,7 +162,7 @@ def _column_keys(site: Site, place: int, name: str) -> Iterator[tuple[bytes, int
     if kind != "number":
         yield from _value_keys(values, place, kind)
         return
-    yield from _cell_keys(values, place)
+    yield from _cell_keys(values, place, name)
     if name == schema.target and column.dtype.is_integer() and spec.kind is None:
         yield from _class_keys(values, place)
 
@@ -172,8 +172,8 @@ def _value_keys(values: pl.DataFrame, place: int, kind: ColumnKind) -> Iterator[
         yield _HEAD.pack(_VALUE, place) + text.encode(), persons
 
 
-def _cell_keys(values: pl.DataFrame, place: int) -> Iterator[tuple[bytes, int]]:
-    numbers = number(values["value"]).to_numpy()
+def _cell_keys(values: pl.DataFrame, place: int, name: str) -> Iterator[tuple[bytes, int]]:
+    numbers = number(values["value"].alias(name)).to_numpy()
     for level, sign, index in grid_cells(numbers):
         cells = pl.DataFrame({"sign": sign, "index": index, "person": values["person"]})
         for side, at, persons in by_person(cells, "sign", "index"):

@@ -381,7 +381,7 @@ def _domain(
     if classes is not None and len(classes) < 2:
         raise DataError(
             f"noisy counts show fewer than two classes of {target!r}",
-            hint=f'Declare them: data.categories.{target} = ["a", "b"], or raise dp.epsilon or dp.domain_share',
+            hint=f'Declare them: data.categories.{target} = ["a", "b"], or raise method.dp.epsilon or dp.domain_share',
         )
     return made
 
@@ -389,7 +389,7 @@ def _domain(
 def _unknown(names: Sequence[str]) -> DataError:
     return DataError(
         f"no value in {', '.join(names)} is shared by so many that noisy counts show it",
-        hint="Declare data.bounds or data.categories, drop the column, or raise dp.epsilon or dp.domain_share",
+        hint="Declare data.bounds or data.categories, drop the column, or raise method.dp.epsilon or dp.domain_share",
     )
 
 
