@@ -147,7 +147,6 @@ def approve_and_run(walk: Walk) -> None:
         walk.type(walk.at(verify[1], name))
 
 
-@pytest.mark.long
 def test_the_page_is_right_word_for_word(walk: Walk) -> None:
     found_and_join(walk)
     approve_and_run(walk)
