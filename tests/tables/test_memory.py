@@ -39,12 +39,18 @@ def test_some_memory_is_free_and_a_limit_is_seen() -> None:
             require_memory(10**18, "a table", hint="Give fewer rows")
 
 
-@pytest.mark.parametrize("free", [0, 60_000])
-def test_a_table_that_does_not_fit_is_not_read(table: Path, free: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """First the file itself is too large, then its cells: 24 bytes per row."""
+@pytest.mark.parametrize(("ending", "free"), [(".csv", 1_000), (".parquet", 60_000)])
+def test_a_table_that_does_not_fit_is_not_read(
+    table: Path, ending: str, free: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a text the file itself is too large; of a Parquet file its cells are: 24 bytes per row."""
+    place = table.with_suffix(ending)
+    if ending == ".csv":
+        pl.read_parquet(table).write_csv(place)
+    assert (place.stat().st_size > free) == (ending == ".csv")
     monkeypatch.setattr(memory, "free_memory", lambda: free)
     with pytest.raises(ResourceError) as caught:
-        read_table(table)
+        read_table(place)
     assert caught.value.exit_code == 7
     assert "Parquet in parts" in caught.value.hint
 

@@ -1,8 +1,8 @@
 """Sites join a finished one-shot run, or leave it, without a new run over everybody.
 
 Joining sites carry out the same plan among themselves; what they open is added to what the earlier run opened. Sites
-that came as a batch leave by subtraction, and nobody is asked for anything. Where a part of a batch leaves, those of
-the batch who stay open their sum, so that no site has to help with its own leaving.
+that came as a batch leave by subtraction, and nobody is asked for anything. A part of a batch leaves only under a
+budget; those of the batch who stay then open their sum, so that no site has to help with its own leaving.
 
 Guarantee: the model is that of the sums over the sites that are in. Every site's book of openings admits or refuses
 what is opened here, as in any run; the hub's own check comes first. The folder that is made is a run folder: its files
