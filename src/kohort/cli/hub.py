@@ -247,8 +247,8 @@ def leave(
 ) -> None:
     """Take sites out of a finished one-shot run: exactly the fit without them.
 
-    Sites that joined together leave without anybody being asked. A part of such a group leaves only under a budget: three
-    or more leave, three or more stay and open their sum. The earlier run's folder still holds the model: delete it.
+    Sites that joined together leave without anybody being asked. A part of such a group leaves only under a budget:
+    three or more leave, three or more stay and open their sum. The earlier folder still holds the model: delete it.
 
     Example: kohort hub leave hub out/second plan.toml --sites f,g,h --out out/third
     """
