@@ -56,6 +56,7 @@ min_rows = 1
 raw = true
 min_k = 2
 pairs = "open"
+overlapping_releases = true
 """
 PEERS = {"kind": "peers", "rows": "low", "rounds": 1}
 SERVER = {"kind": "server", "rows": "high", "rounds": 1, "batch": 0, "dp": {"epsilon": 2.0, "delta": 1e-5}}

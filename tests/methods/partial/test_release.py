@@ -55,6 +55,27 @@ def test_every_batch_holds_k_and_l(rows: int, seed: int, k: int) -> None:
     assert released.columns == frame.columns
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_item_sets_go_out_as_the_items_of_most_of_the_class(seed: int) -> None:
+    generator, names = np.random.default_rng(seed), np.asarray(["cough", "fever", "pain", "rash"])
+    has = generator.random((200, 4)) < [0.9, 0.6, 0.3, 0.02]
+    frame = table(200, seed).with_columns(signs=pl.Series([names[row].tolist() for row in has]))
+    schema = Schema.of(
+        target="y", quasi=["age"], sensitive=["y"], items=["signs"], bounds={"age": [0, 100]},
+        categories={"signs": names.tolist(), "y": ["no", "yes"]}, drop=["gain", "hours", "phase"],
+    ).resolve(frame.columns)  # fmt: skip
+    domain = learn_domain(frame, schema, missing="drop")
+    released = generalise_batch(frame, schema=schema, domain=domain, k=10, l=1)
+    shown = list(zip(released["age"], map(tuple, released["signs"]), strict=True))
+    classes = {cell: np.asarray([other == cell for other in shown]) for cell in set(shown)}
+    assert min(map(np.sum, classes.values())) >= 10
+    assert len(classes) > 5
+    for (_, items), rows in classes.items():
+        # Classes that look alike count as one here, and what most of each have most of both have.
+        assert set(items) == set(names[2 * has[rows].sum(axis=0) > rows.sum()])
+    assert "rash" not in {item for _, items in shown for item in items}
+
+
 def test_numbers_lie_on_the_public_grid() -> None:
     frame = table(300, 1)
     schema, domain = settled(frame)

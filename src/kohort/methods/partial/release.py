@@ -4,7 +4,8 @@ Classes are formed by clustering on a public grid, so no boundary of a class dis
 the mean of its class, rounded to 1/50 of the public range. Where fewer than three persons of the class are above the
 lower end of the range, or one person makes up most of the mean, single values could be computed from the mean; the
 middle of the class's grid cells is released instead. Columns with public bins are released as a bin, categories as the
-most frequent value of the class. A value that most of a class lacks is missing for the whole class.
+most frequent value of the class, item sets as the items that more than half of the class have. A value that most of a
+class lacks is missing for the whole class.
 
 Sensitive columns, the target among them, keep the value of each row. Numbers among them go out as the middle of a
 range of the public grid that at least k persons fall into.
@@ -28,7 +29,7 @@ from kohort.anonymity.relational.algorithms.cluster import cluster
 from kohort.anonymity.relational.problem import Partition, Problem, code_table
 from kohort.anonymity.relational.rule import Rule, SensitiveColumns, require_feasible
 from kohort.errors import IntegrityError, RefusedError
-from kohort.tables.domain import ColumnDomain, Domain, category_text, number
+from kohort.tables.domain import ColumnDomain, Domain, category_text, item_lists, number
 from kohort.tables.schema import Schema
 
 __all__ = ["GRID", "generalise_batch", "sensitive_of"]
@@ -41,6 +42,7 @@ FEW = 3
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 _PERSON = "\0person"
+_BETWEEN_ITEMS = "\0"
 
 
 def sensitive_of(schema: Schema) -> tuple[str, ...]:
@@ -114,13 +116,30 @@ def _verify(
     Raises:
         IntegrityError: They do not hold what is claimed of them.
     """
-    judged = released.with_columns(pl.Series(_PERSON, persons))
+    judged = sets_as_text(released).with_columns(pl.Series(_PERSON, persons))
     asked = l if l > 1 else None
     broken = list(unmet(judged, quasi=columns, sensitive=private if asked else (), k=k, l=asked, persons=_PERSON))
     numbers = [name for name in private if domain.columns[name].kind == "number"]
     broken += [f"a number of {name!r} is rarer" for name in numbers if rarest_value(judged, name, _PERSON) < k]
     if broken:
         raise IntegrityError(f"the generalised batch does not hold what it claims: {'; '.join(broken)}")
+
+
+def sets_as_text(frame: pl.DataFrame) -> pl.DataFrame:
+    """Columns of item sets as one text per cell, the same for the same set; other columns as they are.
+
+    Args:
+        frame: Rows, some columns of which may hold lists of text.
+
+    Returns:
+        The rows, without lists.
+    """
+    return frame.select(_set_text(column) if isinstance(column.dtype, pl.List) else column for column in frame)
+
+
+def _set_text(column: pl.Series) -> pl.Series:
+    """A text per item set, the same for the same set."""
+    return item_lists(column).list.sort().list.join(_BETWEEN_ITEMS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,7 +184,7 @@ def _known_numbers(column: pl.Series) -> tuple[Floats, NDArray[np.bool_]]:
 
 
 def _on_grid(column: pl.Series, schema: Schema, domain: ColumnDomain) -> pl.Series:
-    """The column as clustering sees it: grid cells of numbers, bins, or categories; missing is a value."""
+    """The column as clustering sees it: grid cells of numbers, bins, categories or item sets; missing is a value."""
     bins = schema.columns[column.name].bins
     if bins is not None:
         return _bin_codes(column, bins).alias(column.name)
@@ -173,7 +192,7 @@ def _on_grid(column: pl.Series, schema: Schema, domain: ColumnDomain) -> pl.Seri
         values, known = _known_numbers(column)
         cells = pl.Series(_cell_of(values, *_range(domain)))
         return pl.select(pl.when(pl.Series(known)).then(cells)).to_series().alias(column.name)
-    return category_text(column)
+    return _set_text(column) if domain.kind == "items" else category_text(column)
 
 
 def _kept(column: pl.Series, domain: ColumnDomain, k: int, persons: Integers) -> pl.Series:
@@ -210,6 +229,8 @@ def _released(column: pl.Series, classes: _Classes, schema: Schema, domain: Colu
         return _released_bins(column, classes, bins)
     if domain.kind == "number":
         return _released_numbers(column, classes, domain)
+    if domain.kind == "items":
+        return _released_items(column, classes)
     return _released_categories(category_text(column), classes)
 
 
@@ -256,3 +277,17 @@ def _released_categories(column: pl.Series, classes: _Classes) -> pl.Series:
     ordered = tally.sort("class", "len", "value", descending=[False, True, False], nulls_last=True)
     commonest = ordered.unique("class", keep="first", maintain_order=True)["value"]
     return commonest.gather(labels).alias(column.name)
+
+
+def _released_items(column: pl.Series, classes: _Classes) -> pl.Series:
+    """The items that more than half of the persons of each class have, in alphabetical order."""
+    labels = classes.partition.labels
+    rows = pl.DataFrame({"class": labels, "item": item_lists(column), "who": classes.persons})
+    persons = rows.group_by("class").agg(pl.col("who").n_unique().alias("persons"))
+    tally = rows.explode("item").drop_nulls("item").unique().group_by("class", "item").len()
+    common = tally.join(persons, on="class").filter(2 * pl.col("len") > pl.col("persons")).sort("item")
+    lists = common.group_by("class", maintain_order=True).agg("item")
+    each: list[list[str]] = [[] for _ in range(classes.partition.count)]
+    for number_of_class, items in lists.iter_rows():
+        each[number_of_class] = items
+    return pl.Series(column.name, each, dtype=pl.List(pl.String)).gather(labels)

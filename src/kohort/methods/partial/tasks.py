@@ -14,7 +14,7 @@ from kohort.crypto.counting import fingerprints
 from kohort.errors import RefusedError
 from kohort.methods.learners import learner_of
 from kohort.methods.partial.config import Gate, classes_claim, config_of, person_column, threshold_of
-from kohort.methods.partial.release import generalise_batch
+from kohort.methods.partial.release import generalise_batch, sets_as_text
 from kohort.models.rows import Rows, encode_rows, first_rows
 from kohort.privacy.guarantee import Guarantee, Public, Raw
 from kohort.privacy.releases import units_of
@@ -241,7 +241,8 @@ def _releasable(site: Site, request: Request, frame: pl.DataFrame, gate: Gate) -
         batch = generalise_batch(frame, schema=schema, domain=site.encoder.domain, k=k, l=l, persons=persons)
     except RefusedError:
         return None, ROW_COUNTS
-    classes = group_rows(batch.select(name for name in schema.inputs if name not in schema.sensitive)).codes
+    shown = batch.select(name for name in schema.inputs if name not in schema.sensitive)
+    classes = group_rows(sets_as_text(shown)).codes
     site.releases.admit(
         f"{site.plan.run}:{site.plan.plan_hash}:{request.round}",
         units_of(frame, person),
