@@ -109,6 +109,24 @@ def test_a_person_is_named_in_every_row(tmp_path: Path) -> None:
     assert suggest_plan([str(tmp_path / "t.csv")], target="died").person == "customer_id"
 
 
+def test_free_text_names_no_person_where_an_identifier_does(tmp_path: Path) -> None:
+    said = [
+        "slept well, no pain in the left knee, walks alone",
+        "came by car with a friend, and complains about the food",
+    ]
+    frame = pl.DataFrame(
+        {
+            "remarks": [f"{said[number % 2]}, bed {number % 9}" for number in range(80)],
+            "customer_id": [f"c{number}" for number in range(80)],
+            "died": [number % 3 == 0 for number in range(80)],
+        }
+    )
+    frame.write_csv(tmp_path / "t.csv")
+    made = suggest_plan([str(tmp_path / "t.csv")], target="died")
+    assert sorted(made.identifiers) == ["customer_id", "remarks"]
+    assert made.person == "customer_id"
+
+
 def test_a_release_with_dates_runs(tmp_path: Path) -> None:
     frame = pl.DataFrame(
         {

@@ -19,7 +19,7 @@ from kohort.tables.answers import TargetTask, task_of
 from kohort.tables.datasets.catalogue import Dataset, open_table
 from kohort.tables.domain import category_text
 from kohort.tables.harmonise.words import NO, YES
-from kohort.tables.roles import ColumnGuess, guess_columns, is_measured, plain_name
+from kohort.tables.roles import FREE_TEXT, ColumnGuess, guess_columns, is_measured, plain_name
 from kohort.tables.schema import ColumnSpec
 
 __all__ = ["Goal", "Suggestion", "suggest_plan"]
@@ -240,11 +240,12 @@ def _can_be_target(column: pl.Series, guess: ColumnGuess) -> bool:
 
 
 def _person(frame: pl.DataFrame, identifiers: Mapping[str, str]) -> str | None:
-    """The suspected identifier that names persons: one that every row has, with the fewest values, and no visit's."""
+    """The suspected identifier that names persons: no free text, in every row, with the fewest values, no visit's."""
 
-    def rank(name: str) -> tuple[bool, int, bool]:
+    def rank(name: str) -> tuple[bool, bool, int, bool]:
         column = frame[name]
-        return column.null_count() > 0, column.n_unique(), bool(_EVENTS.search(name.lower()))
+        events = bool(_EVENTS.search(name.lower()))
+        return identifiers[name] == FREE_TEXT, column.null_count() > 0, column.n_unique(), events
 
     counted = sorted(identifiers, key=rank)
     return counted[0] if counted else None

@@ -23,6 +23,7 @@ import polars as pl
 from kohort.errors import ConfigError
 
 __all__ = [
+    "FREE_TEXT",
     "KINDS",
     "ColumnGuess",
     "IdentifierKind",
@@ -35,6 +36,7 @@ __all__ = [
 
 Shape = Literal["number", "category", "boolean", "date", "items", "text"]
 SAMPLE = 10_000
+FREE_TEXT = "holds free text"
 MEASURED = r"^\s*[€$£<>~]?\s*[+-]?\d[\d.,' ]*([.,]\d+|\s*([€$£%]|[A-Za-zµ°][A-Za-zµ°/²³%]{0,7}))\s*$"
 """A number with a fraction, a unit or a currency, written as text."""
 SHARE_OF_MEASURED = 0.8
@@ -233,7 +235,7 @@ def _of_text(column: pl.Series) -> str | None:
     if shape is not None:
         return f"holds values of the shape of {_a(shape.title)}"
     if _is_free_text(sample):
-        return "holds free text"
+        return FREE_TEXT
     return _own_texts(known) if distinct >= SHARE_OF_UNIQUE * len(sample) else None
 
 
