@@ -117,6 +117,7 @@ def test_free_text_names_no_person_where_an_identifier_does(tmp_path: Path) -> N
     frame = pl.DataFrame(
         {
             "remarks": [f"{said[number % 2]}, bed {number % 50}" for number in range(80)],
+            "age": [number % 50 for number in range(80)],
             "customer_id": [f"c{number}" for number in range(80)],
             "died": [number % 3 == 0 for number in range(80)],
         }
