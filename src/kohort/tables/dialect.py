@@ -53,7 +53,7 @@ class ReadingOptions:
     null_values: tuple[str | float, ...] | Mapping[str, tuple[str | float, ...]] = field(default_factory=tuple)
     """Further values that mean a missing one, such as -999: for all columns, or by column."""
     separator: str | None = None
-    """What stands between the items of a set in one cell; `;` when None."""
+    """What stands between the items of a set in one cell. When None: `;`, or `|` where no cell has a `;`."""
     sets: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Sets over several columns: the name of the set and the columns that hold its items, one each."""
     long: str | None = None

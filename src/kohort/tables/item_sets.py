@@ -15,10 +15,26 @@ from kohort.errors import ConfigError, DataError, nearest
 from kohort.tables.dialect import ReadingOptions
 from kohort.tables.frames import ITEM_SEPARATOR
 
-__all__ = ["with_item_sets"]
+__all__ = ["set_names", "with_item_sets"]
+
+OTHER_SEPARATOR = "|"
 
 ONE_AND_ZERO = {"1", "0", "true", "false", "yes", "no", "TRUE", "FALSE", "True", "False", "Yes", "No"}
 HELD = ("1", "true", "yes", "TRUE", "True", "Yes")
+
+
+def set_names(items: Sequence[str], options: ReadingOptions | None = None) -> tuple[str, ...]:
+    """The names of the item sets that a plan or a site declares.
+
+    Args:
+        items: The columns that hold sets, or `NAME=a+b+c` for a set over several columns.
+        options: `sets` over several columns.
+
+    Returns:
+        The names that the columns of lists will have.
+    """
+    names = [entry.partition("=")[0].strip() for entry in items]
+    return tuple(dict.fromkeys([*names, *(() if options is None else options.sets)]))
 
 
 def with_item_sets(
@@ -40,24 +56,21 @@ def with_item_sets(
         DataError: A column is absent, or a person's rows of a long table disagree outside the items.
     """
     chosen = options or ReadingOptions()
-    over_columns = dict(chosen.sets)
-    names = []
+    over_columns, names = dict(chosen.sets), set_names(items, chosen)
     for entry in items:
         name, sign, parts = entry.partition("=")
-        names.append(name.strip())
         if sign:
             over_columns[name.strip()] = tuple(part.strip() for part in parts.split("+") if part.strip())
     for name, columns in over_columns.items():
         frame = _joined(frame, name, columns)
-        names = names if name in names else [*names, name]
     _require(frame, names)
     if chosen.separator is None and chosen.long is None:
         _refuse_numbers(frame, names)
-    lists = [_lists(frame[name], chosen.separator or ITEM_SEPARATOR) for name in names]
+    lists = [_lists(frame[name], chosen.separator) for name in names]
     frame = frame.with_columns(lists)
     if chosen.long is not None:
         frame = _by_person(frame, chosen.long, names)
-    return frame, tuple(names)
+    return frame, names
 
 
 def _require(frame: pl.DataFrame, names: Sequence[str]) -> None:
@@ -75,7 +88,7 @@ def _refuse_numbers(frame: pl.DataFrame, names: Sequence[str]) -> None:
             raise DataError(f"column {name!r} of type {dtype} holds no item sets", hint=hint)
 
 
-def _lists(column: pl.Series, separator: str) -> pl.Series:
+def _lists(column: pl.Series, separator: str | None) -> pl.Series:
     """Lists of a column; an empty cell of text is the empty set, a null list stays missing."""
     if isinstance(column.dtype, pl.List):
         return column.cast(pl.List(pl.String)).list.unique(maintain_order=True)
@@ -84,9 +97,15 @@ def _lists(column: pl.Series, separator: str) -> pl.Series:
     if len(known) and known.str.starts_with("[").all() and known.str.ends_with("]").all():
         lists = _json_lists(texts, column.name)
     else:
-        lists = texts.str.split(separator)
+        lists = texts.str.split(separator or _separator_in(known))
     clean = lists.list.eval(pl.element().str.strip_chars())
     return clean.list.eval(pl.element().filter(pl.element() != "").unique(maintain_order=True)).alias(column.name)
+
+
+def _separator_in(known: pl.Series) -> str:
+    """What stands between items: `;`, or `|` where no cell has a `;` and some have a `|`."""
+    usual = known.str.contains(ITEM_SEPARATOR, literal=True).any()
+    return ITEM_SEPARATOR if usual or not known.str.contains(OTHER_SEPARATOR, literal=True).any() else OTHER_SEPARATOR
 
 
 def _texts(column: pl.Series) -> pl.Series:

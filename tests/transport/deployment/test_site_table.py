@@ -21,12 +21,13 @@ from kohort.errors import ConfigError, RefusedError
 from kohort.privacy.policy import Policy
 from kohort.rng import Streams
 from kohort.runs.config import load_plan
+from kohort.runs.simulation import populate
 from kohort.tables.harmonise.mapping import TableMapping
 from kohort.tables.schema import Schema
 from kohort.transport.deployment.files import Invitation
 from kohort.transport.deployment.hub import HubFolder
 from kohort.transport.deployment.site import SiteFolder
-from kohort.transport.deployment.site_run import SiteResources, require_mapping
+from kohort.transport.deployment.site_run import SiteResources, hub_schema, require_mapping
 from kohort.transport.deployment.site_table import read_site_table
 
 Here = Callable[..., tuple[int, str, str]]
@@ -91,6 +92,45 @@ def test_a_plan_for_mapped_tables_is_refused_where_nothing_is_mapped() -> None:
     with pytest.raises(RefusedError, match=r"site.toml names none"):
         require_mapping(resources, load_plan({"data": {**data, "mapping": MAPPING}}))
     require_mapping(replace(resources, is_mapped=True), load_plan({"data": {**data, "mapping": MAPPING}}))
+
+
+def test_a_site_reads_sets_and_missing_values_as_the_plan_does(tmp_path: Path) -> None:
+    rows = "\n".join(f"{20 + number},a|b,{number % 2},x,{'-999' if number % 3 else 5}" for number in range(30))
+    (tmp_path / "west.csv").write_text(f"age,jobs,ill,first,dose\n{rows}\n")
+    roles = {"target": "ill", "features": ["age", "dose"], "items": ["jobs", "wards=first"]}
+    data = {"table": str(tmp_path / "west.csv"), **roles, "reading": {"null_values": ["-999"]}, "test": 0}
+    plan = load_plan({"data": data})
+    hub = HubFolder.init(tmp_path / "hub", address="127.0.0.1:9092", insecure=True)
+    invitation = Invitation.read(hub.path / "invitation.json")
+    made = SiteFolder.init(
+        tmp_path / "west", name="west", table=tmp_path / "west.csv", invitation=invitation, plan=plan
+    )
+    assert made.settings()[1].items == ("jobs", "wards")
+    assert hub_schema(plan, None).items == ("jobs", "wards")
+    made.site_server().close()
+    here = read_site_table(
+        made.path, name="west", table="../west.csv", items=plan.data.items, reading=plan.data.reading
+    )
+    simulated = populate(replace(plan, data=replace(plan.data, missing="category")), Streams.seeded(0)).frame
+    assert here.sort("age")["jobs"].to_list() == simulated.sort("age")["jobs"].to_list() == [["a", "b"]] * 30
+    assert here["dose"].null_count() == simulated["dose"].null_count() == 20
+    assert here["wards"].to_list() == [["x"]] * 30
+
+
+def test_a_plan_with_marks_of_missing_values_is_refused_where_the_site_says_nothing_of_them() -> None:
+    resources = SiteResources(
+        identity=Identity.generate("west"),
+        frame=clean_hospital(1),
+        schema=Schema(),
+        policy=Policy(),
+        roster=Roster(),
+        streams=lambda _: Streams.seeded(0),
+    )
+    plan = load_plan({"data": {"table": "adult", "target": "outcome", "reading": {"null_values": ["-999"]}}})
+    with pytest.raises(RefusedError, match=r"site.toml does not"):
+        require_mapping(resources, plan)
+    require_mapping(replace(resources, is_read=True), plan)
+    require_mapping(resources, load_plan({"data": {"table": "adult", "reading": {"delimiter": ";"}}}))
 
 
 def test_a_site_reads_from_a_database_in_its_folder_and_counts_what_is_lost(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ from kohort.runs.config import Plan
 from kohort.runs.simulation import Population
 from kohort.tables.datasets.catalogue import open_table
 from kohort.tables.frames import check_finite
+from kohort.tables.item_sets import with_item_sets
 from kohort.transport.deployment.files import Registration
 from kohort.transport.deployment.site_run import check_table, hub_schema
 from kohort.transport.flower.run import FlowerRun
@@ -89,7 +90,8 @@ class FlowerBackend:
             raise ConfigError("a hub on Flower holds no training rows", hint="Drop data.validation and train.reject")
         opened = None
         if isinstance(plan.data.test, str):
-            opened, _ = plan.data.table_mapping.apply(open_table(plan.data.test).frame)
+            opened, _ = plan.data.table_mapping.apply(open_table(plan.data.test, plan.data.reading).frame)
+            opened, _ = with_item_sets(opened, plan.data.items, plan.data.reading)
         schema = hub_schema(plan, None if opened is None else opened.columns)
         if schema.target is None:
             raise ConfigError("the plan names no target", hint="Set data.target to the column to predict")

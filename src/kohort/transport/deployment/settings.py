@@ -148,6 +148,8 @@ def site_template(name: str, table: Path | str | None, plan: Plan | None) -> str
     lines += ["[data]  # what the columns are; must agree with the plan"]
     section = {} if plan is None else plan.to_mapping()["data"]
     lines += [f"{key} = {toml_value(section[key])}" for key in SCHEMA_KEYS if section.get(key)]
+    how = {key: value for key, value in (section.get("reading") or {}).items() if value}
+    lines += [f"reading = {toml_value(how)}  # how the plan's author reads a table; yours may differ"] if how else []
     lines += ["", "[policy]  # what may leave; a plan can tighten it, never loosen it"]
     lines += [f"{key} = {toml_value(value)}{_REMARKS.get(key, '')}" for key, value in Policy().to_mapping().items()]
     lines += ["", "[limits]  # in 30 days", "# runs = 20", '# tasks = {"partial.count.*" = 12}', ""]

@@ -38,6 +38,7 @@ from kohort.privacy.releases import ReleaseAccount
 from kohort.rng import Streams
 from kohort.runs.config import DataSection, Plan
 from kohort.tables.harmonise.toml import mapping_text
+from kohort.tables.item_sets import set_names
 from kohort.tables.schema import Schema
 from kohort.transport.deployment.declared import LowRisk, cluster_of, low_risk_rule
 from kohort.transport.deployment.files import (
@@ -150,8 +151,9 @@ class SiteFolder:
         raw = read_settings(self.path / "site.toml", what="site")
         site = section_of(raw, "site", SiteSection, "site.toml")
         low_risk_rule(site.low_risk)  # refuses what cannot be read
-        schema = Schema.of(**{key: raw.get("data", {}).get(key, ()) or _EMPTY[key] for key in SCHEMA_KEYS})
-        section_of(raw, "data", DataSection, "site.toml", extra={"table": site.table})
+        data = self._data(site)
+        roles = {key: raw.get("data", {}).get(key, ()) or _EMPTY[key] for key in SCHEMA_KEYS}
+        schema = Schema.of(**{**roles, "items": set_names(data.items, data.reading)})
         policy: Policy = section_of(raw, "policy", Policy, "site.toml")
         for key in ("epsilon", "delta"):
             if key not in raw.get("policy", {}):
@@ -168,7 +170,7 @@ class SiteFolder:
         identity = self._identity(site, passphrase)
         hub = self._hub(identity)
         holds_keys = identity.name == KEY_HOLDER
-        frame = pl.DataFrame() if holds_keys else self._table(site, declared.target)
+        frame = pl.DataFrame() if holds_keys else self._table(site)
         cluster, rule, low = cluster_of(site.cluster, frame), low_risk_rule(site.low_risk), None
         schema = Schema(columns={}) if holds_keys else _schema_of(declared, frame, rule)
         if rule is not None:
@@ -185,6 +187,7 @@ class SiteFolder:
             streams=lambda store: _streams(site, store, secret),
             low=low,
             low_by_row=rule is not None and rule.by_row,
+            is_read=not holds_keys and self._data(site).reading is not None,
             is_mapped=bool(site.mapping),
             cluster=cluster,
             openings=OpeningBook(self.path / "openings.jsonl"),
@@ -219,7 +222,7 @@ class SiteFolder:
         identity = self._identity(site, passphrase)
         if identity.name == KEY_HOLDER:
             raise ConfigError("a key-holder has no table", hint="Let the sites write their profiles")
-        frame = self._table(site, declared.target)
+        frame = self._table(site)
         ledger, receipts, high_water = self._open_ledger(identity, self._hub(identity))
         try:
             self._check_limits(limits, [PROFILE], ledger, begins=False)
@@ -251,9 +254,24 @@ class SiteFolder:
             raise
         return ledger, receipts, high_water
 
-    def _table(self, site: SiteSection, target: str | None) -> pl.DataFrame:
-        how = {"query": site.query, "mapping": site.mapping}
-        return read_site_table(self.path, name=site.name, table=site.table, target=target, **how)
+    def _data(self, site: SiteSection) -> DataSection:
+        """What `[data]` of `site.toml` says of the table."""
+        raw = read_settings(self.path / "site.toml", what="site")
+        data: DataSection = section_of(raw, "data", DataSection, "site.toml", extra={"table": site.table})
+        return data
+
+    def _table(self, site: SiteSection) -> pl.DataFrame:
+        data = self._data(site)
+        return read_site_table(
+            self.path,
+            name=site.name,
+            table=site.table,
+            query=site.query,
+            mapping=site.mapping,
+            target=data.target,
+            items=data.items,
+            reading=data.reading,
+        )
 
     def _high_water(self, identity: Identity) -> HighWater:
         """How far the ledger has come: marks beside the ledger folder, and outside the site's folder."""

@@ -39,6 +39,7 @@ from kohort.rounds.sealed_messages import planned_mates
 from kohort.runs.agreed import approved_plan_for, usable_rows
 from kohort.runs.config import Plan, load_plan
 from kohort.tables.consent import consenting_rows
+from kohort.tables.item_sets import set_names
 from kohort.tables.schema import Schema
 from kohort.transport.deployment.domains import schema_differences
 from kohort.transport.deployment.settings import SCHEMA_KEYS
@@ -75,6 +76,8 @@ class SiteResources:
     """How many rows of `frame`, the first ones, the operator called low-risk; None when no row was."""
     low_by_row: bool = False
     """Whether each row tells that by itself."""
+    is_read: bool = False
+    """Whether `site.toml` says how its table is read."""
     is_mapped: bool = False
     """Whether the site applied a mapping to its table."""
     cluster: str = ""
@@ -90,11 +93,18 @@ class SiteResources:
 def require_mapping(resources: SiteResources, plan: Plan) -> None:
     """Refuse a plan for mapped tables at a site that applies no mapping: its values would mean something else.
 
-    A plan's mapping is never applied here; the site's own is, and its operator may have corrected it.
+    A plan's mapping is never applied here; the site's own is, and its operator may have corrected it. The same holds
+    for what a plan says of missing values and sets in `data.reading`.
 
     Raises:
-        RefusedError: The plan has a mapping, and `site.toml` names none.
+        RefusedError: The plan has a mapping or a reading, and `site.toml` names none.
     """
+    told = plan.data.reading
+    if told is not None and (told.null_values or told.separator or told.sets or told.long) and not resources.is_read:
+        raise RefusedError(
+            "the plan says how missing values and sets are written, and site.toml does not",
+            hint="Set reading = {...} under [data] for your own table; reading = {} says that it needs none",
+        )
     if plan.data.mapping is not None and not resources.is_mapped:
         raise RefusedError(
             "the plan is for tables with a mapping, and site.toml names none",
@@ -258,7 +268,8 @@ def hub_schema(plan: Plan, columns: list[str] | None) -> Schema:
         ConfigError: Features are "rest", and there is no table that says what they are.
     """
     section = plan.data
-    declared = Schema.of(**{key: getattr(section, key) for key in SCHEMA_KEYS})
+    roles = {key: getattr(section, key) for key in SCHEMA_KEYS}
+    declared = Schema.of(**{**roles, "items": set_names(section.items, section.reading)})
     if columns is None:
         if section.features == "rest":
             raise ConfigError(
