@@ -16,7 +16,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 # rewritten modules again: seconds each.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test e2e fuzz thorough mutants lint bench clean
+.PHONY: demo test e2e fuzz thorough mutants lint supply bench clean
 
 demo: $(VENV)/.base
 	$(BIN)/kohort demo --out out/demo
@@ -46,6 +46,12 @@ lint: $(VENV)/.$(EXTRAS)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+
+# Licences of what is installed, known vulnerabilities of what is pinned (asked where there is a network), and a wheel
+# that is the same bytes twice.
+supply: $(VENV)/.$(EXTRAS)
+	$(BIN)/python tools/sbom.py --licences > /dev/null || { $(BIN)/python tools/sbom.py --licences | grep LOOK; exit 1; }
+	$(BIN)/python tools/supply.py
 
 bench: $(VENV)/.bench
 	$(BIN)/python -m bench

@@ -21,7 +21,7 @@ ALLOWED = re.compile(
 
 
 def licence_of(package: Distribution) -> str:
-    """What a package declares: its expression, else its classifiers, else the first line of its licence field."""
+    """What a package declares: its expression, else its classifiers, else its licence field or file."""
     metadata = package.metadata
     expression = metadata.get("License-Expression")
     if expression:
@@ -32,7 +32,15 @@ def licence_of(package: Distribution) -> str:
     if named:
         return " AND ".join(sorted(named))
     lines = (metadata.get("License") or "").strip().splitlines()
-    return lines[0].strip() if lines else ""
+    return lines[0].strip() if lines else _title_of_file(package)
+
+
+def _title_of_file(package: Distribution) -> str:
+    """The first line of the licence file that a package brings, which names the licence in the usual ones."""
+    for path in package.files or []:
+        if path.name.upper().startswith(("LICENSE", "LICENCE", "COPYING")):
+            return next((line.strip() for line in path.read_text().splitlines() if line.strip()), "")
+    return ""
 
 
 def packages() -> list[Distribution]:

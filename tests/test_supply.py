@@ -1,0 +1,44 @@
+"""The bill of materials and the check of pinned packages: what is unknown or vulnerable is named, and fails."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+TOOLS = Path(__file__).parents[1] / "tools"
+
+
+def tool(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"kohort_tools_{name}", TOOLS / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_installed_package_has_a_known_licence() -> None:
+    bill = tool("sbom")
+    doubtful = [one.metadata["Name"] for one in bill.packages() if not bill.ALLOWED.search(bill.licence_of(one))]
+    assert doubtful == []
+
+
+@pytest.mark.parametrize("found", [None, [{"name": "numpy", "skip_reason": "not found"}]])
+def test_nothing_is_said_to_be_safe_where_nobody_was_asked(
+    found: list[dict[str, object]] | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert tool("supply").vulnerable(found) == []
+    assert "not asked" in capsys.readouterr().out
+
+
+def test_a_known_vulnerability_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    answers = [
+        {"name": "numpy", "version": "1.0", "vulns": []},
+        {"name": "pillow", "version": "2.0", "vulns": [{"id": "CVE-1"}, {"id": "CVE-2"}]},
+        {"name": "torch", "skip_reason": "not found"},
+    ]
+    assert tool("supply").vulnerable(answers) == ["pillow 2.0: CVE-1, CVE-2"]
+    assert "2 packages asked, 1 not, 1 with some" in capsys.readouterr().out
