@@ -139,6 +139,7 @@ def test_the_door_refuses_rows_that_a_task_would_send_without_consent(monkeypatc
         outcome("partial", GATE)
 
 
-def test_methods_that_cannot_tell_which_rows_leave_are_refused() -> None:
+@pytest.mark.parametrize("share", ["hub", "peers"])
+def test_methods_that_cannot_tell_which_rows_leave_are_refused(share: str) -> None:
     with pytest.raises(KohortError, match="does not say which rows it holds"):
-        outcome("syntactic", {"anonymise": {"k": 5}})
+        outcome("syntactic", {"anonymise": {"k": 5}, "share": share})
