@@ -11,6 +11,7 @@ import polars as pl
 import pytest
 
 from kohort.errors import DataError, KohortError
+from kohort.methods import central
 from kohort.methods.partial import tasks
 from kohort.runs.config import load_plan
 from kohort.runs.run import Outcome, run
@@ -137,6 +138,12 @@ def test_the_door_refuses_rows_that_a_task_would_send_without_consent(monkeypatc
     monkeypatch.setitem(vars(tasks.SHARE), "one", silent)
     with pytest.raises(KohortError, match="does not say which rows it holds"):
         outcome("partial", GATE)
+
+
+def test_rows_that_leave_are_looked_at_site_by_site(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where a task could answer for all sites in one call."""
+    monkeypatch.setitem(vars(central.SHIP), "many", lambda *_: pytest.fail("nobody looked at consents"))
+    assert outcome("central").received is not None
 
 
 @pytest.mark.parametrize("share", ["hub", "peers"])
