@@ -10,7 +10,7 @@ from typing import Any
 from kohort.methods.registry import find_method, methods
 from kohort.runs.config import Plan, load_plan, only_read
 from kohort.testing import HonestRun, record
-from kohort.testing.recorded import VICTIM
+from kohort.testing.recorded import CODES, VICTIM
 
 SHARE = float(os.environ.get("KOHORT_LIES", "0"))
 """The share of all lies that is told; `make thorough` tells all of them."""
@@ -39,8 +39,9 @@ def _plan(
     declared: bool = True,
     bounds: Mapping[str, Any] | None = None,
     preflight: str = "none",
+    columns: Mapping[str, Any] | None = None,
 ) -> Callable[[], Plan]:
-    """A small plan; with `declared`, every column's domain is."""
+    """A small plan; with `declared`, every column's domain is. `columns` are further keys of its data."""
 
     def made() -> Plan:
         example = find_method(method).example_keys()
@@ -56,12 +57,12 @@ def _plan(
         return load_plan(
             only_read(
                 {
-                    "data": data | ({"categories": CATEGORIES} if declared else {}),
+                    "data": data | ({"categories": CATEGORIES} if declared else {}) | dict(columns or {}),
                     "sites": {"split": "files", **example.get("sites", {})},
                     "model": {"hidden": [3]} if model is None else dict(model),
                     "train": {"rounds": 2, "batch": 16, "lr": 0.01} | dict(train or {}),
                     "method": {**example["method"], **(own or {})},
-                    "policy": {"min_rows": 1, "raw": True, "min_k": 2, "pairs": "open"},
+                    "policy": {"min_rows": 1, "raw": True, "trust_counts": True, "min_k": 2, "pairs": "open"},
                 }
             )
         )
@@ -84,6 +85,14 @@ SGD = {"batch": 0, "optimizer": "sgd"}
 LOCAL = {"gate": {"k": 5, "release_k": 5, "count": "local"}}
 LOCAL_K = {"gate": LOCAL["gate"] | {"release_l": 1}}
 AGE = {"age": [0, 100]}
+CONSENT = {"consent": "agreed", "quasi": ["ward"], "test": 0}
+"""Of the wards, each has enough rows over all sites: what keeps the canary at home is that its person did not agree."""
+RAW = {"gate": {"k": 5, "released": "raw", "count": "secure"}}
+RECODED = {
+    "items": ["codes"],
+    "hierarchies": {"codes": "icd9"},
+    "categories": CATEGORIES | {"codes": list(CODES)},
+}
 LOOSE = {"epsilon": 9.0, "delta": 1e-3, "domain_share": 0.5}
 """A budget under which few rows are enough to name a category."""
 PLANS: dict[str, Callable[[], Plan]] = {
@@ -107,9 +116,12 @@ PLANS: dict[str, Callable[[], Plan]] = {
     "fedavg, masks, noisy domains": _plan("fedavg", MASKS | _dp(**LOOSE), train=SGD, declared=False, bounds=AGE),
     "fedavg, bfv": _plan("fedavg", {"secure": {"sum": "bfv"}}),
     "partial, local": _plan("partial", LOCAL),
+    "partial, consent": _plan("partial", RAW, columns=CONSENT),
+    "central, consent": _plan("central", columns=CONSENT),
     "partial, kept sum": _plan("partial", LOCAL | MASKS | {"kept": "sum"}),
     "partial, kept sum and dp": _plan("partial", LOCAL_K | MASKS | {"kept": "sum"} | _dp(), train=SGD),
     "syntactic, peers": _plan("syntactic", {"anonymise": {"k": 5}, "share": "peers"}),
+    "syntactic, recoded": _plan("syntactic", {"anonymise": {"k": 5, "suppression_limit": 1.0}}, columns=RECODED),
     "silo, additive": _plan("silo", {"additive": {"rounds": 2}}, model={"kind": "additive"}),
     "partial, additive": _plan("partial", LOCAL | {"additive": {"rounds": 2}}, model={"kind": "additive"}),
     "trees, withheld": _plan("trees", {"depth": 1, "min_cell": 5}),

@@ -169,6 +169,8 @@ def test_a_step_is_answered_to_one_request_also_where_it_has_no_place(ordered: b
     admit([place], step, (0, 0, 0, 0, 1), _asked(1, "third"))
     with pytest.raises(RefusedError, match="before step 1"):
         admit([place], step, (0, 0, 0, 0, 2), _asked(2, "fourth"))
+    with pytest.raises(RefusedError, match="answered to another request"):
+        admit([place], replace(step, ordered=False), (0, 0, 0, 0, 0), _asked(False, "a truth value"))
 
 
 def test_a_reply_with_another_word_is_no_reply(found: HonestRun) -> None:

@@ -20,7 +20,8 @@ def without(*numbers: int) -> tuple[str, ...]:
 
 
 def admit(book: OpeningBook, name: str, sites: tuple[str, ...], *, version: str = "v1", least: int = 3) -> None:
-    book.admit("rows", name, sites, version=version, least=least, batches={})
+    """A total that is opened as soon as its sites have compared their books."""
+    book.admit("rows", name, sites, version=version, least=least, batches={}, told=book.shared(version))
 
 
 def test_the_same_sites_open_again_and_a_single_leaver_is_refused() -> None:
@@ -131,7 +132,8 @@ def test_new_rows_of_a_group_are_a_part_of_their_own() -> None:
         book.admit("rows", "0", TEN, version="v1", least=3, site="site-1")
         batches = {name: 1 for name in changed if name != "site-1"}
         if allowed:
-            book.admit("rows", "1", TEN, version="v2", least=3, site="site-1", batches=batches)
+            told = book.shared("v2")
+            book.admit("rows", "1", TEN, version="v2", least=3, site="site-1", batches=batches, told=told)
             assert book.batch("rows", "v2") == 1
         else:
             with pytest.raises(RefusedError, match="rows here changed"):
@@ -147,25 +149,48 @@ def test_what_cannot_be_a_book_is_refused() -> None:
 openings_of_six = st.lists(st.frozensets(st.sampled_from("abcdefghi"), min_size=3), min_size=1, max_size=7)
 
 
-@given(openings_of_six)
-def test_whatever_a_hub_opens_no_difference_shows_fewer_than_three(asked: list[frozenset[str]]) -> None:
-    """Sites that exchange books with those they meet, and nobody else: global atoms stay large."""
+@given(openings_of_six, st.lists(st.integers(0, 3), min_size=7, max_size=7), st.booleans())
+def test_whatever_a_hub_opens_no_difference_shows_fewer_than_three(
+    asked: list[frozenset[str]], waits: list[int], one_name: bool
+) -> None:
+    """Sites that exchange books with those they meet, and nobody else: global atoms stay large.
+
+    The hub lets a session wait after its books were exchanged, while others open, and may give all runs one name.
+    """
     books = {site: OpeningBook() for site in "abcdefghi"}
     opened: list[frozenset[str]] = []
+    told: dict[int, dict[str, bytes]] = {}
+    begins = sorted(range(len(asked)), key=lambda number: (max(0, number - waits[number]), number))
     for number, sites in enumerate(asked):
-        told = [books[site].shared("v") for site in sorted(sites)]
+        while begins and max(0, begins[0] - waits[begins[0]]) <= number:
+            now = begins.pop(0)
+            run = f"{'run' if one_name else now}:{now}"
+            told[now] = {site: books[site].shared("v", run) for site in asked[now]}
+            for site in asked[now]:
+                for book in told[now].values():
+                    books[site].hear(book, run)
+        name, given = f"{'run' if one_name else number}:{number}:task:0", {"version": "v", "least": 3, "colluders": 0}
         try:
             for site in sorted(sites):
-                for book in told:
-                    books[site].hear(book)
-            for site in sorted(sites):
-                books[site].admit(
-                    "rows", str(number), tuple(sites), version="v", least=3, site=site, batches={}, colluders=0
-                )
+                books[site].admit("rows", name, tuple(sites), site=site, batches={}, told=told[number][site], **given)
         except RefusedError:
             continue  # one of them refuses: nothing opens; those who noted it are only more careful
         opened.append(sites)
     assert not opened or len(smallest_atom(opened)) >= 3
+
+
+def test_a_session_that_waited_opens_nothing_new() -> None:
+    """What others opened in between is unknown to the sites that the session compared books with."""
+    book = OpeningBook()
+    told = book.shared("v1", "run 1:plan")
+    admit(book, "run 2:plan:task:0", numbered(1, 2, 3, 4, 5))
+    with pytest.raises(RefusedError, match="after the sites of this sum had compared their books"):
+        book.admit("rows", "run 1:plan:task:0", TEN, version="v1", least=3, batches={}, told=told)
+    same = OpeningBook()
+    admit(same, "run 2:plan:task:0", TEN)
+    same.admit("rows", "run 1:plan:task:0", TEN, version="v1", least=3, batches={}, told=told)
+    same.admit("rows", "run 1:plan:task:1", TEN, version="v1", least=3, batches={}, told=told)
+    assert same.shared("v1", "run 2:plan") != same.shared("v1", "run 2:other plan"), "a hub chooses the names of runs"
 
 
 @pytest.mark.parametrize("key_holder", [True, False])

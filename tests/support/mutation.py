@@ -7,33 +7,41 @@ A list of mutants and one call of `main` make a command:
     python FILE --slice 2/4    the second quarter of them
 
 Each mutation is an exact replacement of text in a copy of `src`; text that no longer occurs exactly once is an error.
-The tests that must notice run without any mutant first. The last line says how many were caught; exit 1 when a mutant
-survives, or was not tried to the end. KOHORT_MUTANT_JOBS and KOHORT_MUTANT_SECONDS change how many run at a time, and
-how long one may take.
+Every mutant is tried in a process of its own, forked from one that has loaded the libraries but nothing of kohort, and
+its tests stop at the first that fails. The test that caught it in an earlier run, as `caught_by.json` remembers, goes
+first; where it passes, all tests of the mutant follow. At the end the tests that caught something run without any
+mutant: what fails then caught nothing. The last line says how many were caught, and the processor seconds of each;
+exit 1 when a mutant survives, was not tried to the end, or was caught by a test that always fails. KOHORT_MUTANT_JOBS
+and KOHORT_MUTANT_SECONDS change how many run at a time, and how long one may take.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
-import subprocess
+import signal
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
+from importlib import import_module
+from multiprocessing import get_context
 from pathlib import Path
-from queue import Queue
-from time import perf_counter
+from time import monotonic, perf_counter, sleep
 from typing import NamedTuple
 
-__all__ = ["ROOT", "Mutant", "main", "mutated"]
+__all__ = ["REMEMBERED", "ROOT", "Mutant", "main", "mutated"]
 
 ROOT = Path(__file__).resolve().parents[2]
+REMEMBERED = Path(__file__).with_name("caught_by.json")
+"""By the name of a mutant, the test that caught it last."""
 LIES = "0.25"
 """The share of lies that is told to a mutant."""
 SECONDS = int(os.environ.get("KOHORT_MUTANT_SECONDS", "600"))
 JOBS = int(os.environ.get("KOHORT_MUTANT_JOBS", str(os.cpu_count() or 1)))
+_LIBRARIES = ("numpy", "polars", "hypothesis", "numba", "scipy.special", "cryptography.hazmat.primitives.asymmetric")
+"""What nearly all tests load. None of them starts a thread by being loaded, so a process may fork afterwards."""
 
 
 class Mutant(NamedTuple):
@@ -54,7 +62,15 @@ class _Tried(NamedTuple):
     mutant: Mutant
     said: str
     by: str
-    seconds: float
+    cpu: float
+
+
+class _Ended(NamedTuple):
+    """How a process that ran tests ended: the first test that failed, if any, and the processor seconds it took."""
+
+    failed: str | None
+    cpu: float
+    in_time: bool = True
 
 
 def mutated(text: str, mutant: Mutant) -> str:
@@ -65,67 +81,83 @@ def mutated(text: str, mutant: Mutant) -> str:
     return text.replace(mutant.old, mutant.new)
 
 
-def _failing(source: Path, tests: str, only: str) -> str | None:
-    """The first test of a part of the suite that fails with this source; nothing when all pass."""
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "--tb=no", "-p", "no:cacheprovider"]
-    command += [*tests.split(), *(["-k", only] if only else [])]
-    environment = {**os.environ, "PYTHONPATH": str(source), "KOHORT_LIES": LIES, "PYTHONDONTWRITEBYTECODE": ""}
-    done = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False
-    )
-    if done.returncode not in {0, 1}:
-        raise SystemExit(
-            f"{tests} -k {only!r}: pytest ended with {done.returncode}\n{done.stdout[-2000:]}{done.stderr}"
-        )
-    named = re.search(r"^(?:FAILED|ERROR) \S*?::(\S+)", done.stdout, re.MULTILINE)
-    return None if done.returncode == 0 else named[1] if named else "a test"
+def _run_tests(source: Path, chosen: Sequence[str], log: Path) -> int:
+    """In a forked process: pytest with kohort from `source`; its exit code, or 3 if another kohort was loaded."""
+    os.setsid()
+    said = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(said, 1)
+    os.dup2(said, 2)
+    os.chdir(ROOT)
+    os.environ |= {"PYTHONPATH": str(source), "KOHORT_LIES": LIES, "PYTHONDONTWRITEBYTECODE": ""}
+    sys.path.insert(0, str(source))
+    sys.dont_write_bytecode = False
+    import pytest
+
+    code = int(pytest.main(["-x", "-q", "--no-header", "--tb=no", "-p", "no:cacheprovider", *chosen]))
+    loaded = sys.modules.get("kohort")
+    return 3 if loaded is None or not str(loaded.__file__).startswith(str(source)) else code
 
 
-def _guards(mutants: Iterable[Mutant]) -> dict[str, str]:
-    """By files of tests, the names of all tests in them that guard some mutant: each is run once without any."""
-    words: dict[str, list[str]] = {}
-    for mutant in mutants:
-        words.setdefault(mutant.tests, []).append(mutant.only)
-    return {tests: " or ".join(f"({word})" for word in dict.fromkeys(only)) if all(only) else ""
-            for tests, only in words.items()}  # fmt: skip
-
-
-class _Workers:
-    """Copies of the source, one per mutant that is tried at the same time."""
-
-    def __init__(self, folder: Path) -> None:
-        self._free: Queue[Path] = Queue()
-        for number in range(JOBS):
-            shutil.copytree(ROOT / "src", folder / str(number))
-            self._free.put(folder / str(number))
-
-    def baseline(self, which: tuple[str, str]) -> tuple[str, bool]:
-        """A part of the suite without any mutant: what it is, and whether it passes in time."""
-        source = self._free.get()
+def _ended(source: Path, chosen: Sequence[str]) -> _Ended:
+    """Run tests with this source until one fails."""
+    log, deadline = source.with_suffix(".log"), monotonic() + SECONDS
+    child = os.fork()
+    if not child:
+        code = 3
         try:
-            passes = _failing(source, *which) is None
-        except subprocess.TimeoutExpired:
-            passes = False
+            code = _run_tests(source, chosen, log)
         finally:
-            self._free.put(source)
-        return f"{which[0]} -k {which[1]!r}", passes
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+    try:
+        while not (waited := os.wait4(child, os.WNOHANG))[0]:
+            if monotonic() > deadline:
+                os.killpg(child, signal.SIGKILL)
+                spent = os.wait4(child, 0)[2]
+                return _Ended(None, spent.ru_utime + spent.ru_stime, in_time=False)
+            sleep(0.02)
+    except BaseException:
+        os.killpg(child, signal.SIGKILL)
+        raise
+    code, spent = os.waitstatus_to_exitcode(waited[1]), waited[2]
+    text = log.read_text(encoding="utf-8", errors="replace")
+    if code not in {0, 1}:
+        raise RuntimeError(f"{' '.join(chosen)}: pytest ended with {code}\n{text[-2000:]}")
+    named = re.search(r"^(?:FAILED|ERROR) (\S.*?)(?: - .*)?$", text, re.MULTILINE)
+    return _Ended(None if code == 0 else named[1] if named else "a test", spent.ru_utime + spent.ru_stime)
 
-    def attempt(self, mutant: Mutant) -> _Tried:
-        """Try one mutant: "caught", "SURVIVED" or "TOO SLOW", by which test, and the seconds it took."""
-        source, began, by = self._free.get(), perf_counter(), ""
-        path = source / "kohort" / mutant.file
-        whole, written = path.read_text(encoding="utf-8"), path.stat()
-        try:
-            path.write_text(mutated(whole, mutant), encoding="utf-8")
-            found = _failing(source, mutant.tests, mutant.only)
-            said, by = ("SURVIVED", "") if found is None else ("caught", found)
-        except subprocess.TimeoutExpired:
-            said = "TOO SLOW"
-        finally:
-            path.write_text(whole, encoding="utf-8")
-            os.utime(path, ns=(written.st_atime_ns, written.st_mtime_ns))  # what was compiled of it is still good
-            self._free.put(source)
-        return _Tried(mutant, said, by, perf_counter() - began)
+
+def _attempt(given: tuple[Mutant, str, Path]) -> _Tried:
+    """Try one mutant: "caught", "SURVIVED" or "TOO SLOW", by which test, and the processor seconds it took."""
+    mutant, first, folder = given
+    source = folder / str(os.getpid())
+    if not source.exists():
+        shutil.copytree(ROOT / "src", source)
+    path = source / "kohort" / mutant.file
+    whole, written = path.read_text(encoding="utf-8"), path.stat()
+    path.write_text(mutated(whole, mutant), encoding="utf-8")
+    try:
+        asked = [[first]] if first and (ROOT / first.partition("::")[0]).exists() else []
+        cpu, found = 0.0, _Ended(None, 0.0)
+        for chosen in [*asked, [*mutant.tests.split(), *(["-k", mutant.only] if mutant.only else [])]]:
+            found = _ended(source, chosen) if chosen not in asked else _remembered(source, chosen)
+            cpu += found.cpu
+            if found.failed or not found.in_time:
+                break
+    finally:
+        path.write_text(whole, encoding="utf-8")
+        os.utime(path, ns=(written.st_atime_ns, written.st_mtime_ns))  # what was compiled of it is still good
+    said = "caught" if found.failed else "SURVIVED" if found.in_time else "TOO SLOW"
+    return _Tried(mutant, said, found.failed or "", cpu)
+
+
+def _remembered(source: Path, chosen: Sequence[str]) -> _Ended:
+    """The test that caught it last; one that no longer exists fails nothing."""
+    try:
+        return _ended(source, chosen)
+    except RuntimeError:
+        return _Ended(None, 0.0)
 
 
 def _chosen(words: list[str], mutants: Sequence[Mutant]) -> list[Mutant]:
@@ -137,6 +169,37 @@ def _chosen(words: list[str], mutants: Sequence[Mutant]) -> list[Mutant]:
     return found[part - 1 :: parts]
 
 
+def _tried(chosen: Sequence[Mutant], folder: Path) -> Iterator[_Tried]:
+    """All of them, several at a time; those of the same tests one after the other, so that files are read once."""
+    known: dict[str, str] = json.loads(REMEMBERED.read_text(encoding="utf-8")) if REMEMBERED.exists() else {}
+    with get_context("fork").Pool(JOBS) as pool:
+        yield from pool.imap_unordered(_attempt, [(mutant, known.get(mutant.name, ""), folder) for mutant in chosen])
+
+
+def _always_failing(tests: Sequence[str], folder: Path) -> tuple[str | None, float]:
+    """The first of these tests that fails without any mutant, and the processor seconds all took."""
+    parts = [tests[number::JOBS] for number in range(JOBS) if tests[number::JOBS]]
+    with get_context("fork").Pool(JOBS) as pool:
+        found = pool.map(_unchanged, [(part, folder) for part in parts])
+    return next((one.failed or "too slow" for one in found if one.failed or not one.in_time), None), sum(
+        one.cpu for one in found
+    )
+
+
+def _unchanged(given: tuple[Sequence[str], Path]) -> _Ended:
+    tests, folder = given
+    source = folder / f"unchanged-{os.getpid()}"
+    shutil.copytree(ROOT / "src", source)
+    return _ended(source, tests)
+
+
+def _remember(tried: Sequence[_Tried]) -> None:
+    """Keep who caught what, for the next run."""
+    known = json.loads(REMEMBERED.read_text(encoding="utf-8")) if REMEMBERED.exists() else {}
+    known |= {one.mutant.name: one.by for one in tried if one.by}
+    REMEMBERED.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+
+
 def main(words: list[str], mutants: Sequence[Mutant]) -> int:
     """Try the mutants whose names hold one of the words, or all.
 
@@ -145,21 +208,28 @@ def main(words: list[str], mutants: Sequence[Mutant]) -> int:
         mutants: The mutants to choose from.
 
     Returns:
-        1 when a mutant survived or was too slow, otherwise 0.
+        1 when a mutant survived or was too slow, or a test that caught one always fails; otherwise 0.
     """
-    chosen, began = _chosen(words, mutants), perf_counter()
+    chosen, began, tried = _chosen(words, mutants), perf_counter(), list[_Tried]()
     for mutant in chosen:  # all texts must be there before the first one is tried
         mutated((ROOT / "src" / "kohort" / mutant.file).read_text(encoding="utf-8"), mutant)
-    with tempfile.TemporaryDirectory(prefix="kohort-mutants-") as made, ThreadPoolExecutor(JOBS) as pool:
-        workers = _Workers(Path(made))
-        for name, passes in pool.map(workers.baseline, _guards(chosen).items()):
-            if not passes:
-                raise SystemExit(f"{name} fails, or takes too long, without any mutant")
-        print(f"the tests pass without any mutant, in {(perf_counter() - began) / 60:.1f} minutes", flush=True)
-        left = 0
-        for mutant, said, by, took in pool.map(workers.attempt, chosen):
-            print(f"{said:8} {took:5.1f} s  {mutant.name}{f' ({by})' if by else ''}", flush=True)
-            left += said != "caught"
-    took = (perf_counter() - began) / 60
-    print(f"{len(chosen) - left} of {len(chosen)} caught, in {took:.1f} minutes")
-    return 1 if left else 0
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that workers end what they started
+    for library in ("pytest", *_LIBRARIES):
+        import_module(library)
+    with tempfile.TemporaryDirectory(prefix="kohort-mutants-") as made:
+        try:
+            for one in _tried(chosen, Path(made)):
+                tried.append(one)
+                by = f" ({one.by})" if one.by else ""
+                print(f"{one.said:8} {one.cpu:5.1f} CPU s  {one.mutant.name}{by}", flush=True)
+        finally:
+            _remember(tried)
+        broken, cpu = _always_failing(sorted({one.by for one in tried if one.by}), Path(made))
+    left = sum(one.said != "caught" for one in tried)
+    minutes, spent = (perf_counter() - began) / 60, sum(one.cpu for one in tried)
+    print(f"without any mutant, {f'{broken} fails' if broken else 'the tests that caught one pass'}: {cpu:.0f} CPU s")
+    print(
+        f"{len(chosen) - left} of {len(chosen)} caught, in {minutes:.1f} minutes; "
+        f"{spent / max(len(tried), 1):.1f} CPU s each, {spent + cpu:.0f} in all"
+    )
+    return 1 if left or broken or len(tried) < len(chosen) else 0

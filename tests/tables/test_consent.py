@@ -11,6 +11,7 @@ import polars as pl
 import pytest
 
 from kohort.errors import DataError, KohortError
+from kohort.methods import central
 from kohort.methods.partial import tasks
 from kohort.runs.config import load_plan
 from kohort.runs.run import Outcome, run
@@ -139,6 +140,13 @@ def test_the_door_refuses_rows_that_a_task_would_send_without_consent(monkeypatc
         outcome("partial", GATE)
 
 
-def test_methods_that_cannot_tell_which_rows_leave_are_refused() -> None:
+def test_rows_that_leave_are_looked_at_site_by_site(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where a task could answer for all sites in one call."""
+    monkeypatch.setitem(vars(central.SHIP), "many", lambda *_: pytest.fail("nobody looked at consents"))
+    assert outcome("central").received is not None
+
+
+@pytest.mark.parametrize("share", ["hub", "peers"])
+def test_methods_that_cannot_tell_which_rows_leave_are_refused(share: str) -> None:
     with pytest.raises(KohortError, match="does not say which rows it holds"):
-        outcome("syntactic", {"anonymise": {"k": 5}})
+        outcome("syntactic", {"anonymise": {"k": 5}, "share": share})

@@ -72,3 +72,13 @@ def test_a_low_limit_on_addresses_is_exit_7_and_one_line(table: Path) -> None:
     assert done.returncode == 7, done.stderr
     assert done.stderr.count("\n") == 1
     assert "Raise ulimit -v" in done.stderr
+
+
+def test_the_smallest_table_needs_what_libraries_reserve(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With fewer addresses, native code would abort or wait for ever."""
+    monkeypatch.setattr(memory, "_of_limits", lambda: [memory.LIBRARIES])
+    with pytest.raises(ResourceError, match=r"reserves 0.4 GB of addresses") as caught:
+        read_table(table)
+    assert caught.value.exit_code == 7
+    monkeypatch.setattr(memory, "_of_limits", lambda: [2 * memory.LIBRARIES])
+    assert read_table(table).height == ROWS

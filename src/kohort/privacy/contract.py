@@ -36,6 +36,16 @@ class Asked(NamedTuple):
     attempt: int
     digest: str
 
+    @property
+    def which(self) -> str:
+        """The step by task, round and part. A text, because it is looked up once per site and knows its hash."""
+        return step_key(self.task, self.round, self.part)
+
+
+def step_key(task: str, round_number: int, part: int) -> str:
+    """What a step is called where a site keeps its place; a truth value is the number that it equals."""
+    return f"{round_number:d}.{part:d} {task}"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
@@ -183,15 +193,15 @@ class Contract:
         raise RefusedError(f"the approved plan has no secure sum of {task!r} in round {round_number}")
 
 
-@dataclass
+@dataclass(slots=True)
 class Place:
     """How far a site has come in its contract."""
 
     furthest: Position = (-1, 0, 0, 0, 0)
-    answered: dict[tuple[str, int, int], str] = field(default_factory=dict)
-    """The digest of the answered request, by task, round and part."""
-    failures: dict[tuple[str, int, int], int] = field(default_factory=dict)
-    """How often a step was asked for and not answered."""
+    answered: dict[str, str] = field(default_factory=dict)
+    """The digest of the answered request, by `Asked.which`."""
+    failures: dict[str, int] | None = None
+    """How often a step was asked for and not answered; None while nothing failed."""
 
     def fail(self, asked: Asked) -> None:
         """Note that a request for a step failed.
@@ -199,8 +209,8 @@ class Place:
         Args:
             asked: The request.
         """
-        which = (asked.task, asked.round, asked.part)
-        self.failures[which] = self.failures.get(which, 0) + 1
+        failures = self.failures = self.failures or {}
+        failures[asked.which] = failures.get(asked.which, 0) + 1
 
 
 def admit(
@@ -220,7 +230,7 @@ def admit(
             lies behind, lacks an earlier part, or was asked for too often.
     """
     _require(places, required)
-    which, before = (asked.task, asked.round, asked.part), (asked.task, asked.round, asked.part - 1)
+    which, before = asked.which, step_key(asked.task, asked.round, asked.part - 1)
     attempt, part, ordered = asked.attempt, asked.part, step.ordered
     for place in places:
         known = place.answered.get(which)
@@ -241,7 +251,8 @@ def admit(
 def _require(places: Sequence[Place], tasks: Sequence[str]) -> None:
     """Refuse what comes before its requirements: tasks that were not answered, or whose answer was refused."""
     for task in tasks:
-        if not all((task, 0, 0) in place.answered for place in places):
+        which = step_key(task, 0, 0)
+        if not all(which in place.answered for place in places):
             raise RefusedError(f"{task!r} must be answered first")
 
 
@@ -254,7 +265,7 @@ def note(places: Iterable[Place], step: Step, position: Position, asked: Asked) 
         position: Its position.
         asked: The request that was answered.
     """
-    which, digest, ordered = (asked.task, asked.round, asked.part), asked.digest, step.ordered
+    which, digest, ordered = asked.which, asked.digest, step.ordered
     for place in places:
         place.answered.setdefault(which, digest)
         if ordered and position > place.furthest:

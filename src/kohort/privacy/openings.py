@@ -14,6 +14,10 @@ key-holder is in all openings, so under encryption its own book is enough. But i
 sites do not see whom it left out of a total. So the totals of a family are opened by masks or by a key-holder, at one
 site never by both: all ten by masks, then nine of ten by a key-holder, would leave the tenth.
 
+Books are compared when a session begins. A hub that begins three sessions before anything is open, and then opens one
+after the other, would show each of them to books that know nothing of the others. So a site takes part in a total only
+while its book is the one that it told in that session, but for totals over the same sites.
+
 Plans with a budget need no book: their noise covers every difference.
 """
 
@@ -104,7 +108,7 @@ class OpeningBook:
         self._versions: dict[str, list[str]] = {}
         self._known: dict[tuple[str, str], frozenset[str]] = {}
         self._first: dict[tuple[str, frozenset[str]], str] = {}
-        """The run in which an opening was noted first."""
+        """The run, with its plan, in which an opening was noted first. A hub chooses the names of runs."""
         self._witnesses: dict[str, set[str]] = {}
         """Who knows which sites were in the totals of a family; books of older versions do not say."""
         if path is not None and path.exists():
@@ -131,7 +135,8 @@ class OpeningBook:
 
         Args:
             version: The version of its rows.
-            run: The run of the session. What was noted since it began is left out: a restarted site tells the same.
+            run: The run of the session, with its plan ("run:plan"). What was noted in it is left out: a restarted site
+                tells the same.
 
         Returns:
             The book as bytes; `NO_BOOK` when there is nothing to tell.
@@ -147,8 +152,8 @@ class OpeningBook:
         """Keep what another participant tells.
 
         Args:
-            book: What its `told` gave.
-            run: The run of the session.
+            book: What its `shared` gave.
+            run: The run of the session, with its plan.
 
         Returns:
             Its batch, by family.
@@ -192,6 +197,7 @@ class OpeningBook:
         site: str = "",
         batches: Mapping[str, int] | None = None,
         colluders: int = 1,
+        told: bytes = NO_BOOK,
     ) -> None:
         """Note an opening before the site's share of it leaves, or refuse it.
 
@@ -205,9 +211,11 @@ class OpeningBook:
             batches: How often the rows of other sites changed, as they said in this session; None where a key-holder,
                 who is in all openings, keeps a book, and nobody else has to know of all.
             colluders: How many sites may collude with the hub.
+            told: The book that the participant told in this session; not read where a key-holder keeps one.
 
         Raises:
-            RefusedError: Together with earlier openings it would show too few sites.
+            RefusedError: Together with earlier openings it would show too few sites, or the others of the session do
+                not know of all of them.
         """
         own = self.batch(family, version)
         changed = {**(batches or {}), site: own}  # of batches that it does not know, the first
@@ -222,16 +230,28 @@ class OpeningBook:
             raise _changed()
         _refuse_few(earlier, opening, least, changed=bool(own and opening not in earlier))
         if batches is not None:
+            self._refuse_untold(family, name, opening, told)
             _refuse_minorities(earlier, opening, colluders)
         witness = _witness(batches is None)
         self._append(family, name, opening, version, witness)
         self._note(family, name, opening, version, witness)
 
+    def _refuse_untold(self, family: str, name: str, opening: frozenset[str], told: bytes) -> None:
+        """Refuse an opening where others came in between that those of its session were not told of."""
+        known = _read_book(told).get(family, (0, frozenset[frozenset[str]]()))[1] | {opening}
+        if any(
+            parts not in known for parts in self._openings.get(family, ()) if self._first[family, parts] != _run(name)
+        ):
+            raise RefusedError(
+                "other totals of these rows were opened after the sites of this sum had compared their books",
+                hint="Begin the run again when the other one has ended, or set a budget",
+            )
+
     def _note(self, family: str, name: str, parts: frozenset[str], version: str, witness: str = "") -> None:
         known = self._openings.setdefault(family, [])
         if parts not in known:
             known.append(parts)
-            self._first[family, parts] = name.removeprefix(_HEARD).partition(":")[0]
+            self._first[family, parts] = _run(name)
         if name.startswith(_HEARD):
             return
         self._known[family, name] = parts
@@ -285,6 +305,11 @@ def _refuse_minorities(earlier: Sequence[frozenset[str]], opening: frozenset[str
                 "another one over the others would be hidden from them",
                 hint="Wait for the missing sites, let a smaller group leave, or set a budget",
             )
+
+
+def _run(name: str) -> str:
+    """The run and the plan in an opening's name."""
+    return ":".join(name.removeprefix(_HEARD).split(":")[:2])
 
 
 def _witness(key_holder: bool) -> str:

@@ -22,7 +22,7 @@ from kohort.models.trainable import Trainable
 from kohort.privacy.contract import Contract, Place
 from kohort.privacy.guarantee import Aggregate
 from kohort.privacy.ledger.ledger import Chain, Ledger
-from kohort.privacy.openings import OpeningBook
+from kohort.privacy.openings import NO_BOOK, OpeningBook
 from kohort.privacy.policy import Policy
 from kohort.privacy.releases import ReleaseAccount
 from kohort.protocol.faults import ByzantineSite
@@ -223,7 +223,13 @@ class Site:
         return text and hashlib.blake2b(text.encode(), key=self.streams.bytes("ledger"), digest_size=16).hexdigest()
 
     def note_opening(
-        self, family: str, task: str, number: int, sites: tuple[str, ...], batches: Mapping[str, int] | None = None
+        self,
+        family: str,
+        task: str,
+        number: int,
+        sites: tuple[str, ...],
+        batches: Mapping[str, int] | None = None,
+        told: bytes = NO_BOOK,
     ) -> None:
         """Note an opened total in the book, before this participant's share of it leaves.
 
@@ -233,6 +239,7 @@ class Site:
             number: The round of the sum.
             sites: The sites in the total.
             batches: How often the rows of other sites changed, where they said it.
+            told: The book that this participant told in the session of the sum.
 
         Raises:
             RefusedError: Together with earlier totals it would show too few sites.
@@ -240,8 +247,18 @@ class Site:
         if not family or (approved := self.plan).secure is None or not approved.keeps_book:
             return
         colluders, name = approved.secure.colluders, f"{approved.run}:{approved.plan_hash}:{task}:{number}"
-        own, few = {"site": self.name, "version": self.data_version}, max(MIN_SITES, colluders + 2)
-        self.openings.admit(family, name, sites, least=few, colluders=colluders, batches=batches, **own)
+        few, version = max(MIN_SITES, colluders + 2), self.data_version
+        self.openings.admit(
+            family,
+            name,
+            sites,
+            version=version,
+            least=few,
+            site=self.name,
+            batches=batches,
+            colluders=colluders,
+            told=told,
+        )
 
     def require_one_witness(self, family: str, *, key_holder: bool) -> None:
         """Refuse a sum at its first step, where earlier totals of the family were opened in the other way.

@@ -15,7 +15,7 @@ from kohort.errors import IntegrityError
 from kohort.privacy.openings import NO_BOOK, book_digest
 from kohort.protocol.site import Site
 
-__all__ = ["hear_books", "join_books", "note_of", "own_book"]
+__all__ = ["hear_books", "join_books", "note_of", "own_book", "told_book"]
 
 _SIZE = 4
 
@@ -29,7 +29,26 @@ def own_book(site: Site) -> bytes:
     Returns:
         The book.
     """
-    return site.openings.shared(site.data_version, site.plan.run) if site.plan.keeps_book else NO_BOOK
+    return site.openings.shared(site.data_version, _run_of(site)) if site.plan.keeps_book else NO_BOOK
+
+
+def told_book(site: Site, members: Sequence[str], notes: Sequence[bytes], data: bytes) -> bytes:
+    """The book that a site told when the session was set up, as the hub handed it back; what it is now may be more.
+
+    Args:
+        site: The site.
+        members: The members of the session.
+        notes: What each of them signed.
+        data: What `join_books` made at the hub.
+
+    Returns:
+        The book.
+
+    Raises:
+        IntegrityError: It is missing.
+    """
+    note = notes[members.index(site.name)]
+    return NO_BOOK if note == NO_NOTE else _find({book_digest(book): book for book in _split(data)}, note)
 
 
 def note_of(book: bytes) -> bytes:
@@ -79,11 +98,16 @@ def hear_books(site: Site, members: Sequence[str], notes: Sequence[bytes], data:
     told: dict[bytes, dict[str, int]] = {NO_NOTE: {}}
     for note in dict.fromkeys(notes):
         if note != NO_NOTE:
-            told[note] = site.openings.hear(_find(books, note), site.plan.run)
+            told[note] = site.openings.hear(_find(books, note), _run_of(site))
     for member, note in zip(members, notes, strict=True):
         for family, batch in told[note].items():
             batches.setdefault(family, {})[member] = batch
     return batches
+
+
+def _run_of(site: Site) -> str:
+    """Run and plan: a hub may give runs of two plans one name."""
+    return f"{site.plan.run}:{site.plan.plan_hash}"
 
 
 def _find(books: dict[bytes, bytes], note: bytes) -> bytes:

@@ -32,6 +32,7 @@ from kohort.crypto.sums.session import SiteSession, SumPart, SumSession, is_unio
 from kohort.errors import IntegrityError, RefusedError, SiteError
 from kohort.privacy.contract import Step
 from kohort.privacy.guarantee import Aggregate, Guarantee, Public, SecureSum
+from kohort.privacy.openings import NO_BOOK
 from kohort.protocol.hub import Ask, Coordinator, Expect, Replies, RoundEnd
 from kohort.protocol.plan.approved import ApprovedPlan
 from kohort.protocol.public_inputs import PublicInputs
@@ -39,7 +40,7 @@ from kohort.protocol.site import Site
 from kohort.protocol.state import TaskState
 from kohort.protocol.task import Release, Request, Task
 from kohort.protocol.wire import Payload
-from kohort.rounds.books import hear_books, join_books, note_of, own_book
+from kohort.rounds.books import hear_books, join_books, note_of, own_book, told_book
 from kohort.rounds.encrypted_sums import encrypted_sum
 from kohort.rounds.sum_requests import step_request, trust_of
 
@@ -88,6 +89,8 @@ class SumState(TaskState):
     """The sites in a sum's total, as this site confirmed them, by task and round."""
     batches: dict[str, dict[str, int]] = field(default_factory=dict)
     """How often the rows of each member changed between earlier openings, by family, as the members signed it."""
+    told: bytes = NO_BOOK
+    """The book of openings that the site told the other members."""
 
 
 @runtime_checkable
@@ -375,7 +378,8 @@ def _set_up(site: Site, request: Request) -> Release:
         session = site.plan.session.find(request.payload.blobs)
         agreed = SiteSession(session, site.name, state.keys, state.begun)
         blobs = {"answer": state.keys.agree(session.members, request.payload.blobs["inbox"])}
-        state.batches = hear_books(site, session.members, state.keys.notes, request.payload.blobs.get("books", b""))
+        about = (site, session.members, state.keys.notes, request.payload.blobs.get("books", b""))
+        state.batches, state.told = hear_books(*about), told_book(*about)
         state.agreed = state.sessions[session.id] = agreed
     return Release(payload=Payload(blobs=blobs), guarantee=Public(what=SESSION_KEYS), rows=0)
 
@@ -479,7 +483,7 @@ def _note_survivors(site: Site, task: SumTask, round_number: int, part: SumPart)
         )
     if which not in state.survived:
         batches = state.batches.get(task.family, {})
-        site.note_opening(task.family_in(site.plan), task.name, round_number, tuple(survivors), batches)
+        site.note_opening(task.family_in(site.plan), task.name, round_number, tuple(survivors), batches, state.told)
     state.survived[which] = survivors
 
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from kohort.errors import ConfigError, DataError, nearest
 from kohort.files import require_new, write_atomic
 from kohort.tables.dialect import ReadingOptions
-from kohort.tables.memory import cell_bytes, require_memory
+from kohort.tables.memory import LIBRARIES, cell_bytes, require_address_space, require_memory
 from kohort.tables.parquet_pages import lengths_agree
 from kohort.tables.reading import UNREADABLE, declare_missing, parse_text
 from kohort.tables.text_types import NULL_MARKERS
@@ -366,6 +366,7 @@ def _fetch(source: str | Path | IO[bytes]) -> tuple[bytes, str, Format]:
     name = repr(str(source))
     try:
         require_memory(path.stat().st_size, name, hint=_SMALLER)
+        require_address_space(path.stat().st_size, name, reserved=LIBRARIES)
         content = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         raise DataError(f"no file {name}", hint="Check the path") from None

@@ -19,12 +19,14 @@ from kohort.errors import ResourceError
 if sys.platform != "win32":
     import resource
 
-__all__ = ["cell_bytes", "free_memory", "require_address_space", "require_memory"]
+__all__ = ["LIBRARIES", "cell_bytes", "free_memory", "require_address_space", "require_memory"]
 
 _EIGHT: Final = {pl.Int64, pl.UInt64, pl.Float64, pl.Datetime, pl.Duration, pl.Time}
 _FOUR: Final = {pl.Int32, pl.UInt32, pl.Float32, pl.Date}
 _READER: Final = 800_000_000
 """Bytes of addresses that the streaming reader reserves beside the file that it maps; few of them are ever used."""
+LIBRARIES: Final = 400_000_000
+"""Bytes of addresses that native libraries reserve for the smallest table. With fewer they abort, or wait for ever."""
 _PROCESS, _MACHINE = Path("/proc/self/statm"), Path("/proc/meminfo")
 _GROUP = Path("/sys/fs/cgroup")
 
@@ -74,17 +76,18 @@ def require_memory(needed: int, name: str, *, hint: str) -> None:
         )
 
 
-def require_address_space(size: int, name: str) -> None:
-    """Refuse to read a file in parts under a limit on addresses (`ulimit -v`) that the reader would run into.
+def require_address_space(size: int, name: str, *, reserved: int = _READER) -> None:
+    """Refuse to read a file under a limit on addresses (`ulimit -v`) that the reader would run into.
 
     Args:
         size: Bytes of the file.
         name: What errors call the table.
+        reserved: What is reserved beside the file: by default what reading in parts reserves.
 
     Raises:
         ResourceError: There are fewer addresses than the reader reserves.
     """
-    free, needed = min(_of_limits(), default=None), size + _READER
+    free, needed = min(_of_limits(), default=None), size + reserved
     if free is not None and needed > free:
         raise ResourceError(
             f"reading {name} reserves {needed / 1e9:.1f} GB of addresses, and the limit leaves {free / 1e9:.1f} GB",

@@ -35,7 +35,7 @@ from kohort.transport.messages import (
 from kohort.transport.remote_engine import Carrier
 from kohort.transport.site_server import SiteServer
 
-__all__ = ["VICTIM", "Exchange", "HonestRun", "RecordedSites", "few_rows", "record"]
+__all__ = ["CODES", "VICTIM", "Exchange", "HonestRun", "RecordedSites", "few_rows", "record"]
 
 FEW_ROWS = {"a-first": 26, "b-victim": 40, "c-third": 34, "d-fourth": 30}
 """Rows per site."""
@@ -44,12 +44,22 @@ VICTIM = "b-victim"
 """The site with the canary row, which is lied to."""
 
 
-def few_rows(*, seed: int = _SEED, categories: bool = True) -> dict[str, pl.DataFrame]:
+CODES = ("042", "250.01", "250.02", "250.40", "401.9", "410.1", "428.0")
+"""The items of rows that have any; the victim's first row alone has the first."""
+_CONSENTS = ("train", "none", "share", "share", "share")
+
+
+def few_rows(
+    *, seed: int = _SEED, categories: bool = True, items: bool = False, consent: bool = False
+) -> dict[str, pl.DataFrame]:
     """One small table per site. The victim's first row has a value that occurs nowhere else.
 
     Args:
         seed: Another seed makes other rows, as many, without the canary.
         categories: Whether the victim has a row of every category.
+        items: Whether there is a column of item sets, `codes`.
+        consent: Whether a column, `agreed`, says what each row allows. The victim's first row may train and not leave,
+            the second takes no part and has the same value.
 
     Returns:
         The tables by site name.
@@ -66,8 +76,22 @@ def few_rows(*, seed: int = _SEED, categories: bool = True) -> dict[str, pl.Data
             ward[1:] = np.where(ward[1:] == "north", "west", ward[1:])
         outcome = np.where(random.random(rows) < 1 / (1 + np.exp(-(age - 50) / 12)), "ill", "well")
         outcome[:2] = ["ill", "well"]
-        made[name] = pl.DataFrame({"age": age, "dose": dose, "ward": ward, "outcome": outcome})
+        agreed = np.resize(_CONSENTS, rows)
+        if consent and name == VICTIM:
+            dose[1] = dose[0]
+        made[name] = pl.DataFrame({"age": age, "dose": dose, "ward": ward, "outcome": outcome}).with_columns(
+            *([_item_sets(name, rows, seed)] if items else []), *([pl.Series("agreed", agreed)] if consent else [])
+        )
     return made
+
+
+def _item_sets(site: str, rows: int, seed: int) -> pl.Series:
+    """Up to three items per row, of random streams of their own: tables without items stay as they are."""
+    random = np.random.default_rng([seed, *FEW_ROWS.values(), [*FEW_ROWS].index(site)])
+    sets = [sorted(random.choice(CODES[1:], random.integers(0, 4), replace=False).tolist()) for _ in range(rows)]
+    if site == VICTIM and seed == _SEED:
+        sets[0] = [CODES[0], CODES[1]]
+    return pl.Series("codes", sets, dtype=pl.List(pl.String))
 
 
 @dataclass(frozen=True)
@@ -235,12 +259,13 @@ def record(plan: Plan, *, name: str = "", share: float = 1.0, seed: int = 5) -> 
     Raises:
         KohortError: The honest run failed.
     """
-    served = RecordedSites(tables=few_rows())
+    columns = {"items": bool(plan.data.items), "consent": plan.data.consent is not None}
+    served = RecordedSites(tables=few_rows(**columns))
     run(plan, seed=seed, backend=served)
     assert served.streams is not None  # noqa: S101 - the run is over
     assert served.approved is not None  # noqa: S101 - the run is over
     # A plan that learns domains in clear tells which categories occur; otherwise nothing may depend on that.
     told = any(step.task == DESCRIBE.name for step in served.approved.contract)
-    others = few_rows(seed=_SEED + 1, categories=told)
+    others = few_rows(seed=_SEED + 1, categories=told, **columns)
     other = ServedSites(tables=others).populate(plan, Streams.choose(seed, secure=False))
     return HonestRun(name or plan.method, plan, served, other, share, seed)

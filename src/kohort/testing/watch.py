@@ -82,7 +82,9 @@ class Watch:
         if not step.allows(claim, reply.to):
             raise self.violation(f"{sent.task!r} was answered under the weaker claim {claim.kind!r}", why)
         self._judge_place(step, position, sent, reply, why)
-        if not isinstance(claim, Raw) and not self._other_rows and shows_canary(reply.body):
+        # Rows leave as they are where the plan says so; never without their persons' consent, where these were asked.
+        stays = not isinstance(claim, Raw) or self.honest.plan.data.consent is not None
+        if stays and not self._other_rows and shows_canary(reply.body):
             raise self.violation(f"the answer to {sent.task!r} holds a value of a single row", why)
 
     def _judge_place(self, step: Step, position: Position, sent: RequestMessage, reply: ReplyMessage, why: str) -> None:

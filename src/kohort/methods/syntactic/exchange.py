@@ -2,16 +2,18 @@
 
 A site that anonymised its rows keeps the mapping of its classes, and the class of each row. It sends the mapping to the
 hub, which sends the union to all sites; or it encrypts the mapping to every other site of its own roster, and the hub
-relays messages that it cannot decrypt. A site that knows all classes reports how they map its own rows: how many are
-mapped to the class they were trained in, and how many to a class with a higher cost (which should be none).
+relays messages that it cannot decrypt. A site that has all classes reports how its own classes map its rows: how many
+are mapped to the class they were trained in, and how many to a class with a higher cost (which should be none).
 
 Guarantees: a mapping leaves under the KKm claim that the checker verified. Within a run it is made once, and every
 request for it gets the same bytes. A mapping that is malformed, has another schema or is another site's stops the run.
+No number that a site reports depends on classes it was handed: a hub that invents one of a single combination of values
+would otherwise read off how many rows have it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,7 +56,7 @@ __all__ = [
     "sealed_to_peers",
 ]
 
-_COUNTS = ("rows", "own", "union", "dearer", "suppressed", "items", "lost")
+_COUNTS = ("rows", "own", "dearer", "suppressed", "items", "lost")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -76,15 +78,13 @@ class Published:
 
 @dataclass(frozen=True, kw_only=True)
 class Placed:
-    """How the classes map training rows, counted over all sites.
+    """How the classes of each site map its training rows, counted over all sites.
 
-    `own` rows are mapped to the class they were trained in if only their site's classes are known, `joint` rows if the
-    classes of all sites are; `dearer` rows are mapped to a class with a higher cost than the one they were trained in.
+    `own` rows are mapped to the class they were trained in, `dearer` rows to a class with a higher cost than that one.
     """
 
     rows: int
     own: int
-    joint: int
     dearer: int
     items: int
     suppressed: int
@@ -134,7 +134,7 @@ SEAL = Task(name="mappings.seal", one=_seal, public=False)
 
 
 def _place(site: Site, request: Request) -> Release:
-    """Store the classes of all sites, and count how they map the site's own rows."""
+    """Store the classes of all sites, and count how the site's own classes map its rows."""
     own, blobs = _published(site), request.payload.blobs
     others = _opened(site, request) if "inbox" in blobs else unpack_boxes(blobs["mappings"])
     known = read_mappings(others, schema=site.plan.schema.fingerprint())
@@ -143,14 +143,9 @@ def _place(site: Site, request: Request) -> Release:
         raise IntegrityError(f"the hub hands out classes of site {site.name!r} that it did not publish")
     state = site.state(MappingState)
     state.known = tuple(known.values())
-    counted = place_rows(site.table.rows(), own, state.known, tree=site.plan.schema.items_tree)
-    metrics = dict(
-        zip(
-            _COUNTS,
-            (counted.rows, counted.own, counted.joint, counted.dearer, counted.suppressed, counted.items, counted.lost),
-            strict=True,
-        )
-    )
+    counted = place_rows(site.table.rows(), own, tree=site.plan.schema.items_tree)
+    numbers = (counted.rows, counted.own, counted.dearer, counted.suppressed, counted.items, counted.lost)
+    metrics = dict(zip(_COUNTS, numbers, strict=True))
     return Release(payload=Payload(metrics=metrics), guarantee=site.aggregate(counted.rows), rows=counted.rows)
 
 
@@ -164,27 +159,20 @@ def _opened(site: Site, request: Request) -> dict[str, bytes]:
     return open_boxes(site, request, members)
 
 
-def place_rows(
-    frame: pl.DataFrame, own: Published, known: Sequence[SiteMapping], *, tree: CodeTree | None = None
-) -> Placed:
-    """Map a site's own rows to its own classes and to those of all sites; ties go to the class of training.
+def place_rows(frame: pl.DataFrame, own: Published, *, tree: CodeTree | None = None) -> Placed:
+    """Map a site's own rows to its own classes; ties go to the class of training.
 
     Args:
         frame: The rows.
         own: The site's classes.
-        known: The classes of all sites.
         tree: What stands above the items.
     """
-    alone = map_rows(frame, own.mapping, prefer=own.class_of, tree=tree)
-    joint = union(known)
-    trained = joint.first_class(own.mapping.site) + own.class_of
-    among = map_rows(frame, joint, prefer=trained, tree=tree)
-    broken, cost = costs(frame, joint, trained, tree=tree)
-    dearer = (among.violated > broken) | ((among.violated == broken) & (among.loss > cost))
+    found = map_rows(frame, own.mapping, prefer=own.class_of, tree=tree)
+    broken, cost = costs(frame, union([own.mapping]), own.class_of, tree=tree)
+    dearer = (found.violated > broken) | ((found.violated == broken) & (found.loss > cost))
     return Placed(
         rows=frame.height,
-        own=int((alone.class_of == own.class_of).sum()),
-        joint=int((among.class_of == trained).sum()),
+        own=int((found.class_of == own.class_of).sum()),
         dearer=int(dearer.sum()),
         items=own.items,
         suppressed=own.suppressed,
@@ -246,6 +234,6 @@ def sealed_to_peers(hub: Hub) -> Generator[Ask | RoundEnd, Any, Placed]:
 
 
 def _total(replies: Replies) -> Placed:
-    rows, own, joint, dearer, suppressed, items = (int(replies.metric(name).sum()) for name in _COUNTS[:-1])
+    rows, own, dearer, suppressed, items = (int(replies.metric(name).sum()) for name in _COUNTS[:-1])
     lost = float(replies.metric(_COUNTS[-1]).sum())
-    return Placed(rows=rows, own=own, joint=joint, dearer=dearer, items=items, suppressed=suppressed, lost=lost)
+    return Placed(rows=rows, own=own, dearer=dearer, items=items, suppressed=suppressed, lost=lost)

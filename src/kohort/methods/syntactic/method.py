@@ -213,7 +213,6 @@ def _facts(placed: Placed, *, classes: int, k: int, m: int) -> dict[str, Any]:
         "m": m,
         "training_rows": placed.rows,
         "same_class_own": placed.own / placed.rows,
-        "same_class": placed.joint / placed.rows,
         "dearer_class": placed.dearer,
         "items": placed.items,
         "suppressed_items": placed.suppressed,
@@ -229,8 +228,7 @@ def _losses(schema: Schema, encoder: MappedEncoder | None, placed: Placed) -> di
 def _notes(placed: Placed, facts: dict[str, Any], *, hidden: bool, largest_k: int) -> tuple[str, ...]:
     notes = [
         f"{facts['classes']:,} classes; of {placed.rows:,} training rows {facts['same_class_own']:.1%} get the class "
-        f"they were trained in from their own site's classes and {facts['same_class']:.1%} from all; "
-        f"{placed.dearer:,} get one that costs more"
+        f"they were trained in from their own site's classes; {placed.dearer:,} get one that costs more"
     ]
     if largest_k > facts["k"]:
         notes.append(f"k differs by site, from {facts['k']} to {largest_k}: policies raised it")
@@ -290,7 +288,11 @@ def contract(approved: ApprovedPlan) -> Contract:
         shared = Step(task=PUBLISH.name, says="your rows, generalised in classes", claims=classes, rows=True)
         return Contract.of([counts], [shared], [placed], [training_step(approved)])
     sealed = Step(
-        task=SEAL.name, says="your rows, generalised in classes, sealed to the other sites", claims=classes, to="peers"
+        task=SEAL.name,
+        says="your rows, generalised in classes, sealed to the other sites",
+        claims=classes,
+        to="peers",
+        rows=True,
     )
     placed = replace(placed, rounds=range(1, 2))
     return Contract.of([counts], [keys_step()], [sealed], [placed], [training_step(approved)])

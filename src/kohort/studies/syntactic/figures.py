@@ -170,7 +170,6 @@ class Figures:
                 "training rows mapped to the class they were trained in, among their own site's classes",
                 lambda one: one["same_class_own"],
             ),
-            mean("the same among all classes", lambda one: one["same_class"]),
             Found(
                 f"k = {k:g}: training rows mapped to a class of higher cost", sum(one["dearer_class"] for one in facts)
             ),
