@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from kohort.evaluate.attacks.finding import Finding, beside_control
 from kohort.evaluate.attacks.released import Released, distinct, holds, texts_of
 from kohort.tables.cells import Interval, parse_cell
-from kohort.tables.hierarchy import Hierarchy
+from kohort.tables.column_blocks import Taxonomy
 
 __all__ = ["single_out"]
 
@@ -36,7 +36,7 @@ class _Texts:
     values: NDArray[np.str_]
     of_row: NDArray[np.int64]
 
-    def fits(self, cell: str, hierarchy: Hierarchy | None) -> Bools:
+    def fits(self, cell: str, hierarchy: Taxonomy | None) -> Bools:
         """Which rows a released cell could stand for."""
         return holds(cell, self.values, hierarchy)[self.of_row]
 
@@ -50,7 +50,7 @@ class _Column:
     groups: Mapping[str, _Texts | NDArray[np.float64]]
     """The same column of released rows, of persons in the table, and of others; as numbers where they are."""
     middle: float
-    hierarchy: Hierarchy | None
+    hierarchy: Taxonomy | None
 
     def fits(self, cell: str, whom: str) -> Bools:
         """Of whom a condition made of this cell is true.

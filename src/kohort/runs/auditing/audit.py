@@ -16,7 +16,9 @@ import polars as pl
 from kohort.errors import ConfigError
 from kohort.evaluate.attacks.finding import FAMILIES, Family, Finding, not_attacked, worst
 from kohort.methods.oneshot.paper import SEND_FACTORS
+from kohort.methods.syntactic.exchange import PUBLISH
 from kohort.privacy.ledger.ledger import Disclosure
+from kohort.runs.auditing.on_classes import classes_findings
 from kohort.runs.auditing.on_model import membership_findings
 from kohort.runs.auditing.on_rows import rows_findings, together_findings
 from kohort.runs.auditing.on_totals import totals_findings
@@ -28,7 +30,7 @@ __all__ = ["SHADOWS", "Audit", "attack_replay", "audit_folders", "audit_plan"]
 
 SHADOWS: Final = 64
 """Shadow models of the likelihood ratio, by default."""
-_NOTED: Final = frozenset({SEND_FACTORS.name})
+_NOTED: Final = frozenset({SEND_FACTORS.name, PUBLISH.name})
 _ROW_KINDS: Final = frozenset({"raw", "k-anonymous", "k-km"})
 _BYTES_PER_ROW: Final = 4
 """Less than so many bytes per row cannot hold the rows."""
@@ -150,6 +152,7 @@ def attack_replay(replay: Replay, *, shadows: int) -> tuple[Finding, ...]:
     made = [
         *membership_findings(replay, shadows=shadows),
         *rows_findings(replay, seed=replay.seed),
+        *classes_findings(replay, seed=replay.seed),
         *updates_findings(replay),
         *totals_findings(replay),
     ]
