@@ -140,7 +140,7 @@ def downcode(table: Recoded, others: pl.DataFrame, *, on: str, by: str, seed: in
 def _imagined(
     columns: Sequence[_Column], release: Integers, place: int, random: np.random.Generator
 ) -> tuple[list[Integers], Bools]:
-    """Rows that a class allows, as values of each column, and which of them no finer class of its release would take."""
+    """Rows that a class allows, as values of each column, and which of them no finer class would take."""
     drawn = []
     for column in columns:
         weight = np.where(column.of_class(place), column.common, 0.0)
@@ -150,7 +150,7 @@ def _imagined(
     takes = np.ones((len(finer), DRAWS), dtype=bool)
     for column, draws in zip(columns, drawn, strict=True):
         takes &= column.covers[column.cell_of[finer]][:, draws]
-    return drawn, ~takes.any(axis=0)
+    return drawn, np.asarray(~takes.any(axis=0))
 
 
 def _bet(column: _Column, place: int, left: Integers, truth: Integers, score: _Score) -> None:
@@ -175,7 +175,7 @@ def _column(table: Recoded, others: pl.DataFrame, name: str) -> _Column:
     members = {"" if one is None else one for cell in cells for one in _members(cell, taxonomy)}
     values = sorted({*seen, *members}, key=_as_number if number else str)
     code = {value: place for place, value in enumerate(values)}
-    common = np.bincount([code[value] for value in seen], minlength=len(values)) + 0.5
+    common = np.bincount([code[value] for value in seen], minlength=len(values)).astype(np.float64) + 0.5
     texts = np.array(values)
     covers = np.array([holds(cell, texts, taxonomy) for cell in cells])
     truth = np.array([code.get(value, -1) for value in texts_of(table.rows[name])], dtype=np.int64)
@@ -194,7 +194,7 @@ def _members(cell: str, taxonomy: Taxonomy | None) -> Sequence[str | None]:
     return (read,) if isinstance(read, str) else ()
 
 
-def _losses(cells: Sequence[str], covers: Bools, values: NDArray[np.str_], *, number: bool) -> Floats:
+def _losses(cells: NDArray[np.str_], covers: Bools, values: NDArray[np.str_], *, number: bool) -> Floats:
     """What a cell loses, 0 to 1: the width of an interval, or the share of values that a set or label stands for."""
     count = covers.sum(axis=1)
     share = np.where(count > 1, count / max(1, len(values)), 0.0)

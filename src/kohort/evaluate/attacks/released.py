@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from kohort.tables.cells import SUPPRESSED, Interval, Label, ValueSet, canonical_text, parse_cell
 from kohort.tables.column_blocks import Taxonomy
 
-__all__ = ["Released", "could_stand_for", "distinct", "holds", "texts_of"]
+__all__ = ["Attacked", "Released", "could_stand_for", "distinct", "holds", "texts_of"]
 
 Floats = NDArray[np.float32]
 
@@ -81,6 +81,27 @@ class Released:
         distinct = keyed.unique(maintain_order=True).with_row_index("class")
         place = keyed.join(distinct, on=columns, how="left", nulls_equal=True, maintain_order="left")["class"]
         return distinct.drop("class"), place.to_numpy().astype(np.int64)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attacked:
+    """A released table and whom its attacker is asked about.
+
+    Attributes:
+        table: The release.
+        members: Rows of persons in it, as they are.
+        others: Rows of persons who are not.
+        on: What was attacked, in words.
+        by: Who has it.
+        seed: Of the draws.
+    """
+
+    table: Released
+    members: pl.DataFrame
+    others: pl.DataFrame
+    on: str
+    by: str
+    seed: int = 0
 
 
 def could_stand_for(
