@@ -180,3 +180,18 @@ def test_an_altered_run_and_an_unknown_format_are_refused(plain: Path, tmp_path:
         assert kohort_here("export", plain, "--as", "card", "--out", tmp_path / "x")[0] == 6
     finally:
         card.write_text(before)
+
+
+def test_the_annex_of_an_audited_run_does_not_call_a_risk_unmeasured(plain: Path, tmp_path: Path) -> None:
+    from kohort.report.exports.annex import assessment_annex
+    from kohort.report.runs import check_run
+
+    raw = json.loads((plain / "run.json").read_text())
+    found = {"attack": "membership: loss threshold", "family": "membership", "on": "the model", "by": "anyone"}
+    audited = check_run(
+        {**raw, "attacks": [{**found, "success": 0.5, "guess": 0.5, "verdict": "no better"}]}, where="x"
+    )
+    text = assessment_annex(audited, {})
+    assert "audited: no attack of this kind applies to what left" in text
+    assert "not measured: run kohort audit" not in text
+    assert tmp_path.is_dir()
