@@ -152,15 +152,13 @@ def trade_off_chart(points: Sequence[Point], *, score: str, attack: str) -> str 
         {**vars(one), "readable": max(one.readable, 1.0), "name": one.label if one.on_front else ""} for one in points
     ]
     attacked = all(one.attack is not None for one in points)
-    panels = [*([("attack", attack, alt.Scale(zero=False, padding=18))] if attacked else [])]
-    panels.append(("readable", "bytes that can be read", alt.Scale(type="log", padding=18)))
-    made = [
-        _panel(rows, kinds, field, title, scale, score, _WIDTH / len(panels) - 60) for field, title, scale in panels
-    ]
+    sides = [*([("attack", attack, alt.Scale(zero=False, padding=18))] if attacked else [])]
+    sides.append(("readable", "bytes that can be read", alt.Scale(type="log", padding=18)))
+    made = [_side(rows, kinds, field, title, scale, score, _WIDTH / len(sides) - 60) for field, title, scale in sides]
     return drawn(alt.hconcat(*made, spacing=24) if len(made) > 1 else made[0], fit=len(made) == 1)
 
 
-def _panel(
+def _side(
     rows: list[dict[str, Any]], kinds: Sequence[str], field: str, title: str, scale: Any, score: str, width: float
 ) -> Any:
     import altair as alt
