@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -129,3 +130,60 @@ def test_set_belongs_to_a_plan(plan: Path, tmp_path: Path, kohort_here: Call) ->
     kohort_here("run", plan, "--out", tmp_path / "run")
     assert kohort_here("audit", tmp_path / "run", "--set", "train.rounds=1")[0] == 2
     assert kohort_here("audit", plan, plan)[0] == 2
+
+
+def test_a_folder_that_is_not_there_is_said_in_one_line(tmp_path: Path, kohort_here: Call) -> None:
+    code, _, err = kohort_here("audit", tmp_path / "nothing")
+    assert code == 2
+    assert "there is no run folder or plan" in err.replace("\n", " ")
+
+
+def test_a_report_with_an_audit_replaces_the_one_of_the_same_run_and_no_other(
+    plan: Path, tmp_path: Path, kohort_here: Call
+) -> None:
+    run, audit = tmp_path / "run", tmp_path / "audit.json"
+    kohort_here("run", plan, "--out", run)
+    kohort_here("audit", run, "--shadows", 0, "--out", audit)
+    assert kohort_here("report", run)[0] == 0
+    assert kohort_here("report", run)[0] == 2  # nothing new to say: asks for --force
+    assert kohort_here("report", run, "--audit", audit)[0] == 0
+    twin = json.loads((run / "report.json").read_text())
+    assert twin["runs"][0]["attacks"]
+    (run / "report.json").write_text("{}")
+    assert kohort_here("report", run, "--audit", audit)[0] == 2
+
+
+def test_reports_of_two_altered_runs_are_refused_and_an_unknown_signer_is_on_page_one(
+    plan: Path, tmp_path: Path, kohort_here: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kohort_here("run", plan, "--out", tmp_path / "run")
+    for name, file, old, new in (
+        ("model", "model/README.md", "kohort", "kohrot"),
+        ("figures", "run.json", '"accuracy": 0.', '"accuracy": 1.'),
+    ):
+        copied = tmp_path / name
+        shutil.copytree(tmp_path / "run", copied)
+        content = (copied / file).read_text()
+        assert old in content
+        (copied / file).write_text(content.replace(old, new, 1))
+        for edition in ([], ["--external"]):
+            assert kohort_here("report", copied, *edition)[0] == 6
+        assert not (copied / "report.html").exists()
+    monkeypatch.setattr("kohort.report.runs.user_pins", lambda: None)
+    code, _, err = kohort_here("report", tmp_path / "run", "--external")
+    assert code == 0
+    assert "signer unknown" in err
+    page = (tmp_path / "run" / "report-external.html").read_text()
+    assert page.index("is not known here: what left is consistent") < page.index("Summary for data protection")
+
+
+def test_a_run_that_did_not_finish_says_how_its_folder_is_used_again(
+    plan: Path, tmp_path: Path, kohort_here: Call
+) -> None:
+    refused = ("run", plan, "--out", tmp_path / "run", "--set", "policy.raw=false")
+    assert kohort_here(*refused)[0] == 4
+    code, _, err = kohort_here("run", plan, "--out", tmp_path / "run")
+    assert code == 2
+    assert "holds a run that did not finish" in err.replace("\n", " ")
+    assert "--force" in err
+    assert kohort_here("run", plan, "--out", tmp_path / "run", "--force")[0] == 0

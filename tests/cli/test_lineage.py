@@ -98,3 +98,14 @@ def test_a_person_is_looked_up_by_digest(finished: Path, tmp_path: Path, kohort_
     code, _, said = kohort_here("lineage", site, finished, "--person", "p2")
     assert code == 2
     assert "no release account" in said
+
+
+def test_without_a_site_the_sites_of_the_run_are_named(finished: Path, kohort_here: Call) -> None:
+    site = json.loads((finished / "ledger" / "ledger.jsonl").read_text().splitlines()[0])["site"]
+    code, _, err = kohort_here("lineage", finished)
+    assert code == 2
+    assert "needs the name of a site" in err
+    assert site in err
+    code, _, err = kohort_here("lineage", site)
+    assert code == 2
+    assert f"kohort lineage {site} DIR" in err.replace("\n", " ")

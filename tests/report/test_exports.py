@@ -20,7 +20,12 @@ METHODS = {
     "central": {},
     "masks": {"name": "fedavg", "secure": {"sum": "masks"}},
     "partial": {"gate": {"rule": "k-anonymity", "k": 5, "count": "local", "release_k": 5}},
+    "additive": {},
+    "syntactic": {"anonymise": {"k": 5}},
 }
+
+
+_NETWORK = {"model": {"kind": "logistic"}, "train": {"rounds": 2, "optimizer": "sgd", "lr": 0.1}}
 
 
 def canaries() -> tuple[pl.DataFrame, list[str]]:
@@ -51,10 +56,9 @@ def finished(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
                 "quasi": ["age", "ward"], "sensitive": ["outcome"], "features": ["ward", "dose", "age"], "test": 0.3,
             },
             "sites": {"count": 3},
-            "model": {"kind": "logistic"},
-            "train": {"rounds": 2, "optimizer": "sgd", "lr": 0.1},
             "policy": {"min_rows": 1, "raw": True},
             "method": method,
+            **({} if request.param == "additive" else _NETWORK),
         }
     )  # fmt: skip
     run(plan, out=folder / "run", seed=1)
@@ -70,12 +74,20 @@ def test_no_canary_is_in_any_export_report_or_audit(finished: Path, tmp_path: Pa
             "export", finished, "--as", name, "--out", tmp_path / name, "--audit", tmp_path / "audit.json"
         )
         assert code == 0, told
-    code, _, told = kohort_here("report", finished, "--out", tmp_path / "page.html", "--audit", tmp_path / "audit.json")
-    assert code == 0, told
+    for edition in ([], ["--external"]):
+        page = tmp_path / f"page{len(edition)}.html"
+        code, _, told = kohort_here("report", finished, *edition, "--out", page, "--audit", tmp_path / "audit.json")
+        assert code == 0, told
+        assert "<svg" in page.read_text()  # pictures are drawn as text in the page
     written = [path for path in tmp_path.rglob("*") if path.is_file()]
-    assert len(written) == 1 + 3 + 4 + 2
-    everything = "\n".join([table, said, *(path.read_text() for path in written)])
+    assert len(written) == 1 + 3 + 4 + 2 * 2
+    kept = [*finished.glob("ledger/*"), finished / "run.json", finished / "plan.json"]
+    everything = "\n".join([table, said, *(path.read_bytes().decode(errors="replace") for path in [*written, *kept])])
     assert [secret for secret in secrets if secret in everything] == []
+    assert len(secrets) >= 500
+    outside = "\n".join((tmp_path / f"page1.{ending}").read_text() for ending in ("html", "json"))
+    assert str(finished.parent) not in outside  # no path
+    assert "site-" not in outside  # no site by name
     assert str(finished.parent) not in (tmp_path / "card").read_text()[:800]  # no path of the table in the metadata
 
 
@@ -168,3 +180,18 @@ def test_an_altered_run_and_an_unknown_format_are_refused(plain: Path, tmp_path:
         assert kohort_here("export", plain, "--as", "card", "--out", tmp_path / "x")[0] == 6
     finally:
         card.write_text(before)
+
+
+def test_the_annex_of_an_audited_run_does_not_call_a_risk_unmeasured(plain: Path, tmp_path: Path) -> None:
+    from kohort.report.exports.annex import assessment_annex
+    from kohort.report.runs import check_run
+
+    raw = json.loads((plain / "run.json").read_text())
+    found = {"attack": "membership: loss threshold", "family": "membership", "on": "the model", "by": "anyone"}
+    audited = check_run(
+        {**raw, "attacks": [{**found, "success": 0.5, "guess": 0.5, "verdict": "no better"}]}, where="x"
+    )
+    text = assessment_annex(audited, {})
+    assert "audited: no attack of this kind applies to what left" in text
+    assert "not measured: run kohort audit" not in text
+    assert tmp_path.is_dir()

@@ -17,16 +17,26 @@ from typer.testing import CliRunner
 
 from kohort.cli.app import build
 from kohort.errors import ConfigError, DataError
-from kohort.evaluate.choice import COSTS, Condition, cheapest, figures_of, front, objectives, parse_conditions
+from kohort.evaluate.choice import (
+    COSTS,
+    Condition,
+    cheapest,
+    figures_of,
+    front,
+    intervals_of,
+    objectives,
+    parse_conditions,
+)
 from kohort.privacy.dp.accounting import Event, describe, epsilon_of
 from kohort.privacy.dp.tuning import cost_of_choice
 from kohort.privacy.guarantee import DP
 from kohort.privacy.ledger.summary import spent_by_site
 from kohort.rng import Streams
-from kohort.runs.compare import Sweep, compare, variants_of
+from kohort.runs.compare import Options, compare
 from kohort.runs.config import load_plan
 from kohort.runs.low_risk import HELD_OUT, low_risk_only
 from kohort.runs.simulation import Population, populate
+from kohort.runs.sweeps import Sweep, strong_variants, variants_of
 
 ROWS = 900
 PLAN = """
@@ -123,7 +133,7 @@ figures = st.fixed_dictionaries(
         "accuracy": st.integers(0, 3).map(float),
         "epsilon": st.sampled_from([0.5, 1.0, inf]),
         "rows_released": st.integers(0, 2).map(float),
-        "bytes_up": st.integers(0, 2).map(float),
+        "bytes_readable": st.integers(0, 2).map(float),
     }
 )
 
@@ -172,7 +182,7 @@ def attacked(area: float | None) -> list[dict[str, object]]:
 
 
 def test_an_attack_is_an_axis_where_all_settings_were_attacked() -> None:
-    base = {"accuracy": 0.8, "epsilon": inf, "rows_released": 0.0, "bytes_up": 1.0}
+    base = {"accuracy": 0.8, "epsilon": inf, "rows_released": 0.0, "bytes_readable": 1.0}
     leaky, tight = {**base, "accuracy": 0.81, "membership": 0.64}, {**base, "membership": 0.51}
     assert front([leaky, tight]) == [0, 1]
     assert front([leaky, base]) == [0]  # one was not attacked: compared in the rest alone
@@ -197,7 +207,7 @@ def test_an_attack_is_an_axis_where_all_settings_were_attacked() -> None:
 
 def test_attacks_are_figures_and_survive_an_interruption(plan: Path, tmp_path: Path) -> None:
     settings = variants_of(plan, [Sweep("train.lr", ("0.1", "0.5"))])
-    whole = compare(settings, out=tmp_path / "a", attack=True, choose="accuracy>=0, membership<=0.9")
+    whole = compare(settings, out=tmp_path / "a", choose="accuracy>=0, membership<=0.9", options=Options(attack=True))
     assert all("membership" in line["figures"] for line in whole["settings"])
     assert whole["objectives"][-1] == "membership"
     assert whole["chosen"] is not None
@@ -212,9 +222,66 @@ def test_attacks_are_figures_and_survive_an_interruption(plan: Path, tmp_path: P
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        compare(settings, out=tmp_path / "b", attack=True, say=stop_at_two)
-    again = compare(settings, out=tmp_path / "b", attack=True, resume=True)
+        compare(settings, out=tmp_path / "b", say=stop_at_two, options=Options(attack=True))
+    stored = next((tmp_path / "b").glob("run-1*.attacks.json"))
+    known = json.loads(stored.read_bytes())
+    known["attacks"][0]["note"] = "kept"
+    stored.write_text(json.dumps(known))
+    again = compare(settings, out=tmp_path / "b", options=Options(attack=True, resume=True))
+    assert again["runs"][0]["attacks"][0]["note"] == "kept"  # an attack that was made is not made again
+    assert again["runs"][1]["attacks"][0]["note"] == ""
     assert [line["figures"] for line in again["settings"]] == [line["figures"] for line in whole["settings"]]
+
+
+def test_what_can_be_read_is_one_total_of_a_secure_sum_and_nothing_of_ciphertexts() -> None:
+    run = {"metrics": {}, "bytes": {"up": 1}, "rounds": 1, "epsilon": None}
+    sums = {"kind": "secure-sum", "rows": 9, "size": 1_000, "guarantee": "secure-sum(sites=10, threshold=7)"}
+    shown = [sums, {"kind": "encrypted", "rows": 0, "size": 70}, {"kind": "aggregate", "rows": 3, "size": 40}]
+    assert figures_of([{**run, "disclosed": shown}])["bytes_readable"] == 140
+
+
+def test_the_best_of_all_attacks_is_the_axis_where_runs_were_audited_whole() -> None:
+    run = {"metrics": {"accuracy": 0.8}, "disclosed": [], "bytes": {"up": 1}, "rounds": 1, "epsilon": None}
+    found = [
+        {"family": "membership", "success": 0.6, "guess": 0.5},
+        {"family": "linkage", "success": 0.4, "guess": 0.1},
+    ]
+    audited = figures_of([{**run, "attacks": found, "audited": True}])
+    assert audited["advantage"] == pytest.approx(0.3)
+    assert objectives([audited])[-1] == "advantage"
+    assert "advantage" not in figures_of([{**run, "attacks": found}])
+
+
+def test_seeds_give_an_interval_around_the_mean_and_one_run_has_that_of_its_test_rows() -> None:
+    run = {"disclosed": [], "bytes": {"up": 1}, "rounds": 1, "epsilon": None}
+    one = {**run, "metrics": {"accuracy": 0.8, "intervals": {"accuracy": [0.78, 0.82]}}}
+    assert intervals_of([one]) == {"accuracy": (0.78, 0.82)}
+    low, high = intervals_of([one, {**run, "metrics": {"accuracy": 0.9}}])["accuracy"]
+    assert (low + high) / 2 == pytest.approx(0.85)
+    assert (high - low) / 2 == pytest.approx(12.706 * 0.05, rel=1e-3)  # Student's t, one degree of freedom
+    assert "epsilon" not in intervals_of([one, one])  # infinite without noise
+
+
+def test_strengths_of_methods_are_settings_and_one_that_a_policy_refuses_is_listed(plan: Path, tmp_path: Path) -> None:
+    settings = strong_variants(plan, "additive,central", overrides=["method.min_bin=5"])
+    assert [one.protection for one in settings] == ["masks", "epsilon", "epsilon", "none"]
+    result = compare([settings[0], settings[3]], out=tmp_path / "out", options=Options(keep_going=True))
+    assert [line["set"] for line in result["settings"]] == [{"method": "additive", "protection": "masks"}]
+    (left,) = result["left_out"]
+    assert left["what"].startswith("method = central")
+    assert "raw" in left["why"]
+    with pytest.raises(ConfigError, match="no setting could be run"):
+        compare(settings[3:], out=tmp_path / "none", options=Options(keep_going=True))
+    with pytest.raises(ConfigError, match="no strengths are known"):
+        strong_variants(plan, "additve")
+
+
+def test_runs_side_by_side_are_those_one_after_the_other(plan: Path, tmp_path: Path) -> None:
+    settings = variants_of(plan, [Sweep("policy.min_rows", ("20", "100000"))])
+    alone = compare(settings[:1], out=tmp_path / "one")
+    beside = compare(settings, out=tmp_path / "two", options=Options(jobs=2, keep_going=True))
+    assert [one["ledger_head"] for one in beside["runs"]] == [one["ledger_head"] for one in alone["runs"]]
+    assert "min_rows 100000" in beside["left_out"][0]["why"].replace(",", "")
 
 
 def test_thousands_of_runs_need_a_yes(plan: Path, tmp_path: Path) -> None:
@@ -230,7 +297,8 @@ def test_figures_are_means_and_a_run_without_noise_has_no_epsilon() -> None:
     noisy, plain = {**run, "epsilon": 0.5}, {**run, "epsilon": None}
     raw = {**noisy, "metrics": {"accuracy": 0.6}, "disclosed": [{"kind": "raw", "rows": 30}, {"kind": "dp", "rows": 9}]}
     assert figures_of([noisy, raw]) == {
-        "accuracy": pytest.approx(0.7), "epsilon": 0.5, "rows_released": 15, "bytes_up": 10, "rounds": 2,
+        "accuracy": pytest.approx(0.7), "epsilon": 0.5, "rows_released": 15, "bytes_readable": 0,
+        "bytes_up": 10, "rounds": 2,
     }  # fmt: skip
     assert figures_of([noisy, plain])["epsilon"] == inf
 
@@ -322,7 +390,7 @@ def _with_low(whole: Population, total: int) -> Population:
 
 def test_a_comparison_runs_every_setting_and_names_the_cheapest(plan: Path, tmp_path: Path) -> None:
     settings = variants_of(plan, [Sweep("train.rounds", ("1", "4"))])
-    result = compare(settings, out=tmp_path / "out", seeds=2, choose="accuracy>=0")
+    result = compare(settings, out=tmp_path / "out", choose="accuracy>=0", options=Options(seeds=2))
     assert len(result["runs"]) == 4
     assert [run["seed"] for run in result["runs"]] == [0, 1, 0, 1]
     assert result["folders"][2] == "run-3_rounds=4_seed=0"
@@ -332,8 +400,8 @@ def test_a_comparison_runs_every_setting_and_names_the_cheapest(plan: Path, tmp_
     assert result["tuning"] is None
     assert json.loads((tmp_path / "out" / "compare.json").read_bytes()) == result
     with pytest.raises(ConfigError, match="exists"):
-        compare(settings, out=tmp_path / "out", seeds=2)
-    again = compare(settings[:1], out=tmp_path / "out", force=True)
+        compare(settings, out=tmp_path / "out", options=Options(seeds=2))
+    again = compare(settings[:1], out=tmp_path / "out", options=Options(force=True))
     assert [folder.name for folder in sorted((tmp_path / "out").glob("run-*"))] == again["folders"]
 
 
@@ -342,7 +410,7 @@ def test_an_interrupted_comparison_goes_on(plan: Path, tmp_path: Path) -> None:
     compare(settings[:1], out=tmp_path / "out")
     finished = tmp_path / "out" / "run-1_lr=0.1" / "run.json"
     first = finished.stat().st_mtime_ns
-    result = compare(settings, out=tmp_path / "out", resume=True)
+    result = compare(settings, out=tmp_path / "out", options=Options(resume=True))
     assert finished.stat().st_mtime_ns == first, "a finished run is not made again"
     assert len(result["runs"]) == 2
     whole = compare(settings, out=tmp_path / "whole")
@@ -352,7 +420,7 @@ def test_an_interrupted_comparison_goes_on(plan: Path, tmp_path: Path) -> None:
 def test_a_comparison_on_other_rows_does_not_go_on_with_finished_runs(plan: Path, tmp_path: Path) -> None:
     settings = variants_of(plan, [])
     whole = compare(settings, out=tmp_path / "out")
-    small = compare(settings, out=tmp_path / "out", rows="low-risk", resume=True)
+    small = compare(settings, out=tmp_path / "out", options=Options(rows="low-risk", resume=True))
     assert sum(small["runs"][0]["site_rows"].values()) < sum(whole["runs"][0]["site_rows"].values()) / 2
 
 

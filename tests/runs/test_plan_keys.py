@@ -19,9 +19,9 @@ from kohort.errors import ConfigError
 from kohort.methods.registry import find_method, methods
 from kohort.protocol.plan.approved import ModelSection, TrainSection
 from kohort.runs.agreed import approved_plan_for
-from kohort.runs.compare import Sweep, variants_of
 from kohort.runs.config import Plan, load_plan, only_read, read_plan
 from kohort.runs.run import run
+from kohort.runs.sweeps import Sweep, variants_of
 from kohort.tables.schema import Schema
 
 Call = Callable[..., tuple[int, str, str]]

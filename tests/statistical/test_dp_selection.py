@@ -18,10 +18,11 @@ from kohort.cli.app import build
 from kohort.errors import ConfigError, RefusedError
 from kohort.rng import Streams
 from kohort.runs import private_choice
-from kohort.runs.compare import Variant, choose_privately
+from kohort.runs.compare import choose_privately
 from kohort.runs.config import load_plan
 from kohort.runs.private_choice import JUDGED, parted
 from kohort.runs.simulation import populate
+from kohort.runs.sweeps import Variant
 
 TRIES, DELTA = 6.0, 1e-4
 

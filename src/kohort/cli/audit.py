@@ -77,6 +77,11 @@ def _attacked(what: list[Path], *, shadows: int, seed: int, overrides: list[str]
     from kohort.errors import ConfigError
     from kohort.runs.auditing.audit import audit_folders, audit_plan
 
+    for path in what:
+        if not path.exists():
+            raise ConfigError(
+                f"there is no run folder or plan {path}", hint="Give the --out folder of a run, or a plan"
+            )
     if all(path.is_dir() for path in what):
         if overrides:
             raise ConfigError("--set changes a plan, and this is a finished run", hint="Give the plan instead")

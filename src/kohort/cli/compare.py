@@ -14,7 +14,8 @@ from kohort.cli.common import ForceOption, JsonOption, emit, say, stdout
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from kohort.runs.compare import Rows, Variant
+    from kohort.runs.compare import Rows
+    from kohort.runs.sweeps import Variant
 
 __all__ = ["register"]
 
@@ -30,9 +31,13 @@ def compare(
     plan: Annotated[Path, typer.Argument(metavar="PLAN.toml", help="The plan to vary.")],
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for the runs and compare.json.")],
     sweep: Annotated[
-        list[str],
+        list[str] | None,
         typer.Option("--sweep", metavar="a.b=v1,v2", help="A key of the plan and its values; may be repeated."),
-    ],
+    ] = None,
+    strengths: Annotated[
+        str | None,
+        typer.Option(metavar="all|METHOD,...", help="Three strengths of protection of each of these methods instead."),
+    ] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", metavar="a.b=v", help="Change a key of the plan.")] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Runs per setting, with seeds 0, 1, ...")] = 1,
     choose: Annotated[
@@ -54,6 +59,10 @@ def compare(
     attack: Annotated[
         bool, typer.Option("--attack", help="Attack every model: membership is one more figure, and axis of the front.")
     ] = False,
+    shadows: Annotated[
+        int, typer.Option(min=0, help="Audit every run whole, with so many shadow models; 0 for membership alone.")
+    ] = 0,
+    jobs: Annotated[int, typer.Option(min=1, help="Runs at a time, each in a process of its own.")] = 1,
     yes: Annotated[bool, typer.Option("--yes", help=f"Do not ask before more than {ASK_ABOVE:,} runs.")] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted comparison in DIR.")] = False,
     force: ForceOption = False,
@@ -67,12 +76,15 @@ def compare(
     Example: kohort compare examples/fedavg.toml --sweep train.lr=0.001,0.01 --seeds 3 --out out/rates
     """
     from kohort.errors import ConfigError
-    from kohort.runs.compare import Sweep, variants_of
+    from kohort.runs.compare import Options
     from kohort.runs.compare import compare as compare_settings
 
-    settings = variants_of(plan, [Sweep.parse(text) for text in sweep], overrides=set_ or [])
+    settings = _settings(plan, sweep or [], strengths, set_ or [])
     if private is not None:
-        _require_alone(attack=attack, seeds=seeds != 1, choose=choose is not None, rows=rows != "all", resume=resume)
+        _require_alone(
+            attack=attack or shadows > 0, seeds=seeds != 1, choose=choose is not None, rows=rows != "all",
+            resume=resume, jobs=jobs != 1, strengths=strengths is not None,
+        )  # fmt: skip
         _choose_privately(settings, out=out, tries=private, seed=seed, force=force, json=json)
         return
     if seed:
@@ -81,13 +93,18 @@ def compare(
     result = compare_settings(
         settings,
         out=out,
-        seeds=seeds,
         choose=choose,
-        attack=attack,
-        rows=cast("Rows", rows),
-        resume=resume,
-        force=force,
         say=lambda line: None if json else say(line),
+        options=Options(
+            seeds=seeds,
+            rows=cast("Rows", rows),
+            attack=attack,
+            shadows=shadows,
+            jobs=jobs,
+            keep_going=strengths is not None,
+            resume=resume,
+            force=force,
+        ),
     )
     if json:
         emit(result)
@@ -96,6 +113,17 @@ def compare(
     for line in _conclusions(result, choose):
         stdout().print(line, markup=False)
     stdout().print(f"Written to {out}. kohort report {out} shows the runs side by side.", markup=False)
+
+
+def _settings(plan: Path, sweep: list[str], strengths: str | None, overrides: list[str]) -> list[Variant]:
+    from kohort.errors import ConfigError
+    from kohort.runs.sweeps import Sweep, strong_variants, variants_of
+
+    if bool(sweep) == (strengths is not None):
+        raise ConfigError("compare needs settings", hint="Give --sweep a.b=v1,v2, or --strengths all")
+    if strengths is not None:
+        return strong_variants(plan, strengths, overrides=overrides)
+    return variants_of(plan, [Sweep.parse(text) for text in sweep], overrides=overrides)
 
 
 def _ask_first(runs: int, *, yes: bool) -> None:
@@ -137,31 +165,48 @@ def _choose_privately(settings: list[Variant], *, out: Path, tries: float, seed:
 
 
 def _table(result: Mapping[str, Any]) -> Table:
+    from rich.markup import escape
     from rich.table import Table
 
-    from kohort.evaluate.choice import score_name
-
     lines = result["settings"]
-    score = score_name(lines[0]["figures"])
-    attacked = "membership" in lines[0]["figures"]
-    more = ["membership"] if attacked else []
-    table = Table(*lines[0]["set"], score, "epsilon", *more, "rows released", "MB up", "Pareto front")
+    known = set.intersection(*(set(line["figures"]) for line in lines))
+    columns = [name for name in _COLUMNS if name in known]
+    table = Table(*lines[0]["set"], *(_COLUMNS[name] for name in columns), "front")
     for line in lines:
-        figures = line["figures"]
-        table.add_row(
-            *line["set"].values(),
-            f"{figures[score]:.4f}",
-            "-" if figures["epsilon"] is None else f"{figures['epsilon']:.3g}",
-            *([f"{figures['membership']:.4f}"] if attacked else []),
-            f"{figures['rows_released']:,.0f}",
-            f"{figures['bytes_up'] / 1e6:.2f}",
-            "yes" if line["runs"][0] in result["pareto"] else "",
-        )
+        cells = [_cell(name, line) for name in columns]
+        on_front = "yes" if line["runs"][0] in result["pareto"] else ""
+        table.add_row(*(escape(value) for value in line["set"].values()), *cells, on_front)
     return table
 
 
+_COLUMNS: Final = {
+    "accuracy": "accuracy",
+    "f1": "F1",
+    "auc": "AUC",
+    "r2": "R2",
+    "rmse": "RMSE",
+    "mae": "MAE",
+    "epsilon": "epsilon",
+    "membership": "membership",
+    "advantage": "best attack above a guess",
+    "rows_released": "rows released",
+    "bytes_readable": "MB readable",
+}
+
+
+def _cell(name: str, line: Mapping[str, Any]) -> str:
+    """A figure as a table shows it, with its interval where it has one."""
+    value, ends = line["figures"][name], line.get("intervals", {}).get(name)
+    if value is None:
+        return "-"
+    if name in ("epsilon", "rows_released", "bytes_readable"):
+        return {"epsilon": f"{value:.3g}", "rows_released": f"{value:,.0f}"}.get(name, f"{value / 1e6:.2f}")
+    half = f" ±{(ends[1] - ends[0]) / 2:.3f}" if ends is not None and name in ("accuracy", "r2", "f1", "auc") else ""
+    return f"{value:.3f}{half}"
+
+
 def _conclusions(result: Mapping[str, Any], choose: str | None) -> list[str]:
-    lines = []
+    lines = [f"Left out: {one['what']}: {one['why']}" for one in result.get("left_out", ())]
     if choose is not None:
         chosen = result["chosen"]
         found = next((line for line in result["settings"] if chosen in line["runs"]), None)
@@ -173,5 +218,10 @@ def _conclusions(result: Mapping[str, Any], choose: str | None) -> list[str]:
         lines.append(
             f"Choosing among these {cost['runs']} runs costs epsilon {cost['epsilon']:.4g}, delta {cost['delta']:.3g} "
             f"for each {cost['unit']} ({whose}), not what one run costs."
+        )
+    elif choose is not None:
+        lines.append(
+            "The choice was made on the test rows of these runs: report its score on rows that no run has seen, and "
+            "where rows are private, choose with --private or --rows low-risk."
         )
     return lines

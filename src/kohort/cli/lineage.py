@@ -22,7 +22,9 @@ def register(app: typer.Typer) -> None:
 
 def lineage(
     site: Annotated[str, typer.Argument(metavar="SITE", help="The site's name.")],
-    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Run folders, or the folder of a real site.")],
+    folders: Annotated[
+        list[Path] | None, typer.Argument(metavar="DIR...", help="Run folders, or the folder of a real site.")
+    ] = None,
     person: Annotated[
         str | None, typer.Option("--person", metavar="KEY", help="Also the releases that hold this person.")
     ] = None,
@@ -39,9 +41,14 @@ def lineage(
 
     Example: kohort lineage north out/fedavg out/partial
     """
-    from kohort.runs.lineage import lineage_of, releases_with_person
+    from kohort.errors import ConfigError
+    from kohort.runs.lineage import lineage_of, releases_with_person, sites_of
     from kohort.transport.deployment.pins import pins_for
 
+    if not folders:
+        known = f"It has {sites_of(Path(site))}: kohort lineage SITE {site}" if Path(site).is_dir() else ""
+        hint = known or f"Add the folders of runs: kohort lineage {site} DIR..."
+        raise ConfigError("lineage needs the name of a site and the folder of a run", hint=hint)
     found = [lineage_of(site, folder, pins=pins_for(folder)) for folder in folders]
     result: dict[str, Any] = {"site": site, "runs": [item.to_mapping() for item in found]}
     if person is not None:

@@ -6,7 +6,9 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from threading import Event, Thread
+from time import monotonic
+from typing import TYPE_CHECKING, Final
 
 from kohort.cli.common import say, stderr
 
@@ -14,6 +16,9 @@ if TYPE_CHECKING:
     from kohort.runs.run import Progress
 
 __all__ = ["between_rounds", "round_bar"]
+
+QUIET_SECONDS: Final = 20.0
+"""After so long without a line, plain output says that the run goes on."""
 
 
 @contextmanager
@@ -28,7 +33,11 @@ def round_bar(title: str, *, quiet: bool = False) -> Iterator[Callable[[Progress
         A function to give to `run` as `watch`. On a terminal it moves a bar; elsewhere it prints about ten lines.
     """
     if not sys.stderr.isatty():
-        yield _silent if quiet else _plain_lines(title)
+        if quiet:
+            yield _silent
+            return
+        with _heartbeat(title, _plain_lines(title)) as watch_lines:
+            yield watch_lines
         return
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as RichProgress
@@ -88,6 +97,29 @@ def between_rounds(watch: Callable[[Progress], None]) -> Iterator[Callable[[Prog
         raise
     finally:
         signal.signal(signal.SIGINT, former)
+
+
+@contextmanager
+def _heartbeat(title: str, show: Callable[[Progress], None]) -> Iterator[Callable[[Progress], None]]:
+    """Say every now and then that a run is alive, where its rounds say nothing for long."""
+    began, rounds, ended = monotonic(), [0], Event()
+
+    def watch(progress: Progress) -> None:
+        rounds[0] = progress.round
+        show(progress)
+
+    def beat() -> None:
+        while not ended.wait(QUIET_SECONDS):
+            at = f"round {rounds[0] + 1}" if rounds[0] else "setting up, or in the first round"
+            say(f"{title}: {at}, {monotonic() - began:.0f} s")
+
+    thread = Thread(target=beat, daemon=True)
+    thread.start()
+    try:
+        yield watch
+    finally:
+        ended.set()
+        thread.join()
 
 
 def _silent(progress: Progress) -> None:

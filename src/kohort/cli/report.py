@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -25,37 +25,86 @@ def report(
     audit: Annotated[
         Path | None, typer.Option("--audit", metavar="FILE", help="Show what kohort audit --out FILE found.")
     ] = None,
+    external: Annotated[
+        bool, typer.Option("--external", help="Leave out what is about single sites and machines, for outsiders.")
+    ] = False,
+    pdf: Annotated[
+        bool, typer.Option("--pdf", help="Also print it to a PDF beside the page, by an installed Chromium.")
+    ] = False,
     title: Annotated[str, typer.Option(help="Title of the page.")] = "",
     force: ForceOption = False,
     json: JsonOption = False,
 ) -> None:
     """Write one HTML page about a run, or one that compares several, and its JSON twin.
 
-    Verifies the ledger of every run first; exits with 6 when a run or its ledger was changed.
+    Verifies the ledger of every run first; exits with 6 when a run or its ledger was changed. With --audit, a report of
+    the same runs is replaced; other files need --force.
 
     Example: kohort report out/fedavg
     """
-    from kohort.files import require_new
-    from kohort.report.audits import AUDIT_FILE, with_audits
     from kohort.report.curves import read_runs_with_curves
     from kohort.report.page import json_path, write_report
+    from kohort.report.printing import find_browser, pdf_path, print_pdf
     from kohort.report.runs import read_shared_plan
+    from kohort.report.trade_off import read_settings
 
-    page = out if out is not None else folder / "report.html"
-    for path in (page, json_path(page)):
-        require_new(path, force=force)
+    page = out if out is not None else folder / ("report-external.html" if external else "report.html")
+    browser = find_browser() if pdf else None
+    written = [page, json_path(page), *([pdf_path(page)] if pdf else [])]
+    if audit is None:
+        _require_new(written, force=force)
     runs = read_runs_with_curves(folder)
-    beside = audit or (folder / AUDIT_FILE if (folder / AUDIT_FILE).is_file() else None)
-    if beside is not None:
-        runs = with_audits(runs, beside)
-    methods = list(dict.fromkeys(run["method"] for run in runs))
-    heading = title or (f"A run of {methods[0]}" if len(runs) == 1 else f"{len(runs)} runs compared")
-    twin = write_report(page, runs, title=heading, plan=read_shared_plan(folder))
-    for run in runs:
-        if run.get("ledger"):
-            for note in run["ledger"]["notes"]:
-                say(f"warning: {run.get('name') or run['method']}: {note}")
+    if audit is not None:
+        _require_new(written, force=force or _is_of(json_path(page), runs))
+    runs = _with_audit(runs, folder, audit)
+    twin = write_report(
+        page,
+        runs,
+        title=title or _heading(runs),
+        plan=read_shared_plan(folder),
+        edition="external" if external else "internal",
+        settings=read_settings(folder),
+    )
+    if browser is not None:
+        print_pdf(page, pdf_path(page), browser=browser)
+    _warn(runs)
     if json:
-        emit({"out": str(page), "json": str(twin), "runs": len(runs)})
+        emit({"out": str(page), "json": str(twin), "pdf": str(pdf_path(page)) if pdf else None, "runs": len(runs)})
     else:
         say(f"{len(runs)} {'run' if len(runs) == 1 else 'runs'}, ledgers verified where present. Written to {page}")
+
+
+def _require_new(paths: list[Path], *, force: bool) -> None:
+    from kohort.files import require_new
+
+    for path in paths:
+        require_new(path, force=force)
+
+
+def _with_audit(runs: list[dict[str, Any]], folder: Path, audit: Path | None) -> list[dict[str, Any]]:
+    """Runs with the findings of the given audit, or of the one beside them."""
+    from kohort.report.audits import AUDIT_FILE, with_audits
+
+    beside = audit or (folder / AUDIT_FILE if (folder / AUDIT_FILE).is_file() else None)
+    return runs if beside is None else with_audits(runs, beside)
+
+
+def _heading(runs: list[dict[str, Any]]) -> str:
+    return f"A run of {runs[0]['method']}" if len(runs) == 1 else f"{len(runs)} runs compared"
+
+
+def _warn(runs: list[dict[str, Any]]) -> None:
+    for run in runs:
+        for note in run["ledger"]["notes"] if run.get("ledger") else ():
+            say(f"warning: {run.get('name') or run['method']}: {note}")
+
+
+def _is_of(twin: Path, runs: list[dict[str, Any]]) -> bool:
+    """Whether a report of the same runs is there, which one with an audit says more than."""
+    from json import loads
+
+    try:
+        known = loads(twin.read_bytes())["runs"]
+        return [run.get("ledger_head") for run in known] == [run.get("ledger_head") for run in runs]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return False

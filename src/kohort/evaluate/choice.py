@@ -1,7 +1,9 @@
 """Which of several settings to take: those no other beats in everything, and the cheapest that is good enough.
 
 A setting is described by its mean figures over the seeds. What counts as cost is what the sites give away, never time:
-epsilon (a setting without noise has none to keep, so it counts as infinite), then rows that left, then bytes.
+epsilon (a setting without noise has none to keep, so it counts as infinite), then rows that left, then the bytes that
+somebody can read: of a secure sum one total, of ciphertexts none. Where runs were attacked, the success of membership
+inference is an axis, or how far the best of all attacks is above its guess.
 
 Guarantee: a setting is off the front only if another is at least as good in every respect and better in one.
 """
@@ -12,13 +14,14 @@ import operator
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import inf
-from statistics import fmean
+from math import inf, isfinite, sqrt
+from statistics import fmean, stdev
 from typing import Any, Final
 
 from kohort.errors import ConfigError, nearest
 
 __all__ = [
+    "ADVANTAGE",
     "COSTS",
     "MEMBERSHIP",
     "Condition",
@@ -26,15 +29,21 @@ __all__ = [
     "cheapest",
     "figures_of",
     "front",
+    "intervals_of",
     "objectives",
     "parse_conditions",
     "score_name",
 ]
 
-COSTS: Final = ("epsilon", "rows_released", "bytes_up")
+COSTS: Final = ("epsilon", "rows_released", "bytes_readable")
 """In the order in which they decide between settings that are good enough."""
 MEMBERSHIP: Final = "membership"
 """The success of membership inference, where runs were attacked: an axis of the front beside the costs."""
+ADVANTAGE: Final = "advantage"
+"""How far the best attack of a whole audit is above its guess: an axis in place of membership alone."""
+_SITES: Final = re.compile(r"\bsites=(\d+)")
+_T95: Final = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
+"""Quantiles of Student's t for 2 to 10 seeds; the normal one for more."""
 ROW_KINDS: Final = frozenset({"raw", "k-anonymous", "k-km"})
 _COMPARISONS: Final = {">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt}
 _CONDITION = re.compile(r"\A\s*([a-z0-9_]+)\s*(>=|<=|>|<)\s*(\S+)\s*\Z")
@@ -49,6 +58,29 @@ def figures_of(runs: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     return {name: fmean(figures[name] for figures in each) for name in each[0] if name in shared} if each else {}
 
 
+def intervals_of(runs: Sequence[Mapping[str, Any]]) -> dict[str, tuple[float, float]]:
+    """The 95 % interval of every figure that has one.
+
+    Args:
+        runs: The runs of one setting, one per seed.
+
+    Returns:
+        Over several seeds, that of their mean; of one run, those of its measures over its test rows.
+    """
+    if len(runs) == 1:
+        known = (runs[0].get("metrics") or {}).get("intervals") or {}
+        return {name: (float(low), float(high)) for name, (low, high) in known.items()}
+    each = [_figures_of_run(run) for run in runs]
+    shared = [name for name in each[0] if all(name in one and isfinite(one[name]) for one in each)] if each else []
+    t = _T95[len(each) - 2] if len(each) - 2 < len(_T95) else 1.96
+    found = {}
+    for name in shared:
+        values = [one[name] for one in each]
+        half = t * stdev(values) / sqrt(len(values))
+        found[name] = (fmean(values) - half, fmean(values) + half)
+    return found
+
+
 def _figures_of_run(run: Mapping[str, Any]) -> dict[str, float]:
     metrics = run["metrics"]
     released = sum(entry["rows"] for entry in run["disclosed"] if _holds_rows(entry))
@@ -57,6 +89,7 @@ def _figures_of_run(run: Mapping[str, Any]) -> dict[str, float]:
         **measured,
         "epsilon": inf if run["epsilon"] is None else float(run["epsilon"]),
         "rows_released": float(released),
+        "bytes_readable": float(sum(_readable(entry) for entry in run["disclosed"])),
         "bytes_up": float(run["bytes"]["up"]),
         "rounds": float(run["rounds"]),
         **_attacked(run),
@@ -68,11 +101,22 @@ def _holds_rows(entry: Mapping[str, Any]) -> bool:
     return entry["kind"] in ROW_KINDS and entry.get("size", entry["rows"]) >= entry["rows"]
 
 
+def _readable(entry: Mapping[str, Any]) -> float:
+    """Bytes of a kind of release that its recipient can read: one total of a secure sum, nothing of ciphertexts."""
+    if entry["kind"] in ("encrypted", "public"):
+        return 0.0
+    sites = _SITES.search(str(entry.get("guarantee", ""))) if entry["kind"] == "secure-sum" else None
+    return float(entry.get("size", 0)) / (int(sites[1]) if sites else 1)
+
+
 def _attacked(run: Mapping[str, Any]) -> dict[str, float]:
-    """The largest area under the curve of the membership attacks on a run; nothing where there were none."""
-    found = [one["success"] for one in run.get("attacks", ()) if one["family"] == MEMBERSHIP]
-    made = [float(value) for value in found if value is not None]
-    return {MEMBERSHIP: max(made)} if made else {}
+    """The largest area under the curve of membership attacks on a run, and after a whole audit the largest lead."""
+    made = [one for one in run.get("attacks", ()) if one["success"] is not None]
+    areas = [float(one["success"]) for one in made if one["family"] == MEMBERSHIP]
+    found = {MEMBERSHIP: max(areas)} if areas else {}
+    if run.get("audited") and made:
+        found[ADVANTAGE] = max(0.0, *(float(one["success"]) - float(one["guess"] or 0.0) for one in made))
+    return found
 
 
 def _is_number(value: object) -> bool:
@@ -99,8 +143,8 @@ def score_name(figures: Figures) -> str:
 
 def objectives(settings: Sequence[Figures]) -> tuple[str, ...]:
     """What settings are compared in: the score, the costs, and attacks where all settings were attacked."""
-    attacked = bool(settings) and all(MEMBERSHIP in figures for figures in settings)
-    return ("score", *COSTS, *([MEMBERSHIP] if attacked else []))
+    attacked = [name for name in (ADVANTAGE, MEMBERSHIP) if settings and all(name in one for one in settings)]
+    return ("score", *COSTS, *attacked[:1])
 
 
 def front(settings: Sequence[Figures]) -> list[int]:
@@ -112,7 +156,9 @@ def front(settings: Sequence[Figures]) -> list[int]:
 
 def _worth(axis: str, figures: Figures) -> float:
     """A figure as settings are compared by it: areas that differ by less than 0.01, or lie below a guess, are alike."""
-    return max(0.5, round(figures[axis], 2)) if axis == MEMBERSHIP else figures[axis]
+    if axis == MEMBERSHIP:
+        return max(0.5, round(figures[axis], 2))
+    return round(figures[axis], 2) if axis == ADVANTAGE else figures[axis]
 
 
 def _beats(one: Sequence[float], other: Sequence[float]) -> bool:
@@ -131,7 +177,8 @@ class Condition:
     def holds(self, figures: Figures) -> bool:
         """Whether a setting keeps the bound."""
         if self.name not in figures:
-            hint = "Add --attack" if self.name == MEMBERSHIP else nearest(self.name, list(figures))
+            asked = {MEMBERSHIP: "Add --attack", ADVANTAGE: "Add --attack --shadows 16"}
+            hint = asked.get(self.name) or nearest(self.name, list(figures))
             raise ConfigError(f"no figure is called {self.name!r}", hint=hint)
         return bool(_COMPARISONS[self.sign](figures[self.name], self.bound))
 

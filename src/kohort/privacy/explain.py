@@ -249,7 +249,9 @@ def _who_opens(steps: Sequence[ExplainedStep]) -> tuple[str, ...]:
     said = []
     if "hub" in openers:
         said.append(
-            "The hub opens each masked total, once, with the help of the sites. Nobody can open one site's part."
+            "The hub opens each masked total, once, with the help of the sites. Nobody can open one site's part. A sum "
+            "takes up to four messages of a site (keys, masked numbers, a confirmation, what unmasks the total): the "
+            "ledger lists every one of them."
         )
     if KEY_HOLDER in openers:
         said.append(

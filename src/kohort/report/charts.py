@@ -10,6 +10,7 @@ Every function returns None when there is nothing to draw.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,15 @@ if TYPE_CHECKING:
 
     from kohort.report.runs import Run
 
-__all__ = ["SERIES", "bytes_by_kind", "score_by_round", "score_by_site", "score_distribution", "seconds_by_part"]
+__all__ = [
+    "SERIES",
+    "bytes_by_kind",
+    "drawn",
+    "score_by_round",
+    "score_by_site",
+    "score_distribution",
+    "seconds_by_part",
+]
 
 SERIES = ("#3b82c4", "#d07a1e", "#2f9e64", "#9a6dd0", "#d6504b", "#1f93a5", "#a9744f", "#c2649a")
 """Colours of the series, in order; also those of the studies' figures."""
@@ -32,6 +41,8 @@ _POINTS_PER_LINE = 400
 _BINS = 40
 _PARTS = (("slowest_site", "slowest site", SERIES[0]), ("hub", "hub", SERIES[1]), ("transfer", "transfer", SERIES[2]))
 
+_TAG = re.compile(r"<[a-zA-Z][^>]*>")
+_ROLE = re.compile(r' (?:role|aria-[a-z]+)="[^"]*"')
 Rows = list[dict[str, Any]]
 
 
@@ -233,6 +244,19 @@ def _legend(entries: int) -> alt.Legend:
 
 
 def _svg(chart: alt.Chart | alt.LayerChart | alt.FacetChart) -> str:
+    return drawn(chart)
+
+
+def drawn(chart: Any, *, fit: bool = True) -> str:
+    """A chart in the style of the page, as SVG.
+
+    Args:
+        chart: An Altair chart.
+        fit: Whether the width includes axes and labels; charts side by side have widths of their own.
+
+    Returns:
+        The SVG.
+    """
     import altair as alt
     import vl_convert
 
@@ -240,7 +264,7 @@ def _svg(chart: alt.Chart | alt.LayerChart | alt.FacetChart) -> str:
     drawn = (
         chart.configure(
             aria=False,
-            autosize=alt.AutoSizeParams(type="fit-x", contains="padding"),
+            autosize=alt.AutoSizeParams(type="fit-x" if fit else "pad", contains="padding"),
             background="transparent",
             font="sans-serif",
             padding=2,
@@ -264,7 +288,12 @@ def _svg(chart: alt.Chart | alt.LayerChart | alt.FacetChart) -> str:
             **ink, labelFontSize=12, symbolSize=120, symbolStrokeWidth=2.5, columnPadding=24, rowPadding=6, offset=12
         )
     )
-    return str(vl_convert.vegalite_to_svg(drawn.to_dict()))
+    return _presentational(str(vl_convert.vegalite_to_svg(drawn.to_dict())))
+
+
+def _presentational(svg: str) -> str:
+    """Without roles of single marks: the figure around a chart says what it shows, and its table has the numbers."""
+    return _TAG.sub(lambda tag: _ROLE.sub("", tag[0]), svg)
 
 
 def _is_number(value: object) -> bool:

@@ -56,8 +56,8 @@ def curves_page(curves: Mapping[str, Mapping[str, Any]], *, title: str, lead: st
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{csp}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{_text(title)}</title><style>{_STYLE}</style></head>\n<body><h1>{_text(title)}</h1>"
-        f"<p>{_text(lead)}</p>\n<main>\n{sections}\n</main></body></html>\n"
+        f"<title>{_text(title)}</title><style>{_STYLE}</style></head>\n<body><header><h1>{_text(title)}</h1>"
+        f"<p>{_text(lead)}</p></header>\n<main>\n{sections}\n</main></body></html>\n"
     )
 
 
@@ -139,14 +139,14 @@ def _section(name: str, curve: Mapping[str, Any], outputs: Sequence[str]) -> str
     legend = "".join(
         f' <tspan fill="{SERIES[place % len(SERIES)]}">{_text(output)}</tspan>' for place, output in enumerate(names)
     )
-    drawn = surfaces(curve, lines, names) if "grid" in curve else _svg(curve, lines, legend if several else "")
+    drawn = surfaces(curve, lines, names) if "grid" in curve else _svg(name, curve, lines, legend if several else "")
     return (
         f"<section><h2>{_text(name)} <small>importance {curve['importance']:.3f}</small></h2>{drawn}"
         f"<details><summary>As a table</summary>{_table(curve, names, several=several)}</details></section>"
     )
 
 
-def _svg(curve: Mapping[str, Any], lines: Sequence[Sequence[float]], legend: str) -> str:
+def _svg(name: str, curve: Mapping[str, Any], lines: Sequence[Sequence[float]], legend: str) -> str:
     bins, counts = curve["bins"], curve["counts"]
     band = ("low" in curve) and len(lines) == 1
     reach = [value for line in lines for value in line] + ([*curve["low"], *curve["high"]] if band else []) + [0.0]
@@ -158,7 +158,8 @@ def _svg(curve: Mapping[str, Any], lines: Sequence[Sequence[float]], legend: str
     def y(value: float) -> float:
         return float(14 + (high - value) / span * (floor - 14))
 
-    parts = [f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img">']
+    said = _text(f"Curve of {name}: from {low:.2f} to {high:.2f} over {len(bins)} bins; the table below has its values")
+    parts = [f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{said}">']
     for value in (low, 0.0, high):
         parts.append(
             f'<line class="axis" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y(value):.1f}" y2="{y(value):.1f}"/>'
@@ -218,6 +219,6 @@ def _table(curve: Mapping[str, Any], names: Sequence[str], *, several: bool) -> 
         cells = value if several else [value]
         cells = [*cells, *([curve["low"][place], curve["high"][place]] if band else [])]
         numbers = "".join(f"<td>{cell:.3f}</td>" for cell in cells)
-        rows.append(f"<tr><td>{_text(label)}</td><td>{curve['counts'][place]:,}</td>{numbers}</tr>")
-    header = "".join(f"<th>{_text(head)}</th>" for head in heads)
-    return f"<table><tr>{header}</tr>{''.join(rows)}</table>"
+        rows.append(f'<tr><th scope="row">{_text(label)}</th><td>{curve["counts"][place]:,}</td>{numbers}</tr>')
+    header = "".join(f'<th scope="col">{_text(head)}</th>' for head in heads)
+    return f"<table><thead><tr>{header}</tr></thead><tbody>{''.join(rows)}</tbody></table>"

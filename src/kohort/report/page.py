@@ -23,9 +23,12 @@ from kohort.errors import ConfigError
 from kohort.files import write_atomic
 from kohort.report import charts, words
 from kohort.report.curves import curves_html
+from kohort.report.editions import Edition, edited, edited_plan
 from kohort.report.flow import flow_picture
+from kohort.report.plan_keys import shown_plan
 from kohort.report.recommend import recommendation
 from kohort.report.runs import Run, check_run
+from kohort.report.trade_off import Point, points_of, trade_off_chart
 from kohort.report.verdict import verdict_on
 
 if TYPE_CHECKING:
@@ -40,14 +43,6 @@ CURVES_SHOWN = 12
 NAMES_PER_REASON = 10
 """How many absent sites are named for each reason; the others are counted."""
 
-_SHOWN_OF_PLAN = {
-    "data": ("table", "target", "quasi", "sensitive", "items", "missing", "encoding", "test"),
-    "sites": ("count", "split", "quorum"),
-    "model": ("kind", "hidden", "activation", "dtype"),
-    "train": ("rounds", "local_epochs", "batch", "optimizer", "lr", "fraction", "aggregate"),
-    "policy": ("raw", "domain", "min_rows", "min_k", "min_l", "max_t", "min_sum_sites", "epsilon", "delta"),
-    "costs": ("bytes_per_second", "watts"),
-}
 _PACKAGES = ("kohort", "numpy", "numba", "polars", "altair")
 
 
@@ -111,7 +106,13 @@ class AbsentSites:
 
 
 def write_report(
-    path: Path, runs: Sequence[Mapping[str, Any]], *, title: str, plan: Mapping[str, Any] | None = None
+    path: Path,
+    runs: Sequence[Mapping[str, Any]],
+    *,
+    title: str,
+    plan: Mapping[str, Any] | None = None,
+    edition: Edition = "internal",
+    settings: Sequence[Mapping[str, Any]] = (),
 ) -> Path:
     """Write the page and, beside it, its JSON twin. Each file is written whole or not at all.
 
@@ -120,6 +121,8 @@ def write_report(
         runs: The JSON objects of finished runs, and `{"method": ..., "error": ...}` for each run that did not finish.
         title: The heading of the page.
         plan: What the plans of the runs have in common.
+        edition: For those who ran it, or without anything of single sites and machines.
+        settings: Of a comparison, as `kohort.report.trade_off.read_settings` gives them.
 
     Returns:
         The path of the JSON twin.
@@ -129,8 +132,14 @@ def write_report(
         IntegrityError: A run lacks a key, or a key is malformed.
     """
     twin = json_path(path)
-    page = render(runs, title=title, plan=plan).encode()
-    content = {"title": title, "plan": plan, "versions": _versions(), "runs": list(runs)}
+    page = render(runs, title=title, plan=plan, edition=edition, settings=settings).encode()
+    content = {
+        "title": title,
+        "edition": edition,
+        "plan": edited_plan(plan, edition),
+        "versions": _versions(),
+        "runs": [edited(run, edition) for run in runs],
+    }
     write_atomic(twin, (json.dumps(_finite(content), indent=1, allow_nan=False) + "\n").encode())
     write_atomic(path, page)
     return twin
@@ -147,28 +156,42 @@ def json_path(path: Path) -> Path:
     return path.with_suffix(".json")
 
 
-def render(runs: Sequence[Mapping[str, Any]], *, title: str, plan: Mapping[str, Any] | None = None) -> str:
+def render(
+    runs: Sequence[Mapping[str, Any]],
+    *,
+    title: str,
+    plan: Mapping[str, Any] | None = None,
+    edition: Edition = "internal",
+    settings: Sequence[Mapping[str, Any]] = (),
+) -> str:
     """The page as text.
 
     Args:
         runs: As in `write_report`.
         title: The heading of the page.
         plan: What the plans of the runs have in common; it may show declared settings, never cells.
+        edition: As in `write_report`.
+        settings: As in `write_report`.
 
     Raises:
         ConfigError: There is no run.
         IntegrityError: A run lacks a key, or a key is malformed.
     """
-    checked = _uniquely_named([check_run(run, where="a run given to the report") for run in runs])
+    kept = [edited(run, edition) for run in runs]
+    checked = _uniquely_named([check_run(run, where="a run given to the report") for run in kept])
     if not checked:
         raise ConfigError("there is no run to report", hint="Carry out a plan first: kohort run PLAN.toml --out DIR")
     finished = [run for run in checked if not run.error]
-    shared = words.printable(plan)
+    shared = words.printable(edited_plan(plan, edition))
+    points = points_of(settings, kept)
     return (
         _environment()
         .get_template("page.html.j2")
         .render(
             title=words.printable(title),
+            edition=edition,
+            points=points,
+            trade_off=_trade_off(points, finished),
             lead=_lead(finished, shared),
             verdicts=[(verdict_on(run), _flow(run, alone=len(finished) == 1)) for run in finished],
             recommended=recommendation(finished),
@@ -190,7 +213,7 @@ def render(runs: Sequence[Mapping[str, Any]], *, title: str, plan: Mapping[str, 
                 caption="Estimated duration with every site on a machine of its own.",
             ),
             curves={run.label: _curves(run) for run in finished if run.curves},
-            plan=_shown_plan(shared),
+            plan=shown_plan(shared),
             versions=_versions(),
         )
     )
@@ -202,6 +225,25 @@ def _flow(run: Run, *, alone: bool) -> Chart | None:
     drawn = flow_picture(run) if alone else None
     caption = "What left the sites, by recipient and kind of guarantee; wider arrows carried more bytes (logarithmic)."
     return _chart(drawn, alt=f"Flow from the sites: {said}.", caption=caption)
+
+
+def _trade_off(points: Sequence[Point], runs: Sequence[Run]) -> Chart | None:
+    """Settings of a comparison on one chart."""
+    if not points:
+        return None
+    whole = any(len(run.attacked) > 1 for run in runs)
+    attack = "best attack above a guess" if whole else "membership attack (a guess: 0.5)"
+    score = "accuracy" if runs[0].is_classifier else "R²"
+    best = ", ".join(one.label for one in points if one.on_front)
+    return _chart(
+        trade_off_chart(points, score=score, attack=attack),
+        alt=f"Dot plot: {score} of {len(points)} settings beside what an attacker gains and what can be read. On the "
+        f"front: {best}.",
+        caption="One dot per setting, with the 95 % interval of its score; rings mark the Pareto front. Left: how far "
+        "the best attack is above its guess. Right: bytes that a recipient can read, on a logarithmic scale."
+        if whole
+        else "One dot per setting, with the 95 % interval of its score; rings mark the Pareto front.",
+    )
 
 
 def _curves(run: Run) -> dict[str, Any]:
@@ -304,26 +346,10 @@ def _lead(runs: Sequence[Run], plan: Mapping[str, Any] | None) -> str:
     origin = f" of {table}" if isinstance(table, str) else ""
     sites = sorted({run.sites for run in runs})
     many = words.count(sites[0]) if len(sites) == 1 else f"{words.count(sites[0])} to {words.count(sites[-1])}"
-    rows = max(sum(run.site_rows.values()) for run in runs)
+    rows = max(run.rows for run in runs)
     held = f"held {words.count(rows)} training rows{origin}" if rows else "took part"
     noun, subject = "site" if sites == [1] else "sites", "each run" if len(runs) > 1 else "the run"
     return f"{many} {noun} {held}. This page shows what {subject} learned, what it cost and what it disclosed."
-
-
-def _shown_plan(plan: Mapping[str, Any] | None) -> list[tuple[str, str]]:
-    """The part of a plan that tells runs apart; declared categories and bounds stay out of the page."""
-    lines = []
-    for section, keys in _SHOWN_OF_PLAN.items():
-        values = (plan or {}).get(section)
-        if isinstance(values, Mapping):
-            lines += [(f"{section}.{key}", _as_text(values[key])) for key in keys if values.get(key) not in (None, [])]
-    return lines
-
-
-def _as_text(value: object) -> str:
-    if isinstance(value, list | tuple):
-        return ", ".join(str(item) for item in value)
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _uniquely_named(runs: Sequence[Run]) -> list[Run]:

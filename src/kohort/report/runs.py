@@ -117,6 +117,10 @@ class Run:
     seed: int | None = None
     sites: Count = 0
     site_rows: dict[str, int] = field(default_factory=dict)
+    rows_held: Count = 0
+    """Training rows of all sites, where those of each are not told."""
+    absent: Count = 0
+    """Sites that took no part, where they are not named."""
     rounds: Count = 0
     stopped_by: str = ""
     metrics: dict[str, float | list[list[int]] | dict[str, Measures] | Bounds | None] = field(default_factory=dict)
@@ -133,6 +137,11 @@ class Run:
     refused: dict[str, str] = field(default_factory=dict)
     dropped: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    left_out: list[dict[str, str | float | None]] = field(default_factory=list)
+    """Rows, values or columns that were not used, with why and how many."""
+    baselines: dict[str, dict[str, float | str | None]] = field(default_factory=dict)
+    """What predicting without a model gives, by name."""
     curves: dict[str, Any] | None = None
     """What `kohort.report.curves.curves_of_model` says of its model; None where the model has no curves."""
     ledger_head: str = ""
@@ -140,6 +149,11 @@ class Run:
     """None when there was no ledger to verify."""
     attacks: list[AttackRow] = field(default_factory=list)
     """What `kohort audit` found; empty for a run that was not audited."""
+
+    @property
+    def rows(self) -> int:
+        """Training rows of all sites; 0 where they are not known."""
+        return sum(self.site_rows.values()) or self.rows_held
 
     @property
     def attacked(self) -> list[AttackRow]:

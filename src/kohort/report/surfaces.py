@@ -42,7 +42,7 @@ def _map(curve: Mapping[str, Any], line: Sequence[float], name: str, most: float
     ends = f"{min(line):+.2f} (blue) to {max(line):+.2f} (red)"
     title = f"{pair[0]} (down), {pair[1]} (across){f', {name}' if name else ''}: {ends}"
     parts = [
-        f'<svg viewBox="0 0 {width} {height}" role="img" style="max-width:{width}px">',
+        f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{_text(title)}" style="max-width:{width}px">',
         f'<text x="4" y="12">{_text(title)}</text>',
     ]
     for down, (label, own) in enumerate(zip(rows, bins, strict=True)):

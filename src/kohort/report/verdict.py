@@ -89,9 +89,8 @@ def _headline(private: Sequence[DisclosureRow]) -> str:
 
 
 def _who(run: Run) -> str:
-    rows = sum(run.site_rows.values())
-    held = f" with {words.count(rows)} rows" if rows else ""
-    absent = len(run.refused) + len(run.dropped)
+    held = f" with {words.count(run.rows)} rows" if run.rows else ""
+    absent = len(run.refused) + len(run.dropped) or run.absent
     said = f"{words.count(run.sites)} sites{held} learned one model by {run.method}"
     return f"{said}; {words.count(absent)} took no part or dropped out." if absent else f"{said}."
 

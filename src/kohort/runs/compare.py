@@ -9,170 +9,271 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
+from functools import partial
 from math import isfinite
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
-from kohort.errors import ConfigError, nearest
-from kohort.evaluate.choice import COSTS, Figures, cheapest, figures_of, front, objectives, parse_conditions
+from kohort.errors import ConfigError, KohortError, ResourceError, nearest
+from kohort.evaluate.choice import (
+    COSTS,
+    Figures,
+    cheapest,
+    figures_of,
+    front,
+    intervals_of,
+    objectives,
+    parse_conditions,
+)
 from kohort.files import disk_errors, require_new, write_atomic
 from kohort.models.files import find_model, read_model
 from kohort.privacy.dp.tuning import cost_of_choice
 from kohort.privacy.ledger.summary import spent_by_site
 from kohort.report.audits import AUDIT_FILE, write_audits
 from kohort.rng import Streams
+from kohort.runs.auditing.audit import audit_folders
 from kohort.runs.auditing.on_model import loss_threshold_of
 from kohort.runs.backend import Simulation
-from kohort.runs.config import Plan, read_plan
+from kohort.runs.config import Plan
 from kohort.runs.folder import RunFolder, stored_result
 from kohort.runs.low_risk import Rehearsal
 from kohort.runs.private_choice import select
 from kohort.runs.run import run
+from kohort.runs.sweeps import Variant
 
-__all__ = ["COMPARISON_FILE", "Rows", "Sweep", "Variant", "choose_privately", "compare", "variants_of"]
+__all__ = ["COMPARISON_FILE", "Options", "Rows", "choose_privately", "compare"]
 
 Rows = Literal["all", "low-risk"]
 COMPARISON_FILE: Final = "compare.json"
 MOST_RUNS: Final = 10_000
+ATTACKS_ENDING: Final = ".attacks.json"
 LONGEST_WORD, LONGEST_NAME = 32, 200
-_OPENING, _CLOSING = "[{(", "]})"
 
 
-@dataclass(frozen=True)
-class Sweep:
-    """One key of the plan and the values it takes, as TOML."""
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How a comparison is carried out.
 
-    key: str
-    values: tuple[str, ...]
-
-    @classmethod
-    def parse(cls, text: str) -> Sweep:
-        """From `a.b=v1,v2`; commas within brackets or quotes belong to a value."""
-        key, sign, values = text.partition("=")
-        found = _split(values)
-        if not sign or not key.strip() or not all(found):
-            raise ConfigError(f"cannot read --sweep {text!r}", hint="Write it as section.key=value,value")
-        if len(set(found)) < len(found):
-            raise ConfigError(f"--sweep {key.strip()} repeats a value", hint="Name every value once")
-        return cls(key.strip(), tuple(found))
-
-
-@dataclass(frozen=True)
-class Variant:
-    """One combination of swept values, and the plan it makes."""
-
-    chosen: dict[str, str]
-    plan: Plan
-
-
-def variants_of(path: Path, sweeps: Sequence[Sweep], *, overrides: Sequence[str] = ()) -> list[Variant]:
-    """Every combination, the last sweep fastest. All plans are checked before the first run begins.
-
-    Args:
-        path: The plan file.
-        sweeps: The keys to sweep. A sweep over `method.name` leaves out, for each method, the keys it does not read;
-            the notes of its runs name them.
-        overrides: What `--set` was given.
-
-    Returns:
-        One variant for each combination of values.
-
-    Raises:
-        ConfigError: A key is swept twice, or a combination is no plan.
+    Attributes:
+        seeds: How many seeds each setting is run with: 0, 1, ...
+        rows: "all", or "low-risk" to try settings out on rows of low risk alone.
+        attack: Whether every model is attacked by membership inference, as one more figure and axis.
+        shadows: Above 0: every run is audited whole, with so many shadow models.
+        jobs: Runs at a time, each in a process of its own.
+        keep_going: List settings that fail, and go on with the others.
+        resume: Keep the runs that are finished there and go on with the others.
+        force: Replace what is in the folder.
     """
-    keys = [sweep.key for sweep in sweeps]
-    if len(set(keys)) < len(keys):
-        raise ConfigError("a key is swept twice", hint="Give all its values in one --sweep")
-    made = []
-    for values in product(*(sweep.values for sweep in sweeps)):
-        chosen = dict(zip(keys, values, strict=True))
-        changes = [*overrides, *(f"{key}={value}" for key, value in chosen.items())]
-        plan = read_plan(path, overrides=changes, drop_overrides="method.name" in keys)
-        made.append(Variant(chosen, plan))
-    return made
+
+    seeds: int = 1
+    rows: Rows = "all"
+    attack: bool = False
+    shadows: int = 0
+    jobs: int = 1
+    keep_going: bool = False
+    resume: bool = False
+    force: bool = False
 
 
 def compare(
     settings: Sequence[Variant],
     *,
     out: Path,
-    seeds: int = 1,
     choose: str | None = None,
-    rows: Rows = "all",
-    attack: bool = False,
-    resume: bool = False,
-    force: bool = False,
     say: Callable[[str], None] = lambda _: None,
+    options: Options = Options(),  # noqa: B008 - frozen
 ) -> dict[str, Any]:
     """Run every setting with seeds 0, 1, ... into folders below `out`.
 
     Args:
         settings: The plans, with the keys that were swept.
         out: The folder of all runs.
-        seeds: How many seeds each setting is run with.
         choose: Conditions; the cheapest setting that fulfils them is chosen. None: none is.
-        rows: "all", or "low-risk" to try settings out on rows of low risk alone.
-        attack: Whether every model is attacked by membership inference, as one more figure and axis.
-        resume: Keep the runs that are finished there and go on with the others.
-        force: Replace what is in `out`.
         say: Takes lines about progress.
+        options: How it is carried out.
 
     Returns:
         The JSON object of `kohort compare`.
 
     Raises:
         ConfigError: There is nothing to compare, too many runs, or `out` is taken.
+        KohortError: A run failed, and failures are not to be listed; or all of them failed.
     """
-    if rows not in get_args(Rows):
-        raise ConfigError(f"cannot compare on {rows!r} rows", hint=nearest(str(rows), get_args(Rows)))
-    if not settings or not 1 <= len(settings) * seeds <= MOST_RUNS:
-        hint = f"Sweep fewer values or seeds; at most {MOST_RUNS:,} runs"
-        raise ConfigError(f"{len(settings)} settings with {seeds} seeds are no comparison", hint=hint)
+    _check(settings, options)
     conditions = () if choose is None else parse_conditions(choose)
-    if not resume:
-        require_new(out, force=force)
+    if not options.resume:
+        require_new(out, force=options.force)
         _clear(out)
-    phases = [(setting, seed) for setting in settings for seed in range(seeds)]
-    runs, folders = [], []
-    for number, (setting, seed) in enumerate(phases, start=1):
-        words = [] if seeds == 1 else [f"seed={seed}"]
-        words += [] if rows == "all" else [rows]  # a comparison on other rows must not go on with these runs
-        folder = out / f"run-{number:0{len(str(len(phases)))}d}{_slug(setting.chosen, words)}"
-        say(f"{number} of {len(phases)}: {_words(setting.chosen)}, seed {seed}")
-        made = _run_of(setting.plan, folder, seed, rows, resume=resume, force=force)
-        runs.append({**made, "attacks": [_attacked(setting.plan, folder, seed, rows)]} if attack else made)
-        folders.append(folder)
-        if number == 1:  # what cannot be judged is known now, and not only when all runs are made
-            first = [figures_of(runs)]
+    jobs = _jobs(settings, out, options)
+    done: dict[int, dict[str, Any]] = {}
+    lost: dict[str, str] = {}
+    for job, made in _carried_out(jobs, options, say):
+        if isinstance(made, KohortError):
+            lost.setdefault(_words(settings[job.setting].chosen), str(made))
+            continue
+        done[job.number] = made
+        if len(done) == 1:  # what cannot be judged is known now, and not only when all runs are made
+            first = [figures_of([made])]
             front(first)
             cheapest(first, conditions)
-    figures = [figures_of(runs[index * seeds : (index + 1) * seeds]) for index in range(len(settings))]
-    best = None if choose is None else cheapest(figures, conditions)
+    kept = [place for place in range(len(settings)) if all(job.number in done for job in jobs if job.setting == place)]
+    if not kept:
+        raise ConfigError(
+            f"no setting could be run; the first said: {next(iter(lost.values()))}", hint="Change the plan"
+        )
+    result = _result([settings[place] for place in kept], [_of(jobs, done, place) for place in kept], choose, options)
+    result["left_out"] = [{"what": what, "why": why, "count": 1} for what, why in lost.items()]
+    if options.attack or options.shadows:
+        pairs = zip(result["runs"], result["folders"], strict=True)
+        write_audits(out / AUDIT_FILE, [_audit_of(found, out / folder) for found, folder in pairs])
+    write_atomic(out / COMPARISON_FILE, (json.dumps(result, indent=1, allow_nan=False) + "\n").encode())
+    return result
+
+
+@dataclass(frozen=True)
+class _Job:
+    """One run of one setting."""
+
+    number: int
+    setting: int
+    seed: int
+    plan: Plan
+    folder: Path
+    words: str
+
+
+def _check(settings: Sequence[Variant], options: Options) -> None:
+    if options.rows not in get_args(Rows):
+        raise ConfigError(f"cannot compare on {options.rows!r} rows", hint=nearest(str(options.rows), get_args(Rows)))
+    if options.shadows and options.rows != "all":
+        raise ConfigError("whole audits repeat runs on all rows", hint="Drop --shadows, or use --rows all")
+    if not settings or not 1 <= len(settings) * options.seeds <= MOST_RUNS:
+        hint = f"Sweep fewer values or seeds; at most {MOST_RUNS:,} runs"
+        raise ConfigError(f"{len(settings)} settings with {options.seeds} seeds are no comparison", hint=hint)
+
+
+def _jobs(settings: Sequence[Variant], out: Path, options: Options) -> list[_Job]:
+    count, found = len(settings) * options.seeds, []
+    for place, setting in enumerate(settings):
+        for seed in range(options.seeds):
+            number = place * options.seeds + seed + 1
+            more = [] if options.seeds == 1 else [f"seed={seed}"]
+            more += [] if options.rows == "all" else [options.rows]  # runs on other rows must not be gone on with
+            folder = out / f"run-{number:0{len(str(count))}d}{_slug(setting.chosen, more)}"
+            words = f"{number} of {count}: {_words(setting.chosen)}, seed {seed}"
+            found.append(_Job(number, place, seed, setting.plan, folder, words))
+    return found
+
+
+def _carried_out(
+    jobs: Sequence[_Job], options: Options, say: Callable[[str], None]
+) -> Iterator[tuple[_Job, dict[str, Any] | KohortError]]:
+    """Every run, in order; an error ends them unless failures are to be listed."""
+    if options.jobs == 1:
+        for job in jobs:
+            say(job.words)
+            yield job, _tried(partial(_one_run, job, options), options)
+        return
+    from concurrent.futures import ProcessPoolExecutor
+    from multiprocessing import get_context
+
+    with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
+        waiting = [(job, pool.submit(_one_run, job, options)) for job in jobs]
+        try:
+            for job, future in waiting:
+                say(job.words)
+                yield job, _tried(future.result, options)
+        finally:
+            for _, future in waiting:
+                future.cancel()
+
+
+def _tried(make: Callable[[], dict[str, Any]], options: Options) -> dict[str, Any] | KohortError:
+    try:
+        return make()
+    except ResourceError:
+        raise
+    except KohortError as error:
+        if not options.keep_going:
+            raise
+        return error
+
+
+def _one_run(job: _Job, options: Options) -> dict[str, Any]:
+    """A run, made or kept, and the attacks on it."""
+    made = _run_of(job.plan, job.folder, job.seed, options.rows, resume=options.resume, force=options.force)
+    if not (options.attack or options.shadows):
+        return made
+    found = _stored_attacks(job, made, options) or _attacks(job, options)
+    kept = {"ledger_head": made["ledger_head"], "shadows": options.shadows, "attacks": found}
+    write_atomic(_attacks_file(job), (json.dumps(kept, indent=1, allow_nan=False) + "\n").encode())
+    return {**made, **({"audited": True} if options.shadows else {}), "attacks": found}
+
+
+def _attacks(job: _Job, options: Options) -> list[dict[str, Any]]:
+    """The findings of a whole audit, or of the loss threshold alone."""
+    if options.shadows:
+        return [one.to_mapping() for one in audit_folders([job.folder], shadows=options.shadows).findings]
+    return [_attacked(job.plan, job.folder, job.seed, options.rows)]
+
+
+def _attacks_file(job: _Job) -> Path:
+    """Beside the run's folder, whose ledger names every file in it."""
+    return job.folder.with_name(f"{job.folder.name}{ATTACKS_ENDING}")
+
+
+def _stored_attacks(job: _Job, made: Mapping[str, Any], options: Options) -> list[dict[str, Any]] | None:
+    """What attacks on the same run found before an interruption."""
+    path = _attacks_file(job)
+    if not options.resume or not path.is_file():
+        return None
+    try:
+        known = json.loads(path.read_bytes())
+    except ValueError:
+        return None
+    same = known.get("ledger_head") == made["ledger_head"] and known.get("shadows") == options.shadows
+    return list(known["attacks"]) if same else None
+
+
+def _of(jobs: Sequence[_Job], done: Mapping[int, dict[str, Any]], place: int) -> list[tuple[Path, dict[str, Any]]]:
+    """The runs of one setting."""
+    return [(job.folder, done[job.number]) for job in jobs if job.setting == place]
+
+
+def _result(
+    settings: Sequence[Variant],
+    made: Sequence[Sequence[tuple[Path, dict[str, Any]]]],
+    choose: str | None,
+    options: Options,
+) -> dict[str, Any]:
+    """What a comparison says of the settings that ran."""
+    seeds = options.seeds
+    each = [[run for _, run in own] for own in made]
+    folders = [folder for own in made for folder, _ in own]
+    figures = [figures_of(own) for own in each]
+    best = None if choose is None else cheapest(figures, parse_conditions(choose))
     cost = cost_of_choice([spent_by_site(folder) for folder in folders])
-    result = {
-        "runs": runs,
+    return {
+        "runs": [run for own in each for run in own],
         "folders": [folder.name for folder in folders],
         "settings": [
             {
                 "set": setting.chosen,
+                "protection": setting.protection,
                 "runs": list(range(index * seeds, (index + 1) * seeds)),
                 "figures": _reported(known),
+                "intervals": {name: list(ends) for name, ends in intervals_of(own).items()},
             }
-            for index, (setting, known) in enumerate(zip(settings, figures, strict=True))
+            for index, (setting, known, own) in enumerate(zip(settings, figures, each, strict=True))
         ],
         "objectives": list(objectives(figures)),
         "pareto": [index * seeds + seed for index in front(figures) for seed in range(seeds)],
         "chosen": None if best is None else best * seeds,
-        "rows": rows,
-        "tuning": None if cost is None else {**cost.to_mapping(), "rows": rows},
+        "rows": options.rows,
+        "tuning": None if cost is None else {**cost.to_mapping(), "rows": options.rows},
     }
-    if attack:
-        write_audits(out / AUDIT_FILE, [_audit_of(found, folder) for found, folder in zip(runs, folders, strict=True)])
-    write_atomic(out / COMPARISON_FILE, (json.dumps(result, indent=1, allow_nan=False) + "\n").encode())
-    return result
 
 
 def choose_privately(
@@ -205,10 +306,12 @@ def choose_privately(
         "runs": [kept],
         "folders": [folder.name],
         "settings": [
-            {"set": setting.chosen, "runs": [0], "figures": _reported(figures_of([kept]))}
-            if index == found.setting
-            else {"set": setting.chosen, "runs": [], "figures": None}
-            for index, setting in enumerate(settings)
+            {
+                "set": setting.chosen,
+                "runs": [0] if own else [],
+                "figures": _reported(figures_of([kept])) if own else None,
+            }
+            for setting, own in ((setting, index == found.setting) for index, setting in enumerate(settings))
         ],
         "objectives": ["score", *COSTS],
         "pareto": [],
@@ -250,8 +353,10 @@ def _clear(out: Path) -> None:
     """Remove the runs of an earlier comparison, of which there may have been more; anything else is left alone."""
     with disk_errors(out):
         for folder in sorted(out.glob("run-*")):
-            if RunFolder(folder).holds_run:
+            if folder.is_dir() and RunFolder(folder).holds_run:
                 shutil.rmtree(folder)
+            elif folder.name.endswith(ATTACKS_ENDING):
+                folder.unlink()
 
 
 def _reported(figures: Figures) -> dict[str, float | None]:
@@ -268,19 +373,3 @@ def _slug(chosen: Mapping[str, str], more: Sequence[str]) -> str:
     words = [*(f"{key.rpartition('.')[2]}={value}" for key, value in chosen.items()), *more]
     safe = [re.sub(r"[^A-Za-z0-9.=-]+", "-", word).strip("-")[:LONGEST_WORD] for word in words]
     return "".join(f"_{word}" for word in safe)[:LONGEST_NAME]
-
-
-def _split(text: str) -> list[str]:
-    """The parts between commas that are in no brackets and no quotes."""
-    parts, depth, quote = [""], 0, ""
-    for sign in text:
-        if quote:
-            quote = "" if sign == quote else quote
-        elif sign in "\"'":
-            quote = sign
-        depth += (sign in _OPENING) - (sign in _CLOSING) if not quote else 0
-        if sign == "," and depth == 0 and not quote:
-            parts.append("")
-        else:
-            parts[-1] += sign
-    return [part.strip() for part in parts]

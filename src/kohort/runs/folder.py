@@ -84,6 +84,23 @@ class RunFolder:
         """Whether the folder holds an interrupted run."""
         return (self.state / "identity.json").is_file()
 
+    def require_free(self, *, force: bool) -> None:
+        """Refuse a folder that is not empty.
+
+        Args:
+            force: Whether an earlier run may be deleted.
+
+        Raises:
+            ConfigError: It holds something and `force` is not set; of a run that did not finish, how to use it again.
+        """
+        if not force and self.holds_run and not (self.path / "run.json").exists():
+            again = "Add --resume to go on with it, or --force" if self.can_resume else "Add --force"
+            raise ConfigError(
+                f"{self.path} holds a run that did not finish",
+                hint=f"{again} to delete it with its ledger, or choose another --out",
+            )
+        require_new(self.path, force=force)
+
     def begin(self, *, force: bool) -> None:
         """Make an empty folder for a new run.
 
@@ -93,7 +110,7 @@ class RunFolder:
         Raises:
             ConfigError: The folder is not empty and `force` is not set, or it holds something other than a run.
         """
-        require_new(self.path, force=force)
+        self.require_free(force=force)
         with disk_errors(self.path):
             if self.path.is_dir() and any(self.path.iterdir()):
                 if not self.holds_run:

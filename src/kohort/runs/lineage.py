@@ -95,8 +95,7 @@ def lineage_of(site: str, folder: Path, *, pins: Pins | None = None) -> SiteLine
     lines = list(read_lines(find_ledger(folder) / "ledger.jsonl"))
     own = [line for line in lines if line.get("site") == site]
     if not own:
-        known = sorted({str(line.get("site")) for line in lines})
-        raise ConfigError(f"{folder} knows no site {site!r}", hint=f"It has {_listed(known)}")
+        raise ConfigError(f"{folder} knows no site {site!r}", hint=f"It has {sites_of(folder)}")
     try:
         contributions = _contributions(line for line in own if line["event"] == "release")
     except (KeyError, TypeError) as error:
@@ -111,6 +110,21 @@ def lineage_of(site: str, folder: Path, *, pins: Pins | None = None) -> SiteLine
         models=models,
         forgetting=_forgetting(site, contributions, models),
     )
+
+
+def sites_of(folder: Path) -> str:
+    """The sites that a ledger knows, in words.
+
+    Args:
+        folder: A run folder, a real site's folder, or a ledger folder.
+
+    Returns:
+        Their names, the first ones of many.
+
+    Raises:
+        ConfigError: The folder holds no ledger.
+    """
+    return _listed(sorted({str(line.get("site")) for line in read_lines(find_ledger(folder) / "ledger.jsonl")}))
 
 
 def releases_with_person(account: Path, person: str) -> tuple[str, ...]:

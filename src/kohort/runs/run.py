@@ -18,7 +18,7 @@ import polars as pl
 from kohort.crypto.sums.scheme import KEY_HOLDER, MIN_SITES
 from kohort.evaluate.intervals import RESAMPLES
 from kohort.evaluate.utility import evaluate_model
-from kohort.files import require_new, write_atomic
+from kohort.files import write_atomic
 from kohort.methods.registry import Method, find_method
 from kohort.models.base import Model, Remarks
 from kohort.models.rows import encode_rows
@@ -102,7 +102,7 @@ def run(
         folder.streams(seed, secure=secure_random) if goes_on and folder else Streams.choose(seed, secure=secure_random)
     )
     if folder is not None and not goes_on:
-        require_new(folder.path, force=force or (resume and not (folder.path / "run.json").exists()))
+        folder.require_free(force=force or (resume and not (folder.path / "run.json").exists()))
     population = place.populate(plan, streams)
     plan, weighed = with_balanced_classes(plan, population)
     if folder is not None:

@@ -15,7 +15,7 @@ from kohort.evaluate.attacks.inference import infer
 from kohort.evaluate.attacks.linkability import link
 from kohort.evaluate.attacks.overlap import both_together
 from kohort.evaluate.attacks.rebuilt import rebuilt_finding
-from kohort.evaluate.attacks.released import Released
+from kohort.evaluate.attacks.released import Attacked, Released
 from kohort.evaluate.attacks.singling_out import single_out
 
 COLUMNS = ("age", "ward", "height", "job", "illness")
@@ -40,11 +40,11 @@ MEMBERS, OTHERS = people(400, 1), people(400, 2)
 
 def asked(table: pl.DataFrame, described: Sequence[str] = COLUMNS) -> list[Finding]:
     """All three questions."""
-    release = Released.of(table, MEMBERS)
+    release = Attacked(table=Released.of(table, MEMBERS), members=MEMBERS, others=OTHERS, **NAMES)
     return [
-        single_out(release, MEMBERS, OTHERS, columns=described, **NAMES),
-        link(release, MEMBERS, OTHERS, columns=COLUMNS, **NAMES),
-        infer(release, MEMBERS, OTHERS, secret="illness", known=COLUMNS[:-1], **NAMES),
+        single_out(release, columns=described),
+        link(release, columns=COLUMNS),
+        infer(release, secret="illness", known=COLUMNS[:-1]),
     ]
 
 

@@ -7,11 +7,13 @@ import pytest
 
 from kohort.errors import ConfigError
 from kohort.evaluate.attacks.finding import area_interval
-from kohort.evaluate.attacks.shadow import likelihood_ratios, shadow_scores, train_shadows
+from kohort.evaluate.attacks.membership import log_odds
+from kohort.evaluate.attacks.shadow import halves, likelihood_ratios, train_shadows
 from kohort.models.dense.network import Network
 from kohort.models.dense.training import fit_one
 from kohort.models.options import Training
 from kohort.models.rows import Rows
+from kohort.models.scoring import probabilities
 
 NETWORK = Network(inputs=6, hidden=(16,), outputs=2)
 TRAINING = Training(epochs=40, batch=16, optimizer="adam", lr=0.01)
@@ -25,10 +27,10 @@ def rows(count: int = 80) -> Rows:
 
 def test_halves_of_the_rows_are_seen_and_models_are_those_trained_alone() -> None:
     made = rows()
-    weights, seen = train_shadows(NETWORK, made, training=TRAINING, shadows=6, seed=1)
-    assert (seen.sum(axis=0) == 3).all()  # halves
-    random = np.random.default_rng(1)
-    random.random((6, made.count), dtype=np.float32)
+    seen = halves(made.count, 6, seed=1)
+    assert (seen.sum(axis=0) == 3).all()
+    weights = train_shadows(NETWORK, made, seen, training=TRAINING, seed=1)
+    random = np.random.default_rng([1, 1])
     starts = np.stack([NETWORK.start(random) for _ in range(6)])
     keys = random.integers(0, 2**63, 6, dtype=np.uint64)
     own = Rows.of(made.x[seen[4]], made.y[seen[4]])
@@ -38,8 +40,10 @@ def test_halves_of_the_rows_are_seen_and_models_are_those_trained_alone() -> Non
 
 def test_ratios_find_the_rows_of_a_model_that_learned_them_by_heart() -> None:
     made = rows()
-    weights, seen = train_shadows(NETWORK, made, training=TRAINING, shadows=18, seed=2)
-    scores = shadow_scores(NETWORK, weights, made)
+    seen = halves(made.count, 18, seed=2)
+    weights = train_shadows(NETWORK, made, seen, training=TRAINING, seed=2)
+    codes = made.y.astype(np.int64)
+    scores = np.array([log_odds(probabilities(NETWORK, own, made.x)[np.arange(made.count), codes]) for own in weights])
     ratio = likelihood_ratios(scores[0], scores[1:], seen[1:])
     area, (low, _) = area_interval(ratio[seen[0]], ratio[~seen[0]])
     assert area > 0.6
@@ -52,4 +56,4 @@ def test_ratios_find_the_rows_of_a_model_that_learned_them_by_heart() -> None:
 @pytest.mark.parametrize("count", [2, 5])
 def test_too_few_or_an_odd_number_of_models_is_refused(count: int) -> None:
     with pytest.raises(ConfigError, match="shadow models"):
-        train_shadows(NETWORK, rows(), training=TRAINING, shadows=count)
+        halves(80, count)

@@ -249,3 +249,50 @@ def test_two_overlapping_releases_isolate_persons_and_the_same_release_twice_doe
     same = audit_folders([tmp_path / "a", tmp_path / "c"], tables={"": table}, shadows=0).findings[-1]
     assert two.exposed
     assert not same.exposed
+
+
+_OVERFITTED = {
+    "oneshot": {"name": "oneshot", "oneshot": {"features": 60, "lambda": 1e-6, "min_cell": 1},
+                "secure": {"sum": "none"}},
+    "additive": {"name": "additive", "min_bin": 1, "ridge": 0.0, "smooth": 0.0, "secure": {"sum": "none"}},
+    "trees": {"name": "trees", "steps": 6, "depth": 6, "min_leaf": 1, "l2": 0.0, "holdout": 0.0, "trees": 1,
+              "columns": 1.0, "secure": {"sum": "none"}},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "rows"), [("oneshot", 1_600), ("additive", 400), ("trees", 400)])
+def test_solved_and_grown_models_that_learned_rows_by_heart_show_their_members(name: str, rows: int) -> None:
+    more = {"model": {"dtype": "float64"}} if name == "oneshot" else {"model": {}}
+    one = found(
+        plan_of(_OVERFITTED[name], sites=3, test=0.5, **more), people(rows), "membership: likelihood", shadows=16
+    )
+    assert one.exposed
+    assert "16 shadow models" in one.note
+
+
+def test_a_smooth_additive_model_does_not_show_its_members() -> None:
+    plan = plan_of({"name": "additive", "secure": {"sum": "none"}}, sites=3, test=0.5, model={})
+    one = found(plan, people(2_000), "membership: likelihood", shadows=16)
+    assert one.success is not None
+    assert not one.exposed
+
+
+def test_members_of_a_forest_of_numbers_are_found_by_their_errors() -> None:
+    random = np.random.default_rng(0)
+    table = people(400).with_columns(pl.Series("outcome", random.random(400)))
+    data = {"table": "memory", "target": "outcome", "features": "rest", "test": 0.5,
+            "bounds": {"age": [0, 100], "outcome": [0, 1]},
+            "categories": {name: CATEGORIES[name] for name in ("ward", "job")}}  # fmt: skip
+    one = found(
+        plan_of(_OVERFITTED["trees"], sites=3, data=data, model={}), table, "membership: likelihood", shadows=16
+    )
+    assert one.exposed
+    assert one.success is not None
+    assert one.success > 0.6
+
+
+def test_what_half_of_the_rows_cannot_give_is_said() -> None:
+    method = {"name": "trees", "steps": 1, "min_leaf": 80, "holdout": 0.0, "secure": {"sum": "none"}}
+    one = found(plan_of(method, sites=3, test=0.2, model={}), people(260), "membership: likelihood", shadows=4)
+    assert one.success is None
+    assert "half of the rows: there are too few rows" in one.note

@@ -31,7 +31,7 @@ from kohort.evaluate.attacks.gram import Block, OneHot
 from kohort.models.dense.shape import DenseShape
 from kohort.models.options import Training
 
-__all__ = ["NEAR", "LyingHub", "can_read", "snapped"]
+__all__ = ["NEAR", "Claims", "LyingHub", "can_read", "snapped"]
 
 NEAR: Final = 0.005
 """How near every input of a rebuilt row must be to the true one, on the scale of the model's inputs."""
@@ -78,6 +78,23 @@ class _Search:
         self.cuts = np.sort(np.concatenate([cuts, spare]))[:units]
 
 
+class Claims:
+    """Rows that a lying hub read so far, each once."""
+
+    def __init__(self, inputs: int) -> None:
+        self._inputs = inputs
+        self._found: dict[bytes, Floats] = {}
+
+    def add(self, row: Floats) -> None:
+        """Note a row; one that is known already, to four places, counts once."""
+        self._found[np.rint(row * 1e4).astype(np.int64).tobytes()] = row
+
+    @property
+    def rows(self) -> Floats:
+        """[rows, inputs], as the model's inputs."""
+        return np.array(list(self._found.values())).reshape(len(self._found), self._inputs)
+
+
 class LyingHub:
     """What a lying hub sends, and what it reads from one site's replies.
 
@@ -122,13 +139,8 @@ class LyingHub:
         per_pull = training.lr * self._out / batch / (training.epsilon if adam else 1.0)
         self._least = 0.05 * per_pull
         self._of_one_row = None if not network.hidden else self._tips_of_one_row(training, rows, per_pull)
-        self._found: dict[bytes, Floats] = {}
+        self.claims = Claims(network.inputs)
         self.sent = self._weights()
-
-    @property
-    def claims(self) -> Floats:
-        """The rows that were read so far, as the model's inputs."""
-        return np.array(list(self._found.values())).reshape(len(self._found), self._network.inputs)
 
     def read(self, returned: NDArray[np.floating]) -> None:
         """Take the site's reply to `sent`, and prepare what is sent next.
@@ -155,7 +167,7 @@ class LyingHub:
                 continue
             row = snapped(step / tip, self._blocks) if self._is_of_one_row(float(tip)) else None
             if row is not None:
-                self._found[np.rint(row * 1e4).astype(np.int64).tobytes()] = row
+                self.claims.add(row)
             elif places:
                 search.note(*places[number])
 

@@ -16,7 +16,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from kohort.evaluate.attacks.finding import Finding, beside_control
-from kohort.evaluate.attacks.released import Released
+from kohort.evaluate.attacks.released import Attacked, Released
 from kohort.tables.cells import canonical_text
 
 __all__ = ["TARGETS", "infer"]
@@ -27,44 +27,29 @@ CLOSE: Final = 0.05
 """A number counts as inferred when it is off by at most this share of the column's range."""
 
 
-def infer(
-    table: Released,
-    members: pl.DataFrame,
-    others: pl.DataFrame,
-    *,
-    secret: str,
-    known: Sequence[str],
-    on: str,
-    by: str,
-    seed: int = 0,
-) -> Finding:
+def infer(asked: Attacked, *, secret: str, known: Sequence[str]) -> Finding:
     """Ask a released table for one column of persons.
 
     Args:
-        table: The release.
-        members: Rows of persons in it, as they are.
-        others: Rows of persons who are not.
+        asked: The release, and persons in it and not in it.
         secret: The column that is asked for.
         known: The columns that the attacker knows.
-        on: What was attacked.
-        by: Who has it.
-        seed: Of the draws of persons.
 
     Returns:
         How often the secret was told.
     """
-    random = np.random.default_rng(seed)
-    asked = [drawn(part, TARGETS, random) for part in (members, others)]
-    right = [_right(table, part, secret, known) for part in asked]
+    random, table = np.random.default_rng(asked.seed), asked.table
+    persons = [drawn(part, TARGETS, random) for part in (asked.members, asked.others)]
+    right = [_right(table, part, secret, known) for part in persons]
     hits, control = (int(one.sum()) for one in right)
-    counts = [max(1, part.height) for part in asked]
-    base = _base_rate(table, members, secret)
+    counts = [max(1, part.height) for part in persons]
+    base = _base_rate(table, asked.members, secret)
     guess = max(control / counts[1], base)
     return Finding(
         attack=f"attribute: inference of {secret}",
         family="attribute",
-        on=on,
-        by=by,
+        on=asked.on,
+        by=asked.by,
         measure="share of persons whose value was told",
         success=hits / counts[0],
         guess=guess,

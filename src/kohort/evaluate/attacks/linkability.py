@@ -15,38 +15,24 @@ from numpy.typing import NDArray
 
 from kohort.evaluate.attacks.finding import Finding, beside_control
 from kohort.evaluate.attacks.inference import TARGETS, drawn
-from kohort.evaluate.attacks.released import Released
+from kohort.evaluate.attacks.released import Attacked, Released
 
 __all__ = ["link"]
 
 
-def link(
-    table: Released,
-    members: pl.DataFrame,
-    others: pl.DataFrame,
-    *,
-    columns: Sequence[str],
-    on: str,
-    by: str,
-    seed: int = 0,
-) -> Finding:
+def link(asked: Attacked, *, columns: Sequence[str]) -> Finding:
     """Try to join two halves of what is known of persons by a released table.
 
     Args:
-        table: The release.
-        members: Rows of persons in it, as they are.
-        others: Rows of persons who are not.
+        asked: The release, and persons in it and not in it.
         columns: The columns that the two sources share out, every other one each.
-        on: What was attacked.
-        by: Who has it.
-        seed: Of the draws.
 
     Returns:
         How often both sources took the same row.
     """
-    random = np.random.default_rng(seed)
+    random, table = np.random.default_rng(asked.seed), asked.table
     counts, hits = [], []
-    for part in (members, others):
+    for part in (asked.members, asked.others):
         persons = drawn(part, TARGETS, random)
         first, second = (_nearest(table, persons, half, random) for half in (columns[::2], columns[1::2]))
         hits.append(int((first == second).sum()))
@@ -54,8 +40,8 @@ def link(
     return Finding(
         attack="linkage: two sources by the table",
         family="linkage",
-        on=on,
-        by=by,
+        on=asked.on,
+        by=asked.by,
         measure="share of persons linked",
         success=hits[0] / counts[0],
         guess=hits[1] / counts[1],

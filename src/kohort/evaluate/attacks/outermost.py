@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from kohort.evaluate.attacks.gradients import snapped
+from kohort.evaluate.attacks.gradients import Claims, snapped
 from kohort.evaluate.attacks.gram import Block
 from kohort.models.dense.shape import DenseShape
 from kohort.models.options import Training
@@ -65,13 +65,8 @@ class OutermostHub:
         batch = min(training.batch, rows) if training.batch else rows
         self._out = 2 * _STEP * _SCALE * batch * training.epsilon / training.lr
         self._moves = training.lr * self._out / batch / training.epsilon
-        self._found: dict[bytes, Floats] = {}
+        self.claims = Claims(network.inputs)
         self.sent = self._weights()
-
-    @property
-    def claims(self) -> Floats:
-        """The rows that were read so far, as the model's inputs."""
-        return np.array(list(self._found.values())).reshape(len(self._found), self._network.inputs)
 
     def read(self, returned: NDArray[np.floating]) -> None:
         """Take the site's reply to `sent`, and prepare what is sent next.
@@ -95,7 +90,7 @@ class OutermostHub:
             one = _ECHO[0] < abs(tip) / self._moves < _ECHO[1]
             row = snapped(step / tip, self._blocks) if one else None
             if row is not None and row @ unit.direction > unit.cut - 1e-6:
-                self._found[np.rint(row * 1e4).astype(np.int64).tobytes()] = row
+                self.claims.add(row)
                 return self._new_unit()
             unit.low = unit.cut
         return unit if unit.high - unit.low > _FINEST else self._new_unit()

@@ -15,9 +15,9 @@ import polars as pl
 from numpy.typing import NDArray
 
 from kohort.tables.cells import SUPPRESSED, Interval, Label, ValueSet, canonical_text, parse_cell
-from kohort.tables.hierarchy import Hierarchy
+from kohort.tables.column_blocks import Taxonomy
 
-__all__ = ["Released", "could_stand_for", "distinct", "holds", "texts_of"]
+__all__ = ["Attacked", "Released", "could_stand_for", "distinct", "holds", "texts_of"]
 
 Floats = NDArray[np.float32]
 
@@ -34,11 +34,11 @@ class Released:
 
     frame: pl.DataFrame
     ranges: Mapping[str, float]
-    hierarchies: Mapping[str, Hierarchy] = field(default_factory=dict)
+    hierarchies: Mapping[str, Taxonomy] = field(default_factory=dict)
 
     @classmethod
     def of(
-        cls, frame: pl.DataFrame, known: pl.DataFrame, hierarchies: Mapping[str, Hierarchy] | None = None
+        cls, frame: pl.DataFrame, known: pl.DataFrame, hierarchies: Mapping[str, Taxonomy] | None = None
     ) -> Released:
         """A released table beside the columns of a table like the one it was made from.
 
@@ -83,8 +83,29 @@ class Released:
         return distinct.drop("class"), place.to_numpy().astype(np.int64)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Attacked:
+    """A released table and whom its attacker is asked about.
+
+    Attributes:
+        table: The release.
+        members: Rows of persons in it, as they are.
+        others: Rows of persons who are not.
+        on: What was attacked, in words.
+        by: Who has it.
+        seed: Of the draws.
+    """
+
+    table: Released
+    members: pl.DataFrame
+    others: pl.DataFrame
+    on: str
+    by: str
+    seed: int = 0
+
+
 def could_stand_for(
-    table: pl.DataFrame, rows: pl.DataFrame, columns: Sequence[str], hierarchies: Mapping[str, Hierarchy]
+    table: pl.DataFrame, rows: pl.DataFrame, columns: Sequence[str], hierarchies: Mapping[str, Taxonomy]
 ) -> NDArray[np.bool_]:
     """[rows, table]: whether each row of the table could stand for each row, in all of the columns.
 
@@ -118,12 +139,12 @@ def distinct(column: pl.Series) -> tuple[NDArray[np.str_], NDArray[np.int64]]:
     return values, place.astype(np.int64)
 
 
-def holds(cell: str, values: NDArray[np.str_], hierarchy: Hierarchy | None) -> NDArray[np.bool_]:
+def holds(cell: str, values: NDArray[np.str_], hierarchy: Taxonomy | None) -> NDArray[np.bool_]:
     """Which values a released cell could stand for."""
     return _stands(parse_cell(cell), cell, values, hierarchy)
 
 
-def _stands(read: object, cell: str, values: NDArray[np.str_], hierarchy: Hierarchy | None) -> NDArray[np.bool_]:
+def _stands(read: object, cell: str, values: NDArray[np.str_], hierarchy: Taxonomy | None) -> NDArray[np.bool_]:
     """Which values a cell could stand for."""
     if isinstance(read, Label) and hierarchy is not None:
         return np.isin(values, hierarchy.leaves(read.text))
@@ -134,7 +155,7 @@ def _stands(read: object, cell: str, values: NDArray[np.str_], hierarchy: Hierar
     return np.asarray((values == cell) | (read is SUPPRESSED))
 
 
-def _apart(cell: str, values: NDArray[np.str_], span: float | None, hierarchy: Hierarchy | None) -> Floats:
+def _apart(cell: str, values: NDArray[np.str_], span: float | None, hierarchy: Taxonomy | None) -> Floats:
     """How far values are from one cell, 0 to 1."""
     read = parse_cell(cell)
     if span is None or not isinstance(read, str | Interval):

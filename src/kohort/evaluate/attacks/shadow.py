@@ -1,13 +1,14 @@
-"""Membership inference by likelihood ratio (LiRA; Carlini et al., S&P 2022), with shadow models trained all at once.
+"""Membership inference by likelihood ratio (LiRA; Carlini et al., S&P 2022), with shadow models made all at once.
 
 The attacker trains models of the same shape on halves of rows like the target's, so that every row is in half of them.
 For each row he has two Gaussians: how sure models are that saw it, and models that did not. The log ratio of both at
 the target's own log odds says how much like a member the row is. Spreads are pooled over rows, as few models give a
 poor spread of one row.
 
-All shadow models are one call of the compiled kernel that trains many sites: a model is a "site" whose rows are its
-half. Sharp edges: shadow models are trained on pooled rows for as many passes as the target, without noise; a target
-that was trained in another way is less like them, and the attack is weaker than a perfect attacker's.
+All shadow networks are one call of the compiled kernel that trains many sites: a model is a "site" whose rows are its
+half. Of numbers the error with its sign takes the place of log odds. Sharp edges: shadow models are made of pooled rows
+without noise; a target that was trained in another way is less like them, and the attack is weaker than a perfect
+attacker's.
 """
 
 from __future__ import annotations
@@ -19,14 +20,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kohort.errors import ConfigError
-from kohort.evaluate.attacks.membership import Floats, log_odds
+from kohort.evaluate.attacks.membership import Floats, sureness
+from kohort.models.base import Model
 from kohort.models.dense.network import Network
 from kohort.models.dense.training import fit_many
 from kohort.models.options import Training
-from kohort.models.rows import Rows, StackedRows
-from kohort.models.scoring import probabilities
+from kohort.models.rows import Rows, StackedRows, target_range
 
-__all__ = ["LEAST_SHADOWS", "as_target_trained", "likelihood_ratios", "shadow_scores", "train_shadows"]
+__all__ = [
+    "LEAST_SHADOWS",
+    "as_target_trained",
+    "evidence",
+    "halves",
+    "likelihood_ratios",
+    "stacked_halves",
+    "train_shadows",
+]
 
 LEAST_SHADOWS: Final = 4
 _ROWS_AT_ONCE: Final = 20_000_000
@@ -49,52 +58,73 @@ def likelihood_ratios(target: Floats, shadows: Floats, seen: NDArray[np.bool_]) 
     return np.asarray(_log_density(target, *inside) - _log_density(target, *outside))
 
 
-def train_shadows(
-    network: Network, rows: Rows, *, training: Training, shadows: int, seed: int = 0, threads: int = 2
-) -> tuple[NDArray[np.floating], NDArray[np.bool_]]:
-    """Train shadow models, each on a random half of the rows.
+def halves(rows: int, shadows: int, *, seed: int = 0) -> NDArray[np.bool_]:
+    """Which shadow model sees which row: every row is in half of the models.
 
     Args:
-        network: The shape of the target.
         rows: Members and others alike.
-        training: Passes, batches, optimizer and rate of the target.
         shadows: How many models; an even number.
-        seed: Of halves, starts and orders.
-        threads: Of the kernel.
+        seed: Of the draws.
 
     Returns:
-        Weights [models, parameters], and which model saw which row [models, rows].
+        [models, rows].
 
     Raises:
         ConfigError: There are too few models, or an odd number.
     """
     if shadows < LEAST_SHADOWS or shadows % 2:
         raise ConfigError(f"{shadows} shadow models are no attack", hint=f"Use an even number from {LEAST_SHADOWS} on")
-    random = np.random.default_rng(seed)
-    rank = np.argsort(random.random((shadows, rows.count), dtype=np.float32), axis=0)
-    seen = rank < shadows // 2
+    rank = np.argsort(np.random.default_rng(seed).random((shadows, rows), dtype=np.float32), axis=0)
+    return np.asarray(rank < shadows // 2)
+
+
+def train_shadows(
+    network: Network, rows: Rows, seen: NDArray[np.bool_], *, training: Training, seed: int = 0, threads: int = 2
+) -> NDArray[np.floating]:
+    """Train shadow networks, each on the rows it sees.
+
+    Args:
+        network: The shape of the target.
+        rows: Members and others alike.
+        seen: Which model sees which row, [models, rows].
+        training: Passes, batches, optimizer and rate of the target.
+        seed: Of starts and orders.
+        threads: Of the kernel.
+
+    Returns:
+        Weights [models, parameters].
+    """
+    shadows, random = len(seen), np.random.default_rng([seed, 1])
     starts = np.stack([network.start(random) for _ in range(shadows)])
     keys = random.integers(0, 2**63, shadows, dtype=np.uint64)
     at_once = max(1, _ROWS_AT_ONCE // max(1, rows.x.size // 2))
     parts = []
     for begin in range(0, shadows, at_once):
         part = slice(begin, begin + at_once)
-        stacked = _halves(rows, seen[part])
+        stacked = stacked_halves(rows, seen[part])
         fitted = fit_many(
             network, starts[part], stacked, training=training, keys=keys[part], round=0, keep_state=False,
             threads=threads,
         )  # fmt: skip
         parts.append(fitted.weights)
-    return np.concatenate(parts), seen
+    return np.concatenate(parts)
 
 
-def shadow_scores(network: Network, weights: NDArray[np.floating], rows: Rows) -> Floats:
-    """The log odds of each row's own class by every model, [models, rows]."""
-    codes = rows.y.astype(np.int64)
-    found = np.empty((len(weights), rows.count))
-    for number, own in enumerate(weights):
-        found[number] = log_odds(probabilities(network, own, rows.x)[np.arange(rows.count), codes])
-    return found
+def evidence(model: Model, rows: Rows) -> Floats:
+    """What is compared of a row between models: the log odds of its class, or how far its number is off, with sign.
+
+    Args:
+        model: The target or a shadow model.
+        rows: Encoded rows with their targets.
+
+    Returns:
+        One number per row.
+    """
+    if model.task != "regression":
+        return sureness(model, rows)
+    low, width = target_range(model.encoder)
+    truth = rows.y.astype(np.float64) * width + low
+    return np.asarray(truth - model.codes(rows.x).astype(np.float64))
 
 
 def as_target_trained(training: Training, *, passes: int) -> Training:
@@ -102,7 +132,7 @@ def as_target_trained(training: Training, *, passes: int) -> Training:
     return replace(training, epochs=max(1, passes), prox=0.0)
 
 
-def _halves(rows: Rows, seen: NDArray[np.bool_]) -> StackedRows:
+def stacked_halves(rows: Rows, seen: NDArray[np.bool_]) -> StackedRows:
     """The rows of every model, one after the other."""
     counts = seen.sum(axis=1).astype(np.int64)
     chosen = np.nonzero(seen)[1]

@@ -17,9 +17,9 @@ import polars as pl
 from numpy.typing import NDArray
 
 from kohort.evaluate.attacks.finding import Finding, beside_control
-from kohort.evaluate.attacks.released import Released, distinct, holds, texts_of
+from kohort.evaluate.attacks.released import Attacked, distinct, holds, texts_of
 from kohort.tables.cells import Interval, parse_cell
-from kohort.tables.hierarchy import Hierarchy
+from kohort.tables.column_blocks import Taxonomy
 
 __all__ = ["single_out"]
 
@@ -36,7 +36,7 @@ class _Texts:
     values: NDArray[np.str_]
     of_row: NDArray[np.int64]
 
-    def fits(self, cell: str, hierarchy: Hierarchy | None) -> Bools:
+    def fits(self, cell: str, hierarchy: Taxonomy | None) -> Bools:
         """Which rows a released cell could stand for."""
         return holds(cell, self.values, hierarchy)[self.of_row]
 
@@ -50,7 +50,7 @@ class _Column:
     groups: Mapping[str, _Texts | NDArray[np.float64]]
     """The same column of released rows, of persons in the table, and of others; as numbers where they are."""
     middle: float
-    hierarchy: Hierarchy | None
+    hierarchy: Taxonomy | None
 
     def fits(self, cell: str, whom: str) -> Bools:
         """Of whom a condition made of this cell is true.
@@ -64,32 +64,18 @@ class _Column:
         return np.asarray(group >= low if (low + high) / 2 >= self.middle else group <= high)
 
 
-def single_out(
-    table: Released,
-    members: pl.DataFrame,
-    others: pl.DataFrame,
-    *,
-    columns: Sequence[str],
-    on: str,
-    by: str,
-    seed: int = 0,
-) -> Finding:
+def single_out(asked: Attacked, *, columns: Sequence[str]) -> Finding:
     """Bet on descriptions that a released table gives.
 
     Args:
-        table: The release.
-        members: Rows of persons in it, as they are.
-        others: Rows of persons who are not.
+        asked: The release, and persons in it and not in it.
         columns: The columns that descriptions may use.
-        on: What was attacked.
-        by: Who has it.
-        seed: Of the draws.
 
     Returns:
         How often a bet was right.
     """
-    random = np.random.default_rng(seed)
-    known = [_column(table, members, others, name) for name in columns]
+    random, table = np.random.default_rng(asked.seed), asked.table
+    known = [_column(asked, name) for name in columns]
     bets, alone, alone_outside = 0, 0, 0
     chance, chance_alone = 0, 0
     for _ in range(TRIES):
@@ -106,16 +92,16 @@ def single_out(
             chance_alone += _fits(own, mixed.tolist(), "persons") == 1
         if bets >= BETS:
             break
-    return _finding(bets, alone, max(alone_outside / max(1, bets), chance_alone / max(1, chance)), on=on, by=by)
+    return _finding(asked, bets, alone, max(alone_outside / max(1, bets), chance_alone / max(1, chance)))
 
 
-def _finding(bets: int, alone: int, guess: float, *, on: str, by: str) -> Finding:
+def _finding(asked: Attacked, bets: int, alone: int, guess: float) -> Finding:
     made = bets or TRIES
     return Finding(
         attack="linkage: singling out",
         family="linkage",
-        on=on,
-        by=by,
+        on=asked.on,
+        by=asked.by,
         measure="share of bets that fit one person",
         success=alone / made,
         guess=guess,
@@ -136,7 +122,8 @@ def _fits(columns: Sequence[_Column], rows: Sequence[int], whom: str) -> int:
     return 0 if fit is None else int(fit.sum())
 
 
-def _column(table: Released, members: pl.DataFrame, others: pl.DataFrame, name: str) -> _Column:
+def _column(asked: Attacked, name: str) -> _Column:
+    table, members, others = asked.table, asked.members, asked.others
     cells = texts_of(table.frame[name])
     if name not in table.ranges:
         groups: dict[str, _Texts | NDArray[np.float64]] = {

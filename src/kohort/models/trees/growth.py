@@ -169,6 +169,38 @@ class Growth:
             out = grouped
         return out.reshape(-1)
 
+    def sums(self, total: NDArray[np.int64]) -> Cells:
+        """What whoever sees a total of `counted` knows: gradient, curvature and rows of every cell of the open nodes.
+
+        Args:
+            total: The numbers, of sums and not of counts alone.
+
+        Returns:
+            [cells, 3]; cells of siblings follow by subtraction. Where small cells are joined, of every group.
+        """
+        cells = total.reshape(-1, 3)
+        return cells if self.layout is not None else self._completed(cells)
+
+    def places(self, codes: NDArray[np.uint8], nodes: NDArray[np.int16]) -> NDArray[np.int64]:
+        """In which of the cells of `sums` rows are.
+
+        Args:
+            codes: As in `counted`.
+            nodes: As in `counted`.
+
+        Returns:
+            [trees, columns of each, rows]; -1 where a row is in no open node.
+        """
+        offset = np.full((len(self.trees), self.trees.value.shape[1]), -1, dtype=np.int64)
+        offset[self.open.tree, self.open.node] = self.open.begin
+        found = np.full((*self.columns.shape, nodes.shape[1]), -1, dtype=np.int64)
+        for tree, own in enumerate(nodes):
+            begin = np.where(own < 0, -1, offset[tree, np.maximum(own, 0)])
+            for number, column in enumerate(self.columns[tree]):
+                bins = self.bin_of[tree, number, codes[tree % len(codes), :, column]]
+                found[tree, number] = np.where(begin < 0, -1, begin + self.starts[tree, number] + bins)
+        return found if self.layout is None else np.where(found < 0, -1, self.layout[found])
+
     def take(self, total: NDArray[np.int64]) -> None:
         """Split the open nodes by a total of `counted` over all sites, and open the next level; or join small cells."""
         if self.counting:

@@ -75,7 +75,7 @@ def _processing(run: Run, plan: dict[str, Any]) -> list[tuple[str, str]]:
     return [
         ("purpose", _PEOPLE),
         ("parties", f"{run.sites:,} sites and a hub" + (", a key-holder" if _has_key_holder(run) else "")),
-        ("rows at the sites", f"{sum(run.site_rows.values()):,}"),
+        ("rows at the sites", f"{run.rows:,}"),
         ("quasi-identifiers", ", ".join(data.get("quasi", [])) or "none declared"),
         ("sensitive columns", ", ".join(data.get("sensitive", [])) or "none declared"),
         ("identifiers", "never sent: the door refuses them"),
@@ -109,7 +109,8 @@ def _found(attacks: Sequence[AttackRow], starts: tuple[str, ...]) -> tuple[str, 
     made = [one for one in attacks if one.attack.startswith(starts) and one.success is not None]
     if not made:
         why = next((one.note for one in attacks if one.attack.startswith(starts) and one.note), "")
-        return ("nothing", f"not attacked: {why}" if why else _UNMEASURED)
+        audited = "audited: no attack of this kind applies to what left" if attacks else _UNMEASURED
+        return ("nothing", f"not attacked: {why}" if why else audited)
     shown = [f"{one.attack}: {one.success:.3f}, a guess {one.guess or 0:.3f} ({one.verdict})" for one in made]
     return ("; ".join(dict.fromkeys(one.measure for one in made)), "; ".join(shown))
 

@@ -16,7 +16,10 @@ import polars as pl
 from kohort.errors import ConfigError
 from kohort.evaluate.attacks.finding import FAMILIES, Family, Finding, not_attacked, worst
 from kohort.methods.oneshot.paper import SEND_FACTORS
+from kohort.methods.syntactic.exchange import PUBLISH
 from kohort.privacy.ledger.ledger import Disclosure
+from kohort.runs.auditing.on_cells import cells_findings
+from kohort.runs.auditing.on_classes import classes_findings
 from kohort.runs.auditing.on_model import membership_findings
 from kohort.runs.auditing.on_rows import rows_findings, together_findings
 from kohort.runs.auditing.on_totals import totals_findings
@@ -28,7 +31,7 @@ __all__ = ["SHADOWS", "Audit", "attack_replay", "audit_folders", "audit_plan"]
 
 SHADOWS: Final = 64
 """Shadow models of the likelihood ratio, by default."""
-_NOTED: Final = frozenset({SEND_FACTORS.name})
+_NOTED: Final = frozenset({SEND_FACTORS.name, PUBLISH.name})
 _ROW_KINDS: Final = frozenset({"raw", "k-anonymous", "k-km"})
 _BYTES_PER_ROW: Final = 4
 """Less than so many bytes per row cannot hold the rows."""
@@ -150,6 +153,8 @@ def attack_replay(replay: Replay, *, shadows: int) -> tuple[Finding, ...]:
     made = [
         *membership_findings(replay, shadows=shadows),
         *rows_findings(replay, seed=replay.seed),
+        *classes_findings(replay, seed=replay.seed),
+        *cells_findings(replay),
         *updates_findings(replay),
         *totals_findings(replay),
     ]
@@ -198,6 +203,10 @@ def _why_not(replay: Replay, entry: Disclosure) -> str:
     if entry.kind == "encrypted":
         return "ciphertexts, which their recipient cannot open"
     if entry.kind == "secure-sum":
+        if replay.plan.method in ("additive", "trees"):
+            return (
+                "totals after the first hold residuals that differ from row to row; the first ones are attacked above"
+            )
         return "the hub opens totals over all sites and learns no site's own; the model made of them is attacked above"
     if entry.kind in _ROW_KINDS:
         held = replay.outcome.received is not None and entry.size >= _BYTES_PER_ROW * entry.rows

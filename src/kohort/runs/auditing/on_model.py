@@ -7,18 +7,16 @@ from typing import Final
 import numpy as np
 import polars as pl
 
-from kohort.errors import ConfigError
+from kohort.errors import KohortError
 from kohort.evaluate.attacks.finding import Finding, not_attacked
 from kohort.evaluate.attacks.inference import drawn
-from kohort.evaluate.attacks.membership import MOST_ROWS, loss_threshold, membership_finding, sureness
-from kohort.evaluate.attacks.shadow import as_target_trained, likelihood_ratios, shadow_scores, train_shadows
+from kohort.evaluate.attacks.membership import MOST_ROWS, loss_threshold, membership_finding
+from kohort.evaluate.attacks.shadow import evidence, halves, likelihood_ratios
 from kohort.models.base import Model
 from kohort.models.cluster_names import NoCommonModel
-from kohort.models.dense.network import Network
-from kohort.models.network_model import NetworkModel
 from kohort.models.rows import encode_test_rows
 from kohort.runs.auditing.replay import Replay
-from kohort.runs.plan.default_method import trains_network
+from kohort.runs.auditing.shadows import shadows_of
 from kohort.runs.simulation import Population
 
 __all__ = ["NO_TEST_ROWS", "loss_threshold_of", "membership_findings"]
@@ -78,33 +76,22 @@ def _known_rows(model: Model, population: Population) -> tuple[pl.DataFrame, pl.
 
 
 def _by_shadows(replay: Replay, shadows: int) -> Finding:
-    model, plan = replay.outcome.model, replay.plan
-    why = _unattackable(model, replay.population) or _no_shadows(replay)
-    if why or not isinstance(model, NetworkModel) or not isinstance(model.network, Network):
-        return not_attacked(_SHADOW, "membership", on="the model", by=BY, why=why)
+    model = replay.outcome.model
+    why = _unattackable(model, replay.population)
+    maker = why or shadows_of(replay, most=2 * MOST_ROWS)
+    if isinstance(maker, str):
+        return not_attacked(_SHADOW, "membership", on="the model", by=BY, why=maker)
     random = np.random.default_rng(replay.seed)
-    inside, outside = (drawn(part, 2 * MOST_ROWS, random) for part in _known_rows(model, replay.population))
+    inside, outside = (drawn(part, maker.rows, random) for part in _known_rows(model, replay.population))
     rows = encode_test_rows(model.encoder, pl.concat([inside, outside], how="vertical_relaxed"))
-    passes = max(1, replay.outcome.rounds) * plan.train.local_epochs
-    training = as_target_trained(plan.train.training(), passes=passes)
-    weights, seen = train_shadows(model.network, rows, training=training, shadows=shadows, seed=replay.seed)
-    ratios = likelihood_ratios(sureness(model, rows), shadow_scores(model.network, weights, rows), seen)
-    note = f"{shadows} shadow models, trained on halves of these rows"
+    seen = halves(rows.count, shadows, seed=replay.seed)
+    try:
+        scores = np.array([evidence(one, rows) for one in maker.make(rows, seen)])
+    except KohortError as error:  # rules for few rows hold for shadow models, too
+        why = f"no shadow model comes out of half of the rows: {error.message}"
+        return not_attacked(_SHADOW, "membership", on="the model", by=BY, why=why)
+    ratios = likelihood_ratios(evidence(model, rows), scores, seen)
+    note = f"{shadows} shadow models, {maker.how}, each of half of these rows"
     return membership_finding(
         _SHADOW, ratios[: inside.height], ratios[inside.height :], on="the model", by=BY, seed=replay.seed, note=note
     )
-
-
-def _no_shadows(replay: Replay) -> str:
-    model = replay.outcome.model
-    if not isinstance(model, NetworkModel) or not isinstance(model.network, Network):
-        return f"shadow models are dense networks, and this model is of kind {model.kind!r}"
-    if not trains_network(replay.plan.method):
-        return "the model is solved, not trained in steps, and shadow models are trained"
-    if model.task != "classification":
-        return "the attack reads the odds of classes, and this model predicts a number"
-    try:
-        model.probabilities(np.zeros((1, model.network.inputs), dtype=model.network.dtype))
-    except ConfigError:
-        return "the model has no probabilities"
-    return ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -13,7 +14,7 @@ from kohort.evaluate.attacks.homogeneity import in_one_class
 from kohort.evaluate.attacks.inference import drawn, infer
 from kohort.evaluate.attacks.linkability import link
 from kohort.evaluate.attacks.overlap import both_together
-from kohort.evaluate.attacks.released import Released
+from kohort.evaluate.attacks.released import Attacked, Released
 from kohort.evaluate.attacks.singling_out import single_out
 from kohort.runs.auditing.on_model import NO_TEST_ROWS
 from kohort.runs.auditing.replay import Replay
@@ -70,13 +71,14 @@ def released_findings(table: pl.DataFrame, population: Population, *, what: str,
     if not others.height:
         return [*findings, not_attacked(_LINKAGE, "linkage", on=what, by=BY, why=NO_TEST_ROWS)]
     some = Released(drawn(table, MOST_ROWS, np.random.default_rng(seed)), release.ranges, release.hierarchies)
+    asked = Attacked(table=some, members=members, others=others, on=what, by=BY, seed=seed)
     findings += [
-        single_out(release, members, others, columns=columns, on=what, by=BY, seed=seed),
-        link(some, members, others, columns=columns, on=what, by=BY, seed=seed),
+        single_out(replace(asked, table=release), columns=columns),
+        link(asked, columns=columns),
     ]
     for secret in _secrets(schema, table):
         known = [name for name in columns if name != secret]
-        findings.append(infer(some, members, others, secret=secret, known=known, on=what, by=BY, seed=seed))
+        findings.append(infer(asked, secret=secret, known=known))
     return findings
 
 

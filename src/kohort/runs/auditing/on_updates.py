@@ -72,7 +72,9 @@ def _lied_to(replay: Replay, task: str, *, noisy: bool) -> Finding:
     said = f"{requests} requests with weights of the hub's choice, to the smallest site; sites cannot tell"
     note = f"{said}; the updates have noise" if noisy else said
     other = next((rows for name, rows in truth.items() if name != victim), truth[victim][:0])
-    return rebuilt_finding(_ATTACK, [truth[victim]], [hub.claims], near=NEAR, on=on, by=by, note=note, others=[other])
+    return rebuilt_finding(
+        _ATTACK, [truth[victim]], [hub.claims.rows], near=NEAR, on=on, by=by, note=note, others=[other]
+    )
 
 
 def _training(replay: Replay, task: str) -> Training:

@@ -1,0 +1,71 @@
+"""Two editions of a report: everything for those who ran it, and one that may be handed to outsiders.
+
+The external edition leaves out what is about a single site or a single machine: names, rows and measures of sites,
+reasons of sites that took no part, notes and warnings (they may name columns, sites or files), file paths, the seed,
+and figures of guarantees that count one site's rows. Totals over all sites, measures, budgets, attacks, guarantees in
+words and heads of ledgers stay. It is made by copying what is listed here: a key that is new is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, Literal, TypeAlias
+
+__all__ = ["EDITIONS", "Edition", "edited", "edited_plan"]
+
+Edition: TypeAlias = Literal["internal", "external"]
+EDITIONS: Final[tuple[Edition, ...]] = ("internal", "external")
+_KEPT: Final = (
+    "method", "name", "engine", "sites", "rounds", "stopped_by", "task", "history", "seconds", "bytes", "watt_hours",
+    "epsilon", "delta", "unit", "dp", "curves", "ledger_head", "attacks", "baselines",
+)  # fmt: skip
+_DISCLOSED: Final = ("recipient", "kind", "rows", "what", "releases", "size", "in_words")
+_LEDGER: Final = ("lines", "releases", "refusals", "signed_by", "head")
+_FAILED: Final = "It did not finish. The reason is in the internal edition."
+_PLAN: Final = {
+    "data": ("target", "quasi", "sensitive", "items", "missing", "encoding", "test"),
+    "sites": ("count", "quorum"),
+}
+
+
+def edited(run: Mapping[str, Any], edition: Edition) -> dict[str, Any]:
+    """A run as an edition shows it.
+
+    Args:
+        run: The JSON object of a run, as a report reads it.
+        edition: Which edition.
+
+    Returns:
+        The run itself in the internal edition; a new object in the external one.
+    """
+    if edition == "internal":
+        return dict(run)
+    if run.get("error"):
+        return {"method": run["method"], "name": run.get("name", ""), "error": _FAILED}
+    made = {key: run[key] for key in _KEPT if key in run}
+    metrics = run.get("metrics") or {}
+    made["metrics"] = {key: value for key, value in metrics.items() if key != "by_site"}
+    made["disclosed"] = [_disclosed(item) for item in run.get("disclosed", ())]
+    made["rows_held"] = sum((run.get("site_rows") or {}).values())
+    made["absent"] = len(run.get("refused") or {}) + len(run.get("dropped") or {})
+    ledger = run.get("ledger")
+    made["ledger"] = None if ledger is None else {key: ledger[key] for key in _LEDGER if key in ledger} | {"notes": []}
+    return made
+
+
+def edited_plan(plan: Mapping[str, Any] | None, edition: Edition) -> Mapping[str, Any] | None:
+    """The shared plan of a report as an edition shows it; the external one leaves out tables, splits and categories."""
+    if plan is None or edition == "internal":
+        return plan
+    kept = {
+        section: {key: values[key] for key in _PLAN.get(section, tuple(values)) if key in values}
+        for section, values in plan.items()
+        if isinstance(values, Mapping)
+    }
+    return {section: values for section, values in kept.items() if section != "policy"}
+
+
+def _disclosed(item: Mapping[str, Any]) -> dict[str, Any]:
+    """A kind of release; a guarantee in words names no count of one site's rows."""
+    kept = {key: item[key] for key in _DISCLOSED if key in item}
+    return {**kept, "guarantee": item.get("in_words") or item["kind"]}

@@ -1,0 +1,164 @@
+"""Attacks on the totals that additive models and forests are learned from: the cells as the hub opened them.
+
+Totals of a secure sum are the sums of what sites add, so they are formed again from the rows of the run by its own
+learner, whose central twin gives the same bits. Sealed totals, which sites alone read, are left out.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from kohort.evaluate.attacks.cells import ATTACK, OpenedCells, cells_finding
+from kohort.evaluate.attacks.finding import Finding, not_attacked
+from kohort.evaluate.attacks.inference import drawn
+from kohort.methods.additive.exact import ExactLearner
+from kohort.methods.additive.learner import RESIDUAL_STEPS
+from kohort.methods.trees.method import ForestLearner
+from kohort.models.additive.cells import codes_of
+from kohort.models.additive.model import means_of
+from kohort.models.rows import Rows, encode_rows, encode_test_rows
+from kohort.models.trees.growth import Growth
+from kohort.models.trees.learner import TreeRows
+from kohort.models.trees.options import SCALE
+from kohort.rounds.totals.learner import Learner, Memory, Whole
+from kohort.runs.auditing.on_model import NO_TEST_ROWS
+from kohort.runs.auditing.replay import Replay
+from kohort.runs.auditing.shadows import setting_of, training_of
+
+__all__ = ["cells_findings"]
+
+PERSONS: Final = 5_000
+"""Persons who are asked about on each side, at most."""
+_BY: Final = "hub"
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+
+def cells_findings(replay: Replay) -> list[Finding]:
+    """Attack the first totals of an additive model or a forest, in which the model says the same of everybody.
+
+    Args:
+        replay: The run.
+
+    Returns:
+        One finding; none for other methods.
+    """
+    if replay.plan.method not in ("additive", "trees"):
+        return []
+    on = "cells of the first totals"
+    why = _closed(replay)
+    if why:
+        return [not_attacked(ATTACK, "attribute", on=on, by=_BY, why=why)]
+    encoder, random = replay.outcome.model.encoder, np.random.default_rng(replay.seed)
+    frame = replay.population.frame
+    every = encode_rows(encoder, frame.filter(encoder.within(frame)))
+    chosen = np.sort(random.choice(every.count, min(PERSONS, every.count), replace=False))
+    members = Rows(np.ascontiguousarray(every.x[chosen]), np.ascontiguousarray(every.y[chosen]))
+    outside = replay.population.test
+    outside = outside.filter(pl.Series(encoder.predictable(outside)))
+    others = encode_test_rows(encoder, drawn(outside, PERSONS, random))
+    truth = members.y.astype(np.float64), others.y.astype(np.float64)
+    found = _opened(replay, every, members, others)
+    return [cells_finding(found, truth, classes=len(encoder.classes or ()), on=on, by=_BY)]
+
+
+def _closed(replay: Replay) -> str:
+    if getattr(replay.plan.config, "dp", None) is not None:
+        return "the totals have noise, and their epsilon bounds every attack"
+    if getattr(replay.plan.config, "link", "identity") == "log":
+        return "residuals of the log link are not read as sums here"
+    if replay.outcome.model.encoder.class_weights:
+        return "residuals are weighted by class, and are not read as counts here"
+    return "" if replay.population.test.height else NO_TEST_ROWS
+
+
+def _opened(replay: Replay, every: Rows, members: Rows, others: Rows) -> list[OpenedCells]:
+    """Every total that the hub opens while all rows have the same score."""
+    training = training_of(replay)
+    assert training is not None  # noqa: S101 - methods of that name have one
+    setting, rounds = setting_of(replay, training)
+    learner, found = training.start(setting), []
+    parts = [(rows, Memory()) for rows in (every, members, others)]
+    for _ in range(rounds):
+        if learner.finished or _apart(learner):
+            break
+        totals = [learner.contribution(rows, memory) for rows, memory in parts]
+        if not learner.sealed:
+            opened = _cells(learner, totals[0], [(rows, memory) for rows, memory in parts[1:]])
+            found += [] if opened is None else [opened]
+        learner = learner.after(totals[0], len(replay.population.names))
+    return found
+
+
+def _apart(learner: Learner) -> bool:
+    """Whether rows have scores of their own by now."""
+    if isinstance(learner, ForestLearner):
+        return learner.inner.step > 0
+    return isinstance(learner, ExactLearner) and learner.number > 1
+
+
+def _cells(learner: Learner, total: Whole, asked: list[tuple[Rows, Memory]]) -> OpenedCells | None:
+    if isinstance(learner, ForestLearner):
+        return _of_forest(learner, total, asked)
+    return _of_additive(learner, total, asked) if isinstance(learner, ExactLearner) and not learner.pairs else None
+
+
+def _of_forest(learner: ForestLearner, total: Whole, asked: list[tuple[Rows, Memory]]) -> OpenedCells | None:
+    inner = learner.inner
+    growth, forest = inner.growth, inner.forest
+    if growth is None or forest is None:
+        return None
+    cells = growth.sums(total[len(total) - growth.length :])
+    rows = cells[:, 2].astype(np.float64)
+    places = []
+    for own, memory in asked:
+        part = memory.get(TreeRows, lambda own=own: inner.rows_of(own))  # type: ignore[misc]
+        assert part.codes is not None and part.nodes is not None  # noqa: S101, PT018 - it has just contributed
+        found = growth.places(part.codes, part.nodes)
+        places.append(found.reshape(-1, found.shape[-1]).T)
+    output = _outputs_of_cells(growth, len(rows))
+    expected = means_of(_link(inner.classes), forest.base[None, :])[0][output]
+    sums = rows * expected - cells[:, 0] / SCALE
+    return OpenedCells(rows, _whole(sums, inner.classes), _about(output, inner.classes), places[0], places[1])
+
+
+def _of_additive(learner: ExactLearner, total: Whole, asked: list[tuple[Rows, Memory]]) -> OpenedCells | None:
+    if learner.number != 1 or learner.descent is None:
+        return None
+    bins, outputs = learner.known_bins, learner.outputs
+    residuals = total[: bins.total * outputs].reshape(-1, outputs) / RESIDUAL_STEPS
+    expected = means_of(learner.link, learner.descent.w[-1][None, :])[0]
+    rows = np.repeat(learner.counts[:, None], outputs, axis=1)
+    output = np.tile(np.arange(outputs), bins.total)
+    places = []
+    for own, _ in asked:
+        cell = bins.of_rows(codes_of(learner.columns, own.x)).T.astype(np.int64) * outputs
+        places.append(np.concatenate([cell + number for number in range(outputs)], axis=1))
+    sums = _whole((rows * expected - residuals).ravel(), learner.classes)
+    return OpenedCells(rows.ravel(), sums, _about(output, learner.classes), places[0], places[1])
+
+
+def _outputs_of_cells(growth: Growth, cells: int) -> Integers:
+    """Which output the tree of every cell is for."""
+    if growth.layout is not None:
+        found = np.zeros(cells, dtype=np.int64)
+        found[growth.layout] = np.repeat(growth.trees.output[growth.open.tree], growth.widths[growth.open.tree])
+        return found
+    return np.repeat(growth.trees.output[growth.open.tree], growth.widths[growth.open.tree])
+
+
+def _link(classes: int) -> str:
+    return "identity" if not classes else "logit" if classes == 2 else "softmax"
+
+
+def _whole(sums: Floats, classes: int) -> Floats:
+    """Counts of a class are whole; the grid of residuals is finer than that."""
+    return np.rint(sums) if classes else sums
+
+
+def _about(output: Integers, classes: int) -> Integers:
+    return np.ones_like(output) if classes == 2 else output
