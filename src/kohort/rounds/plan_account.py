@@ -264,6 +264,8 @@ class _Maker:
 
     def _steps(self, phase: TrainingPhase, dp: DPSection) -> tuple[int, float | None]:
         """Noisy steps of a phase, and their sampling rate; None where it is not known yet."""
+        if dp.mechanism == "ftrl":
+            return self._single_pass(phase)
         rounds = 1 if dp.mechanism == "statistics" else phase.train.rounds
         if dp.mechanism != "dp-sgd":
             return rounds, 1.0
@@ -271,6 +273,18 @@ class _Maker:
             return rounds, None
         steps, rate = phase.steps_and_rate(0 if self.counts is None else self.counts(phase))
         return rounds * steps, min(rate, dp.sample)
+
+    def _single_pass(self, phase: TrainingPhase) -> tuple[int, float]:
+        """Each unit is in one round, and all rounds together are one Gaussian mechanism."""
+        rounds = phase.train.rounds
+        if self.approved.secure is not None and not phase.topology:
+            raise RefusedError("nothing is proved of correlated noise in shares", hint="Drop method.secure")
+        if self.counts is not None and rounds > (count := self.counts(phase)):
+            raise RefusedError(
+                f"{rounds} rounds are more than the {count} rows at hand, each of which is in one round",
+                hint="Lower the phase's rounds, or raise sites.min_rows",
+            )
+        return 1, 1.0
 
     def _full_batch(self, dp: DPSection, delta: float, steps: int, phase: TrainingPhase) -> Charge:
         shared = self.approved.secure is not None and not phase.topology  # peers add no shares
