@@ -57,4 +57,10 @@ def _check_gradients(dp: DPSection, train: TrainSection) -> None:
             "draws a share of the rows",
         )
     if dp.quantile is not None:
-        raise ConfigError("the bound of a sum is the same at all sites", hint="Drop dp.quantile")
+        # The bound would have to be one for all sites, so it would follow from a noisy count in the total before: a
+        # second release per round, to find what normalised gradients do without.
+        raise ConfigError(
+            "dp.quantile moves the bound of one site by a count of its rows, and the total of method.secure has one "
+            "bound for all sites",
+            hint="Set dp.normalise = true, which needs no bound and costs nothing, or drop dp.quantile",
+        )
