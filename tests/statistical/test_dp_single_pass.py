@@ -27,6 +27,7 @@ from kohort.errors import ConfigError, KohortError
 from kohort.runs.agreed import approved_plan_for
 from kohort.runs.config import load_plan
 from kohort.tables.schema import Schema
+from kohort.testing.federation import carry_out, plan_of
 from kohort.testing.noise import LARGE, SMALL, known_normals
 
 CLIP, ROUNDS = 0.25, 4
@@ -139,3 +140,9 @@ def test_dp_ftrl_is_refused_over_secure_sums_by_whoever_derives_the_contract() -
 def test_dp_ftrl_needs_as_many_rows_as_rounds(tmp_path: Path) -> None:
     with pytest.raises(KohortError, match="rounds"):
         single(None, tmp_path / "many", rounds=ROWS + 1)
+
+
+def test_dp_ftrl_one_by_one_equals_many_at_once(tmp_path: Path) -> None:
+    plan = plan_of("fedavg", own={"dp": method()["dp"]}, policy={"epsilon": 20.0, "delta": 0.1, "min_rows": 1})
+    made = [carry_out(plan, tmp_path / str(many), many=many).outcome.model for many in (True, False)]
+    assert np.array_equal(*(np.asarray(model.weights) for model in made))  # type: ignore[attr-defined]
