@@ -137,6 +137,14 @@ def test_dp_ftrl_is_refused_over_secure_sums_by_whoever_derives_the_contract() -
         approved_plan_for(plan, schema=Schema(), run="run", sites=("a", "b", "c"))
 
 
+def test_dp_ftrl_a_round_without_rows_has_noise_and_nothing_else(tmp_path: Path) -> None:
+    """With as many rounds as rows, coins leave some rounds empty; who sees the step cannot tell."""
+    wire = single(SMALL, tmp_path / "empty", rounds=ROWS)
+    assert wire.weights().shape == (ROWS, SITES, PARAMETERS)
+    assert np.isfinite(wire.weights()).all()
+    assert np.all(np.abs(starts(wire) - wire.weights()).max(axis=-1) > 0)
+
+
 def test_dp_ftrl_needs_as_many_rows_as_rounds(tmp_path: Path) -> None:
     with pytest.raises(KohortError, match="rounds"):
         single(None, tmp_path / "many", rounds=ROWS + 1)

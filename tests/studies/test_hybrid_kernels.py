@@ -13,7 +13,7 @@ from kohort.rng import Streams
 from kohort.runs.run import run
 from kohort.runs.simulation import populate
 from kohort.studies.harness.runs import SharedRows, declared
-from kohort.studies.hybrid.kernels import train
+from kohort.studies.hybrid.kernels import encode_sites, train
 from kohort.studies.hybrid.plans import (
     FL,
     HYBRID,
@@ -52,7 +52,7 @@ def test_kernels_alone_train_what_a_run_trains(column: Column, same_noise: Count
     outcome = run(plan, seed=3, backend=SharedRows(population=population))
     drawn = Counter(same_noise)
     same_noise.clear()
-    found = train(plan, population, 3)
+    found = train(plan, population, encode_sites(plan, population), 3)
     assert same_noise == drawn
     assert bool(drawn) is column.private
     if column is PEERS_ONLY:

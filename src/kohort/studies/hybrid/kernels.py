@@ -45,13 +45,14 @@ from kohort.studies.harness.runs import Change, RunSummary, Tables, declared
 from kohort.tables.domain import declared_domain
 from kohort.tables.encoder import Encoder
 
-__all__ = ["Trained", "kernel_group", "train"]
+__all__ = ["EncodedSites", "Trained", "encode_sites", "kernel_group", "train"]
 
 
 @dataclass(frozen=True, eq=False)
 class EncodedSites:
     """The encoded rows of all sites, low-risk rows first, and those to measure on."""
 
+    encoder: Encoder
     rows: Rows
     starts: NDArray[np.int64]
     low: NDArray[np.int64]
@@ -72,6 +73,7 @@ class EncodedSites:
         some = slice(None, None, max(1, -(-test.count // HISTORY_ROWS)))
         places = {name: place for place, name in enumerate(population.names)}
         return cls(
+            encoder=encoder,
             rows=encode_rows(encoder, population.frame),
             starts=population.starts,
             low=population.low,
@@ -95,7 +97,7 @@ class EncodedSites:
 
 @dataclass(frozen=True, eq=False)
 class Trained:
-    """The weights after every round with the hub, the final ones, and the accuracy on the rows to measure on."""
+    """The final weights, and the accuracy on the rows to measure on, at the end and after every round with the hub."""
 
     weights: FloatArray
     """Of the common model; [sites, parameters] where there is none."""
@@ -106,43 +108,54 @@ class Trained:
     """Whether the delta of some site is too large for a claim of differential privacy."""
 
 
-def train(
-    plan: Plan, population: Population, seed: int, encoded: EncodedSites | None = None, *, curve: bool = True
-) -> Trained:
+def encode_sites(plan: Plan, population: Population) -> EncodedSites:
+    """Encode the sites of a plan, once for all plans on the same rows.
+
+    Args:
+        plan: The plan.
+        population: Its sites, with declared domains.
+
+    Returns:
+        The encoded sites.
+
+    Raises:
+        ConfigError: A domain is not declared.
+    """
+    approved = _approved(plan, population)
+    domain = declared_domain(population.schema, missing=approved.missing)
+    if domain is None:
+        raise ConfigError("a column has no declared domain", hint="Declare the domains first")
+    return EncodedSites.of(population, encoder_for(approved, domain))
+
+
+def _approved(plan: Plan, population: Population) -> ApprovedPlan:
+    return approved_plan_for(plan, schema=population.schema, run="kernels", sites=population.names)
+
+
+def train(plan: Plan, population: Population, sites: EncodedSites, seed: int, *, curve: bool = True) -> Trained:
     """Train a plan of the study.
 
     Args:
         plan: The plan.
         population: Its sites, with declared domains.
+        sites: The same, encoded.
         seed: The seed of the run.
-        encoded: The same population, if it was encoded before.
         curve: Whether to measure after every round with the hub, too.
 
     Returns:
         The model and its accuracy.
-
-    Raises:
-        ConfigError: A domain is not declared.
     """
-    approved = approved_plan_for(plan, schema=population.schema, run="kernels", sites=population.names)
-    domain = declared_domain(population.schema, missing=approved.missing)
-    if domain is None:
-        raise ConfigError("a column has no declared domain", hint="Declare the domains first")
-    encoder = encoder_for(approved, domain)
-    sites = encoded or EncodedSites.of(population, encoder)
-    return _Training(approved, encoder, sites, Streams.seeded(seed), curve=curve).run()
+    return _Training(_approved(plan, population), sites, Streams.seeded(seed), curve=curve).run()
 
 
 class _Training:
     """One training: who takes part, their keys and their noise, phase by phase."""
 
-    def __init__(
-        self, approved: ApprovedPlan, encoder: Encoder, sites: EncodedSites, streams: Streams, *, curve: bool
-    ) -> None:
-        network = approved.model.network(encoder)
+    def __init__(self, approved: ApprovedPlan, sites: EncodedSites, streams: Streams, *, curve: bool) -> None:
+        network = approved.model.network(sites.encoder)
         if not isinstance(network, Network):
             raise AssertionError("the study's model is one of kohort's own networks")
-        self.approved, self.encoder, self.network, self.sites = approved, encoder, network, sites
+        self.approved, self.encoder, self.network, self.sites = approved, sites.encoder, network, sites
         self.hub = Streams(streams.bytes("hub"), streams.seed)
         self.void = False
         """Whether some site's rows make the claim void."""
@@ -311,17 +324,9 @@ def kernel_group(
     if change is not None:
         population = change(population, Streams.seeded(seed))
     population = declared(population, plans[0])
-    encoded: EncodedSites | None = None
-    found = []
-    for plan in plans:
-        if encoded is None:
-            approved = approved_plan_for(plan, schema=population.schema, run="kernels", sites=population.names)
-            domain = declared_domain(population.schema, missing=approved.missing)
-            assert domain is not None  # noqa: S101 - just declared
-            encoded = EncodedSites.of(population, encoder_for(approved, domain))
-        # Sites that were changed are for tuning, which asks for the end alone.
-        found.append(_summary(train(plan, population, seed, encoded, curve=change is None)))
-    return found
+    sites = encode_sites(plans[0], population)
+    # Sites that were changed are for tuning, which asks for the end alone.
+    return [_summary(train(plan, population, sites, seed, curve=change is None)) for plan in plans]
 
 
 def _summary(trained: Trained) -> RunSummary:
