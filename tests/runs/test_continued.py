@@ -16,12 +16,16 @@ import pytest
 
 pytest.importorskip("flwr")
 
+import dp_accounting
+import dp_accounting.pld
+
 from kohort.crypto.identity.signers import signer_of
 from kohort.crypto.sealed import Identity
 from kohort.errors import ConfigError, IntegrityError, KohortError, RefusedError
 from kohort.methods.oneshot import state as states
 from kohort.methods.oneshot.state import FILE, load_state
 from kohort.models.files import load_model
+from kohort.privacy.dp.gaussian import gaussian_mu
 from kohort.privacy.ledger.bound import check_run_folder
 from kohort.protocol.wire import Payload, decode, encode
 from kohort.rng import Streams
@@ -34,12 +38,12 @@ from kohort.testing.site_servers import ServedSites
 from kohort.transport.remote_engine import RemoteEngine
 
 SEED = 1
-FIRST, LATE = tuple("abcde"), tuple("fgh")
+FIRST, LATE, LATER = tuple("abcde"), tuple("fgh"), tuple("ijk")
 
 
 def tables() -> dict[str, pl.DataFrame]:
     made = {}
-    for number, name in enumerate((*FIRST, *LATE)):
+    for number, name in enumerate((*FIRST, *LATE, *LATER)):
         generator = np.random.default_rng(number)
         x = generator.normal(size=(60, 2)).clip(-3, 3)
         label = np.where(x[:, 0] + 0.2 * number * x[:, 1] + generator.normal(size=60) > 0, "yes", "no")
@@ -222,3 +226,49 @@ def as_before(state: states.OneShotState) -> bytes:
     arrays = {"cells": payload.arrays["cells"], "total-0": payload.arrays["totals"][0]}
     content = encode(Payload(arrays=arrays, blobs={"facts": json.dumps(facts).encode()}))
     return hashlib.blake2b(content, digest_size=32).digest() + content
+
+
+def with_budget(asked: Plan) -> Plan:
+    raw = asked.to_mapping()
+    return load_plan(
+        {
+            "data": {key: raw["data"][key] for key in ("table", "target", "features", "test", "bounds", "categories")},
+            "sites": {"split": "files"},
+            "method": {"name": "oneshot", "secure": {"sum": "masks"}, "dp": {"epsilon": 1.0, "delta": 1e-5}},
+            "policy": {"min_rows": 1, "pairs": "open", "epsilon": 5.0},
+        }
+    )
+
+
+def test_under_a_budget_stayers_pay_twice_and_the_folder_says_so(made: Deployment) -> None:
+    """Both totals were opened to the hub: two full-batch Gaussian releases, which is one of sqrt(2) times the ratio."""
+    asked = with_budget(plan())
+    first = made.first(asked, (*FIRST, *LATE))
+    once = json.loads((first / "run.json").read_bytes())
+    twice = json.loads((made.leave(asked, first, LATE, "second") / "run.json").read_bytes())
+    assert made.asked == [FIRST]
+    account = dp_accounting.pld.PLDAccountant(value_discretization_interval=1e-4)
+    sigma = 1 / gaussian_mu(1.0, 1e-5)
+    account.compose(dp_accounting.SelfComposedDpEvent(dp_accounting.GaussianDpEvent(sigma), 2))
+    assert once["epsilon"] == pytest.approx(1.0, rel=0.01)
+    assert twice["epsilon"] == pytest.approx(account.get_epsilon(2e-5), rel=0.01)
+    assert twice["delta"] == pytest.approx(2e-5)
+    assert twice["dp"]["epsilon_all"] == pytest.approx(
+        once["dp"]["epsilon_all"] + told_alone(made.root / "second"), rel=1e-6
+    )
+    assert "Some rows were in 2 sums" in twice["notes"][-1]
+    third = json.loads((made.join(asked, made.root / "second", LATER, "third") / "run.json").read_bytes())
+    assert (third["epsilon"], third["delta"]) == (twice["epsilon"], twice["delta"])
+
+
+def told_alone(folder: Path) -> float:
+    """What the reservations of a folder's own run say of collusion."""
+    lines = map(json.loads, (folder / "ledger" / "ledger.jsonl").read_text().splitlines())
+    return max(line["guarantee"]["epsilon_all"] for line in lines if line.get("what") == "dp.reserve")
+
+
+def test_under_a_budget_joining_costs_nobody_anything_twice(made: Deployment) -> None:
+    asked = with_budget(plan())
+    joined = json.loads((made.join(asked, made.first(asked), LATE, "second") / "run.json").read_bytes())
+    assert joined["epsilon"] == pytest.approx(1.0, rel=0.01)
+    assert len(joined["facts"]["paid"]) == 1

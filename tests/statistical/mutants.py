@@ -21,6 +21,7 @@ BUDGETS = "tests/contract/test_dp_budgets.py"
 TRAINING, ACCOUNT, SUMMED = "rounds/phase_training.py", "rounds/plan_account.py", "rounds/totals/summed_model.py"
 ADDITIVE, PERTURBED = "methods/additive/private.py", "models/dp_sgd/perturbation.py"
 BOUNDS = "tests/statistical/test_dp_bounds.py"
+SINGLE, FTRL = "rounds/single_pass.py", "tests/statistical/test_dp_single_pass.py"
 BOUNDED, SELECTION = "rounds/totals/bounded.py", "tests/statistical/test_dp_selection.py"
 SGD, AFTER, HUB, SHARES = "dp_sgd", "dp_noise_after", "dp_noise_at or clipped_by_the_hub", "dp_noise_in_shares"
 PURE, DOMAINS, TOTALS, JUDGE = "perturbation", "dp_noisy_domains", "dp_additive", "dp_the_judge"
@@ -37,6 +38,10 @@ def _bounds(name: str, file: str, old: str, new: str, only: str) -> Mutant:
 
 def _selection(name: str, file: str, old: str, new: str, only: str) -> Mutant:
     return Mutant(name, file, old, new, SELECTION, only)
+
+
+def _ftrl(name: str, old: str, new: str, only: str = "one_mechanism", file: str = SINGLE) -> Mutant:
+    return Mutant(name, file, old, new, FTRL, only)
 
 
 def _claims(name: str, old: str, new: str, only: str = "dp", file: str = ACCOUNT) -> Mutant:
@@ -149,6 +154,21 @@ BUGS = (
     _selection("selection: a fixed number of judging rows", "runs/private_choice.py",
                "generator.random(whole.frame.height) < JUDGED",
                "generator.permutation(whole.frame.height) < JUDGED * whole.frame.height", "coins"),
+    _ftrl("ftrl: half the noise", "noisy = total + sigma * dp.clip", "noisy = total + 0.5 * sigma * dp.clip"),
+    _ftrl("ftrl: noise for one round alone", " * column_norm(rounds) * noise", " * noise"),
+    _ftrl("ftrl: noise of another matrix", "(1 - 3 / (2 * step) for", "(1 - 2 / step for",
+          file="privacy/dp/factorisation.py"),
+    _ftrl("ftrl: norm of half a column", "range(1, rounds))])", "range(1, rounds // 2))])",
+          file="privacy/dp/factorisation.py"),
+    _ftrl("ftrl: every row in every round", "rounds) == passed", "rounds) >= 0", "one_round"),
+    _ftrl("ftrl: rows drawn anew in every round", "_batches(key, rows.count, rounds)",
+          "_batches(key[passed:] + key[:passed], rows.count, rounds)", "one_round"),
+    _ftrl("ftrl: twice the clip", "clip=dp.clip)[0]", "clip=2 * dp.clip)[0]", "one_round"),
+    _ftrl("ftrl: one key for all sites", 'site.streams.bytes("ftrl", site.plan.run, site.plan.plan_hash, number)',
+          "bytes(32)", "of_their_own"),
+    _ftrl("ftrl: one key for all plans", "site.plan.run, site.plan.plan_hash, number)", "number)", "of_their_own"),
+    _ftrl("ftrl: shares in a sum", "    check_summed(approved.phase(number))\n", "", "secure_sums",
+          "rounds/totals/summed_tasks.py"),
     Mutant("claim: less than its events", "privacy/dp/account.py", "            epsilon=self.epsilon,\n",
            "            epsilon=0.9 * self.epsilon,\n", BUDGETS, "claims_follow and fedavg"),
 )  # fmt: skip

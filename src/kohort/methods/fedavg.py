@@ -50,7 +50,7 @@ from kohort.rounds.loop import RoundOptions, RoundsResult, federated_rounds
 from kohort.rounds.noisy_statistics import noisy_statistics, statistics_step
 from kohort.rounds.phase_training import TRAIN_PHASE, phase_step
 from kohort.rounds.private_defaults import is_tuned, tuned_budget, tuned_train
-from kohort.rounds.totals.summed import check_summed, require_enough, summed_rounds
+from kohort.rounds.totals.summed import require_enough, summed_rounds
 from kohort.rounds.totals.summed_tasks import summed_steps
 from kohort.rounds.training import training_step
 
@@ -106,6 +106,8 @@ def reads(config: FedAvg) -> Reads:
     chosen = ROUNDS | SELECTION | NETWORK
     if mechanism in PURE:
         return Reads(chosen | AGGREGATION | {"train.l2"}, when)
+    if mechanism == "ftrl":  # batches follow from the rounds
+        return Reads(chosen | AGGREGATION | {"train.lr", "train.l2"}, when)
     trained = chosen | LOCAL_TRAINING | CORRECTION
     return Reads(trained if mechanism == "hub" else trained | AGGREGATION, when)
 
@@ -142,7 +144,6 @@ def protocol(config: FedAvg, hub: Hub) -> ProtocolGenerator:
 
 def _over_sums(hub: Hub) -> Generator[Ask | RoundEnd, Any, Result]:
     """Rounds over secure sums."""
-    check_summed(hub.approved.phase(0))
     require_enough(hub)
     if hub.approved.sums_securely:
         hub = replace(hub, sites=(yield from agree_on_secret(hub)))

@@ -342,9 +342,13 @@ class _Loop:
         """The hub's own update of a round, if it takes part."""
         return [] if self._participant is None else [self._participant.train(round_number, weights)]
 
+    def _own_start(self, round_number: int) -> bool:
+        """Whether sites start this round from models of their own."""
+        return self._options.own_start and round_number == self._options.first_round
+
     def ask(self, chosen: tuple[str, ...], weights: FloatArray, round_number: int) -> Ask:
         options = self._options
-        arrays: State = {} if options.own_start and round_number == options.first_round else {"weights": weights}
+        arrays: State = {} if self._own_start(round_number) else {"weights": weights}
         if self._control is not None:
             arrays["control"] = self._control
         payload = Payload(arrays=arrays, metrics=options.metrics)
@@ -370,7 +374,10 @@ class _Loop:
         if not isinstance(kept, slice):
             stack, rows = stack[kept], rows[kept]
         aggregated = self._aggregate(stack, rows, weights, self._hub.network)
-        moved, self._optimizer_state = self._optimizer.step(weights, aggregated, self._optimizer_state)
+        if self._own_start(round_number):  # from weights that are not known here there is no step to carry on
+            moved = aggregated.astype(weights.dtype)
+        else:
+            moved, self._optimizer_state = self._optimizer.step(weights, aggregated, self._optimizer_state)
         if self._control is not None and replies is not None:
             self._move_control(replies, kept)
         return moved, float(np.average(losses[0][kept], weights=rows)) if losses else None

@@ -103,6 +103,11 @@ def _with_noise(
         return _perturbed(sites, phase, dp, keys)
     if dp.mechanism == "after":
         return _noised(_plain(sites, request, phase, start), start, dp, sigmas, keys)
+    if dp.mechanism == "ftrl":
+        from kohort.rounds.single_pass import single_pass_round
+
+        passed = request.round - phase_rounds(sites[0].plan, number).start
+        return single_pass_round(sites, phase, dp, number=number, passed=passed, start=start, sigmas=sigmas)
     return _private(sites, phase, dp, number, start, sigmas, keys)
 
 
@@ -267,6 +272,7 @@ def phase_step(approved: ApprovedPlan, number: int) -> Step:
         says += f" of {phase.rows} risk"
     if phase.dp is not None:
         says += ", clipped" if not noisy else f", with noise for epsilon {phase.dp.epsilon:g} over all rounds"
+        says += ", each row in one round" if phase.dp.mechanism == "ftrl" else ""
     return Step(
         task=TRAIN_PHASE.name,
         says=says,

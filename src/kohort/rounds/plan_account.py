@@ -51,6 +51,7 @@ __all__ = [
 
 Counts = Callable[[TrainingPhase], int]
 PARTS: dict[RowPart, str] = {"all": "all rows", "low": "rows of low risk", "high": "rows of high risk"}
+KEPT = "rows that sites kept; rows sent to the hub: no guarantee"
 _HALVES: dict[RowPart, tuple[RowPart, ...]] = {"all": ("low", "high"), "low": ("low",), "high": ("high",)}
 
 
@@ -264,6 +265,8 @@ class _Maker:
 
     def _steps(self, phase: TrainingPhase, dp: DPSection) -> tuple[int, float | None]:
         """Noisy steps of a phase, and their sampling rate; None where it is not known yet."""
+        if dp.mechanism == "ftrl":
+            return self._single_pass(phase)
         rounds = 1 if dp.mechanism == "statistics" else phase.train.rounds
         if dp.mechanism != "dp-sgd":
             return rounds, 1.0
@@ -271,6 +274,16 @@ class _Maker:
             return rounds, None
         steps, rate = phase.steps_and_rate(0 if self.counts is None else self.counts(phase))
         return rounds * steps, min(rate, dp.sample)
+
+    def _single_pass(self, phase: TrainingPhase) -> tuple[int, float]:
+        """Each unit is in one round, and all rounds together are one Gaussian mechanism."""
+        rounds = phase.train.rounds
+        if self.counts is not None and rounds > (count := self.counts(phase)):
+            raise RefusedError(
+                f"{rounds} rounds are more than the {count} rows at hand, each of which is in one round",
+                hint="Lower the phase's rounds, or raise sites.min_rows",
+            )
+        return 1, 1.0
 
     def _full_batch(self, dp: DPSection, delta: float, steps: int, phase: TrainingPhase) -> Charge:
         shared = self.approved.secure is not None and not phase.topology  # peers add no shares
@@ -348,8 +361,11 @@ def _relation(approved: ApprovedPlan) -> Relation:
 def _scope(phases: tuple[TrainingPhase, ...], secure: SecureSumSection | None, judge: JudgeSection | None) -> str:
     """Which rows the account's epsilon covers, and which it does not.
 
-    A row that any phase uses without noise at the site has no guarantee, whatever noise the other phases add.
+    A row that any phase uses without noise at the site has no guarantee, whatever noise the other phases add; nor has
+    one that was sent to a hub which trains beside the sites.
     """
+    if any(phase.hub_rows for phase in phases):
+        return KEPT
     bare = _halves(phase for phase in phases if spends(phase, secure) is None)
     if judge is not None and judge.rows == "low":
         bare.add("low")
@@ -435,7 +451,7 @@ def planned_claims(phases: tuple[TrainingPhase, ...], secure: SecureSumSection |
             epsilon=dp.epsilon,
             delta=dp.delta,
             unit=dp.unit,
-            scope=PARTS[phase.rows],
+            scope=KEPT if phase.hub_rows else PARTS[phase.rows],
             accountant=dp.accountant,
             overlap=dp.overlap,
         )

@@ -15,6 +15,7 @@ import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from math import fsum
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +34,13 @@ from kohort.methods.oneshot.state import (
 )
 from kohort.models.base import Model
 from kohort.models.files import save_model
+from kohort.privacy.dp.budget import Payment, composed, dp_facts
+from kohort.privacy.guarantee import DP, parse_guarantee
 from kohort.privacy.ledger.bound import changing_results
+from kohort.privacy.ledger.ledger import LEDGER_FILE
 from kohort.privacy.ledger.signing import Signer
 from kohort.report.card import model_card
+from kohort.rounds.dp_accounts import RESERVE
 from kohort.runs.backend import Backend
 from kohort.runs.config import Plan
 from kohort.runs.folder import stored_result
@@ -79,8 +84,10 @@ def join_run(
     late, made = load_state(out / "hub" / FILE), _result(out)
     both = join(state, late)
     rows = {**result["site_rows"], **made["site_rows"]}
+    paid = max(_paid(earlier, result), _paid(out, made), key=_cost)  # no row is in both
     reason = f"{len(late.members)} sites joined the {len(state.members)} of an earlier run: {_listed(late.members)}"
-    return _write(out, plan, both, {**made, "site_rows": rows}, earlier=result, signer=signer, reason=reason)
+    told = {**made, "site_rows": rows}
+    return _write(out, plan, both, told, paid=paid, earlier=result, signer=signer, reason=reason)
 
 
 def leave_run(
@@ -107,6 +114,7 @@ def leave_run(
     """
     result, state = _read(plan, earlier)
     staying, opened, made = split_batches(state, sites), None, result
+    paid = _paid(earlier, result)
     if staying:
         _require_noise(plan)
     require_new(out, force=False)
@@ -114,6 +122,7 @@ def leave_run(
         with places(sorted(staying)) as backend:
             run(plan, out=out, seed=seed, secure_random=seed is None, backend=backend)
         opened, made = load_state(out / "hub" / FILE), _result(out)
+        paid = [*paid, *_paid(out, made)]  # their rows were in the earlier total, too
     left = leave(state, sites, opened)
     left.model()  # refuses before anything is written
     if not staying:
@@ -121,7 +130,35 @@ def leave_run(
             shutil.copytree(earlier, out)
     rows = {name: count for name, count in {**result["site_rows"], **made["site_rows"]}.items() if name in left.members}
     reason = f"{len(set(sites))} sites left, {len(left.members)} are in: {_listed(left.members)}"
-    return _write(out, plan, left, {**made, "site_rows": rows}, earlier=result, signer=signer, reason=reason)
+    told = {**made, "site_rows": rows}
+    return _write(out, plan, left, told, paid=paid, earlier=result, signer=signer, reason=reason)
+
+
+def _paid(folder: Path, result: Mapping[str, Any]) -> list[DP]:
+    """What a row has paid for at most in a run and in those it continues: the claims of the reservations."""
+    known = result.get("facts", {}).get("paid")
+    if known is None:
+        lines = map(json.loads, (folder / "ledger" / LEDGER_FILE).read_text().splitlines())
+        known = [line["guarantee"] for line in lines if line.get("what") == RESERVE.name and line.get("guarantee")]
+        known = [max(known, key=lambda claim: (claim["epsilon"], claim["delta"]))] if known else []
+    return [claim for told in known if isinstance(claim := parse_guarantee(told), DP)]
+
+
+def _cost(paid: Sequence[DP]) -> tuple[float, float]:
+    return composed(map(Payment.of, paid))
+
+
+def _budget(paid: Sequence[DP]) -> dict[str, Any]:
+    """Epsilon and delta of all sums that a row was in, and the facts beside them."""
+    if not paid:
+        return {}
+    epsilon, delta = _cost(paid)
+    facts = dp_facts(paid)
+    if len(paid) > 1:  # other accounts are those of one run
+        alone = [claim.epsilon_all for claim in paid]
+        every = None if None in alone else fsum(value for value in alone if value is not None)
+        facts |= {"rdp": None, "basic": None, "epsilon_all": every}
+    return {"epsilon": epsilon, "delta": delta, "dp": facts}
 
 
 def _listed(names: frozenset[str]) -> str:
@@ -161,6 +198,7 @@ def _write(
     state: OneShotState,
     made: Mapping[str, Any],
     *,
+    paid: Sequence[DP],
     earlier: Mapping[str, Any],
     signer: Signer,
     reason: str,
@@ -170,12 +208,18 @@ def _write(
     with changing_results(out, signer=signer, reason=reason):
         result = {
             **{key: value for key, value in made.items() if key not in {"history", "baselines"}},
+            **_budget(paid),
             "sites": len(state.members),
             "metrics": _measured(plan, model),
             "history": [],
             "baselines": {},
-            "facts": {**made.get("facts", {}), "continues": earlier["ledger_head"], "members": sorted(state.members)},
-            "notes": [*made["notes"], f"{reason}. What the earlier sums cost is in the ledger of that run"],
+            "facts": {
+                **made.get("facts", {}),
+                "continues": earlier["ledger_head"],
+                "members": sorted(state.members),
+                **({"paid": [json.loads(claim.text) for claim in paid]} if paid else {}),
+            },
+            "notes": [*made["notes"], *_said(reason, paid)],
         }
         shutil.rmtree(out / "model", ignore_errors=True)
         about = {key: result[key] for key in ("method", "seed", "rounds", "disclosed", "epsilon", "delta")}
@@ -184,6 +228,12 @@ def _write(
         write_atomic(out / "hub" / FILE, save_state(state), private=True)
         write_atomic(out / "run.json", (json.dumps(result, indent=1) + "\n").encode())
     return result
+
+
+def _said(reason: str, paid: Sequence[DP]) -> list[str]:
+    if len(paid) < 2:
+        return [f"{reason}. What the earlier sums cost is in the ledger of that run"]
+    return [f"{reason}. Some rows were in {len(paid)} sums; epsilon is that of all of them together"]
 
 
 def _measured(plan: Plan, model: Model) -> dict[str, Any]:

@@ -122,6 +122,19 @@ def test_the_hub_never_sees_a_peer_model(monkeypatch: pytest.MonkeyPatch) -> Non
     assert not any(model[8:] in bundle for model in sealed for bundle in relayed)
 
 
+@pytest.mark.parametrize("hub", ["momentum", "fedadam"])
+def test_a_server_optimizer_does_not_carry_on_what_peers_trained(hub: str) -> None:
+    """After peers, the hub does not know where the sites started: that way is no step for its momentum to repeat."""
+    server = {"kind": "server", "rows": "high", "lr": 1e-9, "optimizer": "sgd", "local_epochs": 1}
+    models = [
+        carry_out(hybrid(PEERS, {**server, "rounds": rounds}), train={"hub": {"name": hub, **more}})
+        for rounds, more in ((1, {}), (4, {"lr": 1e-3} if hub == "fedadam" else {}))
+    ]
+    once, often = (np.asarray(outcome.model.weights) for outcome in models)  # type: ignore[attr-defined]
+    assert np.linalg.norm(once) > 1.0
+    assert often == pytest.approx(once, abs=1e-2)
+
+
 def test_full_clusters_end_with_one_model_each() -> None:
     """After the last round every peer of a full cluster averaged the same models."""
     models: dict[str, Any] = {}

@@ -62,6 +62,8 @@ def test_a_budget_for_kept_rows_is_charged_and_noise_is_added() -> None:
     assert not np.allclose(weights_of(noisy), weights_of(loose), atol=1e-4)
     claims = {item.guarantee.partition(" ")[0] for item in noisy.disclosed}
     assert any("dp" in claim.lower() for claim in claims)
+    assert noisy.dp is not None
+    assert noisy.dp["scope"] == "rows that sites kept; rows sent to the hub: no guarantee"
 
 
 @pytest.mark.parametrize(

@@ -135,11 +135,24 @@ def _check_phase(section: PhaseSection, secure: SecureSumSection | None) -> None
         raise ConfigError("statistics are released once, not in phases", hint='Use method.name = "fedavg"')
     if among_peers and dp.mechanism == "hub":
         raise ConfigError("no hub sees what peers exchange", hint="Use dp.mechanism = dp-sgd or after")
+    if dp.mechanism == "ftrl":
+        _check_single_pass(section)
     dp.refuse_sample(None if among_peers else secure)
     if dp.person_rows == "all" and section.rows != "all":
         raise ConfigError(
             "a person may have rows of either risk, and the phase trains on one part", hint="Drop dp.person_rows"
         )
+
+
+def _check_single_pass(section: PhaseSection) -> None:
+    """Each row is in one round: batches follow from the rounds, and a step is a step of SGD."""
+    for name in ("local_epochs", "batch", "optimizer"):
+        if getattr(section, name) is not None:
+            raise ConfigError(
+                f'a phase with dp.mechanism = "ftrl" takes one step per round on rows of that round alone, and '
+                f"{name} says otherwise",
+                hint=f"Drop the phase's {name}",
+            )
 
 
 def _check_judge(config: Hybrid) -> None:

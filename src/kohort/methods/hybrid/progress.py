@@ -21,7 +21,7 @@ from kohort.rounds.hub_noise import hub_noise
 from kohort.rounds.loop import RoundOptions, federated_rounds
 from kohort.rounds.peers import PeerRounds, peer_rounds
 from kohort.rounds.phase_training import TRAIN_PHASE
-from kohort.rounds.totals.summed import check_summed, mean_model, require_enough, summed_rounds
+from kohort.rounds.totals.summed import mean_model, require_enough, summed_rounds
 from kohort.rounds.totals.summed_model import stretch_of
 
 __all__ = ["Progress"]
@@ -42,9 +42,6 @@ class Progress:
         self._weights = weights
         self._hidden = False
         self._is_summed = hub.approved.secure is not None
-        for phase in hub.approved.phases if self._is_summed else ():
-            if not phase.topology:
-                check_summed(phase)  # before anybody trains
         self._start: dict[str, bytes] = {"start": hub.streams.bytes("start", length=16)}
         """With secure sums, what sites find the weights of the next phase from."""
         self._asked: NDArray[np.uint32] | None = None

@@ -21,7 +21,7 @@ from kohort.protocol.plan.sections import TrainSection
 __all__ = ["PURE", "DPSection", "JudgeSection", "RowPart", "SecureSumSection", "TrainingPhase"]
 
 RowPart = Literal["all", "low", "high"]
-Mechanism = Literal["dp-sgd", "after", "hub", "output", "objective", "statistics"]
+Mechanism = Literal["dp-sgd", "ftrl", "after", "hub", "output", "objective", "statistics"]
 PURE = frozenset({"output", "objective"})
 """Mechanisms with delta 0, which release once."""
 
@@ -33,7 +33,8 @@ class DPSection:
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 - read by pydantic, not a field
 
     mechanism: Mechanism = "dp-sgd"
-    """dp-sgd: noise on clipped gradients, at the site | after: noise on the clipped update, at the site | hub: noise on
+    """dp-sgd: noise on clipped gradients, at the site | ftrl: the same with each row in one round, under noise whose
+    running sums stay small (DP-FTRL) | after: noise on the clipped update, at the site | hub: noise on
     the sum of clipped updates, at the hub, which sees them | output, objective: one release of a logistic regression
     with noise on its weights or its loss, without any delta | statistics: one release of noisy sums from which the hub
     solves a one-layer classifier."""
@@ -67,7 +68,7 @@ class DPSection:
     def __post_init__(self) -> None:
         if self.mechanism == "hub" and self.unit != "site":
             raise ConfigError("noise at the hub hides a whole site", hint='Set dp.unit = "site"')
-        if self.mechanism in {"dp-sgd", "statistics"} and self.unit == "site":
+        if self.mechanism in {"dp-sgd", "ftrl", "statistics"} and self.unit == "site":
             raise ConfigError(
                 f"{self.mechanism} hides rows or persons", hint='Use dp.mechanism = "hub" or "after" for sites'
             )

@@ -14,12 +14,11 @@ from numpy.typing import NDArray
 
 from kohort.crypto.sums.checked import CHECKS
 from kohort.crypto.sums.scheme import MIN_SITES, Integers, find_scheme
-from kohort.errors import ConfigError, RefusedError
+from kohort.errors import RefusedError
 from kohort.models.dense.network import FloatArray
 from kohort.privacy.dp.account import Shares
 from kohort.protocol.hub import Ask, Hub, RoundEnd
-from kohort.protocol.plan.approved import ApprovedPlan, TrainSection
-from kohort.protocol.plan.phases import DPSection, TrainingPhase
+from kohort.protocol.plan.approved import ApprovedPlan
 from kohort.protocol.wire import Payload
 from kohort.rounds.loop import Participant
 from kohort.rounds.phase_training import phase_rounds
@@ -43,7 +42,7 @@ from kohort.rounds.totals.summed_tasks import (
     sum_length,
 )
 
-__all__ = ["Stretch", "check_summed", "mean_model", "require_enough", "summed_rounds"]
+__all__ = ["Stretch", "mean_model", "require_enough", "summed_rounds"]
 
 
 @dataclass(kw_only=True)
@@ -198,35 +197,6 @@ def mean_model(hub: Hub, end: int) -> Generator[Ask | RoundEnd, Any, tuple[Float
     return _begun(hub, end, start, members).weights, start
 
 
-def check_summed(phase: TrainingPhase) -> None:
-    """Refuse a phase with the hub that a sum cannot carry.
-
-    Args:
-        phase: The phase.
-
-    Raises:
-        ConfigError: It needs each site's own update, or noise that sites cannot share.
-    """
-    train = phase.train
-    if phase.dp is not None and phase.dp.mechanism not in {"dp-sgd", "hub"}:
-        raise ConfigError(
-            f"the noise of {phase.dp.mechanism!r} is each site's own", hint="Drop method.secure, or use dp-sgd or hub"
-        )
-    if phase.dp is not None and phase.dp.mechanism == "dp-sgd":
-        _check_gradients(phase.dp, train)
-    for name, usual in (("fraction", 1.0), ("aggregate", "mean"), ("hub", "plain"), ("correction", "none")):
-        if getattr(train, name) != usual:
-            raise ConfigError(
-                f"train.{name} needs each site's own update, and method.secure hides it",
-                hint=f"Drop train.{name} or method.secure",
-            )
-    if train.stop is not None or train.reject is not None:
-        raise ConfigError(
-            "train.stop and train.reject need each site's own loss or update, and method.secure hides them",
-            hint="Drop them, or method.secure",
-        )
-
-
 def require_enough(hub: Hub) -> None:
     """Refuse a sum over fewer than three sites.
 
@@ -238,14 +208,3 @@ def require_enough(hub: Hub) -> None:
     """
     if len(hub.sites) < MIN_SITES:
         raise RefusedError("a sum over fewer than three sites hides nothing", hint="Add sites, or drop method.secure")
-
-
-def _check_gradients(dp: DPSection, train: TrainSection) -> None:
-    if train.batch != 0 or train.local_epochs != 1 or train.optimizer == "adam":
-        raise ConfigError(
-            "a sum of clipped gradients is one full step a round",
-            hint='Set train.batch = 0, train.local_epochs = 1 and train.optimizer = "sgd" or "momentum"; dp.sample '
-            "draws a share of the rows",
-        )
-    if dp.quantile is not None:
-        raise ConfigError("the bound of a sum is the same at all sites", hint="Drop dp.quantile")

@@ -205,6 +205,33 @@ class SummedModel:
             IntegrityError: The total holds no row.
         """
         step, rows = _decoded(grid, total, len(self.weights))
+        return self.stepped(phase, passed, step, rows=rows, members=members, sigma=sigma, beside=beside)
+
+    def stepped(
+        self,
+        phase: TrainingPhase,
+        passed: int,
+        step: NDArray[np.float64],
+        *,
+        rows: int,
+        members: int,
+        sigma: float,
+        beside: HubPart | None = None,
+    ) -> SummedModel:
+        """The next model from the numbers of a total.
+
+        Args:
+            phase: How it is trained.
+            passed: Rounds of the phase before this one.
+            step: The sum of what sites added, noise included.
+            rows: The rows behind it.
+            members: How many sites the session has.
+            sigma: The noise multiplier of the phase.
+            beside: What the hub trained in the same round; averaged in by rows.
+
+        Returns:
+            The next model.
+        """
         velocity = self.velocity
         if phase.dp is not None and phase.dp.mechanism == "dp-sgd":
             momentum = phase.train.momentum if phase.train.optimizer == "momentum" else 0.0

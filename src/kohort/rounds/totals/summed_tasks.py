@@ -47,6 +47,7 @@ from kohort.rounds.group_secrets import secret_of
 from kohort.rounds.phase_rows import rows_of
 from kohort.rounds.phase_training import phase_rounds, plain_update
 from kohort.rounds.summing import SumState, sum_steps, sum_task
+from kohort.rounds.totals.summable import check_summed
 from kohort.rounds.totals.summed_model import (
     EXTRA,
     LARGEST,
@@ -345,7 +346,11 @@ def summed_steps(approved: ApprovedPlan, number: int, *, says: str) -> list[Step
 
     Returns:
         One sum per round; totals of missed rounds come in between.
+
+    Raises:
+        ConfigError: A sum cannot carry the phase.
     """
+    check_summed(approved.phase(number))
     rounds = phase_rounds(approved, number)
     missed = Step(
         task=CATCH_UP.name, says="that your site caught up with rounds it missed", claims=(_CAUGHT_UP,), rounds=rounds

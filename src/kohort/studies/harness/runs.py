@@ -26,7 +26,7 @@ from kohort.studies.harness.found import Found
 from kohort.studies.harness.parallel import in_parallel
 from kohort.tables.domain import learn_domain
 
-__all__ = ["RunSummary", "Runs", "Tables", "summarise"]
+__all__ = ["Change", "RunSummary", "Runs", "SharedRows", "Tables", "declared", "run_group", "summarise"]
 
 Tables = Callable[[Plan], dict[str, pl.DataFrame] | None]
 """The tables that replace the plan's own; None keeps those."""
@@ -83,6 +83,7 @@ class Runs(Generic[R]):
         processes: How many processes run at the same time. The figures do not depend on it.
         tables: The tables that replace a plan's own.
         change: What the sites of a seed become first.
+        group: Makes the runs of plans that have the same rows at the same sites; by default `run_group`.
 
     Example:
         >>> runs = Runs((0, 1, 2), summarise=summarise)
@@ -98,11 +99,13 @@ class Runs(Generic[R]):
         processes: int = 1,
         tables: Tables | None = None,
         change: Change | None = None,
+        group: Callable[..., list[R]] | None = None,
     ) -> None:
         self.seeds = tuple(seeds)
         self.processes = processes
         self._summarise = summarise
         self._tables, self._change = tables, change
+        self._group: Callable[..., list[R]] = group or run_group
         self._known: dict[tuple[str, int], R] = {}
 
     def prepare(self, plans: Sequence[Plan], *, seeds: Sequence[int] | None = None) -> None:
@@ -123,7 +126,7 @@ class Runs(Generic[R]):
         ]
         jobs = [([by_digest[digest] for digest in digests], seed, self._tables, self._summarise, self._change)
                 for seed, digests in parts]  # fmt: skip
-        for (seed, digests), found in zip(parts, in_parallel(run_group, jobs, self.processes), strict=True):
+        for (seed, digests), found in zip(parts, in_parallel(self._group, jobs, self.processes), strict=True):
             self._known |= {(digest, seed): one for digest, one in zip(digests, found, strict=True)}
 
     def of(self, plan: Plan, *, seeds: Sequence[int] | None = None) -> list[R]:
@@ -153,7 +156,7 @@ class Runs(Generic[R]):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _SharedRows(Simulation):
+class SharedRows(Simulation):
     """A simulation whose rows were read and split before."""
 
     population: Population = field(repr=False)
@@ -178,16 +181,24 @@ def run_group(
     population = populate(plans[0], Streams.seeded(seed), tables=rows)
     if change is not None:
         population = change(population, Streams.seeded(seed))
-    backend, declared = _SharedRows(population=population), _SharedRows(population=_declared(population, plans[0]))
-    return [summarise(run(plan, seed=seed, backend=declared if _has_budget(plan) else backend)) for plan in plans]
+    backend, known = SharedRows(population=population), SharedRows(population=declared(population, plans[0]))
+    return [summarise(run(plan, seed=seed, backend=known if _has_budget(plan) else backend)) for plan in plans]
 
 
 def _has_budget(plan: Plan) -> bool:
     return any(phase.dp is not None for phase in find_method(plan.method).phases(plan.config, plan.train))
 
 
-def _declared(population: Population, plan: Plan) -> Population:
-    """The same rows with every domain declared: a study's tables are published, and so are the values in them."""
+def declared(population: Population, plan: Plan) -> Population:
+    """The same rows with every domain declared: a study's tables are published, and so are the values in them.
+
+    Args:
+        population: The sites of a plan.
+        plan: The plan.
+
+    Returns:
+        The sites, their schema complete.
+    """
     schema = population.schema
     rows = pl.concat([population.frame, population.test], how="vertical_relaxed")
     columns = dict(schema.columns)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,6 +18,7 @@ from kohort.studies.harness.parallel import process_count
 from kohort.studies.harness.runs import Runs, RunSummary, summarise
 from kohort.studies.harness.session import Depth, Session, study_result
 from kohort.studies.hybrid.figures import accuracy_by_round, targets_by_cluster
+from kohort.studies.hybrid.kernels import kernel_group
 from kohort.studies.hybrid.paper import SHARES
 from kohort.studies.hybrid.plans import CASES, REACHES, Case, Cell, printed, published
 from kohort.studies.hybrid.rows import ShuffledRows
@@ -26,6 +28,7 @@ from kohort.studies.hybrid.tables import (
     accuracy_table,
     cells_of,
     conclusions,
+    doors_table,
     grid_table,
     settings_table,
     shifted_table,
@@ -97,14 +100,19 @@ def run_study(
     """Run the study; figures go into `out`."""
     depth = depth or (QUICK if quick else FULL)
     rows, cases = ShuffledRows(depth.rows, depth.regions), [depth.case(case) for case in cases]
-    runs = Runs(depth.seeds, summarise=summarise, processes=process_count(), tables=rows)
-    tuning = Runs(depth.seeds[:1], summarise=summarise, processes=process_count(), tables=rows, change=validation_rows)
-    session = Session(depth, out, say, runs)
-    return study_result(STUDY.name, _parts(session, Tuned(tuning, depth.reaches), rows, cases), _notes(depth, cases))
+    made = partial(Runs, summarise=summarise, processes=process_count(), tables=rows)
+    session = Session(depth, out, say, made(depth.seeds, group=kernel_group))
+    tuned = Tuned(made(depth.seeds[:1], group=kernel_group, change=validation_rows), depth.reaches)
+    parts = _parts(session, tuned, made(depth.seeds[:1]), rows, cases)
+    return study_result(STUDY.name, parts, _notes(depth, cases))
 
 
 def _parts(
-    session: Session[HybridDepth, RunSummary], tuned: Tuned, rows: ShuffledRows, cases: Sequence[Case]
+    session: Session[HybridDepth, RunSummary],
+    tuned: Tuned,
+    doors: Runs[RunSummary],
+    rows: ShuffledRows,
+    cases: Sequence[Case],
 ) -> Iterator[Part]:
     depth, runs, say = session.depth, session.runs, session.say
     for case in cases:
@@ -123,10 +131,12 @@ def _parts(
             yield Part([_reported(table, say)], [accuracy_by_round(session.out, runs, tuned, case, setting, epsilons)])
             if baselines:
                 yield Part([_reported(conclusions(runs, tuned, case, setting, shares, epsilons), say)])
+        cell = Cell(case=case, setting=published(case), low=SHARES[-1], epsilon=epsilons[len(epsilons) // 2])
+        say(f"{case.title}: through doors and ledgers")
+        yield Part([_reported(doors_table(doors, runs, tuned, cell), say)])
         figure = targets_by_cluster(session.out, case, published(case), rows, seed=depth.seeds[0])
         yield Part(figures=[figure])
         if case.name in depth.grid:
-            cell = Cell(case=case, setting=published(case), low=SHARES[-1], epsilon=epsilons[len(epsilons) // 2])
             say(f"{case.title}: a grid of 60 settings")
             yield Part([_reported(grid_table(runs, tuned, cell), say)])
     if depth.shifted:
@@ -166,6 +176,9 @@ def _notes(depth: HybridDepth, cases: Sequence[Case]) -> list[str]:
         "alone, each row judged by the model that its own site has with its peers.",
         "Noise once: as tuned server, over a sum to which each site adds a share of the noise (method.secure). Updates "
         "are summed in clear here, because masks cancel in integers and give the same totals.",
+        "Every figure is trained by the kernels that sites run, on the rows of each site, with the noise of the site's "
+        "account, without messages, doors and ledgers, which change no weight. One run of every column through doors "
+        "and ledgers stands beside them, by table.",
         'Conclusions are means over the seeds with Student\'s 95 % intervals; "holds" says that the interval lies '
         "above 0.",
         "Codes of Dutch and Income are used as the numbers they are, scaled to [0, 1], which fits the paper's "

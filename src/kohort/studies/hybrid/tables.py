@@ -31,7 +31,16 @@ from kohort.studies.hybrid.plans import (
 )
 from kohort.studies.hybrid.tuning import Tuned
 
-__all__ = ["accounting", "accuracy_table", "cells_of", "conclusions", "grid_table", "settings_table", "shifted_table"]
+__all__ = [
+    "accounting",
+    "accuracy_table",
+    "cells_of",
+    "conclusions",
+    "doors_table",
+    "grid_table",
+    "settings_table",
+    "shifted_table",
+]
 
 AllRuns = Runs[RunSummary]
 SOURCES: Final = {"dutch": "Table 1", "income": "Table 2", "covertype": "Table 3"}
@@ -176,6 +185,20 @@ def shifted_table(runs: AllRuns, tuned: Tuned, epsilons: Sequence[float], rules:
             low = runs.accuracies(alone)
             rows.append(_tested(f"{label}: the hybrid wins over low-risk only", _minus(both, low)))
     return ResultTable("Dutch, one-hot: low-risk rows are the youngest", BEYOND, rows)
+
+
+def doors_table(doors: AllRuns, kernels: AllRuns, tuned: Tuned, cell: Cell) -> ResultTable:
+    """One run of every column through doors and ledgers, as `kohort run` makes it, less the same by kernels alone."""
+    columns, seed = (*WITHOUT_NOISE, *PAPERS_OWN, *BASELINES), doors.seeds[:1]
+    plans = {one: tuned.plan(one, cell if one.private else replace(cell, epsilon=None)) for one in columns}
+    doors.prepare(list(plans.values()))
+    rows = []
+    for one, plan in plans.items():
+        (through,), (alone,) = doors.accuracies(plan, seeds=seed), kernels.accuracies(plan, seeds=seed)
+        noise = " (other noise)" if one.private else ""
+        rows.append(Found(f"{one.name}: {through:.4f} through doors, less kernels{noise}", through - alone))
+    label = f"{cell.case.title}, {float(cell.low):.0%} low, epsilon {cell.epsilon:g}, seed {seed[0]}"
+    return ResultTable(f"Through doors and ledgers: {label}", BEYOND, rows)
 
 
 def grid_table(runs: AllRuns, tuned: Tuned, cell: Cell) -> ResultTable:
