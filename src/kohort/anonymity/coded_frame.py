@@ -1,7 +1,6 @@
 """A table whose columns are coded once, however many figures are computed from them.
 
-Guarantees: two rows have the same code in a column if and only if they have the same value, null being one; codes have
-no gaps. Their order means nothing.
+Guarantee: two rows have the same code in a column if and only if they have the same value, null being one.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from kohort.anonymity.checker.sensitive import value_codes
+from kohort.anonymity.codes import ranked
 
 __all__ = ["CodedFrame", "OrderedClasses"]
 
@@ -54,7 +53,7 @@ class CodedFrame:
     """A table and the codes of its columns, each found when it is first asked for."""
 
     frame: pl.DataFrame
-    _codes: dict[str, tuple[Integers, int]] = field(default_factory=dict)
+    _codes: dict[str, tuple[Integers, pl.Series]] = field(default_factory=dict)
 
     @cached_property
     def height(self) -> int:
@@ -68,20 +67,17 @@ class CodedFrame:
 
     def distinct(self, name: str) -> int:
         """Number of values of a column, null included."""
-        return self._coded(name)[1]
+        return len(self._coded(name)[1])
 
     def values(self, name: str) -> list[Any]:
         """The value of each code."""
-        codes, count = self._coded(name)
-        place = np.empty(count, np.int64)
-        place[codes] = np.arange(len(codes))
-        return self.frame[name].gather(place).to_list()
+        return self._coded(name)[1].to_list()
 
     def classes(self, names: Sequence[str]) -> OrderedClasses:
         """Classes of rows that have the same values in some columns."""
         key, span = np.zeros(self.height, np.int64), 1
         for name in names:
-            codes, count = self._coded(name)
+            codes, count = self.codes(name), self.distinct(name)
             if span * count > LARGEST_KEY:
                 known, key = np.unique(key, return_inverse=True)
                 span = len(known)
@@ -92,29 +88,7 @@ class CodedFrame:
         of_row[order] = np.cumsum(begins) - 1
         return OrderedClasses(of_row, order, np.flatnonzero(begins))
 
-    def _coded(self, name: str) -> tuple[Integers, int]:
+    def _coded(self, name: str) -> tuple[Integers, pl.Series]:
         if name not in self._codes:
-            self._codes[name] = _codes_of(self.frame[name])
+            self._codes[name] = ranked(self.frame[name])
         return self._codes[name]
-
-
-def _codes_of(column: pl.Series) -> tuple[Integers, int]:
-    """Codes without gaps: texts by one pass over a hash table, whole numbers of a small range by their place in it."""
-    if column.dtype == pl.String:
-        places = column.cast(pl.Categorical).to_physical()
-    elif column.dtype.is_integer() and _range(column) <= 4 * len(column):
-        places = (column.cast(pl.Int64) - (column.min() or 0)).cast(pl.UInt32)  # type: ignore[operator] # a number
-    else:
-        return value_codes(column)
-    missing = int(places.max() or 0) + 1  # type: ignore[call-overload] # a number
-    numbers = places.cast(pl.Int64).fill_null(missing).to_numpy()
-    held = np.zeros(missing + 1, np.bool_)
-    held[numbers] = True
-    count = int(np.count_nonzero(held))
-    dense: Integers = numbers if count > numbers.max() else (np.cumsum(held) - 1)[numbers]
-    return dense, count
-
-
-def _range(column: pl.Series) -> int:
-    low, high = column.min(), column.max()
-    return 0 if low is None or high is None else int(high) - int(low)  # type: ignore[call-overload] # numbers

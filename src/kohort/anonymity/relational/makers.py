@@ -57,5 +57,5 @@ def makers_for(problem: Problem, *, labels: bool) -> Makers:
         tried += extra
     left = [name for name in basic + extra if name not in tried]
     size = f"{table.rows:,} rows x {len(table.columns)} quasi-identifiers"
-    note = (f"auto did not try {', '.join(left)}: {size} would take too long",)
+    note = (f"auto did not try {', '.join(left)}: {size} are too many",)
     return Makers(tuple(name for name in tried if name != "lattice"), "lattice" in tried, note if left else ())
