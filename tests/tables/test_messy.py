@@ -92,3 +92,24 @@ def test_untouched_columns_come_back_exactly() -> None:
     truth = open_table(messy.FOLDER / "truth.csv")
     again = restore_texts(truth.frame.with_row_index(ROW), truth.texts, truth.frame)
     assert again["smoker"].to_list() == ["TRUE", "FALSE", "TRUE"]
+
+
+@pytest.mark.parametrize(
+    ("cells", "noted"),
+    [
+        ([*map(str, range(20, 60)), "ninety or more"], True),
+        ([*map(str, range(20, 60)), "unknown"], False),  # a word for a missing value: the column is numbers
+        ([f"0{number}" for number in range(20, 60)] + ["none yet"], False),  # codes
+        ([*map(str, range(20, 60)), *(f"V{number}" for number in range(10, 20))], False),  # codes of two kinds
+        (["red", "blue", "3"], False),
+    ],
+)
+def test_numbers_with_a_few_words_among_them_are_noted_without_their_words(tmp_path, cells, noted) -> None:
+    path = tmp_path / "table.csv"
+    path.write_text("age,sex\n" + "".join(f"{cell},f\n" for cell in cells))
+    notes = [note for note in open_table(path).reading if "a few words" in note]
+    assert [note.endswith(": age") for note in notes] == [True] * noted
+    assert not any("ninety" in note for note in notes)
+    told = open_table(path, ReadingOptions(null_values=("ninety or more",)))
+    assert not any("a few words" in note for note in told.reading)
+    assert told.frame["age"].dtype.is_numeric() or not noted

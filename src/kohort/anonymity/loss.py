@@ -26,8 +26,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from kohort.anonymity.checker.classes import Classes, as_frame, group_rows, require_columns, sorted_distinct
-from kohort.anonymity.checker.sensitive import value_codes
+from kohort.anonymity.checker.classes import as_frame, group_rows, require_columns, sorted_distinct
+from kohort.anonymity.coded_frame import CodedFrame, OrderedClasses
 from kohort.errors import ConfigError, DataError
 from kohort.tables.cells import SUPPRESSED, Label, canonical_text, parse_cell
 from kohort.tables.hierarchy import Hierarchy
@@ -38,11 +38,15 @@ __all__ = [
     "discernibility",
     "entropy_loss",
     "ncp",
+    "ncp_and_entropy",
     "ncp_by_column",
     "theils_u",
 ]
 
 Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+BITS = 64
 
 
 def ncp(
@@ -91,14 +95,56 @@ def ncp_by_column(
         raise ConfigError("information loss needs a quasi-identifier", hint="Name at least one column")
     released = _released(after, source, names)
     rows = _kept_rows(source.height, released.height, kept)
+    return _ncp(CodedFrame(source), CodedFrame(released), names, rows, hierarchies or {})
+
+
+def ncp_and_entropy(
+    before: pl.DataFrame,
+    after: pl.DataFrame,
+    *,
+    quasi: Sequence[str],
+    target: str | None,
+    kept: NDArray[np.int64],
+    hierarchies: Mapping[str, Hierarchy],
+) -> tuple[float, float | None]:
+    """`ncp`, and the corrected `entropy_loss` of the kept rows, every column coded once for both.
+
+    Args:
+        before: The input table.
+        after: The released table.
+        quasi: Names of the quasi-identifiers.
+        target: The column that associations are with; None: no entropy loss.
+        kept: Row number in `before` of each row of `after`.
+        hierarchies: Hierarchies of the columns that were released as taxonomy labels.
+
+    Returns:
+        Both losses; None for the second without a target.
+
+    Raises:
+        ConfigError: No quasi-identifier is named, or the hierarchy of a label is not given.
+        DataError: A column is absent, or `kept` does not match the tables.
+    """
+    source, released = CodedFrame(before), CodedFrame(_released(after, before, quasi))
+    names = require_columns(before, quasi)
+    rows = _kept_rows(before.height, after.height, kept)
+    by_column = _ncp(source, released, names, rows, hierarchies)
+    lost = None if target is None else _entropy_loss(source, released, names, target, rows=rows, corrected=True)
+    return sum(by_column.values()) / len(by_column), lost
+
+
+def _ncp(
+    source: CodedFrame,
+    released: CodedFrame,
+    names: Sequence[str],
+    rows: NDArray[np.int64],
+    hierarchies: Mapping[str, Hierarchy],
+) -> dict[str, float]:
+    height, missing = source.height, source.height - released.height
     if not released.height:
         return dict.fromkeys(names, 1.0)
-    classes = group_rows(released, names)
-    inputs = source[rows]
-    missing = source.height - released.height
+    classes = released.classes(names)
     return {
-        name: float(_penalties(source[name], inputs[name], released[name], classes, hierarchies or {}).sum() + missing)
-        / source.height
+        name: float(_penalties(source, released, name, rows, classes, hierarchies).sum() + missing) / height
         for name in names
     }
 
@@ -117,15 +163,22 @@ def theils_u(frame: Any, *, of: str, given: str, corrected: bool = False) -> flo
     """
     table = as_frame(frame)
     require_columns(table, [of, given])
-    of_codes, of_count = value_codes(table[of])
-    given_codes, given_count = value_codes(table[given])
-    whole = _entropy(np.bincount(of_codes))
+    coded = CodedFrame(table)
+    return _theils_u(coded.codes(of), coded.codes(given), corrected=corrected)
+
+
+def _theils_u(of: Integers, given: Integers, *, corrected: bool) -> float:
+    of_counts, given_counts = np.bincount(of), np.bincount(given)
+    whole = _entropy(of_counts)
     if whole == 0.0:
         return 0.0
-    _, joint = np.unique(given_codes * of_count + of_codes, return_counts=True)
-    information = whole + _entropy(np.bincount(given_codes)) - _entropy(joint)
+    joint = given.astype(np.int64) * len(of_counts) + of
+    cells = len(given_counts) * len(of_counts)
+    counts = np.bincount(joint) if cells <= 4 * len(of) else np.unique(joint, return_counts=True)[1]
+    information = whole + _entropy(given_counts) - _entropy(counts)
     if corrected:
-        information -= (of_count - 1) * (given_count - 1) / (2 * table.height)
+        values, targets = np.count_nonzero(given_counts), np.count_nonzero(of_counts)
+        information -= (targets - 1) * (values - 1) / (2 * len(of))
     return float(min(max(information / whole, 0.0), 1.0))
 
 
@@ -133,7 +186,15 @@ def association(frame: Any, *, columns: Sequence[str], target: str, corrected: b
     """Entropy coefficient of each column with the target, corrected for small samples if asked."""
     table = as_frame(frame)
     names = require_columns(table, columns)
-    return {name: theils_u(table, of=target, given=name, corrected=corrected) for name in names}
+    require_columns(table, [target])
+    return _associations(CodedFrame(table), names, target, rows=None, corrected=corrected)
+
+
+def _associations(
+    table: CodedFrame, names: Sequence[str], target: str, *, rows: NDArray[np.int64] | None, corrected: bool
+) -> dict[str, float]:
+    of = table.codes(target, rows)
+    return {name: _theils_u(of, table.codes(name, rows), corrected=corrected) for name in names}
 
 
 def entropy_loss(before: Any, after: Any, *, quasi: Sequence[str], target: str, corrected: bool = False) -> float:
@@ -152,15 +213,32 @@ def entropy_loss(before: Any, after: Any, *, quasi: Sequence[str], target: str, 
     Raises:
         DataError: A column is absent.
     """
-    columns = [name for name in quasi if name != target]
-    had = sum(association(before, columns=columns, target=target, corrected=corrected).values())
+    source = as_frame(before)
+    columns = require_columns(source, [name for name in quasi if name != target])
+    require_columns(source, [target])
+    released = _released(after, source, (*columns, target))
+    return _entropy_loss(CodedFrame(source), CodedFrame(released), columns, target, rows=None, corrected=corrected)
+
+
+def _entropy_loss(
+    source: CodedFrame,
+    released: CodedFrame,
+    names: Sequence[str],
+    target: str,
+    *,
+    rows: NDArray[np.int64] | None,
+    corrected: bool,
+) -> float:
+    """`entropy_loss` against the input rows `rows`, all of them when None."""
+    columns = [name for name in names if name != target]
+    if not released.height and rows is not None:
+        return 1.0
+    had = sum(_associations(source, columns, target, rows=rows, corrected=corrected).values())
     if had == 0.0:
         return 0.0
-    source = as_frame(before)
-    released = _released(after, source, (*require_columns(source, columns), target))
     left = 0.0
     if released.height:
-        left = sum(association(released, columns=columns, target=target, corrected=corrected).values())
+        left = sum(_associations(released, columns, target, rows=None, corrected=corrected).values())
     return min(max(1.0 - left / had, 0.0), 1.0) if corrected else 1.0 - left / had
 
 
@@ -200,62 +278,101 @@ def _kept_rows(rows: int, released: int, kept: Sequence[int] | NDArray[np.intege
 
 
 def _penalties(
-    source: pl.Series, inputs: pl.Series, released: pl.Series, classes: Classes, hierarchies: Mapping[str, Hierarchy]
+    source: CodedFrame,
+    released: CodedFrame,
+    name: str,
+    rows: NDArray[np.int64],
+    classes: OrderedClasses,
+    hierarchies: Mapping[str, Hierarchy],
 ) -> Floats:
     """Penalty of each released cell of one column."""
-    distinct = source.n_unique()
+    whole, shown = source.frame[name], released.frame[name]
+    distinct = source.distinct(name)
     if distinct == 1:
-        return np.zeros(len(released))
-    by_class = _number_penalties if source.dtype.is_numeric() else _category_penalties
-    cells = by_class(source, inputs, classes)[classes.of_row]
-    if released.dtype == pl.String:
-        special = _special_penalties(source, inputs, released, distinct, hierarchies)
-        cells = np.where(np.isnan(special), cells, special)
-    erased = (released.is_null() & inputs.is_not_null()).to_numpy()
-    return np.where(erased, 1.0, cells)
+        return np.zeros(released.height)
+    if whole.dtype.is_numeric():
+        by_class = _number_penalties(whole, rows, classes)
+    else:
+        by_class = _category_penalties(source.codes(name, rows), distinct, classes)
+    cells = by_class[classes.of_row]
+    if shown.dtype == pl.String:
+        cells = _with_marks(cells, source, released, name, rows, hierarchies)
+    if shown.null_count():
+        cells[(shown.is_null() & _taken(whole, rows).is_not_null()).to_numpy()] = 1.0
+    return cells
 
 
-def _number_penalties(source: pl.Series, inputs: pl.Series, classes: Classes) -> Floats:
-    numbers = pl.DataFrame({"class": classes.of_row, "value": inputs.cast(pl.Float64)})
-    found = (
-        numbers.group_by("class")
-        .agg(low=pl.col("value").min(), high=pl.col("value").max(), nulls=pl.col("value").null_count(), rows=pl.len())
-        .sort("class")
-    )
-    known = source.cast(pl.Float64).drop_nulls().to_numpy()
-    extent = float(known.max() - known.min())
-    width = (found["high"] - found["low"]).fill_null(0.0).to_numpy() / (extent or 1.0)
-    mixed = ((found["nulls"] > 0) & (found["nulls"] < found["rows"])).to_numpy()
+def _taken(column: pl.Series, rows: NDArray[np.int64]) -> pl.Series:
+    """The values of some rows, rising; all of them need no copy."""
+    return column if len(rows) == len(column) and (np.diff(rows) > 0).all() else column.gather(rows)
+
+
+def _number_penalties(whole: pl.Series, rows: NDArray[np.int64], classes: OrderedClasses) -> Floats:
+    known = whole.cast(pl.Float64).drop_nulls()
+    extent = float(known.max() or 0.0) - float(known.min() or 0.0)  # type: ignore[arg-type] # numbers
+    values = _taken(whole, rows).cast(pl.Float64)
+    missing = values.is_null().to_numpy()
+    numbers = values.fill_null(0.0).to_numpy()
+    high = classes.reduced(np.maximum, np.where(missing, -np.inf, numbers) if missing.any() else numbers)
+    low = classes.reduced(np.minimum, np.where(missing, np.inf, numbers) if missing.any() else numbers)
+    width = np.where(high >= low, high - low, 0.0) / (extent or 1.0)
+    if not missing.any():
+        return width
+    mixed = (high >= low) & classes.reduced(np.maximum, missing)
     return np.where(mixed, 1.0, width)
 
 
-def _category_penalties(source: pl.Series, inputs: pl.Series, classes: Classes) -> Floats:
-    codes, _ = value_codes(inputs)
+def _category_penalties(codes: Integers, distinct: int, classes: OrderedClasses) -> Floats:
     span = int(codes.max()) + 1
-    pairs = sorted_distinct(classes.of_row * span + codes)
-    in_class = np.bincount(pairs // span, minlength=classes.count)
-    return np.where(in_class == 1, 0.0, in_class / source.n_unique())
+    if span <= BITS:
+        held = classes.reduced(np.bitwise_or, np.left_shift(np.uint64(1), codes.astype(np.uint64)))
+        in_class = np.bitwise_count(held).astype(np.int64)
+    else:
+        pairs = sorted_distinct(classes.of_row * span + codes)
+        in_class = np.bincount(pairs // span, minlength=classes.count)
+    return np.where(in_class == 1, 0.0, in_class / distinct)
 
 
-def _special_penalties(
-    source: pl.Series, inputs: pl.Series, released: pl.Series, distinct: int, hierarchies: Mapping[str, Hierarchy]
+def _with_marks(
+    cells: Floats,
+    source: CodedFrame,
+    released: CodedFrame,
+    name: str,
+    rows: NDArray[np.int64],
+    hierarchies: Mapping[str, Hierarchy],
 ) -> Floats:
-    """Penalty of the suppressed and the labelled cells; NaN for the others, which their class decides."""
-    # A value released as it came in may look like a mark without being one.
-    changed = released.set((released == inputs).fill_null(False), None) if inputs.dtype == pl.String else released
-    texts = changed.unique().drop_nulls().to_list()
-    marks = [text for text in texts if text == "*" or (text.startswith("<") and text.endswith(">"))]
-    penalty: dict[str, float] = {}
-    values = {canonical_text(value) for value in source.unique().drop_nulls().to_list()}
-    for text in marks:
-        cell = parse_cell(text)
-        if cell is SUPPRESSED:
-            penalty[text] = 1.0
-        elif isinstance(cell, Label):
-            below = len(values.intersection(_hierarchy(hierarchies, released.name).leaves(cell.text)))
-            penalty[text] = 0.0 if below <= 1 else below / distinct
-    found = changed.replace_strict(penalty, default=None, return_dtype=pl.Float64)
-    return found.fill_null(float("nan")).to_numpy()
+    """The penalties, with those of suppressed and of labelled cells in their places; the others their class decides."""
+    whole, shown = source.frame[name], released.frame[name]
+    marks = {code: text for code, text in enumerate(released.values(name)) if text is not None and _is_mark(text)}
+    if not marks:
+        return cells
+    codes = released.codes(name)
+    changed = np.ones(len(codes), np.bool_)
+    if whole.dtype == pl.String:
+        # A value released as it came in may look like a mark without being one.
+        changed = ~(shown == _taken(whole, rows)).fill_null(False).to_numpy()
+    penalty = np.full(released.distinct(name), np.nan)
+    for code in np.unique(codes[changed]).tolist():
+        if code in marks:
+            penalty[code] = _mark_penalty(marks[code], whole, source.distinct(name), hierarchies)
+    marked = np.where(changed, penalty[codes], np.nan)
+    return np.where(np.isnan(marked), cells, marked)
+
+
+def _is_mark(text: str) -> bool:
+    return text == "*" or (text.startswith("<") and text.endswith(">"))
+
+
+def _mark_penalty(text: str, whole: pl.Series, distinct: int, hierarchies: Mapping[str, Hierarchy]) -> float:
+    """Penalty of a text that is a mark of suppression or a label; NaN if it is neither."""
+    cell = parse_cell(text)
+    if cell is SUPPRESSED:
+        return 1.0
+    if not isinstance(cell, Label):
+        return float("nan")
+    values = {canonical_text(value) for value in whole.unique().drop_nulls().to_list()}
+    below = len(values.intersection(_hierarchy(hierarchies, whole.name).leaves(cell.text)))
+    return 0.0 if below <= 1 else below / distinct
 
 
 def _hierarchy(hierarchies: Mapping[str, Hierarchy], column: str) -> Hierarchy:

@@ -24,6 +24,7 @@ from kohort.tables.hierarchy import ROOT_LABEL, Hierarchy
 __all__ = ["CODE_SYSTEMS", "CodeTree", "HierarchyText", "icd9", "icd10"]
 
 CODE_SYSTEMS = ("icd9", "icd10")
+NO_CODE = ("no ICD-9 code", "no ICD-10 code")
 HierarchyText = str | tuple[tuple[str, ...], ...]
 """The name of a code system, or lines of a value and the labels above it."""
 
@@ -118,6 +119,16 @@ class CodeTree:
             return (ROOT_LABEL,)
         return found if found[-1] == ROOT_LABEL else (*found, ROOT_LABEL)
 
+    def lacks(self, code: str) -> bool:
+        """Whether a code is none of the code system, or stands in none of the chains."""
+        if isinstance(self.text, str):
+            return self.chain(code)[-2] in NO_CODE
+        return code not in self._given
+
+    def lacks_most(self, codes: Sequence[str]) -> bool:
+        """Whether more than half of some codes are none of the code system."""
+        return 2 * sum(self.lacks(code) for code in codes) > len(codes)
+
     def hierarchy(self, codes: Iterable[str]) -> Hierarchy:
         """The hierarchy of some codes; one that a table of chains lacks stands below the root alone."""
         chains = {code: self.chain(code) for code in sorted(set(codes))}
@@ -157,13 +168,13 @@ def _icd9_labels(code: str) -> tuple[str, str, str]:
         if first <= number < after:
             tens = number - number % 10
             return f"{number:03d}.x", f"{max(tens, 1):03d}-{tens + 9:03d}", f"{about} ({first:03d}-{after - 1:03d})"
-    return _not_of("no ICD-9 code", code)
+    return _not_of(NO_CODE[0], code)
 
 
 def _icd10_labels(code: str) -> tuple[str, str, str, str]:
     found = ICD10_CODE.fullmatch(code.strip().upper())
     if found is None:
-        return (_not_of("no ICD-10 code", code)[0], *_not_of("no ICD-10 code", code))
+        return (_not_of(NO_CODE[1], code)[0], *_not_of(NO_CODE[1], code))
     letter, ten, one, rest = found.groups()
     category = f"{letter}{ten}{one}"
     chapter = next(about for first, about in reversed(ICD10_CHAPTERS) if first <= category)

@@ -204,6 +204,8 @@ def _notes(found: Mapping[str, TypedColumn]) -> list[str]:
         "date": "dates in: {}",
         "time": "dates with times in: {}",
         "date order": "day and month cannot be told apart, so these stay text (declare reading.date_order): {}",
+        "odd words": "numbers with a few words among them, so these stay text (to read the words as missing, name them "
+        "with --null-values or in reading.null_values): {}",
     }
     notes = []
     for how, text in said.items():

@@ -30,6 +30,8 @@ MISSING_WORDS = frozenset(
 """Words for a missing value, in lower case."""
 WORDS = MISSING_WORDS | {"\u2013"}
 """Missing values where all else is a number or a date; in a column of texts they may be a category of their own."""
+FEW_WORDS, MANY_NUMBERS = 5, 10
+"""Different words and different numbers of a column that is said to hold numbers and a few words."""
 COMMA_DECIMALS = r",\d+$"
 COMMA_THOUSANDS = r"^[+-]?\d{1,3}(,\d{3})+(\.\d+)?$"
 DOT_THOUSANDS = r"^[+-]?\d{1,3}(\.\d{3})+$"
@@ -63,7 +65,7 @@ class TypedColumn:
     markers: tuple[str, ...] = ()
     """Texts, other than an empty cell, that were read as missing."""
     how: str | None = None
-    """What is to be said: "decimal comma", "thousands", "date", "time", or "date order"."""
+    """What is to be said: "decimal comma", "thousands", "date", "time", "date order" or "odd words"."""
 
 
 def typed(column: pl.Series, rules: TypeRules) -> TypedColumn:
@@ -97,6 +99,8 @@ def typed(column: pl.Series, rules: TypeRules) -> TypedColumn:
         said = (*said, *(text.strip() for text in words)) if values is not None else said
     if values is None:
         values = _truth(column, known)
+    if values is None and how is None and _few_words(known):
+        how = "odd words"
     return TypedColumn(values=column if values is None else values, markers=said, how=how)
 
 
@@ -104,6 +108,14 @@ def _missing_words(known: pl.Series) -> list[str]:
     """The texts that are words for a missing value; only short ones are looked at."""
     short = known.filter(known.str.len_chars() <= max(map(len, WORDS)) + 2).unique()
     return short.filter(short.str.strip_chars().str.to_lowercase().is_in(list(WORDS))).sort().to_list()
+
+
+def _few_words(known: pl.Series) -> bool:
+    """Whether all texts are numbers but for a few words: a column that would be numbers without them."""
+    texts = known.head(SAMPLE).str.strip_chars().unique()
+    numbers = texts.filter(texts.cast(pl.Float64, strict=False).is_not_null())
+    odd = len(texts) - len(numbers)
+    return 0 < odd <= FEW_WORDS and len(numbers) >= MANY_NUMBERS and not numbers.str.contains(CODE).any()
 
 
 def _number_or_date(column: pl.Series, known: pl.Series, rules: TypeRules) -> tuple[pl.Series | None, str | None]:

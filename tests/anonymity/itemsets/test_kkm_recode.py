@@ -168,3 +168,20 @@ def test_items_of_several_columns_are_not_recoded() -> None:
     frame = pl.DataFrame({"age": [30] * 6, "one": [["250.0"]] * 6, "two": [["401.1"]] * 6})
     with pytest.raises(ConfigError, match="several columns cannot be recoded"):
         anonymise_items(frame, quasi=["age"], items=["one", "two"], item_hierarchy="icd9", rare="recode", k=2, m=1)
+
+
+def test_a_code_system_that_most_codes_are_not_of_is_refused_and_a_few_others_are_noted() -> None:
+    newer = ["E11.9", "I10", "K21.0", "J45.9"]  # E11.9 reads as a cause of injury in ICD-9
+    frame = pl.DataFrame({"age": [30] * 8, "codes": [newer] * 8})
+    options = {"quasi": ["age"], "items": "codes", "k": 2}
+    with pytest.raises(ConfigError, match=r"3 of 4 different codes of column 'codes' \(75%\) are no icd9 codes.*icd10"):
+        anonymise_items(frame, item_hierarchy="icd9", **options)
+    assert anonymise_items(frame, item_hierarchy="icd10", **options).report.notes == ()
+    mixed = pl.DataFrame({"age": [30] * 8, "codes": [["250.01", "401.9", "home-made"]] * 8})
+    for tree in ("icd9", CodeTree("codes", "icd9")):
+        (note,) = anonymise_items(mixed, item_hierarchy=tree, **options).report.notes
+        assert note.startswith("1 of 3 different codes of column 'codes' (33%) are not in the icd9 hierarchy")
+        assert "home-made" not in note
+    declared = CodeTree("codes", (("250.01", "sugar"), ("401.9", "pressure")))
+    (note,) = anonymise_items(mixed, item_hierarchy=declared, **options).report.notes
+    assert "declared hierarchy" in note

@@ -32,6 +32,7 @@ __all__ = [
     "Disclosure",
     "LKind",
     "TKind",
+    "judged",
     "k_anonymity",
     "km_anonymity",
     "l_diversity",
@@ -305,7 +306,12 @@ def satisfies(frame: Any, **rules: Any) -> bool:
     return not unmet(frame, **rules)
 
 
-def unmet(
+def unmet(frame: Any, **rules: Any) -> tuple[str, ...]:
+    """The asked rules that do not hold, as `judged` tells them; empty when all hold."""
+    return judged(frame, **rules)[1]
+
+
+def judged(
     frame: Any,
     *,
     quasi: Sequence[str],
@@ -323,8 +329,8 @@ def unmet(
     beta_kind: BetaKind = "basic",
     delta: float | None = None,
     persons: str | None = None,
-) -> tuple[str, ...]:
-    """The asked rules that do not hold; empty when all hold.
+) -> tuple[Anonymity, tuple[str, ...]]:
+    """Measure a table, and name the asked rules that do not hold.
 
     Args:
         frame: A pandas, polars or pyarrow table.
@@ -345,7 +351,7 @@ def unmet(
         persons: Column that says who a row is about.
 
     Returns:
-        One sentence per rule that does not hold, with what was found.
+        What `measure` finds, and one sentence per rule that does not hold.
 
     Raises:
         ConfigError: Rules do not fit together, or a kind is unknown.
@@ -383,7 +389,7 @@ def unmet(
         ]
     if l is not None and c is not None and l_kind == "recursive":
         problems += _recursive_problems(table, quasi, sensitive, persons, least=int(l), c=c)
-    return tuple(problems)
+    return found, tuple(problems)
 
 
 def _recursive_problems(

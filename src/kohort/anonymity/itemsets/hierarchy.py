@@ -24,7 +24,7 @@ from kohort.errors import ConfigError, nearest
 from kohort.tables.codes import CODE_SYSTEMS, CodeTree
 from kohort.tables.hierarchy import ROOT_LABEL, Hierarchy
 
-__all__ = ["ITEM_HIERARCHIES", "ItemHierarchy", "ItemTree", "find_hierarchy", "halves", "item_tree"]
+__all__ = ["ITEM_HIERARCHIES", "ItemHierarchy", "ItemTree", "check_codes", "find_hierarchy", "halves", "item_tree"]
 
 ItemHierarchy = Literal["none", "auto", "icd9", "icd10"] | Hierarchy | CodeTree
 ITEM_HIERARCHIES = ("none", "auto", *CODE_SYSTEMS)
@@ -66,6 +66,36 @@ def find_hierarchy(wanted: ItemHierarchy, column: str, items: Sequence[str]) -> 
     if wanted == "none" or not items:
         return None
     return halves(column, items) if wanted == "auto" else CodeTree(column, wanted).hierarchy(items)
+
+
+def check_codes(wanted: ItemHierarchy, column: str, items: Sequence[str]) -> tuple[str, ...]:
+    """A note on items that are no codes of the system that stands above them: they can only become the root.
+
+    Args:
+        wanted: The hierarchy that was asked for.
+        column: The column of the items.
+        items: The different items.
+
+    Returns:
+        The note, with how many there are; nothing where all are codes, or where no code system was asked for.
+
+    Raises:
+        ConfigError: Most items are no codes of the system that was named.
+    """
+    named = isinstance(wanted, str) and wanted in CODE_SYSTEMS
+    tree = CodeTree(column, str(wanted)) if named else wanted
+    if not isinstance(tree, CodeTree) or not items:
+        return ()
+    lacking = sum(tree.lacks(item) for item in items)
+    system = tree.text if isinstance(tree.text, str) else "declared"
+    found = f"{lacking:,} of {len(items):,} different codes of column {column!r} ({lacking / len(items):.0%})"
+    if named and tree.lacks_most(items):
+        others = [other for other in CODE_SYSTEMS if other != wanted]
+        fits = next((other for other in others if not CodeTree(column, other).lacks_most(items)), "auto")
+        raise ConfigError(
+            f"{found} are no {system} codes", hint=f"Use {fits}, or a file with the labels above each code"
+        )
+    return (f"{found} are not in the {system} hierarchy: nothing but the root stands above them",) if lacking else ()
 
 
 def item_tree(items: Sequence[str], hierarchy: Hierarchy | None) -> ItemTree:

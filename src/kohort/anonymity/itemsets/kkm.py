@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, get_args
 
@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from kohort.anonymity.itemsets.clusters import form_clusters
 from kohort.anonymity.itemsets.generalise import ItemAnonymiser, Rare
-from kohort.anonymity.itemsets.hierarchy import ItemHierarchy, find_hierarchy, item_tree
+from kohort.anonymity.itemsets.hierarchy import ItemHierarchy, check_codes, find_hierarchy, item_tree
 from kohort.anonymity.itemsets.items import collect_items, distinct, read_items, release_items
 from kohort.anonymity.itemsets.loss import ItemLoss, item_losses
 from kohort.anonymity.itemsets.merging import Merge
@@ -202,6 +202,7 @@ def anonymise_items(
         raise ConfigError(f"{unknown[0]!r} has a weight and is no quasi-identifier", hint=nearest(unknown[0], quasi))
     table = handle_missing(given, quasi, missing)
     rows = read_items(table, names)
+    notes = check_codes(item_hierarchy, names[0], rows.items)
     found = find_hierarchy(item_hierarchy, names[0], rows.items)
     tree = item_tree(rows.items, found)
     persons = None if identifier is None else _persons(table[identifier])
@@ -231,7 +232,7 @@ def anonymise_items(
         frame=to_native(released if identifier is None else released.drop(identifier), kind),
         kept=np.arange(table.height),
         cluster=partition.labels,
-        report=report,
+        report=replace(report, notes=notes),
         relational_loss=report.ncp,
         item_loss=loss.item_loss,
         loss=loss,

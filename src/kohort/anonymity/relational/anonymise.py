@@ -34,10 +34,10 @@ from kohort.anonymity.relational.coding import Coding, coded_numbers
 from kohort.anonymity.relational.keep_exact import split_exact
 from kohort.anonymity.relational.population import PopulationRule, k_of_risk, nothing_shown, sizes_to_try
 from kohort.anonymity.relational.problem import CodedTable, Integers, Partition, Problem, code_table
-from kohort.anonymity.relational.recode import ColumnCells, release
+from kohort.anonymity.relational.recode import ColumnCells
 from kohort.anonymity.relational.rule import BetaKind, LKind, Rule, SensitiveColumns, TKind, require_feasible
 from kohort.anonymity.relational.techniques import CutOptions, class_techniques
-from kohort.anonymity.relational.verify import Report, figures, suppressed_cells, verify
+from kohort.anonymity.relational.verify import Report, Verdict, figures, suppressed_cells, verify
 from kohort.errors import ConfigError, DataError, IntegrityError, nearest
 from kohort.tables.frames import FrameKind, Missing, complete_rows, from_native, handle_missing, like_input
 from kohort.tables.hierarchy import Hierarchy
@@ -206,16 +206,14 @@ def anonymise(
         means=tuple(means),
     )
 
-    def judge(made: FormedClasses) -> tuple[str, ...]:
+    def judge(made: FormedClasses) -> Verdict:
         return verify(made, table, quasi, sensitive, rule, person, people)
 
-    made, problems, tried = _first_verified(table, problem, options, people, judge, keep_exact)
+    made, verdict, tried = _first_verified(table, problem, options, people, judge, keep_exact)
+    out, kept, problems = verdict.frame, verdict.kept, verdict.problems
     if problems and keep_exact != "thesis":
         raise IntegrityError(f"the released table does not meet the rule: {'; '.join(problems)}", hint="Report this")
-    released = release(table, made.partition, made.cells)
-    kept = np.setdiff1d(np.arange(table.height), made.suppressed)
-    out = released if not len(made.suppressed) else released[kept]
-    report = figures(source, out, kept, made.cells, made.hierarchies, quasi, sensitive, target, person)
+    report = figures(source, verdict, made.cells, made.hierarchies, sensitive, target)
     classes = made.partition.labels[kept]
     return Anonymised(
         frame=_as_given(out if person is None else out.drop(person), frame, kind, table, given, kept, made, coding),
@@ -269,17 +267,17 @@ def _first_verified(
     problem: Problem,
     options: ClassOptions,
     people: PopulationRule,
-    judge: Callable[[FormedClasses], tuple[str, ...]],
+    judge: Callable[[FormedClasses], Verdict],
     keep_exact: KeepExact,
-) -> tuple[FormedClasses, tuple[str, ...], dict[str, float]]:
+) -> tuple[FormedClasses, Verdict, dict[str, float]]:
     """The first classes that hold, from the smallest on; what is wrong where none does; and what `auto` tried."""
     for larger in sizes_to_try(problem, people):
         sized = replace(options, finish=_finisher(larger, keep_exact))
         found = form_classes(table, larger, sized)
-        made, problems = _best_verified(table, larger, sized, found, judge)
+        made, verdict = _best_verified(table, larger, sized, found, judge)
         tried = {one.algorithm: one.loss for one in found} if len(found) > 1 else {}
-        if not problems or people.frame is None:
-            return made, problems, tried
+        if not verdict.problems or people.frame is None:
+            return made, verdict, tried
     made = nothing_shown(problem)
     return made, judge(made), {}
 
@@ -289,24 +287,24 @@ def _best_verified(
     problem: Problem,
     options: ClassOptions,
     found: Sequence[FormedClasses],
-    judge: Callable[[FormedClasses], tuple[str, ...]],
-) -> tuple[FormedClasses, tuple[str, ...]]:
+    judge: Callable[[FormedClasses], Verdict],
+) -> tuple[FormedClasses, Verdict]:
     """The first of the formed classes that the checker finds nothing wrong with; else the first, and what is wrong.
 
     Leaving rows out moves the table's own distribution, which t, beta and delta are about: where they then fail, fewer
     rows are left out, and at last nobody.
     """
     budget = int(options.suppression_limit * table.height)
-    first: tuple[FormedClasses, tuple[str, ...]] | None = None
+    first: tuple[FormedClasses, Verdict] | None = None
     for formed in found:
         for rows in (budget, budget // 2, budget // 4, 0) if budget else (0,):
             made = leave_rows_out(problem, formed, options, rows)
             if len(made.suppressed) > rows:  # these rows were left out by the maker: it has to put them somewhere
                 made = form_classes(table, problem, replace(options, suppression_limit=0.0))[0]
-            problems = judge(made)
-            if not problems:
-                return made, problems
-            first = (made, problems) if first is None else first
+            verdict = judge(made)
+            if not verdict.problems:
+                return made, verdict
+            first = (made, verdict) if first is None else first
     if first is None:
         raise ValueError("no classes were formed")
     return first

@@ -28,6 +28,7 @@ from kohort.anonymity.relational.algorithms.refine import leave_out, loss_of, re
 from kohort.anonymity.relational.coding import mean_cells
 from kohort.anonymity.relational.hierarchy_builders import RHOS, automatic_hierarchy, data_independent, date_hierarchy
 from kohort.anonymity.relational.hierarchy_levels import HierarchyLevels, levels_by_column
+from kohort.anonymity.relational.makers import makers_for
 from kohort.anonymity.relational.problem import CodedTable, Integers, Partition, Problem, code_table
 from kohort.anonymity.relational.recode import ColumnCells, cells_at, label_cells, set_cells
 from kohort.anonymity.relational.techniques import CutOptions, find_class_technique, find_hierarchy_technique
@@ -135,29 +136,34 @@ def form_classes(frame: pl.DataFrame, problem: Problem, options: ClassOptions) -
         return [_by_lattice(frame, problem, options)]
     if chosen != "auto":
         return [_by_technique(frame, problem, options, chosen)]
-    made = _makers(problem, options)
+    made = _makers(frame, problem, options)
     return sorted(made, key=lambda one: one.loss)
 
 
-def _makers(problem: Problem, options: ClassOptions) -> list[FormedClasses]:
-    """Classes of the algorithms that need no hierarchies; the best are refined where that pays."""
+def _makers(frame: pl.DataFrame, problem: Problem, options: ClassOptions) -> list[FormedClasses]:
+    """Classes of the algorithms that fit; the best of those without hierarchies are refined where that pays."""
     steps = _date_steps(problem)
     coded = problem if steps is None else _by_decades(problem)
-    found = [(find_class_technique("cluster")(coded, options.cuts), "cluster")]
-    found.append((mondrian(coded, split="look-ahead"), "mondrian"))
-    found.sort(key=lambda one: loss_of(problem, one[0], steps) if steps else problem.mean_loss(one[0]))
+    chosen = makers_for(problem, labels=not options.means and not options.suppression_limit)
+    cuts = CutOptions(split="look-ahead", jobs=options.cuts.jobs)
+    found = [(find_class_technique(name)(coded, cuts), name) for name in chosen.techniques]
+    if len(found) > 1:
+        found.sort(key=lambda one: loss_of(problem, one[0], steps) if steps else problem.mean_loss(one[0]))
     best, name = found[0]
-    notes: tuple[str, ...] = ()
-    if problem.requirements is not None or _names_too_many(problem, best):
-        notes = too_many_pairs(problem, best)
     found[0] = refine(problem, best, steps), name
     made = [_by_sets(problem, options, options.finish(partition), maker) for partition, maker in found]
-    return [replace(made[0], notes=notes), *made[1:]]
+    notes = chosen.notes + too_many_pairs(problem, best) if _needs_moves(problem, made[0]) else chosen.notes
+    if chosen.lattice:
+        made.append(_by_lattice(frame, problem, replace(options, hierarchies="intervals")))
+    return [replace(one, notes=(*one.notes, *notes)) for one in made]
 
 
-def _names_too_many(problem: Problem, partition: Partition) -> bool:
-    """Whether a set of more than `max_set` values would be suppressed: makers of k rows alone do not look at that."""
-    return problem.mean_loss(partition) > replace(problem, max_set=None).mean_loss(partition) + LEAST
+def _needs_moves(problem: Problem, made: FormedClasses) -> bool:
+    """Whether moving rows between classes matters: for a rule about values, or where sets of more than `max_set` values
+    are suppressed, which makers of k rows alone do not look at."""
+    if problem.requirements is not None or problem.max_set is None:
+        return problem.requirements is not None
+    return made.loss > replace(problem, max_set=None).mean_loss(made.partition) + LEAST
 
 
 def _by_sets(problem: Problem, options: ClassOptions, partition: Partition, name: str) -> FormedClasses:

@@ -11,7 +11,9 @@ Guarantee (guarded): if every class met the rule, every class still does, and no
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
+from kohort.anonymity.relational.equal_rows import equal_rows
 from kohort.anonymity.relational.problem import Integers, Partition, Problem
 
 __all__ = ["split_exact"]
@@ -29,6 +31,8 @@ def split_exact(problem: Problem, partition: Partition, *, guarded: bool = True)
         # Two parts of at least k rows need twice as many.
         return partition
     groups = _exact_groups(problem, partition, least=2 * problem.rule.k if guarded else 0)
+    if groups.max() + 1 == partition.count:
+        return partition
     sizes = np.bincount(groups)
     of_class = np.empty(len(sizes), np.int64)
     of_class[groups] = partition.labels
@@ -47,17 +51,27 @@ def split_exact(problem: Problem, partition: Partition, *, guarded: bool = True)
 def _exact_groups(problem: Problem, partition: Partition, *, least: int) -> Integers:
     """A number for each row: rows of one class with equal quasi-identifiers share it.
 
-    Classes of fewer than `least` rows are not looked into: each is one group.
+    Classes of fewer than `least` rows, and those that agree already, are not looked into: each is one group.
     """
     labels = partition.labels
-    inside = np.flatnonzero(partition.sizes[labels] >= least)
-    group = labels[inside]
-    for codes, column in zip(problem.table.codes, problem.table.columns, strict=True):
-        _, group = np.unique(group * column.distinct + codes[inside], return_inverse=True)
+    open_class = (partition.sizes >= least) & _varying(problem, partition)
+    inside = np.flatnonzero(open_class[labels])
     groups = labels.copy()
-    groups[inside] = partition.count + group
-    _, dense = np.unique(groups, return_inverse=True)
-    return dense.astype(np.int64)
+    groups[inside] = partition.count + equal_rows(problem.table, labels[inside], inside)
+    used = np.zeros(partition.count + len(inside), np.bool_)
+    used[groups] = True
+    dense: Integers = (np.cumsum(used) - 1)[groups]
+    return dense
+
+
+def _varying(problem: Problem, partition: Partition) -> NDArray[np.bool_]:
+    """Whether the rows of each class differ in some quasi-identifier."""
+    varies = np.zeros(partition.count, np.bool_)
+    first = partition.starts[:-1]
+    for codes in problem.table.codes:
+        ordered = codes[partition.order]
+        varies |= np.minimum.reduceat(ordered, first) != np.maximum.reduceat(ordered, first)
+    return varies
 
 
 def _guarded(

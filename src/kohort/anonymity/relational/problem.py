@@ -20,6 +20,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from kohort.anonymity.codes import ranked
 from kohort.anonymity.relational.rule import Rule, SensitiveColumns, SensitiveRequirements
 from kohort.errors import ConfigError, DataError, nearest
 
@@ -262,7 +263,7 @@ def code_table(
     return CodedTable(tuple(column for column, _ in coded), codes)
 
 
-def _code(column: pl.Series, *, by_value: bool) -> tuple[CodedColumn, NDArray[np.uint32]]:
+def _code(column: pl.Series, *, by_value: bool) -> tuple[CodedColumn, Integers]:
     if isinstance(column.dtype, pl.List):
         hint = "Declare it as items, or leave it out of the quasi-identifiers"
         raise DataError(f"quasi-identifier {column.name!r} holds lists", hint=hint)
@@ -271,7 +272,7 @@ def _code(column: pl.Series, *, by_value: bool) -> tuple[CodedColumn, NDArray[np
     return _code_category(column, by_value=by_value or column.dtype.is_temporal())
 
 
-def _code_ordered(column: pl.Series, order: Sequence[str]) -> tuple[CodedColumn, NDArray[np.uint32]]:
+def _code_ordered(column: pl.Series, order: Sequence[str]) -> tuple[CodedColumn, Integers]:
     ranks = column.cast(pl.String).cast(pl.Enum(list(order)), strict=False).to_physical()
     lacking = ranks.null_count() - column.null_count()
     if lacking:
@@ -280,42 +281,27 @@ def _code_ordered(column: pl.Series, order: Sequence[str]) -> tuple[CodedColumn,
     known = ranks.drop_nulls().unique().sort()
     points = known.cast(pl.Float64).to_numpy() / max(len(order) - 1, 1)
     missing = int(column.null_count() > 0)
-    dense = (ranks.rank("dense").cast(pl.UInt32) - 1 + missing).fill_null(0).to_numpy()
+    dense = (ranks.rank("dense").cast(pl.Int64) - 1 + missing).fill_null(0).to_numpy()
     values = pl.Series(column.name, [None] * missing + [order[at] for at in known.to_list()], dtype=pl.String)
     return CodedColumn(column.name, True, values, np.concatenate((np.full(missing, NULL_POINT), points))), dense
 
 
-def _code_number(column: pl.Series) -> tuple[CodedColumn, NDArray[np.uint32]]:
-    codes = _dense_rank(column)
-    known = column.drop_nulls().unique().sort()
+def _code_number(column: pl.Series) -> tuple[CodedColumn, Integers]:
+    codes, known = ranked(column)
     missing = column.null_count() > 0
-    floats = known.to_physical().cast(pl.Float64).to_numpy()
+    floats = known.drop_nulls().to_physical().cast(pl.Float64).to_numpy()
     extent = float(floats[-1] - floats[0]) if len(floats) else 0.0
     points = (floats - floats[0]) / (extent or 1.0) if len(floats) else floats
     if missing:
         points = np.concatenate(([NULL_POINT], points))
-        known = pl.concat([pl.Series(known.name, [None], dtype=known.dtype), known])
     return CodedColumn(column.name, True, known, points), codes
 
 
-def _code_category(column: pl.Series, *, by_value: bool) -> tuple[CodedColumn, NDArray[np.uint32]]:
-    ranks = _dense_rank(column)
-    known = column.unique().sort(nulls_last=False)
+def _code_category(column: pl.Series, *, by_value: bool) -> tuple[CodedColumn, Integers]:
+    ranks, known = ranked(column)
     if not by_value:
         order = np.argsort(-np.bincount(ranks, minlength=len(known)), kind="stable")
-        place = np.empty(len(order), dtype=np.uint32)
-        place[order] = np.arange(len(order), dtype=np.uint32)
+        place = np.empty(len(order), dtype=np.int64)
+        place[order] = np.arange(len(order))
         ranks, known = place[ranks], known[order]
     return CodedColumn(column.name, False, known, np.zeros(0)), ranks
-
-
-def _dense_rank(column: pl.Series) -> NDArray[np.uint32]:
-    """0 for null, if there is one, then the values in their order."""
-    known = column.drop_nulls().unique().sort()
-    missing = int(column.null_count() > 0)
-    if column.dtype == pl.String:
-        ranks = column.cast(pl.Enum(known)).to_physical().cast(pl.UInt32)
-    else:
-        ranks = column.cast(pl.UInt8 if column.dtype == pl.Boolean else column.dtype).rank("dense").cast(pl.UInt32) - 1
-    found: NDArray[np.uint32] = (ranks + missing).fill_null(0).to_numpy()
-    return found

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import polars as pl
 
-from kohort.anonymity.relational.algorithms.cluster import cluster
+from kohort.anonymity.relational.algorithms.cluster import cluster, cluster_rest
 from kohort.anonymity.relational.algorithms.mdav import mdav
 from kohort.anonymity.relational.algorithms.mondrian import Split, mondrian, thesis_mondrian
 from kohort.anonymity.relational.hierarchy_builders import LATTICE_RHOS, automatic_hierarchy, data_independent
@@ -133,6 +133,13 @@ def _cluster(problem: Problem, options: CutOptions) -> Partition:
     if problem.rule.k == 1 and not problem.rule.needs_sensitive:
         return mondrian(problem)
     return cluster(problem, jobs=options.jobs)
+
+
+@class_technique("exact-cluster")
+def _exact_cluster(problem: Problem, options: CutOptions) -> Partition:
+    if problem.rule.k == 1 and not problem.rule.needs_sensitive:
+        return mondrian(problem)
+    return cluster_rest(problem, jobs=options.jobs)
 
 
 @class_technique("mondrian")

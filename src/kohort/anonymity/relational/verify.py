@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
@@ -17,7 +17,10 @@ from kohort.anonymity.relational.recode import ColumnCells, release
 from kohort.anonymity.relational.rule import Rule
 from kohort.tables.hierarchy import Hierarchy
 
-__all__ = ["Report", "figures", "suppressed_cells", "verify"]
+if TYPE_CHECKING:
+    from kohort.anonymity.checker.measures import Anonymity
+
+__all__ = ["Report", "Verdict", "figures", "suppressed_cells", "verify"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +56,23 @@ class Report:
         return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Verdict:
+    """A release as the checker saw it.
+
+    Attributes:
+        frame: The rows that would be released, the person column included.
+        kept: Input row of each of them.
+        found: What the checker measured.
+        problems: One sentence per rule that does not hold.
+    """
+
+    frame: pl.DataFrame
+    kept: Integers
+    found: Anonymity
+    problems: tuple[str, ...]
+
+
 def verify(
     made: FormedClasses,
     table: pl.DataFrame,
@@ -61,8 +81,8 @@ def verify(
     rule: Rule,
     person: str | None,
     population: PopulationRule,
-) -> tuple[str, ...]:
-    """What the checker finds wrong with the table as it would be released.
+) -> Verdict:
+    """What the checker finds in the table as it would be released.
 
     Args:
         made: The classes and their cells.
@@ -74,13 +94,15 @@ def verify(
         population: What must hold beside a population.
 
     Returns:
-        One sentence per rule that does not hold.
+        The rows, what was measured of them, and what is wrong with them.
     """
-    from kohort.anonymity.checker.measures import unmet
+    from kohort.anonymity.checker.measures import judged
     from kohort.anonymity.checker.population import unmet_in_population
 
-    released = release(table, made.partition, made.cells)
-    out = released if not len(made.suppressed) else released[np.setdiff1d(np.arange(table.height), made.suppressed)]
+    released, kept = release(table, made.partition, made.cells), np.arange(table.height)
+    if len(made.suppressed):
+        kept = np.setdiff1d(kept, made.suppressed)
+        released = released[kept]
     asked: dict[str, Any] = {name: bound for name in ("alpha", "beta", "delta") if (bound := getattr(rule, name)) > 0}
     if rule.beta > 0:
         asked |= {"beta_kind": rule.beta_kind}
@@ -88,55 +110,48 @@ def verify(
         asked |= {"l": rule.l, "l_kind": rule.l_kind, "c": rule.c if rule.l_kind == "recursive" else None}
     if rule.t > 0:
         asked |= {"t": rule.t, "t_kind": rule.t_kind}
-    problems = unmet(out, quasi=quasi, sensitive=sensitive if asked else (), k=rule.k, persons=person, **asked)
-    if population.frame is None or problems:
-        return problems
-    return unmet_in_population(
-        out,
-        population.frame,
-        quasi=quasi,
-        hierarchies=made.hierarchies,
-        persons=person,
-        k_map=population.k_map,
-        presence=population.presence,
-    )
+    found, problems = judged(released, quasi=quasi, sensitive=sensitive, k=rule.k, persons=person, **asked)
+    if population.frame is not None and not problems:
+        problems = unmet_in_population(
+            released,
+            population.frame,
+            quasi=quasi,
+            hierarchies=made.hierarchies,
+            persons=person,
+            k_map=population.k_map,
+            presence=population.presence,
+        )
+    return Verdict(frame=released, kept=kept, found=found, problems=problems)
 
 
 def figures(
     before: pl.DataFrame,
-    after: pl.DataFrame,
-    kept: Integers,
+    verdict: Verdict,
     cells: Sequence[ColumnCells],
     hierarchies: Mapping[str, Hierarchy],
-    quasi: Sequence[str],
     sensitive: Sequence[str],
     target: str | None,
-    person: str | None,
 ) -> dict[str, Any]:
     """What holds for the release and what it cost, for its report.
 
     Args:
         before: The input rows.
-        after: The released rows.
-        kept: Input row of each released row.
+        verdict: The released rows, and what the checker measured of them.
         cells: The released cells.
         hierarchies: The hierarchies of released labels.
-        quasi: The quasi-identifiers.
         sensitive: The sensitive columns.
         target: The column that entropy loss is about; the first sensitive one when None.
-        person: The column that says whom a row is about.
 
     Returns:
         The figures by their names in `Report`.
     """
-    from kohort.anonymity.checker.measures import measure
-    from kohort.anonymity.loss import entropy_loss, ncp
+    from kohort.anonymity.loss import ncp_and_entropy
 
-    found = measure(after, quasi=quasi, sensitive=sensitive, persons=person)
+    found, after = verdict.found, verdict.frame
     names = [one.name for one in cells]
     about = target if target is not None else next(iter(sensitive), None)
-    lost = None if about is None else entropy_loss(before[kept], after, quasi=names, target=about, corrected=True)
-    loss, gone = ncp(before, after, quasi=names, kept=kept, hierarchies=hierarchies), before.height - after.height
+    loss, lost = ncp_and_entropy(before, after, quasi=names, target=about, kept=verdict.kept, hierarchies=hierarchies)
+    gone = before.height - after.height
     return {
         "rows": before.height,
         "rows_out": after.height,

@@ -2,7 +2,8 @@
 
 Clustering looks at all pairs of rows of a block, so the size of a block sets both quality and time: `block_rows` picks
 it so that the work stays about the same for any table. In each block the better of two partitions is kept: the
-clusters, or Mondrian carried on to its end. Blocks are independent and share the cores.
+clusters, or Mondrian carried on to its end; on tables of many blocks the latter only if it is the better one in some of
+those that are tried first. Blocks are independent and share the cores.
 
 Where the rule is about sensitive values, tight clusters use up the rare values too soon; clusters of several sizes
 from k on are tried and the best partition is kept.
@@ -15,25 +16,33 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kohort.anonymity.relational.algorithms.mondrian import mondrian
-from kohort.anonymity.relational.problem import Codes, Integers, Partition, Problem
+from kohort.anonymity.relational.equal_rows import exact_classes
+from kohort.anonymity.relational.problem import CodedTable, Codes, Integers, Partition, Problem
 
-__all__ = ["block_rows", "cluster"]
+__all__ = ["block_rows", "cluster", "cluster_rest"]
 
 PAIRS = 1_000_000_000
+# Columns that PAIRS are meant for: of a wider table fewer pairs are looked at.
+COLUMNS = 8
 LARGEST_BLOCK = 4_096
 CLUSTERS_A_BLOCK = 20
+# Blocks, spread over the table, in which Mondrian is carried on to see whether it is worth it in the others.
+PROBED = 8
 # Times k: what the rule about sensitive values may ask for on top of the size.
 GROWTH = (1.0, 1.5, 2.0, 3.0, 5.0, 8.0)
 
 
-def block_rows(rows: int, k: int) -> int:
+def block_rows(rows: int, k: int, columns: int = COLUMNS) -> int:
     """Rows of a block: as many as the work allows, and enough for some clusters."""
-    return max(CLUSTERS_A_BLOCK * k, min(LARGEST_BLOCK, PAIRS // max(rows, 1)))
+    pairs = PAIRS * COLUMNS // max(columns, COLUMNS)
+    return max(CLUSTERS_A_BLOCK * k, min(LARGEST_BLOCK, pairs // max(rows, 1)))
 
 
 def cluster(problem: Problem, *, block: int | None = None, jobs: int | None = None) -> Partition:
@@ -47,55 +56,102 @@ def cluster(problem: Problem, *, block: int | None = None, jobs: int | None = No
     from kohort.anonymity.compiled import first_call
     from kohort.anonymity.relational.algorithms.cluster_kernel import assign_leftovers, grow_clusters
 
-    size = block_rows(problem.table.rows, problem.rule.k) if block is None else block
+    table = problem.table
+    size = block_rows(table.rows, problem.rule.k, len(table.columns)) if block is None else block
     blocks = mondrian(problem, split="look-ahead", stop_rows=size)
     columns = problem.columns()
     bounds = list(zip(blocks.starts[:-1].tolist(), blocks.starts[1:].tolist(), strict=True))
 
-    def solve(ends: tuple[int, int]) -> tuple[Integers, Integers]:
+    def solve(ends: tuple[int, int], *, also_cut: bool = True) -> tuple[Integers, Integers, bool]:
         rows = blocks.order[ends[0] : ends[1]]
         block_columns: Codes = np.ascontiguousarray(columns[:, rows])  # type: ignore[assignment] # of the same type
-        order, starts = _best_of_block(problem, block_columns)
-        return rows[order], starts
+        order, starts, by_cuts = _best_of_block(problem, block_columns, also_cut=also_cut)
+        return rows[order], starts, by_cuts
 
     workers = min(jobs or os.cpu_count() or 1, len(bounds))
     with first_call(grow_clusters, assign_leftovers):
+        probed = sorted({place * len(bounds) // PROBED for place in range(PROBED)})
+        known = {place: solve(bounds[place]) for place in probed}
+        # A rule about sensitive values may let clusters fail where cuts do not.
+        also_cut = problem.requirements is not None or any(by_cuts for _, _, by_cuts in known.values())
+
+        def rest(place: int) -> tuple[Integers, Integers, bool]:
+            return known.get(place) or solve(bounds[place], also_cut=also_cut)
+
         if workers <= 1:
-            return _joined(map(solve, bounds))
+            return _joined(map(rest, range(len(bounds))))
         with ThreadPoolExecutor(workers) as pool:
-            return _joined(pool.map(solve, bounds))
+            return _joined(pool.map(rest, range(len(bounds))))
 
 
-def _joined(parts: Iterable[tuple[Integers, Integers]]) -> Partition:
+def cluster_rest(problem: Problem, *, jobs: int | None = None) -> Partition:
+    """Rows whose quasi-identifiers k rows share already are classes as they are; the others are clustered.
+
+    Where a rule is about sensitive values, classes that are left as they are would use up rare values: all rows are
+    clustered then, and also where the others would be too few for a class.
+
+    Args:
+        problem: The coded table and the rule.
+        jobs: Threads that work on blocks in parallel; all cores when None.
+
+    Returns:
+        Classes that meet the rule.
+    """
+    if problem.requirements is not None:
+        return cluster(problem, jobs=jobs)
+    alike = exact_classes(problem.table)
+    small = np.repeat(alike.sizes < problem.rule.k, alike.sizes)
+    rest = np.sort(alike.order[small])
+    if len(rest) == len(small) or 0 < len(rest) < problem.rule.k:
+        return cluster(problem, jobs=jobs)
+    if not len(rest):
+        return alike
+    codes: Any = np.ascontiguousarray(problem.table.codes[:, rest])
+    others = cluster(replace(problem, table=CodedTable(problem.table.columns, codes)), jobs=jobs)
+    kept = np.flatnonzero(alike.sizes >= problem.rule.k)
+    sizes = np.concatenate((alike.sizes[kept], others.sizes))
+    order = np.concatenate((alike.order[~small], rest[others.order]))
+    return Partition(order, np.concatenate(([0], np.cumsum(sizes))))
+
+
+def _joined(parts: Iterable[tuple[Integers, Integers, bool]]) -> Partition:
     orders, ends, done = [], [np.zeros(1, np.int64)], 0
-    for order, starts in parts:
+    for order, starts, _ in parts:
         orders.append(order)
         ends.append(starts[1:] + done)
         done += len(order)
     return Partition(np.concatenate(orders), np.concatenate(ends))
 
 
-def _best_of_block(problem: Problem, columns: Codes) -> tuple[Integers, Integers]:
-    """Order and starts of the best partition of one block, which itself meets the rule."""
-    from kohort.anonymity.relational.class_kernel import classes_loss
-
+def _best_of_block(problem: Problem, columns: Codes, *, also_cut: bool) -> tuple[Integers, Integers, bool]:
+    """Order and starts of the best partition of one block, which itself meets the rule; and whether cuts gave it."""
     whole, (columns, shape) = columns, _local(problem, columns)
-    # Cuts know a category by how far its codes spread, so they see the table's own codes; unless those are so many that
-    # clearing arrays for them would take longer than the cuts.
-    many = problem.table.distinct.max() > columns.shape[1]
-    found = [_cut_on(problem, shape, columns) if many else _cut_on(problem, problem.cut_shape, whole)]
-    losses = [float(classes_loss(np.ascontiguousarray(columns[:, found[0][0]]), found[0][1], *shape).sum())]
+    found: list[tuple[Integers, Integers]] = []
+    losses: list[float] = []
+    if also_cut or columns.shape[1] < problem.rule.k:
+        # Cuts know a category by how far its codes spread, so they see the table's own codes; unless those are so many
+        # that clearing arrays for them would take longer than the cuts.
+        many = problem.table.distinct.max() > columns.shape[1]
+        found.append(_cut_on(problem, shape, columns) if many else _cut_on(problem, problem.cut_shape, whole))
+        losses.append(_loss_of_block(columns, found[0], shape))
+    by_cuts = len(found)
     for growth in GROWTH if problem.requirements is not None else GROWTH[:1]:
         grown = _clusters(problem, shape, columns, least=int(np.ceil(problem.rule.k * growth)))
         if grown is None:
             continue
-        loss = float(classes_loss(np.ascontiguousarray(columns[:, grown[0]]), grown[1], *shape).sum())
-        worse = loss > losses[-1] and len(losses) > 1
         found.append(grown)
-        losses.append(loss)
-        if worse:
+        losses.append(_loss_of_block(columns, grown, shape) if by_cuts else 0.0)
+        if len(losses) > 2 and losses[-1] > losses[-2]:
             break
-    return found[int(np.argmin(losses))]
+    best = int(np.argmin(losses))
+    return *found[best], best < by_cuts
+
+
+def _loss_of_block(columns: Codes, classes: tuple[Integers, Integers], shape: tuple[Any, ...]) -> float:
+    from kohort.anonymity.relational.class_kernel import classes_loss
+
+    order, starts = classes
+    return float(classes_loss(np.ascontiguousarray(columns[:, order]), starts, *shape).sum())
 
 
 def _local(problem: Problem, columns: Codes) -> tuple[Codes, tuple[Any, ...]]:
@@ -104,11 +160,21 @@ def _local(problem: Problem, columns: Codes) -> tuple[Codes, tuple[Any, ...]]:
     local = columns.copy()
     held, prices = [], []
     for c in range(quasi):
-        values, local[c] = np.unique(columns[c], return_inverse=True)
+        values, local[c] = _dense_codes(columns[c], int(distinct[c]))
         held.append(offsets[c] + values)
         prices.append(price[offsets[c] + 2 * c :][: len(values) + 2])
     begin = np.concatenate(([0], np.cumsum([len(values) for values in held]))).astype(np.int64)
     return local, (quasi, is_number, distinct, begin, points[np.concatenate(held)], np.concatenate(prices))
+
+
+def _dense_codes(codes: NDArray[Any], distinct: int) -> tuple[Integers, NDArray[Any]]:
+    """The codes that occur, rising, and the place of each row's code among them."""
+    if distinct > len(codes):
+        values, places = np.unique(codes, return_inverse=True)
+        return values.astype(np.int64), places
+    held = np.zeros(distinct, np.bool_)
+    held[codes] = True
+    return np.flatnonzero(held), (np.cumsum(held) - 1)[codes]
 
 
 def _cut_on(problem: Problem, shape: tuple[Any, ...], columns: Codes) -> tuple[Integers, Integers]:

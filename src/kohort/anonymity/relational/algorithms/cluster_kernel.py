@@ -43,6 +43,7 @@ def grow_clusters(columns, quasi, is_number, _distinct, offsets, points, price, 
     low = np.empty(quasi, np.int64)
     high = np.empty(quasi, np.int64)
     held = np.empty(quasi, np.int64)
+    wider = np.empty(quasi, np.int64)
     active = np.empty(rows, np.int64)
     label = np.empty(rows, np.int64)
     for i in range(rows):
@@ -68,7 +69,7 @@ def grow_clusters(columns, quasi, is_number, _distinct, offsets, points, price, 
             _add_values(columns, quasi, row, size, requirements, inside, cluster_counts, kinds)
             label[row] = clusters
             size += 1
-            _join(local, left, is_number, offsets, points, price, table, change, member, low, high, held, loss,
+            _join(local, left, is_number, offsets, points, price, table, change, member, low, high, held, wider, loss,
                   size)  # fmt: skip
             met = size >= k and _values_meet(inside, size, requirements, counts, touched)
             if not met:
@@ -131,29 +132,66 @@ def _relabel(label, old, new):
 
 
 @inlined
-def _join(local, left, is_number, offsets, points, price, table, change, member, low, high, held, loss, size):
+def _join(local, left, is_number, offsets, points, price, table, change, member, low, high, held, wider, loss, size):
     """Let the row at position `left` into the cluster, and add up the loss of the others where it changed."""
     if size == 1:
         for i in range(left):
             loss[i] = 0.0
+    count = 0
     for c in range(local.shape[0]):
         base, end = offsets[c], offsets[c + 1]
         code = np.int64(local[c, left])
         if end - base == 1 or not _widened(c, code, base, end, is_number, table, member, low, high, held, size):
             continue
+        wider[count] = c
+        count += 1
+        if is_number[c]:
+            _number_change(points, base, end, low[c], high[c], price[base + 2 * c + 1], table, change)
+            continue
         same = price[base + 2 * c + held[c]]
         more = price[base + 2 * c + held[c] + 1]
-        weight = price[base + 2 * c + 1]
-        for v in range(end - base):
-            if is_number[c]:
-                after = number_loss(points, base, v if v < low[c] else low[c], v if v > high[c] else high[c]) * weight
-            else:
-                after = same if member[base + v] else more
-            change[v] = after - table[base + v]
-            table[base + v] = after
-        line = local[c]
+        for v in range(base, end):
+            after = same if member[v] else more
+            change[v] = after - table[v]
+            table[v] = after
+    _add_changes(local, left, offsets, change, wider, count, loss)
+
+
+@inlined
+def _add_changes(local, left, offsets, change, wider, count, loss):
+    """Add the changes of the columns to the loss of every row that is left, in their order; two columns in a pass."""
+    place = 0
+    while place + 1 < count:
+        a, b = wider[place], wider[place + 1]
+        first, second = local[a], local[b]
+        one, other = change[offsets[a] :], change[offsets[b] :]
         for i in range(left):
-            loss[i] += change[line[i]]
+            loss[i] = (loss[i] + one[first[i]]) + other[second[i]]
+        place += 2
+    if place < count:
+        line, one = local[wider[place]], change[offsets[wider[place]] :]
+        for i in range(left):
+            loss[i] += one[line[i]]
+
+
+@inlined
+def _number_change(points, base, end, low, high, weight, table, change):
+    """What the loss of a number becomes with each code as the next member, and by how much that differs from before."""
+    bottom, top = points[base + low], points[base + high]
+    for v in range(base, base + low):
+        span = top - points[v]
+        after = (span if span < 1.0 else 1.0) * weight
+        change[v] = after - table[v]
+        table[v] = after
+    inside = number_loss(points, base, low, high) * weight
+    for v in range(base + low, base + high + 1):
+        change[v] = inside - table[v]
+        table[v] = inside
+    for v in range(base + high + 1, end):
+        span = points[v] - bottom
+        after = (span if span < 1.0 else 1.0) * weight
+        change[v] = after - table[v]
+        table[v] = after
 
 
 @inlined

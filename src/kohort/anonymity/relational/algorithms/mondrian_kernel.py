@@ -32,6 +32,8 @@ __all__ = ["partition", "thesis_partition"]
 NO_CUT = -1
 # In look-ahead, only this many of the widest columns are tried: forty quasi-identifiers must still finish.
 LOOKED_AT = 12
+# Rows that are looked at before it is asked whether more of them could change anything.
+PIECE = 256
 
 
 @compiled
@@ -260,31 +262,39 @@ def _loss_after(columns, start, end, quasi, varies, j, cut, low, high, is_number
 
 @inlined
 def _ranges(line, by, start, end, cut, low, high):
-    """The lowest and highest code of each part."""
+    """The lowest and highest code of each part; looks no further once both parts hold the whole range."""
     a0, b0, a1, b1 = high, low, high, low
-    for i in range(start, end):
-        code = np.int64(line[i])
-        if by[i] <= cut:
-            a0 = code if code < a0 else a0
-            b0 = code if code > b0 else b0
-        else:
-            a1 = code if code < a1 else a1
-            b1 = code if code > b1 else b1
+    begin = start
+    while begin < end and (a0 > low or a1 > low or b0 < high or b1 < high):
+        stop = begin + PIECE if begin + PIECE < end else end
+        for i in range(begin, stop):
+            code = np.int64(line[i])
+            if by[i] <= cut:
+                a0 = code if code < a0 else a0
+                b0 = code if code > b0 else b0
+            else:
+                a1 = code if code < a1 else a1
+                b1 = code if code > b1 else b1
+        begin = stop
     return a0, b0, a1, b1
 
 
 @inlined
 def _held_values(line, by, start, end, cut, low, high, seen):
-    """Number of distinct codes of each part."""
+    """Number of distinct codes of each part; looks no further once both parts hold every code of the range."""
     for value in range(low, high + 1):
         seen[0, value] = False
         seen[1, value] = False
-    for i in range(start, end):
-        seen[np.int64(by[i] > cut), line[i]] = True
-    first, second = 0, 0
-    for value in range(low, high + 1):
-        first += 1 if seen[0, value] else 0
-        second += 1 if seen[1, value] else 0
+    first, second, begin = 0, 0, start
+    while begin < end and (first <= high - low or second <= high - low):
+        stop = begin + PIECE if begin + PIECE < end else end
+        for i in range(begin, stop):
+            side, code = np.int64(by[i] > cut), line[i]
+            if not seen[side, code]:
+                seen[side, code] = True
+                first += 1 - side
+                second += side
+        begin = stop
     return first, second
 
 

@@ -73,9 +73,17 @@ def refine(
     Returns:
         Classes that meet the rule and lose no more; the same ones where there are too many rows and classes.
     """
+    if _passes(problem, partition.count) < 1:
+        return partition
     search = _Search.of(problem, partition, steps, left=left, cuts=cuts)
     search.improve()
     return search.partition()
+
+
+def _passes(problem: Problem, classes: int) -> int:
+    """How often every row may be compared with every class."""
+    pairs = PAIRS if problem.requirements is not None else min(PAIRS, PAIRS_OF_SIZES)
+    return min(PASSES, pairs // max(problem.table.rows * classes, 1)) if classes > 1 else 0
 
 
 def loss_of(problem: Problem, partition: Partition, steps: Steps | None) -> float:
@@ -158,19 +166,16 @@ class _Search:
             self._replace()
             self._moves()
 
-    def _passes(self) -> int:
-        pairs = PAIRS if self.problem.requirements is not None else min(PAIRS, PAIRS_OF_SIZES)
-        return min(PASSES, pairs // max(self.problem.table.rows * self.count, 1)) if self.count > 1 else 0
-
     def _moves(self) -> bool:
         """Move rows; False where there are too many to compare, or one class."""
         from kohort.anonymity.compiled import first_call
         from kohort.anonymity.relational.algorithms.refine_kernel import move_rows
 
-        if self._passes() < 1:
+        passes = _passes(self.problem, self.count)
+        if passes < 1:
             return False
         with first_call(move_rows):
-            move_rows(*self.arguments, self._passes())
+            move_rows(*self.arguments, passes)
         self.relabel(self.labels)
         return True
 

@@ -1,0 +1,76 @@
+"""Values as small whole numbers: the rank of each among the sorted distinct values, null first.
+
+One pass over the rows for texts (a hash table) and for whole numbers of a small range (their place in it); everything
+else is sorted.
+
+Guarantee: two rows have the same code if and only if they have the same value; codes have no gaps.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+__all__ = ["ranked"]
+
+Integers = NDArray[np.int64]
+
+# Times the rows: a range of whole numbers that is small enough to have an entry each.
+SMALL_RANGE = 4
+
+
+def ranked(column: pl.Series) -> tuple[Integers, pl.Series]:
+    """The code of each row, and the value of each code.
+
+    Args:
+        column: Texts, numbers, truth values, dates or times.
+
+    Returns:
+        Codes from 0 on, and the distinct values in their order, null first if there is one.
+    """
+    places = _places(column)
+    if places is None:
+        return _by_sorting(column)
+    nulls = column.null_count()
+    codes, missing = places.to_numpy(), 0
+    if nulls:
+        missing = int(places.max() or 0) + 1  # type: ignore[call-overload] # a number
+        codes = places.fill_null(missing).to_numpy()
+    row = np.full(max(int(codes.max(initial=0)), missing) + 1, -1, np.int64)
+    row[codes] = np.arange(len(codes))
+    held = np.flatnonzero(row >= 0)
+    values = column.gather(row[held])
+    if column.dtype == pl.String:
+        order = values.arg_sort(nulls_last=False).to_numpy()
+        held, values = held[order], values.gather(order)
+    elif nulls:
+        held, values = np.roll(held, 1), pl.concat([values[-1:], values[:-1]])
+    row[held] = np.arange(len(held))
+    found: Integers = row[codes]
+    return found, values
+
+
+def _places(column: pl.Series) -> pl.Series | None:
+    """A number of its own for each value, in their order but for texts; None where there could be too many."""
+    if column.dtype == pl.String:
+        return column.cast(pl.Categorical).to_physical()
+    if column.dtype == pl.Boolean:
+        return column.cast(pl.UInt32)
+    physical = column.to_physical()
+    if not physical.dtype.is_integer() or column.dtype == pl.UInt64:
+        return None
+    numbers = physical.cast(pl.Int64)
+    low, high = _whole(numbers.min()), _whole(numbers.max())
+    return (numbers - low).cast(pl.UInt32) if high - low <= SMALL_RANGE * len(column) else None
+
+
+def _whole(value: Any) -> int:
+    return 0 if value is None else int(value)
+
+
+def _by_sorting(column: pl.Series) -> tuple[Integers, pl.Series]:
+    codes = (column.rank("dense").cast(pl.Int64) - (column.null_count() == 0)).fill_null(0).to_numpy()
+    return codes, column.unique().sort(nulls_last=False)
