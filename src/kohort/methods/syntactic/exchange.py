@@ -20,6 +20,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from kohort.errors import IntegrityError, SiteError
+from kohort.methods.syntactic.anonymising import mapping_weights
 from kohort.methods.syntactic.mapping.assign import costs, map_rows
 from kohort.methods.syntactic.mapping.build import union
 from kohort.methods.syntactic.mapping.mapping import SiteMapping
@@ -143,7 +144,8 @@ def _place(site: Site, request: Request) -> Release:
         raise IntegrityError(f"the hub hands out classes of site {site.name!r} that it did not publish")
     state = site.state(MappingState)
     state.known = tuple(known.values())
-    counted = place_rows(site.table.rows(), own, state.known, tree=site.plan.schema.items_tree)
+    weights = mapping_weights(site.plan.config.anonymise.importance)
+    counted = place_rows(site.table.rows(), own, state.known, weights=weights, tree=site.plan.schema.items_tree)
     metrics = dict(
         zip(
             _COUNTS,
@@ -165,7 +167,12 @@ def _opened(site: Site, request: Request) -> dict[str, bytes]:
 
 
 def place_rows(
-    frame: pl.DataFrame, own: Published, known: Sequence[SiteMapping], *, tree: CodeTree | None = None
+    frame: pl.DataFrame,
+    own: Published,
+    known: Sequence[SiteMapping],
+    *,
+    weights: Mapping[str, float] | None = None,
+    tree: CodeTree | None = None,
 ) -> Placed:
     """Map a site's own rows to its own classes and to those of all sites; ties go to the class of training.
 
@@ -173,13 +180,14 @@ def place_rows(
         frame: The rows.
         own: The site's classes.
         known: The classes of all sites.
+        weights: What a loss in each column counts; all alike when None.
         tree: What stands above the items.
     """
-    alone = map_rows(frame, own.mapping, prefer=own.class_of, tree=tree)
+    alone = map_rows(frame, own.mapping, prefer=own.class_of, weights=weights, tree=tree)
     joint = union(known)
     trained = joint.first_class(own.mapping.site) + own.class_of
-    among = map_rows(frame, joint, prefer=trained, tree=tree)
-    broken, cost = costs(frame, joint, trained, tree=tree)
+    among = map_rows(frame, joint, prefer=trained, weights=weights, tree=tree)
+    broken, cost = costs(frame, joint, trained, weights=weights, tree=tree)
     dearer = (among.violated > broken) | ((among.violated == broken) & (among.loss > cost))
     return Placed(
         rows=frame.height,
