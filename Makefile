@@ -16,7 +16,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 # rewritten modules again: seconds each.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test e2e fuzz faults thorough mutants lint supply bench clean
+.PHONY: demo test e2e fuzz faults thorough mutants sampled-mutants lint supply bench clean
 
 demo: $(VENV)/.base
 	$(BIN)/kohort demo --out out/demo

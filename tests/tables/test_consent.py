@@ -10,10 +10,11 @@ import numpy as np
 import polars as pl
 import pytest
 
-from kohort.errors import DataError, KohortError
+from kohort.errors import ConfigError, DataError, KohortError
 from kohort.methods import central
 from kohort.methods.partial import tasks
-from kohort.runs.config import load_plan
+from kohort.runs.config import Plan, load_plan
+from kohort.runs.explain import explain_plan
 from kohort.runs.run import Outcome, run
 from kohort.tables.consent import SHARE, TRAIN, consent_levels, consenting_rows
 from kohort.tables.schema import Schema
@@ -147,6 +148,31 @@ def test_rows_that_leave_are_looked_at_site_by_site(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("share", ["hub", "peers"])
-def test_methods_that_cannot_tell_which_rows_leave_are_refused(share: str) -> None:
+def test_methods_that_cannot_tell_which_rows_leave_are_refused(share: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the door, too, where nobody looked at the plan."""
+    monkeypatch.setattr(Plan, "require_consent", lambda _: None)
     with pytest.raises(KohortError, match="does not say which rows it holds"):
         outcome("syntactic", {"anonymise": {"k": 5}, "share": share})
+
+
+def plan_of(method: dict[str, Any], kind: str = "logistic") -> dict[str, Any]:
+    data = {"table": "memory", "target": "y", "quasi": ["age"], "features": ["x"], "consent": "consent"}
+    return {"data": data, "model": {"kind": kind}, "method": method}
+
+
+@pytest.mark.parametrize("share", ["hub", "peers"])
+def test_classes_of_rows_that_may_not_leave_are_refused_when_the_plan_is_read(share: str) -> None:
+    with pytest.raises(ConfigError, match=r"'syntactic' does not respect data\.consent: the classes"):
+        load_plan(plan_of({"name": "syntactic", "share": share}))
+    assert load_plan(plan_of({"name": "syntactic"}, kind="trees")).data.consent == "consent"
+    assert load_plan(plan_of({"name": "fedavg"})).data.consent == "consent"
+
+
+def test_the_explanation_of_a_plan_tells_what_consent_allows() -> None:
+    asked = explain_plan(load_plan(plan_of({"name": "fedavg"})))
+    assert asked.to_mapping()["consent"] == "consent"
+    assert "Consent per row" in asked.text
+    assert '"train": the row is learned from at your site' in " ".join(asked.text.split())
+    plan = plan_of({"name": "fedavg"})
+    del plan["data"]["consent"]
+    assert "Consent" not in explain_plan(load_plan(plan)).text

@@ -70,6 +70,8 @@ class Method:
     """The clusters of sites the config itself names, if it does."""
     needs: Callable[[Any], frozenset[str]] = lambda _: frozenset()
     """Keys of `[data]` and `[sites]` that a simulation cannot do without under a config, as in "data.quasi"."""
+    refuses_consent: Callable[[Any], str | None] = lambda _: None
+    """Why a plan under this config cannot respect consent per row (`data.consent`); None where it can."""
     least_pair: Callable[[ApprovedPlan], int | None] = lambda _: None
     """The fewest persons of a pair of categories whose count opens as it is; smaller ones are rounded. 1 where all
     open, which a policy must name; None where no total counts pairs."""

@@ -130,6 +130,8 @@ class Explanation:
     epsilon: float
     delta: float
     keep_days: int | None
+    consent: str | None = None
+    """The column that says what may be done with a row; None where nobody is asked."""
 
     @property
     def text(self) -> str:
@@ -144,6 +146,7 @@ class Explanation:
             *_grouped((*self.steps, *self.set_up)),
             _wrapped(_NOTHING_ELSE),
             "",
+            *_paragraphs("Consent per row", _about_consent(self.consent)),
             *(["The key-holder, which has no rows, is asked for this.", ""] if self.key_holder else []),
             *_grouped(self.key_holder),
             *_paragraphs("Who opens what", self.opens),
@@ -170,6 +173,7 @@ class Explanation:
             "lying_hub": list(self.lying_hub),
             "kept": self.kept,
             "keep_days": self.keep_days,
+            "consent": self.consent,
             "paid": self.paid,
             "epsilon": self.epsilon,
             "delta": self.delta,
@@ -185,6 +189,7 @@ def explain(
     key_holder: Contract | None = None,
     optional: Iterable[str] = (),
     planned: Sequence[Guarantee] = (),
+    consent: str | None = None,
 ) -> Explanation:
     """Put a contract into words.
 
@@ -196,6 +201,7 @@ def explain(
         key_holder: What the plan may ask of the key-holder, where it has one.
         optional: Tasks that may not be asked for at all, such as a domain that turns out to be declared.
         planned: What the plan claims as a whole, besides its steps: how small cells of totals may be.
+        consent: The column that says what may be done with a row, where the plan names one.
 
     Returns:
         The explanation.
@@ -220,6 +226,19 @@ def explain(
         epsilon=max((claim.epsilon for claim in budget), default=0.0),
         delta=max((claim.delta for claim in budget), default=0.0),
         keep_days=keep_days if _holds_rows(found) else None,
+        consent=consent,
+    )
+
+
+def _about_consent(column: str | None) -> tuple[str, ...]:
+    """What each answer allows; nothing where nobody is asked."""
+    if column is None:
+        return ()
+    return (
+        f"Column {column!r} says what may be done with a row.",
+        '"share": the row is learned from, and may leave your site as far as the steps above and your policy allow.',
+        '"train": the row is learned from at your site, in sums too, and never leaves.',
+        '"none" or nothing: the row takes no part. Any other word stops your site before anything leaves.',
     )
 
 

@@ -24,6 +24,7 @@ __all__ = ["explain_plan", "plan_schema"]
 _SCHEMA_KEYS: Final = (
     "target", "quasi", "sensitive", "identifiers", "items", "features", "drop",
     "kinds", "bins", "bounds", "categories", "other", "nullable", "person", "hierarchies", "ancestors", "ordered",
+    "consent",
 )  # fmt: skip
 _OTHERS: Final = "columns that the plan does not name"
 
@@ -50,6 +51,7 @@ def explain_plan(plan: Plan) -> Explanation:
         key_holder=key_holder_contract(approved) if needs_key_holder(approved) else None,
         optional=_learns_domains(approved),
         planned=find_method(plan.method).planned(approved, 0),
+        consent=plan.data.consent,
     )
 
 

@@ -6,7 +6,7 @@ of columns are those that the plan declares, the same at every site.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -30,7 +30,9 @@ __all__ = [
     "Made",
     "anonymise_rows",
     "check_hierarchies",
+    "check_importance",
     "item_members",
+    "mapping_weights",
     "quasi_hierarchies",
 ]
 
@@ -45,10 +47,12 @@ class ImportanceSection:
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 - read by pydantic, not a field
 
-    method: Literal["none", "rfe", "extra-trees", "forest"] = "none"
-    """none: all are kept and weigh the same."""
+    method: Literal["none", "rfe", "extra-trees", "forest", "declared"] = "none"
+    """none: all are kept and weigh the same | declared: `weights`, the same at all sites and in the mapping's cost"""
     top: Annotated[int, Ge(1)] | None = None
     """Quasi-identifiers to keep; the others are suppressed. Items are always kept."""
+    weights: Mapping[str, Annotated[float, Ge(0), Le(1)]] = field(default_factory=dict)
+    """What a loss in each quasi-identifier and in the items counts. Public numbers: a site's ranking never leaves it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,9 +154,11 @@ def _text(cell: Any) -> str | None:
 def _importance(frame: pl.DataFrame, schema: Schema, section: ImportanceSection, codes: pl.Series) -> Importance | None:
     if section.method == "none":
         return None
-    from kohort.methods.syntactic.importance import rank
+    from kohort.methods.syntactic.importance import declared, rank
 
     items = next(iter(schema.items), None)
+    if section.method == "declared":
+        return declared(section.weights, quasi=schema.quasi, top=section.top)
     found = rank(
         frame.with_columns(codes.alias(CODES)),
         quasi=schema.quasi,
@@ -212,6 +218,40 @@ def item_members(made: KKmResult, schema: Schema, domain: Domain) -> dict[str, t
         if isinstance(cell, Label) and cell.text in below:
             found[text] = tuple(below[cell.text])
     return found
+
+
+def mapping_weights(section: ImportanceSection) -> Mapping[str, float] | None:
+    """The weights of the mapping's cost: those that the plan declares; None where all columns count alike.
+
+    Rankings that a site made of its own rows are not used: a class must cost the same wherever a row is mapped.
+    """
+    return dict(section.weights) if section.method == "declared" else None
+
+
+def check_importance(section: ImportanceSection, schema: Schema) -> None:
+    """Refuse, before any site is asked, a ranking or weights that do not fit the columns.
+
+    Raises:
+        ConfigError: `top` has no ranking or is out of range, weights are given and not declared, are incomplete, or
+            name another column, or no quasi-identifier weighs anything.
+    """
+    if section.top is not None and (section.method == "none" or section.top > len(schema.quasi)):
+        hint = f"Choose a ranking, and keep 1 to {len(schema.quasi)} quasi-identifiers"
+        raise ConfigError(f"importance.top is {section.top}", hint=hint)
+    if section.method != "declared":
+        if section.weights:
+            raise ConfigError("importance.weights are given and not used", hint='Set importance.method = "declared"')
+        return
+    known = (*schema.quasi, *schema.items)
+    for name in section.weights:
+        if name not in known:
+            raise ConfigError(f"importance.weights names {name!r}", hint=nearest(name, known))
+    absent = [name for name in known if name not in section.weights]
+    if absent:
+        hint = "Weigh every quasi-identifier and the items, from 0 to 1"
+        raise ConfigError(f"importance.weights lacks: {', '.join(absent)}", hint=hint)
+    if not any(section.weights[name] > 0 for name in schema.quasi):
+        raise ConfigError("no quasi-identifier has a weight", hint="Give at least one more than 0")
 
 
 def check_hierarchies(config: AnonymiseSection, schema: Schema) -> None:

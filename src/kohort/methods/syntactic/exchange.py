@@ -22,6 +22,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from kohort.errors import IntegrityError, SiteError
+from kohort.methods.syntactic.anonymising import mapping_weights
 from kohort.methods.syntactic.mapping.assign import costs, map_rows
 from kohort.methods.syntactic.mapping.build import union
 from kohort.methods.syntactic.mapping.mapping import SiteMapping
@@ -143,7 +144,12 @@ def _place(site: Site, request: Request) -> Release:
         raise IntegrityError(f"the hub hands out classes of site {site.name!r} that it did not publish")
     state = site.state(MappingState)
     state.known = tuple(known.values())
-    counted = place_rows(site.table.rows(), own, tree=site.plan.schema.items_tree)
+    counted = place_rows(
+        site.table.rows(),
+        own,
+        weights=mapping_weights(site.plan.config.anonymise.importance),
+        tree=site.plan.schema.items_tree,
+    )
     numbers = (counted.rows, counted.own, counted.dearer, counted.suppressed, counted.items, counted.lost)
     metrics = dict(zip(_COUNTS, numbers, strict=True))
     return Release(payload=Payload(metrics=metrics), guarantee=site.aggregate(counted.rows), rows=counted.rows)
@@ -159,16 +165,19 @@ def _opened(site: Site, request: Request) -> dict[str, bytes]:
     return open_boxes(site, request, members)
 
 
-def place_rows(frame: pl.DataFrame, own: Published, *, tree: CodeTree | None = None) -> Placed:
+def place_rows(
+    frame: pl.DataFrame, own: Published, *, weights: Mapping[str, float] | None = None, tree: CodeTree | None = None
+) -> Placed:
     """Map a site's own rows to its own classes; ties go to the class of training.
 
     Args:
         frame: The rows.
         own: The site's classes.
+        weights: What a loss in each column counts; all alike when None.
         tree: What stands above the items.
     """
-    found = map_rows(frame, own.mapping, prefer=own.class_of, tree=tree)
-    broken, cost = costs(frame, union([own.mapping]), own.class_of, tree=tree)
+    found = map_rows(frame, own.mapping, prefer=own.class_of, weights=weights, tree=tree)
+    broken, cost = costs(frame, union([own.mapping]), own.class_of, weights=weights, tree=tree)
     dearer = (found.violated > broken) | ((found.violated == broken) & (found.loss > cost))
     return Placed(
         rows=frame.height,

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from kohort.errors import ConfigError, DataError, nearest
 from kohort.tables.domain import category_text, item_lists
 
-__all__ = ["Importance", "Method", "rank"]
+__all__ = ["Importance", "Method", "declared", "rank"]
 
 Method = Literal["rfe", "extra-trees", "forest"]
 RFE_FEATURES = 50
@@ -105,6 +105,25 @@ def rank(
         item_weights=_item_weights(encoded, by_feature) if items in kept else {},
         kept=kept,
         dropped=tuple(name for name in names if name not in kept),
+    )
+
+
+def declared(weights: Mapping[str, float], *, quasi: Sequence[str], top: int | None = None) -> Importance:
+    """The ranking that a plan declares, without a look at the rows.
+
+    Args:
+        weights: What a loss in each column counts, from 0 to 1.
+        quasi: Names of the quasi-identifiers.
+        top: Number of quasi-identifiers to keep; all when None.
+    """
+    order = np.argsort([-weights[name] for name in quasi], kind="stable")
+    ranked = [quasi[at] for at in order]
+    total = sum(weights[name] for name in ranked[:top])
+    return Importance(
+        weights={name: weights[name] / total for name in ranked[:top]},
+        item_weights={},
+        kept=tuple(ranked[:top]),
+        dropped=tuple(ranked[top:] if top else ()),
     )
 
 

@@ -25,21 +25,28 @@ from kohort.errors import ConfigError, DataError, IntegrityError, nearest
 from kohort.methods.syntactic.mapping.assign import MappedRows, generalised, map_rows
 from kohort.methods.syntactic.mapping.build import union
 from kohort.methods.syntactic.mapping.mapping import ItemGroups, JointMapping, SiteMapping
+from kohort.methods.syntactic.mapping.tables import column_weights
 from kohort.tables.blocks import Taxonomy, encode_generalised
 from kohort.tables.cells import Label, parse_cell
 from kohort.tables.encoder import Encoder
 
-__all__ = ["MAPPINGS", "MappedEncoder", "encode_in_classes", "encode_released"]
+__all__ = ["MAPPINGS", "WEIGHTS", "MappedEncoder", "encode_in_classes", "encode_released"]
 
 MAPPINGS = "mappings"
 """The key of a stored encoder that holds the classes."""
+WEIGHTS = "mapping weights"
+"""The key of a stored encoder that holds what each column counts; absent where all count alike."""
 
 
 @dataclass(frozen=True)
 class MappedEncoder(Encoder):
-    """An encoder that first places every row under a class of `mappings`, one a site and data version."""
+    """An encoder that first places every row under a class of `mappings`, one a site and data version.
+
+    `weights` say what a loss in each column counts when classes are compared; None: all columns count alike.
+    """
 
     mappings: tuple[SiteMapping, ...] = ()
+    weights: Mapping[str, float] | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -48,7 +55,8 @@ class MappedEncoder(Encoder):
             if mapping.schema != own:
                 hint = "A mapping belongs to the plan it was made for"
                 raise IntegrityError(f"the mapping of site {mapping.site!r} is for another schema", hint=hint)
-        self.classes_known.count  # noqa: B018 - disagreeing mappings are found here and not at the first row
+        # Disagreeing mappings and weights are found here and not at the first row.
+        column_weights(self.classes_known, self.weights)
 
     @cached_property
     def classes_known(self) -> JointMapping:
@@ -75,7 +83,7 @@ class MappedEncoder(Encoder):
         if absent:
             hint = "The model was trained with them: add them to the table"
             raise DataError(f"the table lacks columns: {', '.join(absent)}", hint=hint)
-        return map_rows(frame, joint, tree=self.schema.items_tree)
+        return map_rows(frame, joint, weights=self.weights, tree=self.schema.items_tree)
 
     def transform(
         self,
@@ -100,7 +108,8 @@ class MappedEncoder(Encoder):
 
     def to_mapping(self) -> dict[str, Any]:
         """Plain JSON values that `from_mapping` reads back."""
-        return {**super().to_mapping(), MAPPINGS: [mapping.to_bytes().decode() for mapping in self.mappings]}
+        own = {} if self.weights is None else {WEIGHTS: dict(self.weights)}
+        return {**super().to_mapping(), MAPPINGS: [mapping.to_bytes().decode() for mapping in self.mappings], **own}
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> MappedEncoder:
@@ -110,12 +119,16 @@ class MappedEncoder(Encoder):
         if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
             raise ConfigError("this is not a stored encoder", hint="Use what Encoder.to_mapping gave")
         own = plain.schema.fingerprint()
+        weights = mapping.get(WEIGHTS)
+        if weights is not None and not isinstance(weights, dict):
+            raise ConfigError("this is not a stored encoder", hint="Use what Encoder.to_mapping gave")
         return cls(
             plain.schema,
             plain.domain,
             plain.encoding,
             plain.dtype,
             mappings=tuple(SiteMapping.from_bytes(text.encode(), schema=own) for text in texts),
+            weights=weights,
         )
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from kohort.errors import ConfigError, IntegrityError
-from kohort.methods.syntactic.mapped_encoder import MAPPINGS, MappedEncoder
+from kohort.methods.syntactic.mapped_encoder import MAPPINGS, WEIGHTS, MappedEncoder
 from kohort.models.base import Remarks, SavedModel
 from kohort.models.network_model import NetworkModel
 from kohort.models.registry import ModelKind, find_kind
@@ -66,7 +66,7 @@ def _load(saved: SavedModel) -> MappedModel:
     inner = find_kind("torch" if "factory" in network else "dense")
     if inner is None:
         raise IntegrityError("the network is of no known kind")
-    plain = {name: value for name, value in encoder.items() if name != MAPPINGS}
+    plain = {name: value for name, value in encoder.items() if name not in (MAPPINGS, WEIGHTS)}
     found = inner.kind.load(SavedModel(facts={"network": network, "encoder": plain}, arrays=saved.arrays))
     if not isinstance(found, NetworkModel):
         raise IntegrityError("the model under the classes is no network")

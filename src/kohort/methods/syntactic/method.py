@@ -37,7 +37,9 @@ from kohort.methods.syntactic.anonymising import (
     ImportanceSection,
     anonymise_rows,
     check_hierarchies,
+    check_importance,
     item_members,
+    mapping_weights,
     quasi_hierarchies,
 )
 from kohort.methods.syntactic.exchange import (
@@ -168,7 +170,12 @@ def protocol(config: Syntactic, hub: Hub) -> ProtocolGenerator:
     if config.share == "hub":
         mappings, placed = yield from published_to_hub(hub, least_k=config.anonymise.k)
         encoder = MappedEncoder(
-            hub.encoder.schema, hub.encoder.domain, hub.encoder.encoding, hub.encoder.dtype, mappings=mappings
+            hub.encoder.schema,
+            hub.encoder.domain,
+            hub.encoder.encoding,
+            hub.encoder.dtype,
+            mappings=mappings,
+            weights=mapping_weights(config.anonymise.importance),
         )
     else:
         placed = yield from sealed_to_peers(hub)
@@ -267,10 +274,7 @@ def _check(config: Syntactic, schema: Schema) -> None:
             f"the target {schema.target!r} is also a quasi-identifier",
             hint="What is generalised cannot be what is predicted: choose one of the two",
         )
-    importance = config.anonymise.importance
-    if importance.top is not None and (importance.method == "none" or importance.top > len(schema.quasi)):
-        hint = f"Choose a ranking, and keep 1 to {len(schema.quasi)} quasi-identifiers"
-        raise ConfigError(f"importance.top is {importance.top}", hint=hint)
+    check_importance(config.anonymise.importance, schema)
     check_hierarchies(config.anonymise, schema)
 
 
@@ -303,6 +307,11 @@ def reads(config: Syntactic) -> Reads:
     return LEARN.reads(config) or Reads(FEDERATED_ROUNDS | NETWORK)
 
 
+def refuses_consent(config: Syntactic) -> str | None:
+    """Classes are made of all rows of a site and are published; with a learner over sums nothing of a row leaves."""
+    return None if learner_of(config) is not None else "the classes that sites publish are made of all their rows"
+
+
 METHOD = Method(
     name="syntactic",
     summary="Sites make rows and item sets (k, k^m)-anonymous, train on them, and predict through the classes.",
@@ -314,6 +323,7 @@ METHOD = Method(
     own_rows=True,
     needs=lambda _: frozenset({"data.quasi"}),
     reads=reads,
+    refuses_consent=refuses_consent,
     with_model=with_model,
     phases=LEARN.phases,
     secure=LEARN.secure,
