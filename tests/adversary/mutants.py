@@ -834,7 +834,7 @@ MUTANTS = (
            f"{OPENINGS} {HERE}/test_interleaved_runs.py", "waited or know_nothing"),
     Mutant("books: what was told, not what is known", "rounds/summing.py",
            "hear_books(*about), told_book(*about)", "hear_books(*about), own_book(site)",
-           f"{HERE}/test_interleaved_runs.py", "know_nothing"),
+           f"{HERE}/test_interleaved_runs.py", "on_their_way"),
     Mutant("books: runs of one name", "privacy/openings.py",
            'return ":".join(name.removeprefix(_HEARD).split(":")[:2])',
            'return name.removeprefix(_HEARD).partition(":")[0]',
