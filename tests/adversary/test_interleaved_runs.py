@@ -87,7 +87,7 @@ def test_runs_that_know_nothing_of_each_other_isolate_nobody(
     assert every is None
     assert all(part is not None for part in parts), "honest runs open"
     assert not isolated([members for members, _ in sites.opened])
-    monkeypatch.setattr(OpeningBook, "_refuse_untold", lambda *_: None)
+    monkeypatch.setattr(OpeningBook, "_refuse_unannounced", lambda *_: None)
     monkeypatch.setattr(openings, "_run", lambda name: name.removeprefix("heard:").partition(":")[0])
     monkeypatch.setattr(books, "_run_of", lambda site: site.plan.run)
     weak = LastingSites({name: rows(name) for name in SEVEN})
