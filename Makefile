@@ -31,6 +31,10 @@ e2e: $(VENV)/.$(EXTRAS)
 fuzz: $(VENV)/.$(EXTRAS)
 	$(BIN)/python tests/support/fuzzing.py --cases $(CASES) $(if $(SEED),--seed $(SEED))
 
+# kill -9, interrupts, full and read-only disks, clocks that go back, too little memory, at random moments of the commands.
+faults: $(VENV)/.$(EXTRAS)
+	$(BIN)/python tests/support/faults.py $(if $(SEED),--seed $(SEED))
+
 # The suite with drawn examples in full number, other ones every time, and with every lie of a hub; it draws fewer by
 # default where one takes long.
 thorough: $(VENV)/.$(EXTRAS)

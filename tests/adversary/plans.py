@@ -87,7 +87,7 @@ LOCAL_K = {"gate": LOCAL["gate"] | {"release_l": 1}}
 AGE = {"age": [0, 100]}
 CONSENT = {"consent": "agreed", "quasi": ["ward"], "test": 0}
 """Of the wards, each has enough rows over all sites: what keeps the canary at home is that its person did not agree."""
-RAW = {"gate": {"k": 5, "released": "raw", "count": "secure"}}
+RAW = {"gate": {"k": 5, "released": "raw", "count": "global"}}
 RECODED = {
     "items": ["codes"],
     "hierarchies": {"codes": "icd9"},

@@ -21,7 +21,7 @@ def without(*numbers: int) -> tuple[str, ...]:
 
 def admit(book: OpeningBook, name: str, sites: tuple[str, ...], *, version: str = "v1", least: int = 3) -> None:
     """A total that is opened as soon as its sites have compared their books."""
-    book.admit("rows", name, sites, version=version, least=least, batches={}, told=book.shared(version))
+    book.admit("rows", name, sites, version=version, least=least, batches={}, announced=book.shared(version))
 
 
 def test_the_same_sites_open_again_and_a_single_leaver_is_refused() -> None:
@@ -133,7 +133,7 @@ def test_new_rows_of_a_group_are_a_part_of_their_own() -> None:
         batches = {name: 1 for name in changed if name != "site-1"}
         if allowed:
             told = book.shared("v2")
-            book.admit("rows", "1", TEN, version="v2", least=3, site="site-1", batches=batches, told=told)
+            book.admit("rows", "1", TEN, version="v2", least=3, site="site-1", batches=batches, announced=told)
             assert book.batch("rows", "v2") == 1
         else:
             with pytest.raises(RefusedError, match="rows here changed"):
@@ -172,7 +172,8 @@ def test_whatever_a_hub_opens_no_difference_shows_fewer_than_three(
         name, given = f"{'run' if one_name else number}:{number}:task:0", {"version": "v", "least": 3, "colluders": 0}
         try:
             for site in sorted(sites):
-                books[site].admit("rows", name, tuple(sites), site=site, batches={}, told=told[number][site], **given)
+                own = {"site": site, "announced": told[number][site], **given}
+                books[site].admit("rows", name, tuple(sites), batches={}, **own)
         except RefusedError:
             continue  # one of them refuses: nothing opens; those who noted it are only more careful
         opened.append(sites)
@@ -185,11 +186,11 @@ def test_a_session_that_waited_opens_nothing_new() -> None:
     told = book.shared("v1", "run 1:plan")
     admit(book, "run 2:plan:task:0", numbered(1, 2, 3, 4, 5))
     with pytest.raises(RefusedError, match="after the sites of this sum had compared their books"):
-        book.admit("rows", "run 1:plan:task:0", TEN, version="v1", least=3, batches={}, told=told)
+        book.admit("rows", "run 1:plan:task:0", TEN, version="v1", least=3, batches={}, announced=told)
     same = OpeningBook()
     admit(same, "run 2:plan:task:0", TEN)
-    same.admit("rows", "run 1:plan:task:0", TEN, version="v1", least=3, batches={}, told=told)
-    same.admit("rows", "run 1:plan:task:1", TEN, version="v1", least=3, batches={}, told=told)
+    same.admit("rows", "run 1:plan:task:0", TEN, version="v1", least=3, batches={}, announced=told)
+    same.admit("rows", "run 1:plan:task:1", TEN, version="v1", least=3, batches={}, announced=told)
     assert same.shared("v1", "run 2:plan") != same.shared("v1", "run 2:other plan"), "a hub chooses the names of runs"
 
 

@@ -16,7 +16,7 @@ site never by both: all ten by masks, then nine of ten by a key-holder, would le
 
 Books are compared when a session begins. A hub that begins three sessions before anything is open, and then opens one
 after the other, would show each of them to books that know nothing of the others. So a site takes part in a total only
-while its book is the one that it told in that session, but for totals over the same sites.
+while its book is the one that it announced in that session, but for totals over the same sites.
 
 Plans with a budget need no book: their noise covers every difference.
 """
@@ -197,7 +197,7 @@ class OpeningBook:
         site: str = "",
         batches: Mapping[str, int] | None = None,
         colluders: int = 1,
-        told: bytes = NO_BOOK,
+        announced: bytes = NO_BOOK,
     ) -> None:
         """Note an opening before the site's share of it leaves, or refuse it.
 
@@ -211,7 +211,7 @@ class OpeningBook:
             batches: How often the rows of other sites changed, as they said in this session; None where a key-holder,
                 who is in all openings, keeps a book, and nobody else has to know of all.
             colluders: How many sites may collude with the hub.
-            told: The book that the participant told in this session; not read where a key-holder keeps one.
+            announced: The book that the participant announced in this session; not read where a key-holder keeps one.
 
         Raises:
             RefusedError: Together with earlier openings it would show too few sites, or the others of the session do
@@ -230,15 +230,15 @@ class OpeningBook:
             raise _changed()
         _refuse_few(earlier, opening, least, changed=bool(own and opening not in earlier))
         if batches is not None:
-            self._refuse_untold(family, name, opening, told)
+            self._refuse_unannounced(family, name, opening, announced)
             _refuse_minorities(earlier, opening, colluders)
         witness = _witness(batches is None)
         self._append(family, name, opening, version, witness)
         self._note(family, name, opening, version, witness)
 
-    def _refuse_untold(self, family: str, name: str, opening: frozenset[str], told: bytes) -> None:
-        """Refuse an opening where others came in between that those of its session were not told of."""
-        known = _read_book(told).get(family, (0, frozenset[frozenset[str]]()))[1] | {opening}
+    def _refuse_unannounced(self, family: str, name: str, opening: frozenset[str], announced: bytes) -> None:
+        """Refuse an opening where others came in between that those of its session do not know of."""
+        known = _read_book(announced).get(family, (0, frozenset[frozenset[str]]()))[1] | {opening}
         if any(
             parts not in known for parts in self._openings.get(family, ()) if self._first[family, parts] != _run(name)
         ):

@@ -229,7 +229,7 @@ class Site:
         number: int,
         sites: tuple[str, ...],
         batches: Mapping[str, int] | None = None,
-        told: bytes = NO_BOOK,
+        announced: bytes = NO_BOOK,
     ) -> None:
         """Note an opened total in the book, before this participant's share of it leaves.
 
@@ -239,7 +239,7 @@ class Site:
             number: The round of the sum.
             sites: The sites in the total.
             batches: How often the rows of other sites changed, where they said it.
-            told: The book that this participant told in the session of the sum.
+            announced: The book that this participant announced in the session of the sum.
 
         Raises:
             RefusedError: Together with earlier totals it would show too few sites.
@@ -257,7 +257,7 @@ class Site:
             site=self.name,
             batches=batches,
             colluders=colluders,
-            told=told,
+            announced=announced,
         )
 
     def require_one_witness(self, family: str, *, key_holder: bool) -> None:

@@ -15,7 +15,7 @@ from kohort.errors import IntegrityError
 from kohort.privacy.openings import NO_BOOK, book_digest
 from kohort.protocol.site import Site
 
-__all__ = ["hear_books", "join_books", "note_of", "own_book", "told_book"]
+__all__ = ["announced_book", "hear_books", "join_books", "note_of", "own_book"]
 
 _SIZE = 4
 
@@ -32,8 +32,8 @@ def own_book(site: Site) -> bytes:
     return site.openings.shared(site.data_version, _run_of(site)) if site.plan.keeps_book else NO_BOOK
 
 
-def told_book(site: Site, members: Sequence[str], notes: Sequence[bytes], data: bytes) -> bytes:
-    """The book that a site told when the session was set up, as the hub handed it back; what it is now may be more.
+def announced_book(site: Site, members: Sequence[str], notes: Sequence[bytes], data: bytes) -> bytes:
+    """The book that a site announced when the session was set up, as the hub handed it back; it may have grown since.
 
     Args:
         site: The site.

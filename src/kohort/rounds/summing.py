@@ -40,7 +40,7 @@ from kohort.protocol.site import Site
 from kohort.protocol.state import TaskState
 from kohort.protocol.task import Release, Request, Task
 from kohort.protocol.wire import Payload
-from kohort.rounds.books import hear_books, join_books, note_of, own_book, told_book
+from kohort.rounds.books import announced_book, hear_books, join_books, note_of, own_book
 from kohort.rounds.encrypted_sums import encrypted_sum
 from kohort.rounds.sum_requests import step_request, trust_of
 
@@ -89,8 +89,8 @@ class SumState(TaskState):
     """The sites in a sum's total, as this site confirmed them, by task and round."""
     batches: dict[str, dict[str, int]] = field(default_factory=dict)
     """How often the rows of each member changed between earlier openings, by family, as the members signed it."""
-    told: bytes = NO_BOOK
-    """The book of openings that the site told the other members."""
+    announced: bytes = NO_BOOK
+    """The book of openings that the site announced to the other members."""
 
 
 @runtime_checkable
@@ -379,7 +379,7 @@ def _set_up(site: Site, request: Request) -> Release:
         agreed = SiteSession(session, site.name, state.keys, state.begun)
         blobs = {"answer": state.keys.agree(session.members, request.payload.blobs["inbox"])}
         about = (site, session.members, state.keys.notes, request.payload.blobs.get("books", b""))
-        state.batches, state.told = hear_books(*about), told_book(*about)
+        state.batches, state.announced = hear_books(*about), announced_book(*about)
         state.agreed = state.sessions[session.id] = agreed
     return Release(payload=Payload(blobs=blobs), guarantee=Public(what=SESSION_KEYS), rows=0)
 
@@ -468,8 +468,7 @@ def _fixed_sites(
 
 
 def _note_survivors(site: Site, task: SumTask, round_number: int, part: SumPart) -> None:
-    """Remember the survivors that a site is about to confirm, unless the sum has to be over others, or together with
-    earlier totals would show too few of them."""
+    """Remember the survivors that a site is about to confirm; refuse others than are fixed, and too few."""
     side, state, which = part.side, site.state(SumState), (task.name, round_number)
     if not isinstance(side, ConfirmsSurvivors) or side.survivors is None:
         return
@@ -482,8 +481,8 @@ def _note_survivors(site: Site, task: SumTask, round_number: int, part: SumPart)
             hint="Wait for the missing sites, or set a budget",
         )
     if which not in state.survived:
-        batches = state.batches.get(task.family, {})
-        site.note_opening(task.family_in(site.plan), task.name, round_number, tuple(survivors), batches, state.told)
+        family, batches = task.family_in(site.plan), state.batches.get(task.family, {})
+        site.note_opening(family, task.name, round_number, tuple(survivors), batches, state.announced)
     state.survived[which] = survivors
 
 
