@@ -230,6 +230,9 @@ def test_attacks_are_figures_and_survive_an_interruption(plan: Path, tmp_path: P
     again = compare(settings, out=tmp_path / "b", options=Options(attack=True, resume=True))
     assert again["runs"][0]["attacks"][0]["note"] == "kept"  # an attack that was made is not made again
     assert again["runs"][1]["attacks"][0]["note"] == ""
+    stored.write_text(json.dumps({**known, "ledger_head": "of another run"}))
+    once = compare(settings, out=tmp_path / "b", options=Options(attack=True, resume=True))
+    assert once["runs"][0]["attacks"][0]["note"] == ""  # those of another run are not kept
     assert [line["figures"] for line in again["settings"]] == [line["figures"] for line in whole["settings"]]
 
 
