@@ -230,6 +230,9 @@ def test_attacks_are_figures_and_survive_an_interruption(plan: Path, tmp_path: P
     again = compare(settings, out=tmp_path / "b", options=Options(attack=True, resume=True))
     assert again["runs"][0]["attacks"][0]["note"] == "kept"  # an attack that was made is not made again
     assert again["runs"][1]["attacks"][0]["note"] == ""
+    stored.write_text(json.dumps({**known, "ledger_head": "of another run"}))
+    once = compare(settings, out=tmp_path / "b", options=Options(attack=True, resume=True))
+    assert once["runs"][0]["attacks"][0]["note"] == ""  # those of another run are not kept
     assert [line["figures"] for line in again["settings"]] == [line["figures"] for line in whole["settings"]]
 
 
@@ -471,3 +474,23 @@ def test_the_command_tells_the_choice_and_its_price(plan: Path, tmp_path: Path) 
     assert result.exit_code == 0, result.output
     assert "none of the settings" in result.output
     assert "Choosing among these 2 runs costs epsilon" in result.output
+
+
+def test_the_command_compares_strengths_and_says_what_was_left_out(plan: Path, tmp_path: Path) -> None:
+    call = ["compare", str(plan), "--out", str(tmp_path / "out"), "--choose", "accuracy>=0"]
+    nothing = CliRunner().invoke(build(), call)
+    assert isinstance(nothing.exception, ConfigError)
+    assert "--strengths all" in nothing.exception.hint
+    both = CliRunner().invoke(build(), [*call, "--sweep", "train.lr=0.1,0.2", "--strengths", "central"])
+    assert isinstance(both.exception, ConfigError)
+    made = CliRunner().invoke(
+        build(), [*call, "--strengths", "central,silo", "--set", "policy.raw=true", "--set", "data.quasi=['x']"]
+    )
+    assert made.exit_code == 0, made.exception
+    said = " ".join(made.stdout.split())
+    for expected in ("rows as they are", "bytes readable", "accuracy", "Cheapest with accuracy>=0"):
+        assert expected in said
+    result = json.loads((tmp_path / "out" / "compare.json").read_text())
+    assert len(result["settings"]) + len(result["left_out"]) == 4
+    if result["tuning"] is None:
+        assert "report its score on rows that no run has seen" in said

@@ -190,17 +190,19 @@ _COLUMNS: Final = {
     "membership": "membership",
     "advantage": "best attack above a guess",
     "rows_released": "rows released",
-    "bytes_readable": "MB readable",
+    "bytes_readable": "bytes readable",
 }
 
 
 def _cell(name: str, line: Mapping[str, Any]) -> str:
     """A figure as a table shows it, with its interval where it has one."""
+    from kohort.report.words import size
+
     value, ends = line["figures"][name], line.get("intervals", {}).get(name)
     if value is None:
         return "-"
     if name in ("epsilon", "rows_released", "bytes_readable"):
-        return {"epsilon": f"{value:.3g}", "rows_released": f"{value:,.0f}"}.get(name, f"{value / 1e6:.2f}")
+        return {"epsilon": f"{value:.3g}", "rows_released": f"{value:,.0f}"}.get(name, size(value))
     half = f" ±{(ends[1] - ends[0]) / 2:.3f}" if ends is not None and name in ("accuracy", "r2", "f1", "auc") else ""
     return f"{value:.3f}{half}"
 

@@ -69,7 +69,8 @@ def report(
         print_pdf(page, pdf_path(page), browser=browser)
     _warn(runs)
     if json:
-        emit({"out": str(page), "json": str(twin), "pdf": str(pdf_path(page)) if pdf else None, "runs": len(runs)})
+        printed = {"pdf": str(pdf_path(page))} if pdf else {}
+        emit({"out": str(page), "json": str(twin), **printed, "runs": len(runs)})
     else:
         say(f"{len(runs)} {'run' if len(runs) == 1 else 'runs'}, ledgers verified where present. Written to {page}")
 

@@ -239,10 +239,10 @@ def _trade_off(points: Sequence[Point], runs: Sequence[Run]) -> Chart | None:
         trade_off_chart(points, score=score, attack=attack),
         alt=f"Dot plot: {score} of {len(points)} settings beside what an attacker gains and what can be read. On the "
         f"front: {best}.",
-        caption="One dot per setting, with the 95 % interval of its score; rings mark the Pareto front. Left: how far "
-        "the best attack is above its guess. Right: bytes that a recipient can read, on a logarithmic scale."
+        caption="One dot per setting, with the 95 % interval of its score; rings and numbers mark the Pareto front. "
+        "Left: how far the best attack is above its guess. Right: bytes that a recipient can read (logarithmic)."
         if whole
-        else "One dot per setting, with the 95 % interval of its score; rings mark the Pareto front.",
+        else "One dot per setting, with the 95 % interval of its score; rings and numbers mark the Pareto front.",
     )
 
 

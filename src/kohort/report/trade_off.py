@@ -25,7 +25,7 @@ _NAMES: Final = {
     "none": "no protection", "k": "k-anonymity", "l": "l-diversity", "t": "t-closeness", "epsilon": "noise (epsilon)",
     "masks": "masks", "encryption": "encryption",
 }  # fmt: skip
-_SHAPES: Final = ("cross", "circle", "square", "diamond", "triangle-up", "triangle-down", "stroke")
+_SHAPES: Final = ("cross", "circle", "square", "diamond", "triangle-up", "triangle-down", "triangle-right")
 _WIDTH: Final = 936
 
 
@@ -141,7 +141,7 @@ def trade_off_chart(points: Sequence[Point], *, score: str, attack: str) -> str 
         attack: The label of the attack's axis.
 
     Returns:
-        The chart as SVG; None without points. Settings of the front have labels.
+        The chart as SVG; None without points. Settings of the front have their number in the table.
     """
     import altair as alt
 
@@ -149,7 +149,8 @@ def trade_off_chart(points: Sequence[Point], *, score: str, attack: str) -> str 
         return None
     kinds = [name for name in (*_NAMES.values(), "as the plan says") if any(one.protection == name for one in points)]
     rows = [
-        {**vars(one), "readable": max(one.readable, 1.0), "name": one.label if one.on_front else ""} for one in points
+        {**vars(one), "readable": max(one.readable, 1.0), "name": str(number), "up": -7 + 8 * (number % 3)}
+        for number, one in enumerate(points, start=1)
     ]
     attacked = all(one.attack is not None for one in points)
     sides = [*([("attack", attack, alt.Scale(zero=False, padding=18))] if attacked else [])]
@@ -184,7 +185,7 @@ def _side(
     )
     text = (
         base.transform_filter("datum.on_front")
-        .mark_text(dy=-14, fontSize=11, color="currentColor")
+        .mark_text(dx=14, align="left", fontSize=11, fontWeight="bold", color="currentColor", dy=alt.expr("datum.up"))
         .encode(x=x, y=y, text="name:N")
     )
     return alt.layer(bars, dots, ring, text).properties(width=width, height=340)

@@ -98,7 +98,8 @@ def _who(run: Run) -> str:
 def _what_left(private: Sequence[DisclosureRow]) -> str:
     if not private:
         return "No release was computed from rows."
-    of_rows = [item for item in private if item.rows] or private
+    readable = [item for item in private if item.kind != "encrypted"] or private
+    of_rows = [item for item in readable if item.rows] or readable
     least = words.kinds_in_order({item.kind for item in of_rows})[0].name
     worst = [item for item in of_rows if item.kind == least]
     rows, to = max(item.rows for item in worst), ", ".join(dict.fromkeys(item.recipient for item in worst))

@@ -296,3 +296,11 @@ def test_what_half_of_the_rows_cannot_give_is_said() -> None:
     one = found(plan_of(method, sites=3, test=0.2, model={}), people(260), "membership: likelihood", shadows=4)
     assert one.success is None
     assert "half of the rows: there are too few rows" in one.note
+
+
+def test_shadow_models_of_an_additive_model_with_a_budget_find_no_members() -> None:
+    dp = {"epsilon": 1.0, "delta": 1e-5, "unit": "row"}
+    plan = plan_of({"name": "additive", "dp": dp, "secure": {"sum": "masks"}}, sites=3, test=0.5, model={})
+    one = found(plan, people(2_000), "membership: likelihood", shadows=8)
+    assert one.success is not None
+    assert one.success <= 0.55

@@ -34,6 +34,7 @@ from kohort.models.dense.network import Network
 from kohort.models.network_model import NetworkModel
 from kohort.models.rows import Rows
 from kohort.rng import Streams
+from kohort.rounds.dp_accounts import shared_sigma
 from kohort.rounds.totals.checked_training import CheckedTraining
 from kohort.rounds.totals.learner import Setting, learn_pooled
 from kohort.runs.agreed import approved_plan_for
@@ -104,7 +105,7 @@ def training_of(replay: Replay) -> CheckedTraining | None:
 
 
 def setting_of(replay: Replay, training: CheckedTraining) -> tuple[Setting, int]:
-    """What hub and sites of a run knew alike before the first total, without noise, and how many totals its plan has.
+    """What hub and sites of a run knew alike before the first total, and how many totals its plan has.
 
     Args:
         replay: The run.
@@ -117,7 +118,8 @@ def setting_of(replay: Replay, training: CheckedTraining) -> tuple[Setting, int]
     seed = Streams(streams.bytes("hub"), streams.seed).bytes("start", length=16)
     names = replay.population.names
     approved = approved_plan_for(replay.plan, schema=encoder.schema, run="shadow", sites=names)
-    return training.setting(approved, encoder, seed, len(names), 0.0), training.rounds(approved)
+    sigma = shared_sigma(approved)  # a private learner's steps depend on it; nobody adds the noise here
+    return training.setting(approved, encoder, seed, len(names), sigma), training.rounds(approved)
 
 
 def _learned(replay: Replay, training: CheckedTraining, rows: Rows, seen: Bools) -> Iterator[Model]:
