@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import assume, given
@@ -14,7 +17,7 @@ from kohort.anonymity.relational.algorithms import refine_kernel as kernel
 from kohort.anonymity.relational.algorithms.cell_shape import cell_shape
 from kohort.anonymity.relational.algorithms.mondrian import mondrian
 from kohort.anonymity.relational.problem import Problem
-from kohort.anonymity.relational.rule import Rule
+from kohort.anonymity.relational.rule import Rule, SensitiveColumns
 
 LEAST = 1e-9
 RULES = ({"k": 2}, {"k": 3}, {"k": 2, "l": 2}, {"k": 2, "t": 0.4})
@@ -23,8 +26,16 @@ RULES = ({"k": 2}, {"k": 3}, {"k": 2, "l": 2}, {"k": 2, "t": 0.4})
 class Slow:
     """Classes as lists of rows."""
 
-    def __init__(self, problem: Problem, labels: list[int], count: int) -> None:
-        self.problem, self.labels, self.count = problem, labels, count
+    def __init__(self, problem: Problem, labels: list[int], count: int, people: list[int] | None = None) -> None:
+        self.problem, self.labels, self.count, self.people = problem, labels, count, people
+
+    def meets(self, rows: Sequence[int]) -> bool:
+        """Whether rows may be a class: k persons where they are known, and the rule about values."""
+        if self.people is None:
+            return meets(self.problem, sorted(rows))
+        persons = {self.people[row] for row in rows}
+        illness = {int(self.problem.sensitive.codes[0, row]) for row in rows}
+        return len(persons) >= self.problem.rule.k and len(illness) >= self.problem.rule.l
 
     def rows(self, j: int) -> list[int]:
         return [row for row, label in enumerate(self.labels) if label == j]
@@ -42,7 +53,7 @@ class Slow:
         for at in range(first, first + self.count):
             j = at % self.count
             rows = self.rows(j)
-            if j == own or not rows or not meets(self.problem, sorted([*rows, row])):
+            if j == own or not rows or not self.meets([*rows, row]):
                 continue
             added = (len(rows) + 1) * self.unit([*rows, row]) - len(rows) * self.unit(rows)
             if added < best - 1e-12:
@@ -53,7 +64,7 @@ class Slow:
         a = self.labels[row]
         rows = self.rows(a) if a >= 0 else []
         rest = [other for other in rows if other != row]
-        if a < 0 or len(rest) < self.problem.rule.k or not self.unit(rows) or not meets(self.problem, rest):
+        if a < 0 or len(rest) < self.problem.rule.k or not self.unit(rows) or not self.meets(rest):
             return False
         b = self.home(row, len(rows) * self.unit(rows) - len(rest) * self.unit(rest) - LEAST)
         if b >= 0:
@@ -82,7 +93,7 @@ class Slow:
             for b in range(self.count):
                 if b == a or not self.rows(b):
                     continue
-                tried = Slow(self.problem, list(self.labels), self.count)
+                tried = Slow(self.problem, list(self.labels), self.count, self.people)
                 tried.labels[other], tried.labels[row] = a, b
                 if tried.loss() < start - 2 * LEAST:
                     return True
@@ -98,21 +109,27 @@ def arguments(slow: Slow) -> tuple[object, ...]:
 @st.composite
 def started(draw: st.DrawFn, rules: tuple[dict, ...] = RULES) -> Slow:
     frame = draw(tables(dyadic=True, least=8, most=16))
-    problem = problem_of(frame, Rule(**draw(st.sampled_from(rules))))
-    assume(meets(problem, range(frame.height)))
+    rule, people = draw(st.sampled_from(rules)), None
+    problem = problem_of(frame, Rule(**rule))
+    if rule.get("l") and draw(st.booleans()):
+        people = draw(st.lists(st.integers(0, 6), min_size=frame.height, max_size=frame.height))
+        known = np.unique(people, return_inverse=True)[1].astype(np.int64)
+        problem = replace(problem, sensitive=SensitiveColumns.of(frame, ["illness"], persons=known))
+    whole = Slow(problem, [0] * frame.height, 1, people)
+    assume(whole.meets(range(frame.height)))
     # Rows dealt out to the classes of a cut table: most of them in the wrong place.
     found = mondrian(problem)
     labels = found.labels.copy()
     for one, other in draw(st.lists(st.tuples(*[st.integers(0, frame.height - 1)] * 2), max_size=6)):
         labels[one], labels[other] = labels[other], labels[one]
-    assume(all(meets(problem, np.flatnonzero(labels == j).tolist()) for j in range(found.count)))
-    return Slow(problem, labels.tolist(), found.count)
+    assume(all(whole.meets(np.flatnonzero(labels == j).tolist()) for j in range(found.count)))
+    return Slow(problem, labels.tolist(), found.count, people)
 
 
 def leave_some(slow: Slow, numbers: list[int]) -> None:
     for row in numbers:
         rest = [other for other in slow.rows(slow.labels[row]) if other != row] if slow.labels[row] >= 0 else []
-        if meets(slow.problem, rest):
+        if slow.meets(rest):
             slow.labels[row] = -1
 
 
@@ -149,7 +166,7 @@ def test_what_is_saved_by_leaving_out_is_the_best_by_hand(slow, out):
         for one in rows if len(rows) > slow.problem.rule.k and best > 0 else ():
             rest = [other for other in rows if other != one]
             saved = len(rows) * slow.unit(rows) - len(rest) * slow.unit(rest)
-            if saved > best + LEAST and meets(slow.problem, rest):
+            if saved > best + LEAST and slow.meets(rest):
                 best, found = saved, one
         assert (gain[j], row[j]) == (pytest.approx(best), found)
 
@@ -159,17 +176,17 @@ def test_what_is_saved_by_leaving_out_is_the_best_by_hand(slow, out):
 def test_classes_are_shared_out_while_one_can_be(slow, pairs):
     given = arguments(slow)
     before, gone = slow.loss(), kernel.dissolve_classes(*given, pairs)
-    after = Slow(slow.problem, given[2].tolist(), slow.count)
+    after = Slow(slow.problem, given[2].tolist(), slow.count, slow.people)
     left = [after.rows(j) for j in range(slow.count)]
     assert gone == sum(not rows for rows in left)
-    assert all(meets(slow.problem, rows) for rows in left if rows)
+    assert all(slow.meets(rows) for rows in left if rows)
     assert after.loss() <= before + 1e-9 if not gone else after.loss() < before - LEAST / 2
     if not pairs:
         assert after.labels == slow.labels
         return
     if not gone:
         for j in range(slow.count):
-            tried = Slow(slow.problem, list(after.labels), slow.count)
+            tried = Slow(slow.problem, list(after.labels), slow.count, slow.people)
             assert not tried.unit(tried.rows(j)) or not tried.dissolved(j)
 
 
@@ -178,7 +195,7 @@ def test_classes_are_shared_out_while_one_can_be(slow, pairs):
 def test_rows_are_replaced_only_at_a_gain(slow):
     given = arguments(slow)
     before, replaced = slow.loss(), kernel.replace_rows(*given)
-    after = Slow(slow.problem, given[2].tolist(), slow.count)
+    after = Slow(slow.problem, given[2].tolist(), slow.count, slow.people)
     assert all(len(after.rows(j)) >= slow.problem.rule.k for j in range(slow.count))
     assert (after.loss() < before - LEAST / 2) == bool(replaced)
     if replaced:
