@@ -3,10 +3,11 @@
     python tools/mutate.py --count 60 --seed 1 --out mutants.jsonl     try 60 mutants and append what became of each
     python tools/mutate.py --table mutants.jsonl                       the table of docs/mutation.md
 
-Mutants are drawn from all places of privacy/, crypto/, the checker and the gate where a comparison can be turned, a
-whole number moved by one, a `not` removed, `and` and `or` exchanged, or a `raise` dropped. Texts, docstrings, types and
-what stands in a `raise` are left alone: messages are not behaviour. The tests of a mutant are those of its package, the
-ones most likely to notice first. Kernels run uncompiled (NUMBA_DISABLE_JIT): a compiled one would come from a cache.
+Mutants are drawn from all places of privacy/, crypto/, the checker, the gate and the steps of the local search over
+classes where a comparison can be turned, a whole number moved by one, a `not` removed, `and` and `or` exchanged, or a
+`raise` dropped. Texts, docstrings, types and what stands in a `raise` are left alone: messages are not behaviour. The
+tests of a mutant are those of its package, the ones most likely to notice first. Kernels run uncompiled
+(NUMBA_DISABLE_JIT): a compiled one would come from a cache.
 
 A mutant that survives here may still be caught by the rest of the suite, or be equivalent: docs/mutation.md says which.
 """
@@ -39,6 +40,7 @@ TESTS: tuple[tuple[str, str], ...] = (
     ("anonymity/checker/together", "tests/methods/partial/test_released_people.py tests/cli/test_check.py"),
     ("anonymity/checker", "tests/anonymity/checker"),
     ("anonymity/gate", "tests/anonymity/gate"),
+    ("anonymity/relational/algorithms", "tests/anonymity/relational/algorithms/test_refine_kernel.py"),
     ("crypto/counting", "tests/crypto/test_counting.py"),
     ("crypto/group_secret", "tests/crypto/test_counting.py tests/crypto/test_sealed.py"),
     ("crypto/identity", "tests/crypto/identity tests/crypto/test_sealed.py"),
@@ -58,7 +60,8 @@ TESTS: tuple[tuple[str, str], ...] = (
     ("privacy/contract", "tests/privacy/test_door.py tests/adversary/test_nine_rows.py"),
     ("privacy", "tests/privacy/test_door.py tests/privacy/test_guarantee.py tests/privacy/test_policy.py"),
 )
-FOLDERS = ("privacy", "crypto", "anonymity/checker", "anonymity/gate")
+LOCAL_SEARCH = ("anonymity/relational/algorithms/refine_kernel.py", "anonymity/relational/algorithms/class_state.py")
+FOLDERS = ("privacy", "crypto", "anonymity/checker", "anonymity/gate", *LOCAL_SEARCH)
 TURNED: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
     ast.In: ast.NotIn, ast.NotIn: ast.In, ast.Is: ast.IsNot, ast.IsNot: ast.Is,
@@ -139,7 +142,8 @@ def places() -> list[Mutant]:
     """All mutants of the guarding code, in the order of files and lines."""
     found: list[Mutant] = []
     for folder in FOLDERS:
-        for path in sorted((PACKAGE / folder).rglob("*.py")):
+        whole = PACKAGE / folder
+        for path in [whole] if whole.is_file() else sorted(whole.rglob("*.py")):
             name = str(path.relative_to(PACKAGE))
             text = path.read_text(encoding="utf-8")
             visitor = _Places(name, text)

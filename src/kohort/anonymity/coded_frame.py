@@ -14,13 +14,15 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from kohort.anonymity.codes import ranked
+from kohort.anonymity.checker.sensitive import value_codes
 
 __all__ = ["CodedFrame", "OrderedClasses"]
 
-Integers = NDArray[np.int64]
+Integers = NDArray[np.integer[Any]]
 
 LARGEST_KEY = 1 << 62
+# Times the rows: a range of whole numbers that is small enough to have an entry each.
+SMALL_RANGE = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,14 +35,19 @@ class OrderedClasses:
         first: Where each class begins in that order.
     """
 
-    of_row: Integers
-    order: Integers
-    first: Integers
+    of_row: NDArray[np.int64]
+    order: NDArray[np.int64]
+    first: NDArray[np.int64]
 
     @property
     def count(self) -> int:
         """Number of classes."""
         return len(self.first)
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """Rows of each class."""
+        return np.diff(self.first, append=len(self.order))
 
     def reduced(self, function: np.ufunc, values: NDArray[Any]) -> NDArray[Any]:
         """A figure of each class, such as the largest of its values."""
@@ -53,7 +60,7 @@ class CodedFrame:
     """A table and the codes of its columns, each found when it is first asked for."""
 
     frame: pl.DataFrame
-    _codes: dict[str, tuple[Integers, pl.Series]] = field(default_factory=dict)
+    _codes: dict[str, tuple[Integers, int]] = field(default_factory=dict)
 
     @cached_property
     def height(self) -> int:
@@ -67,28 +74,58 @@ class CodedFrame:
 
     def distinct(self, name: str) -> int:
         """Number of values of a column, null included."""
-        return len(self._coded(name)[1])
+        return self._coded(name)[1]
 
     def values(self, name: str) -> list[Any]:
         """The value of each code."""
-        return self._coded(name)[1].to_list()
+        codes, count = self._coded(name)
+        row = np.empty(count, np.int64)
+        row[codes] = np.arange(len(codes))
+        return self.frame[name].gather(row).to_list()
 
     def classes(self, names: Sequence[str]) -> OrderedClasses:
         """Classes of rows that have the same values in some columns."""
-        key, span = np.zeros(self.height, np.int64), 1
+        key: NDArray[np.int64] = np.zeros(self.height, np.int64)
+        span = 1
         for name in names:
             codes, count = self.codes(name), self.distinct(name)
             if span * count > LARGEST_KEY:
                 known, key = np.unique(key, return_inverse=True)
                 span = len(known)
-            key, span = key * count + codes, span * count
+            key *= count
+            key += codes
+            span *= count
         order = np.argsort(key)
         begins = np.diff(key[order], prepend=-1) != 0
         of_row = np.empty(self.height, np.int64)
         of_row[order] = np.cumsum(begins) - 1
         return OrderedClasses(of_row, order, np.flatnonzero(begins))
 
-    def _coded(self, name: str) -> tuple[Integers, pl.Series]:
+    def _coded(self, name: str) -> tuple[Integers, int]:
         if name not in self._codes:
-            self._codes[name] = ranked(self.frame[name])
+            self._codes[name] = _codes_of(self.frame[name])
         return self._codes[name]
+
+
+def _codes_of(column: pl.Series) -> tuple[Integers, int]:
+    """Codes without gaps and their number: texts by one pass over a hash table, all else by rank."""
+    if column.dtype == pl.String:
+        numbers = column.cast(pl.Categorical).to_physical()
+    elif column.dtype.is_integer() and column.dtype != pl.UInt64:
+        whole = column.cast(pl.Int64)
+        low, high = whole.min(), whole.max()
+        if not isinstance(low, int) or not isinstance(high, int) or high - low > SMALL_RANGE * len(column):
+            return value_codes(column)
+        numbers = (whole - low).cast(pl.UInt32)
+    else:
+        return value_codes(column)
+    last = numbers.max()
+    missing = last + 1 if isinstance(last, int) else 0
+    codes = (numbers.fill_null(missing) if column.null_count() else numbers).to_numpy()
+    held = np.zeros(missing + 1, np.bool_)
+    held[codes] = True
+    count = int(np.count_nonzero(held))
+    if held[:count].all():
+        return codes, count
+    dense: Integers = (np.cumsum(held) - 1)[codes]
+    return dense, count

@@ -43,7 +43,8 @@ def first_call(*functions: Any) -> Iterator[None]:
     Compiling makes millions of objects that stay, and the collector would look through them again and again: a tenth
     of the time a first call takes.
     """
-    pause = gc.isenabled() and not all(function.signatures for function in functions)
+    # With NUMBA_DISABLE_JIT, functions are plain ones and have no signatures.
+    pause = gc.isenabled() and not all(getattr(function, "signatures", True) for function in functions)
     if pause:
         gc.disable()
     try:

@@ -44,7 +44,7 @@ __all__ = [
 ]
 
 Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
+Integers = NDArray[np.integer[Any]]
 
 BITS = 64
 
@@ -143,10 +143,7 @@ def _ncp(
     if not released.height:
         return dict.fromkeys(names, 1.0)
     classes = released.classes(names)
-    return {
-        name: float(_penalties(source, released, name, rows, classes, hierarchies).sum() + missing) / height
-        for name in names
-    }
+    return {name: (_penalty(source, released, name, rows, classes, hierarchies) + missing) / height for name in names}
 
 
 def theils_u(frame: Any, *, of: str, given: str, corrected: bool = False) -> float:
@@ -277,29 +274,34 @@ def _kept_rows(rows: int, released: int, kept: Sequence[int] | NDArray[np.intege
     return found
 
 
-def _penalties(
+def _penalty(
     source: CodedFrame,
     released: CodedFrame,
     name: str,
     rows: NDArray[np.int64],
     classes: OrderedClasses,
     hierarchies: Mapping[str, Hierarchy],
-) -> Floats:
-    """Penalty of each released cell of one column."""
+) -> float:
+    """Summed penalty of the released cells of one column."""
     whole, shown = source.frame[name], released.frame[name]
     distinct = source.distinct(name)
     if distinct == 1:
-        return np.zeros(released.height)
+        return 0.0
     if whole.dtype.is_numeric():
         by_class = _number_penalties(whole, rows, classes)
     else:
         by_class = _category_penalties(source.codes(name, rows), distinct, classes)
-    cells = by_class[classes.of_row]
+    marks: dict[int, str] = {}
     if shown.dtype == pl.String:
-        cells = _with_marks(cells, source, released, name, rows, hierarchies)
+        marks = {code: text for code, text in enumerate(released.values(name)) if text is not None and _is_mark(text)}
+    if not marks and not shown.null_count():
+        return float((by_class * classes.sizes).sum())
+    cells = by_class[classes.of_row]
+    if marks:
+        cells = _with_marks(cells, source, released, name, rows, hierarchies, marks)
     if shown.null_count():
         cells[(shown.is_null() & _taken(whole, rows).is_not_null()).to_numpy()] = 1.0
-    return cells
+    return float(cells.sum())
 
 
 def _taken(column: pl.Series, rows: NDArray[np.int64]) -> pl.Series:
@@ -340,12 +342,10 @@ def _with_marks(
     name: str,
     rows: NDArray[np.int64],
     hierarchies: Mapping[str, Hierarchy],
+    marks: Mapping[int, str],
 ) -> Floats:
     """The penalties, with those of suppressed and of labelled cells in their places; the others their class decides."""
     whole, shown = source.frame[name], released.frame[name]
-    marks = {code: text for code, text in enumerate(released.values(name)) if text is not None and _is_mark(text)}
-    if not marks:
-        return cells
     codes = released.codes(name)
     changed = np.ones(len(codes), np.bool_)
     if whole.dtype == pl.String:

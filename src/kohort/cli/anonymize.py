@@ -103,7 +103,9 @@ def anonymize(
         str | None, typer.Option("--mean", metavar="a,b", help="Microaggregation: class means instead of intervals.")
     ] = None,
     m: Annotated[int | None, typer.Option("--m", help="Items an attacker may know: 1 to 3 (2 when unset).")] = None,
-    algorithm: Annotated[str, typer.Option(help="auto, mondrian, thesis, cluster, mdav, lattice or kkm.")] = "auto",
+    algorithm: Annotated[
+        str, typer.Option(help="auto, exact-cluster, cluster, mondrian, mdav, thesis, lattice, kkm.")
+    ] = "auto",
     hierarchies: Annotated[
         str, typer.Option(metavar="auto|intervals|DIR", help="auto, intervals, or a folder with one CSV per column.")
     ] = "auto",

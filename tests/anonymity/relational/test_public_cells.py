@@ -11,7 +11,7 @@ import pytest
 from kohort.anonymity.checker.measures import measure
 from kohort.anonymity.relational.anonymise import anonymise
 from kohort.anonymity.relational.anonymiser import Anonymiser
-from kohort.anonymity.relational.recode import grid_step
+from kohort.anonymity.relational.public_grid import grid_step
 from kohort.tables.cells import Interval, parse_cell
 
 
@@ -48,6 +48,31 @@ def test_interval_ends_are_on_the_public_grid(seed: int) -> None:
     covered = zip(made.frame["amount"].to_list(), frame["amount"].to_list(), strict=True)
     assert all(_covers(text, value) for text, value in covered)
     assert made.report.k >= 5
+
+
+@pytest.mark.parametrize("target", [None, "ill"])
+@pytest.mark.parametrize("way", [{"hierarchies": "intervals"}, {"algorithm": "lattice"}, {"algorithm": "thesis"}])
+def test_labels_of_numbers_end_at_nobodys_own_value(way: dict, target: str | None) -> None:
+    for seed in range(3):
+        frame = random_table(seed)
+        ill = np.random.default_rng(seed).choice(["no", "yes"], frame.height)
+        frame = frame.with_columns(pl.Series("ill", ill))
+        quasi = ["amount", "place", "age", "town"]
+        made = anonymise(frame, quasi=quasi, target=target, k=5, **way)
+        for name in ("amount", "place"):
+            cells = [parse_cell(text) for text in made.frame[name].cast(pl.String).unique().to_list()]
+            ends = {end for cell in cells if isinstance(cell, Interval) for end in (cell.low, cell.high)}
+            assert not ends & set(frame[name].to_list()), "an end of an interval is somebody's own value"
+        shown = zip(made.frame["amount"].cast(pl.String).to_list(), frame["amount"][made.kept].to_list(), strict=True)
+        assert all(_covers(text, value) for text, value in shown if text[0] == "[")
+
+
+def test_labels_keep_the_ends_they_name() -> None:
+    whole = [*range(21, 40), *range(41, 59)]
+    frame = pl.DataFrame({"age": whole, "pay": [value + 0.25 for value in whole]})
+    made = anonymise(frame, quasi=["age", "pay"], k=5, levels={"age": 2, "pay": 2}, hierarchies="intervals").frame
+    assert set(made["age"]) == {"[20, 29]", "[30, 39]", "[40, 49]", "[50, 59]"}
+    assert set(made["pay"]) == {"[20, 30]", "[30, 40]", "[40, 50]", "[50, 60]"}
 
 
 def _covers(text: str, value: float) -> bool:

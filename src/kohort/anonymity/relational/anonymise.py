@@ -2,7 +2,8 @@
 
 | algorithm | classes | cells |
 |---|---|---|
-| auto      | `lattice` if hierarchies are given, else the best of those without | labels, or intervals and value sets |
+| auto      | `lattice` if hierarchies are given, else the best of those that fit (`makers`) | as the best one's |
+| exact-cluster | rows that agree as they are, the others by `cluster` | intervals and value sets |
 | cluster   | look-ahead Mondrian to blocks, k-member clusters inside | intervals and value sets |
 | mondrian  | strict or relaxed Mondrian, median or look-ahead cuts | intervals and value sets |
 | thesis    | Mondrian as in Saleh (2022) | automatic groups of values by target, else suppression |

@@ -18,7 +18,8 @@ import numpy as np
 import polars as pl
 
 from kohort.anonymity.relational.problem import CodedTable, Partition
-from kohort.anonymity.relational.recode import ColumnCells, grid_step
+from kohort.anonymity.relational.public_grid import grid_step
+from kohort.anonymity.relational.recode import ColumnCells
 from kohort.errors import ConfigError, DataError, nearest
 
 __all__ = ["Coding", "coded_numbers", "mean_cells"]

@@ -2,13 +2,16 @@
 
 A hierarchy whose top is not `*` for all gets one more level that suppresses everything. Null is no leaf of a
 hierarchy: it stands alone on every level but that last one. A label whose leaves are neighbouring numbers is released
-as the interval of those numbers: it says the same and can be read without the hierarchy.
+as an interval, which can be read without the hierarchy. Its ends are those that the label names ("10 to 20"); else, for
+a hierarchy over a list of values of its own, the first and the last of them, and for one over a column's own values
+the nearest numbers of the public grid: no person's own value is an end.
 
 Guarantee: labels at one level are unions of labels at the level below, so the levels of all columns span a lattice.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kohort.anonymity.relational.problem import CodedColumn, CodedTable
+from kohort.anonymity.relational.public_grid import grid_step, on_grid
 from kohort.errors import ConfigError
 from kohort.tables.cells import SUPPRESSED, Interval, Label, canonical_text
 from kohort.tables.hierarchy import ROOT_LABEL, Hierarchy
@@ -24,6 +28,10 @@ from kohort.tables.hierarchy import ROOT_LABEL, Hierarchy
 __all__ = ["HierarchyLevels", "levels_by_column"]
 
 Integers = NDArray[np.int64]
+
+NUMBER = r"-?\d+(?:\.\d+)?(?:e[+-]?\d+)?"
+ENDS = re.compile(f"({NUMBER}) to ({NUMBER})")
+"""A label that names the ends of an interval."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +70,7 @@ class HierarchyLevels:
         texts = [None if value is None else canonical_text(value) for value in column.values.to_list()]
         hierarchy.check_covers(text for text in texts if text is not None)
         places = _number_places(hierarchy) if column.is_number else {}
+        step = _step(column, hierarchy)
         chains = {chain[0]: chain for chain in hierarchy.chains}
         labels, cells, costs = [], [], []
         for level in range(hierarchy.levels):
@@ -70,14 +79,14 @@ class HierarchyLevels:
             made = [
                 column.values[int(np.argmax(numbers == number))]
                 if level == 0 or name is None
-                else _cell(hierarchy, name, places)
+                else _cell(hierarchy, name, places, step)
                 for number, name in enumerate(found)
             ]
             labels.append(numbers)
             cells.append(tuple(made))
             costs.append(_costs(column, hierarchy, texts, found, made))
         if any(chain[-1] != ROOT_LABEL for chain in chains.values()) or column.has_null:
-            labels, cells, costs = _with_top(column, places, labels, cells, costs)
+            labels, cells, costs = _with_top(column, places, step, labels, cells, costs)
         return cls(column, tuple(labels), tuple(cells), tuple(cost * weight for cost in costs))
 
 
@@ -117,15 +126,34 @@ def _number_places(hierarchy: Hierarchy) -> dict[str, tuple[int, float]]:
     return {leaf: (rank, value) for rank, (value, leaf) in enumerate(sorted(numbers))}
 
 
-def _cell(hierarchy: Hierarchy, label: str, places: Mapping[str, tuple[int, float]]) -> Any:
+def _cell(hierarchy: Hierarchy, label: str, places: Mapping[str, tuple[int, float]], step: float) -> Any:
+    """The cell of a label. Numbers without gaps are an interval: its ends are those that the label names, or lie on
+    the public grid."""
     leaves = hierarchy.leaves(label)
     found = [places[leaf] for leaf in leaves if leaf in places]
     if len(found) == len(leaves):
         ranks = [rank for rank, _ in found]
         if max(ranks) - min(ranks) == len(ranks) - 1:
-            values = [value for _, value in found]
-            return Interval(min(values), max(values))
+            return Interval(*_ends(label, [value for _, value in found], step))
     return SUPPRESSED if label == ROOT_LABEL else Label(label)
+
+
+def _ends(label: str, values: Sequence[float], step: float) -> tuple[float, float]:
+    low, high = min(values), max(values)
+    named = ENDS.fullmatch(label)
+    if named is not None and float(named[1]) <= low and high <= float(named[2]):
+        # The upper end belongs to the next label; among whole numbers the one below it does to this one.
+        last = float(named[2]) - 1 if all(value == int(value) for value in (low, high)) and step >= 1 else None
+        return float(named[1]), last if last is not None and last >= high else float(named[2])
+    return on_grid(low, high, step)
+
+
+def _step(column: CodedColumn, hierarchy: Hierarchy) -> float:
+    """The step of the public grid of a hierarchy over a column's own values; 0 for one over a list of its own."""
+    values = [value for value in column.values.to_list() if value is not None]
+    if not column.values.dtype.is_numeric() or set(hierarchy.values) - {canonical_text(value) for value in values}:
+        return 0.0
+    return grid_step([float(value) for value in values], whole=column.values.dtype.is_integer())
 
 
 def _costs(
@@ -151,13 +179,14 @@ def _costs(
 def _with_top(
     column: CodedColumn,
     places: Mapping[str, tuple[int, float]],
+    step: float,
     labels: list[Integers],
     cells: list[tuple[Any, ...]],
     costs: list[NDArray[np.float64]],
 ) -> tuple[list[Integers], list[tuple[Any, ...]], list[NDArray[np.float64]]]:
     """Add a level that suppresses everything: the whole range for a number, a suppression mark for all else."""
     values = [value for _, value in places.values()]
-    top = Interval(min(values), max(values), column.has_null) if values else SUPPRESSED
+    top = Interval(*on_grid(min(values), max(values), step), column.has_null) if values else SUPPRESSED
     return (
         [*labels, np.zeros(column.distinct, dtype=np.int64)],
         [*cells, (top,)],

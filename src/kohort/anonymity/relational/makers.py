@@ -52,7 +52,7 @@ def makers_for(problem: Problem, *, labels: bool) -> Makers:
     basic = ("exact-cluster", "cluster", "mondrian") if sizes_alone else ("cluster", "mondrian")
     numbers = all(column.is_number and column.values.dtype.is_numeric() for column in table.columns)
     extra = (("mdav",) if sizes_alone and numbers else ()) + (("lattice",) if labels else ())
-    tried = basic[:1] if sizes_alone and cells > MANY_CELLS else basic
+    tried: tuple[str, ...] = basic[:1] if sizes_alone and cells > MANY_CELLS else basic
     if cells <= FEW_CELLS:
         tried += extra
     left = [name for name in basic + extra if name not in tried]

@@ -20,7 +20,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from kohort.anonymity.codes import ranked
+from kohort.anonymity.relational.codes import ranked
 from kohort.anonymity.relational.rule import Rule, SensitiveColumns, SensitiveRequirements
 from kohort.errors import ConfigError, DataError, nearest
 

@@ -11,10 +11,9 @@ went in, type included; every text reads back with `kohort.tables.cells`.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,7 @@ from numpy.typing import NDArray
 
 from kohort.anonymity.relational.hierarchy_levels import HierarchyLevels
 from kohort.anonymity.relational.problem import CodedColumn, CodedTable, Integers, Partition
+from kohort.anonymity.relational.public_grid import grid_step, on_grid
 from kohort.tables.cells import (
     SUPPRESSED,
     Cell,
@@ -34,13 +34,11 @@ from kohort.tables.cells import (
     format_cell,
 )
 
-__all__ = ["ColumnCells", "cells_at", "grid_step", "label_cells", "release", "set_cells"]
+__all__ = ["ColumnCells", "cells_at", "label_cells", "release", "set_cells"]
 
 BITS = 64
 LISTED, TEXT_SET = 50, 10
 """A column of more values than the first is text; a set of more values than the second would list what persons have."""
-GRID_STEPS = 100
-"""About how many steps of the public grid the range of a number has."""
 
 
 @dataclass(frozen=True)
@@ -112,43 +110,6 @@ def set_cells(table: CodedTable, partition: Partition, *, max_set: int | None = 
     return tuple(made)
 
 
-def grid_step(values: Sequence[float], *, whole: bool) -> float:
-    """The distance of two ends of the public grid: 1, 2 or 5 times a power of ten, about a hundredth of the range.
-
-    Args:
-        values: The values of the column.
-        whole: Whether they are whole numbers; the grid then has no parts of them.
-
-    Returns:
-        The step; 0 for a column without a range.
-
-    Example:
-        >>> grid_step([0.0, 730.0], whole=False)
-        10.0
-    """
-    extent = max(values, default=0.0) - min(values, default=0.0)
-    if not extent > 0 or not math.isfinite(extent):
-        return 0.0
-    power = 10.0 ** math.floor(math.log10(extent / GRID_STEPS))
-    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= extent / GRID_STEPS * (1 - 1e-9))
-    return max(step, 1.0) if whole else step
-
-
-def _on_grid(low: float, high: float, step: float) -> tuple[float, float]:
-    """The smallest interval of the grid that holds two values."""
-    if step == 0.0:
-        return low, high
-    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
-    first -= _clean(first * step) > low  # where rounding would leave a value outside
-    last += _clean(last * step) < high
-    return _clean(first * step), _clean(last * step)
-
-
-@lru_cache(1 << 14)
-def _clean(value: float) -> float:
-    return float(f"{value:.12g}")
-
-
 def _interval_cells(column: CodedColumn, ordered: Integers, partition: Partition) -> ColumnCells:
     first = partition.starts[:-1]
     high = np.maximum.reduceat(ordered, first)
@@ -167,7 +128,7 @@ def _interval_cells(column: CodedColumn, ordered: Integers, partition: Partition
     cells = []
     for a, b, null in zip(lows.tolist(), highs.tolist(), with_null.tolist(), strict=True):
         alone = a == b and (not null or values[a] is None)
-        cells.append(values[a] if alone else Interval(*_on_grid(float(values[a]), float(values[b]), step), bool(null)))
+        cells.append(values[a] if alone else Interval(*on_grid(float(values[a]), float(values[b]), step), bool(null)))
     generalised = any(isinstance(cell, Interval) for cell in cells)
     return ColumnCells(column.name, tuple(cells), of_class, generalised)
 

@@ -292,8 +292,10 @@ def _held_values(line, by, start, end, cut, low, high, seen):
             side, code = np.int64(by[i] > cut), line[i]
             if not seen[side, code]:
                 seen[side, code] = True
-                first += 1 - side
-                second += side
+                if side == 0:
+                    first += 1
+                else:
+                    second += 1
         begin = stop
     return first, second
 

@@ -37,7 +37,7 @@ def ranked(column: pl.Series) -> tuple[Integers, pl.Series]:
     nulls = column.null_count()
     codes, missing = places.to_numpy(), 0
     if nulls:
-        missing = int(places.max() or 0) + 1  # type: ignore[call-overload] # a number
+        missing = _whole(places.max()) + 1
         codes = places.fill_null(missing).to_numpy()
     row = np.full(max(int(codes.max(initial=0)), missing) + 1, -1, np.int64)
     row[codes] = np.arange(len(codes))

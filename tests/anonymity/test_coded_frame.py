@@ -12,7 +12,7 @@ from tests.support.examples import examples
 
 from kohort.anonymity import coded_frame
 from kohort.anonymity.coded_frame import CodedFrame
-from kohort.anonymity.codes import ranked
+from kohort.anonymity.relational.codes import ranked
 
 KINDS = {
     pl.String: st.text(max_size=2),
@@ -40,6 +40,9 @@ def test_a_code_is_the_rank_of_a_value_null_first(column):
     codes, found = ranked(column)
     assert codes.tolist() == [known.index(value) for value in values]
     assert (found.to_list(), found.dtype) == (known, column.dtype)
+    frame = CodedFrame(column.to_frame())
+    assert [frame.values("x")[code] for code in frame.codes("x")] == values
+    assert sorted(set(frame.codes("x").tolist())) == list(range(frame.distinct("x"))) == list(range(len(known)))
 
 
 @examples(40, 200)
