@@ -279,7 +279,9 @@ class Plan:
         """
         reason = find_method(self.method).refuses_consent(self.config) if self.data.consent is not None else None
         if reason is not None:
-            hint = "Choose another method, or take rows without consent to share out of the tables and drop data.consent"
+            hint = (
+                "Choose another method, or take rows without consent to share out of the tables and drop data.consent"
+            )
             raise ConfigError(f"method {self.method!r} does not respect data.consent: {reason}", hint=hint)
 
     @property

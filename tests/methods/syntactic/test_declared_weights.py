@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from tests.methods.syntactic.test_syntactic import plan, tables
 
 from kohort.errors import ConfigError
 from kohort.methods.syntactic.importance import declared
 from kohort.methods.syntactic.mapped_encoder import MappedEncoder
 from kohort.models.files import load_model
 from kohort.runs.run import run
-from tests.methods.syntactic.test_syntactic import plan, tables
 
 AGE_FIRST = {"age": 1.0, "ward": 0.05, "codes": 0.2}
 WARD_FIRST = {"age": 0.05, "ward": 1.0, "codes": 0.2}
@@ -73,7 +73,10 @@ def _width(joint: Any, class_of: np.ndarray[Any, Any]) -> float:
     [
         ({"method": "declared", "weights": {"age": 1.0}}, "lacks: ward, codes"),
         ({"method": "declared", "weights": {**AGE_FIRST, "dose": 0.5}}, "names 'dose'"),
-        ({"method": "declared", "weights": {"age": 0.0, "ward": 0.0, "codes": 1.0}}, "no quasi-identifier has a weight"),
+        (
+            {"method": "declared", "weights": {"age": 0.0, "ward": 0.0, "codes": 1.0}},
+            "no quasi-identifier has a weight",
+        ),
         ({"method": "forest", "weights": AGE_FIRST}, "given and not used"),
         ({"method": "none", "top": 1}, r"importance\.top is 1"),
     ],
