@@ -34,10 +34,10 @@ def with_events(folder: Path) -> None:
         for hours in range(0, 40, 8):
             at = pl.Series([str(stay["intime"])[:19]]).str.to_datetime().dt.offset_by(f"{hours}h")
             rate = 80 + 30 * died[stay["hadm_id"]] + float(generator.normal(0, 5))
-            chart.append({"subject_id": stay["subject_id"], "hadm_id": stay["hadm_id"], "icustay_id": stay["icustay_id"],
-                          "itemid": HEART_RATE, "charttime": at.dt.strftime("%Y-%m-%d %H:%M:%S")[0],
-                          "value": f"{rate:.1f}", "valuenum": rate, "error": 0})  # fmt: skip
-    events = pl.DataFrame(chart)
+            who = {name: stay[name] for name in ("subject_id", "hadm_id", "icustay_id")}
+            when = at.dt.strftime("%Y-%m-%d %H:%M:%S")[0]
+            chart.append(who | {"itemid": HEART_RATE, "charttime": when, "value": f"{rate:.1f}", "valuenum": rate})
+    events = pl.DataFrame(chart).with_columns(error=pl.lit(0))
     events.write_parquet(folder / "chartevents.parquet")
     events.head(5).with_columns(itemid=pl.lit(GLUCOSE), valueuom=pl.lit("mg/dL"), flag=pl.lit("")).drop(
         "icustay_id", "error"
@@ -77,6 +77,6 @@ def test_stays_with_features_are_anonymised_learned_from_and_predicted(
     said, skipped = predict_table(model, rows.drop("died_in_hospital"), proba=True)
     assert (said.height, skipped) == (rows.height, 0)
     for mapping in model.encoder.mappings:
-        cells = pl.DataFrame({name: line for name, line in zip(mapping.quasi, mapping.cells, strict=True)})
+        cells = pl.DataFrame(dict(zip(mapping.quasi, mapping.cells, strict=True)))
         shown = cells[np.repeat(np.arange(mapping.count), mapping.sizes)]
         assert measure(shown, quasi=list(mapping.quasi)).k >= 3
