@@ -205,3 +205,20 @@ def test_a_population_and_techniques_on_the_command_line(kohort_here, tmp_path):
     assert kohort_here(*given, "--presence", "0,0.1", "--population", population)[0] == 4
     assert kohort_here(*given, "--presence", "zero", "--population", population)[0] == 2
     assert kohort_here(*given, "--round", "age=five")[0] == 2
+
+
+def test_items_alone_need_no_quasi_identifier(kohort_here, tmp_path):
+    random = np.random.default_rng(2)
+    sets = [sorted({*random.choice(list("abcdefgh"), 3).tolist()}) for _ in range(80)]
+    table, out = tmp_path / "t.parquet", tmp_path / "out.parquet"
+    pl.DataFrame({"x": np.arange(80), "codes": sets}).write_parquet(table)
+    asked = [str(table), "--items", "codes", "--k", "4", "--m", "2", "--drop", "x", "--out", str(out), "--json"]
+    code, text, _ = kohort_here("anonymize", *asked)
+    assert code == 0
+    assert json.loads(text)["km"] >= 4
+    released = pl.read_parquet(out)
+    assert released.columns == ["codes"]
+    assert measure(released.with_columns(one=pl.lit(1)), quasi=["one"], items=["codes"], m=2).km >= 4
+    code, _, said = kohort_here("anonymize", str(table), "--k", "4", "--drop", "rest", "--out", tmp_path / "no.parquet")
+    assert code == 2
+    assert "no quasi-identifier is named" in said

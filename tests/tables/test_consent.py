@@ -13,7 +13,8 @@ import pytest
 from kohort.errors import ConfigError, DataError, KohortError
 from kohort.methods import central
 from kohort.methods.partial import tasks
-from kohort.runs.config import Plan, load_plan
+from kohort.methods.registry import Method
+from kohort.runs.config import load_plan
 from kohort.runs.explain import explain_plan
 from kohort.runs.run import Outcome, run
 from kohort.tables.consent import SHARE, TRAIN, consent_levels, consenting_rows
@@ -150,7 +151,7 @@ def test_rows_that_leave_are_looked_at_site_by_site(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("share", ["hub", "peers"])
 def test_methods_that_cannot_tell_which_rows_leave_are_refused(share: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the door, too, where nobody looked at the plan."""
-    monkeypatch.setattr(Plan, "require_consent", lambda _: None)
+    monkeypatch.setattr(Method, "require_consent", lambda *_: None)
     with pytest.raises(KohortError, match="does not say which rows it holds"):
         outcome("syntactic", {"anonymise": {"k": 5}, "share": share})
 

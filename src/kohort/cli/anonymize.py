@@ -182,7 +182,8 @@ def anonymize(
         keep=names(keep),
         reading=ReadingOptions(separator=separator, null_values=null_values(null)),
     ).with_file(schema)
-    require_quasi(declared.quasi)
+    if not declared.items:  # items alone: all rows are one class
+        require_quasi(declared.quasi)
     exact = read.keep_exact(keep_exact)
     if declared.items:
         others = {"--alpha": alpha, "--beta": beta, "--disclosure": disclosure, "--risk": risk, "--weight": weight,

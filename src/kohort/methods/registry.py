@@ -85,6 +85,21 @@ class Method:
     demo: str | None = None
     """The same for the demo alone, where the example is too small to show what the method can do."""
 
+    def require_consent(self, config: Any, column: str | None) -> None:
+        """Refuse a plan that names a column with consent per row where the method sends something of all rows.
+
+        Args:
+            config: `[method]` as it was read.
+            column: `data.consent`.
+
+        Raises:
+            ConfigError: The method cannot respect it.
+        """
+        reason = None if column is None else self.refuses_consent(config)
+        if reason is not None:
+            hint = "Choose another method, or take rows without consent to share out of the tables, and drop the key"
+            raise ConfigError(f"method {self.name!r} does not respect data.consent: {reason}", hint=hint)
+
     def planned(self, approved: ApprovedPlan, rows: int) -> Sequence[Guarantee]:
         """Everything that a site's policy judges before anything leaves.
 

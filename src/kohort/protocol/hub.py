@@ -177,6 +177,8 @@ class Result:
     """What the hub keeps of the run, by name; written into `DIR/hub/`."""
     facts: Mapping[str, Any] = field(default_factory=dict)
     """What else there is to tell about the run, as plain values."""
+    unlearned: int = 0
+    """Rows that neither a site nor the hub learned from, as far as the method leaves any out."""
     clusters: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """By cluster, the sites that ended a phase among peers and have their cluster's model."""
 

@@ -257,8 +257,10 @@ class Plan:
             engine: The engine that is to carry the plan out.
 
         Raises:
-            ConfigError: Some keys are not read; the message names them all, and who does not read them.
+            ConfigError: Some keys are not read; the message names them all, and who does not read them. Or the method
+                cannot respect consent per row, which the plan asks for.
         """
+        find_method(self.method).require_consent(self.config, self.data.consent)
         unread = self.unread(engine)
         if not unread:
             return
@@ -270,19 +272,6 @@ class Plan:
         reasons = dict.fromkeys(known[key] for key in unread if key in known)
         said += "".join(f", because {reason}" for reason in reasons)
         raise ConfigError(said, hint=self._instead_of(unread))
-
-    def require_consent(self) -> None:
-        """Refuse a plan whose method cannot respect the consent per row that it names.
-
-        Raises:
-            ConfigError: The method sends something of all rows.
-        """
-        reason = find_method(self.method).refuses_consent(self.config) if self.data.consent is not None else None
-        if reason is not None:
-            hint = (
-                "Choose another method, or take rows without consent to share out of the tables and drop data.consent"
-            )
-            raise ConfigError(f"method {self.method!r} does not respect data.consent: {reason}", hint=hint)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -356,7 +345,6 @@ def read_plan(
     lost = {_two_parts(key) for key in dotted_keys(raw) - dotted_keys(changed) if key.startswith("method.")}
     plan = replace(plan, ignored=tuple(sorted({*dropped, *lost})))
     plan.require_read()
-    plan.require_consent()
     return plan
 
 
@@ -385,7 +373,6 @@ def load_plan(raw: Mapping[str, Any], *, complete: bool = False) -> Plan:
         same = {key for key, value in known.items() if _value_of(raw, key) == value}
         plan = replace(plan, given=plan.given - same)
     plan.require_read()
-    plan.require_consent()
     return plan
 
 

@@ -172,6 +172,7 @@ def run(
             metrics,
             excluded=engine.excluded,
             outside=engine.rows_outside,
+            unlearned=result.unlearned,
             unused=left_out_at_sites(hub, population),
             unjudged=int((~usable).sum()),
             min_cell=plan.policy.min_cell,

@@ -12,6 +12,7 @@ import pytest
 from tests.reference.kkm import attacker_view
 from tests.support.examples import thorough
 
+from kohort.anonymity.checker.measures import measure
 from kohort.anonymity.itemsets.kkm import KKmResult, anonymise_items
 from kohort.errors import ConfigError
 from kohort.tables.cells import Label, parse_cell
@@ -94,6 +95,30 @@ def judged(seed: int) -> int:
 
 def test_no_attacker_is_left_with_fewer_than_k_persons() -> None:
     assert sum(judged(seed) for seed in range(500 if thorough() else 24)) == 0
+
+
+def judged_alone(seed: int) -> int:
+    """The same where nobody knows more than items: all rows of the table are candidates."""
+    k, m = (2, 3, 5)[seed % 3], (1, 2, 3, 4)[seed % 4]
+    persons = "who" if seed % 5 < 2 else None
+    frame = table(seed)
+    if persons and frame[persons].n_unique() < k:
+        return 0
+    made = release(frame, quasi=[], k=k, m=m, identifier=persons)
+    assert made.cluster.max() == 0
+    assert made.frame.columns == [name for name in frame.columns if name != persons]
+    return violations(frame, made, k=k, m=m, persons=persons, above=CodeTree("codes", "icd9").chain)
+
+
+def test_items_alone_are_hidden_in_the_whole_table() -> None:
+    assert sum(judged_alone(seed) for seed in range(500 if thorough() else 24)) == 0
+    frame = table(1)
+    # One large class spares items that small classes lose.
+    assert release(frame, quasi=[], k=3).item_loss < release(frame, k=3).item_loss
+    made = release(frame, quasi=[], k=3)
+    assert (made.cells, made.relational_loss, len(made.classes)) == ((), 0.0, 1)
+    groups = anonymise_items(frame, quasi=[], items="codes", k=3, rare="generalise")
+    assert measure(groups.frame.with_columns(one=pl.lit(1)), quasi=["one"], items=["codes"], m=2).km >= 3
 
 
 def test_the_attack_finds_a_release_that_shows_too_much() -> None:

@@ -47,6 +47,12 @@ def test_sites_with_few_kept_rows_take_part_under_a_budget_alone() -> None:
     few: dict[str, Any] = {"gate": {"k": 20, **LOCAL}, "policy": {"min_rows": 250}, "train": FULL_BATCH}
     plain, noisy = outcome(**few), outcome(**few, own={**SUM, "dp": BUDGET})
     assert any("4 sites kept too few rows" in note for note in plain.notes)
+    assert plain.received is not None
+    (unlearned,) = [entry for entry in plain.left_out if "too few of them to train on" in entry.why]
+    assert unlearned.count == sum(plain.site_rows.values()) - plain.received.height
+    assert not any("too few of them" in entry.why for entry in noisy.left_out)
+    everyone = outcome(gate={"k": 150}, train=FULL_BATCH)
+    assert not any("too few of them" in entry.why for entry in everyone.left_out)
     assert not any("too few rows" in note for note in noisy.notes)
     assert not np.allclose(weights_of(noisy), weights_of(plain), atol=1e-3)
     with pytest.raises(RefusedError, match="no site added rows to the sum"):

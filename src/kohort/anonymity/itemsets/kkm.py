@@ -43,6 +43,8 @@ __all__ = ["GroupScope", "ItemGroup", "KKmClass", "KKmResult", "Rare", "anonymis
 
 GroupScope = Literal["per-cluster", "table-wide"]
 LARGEST_M, LARGEST_LOCAL_M = 3, 4
+EVERYONE = "\0everyone"
+"""The same in all rows: what stands for quasi-identifiers where there are none. No column of a table has this name."""
 
 
 @dataclass(frozen=True)
@@ -161,7 +163,7 @@ def anonymise_items(
 
     Args:
         frame: A pandas, polars or pyarrow table.
-        quasi: Names of the quasi-identifiers.
+        quasi: Names of the quasi-identifiers. Without any all rows are one class: k^m-anonymity of the items alone.
         items: Columns of item sets.
         k: Rows (or persons) of every class and of every combination of up to m items.
         m: Number of items an attacker may know, 1 to 3; 4 with local recoding.
@@ -193,6 +195,8 @@ def anonymise_items(
     """
     began = time.perf_counter()
     given, kind = from_native(frame)
+    if not quasi:
+        given, quasi = given.with_columns(pl.lit("").alias(EVERYONE)), (EVERYONE,)
     names = (items,) if isinstance(items, str) else tuple(dict.fromkeys(items))
     _check_columns(given, quasi, names, identifier)
     _check_options(groups, merge, rare, m=m, delta=delta, suppression_limit=suppression_limit)
@@ -228,8 +232,9 @@ def anonymise_items(
     held = cell >= 0
     width = max(len(listed), 1)
     pairs = distinct(partition.labels[rows.row_of[held]] * width + cell[held], partition.count * width)
+    hidden = [name for name in (identifier, EVERYONE) if name in released.columns]
     return KKmResult(
-        frame=to_native(released if identifier is None else released.drop(identifier), kind),
+        frame=to_native(released.drop(hidden), kind),
         kept=np.arange(table.height),
         cluster=partition.labels,
         report=replace(report, notes=notes),
@@ -241,7 +246,7 @@ def anonymise_items(
         merges=merges,
         m=m,
         delta=delta,
-        cells=cells,
+        cells=tuple(one for one in cells if one.name != EVERYONE),
         hierarchies=hierarchies or {},
         item_hierarchy=found,
         items=rows.items,

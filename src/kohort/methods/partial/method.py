@@ -193,7 +193,13 @@ def protocol(config: Partial, hub: Hub) -> ProtocolGenerator:
         _require_released(config, stages)
         learned = yield from LEARN.fit(config, replace(hub, sites=stages.learning))
         notes = (*_notes(config, hub, stages), *learned.notes)
-        return replace(learned, received=stages.received, keep_days=config.gate.keep_days, notes=notes)
+        return replace(
+            learned,
+            received=stages.received,
+            keep_days=config.gate.keep_days,
+            notes=notes,
+            unlearned=_unlearned(hub, stages),
+        )
     weights = hub.network.start(hub.streams.generator("start"))
     ended = yield from federated_rounds(hub, weights, before=stages.before)
     _require_released(config, stages)
@@ -204,6 +210,7 @@ def protocol(config: Partial, hub: Hub) -> ProtocolGenerator:
         received=stages.received,
         keep_days=config.gate.keep_days,
         notes=_notes(config, hub, stages),
+        unlearned=_unlearned(hub, stages),
     )
 
 
@@ -228,6 +235,7 @@ def _over_sums(config: Partial, hub: Hub, stages: _Stages) -> ProtocolGenerator:
         received=stages.received,
         keep_days=config.gate.keep_days,
         notes=_notes(config, hub, stages),
+        unlearned=_unlearned(hub, stages),
     )
 
 
@@ -256,6 +264,12 @@ def _check_release(gate: Gate, hub: Hub) -> None:
                 f"column {name!r} has {len(known)} values, so no batch can have release_l = {gate.release_l}",
                 hint=f"Set method.gate.release_l to {len(known)} at most",
             )
+
+
+def _unlearned(hub: Hub, stages: _Stages) -> int:
+    """Rows of sites that kept too few to train on, less those that they sent: nobody learned from them."""
+    sent = {} if stages.received is None else dict(stages.received.group_by(SENDER).len().iter_rows())
+    return sum(hub.rows.get(site, 0) - sent.get(site, 0) for site in hub.sites if site not in stages.group.sites)
 
 
 def _notes(config: Partial, hub: Hub, stages: _Stages) -> tuple[str, ...]:

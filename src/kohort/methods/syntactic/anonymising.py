@@ -52,7 +52,7 @@ class ImportanceSection:
     top: Annotated[int, Ge(1)] | None = None
     """Quasi-identifiers to keep; the others are suppressed. Items are always kept."""
     weights: Mapping[str, Annotated[float, Ge(0), Le(1)]] = field(default_factory=dict)
-    """What a loss in each quasi-identifier and in the items counts. Public numbers: a site's ranking never leaves it."""
+    """What a loss in each quasi-identifier and in the items counts. Public; a site's own ranking stays there."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -43,6 +43,7 @@ def judge(
     *,
     excluded: Sequence[Excluded],
     outside: int,
+    unlearned: int = 0,
     unused: Sequence[LeftOut] = (),
     unjudged: int,
     min_cell: int,
@@ -58,6 +59,7 @@ def judge(
         metrics: The measures of the model; empty when nothing was measured.
         excluded: Sites that were left out.
         outside: Rows of sites that lie outside the agreed domain.
+        unlearned: Rows that neither a site nor the hub learned from.
         unused: What a secure count told of rows that real sites left out.
         unjudged: Test rows with a class that no site has, or with a category that the model cannot read.
         min_cell: Fewest rows that may be told apart.
@@ -71,6 +73,7 @@ def judge(
             *unused,
             LeftOut(what="sites", why="refused, failed or too late", count=len(excluded), of_rows=False),
             LeftOut(what="rows", why="a category or class outside the agreed domain", count=outside),
+            LeftOut(what="rows", why="kept at sites that have too few of them to train on", count=unlearned),
             LeftOut(what="test rows", why="a class or category that no site has", count=unjudged),
             *_unseen(encoder, test),
             *_clipped(encoder, population.frame),

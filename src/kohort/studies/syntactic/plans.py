@@ -39,6 +39,12 @@ WEIGHTS: Final = {"NO": 0.83, "other": 1.25}
 IDS: Final = {"quasi": ["age", "gender", "race"], "items": ["diagnoses"], "identifiers": ["patient_nbr"]}
 ITEM_LABELS: Final[Mapping[str, Any]] = {"hierarchies": {"diagnoses": "icd9"}, "ancestors": ["diagnoses"]}
 AGES: Final = [f"[{low}-{low + 10})" for low in range(0, 100, 10)]
+BINS: Final[Mapping[str, Sequence[float]]] = {
+    **dict.fromkeys(("number_inpatient", "number_emergency", "number_outpatient"), (0.5, 1.5, 2.5)),
+    "num_medications": (5.5, 10.5, 15.5, 20.5, 30.5),
+    "number_diagnoses": (3.5, 5.5, 7.5, 8.5),
+}
+"""Counts that are mostly small: as they are they span little of 0 to 1, and every learner trains slowly on them."""
 CODES: Final = ("admission_type_id", "discharge_disposition_id", "admission_source_id")
 FEATURES: Final = (
     "weight", *CODES, "time_in_hospital", "payer_code", "medical_specialty", "num_lab_procedures", "num_procedures",
@@ -76,6 +82,7 @@ def federated(
                     "kinds": dict.fromkeys(CODES, "category"),
                     "missing": "category",
                     "encoding": "onehot",
+                    "bins": BINS,
                     "test": TEST,
                     **(data or {}),
                 },
@@ -109,7 +116,7 @@ def syntactic(learner: str, k: int, *, rounds: int, data: Mapping[str, Any] | No
 def quasi_only() -> dict[str, Any]:
     """The `[data]` keys that leave only quasi-identifiers and items to learn from."""
     left = [name for name in FEATURES if name not in CODES]
-    return {"drop": ["encounter_id", *CODES, *left], "kinds": {}}
+    return {"drop": ["encounter_id", *CODES, *left], "kinds": {}, "bins": {}}
 
 
 def _without_items() -> dict[str, Any]:
