@@ -150,9 +150,11 @@ def _least_loss(
 def _shown(column: CodedColumn, cells: ColumnCells) -> Integers:
     """The cell of each class as a code, HIDDEN where it says nothing."""
     known = column.values.drop_nulls()
-    ends = (known.min(), known.max()) if column.is_number else ()
+    ends = known.cast(pl.Float64).to_numpy() if column.is_number else np.empty(0)
+    low, high = ends.min(initial=np.inf), ends.max(initial=-np.inf)
     says_nothing = [
-        cell is SUPPRESSED or (isinstance(cell, Interval) and (cell.low, cell.high) == ends) for cell in cells.cells
+        cell is SUPPRESSED or (isinstance(cell, Interval) and len(ends) and cell.low <= low and high <= cell.high)
+        for cell in cells.cells
     ]
     return np.where(np.array(says_nothing)[cells.of_class], HIDDEN, cells.of_class)
 
