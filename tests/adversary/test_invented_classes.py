@@ -70,8 +70,8 @@ def test_an_invented_class_tells_nothing_of_the_rows_that_fit_it(plan: str, monk
     assert all(said == usual for said in answers(found, present + absent))
     place = exchange.place_rows
 
-    def among_all(frame: pl.DataFrame, own: Any, *, tree: Any = None) -> Any:
-        return replace(place(frame, own, tree=tree), own=_at_home(frame, known, tree))
+    def among_all(frame: pl.DataFrame, own: Any, **options: Any) -> Any:
+        return replace(place(frame, own, **options), own=_at_home(frame, known, options["tree"]))
 
     known: list[SiteMapping] = []
     monkeypatch.setattr(exchange, "read_mappings", _listening(known))

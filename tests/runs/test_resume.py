@@ -141,7 +141,7 @@ def test_another_plan_seed_or_table_is_refused_and_named(tmp_path: Path) -> None
         run(plan(), out=out, seed=4, tables={"": table()}, resume=True)
     with pytest.raises(ConfigError, match="rows"):
         run(plan(), out=out, seed=3, tables={"": table(seed=6)}, resume=True)
-    with pytest.raises(ConfigError, match="exists"):
+    with pytest.raises(ConfigError, match="holds a run that did not finish"):
         run(plan(), out=out, seed=3, tables={"": table()})
     run(plan(), out=out, seed=3, tables={"": table()}, resume=True)
 
