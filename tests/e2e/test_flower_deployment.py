@@ -41,7 +41,9 @@ def test_every_method_gives_the_model_of_one_process(three: Federation, method: 
     here = run(read_plan(plan), seed=1, out=local)
     assert over_flower.metrics["accuracy"] == here.accuracy
     assert model_of(out) == model_of(local)
-    assert over_flower.bytes == here.bytes
+    # Real sites also tell which totals they opened in the runs before this one, in some bytes each.
+    more = {way: over_flower.bytes[way] - here.bytes[way] for way in ("up", "down")}
+    assert all(0 <= size < 100 * len(tables_of(3)) for size in more.values()), more
     assert verify_ledger(out).releases == verify_ledger(local).releases
 
 

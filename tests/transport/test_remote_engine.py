@@ -20,6 +20,7 @@ pytest.importorskip("flwr")
 
 from tests.support.loopback import LoopBackBackend
 
+from kohort.crypto.identity.signers import signer_of
 from kohort.crypto.sealed import Identity
 from kohort.errors import ConfigError, IntegrityError, RefusedError, SiteError
 from kohort.privacy.codes import CODES
@@ -46,6 +47,7 @@ from kohort.transport.messages import (
     write_reply,
     write_request,
 )
+from kohort.transport.remote_engine import SiteReceipts
 from kohort.transport.site_ledger import SiteLedger, open_site_ledger
 from kohort.transport.site_server import SiteServer
 from kohort.transport.site_store import ReplayGuard
@@ -471,3 +473,36 @@ def test_an_answer_that_its_site_could_deny_is_not_accepted(lie: Any, said: str,
     if lie in (headless, of_another_key, of_another_purpose):  # from its first reply on
         assert not [line for line in north if line["event"] == "release"]
     verify_ledger(tmp_path / "run")
+
+
+def test_a_hub_that_was_stopped_takes_the_answers_that_it_did_not_see(tmp_path: Path) -> None:
+    site, signer = Identity.generate("north"), signer_of(Identity.generate("hub"))
+
+    def said(length: int, request: str) -> ReplyMessage:
+        answer = ReplyMessage(site="north", fresh="1", status="answer", request=request)
+        return _with_head(answer, length, f"{length:064x}", site)
+
+    def take(receipts: SiteReceipts, answer: ReplyMessage) -> None:
+        receipts.check(answer, site.public)
+        receipts.acknowledge(answer)
+
+    before = SiteReceipts("north", signer=signer, folder=tmp_path)
+    take(before, said(3, "a" * 32))
+    with pytest.raises(IntegrityError, match="is not a line"):
+        before.check(said(3, "b" * 32), site.public)
+    # The site answered b and wrote line 4; the hub was killed before the answer came, and asks for a and b again.
+    resumed = SiteReceipts("north", signer=signer, folder=tmp_path)
+    take(resumed, said(4, "a" * 32))
+    take(resumed, said(4, "b" * 32))
+    with pytest.raises(IntegrityError, match="is not a line"):
+        resumed.check(said(4, "c" * 32), site.public)
+    take(resumed, said(5, "c" * 32))
+    with pytest.raises(IntegrityError, match="is not a line"):
+        resumed.check(said(5, "d" * 32), site.public)
+    # What peers remember of the site's ledger may be ahead of what the hub saw, too.
+    again = SiteReceipts("north", signer=signer, folder=tmp_path)
+    told = said(6, "d" * 32)
+    again.returned((told.length, told.head, told.head_signature), site.public)
+    take(again, told)
+    with pytest.raises(IntegrityError, match="is not a line"):
+        again.check(said(6, "e" * 32), site.public)

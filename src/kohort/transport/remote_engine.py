@@ -82,6 +82,8 @@ class SiteReceipts(Receipts):
         self._texts: list[str] = []
         self.last: Head | None = None
         """Length, last hash and signature of the newest head of the site's ledger; None before the first."""
+        self._missed = 0
+        """Lines of the site's ledger that were written while no hub was there to see for which request."""
         if folder is not None and (folder / RECEIPTS_FILE).stat().st_size:
             checked = checked_receipts(folder / RECEIPTS_FILE)
             self.adopt(Ledger(signer=signer), checked, {})
@@ -89,6 +91,7 @@ class SiteReceipts(Receipts):
             for line in checked:
                 if "end" in line:
                     self.last = (*line["end"], line["site_signature"])
+        self._resumes = self.last is not None
 
     def check(self, answer: ReplyMessage, site: PublicIdentity) -> None:
         """Check where a site's ledger stands: signed by the site, and never back from where it stood.
@@ -99,7 +102,7 @@ class SiteReceipts(Receipts):
 
         Raises:
             IntegrityError: The head is missing, not signed by the site, went back, or does not have a new line for a
-                new answer.
+                new answer, nor one that was written while the hub was stopped.
         """
         if not answer.head or not is_head_of(site, (answer.length, answer.head, answer.head_signature)):
             raise IntegrityError(f"the reply of site {site.name!r} comes without the signed head of its ledger")
@@ -109,9 +112,11 @@ class SiteReceipts(Receipts):
                 f"the ledger of site {site.name!r} went back: it has {answer.length} lines, and had {length}",
                 hint="Its folder was copied back or replaced: its operator must put the newest copy back",
             )
-        is_new = answer.status == "answer" and bool(answer.request) and answer.request not in self._issued
-        if is_new and answer.length == length:
+        if self._is_new(answer) and answer.length == length and not self._missed:
             raise IntegrityError(f"the answer of site {site.name!r} is not a line of its ledger")
+
+    def _is_new(self, answer: ReplyMessage) -> bool:
+        return answer.status == "answer" and bool(answer.request) and answer.request not in self._issued
 
     def returned(self, head: Head, site: PublicIdentity) -> None:
         """Take note of a head that a peer remembers: the site may not stand before it any more.
@@ -121,6 +126,7 @@ class SiteReceipts(Receipts):
             site: Who must have signed it; any other head says nothing.
         """
         if (self.last is None or head[0] > self.last[0]) and is_head_of(site, head):
+            self._missed += 0 if self.last is None else head[0] - self.last[0]
             self.last = head
 
     def acknowledge(self, answer: ReplyMessage) -> None:
@@ -129,6 +135,11 @@ class SiteReceipts(Receipts):
         Args:
             answer: What the site said; it was checked.
         """
+        grown, is_new = answer.length - (self.last[0] if self.last else 0), self._is_new(answer)
+        if self._resumes:  # a hub that was stopped did not see the answers that were under way
+            self._missed, self._resumes = max(0, self._missed + grown - is_new), False
+        elif is_new and not grown:
+            self._missed -= 1
         self.last = (answer.length, answer.head, answer.head_signature)
         self._chain.length, self._chain.head = answer.length, answer.head
         if answer.request:
