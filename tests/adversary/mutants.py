@@ -232,10 +232,18 @@ LEDGERS = (
     Mutant(
         "arrival: a new line",
         "transport/remote_engine.py",
-        "if is_new and answer.length == length:",
+        "if self._is_new(answer) and answer.length == length and not self._missed:",
         "if False:",
         ARRIVAL,
         "deny",
+    ),
+    Mutant(
+        "arrival: lines that nobody saw, for ever",
+        "transport/remote_engine.py",
+        "            self._missed -= 1\n",
+        "            pass\n",
+        ARRIVAL,
+        "stopped",
     ),
     Mutant(
         "hub: its receipts",
