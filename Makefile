@@ -5,8 +5,8 @@ EXTRAS ?= dev,flower
 VENV := .venv
 # Which of the deployment tests: `make e2e E2E='e2e and not long'` leaves out those that take a minute each.
 E2E ?= e2e
-# In how many processes: 0 is one after the other, as the tests that take a minute each need it.
-E2E_WORKERS ?= 0
+# In how many processes; 0 is one after the other.
+E2E_WORKERS ?= 2
 CASES ?= 10000
 COUNT ?= 100
 BIN := $(VENV)/bin
