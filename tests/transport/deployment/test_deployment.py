@@ -90,7 +90,7 @@ def asked(hub: HubFolder, site: SiteFolder, plan: Path, **changes: str) -> tuple
 def test_the_template_caps_epsilon(tmp_path: Path, hub: HubFolder, plan: Path) -> None:
     site = site_at(tmp_path, hub, plan)
     assert "epsilon = 10.0  # in total, over all runs" in (site.path / "site.toml").read_text()
-    _, _, policy, _ = site.settings()
+    policy = site.settings().policy
     assert policy.epsilon == 10.0
     place = site.path / "site.toml"
     kept = [line for line in place.read_text().splitlines() if not line.startswith("epsilon")]
@@ -111,7 +111,7 @@ def test_two_identifiers_need_the_one_that_names_a_person(tmp_path: Path, hub: H
     site = SiteFolder.init(tmp_path / "north", name="north", table=table, invitation=invitation, plan=read_plan(two))
     hub.add(Registration.read(site.path / "registration.json"))
     assert 'person = "patient"' in (site.path / "site.toml").read_text()
-    assert site.settings()[1].identifiers == ("patient", "visit")
+    assert site.settings().schema.identifiers == ("patient", "visit")
     site.approvals.approve(read_plan(two).digest())
     assert asked(hub, site, two) == ("failed", "failed")  # begun: a prepare without a domain is malformed
     other = tmp_path / "other.toml"

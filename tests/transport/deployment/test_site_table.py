@@ -105,7 +105,7 @@ def test_a_site_reads_sets_and_missing_values_as_the_plan_does(tmp_path: Path) -
     made = SiteFolder.init(
         tmp_path / "west", name="west", table=tmp_path / "west.csv", invitation=invitation, plan=plan
     )
-    assert made.settings()[1].items == ("jobs", "wards")
+    assert made.settings().schema.items == ("jobs", "wards")
     assert hub_schema(plan, None).items == ("jobs", "wards")
     made.site_server().close()
     here = read_site_table(

@@ -362,8 +362,8 @@ def test_domains_are_found_in_every_form_of_toml(pair: Pair, form: str) -> None:
     read = DomainUpdate.read(update(pair, PLAN.replace("9.0", "8.0")), hub=pair.north.invitation.hub)
     assert read.apply(pair.north.path) == ["a: bounds"]
     after = pair.north.settings()
-    assert after[1].columns["a"].bounds == (0.0, 8.0)
-    assert (after[0], after[2], after[3]) == (before[0], before[2], before[3])
+    assert after.schema.columns["a"].bounds == (0.0, 8.0)
+    assert (after.site, after.policy, after.limits) == (before.site, before.policy, before.limits)
 
 
 def test_an_update_that_the_hub_did_not_sign_or_that_is_older_is_refused(pair: Pair, tmp_path: Path) -> None:

@@ -13,7 +13,8 @@ from annotated_types import Ge
 from kohort.crypto.identity.guarded_files import UNCHANGED, read_guarded
 from kohort.errors import ConfigError
 from kohort.privacy.policy import Policy
-from kohort.runs.config import Plan
+from kohort.runs.config import DataSection, Plan
+from kohort.tables.schema import Schema
 from kohort.tables.sources.opening import absolute
 from kohort.toml import parse_toml
 
@@ -22,6 +23,7 @@ __all__ = [
     "SCHEMA_KEYS",
     "Limits",
     "SiteSection",
+    "SiteSettings",
     "read_settings",
     "section_of",
     "site_template",
@@ -66,6 +68,25 @@ class SiteSection:
     """The cluster of peers this site trains with: a name, or "column:NAME" for the one value all rows have there."""
     seed: int | None = None
     """For tests alone: makes the site's randomness predictable for everybody who knows it."""
+
+
+@dataclass(frozen=True)
+class SiteSettings:
+    """What `site.toml` says.
+
+    Attributes:
+        site: Who the site is, and where its table lies.
+        data: What the columns are, and how the table is read.
+        schema: The columns' roles and domains, for the table it names.
+        policy: What may leave.
+        limits: How often, and by when.
+    """
+
+    site: SiteSection
+    data: DataSection
+    schema: Schema
+    policy: Policy
+    limits: Limits
 
 
 def read_settings(path: Path, *, what: str) -> dict[str, Any]:

@@ -55,6 +55,7 @@ from kohort.transport.deployment.settings import (
     SCHEMA_KEYS,
     Limits,
     SiteSection,
+    SiteSettings,
     read_settings,
     section_of,
     site_template,
@@ -146,12 +147,16 @@ class SiteFolder:
         """The hub this site belongs to."""
         return Invitation.read(self.path / "hub.json", guarded=True)
 
-    def settings(self) -> tuple[SiteSection, Schema, Policy, Limits]:
-        """What `site.toml` says; the schema is for the table it names."""
+    def settings(self) -> SiteSettings:
+        """What `site.toml` says.
+
+        Raises:
+            ConfigError: The file cannot be read, a key is wrong, or the policy names no cap on epsilon and delta.
+        """
         raw = read_settings(self.path / "site.toml", what="site")
         site = section_of(raw, "site", SiteSection, "site.toml")
         low_risk_rule(site.low_risk)  # refuses what cannot be read
-        data = self._data(site)
+        data: DataSection = section_of(raw, "data", DataSection, "site.toml", extra={"table": site.table})
         roles = {key: raw.get("data", {}).get(key, ()) or _EMPTY[key] for key in SCHEMA_KEYS}
         schema = Schema.of(**{**roles, "items": set_names(data.items, data.reading)})
         policy: Policy = section_of(raw, "policy", Policy, "site.toml")
@@ -161,18 +166,20 @@ class SiteFolder:
                     f"site.toml names no policy.{key}: a real site writes down the most it will ever spend",
                     hint=f"Add {key} = {getattr(policy, key):g} under [policy]",
                 )
-        return site, schema, policy, section_of(raw, "limits", Limits, "site.toml")
+        limits: Limits = section_of(raw, "limits", Limits, "site.toml")
+        return SiteSettings(site=site, data=data, schema=schema, policy=policy, limits=limits)
 
     def site_server(self, *, passphrase: str | None = None) -> SiteServer:
         """Everything read and checked: what answers this site's messages."""
         check_folder(self.path)
-        site, declared, policy, limits = self.settings()
+        settings = self.settings()
+        site = settings.site
         identity = self._identity(site, passphrase)
         hub = self._hub(identity)
         holds_keys = identity.name == KEY_HOLDER
-        frame = pl.DataFrame() if holds_keys else self._table(site)
+        frame = pl.DataFrame() if holds_keys else self._table(settings)
         cluster, rule, low = cluster_of(site.cluster, frame), low_risk_rule(site.low_risk), None
-        schema = Schema(columns={}) if holds_keys else _schema_of(declared, frame, rule)
+        schema = Schema(columns={}) if holds_keys else _schema_of(settings.schema, frame, rule)
         if rule is not None:
             frame, low = rule.low_first(frame, schema)
         ledger, receipts, high_water = self._open_ledger(identity, hub)
@@ -181,20 +188,20 @@ class SiteFolder:
             identity=identity,
             frame=check_table(frame, schema, site.name),
             schema=schema,
-            policy=policy,
+            policy=settings.policy,
             roster=self.roster,
             hub=hub,
             streams=lambda store: _streams(site, store, secret),
             low=low,
             low_by_row=rule is not None and rule.by_row,
-            is_read=not holds_keys and self._data(site).reading is not None,
+            is_read=not holds_keys and settings.data.reading is not None,
             is_mapped=bool(site.mapping),
             cluster=cluster,
             openings=OpeningBook(self.path / "openings.jsonl"),
             releases=ReleaseAccount(None if holds_keys else self.path / "releases.jsonl"),
             book=KeyBook(self.path / "openings" if holds_keys else None),
             approve=self.approvals.require,
-            limit=lambda tasks, begins: self._check_limits(limits, tasks, ledger, begins=begins),
+            limit=lambda tasks, begins: self._check_limits(settings.limits, tasks, ledger, begins=begins),
         )
         open_chain(resources, ledger, secret)
         return SiteServer(
@@ -218,18 +225,23 @@ class SiteFolder:
         Raises:
             RefusedError: Policy or limits do not let it out.
         """
-        site, declared, policy, limits = self.settings()
-        identity = self._identity(site, passphrase)
+        settings = self.settings()
+        identity = self._identity(settings.site, passphrase)
         if identity.name == KEY_HOLDER:
             raise ConfigError("a key-holder has no table", hint="Let the sites write their profiles")
-        frame = self._table(site)
+        frame = self._table(settings)
         ledger, receipts, high_water = self._open_ledger(identity, self._hub(identity))
         try:
-            self._check_limits(limits, [PROFILE], ledger, begins=False)
+            self._check_limits(settings.limits, [PROFILE], ledger, begins=False)
             secret = kept_secret(self.path / "ledger.key")
             try:
                 return release_profile(
-                    frame, site=site.name, declared=declared, policy=policy, ledger=ledger, secret=secret
+                    frame,
+                    site=settings.site.name,
+                    declared=settings.schema,
+                    policy=settings.policy,
+                    ledger=ledger,
+                    secret=secret,
                 )
             finally:
                 ledger.seal(receipts=(receipts.length, receipts.head), hub_key=receipts.hub_key)
@@ -254,14 +266,8 @@ class SiteFolder:
             raise
         return ledger, receipts, high_water
 
-    def _data(self, site: SiteSection) -> DataSection:
-        """What `[data]` of `site.toml` says of the table."""
-        raw = read_settings(self.path / "site.toml", what="site")
-        data: DataSection = section_of(raw, "data", DataSection, "site.toml", extra={"table": site.table})
-        return data
-
-    def _table(self, site: SiteSection) -> pl.DataFrame:
-        data = self._data(site)
+    def _table(self, settings: SiteSettings) -> pl.DataFrame:
+        site, data = settings.site, settings.data
         return read_site_table(
             self.path,
             name=site.name,
