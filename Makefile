@@ -10,7 +10,8 @@ E2E_WORKERS ?= 2
 CASES ?= 10000
 COUNT ?= 100
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+# Bytecode is written when a module is first used: most of what torch and Flower install never is.
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
 
 # Where a machine forbids Python to write bytecode, every worker and process of the tests would compile pytest's
 # rewritten modules again: seconds each.

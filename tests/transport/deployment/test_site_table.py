@@ -8,6 +8,7 @@ import tomllib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -24,11 +25,13 @@ from kohort.runs.config import load_plan
 from kohort.runs.simulation import populate
 from kohort.tables.harmonise.mapping import TableMapping
 from kohort.tables.schema import Schema
+from kohort.transport.deployment.backend import FlowerBackend
 from kohort.transport.deployment.files import Invitation
 from kohort.transport.deployment.hub import HubFolder
 from kohort.transport.deployment.site import SiteFolder
 from kohort.transport.deployment.site_run import SiteResources, hub_schema, require_mapping
 from kohort.transport.deployment.site_table import read_site_table
+from kohort.transport.flower.run import FlowerRun
 
 Here = Callable[..., tuple[int, str, str]]
 MAPPING = {"columns": {"sex": {"from": ["Gender"]}}, "values": {"sex": {"F": ["female"], "M": ["male"]}}}
@@ -115,6 +118,20 @@ def test_a_site_reads_sets_and_missing_values_as_the_plan_does(tmp_path: Path) -
     assert here.sort("age")["jobs"].to_list() == simulated.sort("age")["jobs"].to_list() == [["a", "b"]] * 30
     assert here["dose"].null_count() == simulated["dose"].null_count() == 20
     assert here["wards"].to_list() == [["x"]] * 30
+
+
+def test_a_hub_reads_its_test_table_as_the_sites_read_theirs(tmp_path: Path) -> None:
+    rows = "\n".join(f"{20 + number},a|b,{number % 2},x,{'-999' if number % 3 else 5}" for number in range(30))
+    (tmp_path / "test.csv").write_text(f"age,jobs,ill,first,dose\n{rows}\n")
+    roles = {"target": "ill", "features": ["age", "dose"], "items": ["jobs", "wards=first"], "missing": "category"}
+    reading = {"null_values": ["-999"]}
+    plan = load_plan({"data": {"table": "adult", **roles, "reading": reading, "test": str(tmp_path / "test.csv")}})
+    hub = HubFolder.init(tmp_path / "hub", address="127.0.0.1:9092", insecure=True)
+    backend = FlowerBackend(hub=hub, run=cast(FlowerRun, None), identity=Identity.generate("hub"), everyone={})
+    test = backend.populate(plan, Streams.seeded(0)).test
+    assert test["jobs"].to_list() == [["a", "b"]] * 30
+    assert test["wards"].to_list() == [["x"]] * 30
+    assert test["dose"].null_count() == 20
 
 
 def test_a_plan_with_marks_of_missing_values_is_refused_where_the_site_says_nothing_of_them() -> None:

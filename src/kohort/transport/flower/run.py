@@ -12,12 +12,13 @@ from kohort.errors import SiteError
 from kohort.transport.flower.bundle import bundle
 from kohort.transport.flower.client_app import message_bytes, message_content
 from kohort.transport.flower.environment import ACQUIRE_TASK, LONGEST_UPLOAD, hasten, require_flower
+from kohort.transport.flower.pace import Pace
 from kohort.transport.flower.superlink import Connection, control_client, runtime_client
 
 __all__ = ["FlowerRun", "flower_run"]
 
-POLL_SECONDS = 0.2
-"""How often the hub looks for replies; Flower's own `send_and_receive` looks every three seconds."""
+REPLY_POLL = 0.05, 0.2, 0.5
+"""Seconds between the hub's looks for replies: see `Pace`. Flower's own `send_and_receive` looks every three."""
 LAST_LOOK = 0.5
 """Seconds for the parts of a reply that was announced before the deadline, and is looked at after it."""
 
@@ -69,14 +70,16 @@ class FlowerRun:
         ]
         waiting = set(self._grid.push_messages(outgoing)) if outgoing else set()
         came: dict[int, bytes] = {}
+        pace = Pace(*REPLY_POLL)
         _give_up_at(ends)
         while waiting and time.monotonic() < ends:
             for reply in self._grid.pull_messages(waiting):
                 waiting.discard(reply.metadata.reply_to_message_id)
+                pace.touch()
                 if reply.has_content():
                     came[reply.metadata.src_node_id] = message_bytes(reply)
             if waiting:
-                time.sleep(POLL_SECONDS)
+                time.sleep(pace.seconds)
         return came
 
 

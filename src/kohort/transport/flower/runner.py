@@ -27,6 +27,7 @@ from kohort.errors import IntegrityError, KohortError, SiteError
 from kohort.transport.flower.bundle import bundle_hash
 from kohort.transport.flower.client_app import client_app
 from kohort.transport.flower.environment import ACQUIRE_TASK, hasten, quiet
+from kohort.transport.flower.pace import Pace
 
 __all__ = ["BAD_CERTIFICATE", "NODE_FILE", "NOT_LET_IN", "SiteRunner", "error_reply", "supernode_command"]
 
@@ -36,11 +37,12 @@ NOT_LET_IN, BAD_CERTIFICATE = "kohort: the hub did not let this node in", "SSL/T
 """What a SuperNode's log says when hub or site does not believe the other; the second is Flower's own line."""
 TASK_LOST = "kohort: the hub went away in the middle of a message; waiting for it to ask again"
 POLL_VARIABLE = "FLWR_SUPEREXEC_TASK_POLL_INTERVAL"
-BUSY_POLL, IDLE_POLL = 0.1, 1.0
-"""Seconds between looks for a task, within a minute of the last one and later."""
-BUSY_FOR = 60.0
-NODE_POLL = 0.4
-"""Seconds between a SuperNode's looks for a message while a run is under way; Flower looks every three."""
+TASK_POLL = 0.02, 0.1, 1.0
+"""Seconds between a site's looks for a task of its SuperNode, which runs beside it: see `Pace`."""
+NODE_POLL = 0.1, 0.4, 3.0
+"""Seconds between a SuperNode's looks for a message of the hub; Flower looks every three."""
+NODE_GONE = 1.0
+"""Seconds to wait for a SuperNode that starts or ends."""
 HEARTBEAT_AFTER = 5.0
 
 
@@ -69,23 +71,6 @@ def supernode_command(
         str(retries),
         *trust,
     ]
-
-
-class _Pace:
-    """Looks often while something happens, and seldom otherwise."""
-
-    def __init__(self, busy: float, idle: float) -> None:
-        self._busy, self._idle = busy, idle
-        self._last = time.monotonic()
-
-    def touch(self) -> None:
-        """Something happened."""
-        self._last = time.monotonic()
-
-    @property
-    def seconds(self) -> float:
-        """How long to wait before looking again."""
-        return self._busy if time.monotonic() - self._last < BUSY_FOR else self._idle
 
 
 class _TaskToken:
@@ -139,14 +124,14 @@ class SiteRunner:
         client = self._client()
         wanted = AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP])
         fixed = os.environ.get(POLL_VARIABLE)
-        pace = _Pace(BUSY_POLL, IDLE_POLL)
+        pace = Pace(*TASK_POLL)
         try:
             while self.alive():
                 try:
                     self._token.inner = None
                     taken = client.AcquireTask(wanted)
                 except httpx.TransportError:  # the SuperNode is starting, or ending: `alive` knows which
-                    time.sleep(IDLE_POLL)
+                    time.sleep(NODE_GONE)
                     continue
                 if not taken.token:
                     time.sleep(pace.seconds if fixed is None else float(fixed))
@@ -158,7 +143,7 @@ class SiteRunner:
                     # The hub went away in the middle of a message, so the node dropped the task. What was answered is
                     # stored, for when the hub asks again.
                     sys.stderr.write(f"{TASK_LOST}\n")
-                    time.sleep(IDLE_POLL)
+                    time.sleep(NODE_GONE)
                 except KohortError:
                     raise
                 except Exception as error:  # what a hub sends must not end the site's process
@@ -260,7 +245,7 @@ def _supernode() -> None:
     internals: Any = start_client_internal
     if not callable(getattr(internals, "_pull_and_store_message", None)):
         raise SiteError("this Flower is not the pinned one", hint='Install it with: pip install "kohort[flower]"')
-    pace = _Pace(NODE_POLL, 3.0)
+    pace = Pace(*NODE_POLL)
     pull = internals._pull_and_store_message
 
     def pulled(**arguments: Any) -> Any:
