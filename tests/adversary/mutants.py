@@ -630,7 +630,7 @@ MUTANTS = (
     Mutant(
         "checked totals: pads",
         "crypto/sums/checked.py",
-        'return int(stream(_key(secret, transcript, b"pad" + site.encode()), 1)[0])',
+        'return int(stream(_key(root, b"pad" + site.encode()), 1)[0])',
         "return 0",
         COUNTING, "three_times",
     ),

@@ -17,7 +17,7 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from kohort.crypto.suites import expand, extract
-from kohort.crypto.sums.modular import P61, multiply
+from kohort.crypto.sums.modular import P61, multiply, total
 from kohort.crypto.sums.scheme import Integers
 from kohort.errors import IntegrityError
 
@@ -39,7 +39,8 @@ def with_check(secret: bytes, transcript: bytes, site: str, vector: Integers) ->
     Returns:
         The vector with its check value at the end.
     """
-    check = (_weighted(secret, transcript, vector) + _pad(secret, transcript, site)) % P61
+    root = _root(secret, transcript)
+    check = (_weighted(root, vector) + _pad(root, site)) % P61
     return np.append(vector, np.uint64(check))
 
 
@@ -60,11 +61,11 @@ def proven_total(secret: bytes, transcript: bytes, sites: Sequence[str], announc
     """
     if len(announced) < CHECKS or (announced >= np.uint64(P61)).any():
         raise IntegrityError("an announced total cannot be the result of a checked sum")
-    total = announced[:-CHECKS]
-    wanted = _weighted(secret, transcript, total) + sum(_pad(secret, transcript, site) for site in sites)
+    root, vector = _root(secret, transcript), announced[:-CHECKS]
+    wanted = _weighted(root, vector) + sum(_pad(root, site) for site in sites)
     if wanted % P61 != int(announced[-1]):
         raise IntegrityError("an announced total is not the sum of what the listed sites contributed")
-    return total
+    return vector
 
 
 def sealed(secret: bytes, transcript: bytes, vector: Integers) -> Integers:
@@ -81,25 +82,25 @@ def sealed(secret: bytes, transcript: bytes, vector: Integers) -> Integers:
     Returns:
         Numbers of the same length; `with_check` comes after this.
     """
-    seal = stream(_key(secret, transcript, b"seal"), len(vector))
+    seal = stream(_key(_root(secret, transcript), b"seal"), len(vector))
     return (vector + seal) % np.uint64(P61)
 
 
-def unsealed(secret: bytes, transcript: bytes, sites: int, total: Integers) -> Integers:
+def unsealed(secret: bytes, transcript: bytes, sites: int, opened: Integers) -> Integers:
     """The inverse of `sealed`, for a total.
 
     Args:
         secret: What the sites share.
         transcript: What binds the sum.
         sites: How many sites are in the total; `proven_total` showed that it is over them.
-        total: The total without its check value.
+        opened: The total without its check value.
 
     Returns:
         The total of the vectors.
     """
-    seal = stream(_key(secret, transcript, b"seal"), len(total))
+    seal = stream(_key(_root(secret, transcript), b"seal"), len(opened))
     all_seals = multiply(seal, np.full(len(seal), sites, dtype=np.uint64))
-    return (total + (np.uint64(P61) - all_seals)) % np.uint64(P61)
+    return (opened + (np.uint64(P61) - all_seals)) % np.uint64(P61)
 
 
 def to_residues(signed: Integers) -> Integers:
@@ -127,18 +128,22 @@ def from_residues(residues: Integers) -> Integers:
     return np.where(numbers > P61 // 2, numbers - P61, numbers).view(np.uint64)
 
 
-def _weighted(secret: bytes, transcript: bytes, vector: Integers) -> int:
+def _root(secret: bytes, transcript: bytes) -> bytes:
+    """What the keys of one sum come from."""
+    return extract(b"kohort checked total" + transcript, secret)
+
+
+def _weighted(root: bytes, vector: Integers) -> int:
     """<r, vector> modulo 2^61 - 1."""
-    weights = stream(_key(secret, transcript, b"weights"), len(vector))
-    return sum(map(int, multiply(weights, vector))) % P61
+    return total(multiply(stream(_key(root, b"weights"), len(vector)), vector))
 
 
-def _pad(secret: bytes, transcript: bytes, site: str) -> int:
-    return int(stream(_key(secret, transcript, b"pad" + site.encode()), 1)[0])
+def _pad(root: bytes, site: str) -> int:
+    return int(stream(_key(root, b"pad" + site.encode()), 1)[0])
 
 
-def _key(secret: bytes, transcript: bytes, purpose: bytes) -> bytes:
-    return expand(extract(b"kohort checked total" + transcript, secret), purpose, 32)
+def _key(root: bytes, purpose: bytes) -> bytes:
+    return expand(root, purpose, 32)
 
 
 def stream(key: bytes, count: int) -> Integers:

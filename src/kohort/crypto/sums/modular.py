@@ -15,6 +15,7 @@ __all__ = [
     "residues",
     "split_limbs",
     "subtract",
+    "total",
 ]
 
 P61 = 2**61 - 1
@@ -32,8 +33,8 @@ Limbs = NDArray[np.float64]
 
 def add(left: Integers, right: Integers, modulus: int) -> Integers:
     """left + right; `modulus` 0 means 2^64."""
-    total = left + right
-    return total if modulus == 0 else _reduced(total)
+    words = left + right
+    return words if modulus == 0 else _reduced(words)
 
 
 def subtract(left: Integers, right: Integers, modulus: int) -> Integers:
@@ -80,6 +81,12 @@ def multiply(left: Integers, right: Integers | np.uint64) -> Integers:
     return _fold(np.uint64(2) * (high * upper) + low * lower + _times_half(high * lower + low * upper))
 
 
+def total(numbers: Integers) -> int:
+    """The sum of residues modulo 2^61 - 1, exact for up to 2^32 of them: their halves of 32 bits are added apart."""
+    high, low = numbers >> np.uint64(32), numbers & np.uint64(2**32 - 1)
+    return ((int(high.sum()) << 32) + int(low.sum())) % P61
+
+
 def join_halves(high: Integers, low: Integers) -> Integers:
     """high 2^31 + low modulo 2^61 - 1, for sums of halves (each below 2^61)."""
     return _fold(_times_half(high) + low)
@@ -115,12 +122,12 @@ def matrix_product(left: Limbs, right: Integers) -> Integers:
         raise ValueError(f"a sum of {terms} products is not exact in floating point")
     beside = np.concatenate(list(split_limbs(right)), axis=1)
     products = (left.reshape(-1, terms) @ beside).astype(np.uint64).reshape(_LIMBS, rows, _LIMBS, -1)
-    total = np.zeros((rows, right.shape[1]), dtype=np.uint64)
+    product = np.zeros((rows, right.shape[1]), dtype=np.uint64)
     for weight in range(2 * _LIMBS - 1):
         places = [low for low in range(_LIMBS) if 0 <= weight - low < _LIMBS]
         part = _fold(np.sum([products[low, :, weight - low] for low in places], axis=0, dtype=np.uint64))
-        total = add(total, multiply(part, np.uint64(pow(2, 21 * weight, P61))), P61)
-    return total
+        product = add(product, multiply(part, np.uint64(pow(2, 21 * weight, P61))), P61)
+    return product
 
 
 def _times_half(numbers: Integers) -> Integers:
