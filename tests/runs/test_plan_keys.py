@@ -245,6 +245,11 @@ def test_another_model_kind_or_split_leaves_out_its_sections_keys(plan_file: Pat
     assert read_plan(plan_file, overrides=["sites.split=files"]).ignored == ("sites.count",)
 
 
+def test_a_model_kind_that_is_trained_otherwise_leaves_out_the_keys_of_training() -> None:
+    found = read_plan(DOCS.parent / "examples" / "silo.toml", overrides=["model.kind=additive"])
+    assert {"train.batch", "train.lr", "train.rounds"} <= set(found.ignored)
+
+
 def test_a_sweep_over_methods_leaves_out_what_each_does_not_read(plan_file: Path) -> None:
     sweeps = [Sweep("method.name", ("fedavg", "oneshot")), Sweep("train.hub", ("plain", "momentum"))]
     found = {(one.plan.method, one.plan.train.hub): one.plan.ignored for one in variants_of(plan_file, sweeps)}

@@ -39,11 +39,20 @@ def test_the_number_of_sites_is_that_of_the_tables_and_unknown_for_a_column() ->
 def test_what_is_asked_for_wins() -> None:
     federation = Federation(rows(), target="y", sites=5)
     assert secure_of(federation, secure=None) is None
+    assert secure_of(federation, secure="none") is None
     assert secure_of(federation, secure={"sum": "bfv"}) == "bfv"
     assert secure_of(federation, dp={"epsilon": 1.0, "delta": 1e-5}) == "masks"  # noise in shares inside the sum
     assert secure_of(federation, dp={"epsilon": 1.0, "delta": 1e-5}, lr=0.1) is None  # noise at every site
     assert secure_of(federation, "oneshot") == "bfv"  # a method with a sum of its own keeps it
     assert federation.plan("central").method == "central"
+
+
+@pytest.mark.parametrize(("sites", "asked", "said"), [(2, {}, "three sites"), (3, {"secure": "none"}, "masks")])
+def test_averaging_in_clear_is_said_aloud(sites: int, asked: dict[str, Any], said: str) -> None:
+    tables = {f"site-{number}": rows() for number in range(sites)}
+    found = Federation(tables, target="y", policy={"min_rows": 1}).run("fedavg", rounds=1, **asked)
+    [warning] = [text for text in found.warnings if "averaged in clear" in text]
+    assert said in warning
 
 
 def test_what_needs_each_sites_update_names_both_keys_and_the_way_out() -> None:

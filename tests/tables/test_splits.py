@@ -7,7 +7,7 @@ from tests.support.examples import examples
 
 from kohort.errors import ConfigError, DataError
 from kohort.tables.draws import spread_by_dirichlet
-from kohort.tables.splits import assign_sites, assignment_of_parts, hold_out
+from kohort.tables.splits import assign_sites, assignment_of_parts, hold_out, persons_of
 
 
 def rng(seed: int = 0) -> np.random.Generator:
@@ -268,3 +268,26 @@ def test_hold_out_limits() -> None:
             hold_out(5, share, rng())
     with pytest.raises(DataError):
         hold_out(1, 0.3, rng())
+
+
+def test_nobody_is_held_out_in_part() -> None:
+    column = pl.Series([f"p{number % 40}" if number % 7 else None for number in range(300)])
+    persons = persons_of(column)
+    assert persons is not None
+    mask = hold_out(300, 0.3, rng(), persons)
+    assert abs(int(mask.sum()) - 90) <= 4
+    sides = (
+        pl.DataFrame({"person": column, "held": mask}).drop_nulls().group_by("person").agg(pl.col("held").n_unique())
+    )
+    assert sides["held"].to_list() == [1] * sides.height
+    assert len(set(persons[column.is_null().to_numpy()])) == column.null_count(), "rows without a person are apart"
+
+
+def test_persons_of_one_row_each_are_held_out_as_rows_are() -> None:
+    assert persons_of(pl.Series(["c", "a", None, "b", None])) is None
+    assert (hold_out(50, 0.3, rng(), np.arange(50)) == hold_out(50, 0.3, rng())).all()
+
+
+def test_one_person_cannot_be_divided() -> None:
+    with pytest.raises(DataError, match="person"):
+        hold_out(5, 0.3, rng(), np.zeros(5, dtype=np.int64))

@@ -171,6 +171,8 @@ class Result:
     keep_days: int | None = None
     """How long the hub may keep what it received; None where the plan says nothing."""
     notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    """What a reader of the figures must see; shown beside them."""
     claim: DP | None = None
     """What noise the hub added itself promises of the model; what sites promise stands in their ledgers."""
     files: Mapping[str, bytes] = field(default_factory=dict)

@@ -322,7 +322,7 @@ def read_plan(
     """The plan of a TOML file, with `a.b=value` overrides applied.
 
     Where `overrides` choose another method, keys of the file that it does not read are left out and named in
-    `Plan.notes`; likewise keys of `[model]` for another model kind, and of `[sites]` for another split.
+    `Plan.notes`; likewise for another model kind, and keys of `[sites]` for another split.
 
     Args:
         path: The file.
@@ -428,7 +428,8 @@ def _droppable(raw: Mapping[str, Any], plan: Plan, overrides: Sequence[str], *, 
     """The keys of `plan` that are not read because `overrides` chose another method, model kind or split."""
     now = plan.to_mapping()
     chosen = {key for key, usual in _CHOOSERS.items() if _value_of(now, key) != (_value_of(raw, key) or usual)}
-    sections = set(_READ_BY_CHOICE) if METHOD_NAME in chosen else {key.partition(".")[0] for key in chosen}
+    all_sections = chosen & {METHOD_NAME, "model.kind"}  # another model kind may be trained otherwise
+    sections = set(_READ_BY_CHOICE) if all_sections else {key.partition(".")[0] for key in chosen}
     unread = {key for key in plan.unread() if key.partition(".")[0] in _READ_BY_CHOICE}
     set_here = {_two_parts(place_of(override)) for override in overrides}
     of_file = {key for key in unread - set_here if key.partition(".")[0] in sections}

@@ -18,7 +18,7 @@ from kohort.rng import Streams
 from kohort.runs.backend import Simulation
 from kohort.runs.config import Plan
 from kohort.runs.simulation import Population
-from kohort.tables.splits import hold_out
+from kohort.tables.splits import hold_out, persons_of
 
 __all__ = ["HELD_OUT", "Rehearsal", "low_risk_only"]
 
@@ -61,19 +61,22 @@ def low_risk_only(whole: Population, streams: Streams) -> Population:
     if total < 2:
         raise DataError(f"{total} rows of low risk cannot be tried out on", hint="Raise sites.low_risk")
     generator = streams.generator("rehearsal")
-    is_test = hold_out(total, HELD_OUT, generator)
+    of_low = np.concatenate(
+        [start + np.arange(count) for start, count in zip(whole.starts[:-1], whole.low, strict=True)]
+    )
+    identifiers = whole.schema.identifiers
+    persons = persons_of(whole.frame[identifiers[0]][of_low]) if identifiers else None
+    is_test = hold_out(total, HELD_OUT, generator, persons)
+    parts = np.split(is_test, np.cumsum(whole.low)[:-1])
     places, sizes, low, test_places, test_sites = [], [], [], [], []
-    reached = 0
-    for name, start, end, count in zip(whole.names, whole.starts[:-1], whole.starts[1:], whole.low, strict=True):
-        own = start + generator.permutation(int(count))
-        aside = is_test[reached : reached + int(count)]
-        reached += int(count)
-        kept = own[~aside]
+    for name, start, end, part in zip(whole.names, whole.starts[:-1], whole.starts[1:], parts, strict=True):
+        order = generator.permutation(len(part))
+        kept = start + order[~part[order]]
         places.append(kept)
         sizes.append(len(kept))
-        low.append(round(len(kept) * int(count) / int(end - start)))
-        test_places.append(own[aside])
-        test_sites += [name] * int(aside.sum())
+        low.append(round(len(kept) * len(part) / int(end - start)))
+        test_places.append(start + order[part[order]])
+        test_sites += [name] * int(part.sum())
     stays = np.flatnonzero(sizes)
     notes = (
         *whole.notes,

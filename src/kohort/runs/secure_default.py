@@ -104,6 +104,8 @@ def in_clear(plan: Plan, sites: int) -> list[str]:
     Returns:
         One sentence for federated averaging without a secure sum and without a budget; nothing otherwise.
     """
-    if plan.method != NETWORKS or sites < MIN_SITES or plan.config.secure is not None or plan.config.dp is not None:
+    if plan.method != NETWORKS or sites < 2 or plan.config.secure is not None or plan.config.dp is not None:
         return []
+    if sites < MIN_SITES:
+        return ["updates were averaged in clear, where a lying hub can read rows: a secure sum needs three sites"]
     return ['updates were averaged in clear, where a lying hub can read rows: add [method.secure] and sum = "masks"']

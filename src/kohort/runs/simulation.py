@@ -32,7 +32,7 @@ from kohort.tables.reading import declare_missing
 from kohort.tables.roles import is_measured, suspected
 from kohort.tables.schema import Role, Schema
 from kohort.tables.sources.opening import is_source
-from kohort.tables.splits import Assignment, assign_sites, assignment_of_parts, hold_out, mark_low_risk
+from kohort.tables.splits import Assignment, assign_sites, assignment_of_parts, hold_out, mark_low_risk, persons_of
 
 __all__ = ["Population", "populate", "schema_of", "with_balanced_classes"]
 
@@ -163,8 +163,11 @@ def populate(plan: Plan, streams: Streams, *, tables: dict[str, pl.DataFrame] | 
     read = _read(plan, streams, tables)
     frame, schema, assignment = read.frame, read.schema, read.assignment
     notes, left_out = [*read.notes, *assignment.notes], list(read.left_out)
-    is_test, test, test_sites = _hold_out(plan, streams, frame, schema, assignment)
-    at_hub = _hub_share(plan, streams, is_test)
+    persons = persons_of(frame[schema.identifiers[0]]) if schema.identifiers else None
+    is_test, test, test_sites = _hold_out(plan, streams, frame, schema, assignment, persons)
+    at_hub = _hub_share(plan, streams, is_test, persons)
+    if persons is not None and (is_test.any() or at_hub.any()):
+        notes.append(f"rows are held out by person ({schema.identifiers[0]}): nobody is in both parts")
     at_sites = ~is_test & ~at_hub
     site = assignment.site[at_sites]
     low = np.zeros(len(site), dtype=bool) if assignment.low_risk is None else assignment.low_risk[at_sites]
@@ -193,12 +196,15 @@ def populate(plan: Plan, streams: Streams, *, tables: dict[str, pl.DataFrame] | 
     )
 
 
-def _hub_share(plan: Plan, streams: Streams, is_test: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def _hub_share(
+    plan: Plan, streams: Streams, is_test: NDArray[np.bool_], persons: NDArray[np.int64] | None
+) -> NDArray[np.bool_]:
     """The training rows that the hub keeps for validation (`train.reject`), as a mask."""
     chosen = np.zeros(len(is_test), dtype=bool)
     if plan.data.validation is not None:
         training = np.flatnonzero(~is_test)
-        chosen[training] = hold_out(len(training), plan.data.validation, streams.generator("validation"))
+        own = None if persons is None else np.unique(persons[training], return_inverse=True)[1]
+        chosen[training] = hold_out(len(training), plan.data.validation, streams.generator("validation"), own)
     return chosen
 
 
@@ -418,7 +424,12 @@ def _rows_left_out(parts: list[tuple[pl.DataFrame, pl.DataFrame]], schema: Schem
 
 
 def _hold_out(
-    plan: Plan, streams: Streams, frame: pl.DataFrame, schema: Schema, assignment: Assignment
+    plan: Plan,
+    streams: Streams,
+    frame: pl.DataFrame,
+    schema: Schema,
+    assignment: Assignment,
+    persons: NDArray[np.int64] | None,
 ) -> tuple[NDArray[np.bool_], pl.DataFrame, tuple[str, ...] | None]:
     share: Any = plan.data.test
     if isinstance(share, str):
@@ -430,7 +441,7 @@ def _hold_out(
         return np.zeros(frame.height, dtype=bool), usable_rows(table, schema, plan), None
     if share == 0:
         return np.zeros(frame.height, dtype=bool), frame.clear(), None
-    is_test = hold_out(frame.height, share, streams.generator("test"))
+    is_test = hold_out(frame.height, share, streams.generator("test"), persons)
     if not is_test.any() or is_test.all():
         raise DataError(f"{frame.height} rows cannot be split into training and test rows", hint="Change data.test")
     names = np.asarray(assignment.names)

@@ -25,6 +25,7 @@ __all__ = [
     "below_rule",
     "hold_out",
     "mark_low_risk",
+    "persons_of",
     "rows_below",
 ]
 
@@ -199,31 +200,54 @@ def assignment_of_parts(lengths: Sequence[int], names: Sequence[str]) -> Assignm
     return Assignment(site=np.repeat(np.arange(len(lengths)), lengths), names=tuple(names))
 
 
-def hold_out(n: int, share: float, generator: np.random.Generator) -> NDArray[np.bool_]:
+def persons_of(column: pl.Series) -> NDArray[np.int64] | None:
+    """The person each row is about, numbered from 0 on in the order of their first rows.
+
+    Args:
+        column: The identifier of a person. A row without one is about a person of its own.
+
+    Returns:
+        The numbers; None where nobody has several rows.
+    """
+    row, named = pl.col("row"), column.alias("person").to_frame().with_row_index("row")
+    first = named.select(pl.when(pl.col("person").is_null()).then(row).otherwise(row.first().over("person")))
+    starts, persons = np.unique(first.to_series().to_numpy(), return_inverse=True)
+    return None if len(starts) == len(column) else persons.astype(np.int64)
+
+
+def hold_out(
+    n: int, share: float, generator: np.random.Generator, persons: NDArray[np.int64] | None = None
+) -> NDArray[np.bool_]:
     """Choose rows at random to test on.
 
     Args:
         n: Number of rows.
         share: Share of the rows to hold out; both parts keep at least one row unless it is 0.
         generator: Source of randomness.
+        persons: The person each row is about, from 0 on; all rows of a person are on one side. By default every row is
+            about another one.
 
     Returns:
-        A mask with round(share * n) rows set.
+        A mask with round(share * n) rows set; with persons of several rows, as near to it as whole persons allow.
 
     Raises:
         ConfigError: The share is not in [0, 1).
-        DataError: There are fewer than two rows to divide.
+        DataError: There are fewer than two rows, or persons, to divide.
     """
     if not 0 <= share < 1:
         raise ConfigError(f"a held-out share of {share} is not a share", hint="Use a number from 0 up to, not with, 1")
-    mask = np.zeros(n, dtype=bool)
     if share == 0:
-        return mask
-    if n < 2:
-        raise DataError(f"{n} row(s) cannot be split into training and test", hint="Give more rows, or test = 0")
-    held = min(max(round(share * n), 1), n - 1)
-    mask[generator.permutation(n)[:held]] = True
-    return mask
+        return np.zeros(n, dtype=bool)
+    persons = np.arange(n) if persons is None else persons
+    sizes = np.bincount(persons)
+    if len(sizes) < 2:
+        what = "row(s)" if len(sizes) == n else "person(s)"
+        raise DataError(f"{len(sizes)} {what} cannot be split into training and test", hint="Give more, or test = 0")
+    order = generator.permutation(len(sizes))
+    reached = np.cumsum(sizes[order])[:-1]
+    chosen = np.zeros(len(sizes), dtype=bool)
+    chosen[order[: 1 + int(np.argmin(np.abs(reached - round(share * n))))]] = True
+    return chosen[persons]
 
 
 def _check_request(frame: pl.DataFrame, request: _SplitRequest) -> None:

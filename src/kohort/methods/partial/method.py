@@ -198,6 +198,7 @@ def protocol(config: Partial, hub: Hub) -> ProtocolGenerator:
             received=stages.received,
             keep_days=config.gate.keep_days,
             notes=notes,
+            warnings=(*_warnings(config, stages), *learned.warnings),
             unlearned=_unlearned(hub, stages),
         )
     weights = hub.network.start(hub.streams.generator("start"))
@@ -210,6 +211,7 @@ def protocol(config: Partial, hub: Hub) -> ProtocolGenerator:
         received=stages.received,
         keep_days=config.gate.keep_days,
         notes=_notes(config, hub, stages),
+        warnings=_warnings(config, stages),
         unlearned=_unlearned(hub, stages),
     )
 
@@ -235,6 +237,7 @@ def _over_sums(config: Partial, hub: Hub, stages: _Stages) -> ProtocolGenerator:
         received=stages.received,
         keep_days=config.gate.keep_days,
         notes=_notes(config, hub, stages),
+        warnings=_warnings(config, stages),
         unlearned=_unlearned(hub, stages),
     )
 
@@ -272,13 +275,18 @@ def _unlearned(hub: Hub, stages: _Stages) -> int:
     return sum(hub.rows.get(site, 0) - sent.get(site, 0) for site in hub.sites if site not in stages.group.sites)
 
 
+def _warnings(config: Partial, stages: _Stages) -> tuple[str, ...]:
+    """What is to be seen where the gate decided nothing."""
+    if stages.received is not None:
+        return ()
+    what = "the run was federated averaging" if learner_of(config) is None else "sites learned from all of their rows"
+    return (f"no row passed the gate: {what}. See how many rows would pass: kohort gate PLAN --forecast",)
+
+
 def _notes(config: Partial, hub: Hub, stages: _Stages) -> tuple[str, ...]:
     rows, received, trainers = sum(hub.rows.values()), stages.received, stages.group.sites
     if received is None:
-        what = (
-            "the run was federated averaging" if learner_of(config) is None else "sites learned from all of their rows"
-        )
-        return (f"no row passed the gate: {what}",)
+        return ()
     notes = [f"{received.height:,} of {rows:,} rows were shared, {config.gate.released}"]
     if config.gate.released == "raw":
         alone = received.drop(SENDER, BATCH).is_unique().sum()

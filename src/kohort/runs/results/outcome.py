@@ -305,7 +305,7 @@ def outcome_of(
     costs = engine.costs
     ended = "the run ended among peers: the clusters' models stay with their sites, the hub has none"
     ending = (ended,) if isinstance(model, NoCommonModel) else ()
-    warnings = (*judged.warnings, *in_clear(plan, len(hub.sites)), *ending)
+    warnings = (*judged.warnings, *in_clear(plan, len(hub.sites)), *result.warnings, *ending)
     refused = {item.site: item.reason for item in engine.excluded if item.kind == "refused"}
     dropped = {item.site: item.reason for item in engine.excluded if item.kind != "refused"}
     figures = figures_of_ledger(ledger)
