@@ -141,7 +141,7 @@ def run(
     measured, judged_rows, more = judged_model(model, site_models, population, usable)
     test, notes = population.test.filter(pl.Series(judged_rows)), (*notes, *more)
     metrics = {} if measured is None else _evaluate(measured, population, judged_rows)
-    remarks = _with_gain(model.remarks(test), metrics, plan, streams, place)
+    remarks = _with_gain((measured or model).remarks(test), metrics, plan, streams, place)
     outcome = outcome_of(
         plan=plan,
         backend=place.name,

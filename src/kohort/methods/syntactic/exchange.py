@@ -143,7 +143,9 @@ def _place(site: Site, request: Request) -> Release:
     if mine.to_bytes() != own.mapping.to_bytes():
         raise IntegrityError(f"the hub hands out classes of site {site.name!r} that it did not publish")
     state = site.state(MappingState)
-    state.known = tuple(known.values())
+    # In the same order at every site: of classes that cost the same the first is taken.
+    members = members_of(site, request) if "inbox" in blobs else tuple(known)
+    state.known = tuple(known[name] for name in members if name in known)
     counted = place_rows(
         site.table.rows(),
         own,

@@ -12,7 +12,7 @@ schema than the encoder's are an IntegrityError.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -57,6 +57,23 @@ class MappedEncoder(Encoder):
                 raise IntegrityError(f"the mapping of site {mapping.site!r} is for another schema", hint=hint)
         # Disagreeing mappings and weights are found here and not at the first row.
         column_weights(self.classes_known, self.weights)
+
+    @classmethod
+    def over(
+        cls, plain: Encoder, mappings: Sequence[SiteMapping], *, weights: Mapping[str, float] | None = None
+    ) -> MappedEncoder:
+        """An encoder that places rows under classes and then encodes them as another one does.
+
+        Args:
+            plain: The encoder of rows as they are.
+            mappings: The classes, one a site and data version.
+            weights: What a loss in each column counts; None: all count alike.
+
+        Raises:
+            IntegrityError: A mapping is for another schema.
+            ConfigError: The weights do not fit the columns.
+        """
+        return cls(plain.schema, plain.domain, plain.encoding, plain.dtype, mappings=tuple(mappings), weights=weights)
 
     @cached_property
     def classes_known(self) -> JointMapping:
@@ -122,14 +139,7 @@ class MappedEncoder(Encoder):
         weights = mapping.get(WEIGHTS)
         if weights is not None and not isinstance(weights, dict):
             raise ConfigError("this is not a stored encoder", hint="Use what Encoder.to_mapping gave")
-        return cls(
-            plain.schema,
-            plain.domain,
-            plain.encoding,
-            plain.dtype,
-            mappings=tuple(SiteMapping.from_bytes(text.encode(), schema=own) for text in texts),
-            weights=weights,
-        )
+        return cls.over(plain, [SiteMapping.from_bytes(text.encode(), schema=own) for text in texts], weights=weights)
 
 
 def encode_in_classes(

@@ -4,7 +4,7 @@ and trains on the anonymised rows. A new row is mapped to the class that fits it
 
 Threat model: the hub and the other sites are honest but curious. They see every site's weights, row counts and classes.
 An attacker who knows a person's quasi-identifiers and up to m of their items finds at least k matching rows, or none.
-With `share = "peers"` the hub relays the classes encrypted and cannot read them.
+With `share = "peers"` the hub relays the classes encrypted and cannot read them; sites predict with them.
 
 Guarantee: KKm of the classes, verified by the checker at the site; Aggregate of the rows for the weights. A site whose
 policy demands a larger k than the plan uses that k; a site that cannot reach it takes no part.
@@ -55,6 +55,7 @@ from kohort.methods.syntactic.exchange import (
 from kohort.methods.syntactic.mapped_encoder import MappedEncoder, encode_released, labels_of
 from kohort.methods.syntactic.mapped_model import MappedModel
 from kohort.methods.syntactic.mapping.tables import column_ncp
+from kohort.methods.syntactic.site_model import handed_to_sites, keep_step
 from kohort.models.network_model import NetworkModel
 from kohort.models.options import FloatArray
 from kohort.models.rows import with_target
@@ -169,18 +170,12 @@ def protocol(config: Syntactic, hub: Hub) -> ProtocolGenerator:
     encoder = None
     if config.share == "hub":
         mappings, placed = yield from published_to_hub(hub, least_k=config.anonymise.k)
-        encoder = MappedEncoder(
-            hub.encoder.schema,
-            hub.encoder.domain,
-            hub.encoder.encoding,
-            hub.encoder.dtype,
-            mappings=mappings,
-            weights=mapping_weights(config.anonymise.importance),
-        )
+        encoder = MappedEncoder.over(hub.encoder, mappings, weights=mapping_weights(config.anonymise.importance))
     else:
         placed = yield from sealed_to_peers(hub)
     weights = hub.network.start(hub.streams.generator("start"))
     ended: RoundsResult = yield from _seen_through(hub, encoder, federated_rounds(hub, weights))
+    kept_by = () if encoder is not None else (yield from handed_to_sites(hub, ended.weights))
     ks = replies.metric("k")
     facts = _facts(placed, classes=int(replies.metric("classes").sum()), k=int(ks.min()), m=config.anonymise.m)
     facts["ncp"] = _losses(hub.approved.schema, encoder, placed)
@@ -190,6 +185,7 @@ def protocol(config: Syntactic, hub: Hub) -> ProtocolGenerator:
         stopped_by=ended.stopped_by,
         notes=_notes(placed, facts, hidden=encoder is None, largest_k=int(ks.max())),
         facts=facts,
+        kept_by=kept_by,
     )
 
 
@@ -246,7 +242,8 @@ def _notes(placed: Placed, facts: dict[str, Any], *, hidden: bool, largest_k: in
         notes.append(f"{placed.suppressed:,} of {placed.items:,} items were suppressed and not trained on")
     if hidden:
         notes.append(
-            "the hub has no classes: it measured test rows as they are, and only the sites can place rows under them"
+            "the hub has no classes: what it measured in each round is of test rows as they are. The sites have the "
+            "model with the classes, and predict with it"
         )
     return tuple(notes)
 
@@ -279,7 +276,8 @@ def _check(config: Syntactic, schema: Schema) -> None:
 
 
 def contract(approved: ApprovedPlan) -> Contract:
-    """The counts after anonymisation, the classes to the hub or to the peers, then weights once per round."""
+    """The counts after anonymisation, the classes to the hub or to the peers, then weights once per round; a site whose
+    classes went to the peers then keeps the model."""
     config: Syntactic = approved.config
     classes = (KKm(k=config.anonymise.k, m=config.anonymise.m, verified=True),)
     counts = Step(
@@ -299,7 +297,7 @@ def contract(approved: ApprovedPlan) -> Contract:
         rows=True,
     )
     placed = replace(placed, rounds=range(1, 2))
-    return Contract.of([counts], [keys_step()], [sealed], [placed], [training_step(approved)])
+    return Contract.of([counts], [keys_step()], [sealed], [placed], [training_step(approved)], [keep_step()])
 
 
 def reads(config: Syntactic) -> Reads:
