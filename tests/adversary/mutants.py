@@ -828,7 +828,7 @@ MUTANTS = (
     Mutant("classes: counts among classes of others", "methods/syntactic/exchange.py",
            "    numbers = (counted.rows, counted.own, counted.dearer,",
            "    joint = union(state.known)\n"
-           "    among = map_rows(site.table.rows(), joint, tree=site.plan.schema.items_tree).site_of\n"
+           "    among = map_rows(site.table.rows(), joint, tree=items_tree(site.plan.schema)).site_of\n"
            "    numbers = (counted.rows, int((among == joint.sites.index(site.name)).sum()), counted.dearer,",
            f"{HERE}/test_invented_classes.py", "tells_nothing"),
     Mutant("classes: the checker's word on items", "anonymity/itemsets/kkm.py",

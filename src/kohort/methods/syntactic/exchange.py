@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from kohort.errors import IntegrityError, SiteError
 from kohort.methods.syntactic.anonymising import mapping_weights
+from kohort.methods.syntactic.item_columns import items_tree, joined
 from kohort.methods.syntactic.mapping.assign import costs, map_rows
 from kohort.methods.syntactic.mapping.build import union
 from kohort.methods.syntactic.mapping.mapping import SiteMapping
@@ -147,10 +148,10 @@ def _place(site: Site, request: Request) -> Release:
     members = members_of(site, request) if "inbox" in blobs else tuple(known)
     state.known = tuple(known[name] for name in members if name in known)
     counted = place_rows(
-        site.table.rows(),
+        joined(site.table.rows(), site.plan.schema),
         own,
         weights=mapping_weights(site.plan.config.anonymise.importance),
-        tree=site.plan.schema.items_tree,
+        tree=items_tree(site.plan.schema),
     )
     numbers = (counted.rows, counted.own, counted.dearer, counted.suppressed, counted.items, counted.lost)
     metrics = dict(zip(_COUNTS, numbers, strict=True))

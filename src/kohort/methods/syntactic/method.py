@@ -52,6 +52,7 @@ from kohort.methods.syntactic.exchange import (
     published_to_hub,
     sealed_to_peers,
 )
+from kohort.methods.syntactic.item_columns import apart, items_tree, joined, joint_items
 from kohort.methods.syntactic.mapped_encoder import MappedEncoder, encode_released, labels_of
 from kohort.methods.syntactic.mapped_model import MappedModel
 from kohort.methods.syntactic.mapping.tables import column_ncp
@@ -98,7 +99,7 @@ def _anonymise(site: Site, request: Request) -> Release:
 
     approved, encoder = site.plan, _encoder(site)
     config: Syntactic = approved.config
-    schema, frame = approved.schema, site.table.rows()
+    schema, frame = approved.schema, joined(site.table.rows(), approved.schema)
     k = max(config.anonymise.k, site.policy.min_k)
     codes = pl.Series(CODES, encoder.target(frame))
     made = anonymise_rows(frame, schema, config.anonymise, k=k, codes=codes)
@@ -110,7 +111,7 @@ def _anonymise(site: Site, request: Request) -> Release:
         k=k,
         m=config.anonymise.m,
         quasi=schema.quasi,
-        items=next(iter(schema.items), None),
+        items=joint_items(schema),
         classes=made.result.cluster,
         members=item_members(made.result, schema, encoder.domain),
         hierarchies=quasi_hierarchies(schema, encoder.domain),
@@ -135,8 +136,8 @@ def _anonymise(site: Site, request: Request) -> Release:
         )
         keep_published(site, published)
     else:
-        taxonomies = labels_of(mapping)
-        rows = replace(rows, soft=soft_columns(encoder, made.released, x, taxonomies, tuple(taxonomies)))
+        taxonomies, released = labels_of(mapping, schema), apart(made.released, schema)
+        rows = replace(rows, soft=soft_columns(encoder, released, x, taxonomies, tuple(taxonomies)))
     site.training_rows = rows
     return Release(
         payload=Payload(metrics={"rows": rows.count, "classes": mapping.count, "k": k}),
@@ -157,7 +158,7 @@ def protocol(config: Syntactic, hub: Hub) -> ProtocolGenerator:
     """Let every site anonymise its rows and publish its classes, then run federated averaging on the anonymised rows.
 
     Raises:
-        ConfigError: The plan has no quasi-identifier, several columns of items, or roles that contradict each other.
+        ConfigError: The plan has nothing to anonymise, or roles that contradict each other.
     """
     _check(config, hub.approved.schema)
     replies: Replies = yield Ask(task=ANONYMISE, to=hub.sites, expect=Expect(metrics=("rows", "classes", "k")))
@@ -261,11 +262,14 @@ def _check(config: Syntactic, schema: Schema) -> None:
     """Refuse, before any site is asked, a plan that every site would fail on."""
     if learner_of(config) is not None and config.share == "peers":
         raise ConfigError("no classes are shared with this model.kind", hint="Drop method.share")
-    if not schema.quasi:
-        raise ConfigError("syntactic has no quasi-identifiers to anonymise", hint="Name them in data.quasi")
-    if len(schema.items) > 1:
+    if not schema.quasi and not schema.items:
+        hint = "Name quasi-identifiers in data.quasi, or sets of items in data.items"
+        raise ConfigError("syntactic has nothing to anonymise", hint=hint)
+    if len(schema.items) > 1 and config.anonymise.item_hierarchy != "declared":
         names = ", ".join(schema.items)
-        raise ConfigError(f"more than one column holds items: {names}", hint="Join them into one set a row")
+        hint = "Declare one for each column, in data.hierarchies"
+        raise ConfigError(f"one item hierarchy cannot stand above several columns: {names}", hint=hint)
+    _ = items_tree(schema)  # refuses names of columns that cannot be told apart
     if schema.target in schema.quasi:
         raise ConfigError(
             f"the target {schema.target!r} is also a quasi-identifier",
@@ -319,7 +323,7 @@ METHOD = Method(
     contract=contract,
     cites="Choudhury et al. 2020",
     own_rows=True,
-    needs=lambda _: frozenset({"data.quasi"}),
+    needs=lambda _: frozenset({"data.quasi or data.items"}),
     reads=reads,
     refuses_consent=refuses_consent,
     with_model=with_model,

@@ -40,13 +40,13 @@ def models_of_sites(engine: Engine, result: Result) -> dict[str, Model]:
 
 
 def judged_model(
-    model: Model, site_models: Mapping[str, Model], population: Population, usable: NDArray[np.bool_]
+    result: Result, site_models: Mapping[str, Model], population: Population, usable: NDArray[np.bool_]
 ) -> tuple[Model | None, NDArray[np.bool_], tuple[str, ...]]:
     """What is measured on test rows: the common model; with classes that sites alone have, the model of a site; where
     there is no common model, each row's own site's model.
 
     Args:
-        model: What the hub has.
+        result: What the run gave: what the hub has, and which sites have more.
         site_models: By site, what a simulation has beside it.
         population: The test rows, and the site of each.
         usable: Which test rows a model can read.
@@ -54,8 +54,9 @@ def judged_model(
     Returns:
         What to measure (None: nothing), the test rows to measure it on, and what is to be said about that.
     """
+    model = result.model
     if not isinstance(model, NoCommonModel):
-        if not site_models:
+        if not result.kept_by or not site_models:
             return model, usable, ()
         # Sites were given the same classes, so one of them speaks for all.
         name, measured = next(iter(site_models.items()))
